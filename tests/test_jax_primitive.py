@@ -135,7 +135,7 @@ def test_what_jax_takes_for_arrays():
         (lambda a: gk.matmul(a.astype(int), a.T.astype(int)), "int32"),
         (lambda a: gk.matmul(a[0], a, transa=True), "transa"),
         (lambda a: gk.matmul(a, a, transb="t"), "transb = 't': use True or False"),
-        (lambda a: gk.matmul(None, a), "a is a NoneType; gemmkit takes arrays of"),
+        (lambda a: gk.matmul(None, a), "a has type NoneType; gemmkit takes arrays of"),
         (lambda a: gk.matmul(a, [[1.0], [2.0], [3.0]]), "b is a list; gemmkit takes arrays of"),
         (lambda a: gk.matmul(((1.0, 2.0),), a), "a is a tuple; gemmkit takes arrays of"),
         (lambda a: gk.matmul(a, 2.0), "b is a float; gemmkit takes arrays of"),

@@ -440,7 +440,7 @@ ENTRIES = {
 
 @pytest.mark.parametrize("call", ENTRIES.values(), ids=ENTRIES)
 def test_tensors_that_are_spread_over_processes_are_refused(process_group, call):
-    with pytest.raises(UsageError, match=r"is a DTensor, spread over processes: .* to_local"):
+    with pytest.raises(UsageError, match=r"has type DTensor, spread over processes: .* to_local"):
         call(spread(SQUARE))
     assert torch.equal(gemmkit.matmul(spread(SQUARE).to_local(), OTHER), SQUARE @ OTHER)
 

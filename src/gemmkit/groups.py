@@ -276,7 +276,7 @@ class Groups:
         return Groups(table.tobytes())
 
     def __str__(self) -> str:
-        """`MxNxK*COUNT,…`: equal neighbours are written once."""
+        """`MxNxK*COUNT,…`: equal neighbors are written once."""
         table = self.table
         if not table.size:
             return ""

@@ -106,8 +106,8 @@ def _ready(**tensors: torch.Tensor) -> list[torch.Tensor]:
     for name, tensor in tensors.items():
         if not isinstance(tensor, torch.Tensor):
             raise UnsupportedType(
-                f"{name} is a {type(tensor).__name__}, not a PyTorch tensor: use gemmkit.matmul "
-                "for arrays of other libraries"
+                f"{name} has type {type(tensor).__name__}, which is not a PyTorch tensor: use "
+                "gemmkit.matmul for arrays of other libraries"
             )
         check_kind(tensor, name)
         check_tangent(tensor, name)

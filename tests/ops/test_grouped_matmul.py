@@ -114,17 +114,20 @@ READ_ONLY.flags.writeable = False
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"bs": [ONES.T]}, r"b has 1 arrays and a has 2: give one for each product"),
-        ({"as_": None, "bs": None}, r"a is a NoneType: give a list of arrays"),
-        ({"as_": 3.0}, r"a is a float: give a list of arrays"),
-        ({"as_": [ONES, "x"]}, r"a\[1\] is a str; gemmkit takes arrays"),
+        ({"bs": [ONES.T]}, r"bs has 1 array and as_ has 2: give one for each product"),
+        ({"as_": None, "bs": None}, r"as_ has type NoneType: give a list of arrays"),
+        ({"as_": 3.0}, r"as_ has type float: give a list of arrays"),
+        ({"as_": [ONES, "x"]}, r"as_\[1\] has type str; gemmkit takes arrays"),
         (
             {"bs": [ONES.T, ONES]},
-            r"a\[1\] of shape \(3, 4\) has 4 columns and b\[1\] of shape \(3, 4\) has 3 rows",
+            r"as_\[1\] of shape \(3, 4\) has 4 columns and bs\[1\] of shape \(3, 4\) has 3 rows",
         ),
-        ({"as_": [ONES, ONES[0]]}, r"a\[1\] has 1 dimensions; each product is of two matrices"),
-        ({"bs": [ONES.T, ONES.T.astype(float)]}, r"b\[1\] holds float64: groups are of float32"),
-        ({"as_": [ONES, ONES.astype(int)]}, r"a\[1\] holds int64; gemmkit multiplies"),
+        ({"as_": [ONES, ONES[0]]}, r"as_\[1\] has 1 dimension; each product is of two matrices"),
+        (
+            {"bs": [ONES.T, ONES.T.astype(float)]},
+            r"bs\[1\] has type float64: groups are of float32",
+        ),
+        ({"as_": [ONES, ONES.astype(int)]}, r"as_\[1\] has type int64; gemmkit multiplies"),
         ({"beta": 1.0}, r"beta = 1.0 needs c; c=out adds to what out holds"),
         ({"alpha": "x"}, r"alpha = 'x' is not a number"),
         ({"epilogue": "bias"}, r"the epilogue 'bias' needs the array bias"),
@@ -140,7 +143,7 @@ READ_ONLY.flags.writeable = False
             {"c": [SQUARE, SQUARE.copy()], "out": [SQUARE[::-1], SQUARE.copy()], "beta": 1.0},
             r"out\[0\] overlaps c\[0\] in memory",
         ),
-        ({"out": [ONES[:, 1:], SQUARE]}, r"out\[0\] overlaps a\[0\] in memory"),
+        ({"out": [ONES[:, 1:], SQUARE]}, r"out\[0\] overlaps as_\[0\] in memory"),
         (
             {"out": [SQUARE, SQUARE.copy()], "auxiliary": [SQUARE.copy(), SQUARE]},
             r"out\[0\] overlaps auxiliary\[1\] in memory",

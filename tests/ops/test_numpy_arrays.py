@@ -182,20 +182,20 @@ class OptedOut(np.ndarray):
 @pytest.mark.parametrize(
     ("array", "words"),
     [
-        (A.view(Quantity), "a is a Quantity, which defines __array_ufunc__"),
-        (A.view(OptedOut), "a is a OptedOut"),
-        (Proxy(A), "a is a Proxy"),
+        (A.view(Quantity), "a has type Quantity, which defines __array_ufunc__"),
+        (A.view(OptedOut), "a has type OptedOut"),
+        (Proxy(A), "a has type Proxy"),
         (np.ma.array(A, mask=A > 0), "a is a masked array"),
-        (A.astype(object), "a holds object"),
-        (A.astype(int), "a holds int64"),
-        (A.astype(bool), "a holds bool"),
+        (A.astype(object), "a has type object"),
+        (A.astype(int), "a has type int64"),
+        (A.astype(bool), "a has type bool"),
         (A.astype(complex), "real and imaginary"),
-        (np.zeros((5, 7), "datetime64[s]"), "a holds datetime64"),
-        (np.zeros((5, 7), "U3"), "a holds str96"),
-        (np.zeros((5, 7), "f4,f4"), "a holds void64"),
-        (A.tolist(), "a is a list"),
-        (1.5, "a is a float"),
-        (memoryview(A), "a is a memoryview"),
+        (np.zeros((5, 7), "datetime64[s]"), "a has type datetime64"),
+        (np.zeros((5, 7), "U3"), "a has type str96"),
+        (np.zeros((5, 7), "f4,f4"), "a has type void64"),
+        (A.tolist(), "a has type list"),
+        (1.5, "a has type float"),
+        (memoryview(A), "a has type memoryview"),
     ],
 )
 def test_refused_types_are_type_errors_and_value_errors(array, words):
@@ -248,15 +248,15 @@ def test_bad_values_are_value_errors(call):
             lambda: gemmkit.nn.linear(A[None], B.T.copy(), residual=A),
             r"residual has the shape \(5, 7\), and must have \(1, 5, 3\)",
         ),
-        (lambda: gemmkit.nn.linear(A[None], B.T.astype(float)), "weight holds float64 and x"),
-        (lambda: gemmkit.nn.attention(A, A.astype(float), A), "k holds float64 and q"),
+        (lambda: gemmkit.nn.linear(A[None], B.T.astype(float)), "weight has type float64 and x"),
+        (lambda: gemmkit.nn.attention(A, A.astype(float), A), "k has type float64 and q"),
         (
             lambda: gemmkit.nn.conv2d(A[None, None], B[None, None].astype(float)),
-            "weight holds float64 and x",
+            "weight has type float64 and x",
         ),
         (
             lambda: gemmkit.nn.gru(A[None], None, [[A[:3].astype(float), A[:3, :1]]]),
-            "w_ih of layer 0 holds float64 and x",
+            "w_ih of layer 0 has type float64 and x",
         ),
     ],
 )
@@ -349,7 +349,7 @@ def test_where_they_lie_is_seen(odd):
     whole = odd(np.ones((9, 9), np.float32))
     with pytest.raises(UsageError, match="out overlaps a in memory"):
         matmul(whole[:3, :3], B[:3], out=whole[2:5, 2:5])
-    with pytest.raises(UsageError, match=r"out\[0\] overlaps b\[1\] in memory"):
+    with pytest.raises(UsageError, match=r"out\[0\] overlaps bs\[1\] in memory"):
         gemmkit.grouped_matmul(
             *([A[:3, :3], A[:3, :3]], [B[:3], whole[4:7, 4:7]]),
             out=[whole[:5, :5][2:, 2:], np.empty((3, 3), np.float32)],

@@ -141,7 +141,7 @@ def test_a_custom_expression():
     ("expression", "line", "caret", "words"),
     [
         ("x + slope", "x + slope", "slope", r"'slope' is neither x .*custom\(\.\.\., slope=1\.0\)"),
-        ("x * foo(x)", "x * foo(x)", "foo", "'foo' is no function of CUDA's"),
+        ("x * foo(x)", "x * foo(x)", "foo", "'foo' is not a CUDA function"),
         ("x +* 2.0f", "x +* 2.0f", "2.0f", "operand of"),
         ("x > 0 ? x", "x > 0 ? x;", ";", 'expected a ":"'),
         ("x +\n  x[1]", "  x[1]", "x[1]", "pointer-to-object"),
@@ -172,12 +172,12 @@ WHOLE = np.zeros((9, 18), np.float32)
         ((A, B[:8]), {}, "9 columns and b of shape .* has 8 rows"),
         ((np.float32(1), B), {}, "a is a number"),
         ((np.stack([A] * 2), np.stack([B] * 3)), {}, "do not broadcast"),
-        ((A, [[1.0]]), {}, "b is a list"),
-        ((A.astype(int), B), {}, "a holds int64"),
+        ((A, [[1.0]]), {}, "b has type list"),
+        ((A.astype(int), B), {}, "a has type int64"),
         ((A.astype(complex), B), {}, "real and imaginary"),
-        ((A, B.astype(float)), {}, "b holds float64 and a holds float32"),
+        ((A, B.astype(float)), {}, "b has type float64 and a has type float32"),
         ((A, B), {"out": np.empty((9, 8), np.float32)}, r"out has the shape \(9, 8\)"),
-        ((A, B), {"out": np.empty((9, 9)), "c": A, "beta": 1}, "the result is of float64"),
+        ((A, B), {"out": np.empty((9, 9)), "c": A, "beta": 1}, "the result has type float64"),
         ((A, B), {"out": READ_ONLY}, "read-only"),
         ((A, B), {"out": A}, "out overlaps a"),
         ((WHOLE[:, :9], B), {"out": WHOLE[:, 8:17]}, "out overlaps a"),
@@ -198,8 +198,8 @@ WHOLE = np.zeros((9, 18), np.float32)
         ((A, B), {"out_dtype": 3}, "out_dtype = 3 is not a type"),
         ((A, B), {"alpha": "2"}, "alpha = '2' is not a number"),
         ((A, B), {"alpha": 10**400}, "alpha is larger than any float"),
-        ((None, B), {}, "a is a NoneType"),
-        ((A, None), {}, "b is a NoneType"),
+        ((None, B), {}, "a has type NoneType"),
+        ((A, None), {}, "b has type NoneType"),
         ((np.ma.array(A, mask=A > 0), B), {}, "a is a masked array"),
         ((A, B), {"stream": 0}, "stream is for arrays on a GPU"),
     ],
@@ -210,7 +210,7 @@ def test_bad_calls_are_one_clear_sentence(arguments, rest, words):
 
 
 def test_gemm_takes_matrices():
-    with pytest.raises(UsageError, match=r"b has 1 dimension\(s\): use matmul"):
+    with pytest.raises(UsageError, match=r"b has 1 dimension: use matmul"):
         gemm(A, B[0])
 
 

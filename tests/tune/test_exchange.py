@@ -41,12 +41,12 @@ def test_an_empty_table_is_a_table(tmp_path):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "table.json is no tuning table"),
+        (b"", "table.json is not a tuning table"),
         (b"{}", "missing required field `format`"),
-        (b'{"format": "other", "version": 1, "entries": []}', "is no tuning table"),
+        (b'{"format": "other", "version": 1, "entries": []}', "is not a tuning table"),
         (b'{"format": "gemmkit tuning table", "version": 3}', "of version 3; this gemmkit reads 2"),
         (b'{"format": "gemmkit tuning table", "version": 1, "entries": [{}]}', r"entries\[0\]"),
-        (b"\xff\xfe", "is no tuning table"),
+        (b"\xff\xfe", "is not a tuning table"),
     ],
 )
 def test_what_is_no_table_is_refused(data, message):

@@ -48,7 +48,7 @@ class Counters:
 
     @property
     def sectors_per_request(self) -> float:
-        """Of global loads: 4 for 32 neighbouring floats, 32 where each lane has its own sector."""
+        """Of global loads: 4 for 32 neighboring floats, 32 where each lane has its own sector."""
         return _ratio(self.load_sectors, self.load_requests)
 
     @property

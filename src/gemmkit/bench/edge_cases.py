@@ -66,7 +66,7 @@ def edge_cases(
         "one more": GemmProblem(m, n, k),
         "one less": GemmProblem(max(rows - 1, 1), max(columns - 1, 1), max(depth - 1, 1)),
         "some more": GemmProblem(rows + SOME, columns + SOME, k),
-        "one quad more": GemmProblem(rows + QUAD, columns + QUAD, depth + QUAD),
+        "four more": GemmProblem(rows + QUAD, columns + QUAD, depth + QUAD),
         "primes": GemmProblem(*PRIMES),
         "one element": GemmProblem(1, 1, 1),
         "one row": GemmProblem(1, 2 * columns + 1, k),

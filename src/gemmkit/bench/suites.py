@@ -179,7 +179,7 @@ TOPICS = {
     "skinny": "M of 1 to 16 rows, N = K",
     "llm": "layers of transformers, 1 to 2048 tokens",
     "fused": "bias, activations, residual and scale fused, M = N = K",
-    "waves": "M = N in steps of 64, K = 1024: quantisation by tiles and waves",
+    "waves": "M = N in steps of 64, K = 1024: quantization by tiles and waves",
     "batched": "batches of small products, and those of attention",
     "grouped": "groups in one launch: equal products, experts of a mixture, any sizes",
     "typed": "float64, float16 and bfloat16 in three layouts",

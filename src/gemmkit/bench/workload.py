@@ -67,7 +67,7 @@ class Workload:
                 self.cases.append(Case.make(problem, device, seed, "integer", written=written))
         except MemoryError:
             raise DeviceError(
-                f"the host has not enough memory for the matrices of {problem.shape}"
+                f"the host does not have enough memory for the matrices of {problem.shape}"
             ) from None
         self._narrow: dict[Arithmetic, list[Case]] = {}
         # Integers whose sums stay below a limit, by that limit.

@@ -222,5 +222,5 @@ def _misfit(kernel: str, what: str, place: Parameter) -> DeviceError:
     wanted = "a pointer" if place.pointer else f"{taken} {place.size} bytes".strip()
     return DeviceError(
         f"'{kernel}' takes {wanted} at byte {place.offset} of its parameters, not {what}: the "
-        "arguments and the kernel's parameters must stand in the same order"
+        "arguments and the kernel's parameters must be in the same order"
     )

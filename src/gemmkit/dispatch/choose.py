@@ -26,14 +26,14 @@ from gemmkit.problem import GemmProblem, Shape, read_problem
 from gemmkit.tune import changes
 from gemmkit.tune.entry import VECTOR_BYTES, Entry, ProblemClass
 from gemmkit.tune.store import Store
-from gemmkit.units import microseconds_text
+from gemmkit.units import counted, microseconds_text
 
 Source = Literal["store", "shipped table", "nearest tuned shape", "heuristic"]
 
 # The user's own store, another one or its path, or none.
 StoreChoice = Store | Path | Literal["user"] | None
 
-# A neighbour's winner is taken though its estimate is that much longer than the best: it has won.
+# A neighbor's winner is taken though its estimate is that much longer than the best: it has won.
 CREDIT = 1.04
 # An estimate that a measurement nearby corrects by more than this is no guide.
 MOST_CORRECTION = 2.0
@@ -332,7 +332,7 @@ def described(seen: Estimate) -> str:
     """An estimate in words."""
     work = seen.work
     text = (
-        f"estimated at {microseconds_text(seen.microseconds)}, {work.ctas:,} blocks in "
+        f"estimated at {microseconds_text(seen.microseconds)}, {counted(work.ctas, 'block')} in "
         f"{seen.waves:,.2f} waves"
     )
     if work.parts > 1:

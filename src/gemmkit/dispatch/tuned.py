@@ -22,7 +22,7 @@ from gemmkit.tune.store import Store, fastest
 
 # How far a tuned shape may be away: the root of the summed squares of its sizes' ratios' logarithms
 # to base 2, so that 0.5 is one size 1.41 times as large. Other alignment and another layout count
-# as distances too; other types are no neighbours.
+# as distances too; other types are no neighbors.
 MOST_DISTANCE = 0.5
 OTHER_ALIGNMENT = 0.3
 OTHER_LAYOUT = 0.3

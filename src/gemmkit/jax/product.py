@@ -23,6 +23,7 @@ from gemmkit.ops.libraries.jax import check_present
 from gemmkit.ops.operands import known_dtype
 from gemmkit.ops.request import flag
 from gemmkit.ops.shapes import Shape
+from gemmkit.units import counted
 
 
 def matmul(a: Any, b: Any, *, transa: bool = False, transb: bool = False) -> jax.Array:
@@ -50,7 +51,9 @@ def matmul(a: Any, b: Any, *, transa: bool = False, transb: bool = False) -> jax
     transa, transb = flag("transa", transa), flag("transb", transb)
     for name, array, swapped in (("a", a, transa), ("b", b, transb)):
         if swapped and array.ndim < 2:
-            raise UsageError(f"trans{name}: {name} has {array.ndim} dimension(s), a matrix has two")
+            raise UsageError(
+                f"trans{name}: {name} has {counted(array.ndim, 'dimension')}, a matrix has two"
+            )
     shape = Shape.of(a.shape, b.shape, transa=transa, transb=transb)
     if shape.vector_a:
         a = a[None, :]
@@ -77,7 +80,8 @@ def _check_types(a: Any, b: Any) -> None:
     known_dtype(b.dtype.name, "b")
     if a.dtype != b.dtype:
         raise UnsupportedType(
-            f"a holds {a.dtype.name} and b {b.dtype.name}: convert one with astype, gemmkit never "
+            f"a has type {a.dtype.name} and b has type {b.dtype.name}: convert one with astype, "
+            "gemmkit never "
             "does so on its own"
         )
 

@@ -38,7 +38,7 @@ def advice(log: str, sources: Mapping[str, str]) -> Iterator[str]:
     """Sentences for the errors in a log; `sources` maps the names of files to their text."""
     if _DEVICE_LAUNCH in log:
         yield (
-            "a kernel that launches kernels (dynamic parallelism) is not supported: call the code "
+            "a kernel that launches kernels (dynamic parallelizm) is not supported: call the code "
             "as a __device__ function, or check the inner kernel by itself"
         )
     for pattern, words in _LIBRARIES:
@@ -56,7 +56,7 @@ def _undefined(log: str, sources: Mapping[str, str]) -> Iterator[str]:
         for name in dict.fromkeys(_UNDEFINED.findall(log)):
             called = re.search(rf"\b{name}\s*\(", sources[EXPRESSION_FILE])
             yield (
-                f"'{name}' is no function of CUDA's for device code"
+                f"'{name}' is not a CUDA function for device code"
                 if called
                 else f"'{name}' is neither x nor a parameter: give its value by name, as in "
                 f"Epilogue.custom(..., {name}=1.0)"

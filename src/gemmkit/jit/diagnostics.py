@@ -59,7 +59,7 @@ def unset_variables(log: str) -> list[tuple[str, int, str]]:
 
 
 def excerpt(text: str, line: int, column: int | None = None) -> list[str]:
-    """Line `line` of `text` (from 1) between its neighbours, marked, with a caret at `column`.
+    """Line `line` of `text` (from 1) between its neighbors, marked, with a caret at `column`.
 
     `column` counts from 0. There is no excerpt of a line that the text does not have.
     """

@@ -203,7 +203,7 @@ def _items(plain: str, start: int, end: int) -> Iterator[_Item]:
                 yield last
                 head = close + 1
             else:
-                # A class, an enumeration or an initialiser goes on to its semicolon.
+                # A class, an enumeration or an initializer goes on to its semicolon.
                 semicolon = plain.find(";", close)
                 if semicolon < 0:
                     return

@@ -74,7 +74,7 @@ def compile_program(
         CompilerMissing: there is no NVRTC on this machine.
     """
     if _ARCHITECTURE.fullmatch(arch) is None:
-        raise CompileError(f"'{arch}' is no architecture: write, for example, sm_86 or sm_90a")
+        raise CompileError(f"'{arch}' is not an architecture: write, for example, sm_86 or sm_90a")
     nvrtc = _load()
     file_name = _UNQUOTABLE.sub("/", file_name)
     names = list(headers)

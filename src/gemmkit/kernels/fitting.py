@@ -25,7 +25,7 @@ def fitting(
     config: TileConfig | None = None,
     tiles: Multiples = (1, 1, 1),
 ) -> GemmProblem:
-    """The problem itself where the kernel takes it, else the first of its neighbours that it takes.
+    """The problem itself where the kernel takes it, else the first of its neighbors that it takes.
 
     They are, in this order: as the kernel's rule of sizes has it, in whole `tiles` of M, N and K,
     a cube, a cube of whole tiles, `SKINNY` rows, `SKINNY` columns, and a k of `SHORT_K`. Pitches

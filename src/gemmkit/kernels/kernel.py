@@ -217,7 +217,7 @@ class Kernel(UsersKernels):
             return f"'{self.name}' has no fused epilogue"
         if problem.epilogue.takes_matrices and not self.takes_matrices:
             return (
-                f"'{self.name}' fuses a bias and an activation alone: it adds no residual, "
+                f"'{self.name}' fuses only a bias and an activation: it adds no residual, "
                 "does not scale, and does not keep the activation's argument"
             )
         results = self.result_dtypes or self.dtypes

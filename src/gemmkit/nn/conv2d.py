@@ -82,7 +82,7 @@ def conv2d(
     all images as one batch of products. "implicit" makes no such matrix: it adds up a product for
     each tap of the filter, which reads the padded images in place, shifted by where the tap lies. A
     stride other than 1 first deals rows and columns out by their remainders, so that a tap's
-    elements are neighbours. Rows of the result are computed with the padding beside them, which is
+    elements are neighbors. Rows of the result are computed with the padding beside them, which is
     cut off at the end. With one tap that stops everywhere, both are one product with x itself. Bias
     and activation are fused in both.
 

@@ -199,7 +199,7 @@ def shape_of(
     """
     shape = getattr(array, "shape", None)
     if shape is None:
-        raise UnsupportedType(f"{name} is a {type(array).__name__}, not an array")
+        raise UnsupportedType(f"{name} has type {type(array).__name__}, which is not an array")
     if len(shape) < least or rank not in (None, len(shape)):
         wanted = f"{least} or more" if rank is None else rank
         raise UsageError(f"{name} must have {wanted} dimensions, not the shape {tuple(shape)}")
@@ -228,8 +228,9 @@ def expect_one_type(**arrays: Array | None) -> None:
     for other, dtype in others:
         if dtype != first and _type_name(dtype) != _type_name(first):
             raise UnsupportedType(
-                f"{other} holds {_type_name(dtype)} and {name} {_type_name(first)}: gemmkit "
-                "converts nothing unasked, so convert one of them"
+                f"{other} has type {_type_name(dtype)} and {name} has type {_type_name(first)}: "
+                "gemmkit "
+                "does not convert types implicitly, so convert one of them"
             )
 
 

@@ -126,12 +126,14 @@ def library_of(array: object, role: str) -> Library:
     name = _library_name(array)
     if name is None:
         raise UnsupportedType(
-            f"{role} is a {type(array).__name__}; gemmkit takes arrays of NumPy, PyTorch, CuPy, "
+            f"{role} has type {type(array).__name__}; gemmkit takes arrays of NumPy, PyTorch, "
+            "CuPy, "
             "JAX and Numba, and whatever has __cuda_array_interface__ or __dlpack__"
         )
     if name in ("numpy", "protocols") and _overrides_ufuncs(type(array)):
         raise UnsupportedType(
-            f"{role} is a {type(array).__name__}, which defines __array_ufunc__: what it adds to "
+            f"{role} has type {type(array).__name__}, which defines __array_ufunc__: what it "
+            "adds to "
             "its elements, such as units, would be lost; give them as a plain array"
         )
     return _module(name)

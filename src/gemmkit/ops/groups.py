@@ -14,6 +14,7 @@ from gemmkit.ops.operands import Operand, View, check_aligned
 from gemmkit.ops.overlaps import Extents, first_overlap
 from gemmkit.ops.placement import Terms
 from gemmkit.ops.request import WRITTEN, check_writable, number, read_epilogue
+from gemmkit.units import counted
 
 # What arrays look like that were read before, apart from their addresses.
 _seen: dict[Hashable, Operand] = {}
@@ -89,8 +90,8 @@ def read_groups(
     for role, members in given.items():
         if len(members) != len(given["a"]):
             raise UsageError(
-                f"{role} has {len(members)} arrays and a has {len(given['a'])}: give one for each "
-                "product"
+                f"{_argument(role)} has {counted(len(members), 'array')} and as_ has "
+                f"{len(given['a'])}: give one for each product"
             )
     terms = Terms(
         alpha=number("alpha", alpha),
@@ -102,7 +103,9 @@ def read_groups(
     elif "c" not in given:
         raise UsageError(f"beta = {terms.beta} needs c; c=out adds to what out holds")
     libraries = {
-        role: [library_of(each, f"{role}[{place}]") for place, each in enumerate(members)]
+        role: [
+            library_of(each, f"{_argument(role)}[{place}]") for place, each in enumerate(members)
+        ]
         for role, members in given.items()
     }
     operands = {
@@ -118,7 +121,7 @@ def read_groups(
     _check_written(operands, extents)
     for role in WRITTEN:
         for place, array in enumerate(given.get(role, ())):
-            check_writable(libraries[role][place], array, f"{role}[{place}]")
+            check_writable(libraries[role][place], array, f"{_argument(role)}[{place}]")
     m, k = extents["a"].places.T[2:4]
     n = extents["b"].places.T[3]
     return GroupsRequest(operands, libraries, extents, m, n, k, terms)
@@ -128,16 +131,16 @@ def _operand(library: Library, array: Any, role: str, place: int) -> Operand:
     """The array as an operand; one that looks like an array before is not read again."""
     glance = getattr(library, "glance", None)
     if glance is None:
-        return library.read(array, f"{role}[{place}]")
+        return library.read(array, f"{_argument(role)}[{place}]")
     try:
         address, seen = glance(array)
         known = _seen.get((library.NAME, seen))
     except (AttributeError, TypeError, RuntimeError):
         # Reading it tells what is wrong.
-        return library.read(array, f"{role}[{place}]")
+        return library.read(array, f"{_argument(role)}[{place}]")
     # Host memory is looked at each time: it may be unaligned, or freed since.
     if known is None or known.device is None:
-        known = library.read(array, f"{role}[{place}]")
+        known = library.read(array, f"{_argument(role)}[{place}]")
         if known.device is None:
             return known
         if len(_seen) >= _MOST_SEEN:
@@ -146,6 +149,11 @@ def _operand(library: Library, array: Any, role: str, place: int) -> Operand:
         _seen[library.NAME, seen] = replace(known, array=None)
         return known
     return Operand(array, address, known.view, known.dtype, known.device, known.writable)
+
+
+def _argument(role: str) -> str:
+    """What `grouped_matmul` calls the arrays of a role."""
+    return {"a": "as_", "b": "bs"}.get(role, role)
 
 
 def listed(role: str, given: Any) -> list[Any]:
@@ -158,7 +166,8 @@ def listed(role: str, given: Any) -> list[Any]:
         return list(given)
     except TypeError:
         raise UnsupportedType(
-            f"{role} is a {type(given).__name__}: give a list of arrays, one for each product"
+            f"{_argument(role)} has type {type(given).__name__}: give a list of arrays, one for "
+            "each product"
         ) from None
 
 
@@ -167,14 +176,16 @@ def _check_kinds(operands: Operands) -> None:
         for place, operand in enumerate(members):
             if operand.dtype != "float32":
                 raise UnsupportedType(
-                    f"{role}[{place}] holds {operand.dtype}: groups are of float32; multiply "
+                    f"{_argument(role)}[{place}] has type {operand.dtype}: groups are of "
+                    "float32; multiply "
                     "others one by one with matmul"
                 )
-            check_aligned(operand, f"{role}[{place}]")
+            check_aligned(operand, f"{_argument(role)}[{place}]")
             first = operands["a"][0]
             if operand.device != first.device:
                 raise UsageError(
-                    f"a[0] is in {first.where} and {role}[{place}] in {operand.where}: bring them "
+                    f"as_[0] is in {first.where} and {_argument(role)}[{place}] in "
+                    f"{operand.where}: bring them "
                     "to one device"
                 )
 
@@ -184,19 +195,21 @@ def _check_shapes(operands: Operands, epilogue: Epilogue) -> None:
         for role, operand in (("a", a), ("b", b)):
             if len(operand.view.shape) != 2:
                 raise UsageError(
-                    f"{role}[{place}] has {len(operand.view.shape)} dimensions; each product is of "
-                    "two matrices"
+                    f"{_argument(role)}[{place}] has "
+                    f"{counted(len(operand.view.shape), 'dimension')}; each product is of two "
+                    "matrices"
                 )
         (m, k), (inner, n) = a.view.shape, b.view.shape
         if k != inner:
             raise UsageError(
-                f"a[{place}] of shape {a.view.shape} has {k} columns and b[{place}] of shape "
+                f"as_[{place}] of shape {a.view.shape} has {k} columns and bs[{place}] of shape "
                 f"{b.view.shape} has {inner} rows: they must be as many"
             )
         for role in ("out", "c", "residual", "auxiliary"):
             if role in operands and operands[role][place].view.shape != (m, n):
                 raise UsageError(
-                    f"{role}[{place}] has the shape {operands[role][place].view.shape}; the "
+                    f"{_argument(role)}[{place}] has the shape "
+                    f"{operands[role][place].view.shape}; the "
                     f"product has {(m, n)}"
                 )
         if "bias" in operands:
@@ -219,10 +232,11 @@ def _check_written(operands: Operands, extents: Mapping[str, Extents]) -> None:
     for role, members in written.items():
         for place, operand in enumerate(members):
             if not operand.writable:
-                raise UsageError(f"{role}[{place}] cannot be written: it is read-only")
+                raise UsageError(f"{_argument(role)}[{place}] cannot be written: it is read-only")
             if operand.overlaps_itself:
                 raise UsageError(
-                    f"{role}[{place}] has elements that share memory: give an array of its own"
+                    f"{_argument(role)}[{place}] has elements that share memory: give an array "
+                    "of its own"
                 )
     for role in written:
         for other, theirs in extents.items():
@@ -233,5 +247,6 @@ def _check_written(operands: Operands, extents: Mapping[str, Extents]) -> None:
             found = first_overlap(mine, theirs, in_place)
             if found is not None:
                 raise UsageError(
-                    f"{role}[{found[0]}] overlaps {other}[{found[1]}] in memory: give another array"
+                    f"{_argument(role)}[{found[0]}] overlaps {_argument(other)}[{found[1]}] in "
+                    "memory: give another array"
                 )

@@ -13,6 +13,7 @@ from gemmkit.ops.product import are_warm, product
 from gemmkit.ops.request import Call, flag
 from gemmkit.ops.shapes import Shape
 from gemmkit.ops.tracing import compiling, record, symbolic
+from gemmkit.units import counted
 
 
 def matmul(
@@ -186,7 +187,9 @@ def _check_matrices(a: Any, b: Any, c: Any, transa: bool, transb: bool) -> None:
     for name, array in (("a", a), ("b", b), ("c", c)):
         sides = getattr(array, "ndim", 2)
         if sides != 2:
-            raise UsageError(f"gemm takes matrices; {name} has {sides} dimension(s): use matmul")
+            raise UsageError(
+                f"gemm takes matrices; {name} has {counted(sides, 'dimension')}: use matmul"
+            )
     for name, array, turned in (("a", a, transa), ("b", b, transb)):
         if turned and not hasattr(array, "T"):
             raise UnsupportedType(

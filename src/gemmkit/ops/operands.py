@@ -12,7 +12,7 @@ from gemmkit.dtypes import ITEM_BYTES, Dtype, full_type_name
 from gemmkit.errors import UnsupportedType, UsageError
 
 _REFUSED = (
-    (("complex",), "multiply its real and imaginary parts apart"),
+    (("complex",), "multiply its real and imaginary parts separately"),
     (("",), "convert it to one of them first"),
 )
 
@@ -174,7 +174,7 @@ def known_dtype(name: str, role: str) -> Dtype:
             return known
     advice = next(words for starts, words in _REFUSED if name.startswith(starts))
     kinds = ", ".join(ITEM_BYTES)
-    raise UnsupportedType(f"{role} holds {name}; gemmkit multiplies {kinds}: {advice}")
+    raise UnsupportedType(f"{role} has type {name}; gemmkit multiplies {kinds}: {advice}")
 
 
 def read_dtype(given: object, role: str = "out_dtype") -> Dtype:

@@ -197,7 +197,7 @@ def _axes(views: Views) -> list[_Axis]:
 
 
 def _merged(axes: Iterable[_Axis]) -> list[_Axis]:
-    """Neighbouring dimensions as one where every matrix goes on as if they were."""
+    """Neighboring dimensions as one where every matrix goes on as if they were."""
     done: list[_Axis] = []
     for axis in axes:
         outer = done[-1] if done else None

@@ -186,10 +186,10 @@ def _check_types(operands: Mapping[str, Operand], terms: Terms) -> None:
     for role, operand in operands.items():
         wanted = terms.dtype if role in ("a", "b") else terms.out_dtype
         if operand.dtype != wanted:
-            other = "a holds" if role == "b" else "the result is of"
+            other = "a has type" if role == "b" else "the result has type"
             raise UnsupportedType(
-                f"{role} holds {operand.dtype} and {other} {wanted}: gemmkit converts nothing "
-                "unasked, so convert one of them"
+                f"{role} has type {operand.dtype} and {other} {wanted}: gemmkit does not convert "
+                "types implicitly, so convert one of them"
             )
 
 

@@ -62,7 +62,8 @@ def _launch(decision: Decision) -> dict[str, str]:
         return {"grid": "no blocks: C is empty, so nothing is launched"}
     each = "1 block" if decision.blocks_per_sm == 1 else f"{decision.blocks_per_sm} blocks"
     return {
-        "grid": f"{_dims(decision.grid)} blocks of {_threads(decision)} threads",
+        "grid": f"{_dims(decision.grid)} {'block' if decision.grid == (1, 1, 1) else 'blocks'} of "
+        f"{_threads(decision)} threads",
         "waves": f"{decision.waves:,.2f} of {each} per SM; "
         f"SMs busy {decision.busy:.0%} of the time",
     }

@@ -97,10 +97,10 @@ def _append_comparison(text: Text, explained: Explanation, other: Explanation, a
         _append_sentence(text, sentence, around)
     if not explained.comparison:
         text.append("All metrics are equal.\n")
-    for favours in dict.fromkeys(each.favours for each in rest):
-        text.append(f"\n{heads[favours]}\n\n", "bold")
+    for favors in dict.fromkeys(each.favors for each in rest):
+        text.append(f"\n{heads[favors]}\n\n", "bold")
         for sentence in rest:
-            if sentence.favours == favours:
+            if sentence.favors == favors:
                 _append_sentence(text, sentence, around)
 
 

@@ -177,9 +177,9 @@ def comparison_section(facts: Facts, before: Facts) -> str:
     verdict = [each for each in explained.comparison if is_verdict(each)]
     rest = [each for each in explained.comparison if not is_verdict(each)]
     parts = ["".join(map(_item, verdict))]
-    for favours in dict.fromkeys(each.favours for each in rest):
-        items = [_item(each) for each in rest if each.favours == favours]
-        parts.append(f"{heads[favours]}\n{''.join(items)}")
+    for favors in dict.fromkeys(each.favors for each in rest):
+        items = [_item(each) for each in rest if each.favors == favors]
+        parts.append(f"{heads[favors]}\n{''.join(items)}")
     return "\n".join(parts)
 
 

@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from gemmkit.analysis.explain.wording import listed
 from gemmkit.bench.ladder import DEFAULT_SIZE
 from gemmkit.errors import UsageError
 from gemmkit.gpu import DEFAULT_BOARD
-from gemmkit.kernels.catalog import LADDER
+from gemmkit.kernels.catalog import LADDER, PRODUCTION
 from gemmkit.record import Record
 from gemmkit.report.layout import MISSING, Cell, Column, Row, Table
 from gemmkit.report.performance import performance
@@ -36,8 +38,6 @@ def read_records(path: Path) -> list[Record]:
     Raises:
         UsageError: a line is not a record.
     """
-    import msgspec
-
     records = []
     for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
         try:
@@ -110,9 +110,10 @@ def _session(records: Sequence[Record]) -> str:
     problem, gpu = records[0].problem, records[0].device.gpu
     shape = "" if problem.m == DEFAULT_SIZE else f" --size {problem.m}"
     board = "" if gpu == DEFAULT_BOARD.name else f" --gpu '{gpu}'"
+    current = [msgspec.structs.replace(each, idea=_own_idea(each)) for each in records]
     return (
         f"```console\n$ python3 run.py ladder --device emulator{shape}{board}\n"
-        f"Running on the emulator, for {gpu}.\n{ladder_table(records).to_text().plain}```\n"
+        f"Running on the emulator, for {gpu}.\n{ladder_table(current).to_text().plain}```\n"
     )
 
 
@@ -165,8 +166,13 @@ def _idea(record: Record) -> str:
     fused = record.problem.epilogue
     if fused != "none":
         return f"The same with {fused.replace('+', ' and ')} fused."
-    # A record has the words of its day; those of the kernel's module are kept up to date.
-    return next((each.idea for each in LADDER if each.name == record.kernel), record.idea)
+    return _own_idea(record)
+
+
+def _own_idea(record: Record) -> str:
+    """A record has the words of its day; those of the kernel's module are kept up to date."""
+    kernels = (*LADDER, *PRODUCTION)
+    return next((each.idea for each in kernels if each.name == record.kernel), record.idea)
 
 
 def _speed(record: Record | None) -> Cell:

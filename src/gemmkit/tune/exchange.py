@@ -63,7 +63,7 @@ def read_table(path: Path) -> tuple[Entry, ...]:
     """The entries of a table.
 
     Raises:
-        TuningError: no such file, no table, or one that a later gemmkit wrote.
+        TuningError: no such file, not a table, or one that a later gemmkit wrote.
     """
     return decode_table(read_whole(path), str(path))
 
@@ -72,7 +72,7 @@ def decode_table(data: bytes, name: str) -> tuple[Entry, ...]:
     """`read_table` for a table's bytes; `name` is what messages call it.
 
     Raises:
-        TuningError: no table, or one that a later gemmkit wrote.
+        TuningError: not a table, or one that a later gemmkit wrote.
     """
     try:
         head = from_json(data, _Head)
@@ -82,7 +82,7 @@ def decode_table(data: bytes, name: str) -> tuple[Entry, ...]:
             )
         return from_json(data, _Table).entries
     except msgspec.DecodeError as error:
-        raise TuningError(f"{name} is no tuning table: {error}") from None
+        raise TuningError(f"{name} is not a tuning table: {error}") from None
 
 
 def import_entries(store: Store, entries: Iterable[Entry]) -> Imported:

@@ -17,10 +17,10 @@ StrategyName = Literal["model", "random", "exhaustive"]
 HOPE = 1.0
 # Hopes so close are the same: a tenth of a percent.
 ALIKE = 1e-3
-# Every other turn is a neighbour of one of so many leaders; the last of ten is left to chance.
+# Every other turn is a neighbor of one of so many leaders; the last of ten is left to chance.
 LEADERS = 3
 RESTART_EVERY = 10
-# Configurations whose keys differ by so many values, together, are neighbours.
+# Configurations whose keys differ by so many values, together, are neighbors.
 NEIGHBOURHOOD = 2.0
 
 
@@ -59,7 +59,7 @@ class ModelGuided:
 
     The best of each kernel by estimate comes first, so that no kernel is left out for a wrong
     estimate of its own. Then the turns go round: the candidate whose time may be the shortest by
-    the surrogate, an untried neighbour of one of the three leaders (the one that the surrogate
+    the surrogate, an untried neighbor of one of the three leaders (the one that the surrogate
     likes most), and now and then one of the better half at random.
     """
 

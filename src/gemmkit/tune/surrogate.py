@@ -1,7 +1,7 @@
 """`Surrogate`: what the times measured so far say about configurations that were not tried.
 
 The closed form tells the large differences between configurations; where it is wrong by some
-factor, it is wrong by about that for their neighbours too. So the logarithm of measured / estimated
+factor, it is wrong by about that for their neighbors too. So the logarithm of measured / estimated
 time is averaged over what was measured nearby (kernel regression: E. A. Nadaraya, *On estimating
 regression*, 1964; G. S. Watson, *Smooth regression analysis*, 1964). That costs a few additions per
 candidate and measurement: on an H100's times it ranks as well as a Gaussian process, whose matrices

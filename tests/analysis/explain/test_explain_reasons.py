@@ -28,7 +28,7 @@ def hold(sentence: Sentence, names: tuple[str, str]) -> None:
     this, other = first.this, first.other
     assert other is not None
     apart = [max(e.this, e.other) > EQUAL * min(e.this, e.other) for e in sentence.evidence]
-    assert any(apart) or sentence.favours == "neither"
+    assert any(apart) or sentence.favors == "neither"
     if re.search(r"\bfewer\b", text) and "results in flight" not in text:
         assert this < other, text
     if re.search(r"times as many|% more", text) and "results in flight" not in text:
@@ -47,7 +47,7 @@ def hold(sentence: Sentence, names: tuple[str, str]) -> None:
         more = flight.this > flight.other * EQUAL
         fewer = flight.this * EQUAL < flight.other
         assert ("equally many results in flight, " in text) or more or fewer
-        assert sentence.favours == ("this" if more else "other" if fewer else "neither")
+        assert sentence.favors == ("this" if more else "other" if fewer else "neither")
     if "times as fast as" in text:
         assert this > other
     if "slower than" in text:
@@ -62,9 +62,9 @@ def test_neighbouring_rungs_both_ways(gathered):
             assert explained.comparison
             for sentence in explained.comparison:
                 hold(sentence, (explained.kernel, explained.against.kernel))
-        said = {(e.evidence[0].metric, e.evidence[0].operand, e.favours) for e in there.comparison}
+        said = {(e.evidence[0].metric, e.evidence[0].operand, e.favors) for e in there.comparison}
         heard = {
-            (e.evidence[0].metric, e.evidence[0].operand, MIRRORED[e.favours])
+            (e.evidence[0].metric, e.evidence[0].operand, MIRRORED[e.favors])
             for e in back.comparison
         }
         assert said == heard
@@ -74,7 +74,7 @@ def test_a_kernel_against_itself_has_no_reasons(gathered):
     naive = gathered["naive"]
     (verdict, limiter) = explain_facts(naive, naive).comparison
     assert "as fast as naive" in verdict.text
-    assert (verdict.favours, limiter.favours) == ("neither", "neither")
+    assert (verdict.favors, limiter.favors) == ("neither", "neither")
 
 
 def test_lower_occupancy_yet_faster(strides):
@@ -82,10 +82,10 @@ def test_lower_occupancy_yet_faster(strides):
     assert explained.kernel == "coarsening_1d:TM=8"
     assert explained.against.kernel == "coarsening_1d:TM=1"
     verdict = explained.comparison[0]
-    assert verdict.favours == "this"
+    assert verdict.favors == "this"
     assert verdict.text.startswith("It is predicted to be ")
     (volkov,) = (each for each in explained.comparison if "occupancy" in each.text)
-    assert volkov.favours == "this"
+    assert volkov.favors == "this"
     assert volkov.text == (
         "Its theoretical occupancy is lower, 33.33 % vs. 100 % in coarsening_1d:TM=1, yet each "
         "thread computes 8 independent results instead of 1, so an SM can have 2.67 times as "
@@ -93,7 +93,7 @@ def test_lower_occupancy_yet_faster(strides):
     )
     back = explain_facts(strides[1], strides[8])
     (volkov,) = (each for each in back.comparison if "occupancy" in each.text)
-    assert volkov.favours == "other"
+    assert volkov.favors == "other"
     assert "is higher, 100 % vs. 33.33 %" in volkov.text
     assert "1 independent result instead of 8" in volkov.text
 
@@ -102,7 +102,7 @@ def test_bank_conflicts_are_told(gathered):
     explained = explain_facts(gathered["conflict_free"], gathered["vectorized"])
     (told,) = (each for each in explained.comparison if "Bank conflicts" in each.text)
     assert told.text.startswith("Bank conflicts account for none of the wavefronts of its shared")
-    assert told.favours == "this"
+    assert told.favors == "this"
 
 
 _METRICS = (
@@ -133,17 +133,17 @@ def test_random_figures_both_ways(gathered):
         for sentence in back:
             hold(sentence, ("shared_tiling", "naive"))
         assert _claims(there) == {
-            (tuple((metric, other, this) for metric, this, other in told), MIRRORED[favours])
-            for told, favours in _claims(back)
+            (tuple((metric, other, this) for metric, this, other in told), MIRRORED[favors])
+            for told, favors in _claims(back)
         }
 
     check()
 
 
 def _claims(sentences):
-    """Evidence over all operands, and whom it favours."""
+    """Evidence over all operands, and whom it favors."""
     return {
-        (tuple((each.metric, each.this, each.other) for each in said.evidence), said.favours)
+        (tuple((each.metric, each.this, each.other) for each in said.evidence), said.favors)
         for said in sentences
         if not said.evidence[0].operand
     }

@@ -8,7 +8,7 @@ import msgspec
 
 from gemmkit.record import Diagnosis
 
-Favours = Literal["this", "other", "neither"]
+Favors = Literal["this", "other", "neither"]
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,11 +24,11 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sentence(msgspec.Struct, frozen=True, kw_only=True):
-    """A statement and its evidence. `favours` is the kernel that it makes faster."""
+    """A statement and its evidence. `favors` is the kernel that it makes faster."""
 
     text: str
     evidence: tuple[Evidence, ...]
-    favours: Favours = "neither"
+    favors: Favors = "neither"
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):

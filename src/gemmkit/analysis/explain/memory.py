@@ -58,7 +58,7 @@ def _coalescing(pair: Pair) -> Iterator[Reason]:
                         other=other.ideal_sectors / other.requests,
                     ),
                 ),
-                favours="this" if excess < theirs else "other",
+                favors="this" if excess < theirs else "other",
             ),
         )
 
@@ -114,7 +114,7 @@ def _async(pair: Pair) -> Iterator[Reason]:
         Sentence(
             text=text,
             evidence=pair.evidence(derived.ASYNC_SHARE),
-            favours="this" if mine else "other",
+            favors="this" if mine else "other",
         ),
     )
 
@@ -163,7 +163,7 @@ def _conflicts(pair: Pair) -> Iterator[Reason]:
             text=f"Bank conflicts account for {this} of the wavefronts of its shared loads and "
             f"stores, and for {other} of those of {pair.names[1]}.",
             evidence=pair.evidence(derived.CONFLICT_SHARE, *derived.SHARED_CONFLICTS),
-            favours="this" if values[0] < values[1] else "other",
+            favors="this" if values[0] < values[1] else "other",
         ),
     )
 

@@ -64,7 +64,7 @@ def fewer_is_better(pair: Pair, metric: str, sentence: str) -> Iterator[Reason]:
             text=f"{sentence.format(compared(this, other))}: {number(this)} vs. {number(other)} in "
             f"{pair.names[1]}.",
             evidence=pair.evidence(metric),
-            favours="this" if this < other else "other",
+            favors="this" if this < other else "other",
         ),
     )
 
@@ -80,6 +80,6 @@ def more_is_better(pair: Pair, metric: str, sentence: str) -> Iterator[Reason]:
         Sentence(
             text=f"{sentence.format(number(this))}; in {pair.names[1]}, {number(other)}.",
             evidence=pair.evidence(metric),
-            favours="this" if this > other else "other",
+            favors="this" if this > other else "other",
         ),
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gemmkit.analysis.explain import derived
-from gemmkit.analysis.explain.explanation import Evidence, Favours, Sentence
+from gemmkit.analysis.explain.explanation import Evidence, Favors, Sentence
 from gemmkit.analysis.explain.memory import MEMORY_RULES
 from gemmkit.analysis.explain.pair import Pair
 from gemmkit.analysis.explain.residency import RESIDENCY_RULES
@@ -30,9 +30,9 @@ def compare(pair: Pair) -> tuple[Sentence, ...]:
         key=lambda each: -each[0],
     )
     speeds = pair.both(derived.TFLOPS)
-    faster: Favours = "other" if speeds is not None and speeds[0] < speeds[1] else "this"
+    faster: Favors = "other" if speeds is not None and speeds[0] < speeds[1] else "this"
     order = [faster, "this" if faster == "other" else "other", "neither"]
-    ranked = sorted(reasons, key=lambda each: order.index(each[1].favours))
+    ranked = sorted(reasons, key=lambda each: order.index(each[1].favors))
     return (*_verdict(pair), *(sentence for _, sentence in ranked))
 
 
@@ -45,16 +45,16 @@ def _verdict(pair: Pair) -> Iterator[Sentence]:
     name = pair.names[1]
     if not differ(this, other):
         text = f"It is predicted to be as fast as {name} {where}."
-        favours: Favours = "neither"
+        favors: Favors = "neither"
     elif this > other:
-        text, favours = (
+        text, favors = (
             f"It is predicted to be {number(this / other)} times as fast as {name} {where}.",
             "this",
         )
     else:
         text = f"It is predicted to be {number(other / this)} times slower than {name} {where}."
-        favours = "other"
-    yield Sentence(text=text, evidence=pair.evidence(derived.TFLOPS), favours=favours)
+        favors = "other"
+    yield Sentence(text=text, evidence=pair.evidence(derived.TFLOPS), favors=favors)
     yield from _limiters(pair)
 
 
@@ -74,10 +74,10 @@ def _limiters(pair: Pair) -> Iterator[Sentence]:
         evidence = Evidence(
             metric=derived.PREDICTED_TERM, operand=name, this=mine[name], other=others[name]
         )
-        favours: Favours = "neither"
+        favors: Favors = "neither"
         if differ(took[name], takes[name]):
-            favours = "this" if (mine[name] < others[name]) else "other"
-        return Sentence(text=text, evidence=(evidence,), favours=favours)
+            favors = "this" if (mine[name] < others[name]) else "other"
+        return Sentence(text=text, evidence=(evidence,), favors=favors)
 
     limit = slower.limiter
     if limit not in takes:

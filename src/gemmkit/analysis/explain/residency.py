@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from gemmkit.analysis.explain import derived
-from gemmkit.analysis.explain.explanation import Favours, Sentence
+from gemmkit.analysis.explain.explanation import Favors, Sentence
 from gemmkit.analysis.explain.pair import Pair, Reason, Rule, fewer_is_better
 from gemmkit.analysis.explain.wording import compared, differ, number, percent
 
@@ -45,7 +45,7 @@ def _spills(pair: Pair) -> Iterator[Reason]:
             text=f"{name} spills {number(max(values))} bytes per thread to local memory; {rest} "
             f"spills {least}.",
             evidence=pair.evidence(derived.SPILLS),
-            favours="other" if spilling else "this",
+            favors="other" if spilling else "this",
         ),
     )
 
@@ -72,7 +72,7 @@ def _occupancy(pair: Pair) -> Iterator[Reason]:
             else f"Its theoretical occupancy is {_higher(*occupancy)}, {levels}"
         )
         head = f"{level}, {'yet' if opposed else 'and'} {each}"
-    favours: Favours = "neither"
+    favors: Favors = "neither"
     if not differ(*flight):
         tail = f", so an SM can have equally many results in flight, {number(flight[0])}"
     else:
@@ -80,7 +80,7 @@ def _occupancy(pair: Pair) -> Iterator[Reason]:
             f", so an SM can have {compared(*flight)} results in flight, "
             f"{number(flight[0])} vs. {number(flight[1])}"
         )
-        favours = "this" if flight[0] > flight[1] else "other"
+        favors = "this" if flight[0] > flight[1] else "other"
     yield (
         abs(math.log(flight[0] / flight[1])),
         Sentence(
@@ -88,7 +88,7 @@ def _occupancy(pair: Pair) -> Iterator[Reason]:
             evidence=pair.evidence(
                 derived.OCCUPANCY, derived.RESULTS_PER_THREAD, derived.RESULTS_IN_FLIGHT
             ),
-            favours=favours,
+            favors=favors,
         ),
     )
 
@@ -108,7 +108,7 @@ def _busy(pair: Pair) -> Iterator[Reason]:
             text=f"Its {_blocks(blocks[0])} keep the SMs busy {percent(busy[0])} of the time; the "
             f"{_blocks(blocks[1])} of {pair.names[1]}, {percent(busy[1])}.",
             evidence=pair.evidence(derived.BUSY, "launch__grid_size", derived.WAVES),
-            favours="this" if busy[0] > busy[1] else "other",
+            favors="this" if busy[0] > busy[1] else "other",
         ),
     )
 

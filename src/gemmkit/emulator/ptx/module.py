@@ -139,7 +139,7 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A variable at a byte offset in its space; `data` initialises module-scope variables.
+    """A variable at a byte offset in its space; `data` initializes module-scope variables.
 
     `align` is the alignment that it was declared with, in bytes.
     """

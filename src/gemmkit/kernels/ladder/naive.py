@@ -19,7 +19,7 @@ def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
 KERNEL = Kernel(
     name="naive",
     rung=2,
-    idea="Neighbouring threads take neighbouring columns, so a warp reads B and writes C in "
+    idea="Neighboring threads take neighboring columns, so a warp reads B and writes C in "
     "whole 128-byte lines and needs a single sector of A.",
     default=TileConfig(BM=32, BN=32),
     space={"BM": (4, 8, 16, 32), "BN": (16, 32, 64)},

@@ -22,7 +22,7 @@ def launch(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> LaunchShape:
 KERNEL = Kernel(
     name="naive_uncoalesced",
     rung=1,
-    idea="One thread computes one result, but neighbouring threads take neighbouring rows, so "
+    idea="One thread computes one result, but neighboring threads take neighboring rows, so "
     "each warp touches 32 sectors of A to fetch 32 floats.",
     default=TileConfig(BM=32, BN=32),
     space={"BM": (8, 16, 32), "BN": (8, 16, 32)},

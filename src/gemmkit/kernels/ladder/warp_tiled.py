@@ -23,7 +23,7 @@ KERNEL = Kernel(
     name="warp_tiled",
     rung=9,
     idea="Each warp owns a compact tile within the block's tile, with its lanes placed so that "
-    "neighbours read the same floats, which shared memory serves in fewer wavefronts.",
+    "neighbors read the same floats, which shared memory serves in fewer wavefronts.",
     default=TileConfig(BM=128, BN=128, BK=16, WM=32, WN=64, TM=8, TN=8),
     space={
         "BM": (32, 64, 128),

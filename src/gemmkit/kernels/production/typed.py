@@ -80,7 +80,7 @@ def access_widths(problem: GemmProblem, width_of_c: int) -> tuple[int, int, int]
     """Elements of A, B and C that a thread reads or writes at once.
 
     As many as 16 bytes hold, or fewer, so that rows and matrices begin and end at multiples of
-    them. Of C it is either `width_of_c`, the neighbouring results that a thread has, or one.
+    them. Of C it is either `width_of_c`, the neighboring results that a thread has, or one.
     """
     p = problem
     strides = p.strides
@@ -143,7 +143,7 @@ def even_shares(
 ) -> str | None:
     """A thread must have whole steps of each row of a tile, as `TypedFetch` needs.
 
-    With `in_pairs`, two rows count as one where neighbours along k are none in memory.
+    With `in_pairs`, two rows count as one where neighbors along k are none in memory.
     """
     BK = config["BK"]
     widths = access_widths(problem, 1)

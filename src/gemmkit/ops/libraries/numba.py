@@ -25,7 +25,9 @@ written_on = protocols.written_on
 def read(array: Any, role: str) -> Operand:
     """As `Library.read`."""
     if not hasattr(array, "__cuda_array_interface__"):
-        raise UnsupportedType(f"{role} is a {type(array).__name__}, which is not an array on a GPU")
+        raise UnsupportedType(
+            f"{role} has type {type(array).__name__}, which is not an array on a GPU"
+        )
     return protocols.read(array, role)
 
 

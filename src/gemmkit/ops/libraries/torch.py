@@ -279,7 +279,7 @@ def check_kind(array: Any, role: str) -> None:
         raise UnsupportedType(f"{role} is quantized to {array.dtype}: convert it with dequantize()")
     if type(array).__module__.startswith("torch.distributed"):
         raise UnsupportedType(
-            f"{role} is a {type(array).__name__}, spread over processes: multiply what its "
+            f"{role} has type {type(array).__name__}, spread over processes: multiply what its "
             "to_local() gives"
         )
 

@@ -33,7 +33,8 @@ def check_tensors(arrays: Iterable[tuple[str, Any]]) -> None:
     for name, tensor in arrays:
         if not isinstance(tensor, torch.Tensor):
             raise UnsupportedType(
-                f"{name} is a {type(tensor).__name__} beside tensors that are traced, or stand for "
+                f"{name} has type {type(tensor).__name__}, beside tensors that are traced, or "
+                "stand for "
                 "others: give a tensor"
             )
         check_kind(tensor, name)
@@ -175,7 +176,8 @@ def check_alike(**tensors: torch.Tensor | None) -> None:
     for name, tensor in rest:
         if tensor.dtype != other.dtype:
             raise UnsupportedType(
-                f"{first} holds {other.dtype} and {name} {tensor.dtype}: convert one with .to(), "
+                f"{first} has type {other.dtype} and {name} has type {tensor.dtype}: convert "
+                "one with .to(), "
                 "gemmkit never does so on its own"
             )
         if tensor.device != other.device:
