@@ -186,7 +186,6 @@ def test_edge_cases_meet_residues_and_every_vector_width(kernel):
 
 
 def test_matrices_that_the_host_cannot_hold_are_an_error():
-    with pytest.raises(
-        DeviceError, match="does not have enough memory for the matrices of 10000000x"
-    ):
+    words = "does not have enough memory for the matrices of 10000000x"
+    with pytest.raises(DeviceError, match=words):
         check("naive", [(10**7, 10**7, 10**7)])

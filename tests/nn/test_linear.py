@@ -57,7 +57,7 @@ def test_no_rows(shape):
             {},
             r"x must have 1 or more dim.* \(\)",
         ),
-        (3.0, normal(40, 20), {}, "x is a float, not an array"),
+        (3.0, normal(40, 20), {}, "x has type float, which is not an array"),
     ],
 )
 def test_what_does_not_fit_is_refused(x, weight, rest, message):
