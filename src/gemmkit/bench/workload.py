@@ -19,6 +19,8 @@ from gemmkit.devices.device import (
     Work,
 )
 from gemmkit.devices.operands import Operands, bind_arguments
+from gemmkit.devices.packing import scalar_types
+from gemmkit.devices.scalars import as_passed
 from gemmkit.devices.variables import refuse_unset
 from gemmkit.errors import DeviceError
 from gemmkit.jit.binary import Binary
@@ -69,6 +71,8 @@ class Workload:
             raise DeviceError(
                 f"the host has not enough memory for the matrices of {problem.shape}"
             ) from None
+        self._written = written
+        self._passed: dict[GemmProblem, Workload] = {}
         self._narrow: dict[Arithmetic, list[Case]] = {}
         # Integers whose sums stay below a limit, by that limit.
         self._integers: dict[int, Case] = {}
@@ -86,6 +90,12 @@ class Workload:
                 `tolerance` of the plan is not valid.
         """
         refuse_unset(binary, plan)
+        passed = as_passed(self.problem, scalar_types(binary, plan))
+        if passed != self.problem:
+            other = self._with_scalars(passed)
+            found = other.run(binary, plan)
+            self.printed = other.printed
+            return found
         arithmetic = arithmetic_for(
             binary.ptx, binary.entry, self.problem, plan.compute_dtype, plan.tolerance
         )
@@ -98,6 +108,12 @@ class Workload:
         )
         self.printed = launches[0].printed
         return launches[0], _worst(verdicts)
+
+    def _with_scalars(self, problem: GemmProblem) -> Workload:
+        """The same workload with the α and β that a kernel's narrower parameters pass on."""
+        if problem not in self._passed:
+            self._passed[problem] = Workload(problem, self.device, self.seed, written=self._written)
+        return self._passed[problem]
 
     def _cases_for(self, arithmetic: Arithmetic) -> list[Case]:
         """The cases for a kernel that computes in this arithmetic."""

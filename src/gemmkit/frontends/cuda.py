@@ -27,6 +27,7 @@ from gemmkit.frontends.signatures import (
     hidden_elements,
     matrix_types,
     named_size,
+    narrow_scalars,
     read_signature,
     told_signature,
     wrong_matrices,
@@ -111,7 +112,8 @@ def kernel_from_file(path: str | Path, launch: LaunchOptions) -> Kernel:
         refuses=refuses or (wrong_matrices(signature, declared) if declared is not None else None),
         types=matrix_types(signature, declared) if declared is not None else None,
     )
-    return given_to(replace(kernel, structs=structs), launch)
+    scalars = narrow_scalars(signature, declared) if declared is not None else ()
+    return given_to(replace(kernel, structs=structs, scalars=scalars), launch)
 
 
 def _file_of(kernel: KernelDeclaration, path: Path, included: Mapping[Path, str]) -> str:

@@ -22,6 +22,9 @@ from gemmkit.kernels.launch_options import LaunchOptions
 from gemmkit.kernels.plan import LEADING_DIMENSIONS, SourceFile, TileConfig
 from gemmkit.kernels.sizes import SIZES
 
+# Parameters of fp16 and bf16, which compilers declare as structs of two bytes.
+HALVES = ("f16", "b16", "u16", "b8[2]")
+
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 _ENTRY = re.compile(r"\.entry\s+([\w$]+)\s*(?:\(([^)]*)\))?")
 _TARGET = re.compile(r"^\s*\.target\s+sm_(\d+)([af]?)", re.MULTILINE)
@@ -62,7 +65,12 @@ def kernel_from_ptx(ptx: str | Path, launch: LaunchOptions) -> Kernel:
         name=name,
         idea=_idea(text),
     )
-    return given_to(replace(kernel, rule=_target_rule(source)), launch)
+    scalars = tuple(
+        (each, None)
+        for each, kind in zip(signature, parameters, strict=True)
+        if each in SCALES and kind in HALVES
+    )
+    return given_to(replace(kernel, rule=_target_rule(source), scalars=scalars), launch)
 
 
 def entries_in(ptx: str) -> Mapping[str, tuple[str, ...]]:
@@ -118,7 +126,8 @@ def _check_fit(kernel: str, argument: str, kind: str) -> None:
     if argument in POINTERS:
         fits, what = kind in ("u64", "s64", "b64"), "is an address"
     elif argument in SCALES:
-        fits, what = kind in ("f32", "f64", "b32", "b64"), "is a floating-point number"
+        fits = kind in ("f32", "f64", "b32", "b64", *HALVES)
+        what = "is a floating-point number"
     elif argument in (*SIZES, *LEADING_DIMENSIONS):
         fits, what = kind[0] in "usb" and "[" not in kind, "is an integer"
     else:

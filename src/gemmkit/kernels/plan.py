@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from gemmkit.cxx.expressions import Expression
+from gemmkit.dtypes import Dtype
 
 if TYPE_CHECKING:
     from gemmkit.kernels.group_table import GroupTable
@@ -150,7 +151,8 @@ class LaunchPlan:
     be where that is not to be read from the kernel; `table` is the one in global memory from which
     the kernel reads its products; `constants` are `__constant__` and `__device__` variables that
     are set before the launch, by name, and their bytes; those that the source initializes have
-    none.
+    none. `scalars` are types in which α and β reach the kernel and which PTX does not show: those
+    of 16-bit parameters and of such variables.
     """
 
     kernel: str
@@ -170,6 +172,7 @@ class LaunchPlan:
     compute_dtype: str = ""
     tolerance: float | None = None
     constants: tuple[tuple[str, bytes], ...] = ()
+    scalars: tuple[tuple[str, Dtype], ...] = ()
     table: GroupTable | None = None
 
     @property

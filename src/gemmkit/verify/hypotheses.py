@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from gemmkit.dtypes import Dtype
+from gemmkit.verify.encoding import decode, encode
 from gemmkit.verify.mismatch import Explanation, Formula, Indices, Mismatch, Numbers, explains
 from gemmkit.verify.misplaced import misplaced_values
 from gemmkit.verify.missing_terms import missing_terms
@@ -23,6 +25,9 @@ SHIFTS = (1, -1, 2, -2, 3, -3, 4, -4)
 
 Hypothesis = Callable[[Mismatch], Explanation | None]
 
+
+# Types to which α and β may have been converted on their way.
+NARROWER: tuple[Dtype, ...] = ("float32", "float16", "bfloat16")
 
 # This many wrong elements, all with a negative expected value, are not a coincidence.
 SIGNS = 12
@@ -109,6 +114,12 @@ def shortest(value: float, off: float) -> str:
 def _factors(mismatch: Mismatch) -> Iterator[tuple[str, str, dict[str, float | bool]]]:
     """Wrong factors: a name, a clause, and the arguments of `Mismatch.finished`."""
     alpha, beta = mismatch.alpha, mismatch.beta
+    for dtype in NARROWER:
+        given = {"alpha": _rounded(alpha, dtype), "beta": _rounded(beta, dtype)}
+        changed = {"α": given["alpha"] != alpha, "β": given["beta"] != beta}
+        if any(changed.values()):
+            names = " and ".join(name for name, each in changed.items() if each)
+            yield "scales rounded", f"{names} rounded to {dtype} give C", dict(given)
     if alpha != 1:
         yield "alpha ignored", "α is ignored: C is as with α = 1", {"alpha": 1.0}
         yield "alpha twice", "α is applied twice", {"alpha": alpha * alpha}
@@ -144,6 +155,11 @@ def _factors(mismatch: Mismatch) -> Iterator[tuple[str, str, dict[str, float | b
         yield "bias twice", "the bias is added twice", {"bias": 2.0}
     if mismatch.problem.epilogue.activation == "relu":
         yield "ReLU ignored", "the ReLU is left out", {"relu": False}
+
+
+def _rounded(value: float, dtype: Dtype) -> float:
+    """A scale rounded to a type."""
+    return float(decode(encode(np.array([value]), dtype), dtype)[0])
 
 
 def late_bias(mismatch: Mismatch) -> Explanation | None:
