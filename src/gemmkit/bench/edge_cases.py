@@ -21,6 +21,9 @@ ROUNDS, LEAST_STEPS = 3, 10
 # them on its way shows, but for the kernel's own type of it.
 ALPHA, BETA = -1.3, 1 / 3
 
+# The case whose A and B hold a few NaN and infinities.
+NON_FINITE = "NaN and infinities"
+
 # What a problem is called that a kernel takes in place of one of these, and is none of them.
 NEAREST = "nearest size taken"
 
@@ -85,6 +88,7 @@ def edge_cases(
         "no products, beta": GemmProblem(m, n, 0, beta=0.5),
         "padded rows": padded,
         "odd padding": GemmProblem(m, n, k, lda=k + 1, ldb=n + 3, ldc=n + 2),
+        NON_FINITE: GemmProblem(m, n, k),
         "alpha and beta": GemmProblem(m, n, k, alpha=-1.5, beta=0.5),
         "negative beta": GemmProblem(rows, columns, depth, beta=-7 * BETA),
         "padded, alpha, beta": replace(padded, alpha=-1.5, beta=0.5),

@@ -31,6 +31,7 @@ from gemmkit.verify import Arithmetic, InputKind, Inputs, Reference, Verdict, ma
 from gemmkit.verify.arithmetic import FP32
 from gemmkit.verify.bounds import exact_sums
 from gemmkit.verify.inputs import INTEGER_SUM_LIMIT
+from gemmkit.verify.overwritten import overwritten
 from gemmkit.verify.roundings import arithmetic_for
 from gemmkit.version import __version__
 
@@ -45,11 +46,12 @@ CANDIDATE_SECONDS = 0.1
 class Workload:
     """What every kernel that runs a problem shares.
 
-    Inputs are random normal. Where the problem is too large to compare every element, each kernel
-    also runs integer inputs, whose product is exact: Freivalds' check then shows any single wrong
-    element for sure. A kernel that computes in narrower types than fp32 (see
-    `gemmkit.verify.roundings`) is judged by the bound of its arithmetic, and also runs integers
-    that this arithmetic keeps exact, however large the problem is.
+    Inputs are random normal, or of another kind if that is asked for. Where the problem is too
+    large to compare every element, each kernel also runs integer inputs, whose product is exact:
+    Freivalds' check then shows any single wrong element for sure. A kernel that computes in
+    narrower types than fp32 (see `gemmkit.verify.roundings`) is judged by the bound of its
+    arithmetic, and also runs integers that this arithmetic keeps exact, however large the problem
+    is. A kernel that leaves other inputs than C changed is wrong.
 
     By the BLAS rules A and B are not read where α = 0: they count as never written then, unless
     `written` says that they do not.
@@ -60,11 +62,17 @@ class Workload:
     """
 
     def __init__(
-        self, problem: GemmProblem, device: Device, seed: int = 0, *, written: bool = False
+        self,
+        problem: GemmProblem,
+        device: Device,
+        seed: int = 0,
+        kind: InputKind = "normal",
+        *,
+        written: bool = False,
     ) -> None:
-        self.problem, self.device, self.seed = problem, device, seed
+        self.problem, self.device, self.seed, self.kind = problem, device, seed, kind
         try:
-            self.cases = [Case.make(problem, device, seed, "normal", written=written)]
+            self.cases = [Case.make(problem, device, seed, kind, written=written)]
             if not self.cases[0].reference.full:
                 self.cases.append(Case.make(problem, device, seed, "integer", written=written))
         except MemoryError:
@@ -122,7 +130,7 @@ class Workload:
         if arithmetic not in self._narrow:
             found = [case.under(arithmetic) for case in self.cases]
             limit = min(exact_sums(self.problem, arithmetic), INTEGER_SUM_LIMIT)
-            if limit and arithmetic.tolerance is None:
+            if limit and arithmetic.tolerance is None and self.kind == "normal":
                 if limit not in self._integers:
                     case = Case.make(self.problem, self.device, self.seed, "integer", limit)
                     self._integers[limit] = case
@@ -232,11 +240,16 @@ def _worst(verdicts: Sequence[Verdict]) -> Verdict:
 
 @dataclass(frozen=True)
 class Case:
-    """One set of inputs, on the host and on the device, with what must come out."""
+    """One set of inputs, on the host and on the device, with what must come out.
+
+    `held` has the operands as its only element: others take their place when a kernel overwrites
+    them. `read` says whether A and B count as written.
+    """
 
     inputs: Inputs
     reference: Reference
-    operands: Operands
+    held: list[Operands]
+    read: bool = True
     # For the same inputs, by problem, where that is not the workload's own.
     others: dict[GemmProblem, Reference] = field(default_factory=dict)
 
@@ -270,10 +283,19 @@ class Case:
         """
         # By the BLAS rules A and B are not read where α = 0, nor C where β = 0.
         read = problem.alpha != 0 or written
-        operands = Operands.upload(
-            device, problem, inputs.arrays, reads_a_and_b=read, results=False
+        case = cls(inputs, Reference(problem, inputs), [], read)
+        case.held.append(case._uploaded(problem, device))
+        return case
+
+    def _uploaded(self, problem: GemmProblem, device: Device) -> Operands:
+        return Operands.upload(
+            device, problem, self.inputs.arrays, reads_a_and_b=self.read, results=False
         )
-        return cls(inputs, Reference(problem, inputs), operands)
+
+    @property
+    def operands(self) -> Operands:
+        """The inputs on the device."""
+        return self.held[0]
 
     def under(self, arithmetic: Arithmetic) -> Case:
         """The same inputs for a kernel that computes in another arithmetic."""
@@ -282,13 +304,21 @@ class Case:
     def run(
         self, problem: GemmProblem, device: Device, binary: Binary, plan: LaunchPlan
     ) -> tuple[Launch, Verdict]:
-        """Launch on poisoned output and judge the result.
+        """Launch on poisoned output and judge the result, and that no input is overwritten.
 
         Raises:
             DeviceError: the launch failed, or the kernel did.
         """
         launch, result = self.result(problem, device, binary, plan)
-        return launch, self.reference.check(*result)
+        verdict = self.reference.check(*result)
+        changed = overwritten(
+            problem, self.inputs, self.operands.inputs(device, self.inputs.arrays)
+        )
+        if changed:
+            self.held[:] = [self._uploaded(problem, device)]
+            detail = "; ".join(filter(None, (verdict.detail, changed)))
+            verdict = replace(verdict, correct=False, detail=detail)
+        return launch, verdict
 
     def result(
         self, problem: GemmProblem, device: Device, binary: Binary, plan: LaunchPlan

@@ -141,6 +141,21 @@ class Operands:
         device.download(self.auxiliary.buffer, auxiliary)
         return c, auxiliary
 
+    def inputs(self, device: Device, arrays: Mapping[str, Stored]) -> dict[str, Stored]:
+        """Storage of A, B, the bias and the residual as a launch left it, as long as the host's.
+
+        Raises:
+            DeviceError: the launch before failed.
+        """
+        residual = self.residual.buffer if self.residual is not None else None
+        buffers = {"a": self.a, "b": self.b, "bias": self.bias, "residual": residual}
+        found: dict[str, Stored] = {}
+        for name, buffer in buffers.items():
+            if buffer is not None and name in arrays:
+                found[name] = np.empty_like(arrays[name])
+                device.download(buffer, found[name])
+        return found
+
     @property
     def buffers(self) -> tuple[Buffer, ...]:
         """All that there are."""

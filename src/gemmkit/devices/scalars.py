@@ -33,7 +33,7 @@ def rounded(value: float, dtype: Dtype) -> float:
     found = encoded(value, dtype)
     if dtype == "bfloat16":
         return float(np.uint32(int(found) << 16).view(np.float32))
-    return float(found)  # type: ignore[arg-type]
+    return float(found)
 
 
 def as_passed(problem: GemmProblem, types: Mapping[str, tuple[Dtype, ...]]) -> GemmProblem:

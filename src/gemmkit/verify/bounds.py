@@ -261,7 +261,8 @@ def exact_sums(problem: GemmProblem, arithmetic: Arithmetic) -> int:
 
 
 def _largest(values: Matrix) -> float:
-    return float(np.nanmax(np.abs(values[:]), initial=0.0))
+    sizes = np.abs(values[:])
+    return float(np.max(sizes, initial=0.0, where=np.isfinite(sizes)))
 
 
 def _largest_integer(table: Matrix | Numbers) -> float:

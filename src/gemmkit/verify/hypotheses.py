@@ -119,7 +119,7 @@ def _factors(mismatch: Mismatch) -> Iterator[tuple[str, str, dict[str, float | b
         changed = {"α": given["alpha"] != alpha, "β": given["beta"] != beta}
         if any(changed.values()):
             names = " and ".join(name for name, each in changed.items() if each)
-            yield "scales rounded", f"{names} rounded to {dtype} give C", dict(given)
+            yield "scales rounded", f"C is as with {names} rounded to {dtype}", dict(given)
     if alpha != 1:
         yield "alpha ignored", "α is ignored: C is as with α = 1", {"alpha": 1.0}
         yield "alpha twice", "α is applied twice", {"alpha": alpha * alpha}
