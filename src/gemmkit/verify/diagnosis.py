@@ -225,7 +225,21 @@ class _Mismatches:
 
 
 def _finite(mismatches: _Mismatches, chosen: NDArray[np.bool_]) -> Explanation | None:
-    """The explanation of the wrong elements that hold finite numbers."""
+    """The explanation of the wrong elements that hold finite numbers.
+
+    Where the expected values are within the tolerance that a formula's would have to be, no formula
+    is told from them: they are errors of rounding.
+    """
+    near = mismatches.of(chosen)
+    if near is not None and near.fits(near.right):
+        shares = np.abs(near.found - near.right) / np.maximum(
+            mismatches.wrong.magnitudes[mismatches.some(chosen)], 1e-300
+        )
+        clause = (
+            f"errors like those of rounding: at most 2^{np.log2(shares.max()):.1f} of the terms' "
+            "magnitudes, which is too close to the bound to tell a formula"
+        )
+        return Explanation("imprecise", clause)
     explanation = mismatches.first_of(HYPOTHESES, chosen)
     if explanation is not None or 2 * np.count_nonzero(chosen) < mismatches.wrong.compared:
         return explanation

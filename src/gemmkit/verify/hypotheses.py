@@ -122,11 +122,13 @@ def _factors(mismatch: Mismatch) -> Iterator[tuple[str, str, dict[str, float | b
             yield "scales rounded", f"C is as with {names} rounded to {dtype}", dict(given)
     if alpha != 1:
         yield "alpha ignored", "α is ignored: C is as with α = 1", {"alpha": 1.0}
-        yield "alpha twice", "α is applied twice", {"alpha": alpha * alpha}
+        if alpha * alpha != alpha:
+            yield "alpha twice", "α is applied twice", {"alpha": alpha * alpha}
         yield "alpha negated", "α has the wrong sign", {"alpha": -alpha}
     if beta:
         yield "beta ignored", "β·C is left out: C is as with β = 0", {"beta": 0.0}
-        yield "beta twice", "β is applied twice", {"beta": beta * beta}
+        if beta != 1:
+            yield "beta twice", "β is applied twice", {"beta": beta * beta}
         yield "C subtracted", "β·C is subtracted, not added", {"beta": -beta}
         yield "product left out", "C = β·C: the product A·B is left out", {"alpha": 0.0}
         clause = "the previous contents of C are added to α·A·B + β·C"
