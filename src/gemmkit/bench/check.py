@@ -139,6 +139,12 @@ def check(
         warp_seed=seed % (1 << 31),
     )
     progress.opened(device, "")
+    told = dtype is not None or any(isinstance(each, GemmProblem) for each in shapes or ())
+    if found.assumes_type and not told:
+        progress.note(
+            "PTX does not say the types of A, B and C: fp32 is assumed; --dtype and --out-dtype "
+            "give others"
+        )
     if shapes is None:
         refuse_unknown_sizes(found)
         _say_what_the_grid_covers(found, chosen, progress)

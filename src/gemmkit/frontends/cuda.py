@@ -57,6 +57,11 @@ _DEFINITION = re.compile(r"-D(\w+)=(.+)")
 def kernel_from_file(path: str | Path, launch: LaunchOptions) -> Kernel:
     """See `Kernel.from_file`."""
     path, entry = Path(path), launch.entry
+    if launch.dtype is not None or launch.out_dtype is not None:
+        raise UsageError(
+            f"the parameters of a kernel in {path.name} say their types: leave out dtype and "
+            "out_dtype, which are for PTX"
+        )
     text = read_source(path)
     own = [option.removeprefix("-I") for option in launch.options if option.startswith("-I")]
     searched = (path.parent, *launch.include_dirs, *own)

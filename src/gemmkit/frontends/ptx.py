@@ -6,10 +6,12 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, get_args
 
 from gemmkit.cxx.declarations import head_comment
 from gemmkit.cxx.expressions import split_list
-from gemmkit.errors import UsageError
+from gemmkit.dtypes import Dtype, full_type_name
+from gemmkit.errors import UnsupportedType, UsageError, unknown_name
 from gemmkit.frontends.cuda import given_to, read_source, user_kernel
 from gemmkit.frontends.signatures import (
     POINTERS,
@@ -70,7 +72,29 @@ def kernel_from_ptx(ptx: str | Path, launch: LaunchOptions) -> Kernel:
         for each, kind in zip(signature, parameters, strict=True)
         if each in SCALES and kind in HALVES
     )
-    return given_to(replace(kernel, rule=_target_rule(source), scalars=scalars), launch)
+    kernel = replace(kernel, rule=_target_rule(source), scalars=scalars, **_types(launch))
+    return given_to(kernel, launch)
+
+
+def _types(launch: LaunchOptions) -> dict[str, Any]:
+    """The types that a kernel takes: those told, else all, fp32 first. C's follow those of A and B.
+
+    Raises:
+        UnsupportedType: there is no such type.
+    """
+    known: tuple[Dtype, ...] = get_args(Dtype)
+
+    def read(what: str, given: str | None, others: tuple[Dtype, ...]) -> tuple[Dtype, ...]:
+        if given is None:
+            return others
+        found = next((each for each in known if each == full_type_name(given)), None)
+        if found is None:
+            raise UnsupportedType(unknown_name(what, given, known))
+        return (found,)
+
+    dtypes = read("dtype", launch.dtype, known)
+    results = read("out_dtype", launch.out_dtype, dtypes if len(dtypes) == 1 else ())
+    return {"dtypes": dtypes, "result_dtypes": results}
 
 
 def entries_in(ptx: str) -> Mapping[str, tuple[str, ...]]:
@@ -101,7 +125,7 @@ def find_entry(entry: str | None, ptx: str, file_name: str) -> str:
         return matches[0]
     listed = ", ".join(symbols)
     if entry is None:
-        raise UsageError(f"which kernel of {file_name}? Give entry; it has: {listed}")
+        raise UsageError(f"which kernel of {file_name}? Give --entry; it has: {listed}")
     how_many = "several kernels" if matches else "no kernel"
     raise UsageError(f"{file_name} has {how_many} '{entry}'; it has: {listed}")
 

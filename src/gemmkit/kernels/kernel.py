@@ -193,6 +193,11 @@ class Kernel(UsersKernels):
         return self.entry is not None or self.translate is not None
 
     @property
+    def assumes_type(self) -> bool:
+        """Whether nothing says what types its matrices have, so that the first of all is taken."""
+        return self.file is not None and self.file.language == "ptx" and len(self.dtypes) > 1
+
+    @property
     def takes_batches(self) -> bool:
         """Whether one launch can compute several products of one shape."""
         return self.takes_groups or set(BATCH_ARGUMENTS) <= set(self.signature)
