@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -39,7 +40,7 @@ from gemmkit.kernels.fitting import (
 )
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import LaunchPlan, TileConfig
-from gemmkit.kernels.sizes import multiples_text
+from gemmkit.kernels.sizes import multiples_text, with_padding_in
 from gemmkit.problem import GemmProblem, Shape
 from gemmkit.record import CheckRecord, CheckVerdict, DeviceRecord
 from gemmkit.verify import InputKind
@@ -239,6 +240,10 @@ def _default_cases(
         with suppress(UnsupportedProblem):
             whole = tiles.rows, tiles.columns, tiles.step
             problem = fitting(kernel, problem, gpu, config, whole)
+        if not own and _padded(problem):
+            declared = kernel.sizes.all_multiples if kernel.sizes is not None else (1, 1, 1)
+            m, n, k = map(math.lcm, declared, tiles.multiples)
+            problem = with_padding_in(problem, (m, n, k))
         inputs: InputKind = "normal"
         if name == NON_FINITE:
             # A and B are not read where α = 0; of NaN, activations other than these make anything.

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import combinations
+from itertools import combinations, product
 
 from gemmkit.kernels.sizes import SIZES, Multiples
 from gemmkit.record import CheckRecord, ProblemRecord
+
+# Elements of the vectors that kernels load most, and that problems of whole vectors have.
+VECTOR = 4
 
 # Clean problems of different sizes that it takes to say that a kernel is right for multiples.
 EVIDENCE = 2
@@ -33,8 +36,9 @@ def too_little(records: Sequence[CheckRecord]) -> str | None:
 def right_multiples(records: Sequence[CheckRecord], tiles: Multiples) -> Multiples | None:
     """What M, N and K must be multiples of for every problem to be clean.
 
-    Each is 1 or that of `tiles`, as few of them as the problems that ran can tell apart; None where
-    multiples make no difference, or where all problems are clean. Empty problems do not count.
+    Each is 1, or that of `tiles`, or that of a vector where this suffices, as few of them as the
+    problems that ran can tell apart; None where multiples make no difference, or where all problems
+    are clean. Empty problems do not count.
     """
     ran = [each for each in records if each.verdict != "refused" and _products(each.problem)]
     if all(record.clean for record in ran):
@@ -45,17 +49,20 @@ def right_multiples(records: Sequence[CheckRecord], tiles: Multiples) -> Multipl
         return None
     axes = [axis for axis in range(len(SIZES)) if tiles[axis] > 1]
     for count in range(1, len(axes) + 1):
-        for chosen in combinations(axes, count):
-            m, n, k = (tiles[axis] if axis in chosen else 1 for axis in range(len(SIZES)))
+        for chosen, whole_tiles in product(combinations(axes, count), (False, True)):
+            units = tiles if whole_tiles else (VECTOR,) * len(SIZES)
+            m, n, k = (units[axis] if axis in chosen else 1 for axis in range(len(SIZES)))
             whole = [each for each in ran if _divides((m, n, k), each.problem)]
             shapes = {each.problem.shape for each in whole if _products(each.problem) > 1}
-            # That the others need not be multiples has been seen as well.
-            free = all(
-                any(_sizes(each.problem)[axis] % tiles[axis] for each in whole)
-                for axis in axes
-                if axis not in chosen
+            # That the others need no multiples has been seen, and that vectors suffice.
+            beside = {axis: units[axis] for axis in axes if axis not in chosen}
+            if not whole_tiles:
+                beside |= {axis: tiles[axis] for axis in chosen if tiles[axis] > VECTOR}
+            seen = all(
+                any(_sizes(each.problem)[axis] % unit for each in whole)
+                for axis, unit in beside.items()
             )
-            if len(shapes) >= EVIDENCE and free and all(each.clean for each in whole):
+            if len(shapes) >= EVIDENCE and seen and all(each.clean for each in whole):
                 return m, n, k
     return None
 

@@ -31,6 +31,7 @@ NEAREST = "nearest size taken"
 def case_name(name: str, problem: GemmProblem, step: int) -> str:
     """The name of a case, unless `problem`, which stands in for it, is no such case."""
     m, n, k = problem.m, problem.n, problem.k
+    padding = (ld - row for ld, row in zip(_leading(problem), problem.tight, strict=True))
     holds = {
         "primes": {m, n, k} <= {*PRIMES},
         "one element": m == n == k == 1,
@@ -41,8 +42,13 @@ def case_name(name: str, problem: GemmProblem, step: int) -> str:
         "no columns": n == 0,
         "no products": k == 0,
         "no products, beta": k == 0,
+        "odd padding": any(each % 2 for each in padding),
     }
     return name if holds.get(name, True) else NEAREST
+
+
+def _leading(problem: GemmProblem) -> tuple[int, int, int]:
+    return problem.lda, problem.ldb, problem.ldc
 
 
 def edge_cases(
