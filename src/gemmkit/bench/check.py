@@ -11,7 +11,7 @@ from typing import get_args
 
 import msgspec
 
-from gemmkit.bench.coverage import too_little
+from gemmkit.bench.coverage import told_once, too_little
 from gemmkit.bench.edge_cases import NON_FINITE, case_name, edge_cases
 from gemmkit.bench.estimate import emulation_seconds
 from gemmkit.bench.ladder import compile_plans
@@ -156,7 +156,7 @@ def check(
     wanted = [plan for plan in plans if isinstance(plan, LaunchPlan)]
     refusals = [plan for plan in plans if isinstance(plan, _Refusal)]
     if not wanted and not any(each.by_board for each in refusals):
-        reasons = "; ".join(dict.fromkeys(each.reason for each in refusals))
+        reasons = told_once(each.reason for each in refusals)
         raise UnsupportedProblem(f"there is nothing to check: {reasons}")
     unset = UnsetValues(device, cache_dir)
     binaries = iter(compile_plans(wanted, device.spec, progress, cache_dir))

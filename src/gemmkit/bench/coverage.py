@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from itertools import combinations, product
 
 from gemmkit.kernels.sizes import SIZES, Multiples
 from gemmkit.record import CheckRecord, ProblemRecord
+
+_NUMBER = re.compile(r"\d[\d,x]*")
 
 # Elements of the vectors that kernels load most, and that problems of whole vectors have.
 VECTOR = 4
@@ -24,12 +27,25 @@ def too_little(records: Sequence[CheckRecord]) -> str | None:
     ran = [record for record in records if record.verdict != "refused"]
     if not refused or any(_products(record.problem) > 1 for record in ran):
         return None
-    reasons = "; ".join(dict.fromkeys(record.detail for record in refused))
+    reasons = told_once(record.detail for record in refused)
     shapes = ", ".join(dict.fromkeys(record.problem.shape for record in ran))
     what = f"nothing larger than {shapes} ran" if ran else "nothing ran"
     return (
         f"too little ran to say anything: {what}, and {len(refused)} of {len(records)} problems "
         f"were refused ({reasons}); give shapes that the kernel takes by --shape"
+    )
+
+
+def told_once(reasons: Iterable[str]) -> str:
+    """Reasons, of those that differ in their numbers alone the first, with how many more."""
+    alike: dict[str, list[str]] = {}
+    for reason in reasons:
+        kind = alike.setdefault(_NUMBER.sub("0", reason), [])
+        if reason not in kind:
+            kind.append(reason)
+    return "; ".join(
+        first + (f" (and likewise for {len(others)} others)" if others else "")
+        for first, *others in alike.values()
     )
 
 
