@@ -20,7 +20,7 @@ from gemmkit.devices.device import (
 )
 from gemmkit.devices.operands import Operands, bind_arguments
 from gemmkit.devices.packing import scalar_types
-from gemmkit.devices.scalars import as_passed
+from gemmkit.devices.scalars import as_passed, is_narrow
 from gemmkit.devices.variables import refuse_unset
 from gemmkit.errors import DeviceError
 from gemmkit.jit.binary import Binary
@@ -98,7 +98,9 @@ class Workload:
                 `tolerance` of the plan is not valid.
         """
         refuse_unset(binary, plan)
-        passed = as_passed(self.problem, scalar_types(binary, plan))
+        passed = self.problem
+        if not (is_narrow(passed.alpha) and is_narrow(passed.beta)):
+            passed = as_passed(passed, scalar_types(binary, plan))
         if passed != self.problem:
             other = self._with_scalars(passed)
             found = other.run(binary, plan)

@@ -36,6 +36,12 @@ def rounded(value: float, dtype: Dtype) -> float:
     return float(found)
 
 
+def is_narrow(value: float) -> bool:
+    """Whether every type holds a number exactly, so that none of them changes it."""
+    narrow: tuple[Dtype, ...] = ("float16", "bfloat16")
+    return all(rounded(value, dtype) == value for dtype in narrow)
+
+
 def as_passed(problem: GemmProblem, types: Mapping[str, tuple[Dtype, ...]]) -> GemmProblem:
     """The problem with the α and β that arrive through parameters of these types.
 

@@ -21,7 +21,7 @@ class LaunchOptions:
     Attributes:
         entry: the kernel, as a C++ name expression such as `sgemm<128, 128, 8>`, or in PTX by its
             symbol or its name in the source; not needed where the file has one kernel that is not
-            a template.
+            a template. The types of its parameters tell overloads apart: `gemm(const float *, …)`.
         args: a name of `ARGUMENT_NAMES`, a number, or an expression of them for each parameter, in
             their order; not needed where the parameters' names say it, which PTX has not.
         grid: blocks along x, y and z, as expressions over M, N, K, lda, ldb, ldc, the kernel's own
