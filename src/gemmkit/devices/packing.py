@@ -159,7 +159,7 @@ def packed(binary: Binary, values: Sequence[np.generic]) -> bytes:
 
 
 def scalar_types(binary: Binary, plan: LaunchPlan) -> dict[str, tuple[Dtype, ...]]:
-    """The types of the parameters and variables through which α and β reach the kernel, by name.
+    """The types of the parameters through which α and β reach the kernel, by name.
 
     Raises:
         DeviceError: the plan's signature does not fit the kernel's parameters.

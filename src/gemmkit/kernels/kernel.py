@@ -291,6 +291,4 @@ class Kernel(UsersKernels):
         own = (problem.dtype, problem.result_dtype)
         half: Dtype = "float16"
         narrow = next((each for each in own if ITEM_BYTES[each] == 2), half)
-        of_parameters = tuple((name, each or narrow) for name, each in self.scalars)
-        of_variables = self.variables.scalars if self.variables is not None else ()
-        return of_parameters + of_variables
+        return tuple((name, each or narrow) for name, each in self.scalars)

@@ -151,8 +151,8 @@ class LaunchPlan:
     be where that is not to be read from the kernel; `table` is the one in global memory from which
     the kernel reads its products; `constants` are `__constant__` and `__device__` variables that
     are set before the launch, by name, and their bytes; those that the source initializes have
-    none. `scalars` are types in which α and β reach the kernel and which PTX does not show: those
-    of 16-bit parameters and of such variables.
+    none. `scalars` are the types of those of α and β that 16-bit parameters take: PTX does not show
+    them.
     """
 
     kernel: str

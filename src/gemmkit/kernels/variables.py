@@ -17,7 +17,6 @@ from gemmkit.cxx.declarations import (
 )
 from gemmkit.cxx.expressions import Expression, Number
 from gemmkit.cxx.includes import included_files
-from gemmkit.dtypes import Dtype
 from gemmkit.errors import UsageError
 from gemmkit.kernels.plan import SourceFile
 from gemmkit.problem import GemmProblem
@@ -48,12 +47,6 @@ _TYPES: Mapping[str, str] = {
     **dict.fromkeys(("unsigned", "unsigned int", "uint", "uint32_t"), "I"),
     **dict.fromkeys(("long", "long long", "int64_t", "ptrdiff_t"), "q"),
     **dict.fromkeys(("unsigned long", "unsigned long long", "size_t", "uint64_t"), "Q"),
-}
-_FLOATS: Mapping[str, Dtype] = {
-    "float": "float32",
-    "double": "float64",
-    "half": "float16",
-    "__half": "float16",
 }
 _DEFINITION = re.compile(r"-D(\w+)=(.+)")
 # Constants that follow from others, so many times over.
@@ -140,18 +133,6 @@ class DeviceVariables:
         for name, values in self.given:
             found[name] = by_name[name].pack([each.evaluate(names) for each in values])
         return tuple(found.items())
-
-    @property
-    def scalars(self) -> tuple[tuple[str, Dtype], ...]:
-        """α and β where they are values of floating-point variables, with the variables' types."""
-        types = {each.name: _FLOATS.get(each.type) for each in self.declared}
-        return tuple(
-            (scalar, dtype)
-            for name, values in self.given
-            if (dtype := types[name]) is not None
-            for scalar in ("alpha", "beta")
-            if any(scalar in each.names for each in values)
-        )
 
 
 def variables_of(file: SourceFile | None, given: Mapping[str, Value] | None) -> DeviceVariables:

@@ -116,10 +116,11 @@ def _factors(mismatch: Mismatch) -> Iterator[tuple[str, str, dict[str, float | b
     alpha, beta = mismatch.alpha, mismatch.beta
     for dtype in NARROWER:
         given = {"alpha": _rounded(alpha, dtype), "beta": _rounded(beta, dtype)}
-        changed = {"α": given["alpha"] != alpha, "β": given["beta"] != beta}
-        if any(changed.values()):
-            names = " and ".join(name for name, each in changed.items() if each)
-            yield "scales rounded", f"C is as with {names} rounded to {dtype}", dict(given)
+        for names in (("alpha", "beta"), ("alpha",), ("beta",)):
+            changed = {name: value for name, value in given.items() if name in names}
+            if all(value != getattr(mismatch, name) for name, value in changed.items()):
+                shown = " and ".join("αβ"[name == "beta"] for name in names)
+                yield "scales rounded", f"C is as with {shown} rounded to {dtype}", {**changed}
     if alpha != 1:
         yield "alpha ignored", "α is ignored: C is as with α = 1", {"alpha": 1.0}
         if alpha * alpha != alpha:
