@@ -157,7 +157,7 @@ def test_scales_of_both_signs_and_zero(check, arguments, case):
 def test_scales_that_are_right(check):
     sound, _ = check("scaled<false,false>", *RECTANGLE)
     assert sound.exit_code == 0, sound.output
-    assert "α=0 β=0.5" in sound.stdout
+    assert "α=0 β=0.333333" in sound.stdout
 
 
 def test_a_kernel_that_adds_to_c(check):

@@ -58,7 +58,9 @@ def test_constants_name_the_sizes_in_code_and_grid(kernel, tmp_path):
     text = '#include "sizes.h"\n' + source(MATRICES, "GEMM_K", "N_SIZE")
     made = kernel(text, grid="N_SIZE/8,MM/8")
     assert made.sizes.fixed == {"M": 16, "N": 24, "K": 40}
-    assert [each.problem.shape for each in check(made)] == ["16x24x40"]
+    records = check(made)
+    assert {each.problem.shape for each in records} == {"16x24x40"}
+    assert [each.environment["inputs"] for each in records] == ["normal", "non-finite"]
 
 
 def test_sizes_that_nothing_names_are_asked_for(kernel):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -10,8 +11,8 @@ from typing import get_args
 
 import msgspec
 
-from gemmkit.bench.coverage import too_little
-from gemmkit.bench.edge_cases import case_name, edge_cases
+from gemmkit.bench.coverage import told_once, too_little
+from gemmkit.bench.edge_cases import NON_FINITE, case_name, edge_cases
 from gemmkit.bench.estimate import emulation_seconds
 from gemmkit.bench.ladder import compile_plans
 from gemmkit.bench.places import placed
@@ -39,9 +40,10 @@ from gemmkit.kernels.fitting import (
 )
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import LaunchPlan, TileConfig
-from gemmkit.kernels.sizes import multiples_text
+from gemmkit.kernels.sizes import multiples_text, with_padding_in
 from gemmkit.problem import GemmProblem, Shape
 from gemmkit.record import CheckRecord, CheckVerdict, DeviceRecord
+from gemmkit.verify import InputKind
 
 CHECKS: tuple[Check, ...] = get_args(Check)
 
@@ -123,8 +125,10 @@ def check(
     chosen = found.configure(config or {})
     if isinstance(epilogue, str):
         epilogue = Epilogue.parse(epilogue)
-    cases = [
-        ("", found.lay_out(asked_problem(found, shape, alpha, beta, epilogue, dtype, out_dtype)))
+    cases: list[_Case] = [
+        _Case(
+            "", found.lay_out(asked_problem(found, shape, alpha, beta, epilogue, dtype, out_dtype))
+        )
         for shape in shapes or ()
     ]
     device = device or open_device(
@@ -136,32 +140,39 @@ def check(
         warp_seed=seed % (1 << 31),
     )
     progress.opened(device, "")
+    told = dtype is not None or any(isinstance(each, GemmProblem) for each in shapes or ())
+    if found.assumes_type and not told:
+        progress.note(
+            "PTX does not say the types of A, B and C: fp32 is assumed; --dtype and --out-dtype "
+            "give others"
+        )
     if shapes is None:
         refuse_unknown_sizes(found)
         _say_what_the_grid_covers(found, chosen, progress)
         types = found.types(dtype, out_dtype)
         cases = _default_cases(found, chosen, device.spec, alpha, beta, epilogue, **types)
 
-    plans = [_plan(found, chosen, problem, device.spec) for _, problem in cases]
+    plans = [_plan(found, chosen, each.problem, device.spec) for each in cases]
     wanted = [plan for plan in plans if isinstance(plan, LaunchPlan)]
     refusals = [plan for plan in plans if isinstance(plan, _Refusal)]
     if not wanted and not any(each.by_board for each in refusals):
-        reasons = "; ".join(dict.fromkeys(each.reason for each in refusals))
+        reasons = told_once(each.reason for each in refusals)
         raise UnsupportedProblem(f"there is nothing to check: {reasons}")
     unset = UnsetValues(device, cache_dir)
     binaries = iter(compile_plans(wanted, device.spec, progress, cache_dir))
     progress.planned(
         [
-            emulation_seconds(plan, problem, device) if isinstance(plan, LaunchPlan) else 0.0
-            for (_, problem), plan in zip(cases, plans, strict=True)
+            emulation_seconds(plan, each.problem, device) if isinstance(plan, LaunchPlan) else 0.0
+            for each, plan in zip(cases, plans, strict=True)
         ]
     )
     records: list[CheckRecord] = []
-    for (name, problem), plan in zip(cases, plans, strict=True):
+    for case, plan in zip(cases, plans, strict=True):
+        problem = case.problem
         progress.started(found, problem, len(records), len(cases))
         blank = CheckRecord(
             kernel=found.name,
-            case=name,
+            case=case.name,
             problem=problem_record(problem),
             config=chosen.as_dict(),
             device=DeviceRecord(kind=device.kind, gpu=device.spec.name),
@@ -174,7 +185,7 @@ def check(
         else:
             # Few kernels but gemmkit's own leave A and B unread where α is 0.
             written = found.user_defined and alpha is None
-            workload = Workload(problem, device, seed, written=written)
+            workload = Workload(problem, device, seed, case.inputs, written=written)
             record = _run(blank, workload, next(binaries), plan, checks)
             diagnosis = placed(record.diagnosis, found, chosen, problem)
             record = msgspec.structs.replace(record, diagnosis=diagnosis)
@@ -189,6 +200,15 @@ def check(
     return records
 
 
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """A problem to check, under a name, and what its inputs are."""
+
+    name: str
+    problem: GemmProblem
+    inputs: InputKind = "normal"
+
+
 def _default_cases(
     kernel: Kernel,
     config: TileConfig,
@@ -198,13 +218,13 @@ def _default_cases(
     epilogue: Epilogue | None,
     dtype: str,
     out_dtype: str | None,
-) -> list[tuple[str, GemmProblem]]:
+) -> list[_Case]:
     """The edge cases, or the nearest problems to them that the kernel takes, each once."""
     tiles = tiles_of(kernel, config)
     own = not kernel.user_defined
     fusing = own and kernel.fuses and epilogue is None
     extents = tiles if own else tiles.enough
-    found: dict[GemmProblem, str] = {}
+    found: dict[tuple[GemmProblem, InputKind], _Case] = {}
     cases = edge_cases(
         extents, fusing=fusing, batched=kernel.takes_batches, grouped=kernel.takes_groups
     )
@@ -212,7 +232,7 @@ def _default_cases(
         problem = each
         if not own:
             problem = expressible(kernel, each)
-            if (_scaled(each), _padded(each)) != (_scaled(problem), _padded(problem)):
+            if (_scales(each), _padded(each)) != (_scales(problem), _padded(problem)):
                 # Without its scales or its padding it is another of the cases.
                 continue
             problem = default_problem(kernel, in_whole_tiles(problem, tiles.multiples))
@@ -220,12 +240,23 @@ def _default_cases(
         with suppress(UnsupportedProblem):
             whole = tiles.rows, tiles.columns, tiles.step
             problem = fitting(kernel, problem, gpu, config, whole)
-        found.setdefault(problem, case_name(name, problem, max(extents.step, 2)))
-    return [(name, problem) for problem, name in found.items()]
+        if not own and _padded(problem):
+            declared = kernel.sizes.all_multiples if kernel.sizes is not None else (1, 1, 1)
+            m, n, k = map(math.lcm, declared, tiles.multiples)
+            problem = with_padding_in(problem, (m, n, k))
+        inputs: InputKind = "normal"
+        if name == NON_FINITE:
+            # A and B are not read where α = 0; of NaN, activations other than these make anything.
+            if problem.alpha == 0 or problem.epilogue.activation not in ("none", "relu"):
+                continue
+            inputs = "non-finite"
+        shown = case_name(name, problem, max(extents.step, 2))
+        found.setdefault((problem, inputs), _Case(shown, problem, inputs))
+    return [*found.values()]
 
 
-def _scaled(problem: GemmProblem) -> bool:
-    return (problem.alpha, problem.beta) != (1.0, 0.0)
+def _scales(problem: GemmProblem) -> tuple[float, float]:
+    return problem.alpha, problem.beta
 
 
 def _padded(problem: GemmProblem) -> bool:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import combinations
+import re
+from collections.abc import Iterable, Sequence
+from itertools import combinations, product
 
 from gemmkit.kernels.sizes import SIZES, Multiples
 from gemmkit.record import CheckRecord, ProblemRecord
+
+_NUMBER = re.compile(r"\d[\d,x]*")
+
+# Elements of the vectors that kernels load most, and that problems of whole vectors have.
+VECTOR = 4
 
 # Clean problems of different sizes that it takes to say that a kernel is right for multiples.
 EVIDENCE = 2
@@ -21,7 +27,7 @@ def too_little(records: Sequence[CheckRecord]) -> str | None:
     ran = [record for record in records if record.verdict != "refused"]
     if not refused or any(_products(record.problem) > 1 for record in ran):
         return None
-    reasons = "; ".join(dict.fromkeys(record.detail for record in refused))
+    reasons = told_once(record.detail for record in refused)
     shapes = ", ".join(dict.fromkeys(record.problem.shape for record in ran))
     what = f"nothing larger than {shapes} ran" if ran else "nothing ran"
     return (
@@ -30,11 +36,25 @@ def too_little(records: Sequence[CheckRecord]) -> str | None:
     )
 
 
+def told_once(reasons: Iterable[str]) -> str:
+    """Reasons, of those that differ in their numbers alone the first, with how many more."""
+    alike: dict[str, list[str]] = {}
+    for reason in reasons:
+        kind = alike.setdefault(_NUMBER.sub("0", reason), [])
+        if reason not in kind:
+            kind.append(reason)
+    return "; ".join(
+        first + (f" (and likewise for {len(others)} others)" if others else "")
+        for first, *others in alike.values()
+    )
+
+
 def right_multiples(records: Sequence[CheckRecord], tiles: Multiples) -> Multiples | None:
     """What M, N and K must be multiples of for every problem to be clean.
 
-    Each is 1 or that of `tiles`, as few of them as the problems that ran can tell apart; None where
-    multiples make no difference, or where all problems are clean. Empty problems do not count.
+    Each is 1, or that of `tiles`, or that of a vector where this suffices, as few of them as the
+    problems that ran can tell apart; None where multiples make no difference, or where all problems
+    are clean. Empty problems do not count.
     """
     ran = [each for each in records if each.verdict != "refused" and _products(each.problem)]
     if all(record.clean for record in ran):
@@ -45,17 +65,20 @@ def right_multiples(records: Sequence[CheckRecord], tiles: Multiples) -> Multipl
         return None
     axes = [axis for axis in range(len(SIZES)) if tiles[axis] > 1]
     for count in range(1, len(axes) + 1):
-        for chosen in combinations(axes, count):
-            m, n, k = (tiles[axis] if axis in chosen else 1 for axis in range(len(SIZES)))
+        for chosen, whole_tiles in product(combinations(axes, count), (False, True)):
+            units = tiles if whole_tiles else (VECTOR,) * len(SIZES)
+            m, n, k = (units[axis] if axis in chosen else 1 for axis in range(len(SIZES)))
             whole = [each for each in ran if _divides((m, n, k), each.problem)]
             shapes = {each.problem.shape for each in whole if _products(each.problem) > 1}
-            # That the others need not be multiples has been seen as well.
-            free = all(
-                any(_sizes(each.problem)[axis] % tiles[axis] for each in whole)
-                for axis in axes
-                if axis not in chosen
+            # That the others need no multiples has been seen, and that vectors suffice.
+            beside = {axis: units[axis] for axis in axes if axis not in chosen}
+            if not whole_tiles:
+                beside |= {axis: tiles[axis] for axis in chosen if tiles[axis] > VECTOR}
+            seen = all(
+                any(_sizes(each.problem)[axis] % unit for each in whole)
+                for axis, unit in beside.items()
             )
-            if len(shapes) >= EVIDENCE and free and all(each.clean for each in whole):
+            if len(shapes) >= EVIDENCE and seen and all(each.clean for each in whole):
                 return m, n, k
     return None
 

@@ -17,6 +17,13 @@ SOME = 11
 ROUNDS, LEAST_STEPS = 3, 10
 
 
+# Scales that neither fp32 nor a narrower type holds exactly: a scale that is converted to one of
+# them on its way shows, but for the kernel's own type of it.
+ALPHA, BETA = -1.3, 1 / 3
+
+# The case whose A and B hold a few NaN and infinities.
+NON_FINITE = "NaN and infinities"
+
 # What a problem is called that a kernel takes in place of one of these, and is none of them.
 NEAREST = "nearest size taken"
 
@@ -24,6 +31,7 @@ NEAREST = "nearest size taken"
 def case_name(name: str, problem: GemmProblem, step: int) -> str:
     """The name of a case, unless `problem`, which stands in for it, is no such case."""
     m, n, k = problem.m, problem.n, problem.k
+    padding = (ld - row for ld, row in zip(_leading(problem), problem.tight, strict=True))
     holds = {
         "primes": {m, n, k} <= {*PRIMES},
         "one element": m == n == k == 1,
@@ -34,8 +42,13 @@ def case_name(name: str, problem: GemmProblem, step: int) -> str:
         "no columns": n == 0,
         "no products": k == 0,
         "no products, beta": k == 0,
+        "odd padding": any(each % 2 for each in padding),
     }
     return name if holds.get(name, True) else NEAREST
+
+
+def _leading(problem: GemmProblem) -> tuple[int, int, int]:
+    return problem.lda, problem.ldb, problem.ldc
 
 
 def edge_cases(
@@ -43,8 +56,9 @@ def edge_cases(
 ) -> dict[str, GemmProblem]:
     """Problems by name, a few tiles in size, so that emulating them is quick.
 
-    With `fusing`, one has an epilogue, with `batched` some have several products, with `grouped`
-    some have products of different shapes.
+    α and β are 0, 1 and neither in every pair, where k > 0: BLAS libraries have code of its own for
+    each. With `fusing`, one has an epilogue, with `batched` some have several products, with
+    `grouped` some have products of different shapes.
     """
     rows, columns, step = tiles.rows, tiles.columns, tiles.step
     # A circular buffer must wrap once, and two steps are what a missing barrier needs.
@@ -59,6 +73,8 @@ def edge_cases(
         ldb=columns + 3 * QUAD,
         ldc=columns + 2 * QUAD,
     )
+    below = max(step // 2 - 1, 1)
+    quads = rows + QUAD, columns + QUAD
     found = {
         "whole tiles": GemmProblem(rows, columns, depth),
         "several blocks": GemmProblem(2 * rows, 2 * columns, depth + step),
@@ -66,22 +82,29 @@ def edge_cases(
         "one more": GemmProblem(m, n, k),
         "one less": GemmProblem(max(rows - 1, 1), max(columns - 1, 1), max(depth - 1, 1)),
         "some more": GemmProblem(rows + SOME, columns + SOME, k),
-        "four more": GemmProblem(rows + QUAD, columns + QUAD, depth + QUAD),
+        "four more": GemmProblem(*quads, depth + QUAD),
         "primes": GemmProblem(*PRIMES),
         "one element": GemmProblem(1, 1, 1),
         "one row": GemmProblem(1, 2 * columns + 1, k),
         "one column": GemmProblem(2 * rows + 1, 1, k),
-        "k below the step": GemmProblem(m, n, max(step // 2 - 1, 1)),
+        "k below the step": GemmProblem(m, n, below),
         "no rows": GemmProblem(0, columns, step),
         "no columns": GemmProblem(rows, 0, step),
         "no products": GemmProblem(m, n, 0),
         "no products, beta": GemmProblem(m, n, 0, beta=0.5),
         "padded rows": padded,
         "odd padding": GemmProblem(m, n, k, lda=k + 1, ldb=n + 3, ldc=n + 2),
+        NON_FINITE: GemmProblem(m, n, k),
         "alpha and beta": GemmProblem(m, n, k, alpha=-1.5, beta=0.5),
-        "negative beta": GemmProblem(rows, columns, depth, alpha=0.75, beta=-2.0),
+        "negative beta": GemmProblem(rows, columns, depth, beta=-7 * BETA),
         "padded, alpha, beta": replace(padded, alpha=-1.5, beta=0.5),
-        "alpha 0": GemmProblem(m, n, k, alpha=0.0, beta=0.5),
+        "alpha alone": GemmProblem(m, n, below, alpha=0.1),
+        "beta 1": GemmProblem(*quads, below, beta=1.0),
+        "alpha, beta 1": GemmProblem(m, n, below, alpha=ALPHA, beta=1.0),
+        "inexact scales": GemmProblem(*quads, below, alpha=ALPHA, beta=BETA),
+        "alpha 0": GemmProblem(m, n, k, alpha=0.0, beta=BETA),
+        "alpha 0, beta 1": GemmProblem(m, n, below, alpha=0.0, beta=1.0),
+        "alpha 0, beta 0": GemmProblem(m, n, below, alpha=0.0),
     }
     if fusing:
         found["bias and relu"] = GemmProblem(m, n, k, -1.5, 0.5, epilogue=Epilogue(True, "relu"))

@@ -19,6 +19,8 @@ from gemmkit.devices.device import (
     Work,
 )
 from gemmkit.devices.operands import Operands, bind_arguments
+from gemmkit.devices.packing import scalar_types
+from gemmkit.devices.scalars import as_passed, is_narrow
 from gemmkit.devices.variables import refuse_unset
 from gemmkit.errors import DeviceError
 from gemmkit.jit.binary import Binary
@@ -29,6 +31,7 @@ from gemmkit.verify import Arithmetic, InputKind, Inputs, Reference, Verdict, ma
 from gemmkit.verify.arithmetic import FP32
 from gemmkit.verify.bounds import exact_sums
 from gemmkit.verify.inputs import INTEGER_SUM_LIMIT
+from gemmkit.verify.overwritten import overwritten
 from gemmkit.verify.roundings import arithmetic_for
 from gemmkit.version import __version__
 
@@ -43,11 +46,12 @@ CANDIDATE_SECONDS = 0.1
 class Workload:
     """What every kernel that runs a problem shares.
 
-    Inputs are random normal. Where the problem is too large to compare every element, each kernel
-    also runs integer inputs, whose product is exact: Freivalds' check then shows any single wrong
-    element for sure. A kernel that computes in narrower types than fp32 (see
-    `gemmkit.verify.roundings`) is judged by the bound of its arithmetic, and also runs integers
-    that this arithmetic keeps exact, however large the problem is.
+    Inputs are random normal, or of another kind if that is asked for. Where the problem is too
+    large to compare every element, each kernel also runs integer inputs, whose product is exact:
+    Freivalds' check then shows any single wrong element for sure. A kernel that computes in
+    narrower types than fp32 (see `gemmkit.verify.roundings`) is judged by the bound of its
+    arithmetic, and also runs integers that this arithmetic keeps exact, however large the problem
+    is. A kernel that leaves other inputs than C changed is wrong.
 
     By the BLAS rules A and B are not read where α = 0: they count as never written then, unless
     `written` says that they do not.
@@ -58,17 +62,25 @@ class Workload:
     """
 
     def __init__(
-        self, problem: GemmProblem, device: Device, seed: int = 0, *, written: bool = False
+        self,
+        problem: GemmProblem,
+        device: Device,
+        seed: int = 0,
+        kind: InputKind = "normal",
+        *,
+        written: bool = False,
     ) -> None:
-        self.problem, self.device, self.seed = problem, device, seed
+        self.problem, self.device, self.seed, self.kind = problem, device, seed, kind
         try:
-            self.cases = [Case.make(problem, device, seed, "normal", written=written)]
+            self.cases = [Case.make(problem, device, seed, kind, written=written)]
             if not self.cases[0].reference.full:
                 self.cases.append(Case.make(problem, device, seed, "integer", written=written))
         except MemoryError:
             raise DeviceError(
                 f"the host does not have enough memory for the matrices of {problem.shape}"
             ) from None
+        self._written = written
+        self._passed: dict[GemmProblem, Workload] = {}
         self._narrow: dict[Arithmetic, list[Case]] = {}
         # Integers whose sums stay below a limit, by that limit.
         self._integers: dict[int, Case] = {}
@@ -86,6 +98,14 @@ class Workload:
                 `tolerance` of the plan is not valid.
         """
         refuse_unset(binary, plan)
+        passed = self.problem
+        if not (is_narrow(passed.alpha) and is_narrow(passed.beta)):
+            passed = as_passed(passed, scalar_types(binary, plan))
+        if passed != self.problem:
+            other = self._with_scalars(passed)
+            found = other.run(binary, plan)
+            self.printed = other.printed
+            return found
         arithmetic = arithmetic_for(
             binary.ptx, binary.entry, self.problem, plan.compute_dtype, plan.tolerance
         )
@@ -99,6 +119,12 @@ class Workload:
         self.printed = launches[0].printed
         return launches[0], _worst(verdicts)
 
+    def _with_scalars(self, problem: GemmProblem) -> Workload:
+        """The same workload with the α and β that a kernel's narrower parameters pass on."""
+        if problem not in self._passed:
+            self._passed[problem] = Workload(problem, self.device, self.seed, written=self._written)
+        return self._passed[problem]
+
     def _cases_for(self, arithmetic: Arithmetic) -> list[Case]:
         """The cases for a kernel that computes in this arithmetic."""
         if arithmetic.plain:
@@ -106,7 +132,7 @@ class Workload:
         if arithmetic not in self._narrow:
             found = [case.under(arithmetic) for case in self.cases]
             limit = min(exact_sums(self.problem, arithmetic), INTEGER_SUM_LIMIT)
-            if limit and arithmetic.tolerance is None:
+            if limit and arithmetic.tolerance is None and self.kind == "normal":
                 if limit not in self._integers:
                     case = Case.make(self.problem, self.device, self.seed, "integer", limit)
                     self._integers[limit] = case
@@ -216,11 +242,16 @@ def _worst(verdicts: Sequence[Verdict]) -> Verdict:
 
 @dataclass(frozen=True)
 class Case:
-    """One set of inputs, on the host and on the device, with what must come out."""
+    """One set of inputs, on the host and on the device, with what must come out.
+
+    `held` has the operands as its only element: others take their place when a kernel overwrites
+    them. `read` says whether A and B count as written.
+    """
 
     inputs: Inputs
     reference: Reference
-    operands: Operands
+    held: list[Operands]
+    read: bool = True
     # For the same inputs, by problem, where that is not the workload's own.
     others: dict[GemmProblem, Reference] = field(default_factory=dict)
 
@@ -254,10 +285,19 @@ class Case:
         """
         # By the BLAS rules A and B are not read where α = 0, nor C where β = 0.
         read = problem.alpha != 0 or written
-        operands = Operands.upload(
-            device, problem, inputs.arrays, reads_a_and_b=read, results=False
+        case = cls(inputs, Reference(problem, inputs), [], read)
+        case.held.append(case._uploaded(problem, device))
+        return case
+
+    def _uploaded(self, problem: GemmProblem, device: Device) -> Operands:
+        return Operands.upload(
+            device, problem, self.inputs.arrays, reads_a_and_b=self.read, results=False
         )
-        return cls(inputs, Reference(problem, inputs), operands)
+
+    @property
+    def operands(self) -> Operands:
+        """The inputs on the device."""
+        return self.held[0]
 
     def under(self, arithmetic: Arithmetic) -> Case:
         """The same inputs for a kernel that computes in another arithmetic."""
@@ -266,13 +306,21 @@ class Case:
     def run(
         self, problem: GemmProblem, device: Device, binary: Binary, plan: LaunchPlan
     ) -> tuple[Launch, Verdict]:
-        """Launch on poisoned output and judge the result.
+        """Launch on poisoned output and judge the result, and that no input is overwritten.
 
         Raises:
             DeviceError: the launch failed, or the kernel did.
         """
         launch, result = self.result(problem, device, binary, plan)
-        return launch, self.reference.check(*result)
+        verdict = self.reference.check(*result)
+        changed = overwritten(
+            problem, self.inputs, self.operands.inputs(device, self.inputs.arrays)
+        )
+        if changed:
+            self.held[:] = [self._uploaded(problem, device)]
+            detail = "; ".join(filter(None, (verdict.detail, changed)))
+            verdict = replace(verdict, correct=False, detail=detail)
+        return launch, verdict
 
     def result(
         self, problem: GemmProblem, device: Device, binary: Binary, plan: LaunchPlan

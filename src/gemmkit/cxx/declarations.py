@@ -39,6 +39,7 @@ _SCOPE = re.compile(r"\bnamespace\s+([\w:]*)\s*\{|[{}]")
 _QUALIFIERS = re.compile(
     r"\b(?:const|volatile|__restrict__|__restrict|restrict|__grid_constant__|struct|register)\b"
 )
+_NO_TYPE = re.compile(r"\b(?:__restrict__|__restrict|restrict|__grid_constant__|register)\b")
 # Attributes with brackets that may stand between `__global__` and the kernel's name.
 _ATTRIBUTES = frozenset([
     "__launch_bounds__", "__cluster_dims__", "__block_size__", "__maxnreg__", "__attribute__",
@@ -85,7 +86,7 @@ class KernelDeclaration:
     template.
 
     `name` is qualified by its namespaces, `line` counts from 1. Each template parameter is a name
-    and its default (empty if none).
+    and its default (empty if none). `types` are those of the parameters as the text spells them.
     """
 
     name: str
@@ -93,6 +94,12 @@ class KernelDeclaration:
     template: tuple[tuple[str, str], ...] | None = None
     is_definition: bool = True
     line: int = field(default=0, compare=False)
+    types: tuple[str, ...] = field(default=(), compare=False)
+
+    @property
+    def overload(self) -> tuple[tuple[str, int], ...]:
+        """What tells it from others of its name: type and stars of each parameter."""
+        return tuple((each.type, each.stars) for each in self.parameters)
 
 
 def without_comments(text: str, *, keep_literals: bool = False) -> str:
@@ -148,19 +155,32 @@ def without_directives(text: str) -> str:
 
 
 def kernels_in(text: str) -> tuple[KernelDeclaration, ...]:
-    """The kernels of a source text, in order; where one is declared too, its definition."""
+    """The kernels of a source text, in order; where one is declared too, its definition.
+
+    Of several by one name, such as alternatives of a preprocessor condition, it is the first.
+    """
+    found: dict[str, KernelDeclaration] = {}
+    for kernel in overloads_in(text):
+        if kernel.name not in found or not found[kernel.name].is_definition:
+            found[kernel.name] = kernel
+    return tuple(found.values())
+
+
+def overloads_in(text: str) -> tuple[KernelDeclaration, ...]:
+    """The same with every kernel of a name whose parameters have other types."""
     uncommented = without_comments(text)
     plain = without_directives(uncommented)
     for name in _KERNEL_WORD.findall(uncommented):
         plain = re.sub(rf"\b{name}\b", "__global__", plain)
-    found: dict[str, KernelDeclaration] = {}
+    found: dict[tuple[object, ...], KernelDeclaration] = {}
     aliases = aliases_in(plain)
     for match in re.finditer(r"\b__global__\b", plain):
         kernel = _read_kernel(plain, match.start(), match.end(), aliases)
-        if kernel is not None and (
-            kernel.name not in found or not found[kernel.name].is_definition
-        ):
-            found[kernel.name] = kernel
+        if kernel is None:
+            continue
+        key = kernel.name, kernel.overload
+        if key not in found or not found[key].is_definition:
+            found[key] = kernel
     return tuple(found.values())
 
 
@@ -251,7 +271,18 @@ def _read_kernel(
         template=_read_template(plain, start, aliases),
         is_definition=after.startswith("{"),
         line=plain.count("\n", 0, opening) + 1,
+        types=tuple(map(_type_of, declared)),
     )
+
+
+def _type_of(parameter: str) -> str:
+    """The type of a parameter as it is declared, without the parameter's name and default."""
+    text = _NO_TYPE.sub(" ", parameter.partition("=")[0])
+    name = read_parameter(parameter).name
+    if name:
+        head, _, tail = text.rpartition(name)
+        text = head + tail
+    return " ".join(re.sub(r"\[[^]]*\]", "*", text).split())
 
 
 def _name_and_list(plain: str, position: int) -> tuple[str, int, int] | None:

@@ -57,6 +57,7 @@ template <class F> struct parameters;
 template <class R, class... P> struct parameters<R(P...)> {
   template <unsigned N> static constexpr bool fp32 = is_fp32<typename at<N, P...>::type>::value;
 };
+template <class R, class... P> struct parameters<R (*)(P...)> : parameters<R(P...)> {};
 }
 """
 

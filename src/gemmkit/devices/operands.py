@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gemmkit.devices.device import Buffer, Device
+from gemmkit.devices.scalars import rounded
 from gemmkit.problem import GemmProblem
 from gemmkit.storage import Layout, Stored, placements
 
@@ -140,6 +141,21 @@ class Operands:
         device.download(self.auxiliary.buffer, auxiliary)
         return c, auxiliary
 
+    def inputs(self, device: Device, arrays: Mapping[str, Stored]) -> dict[str, Stored]:
+        """Storage of A, B, the bias and the residual as a launch left it, as long as the host's.
+
+        Raises:
+            DeviceError: the launch before failed.
+        """
+        residual = self.residual.buffer if self.residual is not None else None
+        buffers = {"a": self.a, "b": self.b, "bias": self.bias, "residual": residual}
+        found: dict[str, Stored] = {}
+        for name, buffer in buffers.items():
+            if buffer is not None and name in arrays:
+                found[name] = np.empty_like(arrays[name])
+                device.download(buffer, found[name])
+        return found
+
     @property
     def buffers(self) -> tuple[Buffer, ...]:
         """All that there are."""
@@ -151,6 +167,8 @@ class Operands:
 def bind_arguments(problem: GemmProblem, operands: Operands) -> dict[str, int | float]:
     """The value of every argument name: sizes, pitches and strides in elements, addresses.
 
+    α and β are rounded to the type of the sums, whatever the parameter's type.
+
     Those of the memory that a launch needs besides are a `Scratch`'s.
     """
     stride_a, stride_b, stride_c = problem.strides
@@ -159,12 +177,12 @@ def bind_arguments(problem: GemmProblem, operands: Operands) -> dict[str, int | 
         "M": problem.m,
         "N": problem.n,
         "K": problem.k,
-        "alpha": problem.alpha,
+        "alpha": rounded(problem.alpha, problem.sum_dtype),
         "A": operands.a.address,
         "lda": problem.lda,
         "B": operands.b.address,
         "ldb": problem.ldb,
-        "beta": problem.beta,
+        "beta": rounded(problem.beta, problem.sum_dtype),
         "C": operands.c.address,
         "ldc": problem.ldc,
         "bias": bias.address if bias is not None else 0,

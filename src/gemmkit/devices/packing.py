@@ -12,6 +12,8 @@ import numpy as np
 
 from gemmkit.cxx.expressions import Expression, Number
 from gemmkit.devices.device import ARGUMENT_TYPES, Value
+from gemmkit.devices.scalars import encoded
+from gemmkit.dtypes import Dtype
 from gemmkit.errors import DeviceError, UsageError
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.group_table import MATRICES
@@ -19,6 +21,9 @@ from gemmkit.kernels.plan import LaunchPlan, StructPlace
 
 # Keys of the list that describes a buffer of parameters, from cuda.h.
 _BUFFER_POINTER, _BUFFER_SIZE, _END = 1, 2, 0
+
+_SCALES = ("alpha", "beta")
+_FLOATS: Mapping[str, Dtype] = {"f32": "float32", "f64": "float64"}
 
 _PARAMETER = re.compile(
     r"\.param\s+(?:\.align\s+(?P<align>\d+)\s+)?\.(?P<type>\w+)(?P<pointer>\s+\.ptr\b)?"
@@ -102,15 +107,16 @@ def bound_values(
     marked = any(parameter.pointer for parameter in parameters)
     numbers = {name: each for name, each in arguments.items() if not isinstance(each, bytes)}
     texts = iter(plan.signature)
+    halves = dict(plan.scalars)
 
     def value(struct: StructPlace | None, place: Parameter) -> np.generic:
         if struct is not None:
-            return _struct(plan.kernel, struct, texts, numbers, place)
+            return _struct(plan.kernel, struct, texts, numbers, place, halves)
         text = next(texts)
         whole = arguments.get(text)
         if isinstance(whole, bytes):
             return _by_value(plan.kernel, text, whole, place)
-        return _scalar(plan.kernel, text, numbers, place, marked)
+        return _scalar(plan.kernel, text, numbers, place, marked, halves)
 
     return [value(*each) for each in zip(structs, parameters, strict=True)]
 
@@ -152,6 +158,27 @@ def packed(binary: Binary, values: Sequence[np.generic]) -> bytes:
     return bytes(space)
 
 
+def scalar_types(binary: Binary, plan: LaunchPlan) -> dict[str, tuple[Dtype, ...]]:
+    """The types of the parameters through which α and β reach the kernel, by name.
+
+    Raises:
+        DeviceError: the plan's signature does not fit the kernel's parameters.
+    """
+    parameters, structs = _parameters(binary, plan)
+    texts = iter(plan.signature)
+    found: dict[str, list[Dtype]] = {}
+    for name, dtype in plan.scalars:
+        found.setdefault(name, []).append(dtype)
+    for struct, place in zip(structs, parameters, strict=True):
+        for part in (place,) if struct is None else struct.fields:
+            text = next(texts)
+            known = _FLOATS.get(part.type)
+            for name in _SCALES:
+                if known is not None and name in text:
+                    found.setdefault(name, []).append(known)
+    return {name: tuple(types) for name, types in found.items()}
+
+
 def address_names(plan: LaunchPlan) -> tuple[str, ...]:
     """The arguments of a plan that are addresses, including those for its table."""
     names = plan.signature if plan.table is None else (*plan.signature, *MATRICES)
@@ -164,6 +191,7 @@ def _struct(
     texts: Iterator[str],
     arguments: Mapping[str, Number],
     place: Parameter,
+    halves: Mapping[str, Dtype],
 ) -> np.generic:
     """A struct's bytes, its fields filled with the next arguments."""
     if (place.size, place.alignment) != (struct.size, struct.alignment):
@@ -175,7 +203,7 @@ def _struct(
     space = bytearray(struct.size)
     for each in struct.fields:
         field = Parameter(each.type, each.size, place.offset + each.offset, each.pointer, each.size)
-        value = _scalar(kernel, next(texts), arguments, field, marked=True)
+        value = _scalar(kernel, next(texts), arguments, field, marked=True, halves=halves)
         space[each.offset : each.offset + each.size] = value.tobytes()
     whole: np.generic = np.frombuffer(bytes(space), f"V{struct.size}")[0]
     return whole
@@ -190,7 +218,12 @@ def _by_value(kernel: str, text: str, value: bytes, place: Parameter) -> np.gene
 
 
 def _scalar(
-    kernel: str, text: str, arguments: Mapping[str, Number], place: Parameter, marked: bool
+    kernel: str,
+    text: str,
+    arguments: Mapping[str, Number],
+    place: Parameter,
+    marked: bool,
+    halves: Mapping[str, Dtype],
 ) -> np.generic:
     value = arguments[text] if text in arguments else Expression.parse(text).evaluate(arguments)
     is_address = ARGUMENT_TYPES.get(text) is np.uint64
@@ -200,6 +233,9 @@ def _scalar(
             raise _misfit(kernel, f"the address '{text}'", place)
     elif place.pointer and value != 0:
         raise _misfit(kernel, f"the number '{text}'", place)
+    half = next((halves[name] for name in _SCALES if name in halves and name in text), None)
+    if half is not None and place.size == 2:
+        return encoded(value, half)
     if " " in place.type or place.size > 8:
         raise _misfit(kernel, f"'{text}'", place)
     if kind == "f" or (kind == "b" and isinstance(value, float)):

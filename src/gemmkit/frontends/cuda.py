@@ -21,12 +21,14 @@ from gemmkit.cxx.expressions import Expression, Number, split_list
 from gemmkit.cxx.includes import included_files
 from gemmkit.dtypes import Dtype
 from gemmkit.errors import UsageError
+from gemmkit.frontends.entries import find_entry, find_overload, name_expression, split_entry
 from gemmkit.frontends.launch_rule import LaunchRule, condition_of
 from gemmkit.frontends.refusals import check_parameters
 from gemmkit.frontends.signatures import (
     hidden_elements,
     matrix_types,
     named_size,
+    narrow_scalars,
     read_signature,
     told_signature,
     wrong_matrices,
@@ -47,8 +49,6 @@ from gemmkit.kernels.plan import (
 )
 from gemmkit.kernels.sizes import SIZES, SizeRule, read_multiples
 
-_KERNEL_MACRO = re.compile(r"^[ \t]*#[ \t]*define\b(?:[^\n\\]|\\.)*__global__", re.M | re.S)
-
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _DEFINITION = re.compile(r"-D(\w+)=(.+)")
 
@@ -56,6 +56,11 @@ _DEFINITION = re.compile(r"-D(\w+)=(.+)")
 def kernel_from_file(path: str | Path, launch: LaunchOptions) -> Kernel:
     """See `Kernel.from_file`."""
     path, entry = Path(path), launch.entry
+    if launch.dtype is not None or launch.out_dtype is not None:
+        raise UsageError(
+            f"the parameters of a kernel in {path.name} say their types: leave out dtype and "
+            "out_dtype, which are for PTX"
+        )
     text = read_source(path)
     own = [option.removeprefix("-I") for option in launch.options if option.startswith("-I")]
     searched = (path.parent, *launch.include_dirs, *own)
@@ -64,7 +69,11 @@ def kernel_from_file(path: str | Path, launch: LaunchOptions) -> Kernel:
     source = SourceFile(text, path.name, "cuda", folders, rest)
     included = included_files(text, path.parent.resolve(), folders)
     others = included.values()
-    declared = find_entry(entry, source, tuple(others))
+    entry, chosen = split_entry(entry)
+    if chosen is None:
+        declared = find_entry(entry, source, tuple(others))
+    else:
+        declared = find_overload(str(entry), chosen, source, tuple(others))
     constants: dict[str, str] = {}
     for each in (*others, text):
         constants |= constants_in(each)
@@ -94,7 +103,10 @@ def kernel_from_file(path: str | Path, launch: LaunchOptions) -> Kernel:
         raise UsageError(
             f"the parameters of '{entry}' cannot be read from {path.name}: give --args"
         )
-    whole_name = entry or _whole_name(declared)
+    whole_name = entry or name_expression(declared)
+    if chosen is not None and declared is not None:
+        # The compiler is told which of the functions of that name by their types as declared.
+        whole_name = f"static_cast<void (*)({', '.join(declared.types)})>({whole_name})"
     if declared is not None:
         hidden = own_numbers(hidden_elements(signature, declared), structs)
         source = replace(source, assertions=element_assertions(whole_name, hidden))
@@ -111,7 +123,8 @@ def kernel_from_file(path: str | Path, launch: LaunchOptions) -> Kernel:
         refuses=refuses or (wrong_matrices(signature, declared) if declared is not None else None),
         types=matrix_types(signature, declared) if declared is not None else None,
     )
-    return given_to(replace(kernel, structs=structs), launch)
+    scalars = narrow_scalars(signature, declared) if declared is not None else ()
+    return given_to(replace(kernel, structs=structs, scalars=scalars), launch)
 
 
 def _file_of(kernel: KernelDeclaration, path: Path, included: Mapping[Path, str]) -> str:
@@ -220,69 +233,6 @@ def read_source(path: Path) -> str:
     if not text.strip():
         raise UsageError(f"{path} is empty")
     return text
-
-
-def find_entry(
-    entry: str | None, source: SourceFile, included: Sequence[str]
-) -> KernelDeclaration | None:
-    """The declaration of the wanted kernel; None if it is made by macros and cannot be read.
-
-    Raises:
-        UsageError: there is no such kernel, or none is asked for and there are several.
-    """
-    own = kernels_in(source.text)
-    found = [*own, *(each for text in included for each in kernels_in(text))]
-    if entry is None:
-        return _only_kernel(own or found, source.name)
-    wanted = re.sub(r"\s+", "", entry.partition("<")[0])
-    matches = [each for each in found if each.name == wanted]
-    if not matches:
-        # Its namespace may be opened by a macro, or named with leading colons.
-        matches = [each for each in found if each.name.split("::")[-1] == wanted.split("::")[-1]]
-        matches = matches if "::" in wanted else []
-    if matches:
-        _check_template(entry, matches[0], source.name)
-        return matches[0]
-    texts = (source.text, *included)
-    if any(_KERNEL_MACRO.search(text) for text in texts) and any(
-        re.search(rf"[(,]\s*{re.escape(wanted)}\b", text) for text in texts
-    ):
-        return None
-    raise UsageError(f"{source.name} has no kernel '{wanted}'; {_listed(found)}")
-
-
-def _only_kernel(found: Sequence[KernelDeclaration], file: str) -> KernelDeclaration:
-    if not found:
-        raise UsageError(f"{file} has no __global__ function")
-    if len(found) > 1:
-        raise UsageError(f"which kernel of {file}? Give --entry; {_listed(found)}")
-    _check_template(found[0].name, found[0], file)
-    return found[0]
-
-
-def _check_template(entry: str, kernel: KernelDeclaration, file: str) -> None:
-    if kernel.template is None or "<" in entry:
-        return
-    if any(not default for _, default in kernel.template):
-        raise UsageError(
-            f"'{kernel.name}' in {file} is a template: give --entry '{_shown(kernel)}' with values "
-            "in the brackets"
-        )
-
-
-def _whole_name(kernel: KernelDeclaration | None) -> str:
-    assert kernel is not None
-    return kernel.name + ("<>" if kernel.template is not None else "")
-
-
-def _listed(found: Sequence[KernelDeclaration]) -> str:
-    return "it has: " + (", ".join(_shown(each) for each in found) or "none")
-
-
-def _shown(kernel: KernelDeclaration) -> str:
-    if kernel.template is None:
-        return kernel.name
-    return f"{kernel.name}<{', '.join(name or '?' for name, _ in kernel.template)}>"
 
 
 def _template_values(entry: str | None, kernel: KernelDeclaration | None) -> dict[str, str]:

@@ -6,10 +6,12 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, get_args
 
 from gemmkit.cxx.declarations import head_comment
 from gemmkit.cxx.expressions import split_list
-from gemmkit.errors import UsageError
+from gemmkit.dtypes import Dtype, full_type_name
+from gemmkit.errors import UnsupportedType, UsageError, unknown_name
 from gemmkit.frontends.cuda import given_to, read_source, user_kernel
 from gemmkit.frontends.signatures import (
     POINTERS,
@@ -21,6 +23,9 @@ from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.launch_options import LaunchOptions
 from gemmkit.kernels.plan import LEADING_DIMENSIONS, SourceFile, TileConfig
 from gemmkit.kernels.sizes import SIZES
+
+# Parameters of fp16 and bf16, which compilers declare as structs of two bytes.
+HALVES = ("f16", "b16", "u16", "b8[2]")
 
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 _ENTRY = re.compile(r"\.entry\s+([\w$]+)\s*(?:\(([^)]*)\))?")
@@ -62,7 +67,34 @@ def kernel_from_ptx(ptx: str | Path, launch: LaunchOptions) -> Kernel:
         name=name,
         idea=_idea(text),
     )
-    return given_to(replace(kernel, rule=_target_rule(source)), launch)
+    scalars = tuple(
+        (each, None)
+        for each, kind in zip(signature, parameters, strict=True)
+        if each in SCALES and kind in HALVES
+    )
+    kernel = replace(kernel, rule=_target_rule(source), scalars=scalars, **_types(launch))
+    return given_to(kernel, launch)
+
+
+def _types(launch: LaunchOptions) -> dict[str, Any]:
+    """The types that a kernel takes: those told, else all, fp32 first. C's follow those of A and B.
+
+    Raises:
+        UnsupportedType: there is no such type.
+    """
+    known: tuple[Dtype, ...] = get_args(Dtype)
+
+    def read(what: str, given: str | None, others: tuple[Dtype, ...]) -> tuple[Dtype, ...]:
+        if given is None:
+            return others
+        found = next((each for each in known if each == full_type_name(given)), None)
+        if found is None:
+            raise UnsupportedType(unknown_name(what, given, known))
+        return (found,)
+
+    dtypes = read("dtype", launch.dtype, known)
+    results = read("out_dtype", launch.out_dtype, dtypes if len(dtypes) == 1 else ())
+    return {"dtypes": dtypes, "result_dtypes": results}
 
 
 def entries_in(ptx: str) -> Mapping[str, tuple[str, ...]]:
@@ -93,7 +125,7 @@ def find_entry(entry: str | None, ptx: str, file_name: str) -> str:
         return matches[0]
     listed = ", ".join(symbols)
     if entry is None:
-        raise UsageError(f"which kernel of {file_name}? Give entry; it has: {listed}")
+        raise UsageError(f"which kernel of {file_name}? Give --entry; it has: {listed}")
     how_many = "several kernels" if matches else "no kernel"
     raise UsageError(f"{file_name} has {how_many} '{entry}'; it has: {listed}")
 
@@ -118,7 +150,8 @@ def _check_fit(kernel: str, argument: str, kind: str) -> None:
     if argument in POINTERS:
         fits, what = kind in ("u64", "s64", "b64"), "is an address"
     elif argument in SCALES:
-        fits, what = kind in ("f32", "f64", "b32", "b64"), "is a floating-point number"
+        fits = kind in ("f32", "f64", "b32", "b64", *HALVES)
+        what = "is a floating-point number"
     elif argument in (*SIZES, *LEADING_DIMENSIONS):
         fits, what = kind[0] in "usb" and "[" not in kind, "is an integer"
     else:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from gemmkit.cxx.declarations import KernelDeclaration, Parameter
 from gemmkit.cxx.element_types import ELEMENT_TYPES, unclear
 from gemmkit.cxx.expressions import Expression, Number
-from gemmkit.dtypes import Dtype
+from gemmkit.dtypes import ITEM_BYTES, Dtype
 from gemmkit.errors import UsageError
 from gemmkit.frontends.struct_arguments import grouped, is_matrix, matrix_field
 from gemmkit.kernels.plan import ARGUMENT_NAMES, LEADING_DIMENSIONS, Signature
@@ -176,6 +176,19 @@ def _elements(signature: Signature, kernel: KernelDeclaration) -> dict[str, Dtyp
         if name in POINTERS and known is not None:
             found.setdefault(name, known)
     return found
+
+
+def narrow_scalars(
+    signature: Signature, kernel: KernelDeclaration
+) -> tuple[tuple[str, Dtype | None], ...]:
+    """Those of α and β that 16-bit parameters take, with the type of each."""
+    return tuple(
+        (name, dtype)
+        for name, parameter in zip(signature, kernel.parameters, strict=True)
+        if name in SCALES and not parameter.pointer
+        and (dtype := ELEMENT_TYPES.get(parameter.type.removeprefix("::"))) is not None
+        and ITEM_BYTES[dtype] == 2
+    )  # fmt: skip
 
 
 def hidden_elements(signature: Signature, kernel: KernelDeclaration) -> list[int]:

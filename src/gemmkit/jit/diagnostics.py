@@ -45,8 +45,9 @@ def render_log(log: str, sources: Mapping[str, str], entry: str, ptx: str) -> st
         blocks.append(f"kernels in these files: {', '.join(sorted(kernels)) or 'none'}")
     if _OVERLOADED in log:
         blocks.append(
-            f"several functions are called '{entry.partition('<')[0]}': give the kernel a name of "
-            "its own, or put a preprocessor condition around the others"
+            f"several functions are called '{entry.partition('<')[0]}': give the types of its "
+            f"parameters as well, as in --entry '{entry}(const float *, …)', or give the kernel a "
+            "name of its own"
         )
     blocks += advice(log, sources)
     return "\n\n".join(blocks)

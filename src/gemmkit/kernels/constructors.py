@@ -93,16 +93,19 @@ class UsersKernels:
         constants: Mapping[str, Value] | None = None,
         compute_dtype: str = "",
         tolerance: float | None = None,
+        dtype: str | None = None,
+        out_dtype: str | None = None,
     ) -> Self:
         """PTX that any compiler has written.
 
         Args:
             ptx: a file, or the text itself.
             entry, args, grid, block, shared, layout, multiple_of, name, constants, compute_dtype,
-            tolerance: see `LaunchOptions`.
+            tolerance, dtype, out_dtype: see `LaunchOptions`.
 
         Raises:
             UsageError: no such file or entry, no PTX, or an argument that is not valid.
+            UnsupportedType: there is no such type.
         """
         _check_path(ptx)
         launch = LaunchOptions(
@@ -117,6 +120,8 @@ class UsersKernels:
             constants=constants,
             compute_dtype=compute_dtype,
             tolerance=tolerance,
+            dtype=dtype,
+            out_dtype=out_dtype,
         )
         return cast(Self, _built("ptx", "kernel_from_ptx", ptx, launch))
 

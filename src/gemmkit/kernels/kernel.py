@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from gemmkit.dtypes import Dtype
+from gemmkit.dtypes import ITEM_BYTES, Dtype
 from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels import source_text
@@ -59,7 +59,8 @@ class Kernel(UsersKernels):
     `structs` are those that it takes by value (see `LaunchPlan`). `compute_dtype` and `tolerance`
     say how exact its results must be, where that is not to be read from its instructions: see
     `gemmkit.verify.arithmetic`. `variables` are the values of its `__constant__` and `__device__`
-    variables. `sizes` says which sizes a user's kernel takes.
+    variables. `sizes` says which sizes a user's kernel takes. `scalars` names those of α and β that
+    it takes as 16-bit parameters, and their type; None is that of the matrices.
     """
 
     name: str
@@ -89,6 +90,7 @@ class Kernel(UsersKernels):
     tolerance: float | None = None
     variables: DeviceVariables | None = None
     sizes: SizeRule | None = None
+    scalars: tuple[tuple[str, Dtype | None], ...] = ()
 
     # How a refusal by `plan` ends. The catalog, which has all kernels, says which of them take it.
     recommendation: ClassVar[Callable[[Kernel, GemmProblem, GpuSpec], str]] = (
@@ -191,6 +193,11 @@ class Kernel(UsersKernels):
         return self.entry is not None or self.translate is not None
 
     @property
+    def assumes_type(self) -> bool:
+        """Whether nothing says what types its matrices have, so that the first of all is taken."""
+        return self.file is not None and self.file.language == "ptx" and len(self.dtypes) > 1
+
+    @property
     def takes_batches(self) -> bool:
         """Whether one launch can compute several products of one shape."""
         return self.takes_groups or set(BATCH_ARGUMENTS) <= set(self.signature)
@@ -276,4 +283,12 @@ class Kernel(UsersKernels):
             compute_dtype=self.compute_dtype,
             tolerance=self.tolerance,
             constants=self.variables.packed(problem) if self.variables is not None else (),
+            scalars=self._scalars_for(problem),
         )
+
+    def _scalars_for(self, problem: GemmProblem) -> tuple[tuple[str, Dtype], ...]:
+        """See `LaunchPlan.scalars`."""
+        own = (problem.dtype, problem.result_dtype)
+        half: Dtype = "float16"
+        narrow = next((each for each in own if ITEM_BYTES[each] == 2), half)
+        return tuple((name, each or narrow) for name, each in self.scalars)

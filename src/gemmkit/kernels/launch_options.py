@@ -21,7 +21,7 @@ class LaunchOptions:
     Attributes:
         entry: the kernel, as a C++ name expression such as `sgemm<128, 128, 8>`, or in PTX by its
             symbol or its name in the source; not needed where the file has one kernel that is not
-            a template.
+            a template. The types of its parameters tell overloads apart: `gemm(const float *, …)`.
         args: a name of `ARGUMENT_NAMES`, a number, or an expression of them for each parameter, in
             their order; not needed where the parameters' names say it, which PTX has not.
         grid: blocks along x, y and z, as expressions over M, N, K, lda, ldb, ldc, the kernel's own
@@ -36,6 +36,8 @@ class LaunchOptions:
         include_dirs: folders searched for included files, after the file's own folder.
         options: for NVRTC, such as `-DTILE=16` or `--use_fast_math`.
         constants, compute_dtype, tolerance: see `Kernel.given`.
+        dtype, out_dtype: the types of A and B and of C, for PTX alone, which does not say them;
+            without `dtype` it takes all, and fp32 is assumed where a problem does not say.
     """
 
     entry: str | None = None
@@ -51,6 +53,8 @@ class LaunchOptions:
     constants: Mapping[str, Value] | None = None
     compute_dtype: str = ""
     tolerance: float | None = None
+    dtype: str | None = None
+    out_dtype: str | None = None
 
     @classmethod
     def said(cls, **options: Any) -> LaunchOptions:

@@ -8,6 +8,7 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Literal
 
 from gemmkit.cxx.expressions import Expression
+from gemmkit.dtypes import Dtype
 from gemmkit.errors import UnsupportedType, UsageError
 
 if TYPE_CHECKING:
@@ -177,7 +178,8 @@ class LaunchPlan:
     be where that is not to be read from the kernel; `table` is the one in global memory from which
     the kernel reads its products; `constants` are `__constant__` and `__device__` variables that
     are set before the launch, by name, and their bytes; those that the source initializes have
-    none.
+    none. `scalars` are the types of those of α and β that 16-bit parameters take: PTX does not show
+    them.
     """
 
     kernel: str
@@ -197,6 +199,7 @@ class LaunchPlan:
     compute_dtype: str = ""
     tolerance: float | None = None
     constants: tuple[tuple[str, bytes], ...] = ()
+    scalars: tuple[tuple[str, Dtype], ...] = ()
     table: GroupTable | None = None
 
     @property

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from gemmkit.errors import UsageError
 from gemmkit.kernels.plan import ceil_div
@@ -25,6 +26,30 @@ def multiples_text(multiples: Sequence[int]) -> str:
     (name, first), *others = told.items()
     parts = [f"{name} is a multiple of {first}", *(f"{each} of {size}" for each, size in others)]
     return ", ".join(parts[:-1]) + " and " * (len(parts) > 1) + parts[-1]
+
+
+def with_padding_in(problem: GemmProblem, multiples: Multiples) -> GemmProblem:
+    """The problem with the padding of its rows rounded up to multiples of what they run along.
+
+    A kernel whose N is a multiple of 4, say, may load vectors of 4 along the rows of B and C, which
+    misalign where `ldb` or `ldc` is no multiple of 4 as well.
+    """
+    if problem.groups is not None:
+        return problem
+    m, n, k = multiples
+    along = (
+        m if problem.transa else k,
+        k if problem.transb else n,
+        m if problem.transc else n,
+    )
+    names = ("lda", "ldb", "ldc")
+    padded: dict[str, Any] = {
+        name: row + ceil_div(getattr(problem, name) - row, unit) * unit
+        for name, row, unit in zip(names, problem.tight, along, strict=True)
+    }
+    if all(getattr(problem, name) == value for name, value in padded.items()):
+        return problem
+    return replace(problem, **padded)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +110,7 @@ class SizeRule:
             sizes = [0 if 0 in sizes else max(sizes)] * 3
         wanted = [
             max(ceil_div(size, multiple), multiple > 1) * multiple
-            for size, multiple in zip(sizes, self._multiples, strict=True)
+            for size, multiple in zip(sizes, self.all_multiples, strict=True)
         ]
         for place, name in enumerate(SIZES):
             wanted[place] = self.fixed.get(name, wanted[place])
@@ -94,7 +119,8 @@ class SizeRule:
         return problem.resized(*wanted)
 
     @property
-    def _multiples(self) -> Multiples:
+    def all_multiples(self) -> Multiples:
+        """`multiples`, for sizes that are one and the same their least common one."""
         if not (self.only or self.tied):
             return self.multiples
         common = math.lcm(*self.multiples)

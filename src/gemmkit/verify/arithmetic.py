@@ -12,8 +12,10 @@ Mary and Pranesh, "Mixed Precision Block Fused Multiply-Add: Error Analysis and 
 Tensor Cores" (SIAM J. Sci. Comput. 42, 2020). Two operands, each rounded once and accumulated in
 fp32, give r = 2. An accumulator of a narrow type is rounded at each of the k steps, or, on a tensor
 core, once per block of at least four steps (Fasi, Higham, Mikaitis and Pranesh, "Numerical behavior
-of NVIDIA tensor cores", 2021). Tensor cores and conversions toward zero truncate, which doubles the
-unit roundoff.
+of NVIDIA tensor cores", 2021). A result to which atomic operations of a narrow type add is rounded
+by each of them, and there may be k. Tensor cores truncate, and so do conversions toward zero; they
+and instructions with directed rounding (.rz, .rm, .rp) are wrong by up to one unit in the last
+place, not half of one, which doubles the unit roundoff (Higham, section 2.2).
 
 Gradual underflow adds half of a type's smallest subnormal number per rounding of an operand, times
 the other operand.
@@ -97,10 +99,11 @@ class Arithmetic:
     """What is rounded to which type between A and B and the result.
 
     `rounded` is empty for plain fp32. `tensor`: tensor cores accumulate. `sums` are the types that
-    accumulators, and not only operands, are rounded to. `stored` are the steps of an epilogue after
-    which a kernel stores its result in the type of C for the next kernel. `tolerance` replaces the
-    bound: the allowed error as a fraction of S. `reason` is a phrase that names the source of all
-    this.
+    accumulators, and not only operands, are rounded to. `directed`: arithmetic of the sums' type
+    rounds toward zero or an infinity, which doubles its unit roundoff. `stored` are the steps of an
+    epilogue after which a kernel stores its result in the type of C for the next kernel.
+    `tolerance` replaces the bound: the allowed error as a fraction of S. `reason` is a phrase that
+    names the source of all this.
     """
 
     rounded: tuple[Rounded, ...] = ()
@@ -108,12 +111,19 @@ class Arithmetic:
     sums: tuple[Format, ...] = ()
     tolerance: float | None = None
     stored: tuple[Step, ...] = ()
+    directed: bool = False
     reason: str = field(default="fp32", compare=False)
 
     @property
     def plain(self) -> bool:
         """Whether fp32's own bound holds."""
-        return not (self.rounded or self.tensor or self.stored) and self.tolerance is None
+        more = self.rounded or self.tensor or self.stored or self.directed
+        return not more and self.tolerance is None
+
+    @property
+    def widening(self) -> int:
+        """By how much instructions other than a tensor core's enlarge the sums' unit roundoff."""
+        return 2 if self.directed and not self.tensor else 1
 
     @property
     def operand_bits(self) -> int:

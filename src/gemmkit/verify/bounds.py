@@ -119,7 +119,8 @@ class Rounding:
         sums, result = ELEMENTS[problem.sum_dtype], ELEMENTS[problem.result_dtype]
         stored = result if result.bits < sums.bits else None
         scale = scalar(problem, epilogue.scale)
-        rest = sums.unit, epilogue, scale, stored, arithmetic.stored
+        unit = sums.unit * arithmetic.widening
+        rest = unit, epilogue, scale, stored, arithmetic.stored
         if arithmetic.tolerance is None and is_exact(problem, inputs, arithmetic):
             return cls(0.0, 0.0, *rest)
         alpha = abs(scalar(problem, problem.alpha))
@@ -131,9 +132,10 @@ class Rounding:
         if problem.sum_dtype == "float64":
             panels = -(-k // REFERENCE_PANEL) + REFERENCE_ROUNDINGS
             of_reference = 2 * gamma(panels, UNIT_ROUNDOFF_64)
-        tensor = 2 if problem.item_bytes == 2 and not arithmetic.tensor else 1
-        relative = gamma(n, tensor * sums.unit) + of_reference
-        absolute = 2 * sums.tiny * (k * alpha + 2)
+        if problem.item_bytes == 2 and not arithmetic.tensor:
+            unit = 2 * sums.unit
+        relative = gamma(n, unit) + of_reference
+        absolute = 2 * sums.tiny * arithmetic.widening * (k * alpha + 2)
         if arithmetic.plain:
             return cls(relative, absolute, *rest)
         if k:
@@ -261,7 +263,8 @@ def exact_sums(problem: GemmProblem, arithmetic: Arithmetic) -> int:
 
 
 def _largest(values: Matrix) -> float:
-    return float(np.nanmax(np.abs(values[:]), initial=0.0))
+    sizes = np.abs(values[:])
+    return float(np.max(sizes, initial=0.0, where=np.isfinite(sizes)))
 
 
 def _largest_integer(table: Matrix | Numbers) -> float:

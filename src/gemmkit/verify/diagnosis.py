@@ -118,6 +118,8 @@ def _kinds(
 ) -> list[tuple[NDArray[np.bool_], Explanation | None]]:
     """The wrong elements by what they hold: poison, another NaN, an infinity, zero or a number."""
     unwritten = Explanation("not written", "C was never written there (it still holds poison)")
+    if inputs.kind == "non-finite":
+        return [(poison, unwritten), *_non_finite(found, right, ~poison)]
     nan = Explanation(
         "NaN", "C is NaN, as where a sum starts from a NaN, or memory past a matrix is read"
     )
@@ -146,6 +148,39 @@ def _kinds(
     ]
 
 
+def _non_finite(
+    found: Numbers, right: Numbers, chosen: NDArray[np.bool_]
+) -> list[tuple[NDArray[np.bool_], Explanation | None]]:
+    """The chosen wrong elements of inputs that hold NaN and infinities in some rows and columns."""
+    past_the_end = "as where a tile reaches past the end of a row or column and multiplies by zero"
+    clauses = (
+        (
+            "contaminated",
+            np.isfinite(right) & ~np.isfinite(found),
+            "C is NaN or infinite, and none of the terms that belong to it is: NaN and infinities "
+            f"of A and B reach it from elsewhere, {past_the_end}",
+        ),
+        (
+            "NaN hidden",
+            np.isnan(right),
+            "C is not NaN, though one of its terms is, as where it is clamped by fminf or fmaxf",
+        ),
+        (
+            "infinity lost",
+            np.isinf(right) & ~np.isnan(found),
+            "C is not the infinity that one of its terms is, as where it is clamped",
+        ),
+        (
+            "infinity times zero",
+            np.isinf(right) & np.isnan(found),
+            f"C is NaN, and its terms make it infinite, {past_the_end}",
+        ),
+    )
+    rest = chosen & np.isfinite(right) & np.isfinite(found)
+    named = [(chosen & each, Explanation(name, clause)) for name, each, clause in clauses]
+    return [*named, (rest, None)]
+
+
 @dataclass(frozen=True, slots=True)
 class _Mismatches:
     """Makes the `Mismatch` that hypotheses about some of the wrong elements are tested on."""
@@ -171,7 +206,7 @@ class _Mismatches:
         """The chosen elements, or as many as allowed; None if the matrices are too large."""
         p, wrong = self.problem, self.wrong
         largest = max(p.m * p.k, p.k * p.n, p.m * p.n)
-        if largest > MOST_ELEMENTS or not explainable(p):
+        if largest > MOST_ELEMENTS or not explainable(p) or self.inputs.kind == "non-finite":
             return None
         if not np.isfinite(wrong.right[chosen]).all():
             return None
@@ -190,7 +225,21 @@ class _Mismatches:
 
 
 def _finite(mismatches: _Mismatches, chosen: NDArray[np.bool_]) -> Explanation | None:
-    """The explanation of the wrong elements that hold finite numbers."""
+    """The explanation of the wrong elements that hold finite numbers.
+
+    Where the expected values are within the tolerance that a formula's would have to be, no formula
+    is told from them: they are errors of rounding.
+    """
+    near = mismatches.of(chosen)
+    if near is not None and near.fits(near.right):
+        shares = np.abs(near.found - near.right) / np.maximum(
+            mismatches.wrong.magnitudes[mismatches.some(chosen)], 1e-300
+        )
+        clause = (
+            f"errors like those of rounding: at most 2^{np.log2(shares.max()):.1f} of the terms' "
+            "magnitudes, which is too close to the bound to tell a formula"
+        )
+        return Explanation("imprecise", clause)
     explanation = mismatches.first_of(HYPOTHESES, chosen)
     if explanation is not None or 2 * np.count_nonzero(chosen) < mismatches.wrong.compared:
         return explanation

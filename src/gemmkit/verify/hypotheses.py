@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from gemmkit.dtypes import Dtype
+from gemmkit.verify.encoding import decode, encode
 from gemmkit.verify.mismatch import Explanation, Formula, Indices, Mismatch, Numbers, explains
 from gemmkit.verify.misplaced import misplaced_values
 from gemmkit.verify.missing_terms import missing_terms
@@ -23,6 +25,9 @@ SHIFTS = (1, -1, 2, -2, 3, -3, 4, -4)
 
 Hypothesis = Callable[[Mismatch], Explanation | None]
 
+
+# Types to which α and β may have been converted on their way.
+NARROWER: tuple[Dtype, ...] = ("float32", "float16", "bfloat16")
 
 # This many wrong elements, all with a negative expected value, are not a coincidence.
 SIGNS = 12
@@ -109,13 +114,22 @@ def shortest(value: float, off: float) -> str:
 def _factors(mismatch: Mismatch) -> Iterator[tuple[str, str, dict[str, float | bool]]]:
     """Wrong factors: a name, a clause, and the arguments of `Mismatch.finished`."""
     alpha, beta = mismatch.alpha, mismatch.beta
+    for dtype in NARROWER:
+        given = {"alpha": _rounded(alpha, dtype), "beta": _rounded(beta, dtype)}
+        for names in (("alpha", "beta"), ("alpha",), ("beta",)):
+            changed = {name: value for name, value in given.items() if name in names}
+            if all(value != getattr(mismatch, name) for name, value in changed.items()):
+                shown = " and ".join("αβ"[name == "beta"] for name in names)
+                yield "scales rounded", f"C is as with {shown} rounded to {dtype}", {**changed}
     if alpha != 1:
         yield "alpha ignored", "α is ignored: C is as with α = 1", {"alpha": 1.0}
-        yield "alpha twice", "α is applied twice", {"alpha": alpha * alpha}
+        if alpha * alpha != alpha:
+            yield "alpha twice", "α is applied twice", {"alpha": alpha * alpha}
         yield "alpha negated", "α has the wrong sign", {"alpha": -alpha}
     if beta:
         yield "beta ignored", "β·C is left out: C is as with β = 0", {"beta": 0.0}
-        yield "beta twice", "β is applied twice", {"beta": beta * beta}
+        if beta != 1:
+            yield "beta twice", "β is applied twice", {"beta": beta * beta}
         yield "C subtracted", "β·C is subtracted, not added", {"beta": -beta}
         yield "product left out", "C = β·C: the product A·B is left out", {"alpha": 0.0}
         clause = "the previous contents of C are added to α·A·B + β·C"
@@ -144,6 +158,11 @@ def _factors(mismatch: Mismatch) -> Iterator[tuple[str, str, dict[str, float | b
         yield "bias twice", "the bias is added twice", {"bias": 2.0}
     if mismatch.problem.epilogue.activation == "relu":
         yield "ReLU ignored", "the ReLU is left out", {"relu": False}
+
+
+def _rounded(value: float, dtype: Dtype) -> float:
+    """A scale rounded to a type."""
+    return float(decode(encode(np.array([value]), dtype), dtype)[0])
 
 
 def late_bias(mismatch: Mismatch) -> Explanation | None:

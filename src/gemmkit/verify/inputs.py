@@ -21,7 +21,7 @@ from gemmkit.storage import Layout, Placement, Stored, further_layouts, layouts,
 from gemmkit.verify.encoding import Matrix, Numbers, canaries, decode, encode
 from gemmkit.verify.row_blocks import for_each_row_block, row_blocks
 
-InputKind = Literal["normal", "integer"]
+InputKind = Literal["normal", "integer", "non-finite"]
 
 MAX_INTEGER = 4
 # Leaves four of the 24 bits of fp32 for α, β·C and the bias.
@@ -135,7 +135,8 @@ def make_inputs(
     limit of Σ|A|·|B|: if k is larger, most of A is zero. With a ReLU, the integers in each column
     of B, C and the bias have one sign, so that the ReLU sets whole columns of the result to zero
     and leaves the others. The result is then linear in the inputs, as `freivalds` requires. Each of
-    several groups is drawn independently.
+    several groups is drawn independently. "non-finite" is "normal" with a NaN and two infinities in
+    A, and as many in B: see `_place`.
     """
     rng = np.random.default_rng(seed)
     if problem.groups is not None:
@@ -172,7 +173,7 @@ def _drawn(
         signs -= 2 * rng.integers(0, 2, problem.n, np.int8)
 
     def fill(out: Numbers, rng: np.random.Generator, sign: NDArray[np.int8]) -> None:
-        if kind == "normal":
+        if kind != "integer":
             rng.standard_normal(dtype=out.dtype, out=out)
             return
         values = rng.integers(1, limit, out.shape, np.int8, endpoint=True)
@@ -200,6 +201,11 @@ def _drawn(
     if kind == "integer" and sum_limit < min(problem.k, INTEGER_SUM_LIMIT):
         _thin_out(in_a.view(a).reshape(-1, problem.k), sum_limit, rng)
     b = laid_out(in_b, signs * alpha_sign, problem.dtype)
+    if kind == "non-finite":
+        for number in range(in_a.count):
+            _place(in_a.view(a)[number], problem.dtype)
+        for number in range(in_b.count):
+            _place(in_b.view(b)[number].T, problem.dtype)
     c = canaries(in_c.size, out_dtype)
     if problem.beta != 0:
         c = laid_out(in_c, signs * beta_sign, out_dtype)
@@ -218,6 +224,25 @@ def has_one_signed_columns(problem: GemmProblem) -> bool:
     """Whether integer inputs give each column of the result one sign, for the ReLU; a row bias
     has no sign per column."""
     return problem.epilogue.activation == "relu" and problem.epilogue.bias != "row"
+
+
+def _place(rows: Stored, dtype: Dtype) -> None:
+    """Put NaN and -inf at the start of two rows of A, and +inf at the very end; likewise in the
+    columns of B.
+
+    Where rows are contiguous, a kernel that reads past the end of the row before, and multiplies by
+    zero, makes that row's results NaN; one that stays at the last element of a row or of the matrix
+    instead makes those NaN that are to be infinite. Most rows keep finite elements alone.
+    """
+    count, length = rows.shape
+    if not rows.size:
+        return
+    for row, column, value in (
+        (count // 3, 0, np.nan),
+        (2 * count // 3, 0, -np.inf),
+        (count - 1, length - 1, np.inf),
+    ):
+        rows[row, column] = encode(np.array([value], np.float32), dtype)[0]
 
 
 def _thin_out(rows: Stored, kept: int, rng: np.random.Generator) -> None:

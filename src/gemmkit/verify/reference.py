@@ -239,7 +239,9 @@ def _precise(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float
     bits = (53 - math.ceil(math.log2(REFERENCE_PANEL))) // 2
     a_head, b_head = _leading(a, bits, axis=1), _leading(b, bits, axis=0)
     tail: NDArray[np.float64] = a_head @ (b - b_head) + (a - a_head) @ b
-    return a_head @ b_head + tail
+    found: NDArray[np.float64] = a_head @ b_head + tail
+    # The difference of two infinities is NaN, which the product itself need not be.
+    return found if np.isfinite(found).all() else np.where(np.isfinite(found), found, a @ b)
 
 
 def _leading(values: NDArray[np.float64], bits: int, axis: int) -> NDArray[np.float64]:

@@ -24,7 +24,8 @@ from gemmkit.verify.value_flow import NARROW_TYPES, Operation, components, opera
 if TYPE_CHECKING:
     from gemmkit.emulator.ptx.module import Instruction, Kernel
 
-_NARROW = re.compile(r"\.(?:f16|bf16|tf32|e4m3|e5m2)")
+_NARROW = re.compile(r"\.(?:f16|bf16|tf32|e4m3|e5m2)|\.r[zmp]\.")
+_DIRECTED = re.compile(r"\b(?:add|sub|mul|fma|mad|div|rcp|sqrt)\.r[zmp]\.")
 # A type and whether it truncates; and how often a value was rounded so.
 _Key = tuple[str, bool]
 _Count = Counter[_Key]
@@ -88,6 +89,7 @@ class _Flow:
         self.sums: set[str] = set()
         self.seen: dict[tuple[str, str], Instruction] = {}
         self.tensor = False
+        self.directed: Instruction | None = None
 
     def arithmetic(self, results: Dtype) -> Arithmetic:
         """The roundings of the values that are stored in C, whose type is `results`."""
@@ -111,12 +113,13 @@ class _Flow:
                 rounded.remove(found)
             rounded.append(replace(steady, times=found.times if found else 0))
         rounded = self._before_storing(rounded, results)
-        if not rounded and not self.tensor:
+        if not rounded and not self.tensor and self.directed is None:
             return FP32
         return Arithmetic(
             tuple(rounded),
             tensor=self.tensor,
             sums=tuple(FORMATS[each] for each in sorted(self.sums)),
+            directed=self.directed is not None,
             reason=self._reason(),
         )
 
@@ -137,7 +140,10 @@ class _Flow:
         words = []
         for (name, what), instruction in self.seen.items():
             words.append(f"{what} rounded to {name} ({instruction.opcode}, {instruction.where})")
-        if not any(what == "sums" for _, what in self.seen):
+        if self.directed is not None:
+            how = f"{self.directed.opcode}, {self.directed.where}"
+            words.append(f"rounding in one direction ({how})")
+        elif not any(what == "sums" for _, what in self.seen):
             words.append("sums in fp32")
         return "; ".join(words)
 
@@ -163,6 +169,8 @@ class _Flow:
         for each in operations:
             count, on_cycle = self._incoming(each, owner, own)
             computed |= each.computes or any(node in self.computed for node in each.sources)
+            if each.own is None and each.cut and self.directed is None:
+                self.directed = each.instruction
             if each.own is not None and each.sources:
                 key = each.own.name, each.cut
                 rounds_sums = each.computes or on_cycle or any(
@@ -236,10 +244,11 @@ def _by_opcodes(ptx: str) -> Arithmetic:
     } | {NARROW_TYPES["f16"] for _ in re.findall(r"\bw?g?mma[\w.:]*\.m\d+n\d+k\d+\.f16\.", ptx)}
     rounded = [Rounded(each, 2, cut=True) for each in operands - sums]
     rounded += [Rounded(each, 2, block=1) for each in sums]
-    names = ", ".join(sorted(each.name for each in operands | sums))
+    names = ", ".join(sorted(each.name for each in operands | sums)) or "directed rounding"
     return Arithmetic(
         tuple(rounded),
         tensor="mma" in ptx,
         sums=tuple(sums),
+        directed=_DIRECTED.search(ptx) is not None,
         reason=f"instructions for {names} in its PTX",
     )

@@ -25,6 +25,7 @@ _MATRIX = ("mma", "wmma", "wgmma")
 _ARITHMETIC = ("add", "sub", "mul", "fma", "mad", "div", "rcp", "sqrt", "ex2", "tanh")
 _PRODUCTS = ("mul", "fma", "mad")
 _MEMORY = ("shared", "local")
+_DIRECTED = frozenset(["rz", "rm", "rp"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,8 @@ class Operation:
 
     `factors` are two lists of nodes that are multiplied with each other; `terms` are nodes that
     are added or passed on. `own` is the type that the result is rounded to, if any; `cut` means by
-    truncation. `block` is the number of steps of k accumulated before a rounding.
+    directed rounding, such as truncation: to `own` or, if there is none, to fp32 or fp64. `block`
+    is the number of steps of k accumulated before a rounding.
     """
 
     result: tuple[str, ...]
@@ -65,6 +67,12 @@ def operation_of(instruction: Instruction) -> Operation | None:
     if verb in ("st", "stmatrix", "red", "atom") or instruction.opcode.startswith("wmma.store"):
         target = f"@{space}" if space in _MEMORY else "@out"
         values = tuple(node for each in operands[1:] for node in each)
+        own = next((NARROW_TYPES[each] for each in types if each in NARROW_TYPES), None)
+        if "add" in words and own is not None:
+            # The memory itself is one of the terms, so that it is an accumulator.
+            return Operation(
+                (target,), (*values, target), own=own, computes=True, instruction=instruction
+            )
         return Operation((target,), values, instruction=instruction)
     if verb in ("ld", "ldmatrix", "ldu") or instruction.opcode.startswith("wmma.load"):
         source = (f"@{space}",) if space in _MEMORY else ()
@@ -77,15 +85,17 @@ def operation_of(instruction: Instruction) -> Operation | None:
     if not result:
         return None
     floating = next((each for each in reversed(types) if _FLOAT.fullmatch(each)), "")
+    directed = bool(_DIRECTED & set(words))
     if verb in _ARITHMETIC and floating:
         own = NARROW_TYPES.get(floating)
+        cut = directed and (own is not None or not _has_constant(instruction))
         if verb in _PRODUCTS and len(rest) >= 2:
             terms = tuple(node for each in rest[2:] for node in each)
             return Operation(
-                result, terms, (rest[0], rest[1]), own, computes=True, instruction=instruction
+                result, terms, (rest[0], rest[1]), own, cut, computes=True, instruction=instruction
             )
         terms = tuple(node for each in rest for node in each)
-        return Operation(result, terms, own=own, computes=True, instruction=instruction)
+        return Operation(result, terms, own=own, cut=cut, computes=True, instruction=instruction)
     own = None
     cut = False
     if verb == "cvt":
@@ -95,9 +105,17 @@ def operation_of(instruction: Instruction) -> Operation | None:
         own, given = NARROW_TYPES.get(target), NARROW_TYPES.get(types[-1])
         if own is not None and given is not None and own.bits >= given.bits:
             own = None
-        cut = "rz" in words
+        cut = directed and bool(target)
     terms = tuple(node for each in rest for node in each)
     return Operation(result, terms, own=own, cut=cut, instruction=instruction)
+
+
+def _has_constant(instruction: Instruction) -> bool:
+    """Whether an operand is a number other than 0: so exp and its kin reduce their arguments, which
+    rounds in one direction and is part of their own error."""
+    from gemmkit.emulator.ptx.module import Immediate
+
+    return any(isinstance(each, Immediate) and each.value != 0 for each in instruction.operands)
 
 
 def _matrix_product(

@@ -277,11 +277,12 @@ class _Product:
         found_text = f"{found:.9g}"
         if is_canary(element, dtype)[0]:
             found_text = "the NaN it was filled with: it was never written"
-        elif np.isnan(found) and self.problem.beta == 0:
+        elif np.isnan(found) and self.problem.beta == 0 and self.inputs.kind != "non-finite":
             found_text = "nan (C held NaN before: it must not be read where β is 0)"
         seed = f"{self.inputs.kind} inputs, seed {self.inputs.seed}"
         row, column = where
-        return f"{name}[{row}, {column}] is {found_text}, not {right:.9g} ± {bound:.2g} ({seed})"
+        right_text = f"{right:.9g} ± {bound:.2g}" if np.isfinite(right) else f"{right:g}"
+        return f"{name}[{row}, {column}] is {found_text}, not {right_text} ({seed})"
 
 
 def check(problem: GemmProblem, inputs: Inputs, result: Stored, method: Method = "auto") -> Verdict:
