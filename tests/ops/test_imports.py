@@ -38,7 +38,8 @@ import gemmkit
 ones = np.ones((48, 48), np.float32)
 gemmkit.matmul(ones, ones, device={device!r})
 compiler = sys.modules.get("gemmkit.jit.nvrtc")
-print(*sorted(sys.modules), *["libnvrtc"] * (compiler and compiler._load.cache_info().currsize or 0))
+loaded = compiler is not None and compiler._load.cache_info().currsize
+print(*sorted(sys.modules), *["libnvrtc"] * loaded)
 """
 
 ON_A_FAKE_GPU = """
