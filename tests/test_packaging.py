@@ -27,7 +27,7 @@ IMPORTED_AS = {
     "cuda-bindings": "cuda.bindings",
     "cuda-core": "cuda.core",
     "cuda-pathfinder": "cuda.pathfinder",
-    "nvidia-cuda-nvrtc": None,  # cuda.bindings loads its library
+    "nvidia-cuda-nvrtc": None,  # its library is loaded through ctypes
     "pyelftools": "elftools",
 }
 
@@ -53,10 +53,13 @@ def test_lock_files_have_hashes_and_name_no_host(lock):
 @pytest.mark.parametrize("lock", LOCKS)
 def test_lock_files_cover_what_pyproject_asks_for(lock):
     project = PYPROJECT["project"]
+    extras = project["optional-dependencies"]
     wanted = [*project["dependencies"], *PYPROJECT["build-system"]["requires"]]
+    # A GPU is used, and pictures are drawn, without further installations.
+    wanted += [*extras["gpu"], *extras["plots"]]
     if lock == "requirements-dev.lock":
         groups = PYPROJECT["dependency-groups"]
-        wanted += [*groups["test"], *groups["lint"], *project["optional-dependencies"]["sass"]]
+        wanted += [*groups["test"], *groups["lint"], *extras["sass"]]
     names = {canonicalize_name(Requirement(each).name) for each in wanted}
     assert names <= locked(lock).keys()
 
@@ -75,7 +78,9 @@ def test_every_dependency_is_used():
             elif isinstance(node, ast.ImportFrom) and node.module:
                 imports.add(node.module)
                 imports.update(f"{node.module}.{alias.name}" for alias in node.names)
-    for each in PYPROJECT["project"]["dependencies"]:
+    project = PYPROJECT["project"]
+    extras = project["optional-dependencies"]
+    for each in (*project["dependencies"], *extras["gpu"], *extras["plots"]):
         name = Requirement(each).name
         module = IMPORTED_AS.get(name, name)
         assert module is None or any(

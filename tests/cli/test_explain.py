@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
@@ -111,6 +112,18 @@ def test_pictures_and_maps(call, tmp_path):
         f"naive-BM=4-{picture}.png" for picture in ("addresses", "tiles", "occupancy", "roofline")
     }
     assert f"wrote {tmp_path / 'drawn' / 'naive-BM=4-tiles.png'}" in result.output
+
+
+def test_pictures_without_matplotlib_are_refused_at_once(call, tmp_path, monkeypatch):
+    def gather(*arguments, **settings):
+        raise AssertionError("began to explain")
+
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setattr("gemmkit.analysis.explain.gather", gather)
+    result = call("explain", "naive", "--pictures", tmp_path / "drawn", *SMALL)
+    assert result.exit_code == 2
+    assert "pictures need Matplotlib: run `pip install 'gemmkit[plots]'`" in result.stderr
+    assert not (tmp_path / "drawn").exists()
 
 
 def test_pictures_of_two_configurations_do_not_replace_each_other(call, tmp_path):

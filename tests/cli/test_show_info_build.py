@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import sys
+
 import pytest
 
 from gemmkit.errors import CompilerMissing
@@ -87,6 +90,19 @@ def test_info_says_what_is_missing_and_how_to_get_it(call, monkeypatch):
     assert result.exit_code == 0
     assert "missing: no NVRTC here: install it with pip" in result.stdout
     assert "missing: pip install 'gemmkit[sass]'" in result.stdout
+
+
+def test_info_names_the_extras_for_a_gpu_and_for_pictures(call, monkeypatch):
+    present = call("info").stdout
+    assert re.search(r"GPU packages +cuda-bindings 13\.\S+ and cuda-core \d", present)
+    assert "pictures and plots: installed" in present
+    for module in ("cuda.core", "matplotlib"):
+        monkeypatch.setitem(sys.modules, module, None)
+    missing = call("info").stdout
+    assert re.search(
+        r"GPU packages +cuda-core is missing: run `pip install 'gemmkit\[gpu\]'`", missing
+    )
+    assert "pictures and plots: missing, pip install 'gemmkit[plots]'" in missing
 
 
 def test_build_compiles_into_the_users_cache(call, shared_cache_dir):

@@ -1,4 +1,5 @@
 import json
+import sys
 
 import pytest
 
@@ -162,6 +163,21 @@ def test_a_search_is_explained(call, tuned, tmp_path, no_gpu):
     ):
         assert text in done.stdout
     assert plot.read_text().startswith("<?xml")
+
+
+def test_a_plot_without_matplotlib_is_refused_before_tuning(call, tmp_path, monkeypatch):
+    def measure(*arguments):
+        raise AssertionError("began to tune")
+
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setattr("gemmkit.cli.tuning.measure", measure)
+    monkeypatch.setattr("gemmkit.devices.choose.gpu_problem", lambda: None)
+    plot = tmp_path / "plot.svg"
+    words = ("--store", tmp_path / "store", "--shape", SHAPE, "--explain", "--plot", plot)
+    done = call("tune", *words)
+    assert done.exit_code == 2
+    assert "pictures need Matplotlib: run `pip install 'gemmkit[plots]'`" in done.stderr
+    assert not plot.exists()
 
 
 def test_what_was_not_tuned_is_not_explained(call, tuned, no_gpu):

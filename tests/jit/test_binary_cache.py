@@ -188,7 +188,7 @@ binary = compiler.compile_kernel(
     source, entry, "sm_86", headers=eval(headers), file_name=name, cache_dir=pathlib.Path(cache)
 )
 import hashlib
-print(hashlib.sha256(binary.cubin).hexdigest(), "cuda.bindings" in sys.modules)
+print(hashlib.sha256(binary.cubin).hexdigest(), "cuda" in sys.modules)
 """
 
 

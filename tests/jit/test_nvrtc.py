@@ -138,7 +138,7 @@ except CompilerMissing as error:
 @pytest.mark.parametrize(
     ("sabotage", "words"),
     [
-        ("sys.modules['cuda.bindings'] = None", ["cannot be loaded", "pip install"]),
+        ("sys.modules['cuda.pathfinder'] = None", ["cannot be loaded", "pip install"]),
         ("sys.platform = 'darwin'", ["macOS"]),
         (
             # The package is there, the shared library is not.

@@ -37,7 +37,9 @@ import gemmkit
 {before}
 ones = np.ones((48, 48), np.float32)
 gemmkit.matmul(ones, ones, device={device!r})
-print(*sorted(sys.modules))
+compiler = sys.modules.get("gemmkit.jit.nvrtc")
+loaded = compiler is not None and compiler._load.cache_info().currsize
+print(*sorted(sys.modules), *["libnvrtc"] * loaded)
 """
 
 ON_A_FAKE_GPU = """
@@ -49,7 +51,7 @@ gemmkit.ops.carriers.gpu_problem = lambda: None
 
 # Compilers, parsers and libraries that a kernel from the cache does without.
 IDLE = [
-    *("subprocess", "numpy.ma", "difflib", "nvmath", "cuda.bindings.nvrtc", "cuda.core"),
+    *("subprocess", "numpy.ma", "difflib", "nvmath", "libnvrtc", "cuda.core"),
     *("gemmkit.jit.ptxas", "gemmkit.jit.diagnostics", "gemmkit.emulator.ptx.parser"),
     *("gemmkit.emulator.ptx.cfg", "gemmkit.emulator.codegen.compile", "gemmkit.kernels.fitting"),
 ]

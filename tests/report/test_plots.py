@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import xml.etree.ElementTree as ET
 
 import msgspec
 import pytest
 
+from gemmkit.errors import UsageError
 from gemmkit.record import BaselineRecord, TimeRecord
 from gemmkit.report.plots import ladder_svg, sweep_svg
 
@@ -52,6 +54,12 @@ def test_untimed_ladder_shows_loads(make_record):
 def test_sweep_has_a_line_a_kernel_and_a_tick_a_size(timed):
     seen = words(sweep_svg(timed))
     assert {"naive", "shared_tiling", "cuBLAS", "256", "512"} <= set(seen)
+
+
+def test_without_matplotlib_the_extra_is_named(timed, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(UsageError, match=r"^pictures need Matplotlib: .*'gemmkit\[plots\]'`$"):
+        ladder_svg(timed)
 
 
 def test_equal_records_give_equal_bytes(timed):

@@ -134,7 +134,11 @@ def command(
         raise UsageError("--json excludes --ncu, --pictures and text: leave them out")
     if against is not None and not against.strip(" :"):
         raise UsageError("--against takes a rung, or :KEY=VALUE for the target itself")
-    # Unreadable files are reported before a long run.
+    # Unreadable files and missing packages are reported before a long run.
+    if folder is not None:
+        from gemmkit.report.figures import check_matplotlib
+
+        check_matplotlib()
     launches = read_report(report) if report is not None else ()
     kernel = find_target(**target)
     chosen = [(kernel, kernel.configure(config or {}))]

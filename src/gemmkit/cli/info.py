@@ -16,7 +16,8 @@ KIB = 1024
 MIB = 1024 * KIB
 
 # Import name, what it is for, and how to get it.
-_PEERS = (
+_OPTIONAL = (
+    ("matplotlib", "pictures and plots", "pip install 'gemmkit[plots]'"),
     ("nvmath", "cuBLAS, for comparison", "pip install 'gemmkit[baseline]'"),
     ("torch", "cuBLAS through PyTorch, for comparison", "pip install 'gemmkit[torch]'"),
     ("numba_cuda", "kernels in Python", "pip install 'gemmkit[numba]'"),
@@ -74,6 +75,7 @@ def _tools() -> dict[str, str]:
     from importlib.util import find_spec
 
     from gemmkit.cores import usable_cores
+    from gemmkit.devices.gpu_packages import PACKAGES, packages_problem
     from gemmkit.devices.host import cpu_model, package_version
     from gemmkit.errors import CompilerMissing
     from gemmkit.jit.nvrtc import compiler_version, supported_architectures
@@ -85,7 +87,10 @@ def _tools() -> dict[str, str]:
     except CompilerMissing as error:
         compiler = f"missing: {error}"
     tool, ptxas = disassembler(), assembler()
+    problem = packages_problem()
     lines = {
+        "GPU packages": problem
+        or " and ".join(f"{name} {package_version(name)}" for name in PACKAGES.values()),
         "CPU": f"{cpu_model()}, {usable_cores()} cores for the emulator",
         "compiler": compiler,
         "emulator": f"LLVM, llvmlite {package_version('llvmlite')}",
@@ -94,7 +99,7 @@ def _tools() -> dict[str, str]:
         if ptxas
         else "missing; for register counts of PTX kernels: pip install 'gemmkit[ptx]'",
     }
-    for module, purpose, remedy in _PEERS:
+    for module, purpose, remedy in _OPTIONAL:
         found = find_spec(module) is not None
         lines[module] = f"{purpose}: " + ("installed" if found else f"missing, {remedy}")
     return lines

@@ -154,6 +154,10 @@ def command(
         raise UsageError("--trials needs --export: use both")
     if form != "table" and export_path is None and import_path is None:
         raise UsageError("--format needs --export or --import: use it with one of them")
+    if plot is not None:
+        from gemmkit.report.figures import check_matplotlib
+
+        check_matplotlib()
     if device == "model":
         if explain or export_path or import_path or json_path or store_path:
             raise UsageError(

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Literal, get_args
 
 from gemmkit.devices.device import Device
+from gemmkit.devices.gpu_packages import packages_problem
 from gemmkit.errors import DeviceError, UsageError, unknown_name
 from gemmkit.gpu import DEFAULT_BOARD, GpuSpec, find_board
 from gemmkit.loading import load
@@ -103,7 +104,9 @@ def _open_gpu(board: GpuSpec | None, *, required: bool, printf_bytes: int | None
 
 
 def gpu_problem() -> str | None:
-    """Why there is no usable GPU, or None if there is one; asked of the driver library alone.
+    """Why there is no usable GPU, or None if there is one, as the driver library tells.
+
+    Where there is one, a missing package of the extra `gpu` counts too.
 
     It neither prints nor hangs: a driver that does not answer within 20 s counts as unusable.
     """
@@ -113,9 +116,11 @@ def gpu_problem() -> str | None:
         asking.start()
     except RuntimeError:
         # No threads are started when the process ends.
-        return _ask_driver()
+        return _ask_driver() or packages_problem()
     asking.join(PATIENCE_S)
-    return answer[0] if answer else f"the CUDA driver did not answer within {PATIENCE_S:.0f} s"
+    if not answer:
+        return f"the CUDA driver did not answer within {PATIENCE_S:.0f} s"
+    return answer[0] or packages_problem()
 
 
 def _ask_driver() -> str | None:

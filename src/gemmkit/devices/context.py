@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from gemmkit.devices.cuda_errors import cuda_errors, result
 from gemmkit.devices.cuda_spec import read_board
+from gemmkit.devices.gpu_packages import check_packages
 from gemmkit.devices.scratch import HeldScratch, ScratchPool
 from gemmkit.errors import DeviceError
 from gemmkit.jit.binary import Binary
@@ -51,12 +52,13 @@ class Context:
     or ordered by events. `scratch` is memory for launches, `held_scratch` for what takes several.
 
     Raises:
-        DeviceError: there is no such GPU, it is too old, or this process was forked from one that
-            had used it.
+        DeviceError: there is no such GPU, it is too old, this process was forked from one that had
+            used it, or a package of the extra `gpu` is missing.
     """
 
     def __init__(self, ordinal: int) -> None:
         # (cuda.core would do much of this too, but its import takes longer than all the rest.)
+        check_packages()
         load("cuda.bindings.driver")
         from cuda.bindings import driver
 

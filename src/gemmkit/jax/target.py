@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from gemmkit.devices.gpu_packages import check_packages
 from gemmkit.errors import DeviceError
 from gemmkit.jax.call_frame import Buffer, Call, make_handler
 from gemmkit.jax.dlpack import CUDA, DlpackArray
@@ -62,8 +63,9 @@ def _gpu_of(address: int) -> int:
     """The ordinal of the GPU whose memory an address is in.
 
     Raises:
-        DeviceError: it is in none.
+        DeviceError: it is in none, or a package of the extra `gpu` is missing.
     """
+    check_packages()
     from cuda.bindings import driver
 
     wanted = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL

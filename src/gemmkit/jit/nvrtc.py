@@ -1,4 +1,4 @@
-"""CUDA C++ to PTX and cubin with NVRTC, through `cuda.bindings`, with no driver."""
+"""CUDA C++ to PTX and cubin with NVRTC, with no driver."""
 
 from __future__ import annotations
 
@@ -6,16 +6,21 @@ import functools
 import re
 import site
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from types import ModuleType
-from typing import Any
 
 from gemmkit.errors import CompileError, CompilerMissing
 from gemmkit.findings import CUDA_HEADERS
+from gemmkit.jit.nvrtc_library import (
+    COMPILATION,
+    INVALID_OPTION,
+    SUCCESS,
+    NvrtcLibrary,
+    open_library,
+)
 from gemmkit.jit.resources import without_compile_time
-from gemmkit.loading import first_use, load
+from gemmkit.loading import load
 
 # Without `--no-source-include`, NVRTC would look for quoted includes in the working directory.
 # Beside a driver NVRTC keeps a cache of its own, whose hits bring no ptxas figures: hence no-cache.
@@ -77,40 +82,20 @@ def compile_program(
         raise CompileError(f"'{arch}' is not an architecture: write, for example, sm_86 or sm_90a")
     nvrtc = _load()
     file_name = _UNQUOTABLE.sub("/", file_name)
-    names = list(headers)
-    program = _call(
-        nvrtc,
-        nvrtc.nvrtcCreateProgram,
-        _numbered_from_one(file_name, source),
-        file_name.encode(),
-        len(names),
-        [_numbered_from_one(name, headers[name]) for name in names],
-        [name.encode() for name in names],
-    )
-    try:
-        _call(nvrtc, nvrtc.nvrtcAddNameExpression, program, entry.encode())
+    included = {name.encode(): _numbered_from_one(name, text) for name, text in headers.items()}
+    numbered = _numbered_from_one(file_name, source)
+    with nvrtc.program(numbered, file_name.encode(), included) as program:
+        program.add_name_expression(entry.encode())
         found = [f"-I{folder}" for folder in include_dirs]
-        flags = [flag.encode() for flag in (f"-arch={arch}", *options, *found)]
-        with first_use():
-            (status,) = nvrtc.nvrtcCompileProgram(program, len(flags), flags)
-        log = _cut_roots(
-            _output(nvrtc, program, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog),
-            include_dirs,
-        )
-        if status == nvrtc.nvrtcResult.NVRTC_ERROR_INVALID_OPTION:
+        status = program.compile([flag.encode() for flag in (f"-arch={arch}", *options, *found)])
+        log = _cut_roots(_decoded(program.log()), include_dirs)
+        if status == INVALID_OPTION:
             raise CompileError(_refused_options(log, arch))
-        if status not in (
-            nvrtc.nvrtcResult.NVRTC_SUCCESS,
-            nvrtc.nvrtcResult.NVRTC_ERROR_COMPILATION,
-        ):
-            raise CompileError(f"NVRTC failed on {file_name}: {_error_name(nvrtc, status)}\n{log}")
+        if status not in (SUCCESS, COMPILATION):
+            raise CompileError(f"NVRTC failed on {file_name}: {nvrtc.error_name(status)}\n{log}")
         # After an error of ptxas, which names PTX lines, there is PTX too.
-        ptx = _cut_roots(
-            _output(nvrtc, program, nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX),
-            include_dirs,
-            CUDA_HEADERS,
-        )
-        if status == nvrtc.nvrtcResult.NVRTC_ERROR_COMPILATION:
+        ptx = _cut_roots(_decoded(program.ptx()), include_dirs, CUDA_HEADERS)
+        if status == COMPILATION:
             load("gemmkit.jit.diagnostics")
             from gemmkit.jit.diagnostics import render_log
 
@@ -118,14 +103,12 @@ def compile_program(
             raise CompileError(f"{file_name} does not compile for {arch}:\n\n{message}")
         release = _RELEASE.search(ptx)
         return Program(
-            entry=_call(nvrtc, nvrtc.nvrtcGetLoweredName, program, entry.encode()).decode(),
+            entry=program.lowered_name(entry.encode()),
             ptx=ptx,
-            cubin=_raw_output(nvrtc, program, nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN),
+            cubin=program.cubin(),
             log=without_compile_time(log),
-            compiler=f"NVRTC {release[1] if release else _library_version(nvrtc)}",
+            compiler=f"NVRTC {release[1] if release else nvrtc.version()}",
         )
-    finally:
-        nvrtc.nvrtcDestroyProgram(program)
 
 
 def supported_architectures() -> tuple[str, ...]:
@@ -136,8 +119,7 @@ def supported_architectures() -> tuple[str, ...]:
     Raises:
         CompilerMissing: there is no NVRTC on this machine.
     """
-    nvrtc = _load()
-    return tuple(f"sm_{each}" for each in _call(nvrtc, nvrtc.nvrtcGetSupportedArchs))
+    return tuple(f"sm_{each}" for each in _load().architectures())
 
 
 def unpack_headers(folder: Path) -> bool:
@@ -148,15 +130,8 @@ def unpack_headers(folder: Path) -> bool:
     Raises:
         CompilerMissing: there is no NVRTC on this machine.
     """
-    nvrtc = _load()
-    program = _call(nvrtc, nvrtc.nvrtcCreateProgram, b"", b"headers.cu", 0, [], [])
-    try:
-        flags = [f"--use-bundled-headers={folder}".encode()]
-        with first_use():
-            (status,) = nvrtc.nvrtcCompileProgram(program, len(flags), flags)
-    finally:
-        nvrtc.nvrtcDestroyProgram(program)
-    return bool(status == nvrtc.nvrtcResult.NVRTC_SUCCESS)
+    with _load().program(b"", b"headers.cu", {}) as program:
+        return program.compile([f"--use-bundled-headers={folder}".encode()]) == SUCCESS
 
 
 @functools.cache
@@ -175,64 +150,32 @@ def compiler_version() -> str | None:
         for found in Path(folder).glob("nvidia_cuda_nvrtc-*.dist-info"):
             return found.stem.partition("-")[2]
     try:
-        return _library_version(_load())
+        return _load().version()
     except CompilerMissing:
         return None
 
 
 @functools.cache
-def _load() -> ModuleType:
+def _load() -> NvrtcLibrary:
     if sys.platform == "darwin":
         raise CompilerMissing(
             "NVIDIA offers no CUDA compiler for macOS: run `gemmkit build --gpu NAME` on a Linux "
             "or Windows machine and copy its cache folder to this one"
         )
     try:
-        load("cuda.bindings.nvrtc")
-        from cuda.bindings import nvrtc
-
-        nvrtc.nvrtcVersion()
-    except (ImportError, OSError, RuntimeError) as error:
+        return open_library()
+    except (AttributeError, ImportError, OSError, RuntimeError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise CompilerMissing(
             f"the CUDA compiler NVRTC cannot be loaded ({reason}): install it with `pip install "
-            "nvidia-cuda-nvrtc cuda-bindings`, or run `gemmkit build --gpu NAME` on a machine "
+            "nvidia-cuda-nvrtc cuda-pathfinder`, or run `gemmkit build --gpu NAME` on a machine "
             "that has it and copy its cache folder to this one"
         ) from error
-    return nvrtc  # type: ignore[no-any-return]
 
 
-def _library_version(nvrtc: ModuleType) -> str:
-    _, major, minor = nvrtc.nvrtcVersion()
-    return f"{major}.{minor}"
-
-
-def _call(nvrtc: ModuleType, function: Callable[..., Any], *arguments: Any) -> Any:
-    status, *results = function(*arguments)
-    if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-        raise CompileError(f"{function.__name__} failed: {_error_name(nvrtc, status)}")
-    return results[0] if results else None
-
-
-def _error_name(nvrtc: ModuleType, status: Any) -> str:
-    _, name = nvrtc.nvrtcGetErrorString(status)
-    return str(name.decode())
-
-
-def _raw_output(
-    nvrtc: ModuleType, program: Any, size: Callable[..., Any], get: Callable[..., Any]
-) -> bytes:
-    # A bytearray, since NVRTC writes in place and Python shares short bytes objects.
-    buffer = bytearray(_call(nvrtc, size, program))
-    _call(nvrtc, get, program, buffer)
-    return bytes(buffer)
-
-
-def _output(
-    nvrtc: ModuleType, program: Any, size: Callable[..., Any], get: Callable[..., Any]
-) -> str:
+def _decoded(output: bytes) -> str:
     # ptxas's and NVRTC's parts of a log each end with a zero byte.
-    return _raw_output(nvrtc, program, size, get).replace(b"\0", b"").decode(errors="replace")
+    return output.replace(b"\0", b"").decode(errors="replace")
 
 
 def _numbered_from_one(name: str, text: str) -> bytes:

@@ -40,12 +40,27 @@ _DOTS_PER_INCH = 150
 Fill = Callable[["Figure"], None]
 
 
+def check_matplotlib() -> None:
+    """Check that figures can be drawn.
+
+    Raises:
+        UsageError: there is no Matplotlib; the text says how to get it.
+    """
+    from importlib.util import find_spec
+
+    if find_spec("matplotlib") is None:
+        raise UsageError("pictures need Matplotlib: run `pip install 'gemmkit[plots]'`")
+
+
 def svg(fill: Fill, size: tuple[float, float] = _SIZE) -> str:
     """A figure as SVG; equal figures give equal text.
 
     Args:
         fill: draws into an empty figure.
         size: width and height in inches.
+
+    Raises:
+        UsageError: there is no Matplotlib.
     """
     return _draw(fill, size, "svg").decode()
 
@@ -54,7 +69,8 @@ def save(path: Path, fill: Fill, size: tuple[float, float] = _SIZE) -> None:
     """Write a figure in the format given by the file name, SVG or PNG.
 
     Raises:
-        UsageError: the name has another suffix, or the file cannot be written.
+        UsageError: the name has another suffix, the file cannot be written, or there is no
+            Matplotlib.
     """
     form = path.suffix.lower().removeprefix(".")
     if form not in ("svg", "png"):
@@ -66,6 +82,7 @@ def save(path: Path, fill: Fill, size: tuple[float, float] = _SIZE) -> None:
 
 
 def _draw(fill: Fill, size: tuple[float, float], form: str) -> bytes:
+    check_matplotlib()
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -11,6 +11,7 @@ from typing import Any
 
 from gemmkit.devices.context import context_of
 from gemmkit.devices.cuda_errors import cuda_errors, result
+from gemmkit.devices.gpu_packages import packages_problem
 from gemmkit.devices.streams import let_wait
 from gemmkit.dtypes import Dtype
 from gemmkit.errors import UsageError
@@ -45,6 +46,9 @@ def read(array: Any, role: str) -> Operand:
     if isinstance(array, DeviceArray):
         place = array.memory.address, array.view, array.dtype, array.ordinal
         return Operand(array, *place, writable=True)
+    problem = packages_problem()
+    if problem is not None:
+        raise UsageError(f"{role}, a {type(array).__name__}, cannot be read: {problem}")
     load("cuda.core.utils")
     from cuda.core.utils import StridedMemoryView
 
