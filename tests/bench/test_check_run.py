@@ -108,7 +108,7 @@ def test_refused_problem_is_no_fault(fake_device):
     )
     odd, even = check(kernel, ["8x9x10", "8x8x10"], device=fake_device)
     assert odd.verdict == "refused"
-    assert odd.detail.endswith("n must be even")
+    assert "n must be even" in odd.detail
     assert odd.clean
     assert even.verdict == "ok"
 
