@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
-from gemmkit.dtypes import ITEM_BYTES, LARGEST_DOUBLE, Dtype, full_type_name
+from gemmkit.dtypes import ITEM_BYTES, LARGEST_DOUBLE, Dtype
 from gemmkit.epilogue import LARGEST_FLOAT, Epilogue
-from gemmkit.errors import UnsupportedType, UsageError, unknown_name
-from gemmkit.problem_fields import are_usual, converted
+from gemmkit.errors import UnsupportedType, UsageError
+from gemmkit.problem_fields import are_usual, converted, known_type, transpositions
 from gemmkit.units import read_shape, shape_text
 
 if TYPE_CHECKING:
@@ -86,7 +86,8 @@ class GemmProblem:
         if self.out_dtype is None:
             object.__setattr__(self, "out_dtype", self.dtype)
         if self.dtype not in ITEM_BYTES or self.out_dtype not in ITEM_BYTES:
-            self._name_types()
+            for name in ("dtype", "out_dtype"):
+                object.__setattr__(self, name, known_type(name, getattr(self, name)))
         for name in ("m", "n", "k", "batch"):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} = {getattr(self, name)}: sizes must be 0 or more")
@@ -109,18 +110,6 @@ class GemmProblem:
                 f"stride_c = {self.stride_c} makes the matrices of C overlap: use at least "
                 f"{self.pitched[2] - self.ldc + self.tight[2]} elements"
             )
-
-    def _name_types(self) -> None:
-        """Replace the short names of types by the full ones.
-
-        Raises:
-            UnsupportedType: a type is unknown.
-        """
-        for name in ("dtype", "out_dtype"):
-            given = full_type_name(getattr(self, name))
-            if given not in ITEM_BYTES:
-                raise UnsupportedType(unknown_name(name, given, get_args(Dtype)))
-            object.__setattr__(self, name, given)
 
     def _take_groups(self, groups: Groups) -> None:
         """Fill in missing leading dimensions, and the largest of all sizes.
@@ -204,7 +193,7 @@ class GemmProblem:
             groups = Groups.parse(groups)
         elif not isinstance(groups, Groups):
             groups = Groups.listed(groups)
-        return cls(0, 0, 0, groups=groups, **{**_transpositions(layout), **rest})
+        return cls(0, 0, 0, groups=groups, **{**transpositions(layout), **rest})
 
     @property
     def shape(self) -> str:
@@ -298,7 +287,7 @@ class GemmProblem:
 
         The padding of rows is kept; batches become contiguous.
         """
-        letters = _transpositions(layout)
+        letters = transpositions(layout)
         if self.groups is not None:
             groups = self.groups.repitched(self.transposed, tuple(letters.values()))
             return replace(self, **letters, groups=groups, lda=0, ldb=0, ldc=0)
@@ -396,11 +385,6 @@ class GemmProblem:
     def intensity(self) -> float:
         """Arithmetic intensity in FLOP per byte of `minimal_bytes`; 0 for an empty problem."""
         return self.flops / self.minimal_bytes if self.minimal_bytes else 0.0
-
-
-def _transpositions(layout: str) -> dict[str, Any]:
-    """The fields of a problem that a layout, as in `GemmProblem.layout`, stands for."""
-    return {"transa": layout[0] == "t", "transb": layout[1] == "t", "transc": layout[2:] == "t"}
 
 
 # The ways to specify a problem.

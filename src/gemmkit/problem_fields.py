@@ -1,7 +1,7 @@
-"""The types of a problem's fields: others are accepted where they mean the same, or refused.
+"""What the fields of a problem may be: other types are accepted where they mean the same.
 
 A problem is made at each call of the library, nearly always of plain Python numbers: `are_usual`
-recognizes these quickly, and only for others the fields are looked at one by one.
+recognizes these quickly; only otherwise is each field looked at.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from numbers import Integral, Real
 from types import NoneType
 from typing import Any
 
+from gemmkit.dtypes import ITEM_BYTES, full_type_name
 from gemmkit.epilogue import Epilogue
-from gemmkit.errors import UnsupportedType
+from gemmkit.errors import UnsupportedType, unknown_name
 
 _INTEGERS = (
     *("m", "n", "k", "lda", "ldb", "ldc", "batch", "stride_a", "stride_b", "stride_c", "alignment"),
@@ -76,6 +77,23 @@ def converted(problem: Any) -> dict[str, Any]:
         if dtype is not None or name == "dtype":
             found[name] = getattr(dtype, "__name__", str(dtype)).removeprefix("torch.")
     return found
+
+
+def known_type(field: str, name: str) -> str:
+    """The full name of a type: `float16` for `fp16`.
+
+    Raises:
+        UnsupportedType: it is unknown.
+    """
+    full = full_type_name(name)
+    if full not in ITEM_BYTES:
+        raise UnsupportedType(unknown_name(field, full, ITEM_BYTES))
+    return full
+
+
+def transpositions(layout: str) -> dict[str, Any]:
+    """The fields that a layout, as in `GemmProblem.layout`, stands for."""
+    return {"transa": layout[0] == "t", "transb": layout[1] == "t", "transc": layout[2:] == "t"}
 
 
 def _refusal(name: str, given: object, wanted: str) -> UnsupportedType:
