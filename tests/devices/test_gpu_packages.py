@@ -60,6 +60,16 @@ def test_bindings_of_another_cuda_are_refused(monkeypatch):
     assert packages_problem().startswith("cuda-bindings 12.9.4 is not for CUDA 13: run ")
 
 
+def test_bindings_that_do_not_load_are_named(monkeypatch):
+    def load(name):
+        raise ImportError(f"no {name} for this Python")
+
+    monkeypatch.setattr("gemmkit.devices.gpu_packages.load", load)
+    assert packages_problem().startswith(
+        "cuda-bindings cannot be loaded (no cuda.bindings for this Python): run "
+    )
+
+
 class Driver:
     """One that finds a GPU."""
 

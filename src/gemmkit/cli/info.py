@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -87,10 +88,11 @@ def _tools() -> dict[str, str]:
     except CompilerMissing as error:
         compiler = f"missing: {error}"
     tool, ptxas = disassembler(), assembler()
-    problem = packages_problem()
+    packages = " and ".join(f"{name} {package_version(name)}" for name in PACKAGES.values())
+    # There are none for macOS.
+    gpu = {} if sys.platform == "darwin" else {"GPU packages": packages_problem() or packages}
     lines = {
-        "GPU packages": problem
-        or " and ".join(f"{name} {package_version(name)}" for name in PACKAGES.values()),
+        **gpu,
         "CPU": f"{cpu_model()}, {usable_cores()} cores for the emulator",
         "compiler": compiler,
         "emulator": f"LLVM, llvmlite {package_version('llvmlite')}",

@@ -57,8 +57,8 @@ class Context:
     """
 
     def __init__(self, ordinal: int) -> None:
-        # (cuda.core would do much of this too, but its import takes longer than all the rest.)
         check_packages()
+        # (cuda.core would do much of this too, but its import takes longer than all the rest.)
         load("cuda.bindings.driver")
         from cuda.bindings import driver
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 from gemmkit.errors import DeviceError
 from gemmkit.loading import load
 
-HOW_TO_GET = "run `pip install 'gemmkit[gpu]'`"
+_HOW_TO_GET = "run `pip install 'gemmkit[gpu]'`"
 
 # The generation of the driver API whose functions are called.
 _CUDA = 13
@@ -16,18 +17,24 @@ PACKAGES = {"cuda.bindings": "cuda-bindings", "cuda.core": "cuda-core"}
 
 
 def packages_problem() -> str | None:
-    """Why they cannot be used, and what to do, or None; they are found, but not run."""
+    """Why they cannot be used, and what to do, or None.
+
+    Nothing of them is run yet that needs a GPU or a driver.
+    """
     missing = [name for module, name in PACKAGES.items() if not _is_installed(module)]
     if missing:
         verb = "is" if len(missing) == 1 else "are"
-        return f"{' and '.join(missing)} {verb} missing: {HOW_TO_GET}"
-    load("cuda.bindings")
+        return f"{' and '.join(missing)} {verb} missing: {_HOW_TO_GET}"
+    try:
+        load("cuda.bindings")
+    except ImportError as error:
+        return f"cuda-bindings cannot be loaded ({error}): {_HOW_TO_GET}"
     from cuda import bindings
 
     # Other libraries, such as PyTorch for CUDA 12, install other versions.
     version = str(bindings.__version__)
     if version.partition(".")[0] != str(_CUDA):
-        return f"cuda-bindings {version} is not for CUDA {_CUDA}: {HOW_TO_GET}"
+        return f"cuda-bindings {version} is not for CUDA {_CUDA}: {_HOW_TO_GET}"
     return None
 
 
@@ -43,14 +50,19 @@ def check_packages() -> None:
 
 
 def _is_installed(module: str) -> bool:
-    if sys.modules.get(module) is not None:
-        return True
-    load("importlib.util")
-    from importlib.util import find_spec
-
+    if module in sys.modules:
+        return sys.modules[module] is not None
     try:
         # The namespace package that they share.
-        load("cuda")
-        return find_spec(module) is not None
+        load("cuda", "importlib.util")
     except ImportError:
         return False
+    import cuda
+
+    name = module.rpartition(".")[2]
+    if any(Path(folder, name).is_dir() for folder in cuda.__path__):
+        return True
+    # Packages in development may be anywhere.
+    from importlib.util import find_spec
+
+    return find_spec(module) is not None
