@@ -10,6 +10,7 @@ import pytest
 
 import gemmkit
 from fake_driver import install
+from gemmkit import loading
 from gemmkit.devices import choose
 from gemmkit.devices.context import Context
 from gemmkit.devices.gpu_packages import packages_problem
@@ -61,8 +62,10 @@ def test_bindings_of_another_cuda_are_refused(monkeypatch):
 
 
 def test_bindings_that_do_not_load_are_named(monkeypatch):
-    def load(name):
-        raise ImportError(f"no {name} for this Python")
+    def load(*names):
+        if names == ("cuda.bindings",):
+            raise ImportError("no cuda.bindings for this Python")
+        loading.load(*names)
 
     monkeypatch.setattr("gemmkit.devices.gpu_packages.load", load)
     assert packages_problem().startswith(

@@ -81,8 +81,8 @@ def test_arithmetic_is_ieee_with_fused_multiply_add() -> None:
     [
         ("sm_35", "does not compile for sm_35; it knows .*sm_86"),
         ("sm_999a", "does not compile for sm_999a; it knows .*sm_86"),
-        ("compute_86", "'compute_86' is no architecture"),
-        ("rtx3090", "'rtx3090' is no architecture"),
+        ("compute_86", "'compute_86' is not an architecture"),
+        ("rtx3090", "'rtx3090' is not an architecture"),
     ],
 )
 def test_unknown_architectures_are_refused(sample, arch, message) -> None:

@@ -38,7 +38,7 @@ def advice(log: str, sources: Mapping[str, str]) -> Iterator[str]:
     """Sentences for the errors in a log; `sources` maps the names of files to their text."""
     if _DEVICE_LAUNCH in log:
         yield (
-            "a kernel that launches kernels (dynamic parallelizm) is not supported: call the code "
+            "a kernel that launches kernels (dynamic parallelism) is not supported: call the code "
             "as a __device__ function, or check the inner kernel by itself"
         )
     for pattern, words in _LIBRARIES:
