@@ -10,7 +10,7 @@ from gemmkit.devices.emulated import EmulatedDevice
 from gemmkit.dtypes import ITEM_BYTES
 from gemmkit.epilogue import Epilogue
 from gemmkit.gpu import find_board
-from gemmkit.kernels.catalog import LADDER, find_kernel
+from gemmkit.kernels.catalog import LADDER, find_kernel, instead_of
 from gemmkit.kernels.production.typed import access_widths
 from gemmkit.problem import BROADCAST, GemmProblem
 
@@ -160,7 +160,7 @@ def test_refusals(problem, changes, board, reason):
 
 
 def test_rungs_send_other_types_to_it():
-    refused = find_kernel("gemm_tiled").accepts(GemmProblem(8, 8, 8, dtype="float64"), H100)
-    assert refused is not None
-    assert "'typed' takes" in refused
+    problem, kernel = GemmProblem(8, 8, 8, dtype="float64"), find_kernel("gemm_tiled")
+    assert kernel.accepts(problem, H100) == "'gemm_tiled' is for float32, not float64"
+    assert "'typed' " in instead_of(kernel, problem, H100)
     assert KERNEL not in LADDER
