@@ -1,4 +1,4 @@
-"""What a machine with a GPU is told where the packages of the extra `gpu` are missing."""
+"""Messages on a machine with a GPU where packages of the extra `gpu` are missing."""
 
 from __future__ import annotations
 

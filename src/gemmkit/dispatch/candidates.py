@@ -246,12 +246,12 @@ def candidates_for(gpu: GpuSpec) -> tuple[Candidate, ...]:
 
 
 def is_overtaken(candidate: Candidate, gpu: GpuSpec) -> bool:
-    """Whether fp32 products with k above `SHORT_K` have a faster kernel of the same kind there.
+    """Whether fp32 products with k above `SHORT_K` have faster candidates on the board.
 
-    Tiles that come through registers win where k has a step or two; else cp.async brings the same
-    tiles sooner.
+    Those for other types stage tiles through registers, which wins where k has a step or two; else
+    cp.async brings the same tiles sooner.
     """
-    return candidate.name == "typed" and bool(_allowed(_TILED, gpu))
+    return candidate in _TYPED and bool(_allowed(_TILED, gpu))
 
 
 def _allowed(candidates: tuple[Candidate, ...], gpu: GpuSpec) -> tuple[Candidate, ...]:

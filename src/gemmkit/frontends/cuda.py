@@ -105,7 +105,7 @@ def kernel_from_file(path: str | Path, launch: LaunchOptions) -> Kernel:
         )
     whole_name = entry or name_expression(declared)
     if chosen is not None and declared is not None:
-        # The compiler is told which of the functions of that name by their types as declared.
+        # Their types as declared choose among the functions of that name.
         whole_name = f"static_cast<void (*)({', '.join(declared.types)})>({whole_name})"
     if declared is not None:
         hidden = own_numbers(hidden_elements(signature, declared), structs)

@@ -228,7 +228,7 @@ def _finite(mismatches: _Mismatches, chosen: NDArray[np.bool_]) -> Explanation |
     """The explanation of the wrong elements that hold finite numbers.
 
     Where the expected values are within the tolerance that a formula's would have to be, no formula
-    is told from them: they are errors of rounding.
+    is stated: they are errors of rounding.
     """
     near = mismatches.of(chosen)
     if near is not None and near.fits(near.right):
