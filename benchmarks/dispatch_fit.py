@@ -154,7 +154,7 @@ def _fit_correction(
 
 
 def _fit_board(board: BoardCosts, samples: Sequence[Sample], gpu: GpuSpec) -> BoardCosts:
-    efficiencies = ("dram_efficiency", "streaming_efficiency")
+    efficiencies = ("dram_efficiency", "store_efficiency")
     names = ("launch_us", *efficiencies, "partial_bytes", "exponent", "unaligned_tile", *LAYOUTS)
     prior = np.log([getattr(BoardCosts(), name) for name in names])
 

@@ -5,8 +5,9 @@ the candidates that it ranks first, and cuBLAS; each result is checked, and the 
 and cuBLAS are timed in turn at the end. It writes `results/<gpu>-dispatch.json`: a line of
 environment, then one a problem. `--kind` says which problems (several at once take turns):
 `random` ones of fp32 and plain layout, `thin` ones (one of m, n and k at most 128, the others to
-50,000), and `wide` ones of every layout and type, single and in batches, from 16 to 16,384. Those
-of suites (`--suites`) and of a file (`--shapes-file`) may be laid out in several ways.
+50,000), `short` ones (k at most 32), and `wide` ones of every layout and type, single and in
+batches, from 16 to 16,384. Those of suites (`--suites`) and of a file (`--shapes-file`) may be laid
+out in several ways.
 
 Started again, it goes on where it stopped. What the next problems need is compiled while the ones
 before them are timed. `--compile BOARD --cache FOLDER` fills a cache ahead where there is no GPU,
@@ -35,7 +36,7 @@ from run_suites import parts
 
 from gemmkit.bench.baseline import Baseline
 from gemmkit.bench.peers import find_baseline
-from gemmkit.bench.suites import SUITES
+from gemmkit.bench.suites import find_suite
 from gemmkit.bench.workload import Workload
 from gemmkit.devices.choose import open_device
 from gemmkit.devices.device import TimedDevice
@@ -48,6 +49,7 @@ from gemmkit.gpu import find_board
 from gemmkit.jit.binary import Binary
 from gemmkit.jit.compiler import compile_many
 from gemmkit.kernels.layouts import read_layout
+from gemmkit.kernels.limits import SHORT_K
 from gemmkit.kernels.plan import LaunchPlan
 from gemmkit.problem import GemmProblem, read_problem
 from gemmkit.tune.freshness import source_digest
@@ -74,8 +76,8 @@ CLOSE, MOST_LEADERS, TURN_SECONDS = 1.06, 6, 0.08
 # Problems whose instances are compiled together, ahead of their turn.
 CHUNK = 8
 
-Kind = Literal["random", "thin", "wide", "given"]
-KINDS: tuple[Kind, ...] = ("random", "thin", "wide")
+Kind = Literal["random", "thin", "wide", "short", "given"]
+KINDS: tuple[Kind, ...] = ("random", "thin", "wide", "short")
 CUBLAS = "cuBLAS"
 
 
@@ -171,6 +173,22 @@ def thin_shapes(count: int = SHAPES, seed: int = SEED) -> list[GemmProblem]:
     return found
 
 
+def short_shapes(count: int = SHAPES, seed: int = SEED) -> list[GemmProblem]:
+    """Problems of all layouts with a k of at most `SHORT_K`, some of whose C is thin, half of them
+    aligned; logarithms of sizes are uniform."""
+    rng = random.Random(f"short {seed}")
+    found: list[GemmProblem] = []
+    while len(found) < count:
+        m, n = (round(2 ** rng.uniform(np.log2(THIN) - 2, np.log2(WIDEST))) for _ in range(2))
+        sizes = [m, n, round(2 ** rng.uniform(0, np.log2(SHORT_K)))]
+        if rng.random() < ALIGNED_SHARE:
+            sizes = [max(4, each // 4 * 4) for each in sizes]
+        problem = GemmProblem(*sizes).laid_out(LAYOUTS[len(found) % len(LAYOUTS)])
+        if _affordable(problem):
+            found.append(problem)
+    return found
+
+
 def wide_shapes(count: int = SHAPES, seed: int = SEED) -> list[GemmProblem]:
     """Problems of all layouts, sizes uniform in their logarithms; half are aligned, some batches,
     some of other types than float32."""
@@ -195,12 +213,17 @@ def _affordable(problem: GemmProblem) -> bool:
     return m * n * k * problem.batch <= MOST_OF_OTHERS and elements <= MOST_ELEMENTS_OF_OTHERS
 
 
-SHAPES_OF = {"random": random_shapes, "thin": thin_shapes, "wide": wide_shapes}
+SHAPES_OF = {
+    "random": random_shapes,
+    "thin": thin_shapes,
+    "wide": wide_shapes,
+    "short": short_shapes,
+}
 
 
 def given_problems(arguments: argparse.Namespace) -> list[tuple[Kind, GemmProblem]]:
     """Those of suites or of a file, each in every layout that is asked for."""
-    found = [problem for name in arguments.suites for problem in SUITES[name]]
+    found = [problem for name in arguments.suites for problem in find_suite(name)]
     if arguments.shapes_file is not None:
         found += [read_problem(each) for each in arguments.shapes_file.read_text().split()]
     layouts = [read_layout(each) for each in arguments.layouts or ["nn"]]
@@ -218,14 +241,16 @@ def entered(
 ) -> tuple[list[Ranked], int]:
     """The candidates to time, the best estimate first, and how many are left out.
 
-    Dispatch's choice is among them, whatever its estimate.
+    Dispatch's choice is among them, whatever its estimate, and so is every instance whose costs
+    were never measured: nothing else would tell that its estimate is wrong.
     """
     ranked = list(dispatcher.ranked(problem))
     near: list[Ranked] = []
     cuts: Counter[str] = Counter()
     for each in ranked:
         instance = each.costed.candidate.instance
-        if len(near) < most and cuts[instance] < CUTS:
+        unknown = not each.costed.is_measured(problem.dtype) and not cuts[instance]
+        if unknown or (len(near) < most and cuts[instance] < CUTS):
             cuts[instance] += 1
             near.append(each)
     choice = dispatcher.choose(problem)

@@ -93,6 +93,7 @@ def test_stream_k_has_a_formula_where_blocks_share_no_tile():
         ("gemm_split_k", GemmProblem(100, 76, 96), {"split_k": 3, "slice_k": 1}),
         ("gemm_small_k", GemmProblem(65, 257, 20), {}),
         ("gemm_small_k", GemmProblem(65, 257, 7, dtype="float16"), {}),
+        ("gemm_small_k", GemmProblem(65, 257, 11, transb=True), {"BK": 12}),
         ("typed", GemmProblem(100, 75, 50, dtype="float64"), {}),
         ("typed", GemmProblem(100, 75, 50, dtype="float16", transa=True), {}),
         ("typed_mma", GemmProblem(100, 75, 50, dtype="bfloat16"), {}),

@@ -45,6 +45,7 @@ def device():
         ("float16", "float32", "nt", ALIGNED),
         ("bfloat16", "bfloat16", "tn", ODD),
         ("float64", "float64", "nt", ODD),
+        ("float32", "float32", "nt", ALIGNED),
     ],
     ids=lambda value: value if isinstance(value, str) else "odd" if value is ODD else "aligned",
 )

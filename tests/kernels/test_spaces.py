@@ -20,6 +20,11 @@ from gemmkit.kernels.spaces import fitting_values
         "gemm_tiled",
         "gemm_split_k",
         "gemm_stream_k",
+        "gemm_skinny",
+        "gemm_small_k",
+        "typed",
+        "typed_mma",
+        "warp_reduce",
     ],
 )
 @pytest.mark.parametrize("board", ["h100", "t4"])

@@ -47,6 +47,10 @@ class CostedCandidate(ClosedForm):
             found = corrections.get(alike.costed_as(dtype))
         return found or self._unmeasured
 
+    def is_measured(self, dtype: Dtype) -> bool:
+        """Whether its costs for a type rest on measurements of this board's kind."""
+        return self.correction_for(dtype) is not self._unmeasured
+
     def variants(self, problem: GemmProblem) -> Iterator[CostedCandidate]:
         """Itself, and where its k is whole but can be cut, the cuts that suit the problem."""
         yield self

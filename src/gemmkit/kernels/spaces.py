@@ -23,7 +23,8 @@ def fitting_values(space: Mapping[str, tuple[int, ...]], gpu: GpuSpec) -> Iterat
 
     A warp's tile has a multiple of a thread's rows and columns and 32 times its results; a block's
     has a multiple of a warp's, and no more threads than a GPU allows. Of a million combinations
-    some ten thousand are left.
+    some ten thousand are left. Where a warp has a WN but no WM, it has no tile: it may be wider
+    than the block's.
     """
     keys = sorted(space, key=lambda key: _ORDER.index(key) if key in _ORDER else len(_ORDER))
     return _extended({}, keys, space, gpu)
@@ -46,7 +47,7 @@ def _fits(chosen: Mapping[str, int], key: str, value: int, gpu: GpuSpec) -> bool
     if key not in _ORDER[2:]:
         return True
     side = key[1]
-    part = chosen.get(f"W{side}") if key[0] == "B" else None
+    part = chosen.get(f"W{side}") if key[0] == "B" and "WM" in chosen else None
     part = part or chosen.get(f"T{side}")
     if part is not None and value % part:
         return False

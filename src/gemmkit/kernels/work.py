@@ -60,8 +60,9 @@ class Demands:
     of the CTA; `l2_bytes` what the CTA reads. `copies` are those of one thread.
 
     Latencies: `waits` is how many times that of L2 adds to a step, with `barriers` that expose it;
-    `covers` how many a step must last at least, which overlapped copies hide; `streams` says that a
-    step lasts as long as memory takes, whatever is computed.
+    `covers` how many a step must last at least, which overlapped copies hide; `streams` is not 0
+    where a step waits for nothing but one large matrix from memory: the share of the bandwidth of
+    reads that its accesses reach.
 
     `results` are those of which a thread keeps sums at once, its own or its part of them.
     `registers` (of 32 bits) hold what a thread multiplies and adds up, `other_registers` the rest;
@@ -79,7 +80,7 @@ class Demands:
     copies: Copies
     waits: float
     covers: float
-    streams: bool
+    streams: float
     barriers: int
     results: float
     registers: int

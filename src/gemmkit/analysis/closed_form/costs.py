@@ -112,19 +112,18 @@ class BoardCosts(msgspec.Struct, frozen=True, kw_only=True):
     """What all configurations share on a kind of board, and corrections of some, by instance.
 
     `launch_us` is from one kernel of a CUDA graph to the next, in microseconds; `dram_efficiency`
-    the share of the published bandwidth that copies reach, 0 to 1, and `streaming_efficiency` that
-    of kernels that stream a matrix (`Demands.streams`); `partial_bytes` the bytes of partial
-    results that a CTA reads or writes per cycle; `exponent` says how fast latency fades as more
-    CTAs share an SM (infinite: the longer of latency and throughput counts alone); `unaligned`,
-    `nt`, `tn`, `tt` and `sharing` are those of `Costs`. Where rows are not aligned, results leave
-    one by one, and a tile takes `unaligned_tile` times as long before its first step and after its
-    last.
+    the share of the published bandwidth that reads reach, 0 to 1, and stores of which each covers
+    neighbors; `store_efficiency` that of other stores; `partial_bytes` the bytes of partial results
+    that a CTA reads or writes per cycle; `exponent` says how fast latency fades as more CTAs share
+    an SM (infinite: the longer of latency and throughput counts alone); `unaligned`, `nt`, `tn`,
+    `tt` and `sharing` are those of `Costs`. Where rows are not aligned, results leave one by one,
+    and a tile takes `unaligned_tile` times as long before its first step and after its last.
     `fitted` says on what the figures rest, empty where nothing was measured on such a board.
     """
 
     launch_us: float = 1.95
     dram_efficiency: float = 0.9
-    streaming_efficiency: float = 0.9
+    store_efficiency: float = 0.9
     partial_bytes: float = 150.0
     exponent: float = 2.2
     unaligned: float = 1.08

@@ -144,36 +144,15 @@ class ClosedForm:
 
     def estimate(self, problem: GemmProblem) -> Estimate:
         """The time of one launch, with operands initially in DRAM."""
-        return self.estimate_work(
-            self.kernel.work(problem, self.config, self.gpu),
-            problem.minimal_bytes,
-            aligned=problem.is_aligned(VECTOR_BYTES),
-            dtype=problem.dtype,
-            layout=problem.layout,
-        )
-
-    def estimate_work(
-        self,
-        work: Work,
-        minimal_bytes: int,
-        *,
-        aligned: bool,
-        dtype: Dtype = "float32",
-        layout: str = "nn",
-    ) -> Estimate:
-        """The same of work that is cut up already, of one product or of many.
-
-        Args:
-            work: what the launch does.
-            minimal_bytes: what it reads and writes at least.
-            aligned: whether rows begin and end at multiples of 16 bytes.
-            dtype: of the matrices.
-            layout: as `GemmProblem.layout`.
-        """
         gpu, board = self.gpu, self.board
-        streams = work.demands.streams
-        efficiency = board.streaming_efficiency if streams else board.dram_efficiency
-        memory_us = minimal_bytes / (efficiency * gpu.dram_gb_per_s * 1e3)
+        work = self.kernel.work(problem, self.config, gpu)
+        demands, dtype = work.demands, problem.dtype
+        written = problem.results * problem.out_item_bytes
+        reading = board.dram_efficiency * (demands.streams or 1.0)
+        writing = board.dram_efficiency if demands.coalesced_stores else board.store_efficiency
+        peak = gpu.dram_gb_per_s * 1e3
+        minimal_bytes = problem.minimal_bytes
+        memory_us = ((minimal_bytes - written) / reading + written / writing) / peak
         if not work.ctas:
             return Estimate(0.0, work, 1, 0.0, 1.0, 0.0)
         # The busiest SM; CTAs go to where there is room.
@@ -191,8 +170,8 @@ class ClosedForm:
             step_cycles += self._step(costs, rest)
             groups += 1
         tile_cycles = costs.tile
-        slower = costs.of_layout(layout)
-        if not aligned:
+        slower = costs.of_layout(problem.layout)
+        if not problem.is_aligned(VECTOR_BYTES):
             slower *= costs.unaligned
             tile_cycles *= board.unaligned_tile
         step_cycles *= slower
@@ -221,7 +200,7 @@ class ClosedForm:
         # What was measured of whole launches is true of each of their parts, but memory is never
         # faster than its published bandwidth.
         launch = self.correction_for(dtype).launch
-        least_us = minimal_bytes / (gpu.dram_gb_per_s * 1e3)
+        least_us = minimal_bytes / peak
         scale = launch / gpu.clock_mhz
         return Estimate(
             max(launch * total_us, board.launch_us + least_us),

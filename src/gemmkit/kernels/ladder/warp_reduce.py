@@ -80,7 +80,8 @@ def work(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> Work:
     rows, columns = (BN, small) if tall else (small, BN)
     found = Cut(rows, columns, tiles, tiles, steps_of(problem, config) if tiles else 0)
     taken = shared_bytes(config, max(small, 1))
-    return streamed(found, config, BN * config["BK"] // THREAD_FLOATS, taken, small)
+    threads = BN * config["BK"] // THREAD_FLOATS
+    return streamed(found, config, threads, taken, small, k_major=tall)
 
 
 KERNEL = Kernel(

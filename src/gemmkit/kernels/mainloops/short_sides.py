@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 
 from gemmkit.dtypes import ITEM_BYTES
@@ -21,12 +22,22 @@ from gemmkit.kernels.work import (
 )
 from gemmkit.problem import GemmProblem
 
+# L1 looks up four lines at once, so that a load whose lanes read lines of their own takes so many
+# wavefronts, and one more for each lane that shares a bank.
+SPREAD_WAVEFRONTS, BANKS = 8, 32
+
 # Lines of the streamed matrix in a thread's piece of 4 x 4 floats, each with a result in every row
 # of the thin side.
 PIECE_LINES = 4
 
+# Bytes of a line of L2, and the share of the bandwidth at which parts of lines arrive: an H100 read
+# 64 bytes of each at 2.2 to 2.5 TB/s, and whole ones at 3.0.
+LINE_BYTES, PARTIAL_LINES = 128, 0.78
 
-def streamed(found: Cut, config: TileConfig, threads: int, shared_bytes: int, thin: int) -> Work:
+
+def streamed(
+    found: Cut, config: TileConfig, threads: int, shared_bytes: int, thin: int, *, k_major: bool
+) -> Work:
     """One large matrix read once, for the few rows or columns of the other.
 
     Args:
@@ -35,13 +46,15 @@ def streamed(found: Cut, config: TileConfig, threads: int, shared_bytes: int, th
         threads: of a CTA.
         shared_bytes: of a CTA.
         thin: the shorter side of C.
+        k_major: whether the large matrix is contiguous along k.
     """
-    return Work.of(found, threads, shared_bytes, _streamed(config, threads), thin)
+    return Work.of(found, threads, shared_bytes, _streamed(config, threads, k_major), thin)
 
 
 @lru_cache(maxsize=1024)
-def _streamed(config: TileConfig, threads: int) -> Demands:
+def _streamed(config: TileConfig, threads: int, k_major: bool) -> Demands:
     BN, BK = config["BN"], config["BK"]
+    contiguous = WORD_BYTES * (BK if k_major else BN)
     multiply_adds = BN * BK / threads
     vector = VECTOR_BYTES / WORD_BYTES
     return Demands(
@@ -54,7 +67,7 @@ def _streamed(config: TileConfig, threads: int) -> Demands:
         copies=Copies(elements=BK / threads, vectors=BN * BK / threads / vector),
         waits=0.0,
         covers=0.0,
-        streams=True,
+        streams=1.0 if contiguous >= LINE_BYTES else PARTIAL_LINES,
         barriers=1,
         results=PIECE_LINES,
         registers=1 + 2 * 2,
@@ -69,18 +82,25 @@ def outer_products(found: Cut, problem: GemmProblem, config: TileConfig, threads
 
     Args:
         found: how CTAs share the problem.
-        problem: names the types.
+        problem: names the types, and how B lies in memory.
         config: of BK steps of k, and WN columns per warp.
         threads: of a CTA.
     """
     words = ITEM_BYTES[problem.sum_dtype] // WORD_BYTES
     shared_bytes = words * WORD_BYTES * config["BM"] * config["BK"]
-    demands = _outer_products(config, threads, words, problem.item_bytes)
+    spread = 0
+    if problem.transb:
+        # Neighboring lanes read columns that lie a leading dimension apart.
+        apart = problem.ldb * problem.item_bytes // WORD_BYTES
+        spread = SPREAD_WAVEFRONTS + math.gcd(apart, BANKS)
+    demands = _outer_products(config, threads, words, problem.item_bytes, spread)
     return Work.of(found, threads, shared_bytes, demands)
 
 
 @lru_cache(maxsize=4096)
-def _outer_products(config: TileConfig, threads: int, words: int, item_bytes: int) -> Demands:
+def _outer_products(
+    config: TileConfig, threads: int, words: int, item_bytes: int, spread: int
+) -> Demands:
     BM, BN, BK = config["BM"], config["BN"], config["BK"]
     columns = config["WN"] // WARP_SIZE
     multiply_adds = BM * BN * BK / threads
@@ -91,12 +111,12 @@ def _outer_products(config: TileConfig, threads: int, words: int, item_bytes: in
         multiply_adds=multiply_adds,
         per_instruction=1.0,
         issue=reads,
-        wavefronts=ceil_div(threads, WARP_SIZE) * reads,
+        wavefronts=ceil_div(threads, WARP_SIZE) * (reads + spread * BK * columns),
         l2_bytes=float(item_bytes * BK * (BM + BN)),
         copies=Copies(plain=BM * BK / threads + BK * columns),
         waits=1.0,
         covers=0.0,
-        streams=False,
+        streams=0.0,
         barriers=1,
         results=config["TM"] * columns,
         registers=words * (BK + config["TM"]) * columns,

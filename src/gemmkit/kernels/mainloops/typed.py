@@ -111,7 +111,7 @@ def _tensor(
         copies=_through(config, threads, item_bytes, a_along_k, b_along_k, aligned, whole=True),
         waits=0.0,
         covers=CONVERTED_COVERS,
-        streams=False,
+        streams=0.0,
         barriers=1,
         results=WM * WN // WARP_SIZE,
         registers=sums + 2 * fragments,

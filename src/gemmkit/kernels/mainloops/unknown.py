@@ -61,7 +61,7 @@ def _unknown(rows: int, columns: int, threads: int, dtype: str) -> Demands:
         copies=Copies(vectors=lines * item_bytes / VECTOR_BYTES / threads),
         waits=0.0,
         covers=1.0,
-        streams=False,
+        streams=0.0,
         barriers=1,
         results=results,
         registers=math.ceil(results + 4 * side),

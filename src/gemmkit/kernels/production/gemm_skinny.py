@@ -205,7 +205,7 @@ def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Work:
     stages = min(config["stages"], _most_stages(form, config, gpu))
     shared_bytes = _shared_bytes(form, config, stages) + STATIC_SHARED_BYTES
     thin = min(problem.m, problem.n)
-    return streamed(found, config, form.threads(config), shared_bytes, thin)
+    return streamed(found, config, form.threads(config), shared_bytes, thin, k_major=form.k_major)
 
 
 def _shared_bytes(form: Form, config: TileConfig, stages: int) -> int:
