@@ -116,7 +116,7 @@ def test_scales_in_a_struct(made):
 
 CLOBBERED = {
     "A": ("if (c == 0) A[1] *= 2;", r"A\[0, 1\] was"),
-    "the last of B": ("if (c == 0) ((T *)B)[K * N - 1] = 7;", r"B\[6, 31\] was .* and is 7 \("),
+    "the last of B": ("if (c == 0) ((T *)B)[K * N - 1] = 7;", r"B\[6, 31\] was .* and is now 7 \("),
 }  # fmt: skip
 
 
@@ -265,7 +265,7 @@ def test_ptx_takes_types(made):
     assert (mixed.dtypes, mixed.result_dtypes) == (("bfloat16",), ("float32",))
     with pytest.raises(UnsupportedType, match="unknown dtype 'fp17'"):
         Kernel.from_ptx(ptx, dtype="fp17", **launch)
-    with pytest.raises(UsageError, match="Give --entry; it has: f, g"):
+    with pytest.raises(UsageError, match="choose one with --entry; it has: f, g"):
         Kernel.from_ptx(".target sm_80\n.entry f() { ret; }\n.entry g() { ret; }\n", **launch)
 
 

@@ -164,7 +164,7 @@ def test_the_bound_holds_and_shows_a_missing_step(k, total):
     right, short = emulated(a, b, "f2", total), emulated(a[:, :-1], b[:-1], "f2", total)
     reference = Reference(problem, inputs, arithmetic=arithmetic)
     assert reference.check(right.ravel()).correct
-    assert reference.check(right.ravel()).arithmetic.endswith("as asked for")
+    assert reference.check(right.ravel()).arithmetic.endswith("as requested")
     assert k == 1 or not Reference(problem, inputs).check(right.ravel()).correct
     if total is None:
         assert not reference.check(short.ravel()).correct

@@ -140,7 +140,7 @@ def split_list(text: str) -> list[str]:
             start = position + 1
     parts.append(text[start:].strip())
     if not all(parts):
-        raise UsageError(f"'{text}' has an empty part: separate expressions by commas")
+        raise UsageError(f"'{text}' has an empty part: give one expression between commas")
     return parts
 
 
@@ -160,8 +160,8 @@ def _parse(text: str) -> Expression:
 
 def _no_expression(text: str) -> UsageError:
     return UsageError(
-        f"'{text}' is not an expression: it may have numbers, names, + - * / // % << >> ( ), min, "
-        "max and ceil_div, as in (M+127)/128"
+        f"'{text}' is not an expression: it may contain numbers, names, + - * / // % << >> ( ), "
+        "min, max and ceil_div, as in (M+127)/128"
     )
 
 

@@ -127,7 +127,7 @@ class Reference:
 
     def _check(self, result: Stored, layout: Placement, name: str, *, auxiliary: bool) -> Verdict:
         if result.size != layout.size:
-            raise ValueError(f"a result of {result.size} elements, not {layout.size}")
+            raise ValueError(f"the result has {result.size} elements, not {layout.size}")
         matrices = layout.view(result)
         seen = [
             each.check(c, name, auxiliary=auxiliary)
