@@ -13,7 +13,8 @@ Tensor Cores" (SIAM J. Sci. Comput. 42, 2020). Two operands, each rounded once a
 fp32, give r = 2. An accumulator of a narrow type is rounded at each of the k steps, or, on a tensor
 core, once per block of at least four steps (Fasi, Higham, Mikaitis and Pranesh, "Numerical behavior
 of NVIDIA tensor cores", 2021). A result to which atomic operations of a narrow type add is rounded
-by each of them, and there may be k. Tensor cores truncate, and so do conversions toward zero; they
+by each of them, and there may be k. A result that is loaded, added to and stored several times is
+rounded by each store. Tensor cores truncate, and so do conversions toward zero; they
 and instructions with directed rounding (.rz, .rm, .rp) are wrong by up to one unit in the last
 place, not half of one, which doubles the unit roundoff (Higham, section 2.2).
 
