@@ -257,7 +257,7 @@ def test_a_function_that_stands_in_no_file_has_no_lines():
 def test_counters_are_those_of_the_access_pattern():
     kernel = Kernel.from_numba(naive, grid="N/32,M/8", block="32,8")
     record = run_kernel(kernel, GemmProblem(64, 64, 64), EmulatedDevice(find_board("rtx3090")))
-    # A warp covers one row: it reads one element of A and 32 neighbours of B for each k.
+    # A warp covers one row: it reads one element of A and 32 neighbors of B for each k.
     warps = 64 * 64 // 32
     assert record.counters[LOADS] == 2 * 64 * warps
     sectors = record.counters["l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"]

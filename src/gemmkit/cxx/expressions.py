@@ -26,7 +26,7 @@ _SIZES = {"char": 1, "half": 2, "int": 4, "float": 4, "float2": 8, "double": 8, 
 
 
 def _divide(left: Number, right: Number) -> Number:
-    """As in C: between integers the quotient is cut off towards zero."""
+    """As in C: between integers the quotient is cut off toward zero."""
     if isinstance(left, int) and isinstance(right, int):
         quotient = abs(left) // abs(right)
         return quotient if (left < 0) == (right < 0) else -quotient
