@@ -140,7 +140,7 @@ def split_list(text: str) -> list[str]:
             start = position + 1
     parts.append(text[start:].strip())
     if not all(parts):
-        raise UsageError(f"'{text}' has an empty part: give one expression between commas")
+        raise UsageError(f"'{text}' has an empty part: separate expressions with single commas")
     return parts
 
 
