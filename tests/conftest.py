@@ -69,7 +69,7 @@ def make_record() -> Callable[..., Record]:
     record = Record(
         kernel="naive",
         rung=2,
-        idea="Neighbouring threads take neighbouring columns.",
+        idea="Neighboring threads take neighboring columns.",
         problem=ProblemRecord(
             m=64, n=64, k=64, alpha=1.0, beta=0.0, epilogue="none", lda=64, ldb=64, ldc=64
         ),

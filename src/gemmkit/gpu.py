@@ -84,7 +84,7 @@ class Pipes:
 
 # L2 rates are rounded from published micro-benchmarks of each generation. The share of `mma.sync`
 # on 9.0 is that of Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture via
-# Microbenchmarking" (2024); on later data-centre parts it is taken to run as fast as on 8.0.
+# Microbenchmarking" (2024); on later data-center parts it is taken to run as fast as on 8.0.
 PIPES = {
     (7, 5): Pipes(64, load_store_lanes=16, l2_bytes=20.0),
     (8, 0): Pipes(64, 32, 1024, 64),

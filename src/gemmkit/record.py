@@ -335,7 +335,8 @@ class CheckRecord(JsonLine, frozen=True, kw_only=True):
     with an error instead of a result. `detail` says which elements were compared, what is wrong
     with the result, how the launch failed, or why the kernel refuses the problem. `correct` and the
     errors (as in `Record`) are null if there is no result; the errors and `error_ratio` also if
-    they are not finite. `arithmetic` and `diagnosis` are as in `Record`.
+    they are not finite. `arithmetic` and `diagnosis` are as in `Record`. `note` is what there is to
+    know of a result that counts as correct, such as NaN in place of infinities; empty as a rule.
     """
 
     kernel: str
@@ -354,6 +355,7 @@ class CheckRecord(JsonLine, frozen=True, kw_only=True):
     ratio_bound: float | None = None
     arithmetic: str = ""
     diagnosis: Diagnosis | None = None
+    note: str = ""
     findings: tuple[Finding, ...] = ()
     emulation_seconds: float | None = None
     environment: dict[str, Any] = {}

@@ -13,7 +13,7 @@ from gemmkit.frontends.tiles import Tiles
 from gemmkit.gpu import find_board
 from gemmkit.jit.compiler import compile_plan
 from gemmkit.problem import GemmProblem
-from gemmkit.report.findings import multiples_hint
+from gemmkit.report.findings import check_table, multiples_hint
 
 LAUNCH = {"grid": "(N+31)/32,M", "block": 32}
 HEAD = """#include <cuda_fp16.h>
@@ -116,7 +116,7 @@ def test_scales_in_a_struct(made):
 
 CLOBBERED = {
     "A": ("if (c == 0) A[1] *= 2;", r"A\[0, 1\] was"),
-    "the last of B": ("if (c == 0) ((T *)B)[K * N - 1] = 7;", r"B\[6, 31\] was .* and is 7 \("),
+    "the last of B": ("if (c == 0) ((T *)B)[K * N - 1] = 7;", r"B\[6, 31\] was .* and is now 7 \("),
 }  # fmt: skip
 
 
@@ -265,7 +265,7 @@ def test_ptx_takes_types(made):
     assert (mixed.dtypes, mixed.result_dtypes) == (("bfloat16",), ("float32",))
     with pytest.raises(UnsupportedType, match="unknown dtype 'fp17'"):
         Kernel.from_ptx(ptx, dtype="fp17", **launch)
-    with pytest.raises(UsageError, match="Give --entry; it has: f, g"):
+    with pytest.raises(UsageError, match="choose one with --entry; it has: f, g"):
         Kernel.from_ptx(".target sm_80\n.entry f() { ret; }\n.entry g() { ret; }\n", **launch)
 
 
@@ -307,3 +307,43 @@ def test_parameter_types_choose_an_overload(made, entry, dtype):
 def test_overloads_that_are_not_there(made, entry, message):
     with pytest.raises(UsageError, match=message):
         made(overloaded(), entry=entry)
+
+
+SPLIT = """#include <cuda_bf16.h>
+__device__ float high(float x) { return __bfloat162float(__float2bfloat16(x)); }
+__device__ float product(float a, float b) {
+  float ah = high(a), bh = high(b), al = high(a - ah), bl = high(b - bh);
+  return ah * bh + (ah * bl + al * bh);
+}
+__global__ void split(const float *A, const float *B, float *C, int M, int N, int K) {
+  int c = blockIdx.x * 32 + threadIdx.x, r = blockIdx.y;
+  if (c >= N) return;
+  float s = 0;
+  for (int i = 0; i < K; ++i) s += product(A[r * K + i], B[i * N + c]);
+  TAIL;
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("tail", "epilogue", "verdict"),
+    [
+        ("C[r * N + c] = s", None, "ok"),
+        ("C[r * N + c] = fmaxf(s, 0)", "relu", "ok"),
+        # One element whose operands are all finite.
+        ("C[r * N + c] = c == 0 && r == 0 && K ? s + (s - s) / 0.f : s", None, "wrong result"),
+        # Not written where NaN would be accepted.
+        ("if (s == s) C[r * N + c] = s", None, "wrong result"),
+    ],
+)  # fmt: skip
+def test_nan_of_split_operands_is_noted_where_an_infinity_belongs(made, tail, epilogue, verdict):
+    records = check(made(SPLIT.replace("TAIL", tail)), epilogue=epilogue)
+    (record,) = (each for each in records if each.case == NON_FINITE)
+    assert record.verdict == verdict, record.detail
+    if verdict == "ok":
+        assert "elements are NaN instead of infinite" in record.note
+        assert not any(each.note for each in records if each is not record)
+        assert record.note in check_table(records).rows[records.index(record)].note
+    else:
+        assert not record.note
+        assert record.diagnosis.wrong < record.problem.m * record.problem.n / 2

@@ -13,7 +13,7 @@ WARPS = 64 * 64 // 32
 
 def test_a_naive_kernel_s_figures():
     counters = count("naive", (64, 64, 16))
-    # For each k a warp reads one element of A and 32 neighbours of B.
+    # For each k a warp reads one element of A and 32 neighbors of B.
     assert counters.load_requests == 2 * 16 * WARPS
     assert counters.load_sectors == (1 + 4) * 16 * WARPS
     assert counters.sectors_per_request == 2.5

@@ -36,7 +36,7 @@ def test_gemmkits_own_is_right_and_what_is_wrong_is_found(layer):
         wrong = result.copy()
         wrong[place] = spoiled
         assert not judge(wrong).correct
-    # A neighbour's result is not right here.
+    # A neighbor's result is not right here.
     assert not judge(np.roll(result, 1, axis=-1)).correct
 
 

@@ -75,7 +75,7 @@ def test_beta_0_must_not_read_c(call: Callable[..., Result], file: Path) -> None
     file.write_text(SOURCE.replace("beta == 0 ? 0 : ", ""))
     result = call("bench", file, *LAUNCH, "--shape", "20")
     assert result.exit_code == 1
-    assert "read though β is 0" in " ".join(result.stdout.split())
+    assert "read although β is 0" in " ".join(result.stdout.split())
     assert call("bench", file, *LAUNCH, "--shape", "20", "--beta", 1).exit_code == 0
 
 

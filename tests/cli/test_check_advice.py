@@ -65,5 +65,5 @@ def test_a_single_wrong_element_has_its_tile(call, tmp_path):
     assert result.exit_code == 1
     flat = " ".join(result.stdout.split())
     assert "1 of 2,240 elements is wrong ([39, 55], the lower right corner)" in flat
-    assert "C[39, 55] is 1.5 more than it must be." in flat
+    assert "C[39, 55] is 1.5 more than it should be." in flat
     assert "[39, 55] is element [7, 7] of the 16 × 16 tile (2, 3), a residue tile." in flat

@@ -188,9 +188,12 @@ def test_too_little_is_an_error(check):
 @pytest.mark.parametrize(
     ("launch", "words"),
     [
-        (("--grid", "N,M", "--block", "64,64"), "4,096 threads per block are more than the 1,024"),
-        (("--grid", "1,70000", "--block", "8,8"), "grid.y is 70,000 > 65,535"),
-        (("--grid", "N/64,1", "--block", "8,8"), "--grid has 'N/64', with N = 24"),
+        (
+            ("--grid", "N,M", "--block", "64,64"),
+            "4,096 threads per block exceed the limit",
+        ),
+        (("--grid", "1,70000", "--block", "8,8"), "grid.y is 70,000, above CUDA's limit of 65,535"),
+        (("--grid", "N/64,1", "--block", "8,8"), "--grid is 'N/64', where N = 24"),
         (("--grid", "N,M", "--block", "8,8", "--shared", "K*9999"), "239,976 of them dynamic"),
     ],
 )

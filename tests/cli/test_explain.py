@@ -77,7 +77,7 @@ def test_a_wrong_result_comes_first_and_ends_with_1(call, tmp_path):
         (("--constant", "scale"), "'scale' is not NAME=VALUE"),
         (("--constant", "x=1"), "no __constant__ or __device__ variable 'x'"),
         (("--compute-dtype", "fp12"), "unknown compute type 'fp12'"),
-        (("--tolerance", "-1"), "give a number of 0 or more"),
+        (("--tolerance", "-1"), "give a finite number of 0 or more"),
     ],
 )
 def test_options_that_cannot_be_meant(call, words, message):

@@ -48,7 +48,7 @@ def test_a_bias_among_the_parameters_needs_no_option(own, verb):
     assert result.exit_code == 0, result.output
     refused = own(verb, BIASED, *LAUNCH, "--epilogue", "none")
     assert refused.exit_code == 2
-    assert "give an epilogue with bias" in refused.stderr
+    assert "choose an epilogue with a bias" in refused.stderr
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb[0])

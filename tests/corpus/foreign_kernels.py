@@ -217,7 +217,7 @@ BUGS = (
     # --- warp_synchronous ---------------------------------------------------------------------
     Bug("warp_synchronous", "no __syncwarp before the products", ": 0.0f;\n    __syncwarp();",
         ": 0.0f;", RACE),
-    Bug("warp_synchronous", "reads its neighbour's row", "rows[warp][31 - (31 - k)]",
+    Bug("warp_synchronous", "reads its neighbor's row", "rows[warp][31 - (31 - k)]",
         "rows[warp ^ 1][31 - (31 - k)]", (*RACE, *WRONG, *INIT)),
     Bug("warp_synchronous", "half of the warp meets", ": 0.0f;\n    __syncwarp();",
         ": 0.0f;\n    if (lane < 16) __syncwarp(0xffff);", RACE),

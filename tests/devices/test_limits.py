@@ -43,8 +43,12 @@ def test_directives():
     ("allowed", "refused", "words"),
     [
         ({"block": (1024, 1, 1)}, {"block": (32, 33, 1)}, "1,056 threads; RTX 3090 allows 1,024"),
-        ({"block": (1, 1, 64)}, {"block": (1, 1, 65)}, "block.z is 65, and it must be 1 to 64"),
-        ({"grid": (1, 65535, 1)}, {"grid": (1, 65536, 1)}, "grid.y is 65,536, .* 1 to 65,535"),
+        (
+            {"block": (1, 1, 64)},
+            {"block": (1, 1, 65)},
+            "block.z is 65, but must be .* 1 and 64",
+        ),
+        ({"grid": (1, 65535, 1)}, {"grid": (1, 65536, 1)}, "grid.y is 65,536, .* 1 and 65,535"),
         ({"grid": (1, 1, 65535)}, {"grid": (1, 1, 65536)}, "grid.z is 65,536"),
         ({"grid": (2**31 - 1, 1, 1)}, {"grid": (2**31, 1, 1)}, "grid.x is 2,147,483,648"),
         (

@@ -154,7 +154,7 @@ def test_float_functions(executor: Executor, arch: str) -> None:
     thousands = np.rint(given * np.float32(1e3))
     millions = np.trunc(np.maximum(given * np.float32(1e6), np.float32(0)))
     assert np.array_equal(out[:, 4], thousands + millions)
-    cut = given.view(np.int32).astype(np.float64)  # towards zero, unlike astype
+    cut = given.view(np.int32).astype(np.float64)  # toward zero, unlike astype
     cut = np.where(np.abs(np.float32(cut)) > np.abs(cut), np.nextafter(np.float32(cut), 0), cut)
     trillions = np.trunc((given * np.float32(1e12)).astype(np.float64)).astype(np.float32)
     assert np.array_equal(out[:, 5], cut.astype(np.float32) + trillions)

@@ -257,7 +257,7 @@ def test_a_function_that_stands_in_no_file_has_no_lines():
 def test_counters_are_those_of_the_access_pattern():
     kernel = Kernel.from_numba(naive, grid="N/32,M/8", block="32,8")
     record = run_kernel(kernel, GemmProblem(64, 64, 64), EmulatedDevice(find_board("rtx3090")))
-    # A warp covers one row: it reads one element of A and 32 neighbours of B for each k.
+    # A warp covers one row: it reads one element of A and 32 neighbors of B for each k.
     warps = 64 * 64 // 32
     assert record.counters[LOADS] == 2 * 64 * warps
     sectors = record.counters["l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"]
@@ -270,7 +270,7 @@ def test_arguments_by_other_names_are_told():
         if row < z.shape[0] and column < z.shape[1]:
             z[row, column] = x[row, 0] * y[0, column]
 
-    with pytest.raises(UsageError, match=r"what is 'x' of 'mine\(x, y, z\)'\? Give args"):
+    with pytest.raises(UsageError, match=r"what 'x' of 'mine\(x, y, z\)' is: give args"):
         Kernel.from_numba(mine, **LAUNCH)
     kernel = Kernel.from_numba(mine, args="A,B,C", **LAUNCH)
     device = EmulatedDevice(find_board("rtx3090"))
@@ -300,14 +300,14 @@ def test_options_of_the_decorator_count():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"args": "A,B"}, r"takes 3 arguments \(A, B, C\), and args gives 2"),
+        ({"args": "A,B"}, r"takes 3 arguments \(A, B, C\), but args gives 2"),
         ({"args": "A,B,X"}, "argument 'X' uses X"),
-        ({"types": "float32[:,:], float32[:,:]"}, "takes 3 arguments, and types gives 2"),
-        ({"types": "float23, A, B"}, "numba does not read the types 'float23, A, B'"),
-        ({"types": ["float64[:,:]"] * 3}, r"'A' can be .* not array\(float64, 2d, A\)"),
-        ({"types": ["float32[:]"] * 3}, r"'A' can be float32\[:, ::1\]"),
-        ({"types": ["int64"] * 3}, r"'A' can be .* not int64"),
-        ({"args": "A,B,M", "types": ["float32[:,:]"] * 3}, "'M' is a number"),
+        ({"types": "float32[:,:], float32[:,:]"}, "takes 3 arguments, but types gives 2"),
+        ({"types": "float23, A, B"}, "numba cannot parse the types 'float23, A, B'"),
+        ({"types": ["float64[:,:]"] * 3}, r"'A' must be .* not array\(float64, 2d, A\)"),
+        ({"types": ["float32[:]"] * 3}, r"'A' must be float32\[:, ::1\]"),
+        ({"types": ["int64"] * 3}, r"'A' must be .* not int64"),
+        ({"args": "A,B,M", "types": ["float32[:,:]"] * 3}, "'M' must be an integer"),
     ],
 )
 def test_bad_use_is_told(options, message):

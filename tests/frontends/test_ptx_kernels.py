@@ -180,9 +180,13 @@ def test_entries_are_found_among_comments_and_device_functions():
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
-        ("not PTX\n", {}, r"kernel\.ptx holds no PTX kernel: it has no \.entry"),
-        (ZERO.format("f"), {"args": "C"}, r"no line '\.target sm_…'"),
-        (HEAD + ZERO.format("f") + ZERO.format("g"), {}, "which kernel .* it has: f, g"),
+        ("not PTX\n", {}, r"kernel\.ptx contains no PTX kernel: it has no \.entry"),
+        (ZERO.format("f"), {"args": "C"}, r"no '\.target sm_…' directive"),
+        (
+            HEAD + ZERO.format("f") + ZERO.format("g"),
+            {},
+            "several kernels: .* --entry; it has: f, g",
+        ),
         (HEAD + ZERO.format("f"), {"entry": "g"}, "has no kernel 'g'; it has: f"),
         (
             HEAD + ZERO.format("_Z1fi") + ZERO.format("_Z1ff"),
@@ -191,9 +195,9 @@ def test_entries_are_found_among_comments_and_device_functions():
         ),
         (HEAD + ZERO.format("f"), {"args": "A,C"}, r"'f' has 1 parameters .*\(u64\).*: A,C"),
         (HEAD + ZERO.format("f"), {"args": "alpha"}, r"'alpha' .* number, .* parameter is \.u64"),
-        (FLOAT, {"args": "A"}, r"'A' of 'f' is an address, and its parameter is \.f32"),
-        (FLOAT, {"args": "K"}, r"'K' of 'f' is an integer, and its parameter is \.f32"),
-        (STRUCT, {"args": "4"}, r"'4' of 'f' is a number, and its parameter is \.b8\[8\]"),
+        (FLOAT, {"args": "A"}, r"'A' of 'f' is a pointer, but its parameter is \.f32"),
+        (FLOAT, {"args": "K"}, r"'K' of 'f' is an integer, but its parameter is \.f32"),
+        (STRUCT, {"args": "4"}, r"'4' of 'f' is a number, but its parameter is \.b8\[8\]"),
         (HEAD + ZERO.format("f"), {"args": "D"}, "argument 'D' uses D"),
         (HEAD + ZERO.format("f"), {"args": "C", "grid": "N//0,"}, "empty part"),
     ],
@@ -227,7 +231,7 @@ def test_boards_that_the_target_is_not_for_are_refused(target, board, runs):
     if runs:
         assert kernel.plan(problem, kernel.default, gpu).source.language == "ptx"
     else:
-        reason = rf"kernel\.ptx is for {target}, and {gpu.name}"
+        reason = rf"kernel\.ptx is compiled for {target}, but {gpu.name}"
         with pytest.raises(UnsupportedProblem, match=reason):
             kernel.plan(problem, kernel.default, gpu)
 

@@ -170,15 +170,15 @@ def test_a_matrix_struct_is_named_by_its_matrix(write: Write) -> None:
 @pytest.mark.parametrize(
     ("args", "reason"),
     [
-        ("A,B", "takes 3 arguments, and --args gives 2"),
+        ("A,B", "takes 3 arguments, but --args gives 2"),
         (
             "A,B,{N,M,C}",
-            r"has 4 fields \(width, height, stride, elements\), and '\{N,M,C\}' gives 3",
+            r"has 4 fields \(width, height, stride, elements\), but '\{N,M,C\}' gives 3",
         ),
         ("A,B,{.wide=N}", "has no field 'wide'; it has width, height, stride, elements"),
-        ("A,B,7", "argument '7' goes to the struct 'View C': give A, B or C, or an initializer"),
-        ("A,B,{A,M,N,C}", "is an address, and 'int C.width'"),
-        ("A,B,{N,M,N,M*N}", r"goes to 'float\* C.elements'"),
+        ("A,B,7", "argument '7' is for the struct 'View C': give A, B or C, or an initializer"),
+        ("A,B,{A,M,N,C}", "is a pointer, but 'int C.width'"),
+        ("A,B,{N,M,N,M*N}", r"is for 'float\* C.elements'"),
     ],
 )
 def test_initializers_that_do_not_fit(write: Write, args: str, reason: str) -> None:
@@ -190,8 +190,8 @@ def test_initializers_that_do_not_fit(write: Write, args: str, reason: str) -> N
     ("struct", "reason"),
     [
         ("union X { int n; float* data; };", "'X' is a union"),
-        ("struct X { int n : 4; float* data; };", "is no plain field"),
-        ("struct X { Other o; float* data; };", "the layout of 'Other' in it is unknown"),
+        ("struct X { int n : 4; float* data; };", "is not a plain field"),
+        ("struct X { Other o; float* data; };", "it contains 'Other', whose layout is unknown"),
         (
             "struct X { int n[SIZE]; float* data; };",
             "the length of 'int n.SIZE.' in 'X' is unknown",
@@ -201,7 +201,7 @@ def test_initializers_that_do_not_fit(write: Write, args: str, reason: str) -> N
 )
 def test_structs_that_cannot_be_laid_out(write: Write, struct: str, reason: str) -> None:
     text = f"{struct}\n__global__ void k(X A, float* B, float* C, int N) {{}}"
-    with pytest.raises(UsageError, match=f"takes the struct 'X A' by value, and .*{reason}"):
+    with pytest.raises(UsageError, match=f"takes the struct 'X A' by value, but .*{reason}"):
         Kernel.from_file(write(text), **LAUNCH)
 
 
@@ -287,7 +287,7 @@ def test_a_layout_that_the_compiler_does_not_share(write: Write) -> None:
 
 def test_an_operator_that_packs_is_refused_with_its_line(write: Write) -> None:
     text = VIEW.replace("typedef struct", '_Pragma("pack(4)") typedef struct')
-    with pytest.raises(UsageError, match=r'my.cu:2: _Pragma\("pack"\) is not followed'):
+    with pytest.raises(UsageError, match=r'my.cu:2: _Pragma\("pack"\) is not supported'):
         Kernel.from_file(write(text), **LAUNCH)
 
 
@@ -296,6 +296,6 @@ def test_addresses_of_structs(write: Write) -> None:
     kernel = Kernel.from_file(write(text.replace("TYPE", "int")), **LAUNCH)
     reason = kernel.supports(GemmProblem(4, 4, 4), kernel.default, BOARD)
     assert reason is not None
-    assert "is the address of a struct in device memory" in reason
+    assert "points to a struct in device memory" in reason
     kernel = Kernel.from_file(write(text.replace("TYPE", "float")), **LAUNCH)
     assert kernel.supports(GemmProblem(4, 4, 4), kernel.default, BOARD) is None

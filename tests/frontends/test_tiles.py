@@ -98,7 +98,7 @@ def test_one_size_varies_as_a_cube(kernel):
     assert fitting(square, GemmProblem(5, 40, 7), BOARD) == GemmProblem(40, 40, 40)
     whole = in_whole_tiles(GemmProblem(5, 40, 7), (16, 16, 16))
     assert fitting(square, whole, BOARD) == GemmProblem(48, 48, 48)
-    assert "grid.x is 0, and CUDA refuses an empty grid" in str(
+    assert "grid.x is 0, and CUDA rejects an empty grid" in str(
         square.supports(GemmProblem(8, 8, 8), square.default, BOARD)
     )
     assert square.supports(GemmProblem(0, 0, 0), square.default, BOARD) is None
@@ -184,7 +184,7 @@ def test_alpha_and_beta_that_are_built_in(kernel):
         assert own.supports(GemmProblem(8, 8, 8, **allowed), own.default, BOARD) is None
     refused = str(own.supports(GemmProblem(8, 8, 8, beta=0.5), own.default, BOARD))
     assert "can only be 0, or 1 for a kernel that adds to C (--beta 1)" in refused
-    assert "say which with --args" in refused
+    assert "identify it with --args" in refused
 
 
 @pytest.mark.parametrize(

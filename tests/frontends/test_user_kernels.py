@@ -112,7 +112,7 @@ def test_parameters_that_can_be_read(write: Any, parameters: str, signature: str
 )
 def test_parameters_that_cannot(write: Any, parameters: str) -> None:
     path = write(f"__global__ void k({parameters}) {{}}")
-    with pytest.raises(UsageError, match=r"my.cu:1: .*do not all say what they take: \(.*--args"):
+    with pytest.raises(UsageError, match=r"my.cu:1: cannot tell .* of 'k' are: \(.*--args"):
         Kernel.from_file(path, **LAUNCH)
 
 
@@ -129,12 +129,15 @@ def test_arguments_that_are_told(write: Any) -> None:
 @pytest.mark.parametrize(
     ("args", "reason"),
     [
-        ("M,N,K,A,B", r"takes 6 arguments, \(int M, .*float\* C\), and --args gives 5"),
-        ("M,N,A,K,B,C", r"'A' is an address, and 'int K' of 'gemm' no pointer"),
-        ("M,N,K,A,B,beta", r"'beta' goes to 'float\* C' of 'gemm', which is a pointer"),
-        ("M,N,alpha,A,B,C", r"'alpha' is an fp32 number, and 'int K' of 'gemm' an integer"),
-        ("M,N,K,A+4,B,C", r"'A\+4' computes with an address"),
-        ("M,N,Q,A,B,C", r"'Q' uses Q; the names are M, N, K, alpha"),
+        ("M,N,K,A,B", r"takes 6 arguments, \(int M, .*float\* C\), but --args gives 5"),
+        ("M,N,A,K,B,C", r"'A' is a pointer, but 'int K' of 'gemm' is not"),
+        ("M,N,K,A,B,beta", r"'beta' is for 'float\* C' of 'gemm', which is a pointer"),
+        (
+            "M,N,alpha,A,B,C",
+            r"'alpha' is a floating-point number, but 'int K' of 'gemm' is ",
+        ),
+        ("M,N,K,A+4,B,C", r"'A\+4' does arithmetic on a pointer"),
+        ("M,N,Q,A,B,C", r"'Q' uses Q; known names: M, N, K, alpha"),
         ("M,N,,A,B,C", "empty part"),
         ("M,N,K;,A,B,C", "is not an expression"),
     ],
@@ -148,7 +151,11 @@ def test_arguments_that_do_not_fit(write: Any, args: str, reason: str) -> None:
     ("text", "entry", "reason"),
     [
         (PLAIN, "sgemm", "my.cu has no kernel 'sgemm'; it has: gemm"),
-        (PLAIN + TILED, None, r"which kernel of my.cu\? Give --entry; it has: gemm, tiled<BM, "),
+        (
+            PLAIN + TILED,
+            None,
+            "my.cu has several kernels: .* --entry; it has: gemm, tiled<BM, ",
+        ),
         (TILED, None, r"'tiled' in my.cu is a template: give --entry 'tiled<BM, BN, T>'"),
         (TILED, "tiled", "is a template"),
         ("void f() {}", None, "my.cu has no __global__ function"),
@@ -162,7 +169,7 @@ def test_entries_that_are_not_there(write: Any, text: str, entry: str | None, re
 
 def test_a_kernel_that_macros_make_is_told_in_full(write: Any) -> None:
     text = "#define MAKE(name) __global__ void name(float* C) {}\nMAKE(made)\n"
-    with pytest.raises(UsageError, match=r"parameters of 'made' cannot be read from my\.cu"):
+    with pytest.raises(UsageError, match=r"cannot read the parameters of 'made' from my\.cu"):
         Kernel.from_file(write(text), entry="made", **LAUNCH)
     kernel = Kernel.from_file(write(text), entry="made", args="C", **LAUNCH)
     assert planned(kernel).entry == "made"
@@ -210,10 +217,10 @@ def test_files_that_cannot_be_read(tmp_path: Path, content: bytes | None, reason
 @pytest.mark.parametrize(
     ("launch", "reason"),
     [
-        ({"grid": "1"}, "'gemm' needs a launch: give --block"),
+        ({"grid": "1"}, "'gemm' needs a launch configuration: give --block"),
         ({}, "give --grid and --block"),
         ({"grid": "T/2", "block": 1}, r"'T/2' uses T; grid, block and shared memory may use M, N"),
-        ({"grid": "1,1,1,1", "block": 1}, "has 4 parts"),
+        ({"grid": "1,1,1,1", "block": 1}, "has 4 dimensions"),
         ({"grid": 1, "block": 1, "shared": "alpha"}, "'alpha' uses alpha"),
     ],
 )
@@ -227,22 +234,25 @@ def test_launches_that_cannot_be_meant(write: Any, launch: Any, reason: str) -> 
     [
         (
             {"grid": "M-301", "block": 1},
-            r"grid.x is -1, and it must be 0 to .* 'M-301', with M = 300",
+            r"grid.x is -1, but must be between 0 and .* 'M-301', where M = 300",
         ),
         (
             {"grid": "1,M*1000", "block": 1},
-            r"grid.y is 300,000 > 65,535, .*: --grid has 'M\*1000', with M",
+            r"grid.y is 300,000, above CUDA's limit of 65,535: --grid is 'M\*1000', where M",
         ),
         ({"grid": "M/(N-200)", "block": 1}, r"divides by zero with M = 300, N = 200"),
-        ({"grid": 1, "block": "0,K"}, r"block.x is 0, and it must be 1 to 1,024: --block has '0'"),
+        (
+            {"grid": 1, "block": "0,K"},
+            r"block.x is 0, but must be .* 1 and 1,024: --block is '0'",
+        ),
         (
             {"grid": 1, "block": "32,33"},
-            r"1,056 threads per block are more .*: --block has '32,33'",
+            r"1,056 threads per block exceed .*: --block is '32,33'",
         ),
         ({"grid": 1, "block": "M/7.0"}, r"not a whole number"),
         (
             {"grid": 1, "block": 1, "shared": "-K"},
-            r"-100 bytes of shared memory .* --shared has '-K', with K = 100",
+            r"-100 bytes of shared memory: --shared is '-K', where K = 100",
         ),
     ],
 )
@@ -275,7 +285,7 @@ def test_problems_that_the_signature_cannot_express(
 def test_a_bias_is_wanted_where_there_is_an_argument(write: Any) -> None:
     text = PLAIN.replace("float* C", "float* C, const float* bias")
     kernel = Kernel.from_file(write(text), **LAUNCH)
-    assert "an epilogue with bias" in str(kernel.supports(PROBLEM, kernel.default, BOARD))
+    assert "choose an epilogue with a bias" in str(kernel.supports(PROBLEM, kernel.default, BOARD))
     fused = GemmProblem(3, 4, 5, epilogue=Epilogue.parse("bias+relu"))
     assert kernel.supports(fused, kernel.default, BOARD) is None
 
@@ -290,7 +300,7 @@ def test_one_size_means_square(write: Any) -> None:
 @pytest.mark.parametrize("kind", ["int", "__nv_fp8_e4m3", "uint4"])
 def test_other_element_types_are_refused(write: Any, kind: str) -> None:
     kernel = Kernel.from_file(write(PLAIN.replace("float*", f"{kind}*")), **LAUNCH)
-    assert f"holds {kind}; problems here have elements of float, double, half and bfloat16" in str(
+    assert f"points to {kind}, which is not a supported element type; use float, double" in str(
         kernel.supports(PROBLEM, kernel.default, BOARD)
     )
 
@@ -317,10 +327,10 @@ def test_the_types_of_matrices_are_read(write: Any, kind: str, dtype: Any) -> No
     ("matrices", "words"),
     [
         ("const half* A, const half* B, float* C, float* bias", ""),
-        ("const half* A, const float* B, float* C", "its A holds float16 and its B float32"),
+        ("const half* A, const float* B, float* C", "its A is float16, but its B is float32"),
         (
             "const half* A, const half* B, half* C, float* bias",
-            "its C holds float16 and its bias float32",
+            "its C is float16, but its bias is float32",
         ),
     ],
 )
@@ -340,7 +350,7 @@ def test_arrays_of_pointers_are_refused(write: Any, kind: str) -> None:
     kernel = Kernel.from_file(write(PLAIN.replace("float* C", f"{kind} C")), **LAUNCH)
     refused = str(kernel.supports(PROBLEM, kernel.default, BOARD))
     assert "its parameter 'float** C' is an array of pointers" in refused
-    assert "one matrix" in refused
+    assert "a single matrix" in refused
 
 
 def test_arrays_of_pointers_are_told_from_pointers_to_arrays() -> None:
@@ -368,7 +378,7 @@ def test_types_by_other_names(write: Any) -> None:
     kernel = Kernel.from_file(write(text), **LAUNCH)
     assert kernel.signature == ("M", "N", "K", "A", "B", "C")
     doubles = Kernel.from_file(write(text), entry="k<int, double>", **LAUNCH)
-    assert "its A holds float32 and its B float64" in str(
+    assert "its A is float32, but its B is float64" in str(
         doubles.supports(PROBLEM, doubles.default, BOARD)
     )
 

@@ -94,7 +94,7 @@ FAULTS = {
         "480 of 960 elements are wrong (the last 12 columns (12 to 23, the right half))",
     ),
     "last row kept": (SCALED, only(np.s_[-1:], previous_contents), "not written", "last row (32)"),
-    "NaN": (PLAIN, replaced(np.nan), "NaN", "are read though β is 0"),
+    "NaN": (PLAIN, replaced(np.nan), "NaN", "are read although β is 0"),
     "stored by column": (
         PLAIN,
         lambda c: (c.a @ c.b).T.reshape(40, 24),
@@ -246,7 +246,7 @@ FAULTS = {
         SCALED,
         lambda c: c.finish(c.a @ c.b, alpha=3 * c.problem.alpha),
         "product scaled",
-        "multiplied by another 3",
+        "multiplied by a further factor of 3",
     ),
     "tile of B not advanced": (
         PLAIN,
@@ -471,7 +471,7 @@ SINGLE = {
     "corner": ((39, 23), lambda c, at: c.right[at] + 1.25, "([39, 23], the lower right corner)"),
     "edge": ((0, 7), lambda c, at: c.right[at] + 1.25, "([0, 7], in the first row)"),
     "side": ((12, 23), lambda c, at: c.right[at] + 1.25, "([12, 23], in the last column)"),
-    "more": ((12, 5), lambda c, at: c.right[at] + 1.25, "C[12, 5] is 1.25 more than it must be."),
+    "more": ((12, 5), lambda c, at: c.right[at] + 1.25, "C[12, 5] is 1.25 more than it should be."),
     "zero": ((12, 5), lambda c, at: 0.0, "C is zero"),
     "NaN": ((12, 5), lambda c, at: np.nan, "C is NaN"),
     "poison": ((12, 5), lambda c, at: UNWRITTEN, "never written"),
@@ -507,8 +507,8 @@ def test_a_few_wrong_elements_are_described_one_by_one(cases):
     assert "[0, 0], [5, 5] and [9, 2]" in diagnosis.summary
     assert "1 of them ([9, 2]): C is zero" in diagnosis.summary
     assert diagnosis.details == (
-        "C[0, 0] is 2 less than it must be.",
-        "C[5, 5] is what C[5, 6] to its right must be.",
+        "C[0, 0] is 2 less than it should be.",
+        "C[5, 5] is what C[5, 6] to its right should be.",
     )
     assert diagnosis.places == ((0, 0), (5, 5), (9, 2))
 

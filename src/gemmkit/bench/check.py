@@ -330,6 +330,7 @@ def _run(
         ratio_bound=finite(seen.ratio_bound),
         arithmetic=seen.arithmetic,
         diagnosis=seen.diagnosis,
+        note=seen.note,
         findings=findings,
         emulation_seconds=launch.emulation_seconds,
         environment=environment,

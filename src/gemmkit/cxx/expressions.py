@@ -26,7 +26,7 @@ _SIZES = {"char": 1, "half": 2, "int": 4, "float": 4, "float2": 8, "double": 8, 
 
 
 def _divide(left: Number, right: Number) -> Number:
-    """As in C: between integers the quotient is cut off towards zero."""
+    """As in C: between integers the quotient is cut off toward zero."""
     if isinstance(left, int) and isinstance(right, int):
         quotient = abs(left) // abs(right)
         return quotient if (left < 0) == (right < 0) else -quotient
@@ -140,7 +140,7 @@ def split_list(text: str) -> list[str]:
             start = position + 1
     parts.append(text[start:].strip())
     if not all(parts):
-        raise UsageError(f"'{text}' has an empty part: separate expressions by commas")
+        raise UsageError(f"'{text}' has an empty part: separate expressions with single commas")
     return parts
 
 
@@ -160,8 +160,8 @@ def _parse(text: str) -> Expression:
 
 def _no_expression(text: str) -> UsageError:
     return UsageError(
-        f"'{text}' is not an expression: it may have numbers, names, + - * / // % << >> ( ), min, "
-        "max and ceil_div, as in (M+127)/128"
+        f"'{text}' is not an expression: it may contain numbers, names, + - * / // % << >> ( ), "
+        "min, max and ceil_div, as in (M+127)/128"
     )
 
 

@@ -78,7 +78,7 @@ def _extents(spec: GpuSpec, plan: LaunchPlan) -> str | None:
         for axis, extent, limit in zip("xyz", extents, allowed, strict=True):
             if not 0 < extent <= limit:
                 return (
-                    f"{what}.{axis} is {extent:,}, and it must be 1 to {limit:,} "
+                    f"{what}.{axis} is {extent:,}, but must be between 1 and {limit:,} "
                     f"({_CONFIGURATION}): put the longest side on x, or loop in the kernel"
                 )
     return None

@@ -58,8 +58,8 @@ def kernel_from_file(path: str | Path, launch: LaunchOptions) -> Kernel:
     path, entry = Path(path), launch.entry
     if launch.dtype is not None or launch.out_dtype is not None:
         raise UsageError(
-            f"the parameters of a kernel in {path.name} say their types: leave out dtype and "
-            "out_dtype, which are for PTX"
+            f"{path.name} declares the types of its kernels' parameters: omit dtype and out_dtype, "
+            "which are for PTX"
         )
     text = read_source(path)
     own = [option.removeprefix("-I") for option in launch.options if option.startswith("-I")]
@@ -100,9 +100,7 @@ def kernel_from_file(path: str | Path, launch: LaunchOptions) -> Kernel:
     elif declared is not None:
         signature = read_signature(declared, here)
     else:
-        raise UsageError(
-            f"the parameters of '{entry}' cannot be read from {path.name}: give --args"
-        )
+        raise UsageError(f"cannot read the parameters of '{entry}' from {path.name}: give --args")
     whole_name = entry or name_expression(declared)
     if chosen is not None and declared is not None:
         # Their types as declared choose among the functions of that name.
@@ -178,8 +176,8 @@ def user_kernel(
             option for option, given in (("--grid", grid), ("--block", block)) if given is None
         )
         raise UsageError(
-            f"'{name}' needs a launch: give {missing}, in x,y,z order as in CUDA, for example "
-            "--grid '(N+127)/128,(M+127)/128' --block 256"
+            f"'{name}' needs a launch configuration: give {missing}, in x,y,z order as in CUDA, "
+            "for example --grid '(N+127)/128,(M+127)/128' --block 256"
         )
     rule = LaunchRule.read(
         grid,
@@ -231,7 +229,7 @@ def read_source(path: Path) -> str:
     # Comments in other encodings do no harm.
     text = data.decode("utf-8-sig", errors="replace").replace("\r\n", "\n")
     if not text.strip():
-        raise UsageError(f"{path} is empty")
+        raise UsageError(f"{path} is empty: give source code")
     return text
 
 

@@ -100,9 +100,9 @@ def find_overload(
 
 def _only_kernel(found: Sequence[KernelDeclaration], file: str) -> KernelDeclaration:
     if not found:
-        raise UsageError(f"{file} has no __global__ function")
+        raise UsageError(f"{file} has no __global__ function: give a file that defines a kernel")
     if len(found) > 1:
-        raise UsageError(f"which kernel of {file}? Give --entry; {_listed(found)}")
+        raise UsageError(f"{file} has several kernels: choose one with --entry; {_listed(found)}")
     _check_template(found[0].name, found[0], file)
     return found[0]
 
@@ -112,8 +112,8 @@ def _check_template(entry: str, kernel: KernelDeclaration, file: str) -> None:
         return
     if any(not default for _, default in kernel.template):
         raise UsageError(
-            f"'{kernel.name}' in {file} is a template: give --entry '{_shown(kernel)}' with values "
-            "in the brackets"
+            f"'{kernel.name}' in {file} is a template: give --entry '{_shown(kernel)}' with a "
+            "template argument in place of each name"
         )
 
 

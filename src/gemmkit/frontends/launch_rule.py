@@ -76,7 +76,7 @@ class LaunchRule:
 
         Raises:
             UsageError: an expression fails.
-            LaunchRefused: its result is no possible extent.
+            LaunchRefused: its result is not a valid extent.
         """
         values = self._values(problem)
         block = [
@@ -86,7 +86,7 @@ class LaunchRule:
         shared = self.shared.integer(values)
         if not 0 <= shared < 2**31:
             raise LaunchRefused(
-                f"{shared:,} bytes of shared memory are no amount that a launch may ask for: "
+                f"a launch cannot request {shared:,} bytes of shared memory: "
                 f"{self._origin('shared', self.shared, values)}"
             )
         return LaunchShape(
@@ -101,7 +101,7 @@ class LaunchRule:
 
         Raises:
             UsageError: an expression fails.
-            LaunchRefused: its result is no possible extent.
+            LaunchRefused: its result is not a valid extent.
         """
         values = self._values(problem)
         return _three(
@@ -125,14 +125,14 @@ class LaunchRule:
         threads, limit = math.prod(shape.block), gpu.capability.max_threads_per_block
         if threads > limit:
             return (
-                f"{threads:,} threads per block are more than the {limit:,} of {gpu.name}: "
+                f"{threads:,} threads per block exceed the limit of {limit:,} on {gpu.name}: "
                 f"{self._origin('block', None, values)}"
             )
         if problem.m and problem.n and 0 in shape.grid:
             axis = shape.grid.index(0)
             origin = self._origin("grid", self.grid[axis], values)
             return (
-                f"grid.{'xyz'[axis]} is 0, and CUDA refuses an empty grid "
+                f"grid.{'xyz'[axis]} is 0, and CUDA rejects an empty grid "
                 f"(cudaErrorInvalidConfiguration): {origin}; "
                 "round up, as in ceil_div(M,16)"
             )
@@ -150,10 +150,10 @@ class LaunchRule:
         value = expression.integer(values)
         if least <= value <= most:
             return value
-        limit = f"{value:,} > {most:,}, the most that CUDA takes"
+        limit = f"{value:,}, above CUDA's limit of {most:,}"
         advice = "; put the longest side on x, or loop in the kernel" if what == "grid" else ""
         if value < least:
-            limit, advice = f"{value:,}, and it must be {least} to {most:,}", ""
+            limit, advice = f"{value:,}, but must be between {least} and {most:,}", ""
         origin = self._origin(what, expression, values)
         raise LaunchRefused(f"{what}.{axis} is {limit}: {origin}{advice}")
 
@@ -166,7 +166,7 @@ class LaunchRule:
         text = ",".join(each.text for each in parts)
         names = sorted(set[str]().union(*(each.names for each in parts)) - self.constants.keys())
         sizes = ", ".join(f"{name} = {values[name]:,}" for name in names)
-        return f"--{what} has '{text}'" + (f", with {sizes}" if sizes else "")
+        return f"--{what} is '{text}'" + (f", where {sizes}" if sizes else "")
 
     def _check_names(self) -> None:
         """Raise a UsageError for a name that no problem gives a value."""
@@ -223,11 +223,11 @@ def refused_launch(kernel: Kernel, problem: GemmProblem, gpu: GpuSpec) -> str | 
 def _not_passed(used: frozenset[str], problem: GemmProblem) -> str | None:
     """What a problem asks for that no argument passes to the kernel, or None."""
     if bool(problem.epilogue.bias) != ("bias" in used):
-        has = "has an argument 'bias': give an epilogue with bias" if "bias" in used else (
+        has = "has an argument 'bias': choose an epilogue with a bias" if "bias" in used else (
             "has no argument 'bias'"
         )  # fmt: skip
         return f"its signature {has}"
-    told = "; if one of its parameters is {}, say which with --args"
+    told = "; if one of its parameters is {}, identify it with --args"
     for name, asked, plain, more in (
         ("alpha", problem.alpha, (1.0, -1.0), ", or -1 for a kernel that subtracts" + told),
         ("beta", problem.beta, (0.0, 1.0), ", or 1 for a kernel that adds to C (--beta 1)" + told),
@@ -257,7 +257,9 @@ def _extents(given: Extent, what: str) -> tuple[Expression, ...]:
         given = [given]
     parts = split_list(given) if isinstance(given, str) else [str(each) for each in given]
     if not 1 <= len(parts) <= 3:
-        raise UsageError(f"--{what} '{given}' has {len(parts)} parts: give x, y and z at most")
+        raise UsageError(
+            f"--{what} '{given}' has {len(parts)} dimensions: give one to three, in x,y,z order"
+        )
     return tuple(Expression.parse(part) for part in parts)
 
 

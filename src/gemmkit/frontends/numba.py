@@ -138,7 +138,7 @@ class _FrontEnd:
         if len(entries_in(ptx)[symbol]) != len(self.signature):
             raise CompileError(
                 f"this version of numba-cuda passes '{name}' its arguments in a form that gemmkit "
-                f"does not know: {HOW_TO_GET}"
+                f"does not recognize: {HOW_TO_GET}"
             )
         return source, symbol
 
@@ -213,15 +213,15 @@ def _arguments(function: FunctionType, args: str | Sequence[str] | None) -> Sign
         unknown = [each for each in names if each not in ARGUMENT_NAMES]
         if unknown:
             raise UsageError(
-                f"what is '{unknown[0]}' of '{function.__name__}({', '.join(names)})'? Give args, "
-                f"with one of {','.join(ARGUMENT_NAMES)} (or a number, or an expression of them) "
-                "for each"
+                f"cannot tell what '{unknown[0]}' of '{function.__name__}({', '.join(names)})' is: "
+                f"give args, with one of {','.join(ARGUMENT_NAMES)} (or a number, or an expression "
+                "of these) for each"
             )
         return names
     given = split_list(args) if isinstance(args, str) else [str(each) for each in args]
     if len(given) != len(names):
         raise UsageError(
-            f"'{function.__name__}' takes {len(names)} arguments ({', '.join(names)}), and args "
+            f"'{function.__name__}' takes {len(names)} arguments ({', '.join(names)}), but args "
             f"gives {len(given)}: {','.join(given)}"
         )
     return told_signature(given, None, {})
@@ -242,10 +242,10 @@ def _types(
     try:
         found = _read_types(given)
     except Exception as error:
-        raise UsageError(f"numba does not read the types {given!r}: {_line(error)}") from None
+        raise UsageError(f"numba cannot parse the types {given!r}: {_line(error)}") from None
     if len(found) != len(arguments):
         raise UsageError(
-            f"'{function}' takes {len(arguments)} arguments, and types gives {len(found)}"
+            f"'{function}' takes {len(arguments)} arguments, but types gives {len(found)}"
         )
     for name, kind in zip(arguments, found, strict=True):
         _check_type(name, kind, types)
@@ -276,7 +276,7 @@ def _usual_type(argument: str, types: ModuleType) -> Any:
 def _check_type(name: str, kind: Any, types: ModuleType) -> None:
     if name not in POINTERS:
         if not isinstance(kind, (types.Integer, types.Float)):
-            raise UsageError(f"'{name}' is a number, and its type {kind} is none")
+            raise UsageError(f"'{name}' must be an integer or a floating-point number, not {kind}")
         return
     dimensions = 1 if name == "bias" else 2
     if isinstance(kind, types.Array):
@@ -285,7 +285,7 @@ def _check_type(name: str, kind: Any, types: ModuleType) -> None:
     elif isinstance(kind, types.CPointer) and kind.dtype == types.float32:
         return
     wanted = "float32[:, ::1], float32[:, :]" if dimensions == 2 else "float32[::1], float32[:]"
-    raise UsageError(f"'{name}' can be {wanted} or CPointer(float32), not {kind}")
+    raise UsageError(f"'{name}' must be {wanted} or CPointer(float32), not {kind}")
 
 
 def _line(error: BaseException) -> str:

@@ -42,10 +42,12 @@ def kernel_from_ptx(ptx: str | Path, launch: LaunchOptions) -> Kernel:
         path = Path(ptx)
         text, file_name = read_source(path), path.name
     if launch.include_dirs or launch.options:
-        raise UsageError(f"{file_name} is compiled already: leave out --include and --option")
+        raise UsageError(f"{file_name} is already compiled: omit --include and --option")
     args = launch.args
     if args is None:
-        raise UsageError(f"{file_name} does not say what its parameters are: give --args")
+        raise UsageError(
+            f"{file_name} does not say what its parameters are, because it is PTX: give --args"
+        )
     symbol = find_entry(launch.entry, text, file_name)
     listed = split_list(args) if isinstance(args, str) else [str(each) for each in args]
     name = launch.name or readable_name(symbol)
@@ -53,7 +55,7 @@ def kernel_from_ptx(ptx: str | Path, launch: LaunchOptions) -> Kernel:
     if len(listed) != len(parameters):
         raise UsageError(
             f"'{name}' has {len(parameters)} parameters in {file_name} ({', '.join(parameters)}), "
-            f"and args gives {len(listed)}: {','.join(listed)}"
+            f"but args gives {len(listed)}: {','.join(listed)}"
         )
     signature = told_signature(listed, None, {})
     for argument, kind in zip(signature, parameters, strict=True):
@@ -117,7 +119,7 @@ def find_entry(entry: str | None, ptx: str, file_name: str) -> str:
     """
     symbols = entries_in(ptx)
     if not symbols:
-        raise UsageError(f"{file_name} holds no PTX kernel: it has no .entry")
+        raise UsageError(f"{file_name} contains no PTX kernel: it has no .entry directive")
     if entry is not None and entry in symbols:
         return entry
     matches = [each for each in symbols if entry in (None, readable_name(each))]
@@ -125,7 +127,9 @@ def find_entry(entry: str | None, ptx: str, file_name: str) -> str:
         return matches[0]
     listed = ", ".join(symbols)
     if entry is None:
-        raise UsageError(f"which kernel of {file_name}? Give --entry; it has: {listed}")
+        raise UsageError(
+            f"{file_name} has several kernels: choose one with --entry; it has: {listed}"
+        )
     how_many = "several kernels" if matches else "no kernel"
     raise UsageError(f"{file_name} has {how_many} '{entry}'; it has: {listed}")
 
@@ -148,7 +152,7 @@ def readable_name(symbol: str) -> str:
 def _check_fit(kernel: str, argument: str, kind: str) -> None:
     """Raise a UsageError where a parameter of this type cannot take the argument."""
     if argument in POINTERS:
-        fits, what = kind in ("u64", "s64", "b64"), "is an address"
+        fits, what = kind in ("u64", "s64", "b64"), "is a pointer"
     elif argument in SCALES:
         fits = kind in ("f32", "f64", "b32", "b64", *HALVES)
         what = "is a floating-point number"
@@ -158,8 +162,8 @@ def _check_fit(kernel: str, argument: str, kind: str) -> None:
         fits, what = "[" not in kind, "is a number"
     if not fits:
         raise UsageError(
-            f"argument '{argument}' of '{kernel}' {what}, and its parameter is .{kind}: args "
-            "must stand in the order of the parameters"
+            f"argument '{argument}' of '{kernel}' {what}, but its parameter is .{kind}: give args "
+            "in the order of the parameters"
         )
 
 
@@ -173,7 +177,7 @@ def _target_rule(source: SourceFile) -> Callable[[TileConfig, GpuSpec], str | No
     """Why a board cannot run PTX of this target, or None."""
     found = _TARGET.search(_COMMENT.sub(" ", source.text))
     if found is None:
-        raise UsageError(f"{source.name} has no line '.target sm_…', so it is not PTX")
+        raise UsageError(f"{source.name} is not PTX: it has no '.target sm_…' directive")
     number, suffix = int(found[1]), found[2]
 
     def rule(config: TileConfig, gpu: GpuSpec) -> str | None:  # noqa: ARG001
@@ -185,6 +189,6 @@ def _target_rule(source: SourceFile) -> Callable[[TileConfig, GpuSpec], str | No
         }[suffix]
         if runs:
             return None
-        return f"{source.name} is for sm_{number}{suffix}, and {gpu.name} is sm_{board}"
+        return f"{source.name} is compiled for sm_{number}{suffix}, but {gpu.name} is sm_{board}"
 
     return rule

@@ -8,8 +8,8 @@ from gemmkit.errors import UsageError
 _TEXTURES = "is a texture: textures are not supported; read the matrix through a plain pointer"
 _SURFACES = "is a surface: surfaces are not supported; write the matrix through a plain pointer"
 _TMA = (
-    "is a tensor map: copies by the Tensor Memory Accelerator (TMA) are not supported in kernels "
-    "of one's own; take the address of the matrix"
+    "is a tensor map: copies by the Tensor Memory Accelerator (TMA) are not supported in user "
+    "kernels; take a plain pointer to the matrix"
 )
 _REFUSED = {
     "cudaTextureObject_t": _TEXTURES,

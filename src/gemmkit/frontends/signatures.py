@@ -26,7 +26,7 @@ _INTEGERS = frozenset([
     "uint16_t", "int32_t", "uint32_t", "int64_t", "uint64_t", "bool",
 ])  # fmt: skip
 _FLOATS = frozenset(["float", "double"])
-# Elements that problems here have not; a template's T may be anything.
+# Element types that no problem has; a template's T may be anything.
 _NOT_FLOAT = _INTEGERS - {"char"} | {
     *("int2", "int4", "uint4"),
     *("__nv_fp8_e4m3", "__nv_fp8_e5m2", "signed char", "unsigned char", "uchar", "unsigned short"),
@@ -81,10 +81,10 @@ def read_signature(kernel: KernelDeclaration, file: str) -> Signature:
         ).replace(",", ", ")
         braces = "; a struct takes an initializer in braces" if "{" in shown else ""
         raise UsageError(
-            f"{file}:{kernel.line}: the names of the parameters of '{kernel.name}' do not all say "
-            f"what they take: {describe(kernel)}; give --args with one of "
-            f"{','.join(ARGUMENT_NAMES)} (or a number, or an expression of them) for each, in "
-            f"their order{braces}{'' if not names else ': ' + shown}"
+            f"{file}:{kernel.line}: cannot tell from their names what all the parameters of "
+            f"'{kernel.name}' are: {describe(kernel)}; give --args with one of "
+            f"{','.join(ARGUMENT_NAMES)} (or a number, or an expression of these) for each "
+            f"parameter, in order{braces}{'' if not names else ': ' + shown}"
         )
     return tuple(names)
 
@@ -118,12 +118,15 @@ def told_signature(
         unknown = sorted(expression.names - set(known))
         if unknown:
             raise UsageError(
-                f"argument '{text}' uses {', '.join(unknown)}; the names are "
+                f"argument '{text}' uses {', '.join(unknown)}; known names: "
                 f"{', '.join(ARGUMENT_NAMES)}"
             )
         pointers = expression.names & set(POINTERS)
         if pointers and text not in POINTERS:
-            raise UsageError(f"argument '{text}' computes with an address: give {min(pointers)}")
+            raise UsageError(
+                f"argument '{text}' does arithmetic on a pointer, which is not supported: give "
+                f"{min(pointers)} itself"
+            )
         signature.append(text if text in ARGUMENT_NAMES else expression.bound(constants))
     if kernel is not None:
         _check_fit(signature, kernel)
@@ -136,26 +139,26 @@ def describe(kernel: KernelDeclaration) -> str:
 
 
 def wrong_matrices(signature: Signature, kernel: KernelDeclaration) -> str | None:
-    """Why problems here have no such matrices as a kernel's, or None if they have, or may have."""
+    """Why no problem has matrices like a kernel's, or None if one has, or may have."""
     for name, parameter in zip(signature, kernel.parameters, strict=True):
         if name not in POINTERS:
             continue
         if parameter.stars > 1:
             return (
-                f"its parameter '{parameter}' is an array of pointers, as for a batch of matrices; "
-                "only kernels that take the address of one matrix are supported yet"
+                f"its parameter '{parameter}' is an array of pointers, as in a batched kernel, "
+                "which is not supported; take a pointer to a single matrix"
             )
         if parameter.pointer and parameter.type in _NOT_FLOAT:
             return (
-                f"its parameter '{parameter}' holds {parameter.type}; problems here have elements "
-                "of float, double, half and bfloat16"
+                f"its parameter '{parameter}' points to {parameter.type}, which is not a supported "
+                "element type; use float, double, half or __nv_bfloat16"
             )
     found = _elements(signature, kernel)
     for one, other in (("A", "B"), ("C", "bias")):
         if found.get(one, found.get(other)) != found.get(other, found.get(one)):
             return (
-                f"its {one} holds {found[one]} and its {other} {found[other]}; problems here have "
-                "one type for A and B, and one for C and the bias"
+                f"its {one} is {found[one]}, but its {other} is {found[other]}; A and B must have "
+                "the same element type, and so must C and the bias"
             )
     return None
 
@@ -287,22 +290,23 @@ def _is_extent(kernel: KernelDeclaration, names: Sequence[str], name: str) -> bo
 def _check_fit(signature: Sequence[str], kernel: KernelDeclaration) -> None:
     if len(signature) != len(kernel.parameters):
         raise UsageError(
-            f"'{kernel.name}' takes {len(kernel.parameters)} arguments, {describe(kernel)}, and "
+            f"'{kernel.name}' takes {len(kernel.parameters)} arguments, {describe(kernel)}, but "
             f"--args gives {len(signature)}: {','.join(signature)}"
         )
     for text, parameter in zip(signature, kernel.parameters, strict=True):
         if parameter.pointer and text not in (*POINTERS, "0"):
             raise UsageError(
-                f"argument '{text}' goes to '{parameter}' of '{kernel.name}', which is a pointer: "
+                f"argument '{text}' is for '{parameter}' of '{kernel.name}', which is a pointer: "
                 f"give one of {', '.join(POINTERS)}, or 0"
             )
         plain = parameter.type in _INTEGERS or parameter.type in _FLOATS
         if not parameter.pointer and plain and text in POINTERS:
             raise UsageError(
-                f"argument '{text}' is an address, and '{parameter}' of '{kernel.name}' no pointer"
+                f"argument '{text}' is a pointer, but '{parameter}' of '{kernel.name}' is not: "
+                "give --args in the order of the parameters"
             )
         if parameter.type in _INTEGERS and not parameter.pointer and text in SCALES:
             raise UsageError(
-                f"argument '{text}' is an fp32 number, and '{parameter}' of '{kernel.name}' an "
-                "integer"
+                f"argument '{text}' is a floating-point number, but '{parameter}' of "
+                f"'{kernel.name}' is an integer: give --args in the order of the parameters"
             )

@@ -74,7 +74,7 @@ def expanded(
     """
     if len(given) != len(structs):
         raise UsageError(
-            f"'{kernel.name}' takes {len(structs)} arguments, and --args gives {len(given)}: "
+            f"'{kernel.name}' takes {len(structs)} arguments, but --args gives {len(given)}: "
             f"{','.join(given)}; a struct takes one initializer in braces"
         )
     found: list[str] = []
@@ -94,13 +94,13 @@ def _of_struct(text: str, struct: StructPlace, fields: Sequence[Parameter]) -> l
         if all(read) and sum(each.pointer for each in fields) == 1:
             return read
         raise UsageError(
-            f"the fields of '{struct.declared}' ({', '.join(names)}) do not all have names that "
-            f"say what they are of matrix {text}: give an initializer in their order, such as "
-            f"'{{{','.join(each or '?' for each in read)}}}'"
+            f"cannot tell from their names what all the fields of '{struct.declared}' "
+            f"({', '.join(names)}) are for matrix {text}: give an initializer with one argument "
+            f"for each, in order, such as '{{{','.join(each or '?' for each in read)}}}'"
         )
     if not (text.startswith("{") and text.endswith("}")):
         raise UsageError(
-            f"argument '{text}' goes to the struct '{struct.declared}': give A, B or C, or an "
+            f"argument '{text}' is for the struct '{struct.declared}': give A, B or C, or an "
             f"initializer of its fields, '{{{','.join(names)}}}'"
         )
     parts = split_list(text[1:-1]) if text[1:-1].strip() else []
@@ -116,8 +116,8 @@ def _of_struct(text: str, struct: StructPlace, fields: Sequence[Parameter]) -> l
     flat = _flat(parts)
     if len(flat) != len(names):
         raise UsageError(
-            f"'{struct.declared}' has {len(names)} fields ({', '.join(names)}), and '{text}' gives "
-            f"{len(flat)}"
+            f"'{struct.declared}' has {len(names)} fields ({', '.join(names)}), but '{text}' gives "
+            f"{len(flat)}: give one argument for each field"
         )
     return flat
 

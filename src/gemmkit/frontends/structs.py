@@ -141,9 +141,9 @@ class Structs:
         for number, parameter in enumerate(kernel.parameters):
             if self.pack_operator is not None and not self._is_scalar(parameter):
                 raise UsageError(
-                    f'{file}:{self.pack_operator}: _Pragma("pack") is not followed, and '
-                    f"'{kernel.name}' takes the struct '{parameter}' by value: write it as "
-                    "#pragma pack on a line of its own"
+                    f'{file}:{self.pack_operator}: _Pragma("pack") is not supported, and '
+                    f"'{kernel.name}' takes the struct '{parameter}' by value: write "
+                    "#pragma pack on a separate line instead"
                 )
             if parameter.pointer or not self._has_fields(parameter.type):
                 parameters.append(parameter)
@@ -155,8 +155,8 @@ class Structs:
             except _Unknown as unknown:
                 raise UsageError(
                     f"{file}:{kernel.line}: '{kernel.name}' takes the struct '{parameter}' by "
-                    f"value, and {unknown}: pass its fields as parameters of their own, or use "
-                    "plain structs of numbers and pointers"
+                    f"value, but {unknown}: pass its fields as separate parameters, or use a plain "
+                    "struct of numbers and pointers"
                 ) from None
             parameters += [
                 replace(field, name=f"{owner}.{field.name}") for field, _ in layout.fields
@@ -186,8 +186,8 @@ class Structs:
                 fields = ()
             if not fields or any(place.type != "f32" for _, place in fields):
                 return (
-                    f"its parameter '{parameter}' is the address of a struct in device memory; "
-                    "take the struct by value, or the address of fp32 elements"
+                    f"its parameter '{parameter}' points to a struct in device memory; take the "
+                    "struct by value, or a pointer to float elements"
                 )
         return None
 
@@ -227,7 +227,7 @@ class Structs:
             return _vector(vector)
         struct = self._find(plain)
         if struct is None or depth > 16:
-            raise _Unknown(f"the layout of '{resolved.type}' in it is unknown")
+            raise _Unknown(f"it contains '{resolved.type}', whose layout is unknown")
         given = split_arguments(plain.partition("<")[2].rpartition(">")[0])
         inner = dict(zip(struct.template, given, strict=False))
         return self._struct_layout(struct, inner, depth + 1)
@@ -271,7 +271,7 @@ class Structs:
     def _declarator(self, text: str, struct: str) -> tuple[Parameter, int]:
         text = re.split(r"[={]", text)[0].strip()
         if re.search(r"(?<!:):(?!:)", text) or "(" in text:
-            raise _Unknown(f"'{text}' in '{struct}' is no plain field")
+            raise _Unknown(f"'{text}' in '{struct}' is not a plain field")
         count = 1
         for length in _ARRAY.findall(text):
             try:
@@ -280,7 +280,7 @@ class Structs:
                 raise _Unknown(f"the length of '{text}' in '{struct}' is unknown") from None
         member = read_parameter(_ARRAY.sub("", text))
         if not member.name:
-            raise _Unknown(f"'{text}' in '{struct}' is no plain field")
+            raise _Unknown(f"'{text}' in '{struct}' is not a plain field")
         return member, count
 
 
@@ -329,7 +329,7 @@ def _statements(body: str, struct: str) -> Iterator[str]:
                 return
             if re.search(r"\b(?:struct|class|union)\b[^()]*$", body[start:position]):
                 if body[close + 1 :].lstrip()[:1] != ";":
-                    raise _Unknown(f"'{struct}' declares a struct and a field in one")
+                    raise _Unknown(f"'{struct}' declares a field together with its struct type")
                 start = close + 1
             elif "(" in body[start:position].partition("=")[0]:
                 start = close + 1
@@ -340,7 +340,7 @@ def _statements(body: str, struct: str) -> Iterator[str]:
             if statement.startswith("virtual "):
                 raise _Unknown(f"'{struct}' has virtual functions")
             if _ALIGNMENT.search(statement):
-                raise _Unknown(f"'{struct}' aligns a field of its own")
+                raise _Unknown(f"'{struct}' has a field with an alignment specifier")
             if statement and not _NO_FIELD.match(statement) and not _is_method(statement):
                 yield statement
         position += 1

@@ -2,7 +2,7 @@
 //
 // A thread has WIDTH places side by side, whose number is a multiple of that, and stores a row's at
 // once. Blocks run over places along x, over rows along y and over images along z, the last two in
-// strides of the grid. What neighbours read are neighbours too, `across` apart. Beyond the image's
+// strides of the grid. What neighbors read are neighbors too, `across` apart. Beyond the image's
 // edge lies zero. T is any type of an element's size. Rows and places are counted in 32 bits, which
 // divide in a fraction of the time of 64.
 

@@ -88,7 +88,7 @@ def _row(record: CheckRecord, *, named: bool, again: bool) -> Row:
         Cell(", ".join(f"{count}{TIE}{kind}" for kind, count in kinds.items()) or MISSING),
     ]
     wrong = record.correct is not True and not again
-    note = wrong_result(record.diagnosis, record.detail) if wrong else ""
+    note = wrong_result(record.diagnosis, record.detail) if wrong else record.note
     return Row(tuple(cells if named else cells[1:]), note)
 
 

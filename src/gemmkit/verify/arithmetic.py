@@ -13,7 +13,8 @@ Tensor Cores" (SIAM J. Sci. Comput. 42, 2020). Two operands, each rounded once a
 fp32, give r = 2. An accumulator of a narrow type is rounded at each of the k steps, or, on a tensor
 core, once per block of at least four steps (Fasi, Higham, Mikaitis and Pranesh, "Numerical behavior
 of NVIDIA tensor cores", 2021). A result to which atomic operations of a narrow type add is rounded
-by each of them, and there may be k. Tensor cores truncate, and so do conversions toward zero; they
+by each of them, and there may be k. A result that is loaded, added to and stored several times is
+rounded by each store. Tensor cores truncate, and so do conversions toward zero; they
 and instructions with directed rounding (.rz, .rm, .rp) are wrong by up to one unit in the last
 place, not half of one, which doubles the unit roundoff (Higham, section 2.2).
 
@@ -170,15 +171,15 @@ def named_arithmetic(compute_dtype: str, tolerance: float | None) -> Arithmetic 
     """
     if tolerance is not None:
         if not 0 <= tolerance < math.inf:
-            raise UsageError(f"a tolerance of {tolerance}: give a number of 0 or more")
-        return Arithmetic(tolerance=tolerance, reason=f"a tolerance of {tolerance:g}, as asked for")
+            raise UsageError(f"the tolerance is {tolerance}: give a finite number of 0 or more")
+        return Arithmetic(tolerance=tolerance, reason=f"a tolerance of {tolerance:g}, as requested")
     if not compute_dtype:
         return None
     # In a CUDA source `float` is fp32.
     spoken = (each.strip() for each in compute_dtype.split(","))
     names = ["float32" if each == "float" else full_type_name(each) for each in spoken]
     unknown = [each for each in names if each not in COMPUTE_DTYPES]
-    sums = ", and after a comma the type of the sums where that is not float32"
+    sums = ", and after a comma the accumulator type if it is not float32"
     if unknown:
         raise UsageError(unknown_name("compute type", unknown[0], COMPUTE_DTYPES, sums))
     if len(names) > 2:
@@ -187,12 +188,12 @@ def named_arithmetic(compute_dtype: str, tolerance: float | None) -> Arithmetic 
     rounded = [Rounded(operand, 2)] if operand is not None else []
     if total is not None:
         rounded.append(Rounded(total, 2, block=1))
-    words = f"operands in {names[0]}, sums in {names[1] if len(names) > 1 else 'float32'}"
+    words = f"operands in {names[0]}, accumulators in {names[1] if len(names) > 1 else 'float32'}"
     if names == ["float32"]:
         words = "fp32"
     return Arithmetic(
         tuple(rounded),
         tensor=operand is not None,
         sums=(total,) if total is not None else (),
-        reason=f"{words}, as asked for",
+        reason=f"{words}, as requested",
     )

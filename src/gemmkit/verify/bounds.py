@@ -73,7 +73,8 @@ def gamma(n: int, unit: float) -> float:
     """
     if n * unit >= 1:
         raise UsageError(
-            f"k is too large: {n} roundings leave no correct digit; split k up to check it"
+            f"k is too large to check: {n} roundings leave no correct digit; check the product "
+            "with a smaller k"
         )
     return n * unit / (1 - n * unit)
 

@@ -121,17 +121,17 @@ def _kinds(
     if inputs.kind == "non-finite":
         return [(poison, unwritten), *_non_finite(found, right, ~poison)]
     nan = Explanation(
-        "NaN", "C is NaN, as where a sum starts from a NaN, or memory past a matrix is read"
+        "NaN", "C is NaN, as when an accumulator starts as NaN or memory past a matrix is read"
     )
     if problem.beta == 0:
-        clause = "C is NaN, as where its previous contents (NaN here) are read though β is 0"
+        clause = "C is NaN, as when its previous contents (NaN here) are read although β is 0"
         nan = Explanation("NaN", f"{clause}, or memory past a matrix")
     # A sum of integers may be zero by chance, a sum of reals is not.
     zeros = (found == 0) & (right != 0) & (inputs.kind == "normal")
     zero = Explanation("zero", "C is zero")
     signs = right[zeros]
     if SIGNS <= signs.size < problem.m * problem.n and signs.max() < 0:
-        zero = Explanation("zero", "C is zero where it must be negative, as after a ReLU")
+        zero = Explanation("zero", "C is zero where it should be negative, as after a ReLU")
     infinite = Explanation("infinite", "C is infinite")
     finite = np.isfinite(found)
     rest: Explanation | None = None
@@ -152,28 +152,29 @@ def _non_finite(
     found: Numbers, right: Numbers, chosen: NDArray[np.bool_]
 ) -> list[tuple[NDArray[np.bool_], Explanation | None]]:
     """The chosen wrong elements of inputs that hold NaN and infinities in some rows and columns."""
-    past_the_end = "as where a tile reaches past the end of a row or column and multiplies by zero"
+    past_the_end = "as when a tile extends past the end of a row or column and multiplies by zero"
     clauses = (
         (
             "contaminated",
             np.isfinite(right) & ~np.isfinite(found),
-            "C is NaN or infinite, and none of the terms that belong to it is: NaN and infinities "
-            f"of A and B reach it from elsewhere, {past_the_end}",
+            "C is NaN or infinite, but none of its terms is: NaN and infinities of A and B reach "
+            f"it from elsewhere, {past_the_end}",
         ),
         (
             "NaN hidden",
             np.isnan(right),
-            "C is not NaN, though one of its terms is, as where it is clamped by fminf or fmaxf",
+            "C is not NaN, although one of its terms is, as when it is clamped by fminf or fmaxf",
         ),
         (
             "infinity lost",
             np.isinf(right) & ~np.isnan(found),
-            "C is not the infinity that one of its terms is, as where it is clamped",
+            "C is finite or has the wrong sign, although one of its terms is infinite, as when it "
+            "is clamped",
         ),
         (
             "infinity times zero",
             np.isinf(right) & np.isnan(found),
-            f"C is NaN, and its terms make it infinite, {past_the_end}",
+            f"C is NaN, but its terms sum to an infinity, {past_the_end}",
         ),
     )
     rest = chosen & np.isfinite(right) & np.isfinite(found)
@@ -237,7 +238,7 @@ def _finite(mismatches: _Mismatches, chosen: NDArray[np.bool_]) -> Explanation |
         )
         clause = (
             f"errors like those of rounding: at most 2^{np.log2(shares.max()):.1f} of the terms' "
-            "magnitudes, which is too close to the bound to tell a formula"
+            "magnitudes, which is too close to the bound to identify a formula"
         )
         return Explanation("imprecise", clause)
     explanation = mismatches.first_of(HYPOTHESES, chosen)

@@ -44,7 +44,7 @@ def describe_elements(mismatch: Mismatch) -> tuple[tuple[str, ...], bool]:
 def _clause(mismatch: Mismatch, number: int, held: str) -> str:
     if not held:
         more = float(mismatch.found[number] - mismatch.right[number])
-        held = f"{abs(more):.6g} {'more' if more > 0 else 'less'} than it must be"
+        held = f"{abs(more):.6g} {'more' if more > 0 else 'less'} than it should be"
     return f"C[{mismatch.rows[number]}, {mismatch.columns[number]}] is {held}"
 
 
@@ -77,7 +77,7 @@ def _elsewhere(
     chance = 2 * near / max(spread, 1e-300) if mismatch.inputs.kind == "normal" else 1.0
     right = float(_expected(mismatch, [row], [column]).values[0, 0])
     if right and abs(found + right) <= near and chance <= CHANCE:
-        yield "the expected number with the wrong sign"
+        yield "the expected value with the wrong sign"
     for rows, columns in (near_by, *lines):
         values = _expected(mismatch, rows, columns).values
         if chance * values.size > CHANCE:
@@ -86,7 +86,7 @@ def _elsewhere(
             at = int(rows[down]), int(columns[along])
             if at != own:
                 side = _NEIGHBOURS.get((at[0] - row, at[1] - column), "")
-                yield f"what C[{at[0]}, {at[1]}]{side and f' {side}'} must be"
+                yield f"what C[{at[0]}, {at[1]}]{side and f' {side}'} should be"
 
 
 def _expected(

@@ -48,7 +48,7 @@ def kept(mismatch: Mismatch) -> Explanation | None:
     if not np.array_equal(mismatch.found, before):
         return None
     return Explanation(
-        "not written", "C still holds its previous contents, as where it is not written"
+        "not written", "C still holds its previous contents, as when it is not written"
     )
 
 
@@ -82,7 +82,7 @@ def scales(mismatch: Mismatch) -> Explanation | None:
     ratio = _product_ratio(mismatch)
     if ratio is not None and explains(mismatch, formula({"alpha": ratio * mismatch.alpha}), 16):
         return Explanation(
-            "product scaled", f"the product A·B is multiplied by another {ratio:.6g}"
+            "product scaled", f"the product A·B is multiplied by a further factor of {ratio:.6g}"
         )
     return None
 
@@ -120,14 +120,18 @@ def _factors(mismatch: Mismatch) -> Iterator[tuple[str, str, dict[str, float | b
             changed = {name: value for name, value in given.items() if name in names}
             if all(value != getattr(mismatch, name) for name, value in changed.items()):
                 shown = " and ".join("αβ"[name == "beta"] for name in names)
-                yield "scales rounded", f"C is as with {shown} rounded to {dtype}", {**changed}
+                yield (
+                    "scales rounded",
+                    f"C is what {shown} rounded to {dtype} would give",
+                    {**changed},
+                )
     if alpha != 1:
-        yield "alpha ignored", "α is ignored: C is as with α = 1", {"alpha": 1.0}
+        yield "alpha ignored", "α is ignored: C is what α = 1 would give", {"alpha": 1.0}
         if alpha * alpha != alpha:
             yield "alpha twice", "α is applied twice", {"alpha": alpha * alpha}
         yield "alpha negated", "α has the wrong sign", {"alpha": -alpha}
     if beta:
-        yield "beta ignored", "β·C is left out: C is as with β = 0", {"beta": 0.0}
+        yield "beta ignored", "β·C is left out: C is what β = 0 would give", {"beta": 0.0}
         if beta != 1:
             yield "beta twice", "β is applied twice", {"beta": beta * beta}
         yield "C subtracted", "β·C is subtracted, not added", {"beta": -beta}
@@ -150,7 +154,8 @@ def _factors(mismatch: Mismatch) -> Iterator[tuple[str, str, dict[str, float | b
         if alpha != beta:
             swapped = {"alpha": beta, "beta": alpha}
             yield "alpha and beta exchanged", "α and β are exchanged", swapped
-            clause = f"the product is scaled by another {beta:.6g}, as in C = β·(α·A·B + C)"
+            clause = f"the product is multiplied by a further factor of {beta:.6g}"
+            clause += ", as in C = β·(α·A·B + C)"
             yield "beta on the product", clause, {"alpha": alpha * beta}
     yield "product twice", "α·A·B is added twice", {"alpha": 2 * alpha}
     if mismatch.inputs.bias is not None:

@@ -76,7 +76,7 @@ def _shift(mismatch: Mismatch, sources: Sources, known: NDArray[np.bool_]) -> Fo
         side = "further right" if along[0] > 0 else "further left"
         moves.append(_lines(abs(int(along[0])), "column", side))
     place = mismatch.rows + down[0], mismatch.columns + along[0]
-    return "shifted", f"each element holds what belongs {' and '.join(moves)}", place
+    return "shifted", f"each element holds the value that belongs {' and '.join(moves)}", place
 
 
 def _lines(count: int, what: str, side: str) -> str:

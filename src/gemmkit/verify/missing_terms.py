@@ -149,7 +149,7 @@ def _words(start: int, end: int, times: int, k: int) -> tuple[str, str]:
     if times > 0:
         return "k twice", f"{_steps(start, end, k)} of k {_is(count)} added twice"
     if count == k:
-        return "product left out", "nothing of A·B is added"
+        return "product left out", "no part of A·B is added"
     if 2 * count > k and (end == k or start == 0):
         rest = (0, start) if end == k else (end, k)
         added = f"only {_steps(*rest, k)} of k {_is(rest[1] - rest[0])} added"

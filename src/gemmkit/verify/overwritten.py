@@ -34,7 +34,7 @@ def overwritten(problem: GemmProblem, inputs: Inputs, after: Mapping[str, Stored
         was, found = (decode(each[first : first + 1], dtype)[0] for each in (before, now))
         where = _place(_NAMES[name], placements(problem)[name], first)
         more = f", and {changed.size - 1:,} more elements" if changed.size > 1 else ""
-        clauses.append(f"{where} was {was:.9g} and is {found:.9g}{more}")
+        clauses.append(f"{where} was {was:.9g} and is now {found:.9g}{more}")
     if not clauses:
         return ""
     return f"the kernel overwrites its inputs: {'; '.join(clauses)} (seed {inputs.seed})"

@@ -34,7 +34,7 @@ def region(rows: Indices, columns: Indices, shape: tuple[int, int]) -> str:
     lowest, highest = own_rows[0], own_rows[-1]
     first, last = own_columns[0], own_columns[-1]
     if not words and count > LISTED and own_rows.size == m and own_columns.size == n:
-        words = "scattered all over"
+        words = "scattered across C"
     if not words and count <= LISTED:
         *most, end = (f"[{row}, {column}]" for row, column in zip(rows, columns, strict=True))
         words = f"{', '.join(most)} and {end}"

@@ -4,6 +4,10 @@ Values are followed through registers, and through shared and local memory as a 
 stores to global memory. A rounding on a cycle of that flow is that of an accumulator and happens at
 every step of k; others happen once. The roundings of a product are those of both factors; those of
 a sum are the larger ones of its terms.
+
+A kernel may also accumulate in C itself, by ordinary loads and stores. Its code alone does not tell
+such updates from reading C once for β, so they count only where a launch was seen to store to each
+element several times (see `Updates`): each store then rounds the sum.
 """
 
 from __future__ import annotations
@@ -11,13 +15,14 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from gemmkit.dtypes import Dtype
+from gemmkit.dtypes import ITEM_BYTES, Dtype
 from gemmkit.errors import GemmkitError
 from gemmkit.problem import GemmProblem
+from gemmkit.record import AccessCounts
 from gemmkit.verify.arithmetic import FORMATS, FP32, Arithmetic, Rounded, named_arithmetic
 from gemmkit.verify.value_flow import NARROW_TYPES, Operation, components, operation_of
 
@@ -31,14 +36,41 @@ _Key = tuple[str, bool]
 _Count = Counter[_Key]
 
 
+@dataclass(frozen=True, slots=True)
+class Updates:
+    """What a launch did to C: the loads from it, by their number in the kernel's code, and the
+    stores per element; 0 if these are not the same for all elements."""
+
+    loads: frozenset[int]
+    stores: int
+
+    @classmethod
+    def of(cls, problem: GemmProblem, accesses: Iterable[AccessCounts]) -> Updates | None:
+        """Those of a launch; None where C is not loaded, or stored to no more than once.
+
+        The counters hold the total of the stores alone. If it is a multiple of the elements, each
+        element is taken to have the same share.
+        """
+        to_c = [each for each in accesses if each.space == "global" and each.array == "C"]
+        loads = frozenset(each.number for each in to_c if each.kind == "load")
+        stored = sum(each.lanes * each.bytes_per_lane for each in to_c if each.kind == "store")
+        whole = problem.results * ITEM_BYTES[problem.result_dtype]
+        if not loads or not whole or stored <= whole:
+            return None
+        return cls(loads, 0 if stored % whole else stored // whole)
+
+
 def arithmetic_for(
     ptx: str,
     entry: str,
     problem: GemmProblem,
     compute_dtype: str = "",
     tolerance: float | None = None,
+    accesses: Iterable[AccessCounts] = (),
 ) -> Arithmetic:
     """The arithmetic that the user names, or else the one that the kernel's instructions imply.
+
+    `accesses` are those of a launch for this problem, if one was counted.
 
     Raises:
         UsageError: as `named_arithmetic`.
@@ -46,18 +78,23 @@ def arithmetic_for(
     named = named_arithmetic(compute_dtype, tolerance)
     if named is not None:
         return named
-    return arithmetic_of(ptx, entry, problem.dtype, problem.result_dtype)
+    updates = Updates.of(problem, accesses)
+    return arithmetic_of(ptx, entry, problem.dtype, problem.result_dtype, updates)
 
 
 @lru_cache(maxsize=64)
 def arithmetic_of(
-    ptx: str, entry: str, elements: Dtype = "float32", results: Dtype = "float32"
+    ptx: str,
+    entry: str,
+    elements: Dtype = "float32",
+    results: Dtype = "float32",
+    updates: Updates | None = None,
 ) -> Arithmetic:
     """The arithmetic that a kernel computes in, derived from its PTX.
 
     `elements` is the type of A and B, `results` that of C: one rounding to it, when results are
-    stored, is part of the problem and not counted. If the text cannot be parsed, the opcodes alone
-    are used, wherever they are.
+    stored, is part of the problem and not counted. `updates` are those of C in a launch. If the
+    text cannot be parsed, the opcodes alone are used, wherever they are.
     """
     start = ptx.find(f".entry {entry}")
     if not _NARROW.search(ptx, max(start, 0)):
@@ -68,16 +105,19 @@ def arithmetic_of(
         kernel = parse(ptx).kernels[entry]
     except (GemmkitError, KeyError):
         return _by_opcodes(ptx)
-    return _Flow(kernel, elements).arithmetic(results)
+    return _Flow(kernel, elements, updates).arithmetic(results)
 
 
 class _Flow:
     """The flow of values in one kernel."""
 
-    def __init__(self, kernel: Kernel, elements: Dtype) -> None:
-        self.elements = elements
+    def __init__(self, kernel: Kernel, elements: Dtype, updates: Updates | None) -> None:
+        self.elements, self.updates = elements, updates
+        reloads = updates.loads if updates is not None else ()
         self.operations = [
-            found for each in kernel.body if (found := operation_of(each)) is not None
+            found
+            for number, each in enumerate(kernel.body)
+            if (found := operation_of(each, reloads=number in reloads)) is not None
         ]
         self.edges: defaultdict[str, set[str]] = defaultdict(set)
         for each in self.operations:
@@ -186,10 +226,13 @@ class _Flow:
                 if each.instruction is not None:
                     self.seen.setdefault((each.own.name, what), each.instruction)
             total |= count
+        updates = self._updates(operations, owner, own) if steady else 0
         for key, rounding in steady.items():
+            kinds = Counter(_verb(each) for each in rounding)
+            if 0 < max(kinds.values()) <= updates and self.updates is not None:
+                total[key] += len(kinds) * self.updates.stores
+                continue
             block = min(each.block for each in rounding)
-            kinds = {each.instruction.opcode.partition(".")[0] for each in rounding
-                     if each.instruction is not None}  # fmt: skip
             known = self.steady.get(key, Rounded(FORMATS[key[0]], 0, block, 0, key[1]))
             rate = max(known.rate, len(kinds))
             self.steady[key] = replace(known, block=min(known.block, block), rate=rate)
@@ -197,6 +240,30 @@ class _Flow:
             self.counts[node] = total
             if computed:
                 self.computed.add(node)
+
+    def _updates(self, operations: Sequence[Operation], owner: dict[str, int], own: int) -> int:
+        """The stores of a component that is a cycle by way of C alone; 0 for other components.
+
+        Each pass over such a cycle stores once, so that the stores per element are the passes. With
+        atomic operations, or with a cycle in registers as well, passes are not those of the stores.
+        """
+        if self.updates is None or not self.updates.stores or owner.get("@out") != own:
+            return 0
+        if any(_verb(each) in ("red", "atom") for each in operations):
+            return 0
+        inner = {
+            node: {each for each in self.edges[node] if owner.get(each) == own and each != "@out"}
+            for node, number in owner.items()
+            if number == own and node != "@out"
+        }
+        if any(node in following for node, following in inner.items()):
+            return 0
+        if any(len(each) > 1 for each in components(inner, inner)):
+            return 0
+        return sum(
+            each.result == ("@out",) and any(owner.get(node) == own for node in each.sources)
+            for each in operations
+        )
 
     def _incoming(
         self, operation: Operation, owner: dict[str, int], own: int
@@ -228,6 +295,10 @@ class _Flow:
                 product += through
             count |= product
         return count, any(owner.get(node) == own for node in operation.sources)
+
+
+def _verb(operation: Operation) -> str:
+    return operation.instruction.opcode.partition(".")[0] if operation.instruction else ""
 
 
 def _by_opcodes(ptx: str) -> Arithmetic:

@@ -128,7 +128,7 @@ class Bounded:
         """Whether a result of the same shape lies within the bound, in every element."""
         found = np.asarray(computed, dtype=np.float64)
         if found.shape != self.value.shape:
-            raise ValueError(f"a result of the shape {found.shape}, not {self.value.shape}")
+            raise ValueError(f"the result has shape {found.shape}, not {self.value.shape}")
         with np.errstate(all="ignore"):
             error = np.abs(found - self.value)
             ratio = np.where(error == 0, 0.0, error / self.error)

@@ -55,8 +55,11 @@ class Operation:
         return (*self.terms, *left, *right)
 
 
-def operation_of(instruction: Instruction) -> Operation | None:
-    """An instruction as a flow of values; None if it passes no value on."""
+def operation_of(instruction: Instruction, *, reloads: bool = False) -> Operation | None:
+    """An instruction as a flow of values; None if it passes no value on.
+
+    `reloads` says that it loads from the matrix to which results are stored.
+    """
     words = instruction.opcode.split(".")
     verb, types = words[0], [each.removesuffix("x2") for each in words]
     operands = [_nodes(each) for each in instruction.operands]
@@ -75,7 +78,7 @@ def operation_of(instruction: Instruction) -> Operation | None:
             )
         return Operation((target,), values, instruction=instruction)
     if verb in ("ld", "ldmatrix", "ldu") or instruction.opcode.startswith("wmma.load"):
-        source = (f"@{space}",) if space in _MEMORY else ()
+        source = (f"@{space}",) if space in _MEMORY else ("@out",) if reloads else ()
         return Operation(operands[0], source, instruction=instruction) if operands[0] else None
     if verb == "cp":
         return None

@@ -20,6 +20,7 @@ from gemmkit.verify.diagnosis import Wrong, diagnose
 from gemmkit.verify.encoding import Matrix, decode, is_canary
 from gemmkit.verify.freivalds import Freivalds
 from gemmkit.verify.inputs import Inputs
+from gemmkit.verify.non_finite import nan_for_infinity, note
 from gemmkit.verify.reference import (
     EVERYTHING,
     Comparison,
@@ -51,7 +52,7 @@ class Verdict:
     or wrongly infinite. `method` says which elements were compared. `detail` is one sentence about
     the worst element of a wrong result, with the seed that reproduces it; it is empty for a correct
     result. `diagnosis` describes a wrong result. `arithmetic` says which roundings the bounds allow
-    for, and why.
+    for, and why. `note` is what there is to know of a correct result, or empty.
     """
 
     correct: bool
@@ -64,6 +65,7 @@ class Verdict:
     detail: str = ""
     arithmetic: str = ""
     diagnosis: Diagnosis | None = None
+    note: str = ""
 
 
 class Reference:
@@ -127,7 +129,7 @@ class Reference:
 
     def _check(self, result: Stored, layout: Placement, name: str, *, auxiliary: bool) -> Verdict:
         if result.size != layout.size:
-            raise ValueError(f"a result of {result.size} elements, not {layout.size}")
+            raise ValueError(f"the result has {result.size} elements, not {layout.size}")
         matrices = layout.view(result)
         seen = [
             each.check(c, name, auxiliary=auxiliary)
@@ -163,6 +165,7 @@ class Reference:
             detail=detail,
             arithmetic=self._arithmetic,
             diagnosis=first.diagnosis if first is not None else None,
+            note="" if detail else next((each.note for each in seen if each.note), ""),
         )
 
     @property
@@ -221,8 +224,11 @@ class _Product:
             between = tuple(each for each in rounding.between if each == "product")
             rounding = replace(rounding, epilogue=Epilogue(), scale=1.0, between=between)
             blocks = [(rows, columns, each.auxiliary) for rows, columns, each in blocks]
+        lost = None
+        if len(blocks) == 1 and not auxiliary:
+            lost = nan_for_infinity(p, self.inputs, stored, blocks[0][2])
         seen = [
-            (rows, columns, compare(p, rounding, c.part(rows, columns)[:], expected))
+            (rows, columns, compare(p, rounding, c.part(rows, columns)[:], expected, lost))
             for rows, columns, expected in blocks
         ]
         compared = [each[2] for each in seen]
@@ -246,6 +252,7 @@ class _Product:
             method=self.method,
             detail=detail,
             diagnosis=self._diagnosis(stored, blocks, compared),
+            note="" if lost is None or detail else note(int(np.count_nonzero(lost))),
         )
 
     def _diagnosis(

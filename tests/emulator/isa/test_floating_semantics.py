@@ -169,7 +169,7 @@ def test_square_roots(opcode: str) -> None:
             assert layout.is_nan(result)
         elif layout.value(source) == 0 or layout.is_infinite(source):
             assert result == source
-        else:  # between the middles of the gaps to both neighbours
+        else:  # between the middles of the gaps to both neighbors
             square = layout.value(source)
             low = (layout.value(result - 1) + layout.value(result)) / 2
             high = (layout.value(result + 1) + layout.value(result)) / 2

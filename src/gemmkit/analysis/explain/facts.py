@@ -173,14 +173,14 @@ def _launch(
     """The launch, and whether its result is right."""
     refuse_unset(binary, plan)
     inputs = make_inputs(problem, seed, "normal")
-    arithmetic = arithmetic_for(
-        binary.ptx, binary.entry, problem, plan.compute_dtype, plan.tolerance
-    )
-    reference = Reference(problem, inputs, arithmetic=arithmetic)
+    wanted = binary.ptx, binary.entry, problem, plan.compute_dtype, plan.tolerance
     if not plan.blocks:
+        reference = Reference(problem, inputs, arithmetic=arithmetic_for(*wanted))
         return Launch(), reference.check(inputs.c)
     operands = Operands.upload(device, problem, inputs.arrays)
     bound = bind_arguments(problem, operands)
     scratch = Scratch.of(device, plan, bound)
     launch = device.launch(binary, plan, bound | scratch.arguments)
+    arithmetic = arithmetic_for(*wanted, accesses=launch.accesses)
+    reference = Reference(problem, inputs, arithmetic=arithmetic)
     return launch, reference.check(*operands.results(device, inputs.arrays))

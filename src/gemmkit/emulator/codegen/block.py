@@ -255,7 +255,7 @@ class BlockWriter(Computations):
         return self.f.offset(T if slot.area == "t" else W, slot.offset)
 
     def destination(self, action: Action, register: Register | None, bits: int) -> Slot:
-        """A slot for the result of a memory instruction, to be passed to `assign` afterwards.
+        """A slot for the result of a memory instruction, to be passed to `assign` afterward.
 
         It is the register's own slot if the old value is not needed any more.
         """

@@ -77,7 +77,7 @@ class Negated:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A parenthesised list, as in `call (result), name, (arguments)`."""
+    """A parenthesized list, as in `call (result), name, (arguments)`."""
 
     names: tuple[str, ...]
 

@@ -1,6 +1,6 @@
 // Rung 1: one thread per result, with the indices the wrong way round (kept to be seen).
 //
-// Neighbouring threads of a warp compute neighbouring ROWS of C. In each step they read one column
+// Neighboring threads of a warp compute neighboring ROWS of C. In each step they read one column
 // of A, whose elements are lda floats apart: 32 memory sectors of 32 bytes for 32 floats.
 //
 //   warp:  A[row 0][k]            C[row 0][col]

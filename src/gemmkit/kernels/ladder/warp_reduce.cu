@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(BN* BK / 16)
     }
 #pragma unroll
     for (int first = 0; first < SMALL * BK; first += THREADS * LINE_VEC) {
-      const int i = first + threadIdx.x * LINE_VEC;  // neighbours in memory
+      const int i = first + threadIdx.x * LINE_VEC;  // neighbors in memory
       const int line = TALL ? i % SMALL : i / BK, k = TALL ? i / SMALL : i % BK;
       const float* from = TALL ? element(small, ldb, k, line) : element(small, lda, line, k);
       if (i < SMALL * BK) cp_async<LINE_VEC>(&stage.lines[line][k], from, k < k_left);
