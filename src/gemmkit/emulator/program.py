@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gemmkit.emulator.counters.accesses import Accesses
     from gemmkit.emulator.ptx.cfg import ControlFlow
     from gemmkit.emulator.ptx.module import Module
+    from gemmkit.emulator.sanitizer.traits import Traits
     from gemmkit.emulator.watching import WatchedAccess
 
 CACHE_KIND = "objects"
@@ -47,6 +48,8 @@ class Program:
         self._variables: WeakKeyDictionary[DeviceMemory, Allocation] = WeakKeyDictionary()
         # Workers of finished launches, by the shape of their blocks.
         self._spare: dict[tuple[Dim3, int], list[Worker]] = {}
+        # By whether undefined bits are tracked.
+        self._traits: dict[bool, Traits] = {}
         self.shared_bytes = self._load(sanitize=sanitize).compiled.shared_bytes
 
     @property
@@ -178,13 +181,17 @@ class Program:
         """Run with sanitizers; run again from the start if they need more information from the
         start."""
         from gemmkit.emulator.sanitizer.monitor import Sanitizer
+        from gemmkit.emulator.sanitizer.traits import Traits
 
         readers: frozenset[int] = frozenset()
         before = memory.snapshot()
         if kernel.compiled.may_hold_undefined:
             kernel = self._load(sanitize=True, track=True)
         while True:
-            sanitizer = Sanitizer(kernel, self.flow, request, memory, readers)
+            tracks = kernel.compiled.tracks
+            if tracks not in self._traits:
+                self._traits[tracks] = Traits(kernel)
+            sanitizer = Sanitizer(self._traits[tracks], self.flow, request, memory, readers)
             execution = run(kernel, sanitizer=sanitizer)
             if not sanitizer.readers_wanted and not sanitizer.tracking_wanted:
                 return execution

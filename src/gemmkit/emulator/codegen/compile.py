@@ -37,7 +37,8 @@ def compile_kernel(
     used: set[str] = set()
     code = write_warp(analysis, actions, _symbols(text, used), sanitize=sanitize)
     return CompiledKernel(
-        code=compile_ir(code.text, clean=False),
+        # With sanitizers most of the time is spent in the runtime, which is compiled apart.
+        code=compile_ir(code.text, quick=sanitize or track),
         calls=code.calls,
         modules=tuple(modules_for((*code.calls, run))),
         worker_bytes=code.areas.size,
