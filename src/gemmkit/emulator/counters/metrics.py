@@ -12,6 +12,7 @@ those after merging, by the rule of `counters.merging`.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -213,14 +214,13 @@ def _metrics(
             members[key] = groups(form, "shared" if only_shared[number] else "global")
         for group in members[key]:
             chosen[group].append(number)
-    sums: dict[str, list[float]] = {}
+    sums: dict[str, Sequence[float]] = {}
     for metric in METRICS:
         numbers = chosen[metric.of]
         total = np.zeros(count, np.int64)
         np.add.at(total, rows[numbers], getattr(tally, metric.count)[numbers])
-        found: list[float] = (total * metric.scale).tolist()
+        found = sums[metric.name] = (total * metric.scale).tolist()
         if metric.per is not None:
-            whole = sums[metric.per]
-            found = [part / all_ if all_ else 0.0 for part, all_ in zip(found, whole, strict=True)]
-        sums[metric.name] = found
+            pairs = zip(found, sums[metric.per], strict=True)
+            sums[metric.name] = [part / whole if whole else 0.0 for part, whole in pairs]
     return [dict(zip(sums, row, strict=True)) for row in zip(*sums.values(), strict=True)]

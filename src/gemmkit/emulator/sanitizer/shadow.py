@@ -44,6 +44,7 @@ Event = ctypes.CFUNCTYPE(
 
 _LANE = np.arange(LANES)
 
+
 class Pattern:
     """The addresses of a warp relative to each other, read from native code's memory."""
 
@@ -124,9 +125,7 @@ class GlobalShadow:
 class BlockShadow:
     """The shadow of one worker's block: shared memory, warps, recent accesses."""
 
-    def __init__(
-        self, worker: Worker, traits: Traits, known: GlobalShadow, event: object
-    ) -> None:
+    def __init__(self, worker: Worker, traits: Traits, known: GlobalShadow, event: object) -> None:
         self.granule = granule = traits.shared_granule
         self.shift = granule.bit_length() - 1
         granules = max(-(-worker.shared_end // granule), 1)
