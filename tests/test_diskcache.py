@@ -115,6 +115,16 @@ def test_never_grows_beyond_its_limit(sizes: list[int], limit: int) -> None:
             assert stored == bytes(size) or (stored is None and len(cache) == before)
 
 
+def test_the_folder_is_looked_through_a_few_times_only(cache_dir: Path, monkeypatch) -> None:
+    looks = []
+    scan = DiskCache._scan
+    monkeypatch.setattr(DiskCache, "_scan", lambda cache: (looks.append(1), scan(cache))[1])
+    for number in range(100):
+        # Each compilation has a cache object of its own.
+        DiskCache(cache_dir, limit_bytes=200_000).put(str(number), bytes(1000))
+    assert len(looks) < 10
+
+
 def test_clear_leaves_the_files_of_others(cache_dir: Path) -> None:
     cache = DiskCache(cache_dir, limit_bytes=100)
     cache_dir.mkdir()

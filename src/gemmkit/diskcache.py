@@ -51,13 +51,18 @@ class _Making(threading.local):
 
 _making = _Making()
 
+# For each folder and limit, the bytes that may be written before the folder must be looked through
+# again. Each look takes a system call per entry, as long as many a compilation takes in all.
+_room: dict[tuple[Path, int], int] = {}
+
 
 class DiskCache:
     """A folder of checksummed entries; the least recently used are removed beyond `limit_bytes`.
 
     Entries appear atomically and have a checksum over key and value, so a truncated or modified
     file is a miss. Other files in the folder are left alone. If the folder is not writable, nothing
-    is cached, with one `RuntimeWarning` for all its sibling folders.
+    is cached, with one `RuntimeWarning` for all its sibling folders. While several processes write
+    at once, the folder may for a short time be larger than its limit.
     """
 
     def __init__(self, directory: Path, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> None:
@@ -98,7 +103,11 @@ class DiskCache:
             self._warn(error)
             return
         _mark_used(path)
-        self._evict(keep=path)
+        place = self.directory, self.limit_bytes
+        _room[place] = _room.get(place, 0) - _HEADER_BYTES - len(value)
+        if _room[place] < 0:
+            # Half of what is free: another process may be writing too.
+            _room[place] = self._evict(keep=path) // 2
 
     def get_or_create(self, key: str, make: Callable[[], bytes]) -> bytes:
         """The stored value, otherwise that of `make()`, which is then stored.
@@ -139,7 +148,7 @@ class DiskCache:
                 yield self.directory / name, status
 
     def _scan(self) -> Iterator[tuple[str, os.stat_result]]:
-        """Names and sizes of all files; fast, because it runs after each new entry."""
+        """Names and sizes of all files."""
         try:
             with os.scandir(self.directory) as found:
                 for each in found:
@@ -148,7 +157,8 @@ class DiskCache:
         except OSError:
             return
 
-    def _evict(self, keep: Path) -> None:
+    def _evict(self, keep: Path) -> int:
+        """Remove what is too much, and what killed processes left; returns the bytes then free."""
         found = list(self._scan())
         entries = [(name, status) for name, status in found if name.endswith(_ENTRY)]
         excess = sum(status.st_size for _, status in entries) - self.limit_bytes
@@ -164,6 +174,7 @@ class DiskCache:
             abandoned = now - status.st_mtime > _ABANDONED_SECONDS
             if abandoned and name.endswith((_TEMPORARY, _LOCK)):
                 _remove(self.directory / name)
+        return max(0, -excess)
 
     @contextlib.contextmanager
     def _lock(self, key: str) -> Iterator[None]:

@@ -114,17 +114,27 @@ def test_without_alpha_nothing_is_read(alpha):
     assert all(seen) == (alpha != 0)
 
 
-@pytest.mark.parametrize("layout", ["nn", "nt"])
-@pytest.mark.parametrize("tiles", [(64, 64), (128, 256)], ids=str)
-@pytest.mark.parametrize(
-    "groups",
-    ["100x75x50,128x128x33", "0x5x7,64x64x16*3,1x1x1,9x0x4", "65x260x20,64x64x0,4x200x100"],
-)
+LARGE = (128, 256)
+GROUPS = ("100x75x50,128x128x33", "0x5x7,64x64x16*3,1x1x1,9x0x4", "65x260x20,64x64x0,4x200x100")
+
+
+def group_cases():
+    """Every pair of groups, tiles and layout, and the rest marked slow: large tiles take long."""
+    for place, groups in enumerate(GROUPS):
+        for tiles in ((64, 64), LARGE):
+            for layout in ("nn", "nt"):
+                quick = tiles != LARGE or layout == ("nt", "nn", "nt")[place]
+                marks = () if quick else pytest.mark.slow
+                name = f"{groups}-{tiles[0]}x{tiles[1]}-{layout}"
+                yield pytest.param(groups, tiles, layout, marks=marks, id=name)
+
+
+@pytest.mark.parametrize(("groups", "tiles", "layout"), [*group_cases()])
 def test_formulas_of_groups_give_what_is_counted(groups, tiles, layout):
     """Of A and B, which cp.async copies; a thread's loads are of the table of groups."""
     kernel = find_kernel("gemm_grouped")
     large = {"BM": 128, "BN": 256, "WN": 128, "TM": 16, "TN": 8, "stages": 2}
-    config = kernel.configure(large if tiles == (128, 256) else {})
+    config = kernel.configure(large if tiles == LARGE else {})
     assert (config["BM"], config["BN"]) == tiles
     problem = GemmProblem.of_groups(Groups.parse(groups)).laid_out(layout)
     seen, foreseen = _counted(kernel, problem, config, metrics=(loads.GLOBAL_BYTES[1],))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,7 @@ from gemmkit.emulator.counters.metrics import summarise
 from gemmkit.emulator.counters.tally import Tally
 from gemmkit.emulator.launch import Dim3, Execution, LaunchRequest
 from gemmkit.emulator.ptx.cfg import ControlFlow
-from gemmkit.emulator.ptx.module import Kernel
+from gemmkit.emulator.ptx.module import Kernel, Module
 from gemmkit.emulator.ptx.parser import parse
 
 Argument = NDArray[np.generic] | np.generic
@@ -41,6 +42,14 @@ class Outcome:
         return int(getattr(self.tally, field)[numbers].sum())
 
 
+@lru_cache(maxsize=4)
+def parsed(ptx: str) -> tuple[Module, ControlFlow]:
+    """A PTX text and the instructions of its only kernel: engine and oracle run the same text."""
+    module = parse(ptx)
+    (kernel,) = module.kernels.values()
+    return module, ControlFlow.of(kernel)
+
+
 Run = Callable[[str, ControlFlow, LaunchRequest, DeviceMemory], Execution]
 
 
@@ -55,7 +64,7 @@ class Executor:
 def _run_oracle(
     ptx: str, flow: ControlFlow, request: LaunchRequest, memory: DeviceMemory
 ) -> Execution:
-    module = parse(ptx)
+    module, _ = parsed(ptx)
     start = memory.allocate(module.globals_bytes).address
     for variable in module.globals.values():
         if variable.data:
@@ -93,8 +102,8 @@ def launch(
     shared_bytes: int = 0,
 ) -> Outcome:
     """Run the only kernel of a PTX text; arrays are copied to device memory and back."""
-    (kernel,) = parse(ptx).kernels.values()
-    flow, memory = ControlFlow.of(kernel), DeviceMemory()
+    _, flow = parsed(ptx)
+    kernel, memory = flow.kernel, DeviceMemory()
     values: list[np.generic] = []
     outputs = []
     for each in arguments:

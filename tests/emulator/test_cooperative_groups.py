@@ -16,7 +16,8 @@ HEAD = """#include <cooperative_groups.h>
 #include <cooperative_groups/reduce.h>
 #include <cooperative_groups/scan.h>
 namespace cg = cooperative_groups;
-extern "C" __global__ void k(int* out) {
+"""
+START = """extern "C" __global__ void {name}(int* out) {{
   const int x = threadIdx.x;
   auto block = cg::this_thread_block();
   auto warp = cg::tiled_partition<32>(block);
@@ -26,16 +27,24 @@ THREADS = 64
 SOME = [[x for x in range(w, w + 32) if x % 3] for w in (0, 32)]
 
 
-def launch(body: str, tmp_path) -> np.ndarray:
+@pytest.fixture(scope="module")
+def ptx(tmp_path_factory) -> str:
+    """All kernels in one text: CUDA's headers take two seconds to compile."""
+    bodies = [*(body for body, *_ in CASES.values()), *REFUSED]
+    kernels = [START.format(name=f"k{n}") + body + "\n}\n" for n, body in enumerate(bodies)]
+    folder = str(tmp_path_factory.mktemp("source"))
+    source = SourceFile(HEAD + "".join(kernels), "k.cu", "cuda", (folder,), ())
+    return compile_source(source, "k0", "sm_86").ptx
+
+
+def launch(ptx: str, number: int) -> np.ndarray:
     """`out` after a launch of 64 threads; the sanitizers find nothing."""
-    source = SourceFile(HEAD + body + "\n}\n", "k.cu", "cuda", (str(tmp_path),), ())
-    binary = compile_source(source, "k", "sm_86")
     memory = DeviceMemory()
     out = memory.allocate(4 * THREADS)
     memory.view(out.address, 4 * THREADS)[:] = 0
     parameters = int(out.address).to_bytes(8, "little")
     request = LaunchRequest((1, 1, 1), (THREADS, 1, 1), parameters, 0)
-    found = load(binary.ptx, binary.entry, sanitize=True).run(request, memory, sanitize=True)
+    found = load(ptx, f"k{number}", sanitize=True).run(request, memory, sanitize=True)
     assert not found.findings
     return memory.view(out.address, 4 * THREADS).view(np.int32).copy()
 
@@ -105,23 +114,22 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_groups(name: str, tmp_path) -> None:
-    body, groups, value = CASES[name]
-    assert launch(body, tmp_path).tolist() == among(groups, value)
+REFUSED = {
+    "__shared__ cg::block_tile_memory<64> m; auto t = cg::tiled_partition<64>("
+    "cg::this_thread_block(m)); out[x] = cg::reduce(t, x, cg::plus<int>());": (
+        "groups of more than 32 threads"
+    ),
+    "cg::this_grid().sync();": "grid-wide synchronization",
+}
 
 
-@pytest.mark.parametrize(
-    ("body", "words"),
-    [
-        (
-            "__shared__ cg::block_tile_memory<64> m; auto t = cg::tiled_partition<64>("
-            "cg::this_thread_block(m)); out[x] = cg::reduce(t, x, cg::plus<int>());",
-            "groups of more than 32 threads",
-        ),
-        ("cg::this_grid().sync();", "grid-wide synchronization"),
-    ],
-)
-def test_what_is_refused_by_name(body: str, words: str, tmp_path) -> None:
+@pytest.mark.parametrize(("number", "name"), [*enumerate(CASES)], ids=list(CASES))
+def test_groups(number: int, name: str, ptx: str) -> None:
+    _, groups, value = CASES[name]
+    assert launch(ptx, number).tolist() == among(groups, value)
+
+
+@pytest.mark.parametrize(("number", "words"), [*enumerate(REFUSED.values(), len(CASES))])
+def test_what_is_refused_by_name(number: int, words: str, ptx: str) -> None:
     with pytest.raises(UnsupportedInstruction, match=words):
-        launch(body, tmp_path)
+        launch(ptx, number)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ def host_environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "numpy": package_version("numpy"),
     }
-    commit = _commit(Path(__file__).resolve().parent)
+    commit = _own_commit()
     return found | {"commit": commit} if commit else found
 
 
@@ -32,6 +33,7 @@ def package_version(name: str) -> str | None:
         return None
 
 
+@cache
 def cpu_model() -> str:
     """The processor's name, or its architecture where the system does not say."""
     try:
@@ -43,6 +45,12 @@ def cpu_model() -> str:
         if key.strip() in ("model name", "Model"):
             return value.strip()
     return platform.processor() or platform.machine()
+
+
+@cache
+def _own_commit() -> str | None:
+    """The commit of gemmkit's checkout when it was first asked for, near the time of import."""
+    return _commit(Path(__file__).resolve().parent)
 
 
 def _commit(folder: Path) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 from gemmkit.emulator.ptx.module import Address, Instruction, Operand, Symbol
 from gemmkit.errors import GemmkitError, UsageError
@@ -36,11 +37,13 @@ def refuse_unset(binary: Binary, plan: LaunchPlan) -> None:
     """
     if ".const ." not in binary.ptx and ".global ." not in binary.ptx:
         return
-    declared = PTX_VARIABLE.finditer(binary.ptx)
-    unset = {each["name"]: each["space"] for each in declared if each["data"] is None}
+    unset = _unset(binary.ptx)
     given = {find_symbol(name, unset) for name, _ in plan.constants}
-    unset = {name: space for name, space in unset.items() if name not in given}
-    for name, where in _readers(binary, unset).items() if unset else ():
+    if not unset.keys() - given:
+        return
+    for name, where in _readers(binary.ptx, binary.entry).items():
+        if name in given:
+            continue
         kind = "__constant__" if unset[name] == "const" else "__device__"
         raise UsageError(
             f"'{readable_name(name)}' ({kind}) was never set, and '{plan.kernel}' reads it at "
@@ -49,18 +52,32 @@ def refuse_unset(binary: Binary, plan: LaunchPlan) -> None:
         )
 
 
-def _readers(binary: Binary, spaces: Mapping[str, str]) -> dict[str, str]:
-    """For each variable that the kernel reads, and does not write, where it does so first.
+@lru_cache(maxsize=64)
+def _unset(ptx: str) -> Mapping[str, str]:
+    """The state spaces of the variables without initial value that a PTX text uses, by name.
 
-    `spaces` are the variables that are looked for, with the state space of each.
+    Static members of classes are declared in every text and hardly ever used: without them most
+    texts need not be parsed.
     """
+    declared = [each for each in PTX_VARIABLE.finditer(ptx) if each["data"] is None]
+    return {
+        each["name"]: each["space"]
+        for each in declared
+        if ptx.find(each["name"]) < each.start("name") or ptx.find(each["name"], each.end()) >= 0
+    }
+
+
+@lru_cache(maxsize=64)
+def _readers(ptx: str, entry: str) -> Mapping[str, str]:
+    """For each variable of `_unset` that a kernel reads, and does not write, where it does so
+    first."""
     from gemmkit.emulator.ptx.parser import parse
 
     try:
-        module = parse(binary.ptx)
-        body = module.kernels[binary.entry].body
+        body = parse(ptx).kernels[entry].body
     except (GemmkitError, KeyError):
         return {}
+    spaces = _unset(ptx)
     found, written = dict[str, str](), set[str]()
     for instruction in body:
         for name in _symbols(instruction) & spaces.keys():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import cache, cached_property, partial
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy as np
 from gemmkit.diskcache import DiskCache, default_cache_directory
 from gemmkit.emulator.codegen.compiled import KernelText
 from gemmkit.emulator.codegen.kernel import LoadedKernel, load_kernel
-from gemmkit.emulator.launch import Dim3, Execution, LaunchRequest
+from gemmkit.emulator.launch import Execution, LaunchRequest
 from gemmkit.emulator.machine import scheduler
 from gemmkit.emulator.machine.memory import Allocation, DeviceMemory
 from gemmkit.emulator.machine.worker import Worker
@@ -25,9 +26,13 @@ if TYPE_CHECKING:
     from gemmkit.emulator.counters.accesses import Accesses
     from gemmkit.emulator.ptx.cfg import ControlFlow
     from gemmkit.emulator.ptx.module import Module
+    from gemmkit.emulator.sanitizer.traits import Traits
     from gemmkit.emulator.watching import WatchedAccess
 
 CACHE_KIND = "objects"
+
+# Once a kernel has run for so long, compiling it anew for speed takes less time than that saves.
+QUICK_SECONDS = 2.0
 
 MAX_THREADS = 1024
 
@@ -45,9 +50,19 @@ class Program:
         self._text = text
         self._load = cache(partial(load_kernel, text, objects))
         self._variables: WeakKeyDictionary[DeviceMemory, Allocation] = WeakKeyDictionary()
-        # Workers of finished launches, by the shape of their blocks.
-        self._spare: dict[tuple[Dim3, int], list[Worker]] = {}
-        self.shared_bytes = self._load(sanitize=sanitize).compiled.shared_bytes
+        # Workers of finished launches, by their code and the shape of their blocks.
+        self._spare: dict[tuple[int, ...], list[Worker]] = {}
+        # By whether undefined bits are tracked.
+        self._traits: dict[bool, Traits] = {}
+        # How long it has run, without sanitizers.
+        self._seconds = 0.0
+        kernel = self._load(sanitize=True) if sanitize else self._plain()
+        self.shared_bytes = kernel.compiled.shared_bytes
+
+    def _plain(self) -> LoadedKernel:
+        """The kernel without sanitizers: compiled quickly at first, and for speed if it is worth
+        it."""
+        return self._load(quick=self._seconds < QUICK_SECONDS)
 
     @property
     def module(self) -> Module:
@@ -95,7 +110,7 @@ class Program:
             DeviceError: a bad launch; unless sanitizing, also a bad access, a deadlock, an endless
                 kernel, a trap.
         """
-        kernel = self._load(sanitize=sanitize)
+        kernel = self._load(sanitize=True) if sanitize else self._plain()
         _check(request, self._text.entry, kernel.compiled.parameter_bytes)
         if 0 in request.grid:
             return scheduler.empty_execution(self.flow)
@@ -113,7 +128,9 @@ class Program:
             )
             if sanitize:
                 return self._run_sanitized(run, kernel, request, memory)
-            return run(kernel)
+            execution = run(kernel)
+        self._seconds += execution.seconds
+        return execution
 
     def execute(
         self,
@@ -128,10 +145,12 @@ class Program:
         Raises:
             DeviceError: as `run`, when it does not look for faults.
         """
-        kernel = self._load(sanitize=False)
+        kernel = self._plain()
         _check(request, self._text.entry, kernel.compiled.parameter_bytes)
         if 0 in request.grid:
             return
+        shape = (kernel.warp_function, *request.block, request.shared_bytes)
+        started = time.perf_counter()
         addressed = kernel.compiled.addresses_parameters
         with request.resident(memory, addressed=addressed) as request:
             scheduler.execute(
@@ -139,10 +158,11 @@ class Program:
                 request,
                 memory,
                 self._variables_of(kernel, memory),
-                self._spare.setdefault((request.block, request.shared_bytes), []),
+                self._spare.setdefault(shape, []),
                 threads=threads,
                 max_steps=max_steps,
             )
+        self._seconds += time.perf_counter() - started
 
     def set_variable(self, memory: DeviceMemory, name: str, data: bytes) -> None:
         """Set a module-scope variable from its start, as `cudaMemcpyToSymbol` does.
@@ -166,7 +186,10 @@ class Program:
             UnsupportedInstruction: it has an instruction that the emulator cannot execute.
             DeviceError: this host cannot run the emulator.
         """
-        self._load(sanitize=sanitize)
+        if sanitize:
+            self._load(sanitize=True)
+        else:
+            self._plain()
 
     def _run_sanitized(
         self,
@@ -178,13 +201,17 @@ class Program:
         """Run with sanitizers; run again from the start if they need more information from the
         start."""
         from gemmkit.emulator.sanitizer.monitor import Sanitizer
+        from gemmkit.emulator.sanitizer.traits import Traits
 
         readers: frozenset[int] = frozenset()
         before = memory.snapshot()
         if kernel.compiled.may_hold_undefined:
             kernel = self._load(sanitize=True, track=True)
         while True:
-            sanitizer = Sanitizer(kernel, self.flow, request, memory, readers)
+            tracks = kernel.compiled.tracks
+            if tracks not in self._traits:
+                self._traits[tracks] = Traits(kernel)
+            sanitizer = Sanitizer(self._traits[tracks], self.flow, request, memory, readers)
             execution = run(kernel, sanitizer=sanitizer)
             if not sanitizer.readers_wanted and not sanitizer.tracking_wanted:
                 return execution

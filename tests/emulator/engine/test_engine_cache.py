@@ -10,9 +10,13 @@ import numpy as np
 import pytest
 from launching import kernel_ptx
 
+from gemmkit.diskcache import DiskCache
 from gemmkit.emulator import DeviceMemory, LaunchRequest, load
+from gemmkit.emulator import program as programs
 from gemmkit.emulator.codegen import compile as compiling
 from gemmkit.emulator.codegen import kernel, native
+from gemmkit.emulator.codegen.compiled import KernelText
+from gemmkit.emulator.codegen.kernel import load_kernel
 from gemmkit.emulator.ptx import parser
 from gemmkit.emulator.ptx.module import Module
 from gemmkit.errors import DeviceError, UnsupportedInstruction
@@ -63,6 +67,41 @@ def test_a_kernel_from_the_cache_is_parsed_for_its_counts_alone(
     assert not parsed
     assert program.run(request, memory).tally.executed.sum() == len(program.flow.forms)
     assert len(parsed) == 1
+
+
+def test_a_kernel_that_has_run_for_long_is_compiled_for_speed(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled = []
+
+    def noted(text: str, *, quick: bool) -> bytes:
+        compiled.append("quick" if quick else "fast")
+        return compile_ir(text, quick=quick)
+
+    compile_ir = compiling.compile_ir
+    monkeypatch.setattr(compiling, "compile_ir", noted)
+    memory = DeviceMemory()
+    piece = memory.allocate(128)
+    request = LaunchRequest((1, 1, 1), (32, 1, 1), piece.address.to_bytes(8, "little"))
+    program = load(PTX, "k", cache_dir=cache_dir)
+    for run in (program.run, program.execute, program.run):
+        run(request, memory)
+        assert compiled == ["quick"]
+    monkeypatch.setattr(programs, "QUICK_SECONDS", 0.0)
+    for run in (program.run, program.execute):
+        memory.view(piece.address, 128)[:] = 0
+        run(request, memory)
+        assert memory.view(piece.address, 128).view(np.uint32).tolist() == [*range(7, 39)]
+        assert compiled == ["quick", "fast"]
+    # Where it has been compiled for speed, that is the code from the start.
+    monkeypatch.undo()
+    cached = load_kernel(KernelText(PTX, "k"), DiskCache(cache_dir / programs.CACHE_KIND))
+    again = load_kernel(
+        KernelText(PTX, "k"), DiskCache(cache_dir / programs.CACHE_KIND), quick=True
+    )
+    assert again.compiled.code == cached.compiled.code
+    forbid(monkeypatch)
+    assert runs(cache_dir)
 
 
 @pytest.mark.parametrize("damage", [b"", b"garbage", None])
@@ -124,9 +163,13 @@ def test_loads_without_avx2s_permutation() -> None:
     text = kernel_ptx(body, declarations=".shared .align 16 .b8 tile[128];")
     program = f"""
 import numpy as np
+from gemmkit.diskcache import DiskCache
 from gemmkit.emulator import DeviceMemory, LaunchRequest, load
+from gemmkit.emulator import program as programs
 from gemmkit.emulator.codegen import compile as compiling
 from gemmkit.emulator.codegen import kernel, native
+from gemmkit.emulator.codegen.compiled import KernelText
+from gemmkit.emulator.codegen.kernel import load_kernel
 from gemmkit.emulator.ptx import parser
 from gemmkit.emulator.ptx.module import Module
 here = native.host()

@@ -20,11 +20,11 @@ _WORD = 4
 
 
 def compile_kernel(
-    text: KernelText, run: str, *, sanitize: bool, track: bool = False
+    text: KernelText, run: str, *, sanitize: bool, track: bool = False, quick: bool = False
 ) -> CompiledKernel:
     """Compile a kernel; `run` is the runtime function that runs its blocks.
 
-    With `track` the code tracks undefined bits.
+    With `track` the code tracks undefined bits; `quick` is as for `compile_ir`.
 
     Raises:
         UnsupportedInstruction: it has an instruction that the emulator cannot execute.
@@ -37,7 +37,7 @@ def compile_kernel(
     used: set[str] = set()
     code = write_warp(analysis, actions, _symbols(text, used), sanitize=sanitize)
     return CompiledKernel(
-        code=compile_ir(code.text, clean=False),
+        code=compile_ir(code.text, quick=quick),
         calls=code.calls,
         modules=tuple(modules_for((*code.calls, run))),
         worker_bytes=code.areas.size,

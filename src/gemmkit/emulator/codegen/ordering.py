@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -35,23 +36,7 @@ class Ordering:
         """The ordering of an instruction."""
         if action.operation not in _ORDERING:
             return _NONE
-        name, *words = action.form.opcode.split(".")
-        if "proxy" in words:
-            return _NONE
-        in_block = "cta" in words
-        if name in ("membar", "fence"):
-            return cls(releases=True, acquires=True, in_block=in_block)
-        if action.operation == "no_operation":
-            return _NONE
-        space = action.form.modifiers.get("S", "").removesuffix("::cta")
-        if space not in ("", "global", "shared"):
-            return _NONE
-        return cls(
-            strong=action.operation in ATOMICS or not _STRONG.isdisjoint(words),
-            releases=not {"release", "acq_rel"}.isdisjoint(words),
-            acquires=not {"acquire", "acq_rel"}.isdisjoint(words),
-            in_block=in_block or space == "shared",
-        )
+        return _ordering(action.operation, action.form.opcode, action.form.modifiers.get("S", ""))
 
     @property
     def between_blocks(self) -> Ordering:
@@ -65,6 +50,25 @@ class Ordering:
 
 
 _NONE = Ordering()
+
+
+@cache
+def _ordering(operation: str, opcode: str, space: str) -> Ordering:
+    name, *words = opcode.split(".")
+    if "proxy" in words:
+        return _NONE
+    in_block = "cta" in words
+    if name in ("membar", "fence"):
+        return Ordering(releases=True, acquires=True, in_block=in_block)
+    space = space.removesuffix("::cta")
+    if operation == "no_operation" or space not in ("", "global", "shared"):
+        return _NONE
+    return Ordering(
+        strong=operation in ATOMICS or not _STRONG.isdisjoint(words),
+        releases=not {"release", "acq_rel"}.isdisjoint(words),
+        acquires=not {"acquire", "acq_rel"}.isdisjoint(words),
+        in_block=in_block or space == "shared",
+    )
 
 
 def scope(action: Action) -> str:

@@ -57,6 +57,11 @@ def overwrites(actions: Sequence[Action]) -> frozenset[int]:
 
     A result is used if an instruction with effects reads it, or one whose own result is used.
     """
+    exchanges = [
+        each for each in actions if each.operation == "atomic" and each.form["O"] == "exch"
+    ]
+    if not exchanges:
+        return frozenset()
     used: set[Register] = set()
     changed = True
     while changed:
@@ -67,10 +72,8 @@ def overwrites(actions: Sequence[Action]) -> frozenset[int]:
         changed = len(used) > before
     return frozenset(
         action.number
-        for action in actions
-        if action.operation == "atomic"
-        and action.form["O"] == "exch"
-        and used.isdisjoint(each for each in action.dests if each is not None)
+        for action in exchanges
+        if used.isdisjoint(each for each in action.dests if each is not None)
     )
 
 

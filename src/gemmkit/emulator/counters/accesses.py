@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from gemmkit.emulator.counters.alignment import SymbolicAddresses
-from gemmkit.emulator.counters.merging import Merged, merged_accesses
+from gemmkit.emulator.counters.merging import Merged, merged_accesses, symbolic_addresses
 from gemmkit.emulator.counters.tally import Tally
 from gemmkit.emulator.isa.form import Form
 from gemmkit.emulator.ptx.cfg import ControlFlow
@@ -27,8 +27,8 @@ class Accesses:
 
     def __init__(self, flow: ControlFlow) -> None:
         self._flow = flow
-        self._addresses = SymbolicAddresses(flow)
-        self._merged = merged_accesses(flow, self._addresses)
+        self._addresses = symbolic_addresses(flow)
+        self._merged = merged_accesses(flow)
 
     def counts(self, tally: Tally, global_array: Callable[[int], str]) -> tuple[AccessCounts, ...]:
         """The counts of every memory instruction, in the order of the code.

@@ -77,6 +77,7 @@ class SymbolicAddresses:
         self._known = dict.fromkeys(self._definitions, _MOST)
         self._solve()
         self._sum = cache(self._sum_of)
+        self._variables = cache(self._variables_of)
 
     def of(self, address: Address) -> SymbolicAddress | None:
         """The symbolic address of an operand; None if its variable is not known."""
@@ -88,9 +89,12 @@ class SymbolicAddresses:
 
     def variables(self, address: Address) -> frozenset[str]:
         """The shared variables that an address may be computed from."""
+        return self._variables(address.base)
+
+    def _variables_of(self, base: Operand) -> frozenset[str]:
         found: set[str] = set()
         seen: set[Operand | None] = set()
-        left: list[Operand | None] = [address.base]
+        left: list[Operand | None] = [base]
         while left:
             operand = left.pop()
             if operand in seen:

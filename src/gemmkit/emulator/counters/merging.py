@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from gemmkit.emulator.counters.alignment import SymbolicAddresses, registers_in
 from gemmkit.emulator.isa.form import Form
@@ -42,11 +43,17 @@ class Merged:
     nbytes: int
 
 
-def merged_accesses(
-    flow: ControlFlow, addresses: SymbolicAddresses | None = None
-) -> tuple[Merged, ...]:
+# For the kernel that is compiled or run, which is asked for several times.
+@lru_cache(maxsize=8)
+def symbolic_addresses(flow: ControlFlow) -> SymbolicAddresses:
+    """The symbolic addresses of a kernel's accesses to shared memory."""
+    return SymbolicAddresses(flow)
+
+
+@lru_cache(maxsize=8)
+def merged_accesses(flow: ControlFlow) -> tuple[Merged, ...]:
     """All groups of shared-memory loads, or stores, that become one instruction."""
-    addresses = addresses or SymbolicAddresses(flow)
+    addresses = symbolic_addresses(flow)
     found: list[Merged] = []
     for block in flow.blocks:
         found += _merged_loads(flow, block, addresses)

@@ -12,6 +12,7 @@ those after merging, by the rule of `counters.merging`.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -183,31 +184,43 @@ def groups(form: Form, generic: str = "global") -> tuple[str, ...]:
 
 def summarise(flow: ControlFlow, tally: Tally) -> dict[str, float]:
     """All metrics of a launch, in the order of `METRICS`."""
-    return _metrics(flow, tally, np.arange(len(flow.forms)))
+    return _metrics(flow, tally, np.zeros(len(flow.forms), np.int64), 1)[0]
 
 
 def summarise_lines(flow: ControlFlow, tally: Tally) -> dict[tuple[str, int], dict[str, float]]:
     """All metrics for each source line (file, line) of a kernel compiled with line information."""
-    numbers: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
-    for number, instruction in enumerate(flow.kernel.body):
-        if instruction.source is not None:
-            numbers[instruction.source.file, instruction.source.line].append(number)
-    return {line: _metrics(flow, tally, np.array(numbers[line])) for line in sorted(numbers)}
+    at = [
+        None if instruction.source is None else (instruction.source.file, instruction.source.line)
+        for instruction in flow.kernel.body
+    ]
+    lines = sorted({line for line in at if line is not None})
+    rows = {line: row for row, line in enumerate(lines)}
+    # Instructions without a line are added up in a row of their own, which is left out.
+    of = np.array([len(lines) if line is None else rows[line] for line in at], np.int64)
+    return dict(zip(lines, _metrics(flow, tally, of, len(lines) + 1), strict=False))
 
 
-def _metrics(flow: ControlFlow, tally: Tally, numbers: NDArray[np.int64]) -> dict[str, float]:
-    """The metrics over the instructions with these numbers."""
+def _metrics(
+    flow: ControlFlow, tally: Tally, rows: NDArray[np.int64], count: int
+) -> list[dict[str, float]]:
+    """The metrics of `count` sets of instructions; `rows` is the set of each instruction."""
+    # All accesses of an instruction with generic addresses are taken to be to one space.
+    only_shared = ((tally.wavefronts > 0) & (tally.sectors == 0)).tolist()
+    members: dict[tuple[int, bool], tuple[str, ...]] = {}
     chosen: defaultdict[str, list[int]] = defaultdict(list)
-    for number in numbers:
-        # All accesses of an instruction with generic addresses are taken to be to one space.
-        only_shared = tally.wavefronts[number] > 0 and tally.sectors[number] == 0
-        for group in groups(flow.forms[number], "shared" if only_shared else "global"):
+    for number, form in enumerate(flow.forms):
+        key = id(form), only_shared[number]
+        if key not in members:
+            members[key] = groups(form, "shared" if only_shared[number] else "global")
+        for group in members[key]:
             chosen[group].append(number)
-    values: dict[str, float] = {}
+    sums: dict[str, Sequence[float]] = {}
     for metric in METRICS:
-        total = int(getattr(tally, metric.count)[chosen[metric.of]].sum()) * metric.scale
+        numbers = chosen[metric.of]
+        total = np.zeros(count, np.int64)
+        np.add.at(total, rows[numbers], getattr(tally, metric.count)[numbers])
+        found = sums[metric.name] = (total * metric.scale).tolist()
         if metric.per is not None:
-            values[metric.name] = total / values[metric.per] if values[metric.per] else 0.0
-        else:
-            values[metric.name] = total
-    return values
+            pairs = zip(found, sums[metric.per], strict=True)
+            sums[metric.name] = [part / whole if whole else 0.0 for part, whole in pairs]
+    return [dict(zip(sums, row, strict=True)) for row in zip(*sums.values(), strict=True)]

@@ -239,9 +239,10 @@ class Worker:
 
     def regions(self) -> dict[int, int]:
         """The start of the allocation in global memory that each instruction accessed last."""
-        areas, index = self.kernel.areas, SITE["region"] // 8
-        first = {number: int(self._sites()[row, index]) for number, row in areas.sites.items()}
-        return {number: address for number, address in first.items() if address}
+        # The records are in the order of `sites`.
+        addresses = self._sites()[:, SITE["region"] // 8].tolist()
+        found = zip(self.kernel.areas.sites, addresses, strict=True)
+        return {number: address for number, address in found if address}
 
     def _sites(self) -> NDArray[np.int64]:
         start, sites = self.kernel.compiled.sites_start, len(self.kernel.compiled.counts_as)
@@ -267,9 +268,9 @@ def _tally(buffer: Bytes, kernel: LoadedKernel) -> Tally:
     tally = Tally.zeros(len(flow.forms))
     start = WORKER_COUNTERS
     counters = buffer[start : start + 16 * areas.counters].view(np.int64).reshape(-1, 2)
-    for number, block in enumerate(flow.blocks):
-        tally.executed[block.start : block.end] = counters[number, 0]
-        tally.lanes[block.start : block.end] = counters[number, 1]
+    lengths = [block.end - block.start for block in flow.blocks]
+    executed, lanes = (np.repeat(counters[: len(lengths), each], lengths) for each in (0, 1))
+    tally.executed[:], tally.lanes[:] = executed, lanes
     acting = tally.executed.copy()
     for number, index in areas.apart.items():
         acting[number] = counters[index, 0]
@@ -279,22 +280,27 @@ def _tally(buffer: Bytes, kernel: LoadedKernel) -> Tally:
             tally.divergent[number] = counters[index, 0]
     end = areas.sites_start + SITE_BYTES * len(areas.sites)
     sites = buffer[areas.sites_start : end].view(np.int64).reshape(-1, SITE_BYTES // 8)
+    copied = sites[:, SITE["bytes_copied"] // 8].tolist()
+    counted: list[int] = []
+    in_global: list[int] = []
     for number, index in areas.sites.items():
         action = kernel.actions[number]
         if action.form.modifiers.get("S") == "const":
             continue
-        found = {name: int(sites[index, offset // 8]) for name, offset in SITE.items()}
         if number not in areas.merging.silent:
-            tally.requests[number] = acting[number]
-            for name in _COUNTS:
-                getattr(tally, name)[number] = found[name]
-            tally.tag_wavefronts[number] = found["more_tags"]
+            counted.append(number)
             if surely_global(action):
-                tally.tag_wavefronts[number] += acting[number]
+                in_global.append(number)
         if action.operation == "copy_async" and len(action.sources) > 1:
-            tally.data_bytes[number] = found["bytes_copied"]
+            tally.data_bytes[number] = copied[index]
         else:
             tally.data_bytes[number] = tally.lanes[number] * access_bytes(action)
+    rows = sites[[areas.sites[number] for number in counted]]
+    tally.requests[counted] = acting[counted]
+    for name in _COUNTS:
+        getattr(tally, name)[counted] = rows[:, SITE[name] // 8]
+    tally.tag_wavefronts[counted] = rows[:, SITE["more_tags"] // 8]
+    tally.tag_wavefronts[in_global] += acting[in_global]
     return tally
 
 

@@ -27,9 +27,11 @@ class BasicBlock:
     successors: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ControlFlow:
     """A kernel's decoded instructions, its blocks, and each block's immediate post-dominator.
+
+    Equal to itself only, so that what is derived from it can be looked up by it.
 
     `reconvergence[b]` is the block where the lanes that diverge at the end of block b reconverge:
     its immediate post-dominator, or the number of blocks (the exit).

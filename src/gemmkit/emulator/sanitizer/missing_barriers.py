@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 from gemmkit.emulator.ptx.cfg import ControlFlow
 from gemmkit.findings import AccessSite
@@ -37,6 +38,9 @@ class MissingBarriers:
 
     def __init__(self, flow: ControlFlow, locate: Locate) -> None:
         self._flow, self._locate = flow, locate
+        # Threads of one block meet at the same instructions again and again.
+        self._of_warps = cache(self._between_warps)
+        self._of_lanes = cache(self._between_lanes)
         self._reached: dict[int | None, dict[int, int]] = {}
         self._after: dict[int, frozenset[int]] = {}
 
@@ -46,6 +50,9 @@ class MissingBarriers:
 
         None if one of them cannot be reached from there without another barrier.
         """
+        return self._of_warps(one, other, barrier)
+
+    def _between_warps(self, one: int, other: int, barrier: int | None) -> MissingBarrier | None:
         reached = self._from(barrier)
         turns = {each: reached.get(self._block_of(each)) for each in (one, other)}
         if None in turns.values():
@@ -65,6 +72,11 @@ class MissingBarriers:
     def between_lanes(self, earlier: int, later: int, barrier: int | None) -> MissingBarrier | None:
         """The missing barrier between two instructions that lanes of one warp ran in this order,
         with no barrier of the block or the warp between."""
+        return self._of_lanes(earlier, later, barrier)
+
+    def _between_lanes(
+        self, earlier: int, later: int, barrier: int | None
+    ) -> MissingBarrier | None:
         anew = self._path(earlier, later)
         return None if anew is None else self._missing(earlier, later, barrier, anew=anew)
 

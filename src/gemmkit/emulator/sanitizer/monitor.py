@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from gemmkit.emulator.codegen.kernel import LoadedKernel
 from gemmkit.emulator.codegen.layout import LANES
 from gemmkit.emulator.codegen.operands import access_bytes
 from gemmkit.emulator.codegen.ordering import ATOMICS
@@ -47,11 +46,9 @@ from gemmkit.emulator.sanitizer.shadow import (
     Event,
     GlobalShadow,
     Pattern,
-    granule_bytes,
-    loads_read_only,
 )
-from gemmkit.emulator.sanitizer.shared_arrays import shared_arrays
 from gemmkit.emulator.sanitizer.sites import Names
+from gemmkit.emulator.sanitizer.traits import Traits
 from gemmkit.emulator.sanitizer.undefined import UndefinedUses, Use, absent_lane
 from gemmkit.emulator.sanitizer.within_block import WithinBlock
 from gemmkit.findings import Finding
@@ -70,7 +67,7 @@ class Sanitizer:
     again with code that tracks undefined bits. `stop` ends the launch.
     """
 
-    kernel: LoadedKernel
+    traits: Traits
     flow: ControlFlow
     request: LaunchRequest
     memory: DeviceMemory
@@ -80,22 +77,21 @@ class Sanitizer:
     stop: Callable[[], None] = lambda: None
 
     def __post_init__(self) -> None:
-        actions = self.kernel.actions
+        traits = self.traits
+        self.kernel = kernel = traits.kernel
         # Computed once per kernel, outside of the time of a launch.
-        self.areas = self.kernel.areas
-        arrays = shared_arrays(actions, self.flow.kernel.shared)
-        self.names = Names(self.flow, actions, self.request, self.memory, arrays)
+        self.areas = kernel.areas
+        self.names = Names(self.flow, kernel.actions, self.request, self.memory, traits.arrays)
         self.collection = Collection()
-        self.tracks = self.kernel.compiled.tracks
-        self.granule = granule_bytes(actions, "shared", by_number=self.tracks)
+        self.tracks = kernel.compiled.tracks
         self.known = GlobalShadow(
             self.memory,
             self.memory.regions(),
-            granule_bytes(actions, "global"),
-            ordered=self.kernel.follows_blocks,
-            atomics=self.kernel.updates_global,
+            traits.global_granule,
+            ordered=kernel.follows_blocks,
+            atomics=kernel.updates_global,
             readers=self.readers,
-            read_only=any(map(loads_read_only, actions)),
+            read_only=traits.read_only,
         )
         self._watches: list[_Watch] = []
 
@@ -162,7 +158,7 @@ class _Watch:
         for number in sanitizer.areas.sites:
             worker.limit_shared(number, *self._names.part(number))
         self._event = Event(self._on_event)
-        self._shadow = BlockShadow(worker, sanitizer.granule, sanitizer.known, self._event)
+        self._shadow = BlockShadow(worker, sanitizer.traits, sanitizer.known, self._event)
         self._races = Races(sanitizer.names, worker, self._shadow)
         self._between_blocks = BetweenBlocks(sanitizer.names, worker, self._shadow, sanitizer.known)
         self._within_block = WithinBlock(

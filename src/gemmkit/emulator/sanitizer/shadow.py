@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gemmkit.emulator.codegen.addresses import space_of
 from gemmkit.emulator.codegen.layout import BARRIERS, LANES, PATTERN, SITE_BYTES, WINDOWS, WORKER
-from gemmkit.emulator.codegen.operands import Action, access_bytes
-from gemmkit.emulator.codegen.ordering import Ordering
 from gemmkit.emulator.codegen.shadow_layout import (
     COMMON,
     COPY_BYTES,
@@ -27,12 +23,11 @@ from gemmkit.emulator.codegen.shadow_layout import (
     ROW,
     ROW_BYTES,
     SHADOW,
-    SHADOW_SITE,
     SHADOW_SITE_BYTES,
 )
 from gemmkit.emulator.machine.memory import DeviceMemory, aligned_bytes
 from gemmkit.emulator.machine.worker import Worker
-from gemmkit.emulator.sanitizer.sites import is_partial_barrier
+from gemmkit.emulator.sanitizer.traits import Traits
 
 Words = NDArray[np.uint64]
 Numbers = NDArray[np.int64]
@@ -48,32 +43,6 @@ Event = ctypes.CFUNCTYPE(
 )
 
 _LANE = np.arange(LANES)
-_MEMORY = frozenset(
-    ["load", "store", "atomic", "reduction", "compare_and_swap", "copy_async"],
-)
-
-
-def granule_bytes(actions: Iterable[Action], space: str, *, by_number: bool = False) -> int:
-    """The smallest access of the kernel that is, or may be, to a space; 4 if there is none.
-
-    With `by_number`, the smallest number that an access moves.
-    """
-    sizes = [
-        min(4, action.form.type.bytes)
-        if by_number and action.operation != "copy_async"
-        else access_bytes(action)
-        for action in actions
-        if action.operation in _MEMORY
-        and (action.operation == "copy_async" or space_of(action) in (space, "generic"))
-    ]
-    return min(sizes, default=4)
-
-
-def loads_read_only(action: Action) -> bool:
-    """Whether an instruction loads memory that must not be written while the kernel runs."""
-    return action.operation == "load" and (
-        ".nc" in action.form.opcode or action.form.opcode.startswith("ldu")
-    )
 
 
 class Pattern:
@@ -156,8 +125,8 @@ class GlobalShadow:
 class BlockShadow:
     """The shadow of one worker's block: shared memory, warps, recent accesses."""
 
-    def __init__(self, worker: Worker, granule: int, known: GlobalShadow, event: object) -> None:
-        self.granule = granule
+    def __init__(self, worker: Worker, traits: Traits, known: GlobalShadow, event: object) -> None:
+        self.granule = granule = traits.shared_granule
         self.shift = granule.bit_length() - 1
         granules = max(-(-worker.shared_end // granule), 1)
         # One more word, which an access across the end of a word may touch.
@@ -170,32 +139,23 @@ class BlockShadow:
         self.log: Numbers = aligned_bytes(LOG_ENTRIES * 8 * len(LOG_ENTRY)).view(np.int64)
         self.log = self.log.reshape(LOG_ENTRIES, len(LOG_ENTRY))
         self.copies: Words = np.zeros(granules, np.uint64)
-        copies = any(action.operation == "copy_async" for action in worker.kernel.actions)
-        self._queues = aligned_bytes(worker.warps * COPY_QUEUE * COPY_BYTES * copies)
+        self._queues = aligned_bytes(worker.warps * COPY_QUEUE * COPY_BYTES * traits.copies)
         queues = self._warps[:, OWN["copy_queue"] :][:, :8].view(np.int64)
         queues[:, 0] = self._queues.ctypes.data + np.arange(worker.warps) * COPY_QUEUE * COPY_BYTES
         scale = SHADOW_SITE_BYTES // SITE_BYTES
         # For each warp, then for each barrier, the accesses of each warp that it is not ordered
         # after.
-        pairs = any(is_partial_barrier(action) for action in worker.kernel.actions)
         shape = (worker.warps + BARRIERS, worker.warps, self.words, OWN_WORD_BYTES // 8)
         self._pairs: Words | None = None
-        if pairs:
+        if traits.partial_barriers:
             flat = aligned_bytes(8 * int(np.prod(shape))).view(np.uint64)
             self._pairs = flat.reshape(shape)
         self._clocks: Numbers = np.zeros((worker.warps + BARRIERS, worker.warps), np.int64)
         self._known: Numbers = np.zeros(2 * KNOWN_WARPS, np.int64)
         tracks = worker.kernel.compiled.tracks
         self._local = aligned_bytes(len(worker.local)) if tracks else None
-        self._sites = aligned_bytes(max(len(worker.kernel.areas.sites), 1) * SHADOW_SITE_BYTES)
-        for number, place in worker.kernel.areas.sites.items():
-            own = self._sites[place * SHADOW_SITE_BYTES :]
-            action = worker.kernel.actions[number]
-            ordering = Ordering.of(action)
-            own[SHADOW_SITE["strong"]] = ordering.between_blocks.strong
-            own[SHADOW_SITE["strong_in_block"]] = ordering.strong
-            own[SHADOW_SITE["nc"]] = loads_read_only(action)
-            own[SHADOW_SITE["overwrites"]] = number in worker.kernel.overwrites
+        self._sites = aligned_bytes(traits.sites.size)
+        self._sites[:] = traits.sites.reshape(-1)
         values = {
             "granule_shift": self.shift,
             "words": self.words,

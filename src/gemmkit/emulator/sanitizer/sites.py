@@ -52,24 +52,36 @@ class Names:
 
     def site(self, number: int, thread: Dim3 | None) -> AccessSite:
         """An instruction and the thread that executed it."""
-        instruction = self.flow.kernel.body[number]
-        source = instruction.source
-        file, line, calls = _out_of_headers(source or SourceLine("PTX", instruction.line))
+        if number not in self._places:
+            instruction = self.flow.kernel.body[number]
+            source = instruction.source or SourceLine("PTX", instruction.line)
+            self._places[number] = _out_of_headers(source)
+        file, line, calls = self._places[number]
+        opcode = self.flow.kernel.body[number].opcode
         return AccessSite(
-            file=file, line=line, instruction=instruction.opcode, thread=thread, called_from=calls
+            file=file, line=line, instruction=opcode, thread=thread, called_from=calls
         )
+
+    @cached_property
+    def _places(self) -> dict[int, tuple[str, int, tuple[str, ...]]]:
+        """File, line and calls of the instructions that were asked for, by number."""
+        return {}
 
     @cached_property
     def missing_barriers(self) -> MissingBarriers:
         """The kernel's analysis of missing barriers."""
         return MissingBarriers(self.flow, lambda number: self.site(number, None))
 
+    @cached_property
+    def _partial_barriers(self) -> bool:
+        return any(map(is_partial_barrier, self.actions))
+
     def missing_barrier(
         self, worker: Worker, earlier: int, later: int, *, within_warp: bool
     ) -> MissingBarrier | None:
         """The missing barrier between two racing instructions, given the last barrier of the block.
         The order is that of execution, which says little about different warps."""
-        if any(is_partial_barrier(action) for action in self.actions):
+        if self._partial_barriers:
             return None
         warp = worker.warp_number(worker.field("running"))
         last = int(worker.warp_fields("instruction")[warp])

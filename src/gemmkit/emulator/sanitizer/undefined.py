@@ -3,7 +3,9 @@ memory that was never written, or a register that was never set."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import msgspec
 
@@ -51,17 +53,22 @@ class UndefinedUses:
 
     def __init__(self, names: Names, collection: Collection) -> None:
         self._names, self._collection = names, collection
-        self._writers: dict[Register, list[Action]] = {}
-        for action in names.actions:
-            for register in action.dests:
-                if register is not None:
-                    self._writers.setdefault(register, []).append(action)
         # By instruction, its last undefined read, and the block; in order of time.
         self._reads: dict[int, tuple[int, Finding]] = {}
         # By space, the first store of undefined bits to shared or local memory, and the block.
         self._kept: dict[str, tuple[int, int]] = {}
         self._sources: dict[Register, frozenset[int]] = {}
         self._reported: dict[tuple[int, int, int], Key] = {}
+
+    @cached_property
+    def _writers(self) -> Mapping[Register, Sequence[Action]]:
+        """The instructions that write each register."""
+        found: dict[Register, list[Action]] = {}
+        for action in self._names.actions:
+            for register in action.dests:
+                if register is not None:
+                    found.setdefault(register, []).append(action)
+        return found
 
     def read(self, number: int, block: int, finding: Finding) -> None:
         """A load reads bytes that were never written, or a shuffle reads from a lane that does not
