@@ -69,7 +69,8 @@ def test_a_batch_fills_the_board_as_one_large_product_does():
     batch = form().estimate(GemmProblem(128, 256, 8000, batch=132))
     large = form().estimate(GemmProblem(128 * 132, 256, 8000))
     assert batch.work == large.work
-    assert batch.microseconds == pytest.approx(large.microseconds, rel=0.01)
+    # Each product reads a B of its own.
+    assert batch.microseconds == pytest.approx(large.microseconds, rel=0.02)
 
 
 def test_nothing_is_faster_than_its_matrices_come_from_memory():

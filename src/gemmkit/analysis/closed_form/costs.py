@@ -123,7 +123,7 @@ class BoardCosts(msgspec.Struct, frozen=True, kw_only=True):
 
     launch_us: float = 1.95
     dram_efficiency: float = 0.9
-    store_efficiency: float = 0.9
+    store_efficiency: float = 0.45
     partial_bytes: float = 150.0
     exponent: float = 2.2
     unaligned: float = 1.08
