@@ -33,8 +33,8 @@ from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import TileConfig
 from gemmkit.problem import GemmProblem
 from gemmkit.record import Record
-from gemmkit.tune.entry import gpu_key
-from gemmkit.tune.store import Store
+from gemmkit.trials.entry import gpu_key
+from gemmkit.trials.store import Store
 
 RESULTS = Path(__file__).resolve().parent / "results"
 # Shapes with fewer trials tell too little of an order.

@@ -52,7 +52,7 @@ from gemmkit.kernels.layouts import read_layout
 from gemmkit.kernels.limits import SHORT_K
 from gemmkit.kernels.plan import LaunchPlan
 from gemmkit.problem import GemmProblem, read_problem
-from gemmkit.tune.freshness import source_digest
+from gemmkit.trials.freshness import source_digest
 from gemmkit.tune.space import Candidate
 from gemmkit.tune.trial import Bench, Compiled, Planned
 

@@ -25,7 +25,7 @@ from gemmkit.devices.choose import open_device
 from gemmkit.devices.device import TimedDevice
 from gemmkit.jit.compiler import compile_plan
 from gemmkit.kernels.catalog import find_kernel
-from gemmkit.tune.entry import Entry, ProblemClass, gpu_key
+from gemmkit.trials.entry import Entry, ProblemClass, gpu_key
 from gemmkit.tune.progress import TuneProgress
 from gemmkit.tune.space import Candidate
 from gemmkit.tune.trial import Bench, Compiled, Planned

@@ -1,10 +1,12 @@
-"""What all tests share: the `gpu` marker, cache folders away from the user's own, Hypothesis."""
+"""What all tests share: the `gpu` marker, cache folders away from the user's own, Hypothesis,
+stores of trials."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import msgspec
@@ -18,6 +20,9 @@ from gemmkit.record import (
     Record,
     ResourceRecord,
 )
+from gemmkit.trials.entry import Entry, ProblemClass
+from gemmkit.trials.freshness import Freshness
+from gemmkit.trials.store import Store
 
 # Fixed examples in continuous integration; elsewhere new ones each time, a failure with its seed.
 hypothesis.settings.register_profile(
@@ -97,3 +102,35 @@ def make_record() -> Callable[..., Record]:
         seed=0,
     )
     return lambda **changes: msgspec.structs.replace(record, **changes)
+
+
+@pytest.fixture
+def freshness() -> Freshness:
+    """Whatever the kernels' source is, this compiler is installed."""
+    return Freshness(compiler="13.5.37")
+
+
+@pytest.fixture
+def store(tmp_path: Path, freshness: Freshness) -> Store:
+    return Store(tmp_path / "store.sqlite3", freshness)
+
+
+@pytest.fixture
+def make_entry(freshness: Freshness) -> Callable[..., Entry]:
+    """An entry of a fresh kernel, with the given fields changed."""
+
+    def make(**changes: Any) -> Entry:
+        fields: dict[str, Any] = {
+            "gpu": "h100-132sm",
+            "problem": ProblemClass(m=64, n=64, k=64, aligned=True),
+            "kernel": "naive",
+            "config": {"BM": 32, "BN": 32},
+            "outcome": "ok",
+            "compiler": "13.5.37",
+            "time_us": 10.0,
+        }
+        fields |= changes
+        fields.setdefault("source", freshness.source(fields["kernel"]))
+        return Entry(**fields)
+
+    return make

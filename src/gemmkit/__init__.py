@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from gemmkit.ops.matmul import gemm, matmul
     from gemmkit.problem import BROADCAST, GemmProblem
     from gemmkit.record import CheckRecord, Record
+    from gemmkit.trials.store import Store
     from gemmkit.tune.result import Tuned
     from gemmkit.tune.run import tune
-    from gemmkit.tune.store import Store
 
 __all__ = [
     "BROADCAST",
@@ -101,7 +101,7 @@ _HOME = {
     "Kernel": "gemmkit.kernels.kernel",
     "Progress": "gemmkit.bench.progress",
     "Record": "gemmkit.record",
-    "Store": "gemmkit.tune.store",
+    "Store": "gemmkit.trials.store",
     "TileConfig": "gemmkit.kernels.plan",
     "Tuned": "gemmkit.tune.result",
     "check": "gemmkit.bench.check",

@@ -12,8 +12,8 @@ import pytest
 from gemmkit.gpu import BOARDS
 from gemmkit.kernels.catalog import find_kernel
 from gemmkit.problem import GemmProblem
-from gemmkit.tune.entry import Entry, ProblemClass, gpu_key
-from gemmkit.tune.store import Store
+from gemmkit.trials.entry import Entry, ProblemClass, gpu_key
+from gemmkit.trials.store import Store
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 H100 = BOARDS["h100"]

@@ -5,8 +5,8 @@ import pytest
 
 from fake_gpu import FakeGpu, fake_binary
 from gemmkit.cli import tuning
+from gemmkit.trials.store import Store
 from gemmkit.tune import run as tune_run
-from gemmkit.tune.store import Store
 
 SHAPE = "40x48x32"
 

@@ -10,9 +10,9 @@ from gemmkit.dispatch.choose import Dispatcher
 from gemmkit.dispatch.which import which
 from gemmkit.gpu import BOARDS, find_board
 from gemmkit.problem import BROADCAST, GemmProblem
-from gemmkit.tune.entry import Entry, ProblemClass, gpu_key
-from gemmkit.tune.freshness import source_digest
-from gemmkit.tune.store import Store
+from gemmkit.trials.entry import Entry, ProblemClass, gpu_key
+from gemmkit.trials.freshness import source_digest
+from gemmkit.trials.store import Store
 
 H100 = find_board("h100")
 TAKING = {"gemm_tiled", "gemm_split_k", "gemm_stream_k", "gemm_skinny", "typed"}

@@ -22,7 +22,7 @@ from gemmkit.dispatch.candidates import (
 from gemmkit.gpu import BOARDS, GpuSpec, find_board
 from gemmkit.kernels.launches import vector_width
 from gemmkit.problem import GemmProblem
-from gemmkit.tune.exchange import decode_table
+from gemmkit.trials.exchange import decode_table
 
 # The first that allows a configuration stands for all.
 EMULATED = [find_board(key) for key in ("t4", "rtx3090", "h100")]

@@ -21,10 +21,10 @@ from gemmkit.gpu import BOARDS, find_board
 from gemmkit.kernels.catalog import find_kernel
 from gemmkit.kernels.limits import MAX_EXTENT
 from gemmkit.problem import GemmProblem
-from gemmkit.tune.entry import Entry, ProblemClass, gpu_key
-from gemmkit.tune.exchange import decode_table, write_table
-from gemmkit.tune.freshness import Freshness, source_digest
-from gemmkit.tune.store import Store
+from gemmkit.trials.entry import Entry, ProblemClass, gpu_key
+from gemmkit.trials.exchange import decode_table, write_table
+from gemmkit.trials.freshness import Freshness, source_digest
+from gemmkit.trials.store import Store
 from gemmkit.units import microseconds_text
 
 H100 = find_board("h100")

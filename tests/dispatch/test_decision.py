@@ -16,9 +16,9 @@ from gemmkit.errors import UsageError
 from gemmkit.gpu import BOARDS, find_board
 from gemmkit.problem import GemmProblem
 from gemmkit.report.decision import decision_text
-from gemmkit.tune.entry import Entry, ProblemClass, gpu_key
-from gemmkit.tune.freshness import Freshness, source_digest
-from gemmkit.tune.store import Store
+from gemmkit.trials.entry import Entry, ProblemClass, gpu_key
+from gemmkit.trials.freshness import Freshness, source_digest
+from gemmkit.trials.store import Store
 
 H100 = find_board("h100")
 

@@ -13,9 +13,9 @@ from gemmkit.errors import UnsupportedProblem
 from gemmkit.gpu import find_board
 from gemmkit.kernels.production.gemm_grouped import KERNEL, TILED
 from gemmkit.problem import GemmProblem
-from gemmkit.tune.entry import Entry, ProblemClass, gpu_key
-from gemmkit.tune.freshness import Freshness, source_digest
-from gemmkit.tune.store import Store
+from gemmkit.trials.entry import Entry, ProblemClass, gpu_key
+from gemmkit.trials.freshness import Freshness, source_digest
+from gemmkit.trials.store import Store
 
 H100 = find_board("h100")
 GROUPED = [each for each in CANDIDATES if each.kernel is KERNEL]

@@ -11,7 +11,7 @@ from gemmkit.devices.choose import open_device
 from gemmkit.gpu import find_board
 from gemmkit.kernels.catalog import find_kernel
 from gemmkit.problem import GemmProblem
-from gemmkit.tune.freshness import source_digest
+from gemmkit.trials.freshness import source_digest
 
 RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
 FILES = sorted(RESULTS.glob("*-ncu.json"))

@@ -2,7 +2,7 @@ import pytest
 
 from gemmkit.analysis.explain import Sentence
 from gemmkit.report import tuning
-from gemmkit.tune.entry import Entry, ProblemClass
+from gemmkit.trials.entry import Entry, ProblemClass
 from gemmkit.tune.result import Tuned
 
 

@@ -3,13 +3,14 @@ import pytest
 from fake_gpu import FakeGpu, fake_binary, fake_cost
 from gemmkit import tune
 from gemmkit.devices.emulated import EmulatedDevice
+from gemmkit.dispatch.choose import choose
 from gemmkit.errors import CompileError, CompilerMissing, DeviceError, TuningError, UsageError
 from gemmkit.gpu import BOARDS
 from gemmkit.problem import GemmProblem
-from gemmkit.tune.entry import ProblemClass
-from gemmkit.tune.freshness import Freshness
+from gemmkit.trials.entry import ProblemClass
+from gemmkit.trials.freshness import Freshness
+from gemmkit.trials.store import Store
 from gemmkit.tune.progress import TuneProgress
-from gemmkit.tune.store import Store
 
 SHAPE = "40x48x32"
 GPU = "h100-132sm"
@@ -221,6 +222,17 @@ def test_winners_of_similar_problems_are_tried_first(store):
     assert watch.results[0].best.config == near.config
 
 
+@pytest.mark.parametrize("layout", ["nn", "nt"])
+def test_what_dispatch_would_choose_is_tried_before_others(store, layout):
+    problem = GemmProblem(1, 4096, 512).laid_out(layout)
+    watch = Stop(after=3)
+    with pytest.raises(KeyboardInterrupt):
+        run(FakeGpu(), store, problem=problem, kernels=None, strategy="exhaustive", progress=watch)
+    choice = choose(problem, "h100", store=None)
+    tried = {(each.kernel, each.tile_config) for each in store.entries()}
+    assert (choice.kernel.name, choice.config) in tried
+
+
 def test_a_budget_ends_the_search(store):
     def slow(plan, arch):
         import time
@@ -286,7 +298,7 @@ def test_without_a_gpu_it_says_what_can_be_done(store, monkeypatch):
 
 def test_the_package_can_be_called():
     import gemmkit
-    import gemmkit.tune.store
+    import gemmkit.trials.store
 
     assert callable(gemmkit.tune)
     with pytest.raises(UsageError, match="is not enough"):

@@ -109,7 +109,7 @@ def _tools() -> dict[str, str]:
 
 def _caches() -> dict[str, str]:
     from gemmkit.diskcache import DiskCache, default_cache_directory
-    from gemmkit.tune.store import default_store_path
+    from gemmkit.trials.store import default_store_path
 
     root, store = default_cache_directory(""), default_store_path()
     folders = sorted(folder for folder in root.glob("*") if folder.is_dir())

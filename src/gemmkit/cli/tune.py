@@ -144,7 +144,7 @@ def command(
     """
     from gemmkit.cli import tuning
     from gemmkit.devices.choose import gpu_problem
-    from gemmkit.tune.store import Store
+    from gemmkit.trials.store import Store
 
     problems = _problems((*shapes, *groups), suite, layout, epilogue, dtype, out_dtype)
     search = tuning.Search(budget, strategy, seed, kernels)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from gemmkit.cli.board import board_at_hand
 from gemmkit.cli.output import Printer, RecordWriter, StepBar
 from gemmkit.errors import UsageError
-from gemmkit.tune.entry import Entry, ProblemClass, gpu_key
+from gemmkit.trials.entry import Entry, ProblemClass, gpu_key
+from gemmkit.trials.store import Store, by_time
 from gemmkit.tune.progress import TuneProgress
-from gemmkit.tune.store import Store, by_time
 
 if TYPE_CHECKING:
     from gemmkit.devices.device import Device
@@ -214,8 +214,8 @@ def _label(facts: object) -> str:
 
 def read_file(store: Store, path: Path, form: str) -> None:
     """Import a file, and report the result."""
-    from gemmkit.tune.exchange import import_entries, read_table
-    from gemmkit.tune.kernel_tuner import read_cache
+    from gemmkit.trials.exchange import import_entries, read_table
+    from gemmkit.trials.kernel_tuner import read_cache
 
     if form == "t4":
         raise UsageError("T4 results do not name kernels: import a table or a Kernel Tuner cache")
@@ -236,8 +236,8 @@ def write_file(
     store: Store, path: Path, form: str, problems: Sequence[GemmProblem], *, trials: bool
 ) -> None:
     """Export the best per shape, or every trial, and report the files."""
-    from gemmkit.tune.exchange import write_table
-    from gemmkit.tune.kernel_tuner import write_caches, write_results
+    from gemmkit.trials.exchange import write_table
+    from gemmkit.trials.kernel_tuner import write_caches, write_results
 
     kinds = {ProblemClass.of(problem) for problem in problems}
     found: list[Entry] = []

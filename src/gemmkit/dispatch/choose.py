@@ -23,9 +23,9 @@ from gemmkit.kernels.catalog import alternatives, kernels_for
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import TileConfig
 from gemmkit.problem import GemmProblem, Shape, read_problem
-from gemmkit.tune import changes
-from gemmkit.tune.entry import VECTOR_BYTES, Entry, ProblemClass
-from gemmkit.tune.store import Store
+from gemmkit.trials import changes
+from gemmkit.trials.entry import VECTOR_BYTES, Entry, ProblemClass
+from gemmkit.trials.store import Store
 from gemmkit.units import counted, microseconds_text
 
 Source = Literal["store", "shipped table", "nearest tuned shape", "heuristic"]

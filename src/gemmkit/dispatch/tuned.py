@@ -15,10 +15,10 @@ from typing import NamedTuple
 from gemmkit.dispatch import shipped_file
 from gemmkit.errors import TuningError
 from gemmkit.gpu import GpuSpec
-from gemmkit.tune.entry import Entry, ProblemClass, gpu_key
-from gemmkit.tune.exchange import decode_table
-from gemmkit.tune.freshness import Freshness
-from gemmkit.tune.store import Store, fastest
+from gemmkit.trials.entry import Entry, ProblemClass, gpu_key
+from gemmkit.trials.exchange import decode_table
+from gemmkit.trials.freshness import Freshness
+from gemmkit.trials.store import Store, fastest
 
 # How far a tuned shape may be away: the root of the summed squares of its sizes' ratios' logarithms
 # to base 2, so that 0.5 is one size 1.41 times as large. Other alignment and another layout count

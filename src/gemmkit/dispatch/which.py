@@ -17,7 +17,7 @@ from gemmkit.kernels.fitting import asked_problem
 from gemmkit.kernels.layouts import read_layout
 from gemmkit.kernels.plan import Dim3
 from gemmkit.problem import GemmProblem, Shape
-from gemmkit.tune.entry import VECTOR_BYTES
+from gemmkit.trials.entry import VECTOR_BYTES
 
 ALTERNATIVES = 3
 

@@ -17,7 +17,7 @@ from gemmkit.loading import load
 from gemmkit.ops.arrays import GpuLibrary, WarmLibrary, library_of, note_overwritten
 from gemmkit.ops.request import ARRAYS, Call, Request
 from gemmkit.ops.tracing import needs_operator
-from gemmkit.tune import changes
+from gemmkit.trials import changes
 
 if TYPE_CHECKING:
     from gemmkit.devices.device import Device

@@ -11,16 +11,16 @@ from gemmkit.analysis.accuracy import PredictedRow, accuracy
 from gemmkit.report.figures import Fill
 from gemmkit.report.layout import MISSING, Cell, Column, Row, Table, wrapped
 from gemmkit.report.predicted import scatter_figure
-from gemmkit.tune.entry import Entry, Outcome
+from gemmkit.trials.entry import Entry, Outcome
+from gemmkit.trials.store import by_time
 from gemmkit.tune.result import Tuned
-from gemmkit.tune.store import by_time
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from gemmkit.analysis.explain import Facts
     from gemmkit.analysis.explain.explanation import Sentence
-    from gemmkit.tune.freshness import Staleness
+    from gemmkit.trials.freshness import Staleness
     from gemmkit.tune.predicted import Predicted
 
 LEADERS = 10

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gemmkit.devices.device import Device
-from gemmkit.tune.entry import Entry
+from gemmkit.trials.entry import Entry
 from gemmkit.tune.result import Tuned
 from gemmkit.tune.space import Space
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from gemmkit.record import JsonLine
-from gemmkit.tune.entry import Entry, ProblemClass
+from gemmkit.trials.entry import Entry, ProblemClass
 
 
 class Tuned(JsonLine, frozen=True, kw_only=True):

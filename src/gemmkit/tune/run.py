@@ -19,13 +19,13 @@ from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.layouts import read_layout
 from gemmkit.kernels.plan import LaunchPlan
 from gemmkit.problem import GemmProblem, Shape, read_problem
+from gemmkit.trials.store import Store
 from gemmkit.tune.compiling import CompileOne
 from gemmkit.tune.progress import TuneProgress
 from gemmkit.tune.result import Tuned
 from gemmkit.tune.search import check_strategy
 from gemmkit.tune.session import Options, Session
 from gemmkit.tune.space import WITHIN, Allowed
-from gemmkit.tune.store import Store
 
 BUDGET_SECONDS = 60.0
 

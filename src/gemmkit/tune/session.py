@@ -16,8 +16,9 @@ from gemmkit.errors import DeviceError, GemmkitError, TuningError, UsageError
 from gemmkit.jit.binary import Binary
 from gemmkit.problem import GemmProblem
 from gemmkit.record import TimeRecord
+from gemmkit.trials.entry import Entry, Outcome, ProblemClass, gpu_key
+from gemmkit.trials.store import Store, by_time, fastest
 from gemmkit.tune.compiling import Compilations, CompileOne
-from gemmkit.tune.entry import Entry, Outcome, ProblemClass, gpu_key
 from gemmkit.tune.progress import TuneProgress
 from gemmkit.tune.result import Tuned
 from gemmkit.tune.search import InOrder, Strategy, make_strategy
@@ -28,11 +29,11 @@ from gemmkit.tune.space import (
     Space,
     entry_identity,
     identity_of,
+    likely,
     refined,
     search_space,
     unrefined,
 )
-from gemmkit.tune.store import Store, by_time, fastest
 from gemmkit.tune.trial import Bench, Compiled, Planned
 from gemmkit.version import __version__
 
@@ -45,8 +46,8 @@ REFINING_SHARE, REFINED = 0.3, 6
 HELD = 32
 # Jobs that wait for a compiler thread, so that none is ever idle.
 WAITING = 2
-# Winners of that many similar problems are tried first.
-RELATIVES = 4
+# Winners of that many similar problems are tried first, and so many that dispatch ranks highest.
+RELATIVES, LIKELY = 4, 10
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,8 @@ class Session:
             if each.origin == "measured" and store.staleness(each) is None
         }
         self._add(self._refined_earlier(allowed))
+        self.likely = tuple(likely(problem, device.spec, allowed, LIKELY))
+        self._add(self.likely)
         self.entries: dict[int, Entry] = {}
         self.held: dict[int, Compiled] = {}
         # What came of this run's trials.
@@ -159,7 +162,8 @@ class Session:
         """What has good reasons to be tried first.
 
         That is what was the best here before the source or compiler changed, or elsewhere; the
-        winners of the most similar problems; and the kernels' own configurations.
+        winners of the most similar problems; what dispatch would choose, so that tuning never ends
+        with less, however small the budget; and the kernels' own configurations.
         """
         here = self.store.entries(self.gpu, self.kind)
         others = sorted(self.store.winners(self.gpu), key=self._unlike)
@@ -170,6 +174,7 @@ class Session:
             with suppress(KeyError, UsageError):
                 kernel = kernels[entry.kernel]
                 wishes.append(identity_of(kernel, unrefined(kernel, entry.config)))
+        wishes += [each.identity for each in self.likely]
         wishes += [identity_of(kernel, kernel.default) for kernel in kernels.values()]
         return [places[wish] for wish in dict.fromkeys(wishes) if wish in places]
 

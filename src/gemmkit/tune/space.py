@@ -9,12 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gemmkit.analysis.closed_form.form import ClosedForm
+from gemmkit.dispatch.choose import Dispatcher
+from gemmkit.errors import UnsupportedProblem
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.catalog import alternatives
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import LaunchShape, TileConfig
 from gemmkit.problem import GemmProblem
-from gemmkit.tune.entry import Entry
+from gemmkit.trials.entry import Entry
 
 # Estimates are within half for every rung that was measured, and mostly within a tenth for later
 # ones: what they predict to be so much slower than the best is not going to win.
@@ -99,6 +101,25 @@ def refined(candidate: Candidate, problem: GemmProblem, spec: GpuSpec) -> Iterat
         config = kernel.configure({**candidate.config.as_dict(), **changes})
         if config != candidate.config and kernel.supports(problem, config, spec) is None:
             yield Candidate(kernel, config, candidate.estimate_us)
+
+
+def likely(
+    problem: GemmProblem, spec: GpuSpec, allowed: Sequence[Allowed], most: int
+) -> Iterator[Candidate]:
+    """What dispatch would choose without a store, then what it ranks next, of these kernels."""
+    kernels = {each.kernel.name: each.kernel for each in allowed}
+    dispatcher = Dispatcher(spec, None)
+    try:
+        choice = dispatcher.choose(problem)
+    except UnsupportedProblem:
+        return
+    chosen = dispatcher.costed(choice.kernel.name, choice.config)
+    ranked = (each.costed for each in dispatcher.ranked(problem))
+    mine = (each for each in (chosen, *ranked) if each.kernel.name in kernels)
+    for costed in itertools.islice(mine, most):
+        kernel = kernels[costed.kernel.name]
+        if kernel.supports(problem, costed.config, spec) is None:
+            yield Candidate(kernel, costed.config, costed.estimate(problem).microseconds)
 
 
 def entry_identity(entry: Entry) -> Identity:

@@ -5,8 +5,8 @@ import pytest
 from gemmkit.kernels import include_files
 from gemmkit.kernels.catalog import LADDER, find_kernel
 from gemmkit.kernels.plan import SourceFile
-from gemmkit.tune import freshness
-from gemmkit.tune.freshness import source_digest
+from gemmkit.trials import freshness
+from gemmkit.trials.freshness import source_digest
 
 
 def with_text(kernel, text):

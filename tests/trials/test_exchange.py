@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from gemmkit.errors import TuningError
-from gemmkit.tune.entry import ProblemClass
-from gemmkit.tune.exchange import decode_table, import_entries, read_table, write_table
+from gemmkit.trials.entry import ProblemClass
+from gemmkit.trials.exchange import decode_table, import_entries, read_table, write_table
 
 
 def test_a_table_is_read_as_it_was_written(tmp_path, make_entry):

@@ -9,10 +9,10 @@ import pytest
 from gemmkit.errors import TuningError
 from gemmkit.gpu import BOARDS
 from gemmkit.problem import GemmProblem
-from gemmkit.tune.entry import ProblemClass, gpu_key
-from gemmkit.tune.freshness import Freshness
-from gemmkit.tune.store import Store, by_time, default_store_path, fastest
-from gemmkit.tune.store_file import APPLICATION_ID, SCHEMA_VERSION
+from gemmkit.trials.entry import ProblemClass, gpu_key
+from gemmkit.trials.freshness import Freshness
+from gemmkit.trials.store import Store, by_time, default_store_path, fastest
+from gemmkit.trials.store_file import APPLICATION_ID, SCHEMA_VERSION
 
 GPU = "h100-132sm"
 CUBE = ProblemClass(m=64, n=64, k=64, aligned=True)
@@ -201,7 +201,7 @@ def many(make_entry):
 def test_the_own_store_is_moved_aside_when_it_is_damaged(
     store, make_entry, many, freshness, damage, monkeypatch
 ):
-    monkeypatch.setattr("gemmkit.tune.store.default_store_path", lambda: store.path)
+    monkeypatch.setattr("gemmkit.trials.store.default_store_path", lambda: store.path)
     store.put(*many)
     store.close()
     broken = damaged(store.path, damage)

@@ -12,7 +12,7 @@ from gemmkit.jit.cache import included_headers
 from gemmkit.kernels import include_files
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.loading import load
-from gemmkit.tune.entry import Entry
+from gemmkit.trials.entry import Entry
 
 Staleness = Literal["no such kernel", "other source", "other compiler"]
 

@@ -25,8 +25,8 @@ from gemmkit.gpu import BOARDS
 from gemmkit.kernels.catalog import find_kernel
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.problem import read_problem
-from gemmkit.tune.entry import Entry, Outcome, ProblemClass, gpu_key
-from gemmkit.tune.exchange import read_whole, write_whole
+from gemmkit.trials.entry import Entry, Outcome, ProblemClass, gpu_key
+from gemmkit.trials.exchange import read_whole, write_whole
 
 CACHE_SCHEMA, RESULTS_SCHEMA = "1.1.0", "1.0.0"
 MS_PER_US = 1e-3

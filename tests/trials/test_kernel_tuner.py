@@ -3,8 +3,8 @@ import json
 import pytest
 
 from gemmkit.errors import TuningError
-from gemmkit.tune.entry import ProblemClass
-from gemmkit.tune.kernel_tuner import read_cache, write_caches, write_results
+from gemmkit.trials.entry import ProblemClass
+from gemmkit.trials.kernel_tuner import read_cache, write_caches, write_results
 
 
 @pytest.fixture

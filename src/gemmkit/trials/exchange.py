@@ -12,8 +12,8 @@ import msgspec
 
 from gemmkit.decoding import from_json
 from gemmkit.errors import TuningError
-from gemmkit.tune.entry import Entry
-from gemmkit.tune.store import Store
+from gemmkit.trials.entry import Entry
+from gemmkit.trials.store import Store
 
 FORMAT: Literal["gemmkit tuning table"] = "gemmkit tuning table"
 # Version 1 had row-major fp32 problems only, and its entries mean them.

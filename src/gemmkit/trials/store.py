@@ -17,10 +17,10 @@ import msgspec
 from gemmkit.decoding import from_json
 from gemmkit.diskcache import default_cache_directory
 from gemmkit.errors import TuningError
-from gemmkit.tune import changes
-from gemmkit.tune.entry import Entry, ProblemClass
-from gemmkit.tune.freshness import Freshness, Staleness
-from gemmkit.tune.store_file import COLUMNS, KEY, opened, read
+from gemmkit.trials import changes
+from gemmkit.trials.entry import Entry, ProblemClass
+from gemmkit.trials.freshness import Freshness, Staleness
+from gemmkit.trials.store_file import COLUMNS, KEY, opened, read
 
 # A time that was not taken in turn with the other leaders' counts as that much longer: clocks and
 # temperature differ by so much within a minute.
