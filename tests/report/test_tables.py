@@ -72,7 +72,7 @@ def test_without_a_peer_the_table_says_how_to_get_one(timed):
     assert "gemmkit[baseline]" in " ".join(table.footnotes)
 
 
-def test_wrong_results_are_marked_by_a_word_and_by_colour(make_record):
+def test_wrong_results_are_marked_by_a_word_and_by_color(make_record):
     table = ladder_table(
         [make_record(), make_record(correct=False), make_record(correct=False, max_error=None)]
     )

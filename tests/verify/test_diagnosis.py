@@ -476,7 +476,7 @@ SINGLE = {
     "NaN": ((12, 5), lambda c, at: np.nan, "C is NaN"),
     "poison": ((12, 5), lambda c, at: UNWRITTEN, "never written"),
     "sign": ((12, 5), lambda c, at: -c.right[at], "C = −(expected result)"),
-    "neighbour": ((12, 5), lambda c, at: c.right[12, 6], "C[12, 6]"),
+    "neighbor": ((12, 5), lambda c, at: c.right[12, 6], "C[12, 6]"),
     "of its row": ((12, 5), lambda c, at: c.right[12, 19], "C[12, 19]"),
     "of its column": ((12, 5), lambda c, at: c.right[33, 5], "C[33, 5]"),
 }  # fmt: skip

@@ -16,7 +16,7 @@ from gemmkit.analysis.closed_form.form import Estimate
 from gemmkit.dispatch.candidates import size_class
 from gemmkit.dispatch.costed import CostedCandidate
 from gemmkit.dispatch.prices import BoardPrices, EmulatorPrices, Prices, Ranked
-from gemmkit.dispatch.tuned import Neighbour, UserStore, Winners, shipped_table
+from gemmkit.dispatch.tuned import Neighbor, UserStore, Winners, shipped_table
 from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.gpu import GpuSpec, find_board
 from gemmkit.kernels.catalog import alternatives, kernels_for
@@ -163,12 +163,12 @@ class Dispatcher:
         if problem.groups is not None:
             return self._estimated(problem, best)
         of_class, epilogue = ProblemClass.of(problem), str(problem.epilogue)
-        neighbours = self._store.neighbours(of_class, epilogue)
-        neighbours += table.neighbours(of_class, epilogue)
+        neighbors = self._store.neighbors(of_class, epilogue)
+        neighbors += table.neighbors(of_class, epilogue)
         # Other layouts are a guide where nothing of this one is near.
-        alike = [each for each in neighbours if each.entry.problem.layout == problem.layout]
-        neighbours = alike or neighbours
-        return self._near(problem, neighbours, best) or self._estimated(problem, best)
+        alike = [each for each in neighbors if each.entry.problem.layout == problem.layout]
+        neighbors = alike or neighbors
+        return self._near(problem, neighbors, best) or self._estimated(problem, best)
 
     def _known(self, problem: GemmProblem, table: Winners) -> Choice | None:
         """What was measured for problems of exactly this class.
@@ -222,15 +222,13 @@ class Dispatcher:
         expected = costed.estimate(entry.problem.problem).microseconds
         return (entry.time_us or 0.0) / expected if expected else 1.0
 
-    def _near(
-        self, problem: GemmProblem, neighbours: list[Neighbour], best: Ranked
-    ) -> Choice | None:
+    def _near(self, problem: GemmProblem, neighbors: list[Neighbor], best: Ranked) -> Choice | None:
         """The winner nearby that promises most here, unless the heuristic's best promises more.
 
         Its estimate here is corrected by what it took there over what it was estimated to take.
         """
         found: tuple[float, CostedCandidate, Entry] | None = None
-        for near in neighbours:
+        for near in neighbors:
             costed = self._entered(problem, near.entry)
             if costed is None or not near.entry.time_us:
                 continue

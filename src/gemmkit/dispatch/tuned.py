@@ -28,7 +28,7 @@ OTHER_ALIGNMENT = 0.3
 OTHER_LAYOUT = 0.3
 
 
-class Neighbour(NamedTuple):
+class Neighbor(NamedTuple):
     """A tuned class of problems, how far it is away, and what won there."""
 
     distance: float
@@ -54,7 +54,7 @@ class Winners:
         """Whether any class is of products of different shapes."""
         return any(each.groups for each in self._classes)
 
-    def neighbours(self, problem: ProblemClass, epilogue: str) -> list[Neighbour]:
+    def neighbors(self, problem: ProblemClass, epilogue: str) -> list[Neighbor]:
         """The winners of classes within `MOST_DISTANCE`, the nearest first.
 
         Where rows are aligned, those of rows that are not are left out: they won for their copies
@@ -66,7 +66,7 @@ class Winners:
                 continue
             distance = distance_between(problem, each)
             if distance <= MOST_DISTANCE and (entry := self.best(each, epilogue)) is not None:
-                found.append(Neighbour(distance, entry))
+                found.append(Neighbor(distance, entry))
         return sorted(found, key=lambda near: (near.distance, near.entry.label))
 
 
@@ -136,11 +136,11 @@ class UserStore:
             self._fail(error)
             return None
 
-    def neighbours(self, problem: ProblemClass, epilogue: str) -> list[Neighbour]:
+    def neighbors(self, problem: ProblemClass, epilogue: str) -> list[Neighbor]:
         """The winners of near classes; the store is read once for all questions."""
         if self._winners is None:
             self._winners = Winners(self._all_winners())
-        return self._winners.neighbours(problem, epilogue)
+        return self._winners.neighbors(problem, epilogue)
 
     def forget(self) -> None:
         """The store has changed: read it again."""

@@ -35,14 +35,14 @@ def fitting(
         UnsupportedProblem: the kernel takes none of them.
     """
     config = config or kernel.default
-    for each in _neighbours(kernel, kernel.lay_out(problem), tiles):
+    for each in _neighbors(kernel, kernel.lay_out(problem), tiles):
         if kernel.supports(each, config, gpu) is None:
             return each
     reason, instead = kernel.supports(problem, config, gpu), instead_of(kernel, problem, gpu)
     raise UnsupportedProblem(f"{kernel.name}: {reason}{instead}")
 
 
-def _neighbours(kernel: Kernel, problem: GemmProblem, tiles: Multiples) -> Iterator[GemmProblem]:
+def _neighbors(kernel: Kernel, problem: GemmProblem, tiles: Multiples) -> Iterator[GemmProblem]:
     yield problem
     if problem.groups is not None:
         return

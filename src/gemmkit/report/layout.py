@@ -24,7 +24,7 @@ TEXT_WIDTH, _LEAST_WIDTH = 100, 60
 _LEAST_TEXT = 12
 # The default width.
 _UNLIMITED = 10_000
-_COLOURS: dict[Style, str] = {"plain": "", "good": "green", "bad": "bold red", "quiet": "dim"}
+_COLORS: dict[Style, str] = {"plain": "", "good": "green", "bad": "bold red", "quiet": "dim"}
 _GAP = "  "
 _NOTE_INDENT = "    "
 # Where a list of settings or names may be broken, besides at spaces.
@@ -201,7 +201,7 @@ class Table:
             last = max((i for i, word in enumerate(words) if word), default=0)
             padded[last] = padded[last].rstrip()
             for i, (cell, word) in enumerate(zip(cells[: last + 1], padded, strict=False)):
-                text.append(word + _GAP * (i < last), _COLOURS[cell.style])
+                text.append(word + _GAP * (i < last), _COLORS[cell.style])
             text.append("\n")
         if row.note:
             text.append(wrapped(row.note, self._around(layout, width), indent=_NOTE_INDENT), "dim")

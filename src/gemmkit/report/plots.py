@@ -14,7 +14,7 @@ from gemmkit.report.tables import kernel_label
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_COLOURS = ("#8fbbe0", "#4f94cd", "#2b6cb0", "#d97a1e", "#3f9b5b", "#8a63b0")
+_COLORS = ("#8fbbe0", "#4f94cd", "#2b6cb0", "#d97a1e", "#3f9b5b", "#8a63b0")
 # The part of the color map that is visible on white and on black.
 _MAP, _MAP_END = "viridis", 0.85
 _BAR_SPAN = 0.8
@@ -78,7 +78,7 @@ def _bars(figure: Figure, values: dict[str, dict[Any, float]], series: dict[Any,
             [place + offset for place, _ in rows],
             [value for _, value in rows],
             height,
-            color=_COLOURS[number % len(_COLOURS)],
+            color=_COLORS[number % len(_COLORS)],
             label=label,
         )
     axes.set_yticks(range(len(values)), list(values))
@@ -100,10 +100,10 @@ def _sweep_lines(figure: Figure, records: Sequence[Record]) -> None:
             lines[kernel_label(record)][record.problem.m] = record.tflops
             if record.baseline is not None:
                 _add_peer(peers, record, record.baseline)
-    colours = mpl.colormaps[_MAP]
+    colors = mpl.colormaps[_MAP]
     steps = max(len(lines) - 1, 1)
     for number, (label, points) in enumerate(lines.items()):
-        axes.plot(*_points(points), color=colours(_MAP_END * number / steps), label=label)
+        axes.plot(*_points(points), color=colors(_MAP_END * number / steps), label=label)
     for label, points in peers.items():
         axes.plot(*_points(points), color=INK, linestyle="--", label=label)
     ticks = sorted({record.problem.m for record in records})

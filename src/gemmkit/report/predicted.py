@@ -86,14 +86,14 @@ def scatter_figure(rows: Sequence[PredictedRow]) -> Fill:
 
         axes = figure.subplots()
         kernels = list(dict.fromkeys(row.kernel for row in rows))
-        colours = mpl.colormaps[_MAP]
+        colors = mpl.colormaps[_MAP]
         for number, kernel in enumerate(kernels):
             members = [row for row in rows if row.kernel == kernel]
             axes.scatter(
                 [row.measured_tflops for row in members],
                 [row.predicted_tflops for row in members],
                 s=14,
-                color=colours(_MAP_END * number / max(len(kernels) - 1, 1)),
+                color=colors(_MAP_END * number / max(len(kernels) - 1, 1)),
                 label=kernel,
             )
         speeds = [row.measured_tflops for row in rows]

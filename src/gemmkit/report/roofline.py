@@ -12,7 +12,7 @@ from gemmkit.report.figures import INK, Fill
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_COLOURS: dict[Level, str] = {"DRAM": "#d97a1e", "L2": "#2b6cb0", "shared memory": "#3f9b5b"}
+_COLORS: dict[Level, str] = {"DRAM": "#d97a1e", "L2": "#2b6cb0", "shared memory": "#3f9b5b"}
 _MARGIN = 2.0
 
 
@@ -44,11 +44,11 @@ def roofline_figure(roofs: Roofline, points: Sequence[RooflinePoint]) -> Fill:
             axes.plot(
                 corners,
                 [roofs.attainable(ceiling.level, each) for each in corners],
-                color=_COLOURS[ceiling.level],
+                color=_COLORS[ceiling.level],
                 label=f"{ceiling.level}: {ceiling.gb_per_s / 1e3:.2f} TB/s",
             )
-        for level, colour in _COLOURS.items():
-            _path(axes, [point for point in points if point.level == level], colour)
+        for level, color in _COLORS.items():
+            _path(axes, [point for point in points if point.level == level], color)
         axes.set_xscale("log", base=2)
         axes.set_yscale("log", base=2)
         axes.xaxis.set_major_formatter("{x:g}")
@@ -63,17 +63,17 @@ def roofline_figure(roofs: Roofline, points: Sequence[RooflinePoint]) -> Fill:
     return fill
 
 
-def _path(axes: object, points: Sequence[RooflinePoint], colour: str) -> None:
+def _path(axes: object, points: Sequence[RooflinePoint], color: str) -> None:
     from matplotlib.axes import Axes
 
     assert isinstance(axes, Axes)
     if not points:
         return
     places = [point.intensity for point in points], [point.tflops for point in points]
-    axes.plot(*places, color=colour, linewidth=0.8, linestyle=":")
+    axes.plot(*places, color=color, linewidth=0.8, linestyle=":")
     for point in points:
-        face = "none" if point.predicted else colour
-        axes.scatter(point.intensity, point.tflops, s=28, edgecolors=colour, facecolors=face)
+        face = "none" if point.predicted else color
+        axes.scatter(point.intensity, point.tflops, s=28, edgecolors=color, facecolors=face)
         axes.annotate(
             point.label,
             (point.intensity, point.tflops),

@@ -95,12 +95,12 @@ def _waves(figure: Figure, records: Sequence[Record]) -> None:
 
 
 def _lines(axes: Any, records: Sequence[Record], marker: str = "") -> None:
-    for label, colour, style, speed in _LINES:
+    for label, color, style, speed in _LINES:
         points = list(_points(records, speed))
         if points:
             axes.plot(
                 *zip(*points, strict=True),
-                color=colour,
+                color=color,
                 linestyle=style,
                 marker=marker,
                 markersize=3,

@@ -21,7 +21,7 @@ ALIKE = 1e-3
 LEADERS = 3
 RESTART_EVERY = 10
 # Configurations whose keys differ by so many values, together, are neighbors.
-NEIGHBOURHOOD = 2.0
+NEIGHBORHOOD = 2.0
 
 
 class Strategy(Protocol):
@@ -106,9 +106,9 @@ class ModelGuided:
         if turn == RESTART_EVERY - 1:
             return self._by_luck()
         if turn % 2:
-            neighbour = self._neighbour()
-            if neighbour is not None:
-                return neighbour
+            neighbor = self._neighbor()
+            if neighbor is not None:
+                return neighbor
         return self._most_hoped(np.flatnonzero(self._open))
 
     def _most_hoped(self, among: np.typing.NDArray[np.intp]) -> int:
@@ -117,12 +117,12 @@ class ModelGuided:
         best = among[hoped <= hoped.min() + ALIKE]
         return int(self._random.choice(best))
 
-    def _neighbour(self) -> int | None:
+    def _neighbor(self) -> int | None:
         leaders = sorted(self._times, key=self._times.__getitem__)[:LEADERS]
         still = np.flatnonzero(self._open)
         for leader in leaders:
             distance = np.abs(self._steps[still] - self._steps[leader]).sum(axis=1)
-            near = still[distance <= NEIGHBOURHOOD]
+            near = still[distance <= NEIGHBORHOOD]
             if near.size:
                 return self._most_hoped(near)
         return None

@@ -23,7 +23,7 @@ LIKELY = 0.25
 # A value that would match by chance with a larger probability is not evidence.
 CHANCE = 1e-3
 
-_NEIGHBOURS = {
+_NEIGHBORS = {
     (0, 1): "to its right",
     (0, -1): "to its left",
     (1, 0): "below it",
@@ -85,7 +85,7 @@ def _elsewhere(
         for down, along in np.argwhere(np.abs(values - found) <= near):
             at = int(rows[down]), int(columns[along])
             if at != own:
-                side = _NEIGHBOURS.get((at[0] - row, at[1] - column), "")
+                side = _NEIGHBORS.get((at[0] - row, at[1] - column), "")
                 yield f"what C[{at[0]}, {at[1]}]{side and f' {side}'} should be"
 
 

@@ -116,7 +116,7 @@ SOUND = {
         "while (atomicAdd(flag, 0) != block); __threadfence(); count[0] += block; "
         "__threadfence(); if (block == last) flag[0] = 0; else atomicAdd(flag, 1);"
     ),
-    "neighbours": "atomicAdd(count + 2 * (block & 1), 1); sum[block] = 1; count[1 + 2 * (block & 1)"
+    "neighbors": "atomicAdd(count + 2 * (block & 1), 1); sum[block] = 1; count[1 + 2 * (block & 1)"
     " + 4 * (block > 1)] = block;",
     "a place of each block's own": "count[block] = 1; atomicAdd(count + block, 1); "
     "sum[block] = count[block];",

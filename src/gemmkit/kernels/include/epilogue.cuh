@@ -83,7 +83,7 @@ struct Epilogue {
     store_vector<1>(c, &sum, row, col);
   }
 
-  // The same for VEC neighbours of a row, in accesses of up to 16 bytes; the address is a multiple
+  // The same for VEC neighbors of a row, in accesses of up to 16 bytes; the address is a multiple
   // of their size.
   template <int VEC>
   __device__ __forceinline__ void store_vector(Out* c, const Sum* sums, int row, int col) const {

@@ -15,8 +15,8 @@ __device__ __forceinline__ void copy_vector(float* to, const float* from) {
 }
 
 // The thread map of a copy, and one thread's pointer as it moves along the ROWS x COLS tiles of a
-// matrix. A thread copies STEPS vectors of VEC floats of each tile, neighbouring threads
-// neighbouring vectors: along whole rows, or along WIDTH columns and then down.
+// matrix. A thread copies STEPS vectors of VEC floats of each tile, neighboring threads
+// neighboring vectors: along whole rows, or along WIDTH columns and then down.
 template <int THREADS, int VEC, int ROWS, int COLS, int WIDTH = COLS>
 struct TileWalk {
   static constexpr int FITTING = WIDTH / VEC < THREADS ? WIDTH / VEC : THREADS;

@@ -75,7 +75,7 @@ struct Narrowed<BFloat16> {
   }
 };
 
-// COUNT neighbours in memory, moved in accesses of up to 16 bytes. They stay as they are in
+// COUNT neighbors in memory, moved in accesses of up to 16 bytes. They stay as they are in
 // memory, in whole registers, until they are asked for: as numbers of 16 bits the compiler would
 // take them apart right after the load, and wait for it there.
 template <class T, int COUNT>

@@ -1,6 +1,6 @@
 // Rung 2: one thread per result, coalesced.
 //
-// Neighbouring threads of a warp compute neighbouring COLUMNS of C. In each step they read one
+// Neighboring threads of a warp compute neighboring COLUMNS of C. In each step they read one
 // float of A, the same for all, and 32 contiguous floats of B: 1 and 4 sectors, not 32 and 1.
 //
 //   warp:  A[row][k]   B[k][col 0] B[k][col 1] B[k][col 2] ...   C[row][col 0] C[row][col 1] ...

@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(TILE.threads) gemm_skinny(GEMM_PARAMETERS(floa
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int warp_y = warp / WARPS_X * WARP_Y, y = warp_y + lane / LANES_X * 4;
   const int x = warp % WARPS_X * WN + lane % LANES_X * VEC;
-  // From a thread's first place to the others: whole warps read neighbours, single floats too.
+  // From a thread's first place to the others: whole warps read neighbors, single floats too.
   const auto right = [](int j) { return j / VEC * LANES_X * VEC + j % VEC; };
   const auto below = [](int i) { return i / 4 * LANES_Y * 4 + i % 4; };
   K = args.depth();

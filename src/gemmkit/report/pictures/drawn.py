@@ -195,7 +195,7 @@ def _draw_cells(
         axes.broken_barh(
             [(start + 0.05, length - 0.1)],
             (row + 0.1, 0.8),
-            facecolor=INK if text else _colour(lane),
+            facecolor=INK if text else _color(lane),
             edgecolor=edge or "none",
             linewidth=1.2 if edge else 0,
             clip_on=False,
@@ -205,8 +205,8 @@ def _draw_cells(
 
 
 def _write(axes: Axes, place: tuple[float, float], text: str, *, light: bool) -> None:
-    colour = "white" if light else "black"
-    axes.text(*place, text, ha="center", va="center", fontsize=_SMALL, color=colour)
+    color = "white" if light else "black"
+    axes.text(*place, text, ha="center", va="center", fontsize=_SMALL, color=color)
 
 
 def _runs(cells: _Cells) -> Iterator[tuple[int, int, int]]:
@@ -220,7 +220,7 @@ def _runs(cells: _Cells) -> Iterator[tuple[int, int, int]]:
             start = place
 
 
-def _colour(lane: int, of: int = LANES) -> Any:
+def _color(lane: int, of: int = LANES) -> Any:
     import matplotlib as mpl
 
     return mpl.colormaps[_MAP](_MAP_END * lane / max(of - 1, 1))
@@ -233,7 +233,7 @@ def _draw_tile(axes: Axes, owned: Ownership, warps: int) -> None:
     for piece, warp in _rectangles(owned.threads // LANES):
         pieces[warp].append(piece)
     for warp in sorted(set(pieces) - {-1}):
-        _draw_rectangles(axes, pieces[warp], facecolor=_colour(warp, warps), alpha=0.55)
+        _draw_rectangles(axes, pieces[warp], facecolor=_color(warp, warps), alpha=0.55)
     first = np.where((owned.threads >= 0) & (owned.threads < LANES), owned.threads, -1)
     lanes = [(piece, lane) for piece, lane in _rectangles(first) if lane >= 0]
     outline = [piece for piece, _ in lanes]

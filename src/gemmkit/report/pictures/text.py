@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _MAX_LINES = 6
 _MAX_TILE, _MAX_DEPTH = 32, 8
 # One color per eight lanes.
-_COLOURS = ("green", "cyan", "blue", "magenta")
+_COLORS = ("green", "cyan", "blue", "magenta")
 _UNUSED, _CONFLICT, _OTHER_WARP = "dim", "bold red", "dim"
 _WARP_LETTERS = string.ascii_lowercase + string.ascii_uppercase
 _CELL = 3
@@ -68,11 +68,11 @@ def _append_lanes(text: Text, lanes: tuple[int, ...], *, moved: bool, everyone: 
     elif len(lanes) == everyone > 1:
         text.append("##".rjust(_CELL), "bold")
     else:
-        text.append(f"{lanes[0]:>{_CELL}}", _lane_colour(lanes[0]))
+        text.append(f"{lanes[0]:>{_CELL}}", _lane_color(lanes[0]))
 
 
-def _lane_colour(lane: int) -> str:
-    return _COLOURS[lane % LANES * len(_COLOURS) // LANES]
+def _lane_color(lane: int) -> str:
+    return _COLORS[lane % LANES * len(_COLORS) // LANES]
 
 
 def bank_map(access: WatchedAccess) -> Text:
@@ -92,8 +92,8 @@ def bank_map(access: WatchedAccess) -> Text:
                 lanes = words[depth] if depth < len(words) else ()
                 everyone = len(lanes) == phase.lanes > 1
                 shown = "##" if everyone else f"{lanes[0]}" if lanes else ""
-                colour = _CONFLICT if depth else _lane_colour(lanes[0]) if lanes else ""
-                text.append(f"{shown:>{_CELL}}", colour)
+                color = _CONFLICT if depth else _lane_color(lanes[0]) if lanes else ""
+                text.append(f"{shown:>{_CELL}}", color)
             text.append("\n")
     return text
 
@@ -138,7 +138,7 @@ def _append_cells(text: Text, threads: list[int], end: str = "\n") -> None:
         if thread < 0:
             text.append("  ")
         elif warp == 0:
-            text.append(f"{lane:>2}", _lane_colour(lane))
+            text.append(f"{lane:>2}", _lane_color(lane))
         else:
             text.append(f"{_WARP_LETTERS[warp - 1]:>2}", _OTHER_WARP)
     text.append(end)

@@ -153,8 +153,8 @@ def rounded_sum(a: Doubles, b: Doubles, form: Format, mode: str) -> Doubles:
         odd = np.where(to_odd, np.where(grows, units + 1, units - 1), units).view(np.float64)
         rounded = round_to(odd, form, mode)
     if mode == "m":  # x - x is -0 when rounding down, and +0 else
-        cancelled = (a == -b) & (np.signbit(a) != np.signbit(b))
-        rounded = np.where(cancelled, -0.0, rounded)
+        canceled = (a == -b) & (np.signbit(a) != np.signbit(b))
+        rounded = np.where(canceled, -0.0, rounded)
     return rounded
 
 

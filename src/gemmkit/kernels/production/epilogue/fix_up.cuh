@@ -38,7 +38,7 @@ struct PartOrWhole {
                                                int col) const {
     if (!part) return epilogue.template store_vector<VEC>(to, sums, row, col);
     // Adding zero changes no number, but no compiler leaves it out. Stored directly, the sums would
-    // have to stand in neighbouring registers all along, in the same register banks as fragments.
+    // have to stand in neighboring registers all along, in the same register banks as fragments.
     alignas(16) float x[VEC];
 #pragma unroll
     for (int v = 0; v < VEC; ++v) x[v] = sums[v] + 0.0f;

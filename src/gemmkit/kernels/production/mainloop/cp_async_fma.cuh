@@ -136,7 +136,7 @@ struct CpAsyncFma {
         read = read == (STAGES - 1) * SIZE ? 0 : read + SIZE;
       }
       if constexpr (CHUNKS > 1) {
-        // Float by float: vectors would have to stand in neighbouring registers, in the same banks.
+        // Float by float: vectors would have to stand in neighboring registers, in the same banks.
 #pragma unroll
         for (int i = 0; i < TM * TN; ++i) {
           float& sum = sums[i / TN][i % TN];

@@ -8,7 +8,7 @@
 template <class In>
 struct Mma;
 
-// Two numbers of 16 bits a register, neighbours along k. Turing has the half of this shape only.
+// Two numbers of 16 bits a register, neighbors along k. Turing has the half of this shape only.
 template <class In, bool BFLOAT>
 struct HalfMma {
   using Sum = float;
@@ -81,7 +81,7 @@ struct Doubles : TypedFetch<In, double, THREADS, VEC, EXTENT, BK, ALONG_K> {
   }
 };
 
-// Numbers of 16 bits whose neighbours along k are neighbours in memory stay so. Rows are padded so
+// Numbers of 16 bits whose neighbors along k are neighbors in memory stay so. Rows are padded so
 // that the eight rows of a fragment lie in different banks.
 template <class In, int THREADS, int VEC, int EXTENT, int BK, int PAD>
 struct HalvesAlongK : TypedFetch<In, float, THREADS, VEC, EXTENT, BK, true> {

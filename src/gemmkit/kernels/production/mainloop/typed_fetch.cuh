@@ -16,7 +16,7 @@ __device__ __forceinline__ int piece_place(int thread, int i) {
 }
 
 // A thread's share of the tiles of one operand, which have EXTENT rows of A or columns of B and BK
-// steps of k. Memory holds them with neighbours along k (ALONG_K) or along the other side. The
+// steps of k. Memory holds them with neighbors along k (ALONG_K) or along the other side. The
 // thread map is one of vectors of VEC, along k 32 bytes wide, a sector: so the lanes of a warp write
 // to different lines of shared memory, or side by side. Small tiles leave some
 // threads with nothing (EVEN is false). `inside` says how much of the operand there is from the
