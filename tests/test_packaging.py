@@ -90,6 +90,8 @@ def test_every_dependency_is_used():
 
 def test_the_version_is_the_same_everywhere():
     assert PYPROJECT["project"]["version"] == gemmkit.__version__
+    cited = (ROOT / "CITATION.cff").read_text()
+    assert f"\nversion: {gemmkit.__version__}\n" in cited
 
 
 def test_package_data_takes_every_file_that_is_no_module():
