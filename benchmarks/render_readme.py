@@ -1,4 +1,4 @@
-"""Write the README's session and results and `docs/images` anew from `benchmarks/results`.
+"""Write the README's session, `docs/results.md` and `docs/images` anew from `benchmarks/results`.
 
 Run it after a result file has changed: `.venv/bin/python benchmarks/render_readme.py`.
 """
@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gemmkit.report.readme import render, replace_generated
+from gemmkit.report.readme import PICTURES, render, replace_generated
 
 ROOT = Path(__file__).resolve().parent.parent
-PICTURES = "docs/images"
 
 
 def main() -> None:
-    rendering = render(ROOT / "benchmarks" / "results", PICTURES)
+    rendering = render(ROOT / "benchmarks" / "results")
     folder = ROOT / PICTURES
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("*.svg"):
@@ -22,8 +21,9 @@ def main() -> None:
             old.unlink()
     for name, svg in rendering.pictures.items():
         (folder / name).write_text(svg, "utf-8")
-    readme = ROOT / "README.md"
-    readme.write_text(replace_generated(readme.read_text("utf-8"), rendering.sections), "utf-8")
+    for name, sections in rendering.pages.items():
+        page = ROOT / name
+        page.write_text(replace_generated(page.read_text("utf-8"), sections), "utf-8")
 
 
 if __name__ == "__main__":

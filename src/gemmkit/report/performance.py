@@ -1,4 +1,4 @@
-"""The README's performance part: a summary of suites, each in full, and their pictures."""
+"""The performance part of the page of results: a summary of suites, each in full, and their pictures."""
 
 from __future__ import annotations
 

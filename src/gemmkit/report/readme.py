@@ -1,10 +1,11 @@
-"""The part of the README that is generated from result files, and its pictures."""
+"""What is generated from result files: the README's session, the page of results, their pictures."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -18,17 +19,25 @@ from gemmkit.report.layout import MISSING, Cell, Column, Row, Table
 from gemmkit.report.performance import performance
 from gemmkit.report.plots import ladder_svg, sweep_svg
 from gemmkit.report.tables import kernel_label, ladder_table
+from gemmkit.report.terminal import DARK, LIGHT, terminal_svg
 
-SESSION, RESULTS = "session", "results"
+if TYPE_CHECKING:
+    from rich.text import Text
+
+# Pages and pictures, by their paths in the repository, and the pages' sections.
+README, RESULTS_PAGE, PICTURES = "README.md", "docs/results.md", "docs/images"
+SESSION, RESULTS, COUNTED = "session", "results", "counted"
 WRITER = "benchmarks/render_readme.py"
 LADDER_SUFFIX, SWEEP_SUFFIX, BENCH_SUFFIX = "-ladder.json", "-sweep.json", "-bench.json"
+# The rungs in the README's picture: those between which a counter changes most.
+PICTURED = ("naive_uncoalesced", "naive", "shared_tiling", "coarsening_2d", "warp_tiled")
 
 
 @dataclass(frozen=True, slots=True)
 class Rendering:
-    """The README's generated sections, and their pictures: file name to SVG text."""
+    """The generated sections of each page, and the pictures: file name to SVG text."""
 
-    sections: dict[str, str]
+    pages: dict[str, dict[str, str]]
     pictures: dict[str, str]
 
 
@@ -47,42 +56,48 @@ def read_records(path: Path) -> list[Record]:
     return records
 
 
-def render(results: Path, picture_folder: str) -> Rendering:
+def render(results: Path) -> Rendering:
     """Render the result files of a folder.
 
-    Files named `…-bench.json` become tables and pictures of suites. Files named `…-ladder.json`
-    become a picture each, timed ones a table too; files named `…-sweep.json` a picture. The first
-    ladder that was not timed is shown as a terminal session. `picture_folder` is the pictures'
-    folder as the README links to it.
+    On the page of results, files named `…-bench.json` become tables and pictures of suites. Files
+    named `…-ladder.json` become a picture each, timed ones a table too; files named `…-sweep.json`
+    a picture. The first ladder that was not timed is shown as a terminal session, and `PICTURED` of
+    it as the README's picture of one.
     """
-    parts: list[str] = []
+    measured: list[str] = []
+    counted: list[str] = []
     pictures: dict[str, str] = {}
+    folder = PurePosixPath(PICTURES).relative_to(PurePosixPath(RESULTS_PAGE).parent)
     session = ""
 
     def show(path: Path, records: Sequence[Record], svg: str) -> None:
         pictures[f"{path.stem}.svg"] = svg
-        parts.append(f"![{_heading(records)}]({picture_folder}/{path.stem}.svg)\n")
+        parts = measured if _timed(records) else counted
+        parts.append(f"![{_heading(records)}]({folder}/{path.stem}.svg)\n")
 
     for path in sorted(results.glob(f"*{BENCH_SUFFIX}")):
-        found = performance(read_records(path), f"{picture_folder}/{path.stem}")
-        parts += [found.markdown] if found.markdown else []
+        found = performance(read_records(path), f"{folder}/{path.stem}")
+        measured += [found.markdown] if found.markdown else []
         pictures.update({f"{path.stem}{end}.svg": svg for end, svg in found.pictures.items()})
-    ladders = [(path, read_records(path)) for path in sorted(results.glob(f"*{LADDER_SUFFIX}"))]
-    for path, records in sorted(ladders, key=lambda each: not _timed(each[1])):
+    for path in sorted(results.glob(f"*{LADDER_SUFFIX}")):
+        records = read_records(path)
         if _timed(records):
             table = _speed_table(records)
-            parts += [f"**{_heading(records)}**\n", table.to_markdown(), *table.footnotes]
-        else:
-            session = session or _session(records)
+            measured += [f"**{_heading(records)}**\n", table.to_markdown(), *table.footnotes]
+        elif not session:
+            counted.append(_session(records))
+            session, drawn = _pictured_session(records, path.stem)
+            pictures |= drawn
         show(path, records, ladder_svg(records))
     for path in sorted(results.glob(f"*{SWEEP_SUFFIX}")):
         records = read_records(path)
         show(path, records, sweep_svg(records))
-    return Rendering({SESSION: session, RESULTS: "\n".join(parts)}, pictures)
+    generated = {RESULTS: "\n".join(measured), COUNTED: "\n".join(counted)}
+    return Rendering({README: {SESSION: session}, RESULTS_PAGE: generated}, pictures)
 
 
 def replace_generated(page: str, sections: Mapping[str, str], writer: str = WRITER) -> str:
-    """The README, or another page, with the text between the markers of each section replaced.
+    """A page with the text between the markers of each section replaced.
 
     Raises:
         UsageError: it lacks a marker.
@@ -106,15 +121,41 @@ def markers(section: str, writer: str = WRITER) -> tuple[str, str]:
 
 
 def _session(records: Sequence[Record]) -> str:
-    """The output of the ladder on the emulator."""
+    """The output of the ladder on the emulator, as Markdown."""
+    command = f"python3 run.py ladder --device emulator{_ladder_options(records)}"
+    return f"```console\n{_ladder_output(command, records).plain}```\n"
+
+
+def _pictured_session(records: Sequence[Record], stem: str) -> tuple[str, dict[str, str]]:
+    """The output for the rungs in `PICTURED`, as HTML, and its pictures by file name."""
+    shown = [record for record in records if record.kernel in PICTURED]
+    names = ",".join(record.kernel for record in shown)
+    command = f"gemmkit ladder --device emulator{_ladder_options(shown)} --kernels {names}"
+    text = _ladder_output(command, shown)
+    light, dark = f"{stem}-light.svg", f"{stem}-dark.svg"
+    html = (
+        "<picture>\n"
+        f'  <source media="(prefers-color-scheme: dark)" srcset="{PICTURES}/{dark}">\n'
+        f'  <img alt="A terminal: {command}" src="{PICTURES}/{light}">\n'
+        "</picture>\n"
+    )
+    return html, {light: terminal_svg(text, LIGHT), dark: terminal_svg(text, DARK)}
+
+
+def _ladder_options(records: Sequence[Record]) -> str:
+    """The options of `gemmkit ladder` that differ from the defaults."""
     problem, gpu = records[0].problem, records[0].device.gpu
     shape = "" if problem.m == DEFAULT_SIZE else f" --size {problem.m}"
-    board = "" if gpu == DEFAULT_BOARD.name else f" --gpu '{gpu}'"
+    return shape + ("" if gpu == DEFAULT_BOARD.name else f" --gpu '{gpu}'")
+
+
+def _ladder_output(command: str, records: Sequence[Record]) -> Text:
+    """A command and what it prints."""
+    from rich.text import Text
+
     current = [msgspec.structs.replace(each, idea=_own_idea(each)) for each in records]
-    return (
-        f"```console\n$ python3 run.py ladder --device emulator{shape}{board}\n"
-        f"Running on the emulator, for {gpu}.\n{ladder_table(current).to_text().plain}```\n"
-    )
+    text = Text(f"$ {command}\nRunning on the emulator, for {records[0].device.gpu}.\n")
+    return text.append_text(ladder_table(current).to_text())
 
 
 def _timed(records: Sequence[Record]) -> bool:
