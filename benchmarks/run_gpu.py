@@ -1,8 +1,8 @@
 """Measure the ladder and the sweep on the GPU of this machine.
 
 It writes `results/<gpu>-ladder.json` and `results/<gpu>-sweep.json`, one record per line, from
-which `render_readme.py` makes the README's table and plots. The exit status is 1 if a result is
-wrong.
+which `render_readme.py` makes a table and plots of `docs/results.md`. The exit status is 1 if a
+result is wrong.
 """
 
 from __future__ import annotations

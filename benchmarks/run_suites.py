@@ -1,7 +1,7 @@
 """Compare gemmkit with its peers on the GPU of this machine, over suites of products and layers.
 
 It writes `results/<gpu>-<name>.json`, one record per line as each is done; from `<gpu>-bench.json`
-`render_readme.py` makes the README's performance part, and `render_suites.py` tables of others. An
+`render_readme.py` makes `docs/results.md`, and `render_suites.py` tables of others. An
 interrupted run is taken up again with `--resume`. The exit status is 1 if a result is wrong.
 """
 

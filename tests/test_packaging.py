@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import json
 import re
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import gemmkit
+from gemmkit.cli import VERBS
 
 ROOT = Path(__file__).resolve().parent.parent
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
@@ -112,28 +114,37 @@ def test_continuous_integration_runs_the_command_of_the_readme():
     assert "python3 run.py test" in (ROOT / ".ci" / "run").read_text("utf-8")
 
 
-def readme_example(words):
-    readme = (ROOT / "README.md").read_text("utf-8")
-    (example,) = (
-        each for each in re.findall(r"```python\n(.*?)```", readme, re.DOTALL) if words in each
-    )
-    return example
-
-
-def test_the_test_in_the_readme_passes(gemm_kernel):
-    found = {}
-    example = readme_example("def test_sgemm")
-    assert '"my.cu"' in example
-    exec(example.replace("my.cu", str(ROOT / "examples" / "sgemm.cu")).replace("512", "64"), found)
-    found["test_sgemm"](gemm_kernel)
-
-
-def test_the_example_of_the_readme_runs(capsys):
-    exec(readme_example("import gemmkit").replace("512", "32"), {})
+def test_the_example_of_the_page_on_commands_runs(capsys):
+    page = (ROOT / "docs" / "commands.md").read_text("utf-8")
+    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    exec(example.replace("512", "32"), {})
     lines = capsys.readouterr().out.splitlines()
     # One rung is for skinny products only.
     assert len(lines) == sum(each.condition is None for each in gemmkit.LADDER)
     assert all(line.split()[1] == "True" for line in lines)
+
+
+def test_the_page_on_commands_has_every_command():
+    page = (ROOT / "docs" / "commands.md").read_text("utf-8")
+    assert set(re.findall(r"^\| `gemmkit (\w+)", page, re.MULTILINE)) == set(VERBS)
+
+
+def test_the_page_on_installation_has_every_extra():
+    page = (ROOT / "docs" / "install.md").read_text("utf-8")
+    named = re.findall(r"^\| (`.*?`) \|", page, re.MULTILINE)
+    extras = PYPROJECT["project"]["optional-dependencies"]
+    assert set(re.findall(r"`(\w+)`", " ".join(named))) == set(extras)
+
+
+def test_disk_space_is_that_of_the_results():
+    results = json.loads((ROOT / "benchmarks/results/install-size.json").read_text("utf-8"))
+    sizes = {name: each["total_mb"] for name, each in results["installations"].items()}
+    for page in (ROOT / "README.md", ROOT / "docs" / "install.md"):
+        told = re.findall(r"^ {4}pip install '?\.(.*?)'? +#.*: (\d+) MB$", page.read_text(), re.M)
+        assert len(told) == 3
+        assert {f"gemmkit{extras}": int(mb) for extras, mb in told}.items() <= {
+            name: round(mb) for name, mb in sizes.items()
+        }.items()
 
 
 # --- run.py ----------------------------------------------------------------------------------

@@ -142,8 +142,8 @@ def test_the_ladder_runs_on_the_emulator(installed):
 
 def test_a_kernel_of_ones_own_is_compiled_and_checked(installed):
     # Its options are those of the README.
-    options = ("--entry", "sgemm<128,128,8,8,8>", "--grid", "(N+127)/128,(M+127)/128")
-    words = ("check", ROOT / "examples" / "sgemm.cu", *options, "--block", "256", "--shape", "64")
+    options = ("--entry", "sgemm<64,64,8,8,4>", "--grid", "(N+63)/64,(M+63)/64")
+    words = ("check", ROOT / "examples" / "sgemm.cu", *options, "--block", "128", "--shape", "64")
     done = run(installed / "gemmkit", *words, folder=installed)
     assert done.returncode == 0, done.stdout + done.stderr
 

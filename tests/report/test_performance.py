@@ -29,7 +29,7 @@ from gemmkit.report.comparison import (
 )
 from gemmkit.report.kinds import kinds_table
 from gemmkit.report.performance import performance
-from gemmkit.report.readme import render
+from gemmkit.report.readme import RESULTS, RESULTS_PAGE, render
 from gemmkit.report.suite_plots import size_sweep_svg, waves_svg
 
 
@@ -171,7 +171,7 @@ def test_shares(suites):
     assert "–" in profile_table([without]).to_text().plain
 
 
-def test_the_readme_shows_each_suite_at_a_glance_and_in_full(suites):
+def test_the_page_of_results_shows_each_suite_at_a_glance_and_in_full(suites):
     found = performance(suites, "docs/images/h100-bench")
     assert "**Compared on an H100, fp32**" in found.markdown
     assert (
@@ -211,7 +211,7 @@ def test_partial_results_render(compared, tmp_path):
     assert "square" not in found.markdown
     assert found.pictures == {}
     (tmp_path / "h100-bench.json").write_text(f"{alone.to_json()}\n{one.to_json()}\n")
-    assert found.markdown.split("\n")[0] in render(tmp_path, "x").sections["results"]
+    assert found.markdown.split("\n")[0] in render(tmp_path).pages[RESULTS_PAGE][RESULTS]
 
 
 def test_pictures_name_what_they_show(suites):

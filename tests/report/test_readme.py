@@ -1,7 +1,11 @@
-"""The README's generated part: what it shows, and that it is up to date."""
+"""The generated parts of README.md and docs/results.md: what they show, and that it is current."""
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import msgspec
@@ -10,7 +14,19 @@ import pytest
 from gemmkit.errors import UsageError
 from gemmkit.kernels.catalog import find_kernel
 from gemmkit.record import BaselineRecord, DeviceRecord, TimeRecord
-from gemmkit.report.readme import markers, read_records, render, replace_generated
+from gemmkit.report.readme import (
+    COUNTED,
+    PICTURED,
+    PICTURES,
+    README,
+    RESULTS,
+    RESULTS_PAGE,
+    SESSION,
+    markers,
+    read_records,
+    render,
+    replace_generated,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -41,8 +57,23 @@ def results(tmp_path, make_record):
     return tmp_path
 
 
-def test_measured_results_come_first_with_a_column_a_size(results):
-    markdown = render(results, "docs/images").sections["results"]
+THEMES = ("light", "dark")
+# The width of a character in a picture of a terminal.
+CHARACTER = 12.2
+
+
+def lines(svg):
+    """The lines of a picture of a terminal, without trailing spaces."""
+    found = {}
+    for element in ET.fromstring(svg).iter("{http://www.w3.org/2000/svg}text"):
+        row, column = float(element.get("y")), round(float(element.get("x")) / CHARACTER)
+        text = "".join(element.itertext()).replace("\N{NO-BREAK SPACE}", " ").rstrip("\n")
+        found[row] = found.get(row, "").ljust(column) + text
+    return [line.rstrip() for line in found.values()]
+
+
+def test_measured_results_have_a_column_a_size(results):
+    markdown = render(results).pages[RESULTS_PAGE][RESULTS]
     assert markdown.startswith("**Measured on an H100**\n")
     assert "1024³, TFLOP/s (× cuBLAS) | 2048³, TFLOP/s (× cuBLAS) |" in markdown
     assert "| 2 | `naive` |" in markdown
@@ -53,7 +84,7 @@ def test_measured_results_come_first_with_a_column_a_size(results):
 
 
 def test_counted_results_are_the_session_that_makes_them(results):
-    session = render(results, "docs/images").sections["session"]
+    session = render(results).pages[RESULTS_PAGE][COUNTED]
     assert session.startswith(
         "```console\n$ python3 run.py ladder --device emulator --size 64\n"
         "Running on the emulator, for RTX 3090.\nC = αAB + βC, 64x64x64"
@@ -62,15 +93,33 @@ def test_counted_results_are_the_session_that_makes_them(results):
 
 
 def test_every_picture_is_shown(results):
-    rendering = render(results, "docs/images")
+    rendering = render(results)
     assert set(rendering.pictures) == {
         "a-emulated-ladder.svg",
+        "a-emulated-ladder-light.svg",
+        "a-emulated-ladder-dark.svg",
         "h100-ladder.svg",
         "h100-sweep.svg",
     }
     for name, svg in rendering.pictures.items():
-        assert f"(docs/images/{name})" in rendering.sections["results"]
+        shown = [
+            *(f"(images/{name})" in part for part in rendering.pages[RESULTS_PAGE].values()),
+            f'"docs/images/{name}"' in rendering.pages[README][SESSION],
+        ]
+        assert shown.count(True) == 1, name
         assert "<svg" in svg
+
+
+def test_the_picture_of_a_session_has_its_words_in_both_themes(results):
+    rendering = render(results)
+    light, dark = (rendering.pictures[f"a-emulated-ladder-{each}.svg"] for each in THEMES)
+    command = "gemmkit ladder --device emulator --size 64 --kernels naive"
+    assert f'alt="A terminal: {command}"' in rendering.pages[README][SESSION]
+    assert f"$ {command}" in lines(light)
+    assert "C = αAB + βC, 64x64x64" in "\n".join(lines(light))
+    assert lines(light) == lines(dark)
+    assert light != dark
+    assert "http" not in light.replace("http://www.w3.org/2000/svg", ""), "loads nothing"
 
 
 def test_a_line_that_is_no_record_is_named(tmp_path):
@@ -90,16 +139,48 @@ def test_only_what_is_between_the_markers_changes():
         replace_generated(f"{end} {begin}", {"x": "new"})
 
 
-def test_the_readme_shows_the_results_in_the_repository():
-    rendering = render(ROOT / "benchmarks" / "results", "docs/images")
-    readme = (ROOT / "README.md").read_text("utf-8")
-    again = "run `.venv/bin/python benchmarks/render_readme.py`"
-    assert replace_generated(readme, rendering.sections) == readme, again
-    stored = {path.name for path in (ROOT / "docs" / "images").glob("*.svg")}
-    assert stored == set(rendering.pictures), again
+AGAIN = "run `.venv/bin/python benchmarks/render_readme.py`"
+
+
+@pytest.fixture(scope="module")
+def rendering():
+    """Of the results in the repository."""
+    return render(ROOT / "benchmarks" / "results")
+
+
+@pytest.mark.parametrize("name", [README, RESULTS_PAGE])
+def test_a_page_shows_the_results_in_the_repository(rendering, name):
+    page = (ROOT / name).read_text("utf-8")
+    assert replace_generated(page, rendering.pages[name]) == page, AGAIN
+
+
+def test_the_pictures_are_those_of_the_results_in_the_repository(rendering):
+    folder = ROOT / PICTURES
+    assert {path.name for path in folder.glob("*.svg")} == set(rendering.pictures), AGAIN
+    for name in rendering.pages[README][SESSION].split('"'):
+        if name.endswith(".svg"):
+            stored = (ROOT / name).read_text("utf-8")
+            assert lines(stored) == lines(rendering.pictures[Path(name).name]), AGAIN
+            assert len(stored) < 50_000
+
+
+def test_the_readmes_picture_is_what_the_command_prints(rendering):
+    (command,) = re.findall('alt="A terminal: gemmkit (.*?)"', rendering.pages[README][SESSION])
+    assert command.endswith(",".join(PICTURED))
+    done = subprocess.run(
+        [sys.executable, "-m", "gemmkit", *command.split()],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    shown = lines(next(svg for name, svg in rendering.pictures.items() if "-dark" in name))
+    shown = [line for line in shown if line]
+    assert shown[0] == f"$ gemmkit {command}"
+    assert shown[1] in done.stderr
+    assert shown[2:] == [line for line in done.stdout.splitlines() if line]
 
 
 def test_kernels_are_described_as_they_are_now(results, make_record):
-    text = render(results, "images").sections["results"]
+    text = render(results).pages[RESULTS_PAGE][RESULTS]
     assert make_record().idea not in text
     assert find_kernel("naive").idea in text

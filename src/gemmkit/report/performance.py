@@ -1,4 +1,4 @@
-"""The performance part of the page of results: a summary of suites, each in full, and their pictures."""
+"""The performance part of `docs/results.md`: a summary of suites, each in full, and pictures."""
 
 from __future__ import annotations
 

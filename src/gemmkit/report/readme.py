@@ -1,4 +1,4 @@
-"""What is generated from result files: the README's session, the page of results, their pictures."""
+"""What is generated from result files: the README's session, `docs/results.md`, and pictures."""
 
 from __future__ import annotations
 
@@ -154,8 +154,15 @@ def _ladder_output(command: str, records: Sequence[Record]) -> Text:
     from rich.text import Text
 
     current = [msgspec.structs.replace(each, idea=_own_idea(each)) for each in records]
-    text = Text(f"$ {command}\nRunning on the emulator, for {records[0].device.gpu}.\n")
-    return text.append_text(ladder_table(current).to_text())
+    table = ladder_table(current)
+    # As the command prints it, row by row.
+    layout = table.layout(growing=True)
+    return Text.assemble(
+        f"$ {command}\nRunning on the emulator, for {records[0].device.gpu}.\n",
+        table.head_text(layout),
+        *(table.row_text(row, layout) for row in table.rows),
+        table.foot_text(layout),
+    )
 
 
 def _timed(records: Sequence[Record]) -> bool:

@@ -8,12 +8,14 @@ if TYPE_CHECKING:
     from rich.terminal_theme import TerminalTheme
     from rich.text import Text
 
-Theme = tuple[tuple[int, int, int], tuple[int, int, int], tuple[int, int, int], tuple[int, int, int]]
+Theme = tuple[
+    tuple[int, int, int], tuple[int, int, int], tuple[int, int, int], tuple[int, int, int]
+]
 # Background, foreground, red and green, as GitHub's own code blocks have them.
 LIGHT: Theme = ((246, 248, 250), (31, 35, 40), (207, 34, 46), (26, 127, 55))
 DARK: Theme = ((21, 27, 35), (240, 246, 252), (255, 123, 114), (63, 185, 80))
 
-# rich's own, less the window's frame and a font that it would download.
+# rich's own, less its width and a font that it would download.
 _SVG = """\
 <svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
 <style>

@@ -1,0 +1,112 @@
+"""README.md is short, its examples print what it says, and its figures are those of the results."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gemmkit.report.comparison import geometric_mean, ratios
+from gemmkit.report.readme import read_records
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text("utf-8")
+RESULTS = ROOT / "benchmarks" / "results"
+CONSOLE = re.findall(r"^```console\n(.*?)^```$", README, re.S | re.M)
+# A command, and its output, in which lines of "…" stand for any number of lines.
+COMMANDS = [
+    each for block in CONSOLE for each in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.M)
+]
+PYTHON = re.findall(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", README, re.S | re.M)
+
+
+def test_it_is_short_and_set_up_comes_first():
+    assert len(README.split()) < 1200
+    commands = re.findall(r"^(?: {4}|\$ )(python3|pip|gemmkit) ?(.*?)(?:  .*)?$", README, re.M)
+    assert commands[:2] == [("python3", "run.py ladder"), ("python3", "run.py test")]
+
+
+def test_every_block_is_run():
+    assert len(CONSOLE) + 2 * len(PYTHON) == README.count("```") // 2
+    assert len(CONSOLE) >= 3
+    assert len(PYTHON) >= 1
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder in which the README's commands run one after another."""
+    made = tmp_path_factory.mktemp("readme")
+    (made / "examples").symlink_to(ROOT / "examples")
+    (made / "gemmkit").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m gemmkit "$@"\n', "utf-8")
+    (made / "gemmkit").chmod(0o755)
+    return made
+
+
+@pytest.mark.parametrize("number", range(len(COMMANDS)))
+def test_a_command_prints_what_stands_below_it(folder, number):
+    # A command may read what an earlier one of its block wrote.
+    before = COMMANDS[:number] if not COMMANDS[number - 1][1] else []
+    environment = os.environ | {"PATH": f"{folder}:{os.environ['PATH']}", "COLUMNS": "100"}
+    for command, _ in before:
+        subprocess.run(command, shell=True, cwd=folder, env=environment, check=True)
+    command, told = COMMANDS[number]
+    done = subprocess.run(
+        command,
+        shell=True,
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    lines = ["(?:.*\n)*?" if line == "…" else f"{re.escape(line)}\n" for line in told.splitlines()]
+    assert re.fullmatch("".join(lines), done.stdout), f"{command}\n{done.stdout}{done.stderr}"
+
+
+@pytest.mark.parametrize(("code", "told"), PYTHON)
+def test_python_prints_what_stands_below_it(capsys, code, told):
+    exec(compile(code, "README.md", "exec"), {})
+    assert capsys.readouterr().out == told
+
+
+@pytest.mark.parametrize(
+    ("name", "claim"),
+    [
+        (
+            "h100-bench.json",
+            r"products are (?P<mean>[\d.]+) times .* geometric mean of (?P<count>\d+) problems, "
+            r"and at least (?P<least>[\d.]+) times",
+        ),
+        ("h100-layouts.json", r"transposed operands, (?P<mean>[\d.]+) times at (?P<count>\d+)"),
+    ],
+)
+def test_the_ratio_to_cublas_is_that_of_the_results(name, claim):
+    found = ratios(read_records(RESULTS / name))
+    facts = {"mean": geometric_mean(found), "count": len(found), "least": min(found)}
+    told = re.search(claim, README).groupdict()
+    assert {key: float(value) for key, value in told.items()} == {
+        key: round(facts[key], 2) for key in told
+    }
+
+
+def test_the_ratios_of_other_types_are_those_of_the_results():
+    records = read_records(RESULTS / "h100-typed.json")
+    means: dict[str, list[float]] = {"fp16": [], "bf16": [], "fp64": []}
+    for types, layout in {(each.problem.types, each.problem.layout) for each in records}:
+        peers = [
+            peer.speedup
+            for each in records
+            if (each.problem.types, each.problem.layout) == (types, layout)
+            for peer in each.peers
+            if peer.vendor == "torch"
+        ]
+        means[types].append(geometric_mean(peers))
+    for kind, found in (
+        ("in 16 bits", means["fp16"] + means["bf16"]),
+        ("in float64", means["fp64"]),
+    ):
+        assert re.search(rf"{min(found):.2f} to {max(found):.2f}[^,]* {kind}", README), kind
