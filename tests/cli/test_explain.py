@@ -114,6 +114,26 @@ def test_pictures_and_maps(call, tmp_path):
     assert f"wrote {tmp_path / 'drawn' / 'naive-BM=4-tiles.png'}" in result.output
 
 
+def test_a_page(call, tmp_path):
+    page = tmp_path / "page.html"
+    result = call("explain", "naive", "--html", page, *SMALL)
+    assert result.exit_code == 0, result.output
+    assert f"wrote {page}" in result.output
+    text = page.read_text("utf-8")
+    assert text.startswith("<!doctype html>")
+    assert "for (int k = 0; k &lt; K; ++k)" in text
+    result = call("explain", "naive", "--html", tmp_path / "nowhere" / "page.html", *SMALL)
+    assert result.exit_code == 2
+    assert "page.html: No such file or directory" in result.stderr
+
+
+def test_a_page_of_a_kernel_that_launches_nothing(call, tmp_path):
+    page = tmp_path / "page.html"
+    result = call("explain", "naive", "--html", page, "--shape", "0x8x8")
+    assert result.exit_code == 0, result.output
+    assert "<h1>naive, 0x8x8" in page.read_text("utf-8")
+
+
 def test_pictures_without_matplotlib_are_refused_at_once(call, tmp_path, monkeypatch):
     def gather(*arguments, **settings):
         raise AssertionError("began to explain")

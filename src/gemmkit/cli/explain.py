@@ -89,6 +89,14 @@ MOST_LAUNCHES = 8
     help="Show Nsight Compute's metrics beside the emulated ones: the output of `ncu --csv "
     "--page raw`.",
 )
+@click.option(
+    "--html",
+    "page",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write the explanation as one HTML page too, with the counters of source lines, the "
+    "accesses of a warp and the roofline to look into. It needs no network.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the explanation as JSON instead.")
 @debug_option
 def command(
@@ -109,6 +117,7 @@ def command(
     maps: bool,
     what_if: bool,
     report: Path | None,
+    page: Path | None,
     as_json: bool,
     **target: Any,
 ) -> None:
@@ -130,8 +139,8 @@ def command(
     from gemmkit.devices.choose import DEFAULT_MAX_STEPS
     from gemmkit.kernels.fitting import asked_problem, default_problem
 
-    if as_json and (report or folder or maps or what_if):
-        raise UsageError("--json excludes --ncu, --pictures and text: leave them out")
+    if as_json and (report or folder or maps or what_if or page):
+        raise UsageError("--json excludes --ncu, --pictures, --html and text: leave them out")
     if against is not None and not against.strip(" :"):
         raise UsageError("--against takes a rung, or :KEY=VALUE for the target itself")
     # Unreadable files and missing packages are reported before a long run.
@@ -177,6 +186,9 @@ def command(
     out.print(explanation_text(explained, out.width), end="")
     _beside(out, launches, gathered[0])
     gathered = [facts for facts in gathered if facts.plan.blocks]
+    if page is not None:
+        _write_page(page, explained, gathered)
+        out.print(f"\nwrote {page}")
     if what_if:
         for facts in gathered:
             _print_residency(out, facts)
@@ -189,6 +201,26 @@ def command(
         for drawn in board_pictures(gathered):
             out.print(f"wrote {drawn.save(folder, form)}")
     _end(explained)
+
+
+def _write_page(page: Path, explained: Explanation, gathered: Sequence[Facts]) -> None:
+    """Write the explanation as an HTML page.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    from gemmkit.analysis.trace import trace
+    from gemmkit.report.explain_text import explanation_document
+    from gemmkit.report.explain_views import explain_views
+    from gemmkit.report.page.html import to_html
+
+    traces = [trace(each.kernel, each.problem, each.gpu, config=each.config) for each in gathered]
+    views = explain_views(explained, gathered, traces)
+    text = to_html(explanation_document(explained, views))
+    try:
+        page.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write {page}: {error.strerror}") from error
 
 
 def _end(explained: Explanation) -> None:

@@ -1,22 +1,22 @@
-"""An explanation as text: sections of figures, operands, source lines, and remarks."""
+"""An explanation as a document: sections of figures, operands, source lines, and remarks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gemmkit.analysis.explain import Evidence, Explanation, Sentence
-from gemmkit.analysis.explain.explanation import Figure, Operand, Section, SourceLine
+from gemmkit.analysis.explain import explanation as metrics
+from gemmkit.analysis.explain.explanation import Figure, Operand, SourceLine
+from gemmkit.report.document import Block, Document, Prose, Remark, Remarks, Section, View
 from gemmkit.report.layout import (
     MISSING,
-    TEXT_WIDTH,
     Cell,
     Column,
     Row,
     Style,
     Table,
     value_text,
-    wrapped,
 )
 from gemmkit.report.wrong_result import wrong_result
 from gemmkit.units import readable
@@ -30,61 +30,69 @@ _MAX_SOURCE = 60
 _WORTH_SHOWING = 0.01
 
 
-def explanation_text(explained: Explanation, width: int | None = None) -> Text:
-    """The whole explanation, in lines of `width` characters; `.plain` has no colors."""
-    from rich.text import Text
+def explanation_document(
+    explained: Explanation, views: Mapping[str, tuple[View, ...]] | None = None
+) -> Document:
+    """What `gemmkit explain` shows.
 
-    around = min(width or TEXT_WIDTH, TEXT_WIDTH)
-
-    text = Text()
-    text.append(_heading(explained), "bold")
-    for each in (explained, explained.against):
-        if each is not None and each.wrong:
-            wrong = wrong_result(each.diagnosis, each.wrong)
-            shown = f"WRONG RESULT of {each.kernel} at {each.counted}: {wrong}."
-            text.append(f"\n{wrapped(shown, around)}", "bold red")
+    Args:
+        explained: the kernel, and the one that it is compared with.
+        views: pictures for the page, by the title of the section that they go to; a section of
+            their own where there is none.
+    """
+    views = dict(views or {})
     both = [each for each in (explained, explained.against) if each is not None]
+    wrong = [
+        Prose(
+            f"WRONG RESULT of {each.kernel} at {each.counted}: "
+            f"{wrong_result(each.diagnosis, each.wrong)}.",
+            "wrong",
+        )
+        for each in both
+        if each.wrong
+    ]
+    title = _title(explained)
     if all(each.launches_nothing for each in both):
         reasons = dict.fromkeys(sentence.text for each in both for sentence in each.sentences)
-        text.append("\n" + "".join(wrapped(each, around) for each in reasons))
-        return text
-    text.append("\n" + wrapped(explained.idea, around) if explained.idea else "")
+        return Document(title, (*wrong, *map(Prose, reasons)), (), explained)
+    lead = [*wrong, *([Prose(explained.idea)] if explained.idea else [])]
     if explained.counted != explained.problem:
-        text.append(
-            wrapped(
+        lead.append(
+            Prose(
                 f"Counted at {explained.counted}, because {explained.problem} would take long to "
                 "emulate: requests, sectors and wavefronts below are for that product; occupancy, "
                 f"waves and predictions are for {explained.problem}.",
-                around,
-            ),
-            "yellow",
+                "caution",
+            )
         )
-    for section in explained.sections:
-        text.append("\n")
-        text.append_text(_section_table(section, explained).to_text(width))
-        if section.title.startswith("Memory") and explained.operands:
-            text.append("\n")
-            text.append_text(operand_table(explained).to_text(width))
-            if explained.against is not None:
-                text.append("\n")
-                text.append_text(operand_table(explained.against).to_text(width))
+    sections = []
+    for each in explained.sections:
+        blocks: list[Block] = [_section_table(each, explained), *views.pop(each.title, ())]
+        if each.title.startswith("Memory") and explained.operands:
+            blocks += [operand_table(one) for one in both]
+        sections.append(Section(each.title, tuple(blocks)))
     if explained.source:
-        text.append("\n")
-        text.append_text(source_table(explained).to_text(width))
-    text.append(f"\nSummary of {explained.kernel}\n\n", "bold")
-    for sentence in explained.sentences:
-        _append_sentence(text, sentence, around)
+        table = source_table(explained)
+        sections.append(Section(table.caption, views.pop(table.caption, (table,))))
+    sections += [Section(name, blocks) for name, blocks in views.items()]
+    remarks = Remarks(tuple(map(_remark, explained.sentences)))
+    sections.append(Section(f"Summary of {explained.kernel}", (remarks,), leading=True))
     if explained.against is not None:
-        _append_comparison(text, explained, explained.against, around)
-    return text
+        sections.append(_comparison(explained, explained.against))
+    return Document(title, tuple(lead), tuple(sections), explained)
 
 
-def _heading(explained: Explanation) -> str:
+def explanation_text(explained: Explanation, width: int | None = None) -> Text:
+    """The whole explanation, in lines of `width` characters; `.plain` has no colors."""
+    return explanation_document(explained).to_text(width)
+
+
+def _title(explained: Explanation) -> str:
     against = f" vs. {explained.against.kernel}" if explained.against is not None else ""
-    return f"{explained.kernel}{against}, {explained.problem} on {explained.gpu}, with no GPU\n"
+    return f"{explained.kernel}{against}, {explained.problem} on {explained.gpu}, with no GPU"
 
 
-def _append_comparison(text: Text, explained: Explanation, other: Explanation, around: int) -> None:
+def _comparison(explained: Explanation, other: Explanation) -> Section:
     heads = {
         "this": f"Advantages of {explained.kernel}",
         "other": f"Advantages of {other.kernel}",
@@ -92,16 +100,13 @@ def _append_comparison(text: Text, explained: Explanation, other: Explanation, a
     }
     verdict = [each for each in explained.comparison if is_verdict(each)]
     rest = [each for each in explained.comparison if not is_verdict(each)]
-    text.append(f"\n{explained.kernel} vs. {other.kernel}\n\n", "bold")
-    for sentence in verdict:
-        _append_sentence(text, sentence, around)
+    blocks: list[Block] = [Remarks(tuple(map(_remark, verdict)))] if verdict else []
     if not explained.comparison:
-        text.append("All metrics are equal.\n")
+        blocks.append(Prose("All metrics are equal."))
     for favors in dict.fromkeys(each.favors for each in rest):
-        text.append(f"\n{heads[favors]}\n\n", "bold")
-        for sentence in rest:
-            if sentence.favors == favors:
-                _append_sentence(text, sentence, around)
+        items = tuple(_remark(each) for each in rest if each.favors == favors)
+        blocks += [Prose(heads[favors], "heading"), Remarks(items)]
+    return Section(f"{explained.kernel} vs. {other.kernel}", tuple(blocks), leading=True)
 
 
 def is_verdict(sentence: Sentence) -> bool:
@@ -109,10 +114,9 @@ def is_verdict(sentence: Sentence) -> bool:
     return any(each.metric.startswith("gemmkit__predicted") for each in sentence.evidence)
 
 
-def _append_sentence(text: Text, sentence: Sentence, around: int) -> None:
-    text.append(wrapped(sentence.text, around, first="- ", indent="  "))
-    for each in sentence.evidence:
-        text.append(f"    {evidence_text(each)}\n", "dim")
+def _remark(sentence: Sentence) -> Remark:
+    evidence = tuple(map(evidence_text, sentence.evidence))
+    return Remark(sentence.text, evidence, sentence.favors)
 
 
 def evidence_text(evidence: Evidence) -> str:
@@ -122,7 +126,7 @@ def evidence_text(evidence: Evidence) -> str:
     return f"{evidence.metric}{operand}: {value_text(evidence.this)}{other}"
 
 
-def _section_table(section: Section, explained: Explanation) -> Table:
+def _section_table(section: metrics.Section, explained: Explanation) -> Table:
     """A row per figure, with the other kernel's value and the metric's name."""
     other = explained.against
     beside = _figures_of(other, section.title) if other is not None else {}

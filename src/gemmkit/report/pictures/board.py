@@ -46,14 +46,19 @@ def board_pictures(gathered: Sequence[Facts]) -> Iterator[Picture]:
         if taken is not None:
             figure = what_if_figure(what_if(facts.gpu, **taken))
             yield Picture(f"{facts.name}-occupancy", figure, _CURVES_SIZE)
-    points = [point for facts in gathered for point in _points(facts)]
+    points = roofline_points(gathered)
     if points:
         first = gathered[0]
-        figure = roofline_figure(roofline(first.gpu, _pipe(first)), points)
+        figure = roofline_figure(roofline(first.gpu, pipe_of(first)), points)
         yield Picture(f"{first.name}-roofline", figure, _ROOFLINE_SIZE)
 
 
-def _pipe(facts: Facts) -> MathPipe:
+def roofline_points(gathered: Sequence[Facts]) -> list[RooflinePoint]:
+    """Each kernel at each level of memory, where its speed is predicted."""
+    return [point for facts in gathered for point in _points(facts)]
+
+
+def pipe_of(facts: Facts) -> MathPipe:
     """What the first kernel multiplies with, whose peak is drawn."""
     return facts.prediction.pipe if facts.prediction is not None else FP32
 

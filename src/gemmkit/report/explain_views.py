@@ -1,0 +1,160 @@
+"""What the page of `gemmkit explain` draws besides tables: source lines, accesses, the roofline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from gemmkit.analysis.explain import Explanation, Facts
+from gemmkit.analysis.patterns import WORDS_PER_SECTOR, lines_of, phases_of
+from gemmkit.analysis.roofline import roofline
+from gemmkit.analysis.trace import Trace, sectors, wavefronts
+from gemmkit.emulator.watching import WatchedAccess
+from gemmkit.kernels.plan import ceil_div
+from gemmkit.report.document import View
+from gemmkit.report.explain_text import source_table
+from gemmkit.report.layout import Cell, Column, Row, Table, value_text
+from gemmkit.report.pictures.board import pipe_of, roofline_points
+from gemmkit.report.pictures.captions import (
+    access_name,
+    address_caption,
+    bank_caption,
+    element_name,
+)
+
+# Lines of a request that are drawn; a strided one has 32, all alike.
+MOST_LINES = 8
+
+
+def explain_views(
+    explained: Explanation, gathered: Sequence[Facts], traces: Sequence[Trace]
+) -> Mapping[str, tuple[View, ...]]:
+    """Views for `explanation_document`, by section.
+
+    Args:
+        explained: what the page is about.
+        gathered: the facts of each kernel that was launched.
+        traces: one block of each.
+    """
+    found: dict[str, tuple[View, ...]] = {}
+    if explained.source:
+        table = source_table(explained)
+        lines = msgspec.to_builtins(explained.source)
+        found[table.caption] = (View("source", {"lines": lines}, table),)
+    if traces:
+        found["Accesses of a warp"] = tuple(map(access_view, traces))
+    if view := roofline_view(gathered):
+        found["Roofline"] = (view,)
+    return found
+
+
+def access_view(trace: Trace) -> View:
+    """The different requests of a block's first warp, with the words and banks of each lane."""
+    accesses = trace.representatives()
+    rows = tuple(
+        Row(
+            (
+                Cell(f"{each.file}:{each.line}"),
+                Cell(access_name(each).partition(":")[0]),
+                Cell(each.opcode),
+                Cell(_caption(each)),
+            )
+        )
+        for each in accesses
+    )
+    columns = tuple(Column(name, "left") for name in ("line", "access", "instruction", "cost"))
+    table = Table(f"Requests of warp 0 of {trace.kernel}", columns, rows)
+    data = {"kernel": trace.kernel, "accesses": [_access(trace, each) for each in accesses]}
+    return View("accesses", data, table)
+
+
+def _caption(access: WatchedAccess) -> str:
+    return bank_caption(access) if access.space == "shared" else address_caption(access)
+
+
+def _access(trace: Trace, access: WatchedAccess) -> dict[str, Any]:
+    told: dict[str, Any] = {
+        "name": access_name(access),
+        "caption": _caption(access),
+        "file": access.file,
+        "line": access.line,
+        "space": access.space,
+        "worse": False,
+    }
+    if access.space == "shared":
+        phases = phases_of(access)
+        told["rows"] = [
+            {
+                "label": f"phase {number}" if not depth else "conflict",
+                "conflict": depth > 0,
+                "cells": [
+                    list(words[depth]) if depth < len(words) else [] for words in phase.banks
+                ],
+            }
+            for number, phase in enumerate(phases)
+            for depth in range(phase.wavefronts)
+        ]
+        told["worse"] = wavefronts(access) > len(phases)
+        return told
+    lines = lines_of(access)
+    told["rows"] = [
+        {
+            "label": element_name(trace, access, line.offset),
+            "conflict": False,
+            "cells": [list(lanes) for lanes in line.words],
+        }
+        for line in lines[:MOST_LINES]
+    ]
+    told["more"] = max(len(lines) - MOST_LINES, 0)
+    words = sum(bool(lanes) for line in lines for lanes in line.words)
+    told["worse"] = sectors(access) > ceil_div(words, WORDS_PER_SECTOR)
+    return told
+
+
+def roofline_view(gathered: Sequence[Facts]) -> View | None:
+    """The board's roofs and the kernels under them; None where there is no prediction."""
+    points = roofline_points(gathered)
+    if not points:
+        return None
+    first = gathered[0]
+    roofs = roofline(first.gpu, pipe_of(first))
+    rows = tuple(
+        Row(
+            (
+                Cell(each.label),
+                Cell(each.level),
+                Cell(value_text(each.intensity)),
+                Cell(value_text(each.tflops)),
+                Cell(value_text(roofs.attainable(each.level, each.intensity))),
+            )
+        )
+        for each in points
+    )
+    columns = (
+        Column("kernel", "left"),
+        Column("level", "left"),
+        Column("FLOP per byte"),
+        Column("TFLOP/s, predicted"),
+        Column("attainable"),
+    )
+    data = {
+        "board": roofs.board,
+        "pipe": str(roofs.pipe),
+        "peak": roofs.peak_tflops,
+        "ceilings": [
+            {"level": each.level, "gb_per_s": each.gb_per_s, "source": each.source}
+            for each in roofs.ceilings
+        ],
+        "points": [
+            {
+                "label": each.label,
+                "level": each.level,
+                "intensity": each.intensity,
+                "tflops": each.tflops,
+            }
+            for each in points
+        ],
+    }
+    return View("roofline", data, Table(f"Roofline of {roofs.board}", columns, rows))

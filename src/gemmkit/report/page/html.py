@@ -1,0 +1,94 @@
+"""`to_html`: a `Document` as one HTML file."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from gemmkit.report.document import Document, Prose, Remarks, Section, View
+from gemmkit.report.layout import TIE, Table
+from gemmkit.version import __version__
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+HERE = Path(__file__).resolve().parent
+
+
+def to_html(document: Document) -> str:
+    """The page: style, script and data are inside.
+
+    Sections that lead come first. Views are drawn by `page.js` from the data beside them; without
+    scripts their tables are there.
+    """
+    sections = sorted(document.sections, key=lambda each: not each.leading)
+    views: list[dict[str, Any]] = []
+    shown = [_section(each, views) for each in sections]
+    return _template().render(
+        title=document.title,
+        lead=[asdict(each) for each in document.lead],
+        sections=shown,
+        style=(HERE / "page.css").read_text(encoding="utf-8"),
+        script=(HERE / "page.js").read_text(encoding="utf-8"),
+        data=_embedded({"gemmkit": __version__, "document": document.data, "views": views}),
+    )
+
+
+@cache
+def _template() -> Template:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(HERE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("page.html")
+
+
+def _embedded(data: Any) -> str:
+    """JSON that may stand in a script element, whatever the strings in it."""
+    text = msgspec.json.encode(data).decode()
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def _section(section: Section, views: list[dict[str, Any]]) -> dict[str, Any]:
+    blocks = []
+    for block in section.blocks:
+        match block:
+            case Prose():
+                blocks.append({"kind": "prose", **asdict(block)})
+            case Remarks():
+                blocks.append({"kind": "remarks", "items": [asdict(one) for one in block.items]})
+            case Table():
+                blocks.append({"kind": "table", **_table(block)})
+            case View():
+                table = None if block.table is None else _table(block.table)
+                blocks.append(
+                    {"kind": "view", "view": block.kind, "number": len(views)} | {"table": table}
+                )
+                views.append({"kind": block.kind, "data": block.data})
+    return {"title": section.title, "anchor": section.anchor, "blocks": blocks}
+
+
+def _table(table: Table) -> dict[str, Any]:
+    return {
+        "caption": table.caption,
+        "columns": [{"title": each.one_line, "align": each.align} for each in table.columns],
+        "rows": [
+            {
+                "cells": [
+                    {"text": one.text.replace(TIE, " "), "style": one.style} for one in row.cells
+                ],
+                "note": row.note,
+            }
+            for row in table.rows
+        ],
+        "footnotes": table.footnotes,
+    }

@@ -1,0 +1,264 @@
+"use strict";
+// Draws the views of a page from its data, and ties them together: a source line that is chosen
+// shows its requests, a request that is chosen marks its line, a lane lights up wherever it is.
+(() => {
+  const data = JSON.parse(document.getElementById("data").textContent);
+  const SVG = "http://www.w3.org/2000/svg";
+
+  function element(name, attributes = {}, ...children) {
+    const made = document.createElement(name);
+    for (const [key, value] of Object.entries(attributes)) {
+      if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
+      else made.setAttribute(key, value);
+    }
+    made.append(...children);
+    return made;
+  }
+
+  function drawn(name, attributes = {}, text) {
+    const made = document.createElementNS(SVG, name);
+    for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+    if (text !== undefined) made.textContent = text;
+    return made;
+  }
+
+  // The one line that is chosen on the page, as "file:line", and those who want to know.
+  const watchers = [];
+  function choose(place, by) {
+    for (const each of watchers) if (each !== by) each(place);
+  }
+
+  const laneColor = (lane) => `hsl(${260 - lane * 6.5} 62% ${42 + lane * 0.9}%)`;
+  const number = (value) => value.toLocaleString("en",
+    Number.isInteger(value) ? {} : { maximumSignificantDigits: 4 });
+
+  // --- source lines ------------------------------------------------------------------------
+
+  const COUNTERS = {
+    instructions: "PTX instructions",
+    fma: "multiply-adds",
+    global_requests: "global requests",
+    global_sectors: "global sectors",
+    shared_wavefronts: "shared wavefronts",
+    bank_conflicts: "bank conflicts",
+  };
+
+  function source(view, place) {
+    const body = element("tbody");
+    const heads = Object.values(COUNTERS).map((each) => element("th", { scope: "col", class: "right" }, each));
+    const rows = new Map();
+    for (const line of view.lines) {
+      const where = `${line.file}:${line.line}`;
+      const cells = Object.keys(COUNTERS).map((key) =>
+        element("td", { class: "right" }, line[key] ? number(line[key]) : ""));
+      const pick = element("button", { type: "button", onclick: () => mark(where, true) }, where);
+      const row = element("tr", {}, element("td", {}, pick), element("td", {}, line.text), ...cells);
+      rows.set(where, { row, line });
+      body.append(row);
+    }
+    function mark(where, tell) {
+      for (const { row } of rows.values()) row.classList.remove("chosen");
+      rows.get(where)?.row.classList.add("chosen");
+      if (tell) choose(where, fromElsewhere);
+    }
+    const fromElsewhere = (where) => mark(where, false);
+    watchers.push(fromElsewhere);
+    const heat = element("select", { id: `heat-${place}` },
+      ...Object.entries(COUNTERS).map(([key, name]) => element("option", { value: key }, name)));
+    function paint() {
+      const most = Math.max(...view.lines.map((line) => line[heat.value]), 1);
+      for (const { row, line } of rows.values()) {
+        const share = line[heat.value] / most;
+        // A square root, so that lines with a hundredth of the most still show.
+        row.children[1].style.background = share ? `rgba(var(--heat), ${0.6 * Math.sqrt(share)})` : "";
+      }
+    }
+    heat.addEventListener("change", paint);
+    paint();
+    return [
+      element("div", { class: "controls" },
+        element("label", { for: heat.id }, "Heat: "), heat,
+        element("span", { class: "quiet" }, "A line's name shows its requests below.")),
+      element("div", { class: "source scroll", tabindex: "0", role: "region", "aria-label": "Source" },
+        element("table", {},
+          element("thead", {}, element("tr", {}, element("th", { scope: "col" }, "line"),
+            element("th", { scope: "col" }, "source"), ...heads)), body)),
+    ];
+  }
+
+  // --- requests of a warp --------------------------------------------------------------------
+
+  const CELL = 20, LABEL = 110;
+
+  function map(access) {
+    const shared = access.space === "shared";
+    const height = (access.rows.length + 2) * CELL;
+    const figure = drawn("svg", {
+      viewBox: `0 0 ${LABEL + 32 * CELL + 4} ${height}`, role: "img", "aria-label": `${access.name}. ${access.caption}`,
+    });
+    access.rows.forEach((row, y) => {
+      figure.append(drawn("text", { x: 0, y: y * CELL + 14 }, row.label));
+      if (!shared) {
+        for (let sector = 0; sector < 4; ++sector) {
+          if (row.cells.slice(sector * 8, sector * 8 + 8).some((lanes) => lanes.length)) {
+            figure.append(drawn("rect", {
+              x: LABEL + sector * 8 * CELL, y: y * CELL + 1, width: 8 * CELL, height: CELL - 2, class: "moved",
+            }));
+          }
+        }
+      }
+      row.cells.forEach((lanes, x) => {
+        if (!lanes.length) return;
+        const cell = drawn("g", { "data-lanes": ` ${lanes.join(" ")} ` });
+        cell.append(drawn("rect", {
+          x: LABEL + x * CELL + 1, y: y * CELL + 2, width: CELL - 2, height: CELL - 4,
+          fill: lanes.length === 1 ? laneColor(lanes[0]) : "var(--quiet)", class: row.conflict ? "conflict" : "",
+        }));
+        const label = drawn("text", {
+          x: LABEL + x * CELL + CELL / 2, y: y * CELL + 14, "text-anchor": "middle",
+          style: "fill: #fff; font-size: 9px; pointer-events: none",
+        }, lanes.length === 1 ? lanes[0] : `${lanes.length}×`);
+        const named = lanes.length === 1 ? `lane ${lanes[0]}` : `lanes ${lanes.join(", ")}`;
+        cell.append(label, drawn("title", {}, `${named}; ${shared ? "bank" : "word"} ${x}`));
+        cell.addEventListener("pointerenter", () => light(figure, lanes));
+        cell.addEventListener("pointerleave", () => light(figure, []));
+        figure.append(cell);
+      });
+    });
+    for (let x = 0; x <= 32; x += shared ? 4 : 8) {
+      figure.append(drawn("line", {
+        x1: LABEL + x * CELL, x2: LABEL + x * CELL, y1: 0, y2: access.rows.length * CELL, class: "faint",
+      }), drawn("text", { x: LABEL + x * CELL + 2, y: access.rows.length * CELL + 14 }, x < 32 ? x : ""));
+    }
+    figure.append(drawn("text", { x: 0, y: access.rows.length * CELL + 14 }, shared ? "bank" : "word of a line"));
+    return figure;
+  }
+
+  function light(figure, lanes) {
+    for (const cell of figure.querySelectorAll("g[data-lanes]")) {
+      const here = lanes.some((lane) => cell.dataset.lanes.includes(` ${lane} `));
+      cell.classList.toggle("dim", lanes.length > 0 && !here);
+    }
+  }
+
+  function accesses(view) {
+    const shown = element("div", { "aria-live": "polite" });
+    const list = element("div", { class: "picks" });
+    const picks = view.accesses.map((access) => {
+      const pick = element("button", {
+        type: "button", class: access.worse ? "pick worse" : "pick", onclick: () => show(access, true),
+      }, access.name);
+      list.append(pick);
+      return [access, pick];
+    });
+    function show(access, tell) {
+      for (const [each, pick] of picks) pick.classList.toggle("chosen", each === access);
+      const more = access.more ? ` The first ${access.rows.length} lines are shown.` : "";
+      shown.replaceChildren(element("p", {}, `${access.caption}.${more}`), map(access));
+      if (tell) choose(`${access.file}:${access.line}`, fromElsewhere);
+    }
+    function fromElsewhere(place) {
+      const own = picks.filter(([access]) => `${access.file}:${access.line}` === place);
+      for (const [, pick] of picks) pick.hidden = own.length > 0 && !own.some((each) => each[1] === pick);
+      all.hidden = !own.length;
+      if (own.length) show(own[0][0], false);
+    }
+    const all = element("button", {
+      type: "button", hidden: "", onclick: () => {
+        for (const [, pick] of picks) pick.hidden = false;
+        all.hidden = true;
+      },
+    }, "Show the requests of all lines");
+    watchers.push(fromElsewhere);
+    if (view.accesses.length) show(view.accesses.find((each) => each.worse) ?? view.accesses[0], false);
+    return [element("h3", {}, view.kernel), element("div", { class: "controls" }, all,
+      element("span", { class: "quiet" }, "● moves more than it must, or has bank conflicts")), list, shown];
+  }
+
+  // --- roofline ------------------------------------------------------------------------------
+
+  const WIDTH = 760, HEIGHT = 420, LEFT = 60, BOTTOM = 40;
+  const LEVELS = { DRAM: "#d97a1e", L2: "#3b82f6", "shared memory": "#3f9b5b" };
+
+  function roofline(view, place) {
+    const picture = element("div");
+    const level = element("select", { id: `level-${place}` }, element("option", { value: "" }, "all levels"),
+      ...view.ceilings.map((each) => element("option", {}, each.level)));
+    level.addEventListener("change", paint);
+    function paint() {
+      const wanted = (each) => !level.value || each.level === level.value;
+      const ridge = (each) => 1e3 * view.peak / each.gb_per_s;
+      const across = [...view.points.map((each) => each.intensity), ...view.ceilings.map(ridge)];
+      const [low, high] = [Math.min(...across) / 2, Math.max(...across) * 2];
+      const [floor, top] = [Math.min(...view.points.map((each) => each.tflops), view.peak / 8) / 2, view.peak * 1.6];
+      const x = (value) => LEFT + (WIDTH - LEFT - 10) * Math.log(value / low) / Math.log(high / low);
+      const y = (value) => HEIGHT - BOTTOM - (HEIGHT - BOTTOM - 10) * Math.log(value / floor) / Math.log(top / floor);
+      const figure = drawn("svg", {
+        viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": `Roofline of ${view.board}; the table says the same`,
+      });
+      for (let power = Math.ceil(Math.log2(low)); 2 ** power <= high; power += 2) {
+        figure.append(drawn("line", { x1: x(2 ** power), x2: x(2 ** power), y1: 10, y2: HEIGHT - BOTTOM, class: "faint" }),
+          drawn("text", { x: x(2 ** power), y: HEIGHT - BOTTOM + 14, "text-anchor": "middle" }, 2 ** power));
+      }
+      for (let power = Math.ceil(Math.log2(floor)); 2 ** power <= top; power += 1) {
+        figure.append(drawn("line", { x1: LEFT, x2: WIDTH - 10, y1: y(2 ** power), y2: y(2 ** power), class: "faint" }),
+          drawn("text", { x: LEFT - 5, y: y(2 ** power) + 4, "text-anchor": "end" }, 2 ** power));
+      }
+      for (const each of view.ceilings.filter(wanted)) {
+        const start = Math.max(low, floor * 1e3 / each.gb_per_s);
+        const corners = [start, ridge(each), high].map((at) => `${x(at)},${y(Math.min(view.peak, at * each.gb_per_s / 1e3))}`);
+        figure.append(drawn("polyline", { points: corners.join(" "), fill: "none", stroke: LEVELS[each.level], "stroke-width": 2 }),
+          drawn("text", { x: x(start) + 8, y: y(Math.min(view.peak, start * each.gb_per_s / 1e3)) - 8, style: `fill: ${LEVELS[each.level]}` },
+            `${each.level}, ${number(each.gb_per_s / 1e3)} TB/s`));
+      }
+      for (const each of view.points.filter(wanted)) {
+        const dot = drawn("circle", { cx: x(each.intensity), cy: y(each.tflops), r: 5, fill: "none", stroke: LEVELS[each.level], "stroke-width": 2 });
+        dot.append(drawn("title", {}, `${each.label} at ${each.level}: ${number(each.intensity)} FLOP per byte, ${number(each.tflops)} TFLOP/s`));
+        const side = x(each.intensity) > WIDTH * 0.7 ? -1 : 1;
+        figure.append(dot, drawn("text", {
+          x: x(each.intensity) + 8 * side, y: y(each.tflops) + 4, "text-anchor": side < 0 ? "end" : "start",
+        }, each.label));
+      }
+      figure.append(drawn("text", { x: WIDTH / 2, y: HEIGHT - 6, "text-anchor": "middle" }, "FLOP per byte moved at the level"),
+        drawn("text", { x: 12, y: HEIGHT / 2, transform: `rotate(-90 12 ${HEIGHT / 2})`, "text-anchor": "middle" },
+          `TFLOP/s (${view.pipe}), predicted`));
+      picture.replaceChildren(figure);
+    }
+    paint();
+    return [element("div", { class: "controls" }, element("label", { for: level.id }, "Level: "), level), picture];
+  }
+
+  // --- the page ------------------------------------------------------------------------------
+
+  const DRAW = { source, accesses, roofline };
+  for (const place of document.querySelectorAll("[data-view]")) {
+    const { kind, data: own } = data.views[place.dataset.view];
+    const table = place.querySelector("figure.table");
+    const parts = DRAW[kind](own, place.dataset.view);
+    if (table) {
+      const details = element("details", {}, element("summary", {}, "As a table"), table);
+      place.replaceChildren(...parts, details);
+    } else {
+      place.replaceChildren(...parts);
+    }
+  }
+
+  const theme = document.getElementById("theme");
+  const dark = () => document.documentElement.dataset.theme
+    ? document.documentElement.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  const named = () => {
+    theme.textContent = dark() ? "Light" : "Dark";
+    theme.setAttribute("aria-pressed", String(dark()));
+  };
+  theme.addEventListener("click", () => {
+    document.documentElement.dataset.theme = dark() ? "light" : "dark";
+    named();
+  });
+  named();
+  document.getElementById("save").addEventListener("click", () => {
+    const file = new Blob([JSON.stringify(data.document, null, 1)], { type: "application/json" });
+    const link = element("a", { href: URL.createObjectURL(file), download: "gemmkit.json" });
+    link.click();
+    URL.revokeObjectURL(link.href);
+  });
+})();

@@ -1,0 +1,182 @@
+"""The page of an explanation: one file, nothing from outside, drawn by a browser without errors."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from gemmkit.analysis.explain import explain_facts, gather
+from gemmkit.analysis.trace import trace
+from gemmkit.gpu import find_board
+from gemmkit.kernels.catalog import find_kernel
+from gemmkit.problem import GemmProblem
+from gemmkit.report.document import Document, Prose, Remark, Remarks, Section, View
+from gemmkit.report.explain_text import explanation_document
+from gemmkit.report.explain_views import explain_views
+from gemmkit.report.layout import Cell, Column, Row, Table
+from gemmkit.report.page import html
+from gemmkit.report.page.html import to_html
+
+BOARD = find_board("rtx3090")
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+TABLE = Table("Figures", (Column("name", "left"), Column("value")), (Row((Cell("a"), Cell("1"))),))
+
+
+@pytest.fixture(scope="module")
+def facts():
+    problem = GemmProblem(128, 128, 64)
+    return [gather(find_kernel(name), problem, BOARD) for name in ("vectorized", "conflict_free")]
+
+
+@pytest.fixture(scope="module")
+def page(facts):
+    traces = [trace(each.kernel, each.problem, BOARD, config=each.config) for each in facts]
+    explained = explain_facts(*facts)
+    return to_html(explanation_document(explained, explain_views(explained, facts, traces)))
+
+
+class Elements(HTMLParser):
+    """What a page refers to, its identifiers, and elements that are left open."""
+
+    VOID = frozenset({"meta", "link", "br", "img", "input", "hr"})
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links, self.ids, self.open = [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        found = dict(attrs)
+        self.links += [found[key] for key in ("href", "src") if key in found]
+        self.ids += [found["id"]] if "id" in found else []
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_a_page_is_whole_and_needs_nothing_from_outside(page):
+    seen = Elements(page)
+    assert not seen.open
+    assert len(set(seen.ids)) == len(seen.ids)
+    assert {each[1:] for each in seen.links if each.startswith("#")} <= set(seen.ids)
+    assert all(each.startswith("#") for each in seen.links)
+    assert set(re.findall(r"https?://[^\s\"']+", page)) <= {"http://www.w3.org/2000/svg"}
+    assert len(page.encode()) < 500_000
+
+
+def test_what_leads_comes_first_on_a_page_and_last_in_a_terminal(page, facts):
+    titles = re.findall(r"<h2[^>]*>([^<]+)</h2>", page)
+    assert titles[0].startswith("Summary of")
+    assert titles[1] == "vectorized vs. conflict_free"
+    assert {"Source Counters", "Accesses of a warp", "Roofline"} <= set(titles)
+    text = explanation_document(explain_facts(*facts)).to_text().plain
+    assert text.index("Source Counters") < text.index("Summary of vectorized")
+
+
+def test_the_data_of_a_page_is_the_explanation(page, facts):
+    (embedded,) = re.findall(
+        r'<script type="application/json" id="data">(.*?)</script>', page, re.S
+    )
+    data = json.loads(embedded)
+    assert data["document"]["kernel"] == "vectorized"
+    assert data["document"]["against"]["kernel"] == "conflict_free"
+    kinds = [each["kind"] for each in data["views"]]
+    assert kinds == ["source", "accesses", "accesses", "roofline"]
+    stores = [
+        each
+        for each in data["views"][1]["data"]["accesses"]
+        if each["name"].startswith("store of As")
+    ]
+    # Four lanes meet in each bank: a row of the map for each of their wavefronts.
+    assert [len(each["rows"]) for each in stores] == [4]
+    assert stores[0]["worse"]
+
+
+def test_text_cannot_break_out_of_a_page():
+    hostile = "</script><script>alert(1)</script><b>&"
+    section = Section(
+        hostile,
+        (
+            Prose(hostile),
+            Remarks((Remark(hostile, (hostile,)),)),
+            Table(
+                hostile, (Column(hostile, "left"),), (Row((Cell(hostile),), hostile),), (hostile,)
+            ),
+            View("source", {"lines": [], "told": hostile}),
+        ),
+    )
+    text = to_html(Document(hostile, (Prose(hostile),), (section,), {"told": hostile}))
+    assert "alert(1)</script>" not in text
+    assert "<b>" not in text
+    assert not Elements(text).open
+
+
+def test_each_kind_of_view_is_one_that_the_script_draws(page):
+    script = (Path(html.__file__).parent / "page.js").read_text()
+    drawn = re.search(r"const DRAW = \{ ([^}]*) \};", script)
+    assert drawn is not None
+    assert {"source", "accesses", "roofline"} == set(drawn[1].split(", "))
+
+
+def test_a_document_as_text():
+    section = Section("Findings", (Remarks((Remark("It waits.", ("stall: 3",)),)), TABLE))
+    told = Document("Title", (Prose("Lead."),), (section, Section("Figures", (TABLE,)))).to_text()
+    assert told.plain.startswith(
+        "Title\n\nLead.\n\nFindings\n\n- It waits.\n    stall: 3\n\nFigures\n"
+    )
+    assert told.plain.count("Figures") == 2
+
+
+# What a reader does, one thing after the other; errors and what is seen go into the title.
+READER = """
+<script>
+const seen = [];
+addEventListener("error", (event) => seen.push("error " + event.message));
+const all = (selector) => [...document.querySelectorAll(selector)];
+seen.push(`pictures ${all("[data-view] svg").length}`);
+const line = all(".source button").find((each) => each.textContent === "LINE");
+line.click();
+seen.push(`chosen ${all(".source tr.chosen").length}`);
+const shown = all(".pick:not([hidden])");
+seen.push(`requests ${shown.every((each) => each.textContent.includes("LINE"))}`);
+const level = document.querySelector("select[id^=level]");
+level.value = "DRAM";
+level.dispatchEvent(new Event("change"));
+seen.push(`roofs ${all("polyline").length}`);
+document.getElementById("theme").click();
+seen.push(`theme ${document.documentElement.dataset.theme}`);
+document.title = seen.join("; ");
+</script>
+"""
+
+
+def test_a_browser_draws_the_views_and_ties_them_together(page, tmp_path):
+    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if browser is None:
+        pytest.skip("needs Chromium")
+    line = re.search(r'"name":"store of As: [^"]* at ([^"]+)"', page)
+    assert line is not None
+    file = tmp_path / "page.html"
+    reader = READER.replace("LINE", line[1])
+    file.write_text(page.replace("</body>", f"{reader}</body>"))
+    done = subprocess.run(
+        [
+            *(browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"),
+            *(f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", file.as_uri()),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    title = re.search(r"<title>(.*?)</title>", done.stdout, re.S)
+    assert title is not None
+    assert title[1] == "pictures 3; chosen 1; requests true; roofs 1; theme dark"
