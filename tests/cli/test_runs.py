@@ -217,3 +217,15 @@ def test_a_batch_on_the_ladder(call):
     )
     assert result.exit_code == 0
     assert "3x4x5x2" in result.stdout
+
+
+@pytest.mark.parametrize("verb", ["ladder", "sweep"])
+def test_a_run_as_a_page(call, fake, tmp_path, verb):
+    page = tmp_path / "page.html"
+    result = call(verb, "--html", page)
+    assert result.exit_code == 0, result.output
+    assert f"wrote {page}" in result.stdout
+    assert "Stopped early" not in page.read_text("utf-8")
+    fake.error = KeyboardInterrupt()
+    call(verb, "--html", page)
+    assert "Stopped early" in page.read_text("utf-8")

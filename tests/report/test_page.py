@@ -9,6 +9,7 @@ import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gemmkit.analysis.explain import explain_facts, gather
@@ -22,6 +23,8 @@ from gemmkit.report.explain_views import explain_views
 from gemmkit.report.layout import Cell, Column, Row, Table
 from gemmkit.report.page import html
 from gemmkit.report.page.html import to_html
+from gemmkit.report.record_page import figures_view, records_document
+from gemmkit.report.tables import ladder_table
 
 BOARD = find_board("rtx3090")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -123,7 +126,7 @@ def test_each_kind_of_view_is_one_that_the_script_draws(page):
     script = (Path(html.__file__).parent / "page.js").read_text()
     drawn = re.search(r"const DRAW = \{ ([^}]*) \};", script)
     assert drawn is not None
-    assert {"source", "accesses", "roofline"} == set(drawn[1].split(", "))
+    assert {"source", "accesses", "roofline", "bars"} == set(drawn[1].split(", "))
 
 
 def test_a_document_as_text():
@@ -180,3 +183,24 @@ def test_a_browser_draws_the_views_and_ties_them_together(page, tmp_path):
     title = re.search(r"<title>(.*?)</title>", done.stdout, re.S)
     assert title is not None
     assert title[1] == "pictures 3; chosen 1; requests true; roofs 1; theme dark"
+
+
+def test_a_page_of_records_has_their_tables_and_every_figure(make_record):
+    slow, fast = make_record(kernel="naive"), make_record(kernel="gemm_tiled")
+    counters = {"sm__sass_thread_inst_executed_op_ffma_pred_on.sum": 7.0}
+    fast = msgspec.structs.replace(fast, counters=counters, correct=False)
+    document = records_document([ladder_table([slow, fast])], [slow, fast], ended=False)
+    text = to_html(document)
+    assert not Elements(text).open
+    assert "Stopped early" in text
+    view = figures_view([slow, fast]).data
+    assert [row["label"] for row in view["rows"]] == ["naive", "gemm_tiled (wrong result)"]
+    assert view["rows"][1]["figures"].items() >= counters.items()
+    assert all(set(row["figures"]) <= set(view["about"]) for row in view["rows"])
+    assert document.data[0]["kernel"] == "naive"
+    assert len(re.findall(r'<div class="view"', text)) == 1
+
+
+def test_backquotes_are_code_and_stay_harmless():
+    document = Document("x", (Prose("run `a <b>` and <i>"),), ())
+    assert "run <code>a &lt;b&gt;</code> and &lt;i&gt;" in to_html(document)

@@ -212,15 +212,11 @@ def _write_page(page: Path, explained: Explanation, gathered: Sequence[Facts]) -
     from gemmkit.analysis.trace import trace
     from gemmkit.report.explain_text import explanation_document
     from gemmkit.report.explain_views import explain_views
-    from gemmkit.report.page.html import to_html
+    from gemmkit.report.page.html import write_page
 
     traces = [trace(each.kernel, each.problem, each.gpu, config=each.config) for each in gathered]
     views = explain_views(explained, gathered, traces)
-    text = to_html(explanation_document(explained, views))
-    try:
-        page.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot write {page}: {error.strerror}") from error
+    write_page(explanation_document(explained, views), page)
 
 
 def _end(explained: Explanation) -> None:

@@ -10,6 +10,7 @@ from gemmkit.cli.options import (
     config_option,
     epilogue_option,
     groups_option,
+    html_option,
     layout_option,
     one_problem,
     run_options,
@@ -18,6 +19,8 @@ from gemmkit.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from gemmkit.problem import GemmProblem
 
 
@@ -33,8 +36,13 @@ if TYPE_CHECKING:
 @scale_options
 @layout_option
 @type_options
+@html_option
 def command(
-    json_path: str | None, shape: str | None, groups: GemmProblem | None, **asked: Any
+    json_path: str | None,
+    page: Path | None,
+    shape: str | None,
+    groups: GemmProblem | None,
+    **asked: Any,
 ) -> None:
     """Run every kernel on one problem, check it, and show what each step changes.
 
@@ -63,5 +71,6 @@ def command(
             asked=asked["device"],
             json_path=json_path,
             left_out_in_table=True,
+            page=page,
         )
     )

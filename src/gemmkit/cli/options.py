@@ -267,6 +267,14 @@ json_option = click.option(
     "standard output, with the table on standard error.",
 )
 
+html_option = click.option(
+    "--html",
+    "page",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Also write one HTML page with the tables and every figure as bars. It needs no network.",
+)
+
 device_option = click.option(
     "--device",
     type=Choice(["auto", "cuda", "emulator"]),

@@ -8,6 +8,7 @@ import click
 
 from gemmkit.cli.options import (
     epilogue_option,
+    html_option,
     layout_option,
     run_options,
     scale_options,
@@ -18,6 +19,8 @@ from gemmkit.cli.options import (
 from gemmkit.errors import UsageError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from gemmkit.devices.choose import DeviceKind
     from gemmkit.problem import GemmProblem
 
@@ -33,12 +36,14 @@ LARGEST_EMULATED = 2048
 @scale_options
 @layout_option
 @type_options
+@html_option
 def command(
     sizes: tuple[int, ...] | None,
     groups: tuple[GemmProblem, ...],
     device: DeviceKind,
     gpu: str | None,
     json_path: str | None,
+    page: Path | None,
     **asked: Any,
 ) -> None:
     """Run kernels at fifteen sizes: M = N from 128 to 16384, K = 1024; or on groups.
@@ -67,4 +72,4 @@ def command(
             watch.say(f"Left out, because they take long to emulate: --sizes {left_out}")
         return sweep(chosen, groups=groups, **asked, device=opened, progress=watch)
 
-    show_run(run, sweep_table, asked=device, json_path=json_path)
+    show_run(run, sweep_table, asked=device, json_path=json_path, page=page)

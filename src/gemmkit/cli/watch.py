@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Protocol
 
 import click
@@ -195,13 +196,17 @@ def run_and_show(
     append: bool = False,
     closing: Callable[[Watch, Printer], None] | None = None,
     left_out_in_table: bool = False,
+    page: Path | None = None,
 ) -> Watch:
     """Run, and print each row as soon as it is available, also before an error or Ctrl-C.
 
     `before` are records of an earlier run that belong to the tables; with `append` their file is
     kept. `closing` prints what follows the tables. With `left_out_in_table` the tables have rows
-    for kernels that refuse the problem.
+    for kernels that refuse the problem. `page` is where the tables and records go as an HTML page.
     """
+    from gemmkit.report.page.html import write_page
+    from gemmkit.report.record_page import records_document
+
     with RecordWriter(json_path, append=append) as writer:
         bar = StepBar()
         out = Printer(err=writer.to_stdout)
@@ -223,6 +228,10 @@ def run_and_show(
                 stream.finish(tabulate(watch, complete=True))
                 if closing is not None:
                     closing(watch, out)
+                if page is not None and watch.records:
+                    found = tabulate(watch, complete=True)
+                    write_page(records_document(found, watch.records, ended=ended), page)
+                    out.print(f"\nwrote {page}")
                 if not ended:
                     over, total = watch.runs
                     out.print(f"\nStopped early: {over} of {total} runs are complete.")
@@ -237,6 +246,7 @@ def show_run(
     json_path: str | None,
     before: Sequence[Record] = (),
     append: bool = False,
+    page: Path | None = None,
 ) -> None:
     """As `run_and_show`, with tables of the records; exits with status 1 if a result is wrong."""
 
@@ -245,7 +255,7 @@ def show_run(
         return [found] if isinstance(found, Table) else found
 
     watch = run_and_show(
-        run, tables, asked=asked, json_path=json_path, before=before, append=append
+        run, tables, asked=asked, json_path=json_path, before=before, append=append, page=page
     )
     exit_if_wrong(watch)
 

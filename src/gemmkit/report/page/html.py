@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -9,14 +10,28 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from gemmkit.errors import UsageError
 from gemmkit.report.document import Document, Prose, Remarks, Section, View
 from gemmkit.report.layout import TIE, Table
 from gemmkit.version import __version__
 
 if TYPE_CHECKING:
     from jinja2 import Template
+    from markupsafe import Markup
 
 HERE = Path(__file__).resolve().parent
+
+
+def write_page(document: Document, path: Path) -> None:
+    """Write the page.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    try:
+        path.write_text(to_html(document), encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from error
 
 
 def to_html(document: Document) -> str:
@@ -49,7 +64,15 @@ def _template() -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["marked"] = _marked
     return environment.get_template("page.html")
+
+
+def _marked(text: str) -> Markup:
+    """A sentence with what stands between backquotes as code."""
+    from markupsafe import Markup, escape
+
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
 def _embedded(data: Any) -> str:
