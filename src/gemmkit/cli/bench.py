@@ -13,6 +13,7 @@ from gemmkit.cli.options import (
     debug_option,
     device_option,
     gpu_option,
+    html_option,
     json_option,
     launch_options,
     names,
@@ -25,6 +26,8 @@ from gemmkit.cli.target import optional_target_options
 from gemmkit.errors import UsageError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from gemmkit.devices.choose import DeviceKind
     from gemmkit.kernels.kernel import Kernel
     from gemmkit.problem import GemmProblem, Shape
@@ -71,6 +74,7 @@ comparison_options = combine(
 @seed_option
 @launch_options
 @json_option
+@html_option
 @debug_option
 def command(
     suites: tuple[str, ...] | None,
@@ -91,6 +95,7 @@ def command(
     max_steps: int | None,
     printf_bytes: int | None,
     json_path: str | None,
+    page: Path | None,
     **target: Any,
 ) -> None:
     """Measure one kernel, or compare gemmkit with its peers over a suite of problems.
@@ -147,6 +152,7 @@ def command(
             against=against,
             seed=seed,
             json_path=json_path,
+            page=page,
             resume=resume,
             profile=profile,
         )
@@ -166,6 +172,7 @@ def command(
         max_steps=max_steps,
         printf_bytes=printf_bytes,
         json_path=json_path,
+        page=page,
     )
 
 
@@ -185,6 +192,7 @@ def _measure(
     max_steps: int | None,
     printf_bytes: int | None,
     json_path: str | None,
+    page: Path | None,
 ) -> None:
     """One kernel, on a GPU or on the emulator."""
     from gemmkit.bench.ladder import run_suite
@@ -205,4 +213,4 @@ def _measure(
             problems, kernels=[kernel], config=config, device=opened, seed=seed, progress=watch
         )
 
-    show_run(run, bench_table, asked=device, json_path=json_path)
+    show_run(run, bench_table, asked=device, json_path=json_path, page=page)

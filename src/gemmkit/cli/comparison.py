@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from gemmkit.errors import DeviceError, UsageError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from gemmkit.bench.compare import Choose
     from gemmkit.bench.tasks import Task
     from gemmkit.cli.watch import Tabulate, Watch
@@ -28,6 +30,7 @@ def compare_command(
     against: Sequence[str] | None,
     seed: int,
     json_path: str | None,
+    page: Path | None,
     resume: bool,
     profile: bool,
 ) -> None:
@@ -58,6 +61,7 @@ def compare_command(
         against=against,
         seed=seed,
         json_path=json_path,
+        page=page,
         resume=resume,
         profile=profile,
     )
@@ -105,6 +109,7 @@ def run_comparison(
     against: Sequence[str],
     seed: int,
     json_path: str | None,
+    page: Path | None,
     resume: bool,
     profile: bool,
 ) -> None:
@@ -154,7 +159,13 @@ def run_comparison(
 
     exit_if_wrong(
         run_and_show(
-            run, _tables(profile), asked="cuda", json_path=json_path, before=done, append=resume
+            run,
+            _tables(profile),
+            asked="cuda",
+            json_path=json_path,
+            before=done,
+            append=resume,
+            page=page,
         )
     )
 

@@ -1,4 +1,4 @@
-"""Runs as pages: the tables of `ladder` and `sweep`, and any of their figures as bars."""
+"""Runs as pages: the tables of `ladder`, `sweep` and `bench`, and any of their figures as bars."""
 
 from __future__ import annotations
 
@@ -58,7 +58,9 @@ def _figures(record: Record) -> dict[str, float]:
     found: dict[str, Any] = {"TFLOP/s": record.tflops}
     if record.time_us is not None:
         found["median µs"] = record.time_us.median
-    if record.baseline is not None and record.baseline.speedup is not None:
+    if record.ratio_to_cublas is not None:
+        found["× cuBLAS"] = record.ratio_to_cublas
+    elif record.baseline is not None:
         found["× cuBLAS"] = record.baseline.speedup
     loads = count_loads(record.counters, record.problem.results)
     if loads is not None:
