@@ -134,6 +134,22 @@ def test_findings_are_quoted_once_with_both_source_lines(call, fake, make_check)
     assert result.stdout.endswith("2 problems: 2 with findings; 1 distinct finding (1 racecheck)\n")
 
 
+def test_a_page_has_the_findings_first(call, fake, make_check, tmp_path):
+    page = tmp_path / "page.html"
+    fake.records = [make_check(verdict="findings", findings=(RACE,)), make_check()]
+    result = call("check", "naive", "--html", page)
+    assert result.exit_code == 1
+    assert f"wrote {page}" in result.stdout
+    text = page.read_text("utf-8")
+    assert "2 problems: 1 with findings, 1 ok" in text
+    assert "1. racecheck: Thread (3, 0, 0) reads what (4, 0, 0) writes." in text
+    assert f"<figcaption>naive.cu:{GUARD}</figcaption>" in text
+    assert text.index("racecheck:") < text.index(">Problems<")
+    fake.records = [make_check()]
+    assert call("check", "naive", "--html", page).exit_code == 0
+    assert ">Findings<" not in page.read_text("utf-8")
+
+
 def test_one_line_that_races_with_itself_is_quoted_once(call, fake, make_check):
     finding = msgspec.structs.replace(RACE, other=msgspec.structs.replace(HERE, thread=(9, 0, 0)))
     fake.records = [make_check(verdict="findings", findings=(finding,))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -49,6 +50,13 @@ if TYPE_CHECKING:
     "each block run.",
 )
 @json_option
+@click.option(
+    "--html",
+    "page",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Also write one HTML page: the findings with their source lines, then all problems.",
+)
 @debug_option
 def command(
     shapes: tuple[str, ...],
@@ -64,6 +72,7 @@ def command(
     gpu: str | None,
     seed: int,
     json_path: str | None,
+    page: Path | None,
     **target: Any,
 ) -> None:
     """Check a kernel for bugs: a rung, or a CUDA C++ or PTX file of your own.
@@ -82,8 +91,10 @@ def command(
     from gemmkit.bench.check import CHECKS, MAX_STEPS, check
     from gemmkit.cli.target import find_target
     from gemmkit.cli.watch import Watch, run_and_show
+    from gemmkit.report.check_page import check_document
     from gemmkit.report.findings import check_table, findings_text, multiples_hint, summary
     from gemmkit.report.layout import Table
+    from gemmkit.report.page.html import write_page
 
     kernel = find_target(**target)
 
@@ -113,6 +124,10 @@ def command(
         hint = multiples_hint(watch.checks, kernel)
         if hint:
             out.print(hint)
+        if page is not None:
+            over, total = watch.runs
+            write_page(check_document(watch.checks, kernel, ended=over == total), page)
+            out.print(f"wrote {page}")
 
     watch = run_and_show(run, tables, asked="emulator", json_path=json_path, closing=closing)
     if not all(record.clean for record in watch.checks):

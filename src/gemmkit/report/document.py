@@ -51,6 +51,14 @@ class Remarks:
 
 
 @dataclass(frozen=True, slots=True)
+class Code:
+    """Lines of source below the place that they are from; those that start with > stand out."""
+
+    place: str
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class View:
     """A picture that the page draws: `kind` names the function of page.js, `data` is what it gets.
 
@@ -62,7 +70,7 @@ class View:
     table: Table | None = None
 
 
-Block = Prose | Table | Remarks | View
+Block = Prose | Table | Remarks | Code | View
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +129,10 @@ def _section_text(section: Section, width: int | None, around: int) -> Text:
                 text.append(wrapped(block.text, around), _STYLES[block.tone])
             case Remarks():
                 text.append_text(_remarks_text(block, around))
+            case Code():
+                text.append(f"  --> {block.place}\n", "cyan")
+                for line in block.lines:
+                    text.append(f"    {line}\n", "bold" if line.startswith(">") else "dim")
             case Table():
                 text.append_text(block.to_text(width))
             case View(table=Table() as table):

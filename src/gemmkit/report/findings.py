@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gemmkit.bench.coverage import right_multiples
-from gemmkit.findings import Finding
+from gemmkit.findings import AccessSite, Finding
 from gemmkit.frontends.tiles import tiles_of
 from gemmkit.jit.diagnostics import excerpt
 from gemmkit.kernels import include_files
@@ -146,24 +146,36 @@ def findings_text(records: Sequence[CheckRecord], kernel: Kernel) -> Text:
         finding = each.finding
         text.append(f"\n{number}. {finding.check}: ", "bold red")
         text.append(f"{finding.message}\n")
-        sites = {way(site): site for site in (finding.here, finding.other) if site is not None}
-        for site in sites.values():
+        for site in sites_of(finding):
             text.append(f"  --> {site}\n", "cyan")
             for line in sources.excerpt(site.file, site.line):
                 text.append(f"    {line}\n", "bold" if line.startswith(">") else "dim")
             for call in site.called_from:
                 text.append(f"      called from {call}: {sources.line(call)}".rstrip(": ") + "\n")
-        if finding.check == "initcheck" and finding.array in _UNREAD:
-            text.append(f"  {_UNREAD[finding.array]}\n", "dim")
         hint = _layout_hint(finding, records)
-        if hint:
-            text.append(f"  {hint}\n")
-        for line in (*_listed("the same", each.others), *_listed("may lead to", each.follows)):
-            text.append(f"  {line}\n", "dim")
-        text.append(f"  seen {_times(each)}\n", "dim")
+        for line in further_lines(each, records):
+            text.append(f"  {line}\n", "" if line == hint else "dim")
     if len(found) > SHOWN_FINDINGS:
         text.append(f"\n… and {len(found) - SHOWN_FINDINGS} more; --json lists them\n")
     return text
+
+
+def sites_of(finding: Finding) -> tuple[AccessSite, ...]:
+    """The places in the source, each once."""
+    sites = {way(site): site for site in (finding.here, finding.other) if site is not None}
+    return tuple(sites.values())
+
+
+def further_lines(each: Cause, records: Sequence[CheckRecord]) -> Iterator[str]:
+    """What there is to say of a cause below its sources: reasons, what else it shows in, where."""
+    finding = each.finding
+    if finding.check == "initcheck" and finding.array in _UNREAD:
+        yield _UNREAD[finding.array]
+    if hint := _layout_hint(finding, records):
+        yield hint
+    yield from _listed("the same", each.others)
+    yield from _listed("may lead to", each.follows)
+    yield f"seen {_times(each)}"
 
 
 def _layout_hint(finding: Finding, records: Sequence[CheckRecord]) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gemmkit.errors import UsageError
-from gemmkit.report.document import Document, Prose, Remarks, Section, View
+from gemmkit.report.document import Code, Document, Prose, Remarks, Section, View
 from gemmkit.report.layout import TIE, Table
 from gemmkit.version import __version__
 
@@ -89,6 +89,8 @@ def _section(section: Section, views: list[dict[str, Any]]) -> dict[str, Any]:
                 blocks.append({"kind": "prose", **asdict(block)})
             case Remarks():
                 blocks.append({"kind": "remarks", "items": [asdict(one) for one in block.items]})
+            case Code():
+                blocks.append({"kind": "code", **asdict(block)})
             case Table():
                 blocks.append({"kind": "table", **_table(block)})
             case View():

@@ -1,0 +1,55 @@
+"""`gemmkit check` as a page: findings first, each with its source lines, then all problems."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from gemmkit.kernels.kernel import Kernel
+from gemmkit.record import CheckRecord
+from gemmkit.report.causes import Cause, causes
+from gemmkit.report.document import Block, Code, Document, Prose, Section
+from gemmkit.report.findings import Sources, check_table, further_lines, sites_of, summary
+
+
+def check_document(
+    records: Sequence[CheckRecord], kernel: Kernel, *, ended: bool = True
+) -> Document:
+    """What was found, and the verdict on each problem.
+
+    Args:
+        records: of all problems that ran.
+        kernel: what was checked, for its sources.
+        ended: whether all problems are over; if not, the page says so.
+    """
+    clean = all(record.clean for record in records)
+    lead = [Prose(summary(records), "plain" if clean else "wrong")]
+    if not ended:
+        lead.append(Prose("Stopped early: some problems are missing.", "caution"))
+    table = check_table(records)
+    sections = [Section("Problems", (table,))]
+    if found := causes(records):
+        sources = Sources(kernel)
+        blocks = [
+            block
+            for number, each in enumerate(found, 1)
+            for block in _finding(number, each, records, sources)
+        ]
+        sections.insert(0, Section("Findings", tuple(blocks), leading=True))
+    title = f"{kernel.name}: {'no findings' if clean else 'findings'} of gemmkit check"
+    return Document(title, tuple(lead), tuple(sections), msgspec.to_builtins(records))
+
+
+def _finding(
+    number: int, each: Cause, records: Sequence[CheckRecord], sources: Sources
+) -> Iterator[Block]:
+    finding = each.finding
+    yield Prose(f"{number}. {finding.check}: {finding.message}", "heading")
+    for site in sites_of(finding):
+        calls = [
+            f"called from {call}: {sources.line(call)}".rstrip(": ") for call in site.called_from
+        ]
+        yield Code(str(site), (*sources.excerpt(site.file, site.line), *calls))
+    for line in further_lines(each, records):
+        yield Prose(line)
