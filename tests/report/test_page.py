@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from gemmkit.analysis.explain import explain_facts, gather
+from gemmkit.analysis.occupancy import launch_resources, occupancy
 from gemmkit.analysis.trace import trace
 from gemmkit.gpu import find_board
 from gemmkit.kernels.catalog import find_kernel
@@ -92,7 +93,7 @@ def test_the_data_of_a_page_is_the_explanation(page, facts):
     assert data["document"]["kernel"] == "vectorized"
     assert data["document"]["against"]["kernel"] == "conflict_free"
     kinds = [each["kind"] for each in data["views"]]
-    assert kinds == ["source", "accesses", "accesses", "roofline"]
+    assert kinds == ["source", "accesses", "accesses", "occupancy", "occupancy", "roofline"]
     stores = [
         each
         for each in data["views"][1]["data"]["accesses"]
@@ -126,7 +127,7 @@ def test_each_kind_of_view_is_one_that_the_script_draws(page):
     script = (Path(html.__file__).parent / "page.js").read_text()
     drawn = re.search(r"const DRAW = \{ ([^}]*) \};", script)
     assert drawn is not None
-    assert {"source", "accesses", "roofline", "bars"} == set(drawn[1].split(", "))
+    assert {"source", "accesses", "occupancy", "roofline", "bars"} == set(drawn[1].split(", "))
 
 
 def test_a_document_as_text():
@@ -154,6 +155,12 @@ const level = document.querySelector("select[id^=level]");
 level.value = "DRAM";
 level.dispatchEvent(new Event("change"));
 seen.push(`roofs ${all("polyline").length}`);
+const result = document.querySelector("p[aria-live]");
+seen.push(result.textContent);
+const threads = document.querySelector("input[id^=warps]");
+threads.value = 31;
+threads.dispatchEvent(new Event("input"));
+seen.push(result.textContent);
 document.getElementById("theme").click();
 seen.push(`theme ${document.documentElement.dataset.theme}`);
 document.title = seen.join("; ");
@@ -161,7 +168,7 @@ document.title = seen.join("; ");
 """
 
 
-def test_a_browser_draws_the_views_and_ties_them_together(page, tmp_path):
+def test_a_browser_draws_the_views_and_ties_them_together(page, facts, tmp_path):
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None:
         pytest.skip("needs Chromium")
@@ -182,7 +189,27 @@ def test_a_browser_draws_the_views_and_ties_them_together(page, tmp_path):
     )
     title = re.search(r"<title>(.*?)</title>", done.stdout, re.S)
     assert title is not None
-    assert title[1] == "pictures 3; chosen 1; requests true; roofs 1; theme dark"
+    taken = launch_resources(facts[0].plan, facts[0].binary)
+    as_it_is, with_more = (
+        occupancy(BOARD, **taken | {"threads": threads}) for threads in (taken["threads"], 1024)
+    )
+    assert title[1].split("; ") == [
+        "pictures 5",
+        "chosen 1",
+        "requests true",
+        "roofs 1",
+        *map(told, (as_it_is, with_more)),
+        "theme dark",
+    ]
+
+
+def told(seen):
+    """Occupancy as the page says it."""
+    share = f"{100 * seen.theoretical:.4g}"
+    return (
+        f"{share} % occupancy: {seen.blocks_per_sm} blocks of {seen.warps_per_block} warps per SM, "
+        f"limited by {seen.limiter}."
+    )
 
 
 def test_a_page_of_records_has_their_tables_and_every_figure(make_record):

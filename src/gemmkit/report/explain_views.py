@@ -8,10 +8,12 @@ from typing import Any
 import msgspec
 
 from gemmkit.analysis.explain import Explanation, Facts
+from gemmkit.analysis.occupancy import Limiter, launch_resources, occupancy
 from gemmkit.analysis.patterns import WORDS_PER_SECTOR, lines_of, phases_of
 from gemmkit.analysis.roofline import roofline
 from gemmkit.analysis.trace import Trace, sectors, wavefronts
 from gemmkit.emulator.watching import WatchedAccess
+from gemmkit.gpu import WARP_SIZE
 from gemmkit.kernels.plan import ceil_div
 from gemmkit.report.document import View
 from gemmkit.report.explain_text import source_table
@@ -45,9 +47,59 @@ def explain_views(
         found[table.caption] = (View("source", {"lines": lines}, table),)
     if traces:
         found["Accesses of a warp"] = tuple(map(access_view, traces))
+    found["What if"] = tuple(
+        occupancy_view(each)
+        for each in gathered
+        if each.occupancy is not None and each.binary.resources is not None
+    )
     if view := roofline_view(gathered):
         found["Roofline"] = (view,)
-    return found
+    return {title: views for title, views in found.items() if views}
+
+
+def occupancy_view(facts: Facts) -> View:
+    """Occupancy over registers, shared memory and threads, to be changed together.
+
+    Occupancy is the least of limits that each depend on one or two of them; the page looks them up.
+    """
+    taken = launch_resources(facts.plan, facts.binary)
+    capability = facts.gpu.capability
+    warps = range(1, capability.max_threads_per_block // WARP_SIZE + 1)
+    registers = range(8, capability.max_registers_per_thread + 2, 8)
+    units = range(0, capability.max_shared_per_block + 1, capability.shared_unit)
+
+    def limits(registers: int, warps: int, shared_bytes: int) -> Mapping[Limiter, int]:
+        return occupancy(
+            facts.gpu,
+            registers=min(registers, capability.max_registers_per_thread),
+            threads=WARP_SIZE * warps,
+            shared_bytes=shared_bytes,
+            blocks=1,
+        ).limits
+
+    data = {
+        "kernel": facts.name,
+        "board": facts.gpu.name,
+        "here": {
+            "registers": taken["registers"],
+            "warps": ceil_div(taken["threads"], WARP_SIZE),
+            "shared": taken["shared_bytes"],
+        },
+        "most_warps": capability.max_warps_per_sm,
+        "registers": list(registers),
+        "shared": list(units),
+        "by_registers": [
+            [limits(each, count, 0)["registers"] for each in registers] for count in warps
+        ],
+        "by_shared": [limits(8, 1, each)["shared memory"] for each in units],
+        "by_warps": [limits(8, count, 0)["warps"] for count in warps],
+        "blocks": capability.max_blocks_per_sm,
+    }
+    seen = facts.occupancy
+    assert seen is not None
+    rows = tuple(Row((Cell(name), Cell(str(limit)))) for name, limit in seen.limits.items())
+    columns = (Column("limit", "left"), Column("blocks per SM"))
+    return View("occupancy", data, Table(f"Limits of {facts.name}", columns, rows))
 
 
 def access_view(trace: Trace) -> View:
