@@ -129,6 +129,8 @@ def test_a_page(call, tmp_path):
 
 def test_a_page_of_a_kernel_that_launches_nothing(call, tmp_path):
     page = tmp_path / "page.html"
+    call("explain", "gemm_tiled", "--html", page, "--shape", "8x8x0")
+    assert "Tiles of a block" not in page.read_text("utf-8")
     result = call("explain", "naive", "--html", page, "--shape", "0x8x8")
     assert result.exit_code == 0, result.output
     assert "<h1>naive, 0x8x8" in page.read_text("utf-8")

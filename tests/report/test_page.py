@@ -93,12 +93,24 @@ def test_the_data_of_a_page_is_the_explanation(page, facts):
     assert data["document"]["kernel"] == "vectorized"
     assert data["document"]["against"]["kernel"] == "conflict_free"
     kinds = [each["kind"] for each in data["views"]]
-    assert kinds == ["source", "accesses", "accesses", "occupancy", "occupancy", "roofline"]
+    assert kinds == [
+        "source",
+        "accesses",
+        "accesses",
+        "tiles",
+        "tiles",
+        "occupancy",
+        "occupancy",
+        "roofline",
+    ]
     stores = [
         each
         for each in data["views"][1]["data"]["accesses"]
         if each["name"].startswith("store of As")
     ]
+    tile = data["views"][3]["data"]["tiles"][2]
+    assert (tile["array"], len(tile["rows"]), tile["columns"]) == ("C", 128, 128)
+    assert all(sum(line[1::2]) == 128 for line in tile["rows"])
     # Four lanes meet in each bank: a row of the map for each of their wavefronts.
     assert [len(each["rows"]) for each in stores] == [4]
     assert stores[0]["worse"]
@@ -127,7 +139,9 @@ def test_each_kind_of_view_is_one_that_the_script_draws(page):
     script = (Path(html.__file__).parent / "page.js").read_text()
     drawn = re.search(r"const DRAW = \{ ([^}]*) \};", script)
     assert drawn is not None
-    assert {"source", "accesses", "occupancy", "roofline", "bars"} == set(drawn[1].split(", "))
+    assert {"source", "accesses", "tiles", "occupancy", "roofline", "bars"} == set(
+        drawn[1].split(", ")
+    )
 
 
 def test_a_document_as_text():
@@ -155,7 +169,12 @@ const level = document.querySelector("select[id^=level]");
 level.value = "DRAM";
 level.dispatchEvent(new Event("change"));
 seen.push(`roofs ${all("polyline").length}`);
-const result = document.querySelector("p[aria-live]");
+const result = document.querySelector("[id^=what-if] p[aria-live]");
+const canvas = document.querySelector("canvas[aria-label^='C,']");
+const box = canvas.getBoundingClientRect();
+const corner = { clientX: box.left + 1, clientY: box.top + 1 };
+canvas.dispatchEvent(new PointerEvent("pointermove", corner));
+seen.push(document.querySelector("[id^=tiles] p[aria-live]").textContent);
 seen.push(result.textContent);
 const threads = document.querySelector("input[id^=warps]");
 threads.value = 31;
@@ -198,6 +217,7 @@ def test_a_browser_draws_the_views_and_ties_them_together(page, facts, tmp_path)
         "chosen 1",
         "requests true",
         "roofs 1",
+        "C[0][0]: thread 0, lane 0 of warp 0.",
         *map(told, (as_it_is, with_more)),
         "theme dark",
     ]

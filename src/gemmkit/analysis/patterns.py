@@ -116,9 +116,14 @@ class Ownership:
     sharers: int
 
 
-def stores_result(trace: Trace) -> bool:
-    """Whether the block stores elements of C; if blocks share a tile, only the last one does."""
-    return any(each.array == "C" and each.kind in _STORES for each in trace.accesses)
+def has_tiles(trace: Trace) -> bool:
+    """Whether the block stores elements of C, and loads what it multiplies.
+
+    If blocks share a tile, only the last one stores it; without α or k nothing is loaded.
+    """
+    loaded = {each.array for each in trace.accesses if each.kind in ("load", "copy")}
+    stored = {each.array for each in trace.accesses if each.kind in _STORES}
+    return {"A", "B"} <= loaded and "C" in stored
 
 
 def ownership(trace: Trace, array: str, *, deepest: int = 8) -> Ownership:

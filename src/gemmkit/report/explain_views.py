@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 import msgspec
 
 from gemmkit.analysis.explain import Explanation, Facts
 from gemmkit.analysis.occupancy import Limiter, launch_resources, occupancy
-from gemmkit.analysis.patterns import WORDS_PER_SECTOR, lines_of, phases_of
+from gemmkit.analysis.patterns import (
+    WORDS_PER_SECTOR,
+    has_tiles,
+    lines_of,
+    ownership,
+    phases_of,
+)
 from gemmkit.analysis.roofline import roofline
 from gemmkit.analysis.trace import Trace, sectors, wavefronts
 from gemmkit.emulator.watching import WatchedAccess
@@ -24,6 +31,7 @@ from gemmkit.report.pictures.captions import (
     address_caption,
     bank_caption,
     element_name,
+    owner_caption,
 )
 
 # Lines of a request that are drawn; a strided one has 32, all alike.
@@ -47,6 +55,7 @@ def explain_views(
         found[table.caption] = (View("source", {"lines": lines}, table),)
     if traces:
         found["Accesses of a warp"] = tuple(map(access_view, traces))
+    found["Tiles of a block"] = tuple(tile_view(each) for each in traces if has_tiles(each))
     found["What if"] = tuple(
         occupancy_view(each)
         for each in gathered
@@ -100,6 +109,41 @@ def occupancy_view(facts: Facts) -> View:
     rows = tuple(Row((Cell(name), Cell(str(limit)))) for name, limit in seen.limits.items())
     columns = (Column("limit", "left"), Column("blocks per SM"))
     return View("occupancy", data, Table(f"Limits of {facts.name}", columns, rows))
+
+
+def tile_view(trace: Trace) -> View:
+    """The elements of A, B and C that a block loads and stores, by thread."""
+    owned = [ownership(trace, array) for array in "ABC"]
+    rows = tuple(
+        Row(
+            (
+                Cell(each.array),
+                Cell("×".join(map(str, each.threads.shape))),
+                Cell(owner_caption(each)),
+            )
+        )
+        for each in owned
+    )
+    columns = (Column("matrix", "left"), Column("elements"), Column("by", "left"))
+    tiles = [
+        {
+            "array": each.array,
+            "caption": owner_caption(each),
+            "row": each.row,
+            "column": each.col,
+            "columns": each.threads.shape[1],
+            # A line per row of the tile; runs of one thread as pairs of thread and length.
+            "rows": [_lengths(line) for line in each.threads.tolist()],
+        }
+        for each in owned
+    ]
+    data = {"kernel": trace.kernel, "warps": trace.warps, "tiles": tiles}
+    return View("tiles", data, Table(f"Tiles of a block of {trace.kernel}", columns, rows))
+
+
+def _lengths(line: Sequence[int]) -> list[int]:
+    """Each run of equal values as the value and its length."""
+    return [part for value, run in groupby(line) for part in (value, len(list(run)))]
 
 
 def access_view(trace: Trace) -> View:

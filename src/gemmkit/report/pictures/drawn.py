@@ -14,10 +14,10 @@ from gemmkit.analysis.patterns import (
     WORDS_PER_LINE,
     WORDS_PER_SECTOR,
     Ownership,
+    has_tiles,
     lines_of,
     ownership,
     phases_of,
-    stores_result,
 )
 from gemmkit.analysis.trace import Trace
 from gemmkit.emulator.counters.rules import BANKS, LANES
@@ -84,7 +84,7 @@ def pictures(trace: Trace) -> tuple[Picture, ...]:
     shared = [each for each in accesses if each.space == "shared"]
     if shared:
         found.append(bank_picture(trace, shared))
-    if stores_result(trace):
+    if has_tiles(trace):
         found.append(tile_picture(trace))
     return tuple(found)
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from gemmkit.analysis.patterns import (
     WORDS_PER_SECTOR,
     Ownership,
+    has_tiles,
     lines_of,
     ownership,
     phases_of,
-    stores_result,
 )
 from gemmkit.analysis.trace import Trace
 from gemmkit.emulator.counters.rules import BANKS, LANES
@@ -152,5 +152,5 @@ def text_pictures(trace: Trace) -> list[Text]:
     return [
         *maps,
         *(bank_map(each) for each in accesses if each.space == "shared"),
-        *([tile_map(trace)] if stores_result(trace) else []),
+        *([tile_map(trace)] if has_tiles(trace) else []),
     ]
