@@ -289,9 +289,11 @@ class _Model:
     def _faded(self, alone: float, one: float, many: float) -> float:
         """Time of many equal tasks, each `alone` by itself; the units take `one` and `many`.
 
-        It is `alone` for one, and approaches `many` if that is much longer.
+        It is `alone` for one, and approaches `many` if that is much longer. A chain of dependent
+        instructions counts the latency of each, but a narrow pipe, such as that of fp64 on most
+        boards, is busy for longer with one of them: no task takes less than its units.
         """
-        power = self.machine.latency_exponent
+        power, alone = self.machine.latency_exponent, max(alone, one)
         total = alone**power + max(many**power - one**power, 0.0)
         return float(total ** (1 / power))
 
