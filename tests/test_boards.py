@@ -49,6 +49,15 @@ def test_limits_fit_each_other():
         ("h100", MathPipe("float32"), 67),
         ("rtx3090", MathPipe("float32"), 35.6),
         ("b200", MathPipe("float64"), 37),
+        # With fp32 sums, half as much as with fp16 ones on GeForce boards.
+        ("rtx2080ti", MathPipe("float16", tensor=True), 53.8),
+        ("rtx3060", MathPipe("float16", tensor=True), 25.5),
+        ("rtx3090", MathPipe("bfloat16", tensor=True), 71),
+        ("rtx4090", MathPipe("float16", tensor=True), 165.2),
+        ("rtx5090", MathPipe("float16", tensor=True), 209.5),
+        ("rtxa6000", MathPipe("float16", tensor=True), 154.8),
+        ("a10", MathPipe("float16", tensor=True), 125),
+        ("l4", MathPipe("float16", tensor=True), 121),
     ],
 )
 def test_peaks_of_pipes_are_those_that_are_published(board, pipe, tflops):

@@ -8,7 +8,8 @@ NVIDIA's published ones (boost clock, memory bandwidth).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Literal, NamedTuple
 
 from gemmkit.errors import UnsupportedType, UsageError, unknown_name
@@ -36,6 +37,13 @@ class MathPipe(NamedTuple):
         short = {"float32": "fp32", "float64": "fp64", "float16": "fp16", "bfloat16": "bf16"}
         return f"{short[self.dtype]} tensor core" if self.tensor else short[self.dtype]
 
+    @property
+    def sums(self) -> str:
+        """What its peak depends on besides, ready to follow the figure: the type of the sums of
+        16-bit operands, which some boards add up faster in 16 bits than gemmkit's kernels do."""
+        half = self.tensor and self.dtype != "float64"
+        return " with fp32 accumulation" if half else ""
+
 
 FP32 = MathPipe()
 
@@ -45,12 +53,12 @@ class Pipes:
     """What the pipes of one SM take in a cycle.
 
     `fp32` and `fp64` are multiply-adds of the lanes, `tensor_half` and `tensor_fp64` those of the
-    tensor cores: of float16 or bfloat16 operands with fp32 sums, and of fp64. `mma_sync` is the
-    share of `tensor_half` that `mma.sync` reaches, 0 to 1: from compute capability 9.0 on
-    only asynchronous instructions reach all of it. `issue` is warp instructions, one for each
-    scheduler; `shared_bytes` one wavefront of shared memory; `l2_bytes` the SM's share of what L2
-    delivers; `load_store_lanes` the threads whose addresses are served. `launch_us` is from one
-    kernel of a CUDA graph to the next, in microseconds.
+    tensor cores: of float16 or bfloat16 operands (at the full rate; `GpuSpec.pipes` has that of
+    fp32 sums), and of fp64. `mma_sync` is the share of `tensor_half` that `mma.sync` reaches, 0 to
+    1: from compute capability 9.0 on only asynchronous instructions reach all of it. `issue` is
+    warp instructions, one for each scheduler; `shared_bytes` one wavefront of shared memory;
+    `l2_bytes` the SM's share of what L2 delivers; `load_store_lanes` the threads whose addresses
+    are served. `launch_us` is from one kernel of a CUDA graph to the next, in microseconds.
     """
 
     fp32: int
@@ -188,7 +196,11 @@ CAPABILITIES = {
 
 @dataclass(frozen=True, slots=True)
 class GpuSpec:
-    """One board. `clock_mhz` is the boost clock, `dram_gb_per_s` in 1e9 bytes per second."""
+    """One board. `clock_mhz` is the boost clock, `dram_gb_per_s` in 1e9 bytes per second.
+
+    `fp32_accumulation` is the share of the tensor cores' rate for 16-bit operands, 0 to 1, that is
+    left where they add up in fp32.
+    """
 
     name: str
     capability: ComputeCapability
@@ -196,6 +208,7 @@ class GpuSpec:
     clock_mhz: float
     dram_gb_per_s: float
     l2_bytes: int
+    fp32_accumulation: float = 1.0
 
     @property
     def key(self) -> str:
@@ -209,8 +222,8 @@ class GpuSpec:
 
     @property
     def pipes(self) -> Pipes:
-        """What the pipes of an SM take in a cycle."""
-        return self.capability.pipes
+        """What the pipes of an SM of this board take in a cycle, with fp32 sums of 16-bit types."""
+        return _accumulating(self.capability.pipes, self.fp32_accumulation)
 
     @property
     def peak_tflops(self) -> float:
@@ -220,6 +233,38 @@ class GpuSpec:
     def peak(self, pipe: MathPipe) -> float:
         """TFLOP/s of a pipe at the boost clock: SMs × multiply-adds per cycle × 2 × clock."""
         return 2 * self.sm_count * self.pipes.multiply_adds(pipe) * self.clock_mhz / 1e6
+
+
+@cache
+def _accumulating(pipes: Pipes, share: float) -> Pipes:
+    """The same with that share of what the tensor cores take of 16-bit operands."""
+    return replace(pipes, tensor_half=round(pipes.tensor_half * share))
+
+
+def fp32_accumulation(name: str) -> float:
+    """`GpuSpec.fp32_accumulation` of a board by the name that its maker gives it.
+
+    GeForce boards with tensor cores add products of 16-bit numbers up in fp32 at half the rate of
+    sums in fp16; data-center boards, the RTX A and Ada series for workstations and the TITAN RTX
+    at the full rate. The white papers of each generation give both peaks: Turing, appendix A
+    (RTX 2080 Ti, 53.8 and 107.6 TFLOP/s; T4, 65); GA102, table 2 (RTX 3090, 71 and 142; RTX A6000,
+    154.8 for both); Ada, appendix A (RTX 4090, 165.2 and 330.3; L40S, 362); RTX Blackwell,
+    appendix A (RTX 5090, 209.5 and 419).
+    """
+    return 0.5 if "geforce" in name.lower() else 1.0
+
+
+def _geforce(
+    name: str,
+    capability: tuple[int, int],
+    sm_count: int,
+    clock_mhz: float,
+    dram_gb_per_s: float,
+    l2_kib: int,
+) -> GpuSpec:
+    """A board of the GeForce series, whose name is known without that word."""
+    board = _board(name, capability, sm_count, clock_mhz, dram_gb_per_s, l2_kib)
+    return replace(board, fp32_accumulation=fp32_accumulation(f"GeForce {name}"))
 
 
 def _board(
@@ -241,27 +286,27 @@ BOARDS = {
     board.key: board
     for board in (
         _board("T4", (7, 5), 40, 1590, 320, 4 * KIB),
-        _board("RTX 2080 Ti", (7, 5), 68, 1545, 616, 5632),
+        _geforce("RTX 2080 Ti", (7, 5), 68, 1545, 616, 5632),
         _board("A100", (8, 0), 108, 1410, 2039, 40 * KIB),
         _board("A100 40GB", (8, 0), 108, 1410, 1555, 40 * KIB),
         _board("A10", (8, 6), 72, 1695, 600, 6 * KIB),
-        _board("RTX 3060", (8, 6), 28, 1777, 360, 3 * KIB),
-        _board("RTX 3070", (8, 6), 46, 1725, 448, 4 * KIB),
-        _board("RTX 3080", (8, 6), 68, 1710, 760, 5 * KIB),
-        _board("RTX 3090", (8, 6), 82, 1695, 936, 6 * KIB),
+        _geforce("RTX 3060", (8, 6), 28, 1777, 360, 3 * KIB),
+        _geforce("RTX 3070", (8, 6), 46, 1725, 448, 4 * KIB),
+        _geforce("RTX 3080", (8, 6), 68, 1710, 760, 5 * KIB),
+        _geforce("RTX 3090", (8, 6), 82, 1695, 936, 6 * KIB),
         _board("RTX A6000", (8, 6), 84, 1800, 768, 6 * KIB),
         _board("Jetson AGX Orin", (8, 7), 16, 1300, 204.8, 4 * KIB),
         _board("L4", (8, 9), 58, 2040, 300, 48 * KIB),
         _board("L40S", (8, 9), 142, 2520, 864, 96 * KIB),
-        _board("RTX 4070", (8, 9), 46, 2475, 504, 36 * KIB),
-        _board("RTX 4080", (8, 9), 76, 2505, 717, 64 * KIB),
-        _board("RTX 4090", (8, 9), 128, 2520, 1008, 72 * KIB),
+        _geforce("RTX 4070", (8, 9), 46, 2475, 504, 36 * KIB),
+        _geforce("RTX 4080", (8, 9), 76, 2505, 717, 64 * KIB),
+        _geforce("RTX 4090", (8, 9), 128, 2520, 1008, 72 * KIB),
         _board("H100", (9, 0), 132, 1980, 3352, 50 * KIB),
         _board("H100 PCIe", (9, 0), 114, 1755, 2039, 50 * KIB),
         _board("H200", (9, 0), 132, 1980, 4800, 60 * KIB),
         _board("B200", (10, 0), 148, 1965, 8000, 126 * KIB),
-        _board("RTX 5080", (12, 0), 84, 2617, 960, 64 * KIB),
-        _board("RTX 5090", (12, 0), 170, 2407, 1792, 96 * KIB),
+        _geforce("RTX 5080", (12, 0), 84, 2617, 960, 64 * KIB),
+        _geforce("RTX 5090", (12, 0), 170, 2407, 1792, 96 * KIB),
     )
 }
 

@@ -45,6 +45,7 @@ def test_known_boards(name, capability, sms, board):
 
 def test_unknown_board_takes_the_drivers_figures():
     spec = spec_of("NVIDIA GeForce RTX 3090 Ti", (8, 6), properties(multiprocessor_count=84))
+    assert spec.fp32_accumulation == 0.5
     assert spec.name == "RTX 3090 Ti"
     assert spec.capability == BOARDS["rtx3090"].capability
     assert spec.sm_count == 84
@@ -55,6 +56,7 @@ def test_unknown_board_takes_the_drivers_figures():
 
 def test_a_slice_of_a_known_board_is_not_that_board():
     spec = spec_of("NVIDIA H100 80GB HBM3 MIG 1g.10gb", (9, 0), properties(multiprocessor_count=16))
+    assert spec.fp32_accumulation == 1
     assert spec.sm_count == 16
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from gemmkit.devices.cuda_errors import result
 from gemmkit.errors import DeviceError
-from gemmkit.gpu import BOARDS, CAPABILITIES, ComputeCapability, GpuSpec
+from gemmkit.gpu import BOARDS, CAPABILITIES, ComputeCapability, GpuSpec, fp32_accumulation
 
 _LONGEST_NAME = 256
 
@@ -65,6 +65,7 @@ def spec_of(name: str, capability: tuple[int, int], properties: Any) -> GpuSpec:
         clock_mhz=properties.clock_rate / 1e3,
         dram_gb_per_s=bytes_per_s / 1e9,
         l2_bytes=properties.l2_cache_size,
+        fp32_accumulation=fp32_accumulation(name),
     )
 
 

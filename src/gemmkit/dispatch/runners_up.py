@@ -89,4 +89,5 @@ def _pipe(ranked: Ranked) -> tuple[float, str]:
     pipe = ranked.estimate.work.demands.math
     peak = ranked.costed.gpu.peak(pipe)
     name = f"{pipe}s" if pipe.tensor else f"the {pipe} FMA pipe"
-    return peak, f"{name} (peak {peak:.3g} TFLOP/s)"
+    figure = f"{peak:,.0f}" if peak >= 100 else f"{peak:.3g}"
+    return peak, f"{name} (peak {figure} TFLOP/s{pipe.sums})"

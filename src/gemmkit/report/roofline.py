@@ -56,7 +56,7 @@ def roofline_figure(roofs: Roofline, points: Sequence[RooflinePoint]) -> Fill:
         axes.set_xlabel("FLOP per byte moved at the level")
         words = {"predicted" if point.predicted else "measured" for point in points}
         axes.set_ylabel(f"TFLOP/s ({roofs.pipe}), {' or '.join(sorted(words)) or 'attainable'}")
-        axes.set_title(f"{roofs.board}: peak {roofs.peak_tflops:.1f} TFLOP/s")
+        axes.set_title(f"{roofs.board}: peak {roofs.peak_tflops:.1f} TFLOP/s{roofs.pipe.sums}")
         axes.grid()
         axes.legend(loc="lower right")
 

@@ -48,7 +48,8 @@ def _limiter(facts: Facts, metrics: Mapping[str, float]) -> Iterator[Sentence]:
     longest = max(prediction.terms, key=lambda term: term.microseconds)
     yield Sentence(
         text=f"It is predicted to take {number(prediction.microseconds)} µs on {facts.gpu.name}, "
-        f"{percent(metrics[derived.PEAK_SHARE])} of the {prediction.pipe} peak, limited by "
+        f"{percent(metrics[derived.PEAK_SHARE])} of the {prediction.pipe} peak"
+        f"{prediction.pipe.sums}, limited by "
         f"{longest.name}: {longest.meaning.rstrip('.')}.",
         evidence=(
             *_evidence(metrics, derived.MICROSECONDS, derived.PEAK_SHARE),

@@ -91,7 +91,7 @@ def _speed(facts: Facts, metrics: Mapping[str, float]) -> tuple[Figure, ...]:
     rows = (
         ("Duration", derived.MICROSECONDS, "µs"),
         ("Speed", derived.TFLOPS, "TFLOP/s"),
-        (f"Of the {prediction.pipe} peak", derived.PEAK_SHARE, "%"),
+        (f"Of the {prediction.pipe} peak{prediction.pipe.sums}", derived.PEAK_SHARE, "%"),
         ("SMs busy", derived.BUSY, "%"),
         ("Arithmetic intensity, DRAM", f"{derived.INTENSITY}_dram", "FLOP/B"),
         ("Arithmetic intensity, L2", f"{derived.INTENSITY}_l2", "FLOP/B"),
