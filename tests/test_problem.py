@@ -301,3 +301,20 @@ def test_an_expression_is_of_one_element(expression, message):
 def test_names_that_are_the_compilers(name):
     with pytest.raises(UsageError, match=f"cannot be called '{name}'"):
         Epilogue.custom("x", **{name: 1.0})
+
+
+@pytest.mark.parametrize(
+    ("epilogue", "elements"),
+    [
+        (Epilogue(), 20),
+        (Epilogue(residual=True), 40),
+        (Epilogue(auxiliary=True), 40),
+        (Epilogue("column", "relu", residual=True), 40 + 5),
+        (Epilogue("row"), 20 + 4),
+    ],
+)
+def test_what_an_epilogue_reads_and_writes_counts_in_the_type_of_c(epilogue, elements):
+    one = GemmProblem(4, 5, 6, dtype="bfloat16", out_dtype="float32", epilogue=epilogue)
+    assert one.minimal_bytes == 2 * (24 + 30) + 4 * elements
+    grouped = GemmProblem.of_groups("4x5x6*3", epilogue=epilogue)
+    assert grouped.minimal_bytes == 3 * 4 * (24 + 30 + elements)

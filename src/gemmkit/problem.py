@@ -364,22 +364,38 @@ class GemmProblem:
 
     @property
     def minimal_bytes(self) -> int:
-        """Bytes to read A and B and write C once each (and read C if β ≠ 0).
+        """Bytes to read A and B and write C once each, to read C if β ≠ 0, and to read and write
+        what the epilogue takes and leaves.
 
         In groups, A and B of an empty C are not read.
         """
         if self.groups is not None:
-            passes = 1 if self.beta == 0 else 2
-            results = self.out_item_bytes * passes * self.results
-            return self.item_bytes * self.groups.operand_elements + results
-        matrices_a, matrices_b = (
-            min(self.batch, 1) if stride == BROADCAST else self.batch
-            for stride in (self.stride_a, self.stride_b)
+            words = self.groups.operand_elements
+        else:
+            matrices_a, matrices_b = (
+                min(self.batch, 1) if stride == BROADCAST else self.batch
+                for stride in (self.stride_a, self.stride_b)
+            )
+            words = matrices_a * self.m * self.k + matrices_b * self.k * self.n
+        return self.item_bytes * words + self.added_bytes + self.written_bytes
+
+    @property
+    def added_bytes(self) -> int:
+        """Bytes to read what is added to A·B, once: C if β ≠ 0, the residual, and the bias, which
+        the products of a batch share."""
+        epilogue, words = self.epilogue, 0
+        if epilogue.bias and self.results:
+            row = epilogue.bias == "row"
+            sizes = (self.m, self.n) if self.groups is None else self.groups.table[:2].sum(axis=1)
+            words = int(sizes[0 if row else 1])
+        return self.out_item_bytes * (
+            words + ((self.beta != 0) + epilogue.residual) * self.results
         )
-        passes_over_c = self.batch * (1 if self.beta == 0 else 2)
-        words = matrices_a * self.m * self.k + matrices_b * self.k * self.n
-        results = passes_over_c * self.m * self.n
-        return self.item_bytes * words + self.out_item_bytes * results
+
+    @property
+    def written_bytes(self) -> int:
+        """Bytes to write C, and the auxiliary output if there is one."""
+        return self.out_item_bytes * (1 + self.epilogue.auxiliary) * self.results
 
     @property
     def intensity(self) -> float:

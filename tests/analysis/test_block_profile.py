@@ -8,6 +8,7 @@ import pytest
 from gemmkit.analysis.block_profile import profile_block
 from gemmkit.devices.emulated import EmulatedDevice
 from gemmkit.devices.operands import Operands, bind_arguments
+from gemmkit.epilogue import Epilogue
 from gemmkit.gpu import find_board
 from gemmkit.kernels.catalog import find_kernel
 from gemmkit.problem import GemmProblem
@@ -90,3 +91,14 @@ def test_small_problems_are_run_as_they_are():
     profile = profile_block(find_kernel("naive"), GemmProblem(33, 17, 5), H100)
     assert profile.depths == (5, 5)
     assert (profile.rows, profile.columns) == (32, 17)
+
+
+def test_what_the_write_back_moves_counts_once_in_its_type():
+    kernel = find_kernel("typed_mma")
+    epilogue = Epilogue(residual=True, auxiliary=True)
+    problem = GemmProblem(256, 256, 4096, beta=1.0, dtype="bfloat16", epilogue=epilogue)
+    seen = profile_block(kernel, problem, H100)
+    rows, columns = kernel.default["BM"], kernel.default["BN"]
+    assert (seen.rows, seen.columns) == (rows, columns)
+    assert seen.stored_bytes == seen.added_bytes == 2 * 2 * rows * columns
+    assert seen.loaded_bytes_per_k == 2 * (rows + columns)

@@ -223,3 +223,13 @@ def test_where_c_is_empty_there_is_nothing_to_choose(shape):
     found = which(shape, "h100", store=None)
     assert found.reason == "C is empty: there is nothing to compute"
     assert not found.alternatives
+
+
+def test_a_residual_takes_the_time_of_its_bytes():
+    a100 = BOARDS["a100"]
+    plain, added, read = (
+        which("20000x20000x8", a100, beta=beta, epilogue=epilogue, store=None)
+        for beta, epilogue in ((0.0, "none"), (0.0, "residual"), (1.0, "none"))
+    )
+    assert added.time_us == pytest.approx(read.time_us)
+    assert added.time_us - plain.time_us > 4 * 20000**2 / (a100.dram_gb_per_s * 1e3)

@@ -22,10 +22,9 @@ from gemmkit.analysis.trace import Trace, trace
 from gemmkit.devices.device import Scratch
 from gemmkit.devices.emulated import EmulatedDevice
 from gemmkit.devices.operands import Operands, bind_arguments
-from gemmkit.dtypes import FLOAT_BYTES
 from gemmkit.emulator.codegen.operands import Action, actions_of
 from gemmkit.emulator.counters.merging import merged_accesses
-from gemmkit.emulator.counters.rules import SECTOR_BYTES, WORD_BYTES
+from gemmkit.emulator.counters.rules import SECTOR_BYTES
 from gemmkit.emulator.ptx.cfg import ControlFlow
 from gemmkit.errors import GemmkitError
 from gemmkit.gpu import GpuSpec
@@ -38,6 +37,8 @@ from gemmkit.problem import GemmProblem
 
 # k steps of the launch that determines how a grid covers C.
 _STEP = 64
+# Arrays that the write-back reads, not the loop along k.
+_ADDED = ("C", "bias", "residual")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,8 +50,8 @@ class BlockProfile:
     ptxas merges, the first stands for all, and the others are in `merged_away`. `rows` and
     `columns` are those of C that the block computes, `tiles` the mean number of tiles per block:
     less than one if blocks share a tile, more than one in a persistent kernel. `loaded_bytes_per_k`
-    are distinct bytes, in whole sectors, that it reads from A and B per k step of a tile;
-    `stored_bytes` are those that it writes, plus its traffic to and from a workspace.
+    are distinct bytes, in whole sectors, that it reads from A and B per k step of a tile,
+    `added_bytes` those that the write-back of a tile reads, of C, bias and residual; `stored_bytes` are those that it writes, plus its traffic to and from a workspace.
     `columns_on_x` says whether consecutive blocks compute adjacent columns. `unroll` is the unroll
     factor of a short loop by ptxas, `ffma_issue` the issue cycles of its multiply-adds,
     `shared_load_share` the shared-memory loads of its main loop over those of the PTX after
@@ -73,6 +74,7 @@ class BlockProfile:
     columns: int
     tiles: float
     loaded_bytes_per_k: float
+    added_bytes: float
     stored_bytes: float
     columns_on_x: bool
     unroll: int
@@ -91,8 +93,8 @@ class BlockProfile:
         return np.maximum(at_low + (at_high - at_low) * (depth - low) / (high - low), 0.0)
 
     def loaded_bytes(self, k: int) -> float:
-        """Distinct bytes of A and B that the block reads, at depth k."""
-        return self.loaded_bytes_per_k * self.tiles * k
+        """Distinct bytes of matrices and bias that the block reads, at depth k."""
+        return (self.loaded_bytes_per_k * k + self.added_bytes) * self.tiles
 
     def requested_bytes(self, k: int) -> float:
         """Bytes of the sectors that its warps request in global loads, with repetitions."""
@@ -172,9 +174,11 @@ def profile_block(
     rows, columns, stored = _written(seen)
     if kernel.shares_tiles:
         rows, columns = _tile(kernel, config, problem, spec)
-        stored = _stored_bytes(rows, columns, tiles, whole)
+        stored = _stored_bytes(problem, rows, columns, tiles, whole)
     gone = frozenset(number for group in merged for number in group.numbers[1:])
     found = multiply_adds(binary.cubin, binary.entry, binary.arch)
+    operands, added = _loaded_bytes(seen)
+    seen_tiles = _tiles(kernel, config, seen.problem, spec, seen.plan)
     turns_of_warps, turns_of_schedulers = _turns(seen, spec.pipes.issue)
     unroll, ffma_issue, share = _machine_code(found, flow, at_high - at_low, gone)
     return BlockProfile(
@@ -193,8 +197,8 @@ def profile_block(
         rows=rows,
         columns=columns,
         tiles=tiles,
-        loaded_bytes_per_k=_loaded_bytes(seen)
-        / (max(seen.problem.k, 1) * _tiles(kernel, config, seen.problem, spec, seen.plan)),
+        loaded_bytes_per_k=operands / (max(seen.problem.k, 1) * seen_tiles),
+        added_bytes=added / seen_tiles,
         stored_bytes=stored,
         columns_on_x=_columns_on_x(kernel, config, spec, rows, columns),
         unroll=unroll,
@@ -225,13 +229,16 @@ def _of_many(
     if not kernel.shares_tiles:
         return replace(of_one, plan=plan, binary=binary)
     tiles = problem.batch * _tiles(kernel, config, problem, spec, plan)
-    stored = _stored_bytes(of_one.rows, of_one.columns, tiles, plan)
+    stored = _stored_bytes(problem, of_one.rows, of_one.columns, tiles, plan)
     return replace(of_one, plan=plan, binary=binary, tiles=tiles, stored_bytes=stored)
 
 
-def _stored_bytes(rows: int, columns: int, tiles: float, plan: LaunchPlan) -> float:
-    """Bytes that a block writes to C, and to and from the workspace."""
-    return FLOAT_BYTES * rows * columns * tiles + 2 * plan.workspace_bytes / max(plan.blocks, 1)
+def _stored_bytes(
+    problem: GemmProblem, rows: int, columns: int, tiles: float, plan: LaunchPlan
+) -> float:
+    """Bytes that a block writes to C and an auxiliary output, and to and from the workspace."""
+    of_result = problem.written_bytes / max(problem.results, 1)
+    return of_result * rows * columns * tiles + 2 * plan.workspace_bytes / max(plan.blocks, 1)
 
 
 def _tile(
@@ -319,15 +326,17 @@ def _machine_code(
 # --- what the block reads and writes -----------------------------------------------------------
 
 
-def _loaded_bytes(seen: Trace) -> int:
-    """Distinct bytes that the block reads from global memory, in whole sectors."""
+def _loaded_bytes(seen: Trace) -> tuple[int, int]:
+    """Distinct bytes that the block reads from global memory, in whole sectors: along k, and once
+    in the write-back of a tile."""
     sectors = {
         (access.array, each)
         for access in seen.accesses
         if access.space == "global" and access.kind in ("load", "copy")
         for each in units(access, SECTOR_BYTES)
     }
-    return SECTOR_BYTES * len(sectors)
+    once = sum(array in _ADDED for array, _ in sectors)
+    return SECTOR_BYTES * (len(sectors) - once), SECTOR_BYTES * once
 
 
 def _turns(seen: Trace, schedulers: int) -> tuple[float, float]:
@@ -355,16 +364,18 @@ def _turns(seen: Trace, schedulers: int) -> tuple[float, float]:
 
 
 def _written(seen: Trace) -> tuple[int, int, float]:
-    """Rows and columns of C that the block writes, and the bytes, in whole sectors."""
+    """Rows and columns of C that the block writes, and the bytes of all arrays, in whole
+    sectors."""
     rows: set[int] = set()
     columns: set[int] = set()
-    sectors: set[int] = set()
+    sectors: set[tuple[str, int]] = set()
+    item = seen.problem.out_item_bytes
     for access in seen.accesses:
         if access.space != "global" or access.kind not in ("store", "atomic"):
             continue
-        sectors.update(units(access, SECTOR_BYTES))
-        for unit in units(access, WORD_BYTES):
-            place = seen.element(access.array, unit * WORD_BYTES)
+        sectors.update((access.array, each) for each in units(access, SECTOR_BYTES))
+        for unit in units(access, item):
+            place = seen.element(access.array, unit * item)
             if place is not None:
                 rows.add(place[0])
                 columns.add(place[1])

@@ -12,7 +12,6 @@ from gemmkit.analysis.smaller import shallow, shallow_square, takes_squares_only
 from gemmkit.devices.device import Scratch
 from gemmkit.devices.emulated import EmulatedDevice
 from gemmkit.devices.operands import Operands, bind_arguments
-from gemmkit.dtypes import FLOAT_BYTES
 from gemmkit.emulator.counters.rules import LANES, global_sectors, shared_wavefronts
 from gemmkit.emulator.watching import WatchedAccess
 from gemmkit.errors import UsageError
@@ -67,14 +66,14 @@ class Trace:
         """Row and column, in A, B or C, of the element at a byte offset; None in other arrays."""
         problem = self.problem
         pitches = {
-            "A": (problem.lda, problem.transa),
-            "B": (problem.ldb, problem.transb),
-            "C": (problem.ldc, problem.transc),
+            "A": (problem.item_bytes, problem.lda, problem.transa),
+            "B": (problem.item_bytes, problem.ldb, problem.transb),
+            "C": (problem.out_item_bytes, problem.ldc, problem.transc),
         }
         if array not in pitches:
             return None
-        pitch, transposed = pitches[array]
-        row, col = divmod(offset // FLOAT_BYTES, pitch)
+        item, pitch, transposed = pitches[array]
+        row, col = divmod(offset // item, pitch)
         return (col, row) if transposed else (row, col)
 
     def representatives(self, warp: int = 0) -> tuple[WatchedAccess, ...]:

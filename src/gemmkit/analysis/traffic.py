@@ -9,7 +9,6 @@ from gemmkit.analysis.block_profile import BlockProfile
 from gemmkit.analysis.machine import machine_of
 from gemmkit.analysis.occupancy import Occupancy
 from gemmkit.analysis.roofline import WAVEFRONT_BYTES
-from gemmkit.dtypes import FLOAT_BYTES
 from gemmkit.gpu import GpuSpec
 from gemmkit.problem import GemmProblem
 
@@ -52,7 +51,7 @@ def traffic(
     if window > machine_of(spec).l1_bytes:
         loaded = max(loaded, profile.requested_bytes(depth))
     compulsory = float(problem.minimal_bytes)
-    operands = FLOAT_BYTES * problem.k * (problem.m + problem.n)
+    operands = problem.item_bytes * problem.k * (problem.m + problem.n)
     dram, reread = compulsory, 0.0
     # The blocks of a group run concurrently: what they share is still in L2. Those of a batch run
     # product by product.
@@ -71,7 +70,7 @@ def traffic(
 
 def _waves_bytes(profile: BlockProfile, problem: GemmProblem, blocks: float, places: int) -> float:
     """Operands that all waves of one product's `blocks` fetch if nothing stays in the L2 between
-    waves, plus C."""
+    waves, plus C and what the epilogue reads and writes."""
     across, down = profile.columns, profile.rows
     grid_wide = profile.plan.grid[0]
     if not profile.columns_on_x:
@@ -84,5 +83,5 @@ def _waves_bytes(profile: BlockProfile, problem: GemmProblem, blocks: float, pla
     in_wave = min(places, blocks)
     wide = min(in_wave, grid_wide)
     high = math.ceil(in_wave / wide)
-    once = FLOAT_BYTES * depth * (wide * across + high * down)
-    return turns * blocks / in_wave * once + FLOAT_BYTES * problem.m * problem.n
+    once = problem.item_bytes * depth * (wide * across + high * down)
+    return turns * blocks / in_wave * once + problem.added_bytes + problem.written_bytes

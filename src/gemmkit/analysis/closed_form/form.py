@@ -147,7 +147,7 @@ class ClosedForm:
         gpu, board = self.gpu, self.board
         work = self.kernel.work(problem, self.config, gpu)
         demands, dtype = work.demands, problem.dtype
-        written = problem.results * problem.out_item_bytes
+        written = problem.written_bytes
         reading = board.dram_efficiency * (demands.streams or 1.0)
         writing = board.dram_efficiency if demands.coalesced_stores else board.store_efficiency
         peak = gpu.dram_gb_per_s * 1e3
