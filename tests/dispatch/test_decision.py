@@ -173,6 +173,8 @@ def test_choosing_imports_nothing_heavy():
         (8192, {"dtype": "float16", "layout": "tn"}),
         ("1x8192x8192", {}),
         ("100x100x100000", {}),
+        ("64x65536x8", {}),
+        ("3x1x200000", {"dtype": "float64"}),
     ],
 )
 @pytest.mark.parametrize("board", ["h100", "rtx3090"])
@@ -187,6 +189,15 @@ def test_reasons_are_true_of_the_estimates(board, shape, options):
         elif "launches" not in each.why:
             shares = [float(share) for share in re.findall(r"([0-9.]+)%", each.why)]
             assert shares == sorted(shares), each
+            assert len(set(shares)) == len(shares), each
+
+
+@pytest.mark.parametrize(
+    ("shape", "board"), [("64x65536x8", "rtx3090"), ("1000000x64x5", "a100")]
+)
+def test_stores_that_cover_parts_of_sectors_are_the_reason(shape, board):
+    others = which(shape, board, store=None).alternatives
+    assert "it stores C in parts of sectors, which reaches 45% of the bandwidth" in others[-1].why
 
 
 @pytest.mark.parametrize("board", BOARDS.values(), ids=lambda board: board.key)

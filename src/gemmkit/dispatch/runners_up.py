@@ -15,9 +15,9 @@ NOTABLE = 0.98
 
 # By the factors of `Shares`, in their order.
 _FACTORS = (
-    "{mine:.0%} of its tiles lie inside C, of the choice's {other:.0%}",
-    "its blocks keep the SMs busy {mine:.0%} of the time, the choice's {other:.0%}",
-    "a busy SM reaches {mine:.0%} of its peak with it, {other:.0%} with the choice",
+    "{mine} of its tiles lie inside C, of the choice's {other}",
+    "its blocks keep the SMs busy {mine} of the time, the choice's {other}",
+    "a busy SM reaches {mine} of its peak with it, {other} with the choice",
 )
 # By the parts of an `Estimate`: the time of this candidate, and that of the choice.
 _PARTS = {
@@ -46,21 +46,55 @@ def why_it_loses(loser: Ranked, winner: Ranked, problem: GemmProblem, *, entered
     excess = {name: getattr(ours, name) - getattr(theirs, name) for name in names}
     most = max(excess, key=excess.__getitem__)
     if most == "memory_us":
-        # Both move the same bytes: what differs is what was measured of their launches.
-        return _launches(loser, winner, problem)
+        return _slower_memory(loser, winner, problem)
     if most == "steps_us":
         return _slower_steps(loser, winner, problem)
     mine, other = (microseconds_text(getattr(each, most)) for each in (ours, theirs))
     return _PARTS[most].format(mine=mine, other=other)
 
 
-def _launches(loser: Ranked, winner: Ranked, problem: GemmProblem) -> str:
-    """How far off the cost model was measured to be for these two."""
-    mine, other = (each.costed.correction_for(problem.dtype).launch for each in (loser, winner))
-    return (
-        f"its launches take {mine:.0%} of what the cost model says without measurements, the "
-        f"choice's {other:.0%}"
+def _slower_memory(loser: Ranked, winner: Ranked, problem: GemmProblem) -> str:
+    """Why the same bytes take it longer: how it stores or reads them, or what was measured of its
+    launches over what the cost model says."""
+    (reads, writes), (other_reads, other_writes) = (
+        each.costed.bandwidth(each.estimate.work.demands) for each in (loser, winner)
     )
+    launch, other_launch = (
+        each.costed.correction_for(problem.dtype).launch for each in (loser, winner)
+    )
+    written = problem.written_bytes
+    read = problem.minimal_bytes - written
+    stores, choices_stores = _percents(writes, other_writes)
+    loads, choices_loads = _percents(reads, other_reads)
+    launches, choices_launches = _percents(launch, other_launch)
+    found = (
+        (
+            written / writes - written / other_writes,
+            f"it stores C in parts of sectors, which reaches {stores} of the bandwidth, the "
+            f"choice's stores {choices_stores}",
+        ),
+        (
+            read / reads - read / other_reads,
+            f"it reads lines of memory in parts, which reaches {loads} of the bandwidth, the "
+            f"choice's loads {choices_loads}",
+        ),
+        (
+            (launch - other_launch) * (read / other_reads + written / other_writes),
+            f"its launches take {launches} of what the cost model says without measurements, the "
+            f"choice's {choices_launches}",
+        ),
+    )
+    _, text = max(found)
+    return text
+
+
+def _percents(*shares: float) -> list[str]:
+    """Shares as percentages, with so many digits that those of different shares differ."""
+    for digits in range(8):
+        texts = [f"{each:.{digits}%}" for each in shares]
+        if len(set(texts)) == len(set(shares)):
+            break
+    return texts
 
 
 def _slower_steps(loser: Ranked, winner: Ranked, problem: GemmProblem) -> str:
@@ -71,7 +105,10 @@ def _slower_steps(loser: Ranked, winner: Ranked, problem: GemmProblem) -> str:
         winner.costed.shares(problem, winner.estimate),
         strict=True,
     )
-    found = [(mine / other, text.format(mine=mine, other=other)) for text, mine, other in shares]
+    found = []
+    for text, mine, other in shares:
+        mine_text, other_text = _percents(mine, other)
+        found.append((mine / other, text.format(mine=mine_text, other=other_text)))
     (mine, on), (other, choices) = _pipe(loser), _pipe(winner)
     found.append((mine / other, f"it multiplies on {on}, the choice on {choices}"))
     ratio, text = min(found)

@@ -74,6 +74,13 @@ class Shares(NamedTuple):
     speed: float
 
 
+class Bandwidth(NamedTuple):
+    """Shares of the published bandwidth of memory, 0 to 1, that a launch reads and writes at."""
+
+    reading: float
+    writing: float
+
+
 class ClosedForm:
     """A configuration on a board: what its CTAs cost an SM there, and what launches take.
 
@@ -146,10 +153,9 @@ class ClosedForm:
         """The time of one launch, with operands initially in DRAM."""
         gpu, board = self.gpu, self.board
         work = self.kernel.work(problem, self.config, gpu)
-        demands, dtype = work.demands, problem.dtype
+        dtype = problem.dtype
         written = problem.written_bytes
-        reading = board.dram_efficiency * (demands.streams or 1.0)
-        writing = board.dram_efficiency if demands.coalesced_stores else board.store_efficiency
+        reading, writing = self.bandwidth(work.demands)
         peak = gpu.dram_gb_per_s * 1e3
         minimal_bytes = problem.minimal_bytes
         memory_us = ((minimal_bytes - written) / reading + written / writing) / peak
@@ -212,6 +218,14 @@ class ClosedForm:
             scale * in_steps,
             scale * around,
             scale * sharing,
+        )
+
+    def bandwidth(self, demands: Demands) -> Bandwidth:
+        """What accesses of this kind reach of the memory's bandwidth."""
+        board = self.board
+        return Bandwidth(
+            board.dram_efficiency * (demands.streams or 1.0),
+            board.dram_efficiency if demands.coalesced_stores else board.store_efficiency,
         )
 
     def shares(self, problem: GemmProblem, seen: Estimate) -> Shares:
