@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gemmkit import Kernel, explain
+from gemmkit import GemmProblem, Kernel, explain
 from gemmkit.analysis.explain import explain_facts
 
 # The index order of a well-known guide: the column follows threadIdx.x.
@@ -28,6 +28,16 @@ def test_a_guides_naive_kernel_reads_b_coalesced(tmp_path):
     assert ("Loads of B are coalesced: 2 sectors per request, the minimum.") in texts
     assert "Loads of A access 2 sectors per request, where 1 would suffice." in texts
     assert "Stores to C are coalesced" in " ".join(texts)
+
+
+def test_a_few_sectors_more_are_alignment_and_not_missing_coalescing():
+    explained = explain("gemm_small_k", GemmProblem(512, 300, 11, transb=True), gpu="a100")
+    texts = [each.text for each in explained.sentences]
+    assert (
+        "Stores to C are coalesced, but some start or end inside a sector: 8 sectors per request, "
+        "where 7.6 would suffice for aligned ones."
+    ) in texts
+    assert not any("not coalesced" in text for text in texts)
 
 
 def test_operands(gathered):

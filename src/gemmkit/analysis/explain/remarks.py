@@ -15,6 +15,9 @@ from gemmkit.jit.ffma import multiply_adds
 
 # A smaller difference may come from loads outside the main loop.
 _FEWER_LOADS = 0.9
+# Sectors over the minimum, up to which the cause is that some requests start or end inside a
+# sector; lanes whose addresses are apart need a multiple.
+_ALIGNMENT = 1.15
 
 Remark = Callable[[Facts, Mapping[str, float]], Iterator[Sentence]]
 
@@ -75,6 +78,11 @@ def _operands(facts: Facts, metrics: Mapping[str, float]) -> Iterator[Sentence]:
         what += f" {access.array}"
         if not differ(seen, needed):
             text = f"{what} are coalesced: {sectors}, the minimum."
+        elif seen < _ALIGNMENT * needed:
+            text = (
+                f"{what} are coalesced, but some start or end inside a sector: {sectors}, where "
+                f"{number(needed)} would suffice for aligned ones."
+            )
         elif not differ(max(seen, asked), asked):
             text = f"{what} access {sectors}, where {number(needed)} would suffice."
         else:
