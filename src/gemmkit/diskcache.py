@@ -212,14 +212,19 @@ class DiskCache:
         return lock
 
     def _warn(self, error: Exception) -> None:
-        # Python's default filter shows a repeated text from one location only once.
-        reason = getattr(error, "strerror", None) or type(error).__name__
-        warnings.warn(
-            f"the cache folder {self.directory.parent} is not writable ({reason}); continuing "
-            "without it, so later runs start as slowly as this one",
-            RuntimeWarning,
-            stacklevel=1,
-        )
+        warn_unwritable(self.directory.parent, error)
+
+
+def warn_unwritable(folder: Path, error: Exception) -> None:
+    """Tell that a cache folder cannot be used: once, by Python's default filter."""
+    # Which shows a repeated text from one location only once.
+    reason = getattr(error, "strerror", None) or type(error).__name__
+    warnings.warn(
+        f"the cache folder {folder} is not writable ({reason}); continuing without it, so later "
+        "runs start as slowly as this one",
+        RuntimeWarning,
+        stacklevel=1,
+    )
 
 
 def _header(key: str, value: bytes) -> bytes:

@@ -388,9 +388,7 @@ class GemmProblem:
             row = epilogue.bias == "row"
             sizes = (self.m, self.n) if self.groups is None else self.groups.table[:2].sum(axis=1)
             words = int(sizes[0 if row else 1])
-        return self.out_item_bytes * (
-            words + ((self.beta != 0) + epilogue.residual) * self.results
-        )
+        return self.out_item_bytes * (words + ((self.beta != 0) + epilogue.residual) * self.results)
 
     @property
     def written_bytes(self) -> int:

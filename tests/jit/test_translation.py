@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from gemmkit.errors import CompileError
+from gemmkit.jit import cuda_headers
 from gemmkit.jit.binary import Binary
 from gemmkit.jit.compiler import compile_source
 from gemmkit.jit.host_code import survey, without_host_code
@@ -277,6 +278,31 @@ def test_cuda_headers(tmp_path: Path) -> None:
     assert "mul" in binary.ptx
     assert str(tmp_path) not in binary.ptx + binary.log
     assert binary == compiled(text, tmp_path)
+
+
+HALF = "#include <cuda_fp16.h>\n__global__ void k(__half* C) { C[0] = __float2half(2.f); }"
+
+
+@pytest.mark.parametrize("damage", [b"", bytes(4096)])
+def test_damaged_cuda_headers_are_unpacked_again(tmp_path: Path, damage: bytes) -> None:
+    assert compiled(HALF, tmp_path).ptx
+    (header,) = (tmp_path / "cache/headers").glob("*/cuda_fp16.h")
+    intact = header.read_bytes()
+    header.write_bytes(damage)
+    cuda_headers._matches.cache_clear()  # as in another process
+    assert compiled(HALF.replace("2.f", "3.f"), tmp_path).ptx
+    assert header.read_bytes() == intact
+
+
+@pytest.mark.parametrize("cache", ["/proc", "/dev/full", "file"])
+@pytest.mark.filterwarnings("ignore:.*is not writable:RuntimeWarning")
+def test_cuda_headers_need_no_cache(tmp_path: Path, cache: str) -> None:
+    (tmp_path / "file").write_text("in the way")
+    source = SourceFile(HALF, "my.cu", "cuda", (str(tmp_path),))
+    assert compile_source(source, "k", "sm_80", cache_dir=tmp_path / cache).ptx
+    with pytest.warns(RuntimeWarning, match="is not writable"):
+        (folder, _) = cuda_headers.cuda_include_dirs(tmp_path / cache)
+    assert (Path(folder) / "cuda_fp16.h").is_file()
 
 
 def test_options_reach_the_compiler(tmp_path: Path) -> None:

@@ -51,7 +51,8 @@ class BlockProfile:
     `columns` are those of C that the block computes, `tiles` the mean number of tiles per block:
     less than one if blocks share a tile, more than one in a persistent kernel. `loaded_bytes_per_k`
     are distinct bytes, in whole sectors, that it reads from A and B per k step of a tile,
-    `added_bytes` those that the write-back of a tile reads, of C, bias and residual; `stored_bytes` are those that it writes, plus its traffic to and from a workspace.
+    `added_bytes` those that the write-back of a tile reads, of C, bias and residual;
+    `stored_bytes` are those that it writes, plus its traffic to and from a workspace.
     `columns_on_x` says whether consecutive blocks compute adjacent columns. `unroll` is the unroll
     factor of a short loop by ptxas, `ffma_issue` the issue cycles of its multiply-adds,
     `shared_load_share` the shared-memory loads of its main loop over those of the PTX after

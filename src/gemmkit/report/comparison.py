@@ -236,7 +236,8 @@ def profile_table(records: Sequence[Record]) -> Table:
     copies = {each.profile.copy_gb_per_s for each in records if each.profile is not None} - {None}
     notes = [
         "GB/s count A, B and C once each, and what an epilogue reads and writes besides. An FFMA "
-        "with register-bank conflicts takes more than one issue cycle. Whole tiles and waves: how much of its tiles and waves the problem fills."
+        "with register-bank conflicts takes more than one issue cycle. Whole tiles and waves: how "
+        "much of its tiles and waves the problem fills."
     ]
     notes += [f"A device-to-device copy reaches {copy:,.0f} GB/s." for copy in copies if copy]
     return Table("\nPercent of the board's peaks", columns, rows, tuple(notes))
