@@ -419,6 +419,12 @@ def test_constants() -> None:
         ("// one\n// two\nint x;", "one"),
         ("\n/*\n * =====\n * Words here\n */", "Words here"),
         ("int x; // late", ""),
+        ("// Copyright (c) 2024 A\n// SPDX-License-Identifier: MIT\n// Tiles.\nint x;", "Tiles."),
+        (
+            "/* Copyright 2024\n *\n * Licensed under the MIT License,\n * see A */\n// Tiles.",
+            "Tiles.",
+        ),
+        ("// (c) 2024\n\n/* Redistribution and use in\n * any form */\nint x;", ""),
         ("", ""),
     ],
 )

@@ -43,6 +43,17 @@ def test_fp32_is_plain():
     assert found("fma.rn.f32 %f9, %f1, %f2, %f1;").plain
 
 
+def test_directed_rounding_counts_but_for_that_of_a_constant():
+    """exp reduces its argument so; the constants are operands or in registers."""
+    assert found("fma.rm.f32 %f9, %f1, %f2, %f1;").directed
+    assert found("fma.rm.f32 %f9, %f1, 0f437C0000, 0f4B400001;") is FP32
+    constants = "mov.f32 %f7, 0f437C0000; mov.f32 %f8, 0f4B400001;"
+    assert found(f"{constants} fma.rm.f32 %f9, %f1, %f7, %f8;") is FP32
+    # An accumulator that begins with a constant is none.
+    loop = "mov.f32 %f9, 0f3F800000;\nL: fma.rm.f32 %f9, %f1, %f2, %f9;\n@%p1 bra L;"
+    assert found(loop).directed
+
+
 def test_operands_that_are_rounded_once_each():
     seen = found(f"{TO_HALF} {WIDEN} {LOOP}")
     assert seen.rounded == (Rounded(HALF, 2),)

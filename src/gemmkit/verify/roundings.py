@@ -24,7 +24,13 @@ from gemmkit.errors import GemmkitError
 from gemmkit.problem import GemmProblem
 from gemmkit.record import AccessCounts
 from gemmkit.verify.arithmetic import FORMATS, FP32, Arithmetic, Rounded, named_arithmetic
-from gemmkit.verify.value_flow import NARROW_TYPES, Operation, components, operation_of
+from gemmkit.verify.value_flow import (
+    NARROW_TYPES,
+    Operation,
+    components,
+    constants_in,
+    operation_of,
+)
 
 if TYPE_CHECKING:
     from gemmkit.emulator.ptx.module import Instruction, Kernel
@@ -114,11 +120,12 @@ class _Flow:
     def __init__(self, kernel: Kernel, elements: Dtype, updates: Updates | None) -> None:
         self.elements, self.updates = elements, updates
         reloads = updates.loads if updates is not None else ()
-        self.operations = [
-            found
+        constants = constants_in(kernel.body)
+        flows = (
+            operation_of(each, reloads=number in reloads, constants=constants)
             for number, each in enumerate(kernel.body)
-            if (found := operation_of(each, reloads=number in reloads)) is not None
-        ]
+        )
+        self.operations = [each for each in flows if each is not None]
         self.edges: defaultdict[str, set[str]] = defaultdict(set)
         for each in self.operations:
             for source in each.sources:

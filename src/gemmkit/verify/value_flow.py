@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -55,10 +56,13 @@ class Operation:
         return (*self.terms, *left, *right)
 
 
-def operation_of(instruction: Instruction, *, reloads: bool = False) -> Operation | None:
+def operation_of(
+    instruction: Instruction, *, reloads: bool = False, constants: Collection[str] = ()
+) -> Operation | None:
     """An instruction as a flow of values; None if it passes no value on.
 
-    `reloads` says that it loads from the matrix to which results are stored.
+    `reloads` says that it loads from the matrix to which results are stored; `constants` are the
+    registers that hold one number other than 0.
     """
     words = instruction.opcode.split(".")
     verb, types = words[0], [each.removesuffix("x2") for each in words]
@@ -91,7 +95,7 @@ def operation_of(instruction: Instruction, *, reloads: bool = False) -> Operatio
     directed = bool(_DIRECTED & set(words))
     if verb in _ARITHMETIC and floating:
         own = NARROW_TYPES.get(floating)
-        cut = directed and (own is not None or not _has_constant(instruction))
+        cut = directed and (own is not None or not _has_constant(instruction, constants))
         if verb in _PRODUCTS and len(rest) >= 2:
             terms = tuple(node for each in rest[2:] for node in each)
             return Operation(
@@ -113,12 +117,33 @@ def operation_of(instruction: Instruction, *, reloads: bool = False) -> Operatio
     return Operation(result, terms, own=own, cut=cut, instruction=instruction)
 
 
-def _has_constant(instruction: Instruction) -> bool:
+def _has_constant(instruction: Instruction, constants: Collection[str]) -> bool:
     """Whether an operand is a number other than 0: so exp and its kin reduce their arguments, which
     rounds in one direction and is part of their own error."""
     from gemmkit.emulator.ptx.module import Immediate
 
-    return any(isinstance(each, Immediate) and each.value != 0 for each in instruction.operands)
+    return any(
+        each.value != 0
+        if isinstance(each, Immediate)
+        else any(node in constants for node in _nodes(each))
+        for each in instruction.operands[1:]
+    )
+
+
+def constants_in(body: Iterable[Instruction]) -> frozenset[str]:
+    """The registers that only one instruction writes, a move of a number other than 0."""
+    from gemmkit.emulator.ptx.module import Immediate
+
+    written: Counter[str] = Counter()
+    found: set[str] = set()
+    for each in body:
+        if not each.operands or each.opcode.startswith(("st.", "bra", "red.", "setp.")):
+            continue
+        result = _nodes(each.operands[0])
+        written.update(result)
+        if each.opcode.startswith("mov.") and isinstance(each.operands[1], Immediate):
+            found.update(result if each.operands[1].value != 0 else ())
+    return frozenset(name for name in found if written[name] == 1)
 
 
 def _matrix_product(
