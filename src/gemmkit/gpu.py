@@ -3,7 +3,7 @@
 Limits per compute capability are those of the CUDA Programming Guide's table "Technical
 Specifications per Compute Capability"; rates of pipes are those of its table "Throughput of Native
 Arithmetic Instructions" and of the peaks that NVIDIA's white papers give; boards' figures are
-NVIDIA's published ones (boost clock, memory bandwidth).
+NVIDIA's published ones (boost clock, memory bandwidth and size).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 from gemmkit.errors import UnsupportedType, UsageError, unknown_name
 
 KIB = 1024
+GIB = 1024**3
 WARP_SIZE = 32
 
 # The largest extents along x, y and z of a grid and of a block, on every board.
@@ -199,7 +200,7 @@ class GpuSpec:
     """One board. `clock_mhz` is the boost clock, `dram_gb_per_s` in 1e9 bytes per second.
 
     `fp32_accumulation` is the share of the tensor cores' rate for 16-bit operands, 0 to 1, that is
-    left where they add up in fp32.
+    left where they add up in fp32. `memory_gib` is the size of DRAM, 0 where that is not known.
     """
 
     name: str
@@ -209,6 +210,7 @@ class GpuSpec:
     dram_gb_per_s: float
     l2_bytes: int
     fp32_accumulation: float = 1.0
+    memory_gib: int = 0
 
     @property
     def key(self) -> str:
@@ -261,9 +263,10 @@ def _geforce(
     clock_mhz: float,
     dram_gb_per_s: float,
     l2_kib: int,
+    memory_gib: int,
 ) -> GpuSpec:
     """A board of the GeForce series, whose name is known without that word."""
-    board = _board(name, capability, sm_count, clock_mhz, dram_gb_per_s, l2_kib)
+    board = _board(name, capability, sm_count, clock_mhz, dram_gb_per_s, l2_kib, memory_gib)
     return replace(board, fp32_accumulation=fp32_accumulation(f"GeForce {name}"))
 
 
@@ -274,8 +277,17 @@ def _board(
     clock_mhz: float,
     dram_gb_per_s: float,
     l2_kib: int,
+    memory_gib: int,
 ) -> GpuSpec:
-    return GpuSpec(name, CAPABILITIES[capability], sm_count, clock_mhz, dram_gb_per_s, l2_kib * KIB)
+    return GpuSpec(
+        name,
+        CAPABILITIES[capability],
+        sm_count,
+        clock_mhz,
+        dram_gb_per_s,
+        l2_kib * KIB,
+        memory_gib=memory_gib,
+    )
 
 
 def _key(name: str) -> str:
@@ -285,28 +297,28 @@ def _key(name: str) -> str:
 BOARDS = {
     board.key: board
     for board in (
-        _board("T4", (7, 5), 40, 1590, 320, 4 * KIB),
-        _geforce("RTX 2080 Ti", (7, 5), 68, 1545, 616, 5632),
-        _board("A100", (8, 0), 108, 1410, 2039, 40 * KIB),
-        _board("A100 40GB", (8, 0), 108, 1410, 1555, 40 * KIB),
-        _board("A10", (8, 6), 72, 1695, 600, 6 * KIB),
-        _geforce("RTX 3060", (8, 6), 28, 1777, 360, 3 * KIB),
-        _geforce("RTX 3070", (8, 6), 46, 1725, 448, 4 * KIB),
-        _geforce("RTX 3080", (8, 6), 68, 1710, 760, 5 * KIB),
-        _geforce("RTX 3090", (8, 6), 82, 1695, 936, 6 * KIB),
-        _board("RTX A6000", (8, 6), 84, 1800, 768, 6 * KIB),
-        _board("Jetson AGX Orin", (8, 7), 16, 1300, 204.8, 4 * KIB),
-        _board("L4", (8, 9), 58, 2040, 300, 48 * KIB),
-        _board("L40S", (8, 9), 142, 2520, 864, 96 * KIB),
-        _geforce("RTX 4070", (8, 9), 46, 2475, 504, 36 * KIB),
-        _geforce("RTX 4080", (8, 9), 76, 2505, 717, 64 * KIB),
-        _geforce("RTX 4090", (8, 9), 128, 2520, 1008, 72 * KIB),
-        _board("H100", (9, 0), 132, 1980, 3352, 50 * KIB),
-        _board("H100 PCIe", (9, 0), 114, 1755, 2039, 50 * KIB),
-        _board("H200", (9, 0), 132, 1980, 4800, 60 * KIB),
-        _board("B200", (10, 0), 148, 1965, 8000, 126 * KIB),
-        _geforce("RTX 5080", (12, 0), 84, 2617, 960, 64 * KIB),
-        _geforce("RTX 5090", (12, 0), 170, 2407, 1792, 96 * KIB),
+        _board("T4", (7, 5), 40, 1590, 320, 4 * KIB, 16),
+        _geforce("RTX 2080 Ti", (7, 5), 68, 1545, 616, 5632, 11),
+        _board("A100", (8, 0), 108, 1410, 2039, 40 * KIB, 80),
+        _board("A100 40GB", (8, 0), 108, 1410, 1555, 40 * KIB, 40),
+        _board("A10", (8, 6), 72, 1695, 600, 6 * KIB, 24),
+        _geforce("RTX 3060", (8, 6), 28, 1777, 360, 3 * KIB, 12),
+        _geforce("RTX 3070", (8, 6), 46, 1725, 448, 4 * KIB, 8),
+        _geforce("RTX 3080", (8, 6), 68, 1710, 760, 5 * KIB, 10),
+        _geforce("RTX 3090", (8, 6), 82, 1695, 936, 6 * KIB, 24),
+        _board("RTX A6000", (8, 6), 84, 1800, 768, 6 * KIB, 48),
+        _board("Jetson AGX Orin", (8, 7), 16, 1300, 204.8, 4 * KIB, 64),
+        _board("L4", (8, 9), 58, 2040, 300, 48 * KIB, 24),
+        _board("L40S", (8, 9), 142, 2520, 864, 96 * KIB, 48),
+        _geforce("RTX 4070", (8, 9), 46, 2475, 504, 36 * KIB, 12),
+        _geforce("RTX 4080", (8, 9), 76, 2505, 717, 64 * KIB, 16),
+        _geforce("RTX 4090", (8, 9), 128, 2520, 1008, 72 * KIB, 24),
+        _board("H100", (9, 0), 132, 1980, 3352, 50 * KIB, 80),
+        _board("H100 PCIe", (9, 0), 114, 1755, 2039, 50 * KIB, 80),
+        _board("H200", (9, 0), 132, 1980, 4800, 60 * KIB, 141),
+        _board("B200", (10, 0), 148, 1965, 8000, 126 * KIB, 180),
+        _geforce("RTX 5080", (12, 0), 84, 2617, 960, 64 * KIB, 16),
+        _geforce("RTX 5090", (12, 0), 170, 2407, 1792, 96 * KIB, 32),
     )
 }
 

@@ -396,6 +396,12 @@ class GemmProblem:
         return self.out_item_bytes * (1 + self.epilogue.auxiliary) * self.results
 
     @property
+    def stored_bytes(self) -> int:
+        """Bytes of all matrices and the bias, without padding: what memory has to hold."""
+        again = 0 if self.beta == 0 else self.out_item_bytes * self.results
+        return self.minimal_bytes - again
+
+    @property
     def intensity(self) -> float:
         """Arithmetic intensity in FLOP per byte of `minimal_bytes`; 0 for an empty problem."""
         return self.flops / self.minimal_bytes if self.minimal_bytes else 0.0

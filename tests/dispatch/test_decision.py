@@ -242,3 +242,9 @@ def test_a_residual_takes_the_time_of_its_bytes():
     )
     assert added.time_us == pytest.approx(read.time_us)
     assert added.time_us - plain.time_us > 4 * 20000**2 / (a100.dram_gb_per_s * 1e3)
+
+
+def test_matrices_that_do_not_fit_in_memory_are_told():
+    told = decision_text(which("3000000x3000000x1", "t4", store=None))
+    assert "the matrices take 33,528 GiB and do not fit in the 16 GiB of T4" in told
+    assert "do not fit" not in decision_text(which("30000x30000x1", "t4", store=None, beta=1.0))

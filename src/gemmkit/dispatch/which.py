@@ -12,7 +12,7 @@ from gemmkit.dispatch.costed import CostedCandidate
 from gemmkit.dispatch.prices import Ranked
 from gemmkit.dispatch.runners_up import why_it_loses
 from gemmkit.epilogue import Epilogue
-from gemmkit.gpu import DEFAULT_BOARD, GpuSpec, find_board
+from gemmkit.gpu import DEFAULT_BOARD, GIB, GpuSpec, find_board
 from gemmkit.kernels.fitting import asked_problem
 from gemmkit.kernels.layouts import read_layout
 from gemmkit.kernels.plan import Dim3
@@ -43,7 +43,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     case. `waves` is the grid's blocks over those that the board holds at once, `blocks_per_sm` what
     an SM holds, `busy` the share of all SMs' time, 0 to 1, in which each has a block, and `parts`
     the blocks that share the k of a tile, 1 where none do. `residue`, `chunks` and `rasterized` are
-    those of a `LaunchPlan`. `size` is what the guide calls the problem.
+    those of a `LaunchPlan`. `size` is what the guide calls the problem. Its matrices take
+    `stored_bytes`, and the board has `memory_bytes`, 0 where that is not known.
     `alternatives` are the next candidates by their estimates, and the one that its size alone
     would suggest.
     """
@@ -75,6 +76,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     residue: tuple[int, int]
     chunks: int
     rasterized: bool
+    stored_bytes: int
+    memory_bytes: int
     alternatives: tuple[Alternative, ...]
 
     def to_json(self) -> str:
@@ -154,6 +157,8 @@ def which(
         residue=plan.residue,
         chunks=plan.chunks,
         rasterized=plan.rasterized,
+        stored_bytes=problem.stored_bytes,
+        memory_bytes=board.memory_gib * GIB,
         alternatives=tuple(
             Alternative(
                 kernel=each.costed.kernel.name,

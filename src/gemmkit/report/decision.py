@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gemmkit.dispatch.which import Alternative, Decision
 from gemmkit.dtypes import types_text
+from gemmkit.gpu import GIB
 from gemmkit.kernels.layouts import layout_text
 from gemmkit.units import microseconds_text
 
@@ -19,6 +20,12 @@ def decision_text(decision: Decision) -> str:
         "reason": decision.reason,
         "time": _time(decision),
     }
+    if 0 < decision.memory_bytes < decision.stored_bytes:
+        needed, there = (each / GIB for each in (decision.stored_bytes, decision.memory_bytes))
+        rows["memory"] = (
+            f"the matrices take {needed:,.0f} GiB and do not fit in the {there:,.0f} GiB of "
+            f"{decision.gpu}"
+        )
     if decision.parts > 1:
         rows["k"] = f"split: up to {decision.parts} blocks share a tile"
     if any(decision.residue):
