@@ -209,7 +209,7 @@ def body_of(kernel: KernelDeclaration, text: str) -> str:
 
 
 # A line that names an owner or a license, and words of a license's own text.
-_OWNER = re.compile(r"copyright|\(c\) *[12]\d{3}|©|SPDX-|all rights reserved", re.IGNORECASE)
+_OWNER = re.compile(r"copyright|\(c\) *[12]\d{3}|\xa9|SPDX-|all rights reserved", re.IGNORECASE)
 _LICENSE = re.compile(
     r"\blicen[sc]e|permission is hereby|redistributions? (?:and|of|in)|neither the name of"
     r"|software is provided|as.is.? basis|required by applicable law|without (?:any )?warranty",
