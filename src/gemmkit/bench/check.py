@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import get_args
@@ -12,7 +10,7 @@ from typing import get_args
 import msgspec
 
 from gemmkit.bench.coverage import told_once, too_little
-from gemmkit.bench.edge_cases import NON_FINITE, case_name, edge_cases
+from gemmkit.bench.default_cases import Case, default_cases
 from gemmkit.bench.estimate import emulation_seconds
 from gemmkit.bench.ladder import compile_plans
 from gemmkit.bench.places import placed
@@ -30,20 +28,12 @@ from gemmkit.frontends.tiles import tiles_of
 from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.catalog import find_kernel
-from gemmkit.kernels.fitting import (
-    asked_problem,
-    default_problem,
-    expressible,
-    fitting,
-    in_whole_tiles,
-    refuse_unknown_sizes,
-)
+from gemmkit.kernels.fitting import asked_problem, refuse_unknown_sizes
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import LaunchPlan, TileConfig
-from gemmkit.kernels.sizes import multiples_text, with_padding_in
+from gemmkit.kernels.sizes import multiples_text
 from gemmkit.problem import GemmProblem, Shape
 from gemmkit.record import CheckRecord, CheckVerdict, DeviceRecord
-from gemmkit.verify import InputKind
 
 CHECKS: tuple[Check, ...] = get_args(Check)
 
@@ -125,8 +115,8 @@ def check(
     chosen = found.configure(config or {})
     if isinstance(epilogue, str):
         epilogue = Epilogue.parse(epilogue)
-    cases: list[_Case] = [
-        _Case(
+    cases: list[Case] = [
+        Case(
             "", found.lay_out(asked_problem(found, shape, alpha, beta, epilogue, dtype, out_dtype))
         )
         for shape in shapes or ()
@@ -150,7 +140,7 @@ def check(
         refuse_unknown_sizes(found)
         _say_what_the_grid_covers(found, chosen, progress)
         types = found.types(dtype, out_dtype)
-        cases = _default_cases(found, chosen, device.spec, alpha, beta, epilogue, **types)
+        cases = default_cases(found, chosen, device.spec, alpha, beta, epilogue, **types)
 
     plans = [_plan(found, chosen, each.problem, device.spec) for each in cases]
     wanted = [plan for plan in plans if isinstance(plan, LaunchPlan)]
@@ -198,69 +188,6 @@ def check(
     if missing is not None and all(record.clean for record in records):
         raise UnsupportedProblem(f"{found.name}: {missing}")
     return records
-
-
-@dataclass(frozen=True, slots=True)
-class _Case:
-    """A problem to check, under a name, and what its inputs are."""
-
-    name: str
-    problem: GemmProblem
-    inputs: InputKind = "normal"
-
-
-def _default_cases(
-    kernel: Kernel,
-    config: TileConfig,
-    gpu: GpuSpec,
-    alpha: float | None,
-    beta: float | None,
-    epilogue: Epilogue | None,
-    dtype: str,
-    out_dtype: str | None,
-) -> list[_Case]:
-    """The edge cases, or the nearest problems to them that the kernel takes, each once."""
-    tiles = tiles_of(kernel, config)
-    own = not kernel.user_defined
-    fusing = own and kernel.fuses and epilogue is None
-    extents = tiles if own else tiles.enough
-    found: dict[tuple[GemmProblem, InputKind], _Case] = {}
-    cases = edge_cases(
-        extents, fusing=fusing, batched=kernel.takes_batches, grouped=kernel.takes_groups
-    )
-    for name, each in cases.items():
-        problem = each
-        if not own:
-            problem = expressible(kernel, each)
-            if (_scales(each), _padded(each)) != (_scales(problem), _padded(problem)):
-                # Without its scales or its padding it is another of the cases.
-                continue
-            problem = default_problem(kernel, in_whole_tiles(problem, tiles.multiples))
-        problem = asked_problem(kernel, problem, alpha, beta, epilogue, dtype, out_dtype)
-        with suppress(UnsupportedProblem):
-            whole = tiles.rows, tiles.columns, tiles.step
-            problem = fitting(kernel, problem, gpu, config, whole)
-        if not own and _padded(problem):
-            declared = kernel.sizes.all_multiples if kernel.sizes is not None else (1, 1, 1)
-            m, n, k = map(math.lcm, declared, tiles.multiples)
-            problem = with_padding_in(problem, (m, n, k))
-        inputs: InputKind = "normal"
-        if name == NON_FINITE:
-            # A and B are not read where α = 0; of NaN, activations other than these make anything.
-            if problem.alpha == 0 or problem.epilogue.activation not in ("none", "relu"):
-                continue
-            inputs = "non-finite"
-        shown = case_name(name, problem, max(extents.step, 2))
-        found.setdefault((problem, inputs), _Case(shown, problem, inputs))
-    return [*found.values()]
-
-
-def _scales(problem: GemmProblem) -> tuple[float, float]:
-    return problem.alpha, problem.beta
-
-
-def _padded(problem: GemmProblem) -> bool:
-    return (problem.lda, problem.ldb, problem.ldc) != problem.tight
 
 
 def _say_what_the_grid_covers(kernel: Kernel, config: TileConfig, progress: Progress) -> None:

@@ -13,6 +13,10 @@ QUAD = 4
 PRIMES = (61, 103, 37)
 # More rows and columns past the last whole tiles than some kernels compute as residue tiles.
 SOME = 11
+# A k that every kernel takes in one step, or nearly every.
+LITTLE = 7
+# Tiles along one side, so that groups of up to ten rows or columns of tiles leave a partial one.
+MANY = 11
 # Times that a circular buffer wraps, and the least steps, for buffers of unknown depth.
 ROUNDS, LEAST_STEPS = 3, 10
 
@@ -23,6 +27,9 @@ ALPHA, BETA = -1.3, 1 / 3
 
 # The case whose A and B hold a few NaN and infinities.
 NON_FINITE = "NaN and infinities"
+
+# The cases of `tall_and_wide`.
+TALL_AND_WIDE = ("many rows", "many columns")
 
 # What a problem is called that a kernel takes in place of one of these, and is none of them.
 NEAREST = "nearest size taken"
@@ -121,6 +128,19 @@ def edge_cases(
     if grouped:
         found |= _groups(tiles, depth)
     return found
+
+
+def tall_and_wide(tiles: Tiles) -> dict[str, GemmProblem]:
+    """Problems of many tiles along one side and two along the other, with a small k.
+
+    Grouped rasterization, which numbers the blocks by groups of rows or columns of tiles, has a
+    last group of fewer of them there.
+    """
+    rows, columns, k = tiles.rows, tiles.columns, min(max(tiles.step // 2 - 1, 1), LITTLE)
+    return {
+        TALL_AND_WIDE[0]: GemmProblem((MANY - 1) * rows + 1, columns + 1, k),
+        TALL_AND_WIDE[1]: GemmProblem(rows + 1, (MANY - 1) * columns + 1, k),
+    }
 
 
 def _groups(tiles: Tiles, depth: int) -> dict[str, GemmProblem]:

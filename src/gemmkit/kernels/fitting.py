@@ -28,21 +28,23 @@ def fitting(
     """The problem itself where the kernel takes it, else the first of its neighbors that it takes.
 
     They are, in this order: as the kernel's rule of sizes has it, in whole `tiles` of M, N and K,
-    a cube, a cube of whole tiles, `SKINNY` rows, `SKINNY` columns, and a k of `SHORT_K`. Pitches
-    and strides that another size does not need become tight, or keep the padding that they had.
+    a cube, a cube of whole tiles, `SKINNY` rows, `SKINNY` columns, a k of `SHORT_K`, and a k of one
+    step of the configuration. Pitches and strides that another size does not need become tight, or keep the padding that they had.
 
     Raises:
         UnsupportedProblem: the kernel takes none of them.
     """
     config = config or kernel.default
-    for each in _neighbors(kernel, kernel.lay_out(problem), tiles):
+    for each in _neighbors(kernel, kernel.lay_out(problem), tiles, config):
         if kernel.supports(each, config, gpu) is None:
             return each
     reason, instead = kernel.supports(problem, config, gpu), instead_of(kernel, problem, gpu)
     raise UnsupportedProblem(f"{kernel.name}: {reason}{instead}")
 
 
-def _neighbors(kernel: Kernel, problem: GemmProblem, tiles: Multiples) -> Iterator[GemmProblem]:
+def _neighbors(
+    kernel: Kernel, problem: GemmProblem, tiles: Multiples, config: TileConfig
+) -> Iterator[GemmProblem]:
     yield problem
     if problem.groups is not None:
         return
@@ -57,7 +59,8 @@ def _neighbors(kernel: Kernel, problem: GemmProblem, tiles: Multiples) -> Iterat
     rows, columns = min(problem.m, SKINNY), min(problem.n, SKINNY)
     yield replace(problem, m=rows)
     yield replace(problem, n=columns, ldb=0, ldc=0, stride_b=min(problem.stride_b, 0), stride_c=0)
-    yield problem.resized(problem.m, problem.n, min(problem.k, SHORT_K))
+    for most in (SHORT_K, config.BK or SHORT_K):
+        yield problem.resized(problem.m, problem.n, min(problem.k, most))
 
 
 def in_whole_tiles(problem: GemmProblem, tiles: Multiples) -> GemmProblem:

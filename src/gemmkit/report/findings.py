@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gemmkit.bench.coverage import right_multiples
+from gemmkit.bench.persistent_cases import FEWER_TILES
 from gemmkit.findings import AccessSite, Finding
 from gemmkit.frontends.tiles import tiles_of
 from gemmkit.jit.diagnostics import excerpt
@@ -87,7 +88,8 @@ def _row(record: CheckRecord, *, named: bool, again: bool) -> Row:
         Cell(_ratio(record)),
         Cell(", ".join(f"{count}{TIE}{kind}" for kind, count in kinds.items()) or MISSING),
     ]
-    wrong = record.correct is not True and not again
+    # Every refusal says why, for its numbers are its own.
+    wrong = record.correct is not True and (not again or record.verdict == "refused")
     note = wrong_result(record.diagnosis, record.detail) if wrong else record.note
     return Row(tuple(cells if named else cells[1:]), note)
 
@@ -255,15 +257,27 @@ class Sources:
 
 def summary(records: Sequence[CheckRecord]) -> str:
     """One sentence: the number of problems, and their outcomes."""
-    verdicts = Counter(record.verdict for record in records)
-    words = {"findings": "with findings", "wrong result": "wrong"}
-    parts = ", ".join(f"{count} {words.get(each, each)}" for each, count in verdicts.items())
+    verdicts = Counter(_outcome(record) for record in records)
+    parts = ", ".join(f"{count} {each}" for each, count in verdicts.items())
     kinds = Counter(each.finding.check for each in causes(records))
     found = "no findings"
     if kinds:
         listed = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
         found = f"{counted(kinds.total(), 'distinct finding')} ({listed})"
-    return f"{counted(len(records), 'problem')}: {parts}; {found}"
+    said = f"{counted(len(records), 'problem')}: {parts}; {found}"
+    if any(record.case == FEWER_TILES and record.verdict != "refused" for record in records):
+        said += (
+            ". The grid does not grow with M and N, and no block may have run a second tile: check "
+            "a larger problem by --shape"
+        )
+    return said
+
+
+def _outcome(record: CheckRecord) -> str:
+    """A verdict in the words of the summary; a wrong result with findings is both."""
+    if record.verdict == "findings":
+        return "wrong and with findings" if record.correct is False else "with findings"
+    return "wrong" if record.verdict == "wrong result" else record.verdict
 
 
 def multiples_hint(records: Sequence[CheckRecord], kernel: Kernel) -> str:
