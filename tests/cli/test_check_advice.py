@@ -67,3 +67,107 @@ def test_a_single_wrong_element_has_its_tile(call, tmp_path):
     assert "1 of 2,240 elements is wrong ([39, 55], the lower right corner)" in flat
     assert "C[39, 55] is 1.5 more than it should be." in flat
     assert "[39, 55] is element [7, 7] of the 16 × 16 tile (2, 3), a residue tile." in flat
+
+
+# Blocks that loop over tiles, in numbers that do not follow M and N.
+PERSISTENT = """#define T 32
+__global__ void persistent(int M, int N, int K, const float *A, const float *B, float *C) {
+  __shared__ float As[T][T], Bs[T][T + 1];
+  int tx = threadIdx.x, ty = threadIdx.y, tn = (N + T - 1) / T, tm = (M + T - 1) / T;
+  float s = 0;
+  for (int tile = blockIdx.x; tile < tm * tn; tile += gridDim.x) {
+    int r = tile / tn * T + ty, c = tile % tn * T + tx;
+    CLEAR
+    for (int t = 0; t < K; t += T) {
+      As[ty][tx] = r < M && t + tx < K ? A[r * K + t + tx] : 0.f;
+      Bs[ty][tx] = c < N && t + ty < K ? B[(t + ty) * N + c] : 0.f;
+      __syncthreads();
+      for (int k = 0; k < T; ++k) s += As[ty][k] * Bs[k][tx];
+      BARRIER
+    }
+    if (r < M && c < N) C[r * N + c] = s;
+  }
+}
+"""
+
+
+def persistent(clear="s = 0;", barrier="__syncthreads();"):
+    return PERSISTENT.replace("CLEAR", clear).replace("BARRIER", barrier)
+
+
+@pytest.mark.parametrize("grid", ["82", "min(82,((N+31)/32)*((M+31)/32))"])
+@pytest.mark.parametrize(
+    ("changes", "shown"),
+    [
+        ({}, "no findings"),
+        ({"clear": ""}, "2 wrong; no findings"),
+        ({"barrier": "if (t + T < K) __syncthreads();"}, "racecheck"),
+    ],
+)
+def test_blocks_of_a_persistent_kernel_take_several_tiles(call, tmp_path, grid, changes, shown):
+    path = own(tmp_path, persistent(**changes))
+    result = call("check", path, "--grid", grid, "--block", "32,32")
+    assert result.exit_code == bool(changes), result.output
+    assert shown in result.stdout
+    assert "several tiles per block" in result.stdout
+    # Neither bug has to do with multiples.
+    assert "--multiple-of" not in result.stdout
+    assert "second tile" not in result.stdout
+
+
+def test_blocks_that_are_too_many_for_a_second_tile_are_told(call, tmp_path):
+    path = own(tmp_path, persistent(clear=""))
+    result = call("check", path, "--grid", "30000", "--block", "32,32")
+    assert "no block may have run a second tile" in result.stdout.splitlines()[-1]
+
+
+GROUPED = """#define T 32
+__global__ void grouped(int M, int N, int K, const float *A, const float *B, float *C) {
+  int tm = (M + T - 1) / T, tn = (N + T - 1) / T;
+  int group = blockIdx.x / (8 * SHORT), first = group * 8, height = HEIGHT;
+  int p = first + (blockIdx.x % (8 * SHORT)) % height, q = (blockIdx.x % (8 * SHORT)) / height;
+  int r = PM * T + threadIdx.y, c = PN * T + threadIdx.x;
+  if (r >= M || c >= N) return;
+  float s = 0;
+  for (int k = 0; k < K; ++k) s += A[r * K + k] * B[k * N + c];
+  C[r * N + c] = s;
+}
+"""
+
+
+@pytest.mark.parametrize("rows", [True, False])
+@pytest.mark.parametrize(
+    ("height", "right"), [("min(LONG - first, 8)", True), ("min(LONG, 8)", False)]
+)
+def test_grouped_rasterization_leaves_a_partial_group(call, tmp_path, rows, height, right):
+    text = GROUPED.replace("HEIGHT", height)
+    for word, by_rows, by_columns in (
+        ("LONG", "tm", "tn"), ("SHORT", "tn", "tm"), ("PM", "p", "q"), ("PN", "q", "p")
+    ):  # fmt: skip
+        text = text.replace(word, by_rows if rows else by_columns)
+    launch = ("--grid", "((N+31)/32)*((M+31)/32)", "--block", "32,32")
+    result = call("check", own(tmp_path, text), *launch)
+    assert result.exit_code == (0 if right else 1), result.output
+    assert right or f"many {'rows' if rows else 'columns'}" in result.stdout
+    assert "--multiple-of" not in result.stdout
+
+
+def test_problems_are_those_of_the_configuration(call):
+    """`gemm_small_k` takes k up to the BK that it is given."""
+    result = call("check", "gemm_small_k", "--config", "BK=12")
+    assert result.exit_code == 0, result.output
+    assert "refused" not in result.stdout
+    assert "64x128x12 " in result.stdout
+
+
+def test_a_refused_problem_says_why_in_its_row(call):
+    shapes = [word for shape in ("64x128x24", "60x100x24", "8x8x8") for word in ("--shape", shape)]
+    result = call("check", "gemm_small_k", "--config", "BK=12", *shapes)
+    assert "3 problems: 2 refused, 1 ok; no findings" in result.stdout
+    assert " ".join(result.stdout.split()).count("BK = 12 is less than k = 24") == 2
+
+
+def test_wrong_results_with_findings_count_as_both(call, tmp_path):
+    text = indexed("row * lda + p", "p * ldb + col", "row * ldc + col").replace("p < K", "p <= K")
+    result = call("check", own(tmp_path, text), *LAUNCH, "--shape", "20x24x40")
+    assert "1 problem: 1 wrong and with findings; 2 distinct findings" in result.stdout

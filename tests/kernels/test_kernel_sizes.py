@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from gemmkit import Kernel, check
 from gemmkit.bench.coverage import right_multiples
+from gemmkit.findings import AccessSite, Finding
 from gemmkit.errors import UsageError
 from gemmkit.record import CheckRecord, DeviceRecord, ProblemRecord
 
@@ -98,8 +100,22 @@ def test_sizes_are_not_blamed_for_paddings():
             verdict=verdict,
         )
 
-    whole = [record(16, 16, k, "ok", k) for k in (16, 32)]
-    broken = [record(17, 17, 33, "wrong result", 34)]
+    whole = [record(size, size, 32, "ok", 32) for size in (16, 32)]
+    broken = [record(size, size, 31, "wrong result", 34) for size in (15, 17)]
     assert right_multiples([*whole, *broken], (16, 16, 16)) is not None
-    tight = [record(17, 17, 33, "ok", 33)]
+    tight = [record(17, 17, 31, "ok", 31)]
     assert right_multiples([*whole, *broken, *tight], (16, 16, 16)) is None
+    # One failure alone, and failures that are larger than all that is clean.
+    assert right_multiples([*whole, *broken[:1]], (16, 16, 16)) is None
+    large = [record(size, size, 31, "wrong result", 31) for size in (65, 81)]
+    assert right_multiples([*whole, *large], (16, 16, 16)) is None
+    race = Finding(
+        check="racecheck",
+        kind="read after write",
+        message="",
+        block=(0, 0, 0),
+        here=AccessSite(file="a.cu", line=1, instruction="ld.shared", thread=None),
+        array="As",
+    )
+    raced = [msgspec.structs.replace(each, findings=(race,)) for each in broken]
+    assert right_multiples([*whole, *raced], (16, 16, 16)) is None

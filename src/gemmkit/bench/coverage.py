@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from itertools import combinations, product
 
+from gemmkit.findings import Finding
 from gemmkit.kernels.sizes import SIZES, Multiples
 from gemmkit.record import CheckRecord, ProblemRecord
 
@@ -14,7 +15,7 @@ _NUMBER = re.compile(r"\d[\d,x]*")
 # Elements of the vectors that kernels load most, and that problems of whole vectors have.
 VECTOR = 4
 
-# Clean problems of different sizes that it takes to say that a kernel is right for multiples.
+# Clean problems of different sizes, and failed ones, that it takes to say that a kernel is right for multiples.
 EVIDENCE = 2
 
 
@@ -55,6 +56,10 @@ def right_multiples(records: Sequence[CheckRecord], tiles: Multiples) -> Multipl
     Each is 1, or that of `tiles`, or that of a vector where this suffices, as few of them as the
     problems that ran can tell apart; None where multiples make no difference, or where all problems
     are clean. Empty problems do not count.
+
+    Sizes are not to blame for a race in shared memory or a divergent barrier, nor for what only
+    large problems show: at least two failed, each no larger along any axis than a clean one of such
+    multiples.
     """
     ran = [each for each in records if each.verdict != "refused" and _products(each.problem)]
     if all(record.clean for record in ran):
@@ -63,6 +68,9 @@ def right_multiples(records: Sequence[CheckRecord], tiles: Multiples) -> Multipl
     if any(each.problem.shape in clean for each in ran if not each.clean):
         # Not the sizes but scales or paddings make the difference.
         return None
+    if any(_of_barriers(finding) for each in ran for finding in each.findings):
+        return None
+    failed = [each for each in ran if not each.clean]
     axes = [axis for axis in range(len(SIZES)) if tiles[axis] > 1]
     for count in range(1, len(axes) + 1):
         for chosen, whole_tiles in product(combinations(axes, count), (False, True)):
@@ -78,13 +86,31 @@ def right_multiples(records: Sequence[CheckRecord], tiles: Multiples) -> Multipl
                 any(_sizes(each.problem)[axis] % unit for each in whole)
                 for axis, unit in beside.items()
             )
-            if len(shapes) >= EVIDENCE and seen and all(each.clean for each in whole):
+            within = {
+                each.problem.shape
+                for each in failed
+                if any(_holds(clean.problem, each.problem) for clean in whole)
+            }
+            enough = min(len(shapes), len(within)) >= EVIDENCE
+            if enough and seen and all(each.clean for each in whole):
                 return m, n, k
     return None
 
 
 def _products(problem: ProblemRecord) -> int:
     return problem.m * problem.n * problem.k * problem.batch
+
+
+def _of_barriers(finding: Finding) -> bool:
+    """Whether it is about threads of one block. Blocks race for C past the ends of its rows."""
+    return finding.check == "synccheck" or (
+        finding.check == "racecheck" and finding.array not in ("A", "B", "C")
+    )
+
+
+def _holds(problem: ProblemRecord, other: ProblemRecord) -> bool:
+    """Whether a problem is at least as large as another along every axis."""
+    return all(ours >= its for ours, its in zip(_sizes(problem), _sizes(other), strict=True))
 
 
 def _divides(multiples: Multiples, problem: ProblemRecord) -> bool:
