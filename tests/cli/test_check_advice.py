@@ -168,6 +168,7 @@ def test_a_refused_problem_says_why_in_its_row(call):
 
 
 def test_wrong_results_with_findings_count_as_both(call, tmp_path):
-    text = indexed("row * lda + p", "p * ldb + col", "row * ldc + col").replace("p < K", "p <= K")
+    text = indexed("row * lda + p", "p * ldb + col", "row * ldc + col")
+    text = text.replace("p < K", "p <= K").replace("= 0;", "= 1;")
     result = call("check", own(tmp_path, text), *LAUNCH, "--shape", "20x24x40")
     assert "1 problem: 1 wrong and with findings; 2 distinct findings" in result.stdout

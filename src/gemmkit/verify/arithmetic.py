@@ -18,6 +18,14 @@ rounded by each store. Tensor cores truncate, and so do conversions toward zero;
 and instructions with directed rounding (.rz, .rm, .rp) are wrong by up to one unit in the last
 place, not half of one, which doubles the unit roundoff (Higham, section 2.2).
 
+A kernel that splits each operand x into a high part x_h = fl(x) and a low part fl(x − x_h) of a
+type f has x to within v_f²·|x|. The products x_h·y_h + x_h·y_l + x_l·y_h lack x_l·y_l, at most
+v_f²·(1 + v_f)²·|x·y|, and so are within 3·v_f² + O(v_f³) of x·y: Theorem 3.1 of Fasi, Higham,
+Lopez, Mary and Mikaitis, "Matrix Multiplication in Multiword Arithmetic: Error Analysis and
+Application to GPU Tensor Cores" (SIAM J. Sci. Comput. 45, 2023), for two words. Four factors
+(1 + v_f²) contain the higher orders, as v_f ≤ 1/8. The sum then has up to four times as many terms,
+and a term passes through as many more additions in fp32. More parts are more exact than two.
+
 Gradual underflow adds half of a type's smallest subnormal number per rounding of an operand, times
 the other operand.
 
@@ -63,6 +71,7 @@ FORMATS: Mapping[str, Format] = {
     )
 }
 COMPUTE_DTYPES = ("float32", *FORMATS)
+FP32_FORMAT = Format("float32", 24, 2.0**-150)
 
 # The steps of an epilogue, in this order. The residual is the last one, and is stored anyway.
 Step = Literal["product", "bias", "activation", "scale"]
@@ -71,12 +80,17 @@ Step = Literal["product", "bias", "activation", "scale"]
 TENSOR_BLOCK = 4
 
 
+# Roundings with the squared unit roundoff, and products for each of A·B, of operands in two parts.
+SPLIT_ROUNDINGS, SPLIT_PRODUCTS = 4, 4
+
+
 @dataclass(frozen=True, slots=True)
 class Rounded:
     """How often each term is rounded to a type.
 
     `times` is a fixed count. If `block` is not 0, the term is also rounded `rate` times per `block`
-    steps of k. `cut` means truncation instead of rounding to nearest.
+    steps of k. `cut` means truncation instead of rounding to nearest. What is split into `parts` of
+    the type has the unit roundoff to the power of their number.
     """
 
     format: Format
@@ -84,6 +98,7 @@ class Rounded:
     block: int = 0
     rate: int = 1
     cut: bool = False
+    parts: int = 1
 
     def count(self, k: int) -> int:
         """The number of roundings of one of k terms."""
@@ -92,7 +107,7 @@ class Rounded:
     @property
     def unit(self) -> float:
         """The largest relative change that one rounding makes."""
-        return self.format.unit * (2 if self.cut else 1)
+        return (self.format.unit * (2 if self.cut else 1)) ** self.parts
 
 
 @dataclass(frozen=True, slots=True)

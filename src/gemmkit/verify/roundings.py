@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -23,13 +23,25 @@ from gemmkit.dtypes import ITEM_BYTES, Dtype
 from gemmkit.errors import GemmkitError
 from gemmkit.problem import GemmProblem
 from gemmkit.record import AccessCounts
-from gemmkit.verify.arithmetic import FORMATS, FP32, Arithmetic, Rounded, named_arithmetic
+from gemmkit.verify.arithmetic import (
+    FORMATS,
+    FP32,
+    FP32_FORMAT,
+    SPLIT_PRODUCTS,
+    SPLIT_ROUNDINGS,
+    Arithmetic,
+    Rounded,
+    named_arithmetic,
+)
+from gemmkit.verify.splitting import split_operands
 from gemmkit.verify.value_flow import (
     NARROW_TYPES,
     Operation,
     components,
     constants_in,
+    is_zero,
     operation_of,
+    verb_of,
 )
 
 if TYPE_CHECKING:
@@ -137,10 +149,21 @@ class _Flow:
         self.seen: dict[tuple[str, str], Instruction] = {}
         self.tensor = False
         self.directed: Instruction | None = None
+        # Nodes that are 0 whatever the operands are.
+        self.zero: set[str] = set()
+        # Nodes that reach the result by additions alone, and are not only multiplied on the way.
+        self.added: set[str] = set()
+        # Whether a tensor core takes an operand that is not rounded before.
+        self.raw = False
 
     def arithmetic(self, results: Dtype) -> Arithmetic:
         """The roundings of the values that are stored in C, whose type is `results`."""
-        reaching = self._reaching("@out")
+        reaching = _reaching(self.edges, "@out")
+        terms: defaultdict[str, set[str]] = defaultdict(set)
+        for each in self.operations:
+            for source in each.terms:
+                terms[source].update(each.result)
+        self.added = _reaching(terms, "@out")
         members = components(self.edges, {each for op in self.operations for each in op.result})
         owner = {node: number for number, nodes in enumerate(members) for node in nodes}
         by_component: defaultdict[int, list[Operation]] = defaultdict(list)
@@ -159,7 +182,7 @@ class _Flow:
             if found is not None:
                 rounded.remove(found)
             rounded.append(replace(steady, times=found.times if found else 0))
-        rounded = self._before_storing(rounded, results)
+        rounded = self._before_storing(self._of_parts(rounded, reaching), results)
         if not rounded and not self.tensor and self.directed is None:
             return FP32
         return Arithmetic(
@@ -169,6 +192,27 @@ class _Flow:
             directed=self.directed is not None,
             reason=self._reason(),
         )
+
+    def _of_parts(self, rounded: list[Rounded], reaching: Collection[str]) -> list[Rounded]:
+        """The roundings, or those of the products of parts where all operands are split."""
+        if self.elements != "float32" or self.raw or self.steady:
+            return rounded
+        inner = [each for each in self.operations if set(each.result) & reaching]
+        inner = [each for each in inner if not set(each.sources) <= self.zero or not each.sources]
+        found = split_operands(inner, self.added)
+        if found is None:
+            return rounded
+        kept, first = found
+        cut = any(each.cut for each in rounded)
+        for seen in ("results", "operands"):
+            self.seen.pop((kept.name, seen), None)
+        if first.instruction is not None:
+            self.seen[kept.name, "operands split into parts,"] = first.instruction
+        self.sums.discard(kept.name)
+        return [
+            Rounded(kept, SPLIT_ROUNDINGS, cut=cut, parts=2),
+            Rounded(FP32_FORMAT, block=1, rate=SPLIT_PRODUCTS - 1, cut=self.tensor),
+        ]
 
     def _before_storing(self, rounded: Sequence[Rounded], results: Dtype) -> list[Rounded]:
         """The roundings without the final one to the type of C."""
@@ -194,25 +238,14 @@ class _Flow:
             words.append("sums in fp32")
         return "; ".join(words)
 
-    def _reaching(self, target: str) -> set[str]:
-        """All nodes whose values may reach `target`."""
-        backward: defaultdict[str, set[str]] = defaultdict(set)
-        for source, results in self.edges.items():
-            for each in results:
-                backward[each].add(source)
-        found, pending = {target}, [target]
-        while pending:
-            for each in backward[pending.pop()]:
-                if each not in found:
-                    found.add(each)
-                    pending.append(each)
-        return found
-
     def _visit(self, operations: Sequence[Operation], owner: dict[str, int], own: int) -> None:
         """Add up the roundings of the values of one component of the flow."""
         total: _Count = Counter()
         computed = False
         steady: dict[_Key, list[Operation]] = {}
+        if all(is_zero(each, self.zero) for each in operations):
+            self.zero.update(node for each in operations for node in each.result)
+            return
         for each in operations:
             count, on_cycle = self._incoming(each, owner, own)
             computed |= each.computes or any(node in self.computed for node in each.sources)
@@ -229,13 +262,14 @@ class _Flow:
                     count[key] += 1
                 if rounds_sums:
                     self.sums.add(each.own.name)
-                what = "sums" if on_cycle else "results" if rounds_sums else "operands"
+                is_result = rounds_sums and bool(self.added & set(each.result))
+                what = "sums" if on_cycle else "results" if is_result else "operands"
                 if each.instruction is not None:
                     self.seen.setdefault((each.own.name, what), each.instruction)
             total |= count
         updates = self._updates(operations, owner, own) if steady else 0
         for key, rounding in steady.items():
-            kinds = Counter(_verb(each) for each in rounding)
+            kinds = Counter(verb_of(each) for each in rounding)
             if 0 < max(kinds.values()) <= updates and self.updates is not None:
                 total[key] += len(kinds) * self.updates.stores
                 continue
@@ -256,7 +290,7 @@ class _Flow:
         """
         if self.updates is None or not self.updates.stores or owner.get("@out") != own:
             return 0
-        if any(_verb(each) in ("red", "atom") for each in operations):
+        if any(verb_of(each) in ("red", "atom") for each in operations):
             return 0
         inner = {
             node: {each for each in self.edges[node] if owner.get(each) == own and each != "@out"}
@@ -296,6 +330,7 @@ class _Flow:
                     if not given and not any(name == wanted.name for name, _ in through):
                         # The tensor core, or a shift, takes the upper bits of an fp32 number.
                         through[wanted.name, True] += 1
+                        self.raw = True
                         if operation.instruction is not None:
                             key = wanted.name, "operands"
                             self.seen.setdefault(key, operation.instruction)
@@ -304,8 +339,19 @@ class _Flow:
         return count, any(owner.get(node) == own for node in operation.sources)
 
 
-def _verb(operation: Operation) -> str:
-    return operation.instruction.opcode.partition(".")[0] if operation.instruction else ""
+def _reaching(edges: Mapping[str, Collection[str]], target: str) -> set[str]:
+    """All nodes whose values may reach `target`."""
+    backward: defaultdict[str, set[str]] = defaultdict(set)
+    for source, results in edges.items():
+        for each in results:
+            backward[each].add(source)
+    found, pending = {target}, [target]
+    while pending:
+        for each in backward[pending.pop()]:
+            if each not in found:
+                found.add(each)
+                pending.append(each)
+    return found
 
 
 def _by_opcodes(ptx: str) -> Arithmetic:

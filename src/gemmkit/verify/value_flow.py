@@ -66,7 +66,7 @@ def operation_of(
     """
     words = instruction.opcode.split(".")
     verb, types = words[0], [each.removesuffix("x2") for each in words]
-    operands = [_nodes(each) for each in instruction.operands]
+    operands = [nodes_of(each) for each in instruction.operands]
     space = next((each for each in ("shared", "local", "global", "const", "param")
                   if any(word.partition("::")[0] == each for word in words)), "")  # fmt: skip
     if verb in ("bra", "ret", "bar", "barrier", "setp", "call", "membar", "fence") or not operands:
@@ -117,6 +117,19 @@ def operation_of(
     return Operation(result, terms, own=own, cut=cut, instruction=instruction)
 
 
+def is_zero(operation: Operation, zero: Collection[str]) -> bool:
+    """Whether an operation passes on a constant 0, given the nodes that are 0."""
+    from gemmkit.emulator.ptx.module import Immediate
+
+    instruction = operation.instruction
+    if instruction is None or verb_of(operation) not in ("mov", "cvt"):
+        return False
+    if operation.sources:
+        return set(operation.sources) <= set(zero)
+    given = instruction.operands[1:]
+    return bool(given) and all(isinstance(each, Immediate) and each.value == 0 for each in given)
+
+
 def _has_constant(instruction: Instruction, constants: Collection[str]) -> bool:
     """Whether an operand is a number other than 0: so exp and its kin reduce their arguments, which
     rounds in one direction and is part of their own error."""
@@ -125,7 +138,7 @@ def _has_constant(instruction: Instruction, constants: Collection[str]) -> bool:
     return any(
         each.value != 0
         if isinstance(each, Immediate)
-        else any(node in constants for node in _nodes(each))
+        else any(node in constants for node in nodes_of(each))
         for each in instruction.operands[1:]
     )
 
@@ -139,7 +152,7 @@ def constants_in(body: Iterable[Instruction]) -> frozenset[str]:
     for each in body:
         if not each.operands or each.opcode.startswith(("st.", "bra", "red.", "setp.")):
             continue
-        result = _nodes(each.operands[0])
+        result = nodes_of(each.operands[0])
         written.update(result)
         if each.opcode.startswith("mov.") and isinstance(each.operands[1], Immediate):
             found.update(result if each.operands[1].value != 0 else ())
@@ -178,16 +191,21 @@ def _matrix_product(
     )
 
 
-def _nodes(operand: object) -> tuple[str, ...]:
+def verb_of(operation: Operation) -> str:
+    """The instruction's name, without its modifiers and types."""
+    return operation.instruction.opcode.partition(".")[0] if operation.instruction else ""
+
+
+def nodes_of(operand: object) -> tuple[str, ...]:
     """The registers that an operand reads or writes as values; an address has none."""
     from gemmkit.emulator.ptx.module import Pair, Register, Vector
 
     if isinstance(operand, Register):
         return () if operand.type == "pred" else (operand.name,)
     if isinstance(operand, Vector):
-        return tuple(node for each in operand.elements for node in _nodes(each))
+        return tuple(node for each in operand.elements for node in nodes_of(each))
     if isinstance(operand, Pair):
-        return _nodes(operand.first) + _nodes(operand.second)
+        return nodes_of(operand.first) + nodes_of(operand.second)
     return ()
 
 
