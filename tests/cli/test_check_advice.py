@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from gemmkit import Kernel
+from gemmkit.bench.default_cases import default_cases
+from gemmkit.gpu import find_board
+from gemmkit.report.findings import summary
+
 LAUNCH = ("--grid", "(N+15)/16,(M+15)/16", "--block", "16,16")
 
 STRIDED = """__global__ void strided(int M, int N, int K, const float *A, int lda, const float *B,
@@ -95,13 +100,13 @@ def persistent(clear="s = 0;", barrier="__syncthreads();"):
     return PERSISTENT.replace("CLEAR", clear).replace("BARRIER", barrier)
 
 
-@pytest.mark.parametrize("grid", ["82", "min(82,((N+31)/32)*((M+31)/32))"])
 @pytest.mark.parametrize(
-    ("changes", "shown"),
+    ("grid", "changes", "shown"),
     [
-        ({}, "no findings"),
-        ({"clear": ""}, "2 wrong; no findings"),
-        ({"barrier": "if (t + T < K) __syncthreads();"}, "racecheck"),
+        ("min(82,((N+31)/32)*((M+31)/32))", {}, "no findings"),
+        ("min(82,((N+31)/32)*((M+31)/32))", {"clear": ""}, "2 wrong; no findings"),
+        ("82", {"clear": ""}, "2 wrong; no findings"),
+        ("20", {"barrier": "if (t + T < K) __syncthreads();"}, "racecheck"),
     ],
 )
 def test_blocks_of_a_persistent_kernel_take_several_tiles(call, tmp_path, grid, changes, shown):
@@ -115,10 +120,19 @@ def test_blocks_of_a_persistent_kernel_take_several_tiles(call, tmp_path, grid, 
     assert "second tile" not in result.stdout
 
 
-def test_blocks_that_are_too_many_for_a_second_tile_are_told(call, tmp_path):
-    path = own(tmp_path, persistent(clear=""))
-    result = call("check", path, "--grid", "30000", "--block", "32,32")
-    assert "no block may have run a second tile" in result.stdout.splitlines()[-1]
+@pytest.mark.parametrize(
+    ("grid", "name"),
+    [(2000, "several tiles per block"), (30000, "as many tiles as fit"), ("(N+31)/32", None)],
+)
+def test_blocks_that_are_too_many_for_a_second_tile_are_told(tmp_path, make_check, grid, name):
+    kernel = Kernel.from_file(own(tmp_path, persistent()), grid=grid, block="32,32")
+    gpu = find_board("rtx3090")
+    nothing = {"alpha": None, "beta": None, "epilogue": None}
+    cases = default_cases(kernel, kernel.default, gpu, **nothing, **kernel.types(None, None))
+    assert {each.name for each in cases if "tiles" in each.name} - {"whole tiles"} == {name} - {None}
+    assert all(each.problem.m * each.problem.n <= 2**23 for each in cases)
+    said = summary([make_check(case=each.name) for each in cases])
+    assert ("no block may have run a second tile" in said) == (name == "as many tiles as fit")
 
 
 GROUPED = """#define T 32

@@ -14,7 +14,7 @@ from gemmkit.bench.edge_cases import (
     edge_cases,
     tall_and_wide,
 )
-from gemmkit.bench.persistent_cases import persistent_cases
+from gemmkit.bench.persistent_cases import persistent_cases, with_own_tiles
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedProblem
 from gemmkit.frontends.tiles import Tiles, tiles_of
@@ -89,6 +89,7 @@ def default_cases(
             inputs = "non-finite"
         shown = case_name(name, problem, max(extents.step, 2))
         found.setdefault((problem, inputs), Case(shown, problem, inputs))
+    extents = with_own_tiles(kernel, config, gpu, extents)
     for name, each in _of_many_tiles(kernel, config, gpu, extents):
         covered = any(_covers(case.problem, each, extents) for case in found.values())
         if covered and name in TALL_AND_WIDE:

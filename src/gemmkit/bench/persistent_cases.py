@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 from gemmkit.bench.edge_cases import LITTLE
 from gemmkit.errors import GemmkitError
@@ -26,10 +27,14 @@ FEWER_TILES = "as many tiles as fit"
 
 # Tiles per block: with at least two, whatever the order, some block has to clear up after one.
 WAVES = 3
+# The same where no more fit.
+ENOUGH = 1.25
 # The most elements of C and the most products of such a problem, some seconds on the emulator.
-MOST_RESULTS, MOST_PRODUCTS = 2**22, 2**27
+MOST_RESULTS, MOST_PRODUCTS = 2**23, 2**27
 # The most products of the same problem with as many steps as a pipeline has stages, if it is run.
 MOST_DEEP_PRODUCTS = 2**25
+# Blocks per assumed tile from which on the tile is taken to be wrong: split-K has several, too.
+FAR_MORE = 64
 # Sizes of M and N between which a grid has to grow to follow them.
 SMALLEST, LARGEST = 16, 2**14
 
@@ -56,7 +61,7 @@ def persistent_cases(
     if m * n > most:
         shrunk = math.sqrt(most / (m * n))
         m, n = (max(int(size * shrunk), 1) for size in (m, n))
-        if m * n < 2 * wave:
+        if m * n < ENOUGH * wave:
             if not kernel.user_defined:
                 # Stream-K, whose blocks share tiles: problems of more steps have them take several.
                 return
@@ -65,6 +70,22 @@ def persistent_cases(
     deep = max(tiles.stages, 2) * tiles.step
     if not cubes and name == SEVERAL_TILES and m * n * deep <= MOST_DEEP_PRODUCTS:
         yield SEVERAL_TILES_DEEP, GemmProblem(m, n, deep)
+
+
+def with_own_tiles(kernel: Kernel, config: TileConfig, gpu: GpuSpec, tiles: Tiles) -> Tiles:
+    """The tiles, or smaller ones where the grid has blocks for far more of them.
+
+    A grid such as `M*N/16` does not say what its tiles are, and the assumed ones are too large.
+    """
+    rows, columns = 4 * tiles.rows, 4 * tiles.columns
+    try:
+        blocks = math.prod(kernel.launch(GemmProblem(rows, columns, tiles.step), config, gpu).grid)
+    except (GemmkitError, ArithmeticError):
+        return tiles
+    if blocks * tiles.rows * tiles.columns <= FAR_MORE * rows * columns:
+        return tiles
+    side = max(math.isqrt(rows * columns // blocks), 1)
+    return replace(tiles, rows=side, columns=side).enough
 
 
 def _first_wave(

@@ -155,6 +155,8 @@ class _Flow:
         self.added: set[str] = set()
         # Whether a tensor core takes an operand that is not rounded before.
         self.raw = False
+        # The type of the parts that operands are split into, and the first rounding to it.
+        self.split: tuple[str, Instruction | None] | None = None
 
     def arithmetic(self, results: Dtype) -> Arithmetic:
         """The roundings of the values that are stored in C, whose type is `results`."""
@@ -197,8 +199,11 @@ class _Flow:
         """The roundings, or those of the products of parts where all operands are split."""
         if self.elements != "float32" or self.raw or self.steady:
             return rounded
-        inner = [each for each in self.operations if set(each.result) & reaching]
-        inner = [each for each in inner if not set(each.sources) <= self.zero or not each.sources]
+        inner = [
+            each
+            for each in self.operations
+            if set(each.result) & reaching and not is_zero(each, self.zero)
+        ]
         found = split_operands(inner, self.added)
         if found is None:
             return rounded
@@ -206,9 +211,8 @@ class _Flow:
         cut = any(each.cut for each in rounded)
         for seen in ("results", "operands"):
             self.seen.pop((kept.name, seen), None)
-        if first.instruction is not None:
-            self.seen[kept.name, "operands split into parts,"] = first.instruction
         self.sums.discard(kept.name)
+        self.split = kept.name, first.instruction
         return [
             Rounded(kept, SPLIT_ROUNDINGS, cut=cut, parts=2),
             Rounded(FP32_FORMAT, block=1, rate=SPLIT_PRODUCTS - 1, cut=self.tensor),
@@ -229,6 +233,10 @@ class _Flow:
 
     def _reason(self) -> str:
         words = []
+        if self.split is not None and self.split[1] is not None:
+            name, instruction = self.split
+            place = f"{instruction.opcode}, {instruction.where}"
+            words.append(f"operands split into high and low parts in {name} ({place})")
         for (name, what), instruction in self.seen.items():
             words.append(f"{what} rounded to {name} ({instruction.opcode}, {instruction.where})")
         if self.directed is not None:
@@ -251,7 +259,7 @@ class _Flow:
             computed |= each.computes or any(node in self.computed for node in each.sources)
             if each.own is None and each.cut and self.directed is None:
                 self.directed = each.instruction
-            if each.own is not None and each.sources:
+            if each.own is not None and each.sources and not is_zero(each, self.zero):
                 key = each.own.name, each.cut
                 rounds_sums = each.computes or on_cycle or any(
                     node in self.computed for node in each.sources
