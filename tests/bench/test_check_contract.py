@@ -347,3 +347,36 @@ def test_nan_of_split_operands_is_noted_where_an_infinity_belongs(made, tail, ep
     else:
         assert not record.note
         assert record.diagnosis.wrong < record.problem.m * record.problem.n / 2
+
+
+SUMS = {
+    "compensated": """float e = 0;
+  for (int i = 0; i < K; ++i) {
+    float y = __fsub_rn(__fmul_rn(A[r * K + i], B[i * N + c]), e), t = __fadd_rn(s, y);
+    e = __fsub_rn(__fsub_rn(t, s), y); s = t;
+  }""",
+    "Winograd's inner product": """float u = 0, v = 0;
+  for (int i = 0; i + 1 < K; i += 2) {
+    float a = A[r * K + i], b = A[r * K + i + 1], d = B[i * N + c], e = B[(i + 1) * N + c];
+    s += (a + e) * (b + d); u += a * b; v += d * e;
+  }
+  s -= u + v;
+  if (K & 1) s += A[r * K + K - 1] * B[(K - 1) * N + c];""",
+    "index kept within the row": """for (int i = 0; i < (K + 7) / 8 * 8; ++i)
+    s += A[r * K + min(i, K - 1)] * (i < K ? B[i * N + c] : 0.f);""",
+}
+
+
+@pytest.mark.parametrize("method", SUMS)
+def test_nan_by_a_method_is_told_from_nan_past_the_end(made, method):
+    loop = "for (int i = 0; i < K; ++i) s += product(A[r * K + i], B[i * N + c]);"
+    assert loop in SPLIT
+    source = SPLIT.replace("TAIL", "C[r * N + c] = s").replace(loop, SUMS[method])
+    tolerance = 1e-5 if "Winograd" in method else None
+    records = check(made(source), tolerance=tolerance)
+    (record,) = (each for each in records if each.case == NON_FINITE)
+    if "row" in method:
+        assert record.verdict == "wrong result"
+        return
+    assert record.verdict == "ok", record.detail
+    assert "subtracts an infinity from itself" in record.note

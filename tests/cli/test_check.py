@@ -14,7 +14,7 @@ from gemmkit.findings import AccessSite, Finding
 from gemmkit.gpu import find_board
 from gemmkit.kernels.catalog import find_kernel
 from gemmkit.problem import GemmProblem
-from gemmkit.record import CheckRecord, ProblemRecord
+from gemmkit.record import CheckRecord
 
 DEVICE = SimpleNamespace(kind="emulator", spec=find_board("rtx3090"))
 
@@ -36,29 +36,6 @@ RACE = Finding(
     offset=0,
     count=5,
 )
-
-
-@pytest.fixture
-def make_check(make_record):
-    """A clean record of a check of 33x20x5, with the given fields changed."""
-    base = make_record()
-    record = CheckRecord(
-        kernel="naive",
-        case="",
-        problem=ProblemRecord(
-            m=33, n=20, k=5, alpha=1.0, beta=0.0, epilogue="none", lda=5, ldb=20, ldc=20
-        ),
-        config=base.config,
-        device=base.device,
-        seed=0,
-        verdict="ok",
-        detail="every element",
-        correct=True,
-        max_error=0.0,
-        error_bound=1e-6,
-        error_ratio=0.125,
-    )
-    return lambda **changes: msgspec.structs.replace(record, **changes)
 
 
 @pytest.fixture

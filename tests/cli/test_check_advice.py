@@ -129,7 +129,9 @@ def test_blocks_that_are_too_many_for_a_second_tile_are_told(tmp_path, make_chec
     gpu = find_board("rtx3090")
     nothing = {"alpha": None, "beta": None, "epilogue": None}
     cases = default_cases(kernel, kernel.default, gpu, **nothing, **kernel.types(None, None))
-    assert {each.name for each in cases if "tiles" in each.name} - {"whole tiles"} == {name} - {None}
+    assert {each.name for each in cases if "tiles" in each.name} - {"whole tiles"} == {name} - {
+        None
+    }
     assert all(each.problem.m * each.problem.n <= 2**23 for each in cases)
     said = summary([make_check(case=each.name) for each in cases])
     assert ("no block may have run a second tile" in said) == (name == "as many tiles as fit")

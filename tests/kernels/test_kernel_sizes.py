@@ -7,8 +7,8 @@ import pytest
 
 from gemmkit import Kernel, check
 from gemmkit.bench.coverage import right_multiples
-from gemmkit.findings import AccessSite, Finding
 from gemmkit.errors import UsageError
+from gemmkit.findings import AccessSite, Finding
 from gemmkit.record import CheckRecord, DeviceRecord, ProblemRecord
 
 BODY = """{

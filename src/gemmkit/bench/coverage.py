@@ -15,7 +15,7 @@ _NUMBER = re.compile(r"\d[\d,x]*")
 # Elements of the vectors that kernels load most, and that problems of whole vectors have.
 VECTOR = 4
 
-# Clean problems of different sizes, and failed ones, that it takes to say that a kernel is right for multiples.
+# Clean problems of different sizes, and failed ones, that it takes to name multiples.
 EVIDENCE = 2
 
 

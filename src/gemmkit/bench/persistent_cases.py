@@ -1,9 +1,9 @@
 """Problems in which the blocks of a persistent kernel take several tiles each.
 
 The blocks of such a kernel are as many as the SMs, or another number that does not grow with M and
-N, and loop over the tiles. What a block leaves behind for its next tile, such as an accumulator that
-is not cleared or a stage of shared memory that is overwritten too early, only shows in a second
-tile, which problems of a few tiles do not have.
+N, and loop over the tiles. What a block leaves behind for its next tile, such as an accumulator
+that is not cleared or a stage of shared memory that is overwritten too early, only shows in a
+second tile, which problems of a few tiles do not have.
 """
 
 from __future__ import annotations

@@ -29,7 +29,8 @@ def fitting(
 
     They are, in this order: as the kernel's rule of sizes has it, in whole `tiles` of M, N and K,
     a cube, a cube of whole tiles, `SKINNY` rows, `SKINNY` columns, a k of `SHORT_K`, and a k of one
-    step of the configuration. Pitches and strides that another size does not need become tight, or keep the padding that they had.
+    step of the configuration. Pitches and strides that another size does not need become tight, or
+    keep the padding that they had.
 
     Raises:
         UnsupportedProblem: the kernel takes none of them.

@@ -156,7 +156,7 @@ class _Flow:
         # Whether a tensor core takes an operand that is not rounded before.
         self.raw = False
         # The type of the parts that operands are split into, and the first rounding to it.
-        self.split: tuple[str, Instruction | None] | None = None
+        self.split: tuple[str, Instruction] | None = None
 
     def arithmetic(self, results: Dtype) -> Arithmetic:
         """The roundings of the values that are stored in C, whose type is `results`."""
@@ -195,7 +195,7 @@ class _Flow:
             reason=self._reason(),
         )
 
-    def _of_parts(self, rounded: list[Rounded], reaching: Collection[str]) -> list[Rounded]:
+    def _of_parts(self, rounded: list[Rounded], reaching: set[str]) -> list[Rounded]:
         """The roundings, or those of the products of parts where all operands are split."""
         if self.elements != "float32" or self.raw or self.steady:
             return rounded
@@ -212,7 +212,7 @@ class _Flow:
         for seen in ("results", "operands"):
             self.seen.pop((kept.name, seen), None)
         self.sums.discard(kept.name)
-        self.split = kept.name, first.instruction
+        self.split = kept.name, first
         return [
             Rounded(kept, SPLIT_ROUNDINGS, cut=cut, parts=2),
             Rounded(FP32_FORMAT, block=1, rate=SPLIT_PRODUCTS - 1, cut=self.tensor),
@@ -233,9 +233,9 @@ class _Flow:
 
     def _reason(self) -> str:
         words = []
-        if self.split is not None and self.split[1] is not None:
-            name, instruction = self.split
-            place = f"{instruction.opcode}, {instruction.where}"
+        if self.split is not None:
+            name, first = self.split
+            place = f"{first.opcode}, {first.where}"
             words.append(f"operands split into high and low parts in {name} ({place})")
         for (name, what), instruction in self.seen.items():
             words.append(f"{what} rounded to {name} ({instruction.opcode}, {instruction.where})")

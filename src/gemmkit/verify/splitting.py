@@ -8,16 +8,20 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
 
 from gemmkit.verify.arithmetic import Format
 from gemmkit.verify.value_flow import Operation, nodes_of, verb_of
+
+if TYPE_CHECKING:
+    from gemmkit.emulator.ptx.module import Instruction
 
 _LOADS = ("ld", "ldu", "ldmatrix", "wmma")
 
 
 def split_operands(
     operations: Sequence[Operation], results: Collection[str]
-) -> tuple[Format, Operation] | None:
+) -> tuple[Format, Instruction] | None:
     """The type of the parts and the first rounding to it; None unless all operands are split.
 
     `operations` are those whose values reach the result, `results` the nodes that are added to it
@@ -52,13 +56,8 @@ def split_operands(
             return None
         if not set(each.sources) <= whole | low:
             return None
-    kept = roundings[0].own
-    return (kept, roundings[0]) if kept is not None and _rounded(low, roundings) else None
-
-
-def _rounded(low: Collection[str], roundings: Sequence[Operation]) -> bool:
-    """Whether low parts are parts of the narrower type, too, and not kept in fp32."""
-    return any(set(each.sources) & set(low) for each in roundings)
+    kept, first = roundings[0].own, roundings[0].instruction
+    return (kept, first) if kept is not None and first is not None else None
 
 
 def _split_by(operation: Operation, definitions: dict[str, list[Operation]]) -> str | None:
@@ -79,9 +78,7 @@ def _split_by(operation: Operation, definitions: dict[str, list[Operation]]) -> 
     return None
 
 
-def _path(
-    node: str, origin: str, definitions: dict[str, list[Operation]]
-) -> tuple[set[str], bool]:
+def _path(node: str, origin: str, definitions: dict[str, list[Operation]]) -> tuple[set[str], bool]:
     """The instructions that lead from `origin` to a node, computing nothing; whether they round."""
     verbs: set[str] = set()
     seen = {node}

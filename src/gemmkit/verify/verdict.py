@@ -185,6 +185,8 @@ class _Product:
     ) -> None:
         self.problem, self.inputs = problem, inputs
         self.rounding = Rounding.of(problem, inputs, arithmetic)
+        # Whether operands are rounded to a narrower type, and may be split into parts of it.
+        self.narrow = bool(arithmetic.rounded)
         self.freivalds: Freivalds | None = None
         parts: list[tuple[Selection, Selection]] = [(EVERYTHING, EVERYTHING)]
         self.method = "every element"
@@ -203,6 +205,7 @@ class _Product:
         """The same expectation with the bound of another arithmetic."""
         other = copy(self)
         other.rounding = Rounding.of(self.problem, self.inputs, arithmetic)
+        other.narrow = bool(arithmetic.rounded)
         if self.freivalds is not None:
             other.freivalds = Freivalds(self.problem, self.inputs, other.rounding)
         return other
@@ -226,7 +229,7 @@ class _Product:
             blocks = [(rows, columns, each.auxiliary) for rows, columns, each in blocks]
         lost = None
         if len(blocks) == 1 and not auxiliary:
-            lost = nan_for_infinity(p, self.inputs, stored, blocks[0][2])
+            lost = nan_for_infinity(p, self.inputs, stored, blocks[0][2], always=self.narrow)
         seen = [
             (rows, columns, compare(p, rounding, c.part(rows, columns)[:], expected, lost))
             for rows, columns, expected in blocks
