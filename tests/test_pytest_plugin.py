@@ -183,7 +183,7 @@ def test_an_access_out_of_bounds_is_shown_with_line_and_thread(report):
 
 def test_a_square_kernel_without_its_second_barrier_fails_on_cubes(report):
     failure = report["test_square"]
-    assert re.search(r"E +Failed: \d+ problems: \d+ with findings, .*racecheck", failure)
+    assert re.search(r"E +Failed: \d+ problems: .*\d+ wrong and with findings.*racecheck", failure)
     assert "88x88x88" in failure or "80x80x80" in failure
 
 
