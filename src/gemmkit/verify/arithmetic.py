@@ -20,7 +20,7 @@ place, not half of one, which doubles the unit roundoff (Higham, section 2.2).
 
 A kernel that splits each operand x into a high part x_h = fl(x) and a low part fl(x − x_h) of a
 type f has x to within v_f²·|x|. The products x_h·y_h + x_h·y_l + x_l·y_h lack x_l·y_l, at most
-v_f²·(1 + v_f)²·|x·y|, and so are within 3·v_f² + O(v_f³) of x·y: Theorem 3.1 of Fasi, Higham,
+v_f²·(1 + v_f)²·|x·y|, and so are within 3·v_f² + O(v_f³) of x·y; see Fasi, Higham,
 Lopez, Mary and Mikaitis, "Matrix Multiplication in Multiword Arithmetic: Error Analysis and
 Application to GPU Tensor Cores" (SIAM J. Sci. Comput. 45, 2023), for two words. Four factors
 (1 + v_f²) contain the higher orders, as v_f ≤ 1/8. The sum then has up to four times as many terms,
