@@ -116,7 +116,7 @@
         }));
         const label = drawn("text", {
           x: LABEL + x * CELL + CELL / 2, y: y * CELL + 14, "text-anchor": "middle",
-          style: "fill: #fff; font-size: 9px; pointer-events: none",
+          style: `fill: ${lanes.length === 1 && lanes[0] > 15 ? "#10151c" : "#fff"}; font-size: 9px; pointer-events: none`,
         }, lanes.length === 1 ? lanes[0] : `${lanes.length}×`);
         const named = lanes.length === 1 ? `lane ${lanes[0]}` : `lanes ${lanes.join(", ")}`;
         cell.append(label, drawn("title", {}, `${named}; ${shared ? "bank" : "word"} ${x}`));
