@@ -122,9 +122,39 @@ def test_a_page(call, tmp_path):
     text = page.read_text("utf-8")
     assert text.startswith("<!doctype html>")
     assert "for (int k = 0; k &lt; K; ++k)" in text
-    result = call("explain", "naive", "--html", tmp_path / "nowhere" / "page.html", *SMALL)
-    assert result.exit_code == 2
-    assert "page.html: No such file or directory" in result.stderr
+
+
+@pytest.mark.parametrize("verb", ["explain", "check", "bench", "ladder"])
+def test_a_page_that_cannot_be_written_is_refused_at_once(call, tmp_path, verb):
+    for name, reason in (
+        (tmp_path / "nowhere" / "page.html", "there is no folder"),
+        ("", "--html takes the name of a file"),
+        ("-", "--html takes the name of a file"),
+        (tmp_path, "is a directory"),
+    ):
+        words = [] if verb == "ladder" else ["naive"]
+        result = call(verb, *words, "--html", name)
+        assert result.exit_code == 2, name
+        assert reason in result.stderr
+
+
+def test_a_page_of_a_kernel_with_a_barrier_before_its_loads(call, tmp_path):
+    path, page = tmp_path / "mine.cu", tmp_path / "page.html"
+    path.write_text(
+        "__global__ void mine(int M, int N, int K, const float* A, const float* B, float* C) {\n"
+        "  __shared__ float zeros[32];\n"
+        "  zeros[threadIdx.x] = 0.0f;\n"
+        "  __syncthreads();\n"
+        "  int row = blockIdx.y, col = blockIdx.x * 32 + threadIdx.x;\n"
+        "  float sum = zeros[31 - threadIdx.x];\n"
+        "  for (int k = 0; k < K; ++k) sum += A[row * K + k] * B[k * N + col];\n"
+        "  C[row * N + col] = sum;\n"
+        "}\n"
+    )
+    words = ("--grid", "N/32,M", "--block", "32", "--html", page, "--maps")
+    result = call("explain", path, *words, *SMALL)
+    assert result.exit_code == 0, result.output
+    assert "Accesses of a warp" in page.read_text("utf-8")
 
 
 def test_a_page_of_a_kernel_that_launches_nothing(call, tmp_path):

@@ -20,7 +20,7 @@ from gemmkit.kernels.catalog import find_kernel
 from gemmkit.problem import GemmProblem
 from gemmkit.report.document import Document, Prose, Remark, Remarks, Section, View
 from gemmkit.report.explain_text import explanation_document
-from gemmkit.report.explain_views import explain_views
+from gemmkit.report.explain_views import explain_views, occupancy_view, roofline_views
 from gemmkit.report.layout import Cell, Column, Row, Table
 from gemmkit.report.page import html
 from gemmkit.report.page.html import to_html
@@ -114,6 +114,22 @@ def test_the_data_of_a_page_is_the_explanation(page, facts):
     # Four lanes meet in each bank: a row of the map for each of their wavefronts.
     assert [len(each["rows"]) for each in stores] == [4]
     assert stores[0]["worse"]
+
+
+def test_kernels_of_different_pipes_have_rooflines_of_their_own():
+    problem = GemmProblem(128, 128, 64, dtype="float16")
+    both = [gather(find_kernel(name), problem, BOARD) for name in ("typed", "typed_mma")]
+    seen = [each.data for each in roofline_views(both)]
+    assert [each["points"][0]["label"] for each in seen] == ["typed", "typed_mma"]
+    assert seen[0]["peak"] < seen[1]["peak"]
+    for each in seen:
+        assert all(point["tflops"] <= each["peak"] for point in each["points"])
+
+
+def test_occupancy_on_a_page_has_the_limit_of_barriers(facts):
+    data = occupancy_view(facts[0]).data
+    assert data["barriers"] == facts[0].occupancy.limits["barriers"]
+    assert data["registers"][-1] == BOARD.capability.max_registers_per_thread
 
 
 def test_text_cannot_break_out_of_a_page():

@@ -117,11 +117,13 @@ class Ownership:
 
 
 def has_tiles(trace: Trace) -> bool:
-    """Whether the block stores elements of C, and loads what it multiplies.
+    """Whether the block stores elements of C, and loads elements of A and B before a barrier.
 
     If blocks share a tile, only the last one stores it; without α or k nothing is loaded.
     """
-    loaded = {each.array for each in trace.accesses if each.kind in ("load", "copy")}
+    loaded = {
+        each.array for each in trace.accesses if each.kind in ("load", "copy") and not each.barriers
+    }
     stored = {each.array for each in trace.accesses if each.kind in _STORES}
     return {"A", "B"} <= loaded and "C" in stored
 

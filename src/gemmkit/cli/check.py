@@ -15,6 +15,7 @@ from gemmkit.cli.options import (
     json_option,
     max_steps_option,
     names,
+    page_option,
     problem_options,
     several_groups_option,
     shapes_option,
@@ -50,13 +51,7 @@ if TYPE_CHECKING:
     "each block run.",
 )
 @json_option
-@click.option(
-    "--html",
-    "page",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Also write one HTML page: the findings with their source lines, then all problems.",
-)
+@page_option("Also write one HTML page: the findings with their source lines, then all problems.")
 @debug_option
 def command(
     shapes: tuple[str, ...],

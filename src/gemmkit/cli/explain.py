@@ -18,6 +18,7 @@ from gemmkit.cli.options import (
     groups_option,
     max_steps_option,
     one_problem,
+    page_option,
     problem_options,
     seed_option,
 )
@@ -89,13 +90,9 @@ MOST_LAUNCHES = 8
     help="Show Nsight Compute's metrics beside the emulated ones: the output of `ncu --csv "
     "--page raw`.",
 )
-@click.option(
-    "--html",
-    "page",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Write the explanation as one HTML page too, with the counters of source lines, the "
-    "accesses of a warp and the roofline to look into. It needs no network.",
+@page_option(
+    "Also write the explanation as one HTML page, with the counters of source lines, the accesses "
+    "of a warp and the roofline to look into. It needs no network."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the explanation as JSON instead.")
 @debug_option

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from gemmkit.errors import unknown_name
+from gemmkit.errors import UsageError, unknown_name
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -267,12 +268,34 @@ json_option = click.option(
     "standard output, with the table on standard error.",
 )
 
-html_option = click.option(
-    "--html",
-    "page",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Also write one HTML page with the tables and every figure as bars. It needs no network.",
+
+def _page_file(_: click.Context, __: click.Parameter, path: Path | None) -> Path | None:
+    """Refuse what cannot be written before a long run."""
+    if path is None:
+        return None
+    if path.name in ("", "-"):
+        raise UsageError("--html takes the name of a file")
+    if not path.parent.is_dir():
+        raise UsageError(f"cannot write {path}: there is no folder {path.parent}")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise UsageError(f"cannot write {path}: permission denied")
+    return path
+
+
+def page_option(text: str) -> Decorator:
+    """`--html FILE`, with this help."""
+    return click.option(
+        "--html",
+        "page",
+        type=click.Path(path_type=Path, dir_okay=False),
+        callback=_page_file,
+        metavar="FILE",
+        help=text,
+    )
+
+
+html_option = page_option(
+    "Also write one HTML page with the tables and every figure as bars. It needs no network."
 )
 
 device_option = click.option(

@@ -228,13 +228,13 @@ def run_and_show(
                 stream.finish(tabulate(watch, complete=True))
                 if closing is not None:
                     closing(watch, out)
+                if not ended:
+                    over, total = watch.runs
+                    out.print(f"\nStopped early: {over} of {total} runs are complete.")
                 if page is not None and watch.records:
                     found = tabulate(watch, complete=True)
                     write_page(records_document(found, watch.records, ended=ended), page)
                     out.print(f"\nwrote {page}")
-                if not ended:
-                    over, total = watch.runs
-                    out.print(f"\nStopped early: {over} of {total} runs are complete.")
     return watch
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -61,8 +61,7 @@ def explain_views(
         for each in gathered
         if each.occupancy is not None and each.binary.resources is not None
     )
-    if view := roofline_view(gathered):
-        found["Roofline"] = (view,)
+    found["Roofline"] = tuple(roofline_views(gathered))
     return {title: views for title, views in found.items() if views}
 
 
@@ -71,7 +70,8 @@ def occupancy_view(facts: Facts) -> View:
 
     Occupancy is the least of limits that each depend on one or two of them; the page looks them up.
     """
-    taken = launch_resources(facts.plan, facts.binary)
+    seen, taken = facts.occupancy, launch_resources(facts.plan, facts.binary)
+    assert seen is not None
     capability = facts.gpu.capability
     warps = range(1, capability.max_threads_per_block // WARP_SIZE + 1)
     registers = range(8, capability.max_registers_per_thread + 2, 8)
@@ -91,11 +91,11 @@ def occupancy_view(facts: Facts) -> View:
         "board": facts.gpu.name,
         "here": {
             "registers": taken["registers"],
-            "warps": ceil_div(taken["threads"], WARP_SIZE),
+            "threads": taken["threads"],
             "shared": taken["shared_bytes"],
         },
         "most_warps": capability.max_warps_per_sm,
-        "registers": list(registers),
+        "registers": [min(each, capability.max_registers_per_thread) for each in registers],
         "shared": list(units),
         "by_registers": [
             [limits(each, count, 0)["registers"] for each in registers] for count in warps
@@ -103,9 +103,8 @@ def occupancy_view(facts: Facts) -> View:
         "by_shared": [limits(8, 1, each)["shared memory"] for each in units],
         "by_warps": [limits(8, count, 0)["warps"] for count in warps],
         "blocks": capability.max_blocks_per_sm,
+        "barriers": seen.limits["barriers"],
     }
-    seen = facts.occupancy
-    assert seen is not None
     rows = tuple(Row((Cell(name), Cell(str(limit)))) for name, limit in seen.limits.items())
     columns = (Column("limit", "left"), Column("blocks per SM"))
     return View("occupancy", data, Table(f"Limits of {facts.name}", columns, rows))
@@ -209,11 +208,15 @@ def _access(trace: Trace, access: WatchedAccess) -> dict[str, Any]:
     return told
 
 
-def roofline_view(gathered: Sequence[Facts]) -> View | None:
-    """The board's roofs and the kernels under them; None where there is no prediction."""
+def roofline_views(gathered: Sequence[Facts]) -> Iterator[View]:
+    """The board's roofs and the kernels under them, apart for each pipe that multiplies."""
+    predicted = [each for each in gathered if each.prediction is not None]
+    for pipe in dict.fromkeys(map(pipe_of, predicted)):
+        yield _roofline_view([each for each in predicted if pipe_of(each) == pipe])
+
+
+def _roofline_view(gathered: Sequence[Facts]) -> View:
     points = roofline_points(gathered)
-    if not points:
-        return None
     first = gathered[0]
     roofs = roofline(first.gpu, pipe_of(first))
     rows = tuple(

@@ -29,6 +29,8 @@
   }
 
   const laneColor = (lane) => `hsl(${260 - lane * 6.5} 62% ${42 + lane * 0.9}%)`;
+  const textColor = (lanes) => lanes.length > 1 ? "var(--paper)" : lanes[0] > 7 ? "#10151c" : "#fff";
+  const several = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
   const number = (value) => value.toLocaleString("en",
     Number.isInteger(value) ? {} : { maximumSignificantDigits: 4 });
 
@@ -116,7 +118,7 @@
         }));
         const label = drawn("text", {
           x: LABEL + x * CELL + CELL / 2, y: y * CELL + 14, "text-anchor": "middle",
-          style: `fill: ${lanes.length === 1 && lanes[0] > 15 ? "#10151c" : "#fff"}; font-size: 9px; pointer-events: none`,
+          style: `fill: ${textColor(lanes)}; font-size: 9px; pointer-events: none`,
         }, lanes.length === 1 ? lanes[0] : `${lanes.length}×`);
         const named = lanes.length === 1 ? `lane ${lanes[0]}` : `lanes ${lanes.join(", ")}`;
         cell.append(label, drawn("title", {}, `${named}; ${shared ? "bank" : "word"} ${x}`));
@@ -151,8 +153,14 @@
       list.append(pick);
       return [access, pick];
     });
+    function mark(access) {
+      for (const [each, pick] of picks) {
+        pick.classList.toggle("chosen", each === access);
+        pick.setAttribute("aria-pressed", String(each === access));
+      }
+    }
     function show(access, tell) {
-      for (const [each, pick] of picks) pick.classList.toggle("chosen", each === access);
+      mark(access);
       const more = access.more ? ` The first ${access.rows.length} lines are shown.` : "";
       shown.replaceChildren(element("p", {}, `${access.caption}.${more}`), map(access));
       if (tell) choose(`${access.file}:${access.line}`, fromElsewhere);
@@ -161,7 +169,12 @@
       const own = picks.filter(([access]) => `${access.file}:${access.line}` === place);
       for (const [, pick] of picks) pick.hidden = own.length > 0 && !own.some((each) => each[1] === pick);
       all.hidden = !own.length;
-      if (own.length) show(own[0][0], false);
+      if (own.length) {
+        show(own[0][0], false);
+      } else {
+        mark(null);
+        shown.replaceChildren(element("p", {}, `${place} makes no requests to global or shared memory.`));
+      }
     }
     const all = element("button", {
       type: "button", hidden: "", onclick: () => {
@@ -190,7 +203,8 @@
       const ridge = (each) => 1e3 * view.peak / each.gb_per_s;
       const across = [...view.points.map((each) => each.intensity), ...view.ceilings.map(ridge)];
       const [low, high] = [Math.min(...across) / 2, Math.max(...across) * 2];
-      const [floor, top] = [Math.min(...view.points.map((each) => each.tflops), view.peak / 8) / 2, view.peak * 1.6];
+      const speeds = view.points.map((each) => each.tflops);
+      const [floor, top] = [Math.min(...speeds, view.peak / 8) / 2, Math.max(...speeds, view.peak) * 1.6];
       const x = (value) => LEFT + (WIDTH - LEFT - 10) * Math.log(value / low) / Math.log(high / low);
       const y = (value) => HEIGHT - BOTTOM - (HEIGHT - BOTTOM - 10) * Math.log(value / floor) / Math.log(top / floor);
       const figure = drawn("svg", {
@@ -279,31 +293,37 @@
       return found < 0 ? values.length - 1 : found;
     };
     const sliders = [
-      ["registers", "registers per thread", view.registers, at(view.registers, view.here.registers)],
-      ["shared", "bytes of shared memory per block", view.shared, at(view.shared, view.here.shared)],
-      ["warps", "threads per block", view.by_warps.map((_, each) => 32 * (each + 1)), view.here.warps - 1],
-    ].map(([name, label, values, start]) => {
+      ["registers", "registers per thread", view.registers, view.here.registers],
+      ["shared", "bytes of shared memory per block", view.shared, view.here.shared],
+      ["warps", "threads per block", view.by_warps.map((_, each) => 32 * (each + 1)), view.here.threads],
+    ].map(([name, label, values, here]) => {
+      const start = at(values, here);
       const input = element("input", { id: `${name}-${place}`, type: "range", min: 0, max: values.length - 1, value: start });
       const output = element("output", { for: input.id });
       input.addEventListener("input", paint);
-      return { name, label, values, start, input, output };
+      return { name, label, values, here, start, input, output };
     });
     const result = element("p", { "aria-live": "polite" });
     const picture = element("div");
     function paint() {
       const place = Object.fromEntries(sliders.map(({ name, input }) => [name, Number(input.value)]));
-      for (const { values, input, output } of sliders) output.textContent = number(values[input.value]);
+      for (const { values, here, start, input, output } of sliders) {
+        output.textContent = number(Number(input.value) === start ? here : values[input.value]);
+      }
+      // In the order in which the first of equal limits is named.
       const limits = {
-        registers: view.by_registers[place.warps][place.registers],
-        "shared memory": view.by_shared[place.shared],
         warps: view.by_warps[place.warps],
         blocks: view.blocks,
+        registers: view.by_registers[place.warps][place.registers],
+        "shared memory": view.by_shared[place.shared],
+        barriers: view.barriers,
       };
       const resident = Math.min(...Object.values(limits));
       const limiter = Object.keys(limits).find((each) => limits[each] === resident);
       const share = 100 * resident * (place.warps + 1) / view.most_warps;
-      result.textContent = `${number(share)} % occupancy: ${resident} blocks of ${place.warps + 1} warps per SM, limited by ${limiter}.`;
-      const figure = drawn("svg", { viewBox: `0 0 ${WIDTH} ${26 * 4}`, role: "img", "aria-label": result.textContent });
+      result.textContent = `${number(share)} % occupancy: ${several(resident, "block")} of ` +
+        `${several(place.warps + 1, "warp")} per SM, limited by ${limiter}.`;
+      const figure = drawn("svg", { viewBox: `0 0 ${WIDTH} ${26 * 5}`, role: "img", "aria-label": result.textContent });
       Object.entries(limits).forEach(([name, limit], row) => {
         const length = (WIDTH - 260) * Math.min(limit, 2 * view.blocks) / (2 * view.blocks);
         figure.append(drawn("text", { x: 130, y: row * 26 + 17, "text-anchor": "end" }, name),
@@ -380,7 +400,6 @@
     ? document.documentElement.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
   const named = () => {
     theme.textContent = dark() ? "Light" : "Dark";
-    theme.setAttribute("aria-pressed", String(dark()));
   };
   theme.addEventListener("click", () => {
     document.documentElement.dataset.theme = dark() ? "light" : "dark";
