@@ -256,20 +256,6 @@ def fp32_accumulation(name: str) -> float:
     return 0.5 if "geforce" in name.lower() else 1.0
 
 
-def _geforce(
-    name: str,
-    capability: tuple[int, int],
-    sm_count: int,
-    clock_mhz: float,
-    dram_gb_per_s: float,
-    l2_kib: int,
-    memory_gib: int,
-) -> GpuSpec:
-    """A board of the GeForce series, whose name is known without that word."""
-    board = _board(name, capability, sm_count, clock_mhz, dram_gb_per_s, l2_kib, memory_gib)
-    return replace(board, fp32_accumulation=fp32_accumulation(f"GeForce {name}"))
-
-
 def _board(
     name: str,
     capability: tuple[int, int],
@@ -278,7 +264,10 @@ def _board(
     dram_gb_per_s: float,
     l2_kib: int,
     memory_gib: int,
+    *,
+    geforce: bool = False,
 ) -> GpuSpec:
+    """A board; those of the GeForce series are known without that word."""
     return GpuSpec(
         name,
         CAPABILITIES[capability],
@@ -286,6 +275,7 @@ def _board(
         clock_mhz,
         dram_gb_per_s,
         l2_kib * KIB,
+        fp32_accumulation=fp32_accumulation(f"GeForce {name}" if geforce else name),
         memory_gib=memory_gib,
     )
 
@@ -298,27 +288,27 @@ BOARDS = {
     board.key: board
     for board in (
         _board("T4", (7, 5), 40, 1590, 320, 4 * KIB, 16),
-        _geforce("RTX 2080 Ti", (7, 5), 68, 1545, 616, 5632, 11),
+        _board("RTX 2080 Ti", (7, 5), 68, 1545, 616, 5632, 11, geforce=True),
         _board("A100", (8, 0), 108, 1410, 2039, 40 * KIB, 80),
         _board("A100 40GB", (8, 0), 108, 1410, 1555, 40 * KIB, 40),
         _board("A10", (8, 6), 72, 1695, 600, 6 * KIB, 24),
-        _geforce("RTX 3060", (8, 6), 28, 1777, 360, 3 * KIB, 12),
-        _geforce("RTX 3070", (8, 6), 46, 1725, 448, 4 * KIB, 8),
-        _geforce("RTX 3080", (8, 6), 68, 1710, 760, 5 * KIB, 10),
-        _geforce("RTX 3090", (8, 6), 82, 1695, 936, 6 * KIB, 24),
+        _board("RTX 3060", (8, 6), 28, 1777, 360, 3 * KIB, 12, geforce=True),
+        _board("RTX 3070", (8, 6), 46, 1725, 448, 4 * KIB, 8, geforce=True),
+        _board("RTX 3080", (8, 6), 68, 1710, 760, 5 * KIB, 10, geforce=True),
+        _board("RTX 3090", (8, 6), 82, 1695, 936, 6 * KIB, 24, geforce=True),
         _board("RTX A6000", (8, 6), 84, 1800, 768, 6 * KIB, 48),
         _board("Jetson AGX Orin", (8, 7), 16, 1300, 204.8, 4 * KIB, 64),
         _board("L4", (8, 9), 58, 2040, 300, 48 * KIB, 24),
         _board("L40S", (8, 9), 142, 2520, 864, 96 * KIB, 48),
-        _geforce("RTX 4070", (8, 9), 46, 2475, 504, 36 * KIB, 12),
-        _geforce("RTX 4080", (8, 9), 76, 2505, 717, 64 * KIB, 16),
-        _geforce("RTX 4090", (8, 9), 128, 2520, 1008, 72 * KIB, 24),
+        _board("RTX 4070", (8, 9), 46, 2475, 504, 36 * KIB, 12, geforce=True),
+        _board("RTX 4080", (8, 9), 76, 2505, 717, 64 * KIB, 16, geforce=True),
+        _board("RTX 4090", (8, 9), 128, 2520, 1008, 72 * KIB, 24, geforce=True),
         _board("H100", (9, 0), 132, 1980, 3352, 50 * KIB, 80),
         _board("H100 PCIe", (9, 0), 114, 1755, 2039, 50 * KIB, 80),
         _board("H200", (9, 0), 132, 1980, 4800, 60 * KIB, 141),
         _board("B200", (10, 0), 148, 1965, 8000, 126 * KIB, 180),
-        _geforce("RTX 5080", (12, 0), 84, 2617, 960, 64 * KIB, 16),
-        _geforce("RTX 5090", (12, 0), 170, 2407, 1792, 96 * KIB, 32),
+        _board("RTX 5080", (12, 0), 84, 2617, 960, 64 * KIB, 16, geforce=True),
+        _board("RTX 5090", (12, 0), 170, 2407, 1792, 96 * KIB, 32, geforce=True),
     )
 }
 

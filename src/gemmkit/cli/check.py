@@ -86,10 +86,8 @@ def command(
     from gemmkit.bench.check import CHECKS, MAX_STEPS, check
     from gemmkit.cli.target import find_target
     from gemmkit.cli.watch import Watch, run_and_show
-    from gemmkit.report.check_page import check_document
     from gemmkit.report.findings import check_table, findings_text, multiples_hint, summary
     from gemmkit.report.layout import Table
-    from gemmkit.report.page.html import write_page
 
     kernel = find_target(**target)
 
@@ -120,6 +118,9 @@ def command(
         if hint:
             out.print(hint)
         if page is not None:
+            from gemmkit.report.check_page import check_document
+            from gemmkit.report.page.html import write_page
+
             over, total = watch.runs
             write_page(check_document(watch.checks, kernel, ended=over == total), page)
             out.print(f"wrote {page}")

@@ -204,9 +204,6 @@ def run_and_show(
     kept. `closing` prints what follows the tables. With `left_out_in_table` the tables have rows
     for kernels that refuse the problem. `page` is where the tables and records go as an HTML page.
     """
-    from gemmkit.report.page.html import write_page
-    from gemmkit.report.record_page import records_document
-
     with RecordWriter(json_path, append=append) as writer:
         bar = StepBar()
         out = Printer(err=writer.to_stdout)
@@ -225,15 +222,18 @@ def run_and_show(
             ended = True
         finally:
             if watch.records or watch.checks:
-                stream.finish(tabulate(watch, complete=True))
+                tables = tabulate(watch, complete=True)
+                stream.finish(tables)
                 if closing is not None:
                     closing(watch, out)
                 if not ended:
                     over, total = watch.runs
                     out.print(f"\nStopped early: {over} of {total} runs are complete.")
                 if page is not None and watch.records:
-                    found = tabulate(watch, complete=True)
-                    write_page(records_document(found, watch.records, ended=ended), page)
+                    from gemmkit.report.page.html import write_page
+                    from gemmkit.report.record_page import records_document
+
+                    write_page(records_document(tables, watch.records, ended=ended), page)
                     out.print(f"\nwrote {page}")
     return watch
 
