@@ -28,6 +28,7 @@ from gemmkit.errors import UsageError
 if TYPE_CHECKING:
     from gemmkit.analysis.explain import Explanation, Facts
     from gemmkit.analysis.ncu_report import MeasuredLaunch
+    from gemmkit.analysis.trace import Trace
     from gemmkit.cli.output import Printer
     from gemmkit.kernels.kernel import Kernel
     from gemmkit.kernels.plan import TileConfig
@@ -183,15 +184,22 @@ def command(
     out.print(explanation_text(explained, out.width), end="")
     _beside(out, launches, gathered[0])
     gathered = [facts for facts in gathered if facts.plan.blocks]
+    traces = []
+    if page is not None or maps or folder is not None:
+        from gemmkit.analysis.trace import trace
+
+        traces = [
+            trace(each.kernel, each.problem, each.gpu, config=each.config) for each in gathered
+        ]
     if page is not None:
-        _write_page(page, explained, gathered)
+        _write_page(page, explained, gathered, traces)
         out.print(f"\nwrote {page}")
     if what_if:
         for facts in gathered:
             _print_residency(out, facts)
     if maps or folder is not None:
-        for facts in gathered:
-            _draw(out, facts, folder, form, maps=maps)
+        for traced in traces:
+            _draw(out, traced, folder, form, maps=maps)
     if folder is not None:
         from gemmkit.report.pictures.board import board_pictures
 
@@ -200,18 +208,18 @@ def command(
     _end(explained)
 
 
-def _write_page(page: Path, explained: Explanation, gathered: Sequence[Facts]) -> None:
+def _write_page(
+    page: Path, explained: Explanation, gathered: Sequence[Facts], traces: Sequence[Trace]
+) -> None:
     """Write the explanation as an HTML page.
 
     Raises:
         UsageError: the file cannot be written.
     """
-    from gemmkit.analysis.trace import trace
     from gemmkit.report.explain_text import explanation_document
     from gemmkit.report.explain_views import explain_views
     from gemmkit.report.page.html import write_page
 
-    traces = [trace(each.kernel, each.problem, each.gpu, config=each.config) for each in gathered]
     views = explain_views(explained, gathered, traces)
     write_page(explanation_document(explained, views), page)
 
@@ -263,16 +271,14 @@ def _print_residency(out: Printer, facts: Facts) -> None:
     out.print(boards, end="")
 
 
-def _draw(out: Printer, facts: Facts, folder: Path | None, form: str, *, maps: bool) -> None:
-    from gemmkit.analysis.trace import trace
+def _draw(out: Printer, traced: Trace, folder: Path | None, form: str, *, maps: bool) -> None:
     from gemmkit.report.pictures.drawn import pictures
     from gemmkit.report.pictures.text import text_pictures
 
-    seen = trace(facts.kernel, facts.problem, facts.gpu, config=facts.config)
     if maps:
-        for picture in text_pictures(seen):
+        for picture in text_pictures(traced):
             out.print()
             out.print(picture, end="")
     if folder is not None:
-        for drawn in pictures(seen):
+        for drawn in pictures(traced):
             out.print(f"wrote {drawn.save(folder, form)}")
