@@ -9,12 +9,16 @@ import pytest
 
 from gemmkit.bench import compare as compare_module
 from gemmkit.bench.baseline import Way
-from gemmkit.bench.compare import Pick, Task, compare
+from gemmkit.bench.compare import Pick, Task, compare, plain_of
 from gemmkit.bench.peers import LIBRARIES, Library, Peer, entrants
 from gemmkit.bench.progress import Progress
-from gemmkit.bench.workload import Workload
+from gemmkit.bench.suites import FURTHER_EPILOGUES
+from gemmkit.bench.workload import Workload, launching
+from gemmkit.devices.emulated import EmulatedDevice
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedProblem, UsageError
+from gemmkit.gpu import BOARDS
+from gemmkit.jit.compiler import compile_plan
 from gemmkit.kernels.catalog import find_kernel
 from gemmkit.problem import GemmProblem
 from gemmkit.record import Record
@@ -190,6 +194,17 @@ def test_an_epilogue_is_timed_beside_the_plain_product(device, install):
     assert plain.correct
     assert plain.max_error > 0
     assert cublas.correct
+
+
+@pytest.mark.parametrize("epilogue", FURTHER_EPILOGUES, ids=str)
+def test_the_plain_product_is_judged_beside_any_epilogue(epilogue):
+    fused = replace(PROBLEM, epilogue=epilogue)
+    plain, device = plain_of(fused), EmulatedDevice(BOARDS["h100"])
+    plan = NAIVE.plan(plain, NAIVE.default, device.spec)
+    binary = compile_plan(plan, device.spec.arch)
+    workload = Workload(fused, device, 0)
+    assert workload.judge(launching(device, binary, plan, []), plain).correct
+    assert not workload.judge(launching(device, binary, plan, []), fused).correct
 
 
 def test_what_no_kernel_takes_is_left_out(device, install):

@@ -115,13 +115,17 @@ class Operands:
     def with_results(
         self, device: Device, problem: GemmProblem, inputs: Mapping[str, Stored]
     ) -> Operands:
-        """The same operands with results of their own, as the host arrays hold them.
+        """The same operands with the problem's results in memory of their own, as the host arrays
+        hold them.
+
+        The problem may have another epilogue than that of these operands: without an auxiliary
+        output, there is none among the results.
 
         Raises:
             DeviceError: there is not enough memory.
         """
         c = device.upload(inputs["c"], initialized=problem.beta != 0)
-        auxiliary = self.auxiliary
+        auxiliary = self.auxiliary if problem.epilogue.auxiliary else None
         if auxiliary is not None:
             buffer = device.upload(inputs["auxiliary"], initialized=False)
             auxiliary = replace(auxiliary, buffer=buffer)
