@@ -17,7 +17,7 @@ from gemmkit.devices.scratch import HeldScratch, ScratchPool
 from gemmkit.dispatch.choose import choose
 from gemmkit.emulator import LaunchRequest, load
 from gemmkit.gpu import BOARDS
-from gemmkit.ops import arrays, product
+from gemmkit.ops import arrays, grouped_warm, product, warm
 from gemmkit.ops.operands import Operand, View
 
 STREAM = 77
@@ -206,6 +206,8 @@ def install(patch):
     patch.setattr("gemmkit.ops.prepared.choose", gpu.choose)
     patch.setattr(driver, "launcher", lambda: gpu.launch)
     patch.setattr(driver, "capture_query", lambda: gpu.query)
-    patch.setattr(product, "_warm", {})
+    for kind in list(warm.LIBRARIES):
+        patch.delitem(warm.LIBRARIES, kind)
     patch.setattr(product, "_ready", product._Ready())
+    patch.setattr(grouped_warm, "_ready", grouped_warm._Ready())
     return gpu, library

@@ -210,13 +210,17 @@ def test_autocast_as_torch_has_it(device):
         ),
         (lambda a, w: gk.linear(a, w.t()), r"\(n, k\)"),
         (lambda a, w: gk.linear(a, w, a[0]), "bias of shape"),
-        (lambda a, w: gk.linear(a, w, None, None), "unknown activation 'None'"),
         (lambda a, w: gk.linear(a, w, None, "tanh"), "unknown activation 'tanh'"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(call, message):
     with pytest.raises(UsageError, match=message):
         call(torch.ones(2, 4), torch.ones(3, 4))
+
+
+def test_none_is_no_activation():
+    x, weight = torch.randn(2, 4), torch.randn(3, 4)
+    torch.testing.assert_close(gk.linear(x, weight, None, None), gk.linear(x, weight))
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # PyTorch's own use of it

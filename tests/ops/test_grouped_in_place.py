@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import threading
 
 import numpy as np
 import pytest
@@ -17,8 +18,9 @@ from gemmkit.dispatch.choose import Choice
 from gemmkit.errors import UsageError
 from gemmkit.kernels.catalog import find_kernel
 from gemmkit.kernels.plan import TileConfig
-from gemmkit.ops import grouped_gpu
+from gemmkit.ops import grouped_gpu, grouped_product
 from gemmkit.ops.tables import Tables
+from gemmkit.trials import changes
 
 TILES = TileConfig(BM=16, BN=32, BK=16, WM=16, WN=32, TM=4, TN=4, stages=2, interleave=1, order=2)
 CHOICE = Choice(find_kernel("gemm_grouped"), TILES, "for the test", "heuristic", 1.0)
@@ -164,6 +166,142 @@ def test_a_stream_is_that_of_all_that_is_done(gpu):
 def test_a_device_is_for_host_arrays(gpu):
     with pytest.raises(UsageError, match="the arrays are on GPU 0"):
         gemmkit.grouped_matmul([whole(5, 6)], [whole(6, 7)], device="emulator")
+
+
+# --- warm calls ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def readings(monkeypatch):
+    """The calls that were read in full."""
+    read, found = grouped_product.read_groups, []
+    monkeypatch.setattr(
+        grouped_product,
+        "read_groups",
+        lambda *given, **rest: found.append(1) or read(*given, **rest),
+    )
+    return found
+
+
+SHAPES = ((5, 7, 6), (0, 3, 4), (20, 9, 0), (17, 33, 12))
+
+
+def matrices(seed):
+    a = [whole(m, k, seed=seed) for m, _, k in SHAPES]
+    b = [whole(k, n, seed=seed) for _, n, k in SHAPES]
+    return a, b
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_a_call_like_an_earlier_one_only_launches(gpu, readings, written):
+    for seed in range(3):
+        a, b = matrices(seed)
+        outs = [GpuArray.of(np.full((m, n), np.nan, np.float32)) for m, n, _ in SHAPES]
+        results = gemmkit.grouped_matmul(a, b, out=outs if written else None)
+        same(results, products(a, b))
+        assert all(mine is each for mine, each in zip(results, outs, strict=True)) == written
+    assert len(readings) == 1
+    assert len(gpu.launches) == 3
+    assert len(gpu.maker.overwrites) == 3 * len(SHAPES) * written
+
+
+def test_epilogues_are_kept_with_all_their_operands(gpu, readings):
+    for seed in range(2):
+        a, b = matrices(seed)
+        bias = [whole(n, seed=seed) for _, n, _ in SHAPES]
+        residual = [whole(m, n, seed=seed) for m, n, _ in SHAPES]
+        auxiliary = [whole(m, n, seed=7) for m, n, _ in SHAPES]
+        outs = [whole(m, n, seed=8) for m, n, _ in SHAPES]
+        sums = [
+            2 * x + 3 * y.values + z.values
+            for x, y, z in zip(products(a, b), outs, bias, strict=True)
+        ]
+        options = {"alpha": 2, "beta": 3, "out": outs, "c": outs, "epilogue": "bias+relu"}
+        gemmkit.grouped_matmul(a, b, bias=bias, residual=residual, auxiliary=auxiliary, **options)
+        same(auxiliary, sums)
+        same(outs, [np.maximum(x, 0) + y.values for x, y in zip(sums, residual, strict=True)])
+    assert len(readings) == 1
+
+
+def test_what_a_launch_depends_on_is_looked_at_each_time(gpu, readings):
+    a, b = [whole(8, 16)], [whole(16, 8)]
+    wide, bias = whole(16, 12), [whole(8)]
+    odd = GpuArray.of(np.zeros(16 * 8 + 1, np.float32))
+    odd.values[1:] = b[0].values.ravel()
+    shifted = GpuArray(odd.values[1:].reshape(16, 8), odd.buffer)
+    right = a[0].values @ b[0].values
+    for arguments, expected in (
+        ({}, right),
+        ({"alpha": 2}, 2 * right),
+        ({"bs": [wide[:, :8]]}, a[0].values @ wide.values[:, :8]),
+        ({"bs": [shifted]}, right),
+        ({"bias": bias, "epilogue": "bias"}, right + bias[0].values),
+        ({"epilogue": "relu"}, np.maximum(right, 0)),
+        ({"as_": [whole(16, 8).T]}, whole(16, 8).values.T @ b[0].values),
+        ({"as_": a * 2, "bs": b * 2}, right),
+    ):
+        count = len(readings)
+        for _ in range(2):
+            options = {"as_": a, "bs": b} | arguments
+            for result in gemmkit.grouped_matmul(options.pop("as_"), options.pop("bs"), **options):
+                np.testing.assert_array_equal(result.values, expected)
+        assert len(readings) == count + 1
+
+
+def test_copies_and_streams_are_looked_at_in_full(gpu, readings):
+    a, b = [whole(5, 12)[:, ::2]], [whole(6, 7)]
+    for options in ({}, {"stream": STREAM}, {"alpha": np.array(1.0)}):
+        for _ in range(2):
+            same(gemmkit.grouped_matmul(a, b, **options), products(a, b))
+    assert len(readings) == 6
+
+
+def test_overlaps_are_refused_once_a_call_is_warm(gpu, readings):
+    a, b = [whole(4, 4), whole(4, 4)], [whole(4, 4)] * 2
+    apart = whole(16, 4)
+    for rows in ((0, 4), (12, 8), (5, 9)):
+        outs = [apart[row : row + 4] for row in rows]
+        same(gemmkit.grouped_matmul(a, b, out=outs), products(a, b))
+    assert len(readings) == 1
+    # Columns of one matrix share a stretch of memory, but no element.
+    beside = whole(4, 8)
+    for _ in range(2):
+        outs = [beside[:, :4], beside[:, 4:]]
+        same(gemmkit.grouped_matmul(a, b, out=outs), products(a, b))
+    with pytest.raises(UsageError, match=r"out\[0\] overlaps out\[1\]"):
+        gemmkit.grouped_matmul(a, b, out=[apart[:4], apart[3:7]])
+    for place, role in ((a[0], r"as_\[0\]"), (a[1], r"as_\[1\]"), (b[0], r"bs\[0\]")):
+        with pytest.raises(UsageError, match=rf"out\[1\] overlaps {role}"):
+            gemmkit.grouped_matmul(a, b, out=[apart[:4], place])
+
+
+def test_other_arrays_and_lengths_are_refused_once_a_call_is_warm(gpu, readings):
+    a, b, outs = [whole(4, 4)] * 2, [whole(4, 4)] * 2, [whole(4, 4), whole(4, 4)]
+    gemmkit.grouped_matmul(a, b, out=outs)
+    with pytest.raises(UsageError, match="bs has 1 array"):
+        gemmkit.grouped_matmul(a, b[:1], out=outs)
+    with pytest.raises(UsageError, match="c has 1 array"):
+        gemmkit.grouped_matmul(a, b, out=outs, c=outs[:1])
+    with pytest.raises(UsageError, match="host memory"):
+        gemmkit.grouped_matmul(a, [b[0], b[0].values], out=outs)
+
+
+def test_tuning_makes_a_call_be_read_anew(gpu, readings):
+    a, b = [whole(4, 4)], [whole(4, 4)]
+    gemmkit.grouped_matmul(a, b)
+    changes.note()
+    for _ in range(2):
+        same(gemmkit.grouped_matmul(a, b), products(a, b))
+    assert len(readings) == 2
+
+
+def test_threads_prepare_launches_of_their_own(gpu, readings):
+    a, b = [whole(4, 4)], [whole(4, 4)]
+    for _ in range(2):
+        thread = threading.Thread(target=gemmkit.grouped_matmul, args=(a, b))
+        thread.start()
+        thread.join()
+    assert len(readings) == 2
 
 
 # --- tables -------------------------------------------------------------------------------------

@@ -103,10 +103,15 @@ class GroupTable:
             ldx=pitches("auxiliary"),
         )
 
+    @cached_property
+    def order(self) -> NDArray[np.intp]:
+        """The numbers of the products in the order of the table: the longest k first."""
+        return np.argsort(-self.groups.k, kind="stable")
+
     def filled(
         self, addresses: Mapping[str, Addresses], *, ldr: ArrayLike = 0, ldx: ArrayLike = 0
     ) -> NDArray[np.void]:
-        """The table, of dtype `GROUP`, the longest k first.
+        """The table, of dtype `GROUP`, in the order of `order`.
 
         Args:
             addresses: of each product's A, B and C, and of its bias, residual and auxiliary output
@@ -117,17 +122,29 @@ class GroupTable:
         Raises:
             UnsupportedProblem: a leading dimension does not fit in 32 bits.
         """
+        return self.at(addresses, self.sized(ldr=ldr, ldx=ldx))
+
+    def at(self, addresses: Mapping[str, Addresses], sized: NDArray[np.void]) -> NDArray[np.void]:
+        """A copy of a table that `sized` made, with addresses as for `filled`."""
+        table = sized.copy()
+        for name, given in addresses.items():
+            table[name] = _ordered(given, self.order, np.uint64)
+        return table
+
+    def sized(self, *, ldr: ArrayLike = 0, ldx: ArrayLike = 0) -> NDArray[np.void]:
+        """The table without addresses; arguments as for `filled`.
+
+        Raises:
+            UnsupportedProblem: a leading dimension does not fit in 32 bits.
+        """
         for name, pitches in (("ldr", ldr), ("ldx", ldx)):
             longest = int(np.max(pitches, initial=0))
             if longest > MAX_EXTENT:
                 raise UnsupportedProblem(
                     f"{name} = {longest}: indices are 32-bit, {MAX_EXTENT} is the most"
                 )
-        groups = self.groups
+        groups, order = self.groups, self.order
         table = np.zeros(groups.count, GROUP)
-        order = np.argsort(-groups.k, kind="stable")
-        for name, given in addresses.items():
-            table[name] = _ordered(given, order, np.uint64)
         for name, sizes in zip(("M", "N", "K", "lda", "ldb", "ldc"), groups.table, strict=True):
             table[name] = sizes[order]
         table["ldr"], table["ldx"] = (_ordered(each, order, np.int64) for each in (ldr, ldx))

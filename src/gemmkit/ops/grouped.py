@@ -10,7 +10,7 @@ from gemmkit.loading import load
 from gemmkit.ops.grouped_product import grouped_product
 from gemmkit.ops.groups import listed
 from gemmkit.ops.request import Call
-from gemmkit.ops.tracing import needs_operator, recordable
+from gemmkit.ops.tracing import recordable
 
 if TYPE_CHECKING:
     from gemmkit.devices.device import Device
@@ -81,10 +81,11 @@ def grouped_matmul(
         # What `out` holds may be added to.
         arrays["c"] = arrays["out"]
     call = Call(**arrays, alpha=alpha, beta=beta, epilogue=epilogue, stream=stream, device=device)
-    if needs_operator(each for members in arrays.values() for each in members or ()):
+    results = grouped_product(call)
+    if results is NotImplemented:
         load("gemmkit.ops.libraries.torch_operators")
         from gemmkit.ops.libraries.torch_operators import multiply
 
-        found: list[Any] = multiply(call, many=True)
-        return found
-    return grouped_product(call)
+        results = multiply(call, many=True)
+    found: list[Any] = results
+    return found

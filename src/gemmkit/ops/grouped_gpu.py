@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gemmkit.devices.context import Context, context_of
+from gemmkit.devices.launcher import PreparedLaunch
 from gemmkit.devices.operands import NOWHERE, Operands, bind_arguments
 from gemmkit.devices.streams import check_stream, stream_handle
 from gemmkit.dispatch.choose import choose
 from gemmkit.dtypes import FLOAT_BYTES
 from gemmkit.errors import UsageError
 from gemmkit.groups import Groups
-from gemmkit.kernels.group_table import MATRICES
+from gemmkit.kernels.group_table import MATRICES, GroupTable
 from gemmkit.ops.arrays import GpuLibrary
 from gemmkit.ops.compiled import compiled
 from gemmkit.ops.groups import WIDEST_ACCESS, GroupsRequest
 from gemmkit.ops.operands import Operand
 from gemmkit.ops.overlaps import Extents
-from gemmkit.ops.tables import tables_of
+from gemmkit.ops.tables import TABLE, Tables, tables_of
 from gemmkit.problem import GemmProblem
 
 log = logging.getLogger("gemmkit")
@@ -34,10 +36,40 @@ _ROLES = {**MATRICES, "C": "out"}
 Mask = NDArray[np.bool_]
 
 
-def multiply(groups: GroupsRequest, ordinal: int, stream: Any) -> list[Operand]:
+@dataclass(frozen=True, slots=True)
+class GroupsLaunch:
+    """One launch of many products, for one thread: `table` without the addresses is `sized`."""
+
+    tables: Tables
+    launch: PreparedLaunch
+    table: GroupTable
+    sized: NDArray[np.void]
+
+    def run(self, addresses: Mapping[str, NDArray[Any]], stream: int) -> None:
+        """Put it on a stream; `addresses` are those of all arrays, by role.
+
+        Raises:
+            DeviceError: the driver refuses it, or there is not enough memory.
+        """
+        named = {name: addresses[role] for name, role in _ROLES.items() if role in addresses}
+        self.tables.launch(self.launch, self.table.at(named, self.sized), stream)
+
+
+def low_bits(addresses: Iterable[NDArray[Any]]) -> int:
+    """What some addresses have beyond multiples of the widest access, or'd together."""
+    found = 0
+    for each in addresses:
+        found |= int(np.bitwise_or.reduce(each, initial=0))
+    return found % WIDEST_ACCESS
+
+
+def multiply(
+    groups: GroupsRequest, ordinal: int, stream: Any
+) -> tuple[list[Operand], GroupsLaunch | None]:
     """The results of arrays on the GPU of that ordinal, which is not waited for.
 
-    Matrices in rows or in columns are read in place, one launch for all of the same layout.
+    Matrices in rows or in columns are read in place, one launch for all of the same layout. If a
+    single launch is all that was done, it comes with the results.
 
     Raises:
         UsageError: no such stream, or an array that cannot be copied to where it is needed.
@@ -61,7 +93,10 @@ def multiply(groups: GroupsRequest, ordinal: int, stream: Any) -> list[Operand]:
 
 
 class _Multiplication:
-    """The operands of all products, as far as they have been put where kernels can use them."""
+    """The operands of all products, as far as they have been put where kernels can use them.
+
+    `copies` says whether any were copied, and `launches` what was launched.
+    """
 
     def __init__(
         self,
@@ -76,8 +111,10 @@ class _Multiplication:
         self.extents = dict(groups.extents)
         # Products whose result has elements; nothing is copied for the others.
         self.filled: Mask = (groups.m > 0) & (groups.n > 0)
+        self.copies = False
+        self.launches: list[GroupsLaunch] = []
 
-    def run(self) -> list[Operand]:
+    def run(self) -> tuple[list[Operand], GroupsLaunch | None]:
         """Copy what must be, launch, and bring results to where they belong."""
         for role in ("a", "b", "bias", "residual"):
             if role in self.operands:
@@ -101,7 +138,8 @@ class _Multiplication:
             for place, operand in enumerate(members):
                 if self.operands[role][place] is not operand:
                     self.libraries[role][place].assign(operand, self.operands[role][place])
-        return aside["out"]
+        single = len(self.launches) == 1 and not self.copies
+        return aside["out"], self.launches[0] if single else None
 
     # --- copies -----------------------------------------------------------------------------
 
@@ -110,6 +148,7 @@ class _Multiplication:
         if not places:
             return
         log.debug("%d of %d arrays %s cannot be used in place", len(places), which.size, role)
+        self.copies = True
         members = self.operands[role] = list(self.operands[role])
         for place in places:
             members[place] = make(role, place)
@@ -137,6 +176,7 @@ class _Multiplication:
                     "it, or give it as out, too"
                 )
             library.assign(self.operands["out"][place], self.operands["c"][place])
+            self.copies = True
 
     # --- launches ---------------------------------------------------------------------------
 
@@ -144,12 +184,17 @@ class _Multiplication:
         turned = {role: _in_columns(self.extents[role]) for role in ("a", "b")}
         kinds = 2 * turned["a"] + turned["b"]
         for kind in np.unique(kinds):
-            self._launch(np.flatnonzero(kinds == kind), bool(kind & 2), bool(kind & 1))
+            chosen = np.flatnonzero(kinds == kind)
+            launch = self._launch(chosen, bool(kind & 2), bool(kind & 1))
+            if launch is not None:
+                found = {role: its.places[chosen, 0] for role, its in self.extents.items()}
+                launch.run(found, self.stream)
+                self.launches.append(launch)
 
-    def _launch(self, chosen: NDArray[np.intp], transa: bool, transb: bool) -> None:
-        """The products of these numbers, all with A and B in rows or in columns alike."""
+    def _launch(self, chosen: NDArray[np.intp], transa: bool, transb: bool) -> GroupsLaunch | None:
+        """That of the products of these numbers, all with A and B in rows or in columns alike; None
+        where there is nothing to launch."""
         groups, extents, spec = self.groups, self.extents, self.context.spec
-        addresses = {role: its.places[chosen, 0].astype(np.uint64) for role, its in extents.items()}
 
         def pitches(role: str, columns: bool = False) -> NDArray[np.int64]:
             if role not in extents:
@@ -157,8 +202,8 @@ class _Multiplication:
             # Empty products have tight rows, whatever their arrays have.
             return extents[role].leading(columns=columns)[chosen] * self.filled[chosen]
 
-        every = np.concatenate([addresses[role] for role in ("a", "b", "out")])
         terms = groups.terms
+        bits = [extents[role].places[chosen, 0] for role in ("a", "b", "out")]
         problem = GemmProblem.of_groups(
             Groups.of(
                 *(groups.m[chosen], groups.n[chosen], groups.k[chosen]),
@@ -169,20 +214,20 @@ class _Multiplication:
             epilogue=terms.epilogue,
             transa=transa,
             transb=transb,
-            alignment=FLOAT_BYTES if (every % WIDEST_ACCESS).any() else WIDEST_ACCESS,
+            alignment=FLOAT_BYTES if low_bits(bits) else WIDEST_ACCESS,
         )
         choice = choose(problem, spec)
         plan, binary = compiled(problem, choice.kernel, choice.config, spec)
         if not plan.blocks or plan.table is None:
-            return
-        table = plan.table.filled(
-            {name: addresses[role] for name, role in _ROLES.items() if role in addresses},
-            ldr=pitches("residual"),
-            ldx=pitches("auxiliary"),
-        )
+            return None
         bound = bind_arguments(problem, Operands(NOWHERE, NOWHERE, NOWHERE))
-        listed = {**bound, **plan.table.arguments, "groups": 0}
-        tables_of(self.context).launch(plan, binary, listed, table, self.stream)
+        arguments = {**bound, **plan.table.arguments, "groups": 0}
+        return GroupsLaunch(
+            tables_of(self.context),
+            PreparedLaunch(self.context, plan, binary, arguments, TABLE),
+            plan.table,
+            plan.table.sized(ldr=pitches("residual"), ldx=pitches("auxiliary")),
+        )
 
 
 def _in_columns(extents: Extents) -> NDArray[np.int64]:

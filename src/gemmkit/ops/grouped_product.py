@@ -7,17 +7,29 @@ from typing import Any
 from gemmkit.errors import UsageError
 from gemmkit.loading import load
 from gemmkit.ops.arrays import note_overwritten
+from gemmkit.ops.grouped_warm import keep, repeated
 from gemmkit.ops.groups import GroupsRequest, read_groups
 from gemmkit.ops.operands import Operand
+from gemmkit.ops.overlaps import Extents
 from gemmkit.ops.request import Call
+from gemmkit.ops.tracing import compiling, needs_operator
 
 
-def grouped_product(call: Call) -> list[Any]:
+def grouped_product(call: Call) -> Any:
     """What `grouped_matmul` returns; each array of the call is a list of them, or None.
+
+    Returns:
+        `NotImplemented` if only an operator of PyTorch can multiply these arrays, or record it.
 
     Raises:
         GemmkitError: as `grouped_matmul`.
     """
+    if not compiling():
+        again = repeated(call)
+        if again is not None:
+            return again
+    if needs_operator(each for members in call.arrays.values() for each in members or ()):
+        return NotImplemented
     groups = read_groups(call.arrays, alpha=call.alpha, beta=call.beta, epilogue=call.epilogue)
     if groups.count == 0:
         return []
@@ -40,7 +52,10 @@ def _on_gpu(groups: GroupsRequest, call: Call, ordinal: int) -> list[Operand]:
 
     if call.device is not None:
         check_device(call.device, ordinal)
-    return multiply(groups, ordinal, call.stream)
+    results, launch = multiply(groups, ordinal, call.stream)
+    if launch is not None:
+        keep(call, launch, ordinal, {**groups.extents, "out": Extents.of(results)})
+    return results
 
 
 def _on_host(groups: GroupsRequest, call: Call) -> list[Operand]:

@@ -17,6 +17,7 @@ from gemmkit.loading import load
 from gemmkit.ops.arrays import GpuLibrary, WarmLibrary, library_of, note_overwritten
 from gemmkit.ops.request import ARRAYS, Call, Request
 from gemmkit.ops.tracing import needs_operator
+from gemmkit.ops.warm import LIBRARIES, Calls
 from gemmkit.trials import changes
 
 if TYPE_CHECKING:
@@ -29,28 +30,14 @@ if TYPE_CHECKING:
 _MOST_KEPT = 4096
 
 
-class _Calls(dict[Hashable, "Prepared | Detour"]):
-    """What has been prepared, and the version of the tuner's store by which it was chosen."""
-
-    version = 0
-
-    def forget(self) -> None:
-        """Have everything chosen anew: somebody has tuned."""
-        self.clear()
-        self.version = changes.count
-
-
 class _Ready(threading.local):
-    """What a thread has prepared: launches are patched before each run, so no two may share one."""
+    """What a thread has prepared."""
 
     def __init__(self) -> None:
-        self.calls = _Calls()
+        self.calls: Calls[Prepared | Detour] = Calls(_MOST_KEPT)
 
 
 _ready = _Ready()
-
-# Libraries that are glanced at, by the types of their arrays; a type's first call enters it.
-_warm: dict[type, WarmLibrary] = {}
 
 
 # Addresses of bias, residual and auxiliary output where there are none.
@@ -83,7 +70,7 @@ def product(
     Raises:
         GemmkitError: as `matmul`.
     """
-    library = _warm.get(type(a))
+    library = LIBRARIES.get(type(a))
     if library is None or stream is not None or device is not None or library.watched():
         return _cold(
             Call(
@@ -158,7 +145,7 @@ def are_warm(a: Any, b: Any, c: Any) -> bool:
 
     Those are of libraries whose arrays can be written.
     """
-    return type(a) in _warm and type(b) in _warm and (c is None or type(c) in _warm)
+    return type(a) in LIBRARIES and type(b) in LIBRARIES and (c is None or type(c) in LIBRARIES)
 
 
 def _overlapping(spans: tuple[Span, ...], addresses: tuple[int, ...]) -> bool:
@@ -227,24 +214,18 @@ def _on_gpu(call: Call, request: Request, ordinal: int, key: Hashable | None) ->
             with library.on_stream(stream, ordinal):
                 return product(*call._replace(stream=None))
     kind = type(call.a)
-    if kind not in _warm and hasattr(library, "glance"):
-        _warm[kind] = cast(WarmLibrary, library)
+    if kind not in LIBRARIES and hasattr(library, "glance"):
+        LIBRARIES[kind] = cast(WarmLibrary, library)
         return product(*call)
     placed = place_on_gpu(request, ordinal)
     prepared = placed if isinstance(placed, Detour) else prepare(request, placed, context)
     # Other numbers, such as tensors of one element, may be the same object with another value.
     if key is not None and isinstance(call.alpha, Real) and isinstance(call.beta, Real):
-        _keep(key, prepared)
+        _ready.calls.keep(key, prepared)
     if isinstance(prepared, Detour):
         return prepared.take(call, product)
     note_overwritten(call.out, call.auxiliary)
     return _launch(request, prepared, stream)
-
-
-def _keep(key: Hashable, prepared: Prepared | Detour) -> None:
-    if len(_ready.calls) >= _MOST_KEPT:
-        _ready.calls.clear()
-    _ready.calls[key] = prepared
 
 
 def _launch(request: Request, prepared: Prepared, stream: int) -> Any:

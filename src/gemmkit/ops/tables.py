@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -11,14 +10,15 @@ from numpy.typing import NDArray
 
 from gemmkit.devices.context import Context
 from gemmkit.devices.cuda_errors import cuda_errors, result
-from gemmkit.devices.launcher import ROLES, PreparedLaunch
+from gemmkit.devices.launcher import ROLES, Places, PreparedLaunch
 from gemmkit.devices.pinned import PinnedMemory
 from gemmkit.devices.scratch import ScratchPool
-from gemmkit.jit.binary import Binary
-from gemmkit.kernels.plan import LaunchPlan
+
+# Where a launch takes the address of its table.
+TABLE: Places = {"groups": (ROLES[0], 0)}
 
 # Tables that may be on their way at once before a call waits for the oldest.
-SLOTS = 8
+SLOTS = 64
 LEAST_BYTES = 1 << 16
 
 
@@ -33,21 +33,12 @@ class Tables:
         # Graphs read these at each replay, and nothing tells when the last of them is gone.
         self._captured: list[PinnedMemory] = []
 
-    def launch(
-        self,
-        plan: LaunchPlan,
-        binary: Binary,
-        arguments: Mapping[str, int | float],
-        table: NDArray[Any],
-        stream: int,
-    ) -> None:
-        """Put a copy of a table on a stream, and then the launch that reads it at `groups`.
+    def launch(self, launch: PreparedLaunch, table: NDArray[Any], stream: int) -> None:
+        """Put a copy of a table on a stream, and then a launch that takes its address as `TABLE`.
 
         Raises:
             DeviceError: the driver refuses one, or there is not enough memory.
         """
-        places = {"groups": (ROLES[0], 0)}
-        launch = PreparedLaunch(self._context, plan, binary, arguments, places)
         with self._lock, self._context.held_scratch.pool() as pool:
             launch.run((self._copy(table, stream, pool),), stream)
 
