@@ -492,10 +492,11 @@ def told(row: Row) -> str:
 
 def summary(ratios: Sequence[float]) -> str:
     """Regret in words: how much longer than the best the choice takes."""
-    p50, p80, p95 = np.percentile(ratios, (50, 80, 95))
+    p50, p80, p90, p95 = np.percentile(ratios, (50, 80, 90, 95))
     near = np.mean(np.asarray(ratios) <= 1.08)
     return (
-        f"{len(ratios)} shapes: median {p50 - 1:.1%}, p80 {p80 - 1:.1%}, p95 {p95 - 1:.1%}, "
+        f"{len(ratios)} shapes: median {p50 - 1:.1%}, p80 {p80 - 1:.1%}, "
+        f"p90 {p90 - 1:.1%}, p95 {p95 - 1:.1%}, "
         f"worst {max(ratios) - 1:.1%}; {near:.0%} of them within 8%"
     )
 

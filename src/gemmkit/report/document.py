@@ -60,7 +60,8 @@ class Code:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A picture that the page draws: `kind` names the function of page.js, `data` is what it gets.
+    """A picture that the page draws: `kind` names its script in `page/script`, `data` is what that
+    gets.
 
     `table` says the same in a terminal, to a screen reader, and where scripts are off.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -37,8 +38,8 @@ def write_page(document: Document, path: Path) -> None:
 def to_html(document: Document) -> str:
     """The page: style, script and data are inside.
 
-    Sections that lead come first. Views are drawn by `page.js` from the data beside them; without
-    scripts their tables are there.
+    Sections that lead come first. Each view is drawn by the script of its kind, from data beside
+    it; without scripts its table is there.
     """
     sections = sorted(document.sections, key=lambda each: not each.leading)
     views: list[dict[str, Any]] = []
@@ -48,9 +49,20 @@ def to_html(document: Document) -> str:
         lead=[asdict(each) for each in document.lead],
         sections=shown,
         style=(HERE / "page.css").read_text(encoding="utf-8"),
-        script=(HERE / "page.js").read_text(encoding="utf-8"),
+        script=_script({each["kind"] for each in views}),
         data=_embedded({"gemmkit": __version__, "document": document.data, "views": views}),
     )
+
+
+def _script(kinds: Iterable[str]) -> str:
+    """The script of a page that has views of these kinds."""
+    common, *drawing, page = (
+        (HERE / "script" / f"{name}.js").read_text(encoding="utf-8")
+        for name in ("common", *sorted(kinds), "page")
+    )
+    # Braces, so that the names of one view do not meet those of another.
+    own = "".join(f"{{\n{each}}}\n" for each in drawing)
+    return f'"use strict";\n(() => {{\n{common}{own}{page}}})();\n'
 
 
 @cache

@@ -1,0 +1,40 @@
+// What the views of a page share. Each view is a function of `views`, by the name of its kind: it
+// gets the data and a number of its own, and gives the elements to show.
+// They are tied together: a source line that is chosen shows its requests, a request that is chosen
+// marks its line, a lane lights up wherever it is.
+const data = JSON.parse(document.getElementById("data").textContent);
+const SVG = "http://www.w3.org/2000/svg";
+
+function element(name, attributes = {}, ...children) {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) {
+    if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
+    else made.setAttribute(key, value);
+  }
+  made.append(...children);
+  return made;
+}
+
+function drawn(name, attributes = {}, text) {
+  const made = document.createElementNS(SVG, name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  if (text !== undefined) made.textContent = text;
+  return made;
+}
+
+// The one line that is chosen on the page, as "file:line", and those who want to know.
+const watchers = [];
+function choose(place, by) {
+  for (const each of watchers) if (each !== by) each(place);
+}
+
+const laneColor = (lane) => `hsl(${260 - lane * 6.5} 62% ${42 + lane * 0.9}%)`;
+const textColor = (lanes) => lanes.length > 1 ? "var(--paper)" : lanes[0] > 7 ? "#10151c" : "#fff";
+const several = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
+const number = (value) => value.toLocaleString("en",
+  Number.isInteger(value) ? {} : { maximumSignificantDigits: 4 });
+
+const views = {};
+
+// The size of a chart, and the room of its axes.
+const WIDTH = 760, HEIGHT = 420, LEFT = 60, BOTTOM = 40;

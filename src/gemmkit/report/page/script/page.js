@@ -1,0 +1,30 @@
+// Draws all views, whose tables remain below them, and serves the buttons.
+for (const place of document.querySelectorAll("[data-view]")) {
+  const { kind, data: own } = data.views[place.dataset.view];
+  const table = place.querySelector("figure.table");
+  const parts = views[kind](own, place.dataset.view);
+  if (table) {
+    const details = element("details", {}, element("summary", {}, "As a table"), table);
+    place.replaceChildren(...parts, details);
+  } else {
+    place.replaceChildren(...parts);
+  }
+}
+
+const theme = document.getElementById("theme");
+const dark = () => document.documentElement.dataset.theme
+  ? document.documentElement.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+const named = () => {
+  theme.textContent = dark() ? "Light" : "Dark";
+};
+theme.addEventListener("click", () => {
+  document.documentElement.dataset.theme = dark() ? "light" : "dark";
+  named();
+});
+named();
+document.getElementById("save").addEventListener("click", () => {
+  const file = new Blob([JSON.stringify(data.document, null, 1)], { type: "application/json" });
+  const link = element("a", { href: URL.createObjectURL(file), download: "gemmkit.json" });
+  link.click();
+  URL.revokeObjectURL(link.href);
+});

@@ -1,0 +1,39 @@
+views.tiles = function tiles(view) {
+  const said = element("p", { "aria-live": "polite" }, "Point at an element: who loads or stores it.");
+  const parts = view.tiles.map((tile) => {
+    const scale = Math.max(2, Math.min(12, Math.floor(700 / tile.columns)));
+    const canvas = element("canvas", {
+      width: tile.columns * scale, height: tile.rows.length * scale, role: "img", "aria-label": tile.caption,
+    });
+    const threads = tile.rows.map((runs) => {
+      const line = [];
+      for (let at = 0; at < runs.length; at += 2) line.push(...Array(runs[at + 1]).fill(runs[at]));
+      return line;
+    });
+    const pen = canvas.getContext("2d");
+    function paint(chosen) {
+      pen.clearRect(0, 0, canvas.width, canvas.height);
+      threads.forEach((line, row) => line.forEach((thread, column) => {
+        if (thread < 0) return;
+        const warp = Math.floor(thread / 32), lane = thread % 32;
+        const fade = chosen === undefined || chosen === thread ? 1 : 0.25;
+        pen.fillStyle = `hsl(${(360 * warp / view.warps + 210) % 360} 60% ${35 + lane}% / ${fade})`;
+        pen.fillRect(column * scale, row * scale, scale - 0.5, scale - 0.5);
+      }));
+    }
+    canvas.addEventListener("pointermove", (event) => {
+      const box = canvas.getBoundingClientRect();
+      const row = Math.floor((event.clientY - box.top) / box.height * threads.length);
+      const column = Math.floor((event.clientX - box.left) / box.width * tile.columns);
+      const thread = threads[row]?.[column];
+      if (thread === undefined || thread < 0) return;
+      said.textContent = `${tile.array}[${tile.row + row}][${tile.column + column}]: thread ${thread}, ` +
+        `lane ${thread % 32} of warp ${Math.floor(thread / 32)}.`;
+      for (const each of parts) each.paint(thread);
+    });
+    canvas.addEventListener("pointerleave", () => parts.forEach((each) => each.paint()));
+    paint();
+    return { paint, figure: element("figure", { class: "tile" }, element("figcaption", {}, tile.caption), canvas) };
+  });
+  return [element("h3", {}, view.kernel), said, ...parts.map((each) => each.figure)];
+};

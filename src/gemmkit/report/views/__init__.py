@@ -1,0 +1,1 @@
+"""What pages draw: a module for each kind of view makes the data that its script shows."""
