@@ -17,7 +17,10 @@ Bias = Literal["", "column", "row"]
 # Accepted values for a bias; True is one value per column, as in fully connected layers.
 _BIASES: dict[str, Bias] = {"bias": "column", "row_bias": "row"}
 _ACTIVATIONS = get_args(Activation)
+_FLAGS = {"residual": "residual", "aux": "auxiliary"}
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+# Between words, not within a number such as 1e+3.
+_PLUS = re.compile(r"(?<![\d.]e)\+")
 
 # Names that C++ reserves.
 _RESERVED = re.compile(
@@ -102,6 +105,31 @@ class Custom:
     def __str__(self) -> str:
         values = "".join(f";{name}={value!r}" for name, value in self.parameters)
         return f"custom({' '.join(self.expression.split())}{values})"
+
+
+def _read_word(word: str, text: str) -> tuple[str, Any]:
+    """The field of an epilogue that a word of its text sets, and to what.
+
+    Raises:
+        UsageError: there is no such word.
+    """
+    if word in _BIASES:
+        return "bias", _BIASES[word]
+    if word in _ACTIVATIONS and word != "none":
+        return "activation", word
+    if word in _FLAGS:
+        return _FLAGS[word], True
+    name, equals, number = word.partition("=")
+    if name.strip() == "scale" and equals:
+        try:
+            return "scale", float(number)
+        except ValueError:
+            raise UsageError(f"'{word}' is not a scale: write scale=0.5, say") from None
+    known = [*_BIASES, *_ACTIVATIONS, *_FLAGS, "scale=0.5"]
+    if word in known:
+        raise UsageError(f"'{word}' does not fit in the epilogue '{text}': leave it out")
+    joined = ", or some joined by '+', such as bias+relu"
+    raise UsageError(unknown_name("epilogue", word, known, joined))
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,39 +243,32 @@ class Epilogue:
 
     @classmethod
     def parse(cls, text: str) -> Epilogue:
-        """Parse words joined by `+`: `none`, or `bias` or `row_bias`, an activation, `residual`.
+        """Parse words joined by `+`, the format of `str`.
+
+        They are `none`, or some of: `bias` or `row_bias`, an activation, `residual`, `aux` for an
+        auxiliary output, and `scale=` with a number.
 
         Raises:
-            UsageError: a word is unknown or repeated.
+            UsageError: a word is unknown or repeated, or the scale is not a finite number.
         """
-        words = [word.strip().lower() for word in text.split("+")]
+        words = [word.strip() for word in _PLUS.split(text.lower())]
         if words == ["none"]:
             return cls()
-        activation: Activation = "none"
-        bias: Bias = ""
-        residual = False
+        found: dict[str, Any] = {}
         for word in words:
-            if word in _BIASES and not bias:
-                bias = _BIASES[word]
-            elif word in _ACTIVATIONS and word != "none" and activation == "none":
-                activation = word  # type: ignore[assignment]
-            elif word == "residual" and not residual:
-                residual = True
-            else:
-                known = [*_BIASES, *_ACTIVATIONS, "residual"]
-                if word in known:
-                    raise UsageError(
-                        f"'{word}' does not fit in the epilogue '{text}': use at most one bias, "
-                        "one activation and one residual, joined by '+'"
-                    )
-                joined = ", or some joined by '+', such as bias+relu"
-                raise UsageError(unknown_name("epilogue", word, known, joined))
-        return cls(bias, activation, residual)
+            key, value = _read_word(word, text)
+            if key in found:
+                raise UsageError(
+                    f"'{word}' does not fit in the epilogue '{text}': use at most one bias, one "
+                    "activation, one residual, one aux and one scale, joined by '+'"
+                )
+            found[key] = value
+        return cls(**found)
 
     def __str__(self) -> str:
         words = [word for word, bias in _BIASES.items() if bias == self.bias]
         words += [str(self.activation)] if self.activation != "none" else []
-        words += ["residual"] * self.residual + ["aux"] * self.auxiliary
+        words += [word for word, field in _FLAGS.items() if getattr(self, field)]
         words += [f"scale={self.scale!r}"] if self.scale != 1 else []
         return "+".join(words) or "none"
 

@@ -9,7 +9,7 @@ from gemmkit.epilogue import Epilogue
 from gemmkit.frontends.tiles import Tiles
 from gemmkit.problem import BROADCAST, GemmProblem
 
-QUAD = 4
+PAIR, QUAD = 2, 4
 PRIMES = (61, 103, 37)
 # More rows and columns past the last whole tiles than some kernels compute as residue tiles.
 SOME = 11
@@ -17,6 +17,8 @@ SOME = 11
 LITTLE = 7
 # Tiles along one side, so that groups of up to ten rows or columns of tiles leave a partial one.
 MANY = 11
+# What 8 bits count.
+NARROW = 256
 # Times that a circular buffer wraps, and the least steps, for buffers of unknown depth.
 ROUNDS, LEAST_STEPS = 3, 10
 
@@ -90,6 +92,8 @@ def edge_cases(
         "one less": GemmProblem(max(rows - 1, 1), max(columns - 1, 1), max(depth - 1, 1)),
         "some more": GemmProblem(rows + SOME, columns + SOME, k),
         "four more": GemmProblem(*quads, depth + QUAD),
+        "two more": GemmProblem(_pairs_past(rows), _pairs_past(columns), _pairs_past(depth)),
+        "one step": GemmProblem(rows, columns, step),
         "primes": GemmProblem(*PRIMES),
         "one element": GemmProblem(1, 1, 1),
         "one row": GemmProblem(1, 2 * columns + 1, k),
@@ -130,16 +134,22 @@ def edge_cases(
     return found
 
 
+def _pairs_past(size: int) -> int:
+    """The next size that has pairs of elements, but no vectors of four."""
+    return size - size % QUAD + QUAD + PAIR if size % QUAD >= PAIR else size - size % QUAD + PAIR
+
+
 def tall_and_wide(tiles: Tiles) -> dict[str, GemmProblem]:
     """Problems of many tiles along one side and two along the other, with a small k.
 
     Grouped rasterization, which numbers the blocks by groups of rows or columns of tiles, has a
-    last group of fewer of them there.
+    last group of fewer of them there. Rows or columns are more than 8 bits count.
     """
     rows, columns, k = tiles.rows, tiles.columns, min(max(tiles.step // 2 - 1, 1), LITTLE)
+    many = [max((MANY - 1) * each, NARROW) + 1 for each in (rows, columns)]
     return {
-        TALL_AND_WIDE[0]: GemmProblem((MANY - 1) * rows + 1, columns + 1, k),
-        TALL_AND_WIDE[1]: GemmProblem(rows + 1, (MANY - 1) * columns + 1, k),
+        TALL_AND_WIDE[0]: GemmProblem(many[0], columns + 1, k),
+        TALL_AND_WIDE[1]: GemmProblem(rows + 1, many[1], k),
     }
 
 

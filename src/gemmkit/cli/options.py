@@ -176,8 +176,8 @@ sizes_option = click.option(
 
 epilogue_option = click.option(
     "--epilogue",
-    help="Epilogue: none, or bias or row_bias, relu, gelu, gelu_tanh or silu, and residual, "
-    "joined by '+'.  [default: none]",
+    help="Epilogue: none, or bias or row_bias, relu, gelu, gelu_tanh or silu, residual, aux and "
+    "scale=NUMBER, joined by '+'.  [default: none]",
 )
 
 scale_options = combine(
@@ -218,9 +218,9 @@ problem_options = combine(
     type_options,
     click.option(
         "--epilogue",
-        help="Epilogue: none, or bias or row_bias, relu, gelu, gelu_tanh or silu, and residual, "
-        "joined by '+'.  [default: bias for a file whose kernel has a bias parameter, "
-        "otherwise none]",
+        help="Epilogue: none, or bias or row_bias, relu, gelu, gelu_tanh or silu, residual, aux "
+        "and scale=NUMBER, joined by '+'.  [default: bias for a file whose kernel has a bias "
+        "parameter, otherwise none]",
     ),
     click.option("--alpha", type=float, help="α, the factor of A·B.  [default: 1]"),
     click.option("--beta", type=float, help="β, the factor of the previous C.  [default: 0]"),
@@ -311,8 +311,8 @@ max_steps_option = click.option(
     "--max-steps",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Warp instructions after which the emulator stops a block.  [default: 10⁹, in a check "
-    "10⁸]",
+    help="Warp instructions, in loops, after which the emulator stops a block, or soon after.  "
+    "[default: 10⁹, in a check 10⁸]",
 )
 launch_options = combine(
     max_steps_option,

@@ -1,8 +1,9 @@
 """Which elements the matrices of a user's kernel have, where its parameters hide that.
 
 A type may be another one's name by a typedef, an alias or a macro, in the file itself or in one
-that it includes. What text alone does not say (conditions of the preprocessor, traits) the compiler
-does: `element_assertions` makes code that it refuses unless the elements are fp32.
+that it includes. What text alone does not say (conditions of the preprocessor, traits, kernels that
+macros make) the compiler does: `element_assertions` makes code that it refuses unless the elements
+are those of a problem, and says which they are.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple, get_args
 
 from gemmkit.cxx.declarations import (
     KernelDeclaration,
@@ -27,10 +29,8 @@ ELEMENT_TYPES: Mapping[str, Dtype] = {
     **dict.fromkeys(("half", "__half", "half2", "__half2"), "float16"),
     **dict.fromkeys(("nv_bfloat16", "__nv_bfloat16", "nv_bfloat162", "__nv_bfloat162"), "bfloat16"),
 }
-# What a pointer to fp32 elements may be declared to point to.
-FP32_TYPES = frozenset(
-    ["void", "char", *(name for name, each in ELEMENT_TYPES.items() if each == "float32")]
-)
+# What a pointer to elements of any type may be declared to point to.
+UNTYPED = frozenset(["void", "char"])
 
 _MACRO = re.compile(
     r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+((?:const[ \t]+)?[A-Za-z_][\w:]*(?:[ \t]+[A-Za-z_]\w*)*"
@@ -40,8 +40,10 @@ _MACRO = re.compile(
 _DEFINITION = re.compile(r"-D(\w+)=(.+)")
 # Marks the assertions in a compiler's messages.
 MARK = "gemmkit_element_types"
-_ASSERTED = re.compile(rf"{MARK}: parameter (\d+)")
+_ASSERTED = re.compile(rf"{MARK}: (\w+) is (\w+)")
 
+# Classes of `cuda_fp16.h` and `cuda_bf16.h`, which a source need not include.
+_CLASSES = ("__half", "__half2", "__nv_bfloat16", "__nv_bfloat162")
 _TRAITS = f"""
 namespace {MARK} {{
 template <class T> struct bare {{ using type = T; }};
@@ -49,17 +51,32 @@ template <class T> struct bare<const T> : bare<T> {{}};
 template <class T> struct bare<volatile T> : bare<T> {{}};
 template <class T> struct bare<const volatile T> : bare<T> {{}};
 template <class T> struct bare<T *> : bare<T> {{}};
-template <class T> struct is_fp32 {{ static constexpr bool value = false; }};
+template <class T> struct element {{ static constexpr int kind = -1; }};
 """
 _SIGNATURE = """template <unsigned N, class P, class... Rest> struct at : at<N - 1, Rest...> {};
 template <class P, class... Rest> struct at<0, P, Rest...> : bare<P> {};
 template <class F> struct parameters;
 template <class R, class... P> struct parameters<R(P...)> {
-  template <unsigned N> static constexpr bool fp32 = is_fp32<typename at<N, P...>::type>::value;
+  template <unsigned N> static constexpr int kind = element<typename at<N, P...>::type>::kind;
 };
 template <class R, class... P> struct parameters<R (*)(P...)> : parameters<R(P...)> {};
 }
 """
+
+
+class Asserted(NamedTuple):
+    """A kernel parameter by its number, the matrix that it points to, and the type of elements."""
+
+    number: int
+    matrix: str
+    dtype: Dtype
+
+
+class Refused(NamedTuple):
+    """The matrix whose elements have another type than was asserted, and which, if it is known."""
+
+    matrix: str
+    dtype: Dtype | None
 
 
 def type_names(texts: Iterable[str], options: Sequence[str] = ()) -> dict[str, str]:
@@ -87,28 +104,41 @@ def resolved(kernel: KernelDeclaration, names: Mapping[str, str]) -> KernelDecla
     return replace(kernel, parameters=parameters)
 
 
-def element_assertions(entry: str, numbers: Sequence[int]) -> str:
-    """CUDA C++ that compiles where the parameters of these numbers point to fp32 elements.
+def element_assertions(entry: str, asserted: Sequence[Asserted]) -> str:
+    """CUDA C++ that compiles where parameters of a kernel point to elements of these types.
 
-    `entry` is the kernel's whole name expression. It stands after the source, whose lines stay.
+    Of a `void` pointer any may be. `entry` is the kernel's whole name expression. The code stands
+    after the source, whose lines stay.
     """
-    if not numbers:
+    if not asserted:
         return ""
+    known: tuple[Dtype, ...] = get_args(Dtype)
+    declared = "".join(f"struct {each};\n" for each in _CLASSES)
+    # The others are aliases of these.
+    named = {
+        name: each
+        for name, each in ELEMENT_TYPES.items()
+        if name in _CLASSES or each in ("float32", "float64")
+    }
+    kinds = [(name, known.index(each) + 1) for name, each in named.items()]
     traits = "".join(
-        f"template <> struct is_fp32<{each}> {{ static constexpr bool value = true; }};\n"
-        for each in sorted(FP32_TYPES)
+        f"template <> struct element<{name}> {{ static constexpr int kind = {kind}; }};\n"
+        for name, kind in (*kinds, *((each, 0) for each in sorted(UNTYPED)))
     )
-    asserted = "".join(
-        f"static_assert({MARK}::parameters<decltype({entry})>::fp32<{number}>, "
-        f'"{MARK}: parameter {number}");\n'
-        for number in numbers
-    )
-    return f"\n{_TRAITS}{traits}{_SIGNATURE}{asserted}"
+    lines = []
+    for number, matrix, dtype in asserted:
+        kind = f"{MARK}::parameters<decltype({entry})>::kind<{number}>"
+        others = [(f"!= {known.index(each) + 1}", each) for each in known if each != dtype]
+        lines += [
+            f'static_assert({kind} {condition}, "{MARK}: {matrix} is {told}");\n'
+            for condition, told in (*others, (">= 0", "other"))
+        ]
+    return f"\n{declared}{_TRAITS}{traits}{_SIGNATURE}{''.join(lines)}"
 
 
 def unclear(parameters: Sequence[Parameter], known: Iterable[str]) -> list[int]:
     """The numbers of pointers whose elements are of a type that is not among the `known` ones."""
-    listed = {*FP32_TYPES, *ELEMENT_TYPES, *known}
+    listed = {*UNTYPED, *ELEMENT_TYPES, *known}
     return [
         number
         for number, each in enumerate(parameters)
@@ -116,12 +146,14 @@ def unclear(parameters: Sequence[Parameter], known: Iterable[str]) -> list[int]:
     ]
 
 
-def refused_parameter(message: str) -> int | None:
-    """The number of the parameter that a compiler's message refuses; -1 where it cannot say.
+def refused_elements(message: str) -> Refused | None:
+    """What a compiler's message says of an assertion; no matrix where it cannot say which.
 
     None where the message is about something else.
     """
     if MARK not in message:
         return None
     found = _ASSERTED.search(message)
-    return int(found[1]) if found is not None else -1
+    if found is None:
+        return Refused("", None)
+    return Refused(found[1], next((each for each in get_args(Dtype) if each == found[2]), None))

@@ -313,8 +313,7 @@ def _is_of(entry: Entry, problem: GemmProblem) -> bool:
         return False
     return (
         entry.epilogue == str(problem.epilogue)
-        and problem.beta == own.beta
-        and problem.alpha != 0
+        and (problem.alpha, problem.beta) == (own.alpha, own.beta)
         and (problem.lda, problem.ldb, problem.ldc) == (own.lda, own.ldb, own.ldc)
         and problem.strides == own.strides
     )
@@ -323,7 +322,7 @@ def _is_of(entry: Entry, problem: GemmProblem) -> bool:
 def _told(entry: Entry) -> str:
     """How an entry was measured."""
     fused = "no epilogue" if entry.epilogue == "none" else f"epilogue {entry.epilogue}"
-    return f"{fused}, β = 0 and rows without gaps"
+    return f"{fused}, α = 1, β = 0 and rows without gaps"
 
 
 def described(seen: Estimate) -> str:

@@ -16,11 +16,12 @@ from gemmkit.cxx.declarations import (
     kernels_in,
     split_arguments,
 )
-from gemmkit.cxx.element_types import element_assertions, resolved, type_names
+from gemmkit.cxx.element_types import resolved, type_names
 from gemmkit.cxx.expressions import Expression, Number, split_list
 from gemmkit.cxx.includes import included_files
 from gemmkit.dtypes import Dtype
 from gemmkit.errors import UsageError
+from gemmkit.frontends.element_rule import ElementRule
 from gemmkit.frontends.entries import find_entry, find_overload, name_expression, split_entry
 from gemmkit.frontends.launch_rule import LaunchRule, condition_of
 from gemmkit.frontends.refusals import check_parameters
@@ -105,9 +106,11 @@ def kernel_from_file(path: str | Path, launch: LaunchOptions) -> Kernel:
     if chosen is not None and declared is not None:
         # Their types as declared choose among the functions of that name.
         whole_name = f"static_cast<void (*)({', '.join(declared.types)})>({whole_name})"
-    if declared is not None:
-        hidden = own_numbers(hidden_elements(signature, declared), structs)
-        source = replace(source, assertions=element_assertions(whole_name, hidden))
+    hidden = tuple(
+        (own, signature[number])
+        for number in hidden_elements(signature, declared)
+        for own in own_numbers([number], structs)
+    )
     kernel = user_kernel(
         source,
         entry=whole_name,
@@ -119,8 +122,10 @@ def kernel_from_file(path: str | Path, launch: LaunchOptions) -> Kernel:
         sizes=_sizes_used((text, *others), declared, signature, launch.grid, constants, numbers),
         parameters=[each.name for each in declared.parameters] if declared is not None else (),
         refuses=refuses or (wrong_matrices(signature, declared) if declared is not None else None),
-        types=matrix_types(signature, declared) if declared is not None else None,
+        types=matrix_types(signature, declared),
     )
+    if hidden:
+        kernel = replace(kernel, assertions=ElementRule(whole_name, hidden))
     scalars = narrow_scalars(signature, declared) if declared is not None else ()
     return given_to(replace(kernel, structs=structs, scalars=scalars), launch)
 
@@ -150,7 +155,7 @@ def user_kernel(
     sizes: Mapping[str, int] | None = None,
     parameters: Sequence[str] = (),
     refuses: str | None = None,
-    types: tuple[Dtype, Dtype] | None = None,
+    types: tuple[tuple[Dtype, ...], tuple[Dtype, ...]] = (("float32",), ()),
 ) -> Kernel:
     """A kernel without rung from what is known of it, whatever language it was written in.
 
@@ -165,7 +170,7 @@ def user_kernel(
         sizes: those of M, N and K that are compiled in.
         parameters: the names of its parameters, in the order of the signature.
         refuses: why it takes no problem at all.
-        types: of A and B, and of C; float32 where nothing says so.
+        types: those of A and B that it may take, and those of C, where they are others.
 
     Raises:
         UsageError: grid or block is missing, or an expression uses unknown names.
@@ -188,7 +193,7 @@ def user_kernel(
         parameters=parameters,
     )
     taken = SizeRule.of(names_in(signature), sizes or {}, read_multiples(launch.multiple_of))
-    operands, results = types or ("float32", "float32")
+    dtypes, result_dtypes = types
     return Kernel(
         name=name,
         rung=None,
@@ -200,8 +205,8 @@ def user_kernel(
         work=by_grid(rule),
         signature=signature,
         layouts=(read_layout(launch.layout),),
-        dtypes=(operands,),
-        result_dtypes=(results,),
+        dtypes=dtypes,
+        result_dtypes=result_dtypes,
         sizes=taken,
         file=source,
         entry=entry,

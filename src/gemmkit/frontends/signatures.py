@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import get_args
 
 from gemmkit.cxx.declarations import KernelDeclaration, Parameter
 from gemmkit.cxx.element_types import ELEMENT_TYPES, unclear
@@ -163,12 +164,24 @@ def wrong_matrices(signature: Signature, kernel: KernelDeclaration) -> str | Non
     return None
 
 
-def matrix_types(signature: Signature, kernel: KernelDeclaration) -> tuple[Dtype, Dtype]:
-    """The types of A and B and of C, as far as the parameters show them, else float32."""
-    found = _elements(signature, kernel)
+def matrix_types(
+    signature: Signature, kernel: KernelDeclaration | None
+) -> tuple[tuple[Dtype, ...], tuple[Dtype, ...]]:
+    """The types of A and B that a kernel may take and those of C, the likeliest first.
+
+    They are one where the parameters show it. Without any of C, it follows that of A and B.
+    """
+    found = _elements(signature, kernel) if kernel is not None else {}
     results = found.get("C", found.get("bias"))
-    operands = found.get("A", found.get("B", results or "float32"))
-    return operands, results or operands
+    operands = found.get("A", found.get("B"))
+    if operands is not None:
+        return (operands,), (results,) if results is not None else _any_type(operands)
+    return _any_type(results or "float32"), () if results is None else (results,)
+
+
+def _any_type(first: Dtype) -> tuple[Dtype, ...]:
+    """All types, this one first."""
+    return tuple(dict.fromkeys((first, *get_args(Dtype))))
 
 
 def _elements(signature: Signature, kernel: KernelDeclaration) -> dict[str, Dtype]:
@@ -194,12 +207,11 @@ def narrow_scalars(
     )  # fmt: skip
 
 
-def hidden_elements(signature: Signature, kernel: KernelDeclaration) -> list[int]:
+def hidden_elements(signature: Signature, kernel: KernelDeclaration | None) -> list[int]:
     """The numbers of the parameters that get matrices whose elements the text does not show."""
-    unknown = set(unclear(kernel.parameters, _NOT_FLOAT))
-    return [
-        number for number, name in enumerate(signature) if name in POINTERS and number in unknown
-    ]
+    numbers = range(len(signature))
+    unknown = numbers if kernel is None else unclear(kernel.parameters, _NOT_FLOAT)
+    return [number for number in unknown if signature[number] in POINTERS]
 
 
 def named_size(name: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gemmkit.cores import usable_cores
 from gemmkit.epilogue import Epilogue
@@ -20,6 +21,9 @@ from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import EXPRESSION_FILE, LaunchPlan, SourceFile
 from gemmkit.loading import load
 from gemmkit.problem import GemmProblem
+
+if TYPE_CHECKING:
+    from gemmkit.cxx.element_types import Refused
 
 Progress = Callable[[int, int, str], None]
 
@@ -75,10 +79,10 @@ def compile_source(
     Raises:
         CompileError: the compiler refused, or an included file is missing.
         CompilerMissing: as `compile_kernel`.
-        UnsupportedProblem: the kernel's matrices do not have fp32 elements.
+        UnsupportedProblem: the kernel's matrices have elements of other types than the problem's.
     """
     load("gemmkit.cxx.element_types", "gemmkit.jit.translation")
-    from gemmkit.cxx.element_types import refused_parameter
+    from gemmkit.cxx.element_types import refused_elements
     from gemmkit.jit.translation import translate
 
     unit = translate(source, include_files())
@@ -93,10 +97,10 @@ def compile_source(
     try:
         return _compile(request, cache_dir, with_cuda_headers=bool(unit.cuda_headers))
     except CompileError as error:
-        number = refused_parameter(str(error)) if source.assertions else None
-        if number is None:
+        refused = refused_elements(str(error)) if source.assertions else None
+        if refused is None:
             raise
-        raise UnsupportedProblem(_other_elements(entry, number)) from error
+        raise UnsupportedProblem(_other_elements(entry, refused)) from error
 
 
 def _with_defaults(options: Sequence[str]) -> tuple[str, ...]:
@@ -106,14 +110,20 @@ def _with_defaults(options: Sequence[str]) -> tuple[str, ...]:
     return (*defaults, *options)
 
 
-def _other_elements(entry: str, number: int) -> str:
-    if number < 0:
+def _other_elements(entry: str, refused: Refused) -> str:
+    if not refused.matrix:
         return (
             f"the element types of '{entry}' cannot be determined: declare its matrices as float *"
         )
+    if refused.dtype is None:
+        return (
+            f"{refused.matrix} of '{entry}' has elements of a type that is not supported: use "
+            "float, double, half or __nv_bfloat16"
+        )
+    option = "--dtype" if refused.matrix in ("A", "B") else "--out-dtype"
     return (
-        f"parameter {number + 1} of '{entry}' does not point to fp32 elements; problems here are "
-        "fp32"
+        f"{refused.matrix} of '{entry}' has {refused.dtype} elements, which its declaration does "
+        f"not show: give {option} {refused.dtype}"
     )
 
 

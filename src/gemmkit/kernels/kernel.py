@@ -49,7 +49,8 @@ class Kernel(UsersKernels):
     board's pipes; `loads` gives the words that its threads load, where a formula does. `file` is
     where the code comes from; None stands for gemmkit's own file of that name. Only rungs have a
     `rung`. The `entry` of a user's kernel is the whole name expression, and its `condition` says
-    why a problem is refused. `translate` is another language's front end: it gives the PTX for a
+    why a problem is refused, and its `assertions` have the compiler refuse one whose types are not
+    its own. `translate` is another language's front end: it gives the PTX for a
     board, and the kernel's symbol in that.
     `pairing` says why a configuration that is right in itself does not serve a problem.
     `mainloop` is another kernel whose mainloop and configurations it uses: what was measured of a
@@ -83,6 +84,7 @@ class Kernel(UsersKernels):
     file: SourceFile | None = None
     entry: str | None = None
     condition: Callable[[GemmProblem, GpuSpec], str | None] | None = None
+    assertions: Callable[[GemmProblem], str] | None = None
     pairing: Callable[[GemmProblem, TileConfig, GpuSpec], str | None] | None = None
     translate: Callable[[GpuSpec], tuple[SourceFile, str]] | None = None
     structs: tuple[StructPlace | None, ...] = ()
@@ -195,7 +197,7 @@ class Kernel(UsersKernels):
     @property
     def assumes_type(self) -> bool:
         """Whether nothing says what types its matrices have, so that the first of all is taken."""
-        return self.file is not None and self.file.language == "ptx" and len(self.dtypes) > 1
+        return self.user_defined and len(self.dtypes) > 1 and self.assertions is None
 
     @property
     def takes_batches(self) -> bool:
@@ -228,9 +230,10 @@ class Kernel(UsersKernels):
                 "does not scale, and does not keep the activation's argument"
             )
         results = self.result_dtypes or self.dtypes
-        for dtype, taken in ((problem.dtype, self.dtypes), (problem.result_dtype, results)):
-            if dtype not in taken:
-                return f"'{self.name}' is for {', '.join(taken)}, not {dtype}"
+        if problem.dtype not in self.dtypes:
+            return f"'{self.name}' is for {', '.join(self.dtypes)}, not {problem.dtype}"
+        if problem.result_dtype not in results:
+            return f"'{self.name}' writes C as {', '.join(results)}, not {problem.result_dtype}"
         if problem.layout not in self.layouts:
             shown = ", ".join(map(layout_text, self.layouts))
             otherwise = "; --layout says otherwise" if self.user_defined else ""
@@ -265,6 +268,8 @@ class Kernel(UsersKernels):
         entry = self.entry or f"{self.name}<{arguments}>"
         if self.translate is not None:
             source, entry = self.translate(gpu)
+        if self.assertions is not None:
+            source = replace(source, assertions=self.assertions(problem))
         return LaunchPlan(
             kernel=self.name,
             source=source,

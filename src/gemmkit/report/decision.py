@@ -83,9 +83,9 @@ def _sides(residue: tuple[int, int]) -> str:
 
 
 def _time(decision: Decision) -> str:
-    if not decision.tflops:
-        return microseconds_text(decision.time_us)
-    text = f"{microseconds_text(decision.time_us)}, {decision.tflops:.1f} TFLOP/s"
+    text = microseconds_text(decision.time_us)
+    if decision.tflops:
+        text += f", {decision.tflops:.1f} TFLOP/s"
     if decision.measured:
         return f"{text}, measured; estimated {microseconds_text(decision.estimate_us)}"
     return f"{text}, estimated"

@@ -179,8 +179,15 @@ _OPERAND_COLUMNS = (
 
 def operand_table(explained: Explanation) -> Table:
     """A row per array and kind of access: the cost of a request, and its minimum."""
-    rows = tuple(_operand_row(each) for each in explained.operands if each.space != "local")
-    return Table(f"Accesses of {explained.kernel} by operand", _OPERAND_COLUMNS, rows)
+    shown = [each for each in explained.operands if each.space != "local"]
+    rows = tuple(map(_operand_row, shown))
+    merged = tuple(
+        f"ptxas merges the {each.requests:,} {each.kind}s of {each.array} into "
+        f"{each.instructions:,} wider ones."
+        for each in shown
+        if 0 < each.instructions < each.requests
+    )
+    return Table(f"Accesses of {explained.kernel} by operand", _OPERAND_COLUMNS, rows, merged)
 
 
 def _operand_row(operand: Operand) -> Row:

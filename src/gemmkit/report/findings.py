@@ -32,8 +32,10 @@ SHOWN_OTHERS = 4
 
 # Why an argument can be uninitialized memory.
 _UNREAD = {
-    "A": "By the rules of BLAS, A is not read if α = 0, so here it is uninitialized.",
-    "B": "By the rules of BLAS, B is not read if α = 0, so here it is uninitialized.",
+    "A": "By the rules of BLAS, A is not read if α = 0, so here it is uninitialized: skip the "
+    "product if alpha is 0.",
+    "B": "By the rules of BLAS, B is not read if α = 0, so here it is uninitialized: skip the "
+    "product if alpha is 0.",
     "C": "By the rules of BLAS, C is not read if β = 0, so here it is uninitialized. "
     "To check the kernel with another β, or if it adds to C, use --beta 1.",
 }

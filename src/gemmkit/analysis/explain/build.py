@@ -119,6 +119,7 @@ def _operand(row: MemoryRow) -> Operand:
         space=row.space,
         kind=row.kind,
         requests=row.requests,
+        instructions=row.instructions,
         data_bytes=row.data_bytes / row.requests,
         sectors=row.sectors / row.requests,
         ideal_sectors=row.ideal_sectors / row.requests,

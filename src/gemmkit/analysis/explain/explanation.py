@@ -48,17 +48,18 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Operand(msgspec.Struct, frozen=True, kw_only=True):
-    """All accesses of one kind to one array; all fields but `requests` are means per request.
+    """All accesses of one kind to one array; all but the two counts are means per request.
 
-    `requests` are those of the PTX; wavefronts are means per instruction after ptxas's merging.
-    `data_bytes` is what the lanes of a warp request. Figures that do not apply to a memory space
-    are 0.
+    `requests` are those of the PTX, `instructions` those after ptxas has merged some; wavefronts
+    are means per instruction. `data_bytes` is what the lanes of a warp request. Figures that do not
+    apply to a memory space are 0.
     """
 
     array: str
     space: str
     kind: str
     requests: int
+    instructions: int
     data_bytes: float
     sectors: float
     ideal_sectors: float

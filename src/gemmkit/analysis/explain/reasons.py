@@ -14,6 +14,7 @@ from gemmkit.analysis.explain.memory import MEMORY_RULES
 from gemmkit.analysis.explain.pair import Pair
 from gemmkit.analysis.explain.residency import RESIDENCY_RULES
 from gemmkit.analysis.explain.wording import differ, number
+from gemmkit.kernels.layouts import layout_text
 
 # A saving is mentioned if it is at least this share of the slower kernel's time.
 _WORTH_SAYING = 0.03
@@ -33,7 +34,18 @@ def compare(pair: Pair) -> tuple[Sentence, ...]:
     faster: Favors = "other" if speeds is not None and speeds[0] < speeds[1] else "this"
     order = [faster, "this" if faster == "other" else "other", "neither"]
     ranked = sorted(reasons, key=lambda each: order.index(each[1].favors))
-    return (*_verdict(pair), *(sentence for _, sentence in ranked))
+    return (*_layouts(pair), *_verdict(pair), *(sentence for _, sentence in ranked))
+
+
+def _layouts(pair: Pair) -> Iterator[Sentence]:
+    """What is compared where the kernels read the same product from different layouts."""
+    this, other = (layout_text(each.problem.layout) for each in (pair.this, pair.other))
+    if this != other:
+        text = (
+            f"The matrices are stored differently: {pair.names[0]} reads A and B as {this}, "
+            f"{pair.names[1]} as {other}."
+        )
+        yield Sentence(text=text, evidence=(), favors="neither")
 
 
 def _verdict(pair: Pair) -> Iterator[Sentence]:

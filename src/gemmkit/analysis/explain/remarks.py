@@ -93,7 +93,7 @@ def _operands(facts: Facts, metrics: Mapping[str, float]) -> Iterator[Sentence]:
         )
 
 
-def _banks(facts: Facts, metrics: Mapping[str, float]) -> Iterator[Sentence]:
+def _banks(facts: Facts, metrics: Mapping[str, float]) -> Iterator[Sentence]:  # noqa: ARG001
     accesses = [each for each in facts.of("shared", "load", "store") if each.wavefronts]
     if not accesses:
         return
@@ -116,12 +116,16 @@ def _banks(facts: Facts, metrics: Mapping[str, float]) -> Iterator[Sentence]:
                     ),
                 ),
             )
-    free = [_shared_name(each) for each in accesses if not each.conflicts]
+    free = [each for each in accesses if not each.conflicts]
     if free:
-        names = listed([free[0], *(name[0].lower() + name[1:] for name in free[1:])])
+        first, *rest = map(_shared_name, free)
+        names = listed([first, *(name[0].lower() + name[1:] for name in rest)])
         yield Sentence(
             text=f"{names} have no bank conflicts.",
-            evidence=_evidence(metrics, *derived.SHARED_CONFLICTS),
+            evidence=tuple(
+                Evidence(metric=_SHARED[each.kind][1], operand=each.array, this=each.conflicts)
+                for each in free
+            ),
         )
 
 

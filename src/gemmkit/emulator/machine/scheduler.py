@@ -120,6 +120,9 @@ class _Launch:
         self._share_fuel = SHARE
         if sanitizer is not None and (kernel.follows_blocks or orders_warps(kernel.actions)):
             self._share_fuel = FOLLOWED_SHARE
+        if max_steps is not None:
+            # A block is stopped at the end of a share.
+            self._share_fuel = min(self._share_fuel, max(max_steps, 1))
         self._spare = [] if spare is None else spare
         self._operations: Operations | None = None
         self._making = threading.Lock()
