@@ -136,6 +136,7 @@ def make_record(
         emulation_seconds=launch.emulation_seconds,
         environment={**workload.environment, "compiler": binary.compiler},
         seed=workload.seed,
+        errors=verdict.errors,
     )
 
 

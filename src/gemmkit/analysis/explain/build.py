@@ -107,6 +107,7 @@ def _alone(facts: Facts, name: str, metrics: Mapping[str, float]) -> Explanation
         sentences=remarks(facts, metrics),
         wrong=facts.verdict.detail,
         diagnosis=facts.verdict.diagnosis,
+        errors=facts.verdict.errors,
     )
 
 

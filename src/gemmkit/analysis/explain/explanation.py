@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from gemmkit.error_histogram import ErrorHistogram
 from gemmkit.record import Diagnosis
 
 Favors = Literal["this", "other", "neither"]
@@ -89,7 +90,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     is large; occupancy, waves and predictions are of `problem`. `sentences` are about the kernel
     alone; `comparison` compares it with `against`, the advantages of the faster one first. `wrong`
     is empty if the result of the counted launch is right; otherwise it describes the error, and
-    `diagnosis` has the details.
+    `diagnosis` has the details. `errors` counts the elements of that result by error / bound.
     """
 
     kernel: str
@@ -107,6 +108,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     diagnosis: Diagnosis | None = None
     against: Explanation | None = None
     comparison: tuple[Sentence, ...] = ()
+    errors: ErrorHistogram | None = None
 
     @property
     def launches_nothing(self) -> bool:
