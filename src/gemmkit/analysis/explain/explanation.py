@@ -90,7 +90,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     is large; occupancy, waves and predictions are of `problem`. `sentences` are about the kernel
     alone; `comparison` compares it with `against`, the advantages of the faster one first. `wrong`
     is empty if the result of the counted launch is right; otherwise it describes the error, and
-    `diagnosis` has the details. `errors` counts the elements of that result by error / bound.
+    `diagnosis` has the details. `errors` counts the elements of that result by error / bound, and
+    `error_ratio` is the largest, null if it is not finite.
     """
 
     kernel: str
@@ -109,6 +110,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     against: Explanation | None = None
     comparison: tuple[Sentence, ...] = ()
     errors: ErrorHistogram | None = None
+    error_ratio: float | None = None
 
     @property
     def launches_nothing(self) -> bool:
