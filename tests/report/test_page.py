@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+from html import unescape as html_text
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -95,22 +96,15 @@ def test_the_data_of_a_page_is_the_explanation(page, facts):
     assert data["document"]["kernel"] == "vectorized"
     assert data["document"]["against"]["kernel"] == "conflict_free"
     kinds = [each["kind"] for each in data["views"]]
-    assert kinds == [
-        "source",
-        "accesses",
-        "accesses",
-        "tiles",
-        "tiles",
-        "occupancy",
-        "occupancy",
-        "roofline",
-    ]
-    stores = [
-        each
-        for each in data["views"][1]["data"]["accesses"]
-        if each["name"].startswith("store of As")
-    ]
-    tile = data["views"][3]["data"]["tiles"][2]
+    paired = [kind for kind in ("source", "accesses", "tiles", "occupancy") for _ in range(2)]
+    assert sorted(kinds) == sorted([*paired, "roofline", "errors"])
+    assert [each["side"] for each in data["views"] if each["kind"] in paired] == [0, 1] * 4
+    accesses, tiles = (
+        next(each["data"] for each in data["views"] if each["kind"] == kind)
+        for kind in ("accesses", "tiles")
+    )
+    stores = [each for each in accesses["accesses"] if each["name"].startswith("store of As")]
+    tile = tiles["tiles"][2]
     assert (tile["array"], len(tile["rows"]), tile["columns"]) == ("C", 128, 128)
     assert all(sum(line[1::2]) == 128 for line in tile["rows"])
     # Four lanes meet in each bank: a row of the map for each of their wavefronts.
@@ -129,7 +123,7 @@ def test_kernels_of_different_pipes_have_rooflines_of_their_own():
 
 
 def test_occupancy_on_a_page_has_the_limit_of_barriers(facts):
-    data = occupancy_view(facts[0]).data
+    data = occupancy_view(facts[0], "mine").data
     assert data["barriers"] == facts[0].occupancy.limits["barriers"]
     assert data["registers"][-1] == BOARD.capability.max_registers_per_thread
 
@@ -174,7 +168,6 @@ def test_a_document_as_text():
 
 # What a reader does, one thing after the other; errors and what is seen go into the title.
 READER = """
-<script>
 const seen = [];
 addEventListener("error", (event) => seen.push("error " + event.message));
 const all = (selector) => [...document.querySelectorAll(selector)];
@@ -182,7 +175,7 @@ seen.push(`pictures ${all("[data-view] svg").length}`);
 const line = all(".source button").find((each) => each.textContent === "LINE");
 line.click();
 seen.push(`chosen ${all(".source tr.chosen").length}`);
-const shown = all(".pick:not([hidden])");
+const shown = all(".beside > :first-child .pick:not([hidden])");
 seen.push(`requests ${shown.every((each) => each.textContent.includes("LINE"))}`);
 const level = document.querySelector("select[id^=level]");
 level.value = "DRAM";
@@ -202,37 +195,48 @@ seen.push(result.textContent);
 document.getElementById("theme").click();
 seen.push(`theme ${document.documentElement.dataset.theme}`);
 document.title = seen.join("; ");
-</script>
 """
 
 
-def test_a_browser_draws_the_views_and_ties_them_together(page, facts, tmp_path):
+@pytest.fixture(scope="module")
+def browse(tmp_path_factory):
+    """Opens a page with a script at its end, and returns the title that the script sets."""
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None:
         pytest.skip("needs Chromium")
+    folder = tmp_path_factory.mktemp("browser")
+
+    def open_page(page, script, width=1000):
+        file = folder / "page.html"
+        file.write_text(page.replace("</body>", f"<script>{script}</script></body>"))
+        done = subprocess.run(
+            [
+                *(browser, "--headless", "--no-sandbox", "--disable-gpu"),
+                *("--disable-dev-shm-usage", f"--window-size={width},900"),
+                *(f"--user-data-dir={folder / 'profile'}", "--dump-dom", file.as_uri()),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+        )
+        title = re.search(r"<title>(.*?)</title>", done.stdout, re.S)
+        assert title is not None
+        return title[1]
+
+    return open_page
+
+
+def test_a_browser_draws_the_views_and_ties_them_together(page, facts, browse):
     line = re.search(r'"name":"store of As: [^"]* at ([^"]+)"', page)
     assert line is not None
-    file = tmp_path / "page.html"
-    reader = READER.replace("LINE", line[1])
-    file.write_text(page.replace("</body>", f"{reader}</body>"))
-    done = subprocess.run(
-        [
-            *(browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"),
-            *(f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", file.as_uri()),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    title = re.search(r"<title>(.*?)</title>", done.stdout, re.S)
-    assert title is not None
+    title = browse(page, READER.replace("LINE", line[1]))
     taken = launch_resources(facts[0].plan, facts[0].binary)
     as_it_is, with_more = (
         occupancy(BOARD, **taken | {"threads": threads}) for threads in (taken["threads"], 1024)
     )
-    assert title[1].split("; ") == [
-        "pictures 5",
+    assert title.split("; ") == [
+        "pictures 6",
         "chosen 1",
         "requests true",
         "roofs 1",
@@ -240,6 +244,53 @@ def test_a_browser_draws_the_views_and_ties_them_together(page, facts, tmp_path)
         *map(told, (as_it_is, with_more)),
         "theme dark",
     ]
+
+
+# A line of the first kernel is chosen; what each side then shows, and where the sides stand.
+CHOOSER = """
+const sides = [...document.querySelectorAll(".beside")].map((each) => [...each.children]);
+const [sources, accesses] = sides;
+const texts = (place, what) => [...place.querySelectorAll(what)].map((each) => each.textContent);
+const shown = (side) => texts(accesses[side], ".pick:not([hidden])");
+const before = shown(1);
+const lines = [...sources[0].querySelectorAll(".source button")];
+lines.find((each) => each.textContent === "LINE").click();
+const same = texts(sources[1], ".source button").includes("LINE");
+const tops = sides.map(([left, right]) => left.offsetTop === right.offsetTop);
+document.title = JSON.stringify({
+  names: sources.map((each) => texts(each, "h3")[0]),
+  headings: sides.map((pair) => pair.map((each) => texts(each, "h3")[0].split(" ")[0])),
+  same, own: shown(0).length && shown(0).every((each) => each.endsWith("LINE")),
+  kept: JSON.stringify(shown(1)) === JSON.stringify(before),
+  chosen: sources.map((each) => each.querySelectorAll(".chosen").length), columns: tops,
+});
+"""
+
+
+@pytest.mark.parametrize(("width", "columns"), [(1400, True), (800, False)])
+def test_two_configurations_side_by_side_are_linked_each_within_itself(
+    configurations, browse, width, columns
+):
+    line = re.search(r'"name":"load of A: [^"]* at ([^"]+)"', configurations)
+    assert line is not None
+    seen = json.loads(html_text(browse(configurations, CHOOSER.replace("LINE", line[1]), width)))
+    assert seen["names"] == ["coarsening_1d:TM=8", "coarsening_1d:TM=1"]
+    assert seen["headings"] == [seen["names"]] * 4
+    assert (seen["same"], seen["own"], seen["kept"]) == (True, True, True)
+    assert seen["chosen"] == [1, 0]
+    assert seen["columns"] == [columns] * 4
+
+
+@pytest.fixture(scope="module")
+def configurations():
+    kernel, problem = find_kernel("coarsening_1d"), GemmProblem(64, 64, 32)
+    both = [
+        gather(kernel, problem, BOARD, config=kernel.configure({"stride": stride}))
+        for stride in (8, 1)
+    ]
+    traces = [trace(kernel, problem, BOARD, config=each.config) for each in both]
+    explained = explain_facts(*both)
+    return to_html(explanation_document(explained, explain_views(explained, both, traces)))
 
 
 def told(seen):
