@@ -75,9 +75,9 @@ def explanation_document(
     if explained.source:
         table = source_table(explained)
         sections.append(Section(table.caption, views.pop(table.caption, (table,))))
+    sections += [Section(name, blocks) for name, blocks in views.items()]
     if errors := errors_view(errors_of_explained(both)):
         sections.append(Section(TITLE, (errors,)))
-    sections += [Section(name, blocks) for name, blocks in views.items()]
     remarks = Remarks(tuple(map(_remark, explained.sentences)))
     sections.append(Section(f"Summary of {explained.kernel}", (remarks,), leading=True))
     if explained.against is not None:
