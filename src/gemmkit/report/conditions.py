@@ -41,7 +41,8 @@ _ENVIRONMENT: Mapping[str, str] = {
 def conditions_table(records: Sequence[Record]) -> Table | None:
     """A row per timed record, with the columns that some of them fill; None if nothing was timed.
 
-    The clock is the median of NVML's readings while samples were taken, the power their mean.
+    What is the same in all of several rows stands below the table. The clock is the median of
+    NVML's readings while samples were taken, the power their mean.
     """
     timed = [each for each in records if each.time_us is not None]
     if not timed:
@@ -60,16 +61,20 @@ def conditions_table(records: Sequence[Record]) -> Table | None:
         columns[Column(title)] = [
             None if each.conditions is None else reading(each.conditions) for each in timed
         ]
+    common = []
     for title, key in _ENVIRONMENT.items():
-        columns[Column(title, "right" if "MHz" in title else "left")] = [
-            _text(each.environment.get(key)) for each in timed
-        ]
+        values = [_text(each.environment.get(key)) for each in timed]
+        if len(timed) > 1 and len(set(values)) == 1 and values[0] is not None:
+            common.append(_told(title, values[0]))
+        else:
+            columns[Column(title, "right" if "MHz" in title else "left")] = values
     shown = {column: values for column, values in columns.items() if any(values)}
     rows = zip(*shown.values(), strict=True)
     return Table(
         "Conditions",
         tuple(shown),
         tuple(Row(tuple(Cell(value or MISSING) for value in row)) for row in rows),
+        (f"In all rows: {'; '.join(common)}.",) if common else (),
     )
 
 
@@ -84,6 +89,11 @@ def conditions_text(record: Record) -> str:
     if seen.power_watts is not None:
         parts.append(f"{seen.power_watts:,.0f} W")
     return ", ".join(parts)
+
+
+def _told(title: str, value: str) -> str:
+    name, _, unit = title.partition(",\n")
+    return f"{name} {value} {unit}".strip()
 
 
 def _text(value: object) -> str | None:
