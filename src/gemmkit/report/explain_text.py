@@ -61,8 +61,8 @@ def explanation_document(
         lead.append(
             Prose(
                 f"Counted at {explained.counted}, because {explained.problem} would take long to "
-                "emulate: requests, sectors and wavefronts below are for that product; occupancy, "
-                f"waves and predictions are for {explained.problem}.",
+                "emulate: requests, sectors, wavefronts and errors below are for that product; "
+                f"occupancy, waves and predictions are for {explained.problem}.",
                 "caution",
             )
         )
