@@ -57,7 +57,7 @@ def test_errors_as_a_table_and_as_data(make_record):
     ]
     right = view.data["rows"][0]
     assert (right["exact"], right["first"], right["counts"]) == (96, -8, [3000, 1000])
-    assert "99 %" in view.table.to_text(80).plain
+    assert "percentile" in view.table.to_text(80).plain
 
 
 def test_sampled_results_say_how_many_elements_count(make_record):

@@ -16,9 +16,11 @@ import pytest
 from gemmkit.analysis.explain import explain_facts, gather
 from gemmkit.analysis.occupancy import launch_resources, occupancy
 from gemmkit.analysis.trace import trace
+from gemmkit.error_histogram import ErrorHistogram
 from gemmkit.gpu import find_board
 from gemmkit.kernels.catalog import find_kernel
 from gemmkit.problem import GemmProblem
+from gemmkit.record import ConditionsRecord, TimeRecord
 from gemmkit.report.document import Document, Prose, Remark, Remarks, Section, View
 from gemmkit.report.explain_text import explanation_document
 from gemmkit.report.explain_views import explain_views
@@ -316,6 +318,49 @@ def test_a_page_of_records_has_their_tables_and_every_figure(make_record):
     assert all(set(row["figures"]) <= set(view["about"]) for row in view["rows"])
     assert document.data[0]["kernel"] == "naive"
     assert len(re.findall(r'<div class="view"', text)) == 1
+
+
+# The histograms of all problems together, then of the second alone; and the first bar's label.
+PROBLEMS = """
+const errors = [...document.querySelectorAll(".view")].at(-1);
+const bars = (fill) => errors.querySelectorAll(`rect[fill="var(--${fill})"]`).length;
+const strips = () => [...errors.querySelectorAll("text:not(.small)")].filter(
+  (each) => each.getAttribute("text-anchor") === "end").map((each) => each.textContent);
+const seen = [[strips(), bars("accent"), bars("bad"), bars("good")]];
+const pick = errors.querySelector("select");
+pick.value = [...pick.options].at(-1).value;
+pick.dispatchEvent(new Event("change"));
+seen.push([strips(), bars("accent"), bars("bad"), bars("good")]);
+const figures = document.querySelector("#figures svg").textContent;
+document.title = JSON.stringify([seen, figures.includes("50 at 1,755 MHz")]);
+"""
+
+
+def test_histograms_of_one_problem_can_be_picked_and_bars_tell_the_clock(make_record, browse):
+    times = TimeRecord(median=9, p20=9, p80=9, minimum=9, mean=9, maximum=9, samples=5)
+    readings = ConditionsRecord(
+        sm_clock_mhz=1755.0,
+        sm_clock_min_mhz=None,
+        sm_clock_max_mhz=None,
+        power_watts=None,
+        temperature_c=None,
+        samples=3,
+    )
+    right = ErrorHistogram(exact=9, first=-6, counts=(50, 41))
+    wrong = ErrorHistogram(exact=0, first=-1, counts=(90, 7), beyond=3)
+    larger = msgspec.structs.replace(make_record().problem, m=128)
+    records = [
+        make_record(errors=right, time_us=times, tflops=50.0, conditions=readings),
+        make_record(errors=right, kernel="mine"),
+        make_record(errors=wrong, kernel="mine", problem=larger),
+    ]
+    seen, told = json.loads(
+        html_text(browse(to_html(records_document([ladder_table(records)], records)), PROBLEMS))
+    )
+    # Two bins of each kernel, and one of the wrong result; what is wrong in two bars more.
+    assert seen[0] == [["naive", "mine"], 5, 2, 2]
+    assert seen[1] == [["mine"], 1, 2, 0]
+    assert told
 
 
 def test_backquotes_are_code_and_stay_harmless():

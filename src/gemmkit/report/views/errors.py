@@ -81,7 +81,7 @@ def errors_table(rows: Sequence[Errors]) -> Table:
         Column("elements\ncompared", drop=3),
         Column("without\nerror", drop=2),
         Column("median"),
-        Column("99 %"),
+        Column("99th\npercentile"),
         Column("maximum"),
         Column("bias", drop=1),
     )
