@@ -8,6 +8,7 @@ import msgspec
 
 from gemmkit.decoding import from_json
 from gemmkit.dtypes import types_text
+from gemmkit.error_histogram import ErrorHistogram
 from gemmkit.findings import Finding
 from gemmkit.units import shape_text
 
@@ -160,6 +161,7 @@ class PeerRecord(msgspec.Struct, frozen=True, kw_only=True):
     config: dict[str, int] = {}
     call_us: TimeRecord | None = None
     parts: dict[str, Part] = {}
+    errors: ErrorHistogram | None = None
 
 
 class ConditionsRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -281,7 +283,7 @@ class Record(JsonLine, frozen=True, kw_only=True):
     not finite. `arithmetic` describes the roundings behind the bounds, and where they occur.
     `resources` and `occupancy` are null if they are unknown (PTX kernels without ptxas). `check`
     says which elements were compared, or what is wrong with the result; `diagnosis` has the
-    details.
+    details. `errors` counts the compared elements by error / bound.
 
     The last fields are those of a comparison with `peers`: the suite, why this kernel and
     configuration were chosen, `ratio_to_cublas` (the time of the fastest cuBLAS candidate / the
@@ -323,6 +325,7 @@ class Record(JsonLine, frozen=True, kw_only=True):
     conditions: ConditionsRecord | None = None
     profile: ProfileRecord | None = None
     layer: LayerRecord | None = None
+    errors: ErrorHistogram | None = None
 
 
 CheckVerdict = Literal["ok", "findings", "wrong result", "failed", "refused"]
@@ -335,8 +338,9 @@ class CheckRecord(JsonLine, frozen=True, kw_only=True):
     with an error instead of a result. `detail` says which elements were compared, what is wrong
     with the result, how the launch failed, or why the kernel refuses the problem. `correct` and the
     errors (as in `Record`) are null if there is no result; the errors and `error_ratio` also if
-    they are not finite. `arithmetic` and `diagnosis` are as in `Record`. `note` is what there is to
-    know of a result that counts as correct, such as NaN in place of infinities; empty as a rule.
+    they are not finite. `arithmetic`, `diagnosis` and `errors` are as in `Record`. `note` is what
+    there is to know of a result that counts as correct, such as NaN in place of infinities; empty
+    as a rule.
     """
 
     kernel: str
@@ -359,6 +363,7 @@ class CheckRecord(JsonLine, frozen=True, kw_only=True):
     findings: tuple[Finding, ...] = ()
     emulation_seconds: float | None = None
     environment: dict[str, Any] = {}
+    errors: ErrorHistogram | None = None
 
     @property
     def clean(self) -> bool:

@@ -2,6 +2,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from gemmkit.bench import workload as workload_module
 from gemmkit.bench.run import run_kernel
 from gemmkit.bench.workload import MAX_BUFFER_SETS, Workload
 from gemmkit.epilogue import Epilogue
@@ -151,3 +152,12 @@ def test_large_problems_run_exact_integers_too(fakes, monkeypatch):
     assert spots
     assert not record.correct
     assert record.check.startswith("C[77, 88]")
+
+
+def test_clock_and_power_while_timed_are_recorded(fakes, monkeypatch):
+    probes = {"sm_clock_mhz": lambda: 1500.0, "power_watts": lambda: 300.0}
+    monkeypatch.setattr(workload_module, "management_probes", lambda _stream: probes)
+    device = fakes["FakeTimedDevice"]()
+    seen = run_kernel(NAIVE, GemmProblem(8, 8, 8), device).conditions
+    assert (seen.sm_clock_mhz, seen.power_watts, seen.temperature_c) == (1500.0, 300.0, None)
+    assert run_kernel(NAIVE, GemmProblem(8, 8, 8), device, time=False).conditions is None

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+from html import unescape as html_text
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -15,9 +16,11 @@ import pytest
 from gemmkit.analysis.explain import explain_facts, gather
 from gemmkit.analysis.occupancy import launch_resources, occupancy
 from gemmkit.analysis.trace import trace
+from gemmkit.error_histogram import ErrorHistogram
 from gemmkit.gpu import find_board
 from gemmkit.kernels.catalog import find_kernel
 from gemmkit.problem import GemmProblem
+from gemmkit.record import ConditionsRecord, TimeRecord
 from gemmkit.report.document import Document, Prose, Remark, Remarks, Section, View
 from gemmkit.report.explain_text import explanation_document
 from gemmkit.report.explain_views import explain_views
@@ -95,22 +98,15 @@ def test_the_data_of_a_page_is_the_explanation(page, facts):
     assert data["document"]["kernel"] == "vectorized"
     assert data["document"]["against"]["kernel"] == "conflict_free"
     kinds = [each["kind"] for each in data["views"]]
-    assert kinds == [
-        "source",
-        "accesses",
-        "accesses",
-        "tiles",
-        "tiles",
-        "occupancy",
-        "occupancy",
-        "roofline",
-    ]
-    stores = [
-        each
-        for each in data["views"][1]["data"]["accesses"]
-        if each["name"].startswith("store of As")
-    ]
-    tile = data["views"][3]["data"]["tiles"][2]
+    paired = [kind for kind in ("source", "accesses", "tiles", "occupancy") for _ in range(2)]
+    assert sorted(kinds) == sorted([*paired, "roofline", "errors"])
+    assert [each["side"] for each in data["views"] if each["kind"] in paired] == [0, 1] * 4
+    accesses, tiles = (
+        next(each["data"] for each in data["views"] if each["kind"] == kind)
+        for kind in ("accesses", "tiles")
+    )
+    stores = [each for each in accesses["accesses"] if each["name"].startswith("store of As")]
+    tile = tiles["tiles"][2]
     assert (tile["array"], len(tile["rows"]), tile["columns"]) == ("C", 128, 128)
     assert all(sum(line[1::2]) == 128 for line in tile["rows"])
     # Four lanes meet in each bank: a row of the map for each of their wavefronts.
@@ -129,7 +125,7 @@ def test_kernels_of_different_pipes_have_rooflines_of_their_own():
 
 
 def test_occupancy_on_a_page_has_the_limit_of_barriers(facts):
-    data = occupancy_view(facts[0]).data
+    data = occupancy_view(facts[0], "mine").data
     assert data["barriers"] == facts[0].occupancy.limits["barriers"]
     assert data["registers"][-1] == BOARD.capability.max_registers_per_thread
 
@@ -174,7 +170,6 @@ def test_a_document_as_text():
 
 # What a reader does, one thing after the other; errors and what is seen go into the title.
 READER = """
-<script>
 const seen = [];
 addEventListener("error", (event) => seen.push("error " + event.message));
 const all = (selector) => [...document.querySelectorAll(selector)];
@@ -182,7 +177,7 @@ seen.push(`pictures ${all("[data-view] svg").length}`);
 const line = all(".source button").find((each) => each.textContent === "LINE");
 line.click();
 seen.push(`chosen ${all(".source tr.chosen").length}`);
-const shown = all(".pick:not([hidden])");
+const shown = all(".beside > :first-child .pick:not([hidden])");
 seen.push(`requests ${shown.every((each) => each.textContent.includes("LINE"))}`);
 const level = document.querySelector("select[id^=level]");
 level.value = "DRAM";
@@ -202,37 +197,48 @@ seen.push(result.textContent);
 document.getElementById("theme").click();
 seen.push(`theme ${document.documentElement.dataset.theme}`);
 document.title = seen.join("; ");
-</script>
 """
 
 
-def test_a_browser_draws_the_views_and_ties_them_together(page, facts, tmp_path):
+@pytest.fixture(scope="module")
+def browse(tmp_path_factory):
+    """Opens a page with a script at its end, and returns the title that the script sets."""
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None:
         pytest.skip("needs Chromium")
+    folder = tmp_path_factory.mktemp("browser")
+
+    def open_page(page, script, width=1000):
+        file = folder / "page.html"
+        file.write_text(page.replace("</body>", f"<script>{script}</script></body>"))
+        done = subprocess.run(
+            [
+                *(browser, "--headless", "--no-sandbox", "--disable-gpu"),
+                *("--disable-dev-shm-usage", f"--window-size={width},900"),
+                *(f"--user-data-dir={folder / 'profile'}", "--dump-dom", file.as_uri()),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+        )
+        title = re.search(r"<title>(.*?)</title>", done.stdout, re.S)
+        assert title is not None
+        return title[1]
+
+    return open_page
+
+
+def test_a_browser_draws_the_views_and_ties_them_together(page, facts, browse):
     line = re.search(r'"name":"store of As: [^"]* at ([^"]+)"', page)
     assert line is not None
-    file = tmp_path / "page.html"
-    reader = READER.replace("LINE", line[1])
-    file.write_text(page.replace("</body>", f"{reader}</body>"))
-    done = subprocess.run(
-        [
-            *(browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"),
-            *(f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", file.as_uri()),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    title = re.search(r"<title>(.*?)</title>", done.stdout, re.S)
-    assert title is not None
+    title = browse(page, READER.replace("LINE", line[1]))
     taken = launch_resources(facts[0].plan, facts[0].binary)
     as_it_is, with_more = (
         occupancy(BOARD, **taken | {"threads": threads}) for threads in (taken["threads"], 1024)
     )
-    assert title[1].split("; ") == [
-        "pictures 5",
+    assert title.split("; ") == [
+        "pictures 6",
         "chosen 1",
         "requests true",
         "roofs 1",
@@ -240,6 +246,53 @@ def test_a_browser_draws_the_views_and_ties_them_together(page, facts, tmp_path)
         *map(told, (as_it_is, with_more)),
         "theme dark",
     ]
+
+
+# A line of the first kernel is chosen; what each side then shows, and where the sides stand.
+CHOOSER = """
+const sides = [...document.querySelectorAll(".beside")].map((each) => [...each.children]);
+const [sources, accesses] = sides;
+const texts = (place, what) => [...place.querySelectorAll(what)].map((each) => each.textContent);
+const shown = (side) => texts(accesses[side], ".pick:not([hidden])");
+const before = shown(1);
+const lines = [...sources[0].querySelectorAll(".source button")];
+lines.find((each) => each.textContent === "LINE").click();
+const same = texts(sources[1], ".source button").includes("LINE");
+const tops = sides.map(([left, right]) => left.offsetTop === right.offsetTop);
+document.title = JSON.stringify({
+  names: sources.map((each) => texts(each, "h3")[0]),
+  headings: sides.map((pair) => pair.map((each) => texts(each, "h3")[0].split(" ")[0])),
+  same, own: shown(0).length && shown(0).every((each) => each.endsWith("LINE")),
+  kept: JSON.stringify(shown(1)) === JSON.stringify(before),
+  chosen: sources.map((each) => each.querySelectorAll(".chosen").length), columns: tops,
+});
+"""
+
+
+@pytest.mark.parametrize(("width", "columns"), [(1400, True), (800, False)])
+def test_two_configurations_side_by_side_are_linked_each_within_itself(
+    configurations, browse, width, columns
+):
+    line = re.search(r'"name":"load of A: [^"]* at ([^"]+)"', configurations)
+    assert line is not None
+    seen = json.loads(html_text(browse(configurations, CHOOSER.replace("LINE", line[1]), width)))
+    assert seen["names"] == ["coarsening_1d:TM=8", "coarsening_1d:TM=1"]
+    assert seen["headings"] == [seen["names"]] * 4
+    assert (seen["same"], seen["own"], seen["kept"]) == (True, True, True)
+    assert seen["chosen"] == [1, 0]
+    assert seen["columns"] == [columns] * 4
+
+
+@pytest.fixture(scope="module")
+def configurations():
+    kernel, problem = find_kernel("coarsening_1d"), GemmProblem(64, 64, 32)
+    both = [
+        gather(kernel, problem, BOARD, config=kernel.configure({"stride": stride}))
+        for stride in (8, 1)
+    ]
+    traces = [trace(kernel, problem, BOARD, config=each.config) for each in both]
+    explained = explain_facts(*both)
+    return to_html(explanation_document(explained, explain_views(explained, both, traces)))
 
 
 def told(seen):
@@ -265,6 +318,49 @@ def test_a_page_of_records_has_their_tables_and_every_figure(make_record):
     assert all(set(row["figures"]) <= set(view["about"]) for row in view["rows"])
     assert document.data[0]["kernel"] == "naive"
     assert len(re.findall(r'<div class="view"', text)) == 1
+
+
+# The histograms of all problems together, then of the second alone; and the first bar's label.
+PROBLEMS = """
+const errors = [...document.querySelectorAll(".view")].at(-1);
+const bars = (fill) => errors.querySelectorAll(`rect[fill="var(--${fill})"]`).length;
+const strips = () => [...errors.querySelectorAll("text:not(.small)")].filter(
+  (each) => each.getAttribute("text-anchor") === "end").map((each) => each.textContent);
+const seen = [[strips(), bars("accent"), bars("bad"), bars("good")]];
+const pick = errors.querySelector("select");
+pick.value = [...pick.options].at(-1).value;
+pick.dispatchEvent(new Event("change"));
+seen.push([strips(), bars("accent"), bars("bad"), bars("good")]);
+const figures = document.querySelector("#figures svg").textContent;
+document.title = JSON.stringify([seen, figures.includes("50 at 1,755 MHz")]);
+"""
+
+
+def test_histograms_of_one_problem_can_be_picked_and_bars_tell_the_clock(make_record, browse):
+    times = TimeRecord(median=9, p20=9, p80=9, minimum=9, mean=9, maximum=9, samples=5)
+    readings = ConditionsRecord(
+        sm_clock_mhz=1755.0,
+        sm_clock_min_mhz=None,
+        sm_clock_max_mhz=None,
+        power_watts=None,
+        temperature_c=None,
+        samples=3,
+    )
+    right = ErrorHistogram(exact=9, first=-6, counts=(50, 41))
+    wrong = ErrorHistogram(exact=0, first=-1, counts=(90, 7), beyond=3)
+    larger = msgspec.structs.replace(make_record().problem, m=128)
+    records = [
+        make_record(errors=right, time_us=times, tflops=50.0, conditions=readings),
+        make_record(errors=right, kernel="mine"),
+        make_record(errors=wrong, kernel="mine", problem=larger),
+    ]
+    seen, told = json.loads(
+        html_text(browse(to_html(records_document([ladder_table(records)], records)), PROBLEMS))
+    )
+    # Two bins of each kernel, and one of the wrong result; what is wrong in two bars more.
+    assert seen[0] == [["naive", "mine"], 5, 2, 2]
+    assert seen[1] == [["mine"], 1, 2, 0]
+    assert told
 
 
 def test_backquotes_are_code_and_stay_harmless():

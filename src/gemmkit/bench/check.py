@@ -261,4 +261,5 @@ def _run(
         findings=findings,
         emulation_seconds=launch.emulation_seconds,
         environment=environment,
+        errors=seen.errors,
     )

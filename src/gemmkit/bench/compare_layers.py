@@ -229,6 +229,7 @@ class LayerComparison:
                 minimal_bytes=layer.minimal_bytes,
                 call_us=calls,
             ),
+            errors=verdict.errors,
         )
 
 
@@ -267,4 +268,5 @@ def _peer_record(
         check=verdict.detail or verdict.method,
         arithmetic=verdict.arithmetic,
         call_us=calls,
+        errors=verdict.errors,
     )

@@ -110,6 +110,7 @@ class Entrant:
             arithmetic=self.verdict.arithmetic,
             ranking=self.ranking,
             config=self.config,
+            errors=self.verdict.errors,
         )
 
 

@@ -6,9 +6,12 @@ import math
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
+
 from gemmkit.analysis.math_pipe import math_pipe
 from gemmkit.analysis.occupancy import occupancy
 from gemmkit.bench.baseline import Baseline
+from gemmkit.bench.conditions import Conditions, watched
 from gemmkit.bench.places import placed
 from gemmkit.bench.timer import time_in_turn
 from gemmkit.bench.workload import Workload
@@ -90,9 +93,11 @@ def run_binary(
     launch, verdict = workload.run(binary, plan)
     times: TimeRecord | None = None
     peer: BaselineRecord | None = None
+    conditions = Conditions()
     if time and plan.blocks and isinstance(device, TimedDevice):
-        times, peer = _time(device, plan, binary, workload, baseline)
-    return make_record(kernel, config, plan, binary, workload, launch, verdict, times, peer)
+        times, peer = _time(device, plan, binary, workload, baseline, conditions)
+    record = make_record(kernel, config, plan, binary, workload, launch, verdict, times, peer)
+    return msgspec.structs.replace(record, conditions=conditions.record())
 
 
 def make_record(
@@ -136,6 +141,7 @@ def make_record(
         emulation_seconds=launch.emulation_seconds,
         environment={**workload.environment, "compiler": binary.compiler},
         seed=workload.seed,
+        errors=verdict.errors,
     )
 
 
@@ -145,6 +151,7 @@ def _time(
     binary: Binary,
     workload: Workload,
     baseline: Baseline | None,
+    conditions: Conditions,
 ) -> tuple[TimeRecord, BaselineRecord | None]:
     rotations = [workload.rotation(device, binary, plan)]
     name = ""
@@ -153,7 +160,9 @@ def _time(
         with suppress(UnsupportedProblem):
             name, peer = workload.peer(device, baseline)
             rotations.append(peer)
-    ours, *theirs = time_in_turn(device, rotations, kept=workload.kept)
+    ours, *theirs = time_in_turn(
+        device, rotations, kept=workload.kept, during=watched(workload.probes, conditions)
+    )
     if not theirs:
         return ours, None
     speedup = theirs[0].median / ours.median

@@ -18,6 +18,7 @@ from gemmkit.devices.device import (
     TimedDevice,
     Work,
 )
+from gemmkit.devices.management import Probe, management_probes
 from gemmkit.devices.operands import Operands, bind_arguments
 from gemmkit.devices.packing import scalar_types
 from gemmkit.devices.scalars import as_passed, is_narrow
@@ -217,6 +218,12 @@ class Workload:
         """The device's environment, gemmkit's version and the inputs' distribution."""
         kinds = " and ".join(case.inputs.kind for case in self.cases)
         return {**self.device.environment(), "gemmkit": __version__, "inputs": kinds}
+
+    @cached_property
+    def probes(self) -> Mapping[str, Probe]:
+        """What NVML tells of the device; nothing of one that has no clock."""
+        device = self.device
+        return management_probes(device.stream) if isinstance(device, TimedDevice) else {}
 
     def peer(self, device: TimedDevice, baseline: Baseline) -> tuple[str, Rotation]:
         """The fastest of a baseline's candidates and its name, found once for each baseline."""

@@ -1,4 +1,5 @@
-"""`gemmkit check` as a page: findings first, each with its source lines, then all problems."""
+"""`gemmkit check` as a page: findings first, each with its source lines, then all problems
+and the errors of their results."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from gemmkit.record import CheckRecord
 from gemmkit.report.causes import Cause, causes
 from gemmkit.report.document import Block, Code, Document, Prose, Section
 from gemmkit.report.findings import Sources, check_table, further_lines, sites_of, summary
+from gemmkit.report.views.errors import TITLE, errors_of, errors_view
 
 
 def check_document(
@@ -29,6 +31,8 @@ def check_document(
         lead.append(Prose("Stopped early: some problems are missing.", "caution"))
     table = check_table(records)
     sections = [Section("Problems", (table,))]
+    if (errors := errors_view(errors_of(records))) is not None:
+        sections.append(Section(TITLE, (errors,)))
     if found := causes(records):
         sources = Sources(kernel)
         blocks = [

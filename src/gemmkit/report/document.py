@@ -71,7 +71,17 @@ class View:
     table: Table | None = None
 
 
-Block = Prose | Table | Remarks | Code | View
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """The same view of two kernels: next to each other on a wide page, else one after the other.
+
+    What a reader chooses in a view of one kernel applies to that kernel's views alone.
+    """
+
+    views: tuple[View, ...]
+
+
+Block = Prose | Table | Remarks | Code | View | Beside
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +129,12 @@ def _section_text(section: Section, width: int | None, around: int) -> Text:
     from rich.text import Text
 
     text = Text()
-    shown = [block for block in section.blocks if not isinstance(block, View) or block.table]
+    blocks = [
+        one
+        for block in section.blocks
+        for one in (block.views if isinstance(block, Beside) else (block,))
+    ]
+    shown = [block for block in blocks if not isinstance(block, View) or block.table]
     # Tables have captions of their own.
     if shown and not isinstance(shown[0], Table | View):
         text.append(f"\n{section.title}\n", "bold")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from gemmkit.analysis.explain import Evidence, Explanation, Sentence
 from gemmkit.analysis.explain import explanation as metrics
 from gemmkit.analysis.explain.explanation import Figure, Operand, SourceLine
-from gemmkit.report.document import Block, Document, Prose, Remark, Remarks, Section, View
+from gemmkit.report.document import Block, Document, Prose, Remark, Remarks, Section
 from gemmkit.report.layout import (
     MISSING,
     Cell,
@@ -18,6 +18,7 @@ from gemmkit.report.layout import (
     Table,
     value_text,
 )
+from gemmkit.report.views.errors import TITLE, errors_of_explained, errors_view
 from gemmkit.report.wrong_result import wrong_result
 from gemmkit.units import readable
 
@@ -31,7 +32,7 @@ _WORTH_SHOWING = 0.01
 
 
 def explanation_document(
-    explained: Explanation, views: Mapping[str, tuple[View, ...]] | None = None
+    explained: Explanation, views: Mapping[str, tuple[Block, ...]] | None = None
 ) -> Document:
     """What `gemmkit explain` shows.
 
@@ -60,8 +61,8 @@ def explanation_document(
         lead.append(
             Prose(
                 f"Counted at {explained.counted}, because {explained.problem} would take long to "
-                "emulate: requests, sectors and wavefronts below are for that product; occupancy, "
-                f"waves and predictions are for {explained.problem}.",
+                "emulate: requests, sectors, wavefronts and errors below are for that product; "
+                f"occupancy, waves and predictions are for {explained.problem}.",
                 "caution",
             )
         )
@@ -75,6 +76,8 @@ def explanation_document(
         table = source_table(explained)
         sections.append(Section(table.caption, views.pop(table.caption, (table,))))
     sections += [Section(name, blocks) for name, blocks in views.items()]
+    if errors := errors_view(errors_of_explained(both)):
+        sections.append(Section(TITLE, (errors,)))
     remarks = Remarks(tuple(map(_remark, explained.sentences)))
     sections.append(Section(f"Summary of {explained.kernel}", (remarks,), leading=True))
     if explained.against is not None:

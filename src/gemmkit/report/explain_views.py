@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import msgspec
 
 from gemmkit.analysis.explain import Explanation, Facts
 from gemmkit.analysis.patterns import has_tiles
 from gemmkit.analysis.trace import Trace
-from gemmkit.report.document import View
+from gemmkit.report.document import Beside, Block, View
 from gemmkit.report.explain_text import source_table
 from gemmkit.report.views.accesses import access_view
 from gemmkit.report.views.occupancy import occupancy_view
@@ -19,26 +20,44 @@ from gemmkit.report.views.tiles import tile_view
 
 def explain_views(
     explained: Explanation, gathered: Sequence[Facts], traces: Sequence[Trace]
-) -> Mapping[str, tuple[View, ...]]:
-    """Views for `explanation_document`, by section.
+) -> Mapping[str, tuple[Block, ...]]:
+    """Views for `explanation_document`, by section; those of two kernels are side by side.
 
     Args:
         explained: what the page is about.
         gathered: the facts of each kernel that was launched.
         traces: one block of each.
     """
-    found: dict[str, tuple[View, ...]] = {}
-    if explained.source:
-        table = source_table(explained)
-        lines = msgspec.to_builtins(explained.source)
-        found[table.caption] = (View("source", {"lines": lines}, table),)
-    if traces:
-        found["Accesses of a warp"] = tuple(map(access_view, traces))
-    found["Tiles of a block"] = tuple(tile_view(each) for each in traces if has_tiles(each))
-    found["What if"] = tuple(
-        occupancy_view(each)
-        for each in gathered
+    both = [each for each in (explained, explained.against) if each is not None]
+    names = [each.kernel for each in both]
+    found: dict[str, tuple[Block, ...]] = {}
+    title = source_table(explained).caption
+    found[title] = _beside(_source_views(both))
+    found["Accesses of a warp"] = _beside(map(access_view, traces, names))
+    found["Tiles of a block"] = _beside(
+        tile_view(each, name) for each, name in zip(traces, names, strict=False) if has_tiles(each)
+    )
+    found["What if"] = _beside(
+        occupancy_view(each, name)
+        for each, name in zip(gathered, names, strict=False)
         if each.occupancy is not None and each.binary.resources is not None
     )
     found["Roofline"] = tuple(roofline_views(gathered))
-    return {title: views for title, views in found.items() if views}
+    return {title: blocks for title, blocks in found.items() if blocks}
+
+
+def _beside(views: Iterable[View]) -> tuple[Block, ...]:
+    """Views of one kind, of one kernel or of two."""
+    found = tuple(views)
+    return (Beside(found),) if len(found) > 1 else found
+
+
+def _source_views(both: Sequence[Explanation]) -> Iterator[View]:
+    for each in both:
+        if each.source:
+            table, lines = source_table(each), msgspec.to_builtins(each.source)
+            if len(both) == 1:
+                yield View("source", {"lines": lines}, table)
+                continue
+            named = replace(table, caption=f"{table.caption} of {each.kernel}")
+            yield View("source", {"kernel": each.kernel, "lines": lines}, named)

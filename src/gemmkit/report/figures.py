@@ -1,4 +1,5 @@
-"""Figures drawn by Matplotlib as SVG or PNG, legible on light and dark pages."""
+"""Figures drawn by Matplotlib as SVG or PNG, and series of them that remain distinct on light and
+dark pages."""
 
 from __future__ import annotations
 
@@ -14,6 +15,20 @@ if TYPE_CHECKING:
 
 # A gray that contrasts with white and black; figures have a transparent background.
 INK = "#7a7f87"
+# Colors that contrast with both by 3:1 at least, those that differ most first.
+COLORS = (
+    "#3b82c4",
+    "#c9691a",
+    "#3f9b5b",
+    "#a06cc8",
+    "#d1495b",
+    "#17919f",
+    "#a5733a",
+    "#c95fa8",
+    "#808a1f",
+)
+_MARKERS = "osD^vPX<>*hp8"
+_DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
 _STYLE: dict[str, Any] = {
     "axes.edgecolor": INK,
     "axes.labelcolor": INK,
@@ -38,6 +53,18 @@ _SIZE = (8.0, 4.5)
 _DOTS_PER_INCH = 150
 
 Fill = Callable[["Figure"], None]
+
+
+def series_style(number: int) -> dict[str, Any]:
+    """Color, marker and dashes of the series of a number; the first 13 differ in two of them.
+
+    The names are those of `Axes.plot`'s arguments.
+    """
+    return {
+        "color": COLORS[number % len(COLORS)],
+        "marker": _MARKERS[number % len(_MARKERS)],
+        "linestyle": _DASHES[number % len(_DASHES)],
+    }
 
 
 def check_matplotlib() -> None:

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from gemmkit.analysis import count_loads
 from gemmkit.record import BaselineRecord, Record
-from gemmkit.report.figures import INK, svg
+from gemmkit.report.figures import COLORS, INK, series_style, svg
 from gemmkit.report.tables import kernel_label
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_COLORS = ("#8fbbe0", "#4f94cd", "#2b6cb0", "#d97a1e", "#3f9b5b", "#8a63b0")
-# The part of the color map that is visible on white and on black.
-_MAP, _MAP_END = "viridis", 0.85
 _BAR_SPAN = 0.8
+# Inches per bar and of all that is not bars; the least height.
+_BAR_HEIGHT, _AROUND, _LEAST_HEIGHT = 0.11, 1.5, 4.5
+_SWEEP_SIZE = (8.0, 5.5)
 
 
 def ladder_svg(records: Sequence[Record]) -> str:
@@ -25,14 +25,20 @@ def ladder_svg(records: Sequence[Record]) -> str:
 
     A peer that was timed in the same runs has its own bars.
     """
+    kernels = len(dict.fromkeys(map(kernel_label, records))) + 1
     if any(record.time_us for record in records):
-        return svg(lambda figure: _ladder_bars(figure, records))
-    return svg(lambda figure: _load_bars(figure, records))
+        sizes = len({record.problem.m for record in records})
+        return svg(lambda figure: _ladder_bars(figure, records), _bar_size(kernels * sizes))
+    return svg(lambda figure: _load_bars(figure, records), _bar_size(kernels * 2))
 
 
 def sweep_svg(records: Sequence[Record]) -> str:
     """TFLOP/s of each kernel, and of its peer, over the size M = N."""
-    return svg(lambda figure: _sweep_lines(figure, records))
+    return svg(lambda figure: _sweep_lines(figure, records), _SWEEP_SIZE)
+
+
+def _bar_size(bars: int) -> tuple[float, float]:
+    return 8.0, max(_LEAST_HEIGHT, _AROUND + bars * _BAR_HEIGHT)
 
 
 def _ladder_bars(figure: Figure, records: Sequence[Record]) -> None:
@@ -78,20 +84,32 @@ def _bars(figure: Figure, values: dict[str, dict[Any, float]], series: dict[Any,
             [place + offset for place, _ in rows],
             [value for _, value in rows],
             height,
-            color=_COLORS[number % len(_COLORS)],
+            color=COLORS[number % len(COLORS)],
             label=label,
         )
+        for place, value in rows:
+            if not value:
+                # A bar without length, which would look as if it had been forgotten.
+                axes.annotate(
+                    "0",
+                    (0, place + offset),
+                    xycoords=("axes fraction", "data"),
+                    xytext=(3, 0),
+                    textcoords="offset points",
+                    va="center",
+                    fontsize=7,
+                )
     axes.set_yticks(range(len(values)), list(values))
     axes.invert_yaxis()
     axes.grid(axis="x")
     axes.set_axisbelow(True)
-    axes.legend()
+    axes.set_ylabel("kernel")
+    # Above the plot, where no bar is.
+    figure.legend(loc="outside upper right", ncols=len(series))
     return axes
 
 
 def _sweep_lines(figure: Figure, records: Sequence[Record]) -> None:
-    import matplotlib as mpl
-
     axes = figure.subplots()
     lines: dict[str, dict[int, float]] = defaultdict(dict)
     peers: dict[str, dict[int, float]] = defaultdict(dict)
@@ -100,12 +118,10 @@ def _sweep_lines(figure: Figure, records: Sequence[Record]) -> None:
             lines[kernel_label(record)][record.problem.m] = record.tflops
             if record.baseline is not None:
                 _add_peer(peers, record, record.baseline)
-    colors = mpl.colormaps[_MAP]
-    steps = max(len(lines) - 1, 1)
     for number, (label, points) in enumerate(lines.items()):
-        axes.plot(*_points(points), color=colors(_MAP_END * number / steps), label=label)
+        axes.plot(*_points(points), **series_style(number), markersize=4, label=label)
     for label, points in peers.items():
-        axes.plot(*_points(points), color=INK, linestyle="--", label=label)
+        axes.plot(*_points(points), color=INK, linestyle="--", linewidth=2.5, label=label)
     ticks = sorted({record.problem.m for record in records})
     axes.set_xscale("log", base=2)
     axes.set_xticks(ticks, [str(size) for size in ticks], rotation=60)

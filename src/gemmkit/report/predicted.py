@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING
 from gemmkit.analysis.accuracy import PredictedRow, accuracy
 from gemmkit.decoding import from_json
 from gemmkit.errors import UsageError
-from gemmkit.report.figures import INK, Fill
+from gemmkit.report.figures import INK, Fill, series_style
 from gemmkit.report.layout import MISSING, Cell, Column, Row, Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_MAP, _MAP_END = "viridis", 0.85
 _WORST = 10
 
 
@@ -82,18 +81,17 @@ def scatter_figure(rows: Sequence[PredictedRow]) -> Fill:
     """A function that draws predicted over measured TFLOP/s by kernel, with a 25 % band."""
 
     def fill(figure: Figure) -> None:
-        import matplotlib as mpl
-
         axes = figure.subplots()
         kernels = list(dict.fromkeys(row.kernel for row in rows))
-        colors = mpl.colormaps[_MAP]
         for number, kernel in enumerate(kernels):
             members = [row for row in rows if row.kernel == kernel]
+            style = series_style(number)
             axes.scatter(
                 [row.measured_tflops for row in members],
                 [row.predicted_tflops for row in members],
-                s=14,
-                color=colors(_MAP_END * number / max(len(kernels) - 1, 1)),
+                s=20,
+                color=style["color"],
+                marker=style["marker"],
                 label=kernel,
             )
         speeds = [row.measured_tflops for row in rows]

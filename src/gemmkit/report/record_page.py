@@ -1,4 +1,5 @@
-"""Runs as pages: the tables of `ladder`, `sweep` and `bench`, and any of their figures as bars."""
+"""Runs as pages: the tables of `ladder`, `sweep` and `bench`, any of their figures as bars, the
+conditions of measurement and the errors."""
 
 from __future__ import annotations
 
@@ -10,15 +11,17 @@ import msgspec
 from gemmkit.analysis import count_loads
 from gemmkit.analysis.metric_list import metric_list
 from gemmkit.record import Record
+from gemmkit.report.conditions import conditions_table, conditions_text
 from gemmkit.report.document import Block, Document, Prose, Section, View
 from gemmkit.report.layout import Table
 from gemmkit.report.tables import kernel_label
+from gemmkit.report.views.errors import TITLE, errors_of, errors_view
 
 
 def records_document(
     tables: Sequence[Table], records: Sequence[Record], *, ended: bool = True
 ) -> Document:
-    """The tables of a run, and every figure of its records, to be picked.
+    """The tables of a run, every figure of its records to be picked, conditions and errors.
 
     Args:
         tables: as a terminal shows them.
@@ -28,6 +31,10 @@ def records_document(
     lead = [] if ended else [Prose("Stopped early: some runs are missing.", "caution")]
     blocks: tuple[Block, ...] = tuple(tables)
     sections = [Section("Results", blocks), Section("Figures", (figures_view(records),))]
+    if (conditions := conditions_table(records)) is not None:
+        sections.append(Section(conditions.caption, (conditions,)))
+    if (errors := errors_view(errors_of(records))) is not None:
+        sections.append(Section(TITLE, (errors,)))
     return Document(tables[0].caption, tuple(lead), tuple(sections), msgspec.to_builtins(records))
 
 
@@ -35,7 +42,7 @@ def figures_view(records: Sequence[Record]) -> View:
     """One bar per record, of a figure that the reader picks.
 
     The first figure is TFLOP/s where anything was timed, else the sectors of global loads. `about`
-    says what each figure counts.
+    says what each figure counts. Times and speeds carry clock and power, where they are known.
     """
     several = len({record.problem.shape for record in records}) > 1
     rows = [
@@ -44,6 +51,7 @@ def figures_view(records: Sequence[Record]) -> View:
             + (f", {record.problem.shape}" if several else "")
             + ("" if record.correct else " (wrong result)"),
             "idea": record.idea,
+            "conditions": conditions_text(record),
             "figures": _figures(record),
         }
         for record in records

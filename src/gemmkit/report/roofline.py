@@ -58,7 +58,7 @@ def roofline_figure(roofs: Roofline, points: Sequence[RooflinePoint]) -> Fill:
         axes.set_ylabel(f"TFLOP/s ({roofs.pipe}), {' or '.join(sorted(words)) or 'attainable'}")
         axes.set_title(f"{roofs.board}: peak {roofs.peak_tflops:.1f} TFLOP/s{roofs.pipe.sums}")
         axes.grid()
-        axes.legend(loc="lower right")
+        figure.legend(loc="outside lower center", ncols=len(roofs.ceilings))
 
     return fill
 

@@ -11,12 +11,12 @@ from gemmkit.gpu import find_board
 from gemmkit.kernels.plan import ceil_div
 from gemmkit.record import Record
 from gemmkit.report.comparison import find_peer
-from gemmkit.report.figures import INK, svg
+from gemmkit.report.figures import COLORS, INK, svg
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_OURS, _CUBLAS, _TORCH, _TRITON = "#d97a1e", "#3f9b5b", "#8a63b0", "#4f94cd"
+_TRITON, _OURS, _CUBLAS, _TORCH, _PICKED, *_ = COLORS
 _SWEEP_SIZE = (8.0, 6.0)
 # The tile of cuBLAS's kernel for large fp32 products on Hopper.
 _LARGE_TILE = (256, 128)
@@ -32,14 +32,16 @@ def _peer(library: str, choice: str | None = None) -> _Speed:
     return speed
 
 
-# Label, color, line style and speed of each line.
-_LINES: tuple[tuple[str, str, str, _Speed], ...] = (
-    ("gemmkit", _OURS, "-", lambda record: record.tflops),
-    ("cuBLAS, best", _CUBLAS, "-", _peer(CUBLAS)),
-    ("cuBLAS, as it picks", _CUBLAS, ":", _peer(CUBLAS, DEFAULT)),
-    ("PyTorch", _TORCH, "--", _peer("torch")),
-    ("Triton", _TRITON, "-", _peer("triton")),
+# Label, color, line style, marker, its size and speed of each line. Libraries often run the same
+# kernel: markers are hollow and of several sizes, so that one line shows through another.
+_LINES: tuple[tuple[str, str, str, str, float, _Speed], ...] = (
+    ("gemmkit", _OURS, "-", "o", 4, lambda record: record.tflops),
+    ("cuBLAS, best", _CUBLAS, "-", "D", 4, _peer(CUBLAS)),
+    ("cuBLAS, as it picks", _PICKED, ":", "x", 6, _peer(CUBLAS, DEFAULT)),
+    ("PyTorch", _TORCH, "--", "s", 9, _peer("torch")),
+    ("Triton", _TRITON, "-", "^", 5, _peer("triton")),
 )
+_STEP = 512
 
 
 def size_sweep_svg(records: Sequence[Record]) -> str:
@@ -54,7 +56,7 @@ def waves_svg(records: Sequence[Record]) -> str:
 
 def _size_sweep(figure: Figure, records: Sequence[Record]) -> None:
     speeds, ratios = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": (3, 1)})
-    _lines(speeds, records, marker="o")
+    _lines(speeds, records)
     compared = [each for each in records if each.ratio_to_cublas is not None]
     sizes = [each.problem.m for each in compared]
     values = [each.ratio_to_cublas for each in compared]
@@ -82,10 +84,13 @@ def _waves(figure: Figure, records: Sequence[Record]) -> None:
         axes.plot(
             *zip(*points, strict=True),
             color=INK,
-            linewidth=0.8,
+            linestyle="-.",
             label=f"peak × whole waves\nof {rows}x{columns} tiles",
         )
-    _lines(axes, records)
+    _lines(axes, records, markers=False)
+    sizes = sorted({each.problem.m for each in records})
+    # Sizes that were measured; all of them would not fit.
+    axes.set_xticks([each for each in sizes if not each % _STEP] or sizes)
     axes.set_xlabel(f"M = N, K = {records[0].problem.k}")
     axes.set_ylabel(f"TFLOP/s ({records[0].problem.types})")
     axes.set_title(records[0].device.gpu)
@@ -94,16 +99,17 @@ def _waves(figure: Figure, records: Sequence[Record]) -> None:
     figure.legend(loc="outside right center")
 
 
-def _lines(axes: Any, records: Sequence[Record], marker: str = "") -> None:
-    for label, color, style, speed in _LINES:
+def _lines(axes: Any, records: Sequence[Record], *, markers: bool = True) -> None:
+    for label, color, style, marker, size, speed in _LINES:
         points = list(_points(records, speed))
         if points:
             axes.plot(
                 *zip(*points, strict=True),
                 color=color,
                 linestyle=style,
-                marker=marker,
-                markersize=3,
+                marker=marker if markers else "",
+                markersize=size,
+                markerfacecolor="none",
                 label=label,
             )
 

@@ -20,6 +20,7 @@ from gemmkit.problem import GemmProblem
 from gemmkit.verify.bounds import REFERENCE_PANEL, Rounding, scalar
 from gemmkit.verify.encoding import LARGEST, Matrix, Numbers, decode, encode
 from gemmkit.verify.inputs import Inputs, matrices, residual_matrix
+from gemmkit.verify.tally import Tally
 
 Selection = slice | NDArray[np.intp]
 EVERYTHING = slice(None)
@@ -116,7 +117,8 @@ class Comparison:
 
     `max_error` and `max_error_bound` belong to the element with the largest error. `ratio`,
     `error`, `bound`, `row` and `column` belong to the one with the largest error / bound (a NaN
-    counts as infinite). `wrong` marks the wrong elements; it is None if there are none.
+    counts as infinite). `wrong` marks the wrong elements; it is None if there are none. `tally`
+    counts the errors by size; it is None if there are no elements, or none is `fresh`.
     """
 
     correct: bool
@@ -128,6 +130,11 @@ class Comparison:
     row: int
     column: int
     wrong: NDArray[np.bool_] | None = None
+    tally: Tally | None = None
+
+
+# The rows and the columns of a block whose elements no other block has.
+Fresh = tuple[NDArray[np.bool_], NDArray[np.bool_]]
 
 
 def compare(
@@ -136,10 +143,12 @@ def compare(
     result: Numbers,
     expected: Expected,
     accepted: NDArray[np.bool_] | None = None,
+    fresh: Fresh | None = None,
 ) -> Comparison:
     """Compare a block of decoded results with the expected values.
 
-    Elements that `accepted` marks count as right, without an error.
+    Elements that `accepted` marks count as right, without an error. Of a block that shares elements
+    with others, only the `fresh` ones are tallied.
 
     A result that is not finite is accepted only if the exact one is not finite either, or if the
     terms of that sign add up to more than the type of the accumulators or of C holds, so that some
@@ -151,7 +160,8 @@ def compare(
     if rounding.exact and rounding.stored is not None:
         values = decode(encode(values, problem.result_dtype), problem.result_dtype)
     with np.errstate(all="ignore"):
-        error = np.abs(result - values)
+        difference = result - values
+        error = np.abs(difference)
         bound = rounding.bound(
             expected.magnitude,
             expected.before,
@@ -172,6 +182,9 @@ def compare(
     # A NaN fails every comparison and counts as an infinite error.
     ratio[np.isnan(ratio)] = np.inf
     error[np.isnan(error)] = np.inf
+    parts = [difference, error, ratio]
+    if fresh is not None:
+        parts = [each[np.ix_(*fresh)] for each in parts]
     largest = np.unravel_index(int(np.argmax(error)), error.shape)
     row, column = (int(each) for each in np.unravel_index(int(np.argmax(ratio)), ratio.shape))
     return Comparison(
@@ -184,6 +197,7 @@ def compare(
         row=row,
         column=column,
         wrong=None if passed.all() else ~passed,
+        tally=Tally.of(*parts) if parts[0].size else None,
     )
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gemmkit.verify.bounds import EVALUATION, SLOPE, gamma
+from gemmkit.verify.tally import Tally
 from gemmkit.verify.verdict import Verdict
 
 UNIT_ROUNDOFF = 2.0**-24
@@ -130,7 +131,8 @@ class Bounded:
         if found.shape != self.value.shape:
             raise ValueError(f"the result has shape {found.shape}, not {self.value.shape}")
         with np.errstate(all="ignore"):
-            error = np.abs(found - self.value)
+            difference = found - self.value
+            error = np.abs(difference)
             ratio = np.where(error == 0, 0.0, error / self.error)
         error[np.isnan(error)] = np.inf
         ratio[np.isnan(ratio)] = np.inf
@@ -148,6 +150,7 @@ class Bounded:
             method="every element",
             detail="" if correct else f"{detail}{self.error[worst]:.2g}",
             arithmetic="fp32",
+            errors=Tally.of(difference, error, ratio).histogram(),
         )
 
 

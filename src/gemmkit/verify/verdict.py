@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gemmkit.epilogue import Epilogue
+from gemmkit.error_histogram import ErrorHistogram
 from gemmkit.problem import GemmProblem
 from gemmkit.record import Diagnosis
 from gemmkit.storage import Placement, Stored, placements
@@ -25,10 +26,12 @@ from gemmkit.verify.reference import (
     EVERYTHING,
     Comparison,
     Expected,
+    Fresh,
     Selection,
     compare,
     evaluate,
 )
+from gemmkit.verify.tally import Tally
 
 _Block = tuple[Selection, Selection, Expected]
 Method = Literal["auto", "full", "sampled"]
@@ -52,7 +55,8 @@ class Verdict:
     or wrongly infinite. `method` says which elements were compared. `detail` is one sentence about
     the worst element of a wrong result, with the seed that reproduces it; it is empty for a correct
     result. `diagnosis` describes a wrong result. `arithmetic` says which roundings the bounds allow
-    for, and why. `note` is what there is to know of a correct result, or empty.
+    for, and why. `note` is what there is to know of a correct result, or empty. `errors` counts the
+    compared elements by error / bound, each once; None if there are none.
     """
 
     correct: bool
@@ -66,6 +70,7 @@ class Verdict:
     arithmetic: str = ""
     diagnosis: Diagnosis | None = None
     note: str = ""
+    errors: ErrorHistogram | None = None
 
 
 class Reference:
@@ -131,10 +136,11 @@ class Reference:
         if result.size != layout.size:
             raise ValueError(f"the result has {result.size} elements, not {layout.size}")
         matrices = layout.view(result)
-        seen = [
+        judged = [
             each.check(c, name, auxiliary=auxiliary)
             for each, c in zip(self.products, matrices, strict=True)
         ]
+        seen = [each for each, _ in judged]
         detail = ""
         wrong = next((number for number, each in enumerate(seen) if not each.correct), None)
         if wrong is not None:
@@ -166,6 +172,7 @@ class Reference:
             arithmetic=self._arithmetic,
             diagnosis=first.diagnosis if first is not None else None,
             note="" if detail else next((each.note for each in seen if each.note), ""),
+            errors=Tally.total(tally for _, tally in judged).histogram(),
         )
 
     @property
@@ -210,8 +217,11 @@ class _Product:
             other.freivalds = Freivalds(self.problem, self.inputs, other.rounding)
         return other
 
-    def check(self, stored: Stored, name: str = "C", *, auxiliary: bool = False) -> Verdict:
-        """Judge the m × n elements of C or of the auxiliary output, without its padding."""
+    def check(
+        self, stored: Stored, name: str = "C", *, auxiliary: bool = False
+    ) -> tuple[Verdict, Tally]:
+        """Judge the m × n elements of C or of the auxiliary output, without its padding; and count
+        the errors of those that were compared."""
         p = self.problem
         c = Matrix(stored, p.result_dtype)
         blocks = self.blocks
@@ -230,9 +240,10 @@ class _Product:
         lost = None
         if len(blocks) == 1 and not auxiliary:
             lost = nan_for_infinity(p, self.inputs, stored, blocks[0][2], always=self.narrow)
+        parts = [(rows, columns) for rows, columns, _ in blocks]
         seen = [
-            (rows, columns, compare(p, rounding, c.part(rows, columns)[:], expected, lost))
-            for rows, columns, expected in blocks
+            (rows, columns, compare(p, rounding, c.part(rows, columns)[:], expected, lost, fresh))
+            for (rows, columns, expected), fresh in zip(blocks, _fresh(p, parts), strict=True)
         ]
         compared = [each[2] for each in seen]
         largest_ratio = max(range(len(seen)), key=lambda number: compared[number].ratio)
@@ -245,7 +256,7 @@ class _Product:
         elif suspects.size:
             detail = f"row {suspects[0]} fails Freivalds' check (seed {self.inputs.seed})"
         largest = max(compared, key=lambda each: each.max_error)
-        return Verdict(
+        verdict = Verdict(
             correct=not detail,
             max_error=largest.max_error,
             error_bound=largest.max_error_bound,
@@ -257,6 +268,7 @@ class _Product:
             diagnosis=self._diagnosis(stored, blocks, compared),
             note="" if lost is None or detail else note(int(np.count_nonzero(lost))),
         )
+        return verdict, Tally.total(each.tally for each in compared if each.tally is not None)
 
     def _diagnosis(
         self, stored: Stored, blocks: Sequence[_Block], compared: Sequence[Comparison]
@@ -306,6 +318,23 @@ def _sample(rng: np.random.Generator, size: int) -> NDArray[np.intp]:
         return np.arange(size)
     inner = 1 + rng.choice(size - 2, SAMPLED_LINES - 2, replace=False)
     return np.sort(np.concatenate(([0, size - 1], inner))).astype(np.intp)
+
+
+def _fresh(
+    problem: GemmProblem, parts: Sequence[tuple[Selection, Selection]]
+) -> Iterator[Fresh | None]:
+    """For each block, the rows and columns of it that no block before it has; None for all.
+
+    Each block is of whole rows or of whole columns.
+    """
+    rows, columns = np.zeros(problem.m, np.bool_), np.zeros(problem.n, np.bool_)
+    for down, along in parts:
+        fresh = ~rows[down], ~columns[along]
+        yield None if fresh[0].all() and fresh[1].all() else fresh
+        if isinstance(along, slice):
+            rows[down] = True
+        else:
+            columns[along] = True
 
 
 def _at(selection: Selection, position: int) -> int:

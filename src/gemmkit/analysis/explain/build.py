@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -107,6 +108,8 @@ def _alone(facts: Facts, name: str, metrics: Mapping[str, float]) -> Explanation
         sentences=remarks(facts, metrics),
         wrong=facts.verdict.detail,
         diagnosis=facts.verdict.diagnosis,
+        errors=facts.verdict.errors,
+        error_ratio=ratio if math.isfinite(ratio := facts.verdict.error_ratio) else None,
     )
 
 

@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from gemmkit.error_histogram import ErrorHistogram
 from gemmkit.record import Diagnosis
 
 Favors = Literal["this", "other", "neither"]
@@ -90,7 +91,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     is large; occupancy, waves and predictions are of `problem`. `sentences` are about the kernel
     alone; `comparison` compares it with `against`, the advantages of the faster one first. `wrong`
     is empty if the result of the counted launch is right; otherwise it describes the error, and
-    `diagnosis` has the details.
+    `diagnosis` has the details. `errors` counts the elements of that result by error / bound, and
+    `error_ratio` is the largest, null if it is not finite.
     """
 
     kernel: str
@@ -108,6 +110,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     diagnosis: Diagnosis | None = None
     against: Explanation | None = None
     comparison: tuple[Sentence, ...] = ()
+    errors: ErrorHistogram | None = None
+    error_ratio: float | None = None
 
     @property
     def launches_nothing(self) -> bool:

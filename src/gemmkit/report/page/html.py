@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gemmkit.errors import UsageError
-from gemmkit.report.document import Code, Document, Prose, Remarks, Section, View
+from gemmkit.report.document import Beside, Code, Document, Prose, Remarks, Section, View
 from gemmkit.report.layout import TIE, Table
 from gemmkit.version import __version__
 
@@ -106,12 +106,20 @@ def _section(section: Section, views: list[dict[str, Any]]) -> dict[str, Any]:
             case Table():
                 blocks.append({"kind": "table", **_table(block)})
             case View():
-                table = None if block.table is None else _table(block.table)
-                blocks.append(
-                    {"kind": "view", "view": block.kind, "number": len(views)} | {"table": table}
-                )
-                views.append({"kind": block.kind, "data": block.data})
+                blocks.append(_view(block, views))
+            case Beside():
+                both = [_view(each, views, side) for side, each in enumerate(block.views)]
+                blocks.append({"kind": "beside", "views": both})
     return {"title": section.title, "anchor": section.anchor, "blocks": blocks}
+
+
+def _view(view: View, views: list[dict[str, Any]], side: int | None = None) -> dict[str, Any]:
+    """What the template shows of a view; its data goes to the end of `views`, with the number of
+    its kernel if it is one of several."""
+    table = None if view.table is None else _table(view.table)
+    shown = {"kind": "view", "number": len(views), "table": table}
+    views.append({"kind": view.kind, "data": view.data, "side": side})
+    return shown
 
 
 def _table(table: Table) -> dict[str, Any]:

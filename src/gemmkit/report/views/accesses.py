@@ -21,8 +21,13 @@ from gemmkit.report.pictures.captions import (
 MOST_LINES = 8
 
 
-def access_view(trace: Trace) -> View:
-    """The different requests of a block's first warp, with the words and banks of each lane."""
+def access_view(trace: Trace, name: str) -> View:
+    """The different requests of a block's first warp, with the words and banks of each lane.
+
+    Args:
+        trace: the block.
+        name: of the kernel, which tells it from another configuration of the same.
+    """
     accesses = trace.representatives()
     rows = tuple(
         Row(
@@ -36,8 +41,8 @@ def access_view(trace: Trace) -> View:
         for each in accesses
     )
     columns = tuple(Column(name, "left") for name in ("line", "access", "instruction", "cost"))
-    table = Table(f"Requests of warp 0 of {trace.kernel}", columns, rows)
-    data = {"kernel": trace.kernel, "accesses": [_access(trace, each) for each in accesses]}
+    table = Table(f"Requests of warp 0 of {name}", columns, rows)
+    data = {"kernel": name, "accesses": [_access(trace, each) for each in accesses]}
     return View("accesses", data, table)
 
 

@@ -11,8 +11,9 @@ from gemmkit.report.document import View
 from gemmkit.report.layout import Cell, Column, Row, Table
 
 
-def occupancy_view(facts: Facts) -> View:
-    """Occupancy over registers, shared memory and threads, to be changed together.
+def occupancy_view(facts: Facts, name: str) -> View:
+    """Occupancy of the kernel of this name over registers, shared memory and threads, to be changed
+    together.
 
     Occupancy is the least of limits that each depend on one or two of them; the page looks them up.
     """
@@ -33,7 +34,7 @@ def occupancy_view(facts: Facts) -> View:
         ).limits
 
     data = {
-        "kernel": facts.name,
+        "kernel": name,
         "board": facts.gpu.name,
         "here": {
             "registers": taken["registers"],
@@ -53,4 +54,4 @@ def occupancy_view(facts: Facts) -> View:
     }
     rows = tuple(Row((Cell(name), Cell(str(limit)))) for name, limit in seen.limits.items())
     columns = (Column("limit", "left"), Column("blocks per SM"))
-    return View("occupancy", data, Table(f"Limits of {facts.name}", columns, rows))
+    return View("occupancy", data, Table(f"Limits of {name}", columns, rows))

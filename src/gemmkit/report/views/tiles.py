@@ -12,8 +12,9 @@ from gemmkit.report.layout import Cell, Column, Row, Table
 from gemmkit.report.pictures.captions import owner_caption
 
 
-def tile_view(trace: Trace) -> View:
-    """The elements of A, B and C that a block loads and stores, by thread."""
+def tile_view(trace: Trace, name: str) -> View:
+    """The elements of A, B and C that a block of the kernel of this name loads and stores, by
+    thread."""
     owned = [ownership(trace, array) for array in "ABC"]
     rows = tuple(
         Row(
@@ -38,8 +39,8 @@ def tile_view(trace: Trace) -> View:
         }
         for each in owned
     ]
-    data = {"kernel": trace.kernel, "warps": trace.warps, "tiles": tiles}
-    return View("tiles", data, Table(f"Tiles of a block of {trace.kernel}", columns, rows))
+    data = {"kernel": name, "warps": trace.warps, "tiles": tiles}
+    return View("tiles", data, Table(f"Tiles of a block of {name}", columns, rows))
 
 
 def _lengths(line: Sequence[int]) -> list[int]:

@@ -1,3 +1,6 @@
+// What clock and power have to do with.
+const MEASURED = new Set(["TFLOP/s", "median µs"]);
+
 views.bars = function bars(view, place) {
   const names = Object.keys(view.about);
   const pick = element("select", { id: `figure-${place}` }, ...names.map((each) => element("option", {}, each)));
@@ -16,11 +19,12 @@ views.bars = function bars(view, place) {
       viewBox: `0 0 ${WIDTH} ${ROW * view.rows.length}`, role: "img", "aria-label": `${pick.value} of each kernel`,
     });
     view.rows.forEach((row, at) => {
-      const length = (WIDTH - START - 110) * share(values[at]);
+      const length = (WIDTH - START - (view.rows.some((row) => row.conditions) ? 200 : 110)) * share(values[at]);
       const bar = drawn("rect", { x: START, y: at * ROW + 4, width: length, height: ROW - 8, fill: "var(--accent)" });
-      bar.append(drawn("title", {}, row.idea));
+      const told = MEASURED.has(pick.value) && row.conditions && values[at] !== undefined ? row.conditions : "";
+      bar.append(drawn("title", {}, told ? `${row.idea} Measured at ${told}.` : row.idea));
       figure.append(drawn("text", { x: START - 8, y: at * ROW + 16, "text-anchor": "end" }, row.label), bar,
-        drawn("text", { x: START + length + 6, y: at * ROW + 16 }, values[at] === undefined ? "–" : number(values[at])));
+        drawn("text", { x: START + length + 6, y: at * ROW + 16 }, values[at] === undefined ? "–" : number(values[at]) + (told && ` at ${told}`)));
     });
     picture.replaceChildren(figure);
   }

@@ -22,10 +22,15 @@ function drawn(name, attributes = {}, text) {
   return made;
 }
 
-// The one line that is chosen on the page, as "file:line", and those who want to know.
+// Those who want to know which line is chosen, as "file:line". Where two kernels stand side by side,
+// `sides` has the kernel of each, and a choice concerns its own: both may have the same files.
 const watchers = [];
+const sides = new Map();
 function choose(place, by) {
-  for (const each of watchers) if (each !== by) each(place);
+  const linked = (side, other) => side === other || side === null || other === null;
+  for (const each of watchers) {
+    if (each !== by && linked(sides.get(each), sides.get(by))) each(place);
+  }
 }
 
 const laneColor = (lane) => `hsl(${260 - lane * 6.5} 62% ${42 + lane * 0.9}%)`;

@@ -1,8 +1,10 @@
 // Draws all views, whose tables remain below them, and serves the buttons.
 for (const place of document.querySelectorAll("[data-view]")) {
-  const { kind, data: own } = data.views[place.dataset.view];
+  const { kind, data: own, side } = data.views[place.dataset.view];
   const table = place.querySelector("figure.table");
+  const before = watchers.length;
   const parts = views[kind](own, place.dataset.view);
+  for (const each of watchers.slice(before)) sides.set(each, side);
   if (table) {
     const details = element("details", {}, element("summary", {}, "As a table"), table);
     place.replaceChildren(...parts, details);

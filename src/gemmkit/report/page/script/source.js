@@ -9,14 +9,15 @@ const COUNTERS = {
 
 views.source = function source(view, place) {
   const body = element("tbody");
-  const heads = Object.values(COUNTERS).map((each) => element("th", { scope: "col", class: "right" }, each));
+  const counters = Object.fromEntries(Object.entries(COUNTERS).filter(([key]) => view.lines.some((line) => line[key])));
+  const heads = Object.values(counters).map((each) => element("th", { scope: "col", class: "right" }, each));
   const rows = new Map();
   for (const line of view.lines) {
     const where = `${line.file}:${line.line}`;
-    const cells = Object.keys(COUNTERS).map((key) =>
+    const cells = Object.keys(counters).map((key) =>
       element("td", { class: "right" }, line[key] ? number(line[key]) : ""));
     const pick = element("button", { type: "button", onclick: () => mark(where, true) }, where);
-    const row = element("tr", {}, element("td", {}, pick), element("td", {}, line.text), ...cells);
+    const row = element("tr", {}, element("td", {}, pick), element("td", { title: line.text }, line.text), ...cells);
     rows.set(where, { row, line });
     body.append(row);
   }
@@ -28,7 +29,7 @@ views.source = function source(view, place) {
   const fromElsewhere = (where) => mark(where, false);
   watchers.push(fromElsewhere);
   const heat = element("select", { id: `heat-${place}` },
-    ...Object.entries(COUNTERS).map(([key, name]) => element("option", { value: key }, name)));
+    ...Object.entries(counters).map(([key, name]) => element("option", { value: key }, name)));
   function paint() {
     const most = Math.max(...view.lines.map((line) => line[heat.value]), 1);
     for (const { row, line } of rows.values()) {
@@ -40,10 +41,11 @@ views.source = function source(view, place) {
   heat.addEventListener("change", paint);
   paint();
   return [
+    ...(view.kernel ? [element("h3", {}, view.kernel)] : []),
     element("div", { class: "controls" },
       element("label", { for: heat.id }, "Heat: "), heat,
       element("span", { class: "quiet" }, "A line's name shows its requests below.")),
-    element("div", { class: "source scroll", tabindex: "0", role: "region", "aria-label": "Source" },
+    element("div", { class: "source scroll", tabindex: "0", role: "region", "aria-label": view.kernel ? `Source of ${view.kernel}` : "Source" },
       element("table", {},
         element("thead", {}, element("tr", {}, element("th", { scope: "col" }, "line"),
           element("th", { scope: "col" }, "source"), ...heads)), body)),
