@@ -63,7 +63,7 @@ def test_limits_are_the_last_record_of_a_check():
     given = {"shapes": ["33x20x5"], "limits": limits, "limits_at": "64x32x96", "gpu": "h100"}
     clean, counted = gemmkit.check("naive", **given)
     assert clean.limits == ()
-    assert (counted.case, counted.problem.shape) == ("limits", "64x32x96")
+    assert (counted.case, counted.problem.shape) == ("", "64x32x96")
     assert counted.clean
     assert [each.value for each in counted.limits] == [2.5, 5 * 64 * 32 * 96 / 32, 1]
     assert CheckRecord.from_json(counted.to_json()) == counted

@@ -210,7 +210,9 @@ def check(
             max_steps=max_steps,
             warp_seed=seed % (1 << 31),
         )
-        blank = _blank(found, chosen, "limits", counted, device, seed)
+        # Problems that were asked for have no names.
+        name = "limits" if shapes is None else ""
+        blank = _blank(found, chosen, name, counted, device, seed)
         workload = Workload(counted, plain, seed)
         record = limits_record(blank, budget, found, chosen, workload, cache_dir)
         progress.printed(workload.printed)
