@@ -44,6 +44,7 @@ def grade(file: Path, options: list[str]) -> tuple[str, str]:
 
 
 def main() -> None:
+    """Read the arguments, check every submission, print the table."""
     parser = argparse.ArgumentParser(description="Grade a folder of submissions for the course.")
     parser.add_argument("submissions", type=Path, help="a folder with a folder for each student")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="also write the table as CSV")
