@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+from pathlib import Path
+
 import pytest
 from click.testing import CliRunner
 
@@ -12,6 +16,7 @@ from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.record import CheckRecord
 from gemmkit.report.limits import limits_tables
 
+ROOT = Path(__file__).resolve().parents[2]
 SECTORS = "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"
 SIZES = {"M": 256.0, "N": 128.0, "K": 10.0}
 
@@ -131,3 +136,14 @@ def test_the_command_shows_limits_in_text_page_and_records(tmp_path):
     alone = CliRunner().invoke(command, ["check", "naive", "--limit-at", "64x64x64"])
     assert alone.exit_code == 2
     assert "--limit-at names the problem of --limit" in alone.output
+
+
+def test_the_guide_shows_what_its_command_prints(monkeypatch):
+    guide = (ROOT / "docs" / "check-your-kernel-in-ci.md").read_text("utf-8")
+    part = guide.partition("## Limits on the command line")[2].partition("\n## ")[0]
+    words, shown = re.findall(r"^```\w+\n(.*?)^```$", part, re.M | re.S)
+    monkeypatch.chdir(ROOT / "examples")
+    asked = shlex.split(words.removeprefix("$ gemmkit ").replace("\\\n", " "))
+    found = CliRunner().invoke(command, [*asked, "--shape", "8x8x8"])
+    assert found.exit_code == 1
+    assert shown.strip() in found.stdout
