@@ -56,6 +56,12 @@ def test_budget(gemm_kernel):
     assert counters.sectors_per_request <= 2
 
 
+def test_limits(gemm_kernel):
+    kernel = gemm_kernel("sgemm.cu", **LAUNCH)
+    kernel.check(["8x8x8"], limits=["bank_conflicts == 0"], limits_at="64x64x32")
+    kernel.check(["8x8x8"], limits=["sectors_per_request <= 2"], limits_at="64x64x32")
+
+
 def test_no_such_file(gemm_kernel):
     gemm_kernel("absent.cu", **LAUNCH)
 
@@ -159,7 +165,7 @@ def report(project):
 
 
 def test_right_kernels_pass_and_the_others_fail(report):
-    assert "10 failed, 7 passed" in report[""]
+    assert "11 failed, 7 passed" in report[""]
     assert {"test_passing", "test_kernels_of_other_kinds"}.isdisjoint(report)
     assert "test_guide.py ...." in report[""]
 
@@ -179,6 +185,13 @@ def test_an_access_out_of_bounds_is_shown_with_line_and_thread(report):
         assert f"out_of_bounds.cu:{line + 1}" in failure
         assert "33x17x9" in failure or name.endswith("[None]")
         assert "pytest_plugin.py" not in failure
+
+
+def test_a_missed_limit_is_shown_with_what_was_counted(report):
+    failure = report["test_limits"]
+    assert 'limits=["sectors_per_request <= 2"]' in failure
+    assert "2 problems: 1 ok, 1 with a limit missed; no findings" in failure
+    assert re.search(r"sectors_per_request <= 2 +4 +<= 2 +missed: 2 times the limit", failure)
 
 
 def test_a_square_kernel_without_its_second_barrier_fails_on_cubes(report):

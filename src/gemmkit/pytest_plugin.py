@@ -100,8 +100,9 @@ class KernelUnderTest:
         """Compare its results with a reference and run the sanitizers, on edge cases.
 
         `shapes` are strings `MxNxK`, tuples (M, N, K) or problems to use instead; other arguments
-        are those of `gemmkit.check`. The test fails, with the findings and their source lines, if a
-        result is wrong or a sanitizer finds something, and if too few problems ran.
+        are those of `gemmkit.check`, such as `limits=["bank_conflicts == 0"]`. The test fails, with
+        the findings and their source lines, if a result is wrong, a sanitizer finds something or a
+        limit is missed, and if too few problems ran.
         """
         __tracebackhide__ = True
         from gemmkit.bench.check import check
@@ -146,11 +147,14 @@ class KernelUnderTest:
 def _report(records: Sequence[CheckRecord], bad: Sequence[CheckRecord], kernel: Kernel) -> str:
     """A summary in the first line, which pytest repeats; then the details, problem by problem."""
     from gemmkit.report.findings import check_table, findings_text, multiples_hint, summary
+    from gemmkit.report.limits import limits_tables
 
     table = check_table(bad[:_SHOWN_PROBLEMS]).to_text().plain.rstrip()
     left = len(bad) - _SHOWN_PROBLEMS
     more = f"\n… and {left} more problems" if left > 0 else ""
     text = f"{summary(records)}\n\n{table}{more}\n{findings_text(bad, kernel).plain}".rstrip()
+    for limits in limits_tables(bad):
+        text += f"\n\n{limits.to_text().plain.rstrip()}"
     hint = multiples_hint(records, kernel)
     return f"{text}\n\n{hint}" if hint else text
 

@@ -328,7 +328,21 @@ class Record(JsonLine, frozen=True, kw_only=True):
     errors: ErrorHistogram | None = None
 
 
-CheckVerdict = Literal["ok", "findings", "wrong result", "failed", "refused"]
+class LimitRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A limit for counters, such as `load_sectors <= 5*M*N*K/32`, and whether a launch met it.
+
+    `value` and `bound` are what its left and right side came to, null if a counter in it has no
+    value for this kernel; `relation` is one of <=, >=, ==, < and >.
+    """
+
+    limit: str
+    relation: str
+    met: bool
+    value: float | None = None
+    bound: float | None = None
+
+
+CheckVerdict = Literal["ok", "findings", "wrong result", "limit missed", "failed", "refused"]
 
 
 class CheckRecord(JsonLine, frozen=True, kw_only=True):
@@ -340,7 +354,8 @@ class CheckRecord(JsonLine, frozen=True, kw_only=True):
     errors (as in `Record`) are null if there is no result; the errors and `error_ratio` also if
     they are not finite. `arithmetic`, `diagnosis` and `errors` are as in `Record`. `note` is what
     there is to know of a result that counts as correct, such as NaN in place of infinities; empty
-    as a rule.
+    as a rule. `limits` are those for counters, in the record of the problem at which they were
+    tested, which ran without sanitizers.
     """
 
     kernel: str
@@ -361,6 +376,7 @@ class CheckRecord(JsonLine, frozen=True, kw_only=True):
     diagnosis: Diagnosis | None = None
     note: str = ""
     findings: tuple[Finding, ...] = ()
+    limits: tuple[LimitRecord, ...] = ()
     emulation_seconds: float | None = None
     environment: dict[str, Any] = {}
     errors: ErrorHistogram | None = None

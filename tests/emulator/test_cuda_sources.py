@@ -271,3 +271,28 @@ def test_local_arrays_and_switches(executor: Executor, arch: str) -> None:
         return total + top
 
     assert out.tolist() == [simulate(thread) for thread in range(32)]
+
+
+def test_arguments_and_results_narrower_than_32_bits(executor: Executor, arch: str) -> None:
+    # They are passed in 32 bits, and read as 8 or 16.
+    source = """
+    k(int* out, const int* in) {
+        int value = in[threadIdx.x];
+        bool low = below((signed char)value, (short)(value - 300));
+        out[threadIdx.x] = pick(value, low, (unsigned short)(value * 1000));
+    }
+    __device__ __noinline__ bool below(signed char a, short b) { return a < b + 290; }
+    __device__ __noinline__ int pick(int value, bool low, unsigned short scale) {
+        return low ? value + scale : -value;
+    }
+    """
+    kernel, first, second = (part.strip() for part in source.split("__device__"))
+    text = f'__device__ {first}\n__device__ {second}\nextern "C" __global__ void {kernel}'
+    values = np.arange(32, dtype=np.int32) * 9
+    out = launch(
+        executor, compile_kernel(text, "k", arch).ptx, np.zeros(32, np.int32), values
+    ).arrays[0]
+    narrow = values.astype(np.int8).astype(np.int32)
+    wanted = np.where(narrow < values - 10, values + (values * 1000 & 0xFFFF), -values)
+    assert 0 < (wanted < 0).sum() < len(values) - 1
+    assert out.tolist() == wanted.tolist()

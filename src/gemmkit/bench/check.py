@@ -13,6 +13,7 @@ from gemmkit.bench.coverage import told_once, too_little
 from gemmkit.bench.default_cases import Case, default_cases
 from gemmkit.bench.estimate import emulation_seconds
 from gemmkit.bench.ladder import compile_plans
+from gemmkit.bench.limits import Limit, limits_problem, limits_record
 from gemmkit.bench.places import placed
 from gemmkit.bench.progress import Progress
 from gemmkit.bench.run import finite, problem_record
@@ -60,6 +61,8 @@ def check(
     cache_dir: Path | None = None,
     compute_dtype: str | None = None,
     tolerance: float | None = None,
+    limits: Sequence[str] = (),
+    limits_at: Shape | None = None,
 ) -> list[CheckRecord]:
     """Run a kernel on several problems, look for broken rules, and check each result.
 
@@ -90,6 +93,9 @@ def check(
         cache_dir: root of the compiler's cache; by default the user's.
         compute_dtype, tolerance: how exact results must be, in place of what the kernel says: see
             `Kernel.given`.
+        limits: for counters, such as `"load_sectors <= 5*M*N*K/32"`: see `Limit.parse`. They are
+            tested in one more launch, without sanitizers, whose record is the last.
+        limits_at: the problem of that launch, by default 256x256x256.
 
     Raises:
         UsageError: an argument is not valid.
@@ -106,6 +112,9 @@ def check(
         raise UsageError(f"no check is asked for: use one of {', '.join(CHECKS)}")
     if device is not None and gpu is not None:
         raise UsageError("gpu is for a device that is yet to be opened")
+    budget = [Limit.parse(each) for each in limits]
+    if limits_at is not None and not budget:
+        raise UsageError("limits_at is for limits: none are given")
     progress = progress or Progress()
     found = find_kernel(kernel) if isinstance(kernel, str) else kernel
     if compute_dtype is not None:
@@ -136,6 +145,19 @@ def check(
             f"The types of A, B and C are not declared: {found.dtypes[0]} is assumed; --dtype and "
             "--out-dtype give others"
         )
+    counted: GemmProblem | None = None
+    if budget:
+        counted = limits_problem(
+            found,
+            chosen,
+            device.spec,
+            limits_at,
+            alpha=alpha,
+            beta=beta,
+            epilogue=epilogue,
+            dtype=dtype,
+            out_dtype=out_dtype,
+        )
     if shapes is None:
         refuse_unknown_sizes(found)
         _say_what_the_grid_covers(found, chosen, progress)
@@ -159,16 +181,8 @@ def check(
     records: list[CheckRecord] = []
     for case, plan in zip(cases, plans, strict=True):
         problem = case.problem
-        progress.started(found, problem, len(records), len(cases))
-        blank = CheckRecord(
-            kernel=found.name,
-            case=case.name,
-            problem=problem_record(problem),
-            config=chosen.as_dict(),
-            device=DeviceRecord(kind=device.kind, gpu=device.spec.name),
-            seed=seed,
-            verdict="refused",
-        )
+        progress.started(found, problem, len(records), len(cases) + (counted is not None))
+        blank = _blank(found, chosen, case.name, problem, device, seed)
         if isinstance(plan, _Refusal):
             verdict: CheckVerdict = "failed" if plan.by_board else "refused"
             record = msgspec.structs.replace(blank, verdict=verdict, detail=plan.reason)
@@ -187,7 +201,44 @@ def check(
     missing = too_little(records)
     if missing is not None and all(record.clean for record in records):
         raise UnsupportedProblem(f"{found.name}: {missing}")
+    if counted is not None:
+        progress.started(found, counted, len(records), len(cases) + 1)
+        plain = open_device(
+            "emulator",
+            device.spec,
+            progress=progress.launched,
+            max_steps=max_steps,
+            warp_seed=seed % (1 << 31),
+        )
+        # Problems that were asked for have no names.
+        name = "limits" if shapes is None else ""
+        blank = _blank(found, chosen, name, counted, device, seed)
+        workload = Workload(counted, plain, seed)
+        record = limits_record(blank, budget, found, chosen, workload, cache_dir)
+        progress.printed(workload.printed)
+        progress.checked(record)
+        records.append(record)
     return records
+
+
+def _blank(
+    kernel: Kernel,
+    config: TileConfig,
+    case: str,
+    problem: GemmProblem,
+    device: Device,
+    seed: int,
+) -> CheckRecord:
+    """The record of a problem before anything is known of it."""
+    return CheckRecord(
+        kernel=kernel.name,
+        case=case,
+        problem=problem_record(problem),
+        config=config.as_dict(),
+        device=DeviceRecord(kind=device.kind, gpu=device.spec.name),
+        seed=seed,
+        verdict="refused",
+    )
 
 
 def _say_what_the_grid_covers(kernel: Kernel, config: TileConfig, progress: Progress) -> None:

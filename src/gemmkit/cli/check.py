@@ -38,6 +38,22 @@ if TYPE_CHECKING:
     metavar="CHECK,…",
     help="Run only these checks: memcheck, initcheck, racecheck, synccheck.",
 )
+@click.option(
+    "--limit",
+    "limits",
+    multiple=True,
+    metavar="'COUNTER<=VALUE'",
+    help="Also count one launch and fail if it misses this limit: 'bank_conflicts == 0', "
+    "'load_sectors <= 5*M*N*K/32'; repeatable. Counters are those of `gemmkit counters`, or short "
+    "names such as load_requests, sectors_per_request, registers.",
+)
+@click.option(
+    "--limit-at",
+    "limits_at",
+    metavar="MxNxK",
+    help="The problem at which limits are tested.  [default: 256x256x256, or the nearest that the "
+    "kernel accepts]",
+)
 @config_option
 @problem_options
 @max_steps_option
@@ -57,6 +73,8 @@ def command(
     shapes: tuple[str, ...],
     groups: tuple[GemmProblem, ...],
     only: tuple[Check, ...] | None,
+    limits: tuple[str, ...],
+    limits_at: str | None,
     config: dict[str, int] | None,
     epilogue: str | None,
     alpha: float | None,
@@ -78,17 +96,21 @@ def command(
     accesses, uninitialized reads, races in shared and global memory, divergent barriers,
     deadlocks.
 
-    The exit status is 1 if there is a finding or a wrong result, or if the board refuses the launch
-    (threads or blocks beyond its limits, an empty grid, __launch_bounds__, registers, shared
-    memory), and 2 if the input is not usable: the kernel does not compile or does not accept the
-    problems, or too few problems ran to draw a conclusion.
+    The exit status is 1 if there is a finding or a wrong result, if a limit is missed, or if the
+    board refuses the launch (threads or blocks beyond its limits, an empty grid, __launch_bounds__,
+    registers, shared memory), and 2 if the input is not usable: the kernel does not compile or does
+    not accept the problems, or too few problems ran to draw a conclusion.
     """
     from gemmkit.bench.check import CHECKS, MAX_STEPS, check
     from gemmkit.cli.target import find_target
     from gemmkit.cli.watch import Watch, run_and_show
+    from gemmkit.errors import UsageError
     from gemmkit.report.findings import check_table, findings_text, multiples_hint, summary
     from gemmkit.report.layout import Table
+    from gemmkit.report.limits import limits_tables
 
+    if limits_at is not None and not limits:
+        raise UsageError("--limit-at names the problem of --limit: give a limit too")
     kernel = find_target(**target)
 
     def run(watch: Watch) -> None:
@@ -103,6 +125,8 @@ def command(
             dtype=dtype,
             out_dtype=out_dtype,
             checks=only or CHECKS,
+            limits=limits,
+            limits_at=limits_at,
             seed=seed,
             max_steps=max_steps or MAX_STEPS,
             progress=watch,
@@ -113,6 +137,9 @@ def command(
 
     def closing(watch: Watch, out: Printer) -> None:
         out.print(findings_text(watch.checks, kernel), end="")
+        for table in limits_tables(watch.checks):
+            out.print()
+            out.print(table, end="")
         out.print("\n" + summary(watch.checks))
         hint = multiples_hint(watch.checks, kernel)
         if hint:

@@ -12,6 +12,7 @@ from gemmkit.record import CheckRecord
 from gemmkit.report.causes import Cause, causes
 from gemmkit.report.document import Block, Code, Document, Prose, Section
 from gemmkit.report.findings import Sources, check_table, further_lines, sites_of, summary
+from gemmkit.report.limits import limits_tables
 from gemmkit.report.views.errors import TITLE, errors_of, errors_view
 
 
@@ -41,6 +42,8 @@ def check_document(
             for block in _finding(number, each, records, sources)
         ]
         sections.insert(0, Section("Findings", tuple(blocks), leading=True))
+    if judged := limits_tables(records):
+        sections.insert(len(sections) - 1, Section("Limits", judged, leading=True))
     title = f"{kernel.name}: {'no findings' if clean else 'findings'} of gemmkit check"
     return Document(title, tuple(lead), tuple(sections), msgspec.to_builtins(records))
 

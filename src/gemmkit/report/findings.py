@@ -44,6 +44,7 @@ _STYLES: dict[CheckVerdict, Style] = {
     "ok": "good",
     "findings": "bad",
     "wrong result": "bad",
+    "limit missed": "bad",
     "failed": "bad",
     "refused": "quiet",
 }
@@ -279,7 +280,8 @@ def _outcome(record: CheckRecord) -> str:
     """A verdict in the words of the summary; a wrong result with findings is both."""
     if record.verdict == "findings":
         return "wrong and with findings" if record.correct is False else "with findings"
-    return "wrong" if record.verdict == "wrong result" else record.verdict
+    words = {"wrong result": "wrong", "limit missed": "with a limit missed"}
+    return words.get(record.verdict, record.verdict)
 
 
 def multiples_hint(records: Sequence[CheckRecord], kernel: Kernel) -> str:

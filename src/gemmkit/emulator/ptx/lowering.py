@@ -21,6 +21,7 @@ _CALL = re.compile(
     r"(?:,\s*\((?P<arguments>[^()]*)\)\s*)?;"
 )
 _RETURN = re.compile(r"(?P<guard>@!?[%\w$]+\s+)?\bret(?:\.uni)?\s*;")
+_WIDTH = re.compile(r"\.[bsuf](\d+)\b")
 _LAST_NAME = re.compile(r"([\w$]+)\s*(?:\[\d*\])?\s*$")
 _LOC = re.compile(r"\.loc\s[^\n]*")
 _TABLE = re.compile(r"([\w$]+)\s*:\s*\.branchtargets\s+([^;]*);")
@@ -34,7 +35,8 @@ _TABLE_JUMP = re.compile(
 class _Function:
     """A function's body, and the names of its results and parameters.
 
-    `structs` are those that are arrays of bytes: parts of them are accessed in other widths.
+    `structs` are those of which the body accesses parts: arrays of bytes, and numbers narrower than
+    the 32 bits that they are passed in, such as a bool.
     """
 
     name: str
@@ -102,22 +104,29 @@ class _Inliner:
 def _functions(text: str) -> list[_Function]:
     found = []
     for match in _FUNCTION.finditer(text):
-        end = _closing(text, match.end())
+        body = text[match.end() : _closing(text, match.end())]
         found.append(
             _Function(
                 match["name"],
-                text[match.end() : end],
+                body,
                 _names(match["results"]),
                 _names(match["parameters"]),
                 frozenset(
                     name
                     for part in f"{match['results'] or ''},{match['parameters']}".split(",")
-                    if "[" in part
                     for name in _names(part)
+                    if "[" in part or _in_parts(part, name, body)
                 ),
             )
         )
     return found
+
+
+def _in_parts(declared: str, name: str, body: str) -> bool:
+    """Whether a function's body accesses a parameter or result in another width than it has."""
+    width = _WIDTH.search(declared)
+    accesses = re.findall(rf"\b(?:ld|st)\.param\.\w?(\d+)\s[^;]*\[\s*{re.escape(name)}\b", body)
+    return width is not None and any(each != width[1] for each in accesses)
 
 
 def _names(declared: str | None) -> tuple[str, ...]:
@@ -153,12 +162,12 @@ def _expanded(call: re.Match[str], function: _Function, body: str, end: str, tex
 
 
 def _with_structs_in_memory(scope: str, call: re.Match[str], function: _Function) -> str:
-    """The scope of a call, in which structs that are passed are local variables."""
+    """The scope of a call, in which what is accessed in parts is a local variable."""
     given = (*_names(call["results"]), *_names(call["arguments"]))
     for formal, name in zip((*function.results, *function.parameters), given, strict=False):
         if formal in function.structs:
             known = re.escape(name)
-            scope = re.sub(rf"\.param(\s[^;]*\b{known}\[)", r".local\1", scope)
+            scope = re.sub(rf"\.param(\s[^;]*\b{known}\s*[\[;])", r".local\1", scope)
             scope = re.sub(rf"\b(ld|st)\.param(\S*\s[^;]*\[{known}\b)", r"\1.local\2", scope)
     return scope
 
