@@ -15,8 +15,8 @@ from gemmkit.units import read_shape, shape_text
 if TYPE_CHECKING:
     from gemmkit.groups import Groups
 
-# The stride of an operand that all products of a batch share.
 BROADCAST = -1
+"""The stride of an operand that all products of a batch share."""
 
 
 @dataclass(frozen=True, slots=True)
