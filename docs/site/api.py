@@ -125,8 +125,8 @@ def _definition(module: str, name: str) -> tuple[str, list[ast.stmt]]:
         match node:
             case ast.ClassDef(name=own) | ast.FunctionDef(name=own) if own == name:
                 found.append(node)
-            case ast.AnnAssign(target=ast.Name(id=own)) | ast.Assign(
-                targets=[ast.Name(id=own)]
+            case (
+                ast.AnnAssign(target=ast.Name(id=own)) | ast.Assign(targets=[ast.Name(id=own)])
             ) if own == name:
                 found = [node, *_docstring_below(body[index + 1 :])]
             case ast.ImportFrom(module=str(origin), names=names, level=0):
@@ -167,7 +167,11 @@ def _data(nodes: list[ast.stmt], shown: str) -> Item:
 def _class(module: str, node: ast.ClassDef, shown: str) -> Item:
     bases = _bases(module, node)
     lineage = [ast.unparse(base) for _, each in bases for base in each.bases]
-    kind = "exception" if {"Exception", "Warning", "UserWarning", "RuntimeWarning"} & {*lineage} else "class"
+    kind = (
+        "exception"
+        if {"Exception", "Warning", "UserWarning", "RuntimeWarning"} & {*lineage}
+        else "class"
+    )
     item = Item(shown, kind, _docstring(node))
     members: dict[str, Item] = {}
     for _, each in reversed(bases):
@@ -270,9 +274,9 @@ def _raised(node: _Function) -> Iterator[str]:
         if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
             continue
         match each:
-            case ast.Raise(exc=ast.Call(func=ast.Name(id=name)) | ast.Name(id=name)) if (
-                name[0].isupper()
-            ):
+            case ast.Raise(exc=ast.Call(func=ast.Name(id=name)) | ast.Name(id=name)) if name[
+                0
+            ].isupper():
                 yield name
         waiting += ast.iter_child_nodes(each)
 

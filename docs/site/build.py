@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 
 from sphinx.cmd.build import main as sphinx_build
-
 from stage import ROOT, BrokenLink, Stage
 
 SITE = ROOT / "build" / "site"

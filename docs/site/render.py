@@ -50,7 +50,9 @@ class Names:
     def annotation(self, text: str) -> str:
         """A signature or type whose public names are written in full, for Sphinx to link."""
         return re.sub(
-            r"(?<![\w.'\"])[A-Z]\w*(?![\w='\"])", lambda found: self._full.get(found[0], found[0]), text
+            r"(?<![\w.'\"])[A-Z]\w*(?![\w='\"])",
+            lambda found: self._full.get(found[0], found[0]),
+            text,
         )
 
 
@@ -88,7 +90,9 @@ def _directive(item: Item, names: Names, home: str, *, fence: str) -> Iterator[s
 
 
 def _fields(item: Item, names: Names, home: str) -> Iterator[str]:
-    lines = [f":param {name}: {names.link(text, home=home)}" for name, text in item.doc.args.items()]
+    lines = [
+        f":param {name}: {names.link(text, home=home)}" for name, text in item.doc.args.items()
+    ]
     if item.doc.returns:
         lines.append(f":returns: {names.link(_one_line(item.doc.returns), home=home)}")
     for name, text in item.doc.raises.items():
@@ -107,5 +111,3 @@ def _members(item: Item, names: Names) -> Iterator[str]:
     for member in shown:
         if member.doc.text or member.kind == "attribute":
             yield from _directive(member, names, item.name, fence="`````")
-
-

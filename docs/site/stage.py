@@ -159,7 +159,9 @@ class Stage:
 
     @staticmethod
     def _listed(path: Path) -> list[Path]:
-        return [each for each in _pages_in(path.read_text("utf-8"), path) if path.parent in each.parents]
+        return [
+            each for each in _pages_in(path.read_text("utf-8"), path) if path.parent in each.parents
+        ]
 
 
 def place(path: Path) -> Path:

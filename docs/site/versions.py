@@ -25,7 +25,8 @@ def write(folder: Path) -> None:
     finished = [each for each in releases if not _RELEASE.match(each)[4]]  # type: ignore[index]
     first = [*finished, *names][0]
     (folder / "index.html").write_text(
-        f'<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0; url={first}/">'
+        '<!doctype html><meta charset="utf-8">'
+        f'<meta http-equiv="refresh" content="0; url={first}/">'
         f'<title>gemmkit</title><a href="{first}/">gemmkit {first}</a>\n',
         "utf-8",
     )

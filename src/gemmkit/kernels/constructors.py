@@ -67,7 +67,11 @@ class UsersKernels:
 
     @classmethod
     def from_path(cls, path: str | Path, launch: LaunchOptions) -> Self:
-        """A file of your own: PTX where its name ends in `.ptx`, else CUDA C++.
+        """A file of your own: PTX if its name ends in `.ptx`, otherwise CUDA C++.
+
+        Args:
+            path: the file.
+            launch: the arguments of `from_file` or `from_ptx`, as one object.
 
         Raises:
             UsageError: as `from_file` and `from_ptx`.
