@@ -164,6 +164,18 @@ def test_linked_files_are_pages_or_copies(staged):
     assert (ROOT / "src/gemmkit/kernels/ladder/naive.cu").read_text().strip() in source.read_text()
 
 
+def test_pages_that_install_gemmkit_say_how_before_it_is_published():
+    pages = [*DOCS.rglob("*.md"), ROOT / "README.md", ROOT / "examples" / "README.md"]
+    installing = {
+        page: text
+        for page in pages
+        if re.search(r"pip install\s+'?gemmkit", text := page.read_text("utf-8"))
+        and page.name != "install.md"
+    }
+    assert len(installing) > 5
+    assert [page.name for page, text in installing.items() if "install.md)" not in text] == []
+
+
 def test_a_broken_link_is_an_error(tmp_path, monkeypatch):
     for name, value in (("ROOT", tmp_path), ("DOCS", tmp_path / "docs")):
         monkeypatch.setattr(stage, name, value)

@@ -25,6 +25,9 @@ PLUGIN_NAMES = ("gemm_kernel", "GemmKernels", "KernelUnderTest")
 # Its classes are what the reference's "Raises" name.
 ERRORS = "gemmkit.errors"
 
+# Longest default, in characters, that a signature shows in place of a constant's name.
+_SHORT = 100
+
 _SECTION = re.compile(r"^(Args|Returns|Yields|Raises):$")
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -152,7 +155,22 @@ def _item(module: str, name: str, shown: str) -> Item:
     node = nodes[-1]
     if isinstance(node, ast.ClassDef):
         return _class(module, node, shown)
-    return _function([each for each in nodes if isinstance(each, ast.FunctionDef)], shown)
+    functions = [each for each in nodes if isinstance(each, ast.FunctionDef)]
+    return _function([_with_values(each, module) for each in functions], shown)
+
+
+def _with_values(node: ast.FunctionDef, module: str) -> ast.FunctionDef:
+    """A function whose defaults that are named constants are the short values of these."""
+    shown = copy.deepcopy(node)
+    for defaults in (shown.args.defaults, shown.args.kw_defaults):
+        for index, default in enumerate(defaults):
+            if isinstance(default, ast.Name) and default.id.isupper():
+                first = _definition(module, default.id)[1][0]
+                value = getattr(first, "value", None)
+                simple = isinstance(value, ast.Constant | ast.Tuple)
+                if simple and len(ast.unparse(value)) <= _SHORT:
+                    defaults[index] = value
+    return shown
 
 
 def _data(nodes: list[ast.stmt], shown: str) -> Item:
@@ -181,7 +199,8 @@ def _class(module: str, node: ast.ClassDef, shown: str) -> Item:
     created = members.get("__init__")
     if created is not None:
         item.members.remove(created)
-        item.parameters, item.signatures = created.parameters, created.signatures
+        item.parameters = created.parameters
+        item.signatures = [each.removesuffix(" -> None") for each in created.signatures]
         item.raised = created.raised
     elif any("dataclass" in ast.unparse(each) for each in node.decorator_list):
         item.parameters = [each.name for each in fields]
