@@ -119,6 +119,9 @@ def test_continuous_integration_runs_the_command_of_the_readme():
     assert "python3 run.py ladder" in readme
     assert "python3 run.py test" in readme
     assert "python3 run.py test" in (ROOT / ".ci" / "run").read_text("utf-8")
+    workflows = ROOT / ".github" / "workflows"
+    for command in ("test", "docs"):
+        assert f"- run: python3 run.py {command}\n" in (workflows / f"{command}.yml").read_text()
 
 
 def test_the_example_of_the_page_on_commands_runs(capsys):

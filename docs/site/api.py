@@ -22,13 +22,15 @@ PARTS = ("gemmkit.nn", "gemmkit.torch", "gemmkit.jax")
 PLUGIN = "gemmkit.pytest_plugin"
 PLUGIN_NAMES = ("gemm_kernel", "GemmKernels", "KernelUnderTest")
 
+# What public functions take that `__all__` of the package does not name.
+OPTIONS = ("gemmkit.kernels.launch_options", "LaunchOptions")
 # Its classes are what the reference's "Raises" name.
 ERRORS = "gemmkit.errors"
 
 # Longest default, in characters, that a signature shows in place of a constant's name.
 _SHORT = 100
 
-_SECTION = re.compile(r"^(Args|Returns|Yields|Raises):$")
+_SECTION = re.compile(r"^(Args|Attributes|Returns|Yields|Raises):$")
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -72,7 +74,8 @@ class Item:
 def public_items() -> list[Item]:
     """Every public name, in the order of `gemmkit.__all__` and of the parts, and the errors."""
     parts = (each for part in PARTS for each in _of_part(part))
-    found = [*_of_package(), *parts, *_of_plugin()]
+    options = _item(*OPTIONS, shown=".".join(OPTIONS))
+    found = [*_of_package(), options, *parts, *_of_plugin()]
     known = {item.name.rpartition(".")[2] for item in found}
     return found + [each for each in _of_errors() if each.name.rpartition(".")[2] not in known]
 
@@ -318,7 +321,7 @@ def parse(text: str) -> Docstring:
         if not found:
             lines.setdefault(section, []).append(line)
     doc.text = "\n".join(lines.get("", [])).strip()
-    doc.args = _entries(lines.get("Args", []))
+    doc.args = _entries(lines.get("Args", []) + lines.get("Attributes", []))
     doc.raises = _entries(lines.get("Raises", []))
     returned = lines.get("Returns", []) or lines.get("Yields", [])
     doc.returns = inspect.cleandoc("\n".join(returned)).strip()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from api import Item
 
@@ -31,7 +31,9 @@ class Names:
     def _add(self, name: str, full: str) -> None:
         self._full.setdefault(name, full)
         # `gemmkit.matmul` comes before the functions of this name in the parts.
-        short = re.sub(r"^gemmkit\.((torch|jax|nn|pytest_plugin|errors)\.)?", "", name)
+        short = re.sub(
+            r"^gemmkit\.((torch|jax|nn|pytest_plugin|errors|kernels\.launch_options)\.)?", "", name
+        )
         self._full.setdefault(short, full)
 
     def find(self, name: str, *, home: str = "") -> str | None:
@@ -90,15 +92,26 @@ def _directive(item: Item, names: Names, home: str, *, fence: str) -> Iterator[s
 
 
 def _fields(item: Item, names: Names, home: str) -> Iterator[str]:
-    lines = [
-        f":param {name}: {names.link(text, home=home)}" for name, text in item.doc.args.items()
-    ]
+    """Arguments, result and errors; those of which the same is said share an entry."""
+
+    def entries(said: dict[str, str], shown: Callable[[str], str]) -> Iterator[str]:
+        together: dict[str, list[str]] = {}
+        for name, text in said.items():
+            together.setdefault(text, []).append(shown(name))
+        for text, listed in together.items():
+            yield f"  - {', '.join(listed)} – {names.link(text, home=home)}"
+
+    def error(name: str) -> str:
+        full = names.find(name)
+        return f"{{py:exc}}`{name} <{full}>`" if full else f"`{name}`"
+
+    if item.doc.args:
+        yield from (":Parameters:", *entries(item.doc.args, lambda name: f"**{name}**"))
     if item.doc.returns:
-        lines.append(f":returns: {names.link(_one_line(item.doc.returns), home=home)}")
-    for name, text in item.doc.raises.items():
-        lines.append(f":raises {names.find(name) or name}: {names.link(text, home=home)}")
-    if lines:
-        yield from (*lines, "")
+        yield f":Returns: {names.link(_one_line(item.doc.returns), home=home)}"
+    if item.doc.raises:
+        yield from (":Raises:", *entries(item.doc.raises, error))
+    yield ""
 
 
 def _one_line(text: str) -> str:

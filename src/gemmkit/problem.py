@@ -181,13 +181,13 @@ class GemmProblem:
     def of_groups(
         cls, groups: Groups | str | Iterable[Sequence[int]], layout: str = "nn", **rest: Any
     ) -> GemmProblem:
-        """Products of different shapes; other fields by keyword.
+        """A problem of products of different shapes.
 
         Args:
-            groups: `Groups`, a text `MxNxK*COUNT,…`, or (m, n, k) or (m, n, k, lda, ldb, ldc) of
+            groups: `Groups`, a string `MxNxK*COUNT,…`, or (m, n, k) or (m, n, k, lda, ldb, ldc) of
                 each product. Leading dimensions are those of matrices in the layout.
-            layout: of all products, in the form of the property of that name.
-            rest: what all products share.
+            layout: the layout of all products, as in the property of that name.
+            rest: other fields, which all products share.
 
         Raises:
             UsageError: as `Groups` and `GemmProblem`.

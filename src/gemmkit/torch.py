@@ -63,7 +63,7 @@ def linear(
     bias: torch.Tensor | None = None,
     activation: str | None = "none",
 ) -> torch.Tensor:
-    """activation(x Wᵀ + bias) in one kernel; the weight is read in place.
+    """A linear layer, activation(x Wᵀ + bias), in one kernel; the weight is read in place.
 
     Twice differentiable. If a gradient is needed, "gelu", "gelu_tanh" and "silu" store their input
     as well, for the derivative; "relu" needs only its result. `torch.compile`, CUDA graphs and

@@ -110,15 +110,15 @@ class Kernel(UsersKernels):
         compute_dtype: str = "",
         tolerance: float | None = None,
     ) -> Kernel:
-        """The kernel with values that host code would set, and with how exact it has to be.
+        """The kernel with values that host code would set, and with a required accuracy.
 
         Args:
             constants: values of `__constant__` and `__device__` variables, by name: a number, an
                 expression over M, N, K, lda, ldb, ldc, alpha and beta, or several of them.
-            compute_dtype: the type to which it rounds operands, and after a comma the one in which
-                it keeps sums where that is not fp32: `"float16"`, `"float16,float16"`; by default
-                as its instructions say. See `gemmkit.verify.arithmetic` for the types.
-            tolerance: the allowed |error|, as a share of |α|·Σ|A|·|B| + |β·C|, in place of the
+            compute_dtype: the type that operands are rounded to and, after a comma, the type of the
+                accumulators if it is not fp32: `"float16"`, `"float16,float16"`; by default, both
+                follow from its instructions. See `gemmkit.verify.arithmetic` for the types.
+            tolerance: the allowed |error| as a fraction of |α|·Σ|A|·|B| + |β·C|, instead of the
                 bound from rounding theory.
 
         Raises:
