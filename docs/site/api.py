@@ -170,8 +170,10 @@ def _with_values(node: ast.FunctionDef, module: str) -> ast.FunctionDef:
             if isinstance(default, ast.Name) and default.id.isupper():
                 first = _definition(module, default.id)[1][0]
                 value = getattr(first, "value", None)
-                simple = isinstance(value, ast.Constant | ast.Tuple)
-                if simple and len(ast.unparse(value)) <= _SHORT:
+                if (
+                    isinstance(value, ast.Constant | ast.Tuple)
+                    and len(ast.unparse(value)) <= _SHORT
+                ):
                     defaults[index] = value
     return shown
 
