@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Set gemmkit up in `.venv` and run the ladder or the checks: `python3 run.py ladder|test`.
+"""Set gemmkit up and run the ladder or the checks, or build the site: `run.py ladder|test|docs`.
 
 Needs Python 3.11 or newer with pip and venv, nothing else. The packages come from the lock files,
 with their hashes checked; they are installed again when a lock file changes.
@@ -23,35 +23,42 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
-SCRIPTS = VENV / ("Scripts" if os.name == "nt" else "bin")
-PYTHON = SCRIPTS / ("python.exe" if os.name == "nt" else "python")
+# The site is built from the sources alone, by tools that neither users nor the tests need.
+DOCS_VENV = ROOT / "build" / "docs-venv"
+SCRIPTS = "Scripts" if os.name == "nt" else "bin"
 RUNTIME, DEVELOPMENT = "requirements.lock", "requirements-dev.lock"
-# What `.venv` holds, as `wanted_state` writes it, or that an installation has begun.
-STATE = VENV / "gemmkit-state"
+DOCUMENTATION = "requirements-docs.lock"
+# What an environment holds, as `wanted_state` writes it, or that an installation has begun.
+STATE = "gemmkit-state"
 UNFINISHED = "unfinished"
 OLDEST = (3, 11)
 MAX_TEST_PROCESSES = 8
 USAGE = """\
 usage: python3 run.py ladder [options]   run the ladder of kernels and show one table
        python3 run.py test [options]     run linters, types, layers and the tests
+       python3 run.py docs [options]     build the documentation site in build/site
 
 Options of `ladder` are those of `gemmkit ladder` (see --help), options of `test` those of pytest.
 """
 
 
 def main(arguments: list[str]) -> int:
-    """Run one of the two commands and return its exit status."""
-    if not arguments or arguments[0] not in ("ladder", "test"):
+    """Run one of the commands and return its exit status."""
+    locks = {"ladder": RUNTIME, "test": DEVELOPMENT, "docs": DOCUMENTATION}
+    if not arguments or arguments[0] not in locks:
         asked_for_help = arguments[:1] in (["-h"], ["--help"])
         print(USAGE, end="", file=sys.stdout if asked_for_help else sys.stderr)
         return 0 if asked_for_help else 2
     if sys.version_info < OLDEST:
         return run([newer_python(), __file__, *arguments])
     command, *options = arguments
+    venv = DOCS_VENV if command == "docs" else VENV
     with one_at_a_time():
-        set_up(RUNTIME if command == "ladder" else DEVELOPMENT)
+        set_up(locks[command], venv)
     if command == "ladder":
-        return run([str(PYTHON), "-m", "gemmkit", "ladder", *options])
+        return run([program(venv, "python"), "-m", "gemmkit", "ladder", *options])
+    if command == "docs":
+        return run([program(venv, "python"), str(Path("docs", "site", "build.py")), *options])
     return check(options)
 
 
@@ -84,45 +91,54 @@ def one_at_a_time() -> Iterator[None]:
         os.close(descriptor)
 
 
-def set_up(lock: str) -> None:
-    """Make `.venv` hold the packages of a lock file, unless it does already."""
-    state = STATE.read_text("utf-8") if STATE.is_file() else ""
-    works = quiet([str(PYTHON), "-c", f"import sys; sys.exit(sys.version_info < {OLDEST})"])[0] == 0
-    enough = {RUNTIME, DEVELOPMENT} if lock == RUNTIME else {DEVELOPMENT}
+def program(venv: Path, name: str) -> str:
+    """The path of a program of an environment."""
+    return str(venv / SCRIPTS / (f"{name}.exe" if os.name == "nt" else name))
+
+
+def set_up(lock: str, venv: Path) -> None:
+    """Make an environment hold the packages of a lock file, unless it does already."""
+    state_file = venv / STATE
+    python = program(venv, "python")
+    state = state_file.read_text("utf-8") if state_file.is_file() else ""
+    works = quiet([python, "-c", f"import sys; sys.exit(sys.version_info < {OLDEST})"])[0] == 0
+    enough = {RUNTIME, DEVELOPMENT} if lock == RUNTIME else {lock}
     if works and state in map(wanted_state, enough):
         return
     # Scripts in it hold their own path, so one that was moved is made again, as is an unfinished
     # one; one that is merely old, or was made by hand, is installed into.
     spoilt = bool(state) and state.split("\n")[0] != str(ROOT)
     if spoilt or not works:
-        say(f"making .venv with Python {version()}")
-        shutil.rmtree(str(VENV), ignore_errors=True)
-        VENV.mkdir(exist_ok=True)
-        STATE.write_text(UNFINISHED, "utf-8")
+        say(f"making {venv.name} with Python {version()}")
+        shutil.rmtree(str(venv), ignore_errors=True)
+        venv.mkdir(parents=True, exist_ok=True)
+        state_file.write_text(UNFINISHED, "utf-8")
         base = getattr(sys, "_base_executable", sys.executable)
-        status, output = quiet([base, "-m", "venv", str(VENV)])
+        status, output = quiet([base, "-m", "venv", str(venv)])
         if status != 0:
             raise failure(
                 f"could not make a virtual environment with {base}; on Debian and Ubuntu, "
                 "`apt install python3-venv` adds what is missing.",
                 output,
             )
-    STATE.write_text(UNFINISHED, "utf-8")
-    say(f"installing {lock} (downloads about 200 MB the first time)")
-    install(["--require-hashes", "--only-binary", ":all:", "-r", lock])
-    install(["--no-index", "--no-deps", "--no-build-isolation", "--editable", "."])
-    STATE.write_text(wanted_state(lock), "utf-8")
+    state_file.write_text(UNFINISHED, "utf-8")
+    megabytes = 20 if lock == DOCUMENTATION else 200
+    say(f"installing {lock} (downloads about {megabytes} MB the first time)")
+    install(python, ["--require-hashes", "--only-binary", ":all:", "-r", lock])
+    if lock != DOCUMENTATION:
+        install(python, ["--no-index", "--no-deps", "--no-build-isolation", "--editable", "."])
+    state_file.write_text(wanted_state(lock), "utf-8")
 
 
 def wanted_state(lock: str) -> str:
-    """What the state file says when `.venv` holds this lock file's packages."""
+    """What the state file says when an environment holds this lock file's packages."""
     content = (ROOT / lock).read_bytes() + (ROOT / "pyproject.toml").read_bytes()
     return f"{ROOT}\n{lock}\n{hashlib.sha256(content).hexdigest()}\n"
 
 
-def install(arguments: list[str]) -> None:
-    """Run pip in `.venv`, or end with what it said."""
-    pip = [str(PYTHON), "-m", "pip", "--disable-pip-version-check", "--no-input", "install"]
+def install(python: str, arguments: list[str]) -> None:
+    """Run an environment's pip, or end with what it said."""
+    pip = [python, "-m", "pip", "--disable-pip-version-check", "--no-input", "install"]
     status, output = quiet([*pip, "--quiet", "--no-user", *arguments])
     if status != 0:
         raise failure(
@@ -150,7 +166,7 @@ def check(options: list[str]) -> int:
     for name, (tool, *arguments) in checks.items():
         say(name)
         start = time.monotonic()
-        status = run([str(SCRIPTS / tool), *arguments])
+        status = run([program(VENV, tool), *arguments])
         failed |= status != 0
         result = "failed" if status else "passed"
         summary.append(f"{name:14} {result} {time.monotonic() - start:7.1f} s")

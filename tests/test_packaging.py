@@ -21,7 +21,7 @@ from gemmkit.cli import VERBS
 
 ROOT = Path(__file__).resolve().parent.parent
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
-LOCKS = ("requirements.lock", "requirements-dev.lock")
+LOCKS = ("requirements.lock", "requirements-dev.lock", "requirements-docs.lock")
 PACKAGE = ROOT / "src" / "gemmkit"
 
 # What a distribution is imported as, where that is not its name; None where it is not imported.
@@ -52,7 +52,7 @@ def test_lock_files_have_hashes_and_name_no_host(lock):
     assert all(locked(lock).values())
 
 
-@pytest.mark.parametrize("lock", LOCKS)
+@pytest.mark.parametrize("lock", LOCKS[:2])
 def test_lock_files_cover_what_pyproject_asks_for(lock):
     project = PYPROJECT["project"]
     extras = project["optional-dependencies"]
@@ -67,8 +67,15 @@ def test_lock_files_cover_what_pyproject_asks_for(lock):
 
 
 def test_the_development_lock_contains_the_other():
-    runtime, development = map(locked, LOCKS)
+    runtime, development = map(locked, LOCKS[:2])
     assert runtime.items() <= development.items()
+
+
+def test_the_site_has_a_lock_file_of_its_own():
+    groups = PYPROJECT["dependency-groups"]
+    wanted = {canonicalize_name(Requirement(each).name) for each in groups["docs"]}
+    assert wanted <= locked("requirements-docs.lock").keys()
+    assert not wanted & locked("requirements-dev.lock").keys()
 
 
 def test_every_dependency_is_used():
@@ -112,6 +119,9 @@ def test_continuous_integration_runs_the_command_of_the_readme():
     assert "python3 run.py ladder" in readme
     assert "python3 run.py test" in readme
     assert "python3 run.py test" in (ROOT / ".ci" / "run").read_text("utf-8")
+    workflows = ROOT / ".github" / "workflows"
+    for command in ("test", "docs"):
+        assert f"- run: python3 run.py {command}\n" in (workflows / f"{command}.yml").read_text()
 
 
 def test_the_example_of_the_page_on_commands_runs(capsys):
@@ -172,20 +182,21 @@ def run_py(tmp_path):
     for name in ("pyproject.toml", *LOCKS):
         (tmp_path / name).write_text(name, "utf-8")
     venv = tmp_path / ".venv"
-    module.ROOT, module.VENV, module.STATE = tmp_path, venv, venv / "gemmkit-state"
-    module.PYTHON = venv / "bin" / "python"
+    module.ROOT, module.VENV = tmp_path, venv
+    module.DOCS_VENV = tmp_path / "build" / "docs-venv"
     module.calls, module.failing = [], None
 
     def quiet(command):
         words = [str(word) for word in command]
         if "venv" in words:
             kind = "venv"
-            module.PYTHON.parent.mkdir()
-            module.PYTHON.touch()
+            python = Path(module.program(Path(words[-1]), "python"))
+            python.parent.mkdir()
+            python.touch()
         elif "pip" in words:
             kind = "pip"
         else:
-            return (0, "") if module.PYTHON.exists() else (127, "")
+            return (0, "") if Path(words[0]).exists() else (127, "")
         module.calls.append(kind)
         return (1, f"{kind} broke") if module.failing == kind else (0, "")
 
@@ -195,13 +206,13 @@ def run_py(tmp_path):
 
 def calls_of(run_py, lock: str) -> list[str]:
     run_py.calls.clear()
-    run_py.set_up(lock)
+    run_py.set_up(lock, run_py.DOCS_VENV if lock == DOCUMENTATION else run_py.VENV)
     return list(run_py.calls)
 
 
 ANEW = ["venv", "pip", "pip"]
 AGAIN = ["pip", "pip"]
-RUNTIME, DEVELOPMENT = LOCKS
+RUNTIME, DEVELOPMENT, DOCUMENTATION = LOCKS
 
 
 def test_set_up_works_once(run_py):
@@ -213,6 +224,13 @@ def test_development_packages_do_for_the_ladder_but_not_the_reverse(run_py):
     calls_of(run_py, RUNTIME)
     assert calls_of(run_py, DEVELOPMENT) == AGAIN
     assert calls_of(run_py, RUNTIME) == []
+
+
+def test_the_site_is_built_in_an_environment_of_its_own(run_py):
+    assert calls_of(run_py, DOCUMENTATION) == ["venv", "pip"]
+    assert calls_of(run_py, DOCUMENTATION) == []
+    assert not run_py.VENV.exists()
+    assert calls_of(run_py, RUNTIME) == ANEW
 
 
 def test_a_changed_lock_file_is_installed_again(run_py):
@@ -232,8 +250,9 @@ def test_an_unfinished_environment_is_made_anew(run_py, step, capsys):
 
 
 def test_an_environment_made_by_hand_is_kept_and_installed_into(run_py):
-    run_py.PYTHON.parent.mkdir(parents=True)
-    run_py.PYTHON.touch()
+    python = Path(run_py.program(run_py.VENV, "python"))
+    python.parent.mkdir(parents=True)
+    python.touch()
     mine = run_py.VENV / "mine"
     mine.touch()
     assert calls_of(run_py, RUNTIME) == AGAIN
@@ -242,21 +261,22 @@ def test_an_environment_made_by_hand_is_kept_and_installed_into(run_py):
 
 def test_a_moved_environment_is_made_anew(run_py):
     calls_of(run_py, RUNTIME)
-    state = run_py.STATE.read_text("utf-8")
-    run_py.STATE.write_text(state.replace(str(run_py.ROOT), "/elsewhere"), "utf-8")
+    file = run_py.VENV / run_py.STATE
+    state = file.read_text("utf-8")
+    file.write_text(state.replace(str(run_py.ROOT), "/elsewhere"), "utf-8")
     assert calls_of(run_py, RUNTIME) == ANEW
 
 
 def test_an_environment_without_its_interpreter_is_made_anew(run_py):
     calls_of(run_py, RUNTIME)
-    run_py.PYTHON.unlink()
+    Path(run_py.program(run_py.VENV, "python")).unlink()
     assert calls_of(run_py, RUNTIME) == ANEW
 
 
 def test_no_network_is_a_clear_message(run_py, capsys):
     run_py.failing = "pip"
     with pytest.raises(SystemExit) as end:
-        run_py.set_up(RUNTIME)
+        run_py.set_up(RUNTIME, run_py.VENV)
     assert end.value.code == 2
     said = capsys.readouterr().err
     assert "pip broke\n" in said

@@ -198,10 +198,16 @@ class Epilogue:
     ) -> Epilogue:
         """A custom fused activation, as a CUDA expression of `x`.
 
-        `Epilogue.custom("x > 0 ? x : slope * x", slope=0.1)` is a leaky ReLU. Other keywords are
-        names in the expression, with their values; infinities and NaN are allowed.
+        `Epilogue.custom("x > 0 ? x : slope * x", slope=0.1)` is a leaky ReLU.
+
+        Args:
+            expression: an expression of `x`, the sum with its bias, in CUDA C++.
+            bias, residual, scale, auxiliary: as for `Epilogue`.
+            parameters: values of the other names in the expression, by keyword; infinities and NaN
+                are allowed.
 
         Raises:
+            UnsupportedType: the expression is not a string.
             UsageError: the expression is empty, not a single expression, or has unmatched brackets;
                 or a parameter is called `x` or a C++ keyword, is not a number, or exceeds the
                 range of fp32. Other errors in it are a `CompileError` of the first product.
@@ -243,10 +249,11 @@ class Epilogue:
 
     @classmethod
     def parse(cls, text: str) -> Epilogue:
-        """Parse words joined by `+`, the format of `str`.
+        """Parse the text of an epilogue, as the command line takes it and `str` writes it.
 
-        They are `none`, or some of: `bias` or `row_bias`, an activation, `residual`, `aux` for an
-        auxiliary output, and `scale=` with a number.
+        Args:
+            text: words joined by `+`: `none`, or some of `bias` or `row_bias`, an activation,
+                `residual`, `aux` for an auxiliary output, and `scale=` with a number.
 
         Raises:
             UsageError: a word is unknown or repeated, or the scale is not a finite number.

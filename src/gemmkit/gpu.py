@@ -197,10 +197,12 @@ CAPABILITIES = {
 
 @dataclass(frozen=True, slots=True)
 class GpuSpec:
-    """One board. `clock_mhz` is the boost clock, `dram_gb_per_s` in 1e9 bytes per second.
+    """A board and its limits.
 
+    It has a `name`, a compute `capability`, `sm_count` SMs and `l2_bytes` of L2 cache. `clock_mhz`
+    is the boost clock in MHz, `dram_gb_per_s` the bandwidth in 1e9 bytes per second.
     `fp32_accumulation` is the share of the tensor cores' rate for 16-bit operands, 0 to 1, that is
-    left where they add up in fp32. `memory_gib` is the size of DRAM, 0 where that is not known.
+    left if they accumulate in fp32. `memory_gib` is the size of DRAM, 0 if it is unknown.
     """
 
     name: str
@@ -316,7 +318,10 @@ DEFAULT_BOARD = BOARDS["rtx3090"]
 
 
 def find_board(name: str | GpuSpec) -> GpuSpec:
-    """The board of that name; spaces, dashes and case do not matter. A board is returned as it is.
+    """Find a board by its name.
+
+    Args:
+        name: such as "h100"; spaces, dashes and case do not matter. A board is returned as it is.
 
     Raises:
         UsageError: no such board; the message suggests the nearest names.

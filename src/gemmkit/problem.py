@@ -15,28 +15,30 @@ from gemmkit.units import read_shape, shape_text
 if TYPE_CHECKING:
     from gemmkit.groups import Groups
 
-# The stride of an operand that all products of a batch share.
 BROADCAST = -1
+"""The stride of an operand that all products of a batch share."""
 
 
 @dataclass(frozen=True, slots=True)
 class GemmProblem:
     """C ← epilogue(α·A·B + β·C), row-major.
 
-    A is m×k, B is k×n and C is m×n; element (row, col) of X is at offset `row * ldx + col`. With
-    `transa`, memory holds the transpose of A, k×m, with leading dimension `lda`: element (row, col)
-    is at offset `col * lda + row`. `transb` and `transc` do the same for B and C; all three
-    together are the column-major product. A leading dimension of 0 means contiguous rows. By the
-    rules of BLAS, C is not read if β = 0, and neither A nor B if α = 0.
+    A is m×k, B is k×n and C is m×n; α is `alpha` and β is `beta`. Element (row, col) of X is at
+    offset `row * ldx + col`, where `ldx` is `lda`, `ldb` or `ldc`, in elements. With `transa`,
+    memory holds the transpose of A, k×m, with leading dimension `lda`: element (row, col) is at
+    offset `col * lda + row`. `transb` and `transc` do the same for B and C; all three together are
+    the column-major product. A leading dimension of 0 means contiguous rows. By the rules of BLAS,
+    C is not read if β = 0, and neither A nor B if α = 0.
 
     A and B have elements of `dtype`; C, bias, residual and auxiliary output have `out_dtype`, by
     default the same. Accumulation is in fp32, for float64 matrices in fp64. `alignment` is the
     alignment of the addresses of all matrices, in bytes; each is also aligned to its element size.
 
     A batch is that many products with the same α, β and epilogue: the matrix X of product i starts
-    at `i * stride_x`. A stride of 0 means that matrices are contiguous, and `BROADCAST` that the
-    products share one A, or one B. Matrices may be interleaved, and those of A and B may overlap. A
-    single product has no strides: they become 0.
+    at `i * stride_x`, that is `stride_a`, `stride_b` or `stride_c`, in elements. A stride of 0
+    means that matrices are contiguous, and `BROADCAST` that the products share one A, or one B.
+    Matrices may be interleaved, and those of A and B may overlap. A single product has no strides:
+    they become 0.
 
     With `groups`, each product has its own size and leading dimensions, and everything else is
     shared; the matrices can be anywhere in memory. `m`, `n`, `k` and the leading dimensions are
@@ -162,9 +164,12 @@ class GemmProblem:
 
     @classmethod
     def from_shape(cls, text: str, **rest: object) -> GemmProblem:
-        """Parse `MxNxK`, one number for a cube, or `MxNxKxBATCH`; other fields by keyword.
+        """A problem from the text of a shape.
 
-        BATCH is the number of products: `64x64x32x1000`.
+        Args:
+            text: `MxNxK`, a number for a cube, or `MxNxKxBATCH` for that many products, such as
+                `64x64x32x1000`.
+            rest: other fields.
 
         Raises:
             UsageError: the text is not a valid shape.
@@ -176,13 +181,13 @@ class GemmProblem:
     def of_groups(
         cls, groups: Groups | str | Iterable[Sequence[int]], layout: str = "nn", **rest: Any
     ) -> GemmProblem:
-        """Products of different shapes; other fields by keyword.
+        """A problem of products of different shapes.
 
         Args:
-            groups: `Groups`, a text `MxNxK*COUNT,…`, or (m, n, k) or (m, n, k, lda, ldb, ldc) of
+            groups: `Groups`, a string `MxNxK*COUNT,…`, or (m, n, k) or (m, n, k, lda, ldb, ldc) of
                 each product. Leading dimensions are those of matrices in the layout.
-            layout: of all products, in the form of the property of that name.
-            rest: what all products share.
+            layout: the layout of all products, as in the property of that name.
+            rest: other fields, which all products share.
 
         Raises:
             UsageError: as `Groups` and `GemmProblem`.
@@ -212,7 +217,7 @@ class GemmProblem:
         return self.batch if self.groups is None else self.groups.count
 
     def product(self, number: int) -> GemmProblem:
-        """One product of a batch or of the groups, without the others."""
+        """Product `number`, from 0, of a batch or of groups, without the others."""
         if self.groups is None:
             return self.single
         m, n, k, lda, ldb, ldc = self.groups.table[:, number].tolist()
@@ -294,7 +299,7 @@ class GemmProblem:
         return self._reshaped(**letters)
 
     def resized(self, m: int, n: int, k: int) -> GemmProblem:
-        """The same problem with another size.
+        """The same problem with the sizes `m`, `n` and `k`.
 
         The padding of rows is kept; batches become contiguous.
 

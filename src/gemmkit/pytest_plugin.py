@@ -91,7 +91,7 @@ class GemmKernels:
 
 
 class KernelUnderTest:
-    """A kernel and its target board; wrong results and findings fail the test."""
+    """A kernel and its target board `gpu`; wrong results and findings fail the test."""
 
     def __init__(self, kernel: Kernel, gpu: str | None) -> None:
         self.kernel, self.gpu = kernel, gpu
@@ -99,10 +99,12 @@ class KernelUnderTest:
     def check(self, shapes: Sequence[Shape] | None = None, **options: Any) -> list[CheckRecord]:
         """Compare its results with a reference and run the sanitizers, on edge cases.
 
-        `shapes` are strings `MxNxK`, tuples (M, N, K) or problems to use instead; other arguments
-        are those of `gemmkit.check`, such as `limits=["bank_conflicts == 0"]`. The test fails, with
-        the findings and their source lines, if a result is wrong, a sanitizer finds something or a
-        limit is missed, and if too few problems ran.
+        The test fails, with the findings and their source lines, if a result is wrong, a sanitizer
+        finds something or a limit is missed, and if too few problems ran.
+
+        Args:
+            shapes: strings `MxNxK`, tuples (M, N, K) or problems, instead of the edge cases.
+            options: other arguments of `gemmkit.check`, such as `limits=["bank_conflicts == 0"]`.
         """
         __tracebackhide__ = True
         from gemmkit.bench.check import check
@@ -125,7 +127,14 @@ class KernelUnderTest:
         config: Mapping[str, int] | None = None,
         seed: int = 0,
     ) -> Counters:
-        """The counters for one problem; the test fails if the result is wrong."""
+        """The counters for one problem; the test fails if the result is wrong.
+
+        Args:
+            m, n, k: the size.
+            alpha, beta: the factors of A·B and of the previous C.
+            config: keys of the configuration to change, such as `{"BM": 64}`.
+            seed: seed for the inputs.
+        """
         __tracebackhide__ = True
         from gemmkit.bench.count import count
         from gemmkit.kernels.fitting import asked_problem

@@ -45,7 +45,7 @@ def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
     Args:
         a: float32, float64, float16 or bfloat16, with at least 1 dimension and any strides.
-            b: with the same type and device.
+        b: with the same type and device.
 
     Raises:
         UsageError: shapes, types or devices that cannot be multiplied, or a forward-mode tangent.
@@ -63,7 +63,7 @@ def linear(
     bias: torch.Tensor | None = None,
     activation: str | None = "none",
 ) -> torch.Tensor:
-    """activation(x W^T + bias) in one kernel; the weight is read in place.
+    """A linear layer, activation(x Wᵀ + bias), in one kernel; the weight is read in place.
 
     Twice differentiable. If a gradient is needed, "gelu", "gelu_tanh" and "silu" store their input
     as well, for the derivative; "relu" needs only its result. `torch.compile`, CUDA graphs and

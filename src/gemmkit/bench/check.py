@@ -64,34 +64,35 @@ def check(
     limits: Sequence[str] = (),
     limits_at: Shape | None = None,
 ) -> list[CheckRecord]:
-    """Run a kernel on several problems, look for broken rules, and check each result.
+    """Check a kernel's results on several problems, with the sanitizers on.
 
-    Nothing that a kernel does stops the others: an access out of bounds, a race or a deadlock is
-    a finding. A launch that the board refuses for a problem that the kernel takes is a failure, as
-    it would be on a GPU. C is given as memory never written where β = 0, A and B where α = 0, for
-    BLAS reads them then not at all. A problem that the kernel refuses is no fault, and its record
-    says so.
+    Nothing that a kernel does stops the others: an out-of-bounds access, a race or a
+    deadlock is a finding. If the board refuses the launch for a problem that the kernel accepts,
+    that is a failure, as on a GPU. C is uninitialized memory if β = 0, and so are A and B if α = 0,
+    because BLAS does not read them then. A problem that the kernel refuses is not an error; its
+    record says so.
 
     Args:
         kernel: a rung's name, or a kernel of your own.
-        shapes: texts `MxNxK`, numbers, (M, N, K), or problems; by default `edge_cases` of the
-            kernel's tiles, or the nearest problems to them that it takes.
+        shapes: strings `MxNxK`, numbers, (M, N, K), or problems; by default edge cases of the
+            kernel's tiles, or the nearest problems to them that it accepts.
         config: keys of the configuration to change, such as `{"BM": 64}`.
-        gpu: the board to stand for, by default an RTX 3090.
-        epilogue: fused into every write-back: see `Epilogue.parse`; by default each problem its
-            own: a bias where a kernel of your own has a parameter for it, bias
-            and ReLU in one of the edge cases, where a rung fuses.
-        alpha: of every problem; by default each its own.
-        beta: of every problem; by default each its own.
-        dtype: the type of A and B, by default the first that the kernel takes.
-        out_dtype: that of C, by default the same.
-        checks: findings of other checks are left out.
-        seed: of the inputs; unless it is 0, the warps of each block run in an order shuffled by it.
+        gpu: the target board, by default an RTX 3090.
+        epilogue: of every problem: see `Epilogue.parse`. By default, each problem's own: a bias if
+            a kernel of your own has a parameter for it, bias and ReLU in one edge case of a rung
+            that fuses them.
+        alpha: α of every problem; by default each problem's own.
+        beta: β of every problem; by default each problem's own.
+        dtype: the type of A and B, by default the first that the kernel accepts.
+        out_dtype: the type of C, by default the same.
+        checks: the sanitizers whose findings are reported.
+        seed: seed for the inputs; unless it is 0, it also shuffles the order in which the warps of
+            a block run.
         max_steps: warp instructions after which a block counts as endless.
-        device: an open emulator whose sanitizers are on, in place of `gpu` and `max_steps`.
-        progress: receives what happens.
+        device: an open emulator with its sanitizers on, instead of `gpu` and `max_steps`.
+        progress: receives the events of the run.
         cache_dir: root of the compiler's cache; by default the user's.
-        compute_dtype, tolerance: how exact results must be, in place of what the kernel says: see
+        compute_dtype, tolerance: the required accuracy, instead of the kernel's own: see
             `Kernel.given`.
         limits: for counters, such as `"load_sectors <= 5*M*N*K/32"`: see `Limit.parse`. They are
             tested in one more launch, without sanitizers, whose record is the last.
@@ -102,7 +103,7 @@ def check(
         UnsupportedProblem: the kernel refuses the configuration, or all problems of more than one
             element, and nothing was found in the others.
         CompileError: the kernel does not compile.
-        UnsupportedInstruction: it has an instruction that the emulator lacks.
+        UnsupportedInstruction: it contains an instruction that the emulator does not support.
         DeviceError: the host has not enough memory.
     """
     unknown = [each for each in checks if each not in CHECKS]

@@ -26,19 +26,19 @@ _BANK_CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_{}.sum"
 
 @dataclass(frozen=True, repr=False)
 class Counters:
-    """What one launch counted: short names for what matters, and every metric by its full name.
+    """The counters of one launch: the main ones by short names, every metric by its full name.
 
     `counters["l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"]` is Nsight Compute's metric of that
-    name. `record` has them all, and whether the result was right. Registers, spills,
-    shared memory and occupancy raise a UsageError where they are not known: for PTX of another
-    front end, on a machine without ptxas.
+    name. `record` has them all, and whether the result is correct. Registers, spills, shared memory
+    and occupancy raise a `UsageError` if they are unknown: for PTX of another front end, on a
+    machine without ptxas.
     """
 
     record: Record
 
     @property
     def load_requests(self) -> int:
-        """Global loads of warps, cp.async among them."""
+        """Requests of global loads, including cp.async."""
         return self._sum(_LOADS)
 
     @property
@@ -48,12 +48,12 @@ class Counters:
 
     @property
     def sectors_per_request(self) -> float:
-        """Of global loads: 4 for 32 neighboring floats, 32 where each lane has its own sector."""
+        """Sectors per request of global loads: 4 for 32 adjacent floats, at most 32."""
         return _ratio(self.load_sectors, self.load_requests)
 
     @property
     def store_requests(self) -> int:
-        """Global stores of warps."""
+        """Requests of global stores."""
         return self._sum(_STORES)
 
     @property
@@ -63,47 +63,47 @@ class Counters:
 
     @property
     def sectors_per_store_request(self) -> float:
-        """Of global stores."""
+        """Sectors per request of global stores."""
         return _ratio(self.store_sectors, self.store_requests)
 
     @property
     def shared_wavefronts(self) -> int:
-        """Passes over the banks of shared memory, for loads and stores."""
+        """Wavefronts of shared memory, of loads and stores."""
         return sum(self._sum(_SHARED_WAVEFRONTS.format(each)) for each in ("ld", "st"))
 
     @property
     def bank_conflicts(self) -> int:
-        """Those of the passes that lanes cost which meet in a bank."""
+        """Wavefronts of shared memory that are due to bank conflicts."""
         return sum(self._sum(_BANK_CONFLICTS.format(each)) for each in ("ld", "st"))
 
     @property
     def registers(self) -> int:
-        """Registers of a thread."""
+        """Registers per thread."""
         return self._resources.registers
 
     @property
     def spill_bytes(self) -> int:
-        """Bytes of stores and loads of a thread for which registers did not suffice."""
+        """Bytes of spill stores and loads per thread."""
         return self._resources.spill_bytes
 
     @property
     def local_bytes(self) -> int:
-        """Bytes of local memory of a thread: its stack, spills among it."""
+        """Bytes of local memory per thread: its stack, including spills."""
         return self._resources.local_bytes
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes of shared memory of a block, static and dynamic."""
+        """Bytes of shared memory per block, static and dynamic."""
         return self._resources.shared_bytes
 
     @property
     def occupancy(self) -> float:
-        """Resident warps over those that an SM can hold, 0 to 1, in theory."""
+        """Theoretical occupancy: resident warps / the most that an SM can hold, 0 to 1."""
         return self._occupancy.theoretical
 
     @property
     def waves_per_sm(self) -> float:
-        """Blocks of the grid over those that the board holds at once."""
+        """Blocks of the grid / blocks that the board holds at once."""
         return self._occupancy.waves_per_sm
 
     def __getitem__(self, metric: str) -> float:
@@ -150,18 +150,18 @@ def count(
 
     Args:
         kernel: a rung's name, or a kernel of your own.
-        problem: a text `MxNxK`, a number for a cube, (M, N, K), or a problem.
+        problem: a string `MxNxK`, a number for a cube, (M, N, K), or a problem.
         config: keys of the configuration to change, such as `{"BM": 64}`.
-        gpu: the board to stand for, by default an RTX 3090.
-        seed: of the inputs.
+        gpu: the target board, by default an RTX 3090.
+        seed: seed for the inputs.
         cache_dir: root of the compiler's cache; by default the user's.
 
     Raises:
         UsageError: an argument is not valid.
         UnsupportedProblem: the kernel refuses the problem or the configuration.
         CompileError: the kernel does not compile.
-        UnsupportedInstruction: it has an instruction that the emulator lacks.
-        DeviceError: the kernel failed, by an access out of bounds for example.
+        UnsupportedInstruction: it contains an instruction that the emulator does not support.
+        DeviceError: the kernel failed, for example by an out-of-bounds access.
     """
     found = find_kernel(kernel) if isinstance(kernel, str) else kernel
     record = run_kernel(

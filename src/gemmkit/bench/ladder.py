@@ -72,35 +72,35 @@ def ladder(
 ) -> list[Record]:
     """Run kernels on one problem, in the order of the rungs, and return a record for each.
 
-    On a GPU each is timed in turn with cuBLAS, where that is installed. A rung that refuses the
-    problem or the configuration is left out, and `progress` receives the reason; one that was asked
-    for by name is an error.
+    On a GPU, each is timed in turn with cuBLAS, if that is installed. A rung that refuses the
+    problem or the configuration is left out, and `progress` receives the reason; if it was
+    requested by name, that is an error.
 
     Args:
-        size: M = N = K; 1024 where no shape is given either.
-        shape: (M, N, K), or the text `MxNxK`, in place of a size; a fourth number is that of the
+        size: M = N = K, by default 1024.
+        shape: (M, N, K) or a string `MxNxK` instead of a size; a fourth number is the number of
             products of a batch. Or a problem, such as one of groups.
-        device: "auto" (the GPU where one works, else the emulator), "cuda", "emulator", or an
-            open device.
-        gpu: the board that the emulator stands for, such as "rtx3090".
-        kernels: names, or kernels of your own; all rungs by default.
+        device: "auto" (the GPU if there is a usable one, otherwise the emulator), "cuda",
+            "emulator", or an open device.
+        gpu: the target board of the emulator, such as "rtx3090".
+        kernels: names, or kernels of your own; by default all rungs.
         config: keys of the configuration to change, such as `{"BM": 64}`.
         epilogue: fused into the write-back: see `Epilogue.parse`.
-        alpha: scales A·B.
-        beta: scales what C held before.
-        layout: how A and B lie in memory: "NN", "NT", "TN" or "TT".
-        dtype: the type of A and B, by default float32. Kernels that are not rungs serve types that
-            no rung takes, and groups.
-        out_dtype: that of C, by default the same.
-        seed: of the inputs.
+        alpha: the factor of A·B.
+        beta: the factor of the previous C.
+        layout: the layout of A and B: "NN", "NT", "TN" or "TT".
+        dtype: the type of A and B, by default float32. For groups, and for types that no rung
+            accepts, production kernels run instead.
+        out_dtype: the type of C, by default the same.
+        seed: seed for the inputs.
         production: chooses the kernel that ends the ladder, such as `gemmkit.choose`; by default it
-            ends with the last rung. Ignored where kernels or a configuration are asked for.
-        progress: receives what happens.
+            ends with the last rung. Ignored if kernels or a configuration are given.
+        progress: receives the events of the run.
         cache_dir: root of the compiler's cache; by default the user's.
 
     Raises:
         UsageError: an argument is not valid.
-        UnsupportedProblem: a kernel asked for by name refuses.
+        UnsupportedProblem: a kernel requested by name refuses.
         CompileError: a kernel does not compile.
         DeviceError: there is no such device, or it failed.
     """

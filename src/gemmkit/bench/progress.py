@@ -11,45 +11,45 @@ from gemmkit.record import CheckRecord, Record
 
 
 class Progress:
-    """Does nothing; a subclass overrides what it wants to hear.
+    """Receives the events of a long run; a subclass overrides the methods that it needs.
 
-    The order is: `opened`, `compiled` for each kernel, `planned`, then for each run either
-    `skipped`, or `started` and `finished` (or `checked`) with `launched` any number of times in
-    between, and `printed` where the kernel prints and `note` anywhere.
+    They are called in this order: `opened`, `compiled` for each kernel, `planned`, then for each
+    run either `skipped`, or `started` and `finished` (or `checked`), with `launched` any number of
+    times in between. `printed` is called if a kernel prints, and `note` at any time.
     """
 
     def opened(self, device: Device, note: str) -> None:
-        """The device that was taken; `note` says what is missing there, or is empty."""
+        """`device` is the one that was opened; `note` says what it lacks, or is empty."""
 
     def note(self, line: str) -> None:
-        """Something worth knowing: a problem or a peer that is left out."""
+        """`line` is a remark, such as a problem or a peer that is left out."""
 
     def compiled(self, done: int, total: int, kernel: str) -> None:
-        """So many of the kernels are compiled."""
+        """`done` of `total` kernels are compiled; `kernel` is the name of the latest."""
 
     def skipped(self, kernel: Kernel, problem: GemmProblem, reason: str) -> None:
-        """A kernel refuses the problem or the configuration, and is left out."""
+        """A kernel is left out; `reason` says why it refuses the problem or the configuration."""
 
     def planned(self, seconds: Sequence[float]) -> None:
-        """The seconds that each run would take on an idle machine, where the emulator runs them.
+        """`seconds` that the emulator would need for each run on an idle machine.
 
-        Their ratios matter: how fast this machine is shows as they run.
+        Use their ratios: the speed of this machine shows only as they run.
         """
 
     def started(self, kernel: Kernel, problem: GemmProblem, done: int, total: int) -> None:
-        """A kernel begins, `done` of `total` runs being over."""
+        """A run of a kernel on a problem starts, after `done` of `total` runs."""
 
     def measuring(self, layer: str, done: int, total: int) -> None:
-        """A layer begins, in place of a kernel, `done` of `total` runs being over."""
+        """A run of a layer starts, after `done` of `total` runs."""
 
     def launched(self, fraction: float) -> None:
-        """So much of the current launch is emulated, 0 to 1."""
+        """`fraction`, 0 to 1, of the current launch is emulated."""
 
     def printed(self, lines: Sequence[str]) -> None:
-        """What the kernel printed while it was emulated; a GPU prints to standard output."""
+        """`lines` that an emulated kernel printed; a GPU prints to standard output."""
 
     def finished(self, record: Record) -> None:
-        """A kernel's record is there."""
+        """A run is complete; `record` has its results."""
 
     def checked(self, record: CheckRecord) -> None:
-        """A problem's check is over."""
+        """The check of a problem is complete; `record` has its results."""

@@ -46,18 +46,18 @@ def run_kernel(
     cache_dir: Path | None = None,
     time: bool = True,
 ) -> Record:
-    """Compile, launch on poisoned output, check, and on a GPU time the very same launch.
+    """Compile a kernel, launch it on poisoned output, check the result, and time it on a GPU.
 
     Args:
-        kernel: what to run.
-        problem: what to compute; one of plain layout is laid out as the kernel reads it.
-        device: where.
-        config: the kernel's default where none is given.
-        seed: of the inputs.
-        workload: inputs, references and buffers to share; its problem, device and seed count.
+        kernel: the kernel to run.
+        problem: the problem; a row-major one is converted to the layout that the kernel reads.
+        device: the device to run it on.
+        config: the configuration; by default the kernel's own.
+        seed: seed for the inputs.
+        workload: inputs, references and buffers to share; its problem, device and seed are used.
         baseline: a peer to time in turn with the kernel.
         cache_dir: root of the compiler's cache; by default the user's.
-        time: whether to time on a device that can be timed.
+        time: whether to time it, if the device can be timed.
 
     Raises:
         UnsupportedProblem: the kernel refuses the problem or the configuration.

@@ -47,11 +47,11 @@ def sweep(
     16384 with K = 1024, for the kernel with the wrong index order and the one with the right one.
 
     Args:
-        sizes: of M = N.
-        k: of K.
-        groups: problems of groups to run in place of the sizes.
+        sizes: sizes of M = N.
+        k: the size of K.
+        groups: problems of groups, instead of sizes.
         kernels: names, or kernels of your own; by default those two, and for groups the kernels
-            that take them.
+            that accept them.
         device, gpu, config, epilogue, alpha, beta, layout, dtype, out_dtype, seed, progress,
             cache_dir: as for `ladder`.
 

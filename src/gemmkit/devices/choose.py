@@ -38,24 +38,24 @@ def open_device(
     warp_seed: int = 0,
     printf_bytes: int | None = None,
 ) -> Device:
-    """Open a device.
+    """Open a GPU or the emulator.
 
     Args:
-        kind: "auto" takes the GPU where one works and no other board is named, else the emulator.
-        gpu: the board that the emulator stands for, by default an RTX 3090.
-        threads: cores that the emulator uses, by default all.
-        progress: called by the emulator with the done fraction of each launch, 0 to 1.
-        sanitize: whether the emulator looks for faults; a GPU does not.
-        max_steps: warp instructions after which the emulator takes a block to be endless; None
-            waits for ever.
-        warp_seed: shuffles the order in which the emulator runs the warps of a block; 0 leaves
-            them in the order of their numbers.
+        kind: "cuda", "emulator", or "auto": the GPU if there is a usable one and no other board is
+            named, otherwise the emulator.
+        gpu: the target board of the emulator, by default an RTX 3090.
+        threads: CPU threads of the emulator, by default one per core.
+        progress: called by the emulator with the completed fraction of each launch, 0 to 1.
+        sanitize: whether the sanitizers of the emulator are on; a GPU has none.
+        max_steps: warp instructions after which the emulator stops a block; None for no limit.
+        warp_seed: shuffles the order in which the emulator runs the warps of a block; 0 keeps them
+            in the order of their numbers.
         printf_bytes: size of the buffer in which a GPU keeps what kernels print; lines beyond it
-            are lost. By default as the driver has it (1 MiB). The emulator loses none.
+            are lost. By default the driver's (1 MiB). The emulator loses none.
 
     Raises:
-        DeviceError: "cuda" is asked for and there is no usable GPU; the text says why.
-        UsageError: an unknown kind or board, or a board that is not the GPU here.
+        DeviceError: "cuda" was requested and there is no usable GPU; the message says why.
+        UsageError: an unknown kind or board, or a board that is not the GPU of this machine.
     """
     if kind not in get_args(DeviceKind):
         raise UsageError(unknown_name("device", kind, get_args(DeviceKind)))

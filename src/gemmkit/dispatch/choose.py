@@ -46,6 +46,8 @@ MOST_REMEMBERED, MOST_GROUPS_REMEMBERED = 4096, 64
 class Choice:
     """What to launch, and why.
 
+    `kernel` and `config` are to be launched; `reason` says why in a sentence, and `source` where
+    that is known from: "store", "shipped table", "nearest tuned shape" or "heuristic".
     `microseconds` are `measured` where this very problem was, with its epilogue and leading
     dimensions; else they are estimated, though the configuration may have won for its like.
     """
@@ -65,13 +67,13 @@ def choose(
 
     Args:
         problem: what to compute, or its shape.
-        gpu: the board or its name; none has to be here.
-        store: the user's own, another or its path, or None for none.
-        emulated: whether the emulator stands for the board: then what counts is the time that the
-            CPU takes, and no store is asked.
+        gpu: the board or its name; it need not be in this machine.
+        store: "user" for the user's own store of tuned shapes, another store or its path, or None.
+        emulated: whether to choose what the emulator runs fastest on the CPU; no store is read
+            then.
 
     Raises:
-        UnsupportedProblem: no kernel takes it; the text says why.
+        UnsupportedProblem: no kernel accepts it; the message says why.
         UsageError: `store` is something else.
         TuningError: there is no store at that path.
     """

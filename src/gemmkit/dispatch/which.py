@@ -98,23 +98,23 @@ def which(
     store: StoreChoice = "user",
     alternatives: int = ALTERNATIVES,
 ) -> Decision:
-    """What dispatch chooses for a problem. Nothing is compiled, and no GPU is needed.
+    """What dispatch chooses for a problem; nothing is compiled, and no GPU is needed.
 
     Args:
-        shape: a text `MxNxK`, a number (of a cube), (M, N, K), or a problem.
+        shape: a string `MxNxK`, a number for a cube, (M, N, K), or a problem.
         gpu: the board or its name, by default an RTX 3090.
         alpha: the factor of A·B, by default the problem's own, which for a shape is 1.
-        beta: that of the previous C, by default the problem's own, which for a shape is 0.
+        beta: the factor of the previous C, by default the problem's own, which for a shape is 0.
         epilogue: fused into the write-back (see `Epilogue.parse`); by default the problem's own.
-        layout: how A and B lie in memory: "NN", "NT", "TN" or "TT"; by default the problem's own.
+        layout: the layout of A and B: "NN", "NT", "TN" or "TT"; by default the problem's own.
         dtype: the type of A and B, by default the problem's own, which for a shape is float32.
-        out_dtype: that of C, by default the same.
-        store: "user" for the user's own store of tuned shapes, another or its path, None for none.
+        out_dtype: the type of C, by default the same.
+        store: "user" for the user's own store of tuned shapes, another store or its path, or None.
         alternatives: how many of the next candidates are listed.
 
     Raises:
         UsageError: an argument is not valid.
-        UnsupportedProblem: no kernel takes the problem.
+        UnsupportedProblem: no kernel accepts the problem.
     """
     problem = asked_problem(None, shape, alpha, beta, epilogue, dtype, out_dtype)
     if layout is not None:

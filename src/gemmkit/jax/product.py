@@ -30,8 +30,8 @@ def matmul(a: Any, b: Any, *, transa: bool = False, transb: bool = False) -> jax
     """The product of two arrays by NumPy's rules, computed by gemmkit.
 
     Vectors and stacks of matrices are multiplied as by `jax.numpy.matmul`. With `transa` the last
-    two dimensions of `a` are swapped, with `transb` those of `b`, and read in place, which a
-    transposed argument is not: XLA hands over row-major arrays only, so that it copies first.
+    two dimensions of `a` are swapped, with `transb` those of `b`, and read in place. A
+    transposed argument is not: XLA passes row-major arrays only, so it copies that first.
 
     Works under `jit`, `grad`, `jvp`, `vmap` and their combinations, on the CPU and on CUDA GPUs.
     Arguments are never written.
@@ -43,8 +43,8 @@ def matmul(a: Any, b: Any, *, transa: bool = False, transb: bool = False) -> jax
         transb: whether the last two dimensions of `b` hold its transpose, n x k.
 
     Raises:
-        UsageError: what is no array, shapes or types that cannot be multiplied, a transposed
-            vector, or an array that has been deleted.
+        UsageError: an argument that is not an array, shapes or types that cannot be multiplied, a
+            transposed vector, or an array that has been deleted.
     """
     a, b = _array("a", a), _array("b", b)
     _check_types(a, b)

@@ -81,14 +81,15 @@ def _of_other_types(problems: Sequence[GemmProblem]) -> tuple[Kernel, ...]:
 
 
 def find_kernel(name: str) -> Kernel:
-    """The rung, or production kernel, of that name; case and dashes do not matter.
+    """Find a rung or a production kernel by its name.
 
-    With settings, as in `naive:BM=16,BN=16`, these are the default configuration of what is
-    returned.
+    Args:
+        name: such as "naive"; case and dashes do not matter. Settings after a colon, as in
+            `naive:BM=16,BN=16`, change the default configuration of the kernel returned.
 
     Raises:
-        UsageError: no such kernel or key; the text lists the nearest names.
-        UnsupportedType: it is not a text.
+        UsageError: no such kernel or key; the message suggests the nearest names.
+        UnsupportedType: the name is not a string.
     """
     if not isinstance(name, str):
         raise UnsupportedType(f"{name!r} is not the name of a kernel, such as 'gemm_tiled'")

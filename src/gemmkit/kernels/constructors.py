@@ -37,7 +37,7 @@ class UsersKernels:
         compute_dtype: str = "",
         tolerance: float | None = None,
     ) -> Self:
-        """A `.cu` file of your own, which may hold host code too: that is left out.
+        """A kernel from a `.cu` file of your own; host code in it is ignored.
 
         Args:
             path: the file.
@@ -67,7 +67,11 @@ class UsersKernels:
 
     @classmethod
     def from_path(cls, path: str | Path, launch: LaunchOptions) -> Self:
-        """A file of your own: PTX where its name ends in `.ptx`, else CUDA C++.
+        """A file of your own: PTX if its name ends in `.ptx`, otherwise CUDA C++.
+
+        Args:
+            path: the file.
+            launch: the arguments of `from_file` or `from_ptx`, as one object.
 
         Raises:
             UsageError: as `from_file` and `from_ptx`.
@@ -96,7 +100,7 @@ class UsersKernels:
         dtype: str | None = None,
         out_dtype: str | None = None,
     ) -> Self:
-        """PTX that any compiler has written.
+        """A kernel from PTX, whatever compiler wrote it.
 
         Args:
             ptx: a file, or the text itself.
@@ -139,7 +143,7 @@ class UsersKernels:
         multiple_of: str | int | Sequence[int] = 1,
         name: str | None = None,
     ) -> Self:
-        """A numba-cuda kernel; it is compiled for each board on its first launch there.
+        """A kernel from a numba-cuda function, compiled for each board at its first launch.
 
         Args:
             function: a plain function, or one with `@cuda.jit` (without a signature, for which

@@ -61,7 +61,9 @@ class Kernel(UsersKernels):
     say how exact its results must be, where that is not to be read from its instructions: see
     `gemmkit.verify.arithmetic`. `variables` are the values of its `__constant__` and `__device__`
     variables. `sizes` says which sizes a user's kernel takes. `scalars` names those of α and β that
-    it takes as 16-bit parameters, and their type; None is that of the matrices.
+    it takes as 16-bit parameters, and their type; None is that of the matrices. `fuses` says
+    whether it applies an epilogue, `signature` names its parameters in order, and `aliases` maps
+    other names of configuration keys to the keys.
     """
 
     name: str
@@ -110,15 +112,15 @@ class Kernel(UsersKernels):
         compute_dtype: str = "",
         tolerance: float | None = None,
     ) -> Kernel:
-        """The kernel with values that host code would set, and with how exact it has to be.
+        """The kernel with values that host code would set, and with a required accuracy.
 
         Args:
             constants: values of `__constant__` and `__device__` variables, by name: a number, an
                 expression over M, N, K, lda, ldb, ldc, alpha and beta, or several of them.
-            compute_dtype: the type to which it rounds operands, and after a comma the one in which
-                it keeps sums where that is not fp32: `"float16"`, `"float16,float16"`; by default
-                as its instructions say. See `gemmkit.verify.arithmetic` for the types.
-            tolerance: the allowed |error|, as a share of |α|·Σ|A|·|B| + |β·C|, in place of the
+            compute_dtype: the type that operands are rounded to and, after a comma, the type of the
+                accumulators if it is not fp32: `"float16"`, `"float16,float16"`; by default, both
+                follow from its instructions. See `gemmkit.verify.arithmetic` for the types.
+            tolerance: the allowed |error| as a fraction of |α|·Σ|A|·|B| + |β·C|, instead of the
                 bound from rounding theory.
 
         Raises:
@@ -134,7 +136,7 @@ class Kernel(UsersKernels):
         )
 
     def configure(self, changes: Mapping[str, int]) -> TileConfig:
-        """The default configuration with some keys changed.
+        """The default configuration with `changes`, such as `{"BM": 64}`; case does not matter.
 
         Raises:
             UsageError: the kernel has no such key.
@@ -152,9 +154,9 @@ class Kernel(UsersKernels):
         return TileConfig(**own)
 
     def label(self, config: TileConfig, keys: Iterable[str] | None = None) -> str:
-        """The name with some keys of a configuration, as command lines take it.
+        """The name with `keys` of a `config`, as command lines take it: `coarsening_1d:TM=1`.
 
-        By default with those that are not the kernel's own: `coarsening_1d:TM=1`.
+        By default, the keys are those that differ from the kernel's default.
         """
         values, default = config.as_dict(), self.default.as_dict()
         if keys is None:
@@ -169,13 +171,13 @@ class Kernel(UsersKernels):
         return problem.laid_out(self.layouts[0])
 
     def types(self, dtype: str | None, out_dtype: str | None) -> dict[str, Any]:
-        """The types of a problem, as keywords: what is None is the first that the kernel takes."""
+        """`dtype` and `out_dtype` by name; the first that the kernel takes in place of None."""
         if out_dtype is None and self.result_dtypes:
             out_dtype = self.result_dtypes[0]
         return {"dtype": dtype or self.dtypes[0], "out_dtype": out_dtype}
 
     def configurations(self, gpu: GpuSpec) -> Iterator[TileConfig]:
-        """Every configuration of `space` that the rules allow on this board."""
+        """Every configuration of `space` that the rules allow on the board `gpu`."""
         fixed = self.default.as_dict()
         for values in fitting_values(self.space, gpu):
             config = TileConfig(**{**fixed, **values})
@@ -183,7 +185,7 @@ class Kernel(UsersKernels):
                 yield config
 
     def supports(self, problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> str | None:
-        """Why this problem cannot be run with this configuration on this board, or None."""
+        """Why it cannot run `problem` with `config` on the board `gpu`, or None if it can."""
         reason = self.accepts(problem, gpu) or self.rule(config, gpu)
         if reason is None and self.pairing is not None:
             reason = self.pairing(problem, config, gpu)
@@ -221,7 +223,7 @@ class Kernel(UsersKernels):
         return self.fuses and (self.takes_groups or set(EPILOGUE_ARGUMENTS) <= names)
 
     def accepts(self, problem: GemmProblem, gpu: GpuSpec) -> str | None:
-        """Why this problem cannot be run with any configuration on this board, or None."""
+        """Why it cannot run `problem` on the board `gpu`, whatever the configuration, or None."""
         if str(problem.epilogue) != "none" and not self.fuses:
             return f"'{self.name}' has no fused epilogue"
         if problem.epilogue.takes_matrices and not self.takes_matrices:
@@ -249,10 +251,10 @@ class Kernel(UsersKernels):
         return self.condition(problem, gpu) if self.condition is not None else None
 
     def plan(self, problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchPlan:
-        """How to launch it.
+        """How to launch it for `problem` with `config` on the board `gpu`.
 
         Raises:
-            UnsupportedProblem: `supports` gave a reason; the text names kernels that take it.
+            UnsupportedProblem: `supports` gave a reason; the message names kernels that take it.
             CompileError, CompilerMissing: `translate` failed.
         """
         reason = self.supports(problem, config, gpu)

@@ -16,28 +16,29 @@ Extent = str | int | Sequence[str | int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchOptions:
-    """How a kernel of one's own is found, launched and judged.
+    """How a kernel of your own is found, launched and checked.
 
     Attributes:
         entry: the kernel, as a C++ name expression such as `sgemm<128, 128, 8>`, or in PTX by its
-            symbol or its name in the source; not needed where the file has one kernel that is not
-            a template. The types of its parameters tell overloads apart: `gemm(const float *, …)`.
-        args: a name of `ARGUMENT_NAMES`, a number, or an expression of them for each parameter, in
-            their order; not needed where the parameters' names say it, which PTX has not.
+            symbol or its name in the source; not needed if the file has one kernel that is not a
+            template. The types of its parameters tell overloads apart: `gemm(const float *, …)`.
+        args: an argument for each parameter, in order: M, N, K, alpha, A, lda, B, ldb, beta, C,
+            ldc or bias, a number, or an expression of them; not needed if the parameters' names
+            are recognized. PTX has no such names.
         grid: blocks along x, y and z, as expressions over M, N, K, lda, ldb, ldc, the kernel's own
             names of them, the template arguments and the constants of the file:
             `"(N+127)/128,(M+127)/128"`. PTX has no names and constants of its own.
         block: threads along x, y and z, likewise.
         shared: bytes of dynamic shared memory per block, likewise.
-        layout: how A, B and C lie in memory: "NN", "NT", "TN" or "TT" (A and B row-major or
+        layout: the layout of A, B and C: "NN", "NT", "TN" or "TT" (A and B row-major or
             transposed, C row-major), or "col", "col-NT" … (all column-major, BLAS's letters).
         multiple_of: what M, N and K must be multiples of, one number or three: `"128,128,8"`.
-        name: what tables call it; by default the kernel's name in its source.
+        name: its name in tables; by default the kernel's name in its source.
         include_dirs: folders searched for included files, after the file's own folder.
-        options: for NVRTC, such as `-DTILE=16` or `--use_fast_math`.
+        options: options for NVRTC, such as `-DTILE=16` or `--use_fast_math`.
         constants, compute_dtype, tolerance: see `Kernel.given`.
-        dtype, out_dtype: the types of A and B and of C, for PTX alone, which does not say them;
-            without `dtype` it takes all, and fp32 is assumed where a problem does not say.
+        dtype, out_dtype: the types of A and B and of C, for PTX only, which does not contain them;
+            without `dtype` the kernel accepts all, and fp32 if a problem does not say.
     """
 
     entry: str | None = None

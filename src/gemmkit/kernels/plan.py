@@ -45,13 +45,13 @@ LAYOUTS = ("nn", "nt", "tn", "tt")
 
 @dataclass(frozen=True, slots=True)
 class TileConfig:
-    """How a product is cut up; a kernel uses some of the keys, the others stay None.
+    """How a product is divided; a kernel uses some of the keys, and the others are None.
 
     BM×BN is the block's tile of C and BK its step along k; WM×WN a warp's tile; TM×TN a thread's;
     `stages` the number of tiles in flight; `split_k` the blocks that share the k of one tile, and
-    `slice_k` the groups of warps in a block that share each step of it. The last two change no
-    traffic, but what the compiler makes of the inner loop: `interleave` is in how many places of a
-    step its copies are issued, `order` the way through an outer product (see `outer_product` in
+    `slice_k` the groups of warps in a block that share each step of it. The last two do not change
+    traffic, but the code of the inner loop: `interleave` is the number of places in a step where
+    its copies are issued, `order` the order of an outer product (see `outer_product` in
     fragment.cuh).
 
     Raises:

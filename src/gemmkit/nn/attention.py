@@ -24,22 +24,22 @@ def attention(
     mask: Array | None = None,
     device: Any = None,
 ) -> Array:
-    """softmax(scale · q · kᵀ + mask) · v, what PyTorch's `scaled_dot_product_attention` computes.
+    """Attention, softmax(scale · q · kᵀ + mask) · v, as PyTorch's `scaled_dot_product_attention`.
 
-    k is read transposed in place and the scale is the product's α. Scores are fp32 where the
-    elements are halves, and the softmax subtracts the largest of a row first. A query that may look
-    at no key gets zeros. Leading axes broadcast as those of `gemmkit.matmul`. Work is put on the
-    caller's current stream.
+    k is read transposed in place and the scale is the product's α. Scores are fp32 if the
+    elements have 16 bits, and the softmax first subtracts the maximum of each row. The result of a
+    query that attends to no key is zero. Leading axes broadcast as in `gemmkit.matmul`. Work is
+    launched on the caller's current stream.
 
     Args:
         q: (…, queries, e).
         k: (…, keys, e).
         v: (…, keys, d).
         scale: 1/√e by default.
-        causal: whether query number i looks at keys 0 to i only.
-        mask: added to the scores, or, of booleans, true where a query may look at a key; it
+        causal: whether query i attends to keys 0 to i only.
+        mask: added to the scores or, if boolean, true where a query attends to a key; it
             broadcasts to (…, queries, keys).
-        device: as of `gemmkit.matmul`.
+        device: as for `gemmkit.matmul`.
 
     Returns:
         (…, queries, d), of q's kind and on its device.

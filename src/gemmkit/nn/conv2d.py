@@ -76,29 +76,29 @@ def conv2d(
     activation: Activation | Custom | None = "none",
     device: Any = None,
 ) -> Array:
-    """activation(x ∗ weight + bias), the cross-correlation that PyTorch's `conv2d` computes.
+    """Cross-correlation, activation(x ∗ weight + bias), as PyTorch's `conv2d`.
 
-    `method` "im2col" writes the patches as a matrix, taps × more memory than x takes, and computes
-    all images as one batch of products. "implicit" makes no such matrix: it adds up a product for
-    each tap of the filter, which reads the padded images in place, shifted by where the tap lies. A
-    stride other than 1 first deals rows and columns out by their remainders, so that a tap's
-    elements are neighbors. Rows of the result are computed with the padding beside them, which is
-    cut off at the end. With one tap that stops everywhere, both are one product with x itself. Bias
-    and activation are fused in both.
+    `method` "im2col" writes the patches as a matrix, which takes as many times the memory of x as
+    the filter has taps, and computes all images as one batch of products. "implicit" makes no such
+    matrix: it adds one product for each tap of the filter, which reads the padded images in place,
+    shifted by the position of the tap. If the stride is not 1, rows and columns are first sorted by
+    their remainders, so that the elements of a tap are adjacent. Rows of the result are computed
+    together with the padding, which is removed at the end. A 1×1 filter with stride 1 is one
+    product with x itself in both. Bias and activation are fused in both.
 
-    Each group of channels is a batch of its own. Work is put on the caller's current stream.
+    Each group of channels is a batch. Work is launched on the caller's current stream.
 
     Args:
         x: (images, channels, height, width).
         weight: (filters, channels / groups, rows, columns).
         bias: (filters), or None.
-        stride: elements from one place of the filter to the next, down and across.
+        stride: elements from one position of the filter to the next, vertically and horizontally.
         padding: rows and columns of zeros on each side.
         dilation: elements from one tap of the filter to the next.
-        groups: parts of the channels, each seen by as many of the filters.
-        method: how it is computed.
+        groups: number of groups of channels, each with its own filters.
+        method: "im2col" or "implicit".
         activation: a name, that of an `Epilogue.custom`, or None.
-        device: as of `gemmkit.matmul`.
+        device: as for `gemmkit.matmul`.
 
     Returns:
         (images, filters, rows, columns), of x's kind and on its device.

@@ -22,16 +22,16 @@ def linear(
     stream: Any = None,
     device: Any = None,
 ) -> Array:
-    """activation(x · weightᵀ + bias) + residual, in one kernel.
+    """A linear layer, activation(x · weightᵀ + bias) + residual, in one kernel.
 
     Args:
         x: (…, k).
         weight: (n, k), as PyTorch's `Linear` keeps it; it is read transposed, not copied.
         bias: (n), or None.
         activation: a name, that of an `Epilogue.custom`, or None.
-        residual: what is added last, of the result's shape.
-        stream: where to launch; by default the caller's current stream.
-        device: as of `gemmkit.matmul`.
+        residual: an array of the result's shape, which is added last.
+        stream: the stream to launch on; by default the caller's current stream.
+        device: as for `gemmkit.matmul`.
 
     Returns:
         (…, n), of x's kind and on its device.

@@ -36,8 +36,8 @@ def lstm(
 
     With the gates i, f, g, o of x · w_ihᵀ + b_ih + h · w_hhᵀ + b_hh, in this order:
     c ← σ(f)·c + σ(i)·tanh(g) and h ← σ(o)·tanh(c) (Hochreiter and Schmidhuber 1997; Gers et al.
-    2000). The state's product adds to the gates in place, by β = 1. Work is put on the caller's
-    current stream.
+    2000). The product with the state is added to the gates in place, with β = 1. Work is
+    launched on the caller's current stream.
 
     Args:
         x: (steps, batch, inputs), or (batch, steps, inputs) with `batch_first`.
@@ -46,7 +46,7 @@ def lstm(
             them, b_ih and b_hh (4·hidden): what `all_weights` of PyTorch's module holds,
             if it runs in one direction.
         batch_first: whether the batch comes before the steps in x and in the output.
-        device: as of `gemmkit.matmul`.
+        device: as for `gemmkit.matmul`.
 
     Returns:
         The last layer's h after each step, (steps, batch, hidden) or with `batch_first` as x is,
@@ -89,7 +89,7 @@ def gru(
 
     With the parts r, z, n of p = x · w_ihᵀ + b_ih and s = h · w_hhᵀ + b_hh, in this order:
     r = σ(p_r + s_r), z = σ(p_z + s_z), n = tanh(p_n + r·s_n) and h ← n + z·(h - n) (Cho et al.
-    2014, with the reset gate after the product). Work is put on the caller's current stream.
+    2014, with the reset gate after the product). Work is launched on the caller's current stream.
 
     Args:
         x: (steps, batch, inputs), or (batch, steps, inputs) with `batch_first`.
@@ -98,7 +98,7 @@ def gru(
             them, b_ih and b_hh (3·hidden): what `all_weights` of PyTorch's module holds,
             if it runs in one direction.
         batch_first: whether the batch comes before the steps in x and in the output.
-        device: as of `gemmkit.matmul`.
+        device: as for `gemmkit.matmul`.
 
     Returns:
         The last layer's h after each step, (steps, batch, hidden) or with `batch_first` as x is,

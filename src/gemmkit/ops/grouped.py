@@ -32,36 +32,38 @@ def grouped_matmul(
     stream: Any = None,
     device: Device | str | None = None,
 ) -> list[Any]:
-    """Many products scale · activation(alpha · a @ b + beta · c + bias) + residual in one launch.
+    """Compute `matmul` for many pairs of matrices, of different shapes, in one launch.
 
-    Each has a shape of its own, which may be empty; alpha, beta and the epilogue are those of all.
-    Products of one shape are BLAS's batch by arrays of pointers.
+    Each result is scale · activation(alpha · a @ b + beta · c + bias) + residual.
+
+    Each product has its own shape, which may be empty; alpha, beta and the epilogue are shared.
+    With a single shape, this is BLAS's batched product of arrays of pointers.
 
     Args:
         as_: matrices of m×k float32 elements, of any library that `matmul` takes. A stack of
             matrices is a sequence of them.
-        bs: as many matrices of k×n, in the same place.
-        out: matrices of m×n where results are written; they may be strided, but overlap neither
-            each other nor what is read. By default new arrays, each of the kind of its a.
+        bs: as many matrices of k×n elements, on the same device.
+        out: matrices of m×n elements to write the results to; they may be strided, but must not
+            overlap each other or an input. By default new arrays, each of the kind of its a.
         alpha: a number; if it is 0, as_ and bs are not read.
         c: matrices of m×n; `out` itself may be it.
         beta: a number; if it is 0, c is not read.
         epilogue: as for `matmul`.
-        bias: vectors of n elements; with an epilogue of a row bias, of m.
+        bias: vectors of n elements; if the epilogue has a row bias, of m elements.
         residual: matrices of m×n.
-        auxiliary: matrices of m×n, which get the activation's arguments.
+        auxiliary: matrices of m×n, which receive the inputs of the activation.
         stream: as for `matmul`.
         device: as for `matmul`.
 
     Returns:
-        The results in the order of the products: those of `out`, or new arrays. On a GPU they are
-        not waited for.
+        The results in the order of the products: those of `out`, or new arrays. On a GPU, the call
+        does not wait for them.
 
     Raises:
-        UsageError: arguments that do not go together, the text naming the product; nothing has been
-            launched then.
-        UnsupportedProblem: the board has no cp.async (compute capability below 8.0), or sizes pass
-            what a kernel can count.
+        UsageError: arguments that do not go together; the message names the product, and nothing
+            was launched.
+        UnsupportedProblem: the board has no cp.async (compute capability below 8.0), or sizes are
+            beyond the range of the kernels' indices.
         CompileError, CompilerMissing, DeviceError: as `matmul`.
     """
     roles = {

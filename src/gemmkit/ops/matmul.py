@@ -32,38 +32,39 @@ def matmul(
     stream: Any = None,
     device: Device | str | None = None,
 ) -> Any:
-    """scale · activation(alpha · a @ b + beta · c + bias) + residual, in one kernel.
+    """Compute scale · activation(alpha · a @ b + beta · c + bias) + residual in one kernel.
 
     Args:
         a: an array of k, m×k, or a stack of m×k elements, of NumPy, PyTorch, CuPy, JAX, Numba or
             any other library with `__cuda_array_interface__` or `__dlpack__`; float32, float64,
             float16 or bfloat16.
-        b: one of k, k×n, or a stack of k×n, of the same type and place. Vectors and stacks are
-            multiplied by the rules of `numpy.matmul`: stacks broadcast, and the result lacks the
-            side that a vector lacks.
-        out: where the result is written; it may be strided, but overlap nothing that is read.
+        b: an array of k, k×n, or a stack of k×n elements, of the same type and on the same device.
+            Vectors and stacks follow the rules of `numpy.matmul`: stacks broadcast, and the
+            dimension that a vector lacks is missing from the result.
+        out: the array to write the result to; it may be strided, but must not overlap an input.
             By default a new array of a's kind, on its device.
         alpha: a number; if it is 0, a and b are not read.
         c: an array that broadcasts to the result's shape; `out` itself may be it.
         beta: a number; if it is 0, c is not read.
-        epilogue: what happens to the sum, as an `Epilogue` or in words, such as `"bias+relu"`.
-        bias: n elements, one for each column; with an epilogue of a row bias m, one for each row.
+        epilogue: an `Epilogue`, or the text of one, such as `"bias+relu"`.
+        bias: n elements, one per column; if the epilogue has a row bias, m elements, one per row.
         residual: an array that broadcasts to the result's shape.
-        auxiliary: an array of the result's shape, which gets the activation's argument.
+        auxiliary: an array of the result's shape, which receives the input of the activation.
         out_dtype: the type of the result and of c, bias, residual and auxiliary; by default that
-            of `out`, or of a. Sums are fp32, of float64 arrays fp64.
-        stream: where to launch, as the handle or the object of any library; by default the current
-            stream of a's library. Not for arrays in host memory.
+            of `out`, or of a. Accumulation is in fp32, for float64 arrays in fp64.
+        stream: the stream to launch on, as a handle or as an object of any library; by default the
+            current stream of a's library. Not for arrays in host memory.
         device: for arrays in host memory: "cuda", "emulator", or a device of `open_device`. By
-            default the GPU if there is one, else the emulator.
+            default the GPU if there is one, otherwise the emulator.
 
     Returns:
-        `out`, or a new array of the kind of a. On a GPU it is not waited for.
+        `out`, or a new array of a's kind. On a GPU, the call does not wait for the result.
 
     Raises:
-        UsageError: arguments that do not go together; nothing has been launched then.
-        UnsupportedProblem: no kernel takes the problem.
-        CompileError, CompilerMissing: the epilogue's own expression, or any first call.
+        UsageError: arguments that do not go together; nothing was launched.
+        UnsupportedProblem: no kernel accepts the problem.
+        CompileError, CompilerMissing: the expression of a custom epilogue does not compile, or
+            there is no compiler for the first call.
         DeviceError: there is no such device, or it failed.
     """
     # fmt: off
@@ -118,24 +119,18 @@ def gemm(
         b: k×n elements, with `transb` n×k.
         c: m×n elements, which are overwritten; without it, a new array is made. JAX's arrays are
             never written: the result is a new one.
-        transa: take the transpose of a, which is read where it is.
-        transb: the same of b.
+        transa: multiply the transpose of a, which is read in place.
+        transb: multiply the transpose of b, likewise.
         alpha: if it is 0, a and b are not read.
-        beta: if it is 0, c is not read, so that it may hold NaN or nothing yet.
-        epilogue: as for `matmul`, and so are the other arguments.
-        bias: see there.
-        residual: see there.
-        auxiliary: see there.
-        out_dtype: see there.
-        stream: see there.
-        device: see there.
+        beta: if it is 0, c is not read, so it may hold NaN or be uninitialized.
+        epilogue, bias, residual, auxiliary, out_dtype, stream, device: as for `matmul`.
 
     Returns:
         c, or a new array of a's kind.
 
     Raises:
-        UsageError, UnsupportedProblem, CompileError, DeviceError: as `matmul`; also, arrays that
-            have not two dimensions, and `transa` or `transb` in BLAS's letters.
+        UsageError, UnsupportedProblem, CompileError, DeviceError: as `matmul`; also for arrays that
+            do not have two dimensions, and for `transa` or `transb` as BLAS's letters.
     """
     # Arrays of known types are matrices most of the time, and can be written.
     known = are_warm(a, b, c)

@@ -74,7 +74,7 @@ class Store:
     # --- writing ----------------------------------------------------------------------------
 
     def put(self, *entries: Entry) -> int:
-        """Store trials, all or none; the number of those that were new or replaced one.
+        """Store `entries`, all or none, and return how many were new or replaced another.
 
         The same trial again replaces the old one, unless that one was measured here and this one
         imported, or that one's time was taken in turn with others' and this one's was not.
@@ -96,9 +96,9 @@ class Store:
         *,
         epilogue: str | None = None,
     ) -> list[Entry]:
-        """All trials of a GPU, a class of problems and an epilogue (of any by default).
+        """All trials of `gpu`, of the class `problem` and of `epilogue`; None stands for any.
 
-        Stale ones too: `staleness` tells which. In no order that means anything.
+        They include stale ones, which `staleness` tells apart, and are in no particular order.
 
         Raises:
             TuningError: the file cannot be read.
@@ -115,7 +115,7 @@ class Store:
         return [_read(text) for (text,) in self._select(query, list(wanted.values()))]
 
     def best(self, gpu: str, problem: ProblemClass, epilogue: str = "none") -> Entry | None:
-        """The fastest right configuration for a class of problems, or None where none is known.
+        """The fastest correct configuration on `gpu` for the class `problem`, or None.
 
         Stale entries do not count. Trials with another epilogue count where there are none with
         this one. See `fastest` for how times are compared.

@@ -53,36 +53,37 @@ def tune(
     cache_dir: Path | None = None,
     compile_one: CompileOne | None = None,
 ) -> list[Tuned]:
-    """Search for the fastest configuration of each shape; every trial is stored as it is made.
+    """Search for the fastest configuration of each shape; each trial is stored immediately.
 
-    A shape that was tuned before goes on where that ended: nothing is tried twice, unless a kernel
-    or the compiler has changed. Each configuration's result is checked before it is timed.
+    For a shape that was tuned before, the search is resumed: nothing is tried twice, unless a
+    kernel or the compiler has changed. Each configuration's result is checked before it is timed.
 
     Args:
         shapes: `"MxNxK"`, a number for a cube, (M, N, K) or a `GemmProblem`, or a list of them. A
             problem's own epilogue, layout and types count.
-        budget: seconds for each shape, all told.
+        budget: seconds for each shape, in total.
         strategy: "model", "random" or "exhaustive" (see `search.make_strategy`).
-        seed: of the inputs, and of what the strategy leaves to chance.
-        kernels: whose configurations to try, by name or as kernels; by default the production
+        seed: seed for the inputs and for the strategy.
+        kernels: the kernels to try, by name or as kernels; by default the production
             kernels for the type, and `warp_tiled` for boards without cp.async.
         epilogue: fused into the write-back.
-        layout: how A and B lie in memory: "NN", "NT", "TN" or "TT".
+        layout: the layout of A and B: "NN", "NT", "TN" or "TT".
         dtype: the type of A and B.
-        out_dtype: that of C, by default the same.
-        device: an open GPU; by default the one at hand.
+        out_dtype: the type of C, by default the same.
+        device: an open GPU; by default that of this machine.
         store: where trials are kept; by default the user's own store.
-        within: leave out what is estimated to take that many times as long as the best.
-        progress: receives what happens.
+        within: configurations estimated to take longer than this many times the best estimate are
+            not tried.
+        progress: receives the events of the search.
         cache_dir: root of the compiler's cache; by default the user's.
         compile_one: compiles a plan for an architecture; by default NVRTC, through the cache.
 
     Raises:
         DeviceError: there is no GPU, or not enough memory on it.
-        UsageError: an argument is not valid, or no kernel takes a shape.
+        UsageError: an argument is not valid, or no kernel accepts a shape.
         TuningError: the store cannot be used, or the GPU was lost.
         CompilerMissing: there is no compiler.
-        KeyboardInterrupt: what was timed until then is kept.
+        KeyboardInterrupt: after an interrupt; the trials so far are kept.
     """
     if budget <= 0:
         raise UsageError(f"a budget of {budget:g} s is not enough to tune in")

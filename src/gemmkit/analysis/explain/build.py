@@ -39,7 +39,7 @@ def explain(
     progress: Callable[[float], None] | None = None,
     cache_dir: Path | None = None,
 ) -> Explanation:
-    """Why a kernel is as fast as it is, and why it is faster or slower than another.
+    """Explain a kernel's speed, and why it is faster or slower than another kernel.
 
     Args:
         kernel: a rung, its name, or a user's kernel.

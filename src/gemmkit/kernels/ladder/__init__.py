@@ -34,3 +34,4 @@ LADDER: tuple[Kernel, ...] = (
     warp_reduce.KERNEL,
     stream_k.KERNEL,
 )
+"""The rungs, from `naive_uncoalesced` to `stream_k`."""

@@ -1,0 +1,220 @@
+"""Lays out the pages of the site: README, the Markdown of `docs`, and every file they link to.
+
+The same sources serve the repository. Here they get what Sphinx needs beside them: links that
+follow the site's layout, tables of contents made of the lists in `docs/README.md`, pages for linked
+source files, and the API reference.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import api
+import render
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+CONTENTS = DOCS / "README.md"
+REFERENCE = DOCS / "reference.md"
+# Source files are shown as pages; other linked files are copied.
+LANGUAGES = {
+    ".cu": "cuda",
+    ".cuh": "cuda",
+    ".py": "python",
+    ".ptx": "text",
+    ".toml": "toml",
+    ".cff": "yaml",
+    "": "text",
+}
+
+_FENCED = re.compile(r"(^(`{3,}).*?^\2`*\s*$)", re.M | re.S)
+_LINK = re.compile(r"(?<!`)(!?\[(?:[^\[\]]|\[[^\]]*\])*\])\(([^)\s]+)\)")
+_PICTURE = re.compile(
+    r"<picture>\s*<source media=\"\(prefers-color-scheme: dark\)\" srcset=\"(?P<dark>[^\"]+)\">\s*"
+    r"<img alt=\"(?P<alt>[^\"]*)\" src=\"(?P<light>[^\"]+)\"[^>]*>\s*</picture>"
+)
+
+
+class BrokenLink(Exception):
+    """A link to a file that is not in the repository."""
+
+
+class Stage:
+    """A folder of sources for Sphinx."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._names = render.Names(api.public_items())
+        self._waiting: list[Path] = []
+        self._seen: set[Path] = set()
+        self._broken: list[str] = []
+
+    def fill(self) -> None:
+        """Write every page.
+
+        Raises:
+            BrokenLink: a page links to a file that does not exist; all such links are named.
+        """
+        self._wanted(ROOT / "README.md")
+        for path in sorted(DOCS.rglob("*.md")):
+            self._wanted(path)
+        while self._waiting:
+            self._write(self._waiting.pop(0))
+        if self._broken:
+            raise BrokenLink("\n".join(self._broken))
+
+    def _wanted(self, path: Path) -> None:
+        if path not in self._seen:
+            self._seen.add(path)
+            self._waiting.append(path)
+
+    def _write(self, path: Path) -> None:
+        target = self._folder / place(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_dir():
+            target.write_text(self._folder_page(path), "utf-8")
+        elif path.suffix == ".md":
+            target.write_text(self._markdown_page(path), "utf-8")
+        elif path.suffix in LANGUAGES:
+            target.write_text(_source_page(path), "utf-8")
+        else:
+            shutil.copy(path, target)
+
+    # -- pages
+
+    def _markdown_page(self, path: Path) -> str:
+        text = _outside_code(path.read_text("utf-8"), lambda part: self._converted(part, path))
+        listed = self._listed(path)
+        if path == ROOT / "README.md":
+            text += _tables_of_contents(self._sections(), path)
+        elif path == REFERENCE:
+            text = self._reference(text)
+        elif path.name == "README.md" and DOCS in path.parents and path != CONTENTS:
+            text += _tables_of_contents({"": listed}, path)
+        elif DOCS not in path.parents and path not in self._in_contents():
+            text = _orphan(text)
+        return text
+
+    def _converted(self, text: str, page: Path) -> str:
+        """A page's text with pictures and links as Sphinx takes them."""
+        text = _PICTURE.sub(
+            lambda found: (
+                f"![{found['alt']}]({found['light']}){{.only-light}}\n"
+                f"![{found['alt']}]({found['dark']}){{.only-dark}}"
+            ),
+            text,
+        )
+        return _LINK.sub(lambda found: f"{found[1]}({self._link(found[2], page)})", text)
+
+    def _link(self, link: str, page: Path) -> str:
+        """A link as it is from the page's place on the site; the file it leads to is wanted."""
+        name, hash_, anchor = link.partition("#")
+        if not name or re.match(r"[a-z]+:", name):
+            return link
+        path = Path(os.path.normpath(page.parent / name))
+        if not path.exists() or ROOT not in path.parents:
+            self._broken.append(f"{page.relative_to(ROOT)}: {link} does not exist")
+            return link
+        self._wanted(path)
+        return os.path.relpath(place(path), place(page).parent) + hash_ + anchor
+
+    def _folder_page(self, path: Path) -> str:
+        files = sorted(each for each in path.iterdir() if each.suffix in (".cu", ".cuh"))
+        lines = [f"- [`{each.name}`]({self._link(each.name, path / 'x')})" for each in files]
+        folders = sorted(each for each in path.iterdir() if any(each.glob("*.cuh")))
+        lines += [f"- [`{each.name}/`]({self._link(each.name, path / 'x')})" for each in folders]
+        # Links are relative to the page, which lies beside the folder's files.
+        return _orphan(f"# {path.relative_to(ROOT).as_posix()}\n\n" + "\n".join(lines) + "\n")
+
+    def _reference(self, text: str) -> str:
+        """The index, with its names linked, and a page of the reference for each section."""
+        items = {item.name: item for item in api.public_items()}
+        pages = []
+        for title, body in re.findall(r"^## (.*)\n((?:(?!## ).*\n)*)", text, re.M):
+            slug = re.sub(r"\W+", "-", title.lower()).strip("-")
+            listed = [items[name] for name in re.findall(r"^\| `([\w.]+)` \|", body, re.M)]
+            file = self._folder / "reference" / f"{slug}.md"
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(render.page(title, listed, self._names), "utf-8")
+            pages.append(f"reference/{slug}")
+        text = re.sub(r"^\| `([\w.]+)` \|", r"| {py:obj}`\1` |", text, flags=re.M)
+        return f"{text}\n```{{toctree}}\n:hidden:\n\n" + "\n".join(pages) + "\n```\n"
+
+    # -- tables of contents
+
+    def _sections(self) -> dict[str, list[Path]]:
+        """The pages that `docs/README.md` lists, by its headings; itself comes first."""
+        found: dict[str, list[Path]] = {"": [CONTENTS]}
+        for part in re.split(r"^(?=## )", CONTENTS.read_text("utf-8"), flags=re.M):
+            title = found_title[1] if (found_title := re.match(r"## (.*)", part)) else ""
+            found.setdefault(title, []).extend(_pages_in(part, CONTENTS))
+        return found
+
+    def _in_contents(self) -> set[Path]:
+        return {each for pages in self._sections().values() for each in pages}
+
+    @staticmethod
+    def _listed(path: Path) -> list[Path]:
+        return [
+            each for each in _pages_in(path.read_text("utf-8"), path) if path.parent in each.parents
+        ]
+
+
+def place(path: Path) -> Path:
+    """Where a file of the repository goes on the site."""
+    inside = path.relative_to(ROOT)
+    if path == ROOT / "README.md":
+        return Path("index.md")
+    if path == CONTENTS:
+        return Path("contents.md")
+    if path.is_dir():
+        return Path("repository") / inside / "index.md"
+    if DOCS in path.parents:
+        return inside.relative_to("docs")
+    if path.suffix != ".md" and path.suffix in LANGUAGES:
+        return Path("repository") / inside.with_name(f"{inside.name}.md")
+    return Path("repository") / inside
+
+
+def _pages_in(text: str, page: Path) -> list[Path]:
+    """The Markdown files that a text links to, each once, in order."""
+    links = [found[2].partition("#")[0] for found in _LINK.finditer(text)]
+    paths = [Path(os.path.normpath(page.parent / each)) for each in links if each.endswith(".md")]
+    return list(dict.fromkeys(paths))
+
+
+def _tables_of_contents(sections: dict[str, list[Path]], page: Path) -> str:
+    text = "\n"
+    for title, pages in sections.items():
+        caption = f":caption: {title}\n" if title else ""
+        lines = [os.path.relpath(place(each).with_suffix(""), place(page).parent) for each in pages]
+        text += f"\n```{{toctree}}\n:hidden:\n{caption}\n" + "\n".join(lines) + "\n```\n"
+    return text
+
+
+def _source_page(path: Path) -> str:
+    text = path.read_text("utf-8").rstrip("\n")
+    fence = "`" * (3 + max((len(each) for each in re.findall(r"`{3,}", text)), default=0))
+    language = LANGUAGES[path.suffix]
+    return _orphan(
+        f"# {path.relative_to(ROOT).as_posix()}\n\n"
+        f"{fence}{{code-block}} {language}\n:lineno-start: 1\n\n{text}\n{fence}\n"
+    )
+
+
+def _orphan(text: str) -> str:
+    """A page that no table of contents has."""
+    return f"---\norphan: true\n---\n\n{text}"
+
+
+def _outside_code(text: str, change: Callable[[str], str]) -> str:
+    """A text whose parts outside of fenced code blocks are changed."""
+    parts, start = [], 0
+    for found in _FENCED.finditer(text):
+        parts += [change(text[start : found.start()]), found[0]]
+        start = found.end()
+    return "".join([*parts, change(text[start:])])
