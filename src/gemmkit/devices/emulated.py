@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gemmkit.emulator import Allocation, DeviceMemory, LaunchRequest, Program
     from gemmkit.emulator.counters.tally import Tally
     from gemmkit.emulator.ptx.cfg import ControlFlow
-    from gemmkit.emulator.watching import WatchedAccess
+    from gemmkit.emulator.watching import SharedContent, WatchedAccess
 
 _POISON = 0xFF
 # Steps of a block, far more than a matrix product needs.
@@ -198,6 +198,24 @@ class EmulatedDevice:
         """
         program, request = self._prepare(binary, plan, arguments)
         return program.watch(request, self.memory, blocks)
+
+    def read_shared(
+        self,
+        binary: Binary,
+        plan: LaunchPlan,
+        arguments: Mapping[str, Value],
+        block: int,
+        barriers: int,
+    ) -> SharedContent:
+        """Run a block alone, slowly, until its warps have arrived at so many barriers, and return
+        what its shared memory holds; 0 stands for the block's end.
+
+        Raises:
+            DeviceError: the board cannot take the launch, or the kernel failed.
+            UnsupportedInstruction: the kernel has an instruction that the emulator lacks.
+        """
+        program, request = self._prepare(binary, plan, arguments)
+        return program.read_shared(request, self.memory, block, barriers)
 
     def environment(self) -> dict[str, Any]:
         """The host, the threads used, and the code generator."""

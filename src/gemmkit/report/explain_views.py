@@ -8,12 +8,14 @@ import msgspec
 
 from gemmkit.analysis.explain import Explanation, Facts
 from gemmkit.analysis.patterns import has_tiles
+from gemmkit.analysis.shared_map import shared_map
 from gemmkit.analysis.trace import Trace
 from gemmkit.report.document import View
 from gemmkit.report.explain_text import source_table
 from gemmkit.report.views.accesses import access_view
 from gemmkit.report.views.occupancy import occupancy_view
 from gemmkit.report.views.roofline import roofline_views
+from gemmkit.report.views.shared import shared_view
 from gemmkit.report.views.tiles import tile_view
 
 
@@ -34,6 +36,11 @@ def explain_views(
         found[table.caption] = (View("source", {"lines": lines}, table),)
     if traces:
         found["Accesses of a warp"] = tuple(map(access_view, traces))
+    found["Shared memory"] = tuple(
+        shared_view(each, traced.problem)
+        for facts, traced in zip(gathered, traces, strict=True)
+        if (each := shared_map(traced, facts.gpu)) is not None
+    )
     found["Tiles of a block"] = tuple(tile_view(each) for each in traces if has_tiles(each))
     found["What if"] = tuple(
         occupancy_view(each)
