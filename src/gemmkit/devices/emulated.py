@@ -160,15 +160,25 @@ class EmulatedDevice:
             emulation_seconds=execution.seconds,
         )
 
-    def execute(self, binary: Binary, plan: LaunchPlan, arguments: Mapping[str, Value]) -> None:
-        """Run the plan's grid for what it computes alone: nothing is counted, no fault looked for.
+    def execute(
+        self,
+        binary: Binary,
+        plan: LaunchPlan,
+        arguments: Mapping[str, Value],
+        *,
+        only: range | None = None,
+    ) -> None:
+        """Run the plan's grid, or `only` some blocks by their numbers (x fastest), for what they
+        compute alone: nothing is counted, no fault looked for.
 
         Raises:
             DeviceError: the board cannot take the launch, or the kernel failed.
             UnsupportedInstruction: the kernel has an instruction that the emulator lacks.
         """
         program, request = self._prepare(binary, plan, arguments)
-        program.execute(request, self.memory, threads=self.threads)
+        program.execute(
+            request, self.memory, threads=self.threads, max_steps=self._max_steps, only=only
+        )
 
     def count(
         self, binary: Binary, plan: LaunchPlan, arguments: Mapping[str, Value]

@@ -141,8 +141,10 @@ class Program:
         *,
         threads: int | None = None,
         max_steps: int | None = None,
+        only: range | None = None,
     ) -> None:
-        """Run all blocks and wait, as `run` does, for their results only: nothing is counted.
+        """Run all blocks, or `only` those with these numbers (x fastest), and wait, as `run` does,
+        for their results: nothing is counted.
 
         Raises:
             DeviceError: as `run`, when it does not look for faults.
@@ -163,6 +165,7 @@ class Program:
                 self._spare.setdefault(shape, []),
                 threads=threads,
                 max_steps=max_steps,
+                only=only,
             )
         self._seconds += time.perf_counter() - started
 

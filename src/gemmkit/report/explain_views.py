@@ -14,6 +14,7 @@ from gemmkit.report.document import View
 from gemmkit.report.explain_text import source_table
 from gemmkit.report.views.accesses import access_view
 from gemmkit.report.views.occupancy import occupancy_view
+from gemmkit.report.views.raster import raster_view
 from gemmkit.report.views.roofline import roofline_views
 from gemmkit.report.views.shared import shared_view
 from gemmkit.report.views.tiles import tile_view
@@ -42,6 +43,8 @@ def explain_views(
         if (each := shared_map(traced, facts.gpu)) is not None
     )
     found["Tiles of a block"] = tuple(tile_view(each) for each in traces if has_tiles(each))
+    rasters = map(raster_view, gathered, traces)
+    found["Order of tiles"] = tuple(each for each in rasters if each is not None)
     found["What if"] = tuple(
         occupancy_view(each)
         for each in gathered
