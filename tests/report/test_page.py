@@ -99,8 +99,12 @@ def test_the_data_of_a_page_is_the_explanation(page, facts):
         "source",
         "accesses",
         "accesses",
+        "shared",
+        "shared",
         "tiles",
         "tiles",
+        "raster",
+        "raster",
         "occupancy",
         "occupancy",
         "roofline",
@@ -110,7 +114,7 @@ def test_the_data_of_a_page_is_the_explanation(page, facts):
         for each in data["views"][1]["data"]["accesses"]
         if each["name"].startswith("store of As")
     ]
-    tile = data["views"][3]["data"]["tiles"][2]
+    tile = data["views"][5]["data"]["tiles"][2]
     assert (tile["array"], len(tile["rows"]), tile["columns"]) == ("C", 128, 128)
     assert all(sum(line[1::2]) == 128 for line in tile["rows"])
     # Four lanes meet in each bank: a row of the map for each of their wavefronts.
@@ -194,6 +198,18 @@ const box = canvas.getBoundingClientRect();
 const corner = { clientX: box.left + 1, clientY: box.top + 1 };
 canvas.dispatchEvent(new PointerEvent("pointermove", corner));
 seen.push(document.querySelector("[id^=tiles] p[aria-live]").textContent);
+const words = document.querySelector("canvas[aria-label^='As: A']");
+for (const key of ["ArrowDown", "ArrowRight"]) {
+  words.dispatchEvent(new KeyboardEvent("keydown", { key }));
+}
+seen.push(document.querySelector("[id^=shared] p[aria-live]").textContent);
+const before = words.toDataURL();
+all(".pick").filter((each) => each.textContent.startsWith("load of As"))[1].click();
+seen.push(`outlined ${words.toDataURL() !== before}`);
+all(".pick").find((each) => each.textContent.startsWith("load of Bs")).click();
+seen.push(words.getAttribute("aria-label").slice(0, 5));
+const wave = document.querySelector("[id^=order] [aria-live]");
+seen.push(wave.textContent);
 seen.push(result.textContent);
 const threads = document.querySelector("input[id^=warps]");
 threads.value = 31;
@@ -237,6 +253,12 @@ def test_a_browser_draws_the_views_and_ties_them_together(page, facts, tmp_path)
         "requests true",
         "roofs 1",
         "C[0][0]: thread 0, lane 0 of warp 0.",
+        # A is transposed there: a line of 32 words down, and one to the right.
+        "Word 33 of As, bank 1: A[33][0]",
+        "outlined true",
+        "Bs: B",
+        "Blocks 0 to 0 read 0 MiB of A and 0 MiB of B, 0.1 MiB in all: row by row it would be "
+        "0.1 MiB, as square as possible 0.1 MiB. All of it fits in the L2 (6 MiB).",
         *map(told, (as_it_is, with_more)),
         "theme dark",
     ]

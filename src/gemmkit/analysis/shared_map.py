@@ -33,6 +33,9 @@ Ints = NDArray[np.int64]
 # nothing, since no thread ever stores there.
 OTHER, NEVER = -2, -1
 
+# The share of a rectangle of elements that a tile fills at least.
+_LEAST_SHARE = 0.75
+
 # More barriers than any block has.
 _UNUSED = 1 << 30
 
@@ -125,19 +128,18 @@ def shared_map(traced: Trace, gpu: GpuSpec, *, cache_dir: Path | None = None) ->
         item = ITEM_BYTES[dtype]
         used = written[at : at + size // item * item].reshape(-1, item).any(1)
         found = np.where(used, np.where(found >= 0, found, OTHER), NEVER)
-        if not (found >= 0).any():
-            unknown.append(array)
-            continue
+        before = len(parts)
         for matrix, low, high in (("A", 0, of_a), ("B", of_a, len(known))):
             own = (found >= low) & (found < high)
-            if own.any():
-                every = np.where(
-                    own[:, None], known[np.maximum(found, 0)], np.minimum(found, NEVER)[:, None]
-                )
-                # Elements of the other matrix are no part of this one.
-                every[(found >= 0) & ~own] = OTHER
-                taken = read[(read >= address) & (read < address + len(found) * item)]
-                parts += _stages(array, matrix, dtype, address, every, (taken - address) // item)
+            every = np.where(
+                own[:, None], known[np.maximum(found, 0)], np.minimum(found, NEVER)[:, None]
+            )
+            # Elements of the other matrix are no part of this one.
+            every[(found >= 0) & ~own] = OTHER
+            taken = read[(read >= address) & (read < address + len(found) * item)]
+            parts += _stages(array, matrix, dtype, address, every, (taken - address) // item)
+        if len(parts) == before:
+            unknown.append(array)
     starts = {name: address for name, (address, _) in content.variables.items()}
     return SharedMap(traced.kernel, tuple(parts), tuple(unknown), starts)
 
@@ -205,7 +207,8 @@ def _numbers(dtype: Dtype) -> NDArray[np.float64]:
     """
     bits = np.arange(1 << 16, dtype=np.uint16)
     if dtype == "bfloat16":
-        numbers = (bits.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
+        with np.errstate(invalid="ignore"):
+            numbers = (bits.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
         least, most = 2.0**-126, 2.0**127
     else:
         with np.errstate(invalid="ignore"):
@@ -271,12 +274,15 @@ def _stages(
     item, along = ITEM_BYTES[dtype], 1 if matrix == "A" else 0
     depths = elements[:, along]
     held = np.flatnonzero(depths >= 0)
+    if not len(held):
+        return
     read = np.unique(depths[taken][depths[taken] >= 0])
     deep = len(read) or int(np.ptp(depths[held])) + 1
     tiles: defaultdict[int, list[int]] = defaultdict(list)
     for place in held.tolist():
         tiles[int(depths[place]) // deep].append(place)
-    ordered = sorted(tiles.items(), key=lambda each: each[1][0])
+    whole = ((tile, places) for tile, places in tiles.items() if _is_tile(elements[places]))
+    ordered = sorted(whole, key=lambda each: each[1][0])
     for stage, (tile, places) in enumerate(ordered):
         # Padding behind the last line belongs to the tile too.
         follows = ordered[stage + 1][1][0] if stage + 1 < len(ordered) else len(elements)
@@ -299,3 +305,11 @@ def _stages(
             elements=mine[first:last],
             order=order,
         )
+
+
+def _is_tile(elements: Ints) -> bool:
+    """Whether elements are most of a rectangle, each once: numbers that other values happen to
+    equal are not."""
+    high, wide = np.ptp(elements, axis=0) + 1
+    different = len(np.unique(elements, axis=0)) == len(elements)
+    return bool(different and len(elements) >= _LEAST_SHARE * high * wide)

@@ -14,7 +14,7 @@ from gemmkit.problem import GemmProblem
 from gemmkit.report.document import View
 from gemmkit.report.layout import Cell, Column, Row, Table, value_text
 
-# How a row of words is given to the script: the step from an element to the next.
+# The direction of a span: what grows from an element to the next, its column or its row.
 _ALONG_ROW, _ALONG_COLUMN = 0, 1
 
 
@@ -39,6 +39,10 @@ def shared_view(found: SharedMap, problem: GemmProblem) -> View:
                 "row": row,
                 "column": column,
                 "order": order_text(part, problem),
+                # Rows of one color would hide how a swizzle permutes them.
+                "color": {"row": "column", "column": "row"}[part.order.major]
+                if part.order.swizzle and part.order.major != "neither"
+                else "",
                 "shape": shapes.index(shape),
             }
         )

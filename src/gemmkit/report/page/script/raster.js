@@ -54,10 +54,10 @@ views.raster = function raster(view, place) {
     pen.globalAlpha = 1;
     const [a, b, by_rows, square] = view.waves[wave];
     shown.textContent = `${wave + 1} of ${view.waves.length}`;
-    const fits = a + b <= view.l2 ? "fits in" : "exceeds";
+    const fits = a + b <= view.l2 ? "All of it fits in the L2" : "That is more than the L2 holds";
     said.textContent = `Blocks ${number(first)} to ${number(last - 1)} read ${mib(a)} of A and ${mib(b)} of B, ` +
       `${mib(a + b)} in all: row by row it would be ${mib(by_rows)}, as square as possible ${mib(square)}. ` +
-      `This ${fits} the L2's ${mib(view.l2)}.`;
+      `${fits} (${mib(view.l2)}).`;
     canvas.setAttribute("aria-label", `${view.rows} × ${view.columns} tiles of C, ${said.textContent}`);
   }
   canvas.addEventListener("pointermove", (event) => {

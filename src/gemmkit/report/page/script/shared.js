@@ -63,15 +63,20 @@ views.shared = function shared(view, place) {
         pen.fillRect(x + wide / 2 - 1, y + CELL_HEIGHT / 2 - 1, 2, 2);
       }
     });
-    pen.lineWidth = 2;
-    pen.strokeStyle = "#d62828";
     cells.forEach((held, number) => {
       const { x, y, word } = spot(number);
-      if (outlined.has(word) && number * part.item % 4 === 0) pen.strokeRect(x + 1, y + 1, CELL_WIDTH - 2, CELL_HEIGHT - 2);
+      if (outlined.has(word) && number * part.item % 4 === 0) ring(x, y, CELL_WIDTH, "#ffffff");
     });
     const { x, y, wide } = spot(at);
-    pen.strokeStyle = "#e0a100";
-    pen.strokeRect(x + 1, y + 1, wide - 2, CELL_HEIGHT - 2);
+    ring(x, y, wide, "#ffd60a");
+  }
+  // A light line in a dark one stands out on every color.
+  function ring(x, y, wide, light) {
+    for (const [color, width] of [["#000000", 3.5], [light, 1.5]]) {
+      pen.strokeStyle = color;
+      pen.lineWidth = width;
+      pen.strokeRect(x + 2, y + 2, wide - 4, CELL_HEIGHT - 4);
+    }
   }
   function tell(index) {
     at = Math.max(0, Math.min(cells.length - 1, index));
@@ -83,6 +88,7 @@ views.shared = function shared(view, place) {
   function take(number) {
     which.value = number;
     part = view.parts[number];
+    if (part.color) by.value = part.color;
     cells = unpacked(part);
     caption.textContent = `${part.order[0].toUpperCase()}${part.order.slice(1)}.`;
     canvas.setAttribute("aria-label", `${part.name}: ${part.order}. Arrow keys go from word to word.`);
