@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gemmkit.analysis.raster import Raster, Rule, raster, words_of
+from gemmkit.analysis.raster import Raster, Rule, words_of
+from gemmkit.analysis.raster_probe import raster
 from gemmkit.analysis.trace import trace
 from gemmkit.gpu import find_board
 from gemmkit.jit.compiler import compile_plan
@@ -136,9 +137,31 @@ def test_what_cannot_be_known_is_left_out(tmp_path):
     tiled, streams = find_kernel("gemm_tiled"), find_kernel("stream_k")
     assert found(streams, GemmProblem(512, 512, 256), streams.configure(SMALL)) is None
     assert found(tiled, GemmProblem(64, 64, 64, batch=2), tiled.configure(SMALL)) is None
-    # Each block stores two tiles.
-    text = OWN.replace("PLACE", "for (int t = blockIdx.x; t < 16; t += gridDim.x) {" + PERSISTENT)
+    # A counter gives each block its tiles: it depends on the others which.
+    counter = "tile_row = atomicAdd(&next, 1); if (tile_row >= 4) return; tile_col = 0;"
+    path = tmp_path / "own.cu"
+    path.write_text("__device__ int next;\n" + OWN.replace("PLACE", counter))
+    kernel = Kernel.from_file(path, grid="2", block="16,8", constants={"next": 0})
+    assert found(kernel, GemmProblem(32, 16, 32)) is None
+
+
+def test_persistent_blocks_have_tiles_in_turn(tmp_path):
+    kernel = persistent(tmp_path, "for (int t = blockIdx.x; t < rows * columns; t += gridDim.x) {")
+    seen = found(kernel, GemmProblem(40, 64, 32))
+    assert (seen.rule, seen.together, seen.ran) == (Rule(1), 6, 6)
+    assert seen.order.tolist() == list(range(20))
+    # The second tiles of six blocks: the end of the second row, and the third one.
+    second = list(seen.waves(1000))[1]
+    assert (second.first, second.count) == (6, 6)
+    assert (second.a_bytes, second.b_bytes) == (2 * 8 * 32 * 4, 4 * 16 * 32 * 4)
+
+
+def test_persistent_blocks_in_the_other_direction_have_no_such_order(tmp_path):
+    loop = "for (int t = rows * columns - 1 - blockIdx.x; t >= 0; t -= gridDim.x) {"
+    assert found(persistent(tmp_path, loop), GemmProblem(32, 48, 32)) is None
+
+
+def persistent(tmp_path, loop):
     path = tmp_path / "persistent.cu"
-    path.write_text(text + "}\n")
-    kernel = Kernel.from_file(path, grid="8", block="16,8")
-    assert found(kernel, GemmProblem(32, 64, 32)) is None
+    path.write_text(OWN.replace("PLACE", loop + PERSISTENT) + "}\n")
+    return Kernel.from_file(path, grid="6", block="16,8")

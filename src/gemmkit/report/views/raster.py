@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from gemmkit.analysis.explain import Facts
 from gemmkit.analysis.occupancy import Occupancy
-from gemmkit.analysis.raster import Raster, Wave, raster, resident_blocks, words_of
+from gemmkit.analysis.raster import Raster, Wave, resident_blocks, words_of
+from gemmkit.analysis.raster_probe import raster
 from gemmkit.analysis.trace import Trace
 from gemmkit.report.document import View
 from gemmkit.report.layout import Cell, Column, Row, Table
@@ -28,7 +29,9 @@ def raster_view(facts: Facts, traced: Trace) -> View | None:
         facts.gpu,
         config=facts.config,
     )
-    return None if found is None else _view(facts, found, occupied)
+    if found is None or found.together > resident_blocks(occupied, facts.gpu):
+        return None
+    return _view(facts, found, occupied)
 
 
 def _view(facts: Facts, found: Raster, occupied: Occupancy) -> View:
@@ -37,14 +40,13 @@ def _view(facts: Facts, found: Raster, occupied: Occupancy) -> View:
     rule = found.rule
     data = {
         "kernel": found.kernel,
-        "board": facts.gpu.name,
-        "order": _said(found),
+        "intro": _intro(facts, found, occupied),
         "rows": found.tile_rows,
         "columns": found.tile_columns,
         "tile": [found.rows, found.columns],
         "parts": found.parts,
-        "resident": resident,
-        "per_sm": occupied.blocks_per_sm,
+        "resident": found.together or resident,
+        "in_turn": found.together > 0,
         "l2": facts.gpu.l2_bytes,
         # An order with a rule follows from it.
         "height": rule.height if rule else 0,
@@ -53,7 +55,21 @@ def _view(facts: Facts, found: Raster, occupied: Occupancy) -> View:
         "waves": [[each.a_bytes, each.b_bytes, each.by_rows, each.square] for each in waves],
         "note": _note(facts, found),
     }
-    return View("raster", data, _table(facts, found, waves))
+    return View("raster", data, _table(facts, found, occupied, waves))
+
+
+def _intro(facts: Facts, found: Raster, occupied: Occupancy) -> str:
+    if found.together:
+        most = -(-len(found.order) // found.together)
+        return (
+            f"{_said(found)}: {found.together:,} persistent blocks, up to {most} tiles for each in "
+            "turn. A wave is a tile of each block here."
+        )
+    blocks, resident = found.parts * len(found.order), resident_blocks(occupied, facts.gpu)
+    return (
+        f"{_said(found)}. Of {blocks:,} blocks, {resident:,} can be resident at once on the "
+        f"{facts.gpu.name}: {occupied.blocks_per_sm} per SM."
+    )
 
 
 def _said(found: Raster) -> str:
@@ -61,7 +77,7 @@ def _said(found: Raster) -> str:
 
 
 def _note(facts: Facts, found: Raster) -> str:
-    blocks = found.parts * len(found.order)
+    blocks = found.together or found.parts * len(found.order)
     said = f"Derived from {found.ran:,} of {blocks:,} blocks, run on the emulator."
     if found.parts > 1:
         said += f" The k of each tile is divided among {found.parts} layers of the grid."
@@ -70,7 +86,7 @@ def _note(facts: Facts, found: Raster) -> str:
     return said
 
 
-def _table(facts: Facts, found: Raster, waves: list[Wave]) -> Table:
+def _table(facts: Facts, found: Raster, occupied: Occupancy, waves: list[Wave]) -> Table:
     rows = tuple(
         Row(
             (
@@ -96,10 +112,9 @@ def _table(facts: Facts, found: Raster, waves: list[Wave]) -> Table:
         Column("least"),
     )
     notes = [
-        f"{_said(found)}; the L2 of the {facts.gpu.name} holds {_mib(facts.gpu.l2_bytes)} MiB. "
-        "Each wave is as many blocks as are resident at once, with the distinct bytes that they "
-        "read; besides, those of both matrices in row-by-row order, and of the rectangle of tiles "
-        "that reads least.",
+        f"{_intro(facts, found, occupied)} The L2 holds {_mib(facts.gpu.l2_bytes)} MiB.",
+        "Bytes are distinct ones that a wave reads; besides, those of both matrices in row-by-row "
+        "order, and of the rectangle of tiles that reads least.",
         _note(facts, found),
     ]
     if len(waves) > _LISTED:

@@ -55,7 +55,9 @@ views.raster = function raster(view, place) {
     const [a, b, by_rows, square] = view.waves[wave];
     shown.textContent = `${wave + 1} of ${view.waves.length}`;
     const fits = a + b <= view.l2 ? "All of it fits in the L2" : "That is more than the L2 holds";
-    said.textContent = `Blocks ${number(first)} to ${number(last - 1)} read ${mib(a)} of A and ${mib(b)} of B, ` +
+    const who = view.in_turn ? `The tiles that ${number(last - first)} blocks have in turn ${wave + 1}`
+      : `Blocks ${number(first)} to ${number(last - 1)}`;
+    said.textContent = `${who} read ${mib(a)} of A and ${mib(b)} of B, ` +
       `${mib(a + b)} in all: row by row it would be ${mib(by_rows)}, as square as possible ${mib(square)}. ` +
       `${fits} (${mib(view.l2)}).`;
     canvas.setAttribute("aria-label", `${view.rows} × ${view.columns} tiles of C, ${said.textContent}`);
@@ -65,7 +67,7 @@ views.raster = function raster(view, place) {
     const column = Math.floor(((event.clientX - box.left) * canvas.width / box.width - left) / cell);
     const row = Math.floor(((event.clientY - box.top) * canvas.height / box.height - top) / cell);
     if (row < 0 || column < 0 || row >= view.rows || column >= view.columns) return;
-    const block = turn[row * view.columns + column];
+    const turned = turn[row * view.columns + column], block = view.in_turn ? turned % view.resident : turned;
     const layers = Array.from({ length: view.parts }, (_, layer) => number(block + layer * tiles));
     pointed.textContent = `Tile in row ${row}, column ${column}, from C[${row * view.tile[0]}][${column * view.tile[1]}]: ` +
       `${view.parts > 1 ? "blocks" : "block"} ${layers.join(", ")}.`;
@@ -75,8 +77,7 @@ views.raster = function raster(view, place) {
   pointed.textContent = `Tiles of ${view.tile.join("×")}, from the first block's (blue) to the last one's (orange). ` +
     "Beside them: the rows of A and, above, the columns of B that the wave reads.";
   return [element("h3", {}, view.kernel),
-    element("p", {}, `${view.order}. ${number(view.resident)} of ${number(blocks)} blocks are resident at once on the ` +
-      `${view.board}: ${number(view.per_sm)} per SM.`),
+    element("p", {}, view.intro),
     element("div", { class: "controls" }, element("label", { for: slider.id }, "Wave"), slider, shown),
     said, canvas, pointed, element("p", { class: "quiet" }, view.note)];
 };
