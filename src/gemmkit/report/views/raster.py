@@ -10,7 +10,7 @@ from gemmkit.analysis.trace import Trace
 from gemmkit.report.document import View
 from gemmkit.report.layout import Cell, Column, Row, Table
 
-_MIB = 1 << 20
+_KIB, _MIB = 1 << 10, 1 << 20
 # Waves that the table lists; the page has all.
 _LISTED = 12
 
@@ -93,11 +93,11 @@ def _table(facts: Facts, found: Raster, occupied: Occupancy, waves: list[Wave]) 
                 Cell(str(number)),
                 Cell(f"{each.count:,}"),
                 *(
-                    Cell(_mib(count))
+                    Cell(_kib(count))
                     for count in (each.a_bytes, each.b_bytes, each.a_bytes + each.b_bytes)
                 ),
-                Cell(_mib(each.by_rows)),
-                Cell(_mib(each.square)),
+                Cell(_kib(each.by_rows)),
+                Cell(_kib(each.square)),
             )
         )
         for number, each in enumerate(waves[:_LISTED], 1)
@@ -105,14 +105,14 @@ def _table(facts: Facts, found: Raster, occupied: Occupancy, waves: list[Wave]) 
     columns = (
         Column("wave"),
         Column("blocks"),
-        Column("MiB of A"),
-        Column("MiB of B"),
-        Column("MiB of both"),
+        Column("KiB of A"),
+        Column("KiB of B"),
+        Column("KiB of both"),
         Column("row by row"),
         Column("least"),
     )
     notes = [
-        f"{_intro(facts, found, occupied)} The L2 holds {_mib(facts.gpu.l2_bytes)} MiB.",
+        f"{_intro(facts, found, occupied)} The L2 holds {facts.gpu.l2_bytes / _MIB:g} MiB.",
         "Bytes are distinct ones that a wave reads; besides, those of both matrices in row-by-row "
         "order, and of the rectangle of tiles that reads least.",
         _note(facts, found),
@@ -122,5 +122,5 @@ def _table(facts: Facts, found: Raster, occupied: Occupancy, waves: list[Wave]) 
     return Table(f"Waves of {found.kernel}", columns, rows, tuple(notes))
 
 
-def _mib(count: int) -> str:
-    return f"{count / _MIB:,.1f}"
+def _kib(count: int) -> str:
+    return f"{count / _KIB:,.0f}"

@@ -25,7 +25,10 @@ views.raster = function raster(view, place) {
     });
   }
   const color = (number) => `hsl(${250 - 210 * number / tiles} 60% 52%)`;
-  const mib = (bytes) => `${(bytes / 2 ** 20).toLocaleString("en", { maximumFractionDigits: 1 })} MiB`;
+  const size = (bytes) => {
+    const [unit, name] = bytes < 2 ** 20 ? [2 ** 10, "KiB"] : [2 ** 20, "MiB"];
+    return `${(bytes / unit).toLocaleString("en", { maximumFractionDigits: 1 })} ${name}`;
+  };
   function paint() {
     const wave = Number(slider.value) - 1, first = wave * view.resident;
     const last = Math.min(first + view.resident, blocks);
@@ -55,11 +58,11 @@ views.raster = function raster(view, place) {
     const [a, b, by_rows, square] = view.waves[wave];
     shown.textContent = `${wave + 1} of ${view.waves.length}`;
     const fits = a + b <= view.l2 ? "All of it fits in the L2" : "That is more than the L2 holds";
-    const who = view.in_turn ? `The tiles that ${number(last - first)} blocks have in turn ${wave + 1}`
+    const who = view.in_turn ? `For their tiles in turn ${wave + 1}, ${number(last - first)} blocks`
       : `Blocks ${number(first)} to ${number(last - 1)}`;
-    said.textContent = `${who} read ${mib(a)} of A and ${mib(b)} of B, ` +
-      `${mib(a + b)} in all: row by row it would be ${mib(by_rows)}, as square as possible ${mib(square)}. ` +
-      `${fits} (${mib(view.l2)}).`;
+    said.textContent = `${who} read ${size(a)} of A and ${size(b)} of B, ` +
+      `${size(a + b)} in all: row by row it would be ${size(by_rows)}, as square as possible ${size(square)}. ` +
+      `${fits} (${size(view.l2)}).`;
     canvas.setAttribute("aria-label", `${view.rows} × ${view.columns} tiles of C, ${said.textContent}`);
   }
   canvas.addEventListener("pointermove", (event) => {

@@ -90,7 +90,7 @@ views.shared = function shared(view, place) {
     part = view.parts[number];
     if (part.color) by.value = part.color;
     cells = unpacked(part);
-    caption.textContent = `${part.order[0].toUpperCase()}${part.order.slice(1)}.`;
+    caption.textContent = `${part.name}: ${part.order}.`;
     canvas.setAttribute("aria-label", `${part.name}: ${part.order}. Arrow keys go from word to word.`);
     at = 0;
     paint();
