@@ -94,7 +94,8 @@ class SharedMap:
 
 
 def shared_map(traced: Trace, gpu: GpuSpec, *, cache_dir: Path | None = None) -> SharedMap | None:
-    """Find out what shared memory holds; None for a kernel that uses none.
+    """Find out what shared memory holds; None for a kernel that uses none or
+    loads no element of A and B.
 
     Args:
         traced: the requests of the first block.
@@ -110,6 +111,8 @@ def shared_map(traced: Trace, gpu: GpuSpec, *, cache_dir: Path | None = None) ->
     numbers = _numbers(traced.problem.dtype)
     places = _numbered(traced, len(numbers))
     of_a, known = len(places["A"]), np.concatenate([places[name] for name in "AB"])
+    if not len(known):
+        return None
     barriers = int(stored[stored < _UNUSED].max()) + 1
     content = _content(traced, gpu, places, numbers, barriers, cache_dir)
     written = np.zeros(len(content.data), bool)
