@@ -75,6 +75,17 @@ def test_stages_of_asynchronous_copies():
         assert b.start == a.start + 4 * 8 * 68
 
 
+def test_a_tile_past_the_edges_of_its_matrix():
+    parts = parts_of("vectorized", GemmProblem(60, 52, 3), **SMALL)
+    a, b = parts["A", 0], parts["B", 0]
+    assert {key: value for key, value in held(a).items() if key % 64 < 60} == {
+        64 * k + m: (m, k) for k in range(3) for m in range(60)
+    }
+    assert held(b) == {64 * k + n: (k, n) for k in range(3) for n in range(52)}
+    # The rest is stored to: it is no padding.
+    assert order_text(b, GemmProblem(1, 1, 1)) == "row-major, pitch 64 words"
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_halves_of_which_two_share_a_word(dtype):
     parts = parts_of("typed_mma", GemmProblem(64, 64, 64, dtype=dtype))

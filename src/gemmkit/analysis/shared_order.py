@@ -21,7 +21,8 @@ class Order:
 
     `major` says what is contiguous: a row or a column of the matrix, or neither if no order was
     recognized. With `interleaved` more than 1, so many of them make one line, an element of each in
-    turn. There are `lines`, `pitch` elements apart, of which `padding` are not used. With a
+    turn. There are `lines`, `pitch` elements apart, of which `padding` hold no element of
+    the line. With a
     swizzle, chunks of `chunk` elements change places within a line: their numbers are XORed with,
     or rotated by, a number that repeats every `period` lines. `column_banks` and `row_banks` are
     the banks that hold the first elements of a column or row, up to 32 of them, and how many these
@@ -82,7 +83,8 @@ def _grid(elements: Ints, places: Ints) -> Ints:
     """The place of each element by row and column of the tile; -1 for one that is not there."""
     (row, column), (last_row, last_column) = elements.min(axis=0), elements.max(axis=0)
     grid = np.full((last_row - row + 1, last_column - column + 1), -1, np.int64)
-    grid[elements[:, 0] - row, elements[:, 1] - column] = places
+    # Of an element that is there twice, the first place.
+    grid[elements[::-1, 0] - row, elements[::-1, 1] - column] = places[::-1]
     return grid
 
 

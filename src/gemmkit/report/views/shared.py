@@ -78,10 +78,11 @@ def order_text(part: SharedPart, problem: GemmProblem) -> str:
         said += " (transposed)"
     if order.interleaved > 1:
         said += f", {order.interleaved} {order.major}s interleaved"
-    pitch, padding = (value_text(each * item / WORD_BYTES) for each in (order.pitch, order.padding))
-    said += f", pitch {pitch} words"
-    if order.padding:
-        said += f" ({padding} of padding)"
+    said += f", pitch {value_text(order.pitch * item / WORD_BYTES)} words"
+    # Past the edge of a matrix, lines are not full and yet stored to.
+    padding = int((part.elements[: order.pitch, 0] == NEVER).sum())
+    if padding:
+        said += f" ({value_text(padding * item / WORD_BYTES)} of padding)"
     if order.swizzle:
         chunk = f"chunks of {value_text(order.chunk * item / WORD_BYTES)} words"
         how = {"XOR": "XOR-swizzled", "rotated": "rotated", "permuted": "permuted"}[order.swizzle]
