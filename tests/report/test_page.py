@@ -98,9 +98,10 @@ def test_the_data_of_a_page_is_the_explanation(page, facts):
     assert data["document"]["kernel"] == "vectorized"
     assert data["document"]["against"]["kernel"] == "conflict_free"
     kinds = [each["kind"] for each in data["views"]]
-    paired = [kind for kind in ("source", "accesses", "tiles", "occupancy") for _ in range(2)]
+    pairs = ("source", "accesses", "shared", "tiles", "raster", "occupancy")
+    paired = [kind for kind in pairs for _ in range(2)]
     assert sorted(kinds) == sorted([*paired, "roofline", "errors"])
-    assert [each["side"] for each in data["views"] if each["kind"] in paired] == [0, 1] * 4
+    assert [each["side"] for each in data["views"] if each["kind"] in paired] == [0, 1] * len(pairs)
     accesses, tiles = (
         next(each["data"] for each in data["views"] if each["kind"] == kind)
         for kind in ("accesses", "tiles")
@@ -189,6 +190,18 @@ const box = canvas.getBoundingClientRect();
 const corner = { clientX: box.left + 1, clientY: box.top + 1 };
 canvas.dispatchEvent(new PointerEvent("pointermove", corner));
 seen.push(document.querySelector("[id^=tiles] p[aria-live]").textContent);
+const words = document.querySelector("canvas[aria-label^='As: A']");
+for (const key of ["ArrowDown", "ArrowRight"]) {
+  words.dispatchEvent(new KeyboardEvent("keydown", { key }));
+}
+seen.push(document.querySelector("[id^=shared] p[aria-live]").textContent);
+const before = words.toDataURL();
+all(".pick").filter((each) => each.textContent.startsWith("load of As"))[1].click();
+seen.push(`outlined ${words.toDataURL() !== before}`);
+all(".pick").find((each) => each.textContent.startsWith("load of Bs")).click();
+seen.push(words.getAttribute("aria-label").slice(0, 5));
+const wave = document.querySelector("[id^=order] [aria-live]");
+seen.push(wave.textContent);
 seen.push(result.textContent);
 const threads = document.querySelector("input[id^=warps]");
 threads.value = 31;
@@ -243,6 +256,12 @@ def test_a_browser_draws_the_views_and_ties_them_together(page, facts, browse):
         "requests true",
         "roofs 1",
         "C[0][0]: thread 0, lane 0 of warp 0.",
+        # A is transposed there: a line of 32 words down, and one to the right.
+        "Word 33 of As, bank 1: A[33][0]",
+        "outlined true",
+        "Bs: B",
+        "Blocks 0 to 0 read 32 KiB of A and 32 KiB of B, 64 KiB in all: row by row it would be "
+        "64 KiB, as square as possible 64 KiB. All of it fits in the L2 (6 MiB).",
         *map(told, (as_it_is, with_more)),
         "theme dark",
     ]

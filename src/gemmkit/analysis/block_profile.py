@@ -320,7 +320,7 @@ def _machine_code(
             loads += executed * (number not in merged_away)
     share = 1.0
     if found.count and adds and loads:
-        share = min(1.0, found.shared_loads / found.count * adds / loads)
+        share = min(1.0, float(found.shared_loads / found.count * adds / loads))
     return unroll, found.issue_cycles, share
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gemmkit.emulator import Allocation, DeviceMemory, LaunchRequest, Program
     from gemmkit.emulator.counters.tally import Tally
     from gemmkit.emulator.ptx.cfg import ControlFlow
-    from gemmkit.emulator.watching import WatchedAccess
+    from gemmkit.emulator.watching import SharedContent, WatchedAccess
 
 _POISON = 0xFF
 # Steps of a block, far more than a matrix product needs.
@@ -160,15 +160,25 @@ class EmulatedDevice:
             emulation_seconds=execution.seconds,
         )
 
-    def execute(self, binary: Binary, plan: LaunchPlan, arguments: Mapping[str, Value]) -> None:
-        """Run the plan's grid for what it computes alone: nothing is counted, no fault looked for.
+    def execute(
+        self,
+        binary: Binary,
+        plan: LaunchPlan,
+        arguments: Mapping[str, Value],
+        *,
+        only: range | None = None,
+    ) -> None:
+        """Run the plan's grid, or `only` some blocks by their numbers (x fastest), for what they
+        compute alone: nothing is counted, no fault looked for.
 
         Raises:
             DeviceError: the board cannot take the launch, or the kernel failed.
             UnsupportedInstruction: the kernel has an instruction that the emulator lacks.
         """
         program, request = self._prepare(binary, plan, arguments)
-        program.execute(request, self.memory, threads=self.threads)
+        program.execute(
+            request, self.memory, threads=self.threads, max_steps=self._max_steps, only=only
+        )
 
     def count(
         self, binary: Binary, plan: LaunchPlan, arguments: Mapping[str, Value]
@@ -198,6 +208,24 @@ class EmulatedDevice:
         """
         program, request = self._prepare(binary, plan, arguments)
         return program.watch(request, self.memory, blocks)
+
+    def read_shared(
+        self,
+        binary: Binary,
+        plan: LaunchPlan,
+        arguments: Mapping[str, Value],
+        block: int,
+        barriers: int,
+    ) -> SharedContent:
+        """Run a block alone, slowly, until its warps have arrived at so many barriers, and return
+        what its shared memory holds; 0 stands for the block's end.
+
+        Raises:
+            DeviceError: the board cannot take the launch, or the kernel failed.
+            UnsupportedInstruction: the kernel has an instruction that the emulator lacks.
+        """
+        program, request = self._prepare(binary, plan, arguments)
+        return program.read_shared(request, self.memory, block, barriers)
 
     def environment(self) -> dict[str, Any]:
         """The host, the threads used, and the code generator."""

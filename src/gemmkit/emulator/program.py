@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,10 +25,11 @@ from gemmkit.gpu import MAX_GRID
 
 if TYPE_CHECKING:
     from gemmkit.emulator.counters.accesses import Accesses
+    from gemmkit.emulator.oracle.chunk import Watcher
     from gemmkit.emulator.ptx.cfg import ControlFlow
     from gemmkit.emulator.ptx.module import Module
     from gemmkit.emulator.sanitizer.traits import Traits
-    from gemmkit.emulator.watching import WatchedAccess
+    from gemmkit.emulator.watching import SharedContent, WatchedAccess
 
 CACHE_KIND = "objects"
 
@@ -139,8 +141,10 @@ class Program:
         *,
         threads: int | None = None,
         max_steps: int | None = None,
+        only: range | None = None,
     ) -> None:
-        """Run all blocks and wait, as `run` does, for their results only: nothing is counted.
+        """Run all blocks, or `only` those with these numbers (x fastest), and wait, as `run` does,
+        for their results: nothing is counted.
 
         Raises:
             DeviceError: as `run`, when it does not look for faults.
@@ -161,6 +165,7 @@ class Program:
                 self._spare.setdefault(shape, []),
                 threads=threads,
                 max_steps=max_steps,
+                only=only,
             )
         self._seconds += time.perf_counter() - started
 
@@ -228,15 +233,44 @@ class Program:
         Raises:
             DeviceError: a bad launch or access, a deadlock, a trap.
         """
-        from gemmkit.emulator import oracle
         from gemmkit.emulator.oracle.watch import Watch
+
+        watch = Watch(self.flow, memory)
+        self._run_watched(request, memory, blocks, watch)
+        return tuple(watch.accesses)
+
+    def read_shared(
+        self, request: LaunchRequest, memory: DeviceMemory, block: int, barriers: int
+    ) -> SharedContent:
+        """Run a block on the oracle until its warps have arrived at so many barriers, and return
+        what its shared memory holds; 0 stands for the block's end.
+
+        Raises:
+            DeviceError: a bad launch or access, a deadlock, a trap.
+        """
+        from gemmkit.emulator.oracle.shared_reading import Reached, SharedReading
+        from gemmkit.emulator.watching import SharedContent
+
+        reading, kernel = SharedReading(barriers), self.flow.kernel
+        with suppress(Reached):
+            self._run_watched(request, memory, range(block, block + 1), reading)
+        end = kernel.shared_base + kernel.shared_bytes + request.shared_bytes
+        variables = {
+            # An `extern` array, which has no size of its own, takes what is left.
+            source_name(name): (each.offset, each.size or end - each.offset)
+            for name, each in kernel.shared.items()
+        }
+        return SharedContent(kernel.shared_base, reading.data, variables)
+
+    def _run_watched(
+        self, request: LaunchRequest, memory: DeviceMemory, blocks: range, watch: Watcher
+    ) -> None:
+        from gemmkit.emulator import oracle
 
         _check(request, self._text.entry, self.flow.kernel.parameter_bytes)
         base = self._variables_in(memory)
         symbols = {name: base + each.offset for name, each in self.module.globals.items()}
-        watch = Watch(self.flow, memory)
         oracle.run(self.flow, request, memory, symbols, only=blocks, watch=watch)
-        return tuple(watch.accesses)
 
     def _variables_of(self, kernel: LoadedKernel, memory: DeviceMemory) -> int:
         return self._variables_in(memory) if kernel.compiled.uses_variables else 0

@@ -1,7 +1,8 @@
-"""`WatchedAccess`: a memory request as a watched launch records it."""
+"""What a watched launch records: `WatchedAccess`, a memory request; `SharedContent` of a block."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -29,3 +30,16 @@ class WatchedAccess:
     barriers: int
     base: int
     offsets: tuple[int | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SharedContent:
+    """The shared memory of one block: `data`, whose first byte has the address `start`.
+
+    `variables` has the address and the size in bytes of each array; that of dynamic shared memory
+    is what the launch gave. Bytes that were never written are zero.
+    """
+
+    start: int
+    data: bytes
+    variables: Mapping[str, tuple[int, int]]

@@ -9,12 +9,15 @@ import msgspec
 
 from gemmkit.analysis.explain import Explanation, Facts
 from gemmkit.analysis.patterns import has_tiles
+from gemmkit.analysis.shared_map import shared_map
 from gemmkit.analysis.trace import Trace
 from gemmkit.report.document import Beside, Block, View
 from gemmkit.report.explain_text import source_table
 from gemmkit.report.views.accesses import access_view
 from gemmkit.report.views.occupancy import occupancy_view
+from gemmkit.report.views.raster import raster_view
 from gemmkit.report.views.roofline import roofline_views
+from gemmkit.report.views.shared import shared_view
 from gemmkit.report.views.tiles import tile_view
 
 
@@ -34,9 +37,16 @@ def explain_views(
     title = source_table(explained).caption
     found[title] = _beside(_source_views(both))
     found["Accesses of a warp"] = _beside(map(access_view, traces, names))
+    found["Shared memory"] = _beside(
+        shared_view(replace(each, kernel=name), traced.problem)
+        for facts, traced, name in zip(gathered, traces, names, strict=False)
+        if (each := shared_map(traced, facts.gpu)) is not None
+    )
     found["Tiles of a block"] = _beside(
         tile_view(each, name) for each, name in zip(traces, names, strict=False) if has_tiles(each)
     )
+    rasters = map(raster_view, gathered, traces, names)
+    found["Order of tiles"] = _beside(each for each in rasters if each is not None)
     found["What if"] = _beside(
         occupancy_view(each, name)
         for each, name in zip(gathered, names, strict=False)

@@ -81,8 +81,9 @@ def execute(
     *,
     threads: int | None = None,
     max_steps: int | None = None,
+    only: range | None = None,
 ) -> None:
-    """Run all blocks of a launch for their results only.
+    """Run all blocks of a launch, or only some, for their results only.
 
     `spare` are workers of earlier launches of this kernel with blocks of the same shape, including
     their caches. They are used, and the workers of this launch are returned there.
@@ -90,7 +91,7 @@ def execute(
     Raises:
         DeviceError: as `run`.
     """
-    launch = _Launch(kernel, request, memory, globals_at, max_steps, None, spare)
+    launch = _Launch(kernel, request, memory, globals_at, max_steps, None, spare, only=only)
     launch.run(threads, None)
     # After a failure workers are in the middle of a block, and are not used again.
     spare += launch.workers[: max(0, usable_cores() - len(spare))]
@@ -109,12 +110,13 @@ class _Launch:
         sanitizer: Sanitizer | None,
         spare: list[Worker] | None = None,
         warp_seed: int = 0,
+        only: range | None = None,
     ) -> None:
         self.workers: list[Worker] = []
         self._kernel = kernel
         self._request = request
         self._memory = memory
-        self._grid = SharedGrid(request, memory.regions(), globals_at, warp_seed)
+        self._grid = SharedGrid(request, memory.regions(), globals_at, warp_seed, only)
         self._sanitizer = sanitizer
         self._max_steps = max_steps
         self._share_fuel = SHARE

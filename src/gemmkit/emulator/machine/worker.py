@@ -38,7 +38,10 @@ _Run = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
 
 
 class SharedGrid:
-    """What all workers of a launch share: regions of memory, parameters, the next block."""
+    """What all workers of a launch share: regions of memory, parameters, the next block.
+
+    `blocks` is the number behind the last block to run.
+    """
 
     def __init__(
         self,
@@ -46,6 +49,7 @@ class SharedGrid:
         regions: NDArray[np.int64],
         globals_at: int,
         warp_seed: int = 0,
+        only: range | None = None,
     ) -> None:
         self.request = request
         self.warp_seed = warp_seed
@@ -56,6 +60,8 @@ class SharedGrid:
         self.parameters_at = request.parameters_at or self._parameters.ctypes.data
         self.next_block = np.zeros(8, np.int64)
         self.blocks = request.grid[0] * request.grid[1] * request.grid[2]
+        if only is not None:
+            self.next_block[0], self.blocks = only.start, min(only.stop, self.blocks)
 
     def stop(self) -> None:
         """Hand out no more blocks."""

@@ -13,11 +13,10 @@ from gemmkit.emulator.codegen.operands import actions_of, addresses_parameters
 from gemmkit.emulator.counters.tally import Tally
 from gemmkit.emulator.launch import Execution, LaunchRequest
 from gemmkit.emulator.machine.memory import DeviceMemory
-from gemmkit.emulator.oracle.chunk import WARP, Chunk
+from gemmkit.emulator.oracle.chunk import WARP, Chunk, Watcher
 from gemmkit.emulator.oracle.definedness import Definedness
 from gemmkit.emulator.oracle.lockstep import Lockstep, is_ordered
 from gemmkit.emulator.oracle.steps import steps_of
-from gemmkit.emulator.oracle.watch import Watch
 from gemmkit.emulator.ptx.cfg import ControlFlow
 from gemmkit.emulator.sanitizer.collection import Collection
 from gemmkit.emulator.sanitizer.sites import Names
@@ -34,7 +33,7 @@ def run(
     symbols: Mapping[str, int] | None = None,
     *,
     only: range | None = None,
-    watch: Watch | None = None,
+    watch: Watcher | None = None,
     track: bool = False,
 ) -> Execution:
     """Run a kernel.
@@ -48,7 +47,7 @@ def run(
         memory: global memory, read and written.
         symbols: addresses of the module's global and constant variables.
         only: the numbers of the blocks to run, x fastest; by default the whole grid.
-        watch: collects each memory request.
+        watch: is told of memory requests and barriers.
         track: track undefined bits; uses of them are among the `findings`.
     """
     started = time.perf_counter()

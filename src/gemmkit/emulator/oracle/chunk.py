@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -11,8 +12,7 @@ from gemmkit.emulator.isa.semantics.raw import Bits, Mask, Raw
 from gemmkit.emulator.isa.types import TYPES, PtxType
 from gemmkit.emulator.launch import LaunchRequest
 from gemmkit.emulator.oracle.control import Barriers, Rows, Warps
-from gemmkit.emulator.oracle.memory import Addresses, GlobalMemory, PrivateSpace
-from gemmkit.emulator.oracle.watch import Watch
+from gemmkit.emulator.oracle.memory import Addresses, GlobalMemory, Lanes, PrivateSpace
 from gemmkit.emulator.ptx.module import (
     Address,
     Immediate,
@@ -28,6 +28,27 @@ from gemmkit.errors import UnsupportedInstruction
 WARP = 32
 
 
+class Watcher(Protocol):
+    """What wants to know of a launch while it runs."""
+
+    def begin(self, chunk: Chunk) -> None:
+        """Some blocks begin."""
+
+    def access(
+        self,
+        number: int,
+        space: str,
+        rows: Rows,
+        addresses: Addresses,
+        lanes: Lanes,
+        nbytes: int,
+    ) -> None:
+        """Instruction `number` accesses memory; see `Watch.access`."""
+
+    def barrier(self, rows: Rows) -> None:
+        """Each of these warps arrives at a barrier."""
+
+
 class Chunk:
     """Registers hold raw bits, one row of 32 lanes per warp; a block's warps are consecutive."""
 
@@ -39,7 +60,7 @@ class Chunk:
         memory: GlobalMemory,
         symbols: Mapping[str, int],
         blocks: range,
-        watch: Watch | None = None,
+        watch: Watcher | None = None,
     ) -> None:
         self.kernel, self.request, self.memory = kernel, request, memory
         self.watch = watch
@@ -73,6 +94,8 @@ class Chunk:
         }
         self._registers: dict[str, Raw] = {}
         self._specials: dict[str, Bits] = {}
+        if watch is not None:
+            watch.begin(self)
 
     def register(self, register: Register) -> Raw:
         """The bits of a register in all warps; zero until written."""

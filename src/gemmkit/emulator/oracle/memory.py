@@ -93,6 +93,7 @@ class PrivateSpace:
     def __init__(self, name: str, owners: int, nbytes: int, base: int = 0) -> None:
         self.name = name
         self.nbytes = nbytes
+        self.base = base
         self._base = np.uint64(base)
         self._stride = -(-nbytes // 256) * 256
         self._data = np.zeros(owners * self._stride, np.uint8)

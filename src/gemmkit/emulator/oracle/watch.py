@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,6 +13,9 @@ from gemmkit.emulator.oracle.memory import Addresses, Lanes
 from gemmkit.emulator.ptx.cfg import ControlFlow
 from gemmkit.emulator.ptx.names import source_name
 from gemmkit.emulator.watching import WatchedAccess
+
+if TYPE_CHECKING:
+    from gemmkit.emulator.oracle.chunk import Chunk
 
 _KINDS = {"load": "load", "store": "store", "copy_async": "copy"}
 
@@ -72,6 +76,9 @@ class Watch:
                     ),
                 )
             )
+
+    def begin(self, chunk: Chunk) -> None:
+        """Some blocks begin; what they access says the rest."""
 
     def barrier(self, rows: Rows) -> None:
         """Each of these warps arrives at a barrier."""

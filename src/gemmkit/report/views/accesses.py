@@ -6,6 +6,7 @@ from typing import Any
 
 from gemmkit.analysis.patterns import WORDS_PER_SECTOR, lines_of, phases_of
 from gemmkit.analysis.trace import Trace, sectors, wavefronts
+from gemmkit.emulator.counters.rules import WORD_BYTES
 from gemmkit.emulator.watching import WatchedAccess
 from gemmkit.kernels.plan import ceil_div
 from gemmkit.report.document import View
@@ -61,6 +62,7 @@ def _access(trace: Trace, access: WatchedAccess) -> dict[str, Any]:
     }
     if access.space == "shared":
         phases = phases_of(access)
+        told["touched"] = _words_touched(access)
         told["rows"] = [
             {
                 "label": f"phase {number}" if not depth else "conflict",
@@ -87,3 +89,15 @@ def _access(trace: Trace, access: WatchedAccess) -> dict[str, Any]:
     words = sum(bool(lanes) for line in lines for lanes in line.words)
     told["worse"] = sectors(access) > ceil_div(words, WORDS_PER_SECTOR)
     return told
+
+
+def _words_touched(access: WatchedAccess) -> list[int]:
+    """The words of shared memory that a request touches, by address."""
+    last = access.bytes_per_lane - 1
+    starts = (access.base + each for each in access.offsets if each is not None)
+    touched = {
+        word
+        for start in starts
+        for word in range(start // WORD_BYTES, (start + last) // WORD_BYTES + 1)
+    }
+    return sorted(touched)

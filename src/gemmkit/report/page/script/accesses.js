@@ -69,6 +69,7 @@ views.accesses = function accesses(view) {
   }
   function show(access, tell) {
     mark(access);
+    outline(view.kernel, access.touched ?? []);
     const more = access.more ? ` The first ${access.rows.length} lines are shown.` : "";
     shown.replaceChildren(element("p", {}, `${access.caption}.${more}`), map(access));
     if (tell) choose(`${access.file}:${access.line}`, fromElsewhere);

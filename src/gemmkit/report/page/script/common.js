@@ -33,6 +33,12 @@ function choose(place, by) {
   }
 }
 
+// The words of shared memory that a chosen request of a kernel touches, and those who want to know.
+const listeners = [];
+function outline(kernel, words) {
+  for (const each of listeners) each(kernel, words);
+}
+
 const laneColor = (lane) => `hsl(${260 - lane * 6.5} 62% ${42 + lane * 0.9}%)`;
 const textColor = (lanes) => lanes.length > 1 ? "var(--paper)" : lanes[0] > 7 ? "#10151c" : "#fff";
 const several = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;

@@ -1,0 +1,61 @@
+"""`SharedReading`: runs a block up to a barrier, and takes the content of its shared memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from gemmkit.emulator.oracle.chunk import Chunk
+from gemmkit.emulator.oracle.control import Rows
+from gemmkit.emulator.oracle.memory import Addresses, Lanes
+
+
+class Reached(Exception):
+    """The barrier that was asked for: the rest of the block need not run."""
+
+
+class SharedReading:
+    """The shared memory of a block's first warps.
+
+    Args:
+        barriers: where to read: once every warp has arrived at so many barriers. A block with
+            fewer is read at its end.
+    """
+
+    def __init__(self, barriers: int) -> None:
+        self._wanted = barriers
+        self._seen: Counter[int] = Counter()
+        self._chunk: Chunk | None = None
+
+    def begin(self, chunk: Chunk) -> None:
+        """The block that runs."""
+        self._chunk = chunk
+
+    def access(
+        self,
+        number: int,
+        space: str,
+        rows: Rows,
+        addresses: Addresses,
+        lanes: Lanes,
+        nbytes: int,
+    ) -> None:
+        """Requests do not matter here."""
+
+    def barrier(self, rows: Rows) -> None:
+        """Each of these warps arrives at a barrier.
+
+        Raises:
+            Reached: the last one has arrived at the last barrier.
+        """
+        assert self._chunk is not None
+        self._seen.update(rows.tolist())
+        warps = range(self._chunk.count)
+        if self._wanted and all(self._seen[warp] >= self._wanted for warp in warps):
+            raise Reached
+
+    @property
+    def data(self) -> bytes:
+        """What the block's shared memory holds, from its first byte on."""
+        assert self._chunk is not None
+        shared = self._chunk.spaces["shared"]
+        return shared.text(0, shared.base, shared.nbytes)

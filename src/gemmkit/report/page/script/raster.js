@@ -1,0 +1,86 @@
+const STRIP = 14, GAP = 6;
+
+views.raster = function raster(view, place) {
+  const tiles = view.rows * view.columns, blocks = tiles * view.parts;
+  const order = view.tiles.length ? view.tiles : ruled(view.rows, view.columns, view.height, view.across);
+  const canvas = element("canvas", { role: "img" });
+  const said = element("p", { "aria-live": "polite" }), pointed = element("p", { class: "quiet" });
+  const slider = element("input", { id: `wave-${place}`, type: "range", min: 1, max: view.waves.length, value: 1 });
+  const shown = element("output", { for: slider.id });
+  const cell = Math.max(1, Math.min(22, Math.floor(640 / Math.max(view.rows, view.columns))));
+  const left = STRIP + GAP, top = STRIP + GAP;
+  canvas.width = left + view.columns * cell;
+  canvas.height = top + view.rows * cell;
+  const pen = canvas.getContext("2d");
+  const turn = new Int32Array(tiles);
+  order.forEach((tile, number) => { turn[tile] = number; });
+
+  // Groups of so many rows of tiles, each column by column; across, with rows and columns exchanged.
+  function ruled(rows, columns, height, across) {
+    if (across) return ruled(columns, rows, height, false).map((tile) => tile % rows * columns + Math.floor(tile / rows));
+    return Array.from({ length: rows * columns }, (_, block) => {
+      const first = Math.floor(block / (height * columns)) * height, high = Math.min(height, rows - first);
+      const within = block - first * columns;
+      return (first + within % high) * columns + Math.floor(within / high);
+    });
+  }
+  const color = (number) => `hsl(${250 - 210 * number / tiles} 60% 52%)`;
+  const size = (bytes) => {
+    const [unit, name] = bytes < 2 ** 20 ? [2 ** 10, "KiB"] : [2 ** 20, "MiB"];
+    return `${(bytes / unit).toLocaleString("en", { maximumFractionDigits: 1 })} ${name}`;
+  };
+  function paint() {
+    const wave = Number(slider.value) - 1, first = wave * view.resident;
+    const last = Math.min(first + view.resident, blocks);
+    const taken = new Set();
+    for (let block = first; block < last; ++block) taken.add(order[block % tiles]);
+    const rows = new Set([...taken].map((tile) => Math.floor(tile / view.columns)));
+    const columns = new Set([...taken].map((tile) => tile % view.columns));
+    pen.clearRect(0, 0, canvas.width, canvas.height);
+    const edge = cell > 3 ? 1 : 0;
+    for (let tile = 0; tile < tiles; ++tile) {
+      const row = Math.floor(tile / view.columns), column = tile % view.columns;
+      pen.globalAlpha = taken.has(tile) ? 1 : 0.22;
+      pen.fillStyle = color(turn[tile]);
+      pen.fillRect(left + column * cell, top + row * cell, cell - edge, cell - edge);
+    }
+    for (let row = 0; row < view.rows; ++row) {
+      pen.globalAlpha = rows.has(row) ? 1 : 0.22;
+      pen.fillStyle = "#d97a1e";
+      pen.fillRect(0, top + row * cell, STRIP, cell - edge);
+    }
+    for (let column = 0; column < view.columns; ++column) {
+      pen.globalAlpha = columns.has(column) ? 1 : 0.22;
+      pen.fillStyle = "#3f9b5b";
+      pen.fillRect(left + column * cell, 0, cell - edge, STRIP);
+    }
+    pen.globalAlpha = 1;
+    const [a, b, by_rows, square] = view.waves[wave];
+    shown.textContent = `${wave + 1} of ${view.waves.length}`;
+    const fits = a + b <= view.l2 ? "All of it fits in the L2" : "That is more than the L2 holds";
+    const who = view.in_turn ? `For their tiles in turn ${wave + 1}, ${number(last - first)} blocks`
+      : `Blocks ${number(first)} to ${number(last - 1)}`;
+    said.textContent = `${who} read ${size(a)} of A and ${size(b)} of B, ` +
+      `${size(a + b)} in all: row by row it would be ${size(by_rows)}, as square as possible ${size(square)}. ` +
+      `${fits} (${size(view.l2)}).`;
+    canvas.setAttribute("aria-label", `${view.rows} × ${view.columns} tiles of C, ${said.textContent}`);
+  }
+  canvas.addEventListener("pointermove", (event) => {
+    const box = canvas.getBoundingClientRect();
+    const column = Math.floor(((event.clientX - box.left) * canvas.width / box.width - left) / cell);
+    const row = Math.floor(((event.clientY - box.top) * canvas.height / box.height - top) / cell);
+    if (row < 0 || column < 0 || row >= view.rows || column >= view.columns) return;
+    const turned = turn[row * view.columns + column], block = view.in_turn ? turned % view.resident : turned;
+    const layers = Array.from({ length: view.parts }, (_, layer) => number(block + layer * tiles));
+    pointed.textContent = `Tile in row ${row}, column ${column}, from C[${row * view.tile[0]}][${column * view.tile[1]}]: ` +
+      `${view.parts > 1 ? "blocks" : "block"} ${layers.join(", ")}.`;
+  });
+  slider.addEventListener("input", paint);
+  paint();
+  pointed.textContent = `Tiles of ${view.tile.join("×")}, from the first block's (blue) to the last one's (orange). ` +
+    "Beside them: the rows of A and, above, the columns of B that the wave reads.";
+  return [element("h3", {}, view.kernel),
+    element("p", {}, view.intro),
+    element("div", { class: "controls" }, element("label", { for: slider.id }, "Wave"), slider, shown),
+    said, canvas, pointed, element("p", { class: "quiet" }, view.note)];
+};
