@@ -224,31 +224,29 @@ class _Layout:
         amount = sum(each.multiplying for each in made)
         part.multiplying += amount
         numbers = {each.number for placed in made for each in placed.time.issued}
+        waited = [wait for placed in made for wait in placed.time.waits]
+        cycles = sum(each.end - each.start for each in waited)
+        count = max(1, round(self._turns(region) / turns))
+        turn = (part.clock - start) / count
+        # The first turn stores when its loads have arrived.
+        stored = start + cycles / count
         if self._count(numbers, "multiply"):
             share = amount / max(part.clock - start, 1e-9)
             part.steps.append(Step("multiply", start, part.clock, 0, share=share))
-        else:
-            waited = [wait for placed in made for wait in placed.time.waits if wait.cause]
-            cycles = sum(each.end - each.start for each in waited)
-            if cycles:
-                longest = max(waited, key=lambda each: each.end - each.start)
-                cause = longest.cause or ""
-                part.steps.append(Step("wait", part.clock - cycles, part.clock, None, cause))
-        if self._count(numbers, "shared store"):
-            part.steps.append(Step("shared store", start, part.clock, 0))
+        elif waited:
+            cause = max(waited, key=lambda each: each.end - each.start).cause or ""
+            part.steps.append(Step("wait", part.clock - cycles, part.clock, None, cause))
+        stores = self._count(numbers, "shared store")
+        if stores:
+            part.steps.append(Step("shared store", stored, part.clock, 0))
         if self._count(numbers, "fetch"):
-            count = max(1, round(self._turns(region) / turns))
-            step = (part.clock - start) / count
-            stored = self._count(numbers, "shared store")
-            late = 0.0 if stored else self.machine.l1_latency + self.machine.dram_latency
-            for turn in range(count):
-                begin = start + turn * step
-                part.fetches.append(Fetch(begin, begin + step + late))
+            late = 0.0 if stores else self.machine.l1_latency + self.machine.dram_latency
+            begins = [start + each * turn for each in range(count)]
+            part.fetches += [Fetch(each, each + turn + late) for each in begins]
 
     def _placed(self, region: Region, turns: float) -> list[_Placed | None]:
         """The pieces of a region in the block's time, as many turns of it as there are per turn of
         what is around; None for one that is not executed."""
-        copies = copies_of(self.profile, region)
         walked = issued_in(self.profile, self.machine, self.machine.dram_latency, region)
         late = LoadStall(0.0, 0.0)
         if region.loops and region.innermost and self._fetches(region):
@@ -264,7 +262,7 @@ class _Layout:
                 self.profile.actions,
                 issued,
                 length=length,
-                latency=time.segment.latency * copies,
+                latency=time.segment.latency * share,
                 cycles=time.cycles * share,
                 busy=time.busy * share,
             )

@@ -109,12 +109,15 @@ def piece_time(
     gaps = _gaps(actions, issued, length)
     waiting = sum(each.end - each.start for each in gaps)
     idle = max(cycles - busy, 0.0)
-    scale = min(idle / waiting, latency / length) if waiting else 0.0
-    if length - waiting < 1.0 and waiting:
-        scale = cycles / waiting
-    issuing = (cycles - scale * waiting) / max(length - waiting, 1e-9)
+    most = latency / length
+    if waiting:
+        most = cycles / waiting if length - waiting < 1.0 else min(most, idle / waiting)
+    # A barrier alone takes no longer than in the walk.
+    scales = [min(most, 1.0) if each.cause == "barrier" else most for each in gaps]
+    drawn = sum(scale * (each.end - each.start) for scale, each in zip(scales, gaps, strict=True))
+    issuing = (cycles - drawn) / max(length - waiting, 1e-9)
     walked, placed, waits = [0.0], [0.0], []
-    for gap in gaps:
+    for scale, gap in zip(scales, gaps, strict=True):
         start = placed[-1] + issuing * (gap.start - walked[-1])
         end = start + scale * (gap.end - gap.start)
         walked += [gap.start, gap.end]
@@ -125,7 +128,7 @@ def piece_time(
     placed.append(cycles)
     return PieceTime(
         cycles=cycles,
-        idle=max(idle - scale * waiting, 0.0),
+        idle=max(idle - drawn, 0.0),
         stretch=issuing,
         issued=tuple(issued),
         waits=tuple(waits),

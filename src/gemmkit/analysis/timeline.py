@@ -194,20 +194,17 @@ def _shares(steps: Steps) -> dict[str, float]:
 def _with_fetches(
     intervals: Sequence[Interval], fetches: Sequence[Fetch], cut: float
 ) -> list[Interval]:
-    """The intervals and those of fetches, which end when their tile is used at the latest.
+    """The intervals and those of fetches, which end when their tile is stored or multiplied at the
+    latest.
 
     If the block waits for a tile, the end of the wait is its arrival.
     """
     found = list(intervals)
     for fetch in fetches:
-        uses = [
-            each.start
-            for each in found
-            if fetch.tile is not None
-            and each.tile == fetch.tile
-            and each.lane in ("shared store", "multiply")
-        ]
-        use = min(uses, default=cut)
+        own = [each for each in found if fetch.tile is not None and each.tile == fetch.tile]
+        stored = [each.end for each in own if each.lane == "shared store"]
+        multiplied = [each.start for each in own if each.lane == "multiply"]
+        use = min([cut, *multiplied, *([max(stored)] if stored else [])])
         waits = [
             place
             for place, each in enumerate(found)
@@ -217,7 +214,7 @@ def _with_fetches(
             and fetch.start < each.end <= use + 1.0
         ]
         arrival = min(fetch.arrival, use)
-        if waits and uses:
+        if waits and use < cut:
             last = max(waits, key=lambda place: found[place].end)
             arrival = found[last].end
             found[last] = replace(found[last], tile=fetch.tile)

@@ -15,6 +15,9 @@ from gemmkit.report.views.accesses import access_view
 from gemmkit.report.views.occupancy import occupancy_view
 from gemmkit.report.views.roofline import roofline_views
 from gemmkit.report.views.tiles import tile_view
+from gemmkit.report.views.timeline import timeline_view, timelines_of
+
+TIMELINE = "Timeline of a block"
 
 
 def explain_views(
@@ -35,6 +38,9 @@ def explain_views(
     if traces:
         found["Accesses of a warp"] = tuple(map(access_view, traces))
     found["Tiles of a block"] = tuple(tile_view(each) for each in traces if has_tiles(each))
+    timelines = timelines_of(gathered)
+    if timelines:
+        found[TIMELINE] = (timeline_view(timelines),)
     found["What if"] = tuple(
         occupancy_view(each)
         for each in gathered
