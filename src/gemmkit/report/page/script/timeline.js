@@ -1,5 +1,6 @@
-// Seconds in which all of it is played; with less motion, seconds from one stage to the next.
-const PLAYED = 20, PAUSE = 1.2;
+// Seconds in which all of it is played; with less motion, seconds from one stage to the next; steps of
+// the slider.
+const PLAYED = 20, PAUSE = 1.2, STEPS = 1000;
 const NAMES = 112, LANE = 24, TOP = 6, AXIS = 34, SLAB = 13, TILE = 90;
 const STATES = { fetching: "being fetched", resident: "in registers or shared memory", multiplied: "multiplied", written: "written back" };
 
@@ -9,11 +10,11 @@ views.timeline = function timeline(view, place) {
   const x = (time) => NAMES + (WIDTH - NAMES - 8) * time / end;
   const starts = [...new Set(all.flatMap((each) => each.lanes.flatMap((lane) => lane.stages.map((one) => one.start))))]
     .sort((one, other) => one - other);
-  let now = all[0].start + 1.6 * all[0].iteration, playing = null;
+  let now = all[0].start + (Math.min(all[0].shown, 2) - 0.4) * all[0].iteration, playing = null;
 
   const unit = element("select", { id: `unit-${place}` }, element("option", {}, "µs"), element("option", {}, "cycles"));
   const spoken = (time, clock) => unit.value === "µs" ? `${number(time)} µs` : `${number(Math.round(time * clock))} cycles`;
-  const slider = element("input", { id: `time-${place}`, type: "range", min: 0, max: end, step: end / 1000 });
+  const slider = element("input", { id: `time-${place}`, type: "range", min: 0, max: STEPS });
   const output = element("output", { for: slider.id });
   const play = element("button", { type: "button", onclick: () => playing ? pause() : start() }, "Play");
 
@@ -34,8 +35,9 @@ views.timeline = function timeline(view, place) {
 
   function told(each) {
     const waits = Object.entries(each.waiting).map(([cause, share]) => `${percent(share)} for ${cause}`);
-    const steps = each.loops ? `An iteration is ${number(each.step)} steps of k` : "An iteration is one of a loop over results, or the whole block";
-    return `${steps} and takes ${number(each.iteration)} µs (${number(Math.round(each.iteration * each.clock))} cycles). ` +
+    const steps = each.loops ? `An iteration is ${number(each.step)} steps of k and`
+      : each.iterations > 1 ? "An iteration computes results of its own and" : "There is no loop along k. The block";
+    return `${steps} takes ${number(each.iteration)} µs (${number(Math.round(each.iteration * each.clock))} cycles). ` +
       `Multiply-adds issue ${percent(each.multiplying)} of that time; ` +
       `the block waits ${waits.length ? waits.join(", ") : "for nothing that is long enough to be shown"}.`;
   }
@@ -112,7 +114,7 @@ views.timeline = function timeline(view, place) {
   }
 
   function paint() {
-    slider.value = now;
+    slider.value = Math.round(now / end * STEPS);
     output.textContent = spoken(now, all[0].clock);
     slider.setAttribute("aria-valuetext", output.textContent);
     for (const { each, said, walk, cursor } of parts) {
@@ -133,7 +135,7 @@ views.timeline = function timeline(view, place) {
     const part = now < each.start ? "before the loop" : now >= each.cut ? "after the loop"
       : `iteration ${Math.floor((now - each.start) / each.iteration)}`;
     const busy = here.some((one) => one.kind !== "fetch");
-    if (!busy) texts.push("other instructions");
+    if (!busy) texts.push("other instructions and memory accesses");
     return `${spoken(now, each.clock)}, ${part}: ${texts.join("; ")}.`;
   }
 
@@ -176,7 +178,7 @@ views.timeline = function timeline(view, place) {
   const live = (how) => parts.forEach((part) => part.said.setAttribute("aria-live", how));
 
   const step = (label, to) => element("button", { type: "button", onclick: () => { pause(); go(to()); } }, label);
-  slider.addEventListener("input", () => { pause(); go(Number(slider.value)); });
+  slider.addEventListener("input", () => { pause(); go(slider.value / STEPS * end); });
   unit.addEventListener("change", () => { parts.forEach(paintLanes); paint(); });
   parts.forEach(paintLanes);
   paint();
@@ -188,7 +190,7 @@ views.timeline = function timeline(view, place) {
     ...parts.flatMap((part) => part.elements)];
 };
 
-const percent = (share) => share < 0.01 ? "less than 1 %" : `${Math.round(100 * share)} %`;
+const percent = (share) => share < 0.01 ? "less than 1\u00a0%" : `${Math.round(100 * share)}\u00a0%`;
 
 // A, B and C of the block, with the first slabs along k.
 function drawnWalk(each) {
