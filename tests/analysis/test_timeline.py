@@ -119,6 +119,18 @@ def test_several_stages_are_in_flight_and_nothing_waits_for_them(profile_of):
     assert [(each.tile, each.end) for each in waits] == [(0, timeline.loop_start)]
 
 
+def test_a_first_tile_is_waited_for_once():
+    """typed_mma waits at the top of its loop for the loads of the turn before."""
+    problem = GemmProblem(256, 256, 256, dtype="float16")
+    profile = profile_block(find_kernel("typed_mma"), problem, H100)
+    timeline = block_timeline(profile, problem, H100)
+    assert timeline.ahead == 1
+    waits = [each for each in timeline.in_lane("wait") if each.cause == "global loads"]
+    assert [each.tile for each in waits] == list(range(timeline.shown))
+    assert of_tile(timeline, "fetch", 0).start < timeline.loop_start < waits[0].start
+    assert of_tile(timeline, "fetch", 0).end == waits[0].end
+
+
 def test_loads_that_ptxas_issues_late_are_waited_for_in_the_machine_code(profile_of):
     machine = machine_of(H100)
     for name in ("conflict_free", "double_buffered"):

@@ -116,7 +116,7 @@ def block_timeline(
     fetches = fetches[:tiles] if steps.ahead else [replace(each, tile=None) for each in fetches]
     intervals = [replace(_interval(each, 0.0, 0), tile=None) for each in steps.prologue]
     start = steps.prologue_cycles
-    fill = fetches[0].arrival if steps.ahead and fetches else start
+    fill = fetches[0].arrival - _first_wait(steps) if steps.ahead and fetches else start
     if fill > start:
         # The model counts no wait for the first tile in a loop that finds it fetched.
         intervals.append(Interval("wait", start, fill, 0, steps.fetched_by))
@@ -150,6 +150,20 @@ def block_timeline(
         multiplying=steps.multiplying / max(steps.cycles, 1.0),
         waiting=_shares(steps),
         intervals=tuple(sorted(intervals, key=lambda each: (each.start, each.lane))),
+    )
+
+
+def _first_wait(steps: Steps) -> float:
+    """When an iteration has waited for the tile that it stores or multiplies first; 0 if it does
+    not."""
+    uses = [each.start for each in steps.iteration if each.lane in ("shared store", "multiply")]
+    return max(
+        (
+            each.end
+            for each in steps.iteration
+            if each.lane == "wait" and each.cause in _MEMORY and each.end <= min(uses, default=0.0)
+        ),
+        default=0.0,
     )
 
 
