@@ -124,6 +124,33 @@ def test_a_page(call, tmp_path):
     assert "for (int k = 0; k &lt; K; ++k)" in text
 
 
+def test_a_timeline_is_written_as_a_trace(call, tmp_path):
+    path = tmp_path / "timeline.json"
+    words = ("--against", "naive", "--timeline", path)
+    result = call("explain", "shared_tiling", *words, *SMALL)
+    assert result.exit_code == 0, result.output
+    assert "Timeline of a block, predicted" in result.output
+    assert f"wrote {path}" in result.output
+    events = json.loads(path.read_text("utf-8"))["traceEvents"]
+    assert {each["args"]["name"] for each in events if each["name"] == "process_name"} == {
+        "shared_tiling on RTX 3090, one block, predicted",
+        "naive on RTX 3090, one block, predicted",
+    }
+    multiplied = [each for each in events if each["name"].startswith("multiply tile")]
+    assert {each["pid"] for each in multiplied} == {1, 2}
+
+
+def test_a_timeline_of_nothing_is_not_written(call, tmp_path):
+    path = tmp_path / "timeline.json"
+    result = call("explain", "naive", "--timeline", path, "--shape", "0x8x8")
+    assert result.exit_code == 0, result.output
+    assert "No timeline: nothing is launched" in result.output
+    assert not path.exists()
+    result = call("explain", "naive", "--timeline", tmp_path / "nowhere" / "timeline.json")
+    assert result.exit_code == 2
+    assert "there is no folder" in result.stderr
+
+
 @pytest.mark.parametrize("verb", ["explain", "check", "bench", "ladder"])
 def test_a_page_that_cannot_be_written_is_refused_at_once(call, tmp_path, verb):
     for name, reason in (

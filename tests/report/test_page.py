@@ -100,7 +100,7 @@ def test_the_data_of_a_page_is_the_explanation(page, facts):
     kinds = [each["kind"] for each in data["views"]]
     pairs = ("source", "accesses", "shared", "tiles", "raster", "occupancy")
     paired = [kind for kind in pairs for _ in range(2)]
-    assert sorted(kinds) == sorted([*paired, "roofline", "errors"])
+    assert sorted(kinds) == sorted([*paired, "roofline", "errors", "timeline"])
     assert [each["side"] for each in data["views"] if each["kind"] in paired] == [0, 1] * len(pairs)
     accesses, tiles = (
         next(each["data"] for each in data["views"] if each["kind"] == kind)
@@ -174,7 +174,7 @@ READER = """
 const seen = [];
 addEventListener("error", (event) => seen.push("error " + event.message));
 const all = (selector) => [...document.querySelectorAll(selector)];
-seen.push(`pictures ${all("[data-view] svg").length}`);
+seen.push(`pictures ${all("[data-view] svg[role=img]").length}`);
 const line = all(".source button").find((each) => each.textContent === "LINE");
 line.click();
 seen.push(`chosen ${all(".source tr.chosen").length}`);
@@ -207,6 +207,22 @@ const threads = document.querySelector("input[id^=warps]");
 threads.value = 31;
 threads.dispatchEvent(new Event("input"));
 seen.push(result.textContent);
+const time = document.querySelector("input[id^=time]");
+const stages = document.querySelector(".walk p[aria-live]");
+const button = (text) => all("button").find((each) => each.textContent === text);
+time.value = 0;
+time.dispatchEvent(new Event("input"));
+for (let left = 12; left && !stages.textContent.includes("multiply"); left -= 1) {
+  button("Next stage").click();
+}
+seen.push(stages.textContent.replace(/^[^,]*, /, "").replace(/[0-9]+\\s%/, "some of it"));
+button("Play").click();
+seen.push(`while playing ${stages.getAttribute("aria-live")}`);
+button("Pause").click();
+seen.push(`then ${stages.getAttribute("aria-live")}`);
+time.value = time.max;
+time.dispatchEvent(new Event("input"));
+seen.push(stages.textContent.replace(/^.*: /, ""));
 document.getElementById("theme").click();
 seen.push(`theme ${document.documentElement.dataset.theme}`);
 document.title = seen.join("; ");
@@ -251,7 +267,7 @@ def test_a_browser_draws_the_views_and_ties_them_together(page, facts, browse):
         occupancy(BOARD, **taken | {"threads": threads}) for threads in (taken["threads"], 1024)
     )
     assert title.split("; ") == [
-        "pictures 6",
+        "pictures 10",
         "chosen 1",
         "requests true",
         "roofs 1",
@@ -263,6 +279,10 @@ def test_a_browser_draws_the_views_and_ties_them_together(page, facts, browse):
         "Blocks 0 to 0 read 32 KiB of A and 32 KiB of B, 64 KiB in all: row by row it would be "
         "64 KiB, as square as possible 64 KiB. All of it fits in the L2 (6 MiB).",
         *map(told, (as_it_is, with_more)),
+        "iteration 0: multiply tile 0 (multiply-adds issue some of it of this time).",
+        "while playing off",
+        "then polite",
+        "the block has ended.",
         "theme dark",
     ]
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -132,6 +132,34 @@ def predict_profile(
     return _Model(profile, problem, spec, occupied, machine or machine_of(spec)).prediction()
 
 
+@dataclass(frozen=True, slots=True)
+class SegmentTime:
+    """A segment as all warps of one block execute it, with no other block on the SM.
+
+    `cycles` is the time of one execution, `busy` that of the busiest unit of the SM, `multiplying`
+    that in which a scheduler issues multiply-adds; `turns` is how often each warp executes it.
+    """
+
+    segment: Segment
+    turns: float
+    cycles: float
+    busy: float
+    multiplying: float
+
+
+def block_segments(
+    profile: BlockProfile, problem: GemmProblem, spec: GpuSpec
+) -> tuple[Machine, list[SegmentTime]]:
+    """The segments of a block alone on an SM, in the first wave, and the constants used.
+
+    Raises:
+        UsageError: the block's register count is unknown.
+    """
+    occupied = launch_occupancy(profile.plan, profile.binary, spec)
+    model = _Model(profile, problem, spec, occupied, machine_of(spec))
+    return model.machine, list(model.segment_times(model.machine.dram_latency))
+
+
 class _Model:
     """The times of one launch, in cycles of the boost clock."""
 
@@ -218,13 +246,23 @@ class _Model:
 
     def _block_alone(self, memory_latency: float) -> float:
         """Cycles of one block, from barrier to barrier."""
-        warps, cycles = self.profile.warps, 0.0
+        return sum(each.turns * each.cycles for each in self.segment_times(memory_latency))
+
+    def segment_times(self, memory_latency: float) -> Iterator[SegmentTime]:
+        """The segments of one block alone."""
+        warps, uneven = self.profile.warps, self.profile.turns_of_schedulers
+        on_scheduler = uneven * math.ceil(warps / self.spec.pipes.issue)
         for segment, turns in self._segments(memory_latency):
             demand = self._demand(segment.instructions)
             one = self._busiest(demand, 1) / turns
-            all_warps = self._busiest(demand, warps, self.profile.turns_of_schedulers) / turns
-            cycles += turns * self._faded(segment.latency, one, all_warps)
-        return cycles
+            all_warps = self._busiest(demand, warps, uneven) / turns
+            yield SegmentTime(
+                segment=segment,
+                turns=turns,
+                cycles=self._faded(segment.latency, one, all_warps),
+                busy=all_warps,
+                multiplying=on_scheduler * (demand.fma + demand.tensor) / turns,
+            )
 
     def _throughput(self, blocks: int) -> float:
         """Cycles of the units for this many blocks, without latency."""

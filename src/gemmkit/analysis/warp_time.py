@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
 
@@ -28,10 +29,15 @@ from gemmkit.analysis.machine import Machine
 from gemmkit.emulator.codegen.operands import Action
 from gemmkit.emulator.ptx.module import Immediate, Register, Symbol
 from gemmkit.jit.ffma import Loop
-from gemmkit.jit.issue_order import Latencies, barriers, turn_cycles
+from gemmkit.jit.issue_order import Latencies, LoadStall, barriers, load_stall, turn_cycles
 
 # The state of a software pipeline repeats after a few iterations of its loop.
 _TURNS = 6
+
+# What an instruction waits for; the results of all but loads come soon.
+Cause = Literal["global loads", "cp.async", "shared loads", "barrier", "dependent instructions"]
+_OTHER: Cause = "dependent instructions"
+_LOADS: dict[str, Cause] = {"global": "global loads", "shared": "shared loads"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +53,37 @@ class Segment:
     instructions: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """An instruction in the walk of a piece, with cycles from the start of the piece.
+
+    `time` is when it issues: its operands are there, and those before it have had their issue
+    slots, `slots` of which are its own. `latency` is the time until its result is there. `cause` is
+    what it waited for if it waited. `age` is how many turns of the loop ago the values were loaded
+    from global memory that it depends on; None if there are none.
+    """
+
+    number: int
+    time: float
+    slots: float
+    latency: float
+    cause: Cause
+    age: int | None
+
+
 @dataclass(slots=True)
 class _Walk:
     """State of the dataflow walk: when each register is ready, the start of the last store to
-    global memory, and copies in flight."""
+    global memory, and copies in flight; for each register, what its value waited for and the turn
+    in which it was loaded from global memory."""
 
     ready: defaultdict[Register, float] = field(default_factory=lambda: defaultdict(float))
     stored: float = 0.0
     copies: list[float] = field(default_factory=list)
     pending: float = 0.0
+    causes: dict[Register, Cause] = field(default_factory=dict)
+    loaded: dict[Register, int] = field(default_factory=dict)
+    turn: int = 0
 
 
 def segments(profile: BlockProfile, machine: Machine, memory_latency: float) -> list[Segment]:
@@ -104,16 +132,36 @@ def _walked(
     profile: BlockProfile, machine: Machine, memory_latency: float, region: Region
 ) -> list[float]:
     """Cycles of each piece of a region according to its PTX, in the steady state of a loop."""
-    copies = profile.unroll if region.loops and len(region.pieces) == 1 else 1
+    copies = copies_of(profile, region)
+    walked = issued_in(profile, machine, memory_latency, region)
+    return [latency / copies for latency, _ in walked]
+
+
+def copies_of(profile: BlockProfile, region: Region) -> int:
+    """How many turns of a loop ptxas unrolls into one, which meet latency together."""
+    return profile.unroll if region.loops and len(region.pieces) == 1 else 1
+
+
+def issued_in(
+    profile: BlockProfile, machine: Machine, memory_latency: float, region: Region
+) -> list[tuple[float, list[Issued]]]:
+    """Cycles and instructions of each piece of a region according to its PTX.
+
+    It is the steady state of a loop, with `copies_of` turns as one.
+    """
+    copies = copies_of(profile, region)
     memory_latency = _arrival(profile, machine, memory_latency, region)
     walk, clock = _Walk(), 0.0
-    latencies = [0.0] * len(region.pieces)
-    for _ in range(_TURNS if region.loops else 1):
-        for place, piece in enumerate(region.pieces):
-            end = _run(profile, machine, memory_latency, piece * copies, walk, clock)
-            latencies[place] = (end - clock) / copies
+    walked: list[tuple[float, list[Issued]]] = []
+    turns = _TURNS if region.loops else 1
+    for turn in range(turns):
+        walk.turn, walked = turn, []
+        for piece in region.pieces:
+            seen: list[Issued] | None = [] if turn == turns - 1 else None
+            end = _run(profile, machine, memory_latency, piece * copies, walk, clock, seen)
+            walked.append((end - clock, seen or []))
             clock = end
-    return latencies
+    return walked
 
 
 def _arrival(
@@ -155,6 +203,22 @@ def _machine_turns(
         seen = _memory(profile, machine, far, regions[around].pieces)
         found[around] = turn_cycles(code.around, seen(np.max))
     return found
+
+
+def machine_load_stall(
+    profile: BlockProfile, machine: Machine, memory_latency: float, region: Region
+) -> LoadStall:
+    """How long a turn of an innermost loop waits for global loads where ptxas has placed them.
+
+    Its cycles are 0 if the machine code is unknown, or has fewer turns than the PTX.
+    """
+    regions = regions_of(profile)
+    place = next(at for at, each in enumerate(regions) if each.blocks == region.blocks)
+    loop = _machine_loops(profile, regions).get(place)
+    if loop is None or loop.count != multiply_adds_in(profile, region):
+        return LoadStall(0.0, 0.0)
+    far = _arrival(profile, machine, memory_latency, region)
+    return load_stall(loop.words, _memory(profile, machine, far, region.pieces)(np.mean))
 
 
 def _machine_loops(profile: BlockProfile, regions: Sequence[Region]) -> dict[int, Loop]:
@@ -241,15 +305,20 @@ def _run(
     piece: Sequence[int],
     walk: _Walk,
     start: float,
+    seen: list[Issued] | None,
 ) -> float:
-    """The end of a piece that starts at `start`."""
+    """The end of a piece that starts at `start`, with its instructions added to `seen`."""
     end, slots = start, 0.0
     for number in piece:
         action = profile.actions[number]
-        begin = start
+        begin, cause, loaded = start, _OTHER, -1
         for register in action.registers_read():
-            begin = max(begin, walk.ready[register])
-        begin = max(begin, _waits(action, walk))
+            loaded = max(loaded, walk.loaded.get(register, -1))
+            if walk.ready[register] > begin:
+                begin, cause = walk.ready[register], walk.causes[register]
+        copied = _waits(action, walk)
+        if copied > begin:
+            begin, cause = copied, "cp.async"
         cost = profile.costs.get(number)
         if cost is not None and (cost.space, cost.kind) == ("global", "load"):
             # No compiler moves a load before a store that might alias.
@@ -257,16 +326,27 @@ def _run(
                 begin = max(begin, walk.stored)
         elif cost is not None and (cost.space, cost.kind) == ("global", "store"):
             walk.stored = max(walk.stored, begin)
-        done = begin + _latency(action, cost, machine, memory_latency)
+        latency = _latency(action, cost, machine, memory_latency)
+        done = begin + latency
+        own = _LOADS.get(cost.space) if cost is not None and cost.kind == "load" else None
+        if own is not None:
+            loaded = walk.turn if own == "global loads" else -1
         for target in action.dests:
             if target is not None:
                 walk.ready[target] = done
+                walk.causes[target] = own or cause
+                walk.loaded[target] = loaded
         if action.operation == "copy_async":
             walk.pending = max(walk.pending, done)
         elif action.operation == "copy_async_commit":
             walk.copies.append(walk.pending)
             walk.pending = 0.0
-        slots += issue_cost(profile, number, machine)
+        taken = issue_cost(profile, number, machine)
+        if seen is not None:
+            age = walk.turn - loaded if loaded >= 0 else None
+            time = max(begin, start + slots) - start
+            seen.append(Issued(number, time, taken, latency, cause, age))
+        slots += taken
         end = max(end, begin + 1)
         if action.operation == "barrier":
             end += machine.barrier_latency

@@ -21,6 +21,7 @@ from gemmkit.cli.options import (
     page_option,
     problem_options,
     seed_option,
+    writable_file,
 )
 from gemmkit.cli.target import target_options
 from gemmkit.errors import UsageError
@@ -95,6 +96,16 @@ MOST_LAUNCHES = 8
     "Also write the explanation as one HTML page, with the counters of source lines, the accesses "
     "of a warp and the roofline to look into. It needs no network."
 )
+@click.option(
+    "--timeline",
+    "trace_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    callback=writable_file,
+    metavar="FILE",
+    help="Also write the predicted stages of one block over time (fetch, multiply, wait) as a "
+    "Chrome trace in JSON, which ui.perfetto.dev and chrome://tracing open, and print their shares "
+    "of an iteration.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the explanation as JSON instead.")
 @debug_option
 def command(
@@ -116,6 +127,7 @@ def command(
     what_if: bool,
     report: Path | None,
     page: Path | None,
+    trace_file: Path | None,
     as_json: bool,
     **target: Any,
 ) -> None:
@@ -137,8 +149,10 @@ def command(
     from gemmkit.devices.choose import DEFAULT_MAX_STEPS
     from gemmkit.kernels.fitting import asked_problem, default_problem
 
-    if as_json and (report or folder or maps or what_if or page):
-        raise UsageError("--json excludes --ncu, --pictures, --html and text: leave them out")
+    if as_json and (report or folder or maps or what_if or page or trace_file):
+        raise UsageError(
+            "--json excludes --ncu, --pictures, --html, --timeline and text: leave them out"
+        )
     if against is not None and not against.strip(" :"):
         raise UsageError("--against takes a rung, or :KEY=VALUE for the target itself")
     # Unreadable files and missing packages are reported before a long run.
@@ -194,6 +208,8 @@ def command(
     if page is not None:
         _write_page(page, explained, gathered, traces)
         out.print(f"\nwrote {page}")
+    if trace_file is not None:
+        _write_timeline(out, trace_file, gathered)
     if what_if:
         for facts in gathered:
             _print_residency(out, facts)
@@ -222,6 +238,25 @@ def _write_page(
 
     views = explain_views(explained, gathered, traces)
     write_page(explanation_document(explained, views), page)
+
+
+def _write_timeline(out: Printer, path: Path, gathered: Sequence[Facts]) -> None:
+    """Print the shares of a block's stages, and write its timeline.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    from gemmkit.report.chrome_trace import write_trace
+    from gemmkit.report.views.timeline import timeline_table, timelines_of
+
+    timelines = timelines_of(gathered)
+    out.print()
+    if not timelines:
+        out.print("No timeline: nothing is launched, or nothing can be predicted.")
+        return
+    out.print(timeline_table(timelines).to_text(out.width), end="")
+    write_trace(timelines, path)
+    out.print(f"wrote {path}; open it at ui.perfetto.dev")
 
 
 def _end(explained: Explanation) -> None:

@@ -269,12 +269,12 @@ json_option = click.option(
 )
 
 
-def _page_file(_: click.Context, __: click.Parameter, path: Path | None) -> Path | None:
+def writable_file(_: click.Context, option: click.Parameter, path: Path | None) -> Path | None:
     """Refuse what cannot be written before a long run."""
     if path is None:
         return None
     if path.name in ("", "-"):
-        raise UsageError("--html takes the name of a file")
+        raise UsageError(f"{option.opts[0]} takes the name of a file")
     if not path.parent.is_dir():
         raise UsageError(f"cannot write {path}: there is no folder {path.parent}")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
@@ -288,7 +288,7 @@ def page_option(text: str) -> Decorator:
         "--html",
         "page",
         type=click.Path(path_type=Path, dir_okay=False),
-        callback=_page_file,
+        callback=writable_file,
         metavar="FILE",
         help=text,
     )

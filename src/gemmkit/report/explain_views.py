@@ -19,6 +19,9 @@ from gemmkit.report.views.raster import raster_view
 from gemmkit.report.views.roofline import roofline_views
 from gemmkit.report.views.shared import shared_view
 from gemmkit.report.views.tiles import tile_view
+from gemmkit.report.views.timeline import timeline_view, timelines_of
+
+TIMELINE = "Timeline of a block"
 
 
 def explain_views(
@@ -47,6 +50,9 @@ def explain_views(
     )
     rasters = map(raster_view, gathered, traces, names)
     found["Order of tiles"] = _beside(each for each in rasters if each is not None)
+    timelines = timelines_of(gathered)
+    if timelines:
+        found[TIMELINE] = (timeline_view(timelines),)
     found["What if"] = _beside(
         occupancy_view(each, name)
         for each, name in zip(gathered, names, strict=False)

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+from gemmkit.analysis.block_profile import BlockProfile, profile_block
 from gemmkit.analysis.memory import MemoryRow, array_table
-from gemmkit.analysis.model import Prediction, predict
+from gemmkit.analysis.model import Prediction, predict_profile
 from gemmkit.analysis.occupancy import Occupancy, launch_occupancy
 from gemmkit.devices.device import Launch, Scratch
 from gemmkit.devices.emulated import EmulatedDevice
@@ -36,7 +37,7 @@ class Facts:
     if emulating `problem` would take long. Occupancy, waves and the prediction are those of
     `problem`. `verdict` says whether the result of the counted launch is right. `occupancy` is None
     if the register count is unknown or the grid is empty; `prediction` is also None if a block does
-    not fit on an SM.
+    not fit on an SM. `profile` is what the prediction rests on.
     """
 
     kernel: Kernel
@@ -50,6 +51,7 @@ class Facts:
     occupancy: Occupancy | None
     prediction: Prediction | None
     verdict: Verdict
+    profile: BlockProfile | None = None
 
     @property
     def name(self) -> str:
@@ -123,11 +125,12 @@ def gather(
     resident = None
     if binary.resources is not None and plan.blocks:
         resident = launch_occupancy(plan, binary, gpu)
-    prediction = None
+    prediction = profile = None
     if resident is not None and resident.blocks_per_sm and problem.flops:
-        prediction = predict(
+        profile = profile_block(
             kernel, problem, gpu, config=config, binary=binary, cache_dir=cache_dir
         )
+        prediction = predict_profile(profile, problem, gpu)
     return Facts(
         kernel=kernel,
         config=config,
@@ -140,6 +143,7 @@ def gather(
         occupancy=resident,
         prediction=prediction,
         verdict=verdict,
+        profile=profile,
     )
 
 

@@ -45,6 +45,13 @@ const several = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
 const number = (value) => value.toLocaleString("en",
   Number.isInteger(value) ? {} : { maximumSignificantDigits: 4 });
 
+function saved(name, value) {
+  const file = new Blob([JSON.stringify(value, null, 1)], { type: "application/json" });
+  const link = element("a", { href: URL.createObjectURL(file), download: name });
+  link.click();
+  URL.revokeObjectURL(link.href);
+}
+
 const views = {};
 
 // The size of a chart, and the room of its axes.

@@ -24,9 +24,4 @@ theme.addEventListener("click", () => {
   named();
 });
 named();
-document.getElementById("save").addEventListener("click", () => {
-  const file = new Blob([JSON.stringify(data.document, null, 1)], { type: "application/json" });
-  const link = element("a", { href: URL.createObjectURL(file), download: "gemmkit.json" });
-  link.click();
-  URL.revokeObjectURL(link.href);
-});
+document.getElementById("save").addEventListener("click", () => saved("gemmkit.json", data.document));
