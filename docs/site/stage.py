@@ -173,10 +173,10 @@ def place(path: Path) -> Path:
         return Path("contents.md")
     if path.is_dir():
         return Path("repository") / inside / "index.md"
-    if DOCS in path.parents:
-        return inside.relative_to("docs")
     if path.suffix != ".md" and path.suffix in LANGUAGES:
         return Path("repository") / inside.with_name(f"{inside.name}.md")
+    if DOCS in path.parents:
+        return inside.relative_to("docs")
     return Path("repository") / inside
 
 
