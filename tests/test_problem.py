@@ -70,7 +70,11 @@ def test_what_is_no_problem(fields, said):
 
 
 @pytest.mark.parametrize(
-    "text", ["none", "bias", "relu", "bias+relu", "row_bias+gelu_tanh+residual", "silu"]
+    "text",
+    [
+        *("none", "bias", "relu", "bias+relu", "row_bias+gelu_tanh+residual", "silu", "aux"),
+        *("bias+gelu+residual+aux+scale=0.5", "relu+scale=1e+20", "scale=-2.5e-05"),
+    ],
 )
 def test_epilogues_are_read_and_written(text):
     assert str(Epilogue.parse(text)) == text
@@ -91,6 +95,12 @@ def test_the_order_of_words_does_not_matter():
         ("bias+row_bias", "'row_bias' does not fit in the epilogue 'bias\\+row_bias'"),
         ("relu+gelu", "'gelu' does not fit"),
         ("bias+none", "'none' does not fit"),
+        ("aux+aux", "'aux' does not fit"),
+        ("scale=2+scale=3", "'scale=3' does not fit"),
+        ("scale", "unknown epilogue 'scale'"),
+        ("scale=", "'scale=' is not a scale: write scale=0.5"),
+        ("relu+scale=two", "'scale=two' is not a scale"),
+        ("scale=inf", "scale = inf is not a finite fp32 number"),
     ],
 )
 def test_what_is_no_epilogue(text, said):

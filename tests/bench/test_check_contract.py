@@ -83,6 +83,30 @@ def test_fast_paths_for_special_scales(made, special):
     assert wrong(check(made(text(f"  {line}\n{PLAIN}")))).keys() == cases
 
 
+# What a line at the end gets wrong at some sizes alone, and the problems that show it.
+SIZES = {
+    "pairs of columns": ("if (N % 4 == 2 && c == N - 1) s = 0;", {"two more"}),
+    "pairs of rows": ("if (M % 4 == 2 && r == M - 1) s = 0;", {"two more"}),
+    "a rest of two along k": ("if (K % 4 == 2) s -= A[0];", {"two more"}),
+    "a single step": ("if (K == 32) s = 0;", {"one step"}),
+    "columns in 8 bits": ("if (c > 255) s = 0;", {"many columns"}),
+}
+
+
+@pytest.mark.parametrize("case", SIZES)
+def test_sizes_that_only_one_of_the_default_problems_has(made, case):
+    line, cases = SIZES[case]
+    assert wrong(check(made(text(f"  {line}\n{PLAIN}")))).keys() == cases
+
+
+@pytest.mark.parametrize("tile", [(1, 1, 1), (16, 16, 16), (17, 18, 19), (128, 66, 10)])
+def test_one_edge_case_has_pairs_but_no_vectors_of_four_along_each_side(tile):
+    for stages in (1, 3):
+        pairs = edge_cases(Tiles(*tile, stages), fusing=False)["two more"]
+        assert {pairs.m % 4, pairs.n % 4, pairs.k % 4} == {2}
+        assert (pairs.m, pairs.n) > tile[:2]
+
+
 def test_a_scale_narrowed_on_its_way(made):
     records = check(made(text(PLAIN.replace("(SUM)alpha", "(float)alpha"), of="double")))
     assert "alpha alone" in wrong(records)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gemmkit import Kernel, check
+from gemmkit.errors import UnsupportedProblem
 
 TILED = """
 __global__ void tiled(int M, int N, int K, double alpha, const double* A, const double* B,
@@ -104,3 +105,84 @@ def test_the_edge_cases_are_of_the_kernel_s_types(tmp_path):
     assert {(each.problem.dtype, each.problem.out_dtype) for each in records} == {
         ("bfloat16", "float32")
     }
+
+
+# Kernels whose text does not show what their matrices hold.
+NAIVE = """
+  int row = blockIdx.y * 16 + threadIdx.y, col = blockIdx.x * 16 + threadIdx.x;
+  if (row >= M || col >= N) return;
+  real sum = 0;
+  for (int k = 0; k < K; ++k) sum += A[row * K + k] * B[k * N + col];
+  C[row * N + col] = sum;
+"""
+CONDITIONAL = (
+    "#ifdef USE_DOUBLE\ntypedef double real;\n#else\ntypedef float real;\n#endif\n"
+    "__global__ void own(int M, int N, int K, const real* A, const real* B, real* C) {"
+    + NAIVE
+    + "}\n"
+)
+MADE = (
+    "#define MAKE(name, real) __global__ void name(int M, int N, int K, real const* A, "
+    "real const* B, real* C) {" + " ".join(NAIVE.split()) + "}\n"
+    "MAKE(sgemm, float)\nMAKE(dgemm, double)\n"
+)
+UNTYPED = (
+    "__global__ void own(int M, int N, int K, const void* a, const void* b, void* c) {\n"
+    "typedef double real; auto A = (const real*)a, B = (const real*)b; auto C = (real*)c;"
+    + NAIVE
+    + "}\n"
+)
+TOLD = {"args": "M,N,K,A,B,C"}
+DOUBLE = {"options": ["-DUSE_DOUBLE"]}
+HIDDEN = {
+    "condition": (CONDITIONAL, {}, "float32"),
+    "condition, other branch": (CONDITIONAL, DOUBLE, "float64"),
+    "macro": (MADE, {"entry": "sgemm", **TOLD}, "float32"),
+    "macro, double": (MADE, {"entry": "dgemm", **TOLD}, "float64"),
+    "void pointers": (UNTYPED, {}, "float64"),
+}
+
+
+@pytest.mark.parametrize("case", HIDDEN)
+def test_types_that_the_text_hides_are_declared(tmp_path, case):
+    source, how, dtype = HIDDEN[case]
+    path = tmp_path / "own.cu"
+    path.write_text(source)
+    kernel = Kernel.from_file(path, **how, **LAUNCH)
+    (record,) = check(kernel, ["33x40x50"], dtype=dtype)
+    assert (record.verdict, record.problem.dtype, record.problem.out_dtype) == ("ok", dtype, dtype)
+
+
+@pytest.mark.parametrize(
+    ("case", "asked", "said"),
+    [
+        ("condition, other branch", None, "A of 'own' has float64 elements, .* --dtype float64"),
+        ("condition", "float64", "A of 'own' has float32 elements, .* --dtype float32"),
+        ("macro, double", None, "A of 'dgemm' has float64 elements"),
+        ("macro, double", "bfloat16", "A of 'dgemm' has float64 elements"),
+    ],
+)
+def test_the_compiler_refuses_other_types_than_a_problem_s(tmp_path, case, asked, said):
+    source, how, _ = HIDDEN[case]
+    path = tmp_path / "own.cu"
+    path.write_text(source)
+    with pytest.raises(UnsupportedProblem, match=said):
+        check(Kernel.from_file(path, **how, **LAUNCH), ["33x40x50"], dtype=asked)
+
+
+def test_the_type_of_c_alone_may_be_hidden(tmp_path):
+    path = tmp_path / "own.cu"
+    text = CONDITIONAL.replace("const real* A, const real* B", "const float* A, const float* B")
+    path.write_text(text)
+    kernel = Kernel.from_file(path, **DOUBLE, **LAUNCH)
+    with pytest.raises(UnsupportedProblem, match=r"C of .own. has float64 .* --out-dtype float64"):
+        check(kernel, ["33x40x50"])
+    (record,) = check(kernel, ["33x40x50"], out_dtype="float64")
+    assert (record.verdict, record.problem.out_dtype) == ("ok", "float64")
+
+
+def test_elements_of_no_supported_type_are_refused(tmp_path):
+    path = tmp_path / "own.cu"
+    path.write_text(CONDITIONAL.replace("typedef float real", "typedef int real"))
+    with pytest.raises(UnsupportedProblem, match="A of 'own' has elements of a type that is not"):
+        check(Kernel.from_file(path, **LAUNCH), ["33x40x50"])

@@ -25,6 +25,17 @@ def test_an_endless_kernel_meets_its_limit() -> None:
         load(ENDLESS, "k").run(asked, memory, max_steps=5_000_000)
 
 
+@pytest.mark.parametrize("most", [1, 1000])
+def test_a_limit_below_a_share_of_work_holds(most: int) -> None:
+    text = kernel_ptx(
+        "mov.u32 %r1, 0;\nAGAIN: add.u32 %r1, %r1, 1;\nsetp.lt.u32 %p1, %r1, 9000;\n@%p1 bra AGAIN;"
+    )
+    asked = LaunchRequest((1, 1, 1), (32, 1, 1), bytes(8))
+    with pytest.raises(DeviceError, match=f"did not end within {most:,} steps"):
+        load(text, "k").run(asked, DeviceMemory(), max_steps=most)
+    load(text, "k").run(asked, DeviceMemory(), max_steps=100_000)
+
+
 def test_many_short_blocks_do_not_meet_the_limit() -> None:
     text = kernel_ptx(
         "mov.u32 %r1, 0;\nAGAIN: add.u32 %r1, %r1, 1;\nsetp.lt.u32 %p1, %r1, 2000;\n@%p1 bra AGAIN;"
