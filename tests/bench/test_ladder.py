@@ -6,6 +6,7 @@ from gemmkit.bench.ladder import ladder
 from gemmkit.bench.peers import HOW_TO_GET
 from gemmkit.bench.progress import Progress
 from gemmkit.bench.sweep import SIZES, sweep
+from gemmkit.dispatch.choose import choose
 from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.gpu import find_board
 from gemmkit.kernels.catalog import LADDER
@@ -195,3 +196,22 @@ def test_a_sweep_is_of_two_kernels_and_of_groups_by_those_that_take_them(monkeyp
     assert rest["kernels"] == ("naive_uncoalesced", "naive")
     assert [each.groups for each in grouped] == [groups.groups]
     assert (grouped[0].beta, others["kernels"]) == (0.5, None)
+
+
+@pytest.mark.parametrize(
+    ("asked", "kernels"),
+    [
+        ({}, ["naive_uncoalesced", "naive"]),
+        ({"epilogue": "relu"}, [each.name for each in LADDER if each.fuses and each.rung < 12]),
+        (
+            {"layout": "NT"},
+            [choose(GemmProblem(32, 32, 16).laid_out("nt"), "rtx3090").kernel.name],
+        ),
+        ({"dtype": "float64"}, ["typed", "typed_mma"]),
+    ],
+    ids=str,
+)
+def test_a_sweep_runs_what_takes_its_types_layout_and_epilogue(asked, kernels):
+    found = sweep([32], k=16, device="emulator", gpu="rtx3090", production=choose, **asked)
+    assert [each.kernel for each in found][: len(kernels)] == kernels
+    assert all(each.correct for each in found)

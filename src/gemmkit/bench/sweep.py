@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gemmkit.bench.ladder import run_suite
+from gemmkit.bench.ladder import ProductionChoice, run_suite
 from gemmkit.bench.progress import Progress
 from gemmkit.devices.choose import DeviceKind
 from gemmkit.devices.device import Device
 from gemmkit.epilogue import Epilogue
 from gemmkit.gpu import GpuSpec
+from gemmkit.kernels.catalog import find_kernel
 from gemmkit.kernels.fitting import asked_problem
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.layouts import read_layout
@@ -38,6 +39,7 @@ def sweep(
     dtype: str | None = None,
     out_dtype: str | None = None,
     seed: int = 0,
+    production: ProductionChoice | None = None,
     progress: Progress | None = None,
     cache_dir: Path | None = None,
 ) -> list[Record]:
@@ -50,10 +52,11 @@ def sweep(
         sizes: sizes of M = N.
         k: the size of K.
         groups: problems of groups, instead of sizes.
-        kernels: names, or kernels of your own; by default those two, and for groups the kernels
-            that accept them.
-        device, gpu, config, epilogue, alpha, beta, layout, dtype, out_dtype, seed, progress,
-            cache_dir: as for `ladder`.
+        kernels: names, or kernels of your own; by default those two. Where one of them does not
+            take the types, the layout or the epilogue, the ladder's kernels that do; for groups,
+            those that accept them.
+        device, gpu, config, epilogue, alpha, beta, layout, dtype, out_dtype, seed, production,
+            progress, cache_dir: as for `ladder`; those two need no production kernel beside them.
 
     Raises:
         UsageError, UnsupportedProblem, CompileError, DeviceError: as `ladder`.
@@ -63,9 +66,10 @@ def sweep(
     problems = [
         asked_problem(None, each, alpha, beta, epilogue, dtype, out_dtype) for each in shapes
     ]
-    if kernels is None and not groups:
-        kernels = KERNELS
     problems = [problem.laid_out(letters) for problem in problems]
+    if kernels is None and not groups and all(map(_is_of_the_study, problems)):
+        kernels = KERNELS
+    ended = kernels is None and not groups and not config
     return run_suite(
         problems,
         kernels=kernels,
@@ -73,6 +77,19 @@ def sweep(
         device=device,
         gpu=gpu,
         seed=seed,
+        production=production if ended else None,
         progress=progress,
         cache_dir=cache_dir,
+    )
+
+
+def _is_of_the_study(problem: GemmProblem) -> bool:
+    """Whether both kernels of the study take its types, layout and epilogue."""
+    plain = str(problem.epilogue) == "none"
+    return all(
+        problem.dtype in each.dtypes
+        and problem.result_dtype in (each.result_dtypes or each.dtypes)
+        and problem.layout in each.layouts
+        and (plain or each.fuses)
+        for each in map(find_kernel, KERNELS)
     )

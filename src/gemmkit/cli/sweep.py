@@ -48,15 +48,17 @@ def command(
 ) -> None:
     """Run kernels at fifteen sizes: M = N from 128 to 16384, K = 1024; or on groups.
 
-    The default kernels are naive_uncoalesced and naive, for groups those that take them. On a GPU
-    each row has the minimum, mean and maximum time; the emulator shows counters instead, and by
-    default stops at 2048.
+    The default kernels are naive_uncoalesced and naive; for groups, and for types, layouts and
+    epilogues that one of these does not take, the kernels of `gemmkit ladder`. On a GPU each row
+    has the minimum, mean and maximum time; the emulator shows counters instead, and by default
+    stops at 2048.
 
     The exit status is 1 if a result is wrong.
     """
     from gemmkit.bench.sweep import SIZES, sweep
     from gemmkit.cli.watch import Watch, show_run
     from gemmkit.devices.choose import open_device
+    from gemmkit.dispatch.choose import choose
     from gemmkit.record import Record
     from gemmkit.report.tables import sweep_table
 
@@ -70,6 +72,8 @@ def command(
             chosen = tuple(size for size in SIZES if size <= LARGEST_EMULATED)
             left_out = ",".join(str(size) for size in SIZES if size not in chosen)
             watch.say(f"Left out, because they take long to emulate: --sizes {left_out}")
-        return sweep(chosen, groups=groups, **asked, device=opened, progress=watch)
+        return sweep(
+            chosen, groups=groups, **asked, device=opened, production=choose, progress=watch
+        )
 
     show_run(run, sweep_table, asked=device, json_path=json_path, page=page)
