@@ -173,12 +173,14 @@ def check(
         raise UnsupportedProblem(f"there is nothing to check: {reasons}")
     unset = UnsetValues(device, cache_dir)
     binaries = iter(compile_plans(wanted, device.spec, progress, cache_dir))
-    progress.planned(
-        [
-            emulation_seconds(plan, each.problem, device) if isinstance(plan, LaunchPlan) else 0.0
-            for each, plan in zip(cases, plans, strict=True)
-        ]
-    )
+    seconds = [
+        emulation_seconds(plan, each.problem, device) if isinstance(plan, LaunchPlan) else 0.0
+        for each, plan in zip(cases, plans, strict=True)
+    ]
+    if counted is not None:
+        plan_counted = found.plan(counted, chosen, device.spec)
+        seconds.append(emulation_seconds(plan_counted, counted, device))
+    progress.planned(seconds)
     records: list[CheckRecord] = []
     for case, plan in zip(cases, plans, strict=True):
         problem = case.problem

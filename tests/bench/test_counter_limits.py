@@ -10,7 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 import gemmkit
+from gemmkit.bench.check import check
 from gemmkit.bench.limits import Limit
+from gemmkit.bench.progress import Progress
 from gemmkit.cli import gemmkit as command
 from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.record import CheckRecord
@@ -147,3 +149,24 @@ def test_the_guide_shows_what_its_command_prints(monkeypatch):
     found = CliRunner().invoke(command, [*asked, "--shape", "8x8x8"])
     assert found.exit_code == 1
     assert shown.strip() in found.stdout
+
+
+class Planned(Progress):
+    """The runs that are announced, and those that start."""
+
+    def __init__(self):
+        self.seconds, self.totals = [], []
+
+    def planned(self, seconds):
+        self.seconds = seconds
+
+    def started(self, kernel, problem, done, total):
+        self.totals.append(total)
+
+
+def test_the_launch_for_limits_is_among_the_planned_ones():
+    seen = Planned()
+    check("naive", ["17x18x19"], limits=["bank_conflicts == 0"], limits_at="32", progress=seen)
+    assert len(seen.seconds) == len(seen.totals) == 2
+    assert set(seen.totals) == {2}
+    assert all(seen.seconds)
