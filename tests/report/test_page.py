@@ -276,7 +276,7 @@ def test_a_browser_draws_the_views_and_ties_them_together(page, facts, browse):
         "Word 33 of As, bank 1: A[33][0]",
         "outlined true",
         "Bs: B",
-        "Blocks 0 to 0 read 32 KiB of A and 32 KiB of B, 64 KiB in all: row by row it would be "
+        "Block 0 reads 32 KiB of A and 32 KiB of B, 64 KiB in all: row by row it would be "
         "64 KiB, as square as possible 64 KiB. All of it fits in the L2 (6 MiB).",
         *map(told, (as_it_is, with_more)),
         "iteration 0: multiply tile 0 (multiply-adds issue some of it of this time).",

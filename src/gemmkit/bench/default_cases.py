@@ -106,7 +106,7 @@ def _of_many_tiles(
     """The largest first, as they cover the others."""
     cubes = kernel.sizes is not None and bool(kernel.sizes.only or kernel.sizes.tied)
     yield from persistent_cases(kernel, config, gpu, tiles, cubes=cubes)
-    yield from tall_and_wide(tiles).items()
+    yield from tall_and_wide(tiles, cubes=cubes).items()
 
 
 def _taken(

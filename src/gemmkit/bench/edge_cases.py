@@ -139,14 +139,16 @@ def _pairs_past(size: int) -> int:
     return size - size % QUAD + QUAD + PAIR if size % QUAD >= PAIR else size - size % QUAD + PAIR
 
 
-def tall_and_wide(tiles: Tiles) -> dict[str, GemmProblem]:
+def tall_and_wide(tiles: Tiles, *, cubes: bool = False) -> dict[str, GemmProblem]:
     """Problems of many tiles along one side and two along the other, with a small k.
 
     Grouped rasterization, which numbers the blocks by groups of rows or columns of tiles, has a
-    last group of fewer of them there. Rows or columns are more than 8 bits count.
+    last group of fewer of them there. Rows or columns are more than 8 bits count, except with
+    `cubes`: for kernels that take M = N = K alone, it would be a cube, four times as large.
     """
     rows, columns, k = tiles.rows, tiles.columns, min(max(tiles.step // 2 - 1, 1), LITTLE)
-    many = [max((MANY - 1) * each, NARROW) + 1 for each in (rows, columns)]
+    least = 0 if cubes else NARROW
+    many = [max((MANY - 1) * each, least) + 1 for each in (rows, columns)]
     return {
         TALL_AND_WIDE[0]: GemmProblem(many[0], columns + 1, k),
         TALL_AND_WIDE[1]: GemmProblem(rows + 1, many[1], k),

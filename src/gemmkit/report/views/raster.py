@@ -11,6 +11,7 @@ from gemmkit.analysis.raster_probe import raster
 from gemmkit.analysis.trace import Trace
 from gemmkit.report.document import View
 from gemmkit.report.layout import Cell, Column, Row, Table
+from gemmkit.units import counted
 
 _KIB, _MIB = 1 << 10, 1 << 20
 # Waves that the table lists; the page has all.
@@ -70,8 +71,8 @@ def _intro(facts: Facts, found: Raster, occupied: Occupancy) -> str:
         )
     blocks, resident = found.parts * len(found.order), resident_blocks(occupied, facts.gpu)
     return (
-        f"{_said(found)}. Of {blocks:,} blocks, {resident:,} can be resident at once on the "
-        f"{facts.gpu.name}: {occupied.blocks_per_sm} per SM."
+        f"{_said(found)}. The grid has {counted(blocks, 'block')}; {resident:,} can be resident at "
+        f"once on the {facts.gpu.name}, {occupied.blocks_per_sm} per SM."
     )
 
 
@@ -81,7 +82,7 @@ def _said(found: Raster) -> str:
 
 def _note(facts: Facts, found: Raster) -> str:
     blocks = found.together or found.parts * len(found.order)
-    said = f"Derived from {found.ran:,} of {blocks:,} blocks, run on the emulator."
+    said = f"Derived from {found.ran:,} of {counted(blocks, 'block')}, run on the emulator."
     if found.parts > 1:
         said += f" The k of each tile is divided among {found.parts} layers of the grid."
     if any(facts.plan.residue):

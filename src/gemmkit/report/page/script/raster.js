@@ -58,9 +58,9 @@ views.raster = function raster(view, place) {
     const [a, b, by_rows, square] = view.waves[wave];
     shown.textContent = `${wave + 1} of ${view.waves.length}`;
     const fits = a + b <= view.l2 ? "All of it fits in the L2" : "That is more than the L2 holds";
-    const who = view.in_turn ? `For their tiles in turn ${wave + 1}, ${number(last - first)} blocks`
-      : `Blocks ${number(first)} to ${number(last - 1)}`;
-    said.textContent = `${who} read ${size(a)} of A and ${size(b)} of B, ` +
+    const who = view.in_turn ? `For their tiles in turn ${wave + 1}, ${number(last - first)} blocks read`
+      : last - first > 1 ? `Blocks ${number(first)} to ${number(last - 1)} read` : `Block ${number(first)} reads`;
+    said.textContent = `${who} ${size(a)} of A and ${size(b)} of B, ` +
       `${size(a + b)} in all: row by row it would be ${size(by_rows)}, as square as possible ${size(square)}. ` +
       `${fits} (${size(view.l2)}).`;
     canvas.setAttribute("aria-label", `${view.rows} × ${view.columns} tiles of C, ${said.textContent}`);
