@@ -72,7 +72,7 @@ class PieceTime:
         return float(np.interp(time, self.walked, self.placed))
 
     def runs(self, chosen: Sequence[Issued]) -> list[Stretch]:
-        """When these instructions issue, parted by waits."""
+        """When these instructions issue, separated by waits."""
         if not chosen:
             return []
         start = self.at(min(each.time for each in chosen))

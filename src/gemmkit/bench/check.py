@@ -217,7 +217,7 @@ def check(
         name = "limits" if shapes is None else ""
         blank = _blank(found, chosen, name, counted, device, seed)
         workload = Workload(counted, plain, seed)
-        record = limits_record(blank, budget, found, chosen, workload, cache_dir)
+        record = limits_record(blank, budget, found, chosen, plan_counted, workload, cache_dir)
         progress.printed(workload.printed)
         progress.checked(record)
         records.append(record)

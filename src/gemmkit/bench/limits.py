@@ -139,6 +139,7 @@ def limits_record(
     limits: Sequence[Limit],
     kernel: Kernel,
     config: TileConfig,
+    plan: LaunchPlan,
     workload: Workload,
     cache_dir: Path | None,
 ) -> CheckRecord:
@@ -148,9 +149,7 @@ def limits_record(
         CompileError: the kernel does not compile.
         UsageError: a formula divides by zero, or registers are asked for and not known.
     """
-    problem, board = workload.problem, workload.device.spec
-    plan = kernel.plan(problem, config, board)
-    binary = compile_plan(plan, board.arch, cache_dir=cache_dir)
+    binary = compile_plan(plan, workload.device.spec.arch, cache_dir=cache_dir)
     blank = msgspec.structs.replace(
         blank, environment={**workload.environment, "compiler": binary.compiler}
     )

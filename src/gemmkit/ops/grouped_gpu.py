@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, cast
@@ -22,7 +22,7 @@ from gemmkit.groups import Groups
 from gemmkit.kernels.group_table import MATRICES, GroupTable
 from gemmkit.ops.arrays import GpuLibrary
 from gemmkit.ops.compiled import compiled
-from gemmkit.ops.groups import WIDEST_ACCESS, GroupsRequest
+from gemmkit.ops.groups import WIDEST_ACCESS, GroupsRequest, low_bits
 from gemmkit.ops.operands import Operand
 from gemmkit.ops.overlaps import Extents
 from gemmkit.ops.tables import TABLE, Tables, tables_of
@@ -53,14 +53,6 @@ class GroupsLaunch:
         """
         named = {name: addresses[role] for name, role in _ROLES.items() if role in addresses}
         self.tables.launch(self.launch, self.table.at(named, self.sized), stream)
-
-
-def low_bits(addresses: Iterable[NDArray[Any]]) -> int:
-    """What some addresses have beyond multiples of the widest access, or'd together."""
-    found = 0
-    for each in addresses:
-        found |= int(np.bitwise_or.reduce(each, initial=0))
-    return found % WIDEST_ACCESS
 
 
 def multiply(

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from gemmkit.errors import GemmkitError
 from gemmkit.ops import warm
 from gemmkit.ops.arrays import WarmLibrary, library_of
-from gemmkit.ops.groups import WIDEST_ACCESS
+from gemmkit.ops.groups import low_bits
 from gemmkit.ops.overlaps import Extents
 from gemmkit.ops.request import ARRAYS, WRITTEN, Call
 from gemmkit.trials import changes
@@ -66,7 +66,7 @@ class Prepared:
             ]
             results: list[Any] = [array for array, _ in made]
             addresses = addresses | {"out": _numbers(address for _, address in made)}
-            if _misaligned(addresses["out"]):
+            if low_bits([addresses["out"]]):
                 return None
         else:
             results = call.out
@@ -131,7 +131,7 @@ def glance(call: Call) -> Seen | None:
     except (AttributeError, TypeError, ValueError, RuntimeError, GemmkitError):
         # Operands of several libraries, or no arrays: reading them tells what is wrong.
         return None
-    key.append(any(_misaligned(addresses[role]) for role in _VECTORS if role in addresses))
+    key.append(low_bits(addresses[role] for role in _VECTORS if role in addresses) != 0)
     return Seen(library, tuple(key), addresses)
 
 
@@ -172,7 +172,3 @@ def keep(call: Call, launch: GroupsLaunch, ordinal: int, extents: Mapping[str, E
 
 def _numbers(addresses: Any) -> Addresses:
     return np.fromiter(addresses, np.int64)
-
-
-def _misaligned(addresses: Addresses) -> bool:
-    return bool(np.bitwise_or.reduce(addresses, initial=0) % WIDEST_ACCESS)

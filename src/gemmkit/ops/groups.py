@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedType, UsageError
@@ -22,6 +25,15 @@ _MOST_SEEN = 4096
 
 # The alignment in bytes that all matrices need for vector accesses.
 WIDEST_ACCESS = 16
+
+
+def low_bits(addresses: Iterable[NDArray[Any]]) -> int:
+    """What some addresses have beyond multiples of the widest access, or'd together."""
+    found = 0
+    for each in addresses:
+        found |= int(np.bitwise_or.reduce(each, initial=0))
+    return found % WIDEST_ACCESS
+
 
 # What the result of a product may be, element by element.
 _IN_PLACE = ("c", "residual")
