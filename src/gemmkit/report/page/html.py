@@ -14,6 +14,7 @@ import msgspec
 from gemmkit.errors import UsageError
 from gemmkit.report.document import Beside, Code, Document, Prose, Remarks, Section, View
 from gemmkit.report.layout import TIE, Table
+from gemmkit.report.translation import CHINESE, phrases
 from gemmkit.version import __version__
 
 if TYPE_CHECKING:
@@ -39,18 +40,28 @@ def to_html(document: Document) -> str:
     """The page: style, script and data are inside.
 
     Sections that lead come first. Each view is drawn by the script of its kind, from data beside
-    it; without scripts its table is there.
+    it; without scripts its table is there. Every text is there in English and in Chinese; the page
+    shows the language of the browser, or the other at the press of a button.
     """
     sections = sorted(document.sections, key=lambda each: not each.leading)
     views: list[dict[str, Any]] = []
     shown = [_section(each, views) for each in sections]
+    chinese = phrases(CHINESE)
     return _template().render(
         title=document.title,
         lead=[asdict(each) for each in document.lead],
         sections=shown,
         style=(HERE / "page.css").read_text(encoding="utf-8"),
         script=_script({each["kind"] for each in views}),
-        data=_embedded({"gemmkit": __version__, "document": document.data, "views": views}),
+        data=_embedded(
+            {
+                "gemmkit": __version__,
+                "document": document.data,
+                "views": views,
+                "phrases": {**chinese.page, **chinese.strings(_spoken(views))},
+            }
+        ),
+        chinese=CHINESE,
     )
 
 
@@ -76,15 +87,46 @@ def _template() -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["said"] = _said
     environment.filters["marked"] = _marked
+    environment.filters["told"] = _told
+    environment.filters["chinese"] = _chinese
     return environment.get_template("page.html")
 
 
-def _marked(text: str) -> Markup:
-    """A sentence with what stands between backquotes as code."""
+def _said(text: str) -> Markup:
+    """The text in each language, of which the page shows one."""
     from markupsafe import Markup, escape
 
-    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
+    english, chinese = escape(text), escape(_chinese(text))
+    if english == chinese:
+        return english
+    return Markup(f'<span lang="en">{english}</span><span lang="{CHINESE}">{chinese}</span>')
+
+
+def _marked(text: str) -> Markup:
+    """The same of a sentence, with what stands between backquotes as code."""
+    from markupsafe import Markup
+
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(_said(text))))
+
+
+def _told(text: str) -> Markup:
+    """The value of `aria-label`, and of an attribute that has it in Chinese."""
+    from markupsafe import Markup, escape
+
+    return Markup(f'aria-label="{escape(text)}" data-chinese="{escape(_chinese(text))}"')
+
+
+def _chinese(text: str) -> str:
+    return phrases(CHINESE).say(text)
+
+
+def _spoken(views: Iterable[dict[str, Any]]) -> list[Any]:
+    """The data of views, without what is meant for other programs."""
+    return [
+        {name: value for name, value in each["data"].items() if name != "trace"} for each in views
+    ]
 
 
 def _embedded(data: Any) -> str:
@@ -125,7 +167,11 @@ def _view(view: View, views: list[dict[str, Any]], side: int | None = None) -> d
 def _table(table: Table) -> dict[str, Any]:
     return {
         "caption": table.caption,
-        "columns": [{"title": each.one_line, "align": each.align} for each in table.columns],
+        "columns": [
+            # Cells that may be cropped are source code.
+            {"title": each.one_line, "align": each.align, "code": each.crop}
+            for each in table.columns
+        ],
         "rows": [
             {
                 "cells": [

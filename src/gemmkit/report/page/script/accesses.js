@@ -4,10 +4,10 @@ function map(access) {
   const shared = access.space === "shared";
   const height = (access.rows.length + 2) * CELL;
   const figure = drawn("svg", {
-    viewBox: `0 0 ${LABEL + 32 * CELL + 4} ${height}`, role: "img", "aria-label": `${access.name}. ${access.caption}`,
+    viewBox: `0 0 ${LABEL + 32 * CELL + 4} ${height}`, role: "img", "aria-label": `${say(access.name)} – ${say(access.caption)}`,
   });
   access.rows.forEach((row, y) => {
-    figure.append(drawn("text", { x: 0, y: y * CELL + 14 }, row.label));
+    figure.append(drawn("text", { x: 0, y: y * CELL + 14 }, say(row.label)));
     if (!shared) {
       for (let sector = 0; sector < 4; ++sector) {
         if (row.cells.slice(sector * 8, sector * 8 + 8).some((lanes) => lanes.length)) {
@@ -28,8 +28,8 @@ function map(access) {
         x: LABEL + x * CELL + CELL / 2, y: y * CELL + 14, "text-anchor": "middle",
         style: `fill: ${textColor(lanes)}; font-size: 9px; pointer-events: none`,
       }, lanes.length === 1 ? lanes[0] : `${lanes.length}×`);
-      const named = lanes.length === 1 ? `lane ${lanes[0]}` : `lanes ${lanes.join(", ")}`;
-      cell.append(label, drawn("title", {}, `${named}; ${shared ? "bank" : "word"} ${x}`));
+      const named = say(lanes.length === 1 ? "lane {n}" : "lanes {n}", { n: lanes.join(", ") });
+      cell.append(label, drawn("title", {}, `${named}; ${say(shared ? "bank {n}" : "word {n}", { n: x })}`));
       cell.addEventListener("pointerenter", () => light(figure, lanes));
       cell.addEventListener("pointerleave", () => light(figure, []));
       figure.append(cell);
@@ -40,7 +40,7 @@ function map(access) {
       x1: LABEL + x * CELL, x2: LABEL + x * CELL, y1: 0, y2: access.rows.length * CELL, class: "faint",
     }), drawn("text", { x: LABEL + x * CELL + 2, y: access.rows.length * CELL + 14 }, x < 32 ? x : ""));
   }
-  figure.append(drawn("text", { x: 0, y: access.rows.length * CELL + 14 }, shared ? "bank" : "word of a line"));
+  figure.append(drawn("text", { x: 0, y: access.rows.length * CELL + 14 }, say(shared ? "bank" : "word of a line")));
   return figure;
 }
 
@@ -57,7 +57,7 @@ views.accesses = function accesses(view) {
   const picks = view.accesses.map((access) => {
     const pick = element("button", {
       type: "button", class: access.worse ? "pick worse" : "pick", onclick: () => show(access, true),
-    }, access.name);
+    }, say(access.name));
     list.append(pick);
     return [access, pick];
   });
@@ -70,8 +70,8 @@ views.accesses = function accesses(view) {
   function show(access, tell) {
     mark(access);
     outline(view.kernel, access.touched ?? []);
-    const more = access.more ? ` The first ${access.rows.length} lines are shown.` : "";
-    shown.replaceChildren(element("p", {}, `${access.caption}.${more}`), map(access));
+    const more = access.more ? " " + say("The first {n} lines are shown.", { n: access.rows.length }) : "";
+    shown.replaceChildren(element("p", {}, say("{caption}.", { caption: say(access.caption) }) + more), map(access));
     if (tell) choose(`${access.file}:${access.line}`, fromElsewhere);
   }
   function fromElsewhere(place) {
@@ -82,7 +82,7 @@ views.accesses = function accesses(view) {
       show(own[0][0], false);
     } else {
       mark(null);
-      shown.replaceChildren(element("p", {}, `${place} makes no requests to global or shared memory.`));
+      shown.replaceChildren(element("p", {}, say("{place} makes no requests to global or shared memory.", { place })));
     }
   }
   const all = element("button", {
@@ -90,9 +90,9 @@ views.accesses = function accesses(view) {
       for (const [, pick] of picks) pick.hidden = false;
       all.hidden = true;
     },
-  }, "Show the requests of all lines");
+  }, say("Show the requests of all lines"));
   watchers.push(fromElsewhere);
   if (view.accesses.length) show(view.accesses.find((each) => each.worse) ?? view.accesses[0], false);
   return [element("h3", {}, view.kernel), element("div", { class: "controls" }, all,
-    element("span", { class: "quiet" }, "● moves more than it must, or has bank conflicts")), list, shown];
+    element("span", { class: "quiet" }, "● " + say("moves more than it must, or has bank conflicts"))), list, shown];
 };

@@ -5,6 +5,14 @@
 const data = JSON.parse(document.getElementById("data").textContent);
 const SVG = "http://www.w3.org/2000/svg";
 
+// A text in the language that the page shows; values take the places of the names in braces. Texts of
+// the data have translations too, so `say` is for all that is shown.
+const root = document.documentElement;
+function say(text, values = {}) {
+  const found = root.lang !== "en" && Object.hasOwn(data.phrases, text) ? data.phrases[text] : text;
+  return found.replace(/\{(\w+)\}/g, (whole, name) => Object.hasOwn(values, name) ? values[name] : whole);
+}
+
 function element(name, attributes = {}, ...children) {
   const made = document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) {
@@ -41,7 +49,7 @@ function outline(kernel, words) {
 
 const laneColor = (lane) => `hsl(${260 - lane * 6.5} 62% ${42 + lane * 0.9}%)`;
 const textColor = (lanes) => lanes.length > 1 ? "var(--paper)" : lanes[0] > 7 ? "#10151c" : "#fff";
-const several = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
+const several = (count, noun) => say(count === 1 ? `{n} ${noun}` : `{n} ${noun}s`, { n: count });
 const number = (value) => value.toLocaleString("en",
   Number.isInteger(value) ? {} : { maximumSignificantDigits: 4 });
 

@@ -32,7 +32,7 @@ function lowest(total) {
 
 views.errors = function errors(view, place) {
   const problems = [...new Set(view.rows.map((row) => row.problem))];
-  const problem = element("select", { id: `problem-${place}` }, element("option", { value: "" }, "all, together"),
+  const problem = element("select", { id: `problem-${place}` }, element("option", { value: "" }, say("all, together")),
     ...problems.map((each) => element("option", { value: each }, each)));
   const log = element("input", { id: `errors-log-${place}`, type: "checkbox" });
   const picture = element("div");
@@ -48,7 +48,7 @@ views.errors = function errors(view, place) {
     const height = strips.length * STRIP + AXIS;
     const figure = drawn("svg", {
       viewBox: `0 0 ${WIDTH} ${height}`, role: "img",
-      "aria-label": "Elements by error relative to the bound; the table has median, 99th percentile and maximum",
+      "aria-label": say("Elements by error relative to the bound; the table has median, 99th percentile and maximum"),
     });
     const floor = height - AXIS;
     for (let each = Math.ceil(low / 4) * 4; each <= high; each += 4) {
@@ -67,31 +67,31 @@ views.errors = function errors(view, place) {
         if (!count) return;
         const size = Math.max(tall(count), 1);
         const made = drawn("rect", { x: left, width, y: base - size, height: size, fill });
-        made.append(drawn("title", {}, `${strip.label}, ${what}: ${number(count)} of ${number(strip.elements)} elements, ` +
-          `${number(100 * count / strip.elements)} %`));
+        made.append(drawn("title", {}, say("{label}, {what}: {count} of {n} elements, {share} %", {
+          label: strip.label, what, count: number(count), n: number(strip.elements), share: number(100 * count / strip.elements),
+        })));
         figure.append(made);
       };
-      bar(LABELS + 8, 18, strip.exact, "no error", "var(--good)");
+      bar(LABELS + 8, 18, strip.exact, say("no error"), "var(--good)");
       for (const [each, count] of shown) {
-        bar(x(each) + 0.5, x(each + 1) - x(each) - 1, count, `error / bound ${each === low ? "up to" : `${raised(each)} to`} ${raised(each + 1)}`,
+        bar(x(each) + 0.5, x(each + 1) - x(each) - 1, count, say(each === low ? "error / bound up to {high}" : "error / bound {low} to {high}", { low: raised(each), high: raised(each + 1) }),
           each < 0 ? "var(--accent)" : "var(--bad)");
       }
-      bar(end + 12, 22, strip.beyond, "beyond, or not finite", "var(--bad)");
-      const part = strip.results > strip.elements ? ` of ${number(strip.results)}` : "";
+      bar(end + 12, 22, strip.beyond, say("beyond, or not finite"), "var(--bad)");
       figure.append(drawn("text", { x: LABELS - 4, y: base - 18, "text-anchor": "end" }, strip.label),
-        drawn("text", { x: LABELS - 4, y: base - 4, "text-anchor": "end", class: "small" }, `${number(strip.elements)}${part} elements`),
+        drawn("text", { x: LABELS - 4, y: base - 4, "text-anchor": "end", class: "small" }, say(strip.results > strip.elements ? "{n} of {all} elements" : "{n} elements", { n: number(strip.elements), all: number(strip.results) })),
         drawn("line", { x1: LABELS, x2: WIDTH, y1: base, y2: base, class: "faint" }));
     });
     figure.append(drawn("line", { x1: x(0), x2: x(0), y1: 0, y2: floor + 4, class: "bound" }),
       drawn("text", { x: x(0), y: floor + 16, "text-anchor": "middle", class: "bound" }, "1"),
       drawn("text", { x: LABELS + 17, y: floor + 16, "text-anchor": "middle" }, "0"),
       ...(beyond ? [drawn("text", { x: end + 23, y: floor + 16, "text-anchor": "middle" }, "∞")] : []),
-      drawn("text", { x: (start + end) / 2, y: height - 8, "text-anchor": "middle" }, "|C − float64 reference| / bound; wrong above 1"));
+      drawn("text", { x: (start + end) / 2, y: height - 8, "text-anchor": "middle" }, say("|C − float64 reference| / bound; wrong above 1")));
     picture.replaceChildren(figure);
   }
   problem.addEventListener("change", paint);
   log.addEventListener("change", paint);
   paint();
-  const asked = problems.length > 1 ? [element("label", { for: problem.id }, "Problem: "), problem] : [];
-  return [element("div", { class: "controls" }, ...asked, element("label", { for: log.id }, log, " logarithmic counts")), picture];
+  const asked = problems.length > 1 ? [element("label", { for: problem.id }, say("Problem:"), " "), problem] : [];
+  return [element("div", { class: "controls" }, ...asked, element("label", { for: log.id }, log, " ", say("logarithmic counts"))), picture];
 };

@@ -33,12 +33,13 @@ views.occupancy = function occupancy(view, place) {
     const resident = Math.min(...Object.values(limits));
     const limiter = Object.keys(limits).find((each) => limits[each] === resident);
     const share = 100 * resident * (place.warps + 1) / view.most_warps;
-    result.textContent = `${number(share)} % occupancy: ${several(resident, "block")} of ` +
-      `${several(place.warps + 1, "warp")} per SM, limited by ${limiter}.`;
+    result.textContent = say("{share} % occupancy: {blocks} of {warps} per SM, limited by {limiter}.", {
+      share: number(share), blocks: several(resident, "block"), warps: several(place.warps + 1, "warp"), limiter: say(limiter),
+    });
     const figure = drawn("svg", { viewBox: `0 0 ${WIDTH} ${26 * 5}`, role: "img", "aria-label": result.textContent });
     Object.entries(limits).forEach(([name, limit], row) => {
       const length = (WIDTH - 260) * Math.min(limit, 2 * view.blocks) / (2 * view.blocks);
-      figure.append(drawn("text", { x: 130, y: row * 26 + 17, "text-anchor": "end" }, name),
+      figure.append(drawn("text", { x: 130, y: row * 26 + 17, "text-anchor": "end" }, say(name)),
         drawn("rect", { x: 140, y: row * 26 + 4, width: length, height: 18, fill: name === limiter ? "var(--bad)" : "var(--accent)" }),
         drawn("text", { x: 146 + length, y: row * 26 + 17 }, limit));
     });
@@ -49,10 +50,10 @@ views.occupancy = function occupancy(view, place) {
       for (const { input, start } of sliders) input.value = start;
       paint();
     },
-  }, "As the kernel is");
+  }, say("As the kernel is"));
   paint();
-  return [element("h3", {}, `${view.kernel} on ${view.board}`),
+  return [element("h3", {}, say("{kernel} on {board}", { kernel: view.kernel, board: view.board })),
     ...sliders.map(({ label, input, output }) =>
-      element("div", { class: "controls" }, input, output, element("label", { for: input.id }, label))),
+      element("div", { class: "controls" }, input, output, element("label", { for: input.id }, say(label)))),
     element("div", { class: "controls" }, reset), result, picture];
 };

@@ -1,27 +1,48 @@
 // Draws all views, whose tables remain below them, and serves the buttons.
-for (const place of document.querySelectorAll("[data-view]")) {
-  const { kind, data: own, side } = data.views[place.dataset.view];
-  const table = place.querySelector("figure.table");
-  const before = watchers.length;
-  const parts = views[kind](own, place.dataset.view);
-  for (const each of watchers.slice(before)) sides.set(each, side);
-  if (table) {
-    const details = element("details", {}, element("summary", {}, "As a table"), table);
-    place.replaceChildren(...parts, details);
-  } else {
-    place.replaceChildren(...parts);
+const places = [...document.querySelectorAll("[data-view]")].map((place) => ({ place, table: place.querySelector("figure.table") }));
+
+function draw() {
+  watchers.length = listeners.length = 0;
+  sides.clear();
+  for (const { place, table } of places) {
+    const { kind, data: own, side } = data.views[place.dataset.view];
+    const before = watchers.length;
+    const parts = views[kind](own, place.dataset.view);
+    for (const each of watchers.slice(before)) sides.set(each, side);
+    const details = table ? [element("details", {}, element("summary", {}, say("As a table")), table)] : [];
+    place.replaceChildren(...parts, ...details);
   }
 }
 
+const language = document.getElementById("language");
+const CHINESE = language.lang;
+// The texts of the page are there in both languages; those of attributes, and of views, are exchanged.
+function speak(wanted) {
+  root.lang = wanted;
+  for (const each of document.querySelectorAll("[data-chinese]")) {
+    const inside = each.tagName === "TITLE";
+    each.dataset.english ??= inside ? each.textContent : each.getAttribute("aria-label");
+    const text = wanted === "en" ? each.dataset.english : each.dataset.chinese;
+    if (inside) each.textContent = text;
+    else each.setAttribute("aria-label", text);
+  }
+  const other = wanted === "en" ? CHINESE : "en";
+  language.lang = other;
+  language.textContent = other === "en" ? "English" : "中文";
+  draw();
+  named();
+}
+
 const theme = document.getElementById("theme");
-const dark = () => document.documentElement.dataset.theme
-  ? document.documentElement.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+const dark = () => root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
 const named = () => {
-  theme.textContent = dark() ? "Light" : "Dark";
+  theme.textContent = say(dark() ? "Light" : "Dark");
 };
 theme.addEventListener("click", () => {
-  document.documentElement.dataset.theme = dark() ? "light" : "dark";
+  root.dataset.theme = dark() ? "light" : "dark";
   named();
 });
-named();
 document.getElementById("save").addEventListener("click", () => saved("gemmkit.json", data.document));
+language.addEventListener("click", () => speak(language.lang));
+language.hidden = false;
+speak(navigator.language.startsWith("zh") ? CHINESE : "en");

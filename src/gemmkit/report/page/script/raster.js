@@ -56,14 +56,13 @@ views.raster = function raster(view, place) {
     }
     pen.globalAlpha = 1;
     const [a, b, by_rows, square] = view.waves[wave];
-    shown.textContent = `${wave + 1} of ${view.waves.length}`;
-    const fits = a + b <= view.l2 ? "All of it fits in the L2" : "That is more than the L2 holds";
-    const who = view.in_turn ? `For their tiles in turn ${wave + 1}, ${number(last - first)} blocks read`
-      : last - first > 1 ? `Blocks ${number(first)} to ${number(last - 1)} read` : `Block ${number(first)} reads`;
-    said.textContent = `${who} ${size(a)} of A and ${size(b)} of B, ` +
-      `${size(a + b)} in all: row by row it would be ${size(by_rows)}, as square as possible ${size(square)}. ` +
-      `${fits} (${size(view.l2)}).`;
-    canvas.setAttribute("aria-label", `${view.rows} × ${view.columns} tiles of C, ${said.textContent}`);
+    shown.textContent = say("{n} of {all}", { n: wave + 1, all: view.waves.length });
+    const fits = say(a + b <= view.l2 ? "All of it fits in the L2 ({size})." : "That is more than the L2 holds ({size}).", { size: size(view.l2) });
+    const who = say(view.in_turn ? "For their tiles in turn {turn}, {n} blocks" : last - first > 1 ? "Blocks {first} to {last}" : "Block {first}",
+      { turn: wave + 1, n: number(last - first), first: number(first), last: number(last - 1) });
+    said.textContent = `${say("{who} read {a} of A and {b} of B, {all} in all: row by row it would be {rows}, as square as possible {square}.",
+      { who, a: size(a), b: size(b), all: size(a + b), rows: size(by_rows), square: size(square) })} ${fits}`;
+    canvas.setAttribute("aria-label", say("{rows} × {columns} tiles of C. {said}", { rows: view.rows, columns: view.columns, said: said.textContent }));
   }
   canvas.addEventListener("pointermove", (event) => {
     const box = canvas.getBoundingClientRect();
@@ -72,15 +71,17 @@ views.raster = function raster(view, place) {
     if (row < 0 || column < 0 || row >= view.rows || column >= view.columns) return;
     const turned = turn[row * view.columns + column], block = view.in_turn ? turned % view.resident : turned;
     const layers = Array.from({ length: view.parts }, (_, layer) => number(block + layer * tiles));
-    pointed.textContent = `Tile in row ${row}, column ${column}, from C[${row * view.tile[0]}][${column * view.tile[1]}]: ` +
-      `${view.parts > 1 ? "blocks" : "block"} ${layers.join(", ")}.`;
+    pointed.textContent = say("Tile in row {row}, column {column}, from {element}: {blocks}.", {
+      row, column, element: `C[${row * view.tile[0]}][${column * view.tile[1]}]`,
+      blocks: say(view.parts > 1 ? "blocks {numbers}" : "block {numbers}", { numbers: layers.join(", ") }),
+    });
   });
   slider.addEventListener("input", paint);
   paint();
-  pointed.textContent = `Tiles of ${view.tile.join("×")}, from the first block's (blue) to the last one's (orange). ` +
-    "Beside them: the rows of A and, above, the columns of B that the wave reads.";
+  pointed.textContent = say("Tiles of {tile}, from the first block's (blue) to the last one's (orange). Beside them: " +
+    "the rows of A and, above, the columns of B that the wave reads.", { tile: view.tile.join("×") });
   return [element("h3", {}, view.kernel),
-    element("p", {}, view.intro),
-    element("div", { class: "controls" }, element("label", { for: slider.id }, "Wave"), slider, shown),
-    said, canvas, pointed, element("p", { class: "quiet" }, view.note)];
+    element("p", {}, say(view.intro)),
+    element("div", { class: "controls" }, element("label", { for: slider.id }, say("Wave")), slider, shown),
+    said, canvas, pointed, element("p", { class: "quiet" }, say(view.note))];
 };

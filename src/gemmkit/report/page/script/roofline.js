@@ -2,8 +2,8 @@ const LEVELS = { DRAM: "#d97a1e", L2: "#3b82f6", "shared memory": "#3f9b5b" };
 
 views.roofline = function roofline(view, place) {
   const picture = element("div");
-  const level = element("select", { id: `level-${place}` }, element("option", { value: "" }, "all levels"),
-    ...view.ceilings.map((each) => element("option", {}, each.level)));
+  const level = element("select", { id: `level-${place}` }, element("option", { value: "" }, say("all levels")),
+    ...view.ceilings.map((each) => element("option", { value: each.level }, say(each.level))));
   level.addEventListener("change", paint);
   function paint() {
     const wanted = (each) => !level.value || each.level === level.value;
@@ -15,7 +15,7 @@ views.roofline = function roofline(view, place) {
     const x = (value) => LEFT + (WIDTH - LEFT - 10) * Math.log(value / low) / Math.log(high / low);
     const y = (value) => HEIGHT - BOTTOM - (HEIGHT - BOTTOM - 10) * Math.log(value / floor) / Math.log(top / floor);
     const figure = drawn("svg", {
-      viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": `Roofline of ${view.board}; the table says the same`,
+      viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": say("Roofline of {board}; the table says the same", { board: view.board }),
     });
     for (let power = Math.ceil(Math.log2(low)); 2 ** power <= high; power += 2) {
       figure.append(drawn("line", { x1: x(2 ** power), x2: x(2 ** power), y1: 10, y2: HEIGHT - BOTTOM, class: "faint" }),
@@ -30,21 +30,22 @@ views.roofline = function roofline(view, place) {
       const corners = [start, ridge(each), high].map((at) => `${x(at)},${y(Math.min(view.peak, at * each.gb_per_s / 1e3))}`);
       figure.append(drawn("polyline", { points: corners.join(" "), fill: "none", stroke: LEVELS[each.level], "stroke-width": 2 }),
         drawn("text", { x: x(start) + 8, y: y(Math.min(view.peak, start * each.gb_per_s / 1e3)) - 8, style: `fill: ${LEVELS[each.level]}` },
-          `${each.level}, ${number(each.gb_per_s / 1e3)} TB/s`));
+          say("{level}, {n} TB/s", { level: say(each.level), n: number(each.gb_per_s / 1e3) })));
     }
     for (const each of view.points.filter(wanted)) {
       const dot = drawn("circle", { cx: x(each.intensity), cy: y(each.tflops), r: 5, fill: "none", stroke: LEVELS[each.level], "stroke-width": 2 });
-      dot.append(drawn("title", {}, `${each.label} at ${each.level}: ${number(each.intensity)} FLOP per byte, ${number(each.tflops)} TFLOP/s`));
+      dot.append(drawn("title", {}, say("{label} at {level}: {n} FLOP per byte, {n2} TFLOP/s",
+        { label: each.label, level: say(each.level), n: number(each.intensity), n2: number(each.tflops) })));
       const side = x(each.intensity) > WIDTH * 0.7 ? -1 : 1;
       figure.append(dot, drawn("text", {
         x: x(each.intensity) + 8 * side, y: y(each.tflops) + 4, "text-anchor": side < 0 ? "end" : "start",
       }, each.label));
     }
-    figure.append(drawn("text", { x: WIDTH / 2, y: HEIGHT - 6, "text-anchor": "middle" }, "FLOP per byte moved at the level"),
+    figure.append(drawn("text", { x: WIDTH / 2, y: HEIGHT - 6, "text-anchor": "middle" }, say("FLOP per byte moved at the level")),
       drawn("text", { x: 12, y: HEIGHT / 2, transform: `rotate(-90 12 ${HEIGHT / 2})`, "text-anchor": "middle" },
-        `TFLOP/s (${view.pipe}), predicted`));
+        say("TFLOP/s ({pipe}), predicted", { pipe: say(view.pipe) })));
     picture.replaceChildren(figure);
   }
   paint();
-  return [element("div", { class: "controls" }, element("label", { for: level.id }, "Level: "), level), picture];
+  return [element("div", { class: "controls" }, element("label", { for: level.id }, say("Level:"), " "), level), picture];
 };

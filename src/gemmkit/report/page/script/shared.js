@@ -9,9 +9,9 @@ views.shared = function shared(view, place) {
   const said = element("p", { "aria-live": "polite" });
   const caption = element("p", { class: "quiet" });
   const which = element("select", { id: `part-${place}` },
-    ...view.parts.map((part, index) => element("option", { value: index }, part.name)));
+    ...view.parts.map((part, index) => element("option", { value: index }, say(part.name))));
   const by = element("select", { id: `color-${place}` },
-    ...["row", "column", "k"].map((name) => element("option", {}, name)));
+    ...["row", "column", "k"].map((name) => element("option", { value: name }, say(name))));
   const pen = canvas.getContext("2d");
   let part, cells, at = 0, outlined = new Set();
 
@@ -37,7 +37,7 @@ views.shared = function shared(view, place) {
     canvas.height = TOP + rows * CELL_HEIGHT + 2;
     pen.font = "10px ui-monospace, monospace";
     pen.fillStyle = "#7b8796";
-    for (let bank = 0; bank < BANKS; bank += 4) pen.fillText(bank ? bank : "bank 0", MARGIN + bank * CELL_WIDTH, 11);
+    for (let bank = 0; bank < BANKS; bank += 4) pen.fillText(bank ? bank : say("bank {n}", { n: 0 }), MARGIN + bank * CELL_WIDTH, 11);
     for (let row = 0; row < rows; row += 2) {
       const word = Math.max(0, part.first - skipped() + row * BANKS - part.base);
       pen.fillText(word, 0, TOP + row * CELL_HEIGHT + 11);
@@ -81,8 +81,8 @@ views.shared = function shared(view, place) {
   function tell(index) {
     at = Math.max(0, Math.min(cells.length - 1, index));
     const held = cells[at], { word } = spot(at);
-    const what = held ? `${part.matrix}[${held[0]}][${held[1]}]` : held === null ? "padding, never stored to" : "no element of this tile";
-    said.textContent = `Word ${word - part.base} of ${part.array}, bank ${word % BANKS}: ${what}`;
+    const what = held ? `${part.matrix}[${held[0]}][${held[1]}]` : say(held === null ? "padding, never stored to" : "no element of this tile");
+    said.textContent = say("Word {n} of {array}, bank {bank}: {what}", { n: word - part.base, array: part.array, bank: word % BANKS, what });
     paint();
   }
   function take(number) {
@@ -90,11 +90,11 @@ views.shared = function shared(view, place) {
     part = view.parts[number];
     if (part.color) by.value = part.color;
     cells = unpacked(part);
-    caption.textContent = `${part.name}: ${part.order}.`;
-    canvas.setAttribute("aria-label", `${part.name}: ${part.order}. Arrow keys go from word to word.`);
+    caption.textContent = say("{name}: {order}.", { name: say(part.name), order: say(part.order) });
+    canvas.setAttribute("aria-label", `${caption.textContent} ${say("Arrow keys go from word to word.")}`);
     at = 0;
     paint();
-    said.textContent = "Point at a cell, or go there with the arrow keys: the element in it.";
+    said.textContent = say("Point at a cell, or go there with the arrow keys: the element in it.");
   }
   canvas.addEventListener("pointermove", (event) => {
     const frame = canvas.getBoundingClientRect();
@@ -122,12 +122,12 @@ views.shared = function shared(view, place) {
     paint();
   });
   const title = element("h3", {}, view.kernel);
-  const unknown = view.unknown ? [element("p", {}, view.unknown)] : [];
+  const unknown = view.unknown ? [element("p", {}, say(view.unknown))] : [];
   if (!view.parts.length) return [title, ...unknown];
   take(0);
   return [title, element("div", { class: "controls" },
-    element("label", { for: which.id }, "Array: "), which, element("label", { for: by.id }, "Color by: "), by),
+    element("label", { for: which.id }, say("Array:"), " "), which, element("label", { for: by.id }, say("Color by:"), " "), by),
   caption, box, said,
-  element("p", { class: "quiet" }, "Each line has 32 words, one per bank. A crossed cell is padding. " +
-    "A request chosen above has its words outlined."), ...unknown];
+  element("p", { class: "quiet" }, say("Each line has 32 words, one per bank. A crossed cell is padding. " +
+    "A request chosen above has its words outlined.")), ...unknown];
 };

@@ -10,7 +10,7 @@ const COUNTERS = {
 views.source = function source(view, place) {
   const body = element("tbody");
   const counters = Object.fromEntries(Object.entries(COUNTERS).filter(([key]) => view.lines.some((line) => line[key])));
-  const heads = Object.values(counters).map((each) => element("th", { scope: "col", class: "right" }, each));
+  const heads = Object.values(counters).map((each) => element("th", { scope: "col", class: "right" }, say(each)));
   const rows = new Map();
   for (const line of view.lines) {
     const where = `${line.file}:${line.line}`;
@@ -29,7 +29,7 @@ views.source = function source(view, place) {
   const fromElsewhere = (where) => mark(where, false);
   watchers.push(fromElsewhere);
   const heat = element("select", { id: `heat-${place}` },
-    ...Object.entries(counters).map(([key, name]) => element("option", { value: key }, name)));
+    ...Object.entries(counters).map(([key, name]) => element("option", { value: key }, say(name))));
   function paint() {
     const most = Math.max(...view.lines.map((line) => line[heat.value]), 1);
     for (const { row, line } of rows.values()) {
@@ -43,11 +43,11 @@ views.source = function source(view, place) {
   return [
     ...(view.kernel ? [element("h3", {}, view.kernel)] : []),
     element("div", { class: "controls" },
-      element("label", { for: heat.id }, "Heat: "), heat,
-      element("span", { class: "quiet" }, "A line's name shows its requests below.")),
-    element("div", { class: "source scroll", tabindex: "0", role: "region", "aria-label": view.kernel ? `Source of ${view.kernel}` : "Source" },
+      element("label", { for: heat.id }, say("Heat:"), " "), heat,
+      element("span", { class: "quiet" }, say("A line's name shows its requests below."))),
+    element("div", { class: "source scroll", tabindex: "0", role: "region", "aria-label": view.kernel ? say("Source of {kernel}", { kernel: view.kernel }) : say("Source") },
       element("table", {},
-        element("thead", {}, element("tr", {}, element("th", { scope: "col" }, "line"),
-          element("th", { scope: "col" }, "source"), ...heads)), body)),
+        element("thead", {}, element("tr", {}, element("th", { scope: "col" }, say("line")),
+          element("th", { scope: "col" }, say("source")), ...heads)), body)),
   ];
 };

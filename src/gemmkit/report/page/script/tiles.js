@@ -1,9 +1,9 @@
 views.tiles = function tiles(view) {
-  const said = element("p", { "aria-live": "polite" }, "Point at an element: who loads or stores it.");
+  const said = element("p", { "aria-live": "polite" }, say("Point at an element: who loads or stores it."));
   const parts = view.tiles.map((tile) => {
     const scale = Math.max(2, Math.min(12, Math.floor(700 / tile.columns)));
     const canvas = element("canvas", {
-      width: tile.columns * scale, height: tile.rows.length * scale, role: "img", "aria-label": tile.caption,
+      width: tile.columns * scale, height: tile.rows.length * scale, role: "img", "aria-label": say(tile.caption),
     });
     const threads = tile.rows.map((runs) => {
       const line = [];
@@ -27,13 +27,14 @@ views.tiles = function tiles(view) {
       const column = Math.floor((event.clientX - box.left) / box.width * tile.columns);
       const thread = threads[row]?.[column];
       if (thread === undefined || thread < 0) return;
-      said.textContent = `${tile.array}[${tile.row + row}][${tile.column + column}]: thread ${thread}, ` +
-        `lane ${thread % 32} of warp ${Math.floor(thread / 32)}.`;
+      said.textContent = say("{element}: thread {thread}, lane {lane} of warp {warp}.", {
+        element: `${tile.array}[${tile.row + row}][${tile.column + column}]`, thread, lane: thread % 32, warp: Math.floor(thread / 32),
+      });
       for (const each of parts) each.paint(thread);
     });
     canvas.addEventListener("pointerleave", () => parts.forEach((each) => each.paint()));
     paint();
-    return { paint, figure: element("figure", { class: "tile" }, element("figcaption", {}, tile.caption), canvas) };
+    return { paint, figure: element("figure", { class: "tile" }, element("figcaption", {}, say(tile.caption)), canvas) };
   });
   return [element("h3", {}, view.kernel), said, ...parts.map((each) => each.figure)];
 };

@@ -12,21 +12,21 @@ views.timeline = function timeline(view, place) {
     .sort((one, other) => one - other);
   let now = all[0].start + (Math.min(all[0].shown, 2) - 0.4) * all[0].iteration, playing = null;
 
-  const unit = element("select", { id: `unit-${place}` }, element("option", {}, "µs"), element("option", {}, "cycles"));
-  const spoken = (time, clock) => unit.value === "µs" ? `${number(time)} µs` : `${number(Math.round(time * clock))} cycles`;
+  const unit = element("select", { id: `unit-${place}` }, element("option", {}, "µs"), element("option", { value: "cycles" }, say("cycles")));
+  const spoken = (time, clock) => unit.value === "µs" ? `${number(time)} µs` : say("{n} cycles", { n: number(Math.round(time * clock)) });
   const slider = element("input", { id: `time-${place}`, type: "range", min: 0, max: STEPS });
   const output = element("output", { for: slider.id });
-  const play = element("button", { type: "button", onclick: () => playing ? pause() : start() }, "Play");
+  const play = element("button", { type: "button", onclick: () => playing ? pause() : start() }, say("Play"));
 
   const parts = all.map((each) => {
     const picture = element("div"), said = element("p", { "aria-live": "polite" });
     const walk = each.loops ? drawnWalk(each) : null;
-    const head = element("h3", {}, `${each.kernel} on ${each.board}`);
+    const head = element("h3", {}, say("{kernel} on {board}", { kernel: each.kernel, board: each.board }));
     const facts = element("p", {}, told(each));
     const key = element("p", { class: "quiet" }, ...Object.entries(STATES).map(([name, text]) => {
       const swatch = drawn("svg", { viewBox: "0 0 12 12", class: "swatch", "aria-hidden": "true" });
       swatch.append(drawn("rect", { x: 1, y: 1, width: 10, height: 10, class: `slab ${name}` }));
-      return element("span", {}, swatch, text);
+      return element("span", {}, swatch, say(text));
     }));
     const shown = element("div", { class: "walk" }, ...(walk ? [walk.figure] : []),
       element("div", {}, said, ...(walk ? [key] : [])));
@@ -34,12 +34,13 @@ views.timeline = function timeline(view, place) {
   });
 
   function told(each) {
-    const waits = Object.entries(each.waiting).map(([cause, share]) => `${percent(share)} for ${cause}`);
-    const steps = each.loops ? `An iteration is ${number(each.step)} steps of k and`
-      : each.iterations > 1 ? "An iteration computes results of its own and" : "There is no loop along k. The block";
-    return `${steps} takes ${number(each.iteration)} µs (${number(Math.round(each.iteration * each.clock))} cycles). ` +
-      `Multiply-adds issue ${percent(each.multiplying)} of that time; ` +
-      `the block waits ${waits.length ? waits.join(", ") : "for nothing that is long enough to be shown"}.`;
+    const waits = Object.entries(each.waiting).map(([cause, share]) => say("{share} for {cause}", { share: percent(share), cause: say(cause) }));
+    const takes = say(each.loops ? "An iteration is {k} steps of k and takes {n} µs ({cycles} cycles)."
+      : each.iterations > 1 ? "An iteration computes results of its own and takes {n} µs ({cycles} cycles)."
+        : "There is no loop along k. The block takes {n} µs ({cycles} cycles).",
+    { k: number(each.step), n: number(each.iteration), cycles: number(Math.round(each.iteration * each.clock)) });
+    const waiting = waits.length ? waits.join(say(", ")) : say("for nothing that is long enough to be shown");
+    return `${takes} ${say("Multiply-adds issue {share} of that time; the block waits {waits}.", { share: percent(each.multiplying), waits: waiting })}`;
   }
 
   function paintLanes(part) {
@@ -47,7 +48,7 @@ views.timeline = function timeline(view, place) {
     const height = TOP + LANE * each.lanes.length;
     const figure = drawn("svg", {
       viewBox: `0 0 ${WIDTH} ${height + AXIS}`, role: "img", class: "timeline",
-      "aria-label": `Stages of a block of ${each.kernel} over time; the text below says what happens at the chosen time, the table has the shares`,
+      "aria-label": say("Stages of a block of {kernel} over time; the text below says what happens at the chosen time, the table has the shares", { kernel: each.kernel }),
     });
     for (let turn = 0; turn <= each.shown; turn += 1) {
       const at = x(each.start + turn * each.iteration);
@@ -55,13 +56,13 @@ views.timeline = function timeline(view, place) {
     }
     each.lanes.forEach((lane, row) => {
       const y = TOP + row * LANE;
-      figure.append(drawn("text", { x: NAMES - 8, y: y + 15, "text-anchor": "end" }, lane.name));
+      figure.append(drawn("text", { x: NAMES - 8, y: y + 15, "text-anchor": "end" }, say(lane.name)));
       for (const stage of lane.stages) {
         const [left, width] = [x(stage.start), Math.max(x(stage.end) - x(stage.start) - 0.6, 0.6)];
         const share = lane.kind === "multiply" ? stage.share : 1;
         const group = drawn("g", { class: `stage ${lane.kind.replace(" ", "-")}` });
-        const name = share < 1 ? `${stage.text}, multiply-adds issue ${percent(share)} of the time` : stage.text;
-        group.append(drawn("title", {}, `${name}: ${spoken(stage.start, each.clock)} to ${spoken(stage.end, each.clock)}`),
+        const name = share < 1 ? say("{stage}, multiply-adds issue {share} of the time", { stage: say(stage.text), share: percent(share) }) : say(stage.text);
+        group.append(drawn("title", {}, say("{stage}: {start} to {end}", { stage: name, start: spoken(stage.start, each.clock), end: spoken(stage.end, each.clock) })),
           drawn("rect", { x: left, y, width, height: LANE - 5, class: "whole" }),
           drawn("rect", { x: left, y: y + (LANE - 5) * (1 - share), width, height: (LANE - 5) * share }));
         if (stage.tile !== null && width > 12) {
@@ -79,12 +80,12 @@ views.timeline = function timeline(view, place) {
         drawn("text", { x: at, y: height + 16, "text-anchor": "middle" }, number(Number(tick.toPrecision(6)))));
     }
     figure.append(drawn("line", { x1: NAMES, x2: WIDTH - 8, y1: height, y2: height, class: "axis" }),
-      drawn("text", { x: NAMES - 8, y: height + 16, "text-anchor": "end" }, unit.value));
+      drawn("text", { x: NAMES - 8, y: height + 16, "text-anchor": "end" }, say(unit.value)));
     if (each.left_out > 0) {
       const at = x(each.cut);
       figure.append(drawn("line", { x1: at, x2: at, y1: 0, y2: height + 20, class: "cut" }),
         drawn("text", { x: at, y: height + 31, "text-anchor": at > WIDTH / 2 ? "end" : "start" },
-          `${number(each.left_out)} more iterations, ${spoken(each.left_out * each.iteration, each.clock)}, are left out here`));
+          say("{n} more iterations, {time}, are left out here", { n: number(each.left_out), time: spoken(each.left_out * each.iteration, each.clock) })));
     }
     part.cursor = drawn("line", { y1: 0, y2: height, class: "cursor" });
     figure.append(part.cursor);
@@ -127,16 +128,16 @@ views.timeline = function timeline(view, place) {
   }
 
   function sentence(each, { here, resident, multiplied }) {
-    if (now >= each.end) return `${spoken(now, each.clock)}: the block has ended.`;
+    if (now >= each.end) return say("{time}: the block has ended.", { time: spoken(now, each.clock) });
     const texts = here.map((one) => one.kind === "multiply" && one.share
-      ? `${one.text} (multiply-adds issue ${percent(one.share)} of this time)` : one.text);
+      ? say("{stage} (multiply-adds issue {share} of this time)", { stage: say(one.text), share: percent(one.share) }) : say(one.text));
     const ready = resident.filter((tile) => !multiplied.includes(tile));
-    if (ready.length) texts.push(`tile ${ready.join(", ")} ready`);
-    const part = now < each.start ? "before the loop" : now >= each.cut ? "after the loop"
-      : `iteration ${Math.floor((now - each.start) / each.iteration)}`;
+    if (ready.length) texts.push(say("tile {numbers} ready", { numbers: ready.join(", ") }));
+    const part = say(now < each.start ? "before the loop" : now >= each.cut ? "after the loop" : "iteration {n}",
+      { n: Math.floor((now - each.start) / each.iteration) });
     const busy = here.some((one) => one.kind !== "fetch");
-    if (!busy) texts.push("other instructions and memory accesses");
-    return `${spoken(now, each.clock)}, ${part}: ${texts.join("; ")}.`;
+    if (!busy) texts.push(say("other instructions and memory accesses"));
+    return say("{time}, {part}: {stages}.", { time: spoken(now, each.clock), part, stages: texts.join(say("; ")) });
   }
 
   function go(time) {
@@ -149,7 +150,7 @@ views.timeline = function timeline(view, place) {
   function start() {
     if (now >= end) now = 0;
     live("off");
-    play.textContent = "Pause";
+    play.textContent = say("Pause");
     playing = {};
     const mine = playing;
     if (matchMedia("(prefers-reduced-motion: reduce)").matches) {
@@ -172,7 +173,7 @@ views.timeline = function timeline(view, place) {
   }
   function pause() {
     playing = null;
-    play.textContent = "Play";
+    play.textContent = say("Play");
     live("polite");
   }
   const live = (how) => parts.forEach((part) => part.said.setAttribute("aria-live", how));
@@ -182,15 +183,15 @@ views.timeline = function timeline(view, place) {
   unit.addEventListener("change", () => { parts.forEach(paintLanes); paint(); });
   parts.forEach(paintLanes);
   paint();
-  const save = element("button", { type: "button", onclick: () => saved("gemmkit-timeline.json", view.trace) }, "Save as Chrome trace (for Perfetto)");
+  const save = element("button", { type: "button", onclick: () => saved("gemmkit-timeline.json", view.trace) }, say("Save as Chrome trace (for Perfetto)"));
   return [
-    element("p", { class: "quiet" }, "Predicted, not measured: one block alone on an SM, with cold caches."),
-    element("div", { class: "controls" }, play, step("Previous stage", earlier), step("Next stage", later),
-      element("label", { for: slider.id }, "Time: "), slider, output, element("span", {}, element("label", { for: unit.id }, "Unit: "), unit), save),
+    element("p", { class: "quiet" }, say("Predicted, not measured: one block alone on an SM, with cold caches.")),
+    element("div", { class: "controls" }, play, step(say("Previous stage"), earlier), step(say("Next stage"), later),
+      element("label", { for: slider.id }, say("Time:"), " "), slider, output, element("span", {}, element("label", { for: unit.id }, say("Unit:"), " "), unit), save),
     ...parts.flatMap((part) => part.elements)];
 };
 
-const percent = (share) => share < 0.01 ? "less than 1\u00a0%" : `${Math.round(100 * share)}\u00a0%`;
+const percent = (share) => share < 0.01 ? say("less than 1\u00a0%") : `${Math.round(100 * share)}\u00a0%`;
 
 // A, B and C of the block, with the first slabs along k.
 function drawnWalk(each) {
@@ -203,7 +204,7 @@ function drawnWalk(each) {
   const [width, height] = [cx + Math.max(wide, 50) + 6, cy + high + 20];
   const figure = drawn("svg", {
     viewBox: `0 0 ${width} ${height}`, role: "img", class: "tile-walk", style: `width: ${1.15 * width}px`,
-    "aria-label": `Tile walk of ${each.kernel}: slabs of A and B along k, and the tile of C; the text beside it says the same`,
+    "aria-label": say("Tile walk of {kernel}: slabs of A and B along k, and the tile of C; the text beside it says the same", { kernel: each.kernel }),
   });
   const slab = Array.from({ length: slabs }, (_, tile) => [
     drawn("rect", { x: left + tile * SLAB, y: cy, width: SLAB - 1.5, height: high }),
