@@ -1,4 +1,4 @@
-"""Write the generated parts of `docs/ladder` anew: counters, pictures, speeds.
+"""Write the generated parts of the rungs' pages anew, in each language: counters, pictures, speeds.
 
 Run it after a kernel, a counter or the model has changed, or results have been measured:
 `.venv/bin/python benchmarks/render_docs.py`. It needs no GPU and takes about a minute.
@@ -6,6 +6,7 @@ Run it after a kernel, a counter or the model has changed, or results have been 
 
 from __future__ import annotations
 
+from os.path import relpath
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,10 +35,13 @@ from gemmkit.report.ladder_pages import (
     strides_section,
 )
 from gemmkit.report.readme import read_records, replace_generated
+from gemmkit.report.translation import CHINESE, ENGLISH, phrases
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ROOT / "docs" / "ladder"
-FOLDER = "images"
+DOCS = ROOT / "docs"
+# The pages of each language, and the pictures, which have none.
+PAGES = {ENGLISH: DOCS / "ladder", CHINESE: DOCS / "zh" / "ladder"}
+IMAGES = DOCS / "ladder" / "images"
 BOARD = find_board("h100")
 # Large enough that every rung's grid fills the board; counters are of 1024³.
 COMPARED = GemmProblem(4096, 4096, 4096)
@@ -67,7 +71,10 @@ def rung_facts(kernel: Kernel, problem: GemmProblem = COMPARED) -> Facts:
     return gather(kernel, problem, BOARD)
 
 
-def sections(kernel: Kernel, facts: Facts, before: Facts | None) -> dict[str, str]:
+def sections(
+    kernel: Kernel, facts: Facts, before: Facts | None, language: str = ENGLISH
+) -> dict[str, str]:
+    words = phrases(language)
     shown = SHOWN_ON.get(kernel.name)
     predictions = {
         problem: facts.prediction if problem == facts.problem else predict(kernel, problem, BOARD)
@@ -77,14 +84,14 @@ def sections(kernel: Kernel, facts: Facts, before: Facts | None) -> dict[str, st
     paths = (results / f"{BOARD.key}-{name}.json" for name in RECORDS)
     measured = [record for path in paths if path.is_file() for record in read_records(path)]
     found = {
-        PICTURES: pictures_section(kernel, FOLDER),
-        COUNTERS: counters_section(facts, before),
-        LIMITS: limits_section(kernel, predictions, measured),
+        PICTURES: pictures_section(kernel, relpath(IMAGES, PAGES[language]), words),
+        COUNTERS: counters_section(facts, before, words),
+        LIMITS: limits_section(kernel, predictions, measured, words),
     }
     if before is not None:
-        found[COMPARISON] = comparison_section(facts, before)
+        found[COMPARISON] = comparison_section(facts, before, words)
     if kernel.name == "coarsening_1d":
-        found[STRIDES] = strides_section(strides(kernel))
+        found[STRIDES] = strides_section(strides(kernel), words)
     return found
 
 
@@ -103,8 +110,7 @@ def rung_pictures(kernel: Kernel) -> dict[str, str]:
 
 
 def main() -> None:
-    images = PAGES / FOLDER
-    images.mkdir(parents=True, exist_ok=True)
+    IMAGES.mkdir(parents=True, exist_ok=True)
     drawn: dict[str, str] = {}
     last: Facts | None = None
     for kernel in LADDER:
@@ -114,19 +120,20 @@ def main() -> None:
         else:
             both = (kernel, find_kernel(shown.against))
             facts, before = (rung_facts(each, shown.problems[0]) for each in both)
-        page = PAGES / page_name(kernel)
-        text = replace_generated(
-            page.read_text("utf-8"), sections(kernel, facts, before), writer=WRITER
-        )
-        page.write_text(text, "utf-8")
+        for language, folder in PAGES.items():
+            page = folder / page_name(kernel)
+            parts = sections(kernel, facts, before, language)
+            page.write_text(
+                replace_generated(page.read_text("utf-8"), parts, writer=WRITER), "utf-8"
+            )
+            print(page.relative_to(ROOT))
         drawn |= rung_pictures(kernel)
         last = facts
-        print(page.relative_to(ROOT))
-    for old in images.glob("*.svg"):
+    for old in IMAGES.glob("*.svg"):
         if old.name not in drawn:
             old.unlink()
     for name, svg in drawn.items():
-        (images / name).write_text(svg, "utf-8")
+        (IMAGES / name).write_text(svg, "utf-8")
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from gemmkit.record import Record
 from gemmkit.report.explain_text import is_verdict, operand_table
 from gemmkit.report.layout import MISSING, Cell, Column, Row, Table, value_text
 from gemmkit.report.pictures.drawn import Picture, pictures
+from gemmkit.report.translation import Phrases
 
 WRITER = "benchmarks/render_docs.py"
 PICTURES, COUNTERS, LIMITS, COMPARISON = "pictures", "counters", "limits", "comparison"
@@ -76,31 +77,33 @@ def shown_pictures(seen: Trace) -> tuple[Picture, ...]:
     return tuple(picture for picture in pictures(seen) if picture.name in wanted)
 
 
-def pictures_section(kernel: Kernel, folder: str) -> str:
-    """Links to the pictures of a rung's page; `folder` is relative to the page."""
+def pictures_section(kernel: Kernel, folder: str, phrases: Phrases) -> str:
+    """Links to the pictures of a rung's page; `folder` is relative to the page.
+
+    `phrases` are, here as below, those of the page's language.
+    """
     captions = {
         "addresses": "addresses that the lanes of warp 0 access",
         "banks": "banks that the lanes of warp 0 access",
         "tiles": "threads that load the tiles of A and B and store the tile of C",
     }
     return "\n".join(
-        f"![{kernel.name}: {captions[what]}]({folder}/{kernel.name}-{what}.svg)\n"
+        f"![{phrases.say(f'{kernel.name}: {captions[what]}')}]({folder}/{kernel.name}-{what}.svg)\n"
         for what in SHOWN.get(kernel.name, ())
     )
 
 
-def counters_section(facts: Facts, before: Facts | None) -> str:
+def counters_section(facts: Facts, before: Facts | None, phrases: Phrases) -> str:
     """Metrics beside those of the previous rung, and the accesses by operand."""
     explained = explain_facts(facts)
     columns = [explained]
     if before is not None:
         columns.append(explain_facts(before))
-    metrics = _metrics_table(columns).to_markdown()
-    operands = operand_table(explained).to_markdown()
-    caption = f"Counted at {explained.counted} with no GPU, compiled for an {explained.gpu}:\n\n"
-    if not explained.operands:
-        return caption + metrics
-    return f"{caption}{metrics}\nBy operand:\n\n{operands}"
+    metrics = phrases.table(_metrics_table(columns)).to_markdown()
+    operands = phrases.table(operand_table(explained)).to_markdown()
+    caption = f"Counted at {explained.counted} with no GPU, compiled for an {explained.gpu}:"
+    shown = f"{phrases.say(caption)}\n\n{metrics}"
+    return f"{shown}\n{phrases.say('By operand:')}\n\n{operands}" if explained.operands else shown
 
 
 def _metrics_table(explained: Sequence[Explanation]) -> Table:
@@ -118,6 +121,7 @@ def limits_section(
     kernel: Kernel,
     predictions: Mapping[GemmProblem, Prediction | None],
     measured: Sequence[Record],
+    phrases: Phrases,
 ) -> str:
     """Predicted and measured speed per problem, and the limiter in the model.
 
@@ -125,6 +129,7 @@ def limits_section(
         kernel: in its default configuration.
         predictions: problem to prediction.
         measured: timed records on the same board; the first for each problem counts.
+        phrases: of the page's language.
     """
     default = kernel.default.as_dict()
     speeds: dict[tuple[int, int, int], float | None] = {}
@@ -152,7 +157,7 @@ def limits_section(
         Column("limiter in the model", "left"),
         Column("SMs busy"),
     )
-    return Table("", columns, rows).to_markdown()
+    return phrases.table(Table("", columns, rows)).to_markdown()
 
 
 def _size(problem: GemmProblem) -> str:
@@ -166,32 +171,33 @@ def _speed(
     return speeds.get((problem.m, problem.n, problem.k))
 
 
-def comparison_section(facts: Facts, before: Facts) -> str:
+def comparison_section(facts: Facts, before: Facts, phrases: Phrases) -> str:
     """Why this rung is faster or slower than the previous one, with the metric of each reason."""
     explained = explain_facts(facts, before)
     heads = {
-        "this": f"**Advantages of `{facts.kernel.name}`**\n",
-        "other": f"**Advantages of `{before.kernel.name}`**\n",
-        "neither": "**Other differences**\n",
+        "this": f"Advantages of `{facts.kernel.name}`",
+        "other": f"Advantages of `{before.kernel.name}`",
+        "neither": "Other differences",
     }
+
+    def item(sentence: Sentence) -> str:
+        return f"- {phrases.say(sentence.text)} (`{sentence.evidence[0].metric}`)\n"
+
     verdict = [each for each in explained.comparison if is_verdict(each)]
     rest = [each for each in explained.comparison if not is_verdict(each)]
-    parts = ["".join(map(_item, verdict))]
+    parts = ["".join(map(item, verdict))]
     for favors in dict.fromkeys(each.favors for each in rest):
-        items = [_item(each) for each in rest if each.favors == favors]
-        parts.append(f"{heads[favors]}\n{''.join(items)}")
+        items = [item(each) for each in rest if each.favors == favors]
+        parts.append(f"**{phrases.say(heads[favors])}**\n\n{''.join(items)}")
     return "\n".join(parts)
 
 
-def _item(sentence: Sentence) -> str:
-    return f"- {sentence.text} (`{sentence.evidence[0].metric}`)\n"
-
-
-def strides_section(facts: Mapping[int, Facts]) -> str:
+def strides_section(facts: Mapping[int, Facts], phrases: Phrases) -> str:
     """Rung 4 by number of results per thread: occupancy falls, but speed does not.
 
     Args:
         facts: stride to facts, on the board of `PUBLISHED_STRIDES`.
+        phrases: of the page's language.
     """
     metrics = (REGISTERS, OCCUPANCY, RESULTS_IN_FLIGHT, GLOBAL_LOADS, SHARED_LOADS, TFLOPS)
     rows = []
@@ -211,4 +217,4 @@ def strides_section(facts: Mapping[int, Facts]) -> str:
         Column("predicted, TFLOP/s"),
         Column("published, TFLOP/s"),
     )
-    return Table("", columns, tuple(rows)).to_markdown()
+    return phrases.table(Table("", columns, tuple(rows))).to_markdown()

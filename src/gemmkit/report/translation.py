@@ -17,7 +17,7 @@ from typing import Any
 from gemmkit.report.layout import TIE, Cell, Row, Table
 
 # By BCP 47.
-CHINESE = "zh-Hans"
+ENGLISH, CHINESE = "en", "zh-Hans"
 HERE = Path(__file__).resolve().parent / "languages"
 
 _NAME = re.compile(r"\{(\w+)\}")
@@ -61,6 +61,8 @@ class Phrases:
 
     def say(self, text: str) -> str:
         """The text in this language; what has no template stays as it is."""
+        if not self.sentences:
+            return text
         plain = text.replace(TIE, " ").strip()
         whole = self._find(plain, inside=False)
         if whole is not None:
@@ -144,7 +146,9 @@ def _strings(data: Any) -> Iterator[str]:
 
 @cache
 def phrases(language: str) -> Phrases:
-    """The catalog of a language."""
+    """The catalog of a language; that of English is empty."""
+    if language == ENGLISH:
+        return Phrases(ENGLISH, {}, (), ())
     catalog = tomllib.loads((HERE / f"{language}.toml").read_text("utf-8"))
     return Phrases(
         language,
