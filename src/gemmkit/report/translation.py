@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unicodedata import east_asian_width
 
 from gemmkit.report.layout import TIE, Cell, Row, Table
 
@@ -28,7 +29,6 @@ _PART = r"(?:(?![.!?] [A-Z`]).)+?"
 _SENTENCE = re.compile(r"(?<=[.!?])(?<!vs\.)\s+(?=[A-Z`\"'(0-9])")
 # Two words in a row: prose, which should have a translation.
 _PROSE = re.compile(r"[A-Za-z]{2,},? [a-z]{2,}")
-_FULL_STOPS = "。！？；：，）"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,9 @@ class Phrases:
 def _joined(pieces: Iterator[str]) -> str:
     text = ""
     for each in pieces:
-        text += each if not text or text[-1] in _FULL_STOPS else f" {each}"
+        # Full-width marks bring their space with them.
+        apart = text and east_asian_width(text[-1]) not in "FW"
+        text += f" {each}" if apart else each
     return text
 
 
