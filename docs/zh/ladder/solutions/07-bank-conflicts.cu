@@ -1,0 +1,53 @@
+// 练习 7：消除 bank 冲突。参考解答。
+
+constexpr int BM = 128, BN = 128, BK = 8;  // 线程块分块，以及沿 k 方向的步长
+constexpr int TM = 8, TN = 8;              // 线程分块
+constexpr int PAD = 4;                     // As 每行末尾空着不用的 float
+constexpr int THREADS = BM * BN / (TM * TN);
+
+// 把相邻的四个 float 作为一次 128 位访问；地址必须是 16 字节的倍数。
+__device__ const float4& vec4(const float& first) { return reinterpret_cast<const float4&>(first); }
+__device__ float4& vec4(float& first) { return reinterpret_cast<float4&>(first); }
+
+__global__ void __launch_bounds__(THREADS)
+    gemm(int M, int N, int K, const float* A, const float* B, float* C) {
+  __shared__ alignas(16) float As[BK][BM + PAD];
+  __shared__ alignas(16) float Bs[BK][BN];
+
+  const int block_row = blockIdx.y * BM, block_col = blockIdx.x * BN;
+  const int thread_row = threadIdx.x / (BN / TN) * TM;
+  const int thread_col = threadIdx.x % (BN / TN) * 4;  // 另一半在右边 BN / 2 处
+  // 每个线程从两个分块各拷贝四个 float。
+  const int a_row = threadIdx.x / 2, a_k = threadIdx.x % 2 * 4;
+  const int b_k = threadIdx.x / 32, b_col = threadIdx.x % 32 * 4;
+
+  float sums[TM][TN] = {};
+  for (int k0 = 0; k0 < K; k0 += BK) {
+    float4 a4 = {}, b4 = {};
+    if (block_row + a_row < M && k0 + a_k < K) a4 = vec4(A[(block_row + a_row) * K + k0 + a_k]);
+    if (k0 + b_k < K && block_col + b_col < N) b4 = vec4(B[(k0 + b_k) * N + block_col + b_col]);
+    As[a_k + 0][a_row] = a4.x;
+    As[a_k + 1][a_row] = a4.y;
+    As[a_k + 2][a_row] = a4.z;
+    As[a_k + 3][a_row] = a4.w;
+    vec4(Bs[b_k][b_col]) = b4;
+    __syncthreads();
+
+    for (int k = 0; k < BK; ++k) {
+      alignas(16) float a[TM], b[TN];
+      for (int i = 0; i < TM; i += 4) vec4(a[i]) = vec4(As[k][thread_row + i]);
+      for (int j = 0; j < TN; j += 4) vec4(b[j]) = vec4(Bs[k][thread_col + j / 4 * (BN / 2)]);
+      for (int i = 0; i < TM; ++i) {
+        for (int j = 0; j < TN; ++j) sums[i][j] += a[i] * b[j];
+      }
+    }
+    __syncthreads();
+  }
+  for (int i = 0; i < TM; ++i) {
+    for (int j = 0; j < TN; j += 4) {
+      const int row = block_row + thread_row + i;
+      const int col = block_col + thread_col + j / 4 * (BN / 2);
+      if (row < M && col < N) vec4(C[row * N + col]) = vec4(sums[i][j]);
+    }
+  }
+}
