@@ -101,6 +101,9 @@ def test_the_version_is_the_same_everywhere():
     assert PYPROJECT["project"]["version"] == gemmkit.__version__
     cited = (ROOT / "CITATION.cff").read_text()
     assert f"\nversion: {gemmkit.__version__}\n" in cited
+    released = re.search(r"^date-released: (.*)$", cited, re.MULTILINE)[1]
+    heading = f"\n## [{gemmkit.__version__}] - {released}\n"
+    assert heading in (ROOT / "CHANGELOG.md").read_text("utf-8")
 
 
 def test_package_data_takes_every_file_that_is_no_module():
@@ -120,8 +123,8 @@ def test_continuous_integration_runs_the_command_of_the_readme():
     assert "python3 run.py test" in readme
     assert "python3 run.py test" in (ROOT / ".ci" / "run").read_text("utf-8")
     workflows = ROOT / ".github" / "workflows"
-    for command in ("test", "docs"):
-        assert f"- run: python3 run.py {command}\n" in (workflows / f"{command}.yml").read_text()
+    for command, file in (("test", "test"), ("docs", "docs"), ("test", "release")):
+        assert f"- run: python3 run.py {command}\n" in (workflows / f"{file}.yml").read_text()
 
 
 def test_the_example_of_the_page_on_commands_runs(capsys):
