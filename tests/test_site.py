@@ -204,13 +204,17 @@ def test_a_broken_link_is_an_error(tmp_path, monkeypatch):
 # -- languages
 
 REPOSITORY = {
-    "README.md": "# gemmkit\n\n[中文](README.zh-CN.md)\n",
-    "docs/README.md": "# Documentation\n\n- [a](install.md)\n- [b](counters.md)\n",
+    "README.md": "# gemmkit\n\n[中文](README.zh-CN.md)\n\nText.\n",
+    "docs/README.md": "# Pages\n\n- [a](install.md)\n- [b](counters.md)\n- [c](glossary.md)\n",
     "docs/install.md": "# Installation\n\n![p](images/p.svg)\n",
     "docs/counters.md": "# Counters\n\n## A result\n",
+    "docs/glossary.md": "# Glossary\n\n[中文](zh/glossary.md)\n\n## Memory\n\n[a](#memory)\n",
     "docs/images/p.svg": "<svg/>",
     "README.zh-CN.md": "# gemmkit\n\n[a](docs/zh/README.md) [b](README.md) [c](docs/images/p.svg)",
-    "docs/zh/README.md": "# 文档\n\n- [a](install.md)\n- [**b**](../counters.md#a-result)\n",
+    "docs/zh/README.md": "# 文档\n\n- [a](install.md)\n- [**b**](../counters.md#a-result)\n"
+    "- [c](glossary.md#memory)\n",
+    "docs/zh/glossary.md": "# 术语表\n\n[English](../glossary.md)\n\n"
+    '<a id="memory"></a>\n## 内存\n\n[a](#memory) [b](#内存) [c](../glossary.md#memory)\n',
     "docs/zh/install.md": "# 安装\n\n[k](../../src/k.cu) ![p](images/p.svg)\n",
     "docs/zh/images/p.svg": "<svg>中</svg>",
     "src/k.cu": "kernel",
@@ -237,11 +241,11 @@ def test_each_language_has_its_own_pages(both, tmp_path):
         root = tmp_path / folder
         return {path.relative_to(root).as_posix() for path in root.rglob("*.*")}
 
-    pages = {"index.md", "contents.md", "install.md"}
+    pages = {"index.md", "contents.md", "install.md", "glossary.md"}
     assert files("zh_CN") == {*pages, "images/p.svg", "zh/images/p.svg"}
     assert files("en") == {*pages, "counters.md", "images/p.svg", "repository/src/k.cu.md"}
     assert "<svg>中</svg>" in (tmp_path / "zh_CN/zh/images/p.svg").read_text("utf-8")
-    assert stage.twins() == ["contents", "index", "install"]
+    assert stage.twins() == ["contents", "glossary", "index", "install"]
 
 
 def test_tables_of_contents_have_the_pages_of_the_language(both, tmp_path):
@@ -249,19 +253,36 @@ def test_tables_of_contents_have_the_pages_of_the_language(both, tmp_path):
         folder: re.findall(TOCTREE, (tmp_path / folder / "index.md").read_text("utf-8"))[0].split()
         for folder in ("en", "zh_CN")
     }
-    assert found == {"en": ["contents", "install", "counters"], "zh_CN": ["contents", "install"]}
+    assert found == {
+        "en": ["contents", "install", "counters", "glossary"],
+        "zh_CN": ["contents", "install", "glossary"],
+    }
 
 
 def test_links_lead_to_the_site_of_the_other_language(both, tmp_path):
     def link(folder: str, page: str) -> list[str]:
         return re.findall(r'href="([^"]*)"', (tmp_path / folder / page).read_text("utf-8"))
 
-    assert link("en", "index.md") == ["zh/index.html"]
+    assert link("en", "index.md") == []
     assert link("zh_CN", "index.md") == ["../index.html"]
-    assert link("zh_CN", "contents.md") == ["../counters.html#a-result"]
+    assert link("zh_CN", "contents.md") == ["../counters.html#a-result", "glossary.html#memory"]
     assert link("zh_CN", "install.md") == ["../repository/src/k.cu.html"]
     assert "**b**</a>" in (tmp_path / "zh_CN" / "contents.md").read_text("utf-8")
-    assert both[ENGLISH].crossings == {("index.html", "zh/index.html")}
+    assert both[ENGLISH].crossings == set()
+
+
+def test_a_line_that_leads_to_the_same_page_gives_way_to_the_switch(both, tmp_path):
+    page = (tmp_path / "en" / "glossary.md").read_text("utf-8")
+    assert page == "# Glossary\n\n## Memory\n\n[a](#memory)\n"
+    page = (tmp_path / "zh_CN" / "glossary.md").read_text("utf-8")
+    assert page.startswith('# 术语表\n\n<a id="memory"></a>\n## 内存\n\n')
+
+
+def test_anchors_in_html_are_found(both, tmp_path):
+    page = (tmp_path / "zh_CN" / "glossary.md").read_text("utf-8")
+    links = ("glossary.html#memory", "../glossary.html#memory")
+    a, c = (f'<a class="reference internal" href="{each}">' for each in links)
+    assert f"{a}a</a> [b](#内存) {c}c</a>" in page
 
 
 def test_links_between_languages_are_checked(both, tmp_path):
@@ -270,6 +291,9 @@ def test_links_between_languages_are_checked(both, tmp_path):
     (site / "repository/src").mkdir(parents=True)
     (site / "index.html").touch()
     (site / "counters.html").write_text('<section id="a-result">')
+    (site / "zh").mkdir()
+    for page in ("glossary.html", "zh/glossary.html"):
+        (site / page).write_text('<a id="memory">')
     assert list(crossings.broken_crossings(found, site)) == [
         "zh/install.html: repository/src/k.cu.html is not on the site"
     ]

@@ -33,6 +33,8 @@ LANGUAGES = {
 
 _FENCED = re.compile(r"(^(`{3,}).*?^\2`*\s*$)", re.M | re.S)
 _LINK = re.compile(r"(?<!`)(!?\[(?:[^\[\]]|\[[^\]]*\])*\])\(([^)\s]+)\)")
+# A link that is a paragraph of its own, as pages have for the other language.
+_LINE_OF_A_LINK = re.compile(r"(?<=\n\n)(\[[^\[\]]*\])\(([^)\s]+)\)\n\n")
 _PICTURE = re.compile(
     r"<picture>\s*<source media=\"\(prefers-color-scheme: dark\)\" srcset=\"(?P<dark>[^\"]+)\">\s*"
     r"<img alt=\"(?P<alt>[^\"]*)\" src=\"(?P<light>[^\"]+)\"[^>]*>\s*</picture>"
@@ -57,7 +59,7 @@ class Stage:
         self, folder: Path, language: Language = ENGLISH, english: Stage | None = None
     ) -> None:
         self.crossings: set[tuple[str, str]] = set()
-        """Links to the other language's site: the page of this one, and where the link leads."""
+        """Links in HTML, to the other language's site or to an anchor in HTML: page and target."""
         self._folder = folder
         self._language = language
         self._english = english
@@ -123,24 +125,30 @@ class Stage:
             ),
             text,
         )
+        text = _LINE_OF_A_LINK.sub(
+            lambda found: "" if leads_to_twin(found[2], page) else found[0], text
+        )
         return _LINK.sub(lambda found: self._link(found[1], found[2], page), text)
 
     def _link(self, shown: str, link: str, page: Path) -> str:
         """A link as it is from the page's place on the site; the file it leads to is wanted."""
         name, hash_, anchor = link.partition("#")
-        if not name or re.match(r"[a-z]+:", name):
+        if re.match(r"[a-z]+:", name):
             return f"{shown}({link})"
-        path = Path(os.path.normpath(page.parent / name))
+        path = Path(os.path.normpath(page.parent / name)) if name else page
         if not path.exists() or ROOT not in path.parents:
             self._broken.append(f"{page.relative_to(ROOT)}: {link} does not exist")
             return f"{shown}({link})"
         language = language_of(path.relative_to(ROOT))
         if language == self._language or not _is_page(path):
             self._wanted(path)
-            return f"{shown}({os.path.relpath(place(path), place(page).parent)}{hash_}{anchor})"
-        if self._english:
+            if not _has_anchor(path, anchor):
+                target = os.path.relpath(place(path), place(page).parent) if name else ""
+                return f"{shown}({target}{hash_}{anchor})"
+        elif self._english:
             self._english._wanted(path)
-        # Sphinx, which builds one site at a time, would look for the page in vain.
+        # Sphinx, which builds one site at a time, would look for the page in vain, as it does for
+        # an anchor that is an HTML tag. `build.py` checks these links afterward.
         here = (self._language.folder / place(page)).with_suffix(".html")
         there = (language.folder / place(path)).with_suffix(".html")
         self.crossings.add((here.as_posix(), f"{there.as_posix()}{hash_}{anchor}"))
@@ -212,6 +220,15 @@ def pages(language: Language) -> list[Path]:
     ]
 
 
+def leads_to_twin(link: str, page: Path) -> bool:
+    """Whether a page's link leads to the same page in the other language."""
+    path = Path(os.path.normpath(page.parent / link))
+    if ROOT not in path.parents or path.suffix != ".md" or page.suffix != ".md":
+        return False
+    languages = {language_of(each.relative_to(ROOT)) for each in (path, page)}
+    return len(languages) == 2 and place(path) == place(page)
+
+
 def twins() -> list[str]:
     """The pages that both languages have, as Sphinx names documents."""
     english, chinese = ({place(each) for each in pages(each)} for each in (ENGLISH, CHINESE))
@@ -236,6 +253,11 @@ def place(path: Path) -> Path:
     if Path("docs") in inside.parents:
         return inside.relative_to("docs")
     return Path("repository") / inside
+
+
+def _has_anchor(path: Path, anchor: str) -> bool:
+    """Whether a page has an anchor in HTML, as pages in Chinese have for links in English."""
+    return bool(anchor) and path.suffix == ".md" and f'<a id="{anchor}">' in path.read_text("utf-8")
 
 
 def _is_page(path: Path) -> bool:
