@@ -160,6 +160,21 @@ def test_disk_space_is_that_of_the_results():
         }.items()
 
 
+def test_disk_space_of_packages_is_that_of_the_results():
+    results = json.loads((ROOT / "benchmarks/results/install-size.json").read_text("utf-8"))
+    found = results["installations"]["gemmkit"]["packages_mb"]
+    packages = {name.partition(" ")[0]: mb for name, mb in found.items()}
+    page = (ROOT / "docs" / "install.md").read_text("utf-8")
+    told = dict(re.findall(r"^\| ([\w -]+) \| (\d+) \|", page, re.MULTILINE))
+    others = int(told.pop("eleven others"))
+    assert len(told) == 4
+    assert {name: round(packages.pop(name)) for name in told} == {
+        name: int(mb) for name, mb in told.items()
+    }
+    assert len(packages) == 11
+    assert round(sum(packages.values())) == others
+
+
 # --- run.py ----------------------------------------------------------------------------------
 
 
