@@ -55,6 +55,8 @@ def _build(language: Language, output: Path) -> int:
     """Run Sphinx over the sources of one language; returns its exit status."""
     doctrees = SOURCES.with_name("site-doctrees") / language.code
     here = Path(__file__).parent
+    # Sphinx compiles the catalogs that lie beside the sources.
+    shutil.copytree(here / "locales", SOURCES / language.code / "locales")
     options = ["--fail-on-warning", "--keep-going", "--quiet", "--fresh-env", "--jobs", "auto"]
     options += ["-D", f"language={language.code}", "-A", f"twins={' '.join(twins())}"]
     options += [str(SOURCES / language.code), str(output / language.folder)]

@@ -20,7 +20,7 @@ project_copyright = author
 language = "en"  # build.py sets that of each site
 
 
-class _SearchInChinese(search.SearchEnglish):
+class _SearchInChinese(search.SearchEnglish):  # type: ignore[misc]
     # Sphinx derives the stemmer's name from that of the language: the one of English stays.
     lang = "zh"
     js_splitter_code = chinese.SPLIT_QUERY
