@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Set gemmkit up and run the ladder or the checks, or build the site: `run.py ladder|test|docs`.
+"""Set gemmkit up and run the ladder or the checks, or build its site or distributions.
 
 Needs Python 3.11 or newer with pip and venv, nothing else. The packages come from the lock files,
 with their hashes checked; they are installed again when a lock file changes.
@@ -28,6 +28,7 @@ DOCS_VENV = ROOT / "build" / "docs-venv"
 SCRIPTS = "Scripts" if os.name == "nt" else "bin"
 RUNTIME, DEVELOPMENT = "requirements.lock", "requirements-dev.lock"
 DOCUMENTATION = "requirements-docs.lock"
+SCRIPTS_OF = {"docs": ("docs", "site", "build.py"), "wheel": ("release", "distributions.py")}
 # What an environment holds, as `wanted_state` writes it, or that an installation has begun.
 STATE = "gemmkit-state"
 UNFINISHED = "unfinished"
@@ -37,14 +38,17 @@ USAGE = """\
 usage: python3 run.py ladder [options]   run the ladder of kernels and show one table
        python3 run.py test [options]     run linters, types, layers and the tests
        python3 run.py docs [options]     build the documentation site in build/site
+       python3 run.py wheel [options]    build sdist and wheel in dist
 
 Options of `ladder` are those of `gemmkit ladder` (see --help), options of `test` those of pytest.
+`wheel --repository URL` gives the project's address to the metadata and to the links and pictures
+of the description; without it, these links are plain text and the pictures are left out.
 """
 
 
 def main(arguments: list[str]) -> int:
     """Run one of the commands and return its exit status."""
-    locks = {"ladder": RUNTIME, "test": DEVELOPMENT, "docs": DOCUMENTATION}
+    locks = {"ladder": RUNTIME, "test": DEVELOPMENT, "docs": DOCUMENTATION, "wheel": RUNTIME}
     if not arguments or arguments[0] not in locks:
         asked_for_help = arguments[:1] in (["-h"], ["--help"])
         print(USAGE, end="", file=sys.stdout if asked_for_help else sys.stderr)
@@ -57,8 +61,8 @@ def main(arguments: list[str]) -> int:
         set_up(locks[command], venv)
     if command == "ladder":
         return run([program(venv, "python"), "-m", "gemmkit", "ladder", *options])
-    if command == "docs":
-        return run([program(venv, "python"), str(Path("docs", "site", "build.py")), *options])
+    if command in SCRIPTS_OF:
+        return run([program(venv, "python"), str(Path(*SCRIPTS_OF[command])), *options])
     return check(options)
 
 

@@ -101,6 +101,9 @@ def test_the_version_is_the_same_everywhere():
     assert PYPROJECT["project"]["version"] == gemmkit.__version__
     cited = (ROOT / "CITATION.cff").read_text()
     assert f"\nversion: {gemmkit.__version__}\n" in cited
+    released = re.search(r"^date-released: (.*)$", cited, re.MULTILINE)[1]
+    heading = f"\n## [{gemmkit.__version__}] - {released}\n"
+    assert heading in (ROOT / "CHANGELOG.md").read_text("utf-8")
 
 
 def test_package_data_takes_every_file_that_is_no_module():
@@ -120,8 +123,8 @@ def test_continuous_integration_runs_the_command_of_the_readme():
     assert "python3 run.py test" in readme
     assert "python3 run.py test" in (ROOT / ".ci" / "run").read_text("utf-8")
     workflows = ROOT / ".github" / "workflows"
-    for command in ("test", "docs"):
-        assert f"- run: python3 run.py {command}\n" in (workflows / f"{command}.yml").read_text()
+    for command, file in (("test", "test"), ("docs", "docs"), ("test", "release")):
+        assert f"- run: python3 run.py {command}\n" in (workflows / f"{file}.yml").read_text()
 
 
 def test_the_example_of_the_page_on_commands_runs(capsys):
@@ -155,6 +158,21 @@ def test_disk_space_is_that_of_the_results():
         assert {f"gemmkit{extras}": int(mb) for extras, mb in told}.items() <= {
             name: round(mb) for name, mb in sizes.items()
         }.items()
+
+
+def test_disk_space_of_packages_is_that_of_the_results():
+    results = json.loads((ROOT / "benchmarks/results/install-size.json").read_text("utf-8"))
+    found = results["installations"]["gemmkit"]["packages_mb"]
+    packages = {name.partition(" ")[0]: mb for name, mb in found.items()}
+    page = (ROOT / "docs" / "install.md").read_text("utf-8")
+    told = dict(re.findall(r"^\| ([\w -]+) \| (\d+) \|", page, re.MULTILINE))
+    others = int(told.pop("eleven others"))
+    assert len(told) == 4
+    assert {name: round(packages.pop(name)) for name in told} == {
+        name: int(mb) for name, mb in told.items()
+    }
+    assert len(packages) == 11
+    assert round(sum(packages.values())) == others
 
 
 # --- run.py ----------------------------------------------------------------------------------

@@ -20,11 +20,16 @@ DOCS = ROOT / "docs"
 sys.path.insert(0, str(DOCS / "site"))
 
 import api  # noqa: E402
+import chinese  # noqa: E402
+import crossings  # noqa: E402
 import index  # noqa: E402
+import languages  # noqa: E402
 import render  # noqa: E402
 import stage  # noqa: E402
 import versions  # noqa: E402
+from languages import CHINESE, ENGLISH  # noqa: E402
 
+LANGUAGES = [language for language in (ENGLISH, CHINESE) if stage.pages(language)]
 ITEMS = api.public_items()
 INDEX = (DOCS / "reference.md").read_text("utf-8")
 TOCTREE = r"```\{toctree\}\n(?::.*\n)*\n([^`]*)```"
@@ -49,10 +54,14 @@ def documented() -> list[tuple[str, api.Item]]:
 
 
 @pytest.fixture(scope="module")
-def staged(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("site")
-    stage.Stage(folder).fill()
-    return folder
+def sites(tmp_path_factory) -> dict[languages.Language, Path]:
+    """The sources of the site in each language that has pages."""
+    folders = {each: tmp_path_factory.mktemp(each.code) for each in LANGUAGES}
+    english = stage.Stage(folders[ENGLISH])
+    for language in LANGUAGES[1:]:
+        stage.Stage(folders[language], language, english).fill()
+    english.fill()
+    return folders
 
 
 # -- the reference
@@ -139,7 +148,9 @@ def test_a_docstring_is_read_by_sections():
 # -- pages
 
 
-def test_every_page_is_in_the_contents(staged):
+@pytest.mark.parametrize("language", LANGUAGES, ids=lambda each: each.code)
+def test_every_page_is_in_the_contents(sites, language):
+    staged = sites[language]
     listed = set()
     for page in staged.rglob("*.md"):
         for toctree in re.findall(TOCTREE, page.read_text("utf-8")):
@@ -150,17 +161,22 @@ def test_every_page_is_in_the_contents(staged):
     }
     assert listed <= pages
     assert pages - listed - orphans == {staged / "index"}
-    sources = {stage.place(each).with_suffix("") for each in DOCS.rglob("*.md")}
-    assert {staged / each for each in sources} <= listed
+    sources = {stage.place(each).with_suffix("") for each in stage.pages(language)}
+    assert {staged / each for each in sources} - {staged / "index"} <= listed
 
 
-def test_linked_files_are_pages_or_copies(staged):
+@pytest.mark.parametrize("language", LANGUAGES, ids=lambda each: each.code)
+def test_linked_files_are_pages_or_copies(sites, language):
+    staged = sites[language]
     for page in staged.rglob("*.md"):
         text = re.sub(r"^(`{3,}).*?^\1`*$", "", page.read_text("utf-8"), flags=re.M | re.S)
         for link in re.findall(r"(?<!`)\]\(([^)\s]+)\)", text):
             if not re.match(r"[a-z]+:|#", link):
                 assert (page.parent / link.partition("#")[0]).exists(), f"{page.name}: {link}"
-    source = staged / "repository/src/gemmkit/kernels/ladder/naive.cu.md"
+
+
+def test_source_files_are_pages(sites):
+    source = sites[ENGLISH] / "repository/src/gemmkit/kernels/ladder/naive.cu.md"
     assert (ROOT / "src/gemmkit/kernels/ladder/naive.cu").read_text().strip() in source.read_text()
 
 
@@ -177,14 +193,128 @@ def test_pages_that_install_gemmkit_say_how_before_it_is_published():
 
 
 def test_a_broken_link_is_an_error(tmp_path, monkeypatch):
-    for name, value in (("ROOT", tmp_path), ("DOCS", tmp_path / "docs")):
-        monkeypatch.setattr(stage, name, value)
-    monkeypatch.setattr(stage, "CONTENTS", tmp_path / "docs" / "README.md")
+    monkeypatch.setattr(stage, "ROOT", tmp_path)
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "README.md").write_text("# Documentation\n\n[a](gone.md)\n")
     (tmp_path / "README.md").write_text("# gemmkit\n\n[b](docs/README.md) `[c](not-a-link.md)`\n")
     with pytest.raises(stage.BrokenLink, match=r"^docs/README.md: gone.md does not exist$"):
         stage.Stage(tmp_path / "out").fill()
+
+
+# -- languages
+
+REPOSITORY = {
+    "README.md": "# gemmkit\n\n[中文](README.zh-CN.md)\n\nText.\n",
+    "docs/README.md": "# Pages\n\n- [a](install.md)\n- [b](counters.md)\n- [c](glossary.md)\n",
+    "docs/install.md": "# Installation\n\n![p](images/p.svg)\n",
+    "docs/counters.md": "# Counters\n\n## A result\n",
+    "docs/glossary.md": "# Glossary\n\n[中文](zh/glossary.md)\n\n## Memory\n\n[a](#memory)\n",
+    "docs/images/p.svg": "<svg/>",
+    "README.zh-CN.md": "# gemmkit\n\n[a](docs/zh/README.md) [b](README.md) [c](docs/images/p.svg)",
+    "docs/zh/README.md": "# 文档\n\n- [a](install.md)\n- [**b**](../counters.md#a-result)\n"
+    "- [c](glossary.md#memory)\n",
+    "docs/zh/glossary.md": "# 术语表\n\n[English](../glossary.md)\n\n"
+    '<a id="memory"></a>\n## 内存\n\n[a](#memory) [b](#内存) [c](../glossary.md#memory)\n',
+    "docs/zh/install.md": "# 安装\n\n[k](../../src/k.cu) ![p](images/p.svg)\n",
+    "docs/zh/images/p.svg": "<svg>中</svg>",
+    "src/k.cu": "kernel",
+}
+
+
+@pytest.fixture
+def both(tmp_path, monkeypatch) -> dict[languages.Language, stage.Stage]:
+    """The sites, in the folders `en` and `zh_CN`, of a small repository."""
+    for name, text in REPOSITORY.items():
+        file = tmp_path / "repository" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, "utf-8")
+    monkeypatch.setattr(stage, "ROOT", tmp_path / "repository")
+    english = stage.Stage(tmp_path / "en")
+    made = {CHINESE: stage.Stage(tmp_path / "zh_CN", CHINESE, english), ENGLISH: english}
+    for each in made.values():
+        each.fill()
+    return made
+
+
+def test_each_language_has_its_own_pages(both, tmp_path):
+    def files(folder: str) -> set[str]:
+        root = tmp_path / folder
+        return {path.relative_to(root).as_posix() for path in root.rglob("*.*")}
+
+    pages = {"index.md", "contents.md", "install.md", "glossary.md"}
+    assert files("zh_CN") == {*pages, "images/p.svg", "zh/images/p.svg"}
+    assert files("en") == {*pages, "counters.md", "images/p.svg", "repository/src/k.cu.md"}
+    assert "<svg>中</svg>" in (tmp_path / "zh_CN/zh/images/p.svg").read_text("utf-8")
+    assert stage.twins() == ["contents", "glossary", "index", "install"]
+
+
+def test_tables_of_contents_have_the_pages_of_the_language(both, tmp_path):
+    found = {
+        folder: re.findall(TOCTREE, (tmp_path / folder / "index.md").read_text("utf-8"))[0].split()
+        for folder in ("en", "zh_CN")
+    }
+    assert found == {
+        "en": ["contents", "install", "counters", "glossary"],
+        "zh_CN": ["contents", "install", "glossary"],
+    }
+
+
+def test_links_lead_to_the_site_of_the_other_language(both, tmp_path):
+    def link(folder: str, page: str) -> list[str]:
+        return re.findall(r'href="([^"]*)"', (tmp_path / folder / page).read_text("utf-8"))
+
+    assert link("en", "index.md") == []
+    assert link("zh_CN", "index.md") == ["../index.html"]
+    assert link("zh_CN", "contents.md") == ["../counters.html#a-result", "glossary.html#memory"]
+    assert link("zh_CN", "install.md") == ["../repository/src/k.cu.html"]
+    assert "**b**</a>" in (tmp_path / "zh_CN" / "contents.md").read_text("utf-8")
+    assert both[ENGLISH].crossings == set()
+
+
+def test_a_line_that_leads_to_the_same_page_gives_way_to_the_switch(both, tmp_path):
+    page = (tmp_path / "en" / "glossary.md").read_text("utf-8")
+    assert page == "# Glossary\n\n## Memory\n\n[a](#memory)\n"
+    page = (tmp_path / "zh_CN" / "glossary.md").read_text("utf-8")
+    assert page.startswith('# 术语表\n\n<a id="memory"></a>\n## 内存\n\n')
+
+
+def test_anchors_in_html_are_found(both, tmp_path):
+    page = (tmp_path / "zh_CN" / "glossary.md").read_text("utf-8")
+    links = ("glossary.html#memory", "../glossary.html#memory")
+    a, c = (f'<a class="reference internal" href="{each}">' for each in links)
+    assert f"{a}a</a> [b](#内存) {c}c</a>" in page
+
+
+def test_links_between_languages_are_checked(both, tmp_path):
+    found = both[CHINESE].crossings
+    site = tmp_path / "site"
+    (site / "repository/src").mkdir(parents=True)
+    (site / "index.html").touch()
+    (site / "counters.html").write_text('<section id="a-result">')
+    (site / "zh").mkdir()
+    for page in ("glossary.html", "zh/glossary.html"):
+        (site / page).write_text('<a id="memory">')
+    assert list(crossings.broken_crossings(found, site)) == [
+        "zh/install.html: repository/src/k.cu.html is not on the site"
+    ]
+    (site / "repository/src/k.cu.html").touch()
+    assert list(crossings.broken_crossings(found, site)) == []
+    (site / "counters.html").write_text('<section id="another-result">')
+    assert list(crossings.broken_crossings(found, site)) == [
+        "zh/contents.html: counters.html has no heading #a-result"
+    ]
+
+
+def test_a_language_without_contents_has_no_pages(both):
+    (stage.ROOT / "docs/zh/README.md").unlink()
+    assert stage.pages(CHINESE) == []
+    assert stage.pages(ENGLISH)
+
+
+def test_chinese_is_indexed_by_pairs_of_characters():
+    assert list(chinese.words("共享内存（smem_1）, 块")) == [
+        *("共", "享", "内", "存", "共享", "享内", "内存", "smem_1", "块")
+    ]
 
 
 # -- versions

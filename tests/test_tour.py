@@ -57,3 +57,5 @@ def test_the_notebook_installs_gemmkit_before_it_is_used():
     first = next(each for each in SHOWN if each["cell_type"] == "code")
     assert "pip" in "".join(first["source"])
     assert first["outputs"] == []
+    of_a_repository = notebook.cells(PAGE, "https://example.com/owner/name")[1].source
+    assert "FROM = 'git+https://example.com/owner/name'\n" in of_a_repository

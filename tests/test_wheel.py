@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import zipfile
@@ -20,6 +19,7 @@ import gemmkit
 
 ROOT = Path(__file__).resolve().parent.parent
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input"]
+REPOSITORY = "https://example.com/owner/name"
 OFFLINE = ["--no-index", "--no-cache-dir", "--quiet"]
 
 
@@ -38,19 +38,18 @@ def run(*command: object, folder: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
-    """The wheel, built of a copy of what the repository holds for it."""
+    """The wheel, built of the sdist as for a release."""
     folder = tmp_path_factory.mktemp("wheel")
-    source = folder / "source"
-    unwanted = shutil.ignore_patterns("__pycache__", "*.egg-info")
-    shutil.copytree(ROOT / "src", source / "src", ignore=unwanted)
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source)
+    script = ROOT / "release" / "distributions.py"
     done = run(
-        *PIP, "wheel", *OFFLINE, "--no-deps", "--no-build-isolation", "-w", folder, source,
-        folder=folder,
-    )  # fmt: skip
+        sys.executable, script, "--repository", REPOSITORY, "--output", folder, folder=folder
+    )
     assert done.returncode == 0, done.stderr
     (built,) = folder.glob("*.whl")
+    assert {path.name for path in folder.iterdir()} == {
+        built.name,
+        f"gemmkit-{gemmkit.__version__}.tar.gz",
+    }
     return built
 
 
@@ -108,9 +107,25 @@ def test_metadata_describes_the_package(metadata):
     assert metadata["Author"] == "gemmkit developers"
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata["Description-Content-Type"] == "text/markdown"
-    readme = (ROOT / "README.md").read_text("utf-8")
-    assert metadata.get_payload().strip() == readme.strip()
     assert {"gpu", "plots"} <= set(metadata.get_all("Provides-Extra"))
+
+
+def test_metadata_and_description_lead_to_the_repository(metadata):
+    urls = dict(entry.split(", ") for entry in metadata.get_all("Project-URL"))
+    assert urls.keys() == {"Homepage", "Documentation", "Source", "Issues", "Changelog"}
+    assert urls["Source"] == REPOSITORY
+    tagged = f"{REPOSITORY}/blob/v{gemmkit.__version__}"
+    assert urls["Changelog"] == f"{tagged}/CHANGELOG.md"
+    assert f"]({tagged}/docs/install.md)" in metadata.get_payload()
+
+
+def test_the_wheel_holds_every_file_of_the_package(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        held = {name for name in archive.namelist() if name.startswith("gemmkit/")}
+    source = ROOT / "src"
+    files = (path for path in (source / "gemmkit").rglob("*") if path.is_file())
+    wanted = {path.relative_to(source).as_posix() for path in files if path.suffix != ".pyc"}
+    assert held == wanted
 
 
 def test_what_only_a_gpu_or_a_picture_needs_is_not_installed(installed):

@@ -4,7 +4,10 @@ import sys
 import tomllib
 from pathlib import Path
 
+from sphinx import search
+
 sys.path.insert(0, str(Path(__file__).parent))
+import chinese
 
 _PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))[
     "project"
@@ -14,7 +17,19 @@ project = _PROJECT["name"]
 author = "gemmkit developers"
 version = release = _PROJECT["version"]
 project_copyright = author
-language = "en"
+language = "en"  # build.py sets that of each site
+
+
+class _SearchInChinese(search.SearchEnglish):  # type: ignore[misc]
+    # Sphinx derives the stemmer's name from that of the language: the one of English stays.
+    lang = "zh"
+    js_splitter_code = chinese.SPLIT_QUERY
+
+    def split(self, input: str) -> list[str]:  # noqa: A002 (its name in the base class)
+        return list(chinese.words(input))
+
+
+search.languages["zh"] = _SearchInChinese
 
 extensions = ["myst_parser"]
 myst_enable_extensions = ["attrs_inline", "fieldlist"]

@@ -1,10 +1,12 @@
 """Write `docs/tour.ipynb` from `docs/tour.md`: `.venv/bin/python docs/site/notebook.py`.
 
-The page is the source. Its blocks become cells, which are run, without Jupyter, for their output.
+With `--repository URL`, the notebook installs gemmkit from there. The page is the source: its
+blocks become cells, which are run, without Jupyter, for their output.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import io
 import json
@@ -13,7 +15,6 @@ import re
 import subprocess
 import sys
 import tempfile
-import tomllib
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -54,7 +55,7 @@ class Cell:
     told: str = ""
 
 
-def cells(page: str) -> list[Cell]:
+def cells(page: str, repository: str | None = None) -> list[Cell]:
     """The cells of a page, with the one that installs gemmkit after the introduction."""
     found: list[Cell] = []
     start = 0
@@ -72,7 +73,7 @@ def cells(page: str) -> list[Cell]:
     found += _prose(page[start:])
     introduction, *rest = found
     title, _, first = introduction.source.partition("\n## ")
-    return [Cell("markdown", title), _install(), Cell("markdown", f"## {first}"), *rest]
+    return [Cell("markdown", title), _install(repository), Cell("markdown", f"## {first}"), *rest]
 
 
 def _prose(text: str) -> Iterator[Cell]:
@@ -80,10 +81,8 @@ def _prose(text: str) -> Iterator[Cell]:
         yield Cell("markdown", text.strip() + "\n")
 
 
-def _install() -> Cell:
-    """From the repository, if its address is known, until there is a release."""
-    project = tomllib.loads((DOCS.parent / "pyproject.toml").read_text("utf-8"))["project"]
-    repository = project.get("urls", {}).get("Source")
+def _install(repository: str | None) -> Cell:
+    """From the repository, if its address is given, else from the package index."""
     source = f"git+{repository}" if repository else "gemmkit"
     note = (
         ""
@@ -154,12 +153,15 @@ def notebook(executed: list[tuple[Cell, str]]) -> dict[str, Any]:
 
 def main() -> None:
     """Run the page's blocks and write the notebook."""
+    parser = argparse.ArgumentParser(description=__doc__.split(":")[0] + ".")
+    parser.add_argument("--repository", metavar="URL", help="such as https://github.com/OWNER/NAME")
+    repository = parser.parse_args().repository
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory() as folder:
         runner = Runner(Path(folder))
         executed = [
             (cell, "" if cell.kind == "markdown" else runner.run(cell))
-            for cell in cells(PAGE.read_text("utf-8"))
+            for cell in cells(PAGE.read_text("utf-8"), repository)
         ]
     text = json.dumps(notebook(executed), indent=1, ensure_ascii=False)
     NOTEBOOK.write_text(text + "\n", "utf-8")
