@@ -298,6 +298,22 @@ def test_links_to_english_pages_say_so(page):
     )
 
 
+def test_a_page_is_read_by_sections():
+    found = sections(
+        '# T 1\n\nOf `x 2`, 3,000 or 4² in [5](6.md) on `L7`, L8 and <a id="9">0.5</a>.\n\n'
+        "    code 10\n    # 11\n\n## U\n\n1. a\n   ```text\n   12\n     13\n   ```\n| 14 |\n"
+        "<!-- x: written by y -->\n15\n<!-- end of x -->\n"
+    )
+    assert [(each.level, each.title) for each in found] == [(0, ""), (1, "T 1"), (2, "U")]
+    assert [each.code for each in found] == [[], ["    code 10\n    # 11"], ["```text\n12\n  13"]]
+    assert found[1].numbers() == Counter(["1", "3,000", "4²", "5", "0.5"])
+    assert found[2].numbers() == Counter(["1", "14"])
+    assert found[1].links() == ["6.md"]
+    assert found[2].shape() == {
+        "table rows": 1, "list items": 1, "folded parts": 0, "pictures": 0
+    }  # fmt: skip
+
+
 def code(source: str) -> list[str]:
     """The lines of a CUDA file without comments."""
     bare = re.sub(
