@@ -72,6 +72,9 @@ def test_the_notebook_installs_gemmkit_before_it_is_used(tour):
     first = next(each for each in shown(tour) if each["cell_type"] == "code")
     assert "pip" in "".join(first["source"])
     assert first["outputs"] == []
+    of_a_repository = notebook.cells(tour, "https://example.com/owner/name")[1].source
+    assert "FROM = 'git+https://example.com/owner/name'\n" in of_a_repository
+    assert "git+https://…" not in of_a_repository
 
 
 def test_the_chinese_notebook_has_chinese_comments():

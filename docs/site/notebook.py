@@ -1,11 +1,13 @@
 """Write the notebooks of `docs/tour.md` and `docs/zh/tour.md`, beside these pages.
 
-Run it after a change to one of them: `.venv/bin/python docs/site/notebook.py`. Their blocks, which
-are the same on both, become cells, which are run, without Jupyter, for their output.
+Run it after a change to one of them: `.venv/bin/python docs/site/notebook.py`. With
+`--repository URL`, the notebooks install gemmkit from there. The pages' blocks, which are the same
+on both, become cells, which are run, without Jupyter, for their output.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import io
 import json
@@ -14,7 +16,6 @@ import re
 import subprocess
 import sys
 import tempfile
-import tomllib
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -89,7 +90,7 @@ class Cell:
     told: str = ""
 
 
-def cells(tour: Tour) -> list[Cell]:
+def cells(tour: Tour, repository: str | None = None) -> list[Cell]:
     """The cells of a page, with the one that installs gemmkit after the introduction."""
     page = tour.page.read_text("utf-8")
     found: list[Cell] = []
@@ -108,7 +109,12 @@ def cells(tour: Tour) -> list[Cell]:
     found += _prose(page[start:])
     introduction, *rest = found
     title, _, first = introduction.source.partition("\n## ")
-    return [Cell("markdown", title), _install(tour), Cell("markdown", f"## {first}"), *rest]
+    return [
+        Cell("markdown", title),
+        _install(tour, repository),
+        Cell("markdown", f"## {first}"),
+        *rest,
+    ]
 
 
 def _prose(text: str) -> Iterator[Cell]:
@@ -116,10 +122,8 @@ def _prose(text: str) -> Iterator[Cell]:
         yield Cell("markdown", text.strip() + "\n")
 
 
-def _install(tour: Tour) -> Cell:
-    """From the repository, if its address is known, until there is a release."""
-    project = tomllib.loads((DOCS.parent / "pyproject.toml").read_text("utf-8"))["project"]
-    repository = project.get("urls", {}).get("Source")
+def _install(tour: Tour, repository: str | None) -> Cell:
+    """From the repository, if its address is given, else from the package index."""
     source = f"git+{repository}" if repository else "gemmkit"
     text = _INSTALL.format(
         purpose=tour.purpose,
@@ -197,7 +201,10 @@ def main() -> None:
     Raises:
         ValueError: the Chinese page has other blocks.
     """
-    english, chinese = cells(ENGLISH), cells(CHINESE)
+    parser = argparse.ArgumentParser(description=__doc__.split(", beside")[0] + ".")
+    parser.add_argument("--repository", metavar="URL", help="such as https://github.com/OWNER/NAME")
+    repository = parser.parse_args().repository
+    english, chinese = (cells(tour, repository) for tour in (ENGLISH, CHINESE))
     if blocks(english) != blocks(chinese):
         raise ValueError(f"{CHINESE.page} and {ENGLISH.page} differ in their code or its output")
     warnings.simplefilter("ignore")
