@@ -1,4 +1,4 @@
-"""Write the README's session, `docs/results.md` and `docs/images` anew from `benchmarks/results`.
+"""Write the READMEs' session, `docs/results.md` and `docs/images` anew from `benchmarks/results`.
 
 Run it after a result file has changed: `.venv/bin/python benchmarks/render_readme.py`.
 """

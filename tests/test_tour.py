@@ -1,9 +1,11 @@
-"""docs/tour.md runs as it is and prints what it says; docs/tour.ipynb is the same, with output."""
+"""docs/tour.md runs as it is and prints what it says, its Chinese twin has the same blocks, and
+the notebooks are these pages."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -14,10 +16,15 @@ sys.path.insert(0, str(DOCS / "site"))
 
 import notebook  # noqa: E402
 
-PAGE = notebook.PAGE.read_text("utf-8")
-CELLS = notebook.cells(PAGE)
-TEXT = notebook.NOTEBOOK.read_text("utf-8")
-SHOWN = json.loads(TEXT)["cells"]
+PAGE = notebook.ENGLISH.page.read_text("utf-8")
+CELLS = notebook.cells(notebook.ENGLISH)
+in_both_languages = pytest.mark.parametrize(
+    "tour", [notebook.ENGLISH, notebook.CHINESE], ids=["english", "chinese"]
+)
+
+
+def shown(tour):
+    return json.loads(tour.notebook.read_text("utf-8"))["cells"]
 
 
 @pytest.mark.filterwarnings("ignore::gemmkit.errors.EmulationWarning")
@@ -43,19 +50,38 @@ def test_no_block_is_left_out():
     assert PAGE.count("```") == 2 * sum(map(PAGE.count, ("```python", "```text", "```console")))
 
 
-def test_the_notebook_has_the_cells_of_the_page_with_their_output():
-    made = notebook.notebook([(cell, cell.told) for cell in CELLS])["cells"]
-    assert [each["source"] for each in SHOWN] == [each["source"] for each in made]
-    for shown, cell in zip(SHOWN, CELLS, strict=True):
+def test_the_chinese_page_has_the_same_code_and_output():
+    # Run once, by the test above, for both.
+    assert notebook.blocks(notebook.cells(notebook.CHINESE)) == notebook.blocks(CELLS)
+
+
+@in_both_languages
+def test_the_notebook_has_the_cells_of_the_page_with_their_output(tour):
+    cells = notebook.cells(tour)
+    made = notebook.notebook([(cell, cell.told) for cell in cells])["cells"]
+    assert [each["source"] for each in shown(tour)] == [each["source"] for each in made]
+    for each, cell in zip(shown(tour), cells, strict=True):
         if cell.told:
-            assert "".join(shown["outputs"][0]["text"]) == cell.told
-    assert len({each["id"] for each in SHOWN}) == len(SHOWN)
-    assert len(TEXT.encode()) < 300_000
+            assert "".join(each["outputs"][0]["text"]) == cell.told
+    assert len({each["id"] for each in shown(tour)}) == len(cells)
+    assert tour.notebook.stat().st_size < 300_000
 
 
-def test_the_notebook_installs_gemmkit_before_it_is_used():
-    first = next(each for each in SHOWN if each["cell_type"] == "code")
+@in_both_languages
+def test_the_notebook_installs_gemmkit_before_it_is_used(tour):
+    first = next(each for each in shown(tour) if each["cell_type"] == "code")
     assert "pip" in "".join(first["source"])
     assert first["outputs"] == []
-    of_a_repository = notebook.cells(PAGE, "https://example.com/owner/name")[1].source
+    of_a_repository = notebook.cells(tour, "https://example.com/owner/name")[1].source
     assert "FROM = 'git+https://example.com/owner/name'\n" in of_a_repository
+    assert "git+https://…" not in of_a_repository
+
+
+def test_the_chinese_notebook_has_chinese_comments():
+    english, chinese = (
+        next("".join(each["source"]) for each in shown(tour) if each["cell_type"] == "code")
+        for tour in (notebook.ENGLISH, notebook.CHINESE)
+    )
+    comments = re.findall(r"^#.*", chinese, re.M)
+    assert len(comments) == len(re.findall(r"^#.*", english, re.M)) > 2
+    assert all(re.search(r"[\u4e00-\u9fff]", each) for each in comments)

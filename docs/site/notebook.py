@@ -1,7 +1,8 @@
-"""Write `docs/tour.ipynb` from `docs/tour.md`: `.venv/bin/python docs/site/notebook.py`.
+"""Write the notebooks of `docs/tour.md` and `docs/zh/tour.md`, beside these pages.
 
-With `--repository URL`, the notebook installs gemmkit from there. The page is the source: its
-blocks become cells, which are run, without Jupyter, for their output.
+Run it after a change to one of them: `.venv/bin/python docs/site/notebook.py`. With
+`--repository URL`, the notebooks install gemmkit from there. The pages' blocks, which are the same
+on both, become cells, which are run, without Jupyter, for their output.
 """
 
 from __future__ import annotations
@@ -22,12 +23,11 @@ from pathlib import Path
 from typing import Any
 
 DOCS = Path(__file__).resolve().parents[1]
-PAGE, NOTEBOOK = DOCS / "tour.md", DOCS / "tour.ipynb"
 # Tables are this wide, on the page as in the notebook.
 COLUMNS = "110"
 _FENCED = re.compile(r"^```(python|console|text)\n(.*?)^```\n", re.M | re.S)
 _INSTALL = """\
-# Does nothing if gemmkit is installed. FROM is what pip installs{note}.
+# {purpose}{note}
 FROM = {source!r}
 
 import os
@@ -38,12 +38,47 @@ from importlib.util import find_spec
 if find_spec("gemmkit") is None:
     subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", FROM], check=True)
 os.environ["COLUMNS"] = {columns!r}
-# Jupyter asks commands for colors, which would hinder `grep` below.
+# {colors}
 for name in ("FORCE_COLOR", "CLICOLOR_FORCE"):
     os.environ.pop(name, None)
-# The command is where the interpreter is, also if that folder is not on the path.
+# {path}
 os.environ["PATH"] += os.pathsep + os.path.dirname(sys.executable)
 """
+
+
+@dataclass(frozen=True)
+class Tour:
+    """A page, and the comments of the cell that installs gemmkit, in the page's language.
+
+    `unpublished` follows `purpose` as long as the address of the repository is not known.
+    """
+
+    page: Path
+    purpose: str
+    unpublished: str
+    colors: str
+    path: str
+
+    @property
+    def notebook(self) -> Path:
+        """The notebook that is made of the page."""
+        return self.page.with_suffix(".ipynb")
+
+
+ENGLISH = Tour(
+    DOCS / "tour.md",
+    purpose="Does nothing if gemmkit is installed. FROM is what pip installs",
+    unpublished=": until it is published, the address of its repository, git+https://…",
+    colors="Jupyter asks commands for colors, which would hinder `grep` below.",
+    path="The command is where the interpreter is, also if that folder is not on the path.",
+)
+CHINESE = Tour(
+    DOCS / "zh" / "tour.md",
+    purpose="已安装 gemmkit 时什么也不做。FROM 是 pip 安装的来源",
+    unpublished="：发布之前，请填仓库地址，即 git+https://…",
+    colors="Jupyter 会让命令输出颜色，那样后面的 `grep` 就匹配不到了。",
+    path="gemmkit 命令与 Python 解释器在同一文件夹，该文件夹可能不在 PATH 里。",
+)
 
 
 @dataclass
@@ -55,8 +90,9 @@ class Cell:
     told: str = ""
 
 
-def cells(page: str, repository: str | None = None) -> list[Cell]:
+def cells(tour: Tour, repository: str | None = None) -> list[Cell]:
     """The cells of a page, with the one that installs gemmkit after the introduction."""
+    page = tour.page.read_text("utf-8")
     found: list[Cell] = []
     start = 0
     for block in _FENCED.finditer(page):
@@ -73,7 +109,12 @@ def cells(page: str, repository: str | None = None) -> list[Cell]:
     found += _prose(page[start:])
     introduction, *rest = found
     title, _, first = introduction.source.partition("\n## ")
-    return [Cell("markdown", title), _install(repository), Cell("markdown", f"## {first}"), *rest]
+    return [
+        Cell("markdown", title),
+        _install(tour, repository),
+        Cell("markdown", f"## {first}"),
+        *rest,
+    ]
 
 
 def _prose(text: str) -> Iterator[Cell]:
@@ -81,15 +122,18 @@ def _prose(text: str) -> Iterator[Cell]:
         yield Cell("markdown", text.strip() + "\n")
 
 
-def _install(repository: str | None) -> Cell:
+def _install(tour: Tour, repository: str | None) -> Cell:
     """From the repository, if its address is given, else from the package index."""
     source = f"git+{repository}" if repository else "gemmkit"
-    note = (
-        ""
-        if repository
-        else ": until it is published, the address of its repository, git+https://…"
+    text = _INSTALL.format(
+        purpose=tour.purpose,
+        note="" if repository else tour.unpublished,
+        colors=tour.colors,
+        path=tour.path,
+        source=source,
+        columns=COLUMNS,
     )
-    return Cell("python", _INSTALL.format(note=note, source=source, columns=COLUMNS))
+    return Cell("python", text)
 
 
 class Runner:
@@ -152,19 +196,37 @@ def notebook(executed: list[tuple[Cell, str]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run the page's blocks and write the notebook."""
-    parser = argparse.ArgumentParser(description=__doc__.split(":")[0] + ".")
+    """Run the blocks of the English page and write both notebooks, with the same output.
+
+    Raises:
+        ValueError: the Chinese page has other blocks.
+    """
+    parser = argparse.ArgumentParser(description=__doc__.split(", beside")[0] + ".")
     parser.add_argument("--repository", metavar="URL", help="such as https://github.com/OWNER/NAME")
     repository = parser.parse_args().repository
+    english, chinese = (cells(tour, repository) for tour in (ENGLISH, CHINESE))
+    if blocks(english) != blocks(chinese):
+        raise ValueError(f"{CHINESE.page} and {ENGLISH.page} differ in their code or its output")
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory() as folder:
         runner = Runner(Path(folder))
-        executed = [
-            (cell, "" if cell.kind == "markdown" else runner.run(cell))
-            for cell in cells(PAGE.read_text("utf-8"), repository)
-        ]
-    text = json.dumps(notebook(executed), indent=1, ensure_ascii=False)
-    NOTEBOOK.write_text(text + "\n", "utf-8")
+        outputs = ["" if cell.kind == "markdown" else runner.run(cell) for cell in english]
+    for tour, found in ((ENGLISH, english), (CHINESE, chinese)):
+        made = notebook(list(zip(found, outputs, strict=True)))
+        text = json.dumps(made, indent=1, ensure_ascii=False)
+        tour.notebook.write_text(text + "\n", "utf-8")
+
+
+def blocks(found: list[Cell]) -> list[tuple[str, str, str]]:
+    """What cells run and print: kind, code without lines of comment, and output.
+
+    Cells of prose count, so that outputs of one language fit the cells of the other.
+    """
+    code = [
+        "" if cell.kind == "markdown" else re.sub(r"^#.*\n", "", cell.source, flags=re.M)
+        for cell in found
+    ]
+    return [(cell.kind, text, cell.told) for cell, text in zip(found, code, strict=True)]
 
 
 if __name__ == "__main__":

@@ -46,11 +46,17 @@ def anchors(text):
     return {re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in headings}
 
 
+LINKING = [
+    *ROOT.glob("*.md"),
+    *DOCS.rglob("*.md"),
+    *(ROOT / each / "README.md" for each in OTHERS),
+]
+
+
+# Chinese pages, whose anchors are not made of their headings, have a test in test_chinese.py.
 @pytest.mark.parametrize(
     "page",
-    sorted(
-        [*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / each / "README.md" for each in OTHERS)]
-    ),
+    sorted(each for each in LINKING if not {"zh", "README.zh-CN.md"} & {*each.parts}),
     ids=lambda page: page.relative_to(ROOT).as_posix(),
 )
 def test_links_lead_somewhere(page):

@@ -1,4 +1,5 @@
-"""The generated parts of README.md and docs/results.md: what they show, and that it is current."""
+"""The generated parts of the READMEs and docs/results.md: what they show, and whether it is up to
+date."""
 
 from __future__ import annotations
 
@@ -20,6 +21,7 @@ from gemmkit.report.readme import (
     PICTURED,
     PICTURES,
     README,
+    README_CHINESE,
     RESULTS,
     RESULTS_PAGE,
     SESSION,
@@ -115,7 +117,9 @@ def test_the_picture_of_a_session_has_its_words_in_both_themes(results):
     rendering = render(results)
     light, dark = (rendering.pictures[f"a-emulated-ladder-{each}.svg"] for each in THEMES)
     command = "gemmkit ladder --device emulator --size 64 --kernels naive"
-    assert f'alt="A terminal: {command}"' in rendering.pages[README][SESSION]
+    shown, chinese = (rendering.pages[page][SESSION] for page in (README, README_CHINESE))
+    assert f'alt="A terminal: {command}"' in shown
+    assert chinese == shown.replace("A terminal: ", "终端：")
     assert f"$ {command}" in lines(light)
     assert "C = αAB + βC, 64x64x64" in "\n".join(lines(light))
     assert lines(light) == lines(dark)
@@ -149,7 +153,7 @@ def rendering():
     return render(ROOT / "benchmarks" / "results")
 
 
-@pytest.mark.parametrize("name", [README, RESULTS_PAGE])
+@pytest.mark.parametrize("name", [README, README_CHINESE, RESULTS_PAGE])
 def test_a_page_shows_the_results_in_the_repository(rendering, name):
     page = (ROOT / name).read_text("utf-8")
     assert replace_generated(page, rendering.pages[name]) == page, AGAIN

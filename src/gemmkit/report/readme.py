@@ -1,4 +1,4 @@
-"""What is generated from result files: the README's session, `docs/results.md`, and pictures."""
+"""What is generated from result files: the READMEs' session, `docs/results.md`, and pictures."""
 
 from __future__ import annotations
 
@@ -26,9 +26,12 @@ if TYPE_CHECKING:
 
 # Pages and pictures, by their paths in the repository, and the pages' sections.
 README, RESULTS_PAGE, PICTURES = "README.md", "docs/results.md", "docs/images"
+README_CHINESE = "README.zh-CN.md"
 SESSION, RESULTS, COUNTED = "session", "results", "counted"
 WRITER = "benchmarks/render_readme.py"
 LADDER_SUFFIX, SWEEP_SUFFIX, BENCH_SUFFIX = "-ladder.json", "-sweep.json", "-bench.json"
+# What a picture of a terminal is called on each README.
+_TERMINAL = {README: "A terminal: {}", README_CHINESE: "终端：{}"}
 # The rungs in the README's picture: those between which a counter changes most.
 PICTURED = ("naive_uncoalesced", "naive", "shared_tiling", "coarsening_2d", "warp_tiled")
 
@@ -62,13 +65,13 @@ def render(results: Path) -> Rendering:
     On the page of results, files named `…-bench.json` become tables and pictures of suites. Files
     named `…-ladder.json` become a picture each, timed ones a table too; files named `…-sweep.json`
     a picture. The first ladder that was not timed is shown as a terminal session, and `PICTURED` of
-    it as the README's picture of one.
+    it as the picture of one in both READMEs.
     """
     measured: list[str] = []
     counted: list[str] = []
     pictures: dict[str, str] = {}
     folder = PurePosixPath(PICTURES).relative_to(PurePosixPath(RESULTS_PAGE).parent)
-    session = ""
+    sessions = dict.fromkeys(_TERMINAL, "")
 
     def show(path: Path, records: Sequence[Record], svg: str) -> None:
         pictures[f"{path.stem}.svg"] = svg
@@ -84,16 +87,17 @@ def render(results: Path) -> Rendering:
         if _timed(records):
             table = _speed_table(records)
             measured += [f"**{_heading(records)}**\n", table.to_markdown(), *table.footnotes]
-        elif not session:
+        elif not any(sessions.values()):
             counted.append(_session(records))
-            session, drawn = _pictured_session(records, path.stem)
+            sessions, drawn = _pictured_sessions(records, path.stem)
             pictures |= drawn
         show(path, records, ladder_svg(records))
     for path in sorted(results.glob(f"*{SWEEP_SUFFIX}")):
         records = read_records(path)
         show(path, records, sweep_svg(records))
     generated = {RESULTS: "\n".join(measured), COUNTED: "\n".join(counted)}
-    return Rendering({README: {SESSION: session}, RESULTS_PAGE: generated}, pictures)
+    pages = {page: {SESSION: session} for page, session in sessions.items()}
+    return Rendering(pages | {RESULTS_PAGE: generated}, pictures)
 
 
 def replace_generated(page: str, sections: Mapping[str, str], writer: str = WRITER) -> str:
@@ -126,20 +130,25 @@ def _session(records: Sequence[Record]) -> str:
     return f"```console\n{_ladder_output(command, records).plain}```\n"
 
 
-def _pictured_session(records: Sequence[Record], stem: str) -> tuple[str, dict[str, str]]:
-    """The output for the rungs in `PICTURED`, as HTML, and its pictures by file name."""
+def _pictured_sessions(
+    records: Sequence[Record], stem: str
+) -> tuple[dict[str, str], dict[str, str]]:
+    """The output for the rungs in `PICTURED`, as HTML by page, and its pictures by file name."""
     shown = [record for record in records if record.kernel in PICTURED]
     names = ",".join(record.kernel for record in shown)
     command = f"gemmkit ladder --device emulator{_ladder_options(shown)} --kernels {names}"
     text = _ladder_output(command, shown)
     light, dark = f"{stem}-light.svg", f"{stem}-dark.svg"
-    html = (
-        "<picture>\n"
-        f'  <source media="(prefers-color-scheme: dark)" srcset="{PICTURES}/{dark}">\n'
-        f'  <img alt="A terminal: {command}" src="{PICTURES}/{light}">\n'
-        "</picture>\n"
-    )
-    return html, {light: terminal_svg(text, LIGHT), dark: terminal_svg(text, DARK)}
+    sessions = {
+        page: (
+            "<picture>\n"
+            f'  <source media="(prefers-color-scheme: dark)" srcset="{PICTURES}/{dark}">\n'
+            f'  <img alt="{title.format(command)}" src="{PICTURES}/{light}">\n'
+            "</picture>\n"
+        )
+        for page, title in _TERMINAL.items()
+    }
+    return sessions, {light: terminal_svg(text, LIGHT), dark: terminal_svg(text, DARK)}
 
 
 def _ladder_options(records: Sequence[Record]) -> str:
