@@ -181,7 +181,7 @@ def comparison_section(facts: Facts, before: Facts, phrases: Phrases) -> str:
     }
 
     def item(sentence: Sentence) -> str:
-        return f"- {phrases.say(sentence.text)} (`{sentence.evidence[0].metric}`)\n"
+        return f"- {phrases.joined(sentence.text, f'(`{sentence.evidence[0].metric}`)')}\n"
 
     verdict = [each for each in explained.comparison if is_verdict(each)]
     rest = [each for each in explained.comparison if not is_verdict(each)]

@@ -69,9 +69,18 @@ class Phrases:
             return whole
         pieces = _SENTENCE.split(plain)
         if len(pieces) > 1:
-            return _joined(map(self.say, pieces))
+            return self.joined(*pieces)
         if _PROSE.search(plain):
             self.untranslated[plain] = None
+        return text
+
+    def joined(self, *pieces: str) -> str:
+        """What several pieces say, one after the other."""
+        text = ""
+        for each in map(self.say, pieces):
+            # Full-width marks bring their space with them.
+            apart = text and east_asian_width(text[-1]) not in "FW"
+            text += f" {each}" if apart else each
         return text
 
     def table(self, table: Table) -> Table:
@@ -121,15 +130,6 @@ class Phrases:
             return text
         found = self._find(text, inside=True)
         return self.say(text) if found is None else found
-
-
-def _joined(pieces: Iterator[str]) -> str:
-    text = ""
-    for each in pieces:
-        # Full-width marks bring their space with them.
-        apart = text and east_asian_width(text[-1]) not in "FW"
-        text += f" {each}" if apart else each
-    return text
 
 
 def _strings(data: Any) -> Iterator[str]:
