@@ -192,10 +192,10 @@ def command(
         click.echo(msgspec.json.encode(explained).decode())
         _end(explained)
         return
-    from gemmkit.report.explain_text import explanation_text
+    from gemmkit.report.explain_text import explanation_document
 
     out = Printer()
-    out.print(explanation_text(explained, out.width), end="")
+    out.print(explanation_document(explained), end="")
     _beside(out, launches, gathered[0])
     gathered = [facts for facts in gathered if facts.plan.blocks]
     traces = []
@@ -254,7 +254,7 @@ def _write_timeline(out: Printer, path: Path, gathered: Sequence[Facts]) -> None
     if not timelines:
         out.print("No timeline: nothing is launched, or nothing can be predicted.")
         return
-    out.print(timeline_table(timelines).to_text(out.width), end="")
+    out.print(timeline_table(timelines), end="")
     write_trace(timelines, path)
     out.print(f"wrote {path}; open it at ui.perfetto.dev")
 
@@ -311,7 +311,7 @@ def _draw(out: Printer, traced: Trace, folder: Path | None, form: str, *, maps: 
     from gemmkit.report.pictures.text import text_pictures
 
     if maps:
-        for picture in text_pictures(traced):
+        for picture in text_pictures(traced, out.width):
             out.print()
             out.print(picture, end="")
     if folder is not None:
