@@ -22,6 +22,7 @@ from gemmkit.cli.options import (
     problem_options,
     seed_option,
     writable_file,
+    writable_folder,
 )
 from gemmkit.cli.target import target_options
 from gemmkit.errors import UsageError
@@ -64,6 +65,7 @@ MOST_LAUNCHES = 8
     "--pictures",
     "folder",
     type=click.Path(path_type=Path),
+    callback=writable_folder,
     metavar="FOLDER",
     help="Draw the addresses, banks and tile elements that the threads access, occupancy over "
     "registers, shared memory and block size, and the roofline, into this folder.",
