@@ -72,6 +72,7 @@ def test_limits_are_the_last_record_of_a_check():
     assert clean.limits == ()
     assert (counted.case, counted.problem.shape) == ("", "64x32x96")
     assert counted.clean
+    assert counted.errors is not None
     assert [each.value for each in counted.limits] == [2.5, 5 * 64 * 32 * 96 / 32, 1]
     assert CheckRecord.from_json(counted.to_json()) == counted
 

@@ -223,3 +223,11 @@ def test_bad_usage(call, words, message):
     result = call(*words)
     assert result.exit_code == 2
     assert message in result.stderr
+
+
+def test_what_problems_without_products_cannot_show_is_said(call):
+    empty = " ".join(call("check", "naive", "--shape", "0x4x4,4x4x0").stdout.split())
+    assert "C is empty: there was no result to compare." in empty
+    assert "K = 0: only the write-back was checked, without a product." in empty
+    assert "no multiplication was checked" in empty
+    assert "no multiplication" not in call("check", "naive", "--shape", "4x4x4,4x4x0").stdout

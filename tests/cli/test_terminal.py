@@ -25,27 +25,6 @@ from gemmkit.units import microseconds_text, readable, seconds_text
 
 needs_signals = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
 
-VERBS = [
-    ("ladder", "--size", "16", "--device", "emulator", "--kernels", "naive,split_k"),
-    ("bench", "naive", "--shape", "16", "--device", "emulator"),
-    ("check", "naive", "--shape", "17x5x9"),
-    ("explain", "naive", "--shape", "16", "--against", "shared_tiling", "--what-if", "--maps"),
-    ("which", "512"),
-    ("info",),
-    ("counters",),
-]
-
-
-@pytest.mark.parametrize("columns", [80, 100])
-@pytest.mark.parametrize("words", VERBS, ids=lambda words: words[0])
-def test_every_line_fits_the_terminal(call, monkeypatch, words, columns):
-    monkeypatch.setenv("COLUMNS", str(columns))
-    result = call(*words)
-    assert result.exit_code == 0, result.output
-    for line in result.output.splitlines():
-        # A path, or the name of a metric, has nowhere to be broken.
-        assert len(line) < columns or re.search(r"\S{40,}", line), line
-
 
 def test_a_pipe_gets_whole_lines(call, monkeypatch):
     monkeypatch.delenv("COLUMNS", raising=False)
@@ -55,7 +34,7 @@ def test_a_pipe_gets_whole_lines(call, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     narrow = call("ladder", "--size", "16", "--device", "emulator", "--kernels", "naive").stdout
     assert "Too wide for this terminal: " in narrow
-    assert "waves per SM" in narrow.rpartition("Too wide")[2]
+    assert "waves per SM" in " ".join(narrow.rpartition("Too wide")[2].split())
 
 
 def _table(*rows: tuple[str, str]) -> Table:

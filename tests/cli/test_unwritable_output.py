@@ -53,3 +53,29 @@ def test_records_that_cannot_be_written_are_one_clear_sentence(call):
     assert done.exit_code == 2
     assert "cannot write /dev/full: No space left on device" in done.stderr
     assert "bug" not in done.stderr
+
+
+def test_places_that_cannot_be_written_are_refused_before_the_run(call, tmp_path, monkeypatch):
+    def run(*_, **__):
+        raise AssertionError
+
+    monkeypatch.setattr("gemmkit.analysis.explain.gather", run)
+    monkeypatch.setattr("gemmkit.cli.tuning.measure", run)
+    file = tmp_path / "file"
+    file.touch()
+    explain, tune = ("explain", "naive", "--shape", "16"), ("tune", "--shape", "16", "--explain")
+    for words, message in {
+        (*explain, "--pictures", file): f"--pictures takes the name of a folder: {file} is a file",
+        (*explain, "--pictures", file / "in" / "it"): f"of a folder: {file} is a file",
+        (*explain, "--html", tmp_path / "no" / "page.html"): "there is no folder",
+        (*explain, "--timeline", file / "trace.json"): "there is no folder",
+        (*tune, "--plot", tmp_path / "no" / "plot.svg"): "there is no folder",
+        (*tune, "--plot", tmp_path / "plot.gif"): "its name must end in .svg or .png",
+        ("tune", "--shape", "16", "--export", tmp_path / "no" / "table"): "there is no folder",
+        ("ladder", "--size", "8", "--json", tmp_path / "no" / "records"): "No such file",
+    }.items():
+        done = call(*words)
+        assert done.exit_code == 2
+        assert message in done.stderr
+    # A folder that is yet to be made is no obstacle.
+    assert "AssertionError" in call(*explain, "--pictures", tmp_path / "new" / "folder").stderr

@@ -89,7 +89,7 @@ def test_what_lies_around_their_elements_stays():
 def test_written_twice_is_refused_of_them_as_of_others():
     out = swapped(WANTED)
     for rest in ({"out": out, "auxiliary": out}, {"out": out, "c": out[::-1], "beta": 1}):
-        with pytest.raises(UsageError, match="overlaps"):
+        with pytest.raises(UsageError, match="overlap"):
             matmul(A, B, **rest)
     repeated = np.lib.stride_tricks.as_strided(out, (5, 3), (0, 4))
     with pytest.raises(UsageError, match="share memory"):

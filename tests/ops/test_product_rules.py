@@ -9,9 +9,10 @@ import pytest
 
 import gemmkit
 from gemmkit.devices.choose import gpu_problem
-from gemmkit.errors import CompileError, DeviceError, UsageError
+from gemmkit.errors import CompileError, DeviceError, UnsupportedProblem, UsageError
 
 A, B = (np.random.default_rng(seed).standard_normal((9, 9)).astype(np.float32) for seed in range(2))
+LONG = np.broadcast_to(np.float32(1), (1, 2**31))
 NAN = np.full((9, 9), np.nan, np.float32)
 
 
@@ -194,6 +195,7 @@ WHOLE = np.zeros((9, 18), np.float32)
         ((A, B), {"residual": A[:4]}, "residual has the shape"),
         ((A, B), {"auxiliary": A[:4]}, "auxiliary has the shape"),
         ((A, B), {"auxiliary": B}, "auxiliary overlaps b"),
+        ((A, B), {"out": WHOLE[:, :9], "auxiliary": WHOLE[:, :9]}, "both are written"),
         ((A, B), {"out_dtype": "int8"}, "out_dtype = 'int8' is not a type"),
         ((A, B), {"out_dtype": 3}, "out_dtype = 3 is not a type"),
         ((A, B), {"alpha": "2"}, "alpha = '2' is not a number"),
@@ -207,6 +209,13 @@ WHOLE = np.zeros((9, 18), np.float32)
 def test_bad_calls_are_one_clear_sentence(arguments, rest, words):
     with pytest.raises(UsageError, match=words):
         matmul(*arguments, **rest)
+
+
+def test_sides_beyond_32_bits_are_named():
+    words = "k = 2,147,483,648: the kernels' indices are 32-bit"
+    with pytest.raises(UnsupportedProblem, match=words):
+        matmul(LONG, LONG.T)
+    assert matmul(LONG[:0], LONG.T).shape == (0, 1)
 
 
 def test_gemm_takes_matrices():

@@ -1,4 +1,5 @@
-from concurrent.futures import ThreadPoolExecutor
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -86,3 +87,19 @@ def test_kernels_that_are_ranked_where_the_usual_ones_serve():
     names = [each.name for each in tunable_kernels([GemmProblem(64, 64, 64)], find_board("t4"))]
     assert "warp_tiled" in names
     assert "typed" not in names
+
+
+def test_an_interrupt_leaves_no_process(monkeypatch):
+    monkeypatch.setattr(predicted, "ProcessPoolExecutor", ProcessPoolExecutor)
+    monkeypatch.setattr(predicted, "usable_cores", lambda: 1)
+
+    def interrupt(*_):
+        assert multiprocessing.active_children()
+        raise KeyboardInterrupt
+
+    begun = multiprocessing.active_children()
+    with pytest.raises(KeyboardInterrupt):
+        rank_by_prediction(
+            GemmProblem(16, 16, 16), H100, budget=30.0, kernels=["naive"], told=interrupt
+        )
+    assert multiprocessing.active_children() == begun

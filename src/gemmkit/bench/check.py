@@ -16,7 +16,7 @@ from gemmkit.bench.ladder import compile_plans
 from gemmkit.bench.limits import Limit, limits_problem, limits_record
 from gemmkit.bench.places import placed
 from gemmkit.bench.progress import Progress
-from gemmkit.bench.run import finite, problem_record
+from gemmkit.bench.run import problem_record, verdict_fields
 from gemmkit.bench.unset_values import UnsetValues
 from gemmkit.bench.workload import Workload
 from gemmkit.devices.choose import open_device
@@ -303,17 +303,9 @@ def _run(
         blank,
         verdict="findings" if findings else verdict,
         detail=seen.detail or seen.method,
-        correct=seen.correct,
-        max_error=finite(seen.max_error),
-        error_bound=finite(seen.error_bound),
-        error_ratio=finite(seen.error_ratio),
-        ratio_error=finite(seen.ratio_error),
-        ratio_bound=finite(seen.ratio_bound),
-        arithmetic=seen.arithmetic,
-        diagnosis=seen.diagnosis,
+        **verdict_fields(seen, seen.diagnosis),
         note=seen.note,
         findings=findings,
         emulation_seconds=launch.emulation_seconds,
         environment=environment,
-        errors=seen.errors,
     )

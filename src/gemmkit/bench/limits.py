@@ -18,7 +18,7 @@ from gemmkit.analysis.metric_list import metric_list
 from gemmkit.analysis.model import predict
 from gemmkit.analysis.occupancy import launch_occupancy
 from gemmkit.bench.count import Counters
-from gemmkit.bench.run import make_record
+from gemmkit.bench.run import make_record, verdict_fields
 from gemmkit.bench.workload import Workload
 from gemmkit.cxx.expressions import Expression
 from gemmkit.devices.device import Launch
@@ -168,14 +168,7 @@ def limits_record(
         blank,
         verdict=verdict if record.correct else "wrong result",
         detail=record.check,
-        correct=record.correct,
-        max_error=record.max_error,
-        error_bound=record.error_bound,
-        error_ratio=record.error_ratio,
-        ratio_error=record.ratio_error,
-        ratio_bound=record.ratio_bound,
-        arithmetic=record.arithmetic,
-        diagnosis=record.diagnosis,
+        **verdict_fields(seen, record.diagnosis),
         note=seen.note,
         limits=judged,
         emulation_seconds=record.emulation_seconds,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -25,6 +26,7 @@ from gemmkit.problem import GemmProblem
 from gemmkit.record import (
     BaselineRecord,
     DeviceRecord,
+    Diagnosis,
     OccupancyRecord,
     ProblemRecord,
     Record,
@@ -100,6 +102,24 @@ def run_binary(
     return msgspec.structs.replace(record, conditions=conditions.record())
 
 
+def verdict_fields(verdict: Verdict, diagnosis: Diagnosis | None) -> dict[str, Any]:
+    """The fields of records, of runs and of checks, that say whether a result is correct.
+
+    `diagnosis` is the verdict's, or the same with the places in the kernel's tiles.
+    """
+    return {
+        "correct": verdict.correct,
+        "max_error": finite(verdict.max_error),
+        "error_bound": finite(verdict.error_bound),
+        "error_ratio": finite(verdict.error_ratio),
+        "ratio_error": finite(verdict.ratio_error),
+        "ratio_bound": finite(verdict.ratio_bound),
+        "arithmetic": verdict.arithmetic,
+        "diagnosis": diagnosis,
+        "errors": verdict.errors,
+    }
+
+
 def make_record(
     kernel: Kernel,
     config: TileConfig,
@@ -122,14 +142,7 @@ def make_record(
         problem=problem_record(problem),
         config=config.as_dict(),
         device=DeviceRecord(kind=device.kind, gpu=device.spec.name),
-        correct=verdict.correct,
-        max_error=finite(verdict.max_error),
-        error_bound=finite(verdict.error_bound),
-        error_ratio=finite(verdict.error_ratio),
-        ratio_error=finite(verdict.ratio_error),
-        ratio_bound=finite(verdict.ratio_bound),
-        arithmetic=verdict.arithmetic,
-        diagnosis=placed(verdict.diagnosis, kernel, config, problem),
+        **verdict_fields(verdict, placed(verdict.diagnosis, kernel, config, problem)),
         check=verdict.detail or verdict.method,
         counters=dict(launch.counters),
         resources=_resources(plan, binary),
@@ -141,7 +154,6 @@ def make_record(
         emulation_seconds=launch.emulation_seconds,
         environment={**workload.environment, "compiler": binary.compiler},
         seed=workload.seed,
-        errors=verdict.errors,
     )
 
 

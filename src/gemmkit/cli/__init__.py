@@ -94,6 +94,8 @@ class Verbs(click.Group):
         """Read the arguments; `--help` and `--version` print, which may fail."""
         try:
             return super().make_context(*args, **options)
+        except click.UsageError as error:
+            _refuse(error)
         except OSError as error:
             _end_output(error)
 
@@ -102,6 +104,8 @@ class Verbs(click.Group):
         try:
             raise_again()
             return super().invoke(ctx)
+        except click.UsageError as error:
+            _refuse(error)
         except (click.exceptions.Exit, click.ClickException, click.Abort):
             raise
         except BrokenPipeError as error:
@@ -119,6 +123,23 @@ class Verbs(click.Group):
                 _end_output(error)
             _say(f"gemmkit: {_message(error)}")
             sys.exit(FAILED)
+
+
+def _refuse(error: click.UsageError) -> NoReturn:
+    """Report wrong words on the command line as click does, in lines that fit the terminal."""
+    from gemmkit.cli.output import Printer
+
+    if type(error).show is not click.UsageError.show:
+        # Newer versions of click print the help of a command without arguments in this way.
+        raise error
+    with suppress(OSError):
+        out = Printer(err=True)
+        if error.ctx is not None:
+            words = error.ctx.command_path, error.ctx.help_option_names[-1]
+            out.print(error.ctx.get_usage())
+            out.print(f"Try '{words[0]} {words[1]}' for help.\n")
+        out.print(f"Error: {error.format_message()}")
+    sys.exit(error.exit_code)
 
 
 def _say(text: str) -> None:

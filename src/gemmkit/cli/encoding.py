@@ -5,12 +5,21 @@ from __future__ import annotations
 import codecs
 import re
 import sys
+from dataclasses import replace
 from io import TextIOWrapper
+from typing import TYPE_CHECKING
 
-_HANDLER = "gemmkit.nearest"
+from gemmkit.report.layout import TIE, Row, Table
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+# The name of the error handler of streams that show the nearest characters.
+HANDLER = "gemmkit.nearest"
 # The names of the codecs below: this prefix and the name of an encoding.
 _PREFIX = "gemmkit_"
 _SUPERSCRIPTS = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-", strict=True))
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
 _EXPONENT = re.compile(f"[{''.join(_SUPERSCRIPTS)}]+")
 
 # Replacements for non-ASCII characters, of the same length where columns depend on it.
@@ -63,7 +72,7 @@ _NEAREST = {
 
 def show_any_text() -> None:
     """Make standard output and error accept any character, whatever the locale's encoding."""
-    codecs.register_error(_HANDLER, _nearest)
+    codecs.register_error(HANDLER, _nearest)
     codecs.register(_whole_exponents)
     for stream in (sys.stdout, sys.stderr):
         if not isinstance(stream, TextIOWrapper):
@@ -71,9 +80,9 @@ def show_any_text() -> None:
         encodable = [_fits(each, stream.encoding) for each in _SUPERSCRIPTS]
         if any(encodable) and not all(encodable):
             name = codecs.lookup(stream.encoding).name
-            stream.reconfigure(encoding=_PREFIX + name.replace("-", "_"), errors=_HANDLER)
+            stream.reconfigure(encoding=_PREFIX + name.replace("-", "_"), errors=HANDLER)
         else:
-            stream.reconfigure(errors=_HANDLER)
+            stream.reconfigure(errors=HANDLER)
 
 
 def _fits(text: str, encoding: str) -> bool:
@@ -114,6 +123,48 @@ def _whole_exponents(name: str) -> codecs.CodecInfo | None:
         incrementalencoder=Encoder,
         incrementaldecoder=base.incrementaldecoder,
         name=name,
+    )
+
+
+def nearest(text: str, encoding: str) -> str:
+    """The text as a stream of this encoding shows it, whose lines may be longer."""
+    return text.encode(encoding, HANDLER).decode(encoding, "replace")
+
+
+def nearest_text(text: Text, encoding: str) -> Text:
+    """As `nearest`, with the text's styles."""
+    if text.plain.isascii() or nearest(text.plain, encoding) == text.plain:
+        return text
+    found = text[:0]
+    end = 0
+    for each in _NOT_ASCII.finditer(text.plain):
+        found.append_text(text[end : each.start()])
+        styles = text[each.start() : each.end()].spans
+        found.append(nearest(each[0], encoding), styles[0].style if styles else None)
+        end = each.end()
+    found.append_text(text[end:])
+    found.end = text.end
+    return found
+
+
+def nearest_table(table: Table, encoding: str) -> Table:
+    """As `nearest`, for all texts of a table, so that its columns are aligned."""
+
+    def said(text: str) -> str:
+        return (
+            text
+            if text.isascii()
+            else nearest(text.replace(TIE, "\0"), encoding).replace("\0", TIE)
+        )
+
+    return Table(
+        said(table.caption),
+        tuple(replace(each, title=said(each.title)) for each in table.columns),
+        tuple(
+            Row(tuple(replace(each, text=said(each.text)) for each in row.cells), said(row.note))
+            for row in table.rows
+        ),
+        tuple(map(said, table.footnotes)),
     )
 
 

@@ -22,6 +22,7 @@ from gemmkit.cli.options import (
     problem_options,
     seed_option,
     writable_file,
+    writable_folder,
 )
 from gemmkit.cli.target import target_options
 from gemmkit.errors import UsageError
@@ -64,6 +65,7 @@ MOST_LAUNCHES = 8
     "--pictures",
     "folder",
     type=click.Path(path_type=Path),
+    callback=writable_folder,
     metavar="FOLDER",
     help="Draw the addresses, banks and tile elements that the threads access, occupancy over "
     "registers, shared memory and block size, and the roofline, into this folder.",
@@ -192,10 +194,10 @@ def command(
         click.echo(msgspec.json.encode(explained).decode())
         _end(explained)
         return
-    from gemmkit.report.explain_text import explanation_text
+    from gemmkit.report.explain_text import explanation_document
 
     out = Printer()
-    out.print(explanation_text(explained, out.width), end="")
+    out.print(explanation_document(explained), end="")
     _beside(out, launches, gathered[0])
     gathered = [facts for facts in gathered if facts.plan.blocks]
     traces = []
@@ -254,7 +256,7 @@ def _write_timeline(out: Printer, path: Path, gathered: Sequence[Facts]) -> None
     if not timelines:
         out.print("No timeline: nothing is launched, or nothing can be predicted.")
         return
-    out.print(timeline_table(timelines).to_text(out.width), end="")
+    out.print(timeline_table(timelines), end="")
     write_trace(timelines, path)
     out.print(f"wrote {path}; open it at ui.perfetto.dev")
 
@@ -311,7 +313,7 @@ def _draw(out: Printer, traced: Trace, folder: Path | None, form: str, *, maps: 
     from gemmkit.report.pictures.text import text_pictures
 
     if maps:
-        for picture in text_pictures(traced):
+        for picture in text_pictures(traced, out.width):
             out.print()
             out.print(picture, end="")
     if folder is not None:

@@ -191,9 +191,9 @@ def _boards() -> Table:
         (
             Column("name", "left"),
             Column("--gpu", "left"),
-            Column("arch", "left"),
+            Column("arch", "left", drop=1),
             Column("SMs"),
-            Column("MHz"),
+            Column("MHz", drop=2),
             Column("TFLOP/s"),
             Column("GB/s"),
         ),

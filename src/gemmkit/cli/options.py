@@ -129,10 +129,11 @@ class Choice(_Choice):
             self.fail(unknown_name(what.replace("_", " "), value, self.choices), param, ctx)
 
 
-def file_option(name: str, parameter: str, text: str) -> Decorator:
-    """An option that names a file, which need not exist."""
+def file_option(name: str, parameter: str, text: str, *, written: bool = False) -> Decorator:
+    """An option that names a file, which need not exist; one to write is checked before the run."""
     path = click.Path(path_type=Path, dir_okay=False)
-    return click.option(name, parameter, type=path, metavar="FILE", help=text)
+    check = writable_file if written else None
+    return click.option(name, parameter, type=path, metavar="FILE", callback=check, help=text)
 
 
 def _set_debug(ctx: click.Context, _: click.Parameter, value: bool) -> None:
@@ -279,6 +280,18 @@ def writable_file(_: click.Context, option: click.Parameter, path: Path | None) 
         raise UsageError(f"cannot write {path}: there is no folder {path.parent}")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise UsageError(f"cannot write {path}: permission denied")
+    return path
+
+
+def writable_folder(_: click.Context, option: click.Parameter, path: Path | None) -> Path | None:
+    """Refuse a folder that cannot be written or made before a long run."""
+    if path is None:
+        return None
+    there = next(each for each in (path, *path.absolute().parents) if os.path.lexists(each))
+    if not there.is_dir():
+        raise UsageError(f"{option.opts[0]} takes the name of a folder: {there} is a file")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise UsageError(f"cannot write into {there}: permission denied")
     return path
 
 

@@ -10,8 +10,9 @@ import time
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any, Protocol
 
+from gemmkit.cli.encoding import HANDLER, nearest_table, nearest_text
 from gemmkit.errors import UsageError
 from gemmkit.interrupts import undo_at_end
 from gemmkit.report.layout import SPARE, Layout, Row, Table, fitted
@@ -45,6 +46,13 @@ def _console() -> type[Console]:
     return Raising
 
 
+class Printable(Protocol):
+    """What lays itself out: a `Table`, a `Document`."""
+
+    def to_text(self, width: int | None = None) -> Text:
+        """Lines of at most `width` characters."""
+
+
 class Printer:
     """Prints text that fits the terminal; in a file or a pipe, lines have any length.
 
@@ -58,16 +66,31 @@ class Printer:
         self.is_terminal = self.console.is_terminal
         self.width = _terminal_width(sys.stderr if err else sys.stdout)
 
-    def print(self, content: Table | Text | str = "", *, style: str = "", end: str = "\n") -> None:
-        """Print a table, or text of one or more lines."""
+    def print(
+        self, content: Printable | Text | str = "", *, style: str = "", end: str = "\n"
+    ) -> None:
+        """Print a table or document, or text of one or more lines."""
         from rich.text import Text
 
         if isinstance(content, Table):
-            text = content.to_text(self.width)
+            content = self.shown(content)
+        if isinstance(content, str):
+            text = Text(content, style)
         else:
-            text = Text(content, style) if isinstance(content, str) else content
-            text = text if self.width is None else fitted(text, self.width)
-        self.console.print(text, end=end)
+            text = content if isinstance(content, Text) else content.to_text(self.width)
+        # Replacements can be longer than what they stand for.
+        text = nearest_text(text, self._encoding)
+        self.console.print(text if self.width is None else fitted(text, self.width), end=end)
+
+    def shown(self, table: Table) -> Table:
+        """The table in the characters that the terminal has."""
+        return nearest_table(table, self._encoding)
+
+    @property
+    def _encoding(self) -> str:
+        """The stream's encoding; one with errors handled otherwise shows every character."""
+        file: Any = self.console.file
+        return str(file.encoding) if getattr(file, "errors", None) == HANDLER else "utf-8"
 
 
 def _terminal_width(stream: IO[str]) -> int | None:
@@ -106,6 +129,7 @@ class TableStream:
         self._close()
 
     def _grow(self, table: Table) -> None:
+        table = self._out.shown(table)
         if self._layout is None:
             self._layout = table.layout(self._out.width, growing=True)
             self._out.print(table.head_text(self._layout, self._out.width), end="")

@@ -69,7 +69,7 @@ _search_options = combine(
 
 _store_options = combine(
     file_option("--store", "store_path", "File of trials.  [default: your own store]"),
-    file_option("--export", "export_path", "Export the results to a file."),
+    file_option("--export", "export_path", "Export the results to a file.", written=True),
     file_option(
         "--import",
         "import_path",
@@ -106,7 +106,10 @@ _store_options = combine(
 @_store_options
 @click.option("--explain", is_flag=True, help="Show what was tried, and why the winner wins.")
 @file_option(
-    "--plot", "plot", "With --explain: plot predicted over measured speed, as .svg or .png."
+    "--plot",
+    "plot",
+    "With --explain: plot predicted over measured speed, as .svg or .png.",
+    written=True,
 )
 @json_option
 @debug_option
@@ -155,8 +158,9 @@ def command(
     if form != "table" and export_path is None and import_path is None:
         raise UsageError("--format needs --export or --import: use it with one of them")
     if plot is not None:
-        from gemmkit.report.figures import check_matplotlib
+        from gemmkit.report.figures import check_form, check_matplotlib
 
+        check_form(plot)
         check_matplotlib()
     if device == "model":
         if explain or export_path or import_path or json_path or store_path:

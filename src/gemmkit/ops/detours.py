@@ -15,13 +15,11 @@ from gemmkit.devices.context import context_of
 from gemmkit.devices.streams import let_wait, stream_handle
 from gemmkit.dtypes import Dtype
 from gemmkit.ops.arrays import GpuLibrary, library_of
-from gemmkit.ops.operands import Operand, View, same_memory
+from gemmkit.ops.operands import WIDEST_ACCESS, Operand, View, same_memory
 from gemmkit.ops.placement import Copied, Step, place
 from gemmkit.ops.request import Call, Request
 
 log = logging.getLogger("gemmkit")
-
-WIDEST_ACCESS = 16
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,8 @@ from gemmkit.groups import Groups
 from gemmkit.kernels.group_table import MATRICES, GroupTable
 from gemmkit.ops.arrays import GpuLibrary
 from gemmkit.ops.compiled import compiled
-from gemmkit.ops.groups import WIDEST_ACCESS, GroupsRequest, low_bits
-from gemmkit.ops.operands import Operand
+from gemmkit.ops.groups import GroupsRequest, low_bits
+from gemmkit.ops.operands import WIDEST_ACCESS, Operand
 from gemmkit.ops.overlaps import Extents
 from gemmkit.ops.tables import TABLE, Tables, tables_of
 from gemmkit.problem import GemmProblem

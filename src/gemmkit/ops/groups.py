@@ -13,7 +13,7 @@ from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedType, UsageError
 from gemmkit.groups import Sizes
 from gemmkit.ops.arrays import Library, WarmLibrary, library_of
-from gemmkit.ops.operands import Operand, View, check_aligned
+from gemmkit.ops.operands import WIDEST_ACCESS, Operand, View, check_aligned
 from gemmkit.ops.overlaps import Extents, first_overlap
 from gemmkit.ops.placement import Terms
 from gemmkit.ops.request import WRITTEN, check_writable, number, read_epilogue
@@ -22,9 +22,6 @@ from gemmkit.units import counted
 # What arrays look like that were read before, apart from their addresses.
 _seen: dict[Hashable, Operand] = {}
 _MOST_SEEN = 4096
-
-# The alignment in bytes that all matrices need for vector accesses.
-WIDEST_ACCESS = 16
 
 
 def low_bits(addresses: Iterable[NDArray[Any]]) -> int:

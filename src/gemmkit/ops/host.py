@@ -16,8 +16,8 @@ from gemmkit.groups import Groups
 from gemmkit.ops.arrays import bits
 from gemmkit.ops.carriers import Carrier
 from gemmkit.ops.compiled import step_numbers, step_places
-from gemmkit.ops.groups import WIDEST_ACCESS, GroupsRequest
-from gemmkit.ops.operands import Operand, View
+from gemmkit.ops.groups import GroupsRequest
+from gemmkit.ops.operands import WIDEST_ACCESS, Operand, View
 from gemmkit.ops.placement import Copied, Step, Terms, place
 from gemmkit.ops.request import Request
 from gemmkit.ops.shapes import Shape

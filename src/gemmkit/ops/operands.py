@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 from gemmkit.dtypes import ITEM_BYTES, Dtype, full_type_name
 from gemmkit.errors import UnsupportedType, UsageError
 
+# Bytes of the kernels' widest access, which all matrices have to be aligned to for vector accesses.
+WIDEST_ACCESS = 16
+
 _REFUSED = (
     (("complex",), "multiply its real and imaginary parts separately"),
     (("",), "convert it to one of them first"),

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from gemmkit.epilogue import Epilogue
-from gemmkit.errors import UnsupportedType, UsageError
+from gemmkit.errors import UnsupportedProblem, UnsupportedType, UsageError
+from gemmkit.kernels.limits import MAX_EXTENT
 from gemmkit.ops.arrays import Library, bits, library_of
 from gemmkit.ops.operands import Operand, check_aligned, read_dtype, same_memory
 from gemmkit.ops.placement import Terms
@@ -115,6 +116,7 @@ def read_request(
         terms = replace(terms, out_dtype=operands["out"].dtype)
     _check_types(operands, terms)
     _check_places(operands)
+    _check_extents(shape)
     _check_shapes(operands, shape, terms, result)
     if terms.beta == 0:
         operands.pop("c", None)
@@ -203,6 +205,21 @@ def _check_places(operands: Mapping[str, Operand]) -> None:
             )
 
 
+def _check_extents(shape: Shape) -> None:
+    """See that the kernels' indices reach every element: they are 32-bit.
+
+    Raises:
+        UnsupportedProblem: a side is longer.
+    """
+    if 0 in shape.result:
+        return
+    for name in ("m", "n", "k"):
+        if (extent := getattr(shape, name)) > MAX_EXTENT:
+            raise UnsupportedProblem(
+                f"{name} = {extent:,}: the kernels' indices are 32-bit, {MAX_EXTENT:,} is the most"
+            )
+
+
 def _check_shapes(operands: Mapping[str, Operand], shape: Shape, terms: Terms, result: str) -> None:
     if "out" in operands:
         shape.whole(operands["out"].view, result)
@@ -234,11 +251,17 @@ def _check_written(operands: Mapping[str, Operand], result: str) -> None:
                 continue
             if other in ("c", "residual") and same_memory(written, operand) and role == "out":
                 continue
-            if share_memory(written, operand):
+            if not share_memory(written, operand):
+                continue
+            if other in WRITTEN:
                 raise UsageError(
-                    f"{name} overlaps {other} in memory, which is still read when {name} is "
-                    "written: give another array"
+                    f"{name} and {other} overlap in memory, and both are written: give another "
+                    "array for one of them"
                 )
+            raise UsageError(
+                f"{name} overlaps {other} in memory, which is still read when {name} is "
+                "written: give another array"
+            )
 
 
 def check_writable(library: Library, array: Any, name: str) -> None:

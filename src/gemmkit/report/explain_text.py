@@ -171,7 +171,7 @@ def _figures_of(explained: Explanation, title: str) -> dict[str, Figure]:
 _OPERAND_COLUMNS = (
     Column("access", "left"),
     Column("bytes\nper request", drop=3),
-    Column("requests"),
+    Column("requests", drop=1),
     Column("sectors\nper request"),
     Column("at least"),
     Column("tag wavefronts\nper request", drop=2),

@@ -99,13 +99,23 @@ def save(path: Path, fill: Fill, size: tuple[float, float] = _SIZE) -> None:
         UsageError: the name has another suffix, the file cannot be written, or there is no
             Matplotlib.
     """
-    form = path.suffix.lower().removeprefix(".")
-    if form not in ("svg", "png"):
-        raise UsageError(f"cannot draw '{path.name}': its name must end in .svg or .png")
+    form = check_form(path)
     try:
         path.write_bytes(_draw(fill, size, form))
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}") from error
+
+
+def check_form(path: Path) -> str:
+    """The format given by a file name: svg or png.
+
+    Raises:
+        UsageError: the name has another suffix.
+    """
+    form = path.suffix.lower().removeprefix(".")
+    if form not in ("svg", "png"):
+        raise UsageError(f"cannot draw '{path.name}': its name must end in .svg or .png")
+    return form
 
 
 def _draw(fill: Fill, size: tuple[float, float], form: str) -> bytes:

@@ -94,7 +94,18 @@ def _row(record: CheckRecord, *, named: bool, again: bool) -> Row:
     # Every refusal says why, for its numbers are its own.
     wrong = record.correct is not True and (not again or record.verdict == "refused")
     note = wrong_result(record.diagnosis, record.detail) if wrong else record.note
+    if record.verdict == "ok" and not note:
+        note = _unchecked(record.problem)
     return Row(tuple(cells if named else cells[1:]), note)
+
+
+def _unchecked(problem: ProblemRecord) -> str:
+    """What a check of a problem without products cannot show; empty for other problems."""
+    if problem.groups:
+        return ""
+    if 0 in (problem.m, problem.n, problem.batch):
+        return "C is empty: there was no result to compare."
+    return "K = 0: only the write-back was checked, without a product." if problem.k == 0 else ""
 
 
 def extras(problem: ProblemRecord) -> str:
@@ -272,6 +283,11 @@ def summary(records: Sequence[CheckRecord]) -> str:
         said += (
             ". The grid does not grow with M and N, and no block may have run a second tile: check "
             "a larger problem by --shape"
+        )
+    if records and all(each.verdict == "ok" and _unchecked(each.problem) for each in records):
+        said += (
+            ". No problem has a product, so no multiplication was checked: check one with M, N and "
+            "K of at least 1"
         )
     return said
 

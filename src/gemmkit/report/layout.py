@@ -20,15 +20,15 @@ TIE = "\N{NO-BREAK SPACE}"
 SPARE = 1
 # Line width of prose, and the minimum for the notes of a narrow table.
 TEXT_WIDTH, _LEAST_WIDTH = 100, 60
-# The minimum width of a text column; below it lines are left too long.
+# The minimum width of a text column.
 _LEAST_TEXT = 12
 # The default width.
 _UNLIMITED = 10_000
 _COLORS: dict[Style, str] = {"plain": "", "good": "green", "bad": "bold red", "quiet": "dim"}
 _GAP = "  "
 _NOTE_INDENT = "    "
-# Where a list of settings or names may be broken, besides at spaces.
-_COMMA = re.compile(r"(?<=,)(?=\S)")
+# Where a list of settings or names may be broken, besides at spaces: not in 65,536.
+_COMMA = re.compile(r"(?<=,)(?=\S)(?!(?<=\d,)\d{3}(?!\d))")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +74,21 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The columns of a table that are shown, and their widths."""
+    """The columns of a table that are shown, and their widths.
+
+    `natural` is the width of a line with all columns. `stacked` rows have a line per cell, for
+    columns that do not fit next to each other.
+    """
 
     shown: tuple[int, ...]
     widths: tuple[int, ...]
     natural: int
+    stacked: bool = False
 
     @property
     def width(self) -> int:
         """Characters of a whole line."""
-        return _total(self.widths)
+        return max(self.widths) if self.stacked else _total(self.widths)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,37 +134,31 @@ class Table:
         droppable = sorted(
             (i for i in shown if self.columns[i].drop), key=lambda i: -self.columns[i].drop
         )
-        least = [self._least(i, have) for i, have in enumerate(widths)]
+        least = [self._least(i, have, growing=growing) for i, have in enumerate(widths)]
         while droppable and _total([least[i] for i in shown]) > width:
             shown.remove(droppable.pop(0))
+        least = [
+            min(each, _LEAST_TEXT) if self.columns[i].crop else each for i, each in enumerate(least)
+        ]
+        if _total([least[i] for i in shown]) > width:
+            lines = [width - len(_NOTE_INDENT) * (i != shown[0]) for i in shown]
+            return Layout(tuple(shown), tuple(lines), natural, stacked=True)
         kept = [widths[i] for i in shown]
-        self._narrow(shown, kept, width)
+        _narrow(kept, [least[i] for i in shown], width)
         return Layout(tuple(shown), tuple(kept), natural)
 
-    def _least(self, i: int, have: int) -> int:
-        """The minimum width of a column, whose text then wraps, before another is left out."""
+    def _least(self, i: int, have: int, *, growing: bool) -> int:
+        """The minimum width of a column, whose heading and text then wrap, before another is left
+        out."""
         column = self.columns[i]
-        if column.align == "right" or column.crop:
+        if column.crop:
             return have
-        words = [*column.title.split("\n")]
-        for row in self.rows:
-            words += [part for word in row.cells[i].text.split() for part in _COMMA.split(word)]
-        return min(have, max(_LEAST_TEXT, *map(len, words)))
-
-    def _narrow(self, shown: Sequence[int], widths: list[int], width: int) -> None:
-        """Shrink the widest text column until the line fits."""
-        least = [
-            min(have, max(_LEAST_TEXT, *map(len, self.columns[i].title.split("\n"))))
-            if self.columns[i].align == "left"
-            else have
-            for i, have in zip(shown, widths, strict=True)
-        ]
-        while _total(widths) > width:
-            spare = [have - floor for have, floor in zip(widths, least, strict=True)]
-            if not any(spare):
-                return
-            widest = max((i for i in range(len(widths)) if spare[i]), key=lambda i: widths[i])
-            widths[widest] -= 1
+        cells = [row.cells[i].text for row in self.rows]
+        heads = column.title.split()
+        if column.align == "right":
+            return min(have, max(column.reserve * growing, *map(len, ["", *heads, *cells])))
+        words = [part for text in cells for word in text.split() for part in _COMMA.split(word)]
+        return min(have, max(_LEAST_TEXT, *map(len, [*heads, *words])))
 
     def head_text(self, layout: Layout, width: int | None = None) -> Text:
         """Caption, headings and the rule below them."""
@@ -167,7 +166,13 @@ class Table:
 
         text = Text()
         text.append(wrapped(self.caption, width or _UNLIMITED) + "\n", "bold")
-        heads = [self.columns[i].title.split("\n") for i in layout.shown]
+        if layout.stacked:
+            text.append("─" * layout.width + "\n", "dim")
+            return text
+        heads = [
+            [part for line in self.columns[i].title.split("\n") for part in _head(line, room)]
+            for i, room in zip(layout.shown, layout.widths, strict=True)
+        ]
         height = max(len(lines) for lines in heads)
         for line in range(height):
             # Short headings stand on the last line.
@@ -184,6 +189,8 @@ class Table:
         from rich.text import Text
 
         text = Text()
+        if layout.stacked:
+            return self._stacked(row, layout)
         cells = [row.cells[i] for i in layout.shown]
         whole = [max(len(cell.text), room) for cell, room in zip(cells, layout.widths, strict=True)]
         # A later row may have a cell that is wider than the column.
@@ -205,6 +212,25 @@ class Table:
             text.append("\n")
         if row.note:
             text.append(wrapped(row.note, self._around(layout, width), indent=_NOTE_INDENT), "dim")
+        return text
+
+    def _stacked(self, row: Row, layout: Layout) -> Text:
+        """One row with a line per cell, each after the heading of its column."""
+        from rich.text import Text
+
+        text = Text()
+        for number, (i, room) in enumerate(zip(layout.shown, layout.widths, strict=True)):
+            cell, head = row.cells[i], self.columns[i].one_line
+            if number and not cell.text:
+                continue
+            first = f"{head}: " if number and head else ""
+            indent = _NOTE_INDENT * bool(number)
+            lines = _broken(first + cell.text, room) or [""]
+            text.append(
+                "".join(f"{indent}{_printed(line)}\n" for line in lines), _COLORS[cell.style]
+            )
+        if row.note:
+            text.append(wrapped(row.note, layout.width, indent=_NOTE_INDENT), "dim")
         return text
 
     def foot_text(self, layout: Layout, width: int | None = None) -> Text:
@@ -255,6 +281,18 @@ def _printed(text: str) -> str:
 
 def _total(widths: Sequence[int]) -> int:
     return sum(widths) + len(_GAP) * (len(widths) - 1)
+
+
+def _narrow(widths: list[int], least: Sequence[int], width: int) -> None:
+    """Shrink the widest column that may be smaller until the line fits."""
+    while _total(widths) > width:
+        spare = [i for i, have in enumerate(widths) if have > least[i]]
+        widths[max(spare, key=lambda i: widths[i])] -= 1
+
+
+def _head(line: str, room: int) -> list[str]:
+    """A line of a heading, in several where its column is narrower."""
+    return textwrap.wrap(line, room, break_long_words=False, break_on_hyphens=False) or [""]
 
 
 def _broken(text: str, room: int) -> list[str]:
@@ -323,7 +361,7 @@ def _fit(line: Text, width: int) -> Iterator[Text]:
         piece = line.plain[start : start + room + 1]
         cut = piece.rfind(" ")
         if cut <= 0 or not piece[:cut].strip():
-            comma = piece[:room].rfind(",") + 1
+            comma = max((each.start() for each in _COMMA.finditer(piece[:room])), default=0)
             cut = comma if comma > 0 else next(iter(_spaces(line.plain, start + room)), 0) - start
         if cut <= 0:
             break

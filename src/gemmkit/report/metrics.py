@@ -29,7 +29,7 @@ def metrics_text(metrics: Sequence[MetricInfo], width: int | None = None) -> Tex
     around = min(width or TEXT_WIDTH, TEXT_WIDTH)
     text = Text()
     for basis, members in groups.items():
-        text.append(f"{basis[0].upper()}{basis[1:]}\n\n", "bold")
+        text.append(wrapped(f"{basis[0].upper()}{basis[1:]}", around) + "\n", "bold")
         for metric in members:
             text.append(f"  {metric.name}\n", "cyan")
             text.append(wrapped(metric.description, around, indent="      "))

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.text import Text
 
-_WIDTH = 60
+# Of the bars, and of the label below them: they fit the narrowest terminals.
+_WIDTH = 56
 _BARS = " ▁▂▃▄▅▆▇█"
 _HERE, _LINE = "#d97a1e", "#2b6cb0"
 _UNITS = {
@@ -43,8 +44,9 @@ def what_if_text(seen: WhatIf) -> Text:
         text.append(f"\n{curve.quantity}, {curve.points[0].value:,} to ", "bold")
         text.append(f"{curve.points[-1].value:,}\n", "bold")
         text.append(f"{bars}\n", "cyan")
-        text.append(f"{' ' * place}^ here: {_value(curve, curve.here.value)}, ", "green")
-        text.append(f"{_percent(curve.here.theoretical)}\n", "green")
+        label = f"here: {_value(curve, curve.here.value)}, {_percent(curve.here.theoretical)}"
+        fits = place + len(f"^ {label}") <= _WIDTH
+        text.append(f"{' ' * place}^ {label}\n" if fits else f"{label:>{place - 1}} ^\n", "green")
         for step in (curve.next_gain, curve.next_loss):
             if step is not None:
                 text.append(f"  {_sentence(curve, step)}\n")

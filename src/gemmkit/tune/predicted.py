@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import time
 import warnings
@@ -83,6 +84,7 @@ def rank_by_prediction(
     workers = usable_cores()
     # A fork would carry the threads' locks along.
     context = multiprocessing.get_context("spawn")
+    others = multiprocessing.active_children()
     pool = ProcessPoolExecutor(workers, mp_context=context)
     try:
         while True:
@@ -110,8 +112,17 @@ def rank_by_prediction(
             found.sort(key=lambda each: each.prediction.microseconds)
             if told is not None and found:
                 told(len(found), found[0].candidate.label, found[0].prediction.microseconds)
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+    except BaseException:
+        # The command line ends the process at once after Ctrl-C: no worker may outlive it, and the
+        # pool's semaphores are released with the pool.
+        for worker in multiprocessing.active_children():
+            if worker not in others:
+                worker.terminate()
+        pool.shutdown(cancel_futures=True)
+        del pool, pending
+        gc.collect()
+        raise
+    pool.shutdown(wait=False, cancel_futures=True)
     return found
 
 
