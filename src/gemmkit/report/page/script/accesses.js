@@ -1,11 +1,13 @@
 const CELL = 20, LABEL = 110;
 
-function map(access) {
+function map(access, said) {
   const shared = access.space === "shared";
   const height = (access.rows.length + 2) * CELL;
   const figure = drawn("svg", {
-    viewBox: `0 0 ${LABEL + 32 * CELL + 4} ${height}`, role: "img", "aria-label": `${access.name}. ${access.caption}`,
+    viewBox: `0 0 ${LABEL + 32 * CELL + 4} ${height}`,
+    "aria-label": `${access.name}. ${access.caption}. Arrow keys go from cell to cell.`,
   });
+  const lines = access.rows.map(() => []);
   access.rows.forEach((row, y) => {
     figure.append(drawn("text", { x: 0, y: y * CELL + 14 }, row.label));
     if (!shared) {
@@ -29,9 +31,9 @@ function map(access) {
         style: `fill: ${textColor(lanes)}; font-size: 9px; pointer-events: none`,
       }, lanes.length === 1 ? lanes[0] : `${lanes.length}×`);
       const named = lanes.length === 1 ? `lane ${lanes[0]}` : `lanes ${lanes.join(", ")}`;
-      cell.append(label, drawn("title", {}, `${named}; ${shared ? "bank" : "word"} ${x}`));
-      cell.addEventListener("pointerenter", () => light(figure, lanes));
-      cell.addEventListener("pointerleave", () => light(figure, []));
+      const of = shared ? `bank ${x}, ${row.label}` : `word ${x} of the line from ${row.label}`;
+      cell.append(label, drawn("title", {}, `${named}; ${of}`));
+      lines[y].push(cell);
       figure.append(cell);
     });
   });
@@ -41,6 +43,7 @@ function map(access) {
     }), drawn("text", { x: LABEL + x * CELL + 2, y: access.rows.length * CELL + 14 }, x < 32 ? x : ""));
   }
   figure.append(drawn("text", { x: 0, y: access.rows.length * CELL + 14 }, shared ? "bank" : "word of a line"));
+  toured(figure, lines, said, (cell) => light(figure, cell ? cell.dataset.lanes.trim().split(" ") : []));
   return figure;
 }
 
@@ -71,7 +74,8 @@ views.accesses = function accesses(view) {
     mark(access);
     outline(view.kernel, access.touched ?? []);
     const more = access.more ? ` The first ${access.rows.length} lines are shown.` : "";
-    shown.replaceChildren(element("p", {}, `${access.caption}.${more}`), map(access));
+    const said = element("p", { class: "quiet" }, "Point at a cell, or go there with the arrow keys: the lanes that access it.");
+    shown.replaceChildren(element("p", {}, `${access.caption}.${more}`), map(access, said), said);
     if (tell) choose(`${access.file}:${access.line}`, fromElsewhere);
   }
   function fromElsewhere(place) {

@@ -6,7 +6,7 @@ views.bars = function bars(view, place) {
   const pick = element("select", { id: `figure-${place}` }, ...names.map((each) => element("option", {}, each)));
   const log = element("input", { id: `log-${place}`, type: "checkbox" });
   const about = element("p", { class: "quiet" });
-  const picture = element("div");
+  const picture = element("div"), said = element("p", { class: "quiet", "aria-live": "polite" });
   const ROW = 24, START = 260;
   function paint() {
     about.textContent = view.about[pick.value];
@@ -16,21 +16,27 @@ views.bars = function bars(view, place) {
     const share = (value) => !(value > 0) ? 0
       : log.checked ? (1 + Math.log10(value / least)) / (1 + Math.log10(most / least)) : value / most;
     const figure = drawn("svg", {
-      viewBox: `0 0 ${WIDTH} ${ROW * view.rows.length}`, role: "img", "aria-label": `${pick.value} of each kernel`,
+      viewBox: `0 0 ${WIDTH} ${ROW * view.rows.length}`, "aria-label": `${pick.value} of each kernel. Arrow keys go from bar to bar.`,
     });
-    view.rows.forEach((row, at) => {
+    said.textContent = "Point at a bar, or go there with the arrow keys: what its kernel does.";
+    const lines = view.rows.map((row, at) => {
       const length = (WIDTH - START - (view.rows.some((row) => row.conditions) ? 200 : 110)) * share(values[at]);
       const bar = drawn("rect", { x: START, y: at * ROW + 4, width: length, height: ROW - 8, fill: "var(--accent)" });
       const told = MEASURED.has(pick.value) && row.conditions && values[at] !== undefined ? row.conditions : "";
-      bar.append(drawn("title", {}, told ? `${row.idea} Measured at ${told}.` : row.idea));
-      figure.append(drawn("text", { x: START - 8, y: at * ROW + 16, "text-anchor": "end" }, row.label), bar,
-        drawn("text", { x: START + length + 6, y: at * ROW + 16 }, values[at] === undefined ? "–" : number(values[at]) + (told && ` at ${told}`)));
+      const value = values[at] === undefined ? "–" : number(values[at]);
+      const whole = drawn("g");
+      whole.append(drawn("title", {}, `${row.label}: ${value}${told && `, measured at ${told}`}. ${row.idea}`), bar,
+        drawn("text", { x: START - 8, y: at * ROW + 16, "text-anchor": "end" }, row.label),
+        drawn("text", { x: START + length + 6, y: at * ROW + 16 }, value + (told && ` at ${told}`)));
+      figure.append(whole);
+      return [whole];
     });
+    toured(figure, lines, said);
     picture.replaceChildren(figure);
   }
   pick.addEventListener("change", paint);
   log.addEventListener("change", paint);
   paint();
   return [element("div", { class: "controls" }, element("label", { for: pick.id }, "Figure: "), pick,
-    element("label", { for: log.id }, log, " logarithmic")), about, picture];
+    element("label", { for: log.id }, log, " logarithmic")), about, picture, said];
 };
