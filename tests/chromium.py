@@ -162,9 +162,11 @@ class Chromium:
         self.call("Input.dispatchKeyEvent", **pressed, **down)
         self.call("Input.dispatchKeyEvent", **pressed, type="keyUp")
 
-    def picture(self, box: Mapping[str, float] | None = None) -> bytes:
-        """A PNG file of the window, or of a part of the page."""
-        clip = {} if box is None else {"clip": {**box, "scale": 1}, "captureBeyondViewport": True}
+    def picture(self, box: Mapping[str, float] | None = None, scale: float = 1) -> bytes:
+        """A PNG file of the window, or of a part of the page, at a scale."""
+        clip: dict[str, Any] = {}
+        if box is not None:
+            clip = {"clip": {**box, "scale": scale}, "captureBeyondViewport": True}
         data = self.call("Page.captureScreenshot", format="png", **clip)["data"]
         return base64.b64decode(data)
 
