@@ -163,10 +163,10 @@ class Chromium:
         self.call("Input.dispatchKeyEvent", **pressed, type="keyUp")
 
     def picture(self, box: Mapping[str, float] | None = None, scale: float = 1) -> bytes:
-        """A PNG file of the window, or of a part of the page, at a scale."""
+        """A PNG file of the window, or of a part of the page that is in it, at a scale."""
         clip: dict[str, Any] = {}
         if box is not None:
-            clip = {"clip": {**box, "scale": scale}, "captureBeyondViewport": True}
+            clip = {"clip": {**box, "scale": scale}}
         data = self.call("Page.captureScreenshot", format="png", **clip)["data"]
         return base64.b64decode(data)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -59,22 +61,38 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
 
 
 @pytest.fixture(scope="session")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
-    """The page that a verb other than `explain` writes, made once."""
-    folder, made = tmp_path_factory.mktemp("pages"), dict[str, str]()
-    faulty = folder / "faulty.cu"
-    faulty.write_text(FAULTY)
+def once(shared_cache_dir: Path) -> Callable[[str, Callable[[], str]], str]:
+    """A text by name that is made once, by whichever of pytest-xdist's processes comes first."""
+    folder = shared_cache_dir.parent / "pages"
+    folder.mkdir(exist_ok=True)
 
-    def page(verb: str) -> str:
-        if verb not in made:
-            file = folder / f"{verb}.html"
-            words = [str(faulty) if each == "FAULTY" else each for each in VERBS[verb]]
-            result = CliRunner().invoke(gemmkit, [*words, "--html", str(file)])
-            assert file.is_file(), result.output
-            made[verb] = file.read_text("utf-8")
-        return made[verb]
+    def found(name: str, make: Callable[[], str]) -> str:
+        file = folder / f"{name}.html"
+        with (folder / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not file.is_file():
+                file.write_text(make(), encoding="utf-8")
+            return file.read_text("utf-8")
 
-    return page
+    return found
+
+
+@pytest.fixture(scope="session")
+def written(
+    once: Callable[[str, Callable[[], str]], str], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], str]:
+    """The page that a verb other than `explain` writes."""
+
+    def write(verb: str) -> str:
+        folder = tmp_path_factory.mktemp(verb)
+        (folder / "faulty.cu").write_text(FAULTY)
+        words = [str(folder / "faulty.cu") if each == "FAULTY" else each for each in VERBS[verb]]
+        file = folder / "page.html"
+        result = CliRunner().invoke(gemmkit, [*words, "--html", str(file)])
+        assert file.is_file(), result.output
+        return file.read_text("utf-8")
+
+    return lambda verb: once(verb, lambda: write(verb))
 
 
 @pytest.fixture(scope="session")
@@ -85,11 +103,16 @@ def facts() -> list[Facts]:
 
 
 @pytest.fixture(scope="session")
-def page(facts: list[Facts]) -> str:
+def page(once: Callable[[str, Callable[[], str]], str], request: pytest.FixtureRequest) -> str:
     """The page of `explain` that compares them."""
-    traces = [trace(each.kernel, each.problem, each.gpu, config=each.config) for each in facts]
-    explained = explain_facts(*facts)
-    return to_html(explanation_document(explained, explain_views(explained, facts, traces)))
+
+    def make() -> str:
+        facts: list[Facts] = request.getfixturevalue("facts")
+        traces = [trace(each.kernel, each.problem, each.gpu, config=each.config) for each in facts]
+        explained = explain_facts(*facts)
+        return to_html(explanation_document(explained, explain_views(explained, facts, traces)))
+
+    return once("explain", make)
 
 
 @pytest.fixture(params=("explain", *VERBS))

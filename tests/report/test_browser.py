@@ -246,3 +246,35 @@ def _pdf_text(text: bytes) -> str:
         flags=re.DOTALL,
     )
     return plain.decode("utf-16" if plain[:2] in (b"\xfe\xff", b"\xff\xfe") else "latin-1")
+
+
+# A page is mailed and opens at once: bytes of the file, of its script, and elements.
+MOST_BYTES, MOST_SCRIPT, MOST_ELEMENTS = 3_000_000, 65_000, 6_000
+
+
+def test_pages_are_small_and_mark_when_each_view_is_drawn(verb_page, browser):
+    browser.open(verb_page)
+    assert len(verb_page.encode()) <= MOST_BYTES
+    assert len(browser.run("document.scripts[1].textContent")) <= MOST_SCRIPT
+    assert browser.run("document.querySelectorAll('*').length") <= MOST_ELEMENTS
+    marks = browser.run("performance.getEntriesByType('mark').map((each) => each.name)")
+    views = browser.run("document.querySelectorAll('[data-view]').length")
+    assert marks == [f"view {number}" for number in range(views)]
+    assert views
+
+
+def test_notes_of_a_wide_table_stay_in_sight_when_it_is_scrolled(written, browser):
+    browser.open(written("ladder"), width=800)
+    seen = browser.run("""
+      (() => {
+        const box = document.querySelector(".scroll:has(.note)");
+        box.scrollLeft = 150;
+        const { left, right } = box.getBoundingClientRect();
+        const notes = [...box.querySelectorAll(".note p")];
+        return [box.scrollLeft, notes.length, notes.every((each) => {
+          const own = each.getBoundingClientRect();
+          return own.left >= left && own.right <= right;
+        })];
+      })()
+    """)
+    assert seen == [150, 10, True]
