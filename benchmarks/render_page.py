@@ -18,7 +18,7 @@ IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
 EXPLAIN = ("explain", "vectorized", "--against", "conflict_free", "--shape", "1024")
 SHOWN = ("vectorized-vs-conflict-free", "accesses-of-a-warp")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-WIDTH, HEIGHT, COLORS = 1200, 1355, 96
+WIDTH, HEIGHT, COLORS = 1200, 1405, 96
 
 
 def main() -> int:

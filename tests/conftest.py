@@ -31,6 +31,15 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("gemmkit")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--write-references`, for the pictures of views."""
+    parser.addoption(
+        "--write-references",
+        action="store_true",
+        help="write the reference pictures of the pages' views instead of comparing with them",
+    )
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip, with the reason, tests that need a GPU where there is none, and slow ones unasked."""
     if "slow" not in config.getoption("markexpr"):

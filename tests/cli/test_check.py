@@ -124,9 +124,30 @@ def test_a_page_has_the_findings_first(call, fake, make_check, tmp_path):
     assert "1. racecheck: Thread (3, 0, 0) reads what (4, 0, 0) writes." in text
     assert f"<figcaption>naive.cu:{GUARD}</figcaption>" in text
     assert text.index("racecheck:") < text.index('-title">Problems<')
+    assert "<title>naive: findings (gemmkit check)</title>" in text
     fake.records = [make_check()]
     assert call("check", "naive", "--html", page).exit_code == 0
-    assert ">Findings<" not in page.read_text("utf-8")
+    text = page.read_text("utf-8")
+    assert ">Findings<" not in text
+    assert "<title>naive: no findings (gemmkit check)</title>" in text
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "title"),
+    [
+        (("ok", "limit missed"), "limits missed"),
+        (("limit missed", "wrong result", "ok"), "wrong results"),
+        (("failed", "limit missed"), "failed launches"),
+        (("refused", "ok"), "no findings"),
+    ],
+)
+def test_the_title_of_a_page_is_the_worst_verdict(
+    call, fake, make_check, tmp_path, verdicts, title
+):
+    page = tmp_path / "page.html"
+    fake.records = [make_check(verdict=each) for each in verdicts]
+    call("check", "naive", "--html", page)
+    assert f"<title>naive: {title} (gemmkit check)</title>" in page.read_text("utf-8")
 
 
 def test_one_line_that_races_with_itself_is_quoted_once(call, fake, make_check):

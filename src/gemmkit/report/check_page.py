@@ -3,12 +3,12 @@ and the errors of their results."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
 from gemmkit.kernels.kernel import Kernel
-from gemmkit.record import CheckRecord
+from gemmkit.record import CheckRecord, CheckVerdict
 from gemmkit.report.causes import Cause, causes
 from gemmkit.report.document import Block, Code, Document, Prose, Section
 from gemmkit.report.findings import Sources, check_table, further_lines, sites_of, summary
@@ -44,8 +44,23 @@ def check_document(
         sections.insert(0, Section("Findings", tuple(blocks), leading=True))
     if judged := limits_tables(records):
         sections.insert(len(sections) - 1, Section("Limits", judged, leading=True))
-    title = f"{kernel.name}: {'no findings' if clean else 'findings'} of gemmkit check"
+    title = f"{kernel.name}: {_title(records)} (gemmkit check)"
     return Document(title, tuple(lead), tuple(sections), msgspec.to_builtins(records))
+
+
+# From what is worst.
+_TITLES: Mapping[CheckVerdict, str] = {
+    "findings": "findings",
+    "wrong result": "wrong results",
+    "failed": "failed launches",
+    "limit missed": "limits missed",
+}
+
+
+def _title(records: Sequence[CheckRecord]) -> str:
+    """What is worst, in two words."""
+    seen = {record.verdict for record in records}
+    return next((words for verdict, words in _TITLES.items() if verdict in seen), "no findings")
 
 
 def _finding(

@@ -11,11 +11,11 @@ from gemmkit.analysis.explain import Explanation, Facts
 from gemmkit.analysis.patterns import has_tiles
 from gemmkit.analysis.shared_map import shared_map
 from gemmkit.analysis.trace import Trace
-from gemmkit.report.document import Beside, Block, View
+from gemmkit.report.document import Beside, Block, Prose, View
 from gemmkit.report.explain_text import source_table
 from gemmkit.report.views.accesses import access_view
 from gemmkit.report.views.occupancy import occupancy_view
-from gemmkit.report.views.raster import raster_view
+from gemmkit.report.views.raster import raster_view, why_no_order
 from gemmkit.report.views.roofline import roofline_views
 from gemmkit.report.views.shared import shared_view
 from gemmkit.report.views.tiles import tile_view
@@ -48,8 +48,13 @@ def explain_views(
     found["Tiles of a block"] = _beside(
         tile_view(each, name) for each, name in zip(traces, names, strict=False) if has_tiles(each)
     )
-    rasters = map(raster_view, gathered, traces, names)
-    found["Order of tiles"] = _beside(each for each in rasters if each is not None)
+    orders = list(map(raster_view, gathered, traces, names))
+    missing = (
+        Prose(why_no_order(facts, name))
+        for facts, name, order in zip(gathered, names, orders, strict=False)
+        if order is None
+    )
+    found["Order of tiles"] = (*_beside(each for each in orders if each is not None), *missing)
     timelines = timelines_of(gathered)
     if timelines:
         found[TIMELINE] = (timeline_view(timelines),)

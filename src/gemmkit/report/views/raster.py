@@ -9,6 +9,7 @@ from gemmkit.analysis.occupancy import Occupancy
 from gemmkit.analysis.raster import Raster, Wave, resident_blocks, words_of
 from gemmkit.analysis.raster_probe import raster
 from gemmkit.analysis.trace import Trace
+from gemmkit.kernels.cut import Cut
 from gemmkit.report.document import View
 from gemmkit.report.layout import Cell, Column, Row, Table
 from gemmkit.units import counted
@@ -36,6 +37,41 @@ def raster_view(facts: Facts, traced: Trace, kernel: str) -> View | None:
     if found is None or found.together > resident_blocks(occupied, facts.gpu):
         return None
     return _view(facts, replace(found, kernel=kernel), occupied)
+
+
+def why_no_order(facts: Facts, kernel: str) -> str:
+    """Why a kernel of that name has no `raster_view`, in a sentence or two."""
+    problem, plan = facts.problem, facts.plan
+    if plan.table is not None:
+        why = "the launch computes products of different shapes, and a table gives their tiles out"
+    elif problem.count > 1:
+        why = f"the launch computes {problem.count:,} products, and it is found for one product"
+    elif cut := _even_shares(facts):
+        whole = cut.tiles - cut.cut_tiles
+        return (
+            f"{kernel} has no order of whole tiles. {cut.ctas:,} CTAs share the steps of k of "
+            f"{cut.cut_tiles:,} of {counted(cut.tiles, 'tile')} evenly (stream-K), so that a work "
+            f"unit may begin and end within a tile"
+            + (
+                f"; {counted(whole, 'tile')} {'is' if whole == 1 else 'are'} whole."
+                if whole
+                else "."
+            )
+        )
+    else:
+        why = (
+            "it does not follow from blocks that run alone. Their tiles may come from a counter, "
+            "be no rectangles of one size, or follow no rule in a large grid"
+        )
+    return f"The order of tiles of {kernel} is not shown: {why}."
+
+
+def _even_shares(facts: Facts) -> Cut | None:
+    """The cut of a kernel whose CTAs share tiles otherwise than in equal parts."""
+    if facts.kernel.user_defined or not facts.kernel.shares_tiles:
+        return None
+    cut = facts.kernel.work(facts.problem, facts.config, facts.gpu).cut
+    return cut if cut.cut_tiles else None
 
 
 def _view(facts: Facts, found: Raster, occupied: Occupancy) -> View:

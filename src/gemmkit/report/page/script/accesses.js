@@ -1,11 +1,13 @@
 const CELL = 20, LABEL = 110;
 
-function map(access) {
+function map(access, said) {
   const shared = access.space === "shared";
   const height = (access.rows.length + 2) * CELL;
   const figure = drawn("svg", {
-    viewBox: `0 0 ${LABEL + 32 * CELL + 4} ${height}`, role: "img", "aria-label": `${say(access.name)} – ${say(access.caption)}`,
+    viewBox: `0 0 ${LABEL + 32 * CELL + 4} ${height}`,
+    "aria-label": `${say(access.name)} – ${say(access.caption)} – ${say("Arrow keys go from cell to cell.")}`,
   });
+  const lines = access.rows.map(() => []);
   access.rows.forEach((row, y) => {
     figure.append(drawn("text", { x: 0, y: y * CELL + 14 }, say(row.label)));
     if (!shared) {
@@ -29,9 +31,9 @@ function map(access) {
         style: `fill: ${textColor(lanes)}; font-size: 9px; pointer-events: none`,
       }, lanes.length === 1 ? lanes[0] : `${lanes.length}×`);
       const named = say(lanes.length === 1 ? "lane {n}" : "lanes {n}", { n: lanes.join(", ") });
-      cell.append(label, drawn("title", {}, `${named}; ${say(shared ? "bank {n}" : "word {n}", { n: x })}`));
-      cell.addEventListener("pointerenter", () => light(figure, lanes));
-      cell.addEventListener("pointerleave", () => light(figure, []));
+      const of = say(shared ? "bank {n}, {line}" : "word {n} of the line from {line}", { n: x, line: say(row.label) });
+      cell.append(label, drawn("title", {}, `${named}; ${of}`));
+      lines[y].push(cell);
       figure.append(cell);
     });
   });
@@ -41,6 +43,7 @@ function map(access) {
     }), drawn("text", { x: LABEL + x * CELL + 2, y: access.rows.length * CELL + 14 }, x < 32 ? x : ""));
   }
   figure.append(drawn("text", { x: 0, y: access.rows.length * CELL + 14 }, say(shared ? "bank" : "word of a line")));
+  toured(figure, lines, said, (cell) => light(figure, cell ? cell.dataset.lanes.trim().split(" ") : []));
   return figure;
 }
 
@@ -71,7 +74,8 @@ views.accesses = function accesses(view) {
     mark(access);
     outline(view.kernel, access.touched ?? []);
     const more = access.more ? " " + say("The first {n} lines are shown.", { n: access.rows.length }) : "";
-    shown.replaceChildren(element("p", {}, say("{caption}.", { caption: say(access.caption) }) + more), map(access));
+    const said = element("p", { class: "quiet" }, say("Point at a cell, or go there with the arrow keys: the lanes that access it."));
+    shown.replaceChildren(element("p", {}, say("{caption}.", { caption: say(access.caption) }) + more), map(access, said), said);
     if (tell) choose(`${access.file}:${access.line}`, fromElsewhere);
   }
   function fromElsewhere(place) {

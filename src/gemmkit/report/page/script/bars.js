@@ -6,7 +6,7 @@ views.bars = function bars(view, place) {
   const pick = element("select", { id: `figure-${place}` }, ...names.map((each) => element("option", { value: each }, say(each))));
   const log = element("input", { id: `log-${place}`, type: "checkbox" });
   const about = element("p", { class: "quiet" });
-  const picture = element("div");
+  const picture = element("div"), said = element("p", { class: "quiet", "aria-live": "polite" });
   const ROW = 24, START = 260;
   function paint() {
     about.textContent = say(view.about[pick.value]);
@@ -16,21 +16,29 @@ views.bars = function bars(view, place) {
     const share = (value) => !(value > 0) ? 0
       : log.checked ? (1 + Math.log10(value / least)) / (1 + Math.log10(most / least)) : value / most;
     const figure = drawn("svg", {
-      viewBox: `0 0 ${WIDTH} ${ROW * view.rows.length}`, role: "img", "aria-label": say("{figure} of each kernel", { figure: say(pick.value) }),
+      viewBox: `0 0 ${WIDTH} ${ROW * view.rows.length}`,
+      "aria-label": say("{figure} of each kernel. Arrow keys go from bar to bar.", { figure: say(pick.value) }),
     });
-    view.rows.forEach((row, at) => {
+    said.textContent = say("Point at a bar, or go there with the arrow keys: what its kernel does.");
+    const lines = view.rows.map((row, at) => {
       const length = (WIDTH - START - (view.rows.some((row) => row.conditions) ? 200 : 110)) * share(values[at]);
       const bar = drawn("rect", { x: START, y: at * ROW + 4, width: length, height: ROW - 8, fill: "var(--accent)" });
       const told = MEASURED.has(pick.value) && row.conditions && values[at] !== undefined ? row.conditions : "";
-      bar.append(drawn("title", {}, told ? say("{idea} Measured at {conditions}.", { idea: say(row.idea), conditions: told }) : say(row.idea)));
-      figure.append(drawn("text", { x: START - 8, y: at * ROW + 16, "text-anchor": "end" }, say(row.label)), bar,
-        drawn("text", { x: START + length + 6, y: at * ROW + 16 }, values[at] === undefined ? "–" : told ? say("{value} at {conditions}", { value: number(values[at]), conditions: told }) : number(values[at])));
+      const value = values[at] === undefined ? "–" : number(values[at]);
+      const texts = { kernel: say(row.label), value, conditions: told, idea: say(row.idea) };
+      const whole = drawn("g");
+      whole.append(drawn("title", {}, say(told ? "{kernel}: {value}, measured at {conditions}. {idea}" : "{kernel}: {value}. {idea}", texts)), bar,
+        drawn("text", { x: START - 8, y: at * ROW + 16, "text-anchor": "end" }, texts.kernel),
+        drawn("text", { x: START + length + 6, y: at * ROW + 16 }, told ? say("{value} at {conditions}", texts) : value));
+      figure.append(whole);
+      return [whole];
     });
+    toured(figure, lines, said);
     picture.replaceChildren(figure);
   }
   pick.addEventListener("change", paint);
   log.addEventListener("change", paint);
   paint();
   return [element("div", { class: "controls" }, element("label", { for: pick.id }, say("Figure:"), " "), pick,
-    element("label", { for: log.id }, log, " ", say("logarithmic"))), about, picture];
+    element("label", { for: log.id }, log, " ", say("logarithmic"))), about, picture, said];
 };

@@ -62,5 +62,54 @@ function saved(name, value) {
 
 const views = {};
 
+// Lets the arrow keys do what the pointer does on a picture: `move` gets the steps to the right and down.
+// As an application, it gets these keys from screen readers too.
+function walked(picture, move) {
+  for (const [key, value] of Object.entries({ tabindex: "0", role: "application", "aria-roledescription": say("picture") })) {
+    picture.setAttribute(key, value);
+  }
+  picture.addEventListener("keydown", (event) => {
+    const step = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
+    if (!step || event.altKey || event.ctrlKey || event.metaKey) return;
+    event.preventDefault();
+    move(...step);
+  });
+}
+
+// The same for a drawing of parts that have titles, line by line: the title of the part goes to `said`.
+function toured(figure, lines, said, light = () => {}) {
+  const rows = lines.filter((line) => line.length);
+  let row = 0, at = -1;
+  const middle = (part) => {
+    const box = part.getBoundingClientRect();
+    return box.left + box.width / 2;
+  };
+  function show(part) {
+    for (const each of figure.querySelectorAll(".here")) each.classList.remove("here");
+    part?.classList.add("here");
+    if (part) said.textContent = part.querySelector("title").textContent;
+    light(part);
+  }
+  walked(figure, (right, down) => {
+    if (!rows.length) return;
+    if (at < 0) {
+      at = 0;
+    } else if (right) {
+      at = Math.max(0, Math.min(rows[row].length - 1, at + right));
+    } else if (rows[row + down]) {
+      const from = middle(rows[row][at]);
+      row += down;
+      const away = rows[row].map((part) => Math.abs(middle(part) - from));
+      at = away.indexOf(Math.min(...away));
+    }
+    show(rows[row][at]);
+  });
+  figure.addEventListener("blur", () => show(null));
+  for (const part of rows.flat()) {
+    part.addEventListener("pointerenter", () => show(part));
+    part.addEventListener("pointerleave", () => show(null));
+  }
+}
+
 // The size of a chart, and the room of its axes.
 const WIDTH = 760, HEIGHT = 420, LEFT = 60, BOTTOM = 40;

@@ -35,7 +35,7 @@ views.errors = function errors(view, place) {
   const problem = element("select", { id: `problem-${place}` }, element("option", { value: "" }, say("all, together")),
     ...problems.map((each) => element("option", { value: each }, each)));
   const log = element("input", { id: `errors-log-${place}`, type: "checkbox" });
-  const picture = element("div");
+  const picture = element("div"), said = element("p", { class: "quiet", "aria-live": "polite" });
   function paint() {
     const rows = view.rows.filter((row) => !problem.value || row.problem === problem.value);
     const strips = [...new Set(rows.map((row) => row.label))].map((label) => summed(label, rows.filter((row) => row.label === label)));
@@ -47,9 +47,11 @@ views.errors = function errors(view, place) {
     const x = (exponent) => start + (end - start) * (exponent - low) / (high - low);
     const height = strips.length * STRIP + AXIS;
     const figure = drawn("svg", {
-      viewBox: `0 0 ${WIDTH} ${height}`, role: "img",
-      "aria-label": say("Elements by error relative to the bound; the table has median, 99th percentile and maximum"),
+      viewBox: `0 0 ${WIDTH} ${height}`,
+      "aria-label": say("Elements by error relative to the bound; the table has median, 99th percentile and maximum. Arrow keys go from bar to bar."),
     });
+    said.textContent = say("Point at a bar, or go there with the arrow keys: how many elements it counts.");
+    const lines = strips.map(() => []);
     const floor = height - AXIS;
     for (let each = Math.ceil(low / 4) * 4; each <= high; each += 4) {
       if (each) {
@@ -70,11 +72,13 @@ views.errors = function errors(view, place) {
         made.append(drawn("title", {}, say("{label}, {what}: {count} of {n} elements, {share} %", {
           label: strip.label, what, count: number(count), n: number(strip.elements), share: number(100 * count / strip.elements),
         })));
+        lines[at].push(made);
         figure.append(made);
       };
       bar(LABELS + 8, 18, strip.exact, say("no error"), "var(--good)");
-      for (const [each, count] of shown) {
-        bar(x(each) + 0.5, x(each + 1) - x(each) - 1, count, say(each === low ? "error / bound up to {high}" : "error / bound {low} to {high}", { low: raised(each), high: raised(each + 1) }),
+      for (const [each, count] of [...shown].sort(([one], [other]) => one - other)) {
+        const what = say(each === low ? "error / bound up to {high}" : "error / bound {low} to {high}", { low: raised(each), high: raised(each + 1) });
+        bar(x(each) + 0.5, x(each + 1) - x(each) - 1, count, what,
           each < 0 ? "var(--accent)" : "var(--bad)");
       }
       bar(end + 12, 22, strip.beyond, say("beyond, or not finite"), "var(--bad)");
@@ -87,11 +91,12 @@ views.errors = function errors(view, place) {
       drawn("text", { x: LABELS + 17, y: floor + 16, "text-anchor": "middle" }, "0"),
       ...(beyond ? [drawn("text", { x: end + 23, y: floor + 16, "text-anchor": "middle" }, "∞")] : []),
       drawn("text", { x: (start + end) / 2, y: height - 8, "text-anchor": "middle" }, say("|C − float64 reference| / bound; wrong above 1")));
+    toured(figure, lines, said);
     picture.replaceChildren(figure);
   }
   problem.addEventListener("change", paint);
   log.addEventListener("change", paint);
   paint();
   const asked = problems.length > 1 ? [element("label", { for: problem.id }, say("Problem:"), " "), problem] : [];
-  return [element("div", { class: "controls" }, ...asked, element("label", { for: log.id }, log, " ", say("logarithmic counts"))), picture];
+  return [element("div", { class: "controls" }, ...asked, element("label", { for: log.id }, log, " ", say("logarithmic counts"))), picture, said];
 };

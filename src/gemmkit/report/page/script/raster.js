@@ -3,8 +3,9 @@ const STRIP = 14, GAP = 6;
 views.raster = function raster(view, place) {
   const tiles = view.rows * view.columns, blocks = tiles * view.parts;
   const order = view.tiles.length ? view.tiles : ruled(view.rows, view.columns, view.height, view.across);
-  const canvas = element("canvas", { role: "img" });
-  const said = element("p", { "aria-live": "polite" }), pointed = element("p", { class: "quiet" });
+  const canvas = element("canvas");
+  let [row, column] = [0, -1];
+  const said = element("p", { "aria-live": "polite" }), pointed = element("p", { class: "quiet", "aria-live": "polite" });
   const slider = element("input", { id: `wave-${place}`, type: "range", min: 1, max: view.waves.length, value: 1 });
   const shown = element("output", { for: slider.id });
   const cell = Math.max(1, Math.min(22, Math.floor(640 / Math.max(view.rows, view.columns))));
@@ -63,20 +64,33 @@ views.raster = function raster(view, place) {
     const bytes = { a: size(a), b: size(b), all: size(a + b), rows: size(by_rows), square: size(square) };
     const who = { turn: wave + 1, n: number(last - first), first: number(first), last: number(last - 1) };
     said.textContent = `${say(read, { ...who, ...bytes })} ${say("Row by row it would be {rows}, as square as possible {square}.", bytes)} ${fits}`;
-    canvas.setAttribute("aria-label", say("{rows} × {columns} tiles of C. {said}", { rows: view.rows, columns: view.columns, said: said.textContent }));
+    canvas.setAttribute("aria-label", say("{rows} × {columns} tiles of C. {said} Arrow keys go from tile to tile.", { rows: view.rows, columns: view.columns, said: said.textContent }));
   }
   canvas.addEventListener("pointermove", (event) => {
     const box = canvas.getBoundingClientRect();
-    const column = Math.floor(((event.clientX - box.left) * canvas.width / box.width - left) / cell);
-    const row = Math.floor(((event.clientY - box.top) * canvas.height / box.height - top) / cell);
-    if (row < 0 || column < 0 || row >= view.rows || column >= view.columns) return;
+    tell(Math.floor(((event.clientY - box.top) * canvas.height / box.height - top) / cell),
+      Math.floor(((event.clientX - box.left) * canvas.width / box.width - left) / cell));
+  });
+  walked(canvas, (right, down) => {
+    tell(row + (column < 0 ? 0 : down), column + (column < 0 ? 1 : right));
+    paint();
+    for (const [color, width] of [["#000000", 3], ["#ffd60a", 1.5]]) {
+      pen.strokeStyle = color;
+      pen.lineWidth = width;
+      pen.strokeRect(left + column * cell, top + row * cell, cell, cell);
+    }
+  });
+  canvas.addEventListener("blur", paint);
+  function tell(down, right) {
+    if (down < 0 || right < 0 || down >= view.rows || right >= view.columns) return;
+    [row, column] = [down, right];
     const turned = turn[row * view.columns + column], block = view.in_turn ? turned % view.resident : turned;
     const layers = Array.from({ length: view.parts }, (_, layer) => number(block + layer * tiles));
     pointed.textContent = say("Tile in row {row}, column {column}, from {element}: {blocks}.", {
       row, column, element: `C[${row * view.tile[0]}][${column * view.tile[1]}]`,
       blocks: say(view.parts > 1 ? "blocks {numbers}" : "block {numbers}", { numbers: layers.join(", ") }),
     });
-  });
+  }
   slider.addEventListener("input", paint);
   paint();
   pointed.textContent = say("Tiles of {tile}, from the first block's (blue) to the last one's (orange). Beside them: " +

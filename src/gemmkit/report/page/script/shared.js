@@ -4,7 +4,7 @@ const BANKS = 32, CELL_WIDTH = 20, CELL_HEIGHT = 14, MARGIN = 52, TOP = 18;
 const hue = (index) => `hsl(${(index % 16) * 22.5 + 210} 62% ${42 + 12 * (Math.floor(index / 16) % 4)}%)`;
 
 views.shared = function shared(view, place) {
-  const canvas = element("canvas", { tabindex: "0", role: "img" });
+  const canvas = element("canvas");
   const box = element("div", { class: "scroll map" }, canvas);
   const said = element("p", { "aria-live": "polite" });
   const caption = element("p", { class: "quiet" });
@@ -105,11 +105,8 @@ views.shared = function shared(view, place) {
     const index = Math.floor(byte / part.item);
     if (index >= 0 && index < cells.length) tell(index);
   });
-  canvas.addEventListener("keydown", (event) => {
-    const line = Math.max(1, BANKS * 4 / part.item);
-    const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -line, ArrowDown: line }[event.key];
-    if (step === undefined) return;
-    event.preventDefault();
+  walked(canvas, (right, down) => {
+    const step = right + down * Math.max(1, BANKS * 4 / part.item);
     if (at + step >= 0 && at + step < cells.length) tell(at + step);
   });
   which.addEventListener("change", () => take(Number(which.value)));

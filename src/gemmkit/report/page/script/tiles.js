@@ -1,10 +1,12 @@
 views.tiles = function tiles(view) {
-  const said = element("p", { "aria-live": "polite" }, say("Point at an element: who loads or stores it."));
+  const said = element("p", { "aria-live": "polite" }, say("Point at an element, or go there with the arrow keys: who loads or stores it."));
   const parts = view.tiles.map((tile) => {
     const scale = Math.max(2, Math.min(12, Math.floor(700 / tile.columns)));
     const canvas = element("canvas", {
-      width: tile.columns * scale, height: tile.rows.length * scale, role: "img", "aria-label": say(tile.caption),
+      width: tile.columns * scale, height: tile.rows.length * scale,
+      "aria-label": `${say("{caption}.", { caption: say(tile.caption) })} ${say("Arrow keys go from element to element.")}`,
     });
+    let [row, column] = [0, -1];
     const threads = tile.rows.map((runs) => {
       const line = [];
       for (let at = 0; at < runs.length; at += 2) line.push(...Array(runs[at + 1]).fill(runs[at]));
@@ -21,18 +23,26 @@ views.tiles = function tiles(view) {
         pen.fillRect(column * scale, row * scale, scale - 0.5, scale - 0.5);
       }));
     }
-    canvas.addEventListener("pointermove", (event) => {
-      const box = canvas.getBoundingClientRect();
-      const row = Math.floor((event.clientY - box.top) / box.height * threads.length);
-      const column = Math.floor((event.clientX - box.left) / box.width * tile.columns);
-      const thread = threads[row]?.[column];
-      if (thread === undefined || thread < 0) return;
+    function tell(down, right) {
+      const thread = threads[down]?.[right];
+      if (thread === undefined) return;
+      [row, column] = [down, right];
+      if (thread < 0) return;
       said.textContent = say("{element}: thread {thread}, lane {lane} of warp {warp}.", {
         element: `${tile.array}[${tile.row + row}][${tile.column + column}]`, thread, lane: thread % 32, warp: Math.floor(thread / 32),
       });
       for (const each of parts) each.paint(thread);
+      pen.strokeStyle = "#ffd60a";
+      pen.lineWidth = 2;
+      pen.strokeRect(column * scale - 1, row * scale - 1, scale + 1.5, scale + 1.5);
+    }
+    canvas.addEventListener("pointermove", (event) => {
+      const box = canvas.getBoundingClientRect();
+      tell(Math.floor((event.clientY - box.top) / box.height * threads.length),
+        Math.floor((event.clientX - box.left) / box.width * tile.columns));
     });
-    canvas.addEventListener("pointerleave", () => parts.forEach((each) => each.paint()));
+    walked(canvas, (right, down) => tell(row + (column < 0 ? 0 : down), Math.max(column + (column < 0 ? 1 : right), 0)));
+    for (const left of ["pointerleave", "blur"]) canvas.addEventListener(left, () => parts.forEach((each) => each.paint()));
     paint();
     return { paint, figure: element("figure", { class: "tile" }, element("figcaption", {}, say(tile.caption)), canvas) };
   });
