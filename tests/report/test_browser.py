@@ -227,7 +227,7 @@ def test_paper_has_all_sections_in_light_colors_and_cuts_nothing_off(verb_page, 
         )["data"]
     )
     titles = browser.run(
-        "[...document.querySelectorAll('h1, h2')].map((each) => each.textContent.trim())"
+        "[...document.querySelectorAll('h1, h2')].map((each) => each.innerText.trim())"
     )
     outlined = {
         _pdf_text(bytes.fromhex(coded.decode()) if coded else text)

@@ -50,6 +50,10 @@ WITH_FONTS = """
 BOX = """
 (() => {
   const shown = document.querySelector(SELECTOR);
+  // At a whole pixel of the picture, whatever the height of what stands above.
+  shown.style.top = "0";
+  const top = shown.getBoundingClientRect().top + scrollY;
+  Object.assign(shown.style, { position: "relative", top: `${Math.ceil(top / 4) * 4 - top}px` });
   shown.scrollIntoView({ block: "start", behavior: "instant" });
   const box = shown.getBoundingClientRect();
   return { x: box.left, y: box.top + scrollY, width: box.width, height: box.height };
