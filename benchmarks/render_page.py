@@ -1,7 +1,8 @@
-"""Draw the README's picture of a page: `python benchmarks/render_page.py`.
+"""Draw the pictures of a page in the READMEs: `python benchmarks/render_page.py`.
 
-It is a part of what `gemmkit explain vectorized --against conflict_free --html` writes, as Chromium
-shows it in both themes: `docs/images/page-light.png` and `page-dark.png`.
+They are a part of what `gemmkit explain vectorized --against conflict_free --html` writes, as
+Chromium shows it in both languages and themes: `docs/images/page-light.png` … `page-zh-dark.png`.
+It needs a Chinese font.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from itertools import product
 from pathlib import Path
 
 from PIL import Image
@@ -18,6 +20,8 @@ IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
 EXPLAIN = ("explain", "vectorized", "--against", "conflict_free", "--shape", "1024")
 SHOWN = ("vectorized-vs-conflict-free", "accesses-of-a-warp")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+# What a browser asks for, and what the files' names begin with.
+LANGUAGES = {"en-US": "page", "zh-CN": "page-zh"}
 WIDTH, HEIGHT, COLORS = 1200, 1405, 96
 
 
@@ -32,19 +36,20 @@ def main() -> int:
         text = page.read_text("utf-8")
         others = "".join(f":not(#{name})" for name in SHOWN)
         style = f"section{others}, .lead {{ display: none }} h2 {{ margin-top: .7rem }}"
-        for theme in ("light", "dark"):
+        for (language, name), theme in product(LANGUAGES.items(), ("light", "dark")):
             shown = text.replace("<html ", f'<html data-theme="{theme}" ', 1)
             page.write_text(shown.replace("</style>", f"{style}</style>", 1), "utf-8")
             subprocess.run(
                 [
                     *(browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"),
-                    *(f"--window-size={WIDTH},{HEIGHT}", f"--screenshot={picture}", page.as_uri()),
+                    *(f"--accept-lang={language}", f"--window-size={WIDTH},{HEIGHT}"),
+                    *(f"--screenshot={picture}", page.as_uri()),
                 ],
                 check=True,
                 capture_output=True,
             )
             with Image.open(picture) as drawn:
-                file = IMAGES / f"page-{theme}.png"
+                file = IMAGES / f"{name}-{theme}.png"
                 drawn.convert("RGB").quantize(COLORS).save(file, optimize=True)
                 print(f"wrote {file}")
     return 0
