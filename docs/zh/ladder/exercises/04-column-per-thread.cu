@@ -1,11 +1,11 @@
-// 练习 4：每线程一列结果。任务见 04-coarsening_1d.md。
-// 下面的命令没有报出问题，并且满足所有限值，练习就完成了：
+// 练习 4：每线程一列结果。题目见 04-coarsening_1d.md。
+// 下面的命令不再报告问题，并且满足所有限值，练习就完成了：
 //
 //   gemmkit check 04-column-per-thread.cu --grid '(N+31)/32,(M+31)/32' --block 32,4 \
 //     --limit 'gemmkit__shared_loads_per_result <= K*(8+1)/8' \
 //     --limit 'gemmkit__global_loads_per_result <= 2*K/32'
 
-constexpr int T = 32;  // 线程块在 C 中的分块的行数和列数，也是沿 k 的步长
+constexpr int T = 32;  // 线程块分块的行数和列数，也是沿 k 方向的步长
 constexpr int TM = 8;  // 每个线程的结果数，上下相邻
 
 __global__ void gemm(int M, int N, int K, const float* A, const float* B, float* C) {
@@ -25,11 +25,11 @@ __global__ void gemm(int M, int N, int K, const float* A, const float* B, float*
     }
     __syncthreads();
 
-    // TODO 1：对分块中的每个 k，加载 Bs 的一个元素，与 As 的 TM 个元素相乘，累加到 sums。
+    // TODO 1: 对分块中的每个 k，加载 Bs 的一个元素，与 As 的 TM 个元素相乘，累加到 sums。
 
     __syncthreads();
   }
   for (int i = 0; i < TM; ++i) {
-    // TODO 2：sums[i] 所在的行和列存在时，写回 sums[i]。
+    // TODO 2: 如果 sums[i] 所在的行和列都在矩阵内，就写回。
   }
 }

@@ -1,5 +1,5 @@
-// 练习 5：每个线程计算一个结果分块。题目见 05-coarsening_2d.md。
-// 下面的命令不报告任何问题，并且满足所有限制，练习就完成了：
+// 练习 5：每线程一个结果分块。题目见 05-coarsening_2d.md。
+// 下面的命令不再报告问题，并且满足所有限值，练习就完成了：
 //
 //   gemmkit check 05-tile-per-thread.cu --grid '(N+63)/64,(M+63)/64' --block 64 \
 //     --limit 'gemmkit__shared_loads_per_result <= K/4' \

@@ -1,5 +1,5 @@
 // 练习 6：128 位访问。题目见 06-vectorized.md。
-// 下面的命令不报告任何问题，并且满足所有限制，练习就完成了：
+// 下面的命令不再报告问题，并且满足所有限值，练习就完成了：
 //
 //   gemmkit check 06-vector-loads.cu --grid '(N+127)/128,(M+127)/128' --block 256 \
 //     --multiple-of 1,4,4 \
@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(THREADS)
   float sums[TM][TN] = {};
   for (int k0 = 0; k0 < K; k0 += BK) {
     float4 a4 = {}, b4 = {};
-    // TODO 1: 加载 a4 和 b4，落在矩阵外的不加载。M 可取任意值，N 和 K 是 4 的倍数：
+    // TODO 1: 加载 a4 和 b4，矩阵外的不加载。M 可取任意值，N 和 K 是 4 的倍数：
     // 一个向量要么整个在矩阵内，要么整个在矩阵外。
 
     // TODO 2: 把它们写入 As 和 Bs；a4 的四个元素写到 As 的四行。

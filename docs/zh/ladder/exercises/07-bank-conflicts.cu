@@ -1,5 +1,5 @@
 // 练习 7：消除 bank 冲突。题目见 07-conflict_free.md。
-// 下面的命令不报告任何问题，并且满足所有限制，练习就完成了：
+// 下面的命令不再报告问题，并且满足所有限值，练习就完成了：
 //
 //   gemmkit check 07-bank-conflicts.cu --grid '(N+127)/128,(M+127)/128' --block 256 \
 //     --multiple-of 1,4,4 \
@@ -8,7 +8,7 @@
 
 constexpr int BM = 128, BN = 128, BK = 8;  // 线程块分块，以及沿 k 方向的步长
 constexpr int TM = 8, TN = 8;              // 线程分块
-// TODO 1: As 每行末尾空着不用的 float，使一个 warp 的转置写入分散到 32 个 bank。
+// TODO 1: As 每行末尾空着不用的 float 个数，要使一个 warp 的转置写入分散到 32 个 bank。
 // 每行的起始地址仍须是 16 字节的倍数。
 constexpr int PAD = 0;
 constexpr int THREADS = BM * BN / (TM * TN);

@@ -1,5 +1,5 @@
 // 练习 8：双缓冲。题目见 08-double_buffered.md。
-// 下面的命令不报告任何问题，并且满足所有限制，练习就完成了：
+// 下面的命令不再报告问题，并且满足所有限值，练习就完成了：
 //
 //   gemmkit check 08-double-buffering.cu --grid '(N+127)/128,(M+127)/128' --block 256 \
 //     --multiple-of 1,4,4 \
@@ -8,7 +8,7 @@
 
 constexpr int BM = 128, BN = 128, BK = 8;  // 线程块分块，以及沿 k 方向的步长
 constexpr int TM = 8, TN = 8;              // 线程分块
-constexpr int PAD = 4;                     // As 每行末尾空着不用的 float
+constexpr int PAD = 4;                     // As 每行末尾空着不用的 float 个数
 constexpr int THREADS = BM * BN / (TM * TN);
 
 // 把相邻的四个 float 作为一次 128 位访问；地址必须是 16 字节的倍数。

@@ -1,5 +1,5 @@
 // 练习 10：异步拷贝。题目见 10-async_copy.md。
-// 下面的命令不报告任何问题，并且满足所有限制，练习就完成了：
+// 下面的命令不再报告问题，并且满足所有限值，练习就完成了：
 //
 //   gemmkit check 10-async-copies.cu --grid '(N+127)/128,(M+127)/128' --block 256 \
 //     --multiple-of 1,4,4 \
@@ -11,7 +11,7 @@
 constexpr int BM = 128, BN = 128, BK = 8;  // 线程块分块，以及沿 k 方向的步长
 constexpr int WM = 32, WN = 64;            // warp 分块
 constexpr int TM = 8, TN = 8;              // 线程分块
-constexpr int PAD = 4;                     // As 每行末尾空着不用的 float
+constexpr int PAD = 4;                     // As 每行末尾空着不用的 float 个数
 constexpr int STAGES = 3;                  // 共享内存中 A 和 B 的分块各有几个
 constexpr int THREADS = BM * BN / (TM * TN);
 
@@ -19,7 +19,7 @@ constexpr int THREADS = BM * BN / (TM * TN);
 __device__ const float4& vec4(const float& first) { return reinterpret_cast<const float4&>(first); }
 __device__ float4& vec4(float& first) { return reinterpret_cast<float4&>(first); }
 
-// 启动一次从全局内存到共享内存的拷贝，4 或 16 字节；`inside` 为假时改为填同样多的零。
+// 启动一次从全局内存到共享内存的拷贝，4 或 16 字节；`inside` 为假时填入同样多的零。
 template <int BYTES>
 __device__ void copy(float* to, const float* from, bool inside) {
   const unsigned address = __cvta_generic_to_shared(to);
@@ -32,9 +32,9 @@ __device__ void copy(float* to, const float* from, bool inside) {
                  "l"(from), "r"(read) : "memory");
   }
 }
-// 把上次调用以来启动的拷贝合成一组。
+// 把上次调用以来启动的拷贝归为一组。
 __device__ void commit() { asm volatile("cp.async.commit_group;"); }
-// 等到未完成的至多是最近的 N 组。
+// 等待，直到未完成的至多是最近的 N 组。
 template <int N>
 __device__ void wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
 
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(THREADS)
   // TODO 2: 启动前 STAGES - 1 组分块的拷贝。
   float sums[TM][TN] = {};
   for (int k0 = 0, stage = 0; k0 < K; k0 += BK, stage = (stage + 1) % STAGES) {
-    // TODO 3: 等待这一级，并启动后面一组分块的拷贝。拷到哪一级？
+    // TODO 3: 等待这一级，并启动后面的分块的拷贝。拷到哪一级？
 
     for (int k = 0; k < BK; ++k) {
       alignas(16) float a[TM], b[TN];

@@ -1,6 +1,6 @@
 // 练习 3：共享内存中的线程块分块。参考解答。
 
-constexpr int T = 32;  // 线程块在 C 中的分块的行数和列数，也是沿 k 的步长
+constexpr int T = 32;  // 线程块分块的行数和列数，也是沿 k 方向的步长
 
 __global__ void gemm(int M, int N, int K, const float* A, const float* B, float* C) {
   __shared__ float As[T][T];

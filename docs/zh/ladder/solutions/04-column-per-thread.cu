@@ -1,6 +1,6 @@
 // 练习 4：每线程一列结果。参考解答。
 
-constexpr int T = 32;  // 线程块在 C 中的分块的行数和列数，也是沿 k 的步长
+constexpr int T = 32;  // 线程块分块的行数和列数，也是沿 k 方向的步长
 constexpr int TM = 8;  // 每个线程的结果数，上下相邻
 
 __global__ void gemm(int M, int N, int K, const float* A, const float* B, float* C) {

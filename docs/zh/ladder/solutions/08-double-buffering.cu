@@ -2,7 +2,7 @@
 
 constexpr int BM = 128, BN = 128, BK = 8;  // 线程块分块，以及沿 k 方向的步长
 constexpr int TM = 8, TN = 8;              // 线程分块
-constexpr int PAD = 4;                     // As 每行末尾空着不用的 float
+constexpr int PAD = 4;                     // As 每行末尾空着不用的 float 个数
 constexpr int THREADS = BM * BN / (TM * TN);
 
 // 把相邻的四个 float 作为一次 128 位访问；地址必须是 16 字节的倍数。

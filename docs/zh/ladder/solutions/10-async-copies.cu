@@ -3,7 +3,7 @@
 constexpr int BM = 128, BN = 128, BK = 8;  // 线程块分块，以及沿 k 方向的步长
 constexpr int WM = 32, WN = 64;            // warp 分块
 constexpr int TM = 8, TN = 8;              // 线程分块
-constexpr int PAD = 4;                     // As 每行末尾空着不用的 float
+constexpr int PAD = 4;                     // As 每行末尾空着不用的 float 个数
 constexpr int STAGES = 3;                  // 共享内存中 A 和 B 的分块各有几个
 constexpr int THREADS = BM * BN / (TM * TN);
 
@@ -11,7 +11,7 @@ constexpr int THREADS = BM * BN / (TM * TN);
 __device__ const float4& vec4(const float& first) { return reinterpret_cast<const float4&>(first); }
 __device__ float4& vec4(float& first) { return reinterpret_cast<float4&>(first); }
 
-// 启动一次从全局内存到共享内存的拷贝，4 或 16 字节；`inside` 为假时改为填同样多的零。
+// 启动一次从全局内存到共享内存的拷贝，4 或 16 字节；`inside` 为假时填入同样多的零。
 template <int BYTES>
 __device__ void copy(float* to, const float* from, bool inside) {
   const unsigned address = __cvta_generic_to_shared(to);
@@ -24,9 +24,9 @@ __device__ void copy(float* to, const float* from, bool inside) {
                  "l"(from), "r"(read) : "memory");
   }
 }
-// 把上次调用以来启动的拷贝合成一组。
+// 把上次调用以来启动的拷贝归为一组。
 __device__ void commit() { asm volatile("cp.async.commit_group;"); }
-// 等到未完成的至多是最近的 N 组。
+// 等待，直到未完成的至多是最近的 N 组。
 template <int N>
 __device__ void wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
 
@@ -60,8 +60,8 @@ __global__ void __launch_bounds__(THREADS)
   for (int stage = 0; stage < STAGES - 1; ++stage) start(stage, stage * BK);
   float sums[TM][TN] = {};
   for (int k0 = 0, stage = 0; k0 < K; k0 += BK, stage = (stage + 1) % STAGES) {
-    wait<STAGES - 2>();  // 本线程拷入这一级的数据已经到达
-    __syncthreads();     // 所有线程的都已到达；不再有线程读上一级
+    wait<STAGES - 2>();  // 本线程向这一级的拷贝已经完成
+    __syncthreads();     // 所有线程的都已完成；不再有线程读上一级
     start((stage + STAGES - 1) % STAGES, k0 + (STAGES - 1) * BK);
 
     for (int k = 0; k < BK; ++k) {
