@@ -206,7 +206,9 @@ def _strings(data: Any) -> Iterator[str]:
     if isinstance(data, str):
         yield data
     elif isinstance(data, Mapping):
-        for each in data.values():
+        for key, each in data.items():
+            # A page names figures by their keys.
+            yield key
             yield from _strings(each)
     elif isinstance(data, list | tuple):
         # Long lists are of numbers.
@@ -235,7 +237,7 @@ def phrases(language: str) -> Phrases:
         language,
         page=catalog["page"],
         sentences=_ordered(sentences),
-        pieces=_ordered([*sentences, *parts]),
+        pieces=_ordered([*parts, *sentences]),
     )
 
 

@@ -29,7 +29,7 @@ function map(access) {
         style: `fill: ${textColor(lanes)}; font-size: 9px; pointer-events: none`,
       }, lanes.length === 1 ? lanes[0] : `${lanes.length}×`);
       const named = say(lanes.length === 1 ? "lane {n}" : "lanes {n}", { n: lanes.join(", ") });
-      cell.append(label, drawn("title", {}, `${named}; ${say(shared ? "bank {n}" : "word {n}", { n: x })}`));
+      cell.append(label, drawn("title", {}, `${named}${say("; ")}${say(shared ? "bank {n}" : "word {n}", { n: x })}`));
       cell.addEventListener("pointerenter", () => light(figure, lanes));
       cell.addEventListener("pointerleave", () => light(figure, []));
       figure.append(cell);
@@ -70,8 +70,8 @@ views.accesses = function accesses(view) {
   function show(access, tell) {
     mark(access);
     outline(view.kernel, access.touched ?? []);
-    const more = access.more ? " " + say("The first {n} lines are shown.", { n: access.rows.length }) : "";
-    shown.replaceChildren(element("p", {}, say("{caption}.", { caption: say(access.caption) }) + more), map(access));
+    const more = access.more ? say("The first {n} lines are shown.", { n: access.rows.length }) : "";
+    shown.replaceChildren(element("p", {}, sentences(say("{caption}.", { caption: say(access.caption) }), more)), map(access));
     if (tell) choose(`${access.file}:${access.line}`, fromElsewhere);
   }
   function fromElsewhere(place) {
