@@ -30,6 +30,8 @@ _NESTED = r"\((?:[^()]|\([^()]*\))*\)"
 # What a name in braces stands for, by its letters.
 _KINDS = {
     "n": _NUMBER,
+    # A place in a source, and a thread or block.
+    "site": r"[^:;,]+:\d+",
     "xyz": r"(?:\(\d+, \d+, \d+\)|None)",
     "kernel": f"(?:{_WITHIN}.)+?",
     "name": f"(?:{_WITHIN}.)+?",
@@ -38,6 +40,8 @@ _KINDS = {
 _PART = f"(?:{_WITHIN}(?:[^()]|{_NESTED}))+?"
 # Two words in a row: prose, which should have a translation.
 _PROSE = re.compile(r"[A-Za-z]{2,},? [a-z]{2,}")
+# The same in a part, where a number and a word are enough.
+_WORDS = re.compile(f"{_PROSE.pattern}|\\d [a-z]{{3,}}")
 _FULL_STOPS = "。！？；：，、（）"
 _IDEOGRAPH = re.compile(r"[\u4e00-\u9fff]")
 _LATIN = re.compile(r"[A-Za-z0-9α-ω]")
@@ -174,7 +178,7 @@ class Phrases:
         if name.rstrip("0123456789") in _KINDS:
             return text
         found = self._find(text, inside=True)
-        return text if found is None and not _PROSE.search(text) else found
+        return text if found is None and not _WORDS.search(text) else found
 
 
 def _beside(text: str, more: str) -> str:
