@@ -13,11 +13,12 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
+from unicodedata import east_asian_width
 
 from gemmkit.report.layout import TIE, Cell, Row, Table
 
 # By BCP 47.
-CHINESE = "zh-Hans"
+ENGLISH, CHINESE = "en", "zh-Hans"
 HERE = Path(__file__).resolve().parent / "languages"
 
 _NAME = re.compile(r"\{(\w+)\}")
@@ -42,9 +43,8 @@ _PART = f"(?:{_WITHIN}(?:[^()]|{_NESTED}))+?"
 _PROSE = re.compile(r"[A-Za-z]{2,},? [a-z]{2,}")
 # The same in a part, where a number and a word are enough.
 _WORDS = re.compile(f"{_PROSE.pattern}|\\d [a-z]{{3,}}")
-_FULL_STOPS = "。！？；：，、（）"
 _IDEOGRAPH = re.compile(r"[\u4e00-\u9fff]")
-_LATIN = re.compile(r"[A-Za-z0-9α-ω]")
+_LATIN = re.compile(r"[A-Za-z0-9\u03b1-\u03c9]")
 
 
 @dataclass(frozen=True)
@@ -109,21 +109,32 @@ class Phrases:
 
     def say(self, text: str) -> str:
         """The text in this language; what has no template stays as it is."""
+        if not self.sentences:
+            return text
         plain = text.replace(TIE, " ").strip()
         whole = self._find(plain, inside=False)
         if whole is not None:
             return whole
         pieces = _SENTENCE.split(plain)
         if len(pieces) > 1:
-            return _joined(map(self.say, pieces))
+            return self.joined(*pieces)
         # A name that a sentence is about: a kernel, a problem.
         name, colon, rest = plain.partition(": ")
         if colon and _PROSE.search(rest) and not _PROSE.search(name):
             told = self._find(rest, inside=False)
             if told is not None:
-                return f"{name}：{told}"
+                return f"{name}\N{FULLWIDTH COLON}{told}"
         if _PROSE.search(plain):
             self.untranslated[plain] = None
+        return text
+
+    def joined(self, *pieces: str) -> str:
+        """What several pieces say, one after the other."""
+        text = ""
+        for each in map(self.say, pieces):
+            # Full-width marks bring their space with them.
+            apart = text and east_asian_width(text[-1]) not in "FW"
+            text += f" {each}" if apart else each
         return text
 
     def table(self, table: Table) -> Table:
@@ -158,7 +169,9 @@ class Phrases:
         if key not in self._said:
             plain = text.removesuffix(".")
             found = self._match(plain, inside=inside)
-            self._said[key] = found if found is None or plain == text else f"{found}。"
+            self._said[key] = (
+                found if found is None or plain == text else f"{found}\N{IDEOGRAPHIC FULL STOP}"
+            )
         return self._said[key]
 
     def _match(self, text: str, *, inside: bool) -> str | None:
@@ -189,7 +202,10 @@ def _beside(text: str, more: str) -> str:
         return text + more
     spaced = text[-1] == " " or more[0] == " "
     chinese = [bool(_IDEOGRAPH.match(each)) for each in (before, after)]
-    stops = [each in _FULL_STOPS for each in (before, after)]
+    stops = [
+        east_asian_width(each) in "FW" and not ideograph
+        for each, ideograph in zip((before, after), chinese, strict=True)
+    ]
     if spaced and (all(chinese) or any(stops)):
         return text.rstrip(" ") + more.lstrip(" ")
     if not spaced and any(chinese):
@@ -197,13 +213,6 @@ def _beside(text: str, more: str) -> str:
         if _LATIN.match(other):
             return f"{text} {more}"
     return text + more
-
-
-def _joined(pieces: Iterator[str]) -> str:
-    text = ""
-    for each in pieces:
-        text += each if not text or text[-1] in _FULL_STOPS else f" {each}"
-    return text
 
 
 def _strings(data: Any) -> Iterator[str]:
@@ -224,7 +233,9 @@ def _strings(data: Any) -> Iterator[str]:
 
 @cache
 def phrases(language: str) -> Phrases:
-    """The catalog of a language."""
+    """The catalog of a language; that of English is empty."""
+    if language == ENGLISH:
+        return Phrases(ENGLISH, {}, (), ())
     catalog: dict[str, dict[str, str]] = {"page": {}, "parts": {}, "sentences": {}}
     for path in sorted(HERE.glob(f"{language}*.toml")):
         for name, entries in tomllib.loads(path.read_text("utf-8")).items():
@@ -232,7 +243,7 @@ def phrases(language: str) -> Phrases:
     # A full stop at the end is added where the English text has one.
     sentences, parts = (
         [
-            _Template(english.removesuffix("."), said.removesuffix("。"))
+            _Template(english.removesuffix("."), said.removesuffix("\N{IDEOGRAPHIC FULL STOP}"))
             for english, said in catalog[name].items()
         ]
         for name in ("sentences", "parts")

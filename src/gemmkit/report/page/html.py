@@ -90,7 +90,6 @@ def _template() -> Template:
     environment.filters["said"] = _said
     environment.filters["marked"] = _marked
     environment.filters["told"] = _told
-    environment.filters["chinese"] = _chinese
     return environment.get_template("page.html")
 
 

@@ -19,12 +19,10 @@ const CHINESE = language.lang;
 // The texts of the page are there in both languages; those of attributes, and of views, are exchanged.
 function speak(wanted) {
   root.lang = wanted;
+  document.title = document.querySelector("h1").innerText;
   for (const each of document.querySelectorAll("[data-chinese]")) {
-    const inside = each.tagName === "TITLE";
-    each.dataset.english ??= inside ? each.textContent : each.getAttribute("aria-label");
-    const text = wanted === "en" ? each.dataset.english : each.dataset.chinese;
-    if (inside) each.textContent = text;
-    else each.setAttribute("aria-label", text);
+    each.dataset.english ??= each.getAttribute("aria-label");
+    each.setAttribute("aria-label", wanted === "en" ? each.dataset.english : each.dataset.chinese);
   }
   const other = wanted === "en" ? CHINESE : "en";
   language.lang = other;

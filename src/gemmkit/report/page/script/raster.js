@@ -58,10 +58,11 @@ views.raster = function raster(view, place) {
     const [a, b, by_rows, square] = view.waves[wave];
     shown.textContent = say("{n} of {all}", { n: wave + 1, all: view.waves.length });
     const fits = say(a + b <= view.l2 ? "All of it fits in the L2 ({size})." : "That is more than the L2 holds ({size}).", { size: size(view.l2) });
-    const who = say(view.in_turn ? "For their tiles in turn {turn}, {n} blocks" : last - first > 1 ? "Blocks {first} to {last}" : "Block {first}",
-      { turn: wave + 1, n: number(last - first), first: number(first), last: number(last - 1) });
-    said.textContent = sentences(say("{who} read {a} of A and {b} of B, {all} in all: row by row it would be {rows}, as square as possible {square}.",
-      { who, a: size(a), b: size(b), all: size(a + b), rows: size(by_rows), square: size(square) }), fits);
+    const read = view.in_turn ? "For their tiles in turn {turn}, {n} blocks read {a} of A and {b} of B, {all} in all."
+      : last - first > 1 ? "Blocks {first} to {last} read {a} of A and {b} of B, {all} in all." : "Block {first} reads {a} of A and {b} of B, {all} in all.";
+    const bytes = { a: size(a), b: size(b), all: size(a + b), rows: size(by_rows), square: size(square) };
+    const who = { turn: wave + 1, n: number(last - first), first: number(first), last: number(last - 1) };
+    said.textContent = sentences(say(read, { ...who, ...bytes }), say("Row by row it would be {rows}, as square as possible {square}.", bytes), fits);
     canvas.setAttribute("aria-label", say("{rows} × {columns} tiles of C. {said}", { rows: view.rows, columns: view.columns, said: said.textContent }));
   }
   canvas.addEventListener("pointermove", (event) => {
