@@ -26,11 +26,16 @@ __global__ void race(int M, int N, int K, const float* A, const float* B, float*
   if (row < M && col < N) C[row * N + col] = sum;
 }
 
+__device__ float product(int K, const float* a, const float* b) {
+  float sum = 0;
+  for (int p = 0; p < K; ++p) sum += a[p] * b[p];
+  return sum;
+}
+
 __global__ void bounds(int M, int N, int K, const float* A, const float* B, float beta, float* C) {
   int row = blockIdx.y * T + threadIdx.y, col = blockIdx.x * T + threadIdx.x;
   if (row > M || col >= N) return;
-  float sum = 0;
-  for (int p = 0; p < K; ++p) sum += A[row * K + p] * B[col * K + p];
+  float sum = product(K, A + row * K, B + col * K);
   C[row * N + col] = sum + beta * C[row * N + col];
 }
 

@@ -195,6 +195,7 @@ def test_findings_are_switched_to_chinese_and_back(findings, browse):
     seen = browse(findings, SWITCHED)
     judged(seen)
     assert "结果错误" in seen["second"]["texts"]
+    assert '<span lang="zh-Hans">调用自 own.cu:' in findings
     assert "wrong result" in seen["first"]["texts"]
 
 
