@@ -176,9 +176,7 @@ def judged(seen):
     assert third["body"] == first["body"]
     assert third["title"] == first["title"] != second["title"]
     assert re.search("[\u4e00-\u9fff]", second["title"])
-    assert not any(
-        re.search("[\u4e00-\u9fff]", text) for text in first["texts"] if text != "中文"
-    )
+    assert not any(re.search("[\u4e00-\u9fff]", text) for text in first["texts"] if text != "中文")
     assert second["drawn"] == first["drawn"]
     assert min(first["drawn"], default=0) > 3
     assert second["choices"] == first["choices"]
