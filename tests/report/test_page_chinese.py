@@ -27,7 +27,7 @@ BOARD = find_board("rtx3090")
 KEPT = {"warp", "lane", "bank", "wavefront", "tag", "word", "phase", "cp", "async"}
 KEPT |= {"float", "normal", "race", "bounds", "naive", "memcheck", "racecheck", "initcheck"}
 # Nsight Compute's names of its sections, and other proper names.
-KEPT |= set("Speed Of Light Memory Workload Analysis Launch Statistics".split())
+KEPT |= {"Speed", "Of", "Light", "Memory", "Workload", "Analysis", "Launch", "Statistics"}
 KEPT |= {"English", "Chrome", "Perfetto", "Nsight", "Compute", "gemmkit", "check", "As", "Bs"}
 KEPT |= {"ptxas", "trace", "mod", "nan"}
 

@@ -33,7 +33,7 @@ _KINDS = {
     "n": _NUMBER,
     # A place in a source, and a thread or block.
     "site": r"[^:;,]+:\d+",
-    "xyz": r"(?:\(\d+, \d+, \d+\)|None)",
+    "xyz": r"(?:\(-?\d+, -?\d+, -?\d+\)|None)",
     "kernel": f"(?:{_WITHIN}.)+?",
     "name": f"(?:{_WITHIN}.)+?",
 }
