@@ -119,6 +119,26 @@ def test_nothing_in_braces_goes_on_into_another_sentence():
     assert made({"{name} is wrong": "{name} 错误"}).say("A. B is wrong") == "A. B 错误"
 
 
+def test_a_label_is_one_of_a_list():
+    lists = made(
+        {"In all rows: {what}": "各行：{what}", "{what} are fast": "{what}很快"},
+        {
+            "driver {label}": "驱动 {label}",
+            "compiler {label}": "编译器 {label}",
+            "loads of {label}": "对 {label} 的加载",
+            "{a}; {b}": "{a}；{b}",
+            "{a}, {b}": "{a}、{b}",
+            "{a} and {b}": "{a}和{b}",
+        },
+    )
+    assert lists.say("In all rows: driver 580; compiler NVRTC 13") == (
+        "各行：驱动 580；编译器 NVRTC 13"
+    )
+    assert lists.say("loads of A, loads of B and loads of C are fast") == (
+        "对 A 的加载、对 B 的加载和对 C 的加载很快"
+    )
+
+
 def test_every_string_of_data_is_said():
     data = {"row": ["It takes 3 µs", {"at": "1"}], "counts": [1, 2]}
     assert SOME.strings(data) == {"row": "行", "It takes 3 µs": "用时 3 µs"}
@@ -143,7 +163,9 @@ def test_each_template_is_there_once():
 
 
 def _shape(name):
-    return f"<{name[1]}>" if name[1] in ("n", "kernel", "name", "site", "xyz") else "<part>"
+    return (
+        f"<{name[1]}>" if name[1] in ("n", "kernel", "label", "name", "site", "xyz") else "<part>"
+    )
 
 
 def test_a_translation_has_the_names_of_its_template():

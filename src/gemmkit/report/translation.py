@@ -34,6 +34,8 @@ _KINDS = {
     # A place in a source, and a thread or block.
     "site": r"[^:;,]+:\d+",
     "xyz": r"(?:\(-?\d+, -?\d+, -?\d+\)|None)",
+    # One of a list.
+    "label": r"(?:(?! and )[^;,])+?",
     "kernel": f"(?:{_WITHIN}.)+?",
     "name": f"(?:{_WITHIN}.)+?",
 }
