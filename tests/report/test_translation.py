@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from itertools import chain
+from types import SimpleNamespace
 
 import chinese_pages
 import msgspec
@@ -17,7 +18,7 @@ from gemmkit.gpu import find_board
 from gemmkit.kernels.catalog import LADDER, PRODUCTION, find_kernel
 from gemmkit.problem import GemmProblem
 from gemmkit.record import ConditionsRecord, TimeRecord
-from gemmkit.report.explain_text import explanation_document
+from gemmkit.report.explain_text import _note, explanation_document
 from gemmkit.report.explain_views import explain_views
 from gemmkit.report.page.html import HERE as PAGE
 from gemmkit.report.page.html import to_html
@@ -312,3 +313,20 @@ def test_ideas_and_metrics_are_translated(untranslated):
     for metric in metric_list():
         catalog.say(metric.description)
     assert list(untranslated) == []
+
+
+def test_a_figure_of_one_kernel_is_said_of_that_one():
+    reason = "the size of the board decides which blocks share a tile and read partial sums"
+    two = SimpleNamespace(kernel="stream_k", against=SimpleNamespace(kernel="split_k"))
+    notes = [
+        _note("No formula for loads", values, two)
+        for values in ([reason, None], [reason, "k is short"], [reason, reason])
+    ]
+    assert notes == [
+        f"No formula for loads: stream_k {reason}.",
+        f"No formula for loads: stream_k {reason}; split_k k is short.",
+        f"No formula for loads: {reason}.",
+    ]
+    chinese = phrases(CHINESE).say(reason)
+    assert phrases(CHINESE).say(notes[0]) == f"加载次数没有公式：stream_k：{chinese}。"
+    assert phrases(CHINESE).say(notes[2]) == f"加载次数没有公式：{chinese}。"
