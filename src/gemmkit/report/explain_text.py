@@ -155,10 +155,16 @@ def _section_table(section: metrics.Section, explained: Explanation) -> Table:
 
 
 def _note(label: str, values: Sequence[float | str | None], explained: Explanation) -> str:
-    """A figure whose value is text, for both kernels if they differ."""
+    """A figure whose value is text, for both kernels if they differ; one may be without it."""
     if explained.against is None or len(set(values)) == 1:
         return f"{label}: {values[0]}."
-    return f"{label}: {explained.kernel} {values[0]}; {explained.against.kernel} {values[1]}."
+    kernels = explained.kernel, explained.against.kernel
+    told = (
+        f"{kernel} {value}"
+        for kernel, value in zip(kernels, values, strict=True)
+        if value is not None
+    )
+    return f"{label}: {'; '.join(told)}."
 
 
 def _figures_of(explained: Explanation, title: str) -> dict[str, Figure]:

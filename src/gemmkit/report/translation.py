@@ -1,16 +1,16 @@
 """`Phrases`: sentences of reports in another language, from templates.
 
-Reports and records are made in English. A catalog beside this module, `languages/LANGUAGE.toml`,
-has a template for each sentence, heading and label, and says how names in braces are read.
+Reports and records are made in English. The files beside this module, `languages/LANGUAGE*.toml`,
+have a template for each sentence, heading and label, and say how names in braces are read.
 """
 
 from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 from unicodedata import east_asian_width
@@ -23,23 +23,73 @@ HERE = Path(__file__).resolve().parent / "languages"
 
 _NAME = re.compile(r"\{(\w+)\}")
 _NUMBER = r"[-+−]?\d[\d,.]*(?:e[-+]?\d+)?[³²]?"
-# What a name in braces stands for, by its first letters; any other stands for a part of a sentence.
-_KINDS = {"n": _NUMBER, "kernel": r".+?", "name": r".+?"}
-_PART = r"(?:(?![.!?] [A-Z`]).)+?"
-_SENTENCE = re.compile(r"(?<=[.!?])(?<!vs\.)\s+(?=[A-Z`\"'(0-9])")
+_END = r"(?<=[.!?])(?<!vs\.)\s+(?=[A-Z`\"'(\[0-9])"
+_SENTENCE = re.compile(_END)
+# Nothing in braces goes on into another sentence.
+_WITHIN = f"(?!{_END})"
+_NESTED = r"\((?:[^()]|\([^()]*\))*\)"
+# What a name in braces stands for, by its letters.
+_KINDS = {
+    "n": _NUMBER,
+    # A place in a source, and a thread or block.
+    "site": r"[^:;,]+:\d+",
+    "xyz": r"(?:\(-?\d+, -?\d+, -?\d+\)|None)",
+    # One of a list.
+    "label": r"(?:(?! and )[^;,])+?",
+    "kernel": f"(?:{_WITHIN}.)+?",
+    "name": f"(?:{_WITHIN}.)+?",
+}
+# Any other stands for a part of a sentence, which has both parentheses or none.
+_PART = f"(?:{_WITHIN}(?:[^()]|{_NESTED}))+?"
 # Two words in a row: prose, which should have a translation.
 _PROSE = re.compile(r"[A-Za-z]{2,},? [a-z]{2,}")
+# The same in a part, where a number and a word are enough.
+_WORDS = re.compile(f"{_PROSE.pattern}|\\d [a-z]{{3,}}")
+_IDEOGRAPH = re.compile(r"[\u4e00-\u9fff]")
+_LATIN = re.compile(r"[A-Za-z0-9\u03b1-\u03c9]")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Template:
-    """An English template as an expression, and its translation."""
+    """An English template and its translation."""
 
-    expression: re.Pattern[str]
-    # The longest literal piece, by which most texts are ruled out.
-    literal: str
+    english: str
     said: str
-    names: tuple[str, ...]
+
+    @cached_property
+    def literals(self) -> tuple[str, ...]:
+        """The pieces of the English template between names in braces."""
+        return tuple(_NAME.split(self.english)[::2])
+
+    @cached_property
+    def longest(self) -> str:
+        """The literal piece that rules out most texts."""
+        return max(self.literals, key=len)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The names in braces."""
+        return tuple(_NAME.findall(self.english))
+
+    @cached_property
+    def expression(self) -> re.Pattern[str]:
+        """The English template as a regular expression."""
+        pattern = "".join(
+            re.escape(piece) if place % 2 == 0 else f"(?P<{piece}>{_kind(piece)})"
+            for place, piece in enumerate(_NAME.split(self.english))
+        )
+        return re.compile(pattern, re.S)
+
+    def filled(self, values: Mapping[str, str]) -> str:
+        """The translation with values for the names in braces.
+
+        A space stands between Chinese and Latin letters or digits, and nowhere else beside Chinese,
+        whatever language a value is in.
+        """
+        text = ""
+        for place, piece in enumerate(_NAME.split(self.said)):
+            text = _beside(text, piece if place % 2 == 0 else values[piece])
+        return text
 
 
 @dataclass(slots=True)
@@ -70,6 +120,12 @@ class Phrases:
         pieces = _SENTENCE.split(plain)
         if len(pieces) > 1:
             return self.joined(*pieces)
+        # A name that a sentence is about: a kernel, a problem.
+        name, colon, rest = plain.partition(": ")
+        if colon and _PROSE.search(rest) and not _PROSE.search(name):
+            told = self._find(rest, inside=False)
+            if told is not None:
+                return f"{name}\N{FULLWIDTH COLON}{told}"
         if _PROSE.search(plain):
             self.untranslated[plain] = None
         return text
@@ -113,30 +169,61 @@ class Phrases:
         """By the first template that fits, of sentences or, `inside` one, of their pieces too."""
         key = text, inside
         if key not in self._said:
-            self._said[key] = self._match(text, inside=inside)
+            plain = text.removesuffix(".")
+            found = self._match(plain, inside=inside)
+            self._said[key] = (
+                found if found is None or plain == text else f"{found}\N{IDEOGRAPHIC FULL STOP}"
+            )
         return self._said[key]
 
     def _match(self, text: str, *, inside: bool) -> str | None:
         for each in self.pieces if inside else self.sentences:
-            if each.literal not in text:
+            if each.longest not in text:
                 continue
-            if (found := each.expression.fullmatch(text)) is not None:
-                values = {name: self._value(name, found[name]) for name in each.names}
-                return each.said.format_map(values)
+            if (found := each.expression.fullmatch(text)) is None:
+                continue
+            values = {name: self._value(name, found[name]) for name in each.names}
+            told = {name: value for name, value in values.items() if value is not None}
+            if len(told) == len(values):
+                return each.filled(told)
         return None
 
-    def _value(self, name: str, text: str) -> str:
+    def _value(self, name: str, text: str) -> str | None:
+        """What to say for a name in braces; None for prose without a template."""
         if name.rstrip("0123456789") in _KINDS:
             return text
         found = self._find(text, inside=True)
-        return self.say(text) if found is None else found
+        return text if found is None and not _WORDS.search(text) else found
+
+
+def _beside(text: str, more: str) -> str:
+    """Both in one, with a space between Chinese and Latin letters, and none beside Chinese
+    otherwise."""
+    before, after = text.rstrip(" ")[-1:], more.lstrip(" ")[:1]
+    if not before or not after:
+        return text + more
+    spaced = text[-1] == " " or more[0] == " "
+    chinese = [bool(_IDEOGRAPH.match(each)) for each in (before, after)]
+    stops = [
+        east_asian_width(each) in "FW" and not ideograph
+        for each, ideograph in zip((before, after), chinese, strict=True)
+    ]
+    if spaced and (all(chinese) or any(stops)):
+        return text.rstrip(" ") + more.lstrip(" ")
+    if not spaced and any(chinese):
+        other = after if chinese[0] else before
+        if _LATIN.match(other):
+            return f"{text} {more}"
+    return text + more
 
 
 def _strings(data: Any) -> Iterator[str]:
     if isinstance(data, str):
         yield data
     elif isinstance(data, Mapping):
-        for each in data.values():
+        for key, each in data.items():
+            # A page names figures by their keys.
+            yield key
             yield from _strings(each)
     elif isinstance(data, list | tuple):
         # Long lists are of numbers.
@@ -151,33 +238,29 @@ def phrases(language: str) -> Phrases:
     """The catalog of a language; that of English is empty."""
     if language == ENGLISH:
         return Phrases(ENGLISH, {}, (), ())
-    catalog = tomllib.loads((HERE / f"{language}.toml").read_text("utf-8"))
+    catalog: dict[str, dict[str, str]] = {"page": {}, "parts": {}, "sentences": {}}
+    for path in sorted(HERE.glob(f"{language}*.toml")):
+        for name, entries in tomllib.loads(path.read_text("utf-8")).items():
+            catalog[name] |= entries
+    # A full stop at the end is added where the English text has one.
+    sentences, parts = (
+        [
+            _Template(english.removesuffix("."), said.removesuffix("\N{IDEOGRAPHIC FULL STOP}"))
+            for english, said in catalog[name].items()
+        ]
+        for name in ("sentences", "parts")
+    )
     return Phrases(
         language,
         page=catalog["page"],
-        sentences=_templates(catalog["sentences"]),
-        pieces=_templates(catalog["sentences"] | catalog["parts"]),
+        sentences=_ordered(sentences),
+        pieces=_ordered([*parts, *sentences]),
     )
 
 
-def _templates(entries: Mapping[str, str]) -> tuple[_Template, ...]:
+def _ordered(templates: Iterable[_Template]) -> tuple[_Template, ...]:
     """The templates, those that say most literally first."""
-    made = [(_literals(english), english, said) for english, said in entries.items()]
-    made.sort(key=lambda each: -sum(map(len, each[0])))
-    return tuple(_template(english, said, literals) for literals, english, said in made)
-
-
-def _literals(english: str) -> list[str]:
-    return _NAME.split(english)[::2]
-
-
-def _template(english: str, said: str, literals: list[str]) -> _Template:
-    names = tuple(_NAME.findall(english))
-    pattern = "".join(
-        re.escape(piece) if place % 2 == 0 else f"(?P<{piece}>{_kind(piece)})"
-        for place, piece in enumerate(_NAME.split(english))
-    )
-    return _Template(re.compile(pattern, re.S), max(literals, key=len), said, names)
+    return tuple(sorted(templates, key=lambda each: -sum(map(len, each.literals))))
 
 
 def _kind(name: str) -> str:

@@ -122,9 +122,11 @@ def _chinese(text: str) -> str:
 
 
 def _spoken(views: Iterable[dict[str, Any]]) -> list[Any]:
-    """The data of views, without what is meant for other programs."""
+    """The data of views, without source code and what is meant for other programs."""
+    silent = ("trace", "lines")
     return [
-        {name: value for name, value in each["data"].items() if name != "trace"} for each in views
+        {name: value for name, value in each["data"].items() if name not in silent}
+        for each in views
     ]
 
 

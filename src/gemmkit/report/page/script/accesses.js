@@ -32,7 +32,7 @@ function map(access, said) {
       }, lanes.length === 1 ? lanes[0] : `${lanes.length}×`);
       const named = say(lanes.length === 1 ? "lane {n}" : "lanes {n}", { n: lanes.join(", ") });
       const of = say(shared ? "bank {n}, {line}" : "word {n} of the line from {line}", { n: x, line: say(row.label) });
-      cell.append(label, drawn("title", {}, `${named}; ${of}`));
+      cell.append(label, drawn("title", {}, `${named}${say("; ")}${of}`));
       lines[y].push(cell);
       figure.append(cell);
     });
@@ -73,9 +73,10 @@ views.accesses = function accesses(view) {
   function show(access, tell) {
     mark(access);
     outline(view.kernel, access.touched ?? []);
-    const more = access.more ? " " + say("The first {n} lines are shown.", { n: access.rows.length }) : "";
+    const more = access.more ? say("The first {n} lines are shown.", { n: access.rows.length }) : "";
     const said = element("p", { class: "quiet" }, say("Point at a cell, or go there with the arrow keys: the lanes that access it."));
-    shown.replaceChildren(element("p", {}, say("{caption}.", { caption: say(access.caption) }) + more), map(access, said), said);
+    const about = sentences(say("{caption}.", { caption: say(access.caption) }), more);
+    shown.replaceChildren(element("p", {}, about), map(access, said), said);
     if (tell) choose(`${access.file}:${access.line}`, fromElsewhere);
   }
   function fromElsewhere(place) {

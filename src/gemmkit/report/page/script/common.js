@@ -10,8 +10,13 @@ const SVG = "http://www.w3.org/2000/svg";
 const root = document.documentElement;
 function say(text, values = {}) {
   const found = root.lang !== "en" && Object.hasOwn(data.phrases, text) ? data.phrases[text] : text;
-  return found.replace(/\{(\w+)\}/g, (whole, name) => Object.hasOwn(values, name) ? values[name] : whole);
+  const said = found.replace(/\{(\w+)\}/g, (whole, name) => Object.hasOwn(values, name) ? values[name] : whole);
+  // A space stands between Chinese and Latin letters or digits.
+  return found === text ? said : said.replace(/[\u4e00-\u9fff](?=[A-Za-z0-9])|[A-Za-z0-9](?=[\u4e00-\u9fff])/g, "$& ");
 }
+
+// Sentences one after the other; between Chinese ones there is no space.
+const sentences = (...texts) => texts.filter(Boolean).join(root.lang === "en" ? " " : "");
 
 function element(name, attributes = {}, ...children) {
   const made = document.createElement(name);

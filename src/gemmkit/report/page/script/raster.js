@@ -63,7 +63,7 @@ views.raster = function raster(view, place) {
       : last - first > 1 ? "Blocks {first} to {last} read {a} of A and {b} of B, {all} in all." : "Block {first} reads {a} of A and {b} of B, {all} in all.";
     const bytes = { a: size(a), b: size(b), all: size(a + b), rows: size(by_rows), square: size(square) };
     const who = { turn: wave + 1, n: number(last - first), first: number(first), last: number(last - 1) };
-    said.textContent = `${say(read, { ...who, ...bytes })} ${say("Row by row it would be {rows}, as square as possible {square}.", bytes)} ${fits}`;
+    said.textContent = sentences(say(read, { ...who, ...bytes }), say("Row by row it would be {rows}, as square as possible {square}.", bytes), fits);
     canvas.setAttribute("aria-label", say("{rows} × {columns} tiles of C. {said} Arrow keys go from tile to tile.", { rows: view.rows, columns: view.columns, said: said.textContent }));
   }
   canvas.addEventListener("pointermove", (event) => {

@@ -91,7 +91,7 @@ views.shared = function shared(view, place) {
     if (part.color) by.value = part.color;
     cells = unpacked(part);
     caption.textContent = say("{name}: {order}.", { name: say(part.name), order: say(part.order) });
-    canvas.setAttribute("aria-label", `${caption.textContent} ${say("Arrow keys go from word to word.")}`);
+    canvas.setAttribute("aria-label", sentences(caption.textContent, say("Arrow keys go from word to word.")));
     at = 0;
     paint();
     said.textContent = say("Point at a cell, or go there with the arrow keys: the element in it.");

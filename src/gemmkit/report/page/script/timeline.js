@@ -40,7 +40,7 @@ views.timeline = function timeline(view, place) {
         : "There is no loop along k. The block takes {n} µs ({cycles} cycles).",
     { k: number(each.step), n: number(each.iteration), cycles: number(Math.round(each.iteration * each.clock)) });
     const waiting = waits.length ? waits.join(say(", ")) : say("for nothing that is long enough to be shown");
-    return `${takes} ${say("Multiply-adds issue {share} of that time; the block waits {waits}.", { share: percent(each.multiplying), waits: waiting })}`;
+    return sentences(takes, say("Multiply-adds issue {share} of that time; the block waits {waits}.", { share: percent(each.multiplying), waits: waiting }));
   }
 
   function paintLanes(part) {
