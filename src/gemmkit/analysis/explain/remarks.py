@@ -167,7 +167,7 @@ def _loads(facts: Facts, metrics: Mapping[str, float]) -> Iterator[Sentence]:
     shared = f" and {number(values[1])} from shared memory" if values[1] else ""
     yield Sentence(
         text=f"Per result ({k:,} multiply-adds), threads load {number(values[0])} "
-        f"words from global memory{shared}.",
+        f"{'word' if values[0] == 1 else 'words'} from global memory{shared}.",
         evidence=_evidence(metrics, *names),
     )
 
