@@ -20,6 +20,7 @@ from gemmkit.report.performance import performance
 from gemmkit.report.plots import ladder_svg, sweep_svg
 from gemmkit.report.tables import kernel_label, ladder_table
 from gemmkit.report.terminal import DARK, LIGHT, terminal_svg
+from gemmkit.report.translation import CHINESE, ENGLISH, phrases
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -30,8 +31,8 @@ README_CHINESE = "README.zh-CN.md"
 SESSION, RESULTS, COUNTED = "session", "results", "counted"
 WRITER = "benchmarks/render_readme.py"
 LADDER_SUFFIX, SWEEP_SUFFIX, BENCH_SUFFIX = "-ladder.json", "-sweep.json", "-bench.json"
-# What a picture of a terminal is called on each README.
-_TERMINAL = {README: "A terminal: {}", README_CHINESE: "终端：{}"}
+# The language of each README.
+_LANGUAGES = {README: ENGLISH, README_CHINESE: CHINESE}
 # The rungs in the README's picture: those between which a counter changes most.
 PICTURED = ("naive_uncoalesced", "naive", "shared_tiling", "coarsening_2d", "warp_tiled")
 
@@ -71,7 +72,7 @@ def render(results: Path) -> Rendering:
     counted: list[str] = []
     pictures: dict[str, str] = {}
     folder = PurePosixPath(PICTURES).relative_to(PurePosixPath(RESULTS_PAGE).parent)
-    sessions = dict.fromkeys(_TERMINAL, "")
+    sessions = dict.fromkeys(_LANGUAGES, "")
 
     def show(path: Path, records: Sequence[Record], svg: str) -> None:
         pictures[f"{path.stem}.svg"] = svg
@@ -138,15 +139,16 @@ def _pictured_sessions(
     names = ",".join(record.kernel for record in shown)
     command = f"gemmkit ladder --device emulator{_ladder_options(shown)} --kernels {names}"
     text = _ladder_output(command, shown)
+    title = f"A terminal: {command}"
     light, dark = f"{stem}-light.svg", f"{stem}-dark.svg"
     sessions = {
         page: (
             "<picture>\n"
             f'  <source media="(prefers-color-scheme: dark)" srcset="{PICTURES}/{dark}">\n'
-            f'  <img alt="{title.format(command)}" src="{PICTURES}/{light}">\n'
+            f'  <img alt="{phrases(language).say(title)}" src="{PICTURES}/{light}">\n'
             "</picture>\n"
         )
-        for page, title in _TERMINAL.items()
+        for page, language in _LANGUAGES.items()
     }
     return sessions, {light: terminal_svg(text, LIGHT), dark: terminal_svg(text, DARK)}
 
