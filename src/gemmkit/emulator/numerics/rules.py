@@ -138,6 +138,8 @@ def rules_of(kind: Kind, capability: Capability) -> Rules:
     least = max(_LEAST[kind.a], _LEAST[kind.b], _TURING if kind.instruction == "mma" else _VOLTA)
     if kind.instruction == "wgmma" and generation.name != "Hopper":
         raise UnsupportedInstruction(f"wgmma is an instruction of Hopper, not of {generation.name}")
+    if kind.instruction == "wgmma" and kind.a == "f64":
+        raise UnsupportedInstruction("wgmma has no fp64")
     if capability < least:
         raise UnsupportedInstruction(
             f"{kind} needs compute capability {least[0]}.{least[1]} or later, and this is "
@@ -162,20 +164,19 @@ def rules_of(kind: Kind, capability: Capability) -> Rules:
     return Rules("widened", evidence, generation.fraction_bits, 23, kind.depth // 2)
 
 
-def kinds_of(capability: Capability) -> Iterator[tuple[Kind, Rules]]:
-    """The kinds of instructions of an architecture at their largest depth, and their rules."""
-    operands = [("f16", "f32"), ("f16", "f16"), ("bf16", "f32"), ("tf32", "f32")]
-    operands += [(each, result) for result in ("f32", "f16") for each in ("e4m3", "e5m2")]
-    operands += [("f64", "f64"), ("s8", "s32")]
-    for instruction in ("mma", "wgmma"):
-        for a, result in operands:
-            if instruction == "wgmma" and a == "f64":
-                continue
-            kind = Kind(instruction, a, a, result, 16 if a == "f64" else 32 // SIZES[a])
-            try:
-                yield kind, rules_of(kind, capability)
-            except UnsupportedInstruction:
-                continue
+def kinds_of(
+    instruction: Literal["mma", "wmma", "wgmma"], capability: Capability
+) -> Iterator[tuple[Kind, Rules]]:
+    """The kinds of an instruction that an architecture has, at their largest depth, and their
+    rules."""
+    halves = [("f16", "f32"), ("f16", "f16"), ("bf16", "f32"), ("tf32", "f32")]
+    bytes_ = [(each, result) for result in ("f32", "f16") for each in ("e4m3", "e5m2")]
+    for a, result in (*halves, *bytes_, ("f64", "f64"), ("s8", "s32")):
+        kind = Kind(instruction, a, a, result, 16 if a == "f64" else 32 // SIZES[a])
+        try:
+            yield kind, rules_of(kind, capability)
+        except UnsupportedInstruction:
+            continue
 
 
 def capability_of(target: str) -> Capability:
