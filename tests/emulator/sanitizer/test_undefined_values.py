@@ -276,7 +276,7 @@ def test_packed_sums_of_which_some_rows_are_not_there() -> None:
     source = """k(unsigned* out, const unsigned* in, int rows) {
         unsigned a0, a1, d0 = 0, d1 = 0;
         if (threadIdx.x / 4 < rows) a0 = in[threadIdx.x];
-        a1 = in[threadIdx.x];
+        a1 = in[threadIdx.x + 32];
         asm volatile("mma.sync.aligned.m16n8k8.row.col.f16.f16.f16.f16 "
             "{%0, %1}, {%2, %3}, {%3}, {%0, %1};" : "+r"(d0), "+r"(d1) : "r"(a0), "r"(a1));
         out[threadIdx.x + 32] = d1;
