@@ -1,5 +1,7 @@
 """Narrow arithmetic: what a kernel's PTX rounds, which bound follows, and that it holds."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -132,6 +134,18 @@ def test_tensor_cores_that_add_up_in_fp32(body, rounded):
     assert seen.rounded == rounded
     assert seen.tensor is not None
     assert not seen.sums
+
+
+@pytest.mark.parametrize(("target", "bits"), [("sm_89", 14), ("sm_90a", 24)])
+def test_sums_of_fp8_have_the_bits_of_the_target(target, bits):
+    body = "cvt.rn.satfinite.e4m3x2.f32 %h1, %f1, %f2; mov.b32 %r1, {%h1,%h1};\nL:"
+    body += MMA.format("m16n8k32", "f32.e4m3.e4m3.f32", "{%r1,%r1,%r1,%r1}, {%r1,%r1}")
+    text = PTX.format(body + "\n@%p1 bra L;")
+    text = re.sub(r"\.target \w+", f".target {target}", text)
+    seen = arithmetic_of(text, "k")
+    assert seen.sum_bits == bits
+    assert ("with 14 bits on tensor cores" in seen.reason) == (bits == 14)
+    assert (seen.relative(64, 0.0) > 0.1315) == (bits == 14), "twice 2**-4 is 0.129"
 
 
 def test_tensor_cores_with_sums_in_half_round_once_a_block():

@@ -247,7 +247,9 @@ class _Flow:
             how = f"{self.directed.opcode}, {self.directed.where}"
             words.append(f"rounding in one direction ({how})")
         elif not any(what == "sums" for _, what in self.seen):
-            words.append("sums in fp32")
+            kept = min((each.bits for each in self.truncations), default=FP32_FORMAT.bits)
+            fewer = "" if kept == FP32_FORMAT.bits else f", with {kept} bits on tensor cores"
+            words.append("sums in fp32" + fewer)
         return "; ".join(words)
 
     def _visit(self, operations: Sequence[Operation], owner: dict[str, int], own: int) -> None:

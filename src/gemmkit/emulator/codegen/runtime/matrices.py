@@ -103,25 +103,16 @@ def _multiply(
 ) -> None:
     kind = product.kind
     tile = _Tile.allocated(f, kind.depth)
-    fused = rules.method != "integer"
-    # A chip that widens fp8 has the exponents of the wider type.
-    lowest = (
-        {
-            each: FORMATS["f16" if rules.method == "widened" else each].lowest
-            for each in (kind.a, kind.b)
-        }
-        if fused
-        else {}
-    )
-    order = _Order(product, alternate=rules.method == "widened")
-    _unpack_a(f, product, order, from_a, tile, lowest.get(kind.a))
-    _unpack_b(f, product, order, from_b, tile, lowest.get(kind.b))
-    if not fused:
+    widens = rules.method == "widened"
+    order = _Order(product, alternate=widens)
+    _unpack_a(f, product, order, from_a, tile, _lowest(kind.a, rules))
+    _unpack_b(f, product, order, from_b, tile, _lowest(kind.b, rules))
+    if rules.method == "integer":
         _add_integers(f, product, tile, to, from_c)
         return
     addends = {}
     for column, at, bits in _columns_of_c(f, product, from_c):
-        if rules.method == "widened":
+        if widens:
             addends[column, at] = bits
             bits = literal(_WORDS, 0)
         f.store(bits, tile.c, COLUMN_BYTES * column + at)
@@ -129,11 +120,19 @@ def _multiply(
 
     def result(column: int, at: int) -> Value:
         number = f.load(_WORDS, tile.c, COLUMN_BYTES * column + at)
-        if rules.method == "widened":
+        if widens:
             return _added(f, number, addends[column, at], half=kind.result == "f16")
         return number
 
     _pack(f, product, to, result)
+
+
+def _lowest(of: str, rules: Rules) -> int | None:
+    """The exponent of the smallest normal number of an operand; integers have no exponents."""
+    if rules.method == "integer":
+        return None
+    # A chip that widens fp8 has the exponents of the wider type.
+    return FORMATS["f16" if rules.method == "widened" else of].lowest
 
 
 def _sum(f: Function, of: FusedSum, depth: int, tile: _Tile) -> None:
