@@ -44,7 +44,7 @@ def refused(body: str, rest: str = "") -> GemmkitError:
         ("cp.async.bulk.commit_group;", "Tensor Memory Accelerator (TMA)"),
         ("mbarrier.init.shared.b64 [%r1], 1;", "mbarriers (cuda::barrier"),
         ("mma.sync.aligned.m8n8k4.row.col.f32.f16.f16.f32 {%f0}, {%r1}, {%r2}, {%f1};",
-         "Volta's products of quarter-warps (mma.sync.m8n8k4 in fp16)"),
+         "Volta's products of 8×8×4 in fp16 (mma.sync.m8n8k4)"),
         ("mma.sync.aligned.m16n8k64.row.col.satfinite.s32.s4.u4.s32 {%r0}, {%r1}, {%r2}, {%r3};",
          "products of 4-bit integers"),
         ("mma.sync.aligned.m8n8k128.row.col.s32.b1.b1.s32.xor.popc {%r0}, {%r1}, {%r2}, {%r3};",

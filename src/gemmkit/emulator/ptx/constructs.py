@@ -12,7 +12,7 @@ _CONSTRUCTS = (
     (r"ldmatrix|stmatrix|movmatrix", "loads and stores of matrices (ldmatrix, stmatrix) are"),
     (r"mma\.sp", "sparse tensor-core operations (mma.sp) are"),
     (r"mma\.sync.*\.m8n8k4\..*f16",
-     "Volta's products of quarter-warps (mma.sync.m8n8k4 in fp16) are"),
+     "Volta's products of 8×8×4 in fp16 (mma.sync.m8n8k4) are"),
     (r"mma\.sync.*\.[su]4\b", "products of 4-bit integers (mma.sync of s4 and u4) are"),
     (r"mma\.sync.*\.b1\b", "products of single bits (mma.sync of b1) are"),
     (r"mma\.sync.*\.kind::",
