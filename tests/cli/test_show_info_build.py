@@ -80,6 +80,19 @@ def test_info_shows_the_limits_of_the_board_that_is_named(call):
     assert "64 warps per SM" in result.stdout
 
 
+@pytest.mark.parametrize(
+    ("board", "fused", "basis"),
+    [
+        ("h100", "16 products at once, cut at 25 bits", "exact: equal to an H100's"),
+        ("rtx4090", "16 products at once, cut at 13 bits", "a published model, not confirmed"),
+    ],
+)
+def test_info_says_how_tensor_cores_add(call, board, fused, basis):
+    text = call("info", "--gpu", board).stdout
+    (line,) = (each for each in text.splitlines() if fused in each and "widened" not in each)
+    assert basis in line
+
+
 def test_info_says_what_is_missing_and_how_to_get_it(call, monkeypatch):
     def missing():
         raise CompilerMissing("no NVRTC here: install it with pip")

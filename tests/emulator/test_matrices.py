@@ -6,114 +6,166 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from launching import Executor, kernel_ptx, launch
+from launching import ENGINE, ORACLE, Executor, kernel_ptx, launch
 
+from gemmkit.emulator.isa.form import Form
 from gemmkit.emulator.isa.matrices import multiply
-from gemmkit.emulator.isa.table import table
+from gemmkit.emulator.isa.table import form_of
+from gemmkit.errors import UnsupportedInstruction
 
-FORMS = sorted(opcode for opcode in table() if opcode.startswith("mma.sync"))
+# Shapes with types of D, A, B; each type, each depth, and each mixture once.
+FORMS = [
+    f"mma.sync.aligned.{shape}.row.col{'.satfinite' if 'sat' in types else ''}"
+    f".{types.removesuffix('.sat')}.{types.partition('.')[0]}"
+    for shapes, kinds in (
+        ("m16n8k8,m16n8k16", "f32.f16.f16,f16.f16.f16,f32.bf16.bf16"),
+        ("m16n8k4,m16n8k8", "f32.tf32.tf32"),
+        ("m16n8k16,m16n8k32", "f32.e4m3.e4m3,f16.e5m2.e4m3"),
+        ("m16n8k32", "f32.e5m2.e5m2,f16.e4m3.e4m3,s32.u8.s8,s32.s8.u8.sat"),
+        ("m8n8k16,m16n8k16,m16n8k32", "s32.s8.s8"),
+        ("m8n8k4,m16n8k4,m16n8k8,m16n8k16", "f64.f64.f64"),
+    )
+    for shape in shapes.split(",")
+    for types in kinds.split(",")
+]
+CAPABILITY = (9, 0)
+WARPS = 2
 
 
-def program(opcode: str) -> str:
-    """Register i of lane j is loaded from word 32 i + j; the result's registers are stored
-    likewise."""
+def form(opcode: str) -> Form:
+    found = form_of(opcode)
+    assert found is not None, opcode
+    return found
+
+
+def program(opcode: str, target: str = "sm_90") -> str:
+    """Register i of lane j of warp w is loaded from word (registers w + i) 32 + j; the result's
+    registers are stored likewise."""
     bits = 64 if "f64" in opcode else 32
-    dests, *sources = (spec.count for spec in table()[opcode].operands)
-    lists, lines, at = [], [f"mad.wide.u32 %here, %tid, {bits // 8}, %rd0;"], dests
+    dests, *sources = (spec.count for spec in form(opcode).operands)
+    warp = 4 * bits * (dests + sum(sources))
+    lines = ["mov.u32 %warp, %ctaid.x;", f"mad.wide.u32 %here, %warp, {warp}, %rd0;"]
+    lists, at = [], dests
+    lines.append(f"mad.wide.u32 %here, %tid, {bits // 8}, %here;")
     for count in sources:
         registers = [f"%x{at + i}" for i in range(count)]
         lists.append(f"{{{', '.join(registers)}}}")
         for register in registers:
-            place = (at - dests) * 4 * bits
+            place = at * 4 * bits
             lines.append(f"ld.global.b{bits} {register}, [%here+{place}];")
             at += 1
     results = [f"%x{i}" for i in range(dests)]
     lines.append(f"{opcode} {{{', '.join(results)}}}, {', '.join(lists)};")
     lines += [f"st.global.b{bits} [%here+{i * 4 * bits}], %x{i};" for i in range(dests)]
-    declarations = f".reg .b{bits} %x<20>; .reg .b64 %here;"
-    return kernel_ptx("\n".join(lines), declarations=declarations)
+    declarations = f".reg .b{bits} %x<24>; .reg .b64 %here; .reg .b32 %warp;"
+    return kernel_ptx("\n".join(lines), declarations=declarations, target=target)
 
 
 def bits_of(value: float, kind: str) -> int:
+    """The bits of a small integer."""
+    if kind in ("s8", "u8", "s32"):
+        return int(value) & (0xFF if kind != "s32" else 0xFFFF_FFFF)
     if kind == "f64":
         return int(np.float64(value).view(np.uint64))
-    if kind == "f16":
-        return int(np.float16(value).view(np.uint16))
+    half = int(np.float16(value).view(np.uint16))
+    if kind in ("f16", "e5m2"):
+        return half if kind == "f16" else half >> 8
+    if kind == "e4m3":  # numbers that both types have: the exponent's bias differs by 8
+        return (half >> 8 & 0x80) | ((half & 0x7FFF) - (8 << 10) >> 7 if value else 0)
     single = int(np.float32(value).view(np.uint32))
     return single >> 16 if kind == "bf16" else single
 
 
 @pytest.mark.parametrize("opcode", FORMS)
 def test_products(executor: Executor, opcode: str) -> None:
-    """Small integers, whose product is exact, in the fragments of the PTX manual."""
-    shape = opcode.split(".")[3]
+    """Of small integers, which are exact, in the fragments of the PTX manual; and of any bits as
+    they are defined."""
+    shape, sums = opcode.split(".")[3], opcode.split(".")[-1]
     m, k = int(shape[1:].partition("n")[0]), int(shape.partition("k")[2])
-    kind = opcode.split(".")[-3]
-    rng = np.random.default_rng(k)
-    a, b = rng.integers(-8, 9, (m, k)), rng.integers(-8, 9, (k, 8))
+    of_a, of_b = opcode.split(".")[-3:-1]
+    packed = {"f64": 1, "tf32": 1, "f16": 2, "bf16": 2}.get(of_a, 4)
+    rng = np.random.default_rng(len(opcode) + k)
+    least = 0 if "u8" in opcode else -4
+    a, b = rng.integers(least, 5, (m, k)), rng.integers(least, 5, (k, 8))
     c = rng.integers(-8, 9, (m, 8))
-    wide, sums = kind == "f64", "f64" if kind == "f64" else "f32"
 
-    def register(number: int, of_lane: Callable[[int, int], int]) -> list[int]:
-        """A register of all lanes; `of_lane(lane, k)` gives the number at a step of k."""
+    def register(word: int, kind: str, number: Callable[[int, int], int]) -> list[int]:
+        """A register of all lanes; `number(lane, k)` is what the lane has at a step of k."""
         row = []
         for lane in range(32):
-            t = lane % 4
-            steps = [4 * number + t] if wide else [8 * number + 2 * t, 8 * number + 2 * t + 1]
-            low, *high = (bits_of(of_lane(lane, step), kind) for step in steps)
-            row.append(low | high[0] << 16 if high else low)
+            first = 4 * packed * word + packed * (lane % 4)
+            parts = (bits_of(number(lane, first + i), kind) for i in range(packed))
+            row.append(sum(each << 32 // packed * i for i, each in enumerate(parts)))
         return row
 
-    deep, lower_rows = range(k // 4 if wide else k // 8), range(0, m, 8)
+    deep, lower_rows = range(k // (4 * packed)), range(0, m, 8)
     words = [
-        register(number, lambda lane, step, down=down: a[lane // 4 + down, step])
-        for number in deep
+        register(word, of_a, lambda lane, step, down=down: a[lane // 4 + down, step])
+        for word in deep
         for down in lower_rows
     ]
-    words += [register(number, lambda lane, step: b[step, lane // 4]) for number in deep]
-    words += [
-        [bits_of(c[lane // 4 + down, 2 * (lane % 4) + odd], sums) for lane in range(32)]
-        for down in lower_rows
-        for odd in (0, 1)
-    ]
-    given = np.array(words, np.uint64 if wide else np.uint32)
-    found = launch(executor, program(opcode), given).arrays[0]
-    numbers = found[: m // 4].view(np.float64 if wide else np.float32)
+    words += [register(word, of_b, lambda lane, step: b[step, lane // 4]) for word in deep]
+    columns = [[0, 1]] if sums == "f16" else [[0], [1]]
+    for down in lower_rows:
+        for odd in columns:
+            words.append(
+                [
+                    sum(
+                        bits_of(c[lane // 4 + down, 2 * (lane % 4) + each], sums) << 16 * index
+                        for index, each in enumerate(odd)
+                    )
+                    for lane in range(32)
+                ]
+            )
+    word = np.uint64 if sums == "f64" else np.uint32
+    dests = m // 4 // len(columns[0])
+    given = np.zeros((WARPS, dests + len(words), 32), word)
+    given[0, dests:] = np.array(words, np.uint64)
+    given[1, dests:] = rng.integers(0, np.iinfo(word).max, (len(words), 32), word)
+    found = launch(executor, program(opcode), given, grid=WARPS).arrays[0][:, :dests]
+    kinds = {"f16": np.float16, "f32": np.float32, "s32": np.int32, "f64": np.float64}
+    numbers = np.ascontiguousarray(found[0].T).view(kinds[sums])
     wanted = a @ b + c
     for lane in range(32):
-        for register in range(m // 4):
-            row, column = lane // 4 + 8 * (register // 2), 2 * (lane % 4) + register % 2
-            assert numbers[register, lane] == wanted[row, column]
+        for index in range(m // 4):
+            row, column = lane // 4 + 8 * (index // 2), 2 * (lane % 4) + index % 2
+            assert numbers[lane, index] == wanted[row, column]
+    defined = multiply(form(opcode), CAPABILITY, list(given[1, dests:]))
+    assert np.array_equal(found[1], np.stack(defined))
 
 
-@pytest.mark.parametrize("opcode", FORMS)
-def test_rounding_is_as_defined(executor: Executor, opcode: str) -> None:
-    form = table()[opcode]
-    dests, *sources = (spec.count for spec in form.operands)
-    rng = np.random.default_rng(len(opcode))
-    if "f64" in opcode:
-        given = rng.standard_normal((sum(sources), 32)).view(np.uint64)
-    else:
-        numbers = rng.standard_normal((sum(sources), 2, 32))
-        low, high = (
-            [[bits_of(each, form["T"]) for each in row] for row in numbers[:, half]]
-            for half in (0, 1)
-        )
-        given = (np.array(low) | np.array(high) << 16).astype(np.uint32)
-        given[-dests:] = numbers[-dests:, 0].astype(np.float32).view(np.uint32)
-    wanted = np.stack(multiply(form, list(given)))
-    found = launch(executor, program(opcode), given).arrays[0]
-    assert np.array_equal(found[:dests], wanted)
+OPCODE = "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32"
 
 
-def test_sums_are_rounded_once(executor: Executor) -> None:
-    """1 + 15 * 2**-25: each addition alone would be lost."""
-    opcode = "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32"
+def sums_of_tiny_products(executor: Executor, target: str) -> float:
+    """1 + 15 * 2**-25, as a tensor core adds it."""
     one, tiny = bits_of(1.0, "bf16"), bits_of(2.0**-25, "bf16")
-    given = np.zeros((10, 32), np.uint32)
-    given[:4] = one | one << 16
-    given[4:6] = tiny | tiny << 16
+    given = np.zeros((14, 32), np.uint32)
+    given[4:8] = one | one << 16
+    given[8:10] = tiny | tiny << 16
     # The first step of k is 1 * 1.
-    given[4, ::4] = one | tiny << 16
-    found = launch(executor, program(opcode), given).arrays[0]
-    assert np.all(found[:4].view(np.float32) == np.float32(1 + 15 * 2.0**-25))
+    given[8, ::4] = one | tiny << 16
+    found = launch(executor, program(OPCODE, target), given).arrays[0]
+    (result,) = set(found[:4].view(np.float32).ravel().tolist())
+    return float(result)
+
+
+@pytest.mark.parametrize(
+    ("target", "ulps"),
+    [
+        # 25 bits below the top exponent: 15 of them make 3.75 in the 23rd.
+        ("sm_90", 3),
+        ("sm_100", 3),
+        # 24 bits: each is lost, next to the 1 and next to the first half's sum.
+        ("sm_80", 0),
+    ],
+)
+def test_the_target_decides_the_sum(executor: Executor, target: str, ulps: int) -> None:
+    assert sums_of_tiny_products(executor, target) == 1 + ulps * 2.0**-23
+
+
+def test_an_architecture_may_lack_a_type() -> None:
+    opcode = "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32"
+    for executor in (ORACLE, ENGINE):
+        with pytest.raises(UnsupportedInstruction, match=r"needs compute capability 8\.9 or later"):
+            launch(executor, program(opcode, "sm_80"), np.zeros((14, 32), np.uint32))

@@ -10,6 +10,7 @@ import click
 from gemmkit.cli.options import debug_option, gpu_option
 
 if TYPE_CHECKING:
+    from gemmkit.emulator.numerics.rules import Rules
     from gemmkit.gpu import GpuSpec
     from gemmkit.report.layout import Row, Table
 
@@ -23,6 +24,15 @@ _OPTIONAL = (
     ("torch", "cuBLAS through PyTorch, for comparison", "pip install 'gemmkit[torch]'"),
     ("numba_cuda", "kernels in Python", "pip install 'gemmkit[numba]'"),
 )
+
+
+# What the emulator's results of tensor cores rest on.
+_EVIDENCE = {
+    "measured": "exact: equal to an H100's",
+    "parts": "exact in its parts, which equal an H100's",
+    "published": "a published model, not confirmed",
+    "defined": "exact",
+}
 
 
 @click.command("info")
@@ -48,6 +58,7 @@ def command(gpu: str | None) -> None:
         out.print("".join(f"  {name:14} {text}\n" for name, text in lines.items()))
     out.print(_threads(board))
     out.print(_memories(board))
+    out.print(_tensor_cores(board))
     out.print(_boards(), end="")
 
 
@@ -180,6 +191,39 @@ def _memories(board: GpuSpec) -> Table:
             ("DRAM", f"{board.dram_gb_per_s:,.0f} GB/s", "all blocks, and the host through copies"),
         ),
     )
+
+
+def _tensor_cores(board: GpuSpec) -> Table:
+    from gemmkit.emulator.numerics.rules import Kind, kinds_of
+    from gemmkit.report.layout import Column, Table
+
+    capability = board.capability.major, board.capability.minor
+    found: dict[Rules, list[Kind]] = {}
+    for kind, rules in kinds_of("mma", capability):
+        found.setdefault(rules, []).append(kind)
+    return Table(
+        f"mma.sync on {board.name}, as the emulator computes it",
+        (Column("types", "left"), Column("sum", "left"), Column("results", "left")),
+        _rows(
+            *(
+                (
+                    ", ".join(f"{kind.a} → {kind.result}" for kind in kinds),
+                    _sum_in_words(rules),
+                    _EVIDENCE[rules.evidence],
+                )
+                for rules, kinds in found.items()
+            )
+        ),
+    )
+
+
+def _sum_in_words(rules: Rules) -> str:
+    if rules.method == "integer":
+        return "exact"
+    if rules.method == "chain":
+        return "a fused multiply-add per k"
+    fused = f"{rules.products} products at once, cut at {rules.fraction_bits} bits"
+    return f"widened to f16: {fused}" if rules.method == "widened" else fused
 
 
 def _boards() -> Table:

@@ -271,6 +271,7 @@ class EmulatedDevice:
                 name=plan.source.name if plan.source.language == "ptx" else "",
                 cache_dir=self._cache_dir,
                 sanitize=self.sanitize,
+                capability=(self.spec.capability.major, self.spec.capability.minor),
             )
         return self._programs[key]
 

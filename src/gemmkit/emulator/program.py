@@ -304,6 +304,7 @@ def load(
     name: str = "",
     cache_dir: Path | None = None,
     sanitize: bool = False,
+    capability: tuple[int, int] | None = None,
 ) -> Program:
     """A kernel of a PTX text, compiled for this host or taken from the cache.
 
@@ -313,9 +314,12 @@ def load(
         name: the name of the text in messages, if it has no line information of its own.
         cache_dir: where compiled objects are kept; by default in the user's cache folder.
         sanitize: whether it first runs with sanitizers; to run it the other way compiles it again.
+        capability: compute capability of the board that it runs on, which decides how tensor cores
+            round; by default that of the PTX's target.
     """
     folder = default_cache_directory(CACHE_KIND) if cache_dir is None else cache_dir / CACHE_KIND
-    return Program(KernelText(ptx, entry, name), DiskCache(folder), sanitize=sanitize)
+    text = KernelText(ptx, entry, name, capability)
+    return Program(text, DiskCache(folder), sanitize=sanitize)
 
 
 def _check(request: LaunchRequest, entry: str, wanted: int) -> None:

@@ -14,9 +14,10 @@ fp32, give r = 2. An accumulator of a narrow type is rounded at each of the k st
 core, once per block of at least four steps (Fasi, Higham, Mikaitis and Pranesh, "Numerical behavior
 of NVIDIA tensor cores", 2021). A result to which atomic operations of a narrow type add is rounded
 by each of them, and there may be k. A result that is loaded, added to and stored several times is
-rounded by each store. Tensor cores truncate, and so do conversions toward zero; they
+rounded by each store. Conversions toward zero
 and instructions with directed rounding (.rz, .rm, .rp) are wrong by up to one unit in the last
-place, not half of one, which doubles the unit roundoff (Higham, section 2.2).
+place, not half of one, which doubles the unit roundoff (Higham, section 2.2). Tensor cores truncate
+the terms of their sums: `truncation` has the factor that this adds to the product above.
 
 A kernel that splits each operand x into a high part x_h = fl(x) and a low part fl(x − x_h) of a
 type f has x to within v_f²·|x|. The products x_h·y_h + x_h·y_l + x_l·y_h lack x_l·y_l, at most
@@ -44,6 +45,7 @@ from typing import Literal
 
 from gemmkit.dtypes import full_type_name
 from gemmkit.errors import UsageError, unknown_name
+from gemmkit.verify.truncation import Truncation, truncation_of_any
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +116,8 @@ class Rounded:
 class Arithmetic:
     """What is rounded to which type between A and B and the result.
 
-    `rounded` is empty for plain fp32. `tensor`: tensor cores accumulate. `sums` are the types that
+    `rounded` is empty for plain fp32. `tensor`: what the sums of tensor cores lose, if these
+    accumulate. `sums` are the types that
     accumulators, and not only operands, are rounded to. `directed`: arithmetic of the sums' type
     rounds toward zero or an infinity, which doubles its unit roundoff. `stored` are the steps of an
     epilogue after which a kernel stores its result in the type of C for the next kernel.
@@ -123,7 +126,7 @@ class Arithmetic:
     """
 
     rounded: tuple[Rounded, ...] = ()
-    tensor: bool = False
+    tensor: Truncation | None = None
     sums: tuple[Format, ...] = ()
     tolerance: float | None = None
     stored: tuple[Step, ...] = ()
@@ -133,13 +136,13 @@ class Arithmetic:
     @property
     def plain(self) -> bool:
         """Whether fp32's own bound holds."""
-        more = self.rounded or self.tensor or self.stored or self.directed
+        more = self.rounded or self.tensor is not None or self.stored or self.directed
         return not more and self.tolerance is None
 
     @property
     def widening(self) -> int:
         """By how much instructions other than a tensor core's enlarge the sums' unit roundoff."""
-        return 2 if self.directed and not self.tensor else 1
+        return 2 if self.directed and self.tensor is None else 1
 
     @property
     def operand_bits(self) -> int:
@@ -148,8 +151,11 @@ class Arithmetic:
 
     @property
     def sum_bits(self) -> int:
-        """Bits of the narrowest type that accumulators are rounded to."""
-        return min((each.bits for each in self.sums), default=24)
+        """Bits of the narrowest type that accumulators are rounded to, or of a fused sum."""
+        kept = [each.bits for each in self.sums]
+        if self.tensor is not None:
+            kept.append(self.tensor.bits)
+        return min(kept, default=24)
 
     def relative(self, k: int, fp32: float) -> float:
         """The bound as a fraction of S, given the bound `fp32` of the fp32 roundings.
@@ -159,14 +165,19 @@ class Arithmetic:
         if self.tolerance is not None:
             return self.tolerance
         logs = sum(each.count(k) * math.log1p(each.unit) for each in self.rounded)
-        return math.expm1(min(logs, 700.0) + math.log1p(fp32 * (2 if self.tensor else 1)))
+        if self.tensor is not None:
+            logs += self.tensor.logarithm(k)
+        return math.expm1(min(logs, 700.0) + math.log1p(fp32))
 
     def underflow(self, k: int, largest_a: float, largest_b: float) -> float:
         """What gradual underflow may add to Σ|A|·|B|, given the largest magnitude of each."""
         if self.tolerance is not None:
             return 0.0
         tiny = max((each.format.tiny for each in self.rounded), default=0.0)
-        return 2 * tiny * k * (largest_a + largest_b + 2)
+        found = 2 * tiny * k * (largest_a + largest_b + 2)
+        if self.tensor is not None:
+            found += self.tensor.absolute(k, largest_a, largest_b)
+        return found
 
 
 FP32 = Arithmetic()
@@ -208,7 +219,7 @@ def named_arithmetic(compute_dtype: str, tolerance: float | None) -> Arithmetic 
         words = "fp32"
     return Arithmetic(
         tuple(rounded),
-        tensor=operand is not None,
+        tensor=truncation_of_any([operand.name]) if operand is not None else None,
         sums=(total,) if total is not None else (),
         reason=f"{words}, as requested",
     )

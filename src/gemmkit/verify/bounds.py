@@ -16,9 +16,10 @@ and 4.2),
     |fl(x) − x| ≤ e = γ_n · S + underflow,    S = |α| Σ_p |A[i,p]|·|B[p,j]| + |β|·|C[i,j]| + |bias|.
 
 Gradual underflow adds at most half the smallest subnormal number per multiplication, multiplied by
-at most the later factors (below 2 here) and |α|. Tensor cores may truncate sums of 16-bit products
-instead of rounding them, which doubles u (Fasi, Higham, Mikaitis and Pranesh, "Numerical behavior
-of NVIDIA tensor cores", 2021).
+at most the later factors (below 2 here) and |α|. A library's kernel for 16-bit products, whose
+instructions are not known, may use tensor cores, which truncate instead of rounding: that doubles u
+(Fasi, Higham, Mikaitis and Pranesh, "Numerical behavior of NVIDIA tensor cores", 2021; `truncation`
+has the bound for a kernel whose instructions are known).
 
 ReLU has slope at most one and keeps the bound. GELU and SiLU have |f(x)| ≤ |x| and a slope of at
 most `SLOPE`, and their evaluation adds an error of at most `EVALUATION` roundoffs of x: the error
@@ -133,7 +134,7 @@ class Rounding:
         if problem.sum_dtype == "float64":
             panels = -(-k // REFERENCE_PANEL) + REFERENCE_ROUNDINGS
             of_reference = 2 * gamma(panels, UNIT_ROUNDOFF_64)
-        if problem.item_bytes == 2 and not arithmetic.tensor:
+        if problem.item_bytes == 2 and arithmetic.tensor is None:
             unit = 2 * sums.unit
         relative = gamma(n, unit) + of_reference
         absolute = 2 * sums.tiny * arithmetic.widening * (k * alpha + 2)

@@ -34,6 +34,7 @@ from gemmkit.verify.arithmetic import (
     named_arithmetic,
 )
 from gemmkit.verify.splitting import split_operands
+from gemmkit.verify.truncation import Truncation, truncation_of, truncation_of_any, widest
 from gemmkit.verify.value_flow import (
     NARROW_TYPES,
     Operation,
@@ -131,6 +132,7 @@ class _Flow:
 
     def __init__(self, kernel: Kernel, elements: Dtype, updates: Updates | None) -> None:
         self.elements, self.updates = elements, updates
+        self.capability = kernel.capability
         reloads = updates.loads if updates is not None else ()
         constants = constants_in(kernel.body)
         flows = (
@@ -147,7 +149,8 @@ class _Flow:
         self.steady: dict[_Key, Rounded] = {}
         self.sums: set[str] = set()
         self.seen: dict[tuple[str, str], Instruction] = {}
-        self.tensor = False
+        # What the sums of each matrix instruction lose.
+        self.truncations: list[Truncation] = []
         self.directed: Instruction | None = None
         # Nodes that are 0 whatever the operands are.
         self.zero: set[str] = set()
@@ -185,11 +188,12 @@ class _Flow:
                 rounded.remove(found)
             rounded.append(replace(steady, times=found.times if found else 0))
         rounded = self._before_storing(self._of_parts(rounded, reaching), results)
-        if not rounded and not self.tensor and self.directed is None:
+        tensor = widest(self.truncations) if self.truncations else None
+        if not rounded and tensor is None and self.directed is None:
             return FP32
         return Arithmetic(
             tuple(rounded),
-            tensor=self.tensor,
+            tensor=tensor,
             sums=tuple(FORMATS[each] for each in sorted(self.sums)),
             directed=self.directed is not None,
             reason=self._reason(),
@@ -215,7 +219,7 @@ class _Flow:
         self.split = kept.name, first
         return [
             Rounded(kept, SPLIT_ROUNDINGS, cut=cut, parts=2),
-            Rounded(FP32_FORMAT, block=1, rate=SPLIT_PRODUCTS - 1, cut=self.tensor),
+            Rounded(FP32_FORMAT, block=1, rate=SPLIT_PRODUCTS - 1, cut=bool(self.truncations)),
         ]
 
     def _before_storing(self, rounded: Sequence[Rounded], results: Dtype) -> list[Rounded]:
@@ -243,7 +247,9 @@ class _Flow:
             how = f"{self.directed.opcode}, {self.directed.where}"
             words.append(f"rounding in one direction ({how})")
         elif not any(what == "sums" for _, what in self.seen):
-            words.append("sums in fp32")
+            kept = min((each.bits for each in self.truncations), default=FP32_FORMAT.bits)
+            fewer = "" if kept == FP32_FORMAT.bits else f", with {kept} bits on tensor cores"
+            words.append("sums in fp32" + fewer)
         return "; ".join(words)
 
     def _visit(self, operations: Sequence[Operation], owner: dict[str, int], own: int) -> None:
@@ -333,7 +339,9 @@ class _Flow:
                 through = of(factor)
                 wanted = operation.operand_type
                 if wanted is not None and factor:
-                    self.tensor = True
+                    if operation.instruction is not None:
+                        opcode = operation.instruction.opcode
+                        self.truncations.append(truncation_of(opcode, self.capability))
                     given = wanted.name == self.elements
                     if not given and not any(name == wanted.name for name, _ in through):
                         # The tensor core, or a shift, takes the upper bits of an fp32 number.
@@ -379,7 +387,7 @@ def _by_opcodes(ptx: str) -> Arithmetic:
     names = ", ".join(sorted(each.name for each in operands | sums)) or "directed rounding"
     return Arithmetic(
         tuple(rounded),
-        tensor="mma" in ptx,
+        tensor=truncation_of_any(each.name for each in operands) if "mma" in ptx else None,
         sums=tuple(sums),
         directed=_DIRECTED.search(ptx) is not None,
         reason=f"instructions for {names} in its PTX",

@@ -64,7 +64,7 @@ def test_other_forms(tmp_path: Path) -> None:
         and not form.opcode.startswith(NEWER)
     ]
     kinds = ("pred", "b16", "b32", "b64")
-    registers = [f"%{kind}_{n}_<4>" for kind in kinds for n in range(10)]
+    registers = [f"%{kind}_{n}_<8>" for kind in kinds for n in range(10)]
     declared = "\n".join(f".reg .{each[1:].split('_')[0]} {each};" for each in registers)
     for start in range(0, len(others), AT_ONCE):
         lines = []
@@ -74,7 +74,7 @@ def test_other_forms(tmp_path: Path) -> None:
             lines.append(f"{form.opcode} {operands};")
         body = "\n".join(lines)
         text = f"""
-.version 8.5
+.version 8.7
 .target sm_90
 .address_size 64
 .visible .entry k(.param .align 16 .b8 q[64])

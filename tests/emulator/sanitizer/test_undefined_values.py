@@ -271,6 +271,25 @@ def test_matrices_of_which_some_rows_are_not_there() -> None:
     assert not checked(source.replace("LIMIT", "rows"), arguments, 32).findings
 
 
+def test_packed_sums_of_which_some_rows_are_not_there() -> None:
+    """Two rows of binary16 sums are in two registers; two columns share one."""
+    source = """k(unsigned* out, const unsigned* in, int rows) {
+        unsigned a0, a1, d0 = 0, d1 = 0;
+        if (threadIdx.x / 4 < rows) a0 = in[threadIdx.x];
+        a1 = in[threadIdx.x + 32];
+        asm volatile("mma.sync.aligned.m16n8k8.row.col.f16.f16.f16.f16 "
+            "{%0, %1}, {%2, %3}, {%3}, {%0, %1};" : "+r"(d0), "+r"(d1) : "r"(a0), "r"(a1));
+        out[threadIdx.x + 32] = d1;
+        if (threadIdx.x / 4 < LIMIT)
+            out[threadIdx.x] = d0 >> 16;
+    }"""
+    words = np.zeros(64, np.uint32)
+    arguments = {"out": words, "in": words, "rows": FIVE}
+    found = checked(source.replace("LIMIT", "rows + 1"), arguments, 32).only
+    assert (lines_of(found), found.here.thread) == ((9, None), (20, 0, 0))
+    assert not checked(source.replace("LIMIT", "rows"), arguments, 32).findings
+
+
 def test_one_finding_for_one_cause() -> None:
     source = """k(float* out) {
         __shared__ float tile[64];

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -12,6 +14,7 @@ from gemmkit.errors import DeviceError
 if TYPE_CHECKING:
     from gemmkit.emulator.codegen.areas import Areas
     from gemmkit.emulator.codegen.operands import Action
+    from gemmkit.emulator.numerics.rules import Capability
     from gemmkit.emulator.ptx.cfg import ControlFlow
     from gemmkit.emulator.ptx.module import Module
 
@@ -22,11 +25,22 @@ WARP_FUNCTION = "warp"
 class KernelText:
     """One kernel of a PTX text, parsed when its instructions are needed.
 
-    `file` is the name of the PTX in messages, if the user wrote it.
+    `file` is the name of the PTX in messages, if the user wrote it. `capability` is the compute
+    capability of the board that it runs on, by default that of the PTX's target.
     """
 
-    def __init__(self, ptx: str, entry: str, file: str = "") -> None:
+    def __init__(
+        self, ptx: str, entry: str, file: str = "", capability: Capability | None = None
+    ) -> None:
         self.ptx, self.entry, self._file = ptx, entry, file
+        self._capability = capability
+
+    @property
+    def key(self) -> str:
+        """What its code depends on: tensor cores differ by the board."""
+        digest = hashlib.sha256(self.ptx.encode()).hexdigest()
+        board = self._capability if "mma." in self.ptx else None
+        return f"{digest}/{self.entry}" + ("" if board is None else "/{}.{}".format(*board))
 
     @cached_property
     def module(self) -> Module:
@@ -53,7 +67,10 @@ class KernelText:
         """
         from gemmkit.emulator.ptx.cfg import ControlFlow
 
-        return ControlFlow.of(self.module.kernels[self.entry])
+        kernel = self.module.kernels[self.entry]
+        if self._capability is not None:
+            kernel = replace(kernel, capability=self._capability)
+        return ControlFlow.of(kernel)
 
     @cached_property
     def actions(self) -> tuple[Action, ...]:

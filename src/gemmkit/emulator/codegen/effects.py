@@ -29,6 +29,7 @@ from gemmkit.emulator.codegen.runtime.atomics import is_native
 from gemmkit.emulator.codegen.runtime.matrices import function_of
 from gemmkit.emulator.codegen.values import Lanes, Location, Result, Scalar, Slot, root_of
 from gemmkit.emulator.ptx.module import Address, Immediate
+from gemmkit.errors import UnsupportedInstruction
 
 NULL = Value("ptr", "null")
 
@@ -236,7 +237,11 @@ def _multiply_matrices(b: BlockWriter, action: Action) -> None:
     slots = [b.in_memory(b.source(source, bits), bits) for source, bits in sources]
     sanitizer_calls.whole_warp(b, action, _active(b, action))
     results = [b.scratch.take(bits) for bits in result_widths(action)]
-    b.f.runtime(function_of(action.form), "void", *(b.pointer(each) for each in (*results, *slots)))
+    try:
+        function = function_of(action.form, b.context.analysis.flow.kernel.capability)
+    except UnsupportedInstruction as refused:
+        raise unsupported(action.instruction, str(refused)) from None
+    b.f.runtime(function, "void", *(b.pointer(each) for each in (*results, *slots)))
     undefined.multiplied(b, action)
     b.put(action, results)
 

@@ -44,7 +44,7 @@ def widened(f: Function, half: Value, kind: str) -> Value:
     return f.cast("bitcast", f.or_(bits, sign), "float")
 
 
-def _narrowed(f: Function, number: Value, kind: str) -> Value:
+def narrowed(f: Function, number: Value, kind: str) -> Value:
     """float32 rounded to the nearest 16-bit number, ties to even."""
     bits = f.cast("bitcast", number, "i32")
     magnitude = f.and_(bits, 0x7FFF_FFFF)
@@ -124,16 +124,16 @@ def _arithmetic(f: Function, form: Form, s: Sequence[Value]) -> Value:
     if form["O"] == "mul" and kind == "bf16":
         # A product below the normal range of float32 would be rounded twice.
         a, b = (f.cast("fpext", each, "double") for each in (a, b))
-        return _narrowed(f, _to_odd_float(f, f.binary("fmul", a, b)), kind)
+        return narrowed(f, _to_odd_float(f, f.binary("fmul", a, b)), kind)
     operation = {"add": "fadd", "sub": "fsub", "mul": "fmul"}[form["O"]]
-    return _narrowed(f, f.binary(operation, a, b), kind)
+    return narrowed(f, f.binary(operation, a, b), kind)
 
 
 def _fused(f: Function, form: Form, s: Sequence[Value]) -> Value:
     kind = _kind(form)
     a, b, c = (f.cast("fpext", widened(f, each, kind), "double") for each in s)
     total = _to_odd_sum(f, f.binary("fmul", a, b), c)
-    return _narrowed(f, _to_odd_float(f, total), kind)
+    return narrowed(f, _to_odd_float(f, total), kind)
 
 
 def _sign(f: Function, form: Form, s: Sequence[Value]) -> Value:
@@ -160,7 +160,7 @@ def _compare(f: Function, form: Form, s: Sequence[Value]) -> Sequence[Value]:
 
 
 def _convert_narrow(f: Function, form: Form, s: Sequence[Value]) -> Sequence[Value]:
-    return (_narrowed(f, f.cast("bitcast", s[0], "float"), _kind(form, "D")),)
+    return (narrowed(f, f.cast("bitcast", s[0], "float"), _kind(form, "D")),)
 
 
 def _convert_widen(f: Function, form: Form, s: Sequence[Value]) -> Sequence[Value]:
@@ -172,7 +172,7 @@ def _convert_widen(f: Function, form: Form, s: Sequence[Value]) -> Sequence[Valu
 
 def _convert_pack(f: Function, form: Form, s: Sequence[Value]) -> Sequence[Value]:
     kind = _kind(form, "D")
-    high, low = (_narrowed(f, f.cast("bitcast", each, "float"), kind) for each in s)
+    high, low = (narrowed(f, f.cast("bitcast", each, "float"), kind) for each in s)
     return (_joined(f, low, high),)
 
 

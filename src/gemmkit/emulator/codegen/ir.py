@@ -297,6 +297,12 @@ class Function:
         self.emit(f"store {initial}, {pointer}, align 64")
         return pointer
 
+    def area(self, nbytes: int) -> Value:
+        """Memory on the stack, aligned to 64 bytes; returns its address."""
+        pointer = Value("ptr", f"%{self.name('area')}")
+        self.allocations.append(f"  {pointer.name} = alloca [{nbytes} x i8], align 64")
+        return pointer
+
     def get(self, of: str, variable: Value) -> Value:
         """Read a stack variable."""
         return self.value(of, f"load {of}, {variable}, align 64")

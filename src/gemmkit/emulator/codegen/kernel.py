@@ -6,7 +6,6 @@ its PTX; `KernelText` parses it if counts, messages or sanitizers need the instr
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -110,8 +109,7 @@ def load_kernel(
 def _loaded(
     text: KernelText, cache: DiskCache, *, sanitize: bool, track: bool, quick: bool
 ) -> LoadedKernel:
-    digest = hashlib.sha256(text.ptx.encode()).hexdigest()
-    kernel = f"{digest}/{text.entry}/{host().key}"
+    kernel = f"{text.key}/{host().key}"
     run = RUN if not sanitize else RUN_SANITIZED
     # With sanitizers most of the time is spent in the runtime, which is compiled apart.
     quick = quick or sanitize

@@ -50,7 +50,7 @@ def generator_digest() -> str:
     """A digest of the code generator's source: a change invalidates older objects."""
     digest = hashlib.sha256()
     package = Path(__file__).parents[1]
-    for folder in ("codegen", "codegen/runtime", "counters", "isa", "ptx"):
+    for folder in ("codegen", "codegen/runtime", "counters", "isa", "numerics", "ptx"):
         for file in sorted(package.joinpath(folder).glob("*.py")):
             digest.update(file.read_bytes())
     return digest.hexdigest()

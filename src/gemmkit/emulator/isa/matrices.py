@@ -2,11 +2,10 @@
 
 Lane 4 g + t holds rows g and g + 8 (if there are 16) of A, column g of B, and columns 2 t and 2 t +
 1 of A's rows of C and D (PTX ISA, "Matrix multiply-accumulate operation using mma instruction").
-Two 16-bit numbers that are adjacent along k share a register.
+Numbers that are adjacent along k share a register: four of 8 bits, two of 16 bits; two binary16
+numbers of C or D that are adjacent in a row do so too.
 
-The order in which the hardware accumulates, and where it truncates fp32 sums, is not documented.
-Here k ascends, with one fused multiply-add per step for fp64; sums in fp32 are computed in fp64 and
-rounded once.
+What the product is, to the bit, depends on the architecture: see `numerics`.
 """
 
 from __future__ import annotations
@@ -20,15 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gemmkit.emulator.isa.form import Form
-from gemmkit.emulator.isa.semantics.rounding import (
-    BINARY64,
-    FORMATS,
-    Format,
-    decode,
-    encode,
-    round_to,
-    rounded_product_sum,
-)
+from gemmkit.emulator.numerics.model import multiply as multiply_matrices
+from gemmkit.emulator.numerics.rules import SIZES, Capability, Kind
 
 LANES = 32
 Indices = NDArray[np.int64]
@@ -56,21 +48,22 @@ class Fragment:
 
 
 @cache
-def fragments(rows: int, depth: int, pair: int) -> tuple[Fragment, Fragment, Fragment]:
-    """The fragments of A (rows × depth), B (depth × 8) and C; `pair` numbers share a register."""
+def fragments(rows: int, depth: int, packed: int) -> tuple[Fragment, Fragment, Fragment]:
+    """The fragments of A (rows × depth), B (depth × 8) and C; `packed` numbers of A or B share a
+    register."""
     group, thread = np.divmod(np.arange(LANES), 4)
-    along, down = depth // (4 * pair), rows // 8
+    along, down = depth // (4 * packed), rows // 8
 
-    def steps(r: int, half: int) -> Indices:
-        return pair * thread + half + 4 * pair * r
+    def steps(r: int, number: int) -> Indices:
+        return packed * thread + number + 4 * packed * r
 
     of_a = [
-        (group + 8 * lower, steps(r, half))
+        (group + 8 * lower, steps(r, number))
         for r in range(along)
         for lower in range(down)
-        for half in range(pair)
+        for number in range(packed)
     ]
-    of_b = [(steps(r, half), group) for r in range(along) for half in range(pair)]
+    of_b = [(steps(r, number), group) for r in range(along) for number in range(packed)]
     of_c = [(group + 8 * lower, 2 * thread + odd) for lower in range(down) for odd in (0, 1)]
     shapes = ((rows, depth), (depth, 8), (rows, 8))
     a, b, c = (
@@ -84,57 +77,108 @@ def fragments(rows: int, depth: int, pair: int) -> tuple[Fragment, Fragment, Fra
     return a, b, c
 
 
-def multiply(form: Form, registers: Sequence[Raw]) -> tuple[Raw, ...]:
-    """The registers of D from those of A, B and C, each (…, lanes) of raw bits."""
-    depth, kind = int(form["K"]), FORMATS[form["T"]]
-    (of_a, of_b, of_c), operands = _operands(form, registers)
-    target = kind if kind is BINARY64 else FORMATS["f32"]
-    a, b, c = (_numbers(each, of) for each, of in zip(operands, (kind, kind, target), strict=True))
-    left, right, total = of_a.gather(a), of_b.gather(b), of_c.gather(c)
-    with np.errstate(all="ignore"):
-        for step in range(depth):
-            factors = left[..., :, step, None], right[..., step, None, :]
-            if kind is BINARY64:
-                total = rounded_product_sum(*factors, total, kind, "n")
-            else:  # a product of such numbers is exact
-                total = total + factors[0] * factors[1]
-        numbers = total if kind is BINARY64 else round_to(total, target, "n")
-    return tuple(np.moveaxis(of_c.scatter(encode(numbers, target)), -2, 0))
+@dataclass(frozen=True, slots=True)
+class MatrixProduct:
+    """What an `mma.sync` multiplies: rows × depth of A, and eight columns of B."""
+
+    kind: Kind
+    rows: int
+
+    @classmethod
+    def of(cls, form: Form) -> MatrixProduct:
+        """The product of a form."""
+        saturates = form.modifiers.get("S", "") == "satfinite"
+        kind = Kind("mma", form["A"], form["B"], form["R"], int(form["K"]), saturates)
+        return cls(kind, int(form["M"]))
+
+    @classmethod
+    def named(cls, name: str) -> MatrixProduct:
+        """The product with this `name`."""
+        rows, depth, a, b, result, overflow = name.split("_")
+        return cls(Kind("mma", a, b, result, int(depth), overflow == "clamp"), int(rows))
+
+    @property
+    def name(self) -> str:
+        """Everything about it in one word, such as `16_8_f16_f16_f32_wrap`."""
+        kind = self.kind
+        overflow = "clamp" if kind.saturates else "wrap"
+        return f"{self.rows}_{kind.depth}_{kind.a}_{kind.b}_{kind.result}_{overflow}"
+
+    @property
+    def packed(self) -> int:
+        """How many numbers of A or B share a register."""
+        return max(1, 4 // SIZES[self.kind.a])
+
+    @property
+    def packed_sums(self) -> int:
+        """How many numbers of C share a register."""
+        return 2 if self.kind.result == "f16" else 1
+
+    @property
+    def words(self) -> int:
+        """A lane's registers of a row of A, and of a column of B."""
+        return self.kind.depth // (4 * self.packed)
+
+    @property
+    def counts(self) -> tuple[int, int, int, int]:
+        """How many registers D, A, B and C have."""
+        down = self.rows // 8
+        sums = 2 * down // self.packed_sums
+        return sums, self.words * down, self.words, sums
+
+    @property
+    def fragments(self) -> tuple[Fragment, Fragment, Fragment]:
+        """The fragments of A, B and C."""
+        return fragments(self.rows, self.kind.depth, self.packed)
+
+    def numbers(self, registers: Sequence[Raw]) -> list[Raw]:
+        """The numbers in the registers of A, B and C, as raw bits (…, elements, lanes)."""
+        split = np.split(np.stack(registers, axis=-2), np.cumsum(self.counts[1:3]), axis=-2)
+        packed = (self.packed, self.packed, self.packed_sums)
+        return [_unpacked(each, count) for each, count in zip(split, packed, strict=True)]
+
+    def registers(self, numbers: Raw) -> tuple[Raw, ...]:
+        """The registers that hold the numbers of D, (…, elements, lanes)."""
+        words = numbers
+        if self.packed_sums > 1:
+            words = numbers[..., ::2, :] | numbers[..., 1::2, :].astype(np.uint32) << np.uint32(16)
+        return tuple(np.moveaxis(words, -2, 0))
+
+
+def multiply(form: Form, capability: Capability, registers: Sequence[Raw]) -> tuple[Raw, ...]:
+    """The registers of D from those of A, B and C, each (…, lanes) of raw bits.
+
+    Raises:
+        UnsupportedInstruction: an architecture of this compute capability has no such instruction.
+    """
+    product = MatrixProduct.of(form)
+    parts = zip(product.fragments, product.numbers(registers), strict=True)
+    a, b, c = (fragment.gather(numbers) for fragment, numbers in parts)
+    found = multiply_matrices(product.kind, capability, a, b, c)
+    return product.registers(product.fragments[2].scatter(found))
 
 
 def defined_products(form: Form, registers: Sequence[Raw]) -> tuple[Raw, ...]:
     """The defined bits of D, from those of A, B and C: all bits of an element if its row of A, its
     column of B and its element of C are defined, else none."""
-    kind = FORMATS[form["T"]]
-    (of_a, of_b, of_c), operands = _operands(form, registers)
-    whole = [_unpacked(each) if kind.bits == 16 else each for each in operands[:2]]
-    a, b, c = (each == np.iinfo(each.dtype).max for each in (*whole, operands[2]))
+    product = MatrixProduct.of(form)
+    of_a, of_b, of_c = product.fragments
+    numbers = product.numbers(registers)
+    a, b, c = (each == np.iinfo(each.dtype).max for each in numbers)
     left = np.logical_and.reduce(of_a.gather(a), axis=-1)
     right = np.logical_and.reduce(of_b.gather(b), axis=-2)
     defined = of_c.scatter(left[..., :, None] & right[..., None, :] & of_c.gather(c))
-    bits = np.where(defined, np.iinfo(operands[2].dtype).max, 0).astype(operands[2].dtype)
-    return tuple(np.moveaxis(bits, -2, 0))
+    kind = numbers[2].dtype
+    return product.registers(np.where(defined, np.iinfo(kind).max, 0).astype(kind))
 
 
-def _operands(
-    form: Form, registers: Sequence[Raw]
-) -> tuple[tuple[Fragment, Fragment, Fragment], list[Raw]]:
-    """The fragments of A, B and C, and the registers of each."""
-    rows, depth = int(form["M"]), int(form["K"])
-    pair = 1 if FORMATS[form["T"]] is BINARY64 else 2
-    counts = [rows * depth // 32 // pair, depth * 8 // 32 // pair]
-    split = np.split(np.stack(registers, axis=-2), np.cumsum(counts), axis=-2)
-    return fragments(rows, depth, pair), split
-
-
-def _numbers(registers: Raw, kind: Format) -> Raw:
-    """The numbers in a fragment's registers."""
-    return decode(_unpacked(registers) if kind.bits == 16 else registers, kind)
-
-
-def _unpacked(words: Raw) -> Raw:
-    """Unpack pairs of 16 bits: (…, registers, lanes) to twice as many."""
-    halves = np.stack([words & np.uint32(0xFFFF), words >> np.uint32(16)], axis=-2)
-    merged = halves.reshape(*words.shape[:-2], -1, words.shape[-1])
-    unpacked: Raw = merged.astype(np.uint16)
+def _unpacked(words: Raw, packed: int) -> Raw:
+    """The numbers in words: (…, registers, lanes) to `packed` times as many."""
+    if packed == 1:
+        return words
+    bits = 32 // packed
+    shifts = np.arange(packed, dtype=np.uint32)[:, None] * np.uint32(bits)
+    numbers = words[..., :, None, :] >> shifts & np.uint32((1 << bits) - 1)
+    merged = numbers.reshape(*words.shape[:-2], -1, words.shape[-1])
+    unpacked: Raw = merged.astype(f"u{bits // 8}")
     return unpacked

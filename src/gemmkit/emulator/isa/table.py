@@ -10,6 +10,7 @@ from functools import cache
 
 from gemmkit.emulator.isa.fit import is_predicate, operands_fit
 from gemmkit.emulator.isa.form import Form, bindings, expand, operand_specs
+from gemmkit.emulator.isa.matrix_forms import matrix_rows
 from gemmkit.emulator.ptx.constructs import not_executed
 from gemmkit.emulator.ptx.module import Instruction, Symbol
 from gemmkit.errors import UnsupportedInstruction
@@ -273,16 +274,7 @@ _ROWS: tuple[tuple[str, str, str, str], ...] = (
     ("match.all.sync.{T:b32,b64}", "match_all", "=b32|pred {T} b32", "warp"),
     ("redux.sync.{O:add,min,max}.{T:u32,s32}|redux.sync.{O:and,or,xor}.{T:b32}", "reduce_warp",
      "={T} {T} b32", "warp"),
-    ("mma.sync.aligned.m{M:16}n8k{K:16}.row.col.f32.{T:f16}.f16.f32|"
-     "mma.sync.aligned.m{M:16}n8k{K:16}.row.col.f32.{T:bf16}.bf16.f32",
-     "multiply_matrices", "=v4f32 v4b32 v2b32 v4f32", "tensor"),
-    ("mma.sync.aligned.m{M:16}n8k{K:8}.row.col.f32.{T:f16}.f16.f32|"
-     "mma.sync.aligned.m{M:16}n8k{K:8}.row.col.f32.{T:bf16}.bf16.f32",
-     "multiply_matrices", "=v4f32 v2b32 b32 v4f32", "tensor"),
-    ("mma.sync.aligned.m{M:8}n8k{K:4}.row.col.f64.{T:f64}.f64.f64",
-     "multiply_matrices", "=v2f64 f64 f64 v2f64", "tensor"),
-    ("mma.sync.aligned.m{M:16}n8k{K:4}.row.col.f64.{T:f64}.f64.f64",
-     "multiply_matrices", "=v4f64 v2f64 f64 v4f64", "tensor"),
+    *matrix_rows(),
     ("elect.sync", "elect", "=b32|pred b32", "warp"),
     ("bar.warp.sync", "no_operation", "b32", "synchronize"),
     ("bar.sync|barrier.sync|barrier.sync.aligned|barrier.cta.sync|barrier.cta.sync.aligned",

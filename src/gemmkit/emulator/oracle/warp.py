@@ -125,7 +125,8 @@ def reduce_warp(group: Group, step: Step, lanes: Mask) -> None:
 def multiply_matrices(group: Group, step: Step, lanes: Mask) -> None:
     """`mma.sync`: the product of two matrices that the lanes of a warp hold, added to a third."""
     registers = [np.ascontiguousarray(each) for each in _sources(group, step, lanes)]
-    _write(group, step, lanes, *multiply(step.form, registers))
+    capability = group.chunk.kernel.capability
+    _write(group, step, lanes, *multiply(step.form, capability, registers))
 
 
 def elect(group: Group, step: Step, lanes: Mask) -> None:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from gemmkit.emulator.isa.types import TYPES
+from gemmkit.emulator.numerics.rules import capability_of
 from gemmkit.emulator.ptx.constructs import not_executed
 from gemmkit.emulator.ptx.lines import LineTable
 from gemmkit.emulator.ptx.literals import with_bits
@@ -220,6 +221,7 @@ class _KernelParser:
             local_bytes=self._spaces["local"].size,
             call_parameter_bytes=self._spaces["call"].size,
             parameter_bytes=self._spaces["param"].size,
+            capability=capability_of(self._target),
         )
 
     def _tokens(self) -> Iterator[re.Match[str]]:

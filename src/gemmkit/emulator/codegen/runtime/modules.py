@@ -16,6 +16,7 @@ from gemmkit.emulator.codegen.runtime import (
     counts,
     delayed_copies,
     fenced_blocks,
+    fused_sums,
     lane_races,
     lanes,
     matrices,
@@ -66,7 +67,7 @@ def _modules_of(function: str) -> list[str]:
     if function.startswith("atomic_"):
         return ["atomics"]
     if function.startswith(matrices.PREFIX):
-        return [function]
+        return matrices.modules_of(function)
     return []
 
 
@@ -106,6 +107,8 @@ def build_module(name: str, *, permutes: bool) -> Module:
 def _add(module: Module, name: str, permutes: bool, hooks: access.AccessHooks | None) -> None:
     if name == "copies":
         (copies if hooks is None else delayed_copies).define(module)
+    elif name.startswith(fused_sums.PREFIX):
+        fused_sums.define(module, name)
     elif name.startswith(matrices.PREFIX):
         matrices.define(module, name)
     elif name == "atomics":
