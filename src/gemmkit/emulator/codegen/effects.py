@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from gemmkit.emulator.codegen import sanitizer_calls, undefined
+from gemmkit.emulator.codegen import matrix_effects, sanitizer_calls, undefined
 from gemmkit.emulator.codegen.addresses import (
     address_of,
     base_of,
@@ -28,6 +28,7 @@ from gemmkit.emulator.codegen.operands import (
 from gemmkit.emulator.codegen.runtime.atomics import is_native
 from gemmkit.emulator.codegen.runtime.matrices import function_of
 from gemmkit.emulator.codegen.values import Lanes, Location, Result, Scalar, Slot, root_of
+from gemmkit.emulator.isa.matrix_access import is_matrix
 from gemmkit.emulator.ptx.module import Address, Immediate
 
 NULL = Value("ptr", "null")
@@ -59,6 +60,9 @@ def count_separately(b: BlockWriter, action: Action, acting: Value, lanes: Value
 
 def _load(b: BlockWriter, action: Action) -> None:
     b.make_room()
+    if is_matrix(action.form):
+        matrix_effects.load(b, action, _active(b, action))
+        return
     group = b.context.areas.group_of.get(action.number)
     if group is not None and not b.context.shadows:
         _load_together(b, action, group)
@@ -92,6 +96,9 @@ def _load_together(b: BlockWriter, action: Action, group: Sequence[int]) -> None
 
 def _store(b: BlockWriter, action: Action) -> None:
     b.make_room()
+    if is_matrix(action.form):
+        matrix_effects.store(b, action, _active(b, action))
+        return
     bits, count = action.form.type.bits, len(action.sources)
     width = max(bits, 32)
     locations = [b.resized(b.source(source, bits), width) for source in action.sources]
@@ -241,6 +248,16 @@ def _multiply_matrices(b: BlockWriter, action: Action) -> None:
     b.put(action, results)
 
 
+def _multiply_fragments(b: BlockWriter, action: Action) -> None:
+    b.make_room()
+    matrix_effects.multiply(b, action, _active(b, action))
+
+
+def _transpose_matrix(b: BlockWriter, action: Action) -> None:
+    b.make_room()
+    matrix_effects.transpose(b, action, _active(b, action))
+
+
 def _is_space(b: BlockWriter, action: Action) -> None:
     _active(b, action)
     space = action.form["S"]
@@ -350,4 +367,6 @@ _WRITERS: Mapping[str, Callable[[BlockWriter, Action], None]] = {
     **dict.fromkeys(("no_operation", "copy_async_commit", "copy_async_wait"), _nothing),
     **dict.fromkeys(("match_any", "match_all", "reduce_warp", "elect", "call"), through_python),
     "multiply_matrices": _multiply_matrices,
+    "multiply_fragments": _multiply_fragments,
+    "transpose_matrix": _transpose_matrix,
 }

@@ -25,6 +25,7 @@ from gemmkit.emulator.codegen.tracking import used_from
 from gemmkit.emulator.codegen.values import Lanes, Location, Scalar, Slot
 from gemmkit.emulator.isa.definedness import flow_of
 from gemmkit.emulator.isa.form import Form
+from gemmkit.emulator.isa.matrix_access import Piece, addressing_lanes, is_matrix
 from gemmkit.emulator.isa.types import TYPES
 from gemmkit.emulator.ptx.module import Register
 
@@ -52,7 +53,10 @@ def before(b: BlockWriter, action: Action) -> None:
     if action.operation != "no_operation":
         for location, address in enumerate((action.address, action.other_address)):
             if address is not None and isinstance(address.base, Register):
-                _use(b, action, address.base, b.active(guard), USED_ADDRESS + location)
+                lanes = b.active(guard)
+                if is_matrix(action.form):
+                    lanes = b.f.and_(lanes, addressing_lanes(action.form))
+                _use(b, action, address.base, lanes, USED_ADDRESS + location)
     for location in range(used_from(action), len(action.sources)):
         register = register_of(action.sources[location])
         if register is not None:
@@ -109,6 +113,57 @@ def stored(b: BlockWriter, action: Action, space: str, arguments: Sequence[Value
         here = [*_located(b, arguments, location * of.bytes), literal("i64", of.bytes), data]
         number = literal("i64", action.number | USED_SOURCE + location << USED_SHIFT)
         b.f.runtime(f"{PREFIX}keep_{space}", "void", C, W, *here, number)
+
+
+def words_loaded(
+    b: BlockWriter, space: str, arguments: Sequence[Value], piece: Piece
+) -> list[Slot]:
+    """Look up which bits are defined of the numbers that a part of a matrix load reads."""
+    size, found = piece.bits // 8, []
+    for number in range(piece.count):
+        slot = b.scratch.take(max(piece.bits, 32))
+        here = [*_located(b, arguments, number * size), literal("i64", size)]
+        b.f.runtime(f"{PREFIX}defined_{space}", "void", C, W, *here, b.pointer(slot))
+        found.append(slot)
+    return found
+
+
+def words_stored(
+    b: BlockWriter,
+    action: Action,
+    space: str,
+    arguments: Sequence[Value],
+    piece: Piece,
+    defined: Sequence[Slot],
+) -> None:
+    """Record which bits are defined of the numbers that a part of a matrix store writes."""
+    size = piece.bits // 8
+    number = literal("i64", action.number | USED_SOURCE + piece.registers[0] << USED_SHIFT)
+    for place, slot in enumerate(defined):
+        here = [*_located(b, arguments, place * size), literal("i64", size), b.pointer(slot)]
+        b.f.runtime(f"{PREFIX}keep_{space}", "void", C, W, *here, number)
+
+
+def held(b: BlockWriter, action: Action, bits: int, count: int) -> list[Slot] | None:
+    """The defined bits of the first sources, of that width; None if all are defined."""
+    shadows = b.context.shadows
+    registers = [register_of(source) for source in action.sources[:count]]
+    if not any(register in shadows for register in registers):
+        return None
+    found = []
+    for register in registers:
+        location: Location = Scalar(literal(f"i{bits}", -1))
+        if register is not None and register in shadows:
+            location = _widened(b, b.location(shadows[register]), bits)
+        found.append(b.in_memory(location, bits))
+    return found
+
+
+def assign(b: BlockWriter, action: Action, defined: Sequence[Location]) -> None:
+    """Record which bits of an instruction's results are defined."""
+    for register, location in zip(action.dests, defined, strict=True):
+        if register is not None and register in b.context.shadows:
+            b.results[register] = _widened(b, location, TYPES[register.type].bits)
 
 
 def _located(b: BlockWriter, arguments: Sequence[Value], distance: int) -> list[Value]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gemmkit.emulator.isa.form import Form, OperandSpec
+from gemmkit.emulator.isa.matrix_access import is_matrix
 from gemmkit.emulator.isa.types import TYPES
 from gemmkit.emulator.ptx.module import (
     Address,
@@ -48,6 +49,7 @@ def operands_fit(instruction: Instruction, form: Form) -> bool:
         return False
     required = sum(not spec.optional for spec in form.operands)
     relaxed = form.operation.startswith(_RELAXED) and form.operation != "convert_address"
+    relaxed = relaxed and not is_matrix(form)
     return required <= len(given) <= len(form.operands) and all(
         _fits(operand, spec, relaxed) for operand, spec in zip(given, form.operands, strict=False)
     )

@@ -10,6 +10,8 @@ from functools import cache
 
 from gemmkit.emulator.isa.fit import is_predicate, operands_fit
 from gemmkit.emulator.isa.form import Form, bindings, expand, operand_specs
+from gemmkit.emulator.isa.fragment_products import products
+from gemmkit.emulator.isa.matrix_rows import MATRIX_ROWS
 from gemmkit.emulator.ptx.constructs import not_executed
 from gemmkit.emulator.ptx.module import Instruction, Symbol
 from gemmkit.errors import UnsupportedInstruction
@@ -283,6 +285,7 @@ _ROWS: tuple[tuple[str, str, str, str], ...] = (
      "multiply_matrices", "=v2f64 f64 f64 v2f64", "tensor"),
     ("mma.sync.aligned.m{M:16}n8k{K:4}.row.col.f64.{T:f64}.f64.f64",
      "multiply_matrices", "=v4f64 v2f64 f64 v4f64", "tensor"),
+    *MATRIX_ROWS,
     ("elect.sync", "elect", "=b32|pred b32", "warp"),
     ("bar.warp.sync", "no_operation", "b32", "synchronize"),
     ("bar.sync|barrier.sync|barrier.sync.aligned|barrier.cta.sync|barrier.cta.sync.aligned",
@@ -365,6 +368,13 @@ def decode(instruction: Instruction) -> Form:
         raise UnsupportedInstruction(
             f"the emulator does not {refused} ({instruction.where}: {instruction.text})"
         )
+    if form.operation == "multiply_fragments":
+        missing = [each.opcode for each in products(form) if form_of(each.opcode) is None]
+        if missing:
+            raise UnsupportedInstruction(
+                f"the emulator does not support '{opcode}', which the hardware executes as "
+                f"'{missing[0]}' ({instruction.where}: {instruction.text})"
+            )
     form = form.taking([is_predicate(each) for each in instruction.operands])
     if not operands_fit(instruction, form):
         raise UnsupportedInstruction(

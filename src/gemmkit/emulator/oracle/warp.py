@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from gemmkit.emulator.isa import fragments
 from gemmkit.emulator.isa.matrices import multiply
+from gemmkit.emulator.isa.matrix_moves import transposed
 from gemmkit.emulator.isa.semantics import evaluate
 from gemmkit.emulator.isa.semantics.raw import Bits, Mask, Raw
 from gemmkit.emulator.isa.table import table
@@ -126,6 +128,18 @@ def multiply_matrices(group: Group, step: Step, lanes: Mask) -> None:
     """`mma.sync`: the product of two matrices that the lanes of a warp hold, added to a third."""
     registers = [np.ascontiguousarray(each) for each in _sources(group, step, lanes)]
     _write(group, step, lanes, *multiply(step.form, registers))
+
+
+def multiply_fragments(group: Group, step: Step, lanes: Mask) -> None:
+    """`wmma.mma`: likewise, of larger matrices."""
+    registers = [np.ascontiguousarray(each) for each in _sources(group, step, lanes)]
+    _write(group, step, lanes, *fragments.multiply_fragments(step.form, registers))
+
+
+def transpose_matrix(group: Group, step: Step, lanes: Mask) -> None:
+    """`movmatrix`: the transpose of an 8×8 matrix of 16-bit elements."""
+    (register,) = _sources(group, step, lanes)
+    _write(group, step, lanes, transposed(np.ascontiguousarray(register)))
 
 
 def elect(group: Group, step: Step, lanes: Mask) -> None:

@@ -8,8 +8,9 @@ import re
 _CONSTRUCTS = (
     (r"tex\.|tld4|txq", "texture fetches (tex1Dfetch, tex2D, …) are"),
     (r"suld|sust|sured|suq", "surface accesses (surf2Dread, surf2Dwrite, …) are"),
-    (r"wmma\.", "tensor-core operations through nvcuda::wmma are"),
-    (r"ldmatrix|stmatrix|movmatrix", "loads and stores of matrices (ldmatrix, stmatrix) are"),
+    (r"wmma\.", "tensor-core operations through nvcuda::wmma of this type or shape are"),
+    (r"ldmatrix|stmatrix|movmatrix",
+     "loads and stores of matrices (ldmatrix, stmatrix) of this type or shape are"),
     (r"mma\.sp", "sparse tensor-core operations (mma.sp) are"),
     (r"mma\.sync", "tensor-core operations (mma.sync) of these types and this shape are"),
     (r"wgmma", "warpgroup tensor-core operations (wgmma) are"),

@@ -19,6 +19,7 @@ from gemmkit.emulator.codegen.runtime import (
     lane_races,
     lanes,
     matrices,
+    matrix_moves,
     patterns,
     sanitized,
     shadow,
@@ -65,7 +66,7 @@ def _modules_of(function: str) -> list[str]:
         return ["copies"]
     if function.startswith("atomic_"):
         return ["atomics"]
-    if function.startswith(matrices.PREFIX):
+    if function.startswith(matrices.PREFIX) or matrix_moves.is_move(function):
         return [function]
     return []
 
@@ -108,6 +109,8 @@ def _add(module: Module, name: str, permutes: bool, hooks: access.AccessHooks | 
         (copies if hooks is None else delayed_copies).define(module)
     elif name.startswith(matrices.PREFIX):
         matrices.define(module, name)
+    elif matrix_moves.is_move(name):
+        matrix_moves.define(module, name)
     elif name == "atomics":
         (atomics.define if hooks is None else sanitized.define_atomics)(module)
     else:
