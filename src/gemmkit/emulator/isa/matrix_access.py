@@ -77,8 +77,8 @@ class Piece:
 
 
 def is_matrix(form: Form) -> bool:
-    """Whether a load or store moves a matrix."""
-    return "G" in form.modifiers
+    """Whether a form is a load or store of a matrix."""
+    return form.operation in ("load", "store") and "G" in form.modifiers
 
 
 def is_fragment(form: Form) -> bool:
