@@ -12,6 +12,7 @@ from gemmkit.analysis.block_profile import BlockProfile
 from gemmkit.analysis.machine import Machine, pipe_cycles
 from gemmkit.analysis.warp_time import issue_cost
 from gemmkit.emulator.isa.form import Form
+from gemmkit.emulator.isa.matrix_access import sizes
 from gemmkit.gpu import FP32, WARP_SIZE, GpuSpec, MathPipe, MathType
 
 # Columns of a product of `mma.sync`.
@@ -80,5 +81,9 @@ def multiplies(form: Form) -> tuple[MathPipe | None, float]:
     if form.operation == "multiply_matrices":
         amount = int(form["M"]) * _MMA_COLUMNS * int(form["K"])
         return MathPipe(_MATH_TYPES[form["T"]], tensor=True), float(amount)
+    if form.operation == "multiply_fragments":
+        m, n, k = sizes(form["G"])
+        kind = _MATH_TYPES.get(form["T"] or "f16")
+        return (MathPipe(kind, tensor=True) if kind is not None else None), float(m * n * k)
     pipes = {"fma": FP32, "fp64": MathPipe("float64")}
     return pipes.get(form.opcode_class), float(WARP_SIZE)
