@@ -63,13 +63,10 @@ class Definedness:
         self._uses = UndefinedUses(names, collection)
         self._overwrites = overwrites(names.actions)
         self._registers: dict[Register, Raw] = {}
-        # One byte per byte of shared and local memory, by owner.
+        # One byte for each address of shared and local memory, by owner.
         self._spaces: Mapping[str, Bytes] = {
-            space: np.zeros((int(chunk.owners[space].max()) + 1, nbytes), np.uint8)
-            for space, nbytes in (
-                ("shared", chunk.spaces["shared"].nbytes),
-                ("local", chunk.spaces["local"].nbytes),
-            )
+            space: np.zeros((int(chunk.owners[space].max()) + 1, each.base + each.nbytes), np.uint8)
+            for space, each in ((name, chunk.spaces[name]) for name in ("shared", "local"))
         }
         sizes = [
             min(4, action.form.type.bytes)
