@@ -58,7 +58,8 @@ def instructions(draw: st.DrawFn) -> str:
             name, size = ("%v", 2) if wide else ("%z", SUMS)
         first = draw(st.integers(0, size - spec.count))
         each = [f"{name}{number}" for number in range(first, first + spec.count)]
-        operands.append(each[0] if spec.count == 1 else f"{{{', '.join(each)}}}")
+        bare = form.operation == "transpose_matrix"
+        operands.append(each[0] if bare else f"{{{', '.join(each)}}}")
     return f"{form.opcode} {', '.join(each for each in operands if each)};"
 
 

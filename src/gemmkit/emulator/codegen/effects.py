@@ -283,6 +283,17 @@ def _nothing(b: BlockWriter, action: Action) -> None:
     sanitizer_calls.nothing(b, action, _active(b, action))
 
 
+def _set_registers(b: BlockWriter, action: Action) -> None:
+    """How many registers a warp may have is not tracked; all of its lanes must ask for them."""
+    sanitizer_calls.whole_warp(b, action, _active(b, action))
+
+
+def _cluster_rank(b: BlockWriter, action: Action) -> None:
+    """The block that owns an address: the only one of its cluster."""
+    _active(b, action)
+    b.put(action, [Scalar(literal("i32", 0))])
+
+
 def _barrier_arrive(b: BlockWriter, action: Action) -> None:
     f = b.f
     lanes = _active(b, action)
@@ -364,6 +375,9 @@ _WRITERS: Mapping[str, Callable[[BlockWriter, Action], None]] = {
     "is_space": _is_space,
     "create_policy": _create_policy,
     "barrier_arrive": _barrier_arrive,
+    "set_registers": _set_registers,
+    "cluster_rank": _cluster_rank,
+    "map_address": through_python,
     **dict.fromkeys(("no_operation", "copy_async_commit", "copy_async_wait"), _nothing),
     **dict.fromkeys(("match_any", "match_all", "reduce_warp", "elect", "call"), through_python),
     "multiply_matrices": _multiply_matrices,

@@ -33,7 +33,7 @@ _USED_FROM = {
     **dict.fromkeys(
         (
             *("atomic", "reduction", "compare_and_swap", "barrier", "barrier_arrive", "elect"),
-            *("call", "no_operation"),
+            *("call", "no_operation", "map_address", "cluster_rank"),
         ),
         0,
     ),

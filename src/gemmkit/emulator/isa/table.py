@@ -25,19 +25,19 @@ ROUND_OR_NONE = "R:,.rn,.rz,.rm,.rp"
 FLUSH = "F:,.ftz"
 NARROW = "b8,u8,s8,b16,u16,s16,b32,u32,s32,f32"
 LOADABLE = f"{NARROW},b64,u64,s64,f64"
-SHARED_OR_GLOBAL = "S:,.global,.shared,.shared::cta"
+SHARED_OR_GLOBAL = "S:,.global,.shared,.shared::cta,.shared::cluster"
 L1_HINT = "{,.L1::evict_normal,.L1::evict_unchanged,.L1::evict_first,.L1::evict_last,\
 .L1::no_allocate}"
 L2_PREFETCH = "{,.L2::64B,.L2::128B,.L2::256B}"
 L2_HINT = ".L2::cache_hint"
 L2_PRIORITY = ".L2::evict_last,.L2::evict_normal,.L2::evict_first,.L2::evict_unchanged"
 L2_PRIORITIES = f"{{{L2_PRIORITY}}}{{,.L2::evict_first,.L2::evict_unchanged}}"
-_RELAXED = ".volatile,.relaxed.cta,.relaxed.gpu,.relaxed.sys"
-ACQUIRE = f"{{{_RELAXED},.acquire.cta,.acquire.gpu,.acquire.sys}}"
+_RELAXED = ".volatile,.relaxed.cta,.relaxed.cluster,.relaxed.gpu,.relaxed.sys"
+ACQUIRE = f"{{{_RELAXED},.acquire.cta,.acquire.cluster,.acquire.gpu,.acquire.sys}}"
 STRONG_ACQUIRE = ACQUIRE.replace(".volatile,", "")
-RELEASE = f"{{{_RELAXED},.release.cta,.release.gpu,.release.sys}}"
+RELEASE = f"{{{_RELAXED},.release.cta,.release.cluster,.release.gpu,.release.sys}}"
 STRONG_RELEASE = RELEASE.replace(".volatile,", "")
-SCOPE = "{,.cta,.gpu,.sys}"
+SCOPE = "{,.cta,.cluster,.gpu,.sys}"
 # The order of modifiers as written today, and as for `atomicAdd_block` and the like.
 ATOMIC_SPACE = f"{{{SHARED_OR_GLOBAL}}}"
 SPACE_THEN_SCOPE = "{S:.global,.shared,.shared::cta}{.cta,.gpu,.sys}"
@@ -265,7 +265,11 @@ _ROWS: tuple[tuple[str, str, str, str], ...] = (
          f"red{SPACE_THEN_SCOPE}.{operation}", "reduction", "[{S}] {T}", "atomic")
         for operation in ATOMIC_OPERATIONS
     ),
-    ("isspacep.{S:global,shared,local}", "is_space", "=pred u64", "integer"),
+    ("isspacep.{S:global,shared,shared::cta,shared::cluster,local}", "is_space", "=pred u64",
+     "integer"),
+    # A cluster of one block: the only rank is 0, and addresses of its memory are the block's own.
+    ("mapa{,.shared::cluster}.{T:u32,u64}", "map_address", "={T} {T} u32", "integer"),
+    ("getctarank{,.shared::cluster}.{T:u32,u64}", "cluster_rank", "=u32 {T}", "integer"),
     # Warps and blocks
     ("shfl.sync.{M:up,down,bfly,idx}.b32", "shuffle", "=b32|pred b32 b32 b32 b32", "warp"),
     ("vote.sync.{M:all,any,uni}.pred", "vote", "=pred pred b32", "warp"),
@@ -288,16 +292,20 @@ _ROWS: tuple[tuple[str, str, str, str], ...] = (
     *MATRIX_ROWS,
     ("elect.sync", "elect", "=b32|pred b32", "warp"),
     ("bar.warp.sync", "no_operation", "b32", "synchronize"),
-    ("bar.sync|barrier.sync|barrier.sync.aligned|barrier.cta.sync|barrier.cta.sync.aligned",
-     "barrier", "u32 ?u32", "synchronize"),
-    ("bar.red.{R:popc}.u32|barrier.red.{R:popc}{,.aligned}.u32|"
-     "barrier.cta.red.{R:popc}{,.aligned}.u32", "barrier", "=u32 u32 pred", "synchronize"),
-    ("bar.red.{R:and,or}.pred|barrier.red.{R:and,or}{,.aligned}.pred|"
-     "barrier.cta.red.{R:and,or}{,.aligned}.pred", "barrier", "=pred u32 pred", "synchronize"),
-    ("bar.arrive|barrier.arrive|barrier.arrive.aligned|barrier.cta.arrive", "barrier_arrive",
-     "u32 u32", "synchronize"),
-    ("membar.{cta,gl,sys}|fence{.sc,.acq_rel}.{cta,cluster,gpu,sys}|fence.proxy.async|"
-     "fence.proxy.async.{global,shared::cta}", "no_operation", "", "synchronize"),
+    ("bar{,.cta}.sync|barrier{,.cta}.sync{,.aligned}", "barrier", "u32 ?u32", "synchronize"),
+    ("bar{,.cta}.red.{R:popc}.u32|barrier{,.cta}.red.{R:popc}{,.aligned}.u32", "barrier",
+     "=u32 u32 ?u32 pred", "synchronize"),
+    ("bar{,.cta}.red.{R:and,or}.pred|barrier{,.cta}.red.{R:and,or}{,.aligned}.pred", "barrier",
+     "=pred u32 ?u32 pred", "synchronize"),
+    ("bar{,.cta}.arrive|barrier{,.cta}.arrive{,.aligned}", "barrier_arrive", "u32 u32",
+     "synchronize"),
+    # Fences of proxies order asynchronous operations and aliases, of which there are none.
+    ("membar.{cta,gl,sys}|fence{.sc,.acq_rel}.{cta,cluster,gpu,sys}|"
+     "fence.proxy.async{,.global,.shared::cta,.shared::cluster}|fence.proxy.alias|"
+     "membar.proxy.alias|fence.mbarrier_init.release.cluster", "no_operation", "", "synchronize"),
+    # Launches do not overlap: the ones before are complete, and none waits for this one.
+    ("griddepcontrol.{launch_dependents,wait}", "no_operation", "", "control"),
+    ("setmaxnreg.{inc,dec}.sync.aligned.u32", "set_registers", "#", "control"),
     # Control
     ("bra|bra.uni", "branch", "@", "control"),
     ("ret|ret.uni|exit", "exit", "", "control"),

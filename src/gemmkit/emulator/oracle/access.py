@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gemmkit.emulator.counters.tally import Tally
+from gemmkit.emulator.isa.cluster import check_ranks
 from gemmkit.emulator.isa.matrix_access import has_rows
 from gemmkit.emulator.isa.semantics import evaluate
 from gemmkit.emulator.isa.semantics.raw import Mask
@@ -259,6 +260,18 @@ def is_space(group: Group, step: Step, lanes: Lanes) -> None:
     addresses = np.broadcast_to(group.read(*step.sources[0]), lanes.shape)
     inside: Mask = window_of(addresses, step.form["S"])
     group.write(*step.dests[0], inside, lanes)
+
+
+def map_address(group: Group, step: Step, lanes: Lanes) -> None:
+    """`mapa`: the same address, in a cluster of one block."""
+    addresses, ranks = (np.broadcast_to(group.read(*each), lanes.shape) for each in step.sources)
+    check_ranks(step.instruction, ranks[lanes])
+    group.write(*step.dests[0], addresses, lanes)
+
+
+def cluster_rank(group: Group, step: Step, lanes: Lanes) -> None:
+    """`getctarank`: the only block of a cluster."""
+    group.write(*step.dests[0], np.zeros(lanes.shape, np.uint32), lanes)
 
 
 def create_policy(group: Group, step: Step, lanes: Lanes) -> None:

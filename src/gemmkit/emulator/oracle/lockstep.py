@@ -38,6 +38,8 @@ _LANEWISE: Mapping[str, Callable[[Group, Step, Lanes], None]] = {
     "convert_address": access.convert_address,
     "is_space": access.is_space,
     "create_policy": access.create_policy,
+    "map_address": access.map_address,
+    "cluster_rank": access.cluster_rank,
     "shuffle": warp.shuffle,
     "vote": warp.vote,
     "ballot": warp.ballot,
@@ -50,7 +52,9 @@ _LANEWISE: Mapping[str, Callable[[Group, Step, Lanes], None]] = {
     "multiply_fragments": warp.multiply_fragments,
     "transpose_matrix": warp.transpose_matrix,
 }
-_NOTHING = frozenset(["no_operation", "copy_async_commit", "copy_async_wait"])
+_NOTHING = frozenset(
+    ["no_operation", "set_registers", "copy_async_commit", "copy_async_wait"]
+)
 # Operations whose order other warps can observe: then one warp runs at a time.
 _ORDERED = frozenset(["atomic", "compare_and_swap", "reduction", "call"])
 

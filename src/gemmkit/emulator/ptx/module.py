@@ -157,7 +157,8 @@ class Kernel:
     Offsets in `parameters`, `shared`, `local` and `call_parameters` are in bytes from the start of
     each space. A block's own shared memory, and its first variable, begin at `shared_base`.
     `shared_bytes` is the size of the static part, rounded up to the alignment of dynamic shared
-    memory (`extern __shared__`), which follows.
+    memory (`extern __shared__`), which follows. `cluster_blocks` are the blocks of the clusters that
+    the kernel's text asks for.
     """
 
     name: str
@@ -172,6 +173,7 @@ class Kernel:
     local_bytes: int
     call_parameter_bytes: int
     parameter_bytes: int
+    cluster_blocks: int = 1
 
     @property
     def source_name(self) -> str:
