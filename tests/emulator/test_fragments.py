@@ -26,9 +26,7 @@ def forms_of(operation: str, space: str) -> list[Form]:
     return [
         form
         for form in table().values()
-        if form.opcode.startswith("wmma")
-        and form.operation == operation
-        and form["S"] == space
+        if form.opcode.startswith("wmma") and form.operation == operation and form["S"] == space
     ]
 
 
@@ -180,8 +178,11 @@ def test_stores_are_the_inverse_of_loads(executor: Executor, space: str) -> None
             body += f"{form.opcode} [%back], {listed(name, count_of(form))}, {STRIDE};\n"
     if space == "shared":
         clear = "add.s64 %from, %from, 256;"
-        body = body.replace("st.shared.b64 [%to], %w;\n        " + clear,
-                            "mov.b64 %w, 0; st.shared.b64 [%to], %w;\n        " + clear, 1)
+        body = body.replace(
+            "st.shared.b64 [%to], %w;\n        " + clear,
+            "mov.b64 %w, 0; st.shared.b64 [%to], %w;\n        " + clear,
+            1,
+        )
     text = kernel_ptx(body, pointers=2, declarations=declarations)
     memory = np.random.default_rng(1).integers(0, 2**64, BYTES // 8, np.uint64)
     out = np.zeros((len(forms), BYTES // 8), np.uint64)

@@ -25,6 +25,13 @@ SUMS = 8
 SMALL = np.uint64(0x3F3F3F3F3F3F3F3F)
 
 
+def is_product(form: Form) -> bool:
+    """Whether this is a product whose `mma.sync` are in the table."""
+    return form.operation == "multiply_fragments" and all(
+        form_of(each.opcode) is not None for each in products(form)
+    )
+
+
 @cache
 def forms() -> list[list[Form]]:
     """Loads, stores, transpositions and products, by kind."""
@@ -32,11 +39,7 @@ def forms() -> list[list[Form]]:
     for form in table().values():
         if is_matrix(form):
             found.setdefault(f"{form.operation} {is_fragment(form)}", []).append(form)
-        elif form.operation == "transpose_matrix":
-            found.setdefault(form.operation, []).append(form)
-        elif form.operation == "multiply_fragments" and all(
-            form_of(each.opcode) is not None for each in products(form)
-        ):
+        elif form.operation == "transpose_matrix" or is_product(form):
             found.setdefault(form.operation, []).append(form)
     return list(found.values())
 
@@ -128,7 +131,8 @@ def whole(body: str) -> str:
         ]),
         pointers=4,
         declarations=f".reg .b32 %x<{WORDS}>, %n, %to, %sh, %row<2>, %stride<5>;"
-        f".reg .b32 %z<{SUMS}>; .reg .b64 %v<2>, %y<{WIDE}>, %lane, %out, %in, %fill, %from, %gl, %ge, %w;"
+        f".reg .b32 %z<{SUMS}>; .reg .b64 %v<2>, %y<{WIDE}>, %lane, %out, %in, %fill, %from;"
+        f".reg .b64 %gl, %ge, %w;"
         f".shared .align 128 .b8 tile[{TILE}];",
         target="sm_90",
     )  # fmt: skip

@@ -15,8 +15,8 @@ class WatchedAccess:
     address of that start in its space. `warp` is counted over the blocks that run, `barriers` are
     those at which the warp has waited before. `kind` is "load", "store", "copy" (a cp.async makes
     two requests, one per space) or "atomic". `by_rows` says whether the lanes address rows of
-    matrices, as in `ldmatrix`: eight to a phase, which never merge. If the kernel has no line information, `file` is empty
-    and `line` is one of the PTX.
+    matrices, as in `ldmatrix`: eight to a phase, which never merge. If the kernel has no line
+    information, `file` is empty and `line` is one of the PTX.
     """
 
     file: str

@@ -278,9 +278,7 @@ def _predecessors(blocks: Sequence[BasicBlock]) -> list[list[int]]:
 def _varies_by_itself(action: Action) -> bool:
     if action.operation in _VARYING_OPERATIONS:
         return True
-    if action.operation == "load" and (
-        is_matrix(action.form) or action.form["S"] in ("local", "")
-    ):
+    if action.operation == "load" and (is_matrix(action.form) or action.form["S"] in ("local", "")):
         return True
     return any(
         isinstance(source, Special) and source.name.startswith(_VARYING_SPECIALS)

@@ -16,7 +16,7 @@ from gemmkit.emulator.codegen.addresses import (
 from gemmkit.emulator.codegen.block import BlockWriter
 from gemmkit.emulator.codegen.context import C, W
 from gemmkit.emulator.codegen.ir import Function, Value, literal
-from gemmkit.emulator.codegen.operands import Action, result_widths, source_widths
+from gemmkit.emulator.codegen.operands import Action, source_widths
 from gemmkit.emulator.codegen.runtime import matrix_moves
 from gemmkit.emulator.codegen.runtime.matrices import function_of
 from gemmkit.emulator.codegen.values import LaneNumber, Location, Scalar, Slot
@@ -127,9 +127,7 @@ def multiply_into(
 # Addresses
 
 
-def _located(
-    b: BlockWriter, action: Action, piece: Piece, lanes: Value
-) -> tuple[str, list[Value]]:
+def _located(b: BlockWriter, action: Action, piece: Piece, lanes: Value) -> tuple[str, list[Value]]:
     """The space of a piece, and the first arguments of the function that performs it."""
     assert action.address is not None
     f, space, key = b.f, space_of(action), guard_key(b, action)
@@ -246,9 +244,7 @@ def _widened(b: BlockWriter, pair: Slot) -> list[Slot]:
 
         return halves
 
-    return [
-        b.in_memory(b.node(emit(shift), [(pair, 32)], [32])[0], 32) for shift in (0, _HALF)
-    ]
+    return [b.in_memory(b.node(emit(shift), [(pair, 32)], [32])[0], 32) for shift in (0, _HALF)]
 
 
 def _narrowed(b: BlockWriter, low: Slot, high: Slot) -> Location:

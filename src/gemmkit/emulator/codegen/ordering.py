@@ -77,7 +77,13 @@ def scope(action: Action) -> str:
     if action.operation not in ATOMICS:
         return ""
     words = action.form.opcode.split(".")
-    return "block" if not {"cta", "cluster"}.isdisjoint(words) else "system" if "sys" in words else "device"
+    return (
+        "block"
+        if not {"cta", "cluster"}.isdisjoint(words)
+        else "system"
+        if "sys" in words
+        else "device"
+    )
 
 
 def is_cas_loop(one: Action, other: Action) -> bool:

@@ -22,7 +22,9 @@ _CONSTANT = {
     # Clusters of one block.
     **{f"%cluster_ctaid.{axis}": 0 for axis in "xyz"},
     **{f"%cluster_nctaid.{axis}": 1 for axis in "xyz"},
-    **{"%cluster_ctarank": 0, "%cluster_nctarank": 1, "%is_explicit_cluster": 0},
+    "%cluster_ctarank": 0,
+    "%cluster_nctarank": 1,
+    "%is_explicit_cluster": 0,
     "WARP_SZ": LANES,
 }
 LANE_MASKS = {"%lanemask_eq", "%lanemask_lt", "%lanemask_le", "%lanemask_gt", "%lanemask_ge"}

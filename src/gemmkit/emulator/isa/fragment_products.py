@@ -1,4 +1,4 @@
-"""`wmma.mma` as the `mma.sync` that ptxas makes of it for sm_80 to sm_90.
+"""`wmma.mma` as the `mma.sync` that ptxas makes of it for sm_80 to sm_100.
 
 A product of 16×16, 32×8 or 8×32 is two of 16×8 with the same depth; of the last one, the
 transpose. For tf32 each is a chain of two m16n8k4 along k. This was read from the machine code of

@@ -8,7 +8,7 @@ import numpy as np
 
 from gemmkit.emulator.isa.form import Form
 from gemmkit.emulator.isa.fragment_products import products, sums_type
-from gemmkit.emulator.isa.matrices import Raw, defined_products, multiply
+from gemmkit.emulator.isa.matrices import Raw, defined_products
 from gemmkit.emulator.isa.semantics import evaluate
 from gemmkit.emulator.isa.table import form_of
 
@@ -27,13 +27,17 @@ def conversion(narrow: bool) -> Form:
     return product_form("cvt.rn.f16.f32" if narrow else "cvt.f32.f16")
 
 
-def multiply_fragments(form: Form, registers: Sequence[Raw]) -> tuple[Raw, ...]:
+# What computes an `mma.sync`: its form and registers to the registers of its result.
+Product = Callable[[Form, Sequence[Raw]], tuple[Raw, ...]]
+
+
+def multiply_fragments(form: Form, registers: Sequence[Raw], product: Product) -> tuple[Raw, ...]:
     """The registers of D from those of A, B and C, each (…, lanes) of raw bits."""
 
     def convert(narrow: bool, numbers: Raw) -> Raw:
         return evaluate(conversion(narrow), [numbers])[0]
 
-    return _chained(form, registers, multiply, convert)
+    return _chained(form, registers, product, convert)
 
 
 def defined_fragments(form: Form, registers: Sequence[Raw]) -> tuple[Raw, ...]:
@@ -49,7 +53,7 @@ def defined_fragments(form: Form, registers: Sequence[Raw]) -> tuple[Raw, ...]:
 def _chained(
     form: Form,
     registers: Sequence[Raw],
-    product: Callable[[Form, Sequence[Raw]], tuple[Raw, ...]],
+    product: Product,
     convert: Callable[[bool, Raw], Raw],
 ) -> tuple[Raw, ...]:
     """All products, each added to what the earlier ones left in the accumulator."""

@@ -188,9 +188,7 @@ def tiles(fragment: str, shape: str, kind: str) -> tuple[_Tile, ...]:
     )
 
 
-def _operand(
-    fragment: str, shape: str, kind: str, layout: str, in_shared: bool
-) -> Iterator[Piece]:
+def _operand(fragment: str, shape: str, kind: str, layout: str, in_shared: bool) -> Iterator[Piece]:
     bits, found = TYPES[kind].bits, tiles(fragment, shape, kind)
     packed = max(32 // bits, 1)
     natural = (fragment == "a") == (layout == "row")

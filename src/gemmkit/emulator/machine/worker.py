@@ -269,7 +269,6 @@ _FIRST_REGISTER = WARP_REGISTERS + 3 * vector_bytes(32)
 def _tally(buffer: Bytes, kernel: LoadedKernel) -> Tally:
     from gemmkit.emulator.codegen.operands import access_bytes
     from gemmkit.emulator.counters.tally import Tally
-
     from gemmkit.emulator.isa.matrix_access import bytes_moved, is_matrix, pieces
 
     areas, flow = kernel.areas, kernel.flow

@@ -278,7 +278,9 @@ class Definedness:
     def _load(self, group: Group, step: Step, action: Action, lanes: Lanes) -> list[Raw | None]:
         assert action.address is not None
         accesses = self._accesses(group, step, group.address(action.address), lanes)
-        return list(self._loaded(group, action, accesses, action.form.type.bytes, len(action.dests)))
+        return list(
+            self._loaded(group, action, accesses, action.form.type.bytes, len(action.dests))
+        )
 
     def _loaded(
         self,

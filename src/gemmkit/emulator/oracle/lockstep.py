@@ -52,9 +52,7 @@ _LANEWISE: Mapping[str, Callable[[Group, Step, Lanes], None]] = {
     "multiply_fragments": warp.multiply_fragments,
     "transpose_matrix": warp.transpose_matrix,
 }
-_NOTHING = frozenset(
-    ["no_operation", "set_registers", "copy_async_commit", "copy_async_wait"]
-)
+_NOTHING = frozenset(["no_operation", "set_registers", "copy_async_commit", "copy_async_wait"])
 # Operations whose order other warps can observe: then one warp runs at a time.
 _ORDERED = frozenset(["atomic", "compare_and_swap", "reduction", "call"])
 

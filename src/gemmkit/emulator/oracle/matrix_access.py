@@ -65,9 +65,7 @@ def count(step: Step, lanes: Lanes, tally: Tally) -> None:
     tally.requests[step.number] += int(np.count_nonzero(lanes.any(axis=1)))
 
 
-def requests(
-    group: Group, step: Step, lanes: Lanes
-) -> Iterator[tuple[Piece, Addresses, Lanes]]:
+def requests(group: Group, step: Step, lanes: Lanes) -> Iterator[tuple[Piece, Addresses, Lanes]]:
     """The pieces of a load or store, with the lanes' addresses and the lanes that take part."""
     start, form = group.address(step.addresses[0]), step.form
     stride = np.zeros(lanes.shape, np.uint64)
@@ -117,4 +115,3 @@ def taken_apart(piece: Piece, registers: Sequence[Raw]) -> list[Raw]:
     if piece.arrange == "transposed":
         return [transposed(np.ascontiguousarray(values[0]))]
     return values
-

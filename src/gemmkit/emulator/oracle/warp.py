@@ -133,7 +133,7 @@ def multiply_matrices(group: Group, step: Step, lanes: Mask) -> None:
 def multiply_fragments(group: Group, step: Step, lanes: Mask) -> None:
     """`wmma.mma`: likewise, of larger matrices."""
     registers = [np.ascontiguousarray(each) for each in _sources(group, step, lanes)]
-    _write(group, step, lanes, *fragments.multiply_fragments(step.form, registers))
+    _write(group, step, lanes, *fragments.multiply_fragments(step.form, registers, multiply))
 
 
 def transpose_matrix(group: Group, step: Step, lanes: Mask) -> None:

@@ -157,8 +157,8 @@ class Kernel:
     Offsets in `parameters`, `shared`, `local` and `call_parameters` are in bytes from the start of
     each space. A block's own shared memory, and its first variable, begin at `shared_base`.
     `shared_bytes` is the size of the static part, rounded up to the alignment of dynamic shared
-    memory (`extern __shared__`), which follows. `cluster_blocks` are the blocks of the clusters that
-    the kernel's text asks for.
+    memory (`extern __shared__`), which follows. `cluster_blocks` are the blocks of a cluster, if
+    the kernel's text names a size.
     """
 
     name: str
