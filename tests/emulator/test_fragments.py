@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -153,7 +154,7 @@ def test_stores_are_the_inverse_of_loads(executor: Executor, space: str) -> None
         name, _ = names(form)
         load = form.opcode.replace("store.d", "load.c")
         if space:
-            load = load.replace(f".{space}.", ".global.")
+            load = re.sub(r"\.(global|shared(::cta)?)\.", ".global.", load)
         else:
             head, _, kind = load.rpartition(".")
             load = f"{head}.global.{kind}"
@@ -210,7 +211,8 @@ def product_forms() -> list[Form]:
 def encoded(numbers: np.ndarray, kind: str) -> np.ndarray:
     """Small integers as raw numbers of a type."""
     if kind in ("s8", "u8", "s32"):
-        return numbers.astype(kind.replace("s", "i")).view(f"u{TYPES[kind].bytes}")
+        size = TYPES[kind].bytes
+        return numbers.astype(f"i{size}").view(f"u{size}")
     if kind == "f64":
         return numbers.astype(np.float64).view(np.uint64)
     if kind == "f16":
