@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from gemmkit.emulator.codegen import arithmetic, sanitizer_calls, undefined
+from gemmkit.emulator.codegen import arithmetic, sanitizer_calls, undefined, undefined_matrices
 from gemmkit.emulator.codegen.addresses import (
     base_of,
     guard_key,
@@ -51,11 +51,11 @@ def load(b: BlockWriter, action: Action, lanes: Value) -> None:
         b.f.runtime(b.context.access(name), "void", *arguments, *data)
         parts.append((piece, slots))
         if any(register in b.context.shadows for register in action.dests):
-            known.append((piece, undefined.words_loaded(b, space, arguments, piece)))
+            known.append((piece, undefined_matrices.words_loaded(b, space, arguments, piece)))
     order = copies(action.form)
     values = _assembled(b, parts)
     if known:
-        undefined.assign(b, action, [_assembled(b, known)[number] for number in order])
+        undefined_matrices.assign(b, action, [_assembled(b, known)[number] for number in order])
     b.put(action, [values[number] for number in order])
 
 
@@ -65,7 +65,7 @@ def store(b: BlockWriter, action: Action, lanes: Value) -> None:
     width = registers_of(action.form)
     bits = source_widths(action)[0]
     values = [b.in_memory(b.source(each, bits), bits) for each in action.sources[:width]]
-    shadows = undefined.held(b, action, bits, width)
+    shadows = undefined_matrices.held(b, action, bits, width)
     for piece in pieces(action.form):
         words = _taken_apart(b, piece, values)
         space, arguments = _located(b, action, piece, lanes)
@@ -74,16 +74,16 @@ def store(b: BlockWriter, action: Action, lanes: Value) -> None:
         b.f.runtime(b.context.access(name), "void", *arguments, *data)
         if shadows is not None:
             defined = _taken_apart(b, piece, shadows)
-            undefined.words_stored(b, action, space, arguments, piece, defined)
+            undefined_matrices.words_stored(b, action, space, arguments, piece, defined)
 
 
 def transpose(b: BlockWriter, action: Action, lanes: Value) -> None:
     """`movmatrix`."""
     sanitizer_calls.whole_warp(b, action, lanes)
     slot = b.in_memory(b.source(action.sources[0], 32), 32)
-    shadows = undefined.held(b, action, 32, 1)
+    shadows = undefined_matrices.held(b, action, 32, 1)
     if shadows is not None:
-        undefined.assign(b, action, [_transposed(b, shadows[0])])
+        undefined_matrices.assign(b, action, [_transposed(b, shadows[0])])
     b.put(action, [_transposed(b, slot)])
 
 
