@@ -23,9 +23,19 @@ MAX_GRID_YZ = 65535
 MAX_GRID = (2**31 - 1, MAX_GRID_YZ, MAX_GRID_YZ)
 MAX_BLOCK = (1024, 1024, 64)
 
-# The types in which the pipes multiply. Tensor cores take float32 rounded to TensorFloat-32 only,
-# which gemmkit's kernels never do.
-MathType = Literal["float32", "float64", "float16", "bfloat16"]
+# The types in which the pipes multiply. Tensor cores take float32 cut to TensorFloat-32 only.
+MathType = Literal["float32", "float64", "float16", "bfloat16", "tfloat32", "float8", "int8"]
+_SHORT: dict[MathType, str] = {
+    "float32": "fp32",
+    "float64": "fp64",
+    "float16": "fp16",
+    "bfloat16": "bf16",
+    "tfloat32": "TF32",
+    "float8": "fp8",
+    "int8": "int8",
+}
+# Tensor cores take twice as many operands of half the size, in the same number of cycles.
+_OF_HALF: dict[MathType, float] = {"tfloat32": 0.5, "float8": 2, "int8": 2}
 
 
 class MathPipe(NamedTuple):
@@ -35,14 +45,13 @@ class MathPipe(NamedTuple):
     tensor: bool = False
 
     def __str__(self) -> str:
-        short = {"float32": "fp32", "float64": "fp64", "float16": "fp16", "bfloat16": "bf16"}
-        return f"{short[self.dtype]} tensor core" if self.tensor else short[self.dtype]
+        return f"{_SHORT[self.dtype]} tensor core" if self.tensor else _SHORT[self.dtype]
 
     @property
     def sums(self) -> str:
         """What its peak depends on besides, ready to follow the figure: the type of the sums of
         16-bit operands, which some boards add up faster in 16 bits than gemmkit's kernels do."""
-        half = self.tensor and self.dtype != "float64"
+        half = self.tensor and self.dtype not in ("float64", "int8")
         return " with fp32 accumulation" if half else ""
 
 
@@ -83,12 +92,17 @@ class Pipes:
             return self.fp64 if pipe.dtype == "float64" else self.fp32
         if pipe.dtype == "float32":
             raise ValueError("tensor cores do not multiply float32")
-        return self.tensor_fp64 if pipe.dtype == "float64" else self.tensor_half
+        if pipe.dtype == "float64":
+            return self.tensor_fp64
+        return round(self.tensor_half * _OF_HALF.get(pipe.dtype, 1))
 
     def sustained(self, pipe: MathPipe = FP32) -> float:
         """The same for the instructions of gemmkit's kernels: tensor cores through `mma.sync`."""
-        half = pipe.tensor and pipe.dtype != "float64"
-        return self.multiply_adds(pipe) * (self.mma_sync if half else 1.0)
+        if not pipe.tensor or pipe.dtype == "float64":
+            return self.multiply_adds(pipe)
+        # Where asynchronous instructions are the fast ones, those that are not widen fp8 to fp16.
+        widened = pipe.dtype == "float8" and self.mma_sync < 1
+        return (self.tensor_half if widened else self.multiply_adds(pipe)) * self.mma_sync
 
 
 # L2 rates are rounded from published micro-benchmarks of each generation. The share of `mma.sync`

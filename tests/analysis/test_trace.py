@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gemmkit.analysis.patterns import lines_of, ownership, phases_of
 from gemmkit.analysis.trace import Trace, sectors, trace, wavefronts
+from gemmkit.emulator.watching import WatchedAccess
 from gemmkit.errors import UsageError
 from gemmkit.gpu import find_board
 from gemmkit.kernels.catalog import find_kernel
@@ -126,3 +129,29 @@ def test_async_copies_have_two_sides():
 def test_a_block_that_does_not_exist():
     with pytest.raises(UsageError, match="there is no block 99 in a grid of 15 blocks"):
         trace(find_kernel("naive"), PROBLEM, BOARD, block=99)
+
+
+def test_rows_of_matrices_are_phases_of_eight_lanes():
+    """Loads of 16 bytes at one address take two phases, rows of `ldmatrix` four."""
+    load = WatchedAccess(
+        file="k.cu",
+        line=1,
+        number=0,
+        opcode="ld.shared.v4.b32",
+        array="As",
+        space="shared",
+        kind="load",
+        bytes_per_lane=16,
+        warp=0,
+        barriers=0,
+        base=0,
+        offsets=(0,) * 32,
+    )
+    rows = replace(load, opcode="ldmatrix.sync.aligned.m8n8.x4.shared.b16", by_rows=True)
+    assert [phase.lanes for phase in phases_of(load)] == [16, 16]
+    assert [phase.lanes for phase in phases_of(rows)] == [8, 8, 8, 8]
+    assert (wavefronts(load), wavefronts(rows)) == (2, 4)
+    pair = replace(rows, offsets=tuple(range(0, 256, 16)) + (None,) * 16)
+    assert [phase.lanes for phase in phases_of(pair)] == [8, 8]
+    conflicts = replace(rows, offsets=tuple(range(0, 32 * 64, 64)))
+    assert wavefronts(conflicts) == 16

@@ -67,6 +67,16 @@ FOREIGN = {
         },
         ("9x10x17",),
     ),
+    "wmma_tiles": Foreign(
+        {"grid": "N/32,M/16", "block": "64", "multiple_of": (16, 32, 16)},
+        ("16x32x48",),
+        {"dtype": "float16", "out_dtype": "float32"},
+    ),
+    "ldmatrix_swizzled": Foreign(
+        {"grid": "N/32,M/64", "block": "128", "multiple_of": (64, 32, 32)},
+        ("64x32x64",),
+        {"dtype": "bfloat16", "gpu": "h100"},
+    ),
 }
 
 
@@ -226,6 +236,36 @@ BUGS = (
         (*MEM, *WRONG, *RACE)),
     Bug("column_major", "beta squared", "beta * C[i + j * ldc]", "beta * beta * C[i + j * ldc]",
         WRONG, check={"beta": 0.5}),
+    # --- wmma_tiles ---------------------------------------------------------------------------
+    Bug("wmma_tiles", "no barrier before the products", _SYNC + "    wmma::load",
+        "    wmma::load", RACE),
+    Bug("wmma_tiles", "no barrier after the products", "mma_sync(c, a, b, c);\n" + _SYNC,
+        "mma_sync(c, a, b, c);\n", RACE),
+    Bug("wmma_tiles", "tile read with another leading dimension", "Bs[warp], LD);", "Bs[warp], T);",
+        (*WRONG, *INIT)),
+    Bug("wmma_tiles", "tile smaller than what is loaded", "half As[T * LD];", "half As[T * T];",
+        MEM),
+    Bug("wmma_tiles", "accumulator never set", "  wmma::fill_fragment(c, 0.0f);\n", "", INIT),
+    # --- ldmatrix_swizzled --------------------------------------------------------------------
+    Bug("ldmatrix_swizzled", "no barrier before ldmatrix", _SYNC + "    for (int step",
+        "    for (int step", RACE),
+    Bug("ldmatrix_swizzled", "no barrier after the products", _SYNC + "  }\n  for (int half",
+        "  }\n  for (int half", RACE),
+    Bug("ldmatrix_swizzled", "no barrier after stmatrix", '"memory");\n  }\n  __syncthreads();\n',
+        '"memory");\n  }\n', RACE),
+    Bug("ldmatrix_swizzled", "A read without the swizzle",
+        "place(warp * 16 + lane % 16, step + lane / 16 * 8, BK);",
+        "(warp * 16 + lane % 16) * BK * 2 + (step + lane / 16 * 8) * 2;", WRONG),
+    Bug("ldmatrix_swizzled", "B not transposed", ".x4.trans.shared", ".x4.shared", WRONG),
+    Bug("ldmatrix_swizzled", "rows that are not aligned", "step + lane / 16 * 8, BK);",
+        "step + lane / 16 * 8, BK) + 8;", MEM),
+    Bug("ldmatrix_swizzled", "rows past the tile", "place(warp * 16 + lane % 16, step",
+        "place(warp * 16 + 8 + lane % 16, step", MEM),
+    Bug("ldmatrix_swizzled", "a part of the tile not loaded", "i < BK * BN / 8; i += 128",
+        "i < BK * BN / 8 - 1; i += 128", INIT),
+    Bug("ldmatrix_swizzled", "matrices of C exchanged",
+        "half * 16 + lane / 16 * 8, BN);\n    asm volatile(\"stmatrix",
+        "half * 16 + 8 - lane / 16 * 8, BN);\n    asm volatile(\"stmatrix", WRONG),
 )  # fmt: skip
 
 
@@ -251,8 +291,7 @@ def check_bug(bug: Bug, folder: Path) -> list[CheckRecord]:
     return check(
         bring(bug.kernel, folder, bug),
         bug.shapes or foreign.shapes,
-        gpu=bug.gpu,
-        **{**foreign.check, **bug.check},
+        **{"gpu": bug.gpu, **foreign.check, **bug.check},
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -20,6 +21,8 @@ from gemmkit.emulator.counters.rules import (
     shared_wavefronts,
     tag_wavefronts,
 )
+from gemmkit.emulator.isa.matrix_access import is_matrix, pieces
+from gemmkit.emulator.isa.table import form_of
 from gemmkit.emulator.watching import WatchedAccess
 
 # Minimum L1 cycles of an access of 32, 64 or 128 bits per lane, measured on an H100.
@@ -30,7 +33,7 @@ _DATA_PATH_BYTES = 128
 
 @dataclass(frozen=True, slots=True)
 class AccessCost:
-    """The mean cost of one memory instruction per request of a warp.
+    """The mean cost of one memory instruction per execution by a warp.
 
     `data_cycles` is the time in the data path that shared memory and L1 share, `tag_cycles` that in
     the L1's tag stage, in cycles of an SM. `sectors` are 32-byte sectors of global memory.
@@ -64,7 +67,8 @@ def access_costs(seen: Trace, widths: Mapping[int, int]) -> dict[int, AccessCost
         if access.space == "shared" and access.kind == "copy":
             continue
         requests[access.number].append(access)
-        turn = turns[access.number, access.warp]
+        each = requests_each(access.opcode)
+        turn = turns[access.number, access.warp] // each
         turns[access.number, access.warp] += 1
         if access.space == "global" and access.kind in ("load", "copy"):
             wanted = {(access.array, each) for each in units(access, SECTOR_BYTES)}
@@ -80,17 +84,25 @@ def access_costs(seen: Trace, widths: Mapping[int, int]) -> dict[int, AccessCost
             _cycles(each, widths.get(number, each.bytes_per_lane), copies.get((number, place)))
             for place, each in enumerate(accesses)
         ]
-        executions = max(turns[number, warp] for warp in range(seen.warps))
+        each = requests_each(first.opcode)
+        executions = max(turns[number, warp] for warp in range(seen.warps)) / each
         costs[number] = AccessCost(
             space=first.space,
             kind=first.kind,
-            data_cycles=float(np.mean([data for data, _, _ in cycles])),
-            tag_cycles=float(np.mean([tag for _, tag, _ in cycles])),
-            sectors=float(np.mean([sectors for _, _, sectors in cycles])),
+            data_cycles=float(np.mean([data for data, _, _ in cycles])) * each,
+            tag_cycles=float(np.mean([tag for _, tag, _ in cycles])) * each,
+            sectors=float(np.mean([sectors for _, _, sectors in cycles])) * each,
             first_touch=len(fresh[number]) / executions if executions else 0.0,
             written=first.space == "global" and first.array in stored,
         )
     return costs
+
+
+@cache
+def requests_each(opcode: str) -> int:
+    """The requests of one execution: a load or store of a `wmma` fragment may make several."""
+    form = form_of(opcode)
+    return len(pieces(form)) if form is not None and is_matrix(form) else 1
 
 
 def _cycles(
@@ -100,8 +112,9 @@ def _cycles(
     addresses, active = addresses_of(access), [each is not None for each in access.offsets]
     store = access.kind in ("store", "atomic")
     if access.space == "shared":
-        phases = len(shared_phases(addresses, active, nbytes, store))
-        return float(max(phases, shared_wavefronts(addresses, active, nbytes, store)[0])), 0.0, 0
+        phases = len(shared_phases(addresses, active, nbytes, access.apart))
+        banks = shared_wavefronts(addresses, active, nbytes, access.apart)[0]
+        return float(max(phases, banks)), 0.0, 0
     if access.space != "global":
         return 1.0, 1.0, 0
     lanes = [each for each, takes in zip(addresses, active, strict=True) if takes]

@@ -25,6 +25,7 @@ from gemmkit.devices.operands import Operands, bind_arguments
 from gemmkit.emulator.codegen.operands import Action, actions_of
 from gemmkit.emulator.counters.merging import merged_accesses
 from gemmkit.emulator.counters.rules import SECTOR_BYTES
+from gemmkit.emulator.isa.matrix_access import is_matrix
 from gemmkit.emulator.ptx.cfg import ControlFlow
 from gemmkit.errors import GemmkitError
 from gemmkit.gpu import GpuSpec
@@ -316,7 +317,7 @@ def _machine_code(
     for number, (form, executed) in enumerate(zip(flow.forms, per_depth, strict=True)):
         if form.opcode_class == "fma":
             adds += executed
-        elif form.operation == "load" and form["S"].startswith("shared"):
+        elif form.operation == "load" and form["S"].startswith("shared") and not is_matrix(form):
             loads += executed * (number not in merged_away)
     share = 1.0
     if found.count and adds and loads:

@@ -12,13 +12,23 @@ from gemmkit.analysis.block_profile import BlockProfile
 from gemmkit.analysis.machine import Machine, pipe_cycles
 from gemmkit.analysis.warp_time import issue_cost
 from gemmkit.emulator.isa.form import Form
+from gemmkit.emulator.isa.matrix_access import sizes
 from gemmkit.gpu import FP32, WARP_SIZE, GpuSpec, MathPipe, MathType
 
 # Columns of a product of `mma.sync`.
 _MMA_COLUMNS = 8
 
 # Types as PTX has them, of what multiplies.
-_MATH_TYPES: dict[str, MathType] = {"f64": "float64", "f16": "float16", "bf16": "bfloat16"}
+_MATH_TYPES: dict[str, MathType] = {
+    "f64": "float64",
+    "f16": "float16",
+    "bf16": "bfloat16",
+    "tf32": "tfloat32",
+    "e4m3": "float8",
+    "e5m2": "float8",
+    "s8": "int8",
+    "u8": "int8",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +89,9 @@ def multiplies(form: Form) -> tuple[MathPipe | None, float]:
     """The pipe that an instruction holds, if it has one, and its multiply-adds in a warp."""
     if form.operation == "multiply_matrices":
         amount = int(form["M"]) * _MMA_COLUMNS * int(form["K"])
-        return MathPipe(_MATH_TYPES[form["T"]], tensor=True), float(amount)
+        return MathPipe(_MATH_TYPES[form["A"]], tensor=True), float(amount)
+    if form.operation == "multiply_fragments":
+        m, n, k = sizes(form["G"])
+        return MathPipe(_MATH_TYPES[form["T"] or "f16"], tensor=True), float(m * n * k)
     pipes = {"fma": FP32, "fp64": MathPipe("float64")}
     return pipes.get(form.opcode_class), float(WARP_SIZE)

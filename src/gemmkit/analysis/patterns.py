@@ -79,9 +79,8 @@ def phases_of(access: WatchedAccess) -> tuple[Phase, ...]:
     """
     addresses = bank_addresses(access)
     active = [offset is not None for offset in access.offsets]
-    store = access.kind != "load"
     phases = []
-    for lanes in shared_phases(addresses, active, access.bytes_per_lane, store):
+    for lanes in shared_phases(addresses, active, access.bytes_per_lane, access.apart):
         served: defaultdict[int, list[int]] = defaultdict(list)
         for lane in lanes:
             for word in _words(addresses[lane], access.bytes_per_lane):

@@ -41,8 +41,7 @@ def wavefronts(access: WatchedAccess) -> int:
     if access.space != "shared" or access.kind == "copy":
         return 0
     active = [offset is not None for offset in access.offsets]
-    store = access.kind != "load"
-    return shared_wavefronts(bank_addresses(access), active, access.bytes_per_lane, store)[0]
+    return shared_wavefronts(bank_addresses(access), active, access.bytes_per_lane, access.apart)[0]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

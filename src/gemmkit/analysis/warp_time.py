@@ -27,6 +27,7 @@ from gemmkit.analysis.code_regions import (
 )
 from gemmkit.analysis.machine import Machine
 from gemmkit.emulator.codegen.operands import Action
+from gemmkit.emulator.isa.matrix_access import is_matrix, pieces
 from gemmkit.emulator.ptx.module import Immediate, Register, Symbol
 from gemmkit.jit.ffma import Loop
 from gemmkit.jit.issue_order import Latencies, LoadStall, barriers, load_stall, turn_cycles
@@ -285,6 +286,8 @@ def issue_cost(profile: BlockProfile, number: int, machine: Machine) -> float:
         return 1.0 if any(isinstance(each, Immediate) for each in action.sources) else 0.0
     if operation == "logic" and form["T"] == "pred":
         return 0.0
+    if is_matrix(form):
+        return float(len(pieces(form)))
     if operation == "load" and form["S"].startswith("shared"):
         return profile.shared_load_share
     wide = form.modifiers.get("T", "").endswith("64")
@@ -365,7 +368,7 @@ def _waits(action: Action, walk: _Walk) -> float:
 def _latency(
     action: Action, cost: AccessCost | None, machine: Machine, memory_latency: float
 ) -> float:
-    if action.operation == "multiply_matrices":
+    if action.operation in ("multiply_matrices", "multiply_fragments"):
         return machine.tensor_latency
     if cost is None:
         return machine.alu_latency

@@ -14,8 +14,9 @@ class WatchedAccess:
     from the array's start, one for each of the 32 lanes, None for inactive lanes; `base` is the
     address of that start in its space. `warp` is counted over the blocks that run, `barriers` are
     those at which the warp has waited before. `kind` is "load", "store", "copy" (a cp.async makes
-    two requests, one per space) or "atomic". If the kernel has no line information, `file` is empty
-    and `line` is one of the PTX.
+    two requests, one per space) or "atomic". `by_rows` says whether the lanes address rows of
+    matrices, as in `ldmatrix`: eight to a phase, which never merge. If the kernel has no line
+    information, `file` is empty and `line` is one of the PTX.
     """
 
     file: str
@@ -30,6 +31,12 @@ class WatchedAccess:
     barriers: int
     base: int
     offsets: tuple[int | None, ...]
+    by_rows: bool = False
+
+    @property
+    def apart(self) -> bool:
+        """Whether shared memory serves it by the rule of stores, without merging lanes."""
+        return self.by_rows or self.kind != "load"
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,8 @@ MACHINE_OPERATIONS = {
     *("load", "store", "atomic", "compare_and_swap", "reduction", "is_space", "convert_address"),
     *("copy_async", "copy_async_commit", "copy_async_wait", "create_policy"),
     *("shuffle", "vote", "ballot", "active_mask", "match_any", "match_all", "reduce_warp"),
-    *("elect", "multiply_matrices"),
+    *("elect", "multiply_matrices", "multiply_fragments", "transpose_matrix"),
+    *("map_address", "cluster_rank", "set_registers"),
     *("barrier", "barrier_arrive", "branch", "exit", "trap", "call", "no_operation"),
 }
 

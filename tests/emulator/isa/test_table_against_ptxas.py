@@ -11,6 +11,7 @@ import pytest
 from register_programs import program, register_type
 
 from gemmkit.emulator.isa.form import Form, OperandSpec
+from gemmkit.emulator.isa.matrix_access import is_matrix
 from gemmkit.emulator.isa.semantics import OPERATIONS
 from gemmkit.emulator.isa.table import table
 
@@ -25,8 +26,8 @@ pytestmark = pytest.mark.skipif(PTXAS is None, reason="needs ptxas of the CUDA t
 def refused(text: str, folder: Path) -> dict[str, str]:
     """The lines that ptxas refuses, with its reasons."""
     source = folder / "forms.ptx"
-    source.write_text(text.replace("sm_100", "sm_90"), "utf-8")
-    command = [PTXAS, "-arch=sm_90", "-O0", str(source), "-o", str(folder / "forms.cubin")]
+    source.write_text(text.replace("sm_100", "sm_90a"), "utf-8")
+    command = [PTXAS, "-arch=sm_90a", "-O0", str(source), "-o", str(folder / "forms.cubin")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     lines = text.split("\n")
     found = re.findall(r"line (\d+); (?:error|fatal)\s*:\s*(.*)", done.stderr)
@@ -47,10 +48,11 @@ def operand(form: Form, spec: OperandSpec, place: int) -> str:
         parameter = "q" if form.operation == "load" else "sent"
         return f"[{parameter if space == 'param' else '%address'}]"
     if spec.role in ("immediate", "label"):
-        sizes = {"copy_async": "16", "branch": "TARGET"}
+        sizes = {"copy_async": "16", "branch": "TARGET", "set_registers": "40"}
         return "128" if form.opcode_class == "cache" else sizes.get(form.operation, "0")
     kind = register_type(spec.type)
-    if spec.count > 1 or form.operation == "multiply_matrices":
+    listed = form.operation in ("multiply_matrices", "multiply_fragments") or is_matrix(form)
+    if spec.count > 1 or (listed and not spec.optional):
         return "{" + ", ".join(f"%{kind}_{place}_{n}" for n in range(spec.count)) + "}"
     return f"%{kind}_{place}_0" + ("|%pred_9_0" if spec.pair else "")
 
@@ -75,7 +77,7 @@ def test_other_forms(tmp_path: Path) -> None:
         body = "\n".join(lines)
         text = f"""
 .version 8.7
-.target sm_90
+.target sm_90a
 .address_size 64
 .visible .entry k(.param .align 16 .b8 q[64])
 {{

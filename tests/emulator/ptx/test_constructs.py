@@ -37,9 +37,8 @@ def refused(body: str, rest: str = "") -> GemmkitError:
         ("tex.1d.v4.f32.s32 {%f0, %f1, %f2, %f3}, [%rd1, {%r1}];", "texture fetches (tex1Dfetch"),
         ("sust.b.1d.b32.trap [%rd1, {%r1}], {%r2};", "surface accesses"),
         ("mov.u32 %r2, %envreg2;", "grid-wide synchronization (cooperative_groups::this_grid()"),
-        ("mov.u32 %r2, %cluster_ctarank;", "thread block clusters"),
         ("barrier.cluster.arrive.aligned;", "thread block clusters"),
-        ("wmma.load.a.sync.aligned.row.m16n16k16.f16 {%r1}, [%rd1];", "through nvcuda::wmma"),
+        ("wmma.load.a.sync.aligned.row.m8n8k32.s4 {%r1}, [%rd1];", "through nvcuda::wmma"),
         ("wgmma.fence.sync.aligned;", "warpgroup tensor-core operations (wgmma)"),
         ("cp.async.bulk.commit_group;", "Tensor Memory Accelerator (TMA)"),
         ("mbarrier.init.shared.b64 [%r1], 1;", "mbarriers (cuda::barrier"),
@@ -55,7 +54,6 @@ def refused(body: str, rest: str = "") -> GemmkitError:
          "{%f1};", "Blackwell's scaled products"),
         ("mma.sync.aligned.m16n8k32.row.col.f32.tf32.tf32.f32 {%f0}, {%r1}, {%r2}, {%f1};",
          "tensor-core operations (mma.sync) of these types"),
-        ("griddepcontrol.wait;", "programmatic dependent launches"),
         ("vadd4.u32.u32.u32 %r1, %r1, %r2, %r2;", "SIMD video instructions"),
     ],
 )  # fmt: skip

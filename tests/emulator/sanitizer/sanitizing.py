@@ -42,9 +42,9 @@ class Outcome:
 
 
 @cache
-def compiled(source: str) -> str:
+def compiled(source: str, arch: str = "sm_86") -> str:
     """PTX of a kernel `k` whose text begins after `__global__ void`; line numbers start at 1."""
-    return compile_kernel('extern "C" __global__ void ' + source.strip(), "k", "sm_86").ptx
+    return compile_kernel('extern "C" __global__ void ' + source.strip(), "k", arch).ptx
 
 
 def run(
@@ -59,13 +59,14 @@ def run(
     unwritten: Collection[str] = (),
     warp_seed: int = 0,
     sanitize: bool = True,
+    arch: str = "sm_86",
 ) -> Outcome:
     """Run a kernel on arrays of these names; `unwritten` ones count as never written.
 
     Without arguments it gets one array, `out`, of 64 words.
     """
     memory, request, held = _placed(arguments, grid, block, shared_bytes, unwritten)
-    program = load(compiled(source), "k")
+    program = load(compiled(source, arch), "k")
     execution = program.run(
         request,
         memory,

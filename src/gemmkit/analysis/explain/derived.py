@@ -60,6 +60,8 @@ SECTORS_PER_REQUEST = {
 }
 INTENSITY = "gemmkit__predicted_flop_per_byte"
 SHARED_LOAD_INSTRUCTIONS = "smsp__sass_inst_executed_op_shared_ld.sum"
+MATRIX_LOADS = "smsp__sass_inst_executed_op_ldsm.sum"
+MATRIX_STORES = "smsp__sass_inst_executed_op_shared_stsm.sum"
 SHARED_WAVEFRONTS = roofline.SHARED_WAVEFRONTS
 COPY_WAVEFRONTS = "smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_ldgsts.sum"
 SHARED_CONFLICTS = (
@@ -213,7 +215,8 @@ DERIVED: tuple[Derived, ...] = (
                                       WARP_SIZE * _counter(f, *GLOBAL_REQUESTS))),
     Derived(SHARED_WIDTH, "bytes per lane that a shared-memory load instruction loads",
             COUNTED, lambda f: _ratio(_counter(f, *SHARED_BYTES),
-                                      WARP_SIZE * _counter(f, SHARED_LOAD_INSTRUCTIONS))),
+                                      WARP_SIZE * _counter(f, SHARED_LOAD_INSTRUCTIONS,
+                                                           MATRIX_LOADS))),
     Derived(CONFLICT_SHARE, "share of the wavefronts of shared loads and stores that is due to "
             "bank conflicts", COUNTED,
             lambda f: _ratio(_counter(f, *SHARED_CONFLICTS), _counter(f, *SHARED_WAVEFRONTS), 100)),

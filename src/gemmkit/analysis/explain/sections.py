@@ -19,6 +19,8 @@ _MEMORY: tuple[tuple[str, str, str], ...] = (
     ("Global loads, by formula", derived.GLOBAL_FORMULA, "words"),
     ("Copied by cp.async", derived.ASYNC_SHARE, "%"),
     ("Shared-memory load instructions", derived.SHARED_LOAD_INSTRUCTIONS, ""),
+    ("ldmatrix instructions", derived.MATRIX_LOADS, ""),
+    ("stmatrix instructions", derived.MATRIX_STORES, ""),
     ("Shared-memory load wavefronts", derived.SHARED_WAVEFRONTS[0], ""),
     ("Shared-memory store wavefronts", derived.SHARED_WAVEFRONTS[1], ""),
     ("Wavefronts of cp.async", derived.COPY_WAVEFRONTS, ""),
@@ -71,7 +73,12 @@ def _rows(
 
 
 def _memory(facts: Facts, metrics: Mapping[str, float]) -> tuple[Figure, ...]:
-    """The rows, with the reason where there is no formula for the loads."""
+    """The rows, with the reason where there is no formula for the loads; those of matrices only
+    for kernels that load or store any."""
+    unused = {
+        each for each in (derived.MATRIX_LOADS, derived.MATRIX_STORES) if not metrics.get(each)
+    }
+    metrics = {name: value for name, value in metrics.items() if name not in unused}
     reason = derived.words_by_formula(facts)
     if not isinstance(reason, str):
         return _rows(_MEMORY, metrics)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gemmkit.emulator.codegen.block import BlockWriter
 from gemmkit.emulator.codegen.context import C, W
 from gemmkit.emulator.codegen.ir import Value, literal
-from gemmkit.emulator.codegen.layout import PATTERN
+from gemmkit.emulator.codegen.layout import ALL_LANES, PATTERN
 from gemmkit.emulator.codegen.operands import Action
 from gemmkit.emulator.codegen.values import Location, Result, Scalar, Slot, root_of
 from gemmkit.emulator.ptx.module import Address, Register, Symbol
@@ -34,20 +34,38 @@ def address_of(
 
     `key` distinguishes sets of active lanes: the guard's predicate, if there is one.
     """
-    f, bits = b.f, 32 if narrow else 64
-    location = base_of(b, address, bits)
+    bits = 32 if narrow else 64
+    pattern, base = pattern_at(b, action, base_of(b, address, bits), bits, lanes, key)
+    if address.offset:
+        base = b.f.add(base, address.offset)
+    return pattern, b.f.resize(base, 64)
+
+
+def pattern_at(
+    b: BlockWriter,
+    action: Action,
+    location: Location,
+    bits: int,
+    lanes: Value,
+    key: Location | None,
+    chosen: int = ALL_LANES,
+) -> tuple[Value, Value]:
+    """The pattern of addresses of that width, and the first active lane's address.
+
+    `chosen` are the lanes that an instruction is limited to, which distinguishes sets of lanes as
+    `key` does.
+    """
+    f = b.f
     root, distance = root_of(location)
     if root is not None and not isinstance(location, Scalar):
-        pattern, base = _pattern(b, action, root, bits, lanes, key)
+        pattern, base = _pattern(b, action, root, bits, lanes, key, chosen)
     else:
         assert isinstance(location, Scalar)
-        pattern, _ = _pattern(b, action, None, bits, lanes, key)
+        pattern, _ = _pattern(b, action, None, bits, lanes, key, chosen)
         base, distance = location.value, None
     if distance is not None:
         base = f.add(base, distance)
-    if address.offset:
-        base = f.add(base, address.offset)
-    return pattern, f.resize(base, 64)
+    return pattern, base
 
 
 def base_of(b: BlockWriter, address: Address, bits: int) -> Location:
@@ -66,10 +84,11 @@ def _pattern(
     bits: int,
     lanes: Value,
     key: Location | None,
+    chosen: int,
 ) -> tuple[Value, Value]:
     """Look up the pattern of a vector of addresses, once per block; a scalar has that of zeros."""
     negated = action.guard is not None and action.guard.negated
-    found = b.patterns.get((root, key, negated))
+    found = b.patterns.get((root, key, negated, chosen))
     if found is None:
         f = b.f
         zero = Scalar(literal(f"i{bits}", 0))
@@ -77,7 +96,7 @@ def _pattern(
         cache = f.offset(C, b.context.areas.new_patterns())
         pattern = f.runtime(f"match{bits}", "ptr", C, cache, b.pointer(slot), lanes)
         base = f.load(f"i{bits}", pattern, PATTERN.base)
-        found = b.patterns[root, key, negated] = pattern, base
+        found = b.patterns[root, key, negated, chosen] = pattern, base
     return found
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from gemmkit.emulator.codegen.operands import Action
+from gemmkit.emulator.isa.matrix_access import is_matrix
 from gemmkit.emulator.ptx.cfg import BasicBlock, ControlFlow
 from gemmkit.emulator.ptx.module import Register, Special
 
@@ -19,6 +20,7 @@ _VARYING_OPERATIONS = frozenset(
     [
         *("atomic", "compare_and_swap", "shuffle", "vote", "ballot", "match_any", "match_all"),
         *("reduce_warp", "elect", "active_mask", "call", "multiply_matrices"),
+        *("multiply_fragments", "transpose_matrix"),
     ]
 )
 
@@ -276,7 +278,7 @@ def _predecessors(blocks: Sequence[BasicBlock]) -> list[list[int]]:
 def _varies_by_itself(action: Action) -> bool:
     if action.operation in _VARYING_OPERATIONS:
         return True
-    if action.operation == "load" and action.form["S"] in ("local", ""):
+    if action.operation == "load" and (is_matrix(action.form) or action.form["S"] in ("local", "")):
         return True
     return any(
         isinstance(source, Special) and source.name.startswith(_VARYING_SPECIALS)

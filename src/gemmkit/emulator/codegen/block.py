@@ -62,7 +62,9 @@ class BlockWriter(Computations):
         # Results of loads that were performed early, by instruction number.
         self.loaded: dict[int, Slot] = {}
         # The patterns looked up in this block, with their base.
-        self.patterns: dict[tuple[Location | None, Location | None, bool], tuple[Value, Value]] = {}
+        self.patterns: dict[
+            tuple[Location | None, Location | None, bool, int], tuple[Value, Value]
+        ] = {}
         # If undefined bits are tracked, for the current instruction: the defined bits of its
         # results, its predicate, and where the predicate is defined.
         self.results: dict[Register, Location] = {}

@@ -15,6 +15,7 @@ from gemmkit.emulator.codegen.ordering import Ordering
 from gemmkit.emulator.codegen.runtime.modules import modules_for
 from gemmkit.emulator.codegen.tracking import shadows
 from gemmkit.emulator.codegen.warp import write_warp
+from gemmkit.emulator.isa.matrix_access import has_rows
 
 _WORD = 4
 
@@ -74,7 +75,8 @@ def _counts_as(text: KernelText) -> list[int]:
         nbytes = text.areas.merging.width.get(number, access_bytes(action))
         start = 0
         if nbytes >= _WORD:
-            start = nbytes << 32 | counted_wavefronts(nbytes, store=action.operation != "load")
+            apart = action.operation != "load" or has_rows(action.form)
+            start = nbytes << 32 | counted_wavefronts(nbytes, store=apart)
         found.append(start)
     return found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from gemmkit.emulator.codegen import sanitizer_calls, undefined
+from gemmkit.emulator.codegen import matrix_effects, sanitizer_calls, undefined
 from gemmkit.emulator.codegen.addresses import (
     address_of,
     base_of,
@@ -28,6 +28,7 @@ from gemmkit.emulator.codegen.operands import (
 from gemmkit.emulator.codegen.runtime.atomics import is_native
 from gemmkit.emulator.codegen.runtime.matrices import function_of
 from gemmkit.emulator.codegen.values import Lanes, Location, Result, Scalar, Slot, root_of
+from gemmkit.emulator.isa.matrix_access import is_matrix
 from gemmkit.emulator.ptx.module import Address, Immediate
 from gemmkit.errors import UnsupportedInstruction
 
@@ -60,6 +61,9 @@ def count_separately(b: BlockWriter, action: Action, acting: Value, lanes: Value
 
 def _load(b: BlockWriter, action: Action) -> None:
     b.make_room()
+    if is_matrix(action.form):
+        matrix_effects.load(b, action, _active(b, action))
+        return
     group = b.context.areas.group_of.get(action.number)
     if group is not None and not b.context.shadows:
         _load_together(b, action, group)
@@ -93,6 +97,9 @@ def _load_together(b: BlockWriter, action: Action, group: Sequence[int]) -> None
 
 def _store(b: BlockWriter, action: Action) -> None:
     b.make_room()
+    if is_matrix(action.form):
+        matrix_effects.store(b, action, _active(b, action))
+        return
     bits, count = action.form.type.bits, len(action.sources)
     width = max(bits, 32)
     locations = [b.resized(b.source(source, bits), width) for source in action.sources]
@@ -246,6 +253,16 @@ def _multiply_matrices(b: BlockWriter, action: Action) -> None:
     b.put(action, results)
 
 
+def _multiply_fragments(b: BlockWriter, action: Action) -> None:
+    b.make_room()
+    matrix_effects.multiply(b, action, _active(b, action))
+
+
+def _transpose_matrix(b: BlockWriter, action: Action) -> None:
+    b.make_room()
+    matrix_effects.transpose(b, action, _active(b, action))
+
+
 def _is_space(b: BlockWriter, action: Action) -> None:
     _active(b, action)
     space = action.form["S"]
@@ -269,6 +286,17 @@ def _create_policy(b: BlockWriter, action: Action) -> None:
 
 def _nothing(b: BlockWriter, action: Action) -> None:
     sanitizer_calls.nothing(b, action, _active(b, action))
+
+
+def _set_registers(b: BlockWriter, action: Action) -> None:
+    """How many registers a warp may have is not tracked; all of its lanes must ask for them."""
+    sanitizer_calls.whole_warp(b, action, _active(b, action))
+
+
+def _cluster_rank(b: BlockWriter, action: Action) -> None:
+    """The block that owns an address: the only one of its cluster."""
+    _active(b, action)
+    b.put(action, [Scalar(literal("i32", 0))])
 
 
 def _barrier_arrive(b: BlockWriter, action: Action) -> None:
@@ -352,7 +380,12 @@ _WRITERS: Mapping[str, Callable[[BlockWriter, Action], None]] = {
     "is_space": _is_space,
     "create_policy": _create_policy,
     "barrier_arrive": _barrier_arrive,
+    "set_registers": _set_registers,
+    "cluster_rank": _cluster_rank,
+    "map_address": through_python,
     **dict.fromkeys(("no_operation", "copy_async_commit", "copy_async_wait"), _nothing),
     **dict.fromkeys(("match_any", "match_all", "reduce_warp", "elect", "call"), through_python),
     "multiply_matrices": _multiply_matrices,
+    "multiply_fragments": _multiply_fragments,
+    "transpose_matrix": _transpose_matrix,
 }

@@ -126,10 +126,14 @@ class _Pattern:
 PATTERN = _Pattern()
 
 
+# Where the counts of accesses begin that follow the rule of stores.
+STORE_WAVEFRONTS = PATTERN.wavefronts + 8 * 16
+
+
 def counted_wavefronts(nbytes: int, *, store: bool) -> int:
     """The offset in a pattern of the count for an access of 4, 8, 16 or 32 bytes per lane."""
     index = {4: 1, 8: 8, 16: 9, 32: 10}[nbytes]
-    return PATTERN.wavefronts + 8 * (index + (16 if store else 0))
+    return (STORE_WAVEFRONTS if store else PATTERN.wavefronts) + 8 * index
 
 
 WORKER_COUNTERS = NO_PATTERN + PATTERN.size

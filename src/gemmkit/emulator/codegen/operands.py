@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gemmkit.emulator.isa.form import Form
+from gemmkit.emulator.isa.matrix_access import is_matrix, pieces
 from gemmkit.emulator.isa.semantics import OPERATIONS, reads_carry, writes_carry
 from gemmkit.emulator.isa.types import TYPES
 from gemmkit.emulator.ptx.cfg import ControlFlow
@@ -241,11 +242,13 @@ def extends_sign(action: Action) -> bool:
 
 
 def access_bytes(action: Action) -> int:
-    """Bytes that a memory instruction reads or writes per lane."""
+    """Bytes that a memory instruction reads or writes per lane, in each of its requests."""
     if action.operation == "copy_async":
         size = action.sources[0]
         assert isinstance(size, Immediate)
         return size.value
+    if is_matrix(action.form):
+        return pieces(action.form)[0].nbytes
     elements = 1
     if action.operation in ("load", "store"):
         elements = max(len(action.dests), len(action.sources))

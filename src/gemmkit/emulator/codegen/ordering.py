@@ -55,9 +55,10 @@ _NONE = Ordering()
 @cache
 def _ordering(operation: str, opcode: str, space: str) -> Ordering:
     name, *words = opcode.split(".")
-    if "proxy" in words:
+    if not {"proxy", "mbarrier_init"}.isdisjoint(words):
         return _NONE
-    in_block = "cta" in words
+    # A cluster has one block.
+    in_block = not {"cta", "cluster"}.isdisjoint(words)
     if name in ("membar", "fence"):
         return Ordering(releases=True, acquires=True, in_block=in_block)
     space = space.removesuffix("::cta")
@@ -76,7 +77,13 @@ def scope(action: Action) -> str:
     if action.operation not in ATOMICS:
         return ""
     words = action.form.opcode.split(".")
-    return "block" if "cta" in words else "system" if "sys" in words else "device"
+    return (
+        "block"
+        if not {"cta", "cluster"}.isdisjoint(words)
+        else "system"
+        if "sys" in words
+        else "device"
+    )
 
 
 def is_cas_loop(one: Action, other: Action) -> bool:

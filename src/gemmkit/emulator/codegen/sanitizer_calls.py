@@ -27,10 +27,11 @@ def nothing(b: BlockWriter, action: Action, lanes: Value) -> None:
     elif action.form.opcode == "bar.warp.sync":
         members(b, action, lanes, "warp_barrier")
     elif action.form.opcode.startswith(("membar", "fence")):
+        if not Ordering.of(action).fence:
+            return
         if orders_warps(b.context.analysis.actions):
             b.f.runtime(PREFIX + "fence", "void", C)
-        if Ordering.of(action).fence:
-            _device_fence(b, action)
+        _device_fence(b, action)
 
 
 def before(b: BlockWriter, action: Action) -> None:

@@ -9,13 +9,22 @@ from gemmkit.emulator.codegen.values import LaneNumber, Location, Scalar
 
 _LAUNCH = {
     f"%{name}.{axis}": f"{field}_{axis}"
-    for name, field in (("ctaid", "block"), ("nctaid", "grid"), ("ntid", "threads"))
+    for name, field in (
+        *(("ctaid", "block"), ("nctaid", "grid"), ("ntid", "threads")),
+        *(("clusterid", "block"), ("nclusterid", "grid")),
+    )
     for axis in "xyz"
 } | {"%nwarpid": "warp_count", "%total_smem_size": "shared_bytes"}
 # One SM, one grid, and clocks that stand still.
 _CONSTANT = {
     **dict.fromkeys(("%smid", "%gridid", "%clock", "%clock64", "%globaltimer"), 0),
     "%nsmid": 1,
+    # Clusters of one block.
+    **{f"%cluster_ctaid.{axis}": 0 for axis in "xyz"},
+    **{f"%cluster_nctaid.{axis}": 1 for axis in "xyz"},
+    "%cluster_ctarank": 0,
+    "%cluster_nctarank": 1,
+    "%is_explicit_cluster": 0,
     "WARP_SZ": LANES,
 }
 LANE_MASKS = {"%lanemask_eq", "%lanemask_lt", "%lanemask_le", "%lanemask_gt", "%lanemask_ge"}

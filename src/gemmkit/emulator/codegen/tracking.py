@@ -9,13 +9,17 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from gemmkit.emulator.codegen.operands import Action, register_of
+from gemmkit.emulator.isa.matrix_access import is_matrix, registers_of
 from gemmkit.emulator.isa.types import TYPES
 from gemmkit.emulator.ptx.module import Register
 
 # Operations whose results hold what operands hold, so that undefined bits propagate. Results of
 # other instructions with effects are defined: an undefined operand of theirs counts as used.
 _PASSES_ON = frozenset(
-    ["shuffle", "vote", "ballot", "match_any", "match_all", "reduce_warp", "multiply_matrices"]
+    [
+        *("shuffle", "vote", "ballot", "match_any", "match_all", "reduce_warp"),
+        *("multiply_matrices", "multiply_fragments", "transpose_matrix"),
+    ]
 )
 # Operands that are not propagated: undefined bits in them count as used.
 _USED_FROM = {
@@ -29,7 +33,7 @@ _USED_FROM = {
     **dict.fromkeys(
         (
             *("atomic", "reduction", "compare_and_swap", "barrier", "barrier_arrive", "elect"),
-            *("call", "no_operation"),
+            *("call", "no_operation", "map_address", "cluster_rank"),
         ),
         0,
     ),
@@ -44,6 +48,8 @@ def shadow_of(register: Register) -> Register:
 
 def used_from(action: Action) -> int:
     """The index of the first source whose bits an instruction uses and does not propagate."""
+    if is_matrix(action.form):  # a stride comes after the registers that are stored
+        return 0 if action.operation == "load" else registers_of(action.form)
     return _USED_FROM.get(action.operation, len(action.sources))
 
 

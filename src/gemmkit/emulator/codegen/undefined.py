@@ -25,6 +25,7 @@ from gemmkit.emulator.codegen.tracking import used_from
 from gemmkit.emulator.codegen.values import Lanes, Location, Scalar, Slot
 from gemmkit.emulator.isa.definedness import flow_of
 from gemmkit.emulator.isa.form import Form
+from gemmkit.emulator.isa.matrix_access import addressing_lanes, is_matrix
 from gemmkit.emulator.isa.types import TYPES
 from gemmkit.emulator.ptx.module import Register
 
@@ -52,7 +53,10 @@ def before(b: BlockWriter, action: Action) -> None:
     if action.operation != "no_operation":
         for location, address in enumerate((action.address, action.other_address)):
             if address is not None and isinstance(address.base, Register):
-                _use(b, action, address.base, b.active(guard), USED_ADDRESS + location)
+                lanes = b.active(guard)
+                if is_matrix(action.form):
+                    lanes = b.f.and_(lanes, addressing_lanes(action.form))
+                _use(b, action, address.base, lanes, USED_ADDRESS + location)
     for location in range(used_from(action), len(action.sources)):
         register = register_of(action.sources[location])
         if register is not None:
@@ -87,9 +91,9 @@ def loaded(b: BlockWriter, action: Action, space: str, arguments: Sequence[Value
         if register is None or register not in b.context.shadows:
             continue
         slot = b.scratch.take(width)
-        here = [*_located(b, arguments, location * of.bytes), literal("i64", of.bytes)]
+        here = [*located(b, arguments, location * of.bytes), literal("i64", of.bytes)]
         b.f.runtime(f"{PREFIX}defined_{space}", "void", C, W, *here, b.pointer(slot))
-        b.results[register] = _widened(b, slot, TYPES[register.type].bits)
+        b.results[register] = widened(b, slot, TYPES[register.type].bits)
 
 
 def stored(b: BlockWriter, action: Action, space: str, arguments: Sequence[Value]) -> None:
@@ -102,16 +106,17 @@ def stored(b: BlockWriter, action: Action, space: str, arguments: Sequence[Value
         register = register_of(source)
         data = _NULL
         if register is not None and register in b.context.shadows:
-            shadow = _widened(b, b.location(b.context.shadows[register]), width)
+            shadow = widened(b, b.location(b.context.shadows[register]), width)
             data = b.pointer(b.in_memory(shadow, width))
         elif space in ("global", "shared"):
             continue
-        here = [*_located(b, arguments, location * of.bytes), literal("i64", of.bytes), data]
+        here = [*located(b, arguments, location * of.bytes), literal("i64", of.bytes), data]
         number = literal("i64", action.number | USED_SOURCE + location << USED_SHIFT)
         b.f.runtime(f"{PREFIX}keep_{space}", "void", C, W, *here, number)
 
 
-def _located(b: BlockWriter, arguments: Sequence[Value], distance: int) -> list[Value]:
+def located(b: BlockWriter, arguments: Sequence[Value], distance: int) -> list[Value]:
+    """The last arguments of an access, `distance` bytes further on."""
     site, pattern, base = arguments[-3:]
     return [site, pattern, b.f.add(base, distance) if distance else base]
 
@@ -131,7 +136,7 @@ def shuffled(b: BlockWriter, action: Action, lanes: Value, operands: Sequence[Sl
         return
     defined: Location = Scalar(literal("i32", -1))
     if source is not None and source in shadows:
-        slot = b.in_memory(_widened(b, b.location(shadows[source]), 32), 32)
+        slot = b.in_memory(widened(b, b.location(shadows[source]), 32), 32)
         result = b.scratch.take(32)
         f.runtime(f"shuffle_{mode}", "i32", b.pointer(result), b.pointer(slot), *choice)
         defined = result
@@ -140,7 +145,7 @@ def shuffled(b: BlockWriter, action: Action, lanes: Value, operands: Sequence[Sl
         return (f.select(s[0], literal(s[1].type, 0), s[1]),)
 
     found = b.node(emit, [(Lanes(absent), 1), (defined, 32)], [32])[0]
-    b.results[register] = _widened(b, found, TYPES[register.type].bits)
+    b.results[register] = widened(b, found, TYPES[register.type].bits)
 
 
 def gathered(b: BlockWriter, action: Action) -> None:
@@ -168,7 +173,7 @@ def multiplied(b: BlockWriter, action: Action) -> None:
         register = register_of(source)
         location: Location = Scalar(literal(f"i{bits}", -1))
         if register is not None and register in shadows:
-            location = _widened(b, b.location(shadows[register]), bits)
+            location = widened(b, b.location(shadows[register]), bits)
         copy = b.node(lambda _, s: s[:1], [(location, bits)], [bits])[0]
         operands.append((b.in_memory(copy, bits).offset, bits))
     results = [b.scratch.take(bits) for bits in result_widths(action)]
@@ -215,7 +220,7 @@ def _node(
     return b.node(emit, sources, bits)
 
 
-def _widened(b: BlockWriter, defined: Location, bits: int, *, signed: bool = False) -> Location:
+def widened(b: BlockWriter, defined: Location, bits: int, *, signed: bool = False) -> Location:
     """The defined bits in another width: added bits are, unless they copy an undefined sign."""
     have = defined.bits
     if have == bits:

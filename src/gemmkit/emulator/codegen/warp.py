@@ -288,7 +288,8 @@ class _WarpWriter:
                     action.instruction, "a reduction at a barrier cannot have a guard"
                 )
             b.f.store(self._votes(b, action, lanes), W, WARP["votes"])
-        operands = [b.source(each, 32) for each in action.sources[: 1 if reduces else 2]]
+        given = action.sources[:-1] if reduces else action.sources
+        operands = [b.source(each, 32) for each in given]
         first = [effects.first_lane(b, location, lanes) for location in operands]
         b.finish()
         if action.guard is not None:

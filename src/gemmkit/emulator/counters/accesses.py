@@ -8,6 +8,7 @@ from gemmkit.emulator.counters.alignment import SymbolicAddresses
 from gemmkit.emulator.counters.merging import Merged, merged_accesses, symbolic_addresses
 from gemmkit.emulator.counters.tally import Tally
 from gemmkit.emulator.isa.form import Form
+from gemmkit.emulator.isa.matrix_access import is_matrix, pieces
 from gemmkit.emulator.ptx.cfg import ControlFlow
 from gemmkit.emulator.ptx.module import Address, Immediate, Instruction
 from gemmkit.emulator.ptx.names import source_name
@@ -105,8 +106,9 @@ def _array(flow: ControlFlow, addresses: SymbolicAddresses, instruction: Instruc
 
 
 def _lanes(number: int, instruction: Instruction, form: Form, tally: Tally) -> int:
-    """Lanes that took part in requests; for cp.async, those that read anything."""
-    if form.operation == "copy_async":
+    """Lanes that took part in requests; for cp.async, those that read anything, for ldmatrix and
+    stmatrix those that address a row."""
+    if form.operation == "copy_async" or is_matrix(form):
         return int(tally.data_bytes[number]) // _bytes(instruction, form)
     return int(tally.lanes[number])
 
@@ -114,5 +116,7 @@ def _lanes(number: int, instruction: Instruction, form: Form, tally: Tally) -> i
 def _bytes(instruction: Instruction, form: Form) -> int:
     if form.operation == "copy_async":
         return next(each.value for each in instruction.operands if isinstance(each, Immediate))
+    if is_matrix(form):
+        return pieces(form)[0].nbytes
     elements = int(form.modifiers.get("V", "").removeprefix("v") or 1)
     return form.type.bytes * elements

@@ -18,6 +18,7 @@ from functools import lru_cache
 
 from gemmkit.emulator.counters.alignment import SymbolicAddresses, registers_in
 from gemmkit.emulator.isa.form import Form
+from gemmkit.emulator.isa.matrix_access import is_matrix
 from gemmkit.emulator.ptx.cfg import BasicBlock, ControlFlow
 from gemmkit.emulator.ptx.module import Address, Instruction, Register, Symbol
 
@@ -195,7 +196,8 @@ def _accesses(
 
 def _plain(instruction: Instruction, form: Form) -> bool:
     return (
-        form["S"].removesuffix("::cta") == "shared"
+        not is_matrix(form)
+        and form["S"].removesuffix("::cta") == "shared"
         and instruction.guard is None
         and form.type.bytes >= WORD
         and not any(each in form.opcode for each in _ORDERED)

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from gemmkit.emulator.counters.rules import SECTOR_BYTES
 from gemmkit.emulator.counters.tally import Tally
 from gemmkit.emulator.isa.form import Form
+from gemmkit.emulator.isa.matrix_access import has_rows
 from gemmkit.emulator.ptx.cfg import ControlFlow
 
 
@@ -119,13 +120,22 @@ METRICS: tuple[Metric, ...] = (
            "wavefronts", "shared load"),
     Metric("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",
            "wavefronts of shared memory for shared-memory loads", Basis.PATTERN, "wavefronts",
-           "shared load"),
+           "shared read"),
     Metric("l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum",
            "wavefronts that bank conflicts add to shared-memory loads", Basis.PATTERN, "conflicts",
-           "shared load"),
+           "shared read"),
     Metric("ptx__data_bytes_mem_shared_op_ld.sum",
            "bytes that threads requested in shared-memory loads", Basis.PTX, "data_bytes",
-           "shared load"),
+           "shared read"),
+    Metric("smsp__sass_inst_executed_op_ldsm.sum",
+           "ldmatrix instructions executed by warps, also for wmma", Basis.EXACT, "requests",
+           "shared matrix load"),
+    Metric("smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_ldsm.sum",
+           "wavefronts that the rows of ldmatrix need", Basis.EXACT, "wavefronts",
+           "shared matrix load"),
+    Metric("smsp__sass_l1tex_data_bank_conflicts_pipe_lsu_mem_shared_op_ldsm.sum",
+           "wavefronts that bank conflicts add to ldmatrix", Basis.EXACT, "conflicts",
+           "shared matrix load"),
     Metric("smsp__sass_inst_executed_op_shared_st.sum",
            "shared-memory stores executed by warps", Basis.MERGED, "requests", "shared store"),
     Metric("smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_st.sum",
@@ -133,13 +143,22 @@ METRICS: tuple[Metric, ...] = (
            "wavefronts", "shared store"),
     Metric("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum",
            "wavefronts of shared memory for shared-memory stores", Basis.PATTERN, "wavefronts",
-           "shared store"),
+           "shared write"),
     Metric("l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum",
            "wavefronts that bank conflicts add to shared-memory stores", Basis.PATTERN, "conflicts",
-           "shared store"),
+           "shared write"),
     Metric("ptx__data_bytes_mem_shared_op_st.sum",
            "bytes that threads wrote in shared-memory stores", Basis.PTX, "data_bytes",
-           "shared store"),
+           "shared write"),
+    Metric("smsp__sass_inst_executed_op_shared_stsm.sum",
+           "stmatrix instructions executed by warps", Basis.EXACT, "requests",
+           "shared matrix store"),
+    Metric("smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_stsm.sum",
+           "wavefronts that the rows of stmatrix need", Basis.EXACT, "wavefronts",
+           "shared matrix store"),
+    Metric("smsp__sass_l1tex_data_bank_conflicts_pipe_lsu_mem_shared_op_stsm.sum",
+           "wavefronts that bank conflicts add to stmatrix", Basis.EXACT, "conflicts",
+           "shared matrix store"),
     Metric("ptx__branches_divergent.sum", "branches at which the threads of a warp diverged",
            Basis.PTX, "divergent", "all"),
     Metric("ptx__inst_executed.sum", "PTX instructions executed by warps", Basis.PTX, "executed",
@@ -160,7 +179,7 @@ def access(form: Form, generic: str = "global") -> str | None:
     """The kind of memory access of a form, such as `global load`; None if it makes none.
 
     `generic` is the space of an access whose opcode names none. cp.async is a `global copy ca` or
-    `cg`, by its caching.
+    `cg`, by its caching; ldmatrix is a `shared matrix load`.
     """
     if form.operation == "copy_async":
         return f"global copy {form['C']}"
@@ -168,7 +187,7 @@ def access(form: Form, generic: str = "global") -> str | None:
         return None
     space = form.modifiers.get("S", "").removesuffix("::cta") or generic
     kind = "atomic" if form.operation == "compare_and_swap" else form.operation
-    return f"{space} {kind}"
+    return f"{space} matrix {kind}" if has_rows(form) else f"{space} {kind}"
 
 
 def groups(form: Form, generic: str = "global") -> tuple[str, ...]:
@@ -177,9 +196,15 @@ def groups(form: Form, generic: str = "global") -> tuple[str, ...]:
     if kind is None:
         return "all", form.opcode_class
     general = kind.removesuffix(" ca").removesuffix(" cg")
-    # The hardware's load counters include what cp.async reads.
-    reads = ("global read",) if general in ("global load", "global copy") else ()
-    return ("all", form.opcode_class, *{kind, general}, *reads)
+    return ("all", form.opcode_class, *{kind, general}, *_INCLUDED_IN.get(general, ()))
+
+
+# Some of the hardware's counters include several kinds of accesses.
+_INCLUDED_IN = {
+    **dict.fromkeys(("global load", "global copy"), ("global read",)),
+    **dict.fromkeys(("shared load", "shared matrix load"), ("shared read",)),
+    **dict.fromkeys(("shared store", "shared matrix store"), ("shared write",)),
+}
 
 
 def summarise(flow: ControlFlow, tally: Tally) -> dict[str, float]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from gemmkit.emulator.isa.form import Form, OperandSpec
+from gemmkit.emulator.isa.matrix_access import is_matrix
 from gemmkit.emulator.isa.types import TYPES
 from gemmkit.emulator.ptx.module import (
     Address,
@@ -30,6 +31,8 @@ _KINDS: dict[str, type[Operand]] = {
 }
 # The size that `applypriority` takes: one line of the L2.
 _LINE_BYTES = 128
+# What `setmaxnreg` takes (PTX ISA).
+_FEWEST_REGISTERS, _MOST_REGISTERS, _REGISTER_STEP = 24, 256, 8
 # Operations whose registers may be wider than their types.
 _RELAXED = ("load", "store", "convert_")
 
@@ -46,10 +49,27 @@ def operands_fit(instruction: Instruction, form: Form) -> bool:
         return len(callee) == 1 and len(groups) == len(given) - 1 <= 2
     if form.opcode.startswith("applypriority") and given[1:] != (Immediate(_LINE_BYTES),):
         return False
+    if form.operation == "set_registers" and not _is_register_count(given):
+        return False
+    if is_matrix(form) or form.operation == "multiply_fragments":
+        pairs = zip(given, form.operands, strict=False)
+        lists = [operand for operand, spec in pairs if spec.type is not None and not spec.optional]
+        if not all(isinstance(each, Vector) for each in lists):
+            return False
     required = sum(not spec.optional for spec in form.operands)
     relaxed = form.operation.startswith(_RELAXED) and form.operation != "convert_address"
+    relaxed = relaxed and not is_matrix(form)
     return required <= len(given) <= len(form.operands) and all(
         _fits(operand, spec, relaxed) for operand, spec in zip(given, form.operands, strict=False)
+    )
+
+
+def _is_register_count(given: Sequence[Operand | None]) -> bool:
+    """Whether these are the operand of `setmaxnreg`."""
+    return (
+        len(given) == 1
+        and isinstance(given[0], Immediate)
+        and given[0].value in range(_FEWEST_REGISTERS, _MOST_REGISTERS + 1, _REGISTER_STEP)
     )
 
 

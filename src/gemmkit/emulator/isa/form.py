@@ -53,10 +53,11 @@ class Form:
     def taking(self, predicates: Sequence[bool]) -> Form:
         """The form for given operands; `predicates` says which of them are predicates.
 
-        A cache policy is last: the optional operands before it may be missing.
+        The last operand may be a required one, such as a cache policy: the optional operands before
+        it may be missing.
         """
         specs = self.operands
-        if specs and specs[-1].role == "policy" and len(predicates) < len(specs):
+        if specs and not specs[-1].optional and len(predicates) < len(specs):
             specs = tuple(spec for spec in specs if not spec.optional)
         if any(spec.or_predicate for spec in specs):
             specs = tuple(
@@ -87,7 +88,7 @@ def expand(pattern: str) -> Iterator[tuple[str, dict[str, str]]]:
             opcode += pattern[position : hole.start()] + choice
             position = hole.end()
             if hole.group(1):
-                bound[hole.group(1)] = choice.lstrip(".")
+                bound[hole.group(1)] = _bound(choice)
         yield opcode + pattern[position:], bound
 
 
@@ -109,7 +110,13 @@ def bindings(pattern: str, opcode: str) -> dict[str, str] | None:
     match = _matcher(pattern).fullmatch(opcode)
     if match is None:
         return None
-    return {name: choice.lstrip(".") for name, choice in match.groupdict().items()}
+    return {name: _bound(choice) for name, choice in match.groupdict().items()}
+
+
+def _bound(choice: str) -> str:
+    """An alternative as it is bound; the shared memory of a block and of a cluster of one block are
+    the same."""
+    return choice.lstrip(".").removesuffix("::cta").removesuffix("::cluster")
 
 
 def operand_specs(signature: str, bound: Mapping[str, str]) -> tuple[OperandSpec, ...]:

@@ -10,7 +10,9 @@ from functools import cache
 
 from gemmkit.emulator.isa.fit import is_predicate, operands_fit
 from gemmkit.emulator.isa.form import Form, bindings, expand, operand_specs
+from gemmkit.emulator.isa.fragment_products import products
 from gemmkit.emulator.isa.matrix_forms import matrix_rows
+from gemmkit.emulator.isa.matrix_rows import MATRIX_ROWS
 from gemmkit.emulator.ptx.constructs import not_executed
 from gemmkit.emulator.ptx.module import Instruction, Symbol
 from gemmkit.errors import UnsupportedInstruction
@@ -24,19 +26,19 @@ ROUND_OR_NONE = "R:,.rn,.rz,.rm,.rp"
 FLUSH = "F:,.ftz"
 NARROW = "b8,u8,s8,b16,u16,s16,b32,u32,s32,f32"
 LOADABLE = f"{NARROW},b64,u64,s64,f64"
-SHARED_OR_GLOBAL = "S:,.global,.shared,.shared::cta"
+SHARED_OR_GLOBAL = "S:,.global,.shared,.shared::cta,.shared::cluster"
 L1_HINT = "{,.L1::evict_normal,.L1::evict_unchanged,.L1::evict_first,.L1::evict_last,\
 .L1::no_allocate}"
 L2_PREFETCH = "{,.L2::64B,.L2::128B,.L2::256B}"
 L2_HINT = ".L2::cache_hint"
 L2_PRIORITY = ".L2::evict_last,.L2::evict_normal,.L2::evict_first,.L2::evict_unchanged"
 L2_PRIORITIES = f"{{{L2_PRIORITY}}}{{,.L2::evict_first,.L2::evict_unchanged}}"
-_RELAXED = ".volatile,.relaxed.cta,.relaxed.gpu,.relaxed.sys"
-ACQUIRE = f"{{{_RELAXED},.acquire.cta,.acquire.gpu,.acquire.sys}}"
+_RELAXED = ".volatile,.relaxed.cta,.relaxed.cluster,.relaxed.gpu,.relaxed.sys"
+ACQUIRE = f"{{{_RELAXED},.acquire.cta,.acquire.cluster,.acquire.gpu,.acquire.sys}}"
 STRONG_ACQUIRE = ACQUIRE.replace(".volatile,", "")
-RELEASE = f"{{{_RELAXED},.release.cta,.release.gpu,.release.sys}}"
+RELEASE = f"{{{_RELAXED},.release.cta,.release.cluster,.release.gpu,.release.sys}}"
 STRONG_RELEASE = RELEASE.replace(".volatile,", "")
-SCOPE = "{,.cta,.gpu,.sys}"
+SCOPE = "{,.cta,.cluster,.gpu,.sys}"
 # The order of modifiers as written today, and as for `atomicAdd_block` and the like.
 ATOMIC_SPACE = f"{{{SHARED_OR_GLOBAL}}}"
 SPACE_THEN_SCOPE = "{S:.global,.shared,.shared::cta}{.cta,.gpu,.sys}"
@@ -264,7 +266,11 @@ _ROWS: tuple[tuple[str, str, str, str], ...] = (
          f"red{SPACE_THEN_SCOPE}.{operation}", "reduction", "[{S}] {T}", "atomic")
         for operation in ATOMIC_OPERATIONS
     ),
-    ("isspacep.{S:global,shared,local}", "is_space", "=pred u64", "integer"),
+    ("isspacep.{S:global,shared,shared::cta,shared::cluster,local}", "is_space", "=pred u64",
+     "integer"),
+    # A cluster of one block: the only rank is 0, and addresses of its memory are the block's own.
+    ("mapa{,.shared::cluster}.{T:u32,u64}", "map_address", "={T} {T} u32", "integer"),
+    ("getctarank{,.shared::cluster}.{T:u32,u64}", "cluster_rank", "=u32 {T}", "integer"),
     # Warps and blocks
     ("shfl.sync.{M:up,down,bfly,idx}.b32", "shuffle", "=b32|pred b32 b32 b32 b32", "warp"),
     ("vote.sync.{M:all,any,uni}.pred", "vote", "=pred pred b32", "warp"),
@@ -275,18 +281,23 @@ _ROWS: tuple[tuple[str, str, str, str], ...] = (
     ("redux.sync.{O:add,min,max}.{T:u32,s32}|redux.sync.{O:and,or,xor}.{T:b32}", "reduce_warp",
      "={T} {T} b32", "warp"),
     *matrix_rows(),
+    *MATRIX_ROWS,
     ("elect.sync", "elect", "=b32|pred b32", "warp"),
     ("bar.warp.sync", "no_operation", "b32", "synchronize"),
-    ("bar.sync|barrier.sync|barrier.sync.aligned|barrier.cta.sync|barrier.cta.sync.aligned",
-     "barrier", "u32 ?u32", "synchronize"),
-    ("bar.red.{R:popc}.u32|barrier.red.{R:popc}{,.aligned}.u32|"
-     "barrier.cta.red.{R:popc}{,.aligned}.u32", "barrier", "=u32 u32 pred", "synchronize"),
-    ("bar.red.{R:and,or}.pred|barrier.red.{R:and,or}{,.aligned}.pred|"
-     "barrier.cta.red.{R:and,or}{,.aligned}.pred", "barrier", "=pred u32 pred", "synchronize"),
-    ("bar.arrive|barrier.arrive|barrier.arrive.aligned|barrier.cta.arrive", "barrier_arrive",
-     "u32 u32", "synchronize"),
-    ("membar.{cta,gl,sys}|fence{.sc,.acq_rel}.{cta,cluster,gpu,sys}|fence.proxy.async|"
-     "fence.proxy.async.{global,shared::cta}", "no_operation", "", "synchronize"),
+    ("bar{,.cta}.sync|barrier{,.cta}.sync{,.aligned}", "barrier", "u32 ?u32", "synchronize"),
+    ("bar{,.cta}.red.{R:popc}.u32|barrier{,.cta}.red.{R:popc}{,.aligned}.u32", "barrier",
+     "=u32 u32 ?u32 pred", "synchronize"),
+    ("bar{,.cta}.red.{R:and,or}.pred|barrier{,.cta}.red.{R:and,or}{,.aligned}.pred", "barrier",
+     "=pred u32 ?u32 pred", "synchronize"),
+    ("bar{,.cta}.arrive|barrier{,.cta}.arrive{,.aligned}", "barrier_arrive", "u32 u32",
+     "synchronize"),
+    # Fences of proxies order asynchronous operations and aliases, of which there are none.
+    ("membar.{cta,gl,sys}|fence{.sc,.acq_rel}.{cta,cluster,gpu,sys}|"
+     "fence.proxy.async{,.global,.shared::cta,.shared::cluster}|fence.proxy.alias|"
+     "membar.proxy.alias|fence.mbarrier_init.release.cluster", "no_operation", "", "synchronize"),
+    # Launches do not overlap: the ones before are complete, and none waits for this one.
+    ("griddepcontrol.{launch_dependents,wait}", "no_operation", "", "control"),
+    ("setmaxnreg.{inc,dec}.sync.aligned.u32", "set_registers", "#", "control"),
     # Control
     ("bra|bra.uni", "branch", "@", "control"),
     ("ret|ret.uni|exit", "exit", "", "control"),
@@ -357,6 +368,13 @@ def decode(instruction: Instruction) -> Form:
         raise UnsupportedInstruction(
             f"the emulator does not {refused} ({instruction.where}: {instruction.text})"
         )
+    if form.operation == "multiply_fragments":
+        missing = [each.opcode for each in products(form) if form_of(each.opcode) is None]
+        if missing:
+            raise UnsupportedInstruction(
+                f"the emulator does not support '{opcode}', which the hardware executes as "
+                f"'{missing[0]}' ({instruction.where}: {instruction.text})"
+            )
     form = form.taking([is_predicate(each) for each in instruction.operands])
     if not operands_fit(instruction, form):
         raise UnsupportedInstruction(

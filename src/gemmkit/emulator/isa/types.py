@@ -38,6 +38,7 @@ TYPES = {
         *(PtxType(f"s{bits}", bits, "signed") for bits in (8, 16, 32, 64)),
         *(PtxType(f"f{bits}", bits, "float") for bits in (16, 32, 64)),
         PtxType("bf16", 16, "bfloat"),
+        PtxType("tf32", 32, "bits"),
         PtxType("f16x2", 32, "packed"),
         PtxType("bf16x2", 32, "packed"),
     )

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from gemmkit.emulator.codegen.kernel import LoadedKernel
 from gemmkit.emulator.codegen.layout import LANES
 from gemmkit.emulator.codegen.operands import Action
+from gemmkit.emulator.isa.fragments import defined_fragments
 from gemmkit.emulator.isa.matrices import defined_products
 from gemmkit.emulator.isa.semantics import OPERATIONS, evaluate
 from gemmkit.emulator.machine.half_atomics import RefusedAccess, atomic
@@ -61,7 +62,8 @@ class Operations:
         active = (lanes >> _LANE & 1).astype(bool)
         operands = [_read(worker, *each) for each in sources]
         if shadow:
-            results = defined_products(action.form, operands)
+            whole = action.operation == "multiply_matrices"
+            results = (defined_products if whole else defined_fragments)(action.form, operands)
         else:
             results = self._compute(worker, warp, action, operands, active)
         for (offset, bits), result in zip(dests, results, strict=False):

@@ -269,6 +269,7 @@ _FIRST_REGISTER = WARP_REGISTERS + 3 * vector_bytes(32)
 def _tally(buffer: Bytes, kernel: LoadedKernel) -> Tally:
     from gemmkit.emulator.codegen.operands import access_bytes
     from gemmkit.emulator.counters.tally import Tally
+    from gemmkit.emulator.isa.matrix_access import bytes_moved, is_matrix, pieces
 
     areas, flow = kernel.areas, kernel.flow
     tally = Tally.zeros(len(flow.forms))
@@ -300,7 +301,12 @@ def _tally(buffer: Bytes, kernel: LoadedKernel) -> Tally:
         if action.operation == "copy_async" and len(action.sources) > 1:
             tally.data_bytes[number] = copied[index]
         else:
-            tally.data_bytes[number] = tally.lanes[number] * access_bytes(action)
+            whole = is_matrix(action.form)
+            size = bytes_moved(action.form) if whole else access_bytes(action)
+            tally.data_bytes[number] = tally.lanes[number] * size
+    for number in counted:
+        if is_matrix(flow.forms[number]):
+            acting[number] *= len(pieces(flow.forms[number]))
     rows = sites[[areas.sites[number] for number in counted]]
     tally.requests[counted] = acting[counted]
     for name in _COUNTS:

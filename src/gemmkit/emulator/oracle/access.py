@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from gemmkit.emulator.counters.tally import Tally
+from gemmkit.emulator.isa.cluster import check_ranks
+from gemmkit.emulator.isa.matrix_access import has_rows
 from gemmkit.emulator.isa.semantics import evaluate
 from gemmkit.emulator.isa.semantics.raw import Mask
 from gemmkit.emulator.isa.table import table
@@ -92,11 +94,29 @@ def _spans(
     tally: Tally,
 ) -> Iterator[Span]:
     """Check and count an access; returns the memory that it accesses."""
-    check_aligned(addresses, lanes, nbytes)
     if space != "arguments" and step.form.modifiers.get("S") != "const":
         if not step.silent:
             tally.requests[step.number] += int(np.count_nonzero(lanes.any(axis=1)))
         tally.data_bytes[step.number] += nbytes * int(np.count_nonzero(lanes))
+    yield from spans_by_space(group, step, space, addresses, lanes, nbytes, tally)
+
+
+def spans_by_space(
+    group: Group,
+    step: Step,
+    space: str,
+    addresses: Addresses,
+    lanes: Lanes,
+    nbytes: int,
+    tally: Tally,
+) -> Iterator[Span]:
+    """The memory that an access by addresses of a space, or generic ones, goes to; its sectors and
+    wavefronts are counted.
+
+    Raises:
+        Fault: an address is misaligned or out of bounds.
+    """
+    check_aligned(addresses, lanes, nbytes)
     if space != "generic":
         yield from _spans_in(group, step, space, addresses, lanes, nbytes, tally)
         return
@@ -126,8 +146,8 @@ def _spans_in(
     owners = group.take(group.chunk.owners[space])
     yield from group.chunk.spaces[space].spans(owners, addresses, lanes, nbytes)
     if space == "shared" and not step.silent:
-        store = step.form.operation != "load"
-        wavefronts, conflicts = wavefronts_of(addresses, lanes, step.width or nbytes, store)
+        apart = step.form.operation != "load" or has_rows(step.form)
+        wavefronts, conflicts = wavefronts_of(addresses, lanes, step.width or nbytes, apart)
         tally.wavefronts[step.number] += wavefronts
         tally.conflicts[step.number] += conflicts
     elif space == "local":
@@ -240,6 +260,18 @@ def is_space(group: Group, step: Step, lanes: Lanes) -> None:
     addresses = np.broadcast_to(group.read(*step.sources[0]), lanes.shape)
     inside: Mask = window_of(addresses, step.form["S"])
     group.write(*step.dests[0], inside, lanes)
+
+
+def map_address(group: Group, step: Step, lanes: Lanes) -> None:
+    """`mapa`: the same address, in a cluster of one block."""
+    addresses, ranks = (np.broadcast_to(group.read(*each), lanes.shape) for each in step.sources)
+    check_ranks(step.instruction, ranks[lanes])
+    group.write(*step.dests[0], addresses, lanes)
+
+
+def cluster_rank(group: Group, step: Step, lanes: Lanes) -> None:
+    """`getctarank`: the only block of a cluster."""
+    group.write(*step.dests[0], np.zeros(lanes.shape, np.uint32), lanes)
 
 
 def create_policy(group: Group, step: Step, lanes: Lanes) -> None:

@@ -114,7 +114,10 @@ class Chunk:
 
     def _special(self, name: str) -> Raw | int:
         base, _, axis = name.removeprefix("%").partition(".")
+        if base.startswith("cluster_"):
+            return int(base.startswith("cluster_ncta"))
         if axis:
+            base = base.replace("clusterid", "ctaid")
             index = "xyz".index(axis)
             sizes = self.request.grid if "cta" in base else self.request.block
             if base.startswith("n"):
@@ -138,6 +141,7 @@ class Chunk:
             # One SM, one grid, and clocks that stand still.
             **dict.fromkeys(("smid", "gridid", "clock", "clock64", "globaltimer"), 0),
             "nsmid": 1,
+            "is_explicit_cluster": 0,
         }
         return values[base]
 
@@ -177,6 +181,7 @@ class Group:
             bits = self.take(self.chunk.register(source))
         elif isinstance(source, Special):
             bits = self.take(self.chunk.special(source.name))
+            bits = bits != 0 if of.kind == "pred" else bits
         else:
             number = source.value if isinstance(source, Immediate) else self._address_of(source)
             return _number(number, of)

@@ -21,7 +21,15 @@ from gemmkit.emulator.codegen.operands import (
 from gemmkit.emulator.codegen.shadow_layout import USED_ADDRESS, USED_GUARD, USED_SOURCE
 from gemmkit.emulator.codegen.tracking import overwrites, used_from
 from gemmkit.emulator.isa.definedness import flow_of
+from gemmkit.emulator.isa.fragments import defined_fragments
 from gemmkit.emulator.isa.matrices import defined_products
+from gemmkit.emulator.isa.matrix_access import (
+    addressing_lanes,
+    copies,
+    is_matrix,
+    registers_of,
+)
+from gemmkit.emulator.isa.matrix_moves import transposed
 from gemmkit.emulator.isa.semantics import evaluate
 from gemmkit.emulator.isa.semantics.raw import Mask, Raw
 from gemmkit.emulator.isa.types import TYPES
@@ -29,10 +37,11 @@ from gemmkit.emulator.machine.memory import DeviceMemory
 from gemmkit.emulator.oracle.access import WINDOWS, space_of
 from gemmkit.emulator.oracle.bit_rules import all_where, bitwise, moved, whole
 from gemmkit.emulator.oracle.chunk import WARP, Chunk, Group
+from gemmkit.emulator.oracle.matrix_access import assembled, requests, taken_apart
 from gemmkit.emulator.oracle.memory import Addresses, Lanes, window_of
 from gemmkit.emulator.oracle.steps import Step
 from gemmkit.emulator.oracle.warp import shuffle_sources
-from gemmkit.emulator.ptx.module import Address, Immediate, Register, Source
+from gemmkit.emulator.ptx.module import Immediate, Register, Source
 from gemmkit.emulator.sanitizer.collection import Collection
 from gemmkit.emulator.sanitizer.memory_faults import LOCAL, never_written
 from gemmkit.emulator.sanitizer.sites import Names
@@ -54,13 +63,10 @@ class Definedness:
         self._uses = UndefinedUses(names, collection)
         self._overwrites = overwrites(names.actions)
         self._registers: dict[Register, Raw] = {}
-        # One byte per byte of shared and local memory, by owner.
+        # One byte for each address of shared and local memory, by owner.
         self._spaces: Mapping[str, Bytes] = {
-            space: np.zeros((int(chunk.owners[space].max()) + 1, nbytes), np.uint8)
-            for space, nbytes in (
-                ("shared", chunk.spaces["shared"].nbytes),
-                ("local", chunk.spaces["local"].nbytes),
-            )
+            space: np.zeros((int(chunk.owners[space].max()) + 1, each.base + each.nbytes), np.uint8)
+            for space, each in ((name, chunk.spaces[name]) for name in ("shared", "local"))
         }
         sizes = [
             min(4, action.form.type.bytes)
@@ -174,9 +180,10 @@ class Definedness:
             unsure = active & self._some(group, guard.register)
             self._use(group, action, USED_GUARD, unsure)
         if action.operation != "no_operation":
+            given = lanes & (addressing_lanes(action.form) >> np.arange(WARP) & 1 == 1)
             for index, address in enumerate((action.address, action.other_address)):
                 if address is not None and isinstance(address.base, Register):
-                    found = lanes & self._some(group, address.base)
+                    found = given & self._some(group, address.base)
                     self._use(group, action, USED_ADDRESS + index, found)
         for index in range(used_from(action), len(action.sources)):
             register = register_of(action.sources[index])
@@ -190,6 +197,9 @@ class Definedness:
     ) -> list[Raw | None] | None:
         """What an instruction does to memory; returns the undefined bits of its results."""
         operation = action.operation
+        if operation in ("load", "store") and is_matrix(action.form):
+            move = self._load_matrix if operation == "load" else self._store_matrix
+            return move(group, step, action, lanes)
         if operation == "load" and step.form["S"] != "const":
             return self._load(group, step, action, lanes)
         if operation == "store":
@@ -200,11 +210,14 @@ class Definedness:
             self._update(group, step, action, lanes)
         elif operation == "shuffle":
             return self._shuffle(group, step, action, lanes)
-        elif operation == "multiply_matrices":
+        elif operation in ("multiply_matrices", "multiply_fragments"):
             widths = source_widths(action)
             pairs = zip(action.sources, widths, strict=True)
             defined = [~self._undefined(group, *each) for each in pairs]
-            return [~each for each in defined_products(action.form, defined)]
+            product = defined_products if operation == "multiply_matrices" else defined_fragments
+            return [~each for each in product(action.form, defined)]
+        elif operation == "transpose_matrix":
+            return [transposed(self._undefined(group, action.sources[0], 32))]
         elif action.form.opcode_class == "warp" and used_from(action) and action.sources:
             bits = source_widths(action)[0]
             bad = (lanes & (self._undefined(group, action.sources[0], bits) != 0)).any(axis=1)
@@ -228,10 +241,10 @@ class Definedness:
         return [np.where(absent, np.uint32(0xFFFFFFFF), taken), None]
 
     def _accesses(
-        self, group: Group, step: Step, address: Address, lanes: Lanes
+        self, group: Group, step: Step, addresses: Addresses, lanes: Lanes
     ) -> list[tuple[str, Addresses, Lanes]]:
         """For each space that is accessed: the addresses in it and the lanes."""
-        addresses, space = group.address(address), space_of(group, step)
+        space = space_of(group, step)
         if space != "generic":
             return [(space, addresses, lanes)]
         found = []
@@ -263,14 +276,27 @@ class Definedness:
         return written[address - found.address :][:nbytes]
 
     def _load(self, group: Group, step: Step, action: Action, lanes: Lanes) -> list[Raw | None]:
-        of, count = action.form.type, len(action.dests)
-        found = [np.zeros(lanes.shape, f"u{of.bytes}") for _ in range(count)]
         assert action.address is not None
-        for space, addresses, inside in self._accesses(group, step, action.address, lanes):
+        accesses = self._accesses(group, step, group.address(action.address), lanes)
+        return list(
+            self._loaded(group, action, accesses, action.form.type.bytes, len(action.dests))
+        )
+
+    def _loaded(
+        self,
+        group: Group,
+        action: Action,
+        accesses: Sequence[tuple[str, Addresses, Lanes]],
+        size: int,
+        count: int,
+    ) -> list[Raw]:
+        """The undefined bits of `count` numbers of `size` bytes that each lane loads."""
+        found = [np.zeros((len(group.rows), WARP), f"u{size}") for _ in range(count)]
+        for space, addresses, inside in accesses:
             reported: set[int] = set()
             for index, lane, owner in self._each(group, space, inside):
                 address = int(addresses[index, lane])
-                known = self._bytes(space, owner, address, of.bytes * count)
+                known = self._bytes(space, owner, address, size * count)
                 if known is None:
                     continue
                 bits = known.copy() if space == "local" else np.where(known != 0, 255, 0)
@@ -279,13 +305,36 @@ class Definedness:
                     reported.add(index)
                     first = address + int(np.flatnonzero(bits != 255)[0])
                     self._read(group, action, index, lane, space, first)
-                numbers = ~bits.view(f"u{of.bytes}")
+                numbers = ~bits.view(f"u{size}")
                 for number in range(count):
-                    spoilt = of.bytes < 4 and numbers[number]
+                    spoilt = size < 4 and numbers[number]
                     found[number][index, lane] = (
                         ~numbers.dtype.type(0) if spoilt else numbers[number]
                     )
-        return list(found)
+        return found
+
+    def _load_matrix(
+        self, group: Group, step: Step, action: Action, lanes: Lanes
+    ) -> list[Raw | None]:
+        parts = []
+        for piece, addresses, acting in requests(group, step, lanes):
+            accesses = self._accesses(group, step, addresses, acting)
+            size = piece.bits // 8
+            parts.append((piece, self._loaded(group, action, accesses, size, piece.count)))
+        values = assembled(parts)
+        return [values[number] for number in copies(action.form)]
+
+    def _store_matrix(
+        self, group: Group, step: Step, action: Action, lanes: Lanes
+    ) -> list[Raw | None]:
+        width, bits = registers_of(action.form), source_widths(action)[0]
+        held = [self._undefined(group, each, bits) for each in action.sources[:width]]
+        for piece, addresses, acting in requests(group, step, lanes):
+            accesses = self._accesses(group, step, addresses, acting)
+            first = piece.registers[0]
+            for number, undefined in enumerate(taken_apart(piece, held)):
+                self._stored(group, action, accesses, undefined, first, number * piece.bits // 8)
+        return []
 
     def _read(
         self, group: Group, action: Action, index: int, lane: int, space: str, address: int
@@ -305,27 +354,40 @@ class Definedness:
     def _store(self, group: Group, step: Step, action: Action, lanes: Lanes) -> None:
         of = action.form.type
         assert action.address is not None
-        for space, addresses, inside in self._accesses(group, step, action.address, lanes):
-            for number, source in enumerate(action.sources):
-                undefined = self._undefined(group, source, of.bits)
+        accesses = self._accesses(group, step, group.address(action.address), lanes)
+        for number, source in enumerate(action.sources):
+            undefined = self._undefined(group, source, of.bits)
+            self._stored(group, action, accesses, undefined, number, number * of.bytes)
+
+    def _stored(
+        self,
+        group: Group,
+        action: Action,
+        accesses: Sequence[tuple[str, Addresses, Lanes]],
+        undefined: Raw,
+        source: int,
+        distance: int,
+    ) -> None:
+        """Each lane stores a number of which these bits are undefined, `distance` bytes from its
+        address; `source` is the operand."""
+        for space, addresses, inside in accesses:
+            if space == "global":
+                self._use(group, action, USED_SOURCE + source, inside & (undefined != 0))
+            else:
+                self._note_kept(group, action, inside & (undefined != 0))
+            for index, lane, owner in self._each(group, space, inside):
+                address = int(addresses[index, lane]) + distance
+                known = self._bytes(space, owner, address, undefined.itemsize)
+                if known is None:
+                    continue
+                bits = ~np.ascontiguousarray(undefined[index, lane : lane + 1]).view(np.uint8)
                 if space == "global":
-                    shown = inside & (undefined != 0)
-                    self._use(group, action, USED_SOURCE + number, shown)
+                    known[:] = 1
+                elif space == "local":
+                    known[:] = bits
                 else:
-                    self._note_kept(group, action, inside & (undefined != 0))
-                for index, lane, owner in self._each(group, space, inside):
-                    address = int(addresses[index, lane]) + number * of.bytes
-                    known = self._bytes(space, owner, address, of.bytes)
-                    if known is None:
-                        continue
-                    bits = ~undefined[index, lane : lane + 1].view(np.uint8)
-                    if space == "global":
-                        known[:] = 1
-                    elif space == "local":
-                        known[:] = bits
-                    else:
-                        known[:] = 255
-                        self._spoil(owner, address, bits)
+                    known[:] = 255
+                    self._spoil(owner, address, bits)
 
     def _note_kept(self, group: Group, action: Action, lanes: Mask) -> None:
         for index in np.flatnonzero(lanes.any(axis=1)).tolist():
@@ -361,7 +423,8 @@ class Definedness:
     def _update(self, group: Group, step: Step, action: Action, lanes: Lanes) -> None:
         of = action.form.type
         assert action.address is not None
-        for space, addresses, inside in self._accesses(group, step, action.address, lanes):
+        accesses = self._accesses(group, step, group.address(action.address), lanes)
+        for space, addresses, inside in accesses:
             reported: set[int] = set()
             for index, lane, owner in self._each(group, space, inside):
                 address = int(addresses[index, lane])

@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from gemmkit.emulator.counters.tally import Tally
+from gemmkit.emulator.isa.matrix_access import is_matrix
 from gemmkit.emulator.isa.semantics import OPERATIONS, evaluate, reads_carry, writes_carry
 from gemmkit.emulator.isa.semantics.raw import Raw
 from gemmkit.emulator.isa.table import stop_of
-from gemmkit.emulator.oracle import access, warp
+from gemmkit.emulator.oracle import access, matrix_access, warp
 from gemmkit.emulator.oracle.calls import print_formatted
 from gemmkit.emulator.oracle.chunk import WARP, Chunk, Group
 from gemmkit.emulator.oracle.control import DONE, RUNNING, WAITING, Lanes, Rows
@@ -29,10 +30,16 @@ _MEMORY: Mapping[str, Callable[[Group, Step, Lanes, Tally], None]] = {
     "compare_and_swap": access.atomic,
     "reduction": access.atomic,
 }
+_MATRICES: Mapping[str, Callable[[Group, Step, Lanes, Tally], None]] = {
+    "load": matrix_access.load_matrix,
+    "store": matrix_access.store_matrix,
+}
 _LANEWISE: Mapping[str, Callable[[Group, Step, Lanes], None]] = {
     "convert_address": access.convert_address,
     "is_space": access.is_space,
     "create_policy": access.create_policy,
+    "map_address": access.map_address,
+    "cluster_rank": access.cluster_rank,
     "shuffle": warp.shuffle,
     "vote": warp.vote,
     "ballot": warp.ballot,
@@ -42,8 +49,10 @@ _LANEWISE: Mapping[str, Callable[[Group, Step, Lanes], None]] = {
     "reduce_warp": warp.reduce_warp,
     "elect": warp.elect,
     "multiply_matrices": warp.multiply_matrices,
+    "multiply_fragments": warp.multiply_fragments,
+    "transpose_matrix": warp.transpose_matrix,
 }
-_NOTHING = frozenset(["no_operation", "copy_async_commit", "copy_async_wait"])
+_NOTHING = frozenset(["no_operation", "set_registers", "copy_async_commit", "copy_async_wait"])
 # Operations whose order other warps can observe: then one warp runs at a time.
 _ORDERED = frozenset(["atomic", "compare_and_swap", "reduction", "call"])
 
@@ -125,7 +134,8 @@ class Lockstep:
         elif operation in OPERATIONS:
             self._evaluate(group, step, lanes)
         elif operation in _MEMORY:
-            _MEMORY[operation](group, step, lanes, self._tally)
+            table = _MATRICES if is_matrix(step.form) else _MEMORY
+            table[operation](group, step, lanes, self._tally)
         elif operation in _LANEWISE:
             _LANEWISE[operation](group, step, lanes)
         elif operation == "branch":

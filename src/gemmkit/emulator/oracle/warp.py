@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
+from gemmkit.emulator.isa import fragments
+from gemmkit.emulator.isa.form import Form
 from gemmkit.emulator.isa.matrices import multiply
+from gemmkit.emulator.isa.matrix_moves import transposed
 from gemmkit.emulator.isa.semantics import evaluate
 from gemmkit.emulator.isa.semantics.raw import Bits, Mask, Raw
 from gemmkit.emulator.isa.table import table
@@ -127,6 +132,23 @@ def multiply_matrices(group: Group, step: Step, lanes: Mask) -> None:
     registers = [np.ascontiguousarray(each) for each in _sources(group, step, lanes)]
     capability = group.chunk.kernel.capability
     _write(group, step, lanes, *multiply(step.form, capability, registers))
+
+
+def multiply_fragments(group: Group, step: Step, lanes: Mask) -> None:
+    """`wmma.mma`: likewise, of larger matrices."""
+    registers = [np.ascontiguousarray(each) for each in _sources(group, step, lanes)]
+    capability = group.chunk.kernel.capability
+
+    def product(form: Form, given: Sequence[Raw]) -> tuple[Raw, ...]:
+        return multiply(form, capability, given)
+
+    _write(group, step, lanes, *fragments.multiply_fragments(step.form, registers, product))
+
+
+def transpose_matrix(group: Group, step: Step, lanes: Mask) -> None:
+    """`movmatrix`: the transpose of an 8×8 matrix of 16-bit elements."""
+    (register,) = _sources(group, step, lanes)
+    _write(group, step, lanes, transposed(np.ascontiguousarray(register)))
 
 
 def elect(group: Group, step: Step, lanes: Mask) -> None:

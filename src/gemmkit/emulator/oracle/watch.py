@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gemmkit.emulator.isa.matrix_access import has_rows
 from gemmkit.emulator.machine.memory import DeviceMemory
 from gemmkit.emulator.oracle.control import Rows
 from gemmkit.emulator.oracle.memory import Addresses, Lanes
@@ -74,6 +75,7 @@ class Watch:
                             addresses[index].tolist(), active.tolist(), strict=True
                         )
                     ),
+                    by_rows=has_rows(form),
                 )
             )
 

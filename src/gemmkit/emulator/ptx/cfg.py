@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from gemmkit.emulator.isa.form import Form
 from gemmkit.emulator.isa.table import decode
+from gemmkit.emulator.ptx.constructs import refuse_clusters
 from gemmkit.emulator.ptx.module import Instruction, Kernel, Symbol
 from gemmkit.errors import UnsupportedInstruction
 
@@ -50,6 +51,9 @@ class ControlFlow:
             UnsupportedInstruction: an instruction is not in the table.
         """
         forms = tuple(decode(instruction) for instruction in kernel.body)
+        if kernel.cluster_blocks > 1:
+            for instruction in kernel.body:
+                refuse_clusters(instruction)
         blocks = _basic_blocks(kernel, forms)
         return cls(kernel, forms, blocks, _post_dominators(blocks))
 

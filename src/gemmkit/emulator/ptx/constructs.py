@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 
+from gemmkit.emulator.ptx.module import Instruction, Special
+from gemmkit.errors import UnsupportedInstruction
+
 # By the beginning of the opcode, or the name of a special register or function.
 _CONSTRUCTS = (
     (r"tex\.|tld4|txq", "texture fetches (tex1Dfetch, tex2D, …) are"),
     (r"suld|sust|sured|suq", "surface accesses (surf2Dread, surf2Dwrite, …) are"),
-    (r"wmma\.", "tensor-core operations through nvcuda::wmma are"),
-    (r"ldmatrix|stmatrix|movmatrix", "loads and stores of matrices (ldmatrix, stmatrix) are"),
+    (r"wmma\.", "tensor-core operations through nvcuda::wmma of this type or shape are"),
+    (r"ldmatrix|stmatrix|movmatrix",
+     "loads and stores of matrices (ldmatrix, stmatrix) of this type or shape are"),
     (r"mma\.sp", "sparse tensor-core operations (mma.sp) are"),
     (r"mma\.sync.*\.m8n8k4\..*f16",
      "Volta's products of 8×8×4 in fp16 (mma.sync.m8n8k4) are"),
@@ -24,10 +28,8 @@ _CONSTRUCTS = (
     (r"cp\.(?:reduce\.)?async\.bulk|cp\.async\.bulk|fence\.proxy\.tensormap|tensormap",
      "bulk copies by the Tensor Memory Accelerator (TMA) are"),
     (r"st\.async|st\.bulk|red\.async", "asynchronous stores to a cluster's shared memory are"),
-    (r"barrier\.cluster|mapa|getctarank|%cluster|%is_explicit_cluster",
+    (r"barrier\.cluster|%cluster|%is_explicit_cluster",
      "thread block clusters (cooperative_groups::this_cluster) are"),
-    (r"griddepcontrol", "programmatic dependent launches (griddepcontrol) are"),
-    (r"setmaxnreg", "changes of a warp's register count (setmaxnreg) are"),
     (r"multimem", "multicast memory accesses (multimem) are"),
     (r"%envreg", "grid-wide synchronization (cooperative_groups::this_grid().sync()) is"),
     (r"%reserved_smem",
@@ -45,6 +47,24 @@ def construct(word: str) -> str | None:
         if re.match(pattern, word):
             return words
     return None
+
+
+def refuse_clusters(instruction: Instruction) -> None:
+    """Refuse an instruction that depends on the cluster, in a kernel whose clusters have several
+    blocks.
+
+    Raises:
+        UnsupportedInstruction: it does.
+    """
+    specials = (each.name for each in instruction.operands if isinstance(each, Special))
+    asks = any("cluster" in name for name in specials)
+    opcode = instruction.opcode
+    if asks or "shared::cluster" in opcode or opcode.startswith(("mapa", "getctarank")):
+        words, where = construct("%cluster"), instruction.where
+        raise UnsupportedInstruction(
+            f"{words} not supported by the emulator in clusters of several blocks "
+            f"({where}: {instruction.text})"
+        )
 
 
 def not_executed(word: str, where: str, text: str) -> str | None:

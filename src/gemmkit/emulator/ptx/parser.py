@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator
 
@@ -43,7 +44,15 @@ from gemmkit.emulator.ptx.variables import (
 from gemmkit.errors import UnsupportedInstruction
 
 SPECIAL_REGISTERS = frozenset(
-    [f"%{name}.{axis}" for name in ("tid", "ntid", "ctaid", "nctaid") for axis in "xyz"]
+    [
+        f"%{name}.{axis}"
+        for name in (
+            *("tid", "ntid", "ctaid", "nctaid"),
+            *("clusterid", "nclusterid", "cluster_ctaid", "cluster_nctaid"),
+        )
+        for axis in "xyz"
+    ]
+    + ["%cluster_ctarank", "%cluster_nctarank", "%is_explicit_cluster"]
     + ["%laneid", "%warpid", "%nwarpid", "%smid", "%nsmid", "%gridid", "%clock", "%clock64"]
     + [f"%lanemask_{relation}" for relation in ("eq", "lt", "le", "gt", "ge")]
     + ["%dynamic_smem_size", "%total_smem_size", "%globaltimer", "WARP_SZ"]
@@ -60,6 +69,7 @@ _DECLARATION = re.compile(
     r"\.(?:reg|shared|local|param|global|const|extern|visible|weak|common|pragma|branchtargets)\b"
 )
 _ENTRY = re.compile(r"\.entry\s+([\w$]+)\s*(?:\(([^)]*)\))?[^{;]*\{")
+_CLUSTER = re.compile(r"\.reqnctapercluster\s+(\d+(?:\s*,\s*\d+)*)")
 _ADDRESS = re.compile(r"\[\s*([%$\w.]+)\s*(?:\+\s*(-?\w+))?\s*\]")
 _NAME = re.compile(r"[A-Za-z_$][\w$]*")
 _INTEGER = re.compile(r"-?(?:0[xX][0-9a-fA-F]+|\d+)U?")
@@ -166,6 +176,9 @@ class _KernelParser:
         self._body: list[Instruction] = []
         self._labels: dict[str, int] = {}
         self._operands: dict[str, Operand | None] = {}
+        cluster = _CLUSTER.search(entry.group(0))
+        extents = map(int, cluster.group(1).split(",")) if cluster else ()
+        self._cluster_blocks = math.prod(extents)
         self._spaces = {space: Space() for space in ("param", "local", "call", "shared")}
         for declaration in split_operands(entry.group(2) or ""):
             match = VARIABLE.search(" ".join(declaration.split()))
@@ -210,6 +223,7 @@ class _KernelParser:
         )
         return Kernel(
             name=self._name,
+            cluster_blocks=self._cluster_blocks,
             parameters=self._spaces["param"].variables,
             shared=layout.variables,
             local=self._spaces["local"].variables,

@@ -9,6 +9,7 @@ import numpy as np
 
 from gemmkit.emulator.codegen.areas import Areas
 from gemmkit.emulator.codegen.layout import LANES
+from gemmkit.emulator.codegen.operands import access_bytes
 from gemmkit.emulator.codegen.ordering import is_cas_loop
 from gemmkit.emulator.codegen.shadow_layout import (
     COPIED,
@@ -232,8 +233,8 @@ class Races:
         number = self._site_number(tag & 0xFFFFFFFF)
         nbytes = tag >> TAG_BYTES & 255
         action = self._names.actions[number]
-        each = action.form.type.bytes * max(len(action.dests), len(action.sources), 1)
-        row = self.row(number, nbytes, each if action.operation == "load" else nbytes)
+        each = access_bytes(action) if action.operation == "load" else nbytes
+        row = self.row(number, nbytes, each)
         return Access(row, pattern, base, nbytes, tag >> TAG_WARP & 255, tag >> TAG_KIND)
 
     def _site_number(self, distance: int) -> int:

@@ -98,6 +98,8 @@ def _result(action: Action, sources: Sequence[str]) -> str:
         return _NUMBER
     if action.operation in _PASSED_ON and len(sources) == 1:
         return sources[0]
+    if action.operation == "map_address":
+        return sources[0]
     if action.operation == "select":
         return sources[0] if sources[0] == sources[1] else _UNKNOWN
     if _UNKNOWN in sources:

@@ -141,7 +141,8 @@ def _out_of_headers(source: SourceLine) -> tuple[str, int, tuple[str, ...]]:
 
 def is_partial_barrier(action: Action) -> bool:
     """Whether an instruction is a barrier that may be for a part of the block."""
-    counted = action.operation == "barrier" and len(action.sources) > 1 and not action.dests
+    operands = 2 if action.dests else 1  # a reduction has a predicate
+    counted = action.operation == "barrier" and len(action.sources) > operands
     return counted or action.operation == "barrier_arrive"
 
 

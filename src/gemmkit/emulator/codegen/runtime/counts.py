@@ -4,7 +4,15 @@ memory, wavefronts of shared memory."""
 from __future__ import annotations
 
 from gemmkit.emulator.codegen.ir import Function, Module, Value, literal, vector
-from gemmkit.emulator.codegen.layout import LANES, PATTERN, RISING, SITE, STRIP_LANES, STRIPS
+from gemmkit.emulator.codegen.layout import (
+    LANES,
+    PATTERN,
+    RISING,
+    SITE,
+    STORE_WAVEFRONTS,
+    STRIP_LANES,
+    STRIPS,
+)
 from gemmkit.emulator.codegen.runtime.bounds import SITE_POINTER
 from gemmkit.emulator.codegen.runtime.patterns import BASE, element, lanes_where, strip_of
 from gemmkit.emulator.codegen.runtime.patterns import PATTERN_POINTER as P
@@ -48,7 +56,8 @@ class Memo:
             self._bits = 64
         else:
             counts_as = f.load("i64", SITE_POINTER, SITE["counts_as"])
-            self._place = f.offset(p, f.and_(counts_as, 0xFFFFFFFF))
+            self._at = f.and_(counts_as, 0xFFFFFFFF)
+            self._place = f.offset(p, self._at)
             self._size = f.resize(f.lshr(counts_as, 32), 32)
             self._bits = 64
 
@@ -65,6 +74,8 @@ class Memo:
                 f.call("gemmkit.sectors", "void", self._p, self._base, self._size, self._place)
             else:
                 store = literal("i1", self._store)
+                if self._nbytes >= 4:  # the record says which rule the access follows
+                    store = f.compare("uge", self._at, STORE_WAVEFRONTS)
                 arguments = (self._p, self._base, self._size, store, self._place)
                 f.call("gemmkit.wavefronts", "void", *arguments)
 

@@ -20,6 +20,7 @@ from gemmkit.emulator.codegen.runtime import (
     lane_races,
     lanes,
     matrices,
+    matrix_moves,
     patterns,
     sanitized,
     shadow,
@@ -68,6 +69,8 @@ def _modules_of(function: str) -> list[str]:
         return ["atomics"]
     if function.startswith(matrices.PREFIX):
         return matrices.modules_of(function)
+    if matrix_moves.is_move(function):
+        return [function]
     return []
 
 
@@ -111,6 +114,8 @@ def _add(module: Module, name: str, permutes: bool, hooks: access.AccessHooks | 
         fused_sums.define(module, name)
     elif name.startswith(matrices.PREFIX):
         matrices.define(module, name)
+    elif matrix_moves.is_move(name):
+        matrix_moves.define(module, name)
     elif name == "atomics":
         (atomics.define if hooks is None else sanitized.define_atomics)(module)
     else:
