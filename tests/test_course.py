@@ -8,15 +8,19 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
 from gemmkit.cli import gemmkit
+from gemmkit.record import CheckRecord
 
 LADDER = Path(__file__).parent.parent / "docs" / "ladder"
 EXERCISES, SOLUTIONS = LADDER / "exercises", LADDER / "solutions"
 NAMES = sorted(path.stem for path in EXERCISES.glob("*.cu"))
-BEFORE = dict(zip(NAMES[1:], NAMES, strict=False))
+# From exercise 6 on, a block has 256 threads for a tile of 128x128.
+SAME_LAUNCH = NAMES[NAMES.index("06-vector-loads") :]
+BEFORE = dict(zip(NAMES[1:], NAMES[: -len(SAME_LAUNCH)], strict=False))
 # More than a block in two directions, with edges, in sizes that vectors of four allow.
 EDGES = ("--shape", "33x36x44,129x132x12")
 
@@ -79,6 +83,135 @@ def test_the_solution_of_the_exercise_before_is_right_but_misses_a_goal(name):
     assert result.stdout.endswith("2 problems: 1 ok, 1 with a limit missed; no findings\n")
 
 
+def missed(path: Path, names: list[str]) -> list[str]:
+    """Those of these exercises, all of one launch, of which a kernel that is right misses a goal.
+
+    It is counted once for all of them, in an odd number of steps of 8.
+    """
+    launch, _ = options(names[0])
+    limits = {name: options(name)[1][1::2] for name in names}
+    words = [
+        f"--limit={text}" for text in sorted({text for each in limits.values() for text in each})
+    ]
+    records = path.with_suffix(".jsonl")
+    words += ["--limit-at", "256x256x248", "--shape", "4x4x4", "--json", str(records)]
+    check(path, *launch, *words)
+    small, counted = (
+        msgspec.json.decode(line, type=CheckRecord) for line in records.read_bytes().splitlines()
+    )
+    assert small.verdict == "ok"
+    assert counted.verdict in ("ok", "limit missed")
+    met = {each.limit: each.met for each in counted.limits}
+    return [name for name in names if not all(met[text] for text in limits[name])]
+
+
+def variant(folder: Path, name: str, *changes: tuple[str, str]) -> Path:
+    """A copy of a solution with each of these texts, which must occur, replaced."""
+    source = (SOLUTIONS / f"{name}.cu").read_text("utf-8")
+    for old, new in changes:
+        assert old in source
+        source = source.replace(old, new)
+    path = folder / f"{name}.cu"
+    path.write_text(source, "utf-8")
+    return path
+
+
+@pytest.mark.parametrize("name", SAME_LAUNCH)
+def test_a_solution_misses_a_goal_of_every_later_exercise(name, tmp_path):
+    later = SAME_LAUNCH[SAME_LAUNCH.index(name) :]
+    assert missed(variant(tmp_path, name), later) == later[1:]
+
+
+@pytest.mark.parametrize(
+    ("tile", "names"),
+    [
+        (32, ["03-shared-tiles"]),
+        (32, ["04-column-per-thread"]),
+        (64, ["05-tile-per-thread"]),
+        (128, SAME_LAUNCH),
+    ],
+)
+def test_a_kernel_without_shared_memory_misses_a_goal_of_exercises_3_to_10(tile, names, tmp_path):
+    path = tmp_path / "direct.cu"
+    path.write_text(
+        """__global__ void gemm(int M, int N, int K, const float* A, const float* B, float* C) {
+          for (int i = threadIdx.y * blockDim.x + threadIdx.x; i < T * T / 4;
+               i += blockDim.x * blockDim.y) {
+            int row = blockIdx.y * T + i / (T / 4), col = blockIdx.x * T + i % (T / 4) * 4;
+            if (row >= M || col >= N) continue;
+            float4 sum = {};
+            for (int k = 0; k < K; ++k) {
+              float a = A[row * K + k];
+              float4 b = *reinterpret_cast<const float4*>(B + k * N + col);
+              sum.x += a * b.x, sum.y += a * b.y, sum.z += a * b.z, sum.w += a * b.w;
+            }
+            *reinterpret_cast<float4*>(C + row * N + col) = sum;
+          }
+        }
+        """.replace("T", str(tile))
+    )
+    assert missed(path, names) == names
+
+
+# Exercise 7 with one buffer and two barriers in each step of 16.
+STEPS_OF_16 = (
+    ("BK = 8", "BK = 16"),
+    (
+        "    float4 a4 = {}",
+        "    for (int a_k = a_k8, b_k = b_k8; a_k < BK; a_k += 8, b_k += 8) {\n    float4 a4 = {}",
+    ),
+    ("a_k = threadIdx", "a_k8 = threadIdx"),
+    ("b_k = threadIdx", "b_k8 = threadIdx"),
+    ("= b4;\n", "= b4;\n    }\n"),
+)
+
+
+@pytest.mark.parametrize("end", ["", "if (k0 + BK < K) "])
+def test_longer_steps_are_right_for_exercise_7_and_no_double_buffering(end, tmp_path):
+    last = "    __syncthreads();\n  }\n"
+    path = variant(
+        tmp_path, "07-bank-conflicts", *STEPS_OF_16, (last, last.replace("__", end + "__"))
+    )
+    names = ["07-bank-conflicts", "08-double-buffering", "09-warp-tiles"]
+    assert missed(path, names) == names[1:]
+
+
+def test_padding_and_a_barrier_before_the_loop_are_right_for_exercise_8(tmp_path):
+    path = variant(
+        tmp_path,
+        "08-double-buffering",
+        ("PAD = 4", "PAD = 12"),
+        ("  fetch(0);\n", "  fetch(0);\n  put(0);\n  __syncthreads();\n"),
+        ("    put(stage);\n    __syncthreads();", "    "),
+        # The first text of these is the end of the loop over the steps.
+        ("\n    }\n  }\n  for", "\n    }\n    put(stage ^ 1);\n    __syncthreads();\n  }\n  for"),
+    )
+    assert missed(path, ["08-double-buffering"]) == []
+
+
+def test_one_buffer_of_long_steps_is_no_pipeline_of_three_stages(tmp_path):
+    path = variant(
+        tmp_path,
+        "10-async-copies",
+        ("BK = 8", "BK = 24"),
+        ("STAGES = 3", "STAGES = 1"),
+        ("a_k = threadIdx.x % 8", "a_k8 = threadIdx.x % 8"),
+        ("b_k = threadIdx.x / 32", "b_k8 = threadIdx.x / 32"),
+        (
+            "    for (int i = 0; i < BM",
+            "    for (int a_k = a_k8; a_k < BK; a_k += 8)\n    for (int i = 0; i < BM",
+        ),
+        (
+            "    const int k = k0 + b_k,",
+            "    for (int b_k = b_k8; b_k < BK; b_k += 8) {\n    const int k = k0 + b_k,",
+        ),
+        ("    commit();", "    }\n    commit();"),
+        ("    wait<STAGES - 2>();", "    __syncthreads();\n    start(0, k0);\n    wait<0>();"),
+        ("    start((stage + STAGES - 1) % STAGES, k0 + (STAGES - 1) * BK);\n", ""),
+    )
+    assert missed(path, ["10-async-copies"]) == ["10-async-copies"]
+
+
 def test_a_kernel_that_sums_up_in_c_is_right_but_misses_the_first_goal(tmp_path):
     launch, limits = options("01-one-thread-per-result")
     source = (SOLUTIONS / "01-one-thread-per-result.cu").read_text("utf-8")
@@ -132,7 +265,8 @@ def test_a_wait_for_too_few_copies_is_a_race(tmp_path):
     path = tmp_path / "short.cu"
     path.write_text(source.replace("wait<STAGES - 2>();", "wait<STAGES - 1>();"))
     assert path.read_text() != source
-    result = check(path, *options("10-async-copies")[0], "--shape", "36x36x24")
+    launch, limits = options("10-async-copies")
+    result = check(path, *launch, *limits, "--shape", "36x36x24")
     assert "racecheck: read before wait" in result.stdout
 
 

@@ -4,7 +4,8 @@
 //   gemmkit check 06-vector-loads.cu --grid '(N+127)/128,(M+127)/128' --block 256 \
 //     --multiple-of 1,4,4 \
 //     --limit 'load_requests <= M*N*K/64/128' \
-//     --limit 'store_requests <= M*N/128'
+//     --limit 'store_requests <= M*N/128' \
+//     --limit 'gemmkit__bytes_per_lane_shared_op_ld >= 16'
 
 constexpr int BM = 128, BN = 128, BK = 8;  // tile of a block, and the step along k
 constexpr int TM = 8, TN = 8;              // tile of a thread

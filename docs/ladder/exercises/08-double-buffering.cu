@@ -2,8 +2,11 @@
 // It is done when this command finds nothing and all limits are met:
 //
 //   gemmkit check 08-double-buffering.cu --grid '(N+127)/128,(M+127)/128' --block 256 \
-//     --multiple-of 1,4,4 \
-//     --limit 'ptx__inst_executed_op_synchronize.sum <= 8*K/8 * M*N/128/128' \
+//     --multiple-of 1,4,4 --limit-at 256x256x248 \
+//     --limit 'ptx__inst_executed_op_synchronize.sum <= 8*(K/8+1) * M*N/128/128' \
+//     --limit 'gemmkit__shared_loads_per_result <= K/4' \
+//     --limit 'shared_bytes <= 2*4*8*(128+128+32)' \
+//     --limit 'gemmkit__global_loads_per_result <= K/64' \
 //     --limit 'bank_conflicts == 0'
 
 constexpr int BM = 128, BN = 128, BK = 8;  // tile of a block, and the step along k

@@ -4,6 +4,7 @@
 //   gemmkit check 09-warp-tiles.cu --grid '(N+127)/128,(M+127)/128' --block 256 \
 //     --multiple-of 1,4,4 \
 //     --limit 'l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum <= M*N*K/256' \
+//     --limit 'gemmkit__global_loads_per_result <= K/64' \
 //     --limit 'bank_conflicts == 0'
 
 constexpr int BM = 128, BN = 128, BK = 8;  // tile of a block, and the step along k

@@ -2,10 +2,11 @@
 // It is done when this command finds nothing and all limits are met:
 //
 //   gemmkit check 10-async-copies.cu --grid '(N+127)/128,(M+127)/128' --block 256 \
-//     --multiple-of 1,4,4 \
+//     --multiple-of 1,4,4 --limit-at 256x256x248 \
 //     --limit 'gemmkit__cp_async_share_pct >= 100' \
 //     --limit 'l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum == 0' \
 //     --limit 'shared_bytes >= 3*4*8*(128+128)' \
+//     --limit 'gemmkit__shared_loads_per_result <= K/4' \
 //     --limit 'ptx__inst_executed_op_synchronize.sum <= 3*8*(K/8+3) * M*N/128/128'
 
 constexpr int BM = 128, BN = 128, BK = 8;  // tile of a block, and the step along k

@@ -4,7 +4,8 @@
 //   gemmkit check 06-vector-loads.cu --grid '(N+127)/128,(M+127)/128' --block 256 \
 //     --multiple-of 1,4,4 \
 //     --limit 'load_requests <= M*N*K/64/128' \
-//     --limit 'store_requests <= M*N/128'
+//     --limit 'store_requests <= M*N/128' \
+//     --limit 'gemmkit__bytes_per_lane_shared_op_ld >= 16'
 
 constexpr int BM = 128, BN = 128, BK = 8;  // 线程块分块，以及沿 k 方向的步长
 constexpr int TM = 8, TN = 8;              // 线程分块

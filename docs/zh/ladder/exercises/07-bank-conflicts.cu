@@ -4,6 +4,7 @@
 //   gemmkit check 07-bank-conflicts.cu --grid '(N+127)/128,(M+127)/128' --block 256 \
 //     --multiple-of 1,4,4 \
 //     --limit 'bank_conflicts == 0' \
+//     --limit 'gemmkit__global_loads_per_result <= K/64' \
 //     --limit 'sectors_per_store_request <= 16'
 
 constexpr int BM = 128, BN = 128, BK = 8;  // 线程块分块，以及沿 k 方向的步长
