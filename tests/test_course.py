@@ -296,7 +296,7 @@ def test_the_readme_shows_what_the_command_prints():
 
 def test_a_class_is_graded_by_one_command(tmp_path):
     class_ = tmp_path / "class"
-    for student in ("ada", "bob"):
+    for student in ("ada", "bob", "李雷"):
         (class_ / student / "work").mkdir(parents=True)
     first, second = NAMES[:2]
     (class_ / "ada" / "work" / f"{first}.cu").write_text((SOLUTIONS / f"{first}.cu").read_text())
@@ -309,11 +309,17 @@ def test_a_class_is_graded_by_one_command(tmp_path):
     words = [sys.executable, EXERCISES / "grade.py", class_, "--csv", tmp_path / "t.csv"]
     words += ["--reports", tmp_path / "reports"]
     done = subprocess.run(words, capture_output=True, text=True, check=True, encoding="utf-8")
-    rows = [line.split(",") for line in (tmp_path / "t.csv").read_text().splitlines()]
+    rows = [line.split(",") for line in (tmp_path / "t.csv").read_text("utf-8").splitlines()]
     assert [row[:3] + row[-1:] for row in rows] == [
         ["student", "01", "02", "done"],
         ["ada", "done", "not yet", "1"],
         ["bob", "not usable", "-", "0"],
+        ["李雷", "-", "-", "0"],
     ]
+    # Two characters of two columns each, in a column as wide as its head, and two spaces.
+    assert re.search(r"^李雷 {5}- {11}-", done.stdout, re.M)
     assert re.search(r"^ada +done +not yet +-", done.stdout, re.M)
     assert "has no __global__" in (tmp_path / "reports" / "bob" / f"{first}.txt").read_text("utf-8")
+    kept = (tmp_path / "reports" / "ada" / f"{first}.txt").read_text("utf-8")
+    assert "Limits at" in kept
+    assert "[1/" not in kept

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import argparse
 import csv
+import re
 import shlex
 import subprocess
 import sys
+import unicodedata
 from pathlib import Path
 
 EXERCISES = Path(__file__).resolve().parent
@@ -19,6 +21,8 @@ EXERCISES = Path(__file__).resolve().parent
 OUTCOMES = {0: "done", 1: "not yet", 2: "not usable"}
 # Seconds for one file; an endless loop ends before, after the emulator's limit of steps.
 LONGEST = 300
+# A line of progress, such as "[3/20] gemm 128x128x80": nothing to hand back.
+PROGRESS = re.compile(r"^\[\d+/\d+\] .*\n", re.M)
 
 
 def command(exercise: Path) -> list[str]:
@@ -32,7 +36,7 @@ def command(exercise: Path) -> list[str]:
 
 
 def grade(file: Path, options: list[str]) -> tuple[str, str]:
-    """The outcome of one submission, and what `gemmkit check` printed."""
+    """The outcome of one submission, and what `gemmkit check` printed, without its progress."""
     words = [sys.executable, "-m", "gemmkit", "check", str(file), *options]
     try:
         run = subprocess.run(
@@ -40,7 +44,15 @@ def grade(file: Path, options: list[str]) -> tuple[str, str]:
         )
     except subprocess.TimeoutExpired:
         return "too slow", f"stopped after {LONGEST} seconds"
-    return OUTCOMES.get(run.returncode, "not usable"), run.stdout + run.stderr
+    return OUTCOMES.get(run.returncode, "not usable"), run.stdout + PROGRESS.sub("", run.stderr)
+
+
+def width(text: str) -> int:
+    """Columns of a terminal that a text takes: two for a Chinese character, none for an accent."""
+    return sum(
+        0 if unicodedata.combining(each) else 1 + (unicodedata.east_asian_width(each) in "WF")
+        for each in text
+    )
 
 
 def main() -> None:
@@ -70,9 +82,11 @@ def main() -> None:
                 kept.write_text(report, "utf-8")
         table.append([*row, str(row.count("done"))])
 
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    widths = [max(map(width, column)) for column in zip(*table, strict=True)]
     for row in table:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        cells = (
+            cell + " " * (widest - width(cell)) for cell, widest in zip(row, widths, strict=True)
+        )
         print("  ".join(cells).rstrip())
     if given.csv is not None:
         with given.csv.open("w", newline="", encoding="utf-8") as file:
