@@ -153,6 +153,17 @@ def test_a_kernel_without_shared_memory_misses_a_goal_of_exercises_3_to_10(tile,
     assert missed(path, names) == names
 
 
+def test_single_words_of_a_tile_that_is_not_transposed_miss_a_goal_of_exercise_6(tmp_path):
+    path = variant(
+        tmp_path,
+        "06-vector-loads",
+        ("As[BK][BM]", "As[BM][BK + 1]"),
+        *((f"As[a_k + {i}][a_row]", f"As[a_row][a_k + {i}]") for i in range(4)),
+        ("i += 4) vec4(a[i]) = vec4(As[k][thread_row + i])", "++i) a[i] = As[thread_row + i][k]"),
+    )
+    assert missed(path, ["06-vector-loads"]) == ["06-vector-loads"]
+
+
 # Exercise 7 with one buffer and two barriers in each step of 16.
 STEPS_OF_16 = (
     ("BK = 8", "BK = 16"),
