@@ -6,7 +6,7 @@ views.bars = function bars(view, place) {
   const pick = element("select", { id: `figure-${place}` }, ...names.map((each) => element("option", { value: each }, say(each))));
   const log = element("input", { id: `log-${place}`, type: "checkbox" });
   const about = element("p", { class: "quiet" });
-  const picture = element("div"), said = element("p", { class: "quiet", "aria-live": "polite" });
+  const picture = drawing(), said = element("p", { class: "quiet", "aria-live": "polite" });
   const ROW = 24, START = 260;
   function paint() {
     about.textContent = say(view.about[pick.value]);

@@ -65,6 +65,19 @@ function saved(name, value) {
   URL.revokeObjectURL(link.href);
 }
 
+// The box of a picture. Where the screen is narrower than the picture, it scrolls, also by keys.
+const watched = new ResizeObserver((entries) => {
+  for (const { target } of entries) {
+    if (target.scrollWidth > target.clientWidth + 1) target.setAttribute("tabindex", "0");
+    else target.removeAttribute("tabindex");
+  }
+});
+function drawing(...children) {
+  const box = element("div", { class: "drawing", role: "region", "aria-label": say("picture") }, ...children);
+  watched.observe(box);
+  return box;
+}
+
 const views = {};
 
 // Lets the arrow keys do what the pointer does on a picture: `move` gets the steps to the right and down.
@@ -108,6 +121,7 @@ function toured(figure, lines, said, light = () => {}) {
       at = away.indexOf(Math.min(...away));
     }
     show(rows[row][at]);
+    rows[row][at].scrollIntoView({ block: "nearest", inline: "nearest" });
   });
   figure.addEventListener("blur", () => show(null));
   for (const part of rows.flat()) {

@@ -1,7 +1,7 @@
 const LEVELS = { DRAM: "#d97a1e", L2: "#3b82f6", "shared memory": "#3f9b5b" };
 
 views.roofline = function roofline(view, place) {
-  const picture = element("div");
+  const picture = drawing();
   const level = element("select", { id: `level-${place}` }, element("option", { value: "" }, say("all levels")),
     ...view.ceilings.map((each) => element("option", { value: each.level }, say(each.level))));
   level.addEventListener("change", paint);
