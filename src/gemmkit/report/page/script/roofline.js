@@ -31,7 +31,7 @@ views.roofline = function roofline(view, place) {
     const shown = view.pipes.filter((_, at) => at === 0 || pipe.value === "all" || Number(pipe.value) === at);
     const found = new Map();
     for (const each of shown) found.set(each.peak, [...(found.get(each.peak) ?? []), say(each.pipe)]);
-    return [...found].map(([peak, names]) => ({ peak, names: names.join(", ") }));
+    return [...found].map(([peak, names]) => ({ peak, names: names.join(say(", ")) }));
   }
   function paint() {
     const wanted = (each) => !level.value || each.level === level.value;
@@ -40,7 +40,7 @@ views.roofline = function roofline(view, place) {
     const across = [...view.points.map((each) => each.intensity), ...view.ceilings.map((each) => ridge(each, highest))];
     const [low, high] = [Math.min(...across) / 2, Math.max(...across) * 2];
     const speeds = view.points.map((each) => each.tflops);
-    const [floor, top] = [Math.min(...speeds, view.peak / 8) / 2, Math.max(...speeds, highest) * 1.6];
+    const [floor, top] = [Math.min(...speeds, view.peak / 8, ...roofs.map((each) => each.peak)) / 2, Math.max(...speeds, highest) * 1.6];
     const x = (value) => LEFT + (WIDTH - LEFT - 10) * Math.log(value / low) / Math.log(high / low);
     const y = (value) => HEIGHT - BOTTOM - (HEIGHT - BOTTOM - 10) * Math.log(value / floor) / Math.log(top / floor);
     const figure = drawn("svg", {
@@ -82,7 +82,7 @@ views.roofline = function roofline(view, place) {
     // Where the lowest roof meets its peak, the peak is free for a label.
     const end = WIDTH - 14;
     roofs.forEach(({ peak, names }, at) => {
-      const from = Math.min(...shown.map((each) => ridge(each, peak)));
+      const from = Math.max(low, Math.min(...shown.map((each) => ridge(each, peak))));
       if (at) line([from, peak], [high, peak], "var(--quiet)", true);
       const text = say("{pipe}, {n} TFLOP/s", { pipe: names, n: number(peak) }), start = end - extent(text);
       const [left, base] = find(text, [-6, 15].flatMap((over) => [0, 1, 2].map((turn) => [start - turn * (extent(text) + 12), y(peak) + over])));
