@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from gemmkit.bench.estimate import emulation_seconds
+from gemmkit.cli.output import _short
 from gemmkit.cli.watch import Pace
 from gemmkit.devices.choose import open_device
 from gemmkit.kernels.catalog import find_kernel
@@ -165,3 +166,12 @@ def test_no_control_codes_where_there_is_no_terminal():
     command = [sys.executable, "-c", script]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (130, "interrupted\n")
+
+
+def test_a_long_name_leaves_room_for_the_bar():
+    name = "kernel_" * 28 + "end"
+    seen = _short(f"{name} 64x64x64")
+    assert len(seen) == 40
+    assert seen.startswith("kernel_")
+    assert seen.endswith("end 64x64x64")
+    assert _short("naive 64x64x64") == "naive 64x64x64"

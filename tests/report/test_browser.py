@@ -278,3 +278,22 @@ def test_notes_of_a_wide_table_stay_in_sight_when_it_is_scrolled(written, browse
       })()
     """)
     assert seen == [150, 10, True]
+
+
+@pytest.mark.parametrize("width", [320, 800])
+def test_a_narrow_page_is_as_wide_as_the_screen_and_its_pictures_are_legible(
+    verb_page, browser, width
+):
+    name = "kernel_" * 28
+    browser.open(verb_page.replace("vectorized", name), width=width)
+    assert browser.run("document.documentElement.scrollWidth") == width
+    small = """
+      [...document.querySelectorAll(".drawing > svg")].map((each) => each.getBoundingClientRect())
+        .filter((each) => each.width < 640).length
+    """
+    assert browser.run(small) == 0
+    # What scrolls takes the keyboard.
+    assert browser.run("""
+      [...document.querySelectorAll(".drawing")]
+        .every((each) => each.scrollWidth <= each.clientWidth + 1 || each.tabIndex === 0)
+    """)

@@ -108,6 +108,81 @@ def test_kernels_of_different_pipes_have_rooflines_of_their_own():
         assert all(point["tflops"] <= each["peak"] for point in each["points"])
 
 
+@pytest.mark.parametrize(
+    ("board", "others"),
+    [
+        ("t4", ["fp64", "fp16 tensor core"]),
+        ("rtx3090", ["fp64", *(f"{each} tensor core" for each in ("fp16", "bf16", "TF32"))]),
+        (
+            "h100",
+            ["fp64", *(f"{each} tensor core" for each in ("fp16", "bf16", "TF32", "fp8", "fp64"))],
+        ),
+    ],
+)
+def test_a_roofline_has_the_peaks_of_other_pipes_of_the_board(board, others):
+    spec = find_board(board)
+    (view,) = roofline_views([gather(find_kernel("naive"), GemmProblem(64, 64, 64), spec)])
+    assert [each["pipe"] for each in view.data["pipes"]] == ["fp32", *others]
+    assert view.data["pipes"][0]["peak"] == view.data["peak"] == spec.peak_tflops
+
+
+# Labels that stand over each other, with the level that is shown, and the dashed lines.
+LABELS = """
+const pipe = document.querySelector("select[id^=pipe]");
+const dashed = () => document.querySelectorAll("#roofline line[stroke-dasharray]").length;
+const before = dashed();
+pipe.value = "all";
+pipe.dispatchEvent(new Event("change"));
+const labels = [...document.querySelectorAll("#roofline text.onstage:not([transform])")];
+const over = (one, other) => {
+  const [a, b] = [one.getBoundingClientRect(), other.getBoundingClientRect()];
+  const across = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+  return across > 1 && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 4;
+};
+document.title = JSON.stringify([
+  before, dashed(), labels.map((each) => each.textContent),
+  labels.flatMap((one, at) => labels.slice(at + 1).filter((other) => over(one, other)))
+    .map((each) => each.textContent),
+]);
+"""
+
+
+def test_labels_of_a_roofline_stay_apart_and_precisions_add_roofs(page, browse):
+    before, after, labels, over = json.loads(browse(page, LABELS))
+    # The slope of each level goes on to the highest peak; three heights besides that of fp32.
+    assert (before, after) == (0, 3 + 2)
+    assert over == []
+    named = [f"{name}, {level}" for level in ("DRAM", "L2") for name in ("vectorized",)]
+    assert set(named) <= set(labels)
+    assert "fp16 tensor core, bf16 tensor core, 71.16 TFLOP/s" in labels
+
+
+def test_the_first_figure_differs_between_kernels(make_record):
+    sectors = "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"
+    first = make_record()
+    other = make_record(kernel="mine", counters={**first.counters, sectors: 1})
+    assert figures_view([first, other]).data["first"] == sectors
+    timed = make_record(tflops=1.0)
+    assert figures_view([other, timed]).data["first"] == "TFLOP/s"
+    assert figures_view([first]).data["first"] in figures_view([first]).data["about"]
+
+
+def test_sizes_of_a_sweep_are_curves(make_record, browse):
+    larger = msgspec.structs.replace(make_record().problem, m=128, n=128, k=128)
+    records = [
+        make_record(kernel=kernel, problem=problem)
+        for problem in (make_record().problem, larger)
+        for kernel in ("naive", "mine")
+    ]
+    assert [row["size"] for row in figures_view(records).data["rows"]] == pytest.approx(
+        [64, 64, 128, 128]
+    )
+    text = to_html(records_document([ladder_table(records)], records))
+    count = "document.title = document.querySelectorAll('#figures polyline').length"
+    assert browse(text, count) == "2"
+    assert browse(to_html(records_document([ladder_table(records)], records[:2])), count) == "0"
+
+
 def test_occupancy_on_a_page_has_the_limit_of_barriers(facts):
     data = occupancy_view(facts[0], "mine").data
     assert data["barriers"] == facts[0].occupancy.limits["barriers"]
@@ -336,6 +411,9 @@ const pick = errors.querySelector("select");
 pick.value = [...pick.options].at(-1).value;
 pick.dispatchEvent(new Event("change"));
 seen.push([strips(), bars("accent"), bars("bad"), bars("good")]);
+const form = document.querySelector("select[id^=form]");
+form.value = "bars";
+form.dispatchEvent(new Event("change"));
 const figures = document.querySelector("#figures svg").textContent;
 document.title = JSON.stringify([seen, figures.includes("50 at 1,755 MHz")]);
 """

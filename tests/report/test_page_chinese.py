@@ -29,7 +29,7 @@ KEPT |= {"float", "normal", "race", "bounds", "naive", "memcheck", "racecheck", 
 # Nsight Compute's names of its sections, and other proper names.
 KEPT |= {"Speed", "Of", "Light", "Memory", "Workload", "Analysis", "Launch", "Statistics"}
 KEPT |= {"English", "Chrome", "Perfetto", "Nsight", "Compute", "gemmkit", "check", "As", "Bs"}
-KEPT |= {"ptxas", "trace", "mod", "nan"}
+KEPT |= {"ptxas", "trace", "mod", "nan", "Tensor", "Core"}
 
 HEAD = """
 const problems = [];

@@ -78,6 +78,24 @@ def roofline(spec: GpuSpec, pipe: MathPipe = FP32) -> Roofline:
     )
 
 
+def math_pipes(spec: GpuSpec) -> tuple[MathPipe, ...]:
+    """The pipes of a board whose peaks are floating-point operations.
+
+    Tensor cores multiply bf16 and TF32 from compute capability 8.0 on and fp8 from 8.9 on, by the
+    CUDA Programming Guide's table "Feature Support per Compute Capability". Those of fp64 are left
+    out where they are no faster than the lanes.
+    """
+    age = (spec.capability.major, spec.capability.minor)
+    found = [FP32, MathPipe("float64"), MathPipe("float16", tensor=True)]
+    if age >= (8, 0):
+        found += [MathPipe("bfloat16", tensor=True), MathPipe("tfloat32", tensor=True)]
+    if age >= (8, 9):
+        found.append(MathPipe("float8", tensor=True))
+    if spec.pipes.tensor_fp64 > spec.pipes.fp64:
+        found.append(MathPipe("float64", tensor=True))
+    return tuple(found)
+
+
 def intensities(
     problem: GemmProblem,
     counters: Mapping[str, float],

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 # Removes a progress bar if the process ends before rich does it.
 _ERASE_LINE, _SHOW_CURSOR = b"\r\x1b[2K", b"\x1b[?25h"
 
+# Characters of a step's name that leave room for the bar on a terminal of 80.
+_STEP_WIDTH = 40
+
 # The minimum line width, even for a narrower terminal.
 _LEAST_WIDTH = 40
 
@@ -176,6 +179,14 @@ def _clock() -> ProgressColumn:
     return Clock(table_column=Column(no_wrap=True))
 
 
+def _short(what: str) -> str:
+    """A step's name with its middle left out if it is so long that the bar has no room."""
+    if len(what) <= _STEP_WIDTH:
+        return what
+    end = _STEP_WIDTH // 2
+    return f"{what[: _STEP_WIDTH - end - 3]}...{what[-end:]}"
+
+
 class StepBar:
     """Progress on standard error: a bar on a terminal, otherwise one line per step."""
 
@@ -214,7 +225,9 @@ class StepBar:
         """
         if self._bar is not None:
             ends = None if left is None else time.monotonic() + left
-            self._bar.update(self._task, completed=done, total=total, description=what, ends=ends)
+            self._bar.update(
+                self._task, completed=done, total=total, description=_short(what), ends=ends
+            )
         elif what != self._last:
             self._last = what
             print(f"[{int(done) + running}/{total}] {what}", file=sys.stderr)

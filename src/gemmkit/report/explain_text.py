@@ -18,6 +18,7 @@ from gemmkit.report.layout import (
     Table,
     value_text,
 )
+from gemmkit.report.source_lines import place_name, shown_lines
 from gemmkit.report.views.errors import TITLE, errors_of_explained, errors_view
 from gemmkit.report.wrong_result import wrong_result
 from gemmkit.units import readable
@@ -244,7 +245,7 @@ def source_table(explained: Explanation) -> Table:
 
 def _source_rows(lines: Sequence[SourceLine]) -> Iterator[Row]:
     total = sum(each.instructions for each in lines) or 1
-    for each in lines:
+    for each in shown_lines(lines):
         share = each.instructions / total
         touches = each.global_requests or each.shared_wavefronts
         if share < _WORTH_SHOWING and not touches:
@@ -253,7 +254,7 @@ def _source_rows(lines: Sequence[SourceLine]) -> Iterator[Row]:
         per_request = each.global_sectors / each.global_requests if each.global_requests else None
         yield Row(
             (
-                Cell(f"{each.file}:{each.line}"),
+                Cell(place_name(each.file, each.line)),
                 Cell(f"{100 * share:.1f}"),
                 Cell(f"{each.global_requests:,.0f}" if each.global_requests else ""),
                 Cell(f"{per_request:.2f}" if per_request is not None else ""),

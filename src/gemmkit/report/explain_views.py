@@ -13,6 +13,7 @@ from gemmkit.analysis.shared_map import shared_map
 from gemmkit.analysis.trace import Trace
 from gemmkit.report.document import Beside, Block, Prose, View
 from gemmkit.report.explain_text import source_table
+from gemmkit.report.source_lines import shown_lines
 from gemmkit.report.views.accesses import access_view
 from gemmkit.report.views.occupancy import occupancy_view
 from gemmkit.report.views.raster import raster_view, why_no_order
@@ -76,7 +77,7 @@ def _beside(views: Iterable[View]) -> tuple[Block, ...]:
 def _source_views(both: Sequence[Explanation]) -> Iterator[View]:
     for each in both:
         if each.source:
-            table, lines = source_table(each), msgspec.to_builtins(each.source)
+            table, lines = source_table(each), msgspec.to_builtins(shown_lines(each.source))
             if len(both) == 1:
                 yield View("source", {"lines": lines}, table)
                 continue

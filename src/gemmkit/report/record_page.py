@@ -3,19 +3,31 @@ conditions of measurement and the errors."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from gemmkit.analysis import count_loads
+from gemmkit.analysis.loads import GLOBAL_REQUESTS, GLOBAL_SECTORS
 from gemmkit.analysis.metric_list import metric_list
-from gemmkit.record import Record
+from gemmkit.analysis.roofline import SHARED_WAVEFRONTS
+from gemmkit.record import ProblemRecord, Record
 from gemmkit.report.conditions import conditions_table, conditions_text
 from gemmkit.report.document import Block, Document, Prose, Section, View
 from gemmkit.report.layout import Table
 from gemmkit.report.tables import kernel_label
 from gemmkit.report.views.errors import TITLE, errors_of, errors_view
+
+# Figures that tables show, as the page names them.
+_SHOWN = frozenset(
+    (
+        *("global loads per result", "shared loads per result", "registers per thread"),
+        *("theoretical occupancy, %", "waves per SM"),
+        *(GLOBAL_REQUESTS[0], GLOBAL_SECTORS[0], SHARED_WAVEFRONTS[0]),
+    )
+)
 
 
 def records_document(
@@ -39,10 +51,11 @@ def records_document(
 
 
 def figures_view(records: Sequence[Record]) -> View:
-    """One bar per record, of a figure that the reader picks.
+    """A bar per record, or a curve per kernel over sizes, of a figure that the reader picks.
 
-    The first figure is TFLOP/s where anything was timed, else the sectors of global loads. `about`
-    says what each figure counts. Times and speeds carry clock and power, where they are known.
+    `first` is what is shown at first. `about` says what each figure counts. Times and speeds carry
+    clock and power, where they are known. The `size` of a problem is the cube root of results × k;
+    `cubes` says that this is M = N = K of all.
     """
     several = len({record.problem.shape for record in records}) > 1
     rows = [
@@ -50,6 +63,8 @@ def figures_view(records: Sequence[Record]) -> View:
             "label": kernel_label(record)
             + (f", {record.problem.shape}" if several else "")
             + ("" if record.correct else " (wrong result)"),
+            "kernel": kernel_label(record),
+            "size": (record.problem.results * record.problem.k) ** (1 / 3),
             "idea": record.idea,
             "conditions": conditions_text(record),
             "figures": _figures(record),
@@ -58,7 +73,40 @@ def figures_view(records: Sequence[Record]) -> View:
     ]
     about = {each.name: each.description for each in metric_list()}
     names = {name: about.get(name, "") for row in rows for name in row["figures"]}
-    return View("bars", {"rows": rows, "about": names})
+    data = {
+        "rows": rows,
+        "about": names,
+        "first": _first(rows),
+        "cubes": all(_is_cube(record.problem) for record in records),
+    }
+    return View("bars", data)
+
+
+def _first(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The speed where anything was timed; else the figure of tables with the largest spread, or any
+    other if those are all equal: between kernels at one size first, then between sizes."""
+    if not rows or any("TFLOP/s" in row["figures"] for row in rows):
+        return "TFLOP/s"
+    names = [name for name in rows[0]["figures"] if all(name in row["figures"] for row in rows)]
+    sizes: defaultdict[float, list[Mapping[str, float]]] = defaultdict(list)
+    for row in rows:
+        sizes[row["size"]].append(row["figures"])
+
+    def spread(name: str) -> tuple[bool, float, float]:
+        within = max(_ratio(each[name] for each in same) for same in sizes.values())
+        return name in _SHOWN and within > 1, within, _ratio(row["figures"][name] for row in rows)
+
+    return max(names, key=spread)
+
+
+def _ratio(values: Iterable[float]) -> float:
+    """The largest of the positive values by the smallest; 1 if there are none."""
+    positive = [each for each in values if each > 0]
+    return max(positive) / min(positive) if positive else 1.0
+
+
+def _is_cube(problem: ProblemRecord) -> bool:
+    return problem.m == problem.n == problem.k and problem.batch == 1 and not problem.groups
 
 
 def _figures(record: Record) -> dict[str, float]:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 HERE = Path(__file__).resolve().parent
+# Characters of a word that a table keeps on one line.
+LONGEST_WORD = 44
 
 
 def write_page(document: Document, path: Path) -> None:
@@ -90,6 +92,7 @@ def _template() -> Template:
     environment.filters["said"] = _said
     environment.filters["marked"] = _marked
     environment.filters["told"] = _told
+    environment.filters["long"] = _long
     return environment.get_template("page.html")
 
 
@@ -115,6 +118,11 @@ def _told(text: str) -> Markup:
     from markupsafe import Markup, escape
 
     return Markup(f'aria-label="{escape(text)}" data-chinese="{escape(_chinese(text))}"')
+
+
+def _long(text: str) -> str:
+    """The class of a cell with a word that no column has room for, such as a long kernel's name."""
+    return " long" if max(map(len, text.split()), default=0) > LONGEST_WORD else ""
 
 
 def _chinese(text: str) -> str:

@@ -19,7 +19,9 @@ def access_name(access: WatchedAccess) -> str:
     """Array, kind, instruction and source line of an access."""
     kind = {"copy": "copy from" if access.space == "global" else "copy into"}
     verb = kind.get(access.kind, f"{access.kind} of")
-    return f"{verb} {access.array}: {access.opcode} at {access.file}:{access.line}"
+    # Line 0 stands for code without a line.
+    place = f"{access.file}:{access.line}" if access.line else access.file
+    return f"{verb} {access.array}: {access.opcode} at {place}"
 
 
 def address_caption(access: WatchedAccess) -> str:

@@ -17,6 +17,7 @@ from gemmkit.report.pictures.captions import (
     bank_caption,
     element_name,
 )
+from gemmkit.report.source_lines import place_name
 
 # Lines of a request that are drawn; a strided one has 32, all alike.
 MOST_LINES = 8
@@ -33,7 +34,7 @@ def access_view(trace: Trace, name: str) -> View:
     rows = tuple(
         Row(
             (
-                Cell(f"{each.file}:{each.line}"),
+                Cell(place_name(each.file, each.line)),
                 Cell(access_name(each).partition(":")[0]),
                 Cell(each.opcode),
                 Cell(_caption(each)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gemmkit.analysis.explain import Facts
-from gemmkit.analysis.roofline import roofline
+from gemmkit.analysis.roofline import math_pipes, roofline
 from gemmkit.report.document import View
 from gemmkit.report.layout import Cell, Column, Row, Table, value_text
 from gemmkit.report.pictures.board import pipe_of, roofline_points
@@ -45,6 +45,11 @@ def _roofline_view(gathered: Sequence[Facts]) -> View:
         "board": roofs.board,
         "pipe": str(roofs.pipe),
         "peak": roofs.peak_tflops,
+        # The kernel's own comes first.
+        "pipes": [
+            {"pipe": str(each), "peak": first.gpu.peak(each)}
+            for each in dict.fromkeys((roofs.pipe, *math_pipes(first.gpu)))
+        ],
         "ceilings": [
             {"level": each.level, "gb_per_s": each.gb_per_s, "source": each.source}
             for each in roofs.ceilings

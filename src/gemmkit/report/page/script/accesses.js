@@ -76,7 +76,7 @@ views.accesses = function accesses(view) {
     const more = access.more ? say("The first {n} lines are shown.", { n: access.rows.length }) : "";
     const said = element("p", { class: "quiet" }, say("Point at a cell, or go there with the arrow keys: the lanes that access it."));
     const about = sentences(say("{caption}.", { caption: say(access.caption) }), more);
-    shown.replaceChildren(element("p", {}, about), map(access, said), said);
+    shown.replaceChildren(element("p", {}, about), drawing(map(access, said)), laneKey(laneColor), said);
     if (tell) choose(`${access.file}:${access.line}`, fromElsewhere);
   }
   function fromElsewhere(place) {

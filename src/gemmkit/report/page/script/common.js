@@ -53,6 +53,12 @@ function outline(kernel, words) {
 }
 
 const laneColor = (lane) => `hsl(${260 - lane * 6.5} 62% ${42 + lane * 0.9}%)`;
+// A legend of colors by lane: `color` gives that of each.
+function laneKey(color, ...before) {
+  const strip = drawn("svg", { viewBox: "0 0 192 12", class: "lanes", "aria-hidden": "true" });
+  for (let lane = 0; lane < 32; ++lane) strip.append(drawn("rect", { x: 6 * lane, width: 6.2, height: 12, fill: color(lane) }));
+  return element("p", { class: "key quiet" }, ...before, say("lane {n}", { n: 0 }), strip, say("lane {n}", { n: 31 }));
+}
 const textColor = (lanes) => lanes.length > 1 ? "var(--paper)" : lanes[0] > 7 ? "#10151c" : "#fff";
 const several = (count, noun) => say(count === 1 ? `{n} ${noun}` : `{n} ${noun}s`, { n: count });
 const number = (value) => value.toLocaleString("en",
@@ -63,6 +69,19 @@ function saved(name, value) {
   const link = element("a", { href: URL.createObjectURL(file), download: name });
   link.click();
   URL.revokeObjectURL(link.href);
+}
+
+// The box of a picture. Where the screen is narrower than the picture, it scrolls, also by keys.
+const watched = new ResizeObserver((entries) => {
+  for (const { target } of entries) {
+    if (target.scrollWidth > target.clientWidth + 1) target.setAttribute("tabindex", "0");
+    else target.removeAttribute("tabindex");
+  }
+});
+function drawing(...children) {
+  const box = element("div", { class: "drawing", role: "region", "aria-label": say("picture") }, ...children);
+  watched.observe(box);
+  return box;
 }
 
 const views = {};
@@ -108,6 +127,7 @@ function toured(figure, lines, said, light = () => {}) {
       at = away.indexOf(Math.min(...away));
     }
     show(rows[row][at]);
+    rows[row][at].scrollIntoView({ block: "nearest", inline: "nearest" });
   });
   figure.addEventListener("blur", () => show(null));
   for (const part of rows.flat()) {

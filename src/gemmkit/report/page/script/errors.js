@@ -35,7 +35,7 @@ views.errors = function errors(view, place) {
   const problem = element("select", { id: `problem-${place}` }, element("option", { value: "" }, say("all, together")),
     ...problems.map((each) => element("option", { value: each }, each)));
   const log = element("input", { id: `errors-log-${place}`, type: "checkbox" });
-  const picture = element("div"), said = element("p", { class: "quiet", "aria-live": "polite" });
+  const picture = drawing(), said = element("p", { class: "quiet", "aria-live": "polite" });
   function paint() {
     const rows = view.rows.filter((row) => !problem.value || row.problem === problem.value);
     const strips = [...new Set(rows.map((row) => row.label))].map((label) => summed(label, rows.filter((row) => row.label === label)));

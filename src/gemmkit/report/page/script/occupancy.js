@@ -16,7 +16,7 @@ views.occupancy = function occupancy(view, place) {
     return { name, label, values, here, start, input, output };
   });
   const result = element("p", { "aria-live": "polite" });
-  const picture = element("div");
+  const picture = drawing();
   function paint() {
     const place = Object.fromEntries(sliders.map(({ name, input }) => [name, Number(input.value)]));
     for (const { values, here, start, input, output } of sliders) {
@@ -54,6 +54,6 @@ views.occupancy = function occupancy(view, place) {
   paint();
   return [element("h3", {}, say("{kernel} on {board}", { kernel: view.kernel, board: view.board })),
     ...sliders.map(({ label, input, output }) =>
-      element("div", { class: "controls" }, input, output, element("label", { for: input.id }, say(label)))),
+      element("div", { class: "slider" }, element("label", { for: input.id }, say(label)), element("span", {}, input, output))),
     element("div", { class: "controls" }, reset), result, picture];
 };

@@ -17,7 +17,8 @@ views.source = function source(view, place) {
     const cells = Object.keys(counters).map((key) =>
       element("td", { class: "right" }, line[key] ? number(line[key]) : ""));
     const pick = element("button", { type: "button", onclick: () => mark(where, true) }, where);
-    const row = element("tr", {}, element("td", {}, pick), element("td", { title: line.text }, line.text), ...cells);
+    // What the compiler added is on no line, so there is nothing to choose.
+    const row = element("tr", {}, element("td", {}, line.line ? pick : say("compiler-generated")), element("td", { title: line.text }, line.text), ...cells);
     rows.set(where, { row, line });
     body.append(row);
   }

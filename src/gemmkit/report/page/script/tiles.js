@@ -1,4 +1,10 @@
+// Warps whose legend is shown; the hues of others follow in the same order.
+const KEYS = 8;
+
 views.tiles = function tiles(view) {
+  const color = (warp, lane, fade) => `hsl(${(360 * warp / view.warps + 210) % 360} 60% ${35 + lane}% / ${fade})`;
+  const keys = Array.from({ length: Math.min(view.warps, KEYS) }, (_, warp) =>
+    laneKey((lane) => color(warp, lane, 1), element("span", {}, say("warp {n}", { n: warp }))));
   const said = element("p", { "aria-live": "polite" }, say("Point at an element, or go there with the arrow keys: who loads or stores it."));
   const parts = view.tiles.map((tile) => {
     const scale = Math.max(2, Math.min(12, Math.floor(700 / tile.columns)));
@@ -19,7 +25,7 @@ views.tiles = function tiles(view) {
         if (thread < 0) return;
         const warp = Math.floor(thread / 32), lane = thread % 32;
         const fade = chosen === undefined || chosen === thread ? 1 : 0.25;
-        pen.fillStyle = `hsl(${(360 * warp / view.warps + 210) % 360} 60% ${35 + lane}% / ${fade})`;
+        pen.fillStyle = color(warp, lane, fade);
         pen.fillRect(column * scale, row * scale, scale - 0.5, scale - 0.5);
       }));
     }
@@ -46,5 +52,6 @@ views.tiles = function tiles(view) {
     paint();
     return { paint, figure: element("figure", { class: "tile" }, element("figcaption", {}, say(tile.caption)), canvas) };
   });
-  return [element("h3", {}, view.kernel), said, ...parts.map((each) => each.figure)];
+  const more = view.warps > KEYS ? element("p", { class: "key quiet" }, say("and so on to warp {n}", { n: view.warps - 1 })) : "";
+  return [element("h3", {}, view.kernel), element("div", { class: "keys" }, ...keys, more), said, ...parts.map((each) => each.figure)];
 };

@@ -19,7 +19,7 @@ views.timeline = function timeline(view, place) {
   const play = element("button", { type: "button", onclick: () => playing ? pause() : start() }, say("Play"));
 
   const parts = all.map((each) => {
-    const picture = element("div"), said = element("p", { "aria-live": "polite" });
+    const picture = drawing(), said = element("p", { "aria-live": "polite" });
     const walk = each.loops ? drawnWalk(each) : null;
     const head = element("h3", {}, say("{kernel} on {board}", { kernel: each.kernel, board: each.board }));
     const facts = element("p", {}, told(each));
@@ -30,7 +30,7 @@ views.timeline = function timeline(view, place) {
     }));
     const shown = element("div", { class: "walk" }, ...(walk ? [walk.figure] : []),
       element("div", {}, said, ...(walk ? [key] : [])));
-    return { each, picture, said, walk, elements: [head, facts, picture, shown], cursor: null };
+    return { each, picture, said, walk, whole: element("div", {}, head, facts, picture, shown), cursor: null };
   });
 
   function told(each) {
@@ -188,7 +188,7 @@ views.timeline = function timeline(view, place) {
     element("p", { class: "quiet" }, say("Predicted, not measured: one block alone on an SM, with cold caches.")),
     element("div", { class: "controls" }, play, step(say("Previous stage"), earlier), step(say("Next stage"), later),
       element("label", { for: slider.id }, say("Time:"), " "), slider, output, element("span", {}, element("label", { for: unit.id }, say("Unit:"), " "), unit), save),
-    ...parts.flatMap((part) => part.elements)];
+    element("div", parts.length > 1 ? { class: "timelines" } : {}, ...parts.map((part) => part.whole))];
 };
 
 const percent = (share) => share < 0.01 ? say("less than 1\u00a0%") : `${Math.round(100 * share)}\u00a0%`;
