@@ -123,7 +123,7 @@ def test_continuous_integration_runs_the_command_of_the_readme():
     assert "python3 run.py test" in readme
     assert "python3 run.py test" in (ROOT / ".ci" / "run").read_text("utf-8")
     workflows = ROOT / ".github" / "workflows"
-    for command, file in (("test", "test"), ("docs", "docs"), ("test", "release")):
+    for command, file in (("test", "test"), ("docs --versions", "docs"), ("test", "release")):
         assert f"- run: python3 run.py {command}\n" in (workflows / f"{file}.yml").read_text()
 
 

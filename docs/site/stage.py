@@ -30,6 +30,8 @@ LANGUAGES = {
     ".cff": "yaml",
     "": "text",
 }
+# Folders of source files that the search leaves out: it would lead to answers first.
+UNSEARCHED = ("exercises", "solutions")
 
 _FENCED = re.compile(r"(^(`{3,}).*?^\2`*\s*$)", re.M | re.S)
 _LINK = re.compile(r"(?<!`)(!?\[(?:[^\[\]]|\[[^\]]*\])*\])\(([^)\s]+)\)")
@@ -280,13 +282,15 @@ def _source_page(path: Path) -> str:
     language = LANGUAGES[path.suffix]
     return _orphan(
         f"# {path.relative_to(ROOT).as_posix()}\n\n"
-        f"{fence}{{code-block}} {language}\n:lineno-start: 1\n\n{text}\n{fence}\n"
+        f"{fence}{{code-block}} {language}\n:lineno-start: 1\n\n{text}\n{fence}\n",
+        searched=path.parent.name not in UNSEARCHED,
     )
 
 
-def _orphan(text: str) -> str:
+def _orphan(text: str, *, searched: bool = True) -> str:
     """A page that no table of contents has."""
-    return f"---\norphan: true\n---\n\n{text}"
+    metadata = "orphan: true\n" + ("" if searched else "nosearch: true\n")
+    return f"---\n{metadata}---\n\n{text}"
 
 
 def _outside_code(text: str, change: Callable[[str], str]) -> str:
