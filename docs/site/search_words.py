@@ -14,6 +14,8 @@ _HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 _WORD = re.compile(rf"[{_HAN}]+|[^\W{_HAN}]+")
 # `split-K`, `stream-K`; `cp.async`, `gemmkit.matmul`. As JavaScript reads it, too.
 _TERM = r"[a-z]+-[a-z](?![a-z0-9_])|[a-z][a-z0-9_]*(?:\.[a-z][a-z0-9_]*)+"
+# `split_k`, `gemm_stream_k`: names of the same terms in code.
+_NAME = re.compile(r"(?:^|_)([a-z]+_[a-z])$", re.I | re.A)
 _TERMS = re.compile(_TERM, re.I | re.A)
 
 SPLIT_QUERY = rf"""
@@ -39,7 +41,7 @@ def words(text: str) -> Iterator[str]:
     """The words of a text for the index.
 
     In Chinese, these are single characters and pairs of them. A term such as `cp.async.bulk` counts
-    beside its parts, and so does its beginning, `cp.async`.
+    beside its parts, and so does its beginning, `cp.async`; `split_k` counts as `split-k`, too.
     """
     for word in _WORD.findall(text):
         if re.match(f"[{_HAN}]", word):
@@ -47,6 +49,8 @@ def words(text: str) -> Iterator[str]:
             yield from (word[at : at + 2] for at in range(len(word) - 1))
         else:
             yield word
+            if name := _NAME.search(word):
+                yield name[1].lower().replace("_", "-")
     for term in _TERMS.findall(text):
         parts = term.lower().split(".")
         yield from (".".join(parts[:end]) for end in range(min(2, len(parts)), len(parts) + 1))

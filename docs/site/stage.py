@@ -163,7 +163,8 @@ class Stage:
         folders = sorted(each for each in path.iterdir() if any(each.glob("*.cuh")))
         lines += [f"- {self._link(f'[`{each.name}/`]', each.name, path / 'x')}" for each in folders]
         # Links are relative to the page, which lies beside the folder's files.
-        return _orphan(f"# {path.relative_to(ROOT).as_posix()}\n\n" + "\n".join(lines) + "\n")
+        text = f"# {path.relative_to(ROOT).as_posix()}\n\n" + "\n".join(lines) + "\n"
+        return _orphan(text, searched=path.name not in UNSEARCHED)
 
     def _reference(self, text: str) -> str:
         """The index, with its names linked, and a page of the reference for each section."""
