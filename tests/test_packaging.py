@@ -106,6 +106,13 @@ def test_the_version_is_the_same_everywhere():
     assert heading in (ROOT / "CHANGELOG.md").read_text("utf-8")
 
 
+def test_the_description_is_the_same_everywhere():
+    described = PYPROJECT["project"]["description"]
+    files = ("README.md", "CITATION.cff", "src/gemmkit/__init__.py", "src/gemmkit/cli/__init__.py")
+    for name in files:
+        assert described in " ".join((ROOT / name).read_text("utf-8").split()), name
+
+
 def test_package_data_takes_every_file_that_is_no_module():
     patterns = PYPROJECT["tool"]["setuptools"]["package-data"]["gemmkit"]
     others = [
