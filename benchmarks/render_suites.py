@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gemmkit.record import Record
+from gemmkit.report.comparison import geometric_mean
 from gemmkit.report.groups import groups_table
-from gemmkit.report.kinds import kinds_table
+from gemmkit.report.kinds import compared_peer, kinds_table
 from gemmkit.report.layers import layers_table
 from gemmkit.report.readme import read_records, replace_generated
 
@@ -46,7 +47,21 @@ def kinds(records: Sequence[Record]) -> str:
     default = "its default choice, with no other candidates tried"
     how = "the fastest of its candidates" if tried > 1 else default
     peer = f"Peer: {'; '.join(peers)}, {how}."
-    return f"{kinds_table(records).to_markdown()}\n{peer} {_facts(records)}.\n"
+    return f"{kinds_table(records).to_markdown()}\n{_overall(records)} {peer} {_facts(records)}.\n"
+
+
+def _overall(records: Sequence[Record]) -> str:
+    """The ratios to the peer of each type, over all suites and layouts."""
+    found: dict[str, list[float]] = {}
+    for record in records:
+        if (peer := compared_peer(record)) is not None:
+            found.setdefault(record.problem.types, []).append(peer.speedup)
+    each = "; ".join(
+        f"{types}, {geometric_mean(ratios):.2f} at {len(ratios)} problems, "
+        f"{min(ratios):.2f} at least"
+        for types, ratios in found.items()
+    )
+    return f"× peer, geometric mean: {each}."
 
 
 def groups(records: Sequence[Record]) -> str:

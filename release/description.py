@@ -7,6 +7,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from badges import with_badges
+from hosting import documentation_site
+
 ROOT = Path(__file__).resolve().parents[1]
 # What holds in a clone only, and what stands there for users of the package.
 _CLONE = re.compile(r"<!-- clone: .*? -->\n(.*?)<!-- end of clone -->\n", re.S)
@@ -22,6 +25,8 @@ under Nsight Compute's names. Neither the CUDA toolkit nor a C compiler is neede
 There are further extras for cuBLAS, PyTorch, JAX, numba-cuda, SASS and PTX, and platforms have some
 limits: see [installation](docs/install.md).
 """
+_DOCUMENTATION = "## Documentation\n\n"
+_SITE = "All pages, with search, are on [the documentation site]({site}).\n\n"
 _FENCED = re.compile(r"^```.*?^```$", re.M | re.S)
 _COMMENT = re.compile(r"<!--.*?-->\n*", re.S)
 _PICTURE = re.compile(r"<picture>.*?(<img [^>]*>)\s*</picture>", re.S)
@@ -37,7 +42,8 @@ def long_description(readme: str, version: str, repository: str | None) -> str:
     """The README for a package index, in Markdown.
 
     Installation is that of the package, not of a clone. Pictures are the light ones, since indexes
-    drop `<source>`.
+    drop `<source>`. With a repository, there are badges, and a link to the documentation's site if
+    its address is known.
 
     Args:
         readme: the text of README.md.
@@ -47,7 +53,12 @@ def long_description(readme: str, version: str, repository: str | None) -> str:
     Raises:
         BrokenLink: a link leads to a file that does not exist.
     """
-    return absolute(_COMMENT.sub("", _CLONE.sub(_for_the_index, readme)), version, repository)
+    text = _CLONE.sub(_for_the_index, readme)
+    if repository:
+        text = with_badges(text, repository)
+        if site := documentation_site(repository):
+            text = text.replace(_DOCUMENTATION, f"{_DOCUMENTATION}{_SITE.format(site=site)}", 1)
+    return absolute(_COMMENT.sub("", text), version, repository)
 
 
 def absolute(text: str, version: str, repository: str | None) -> str:

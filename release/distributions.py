@@ -13,17 +13,23 @@ import tomllib
 from pathlib import Path
 
 from description import ROOT, BrokenLink, long_description
+from hosting import documentation_site, repository_address
 
 _HOOK = "import sys; from setuptools import build_meta; print(build_meta.{hook}(sys.argv[1]))"
 _URLS = """\
 [project.urls]
 Homepage = "{repository}"
-Documentation = "{repository}/blob/v{version}/docs/README.md"
+Documentation = "{documentation}"
 Source = "{repository}"
 Issues = "{repository}/issues"
 Changelog = "{repository}/blob/v{version}/CHANGELOG.md"
 
 """
+
+# The README as a package index shows it, beside that of the repository.
+DESCRIPTION = "DESCRIPTION.md"
+# Commands of MANIFEST.in.
+_ADDING = ("include", "graft")
 
 
 def main(arguments: list[str]) -> int:
@@ -60,33 +66,47 @@ def main(arguments: list[str]) -> int:
 def lay_out(folder: Path, repository: str | None) -> None:
     """Copy what the distributions are built of, with the repository's address where it belongs.
 
+    That is `src`, what MANIFEST.in names, and the description for package indexes in a file of its
+    own. pyproject.toml gets that file as the readme, and the project's links; CITATION.cff gets
+    the repository and the documentation.
+
     Raises:
         BrokenLink: the README links to a file that does not exist.
     """
     folder.mkdir(parents=True)
     project = (ROOT / "pyproject.toml").read_text("utf-8")
     version = tomllib.loads(project)["project"]["version"]
+    for name in ("README.md", "LICENSE", "MANIFEST.in", "src", *_named_in_the_manifest()):
+        _copy(ROOT / name, folder / name)
     readme = long_description((ROOT / "README.md").read_text("utf-8"), version, repository)
+    (folder / DESCRIPTION).write_text(readme, "utf-8")
+    project = project.replace('readme = "README.md"', f'readme = "{DESCRIPTION}"')
     if repository:
-        urls = _URLS.format(repository=repository, version=version)
+        documentation = documentation_site(repository)
+        urls = _URLS.format(
+            repository=repository,
+            version=version,
+            documentation=documentation or f"{repository}/blob/v{version}/docs/README.md",
+        )
         project = re.sub(r"^(?=\[project\.)", urls, project, count=1, flags=re.M)
+        with (folder / "CITATION.cff").open("a", encoding="utf-8") as citation:
+            citation.write(f"repository-code: {repository}\n")
+            citation.write(f"url: {documentation or repository}\n")
     (folder / "pyproject.toml").write_text(project, "utf-8")
-    (folder / "README.md").write_text(readme, "utf-8")
-    shutil.copy(ROOT / "LICENSE", folder)
-    unwanted = shutil.ignore_patterns("__pycache__", "*.egg-info")
-    shutil.copytree(ROOT / "src", folder / "src", ignore=unwanted)
 
 
-def repository_address(text: str) -> str:
-    """An address without the slash and the `.git` at its end.
+def _named_in_the_manifest() -> list[str]:
+    """The files and folders that MANIFEST.in adds to those of the package."""
+    lines = (ROOT / "MANIFEST.in").read_text("utf-8").splitlines()
+    words = (line.split() for line in lines)
+    return [name for kind, *names in filter(None, words) if kind in _ADDING for name in names]
 
-    Raises:
-        argparse.ArgumentTypeError: it is not the address of a repository.
-    """
-    address = text.rstrip("/").removesuffix(".git")
-    if not re.fullmatch(r"https?://[\w.:-]+(/[\w.~-]+){2,}", address):
-        raise argparse.ArgumentTypeError(f"expected https://HOST/OWNER/NAME, not {text!r}")
-    return address
+
+def _copy(path: Path, target: Path) -> None:
+    if path.is_dir():
+        shutil.copytree(path, target, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    else:
+        shutil.copy(path, target)
 
 
 def _build(source: Path, hook: str, output: Path) -> Path:

@@ -11,7 +11,7 @@ import sys
 import tomllib
 
 from description import ROOT, absolute
-from distributions import repository_address
+from hosting import repository_address
 
 
 def notes(tag: str, repository: str | None) -> str:

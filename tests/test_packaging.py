@@ -106,6 +106,13 @@ def test_the_version_is_the_same_everywhere():
     assert heading in (ROOT / "CHANGELOG.md").read_text("utf-8")
 
 
+def test_the_description_is_the_same_everywhere():
+    described = PYPROJECT["project"]["description"]
+    files = ("README.md", "CITATION.cff", "src/gemmkit/__init__.py", "src/gemmkit/cli/__init__.py")
+    for name in files:
+        assert described in " ".join((ROOT / name).read_text("utf-8").split()), name
+
+
 def test_package_data_takes_every_file_that_is_no_module():
     patterns = PYPROJECT["tool"]["setuptools"]["package-data"]["gemmkit"]
     others = [
@@ -123,7 +130,7 @@ def test_continuous_integration_runs_the_command_of_the_readme():
     assert "python3 run.py test" in readme
     assert "python3 run.py test" in (ROOT / ".ci" / "run").read_text("utf-8")
     workflows = ROOT / ".github" / "workflows"
-    for command, file in (("test", "test"), ("docs", "docs"), ("test", "release")):
+    for command, file in (("test", "test"), ("docs --versions", "docs"), ("test", "release")):
         assert f"- run: python3 run.py {command}\n" in (workflows / f"{file}.yml").read_text()
 
 

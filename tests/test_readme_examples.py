@@ -81,7 +81,11 @@ def test_python_prints_what_stands_below_it(capsys, code, told):
             r"products are (?P<mean>[\d.]+) times .* geometric mean of (?P<count>\d+) problems, "
             r"and at least (?P<least>[\d.]+) times",
         ),
-        ("h100-layouts.json", r"transposed operands, (?P<mean>[\d.]+) times at (?P<count>\d+)"),
+        (
+            "h100-layouts.json",
+            r"transposed operands, (?P<mean>[\d.]+) times at (?P<count>\d+) problems, "
+            r"and at least (?P<least>[\d.]+) times",
+        ),
     ],
 )
 def test_the_ratio_to_cublas_is_that_of_the_results(name, claim):
@@ -96,6 +100,7 @@ def test_the_ratio_to_cublas_is_that_of_the_results(name, claim):
 def test_the_ratios_of_other_types_are_those_of_the_results():
     records = read_records(RESULTS / "h100-typed.json")
     means: dict[str, list[float]] = {"fp16": [], "bf16": [], "fp64": []}
+    least = dict.fromkeys(("in 16 bits", "in float64"), 1.0)
     for types, layout in {(each.problem.types, each.problem.layout) for each in records}:
         peers = [
             peer.speedup
@@ -105,8 +110,36 @@ def test_the_ratios_of_other_types_are_those_of_the_results():
             if peer.vendor == "torch"
         ]
         means[types].append(geometric_mean(peers))
+        kind = "in float64" if types == "fp64" else "in 16 bits"
+        least[kind] = min(least[kind], *peers)
     for kind, found in (
         ("in 16 bits", means["fp16"] + means["bf16"]),
         ("in float64", means["fp64"]),
     ):
-        assert re.search(rf"{min(found):.2f} to {max(found):.2f}[^,]* {kind}", README), kind
+        told = f"{min(found):.2f} to {max(found):.2f} {kind}, with {least[kind]:.2f} the least"
+        assert told in README, told
+
+
+def test_the_error_of_predictions_is_that_of_the_table():
+    page = (ROOT / "docs" / "predicted-speed.md").read_text("utf-8")
+    table = page.partition("<!-- accuracy:")[2].partition("<!-- end")[0]
+    rows = dict(re.findall(r"^\| ([\w ,]+?) \| \d+ \| ([\d.]+) % ", table, re.M))
+    every = float(rows["all"])
+    rungs = [float(error) for name, error in rows.items() if not name.startswith("all")]
+    assert len(rungs) > 10
+    told = r"predicted times are \[(\d+) % off in the median\].*?, and (\d+) % for the worst rung"
+    assert re.search(told, README).groups() == (f"{every:.0f}", f"{max(rungs):.0f}")
+
+
+def test_the_page_of_results_states_the_figures_of_fp32():
+    page = (ROOT / "docs" / "results.md").read_text("utf-8")
+    told = re.search(
+        r"(?P<mean>[\d.]+) times .* of (?P<count>\d+) problems, and at least (?P<least>[\d.]+) t",
+        README,
+    )
+    assert f"\n| all | {told['count']} | {told['mean']} | {told['least']} |" in page
+    page = (ROOT / "docs" / "benchmark.md").read_text("utf-8")
+    told = re.search(
+        r"transposed operands, (?P<mean>[\d.]+) times at (?P<count>\d+) problems", README
+    )
+    assert f"geometric mean: fp32, {told['mean']} at {told['count']} problems" in page

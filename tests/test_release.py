@@ -15,12 +15,15 @@ import gemmkit
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "release"))
 
+import badges  # noqa: E402
 import description  # noqa: E402
 import distributions  # noqa: E402
+import hosting  # noqa: E402
 import notes  # noqa: E402
 
 README = (ROOT / "README.md").read_text("utf-8")
 REPOSITORY = "https://example.com/owner/name"
+ON_GITHUB = "https://github.com/Owner/name"
 VERSION = gemmkit.__version__
 
 
@@ -33,13 +36,17 @@ def targets(html: str) -> list[tuple[str, str]]:
     return re.findall(r'<(?:a|img|source)\b[^>]*?\b(href|src|srcset)="([^"]*)"', html)
 
 
+def rendered_badges() -> str:
+    return rendered(badges.badges(REPOSITORY))
+
+
 @pytest.fixture(scope="module")
 def page() -> str:
     return rendered(description.long_description(README, VERSION, REPOSITORY))
 
 
 def test_links_and_pictures_lead_to_files_of_the_tag(page):
-    found = targets(page)
+    found = [each for each in targets(page) if each not in targets(rendered_badges())]
     assert len(found) > 30
     for attribute, target in found:
         kind = "raw" if attribute == "src" else "blob"
@@ -54,7 +61,8 @@ def test_an_index_shows_what_the_readme_shows(page):
     assert "<source" in readme
     assert "<source" not in page
     assert "<!--" not in page
-    assert page.count("<img") == readme.count("<img") >= 2
+    own = page.count("<img") - rendered_badges().count("<img")
+    assert own == readme.count("<img") - readme.count("/badge") >= 2
     for each in ("<h2>", "<tr>", "<pre>", "<li>"):
         assert page.count(each) == readme.count(each) - (each == "<pre>"), each
 
@@ -96,7 +104,7 @@ def test_a_broken_link_is_an_error(target, repository):
 
 @pytest.mark.parametrize("end", ["", "/", ".git"])
 def test_an_address_may_end_as_clones_name_it(end):
-    assert distributions.repository_address(REPOSITORY + end) == REPOSITORY
+    assert hosting.repository_address(REPOSITORY + end) == REPOSITORY
 
 
 @pytest.mark.parametrize(
@@ -104,17 +112,64 @@ def test_an_address_may_end_as_clones_name_it(end):
 )
 def test_what_is_no_address_is_refused(text):
     with pytest.raises(argparse.ArgumentTypeError, match="expected https://HOST/OWNER/NAME"):
-        distributions.repository_address(text)
+        hosting.repository_address(text)
+
+
+def test_badges_and_the_site_are_those_of_the_repository():
+    page = rendered(description.long_description(README, VERSION, ON_GITHUB))
+    found = {target for _, target in targets(page)}
+    tests = f"{ON_GITHUB}/actions/workflows/test.yml"
+    assert {tests, f"{tests}/badge.svg", "https://owner.github.io/name/"} <= found
+    assert (ROOT / ".github/workflows/test.yml").is_file()
+    assert 'on <a href="https://owner.github.io/name/">the documentation site</a>' in page
+    elsewhere = rendered(description.long_description(README, VERSION, REPOSITORY))
+    assert "documentation site" not in elsewhere
+    assert "actions/workflows" not in elsewhere
+
+
+def test_badges_are_written_once():
+    once = badges.with_badges("# Title\n\nText.\n", REPOSITORY)
+    assert once.startswith(f"# Title\n\n{badges.BEGIN}\n\n[![")
+    assert once.endswith(f"{badges.END}\n\nText.\n")
+    again = badges.with_badges(once, ON_GITHUB)
+    assert again == badges.with_badges("# Title\n\nText.\n", ON_GITHUB) != once
+
+
+@pytest.mark.parametrize(
+    ("repository", "site"),
+    [
+        (ON_GITHUB, "https://owner.github.io/name/"),
+        ("https://github.com/Owner/owner.github.io", "https://owner.github.io/"),
+        ("https://example.com/owner/name", None),
+        ("https://github.com/a/b/c", None),
+    ],
+)
+def test_the_site_is_where_pages_are_published(repository, site):
+    assert hosting.documentation_site(repository) == site
 
 
 def test_what_is_built_differs_from_the_tree_only_by_the_repository(tmp_path):
     distributions.lay_out(tmp_path / "without", None)
-    distributions.lay_out(tmp_path / "with", REPOSITORY)
-    project = (ROOT / "pyproject.toml").read_text("utf-8")
-    assert (tmp_path / "without" / "pyproject.toml").read_text("utf-8") == project
-    assert REPOSITORY not in project
-    added = set((tmp_path / "with" / "pyproject.toml").read_text("utf-8").splitlines())
-    assert len(added - set(project.splitlines())) == 6
+    distributions.lay_out(tmp_path / "with", ON_GITHUB)
+
+    def lines(folder: Path, name: str) -> list[str]:
+        return (folder / name).read_text("utf-8").splitlines()
+
+    project = lines(ROOT, "pyproject.toml")
+    without = lines(tmp_path / "without", "pyproject.toml")
+    assert set(without) - set(project) == {'readme = "DESCRIPTION.md"'}
+    assert ON_GITHUB not in "\n".join(project)
+    added = lines(tmp_path / "with", "pyproject.toml")
+    assert len(set(added) - set(without)) == 6
+    assert 'Documentation = "https://owner.github.io/name/"' in added
+    cited = lines(ROOT, "CITATION.cff")
+    assert lines(tmp_path / "without", "CITATION.cff") == cited
+    assert lines(tmp_path / "with", "CITATION.cff") == [
+        *cited,
+        f"repository-code: {ON_GITHUB}",
+        "url: https://owner.github.io/name/",
+    ]
+    assert lines(tmp_path / "with", "README.md") == lines(ROOT, "README.md")
 
 
 @pytest.fixture

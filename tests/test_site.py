@@ -20,11 +20,11 @@ DOCS = ROOT / "docs"
 sys.path.insert(0, str(DOCS / "site"))
 
 import api  # noqa: E402
-import chinese  # noqa: E402
 import crossings  # noqa: E402
 import index  # noqa: E402
 import languages  # noqa: E402
 import render  # noqa: E402
+import search_words  # noqa: E402
 import stage  # noqa: E402
 import versions  # noqa: E402
 from languages import CHINESE, ENGLISH  # noqa: E402
@@ -312,9 +312,25 @@ def test_a_language_without_contents_has_no_pages(both):
 
 
 def test_chinese_is_indexed_by_pairs_of_characters():
-    assert list(chinese.words("共享内存（smem_1）, 块")) == [
+    assert list(search_words.words("共享内存（smem_1）, 块")) == [
         *("共", "享", "内", "存", "共享", "享内", "内存", "smem_1", "块")
     ]
+
+
+def test_terms_are_indexed_beside_their_parts():
+    assert list(search_words.words("Split-K, `cp.async.bulk`: a two-way 流-K 1.5")) == [
+        *("Split", "K", "cp", "async", "bulk", "a", "two", "way", "流", "K", "1", "5"),
+        *("split-k", "cp.async", "cp.async.bulk"),
+    ]
+    assert list(search_words.words("gemm_stream_k")) == ["gemm_stream_k", "stream-k"]
+
+
+def test_answers_of_the_course_are_not_searched(sites):
+    sources = list(sites[ENGLISH].rglob("repository/**/*.md"))
+    unsearched = {each.parent.name for each in sources if "nosearch" in each.read_text("utf-8")}
+    assert unsearched == {"exercises", "solutions"}
+    assert all("nosearch" in each.read_text() for each in sources if each.parent.name in unsearched)
+    assert {each.parent.name for each in sources} > unsearched
 
 
 # -- versions

@@ -3,9 +3,11 @@ the notebooks are these pages."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -18,6 +20,8 @@ import notebook  # noqa: E402
 
 PAGE = notebook.ENGLISH.page.read_text("utf-8")
 CELLS = notebook.cells(notebook.ENGLISH)
+REPOSITORY = "https://example.com/owner/name"
+LINK = re.compile(r"\[[^\[\]]*\]\(([^)\s]+)\)")
 in_both_languages = pytest.mark.parametrize(
     "tour", [notebook.ENGLISH, notebook.CHINESE], ids=["english", "chinese"]
 )
@@ -72,9 +76,51 @@ def test_the_notebook_installs_gemmkit_before_it_is_used(tour):
     first = next(each for each in shown(tour) if each["cell_type"] == "code")
     assert "pip" in "".join(first["source"])
     assert first["outputs"] == []
-    of_a_repository = notebook.cells(tour, "https://example.com/owner/name")[1].source
+    of_a_repository = notebook.cells(tour, REPOSITORY)[1].source
     assert "FROM = 'git+https://example.com/owner/name'\n" in of_a_repository
     assert "git+https://…" not in of_a_repository
+
+
+@in_both_languages
+def test_links_of_the_notebook_lead_to_the_repository_or_are_text(tour):
+    def links(repository):
+        cells = notebook.cells(tour, repository)
+        return LINK.findall("".join(each.source for each in cells if each.kind == "markdown"))
+
+    assert [each for each in links(None) if not each.startswith(("#", "https:"))] == []
+    prefix = f"{REPOSITORY}/blob/HEAD/"
+    found = [each for each in links(REPOSITORY) if each not in links(None)]
+    assert len(found) == len(LINK.findall(tour.page.read_text("utf-8"))) - len(links(None)) - 1
+    for each in found:
+        path = DOCS.parent / each.removeprefix(prefix).partition("#")[0]
+        assert each.startswith(prefix), each
+        assert path.is_file(), each
+        assert path != tour.notebook
+    assert tour.notebook.name not in "".join(each.source for each in notebook.cells(tour))
+
+
+@pytest.mark.parametrize("clone", [True, False])
+def test_the_first_cell_installs_a_clone_or_says_what_to_do(tmp_path, monkeypatch, clone):
+    if clone:
+        (tmp_path / "src" / "gemmkit").mkdir(parents=True)
+        (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "docs").mkdir()
+    monkeypatch.chdir(tmp_path / "docs")
+    for name in ("PATH", "COLUMNS", "FORCE_COLOR", "CLICOLOR_FORCE"):
+        monkeypatch.setenv(name, os.environ.get(name, ""))
+    asked = []
+
+    def run(command):
+        asked.append(command)
+        return subprocess.CompletedProcess(command, 1)
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(subprocess, "run", run)
+    with pytest.raises(
+        RuntimeError, match=r"could not install gemmkit from .*: open this notebook"
+    ):
+        exec(CELLS[1].source, {})
+    assert asked[0][-1] == (str(tmp_path) if clone else "gemmkit")
 
 
 def test_the_chinese_notebook_has_chinese_comments():

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from email.message import Message
 from email.parser import Parser
@@ -126,6 +128,17 @@ def test_the_wheel_holds_every_file_of_the_package(wheel):
     files = (path for path in (source / "gemmkit").rglob("*") if path.is_file())
     wanted = {path.relative_to(source).as_posix() for path in files if path.suffix != ".pyc"}
     assert held == wanted
+
+
+def test_the_sdist_holds_the_repository(wheel):
+    if shutil.which("git") is None or not (ROOT / ".git").exists():
+        pytest.skip("the list of its files is Git's")
+    done = run("git", "ls-files", folder=ROOT)
+    (sdist,) = wheel.parent.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        held = {each.partition("/")[2] for each in archive.getnames()}
+    assert {*done.stdout.splitlines()} - held == {".gitignore"}
+    assert sdist.stat().st_size < 6_000_000
 
 
 def test_what_only_a_gpu_or_a_picture_needs_is_not_installed(installed):

@@ -24,7 +24,13 @@ def main(arguments: list[str]) -> int:
     """Build the site and return the exit status."""
     parser = argparse.ArgumentParser(prog="run.py docs", description=__doc__.split("\n")[0])
     parser.add_argument("--output", type=Path, default=SITE, help="folder (default: build/site)")
-    output = parser.parse_args(arguments).output.resolve()
+    parser.add_argument(
+        "--versions",
+        action="store_true",
+        help="read the list that docs/site/versions.py writes, for a published site",
+    )
+    options = parser.parse_args(arguments)
+    output = options.output.resolve()
     shutil.rmtree(SOURCES, ignore_errors=True)
     languages = [language for language in (CHINESE, ENGLISH) if pages(language)]
     for language in languages:
@@ -41,7 +47,7 @@ def main(arguments: list[str]) -> int:
         print(broken, file=sys.stderr)
         return 1
     # English first: the site of another language lies in a folder of its site.
-    if status := max(_build(each, output) for each in reversed(languages)):
+    if status := max(_build(each, output, options.versions) for each in reversed(languages)):
         return status
     broken_links = [each for stage in stages for each in broken_crossings(stage.crossings, output)]
     if broken_links:
@@ -51,7 +57,7 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _build(language: Language, output: Path) -> int:
+def _build(language: Language, output: Path, versions: bool) -> int:
     """Run Sphinx over the sources of one language; returns its exit status."""
     doctrees = SOURCES.with_name("site-doctrees") / language.code
     here = Path(__file__).parent
@@ -59,6 +65,7 @@ def _build(language: Language, output: Path) -> int:
     shutil.copytree(here / "locales", SOURCES / language.code / "locales")
     options = ["--fail-on-warning", "--keep-going", "--quiet", "--fresh-env", "--jobs", "auto"]
     options += ["-D", f"language={language.code}", "-A", f"twins={' '.join(twins())}"]
+    options += ["-A", "versions=1"] if versions else []
     options += [str(SOURCES / language.code), str(output / language.folder)]
     return int(sphinx_build(["-b", "html", "-c", str(here), "-d", str(doctrees), *options]))
 

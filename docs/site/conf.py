@@ -7,7 +7,7 @@ from pathlib import Path
 from sphinx import search
 
 sys.path.insert(0, str(Path(__file__).parent))
-import chinese
+import search_words
 
 _PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))[
     "project"
@@ -20,15 +20,19 @@ project_copyright = author
 language = "en"  # build.py sets that of each site
 
 
-class _SearchInChinese(search.SearchEnglish):  # type: ignore[misc]
-    # Sphinx derives the stemmer's name from that of the language: the one of English stays.
-    lang = "zh"
-    js_splitter_code = chinese.SPLIT_QUERY
+class _Search(search.SearchEnglish):  # type: ignore[misc]
+    js_splitter_code = search_words.SPLIT_QUERY
 
     def split(self, input: str) -> list[str]:  # noqa: A002 (its name in the base class)
-        return list(chinese.words(input))
+        return list(search_words.words(input))
 
 
+class _SearchInChinese(_Search):
+    # Sphinx derives the stemmer's name from that of the language: the one of English stays.
+    lang = "zh"
+
+
+search.languages["en"] = _Search
 search.languages["zh"] = _SearchInChinese
 
 extensions = ["myst_parser"]

@@ -1,8 +1,9 @@
 """Write the notebooks of `docs/tour.md` and `docs/zh/tour.md`, beside these pages.
 
 Run it after a change to one of them: `.venv/bin/python docs/site/notebook.py`. With
-`--repository URL`, the notebooks install gemmkit from there. The pages' blocks, which are the same
-on both, become cells, which are run, without Jupyter, for their output.
+`--repository URL`, the notebooks install gemmkit from there, and their links lead there; without
+it, links are plain text. The pages' blocks, which are the same on both, become cells, which are
+run, without Jupyter, for their output.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ DOCS = Path(__file__).resolve().parents[1]
 # Tables are this wide, on the page as in the notebook.
 COLUMNS = "110"
 _FENCED = re.compile(r"^```(python|console|text)\n(.*?)^```\n", re.M | re.S)
+_LINK = re.compile(r"(?<!`)\[(?P<text>[^\[\]]*)\]\((?P<target>[^)\s]+)\)")
 _INSTALL = """\
 # {purpose}{note}
 FROM = {source!r}
@@ -34,9 +36,20 @@ import os
 import subprocess
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 
+# {clone}
+for folder in (Path.cwd(), *Path.cwd().parents):
+    if (folder / "src" / "gemmkit").is_dir() and (folder / "pyproject.toml").is_file():
+        FROM = str(folder)
+        break
 if find_spec("gemmkit") is None:
-    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", FROM], check=True)
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", FROM]
+    if subprocess.run(pip).returncode != 0:
+        raise RuntimeError(
+            f"pip could not install gemmkit from {{FROM!r}}: open this notebook in a clone of its "
+            "repository, or set FROM to 'git+' and the repository's address, and run this again"
+        )
 os.environ["COLUMNS"] = {columns!r}
 # {colors}
 for name in ("FORCE_COLOR", "CLICOLOR_FORCE"):
@@ -56,6 +69,7 @@ class Tour:
     page: Path
     purpose: str
     unpublished: str
+    clone: str
     colors: str
     path: str
 
@@ -69,6 +83,7 @@ ENGLISH = Tour(
     DOCS / "tour.md",
     purpose="Does nothing if gemmkit is installed. FROM is what pip installs",
     unpublished=": until it is published, the address of its repository, git+https://…",
+    clone="In a clone of the repository, the notebook uses that.",
     colors="Jupyter asks commands for colors, which would hinder `grep` below.",
     path="The command is where the interpreter is, also if that folder is not on the path.",
 )
@@ -76,6 +91,7 @@ CHINESE = Tour(
     DOCS / "zh" / "tour.md",
     purpose="已安装 gemmkit 时什么也不做。FROM 是 pip 安装的来源",
     unpublished="：发布之前，请填仓库地址，即 git+https://…",
+    clone="笔记本位于仓库的克隆中时，安装这个克隆。",
     colors="Jupyter 会让命令输出颜色，那样后面的 `grep` 就匹配不到了。",
     path="gemmkit 命令与 Python 解释器在同一文件夹，该文件夹可能不在 PATH 里。",
 )
@@ -96,7 +112,7 @@ def cells(tour: Tour, repository: str | None = None) -> list[Cell]:
     found: list[Cell] = []
     start = 0
     for block in _FENCED.finditer(page):
-        found += _prose(page[start : block.start()])
+        found += _prose(page[start : block.start()], tour, repository)
         start = block.end()
         language, text = block[1], block[2]
         if language == "text":
@@ -106,7 +122,7 @@ def cells(tour: Tour, repository: str | None = None) -> list[Cell]:
         else:
             for command, told in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", text, re.M):
                 found.append(Cell("console", f"%%bash\n{command}\n", told))
-    found += _prose(page[start:])
+    found += _prose(page[start:], tour, repository)
     introduction, *rest = found
     title, _, first = introduction.source.partition("\n## ")
     return [
@@ -117,9 +133,36 @@ def cells(tour: Tour, repository: str | None = None) -> list[Cell]:
     ]
 
 
-def _prose(text: str) -> Iterator[Cell]:
-    if text.strip():
-        yield Cell("markdown", text.strip() + "\n")
+def _prose(text: str, tour: Tour, repository: str | None) -> Iterator[Cell]:
+    paragraphs = (_linked(each, tour, repository) for each in text.strip().split("\n\n"))
+    if kept := "\n\n".join(each for each in paragraphs if each.strip()):
+        yield Cell("markdown", kept + "\n")
+
+
+def _linked(paragraph: str, tour: Tour, repository: str | None) -> str:
+    """A paragraph whose links to files of the repository lead to its host, or are plain text.
+
+    It is empty if it is about the notebook itself, or a link to the other language's page that has
+    no address to lead to.
+    """
+    if f"]({tour.notebook.name})" in paragraph:
+        return ""
+    other = CHINESE if tour == ENGLISH else ENGLISH
+    if repository is None and _LINK.fullmatch(paragraph.strip()):
+        return ""
+
+    def link(found: re.Match[str]) -> str:
+        name, hash_, anchor = found["target"].partition("#")
+        if not name or re.match(r"[a-z]+:", name):
+            return found[0]
+        if repository is None:
+            return found["text"]
+        path = Path(os.path.normpath(tour.page.parent / name))
+        path = other.notebook if path == other.page else path
+        file = path.relative_to(DOCS.parent).as_posix()
+        return f"[{found['text']}]({repository}/blob/HEAD/{file}{hash_}{anchor})"
+
+    return _LINK.sub(link, paragraph)
 
 
 def _install(tour: Tour, repository: str | None) -> Cell:
@@ -128,6 +171,7 @@ def _install(tour: Tour, repository: str | None) -> Cell:
     text = _INSTALL.format(
         purpose=tour.purpose,
         note="" if repository else tour.unpublished,
+        clone=tour.clone,
         colors=tour.colors,
         path=tour.path,
         source=source,

@@ -30,6 +30,8 @@ LANGUAGES = {
     ".cff": "yaml",
     "": "text",
 }
+# Folders of source files that the search leaves out: it would lead to answers first.
+UNSEARCHED = ("exercises", "solutions")
 
 _FENCED = re.compile(r"(^(`{3,}).*?^\2`*\s*$)", re.M | re.S)
 _LINK = re.compile(r"(?<!`)(!?\[(?:[^\[\]]|\[[^\]]*\])*\])\(([^)\s]+)\)")
@@ -161,7 +163,8 @@ class Stage:
         folders = sorted(each for each in path.iterdir() if any(each.glob("*.cuh")))
         lines += [f"- {self._link(f'[`{each.name}/`]', each.name, path / 'x')}" for each in folders]
         # Links are relative to the page, which lies beside the folder's files.
-        return _orphan(f"# {path.relative_to(ROOT).as_posix()}\n\n" + "\n".join(lines) + "\n")
+        text = f"# {path.relative_to(ROOT).as_posix()}\n\n" + "\n".join(lines) + "\n"
+        return _orphan(text, searched=path.name not in UNSEARCHED)
 
     def _reference(self, text: str) -> str:
         """The index, with its names linked, and a page of the reference for each section."""
@@ -280,13 +283,15 @@ def _source_page(path: Path) -> str:
     language = LANGUAGES[path.suffix]
     return _orphan(
         f"# {path.relative_to(ROOT).as_posix()}\n\n"
-        f"{fence}{{code-block}} {language}\n:lineno-start: 1\n\n{text}\n{fence}\n"
+        f"{fence}{{code-block}} {language}\n:lineno-start: 1\n\n{text}\n{fence}\n",
+        searched=path.parent.name not in UNSEARCHED,
     )
 
 
-def _orphan(text: str) -> str:
+def _orphan(text: str, *, searched: bool = True) -> str:
     """A page that no table of contents has."""
-    return f"---\norphan: true\n---\n\n{text}"
+    metadata = "orphan: true\n" + ("" if searched else "nosearch: true\n")
+    return f"---\n{metadata}---\n\n{text}"
 
 
 def _outside_code(text: str, change: Callable[[str], str]) -> str:

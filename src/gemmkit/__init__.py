@@ -1,4 +1,5 @@
-"""gemmkit: the GEMM workbench. Write, check, explain, tune and ship CUDA matrix-multiply kernels.
+"""Write, check, explain, tune and ship CUDA matrix-multiply kernels; a GPU is needed only
+for timing.
 
 Heavy parts (the compiler, the emulator, the CUDA driver) are imported at first use.
 """

@@ -183,7 +183,9 @@ def _message(error: Exception) -> str:
 @click.version_option(__version__, prog_name="gemmkit", message="%(prog)s %(version)s")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 def gemmkit(debug: bool) -> None:
-    """Write, check, explain and tune CUDA matrix-multiply kernels, with or without a GPU."""
+    """Write, check, explain, tune and ship CUDA matrix-multiply kernels; a GPU is needed only for
+    timing.
+    """
 
 
 def main() -> None:

@@ -37,7 +37,7 @@ def kinds_table(records: Sequence[Record]) -> Table:
 
 
 def _cells(suite: str, types: str, layout: str, records: Sequence[Record]) -> tuple[Cell, ...]:
-    compared = [(each, peer) for each in records if (peer := _compared(each)) is not None]
+    compared = [(each, peer) for each in records if (peer := compared_peer(each)) is not None]
     least = min(compared, key=lambda each: each[1].speedup, default=None)
     speeds = [peer.speedup for _, peer in compared]
     wrong = sum(not each.correct for each in records)
@@ -55,5 +55,6 @@ def _cells(suite: str, types: str, layout: str, records: Sequence[Record]) -> tu
     )
 
 
-def _compared(record: Record) -> PeerRecord | None:
+def compared_peer(record: Record) -> PeerRecord | None:
+    """The peer whose ratio the table has: cuBLAS, or else PyTorch."""
     return find_peer(record, CUBLAS) or find_peer(record, "torch")

@@ -92,16 +92,19 @@ def _summary(suites: dict[str, list[Record]]) -> Table:
         Column("≥ 1.00"),
         Column("max error / cuBLAS's"),
     )
-    return Table("", columns, tuple(_summary_row(*each) for each in suites.items()))
+    named = [(f"{each}: {TOPICS[each]}" if each in TOPICS else "other shapes") for each in suites]
+    rows = [_summary_row(*each) for each in zip(named, suites.values(), strict=True)]
+    if len(rows) > 1:
+        rows.append(_summary_row("all", [each for found in suites.values() for each in found]))
+    return Table("", columns, tuple(rows))
 
 
-def _summary_row(suite: str, records: Sequence[Record]) -> Row:
+def _summary_row(name: str, records: Sequence[Record]) -> Row:
     compared = [each for each in records if each.ratio_to_cublas is not None]
     found = ratios(compared)
     least = min(compared, key=lambda each: each.ratio_to_cublas or 0.0)
     errors = [each for record in compared if (each := error_ratio(record)) is not None]
     wrong = sum(not each.correct for each in records)
-    name = f"{suite}: {TOPICS[suite]}" if suite in TOPICS else "other shapes"
     return Row(
         (
             Cell(f"{name} (**{wrong} wrong**)" if wrong else name),
