@@ -36,11 +36,21 @@ class Prose:
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """A sentence, and what it rests on, a line each; `mark` is a word that groups remarks."""
+    """A sentence, and what it rests on, a line each; `mark` is a word that groups remarks.
+
+    `places` are source lines, as `file:line`, of the kernel number `side` of the document.
+    """
 
     text: str
     evidence: tuple[str, ...] = ()
     mark: str = ""
+    places: tuple[str, ...] = ()
+    side: int = 0
+
+    @property
+    def word(self) -> str:
+        """What stands before the sentence, so that a mark does not rest on color alone."""
+        return {"bad": "Issue:", "good": "Good:"}.get(self.mark, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +171,10 @@ def _remarks_text(remarks: Remarks, around: int) -> Text:
 
     text = Text()
     for each in remarks.items:
-        text.append(wrapped(each.text, around, first="- ", indent="  "))
+        said = f"{each.word} {each.text}" if each.word else each.text
+        text.append(wrapped(said, around, first="- ", indent="  "))
+        if each.places:
+            text.append(f"    at {', '.join(each.places)}\n", "cyan")
         for line in each.evidence:
             text.append(f"    {line}\n", "dim")
     return text

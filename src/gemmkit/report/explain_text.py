@@ -119,7 +119,8 @@ def is_verdict(sentence: Sentence) -> bool:
 
 def _remark(sentence: Sentence) -> Remark:
     evidence = tuple(map(evidence_text, sentence.evidence))
-    return Remark(sentence.text, evidence, sentence.favors)
+    mark = sentence.favors if sentence.mark == "neither" else sentence.mark
+    return Remark(sentence.text, evidence, mark, sentence.places)
 
 
 def evidence_text(evidence: Evidence) -> str:
