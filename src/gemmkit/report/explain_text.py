@@ -156,12 +156,14 @@ def _section_table(section: metrics.Section, explained: Explanation) -> Table:
 
 
 def _note(label: str, values: Sequence[float | str | None], explained: Explanation) -> str:
-    """A figure whose value is text, for both kernels if they differ; one may be without it."""
-    if explained.against is None or len(set(values)) == 1:
+    """A figure whose value is text, and of which kernels it is; one may be without it."""
+    if explained.against is None:
         return f"{label}: {values[0]}."
+    if len(set(values)) == 1:
+        return f"{label}: {values[0]} (both kernels)."
     kernels = explained.kernel, explained.against.kernel
     told = (
-        f"{kernel} {value}"
+        f"{kernel}: {value}"
         for kernel, value in zip(kernels, values, strict=True)
         if value is not None
     )

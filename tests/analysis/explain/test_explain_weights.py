@@ -12,6 +12,10 @@ from gemmkit.analysis.explain.weights import (
     ranked,
     waves_weight,
 )
+from gemmkit.analysis.model import predict
+from gemmkit.gpu import find_board
+from gemmkit.kernels.catalog import find_kernel
+from gemmkit.problem import GemmProblem
 
 LIMITED = "It is predicted to take"
 
@@ -112,3 +116,11 @@ def test_lines_far_below_the_most_are_left_out(gathered):
     # The first cost that any line has decides.
     (store,) = line_of(gathered, "naive_uncoalesced", "*c = ")
     assert places(rows, lambda _: 0, lambda each: each.kind == "store") == (store,)
+
+
+@pytest.mark.parametrize(("size", "several"), [(64, False), (4096, True)])
+def test_only_a_grid_of_several_waves_takes_its_latency_wave_after_wave(size, several):
+    kernel = find_kernel("conflict_free")
+    terms = predict(kernel, GemmProblem(size, size, size), find_board("rtx3090")).terms
+    (latency,) = (each for each in terms if each.name == "latency")
+    assert latency.meaning.endswith("wave after wave") == several
