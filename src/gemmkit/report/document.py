@@ -38,7 +38,8 @@ class Prose:
 class Remark:
     """A sentence, and what it rests on, a line each; `mark` is a word that groups remarks.
 
-    `places` are source lines, as `file:line`, of the kernel number `side` of the document.
+    `places` are source lines, as `file:line`, of the kernel number `side` of the document; `owner`
+    names that kernel where it could be either.
     """
 
     text: str
@@ -46,6 +47,7 @@ class Remark:
     mark: str = ""
     places: tuple[str, ...] = ()
     side: int = 0
+    owner: str = ""
 
     @property
     def word(self) -> str:
@@ -174,7 +176,8 @@ def _remarks_text(remarks: Remarks, around: int) -> Text:
         said = f"{each.word} {each.text}" if each.word else each.text
         text.append(wrapped(said, around, first="- ", indent="  "))
         if each.places:
-            text.append(f"    at {', '.join(each.places)}\n", "cyan")
+            owner = f" ({each.owner})" if each.owner else ""
+            text.append(f"    at {', '.join(each.places)}{owner}\n", "cyan")
         for line in each.evidence:
             text.append(f"    {line}\n", "dim")
     return text

@@ -107,7 +107,8 @@ def _comparison(explained: Explanation, other: Explanation) -> Section:
     if not explained.comparison:
         blocks.append(Prose("All metrics are equal."))
     for favors in dict.fromkeys(each.favors for each in rest):
-        items = tuple(_remark(each) for each in rest if each.favors == favors)
+        names = explained.kernel, other.kernel
+        items = tuple(_remark(each, names) for each in rest if each.favors == favors)
         blocks += [Prose(heads[favors], "heading"), Remarks(items)]
     return Section(f"{explained.kernel} vs. {other.kernel}", tuple(blocks), leading=True)
 
@@ -117,10 +118,13 @@ def is_verdict(sentence: Sentence) -> bool:
     return any(each.metric.startswith("gemmkit__predicted") for each in sentence.evidence)
 
 
-def _remark(sentence: Sentence) -> Remark:
+def _remark(sentence: Sentence, names: Sequence[str] = ()) -> Remark:
+    """With the `names` of two kernels, it says which one its source lines are of."""
     evidence = tuple(map(evidence_text, sentence.evidence))
     mark = sentence.favors if sentence.mark == "neither" else sentence.mark
-    return Remark(sentence.text, evidence, mark, sentence.places)
+    side = int(sentence.places_of == "other")
+    owner = names[side] if names and sentence.places else ""
+    return Remark(sentence.text, evidence, mark, sentence.places, side, owner)
 
 
 def evidence_text(evidence: Evidence) -> str:

@@ -124,3 +124,14 @@ def test_only_a_grid_of_several_waves_takes_its_latency_wave_after_wave(size, se
     terms = predict(kernel, GemmProblem(size, size, size), find_board("rtx3090")).terms
     (latency,) = (each for each in terms if each.name == "latency")
     assert latency.meaning.endswith("wave after wave") == several
+
+
+@pytest.mark.parametrize(
+    ("names", "which"),
+    [(("naive", "naive_uncoalesced"), "other"), (("naive_uncoalesced", "naive"), "this")],
+)
+def test_a_comparison_names_lines_of_the_kernel_that_is_worse(gathered, names, which):
+    compared = explain_facts(*(gathered[name] for name in names)).comparison
+    (load,) = (each for each in compared if each.text.startswith("A request to load A"))
+    assert load.places == tuple(line_of(gathered, "naive_uncoalesced", "element(A"))
+    assert load.places_of == which

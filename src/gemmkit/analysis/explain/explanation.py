@@ -29,8 +29,9 @@ class Sentence(msgspec.Struct, frozen=True, kw_only=True):
     """A statement and its evidence. `favors` is the kernel that it makes faster.
 
     Of a statement about one kernel, `mark` says whether it costs time, `weight` is the estimated
-    share of the time that it concerns, 0 to 1, and `places` are the source lines that it is about,
-    as `file:line`, the one with the largest count first.
+    share of the time that it concerns, 0 to 1. `places` are the source lines that it is about, as
+    `file:line`, the one with the largest count first; they are lines of the kernel `places_of`, in
+    a comparison the one that is worse.
     """
 
     text: str
@@ -39,6 +40,7 @@ class Sentence(msgspec.Struct, frozen=True, kw_only=True):
     mark: Mark = "neither"
     weight: float = 0.0
     places: tuple[str, ...] = ()
+    places_of: Literal["this", "other"] = "this"
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
