@@ -127,6 +127,25 @@ def test_controls_work_by_keys(page, browser):
     assert browser.run("document.querySelector('details').open")
 
 
+def test_a_remark_leads_to_its_line_in_the_source_of_its_kernel(page, browser):
+    browser.open(page)
+    place = browser.run("document.querySelector('.remarks a[data-place]').dataset.place")
+    browser.run("document.querySelector('.remarks a[data-place]').click()")
+    chosen = browser.run(
+        "[...document.querySelectorAll('.source')].map((each) =>"
+        " [...each.querySelectorAll('tr.chosen button')].map((one) => one.textContent))"
+    )
+    # The other kernel's source, which has the same file, keeps its line.
+    assert chosen == [[place], []]
+    assert browser.run("document.activeElement.textContent") == place
+    # A finding of the comparison leads to the kernel that is worse.
+    worse = browser.run("[...document.querySelectorAll('.remarks .places')].at(-1).textContent")
+    assert "(vectorized)" in worse
+    assert browser.run("document.querySelectorAll('.remarks a[data-side=\"1\"]').length") == 0
+    seen = "document.activeElement.getBoundingClientRect().top"
+    assert 0 < browser.run(seen) < browser.run("innerHeight")
+
+
 # What the pointer is told in each picture, and what its first part says.
 TOLD = {
     "accesses": r"lanes? [\d, ]+; (bank|word) \d+",

@@ -64,6 +64,24 @@ def test_a_page_is_whole_and_needs_nothing_from_outside(page):
     assert len(page.encode()) < 500_000
 
 
+def test_remarks_have_a_word_and_links_that_need_no_scripts(page):
+    items = re.findall(r'<li class="(bad|good)">\s*<p><strong class="(\w+)">(.*?)</strong>', page)
+    assert {first for first, _, _ in items} == {"bad", "good"}
+    for first, second, word in items:
+        assert first == second
+        assert {"bad": "Issue:", "good": "Good:"}[first] in word
+    link = r'<a href="#source-counters" data-place="([^"]+:\d+)" data-side="0"><code>([^<]+)</code>'
+    places = re.findall(link, page)
+    assert places
+    assert all(place == text for place, text in places)
+
+
+def test_a_remark_as_text_has_its_word_and_its_places():
+    remark = Remark("It is slow.", ("metric: 1",), "bad", ("a.cu:3", "b.cuh:4"))
+    text = Document("", (), (Section("S", (Remarks((remark,)),)),)).to_text().plain
+    assert "- Issue: It is slow.\n    at a.cu:3, b.cuh:4\n    metric: 1\n" in text
+
+
 def test_what_leads_comes_first_on_a_page_and_last_in_a_terminal(page, facts):
     titles = re.findall(r"<h2[^>]*>(?:<span lang=.en.>)?([^<]+)<", page)
     assert titles[0].startswith("Summary of")

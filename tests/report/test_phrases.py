@@ -323,10 +323,13 @@ def test_a_figure_of_one_kernel_is_said_of_that_one():
         for values in ([reason, None], [reason, "k is short"], [reason, reason])
     ]
     assert notes == [
-        f"No formula for loads: stream_k {reason}.",
-        f"No formula for loads: stream_k {reason}; split_k k is short.",
-        f"No formula for loads: {reason}.",
+        f"No formula for loads: stream_k: {reason}.",
+        f"No formula for loads: stream_k: {reason}; split_k: k is short.",
+        f"No formula for loads: {reason} (both kernels).",
     ]
     chinese = phrases(CHINESE).say(reason)
     assert phrases(CHINESE).say(notes[0]) == f"加载次数没有公式：stream_k：{chinese}。"
-    assert phrases(CHINESE).say(notes[2]) == f"加载次数没有公式：{chinese}。"
+    assert phrases(CHINESE).say(notes[2]) == f"加载次数没有公式：{chinese}（两个核函数相同）。"
+    limit = _note("Limited by", ["warps", "registers"], two)
+    assert limit == "Limited by: stream_k: warps; split_k: registers."
+    assert phrases(CHINESE).say(limit) == "受限于：stream_k：warp；split_k：寄存器。"

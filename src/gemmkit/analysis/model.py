@@ -386,6 +386,7 @@ class _Model:
             Term(
                 "latency",
                 chain / clock,
-                "one warp's dependent instructions, loads and barriers, wave after wave",
+                "one warp's dependent instructions, loads and barriers"
+                + (", wave after wave" if more_waves else ""),
             ),
         ]

@@ -36,11 +36,23 @@ class Prose:
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """A sentence, and what it rests on, a line each; `mark` is a word that groups remarks."""
+    """A sentence, and what it rests on, a line each; `mark` is a word that groups remarks.
+
+    `places` are source lines, as `file:line`, of the kernel number `side` of the document; `owner`
+    names that kernel where it could be either.
+    """
 
     text: str
     evidence: tuple[str, ...] = ()
     mark: str = ""
+    places: tuple[str, ...] = ()
+    side: int = 0
+    owner: str = ""
+
+    @property
+    def word(self) -> str:
+        """What stands before the sentence, so that a mark does not rest on color alone."""
+        return {"bad": "Issue:", "good": "Good:"}.get(self.mark, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +173,11 @@ def _remarks_text(remarks: Remarks, around: int) -> Text:
 
     text = Text()
     for each in remarks.items:
-        text.append(wrapped(each.text, around, first="- ", indent="  "))
+        said = f"{each.word} {each.text}" if each.word else each.text
+        text.append(wrapped(said, around, first="- ", indent="  "))
+        if each.places:
+            owner = f" ({each.owner})" if each.owner else ""
+            text.append(f"    at {', '.join(each.places)}{owner}\n", "cyan")
         for line in each.evidence:
             text.append(f"    {line}\n", "dim")
     return text

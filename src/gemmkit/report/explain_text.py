@@ -108,7 +108,8 @@ def _comparison(explained: Explanation, other: Explanation) -> Section:
     if not explained.comparison:
         blocks.append(Prose("All metrics are equal."))
     for favors in dict.fromkeys(each.favors for each in rest):
-        items = tuple(_remark(each) for each in rest if each.favors == favors)
+        names = explained.kernel, other.kernel
+        items = tuple(_remark(each, names) for each in rest if each.favors == favors)
         blocks += [Prose(heads[favors], "heading"), Remarks(items)]
     return Section(f"{explained.kernel} vs. {other.kernel}", tuple(blocks), leading=True)
 
@@ -118,9 +119,13 @@ def is_verdict(sentence: Sentence) -> bool:
     return any(each.metric.startswith("gemmkit__predicted") for each in sentence.evidence)
 
 
-def _remark(sentence: Sentence) -> Remark:
+def _remark(sentence: Sentence, names: Sequence[str] = ()) -> Remark:
+    """With the `names` of two kernels, it says which one its source lines are of."""
     evidence = tuple(map(evidence_text, sentence.evidence))
-    return Remark(sentence.text, evidence, sentence.favors)
+    mark = sentence.favors if sentence.mark == "neither" else sentence.mark
+    side = int(sentence.places_of == "other")
+    owner = names[side] if names and sentence.places else ""
+    return Remark(sentence.text, evidence, mark, sentence.places, side, owner)
 
 
 def evidence_text(evidence: Evidence) -> str:
@@ -156,12 +161,14 @@ def _section_table(section: metrics.Section, explained: Explanation) -> Table:
 
 
 def _note(label: str, values: Sequence[float | str | None], explained: Explanation) -> str:
-    """A figure whose value is text, for both kernels if they differ; one may be without it."""
-    if explained.against is None or len(set(values)) == 1:
+    """A figure whose value is text, and of which kernels it is; one may be without it."""
+    if explained.against is None:
         return f"{label}: {values[0]}."
+    if len(set(values)) == 1:
+        return f"{label}: {values[0]} (both kernels)."
     kernels = explained.kernel, explained.against.kernel
     told = (
-        f"{kernel} {value}"
+        f"{kernel}: {value}"
         for kernel, value in zip(kernels, values, strict=True)
         if value is not None
     )

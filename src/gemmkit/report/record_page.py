@@ -1,5 +1,5 @@
-"""Runs as pages: the tables of `ladder`, `sweep` and `bench`, any of their figures as bars, the
-conditions of measurement and the errors."""
+"""Runs as pages: what each step of a ladder changes, the tables of `ladder`, `sweep` and `bench`,
+any of their figures as bars, the conditions of measurement and the errors."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from gemmkit.record import ProblemRecord, Record
 from gemmkit.report.conditions import conditions_table, conditions_text
 from gemmkit.report.document import Block, Document, Prose, Section, View
 from gemmkit.report.layout import Table
+from gemmkit.report.steps import steps_section
 from gemmkit.report.tables import kernel_label
 from gemmkit.report.views.errors import TITLE, errors_of, errors_view
 
@@ -33,7 +34,7 @@ _SHOWN = frozenset(
 def records_document(
     tables: Sequence[Table], records: Sequence[Record], *, ended: bool = True
 ) -> Document:
-    """The tables of a run, every figure of its records to be picked, conditions and errors.
+    """The steps of a ladder, the tables of a run, every figure of its records, conditions, errors.
 
     Args:
         tables: as a terminal shows them.
@@ -43,6 +44,8 @@ def records_document(
     lead = [] if ended else [Prose("Stopped early: some runs are missing.", "caution")]
     blocks: tuple[Block, ...] = tuple(tables)
     sections = [Section("Results", blocks), Section("Figures", (figures_view(records),))]
+    if (steps := steps_section(records)) is not None:
+        sections.insert(0, steps)
     if (conditions := conditions_table(records)) is not None:
         sections.append(Section(conditions.caption, (conditions,)))
     if (errors := errors_view(errors_of(records))) is not None:

@@ -10,6 +10,7 @@ from gemmkit.error_histogram import ErrorHistogram
 from gemmkit.record import Diagnosis
 
 Favors = Literal["this", "other", "neither"]
+Mark = Literal["bad", "good", "neither"]
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,11 +26,21 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sentence(msgspec.Struct, frozen=True, kw_only=True):
-    """A statement and its evidence. `favors` is the kernel that it makes faster."""
+    """A statement and its evidence. `favors` is the kernel that it makes faster.
+
+    Of a statement about one kernel, `mark` says whether it costs time, `weight` is the estimated
+    share of the time that it concerns, 0 to 1. `places` are the source lines that it is about, as
+    `file:line`, the one with the largest count first; they are lines of the kernel `places_of`, in
+    a comparison the one that is worse.
+    """
 
     text: str
     evidence: tuple[Evidence, ...]
     favors: Favors = "neither"
+    mark: Mark = "neither"
+    weight: float = 0.0
+    places: tuple[str, ...] = ()
+    places_of: Literal["this", "other"] = "this"
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,10 +100,11 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     `kernel` is its name with the configuration keys that differ from the default. Counters,
     operands and source lines are of the problem `counted`, which is smaller than `problem` if that
     is large; occupancy, waves and predictions are of `problem`. `sentences` are about the kernel
-    alone; `comparison` compares it with `against`, the advantages of the faster one first. `wrong`
-    is empty if the result of the counted launch is right; otherwise it describes the error, and
-    `diagnosis` has the details. `errors` counts the elements of that result by error / bound, and
-    `error_ratio` is the largest, null if it is not finite.
+    alone, the limiter and what costs most first, good news last; `comparison` compares it with
+    `against`, the advantages of the faster one first. `wrong` is empty if the result of the counted
+    launch is right; otherwise it describes the error, and `diagnosis` has the details. `errors`
+    counts the elements of that result by error / bound, and `error_ratio` is the largest, null if
+    it is not finite.
     """
 
     kernel: str

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from gemmkit.analysis.block_profile import BlockProfile, profile_block
-from gemmkit.analysis.memory import MemoryRow, array_table
+from gemmkit.analysis.memory import MemoryRow, array_table, memory_table
 from gemmkit.analysis.model import Prediction, predict_profile
 from gemmkit.analysis.occupancy import Occupancy, launch_occupancy
 from gemmkit.devices.device import Launch, Scratch
@@ -77,6 +77,11 @@ class Facts:
         """Memory accesses by space, array and kind, those with the most requests first."""
         rows = array_table(self.launch.accesses)
         return tuple(sorted(rows, key=lambda each: (each.space, -each.requests, each.array)))
+
+    @cached_property
+    def lines(self) -> tuple[MemoryRow, ...]:
+        """Memory accesses by source line, array and kind, in source order."""
+        return memory_table(self.launch.accesses)
 
     def of(self, space: str, *kinds: str) -> tuple[MemoryRow, ...]:
         """The accesses of the given kinds to a memory space."""

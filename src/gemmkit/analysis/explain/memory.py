@@ -9,6 +9,7 @@ from gemmkit.analysis.explain import derived
 from gemmkit.analysis.explain.explanation import Evidence, Sentence
 from gemmkit.analysis.explain.facts import Facts
 from gemmkit.analysis.explain.pair import Pair, Reason, Rule, fewer_is_better, more_is_better
+from gemmkit.analysis.explain.weights import access_places, places
 from gemmkit.analysis.explain.wording import differ, number, percent
 from gemmkit.analysis.loads import GLOBAL_REQUESTS, GLOBAL_SECTORS
 from gemmkit.analysis.memory import MemoryRow
@@ -59,6 +60,11 @@ def _coalescing(pair: Pair) -> Iterator[Reason]:
                     ),
                 ),
                 favors="this" if excess < theirs else "other",
+                places=access_places(
+                    *((pair.other, other) if excess < theirs else (pair.this, this)),
+                    lambda row: row.sectors - row.ideal_sectors,
+                ),
+                places_of="other" if excess < theirs else "this",
             ),
         )
 
@@ -157,6 +163,7 @@ def _conflicts(pair: Pair) -> Iterator[Reason]:
     if values is None or not differ(1 + values[0] / 100, 1 + values[1] / 100):
         return
     this, other = (percent(value) if value else "none" for value in values)
+    worse = pair.other if values[0] < values[1] else pair.this
     yield (
         abs(values[0] - values[1]) / 100,
         Sentence(
@@ -164,6 +171,10 @@ def _conflicts(pair: Pair) -> Iterator[Reason]:
             f"stores, and for {other} of those of {pair.names[1]}.",
             evidence=pair.evidence(derived.CONFLICT_SHARE, *derived.SHARED_CONFLICTS),
             favors="this" if values[0] < values[1] else "other",
+            places=places(
+                (row for row in worse.lines if row.space == "shared"), lambda row: row.conflicts
+            ),
+            places_of="other" if worse is pair.other else "this",
         ),
     )
 

@@ -1,12 +1,12 @@
-"""Remarks on a single kernel: its limiter, its accesses per operand, its resources."""
+"""Remarks on a single kernel: its limiter, its accesses per operand, its resources; by weight."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
 
-from gemmkit.analysis.explain import derived
-from gemmkit.analysis.explain.explanation import Evidence, Sentence
+from gemmkit.analysis.explain import derived, weights
+from gemmkit.analysis.explain.explanation import Evidence, Mark, Sentence
 from gemmkit.analysis.explain.facts import Facts
 from gemmkit.analysis.explain.wording import differ, listed, number, percent
 from gemmkit.analysis.memory import MemoryRow
@@ -18,15 +18,17 @@ _FEWER_LOADS = 0.9
 # Sectors over the minimum, up to which the cause is that some requests start or end inside a
 # sector; lanes whose addresses are apart need a multiple.
 _ALIGNMENT = 1.15
+# Empty block slots, as a share of all slots of all waves, that are worth a mark.
+_EMPTY = 0.05
 
 Remark = Callable[[Facts, Mapping[str, float]], Iterator[Sentence]]
 
 
 def remarks(facts: Facts, metrics: Mapping[str, float]) -> tuple[Sentence, ...]:
-    """Sentences derived from the metrics of the kernel."""
+    """Sentences derived from the metrics of the kernel: what costs most first, good news last."""
     if not facts.plan.blocks:
         return (_nothing_launched(facts, metrics),)
-    return tuple(sentence for remark in _REMARKS for sentence in remark(facts, metrics))
+    return weights.ranked(sentence for remark in _REMARKS for sentence in remark(facts, metrics))
 
 
 def _nothing_launched(facts: Facts, metrics: Mapping[str, float]) -> Sentence:
@@ -60,6 +62,7 @@ def _limiter(facts: Facts, metrics: Mapping[str, float]) -> Iterator[Sentence]:
                 metric=derived.PREDICTED_TERM, operand=longest.name, this=longest.microseconds
             ),
         ),
+        weight=1.0,
     )
 
 
@@ -76,7 +79,9 @@ def _operands(facts: Facts, metrics: Mapping[str, float]) -> Iterator[Sentence]:
         sectors = f"{number(seen)} sector{'' if seen == 1 else 's'} per request"
         what = {"load": "Loads of", "copy": "Copies of", "store": "Stores to"}[access.kind]
         what += f" {access.array}"
+        mark: Mark = "bad"
         if not differ(seen, needed):
+            mark = "good"
             text = f"{what} are coalesced: {sectors}, the minimum."
         elif seen < _ALIGNMENT * needed:
             text = (
@@ -89,7 +94,16 @@ def _operands(facts: Facts, metrics: Mapping[str, float]) -> Iterator[Sentence]:
             text = f"{what} are not coalesced: {sectors}, where {number(needed)} would suffice."
         ideal = Evidence(metric=derived.IDEAL_SECTORS, operand=access.array, this=needed)
         yield Sentence(
-            text=text, evidence=(Evidence(metric=metric, operand=access.array, this=seen), ideal)
+            text=text,
+            evidence=(Evidence(metric=metric, operand=access.array, this=seen), ideal),
+            mark=mark,
+            weight=weights.sectors_weight(facts, access) if mark == "bad" else 0.0,
+            places=weights.access_places(
+                facts,
+                access,
+                lambda row: row.sectors - row.ideal_sectors,
+                lambda row: row.sectors,
+            ),
         )
 
 
@@ -115,6 +129,9 @@ def _banks(facts: Facts, metrics: Mapping[str, float]) -> Iterator[Sentence]:  #
                         this=access.wavefronts,
                     ),
                 ),
+                mark="bad",
+                weight=weights.conflicts_weight(facts, access),
+                places=weights.access_places(facts, access, lambda row: row.conflicts),
             )
     free = [each for each in accesses if not each.conflicts]
     if free:
@@ -125,6 +142,18 @@ def _banks(facts: Facts, metrics: Mapping[str, float]) -> Iterator[Sentence]:  #
             evidence=tuple(
                 Evidence(metric=_SHARED[each.kind][1], operand=each.array, this=each.conflicts)
                 for each in free
+            ),
+            mark="good",
+            places=weights.places(
+                (
+                    row
+                    for row in facts.lines
+                    if any(
+                        (row.array, row.space, row.kind) == (each.array, each.space, each.kind)
+                        for each in free
+                    )
+                ),
+                lambda row: row.wavefronts,
             ),
         )
 
@@ -145,6 +174,9 @@ def _copies(facts: Facts, metrics: Mapping[str, float]) -> Iterator[Sentence]:  
                         this=access.wavefronts,
                     ),
                 ),
+                mark="bad",
+                weight=weights.conflicts_weight(facts, access),
+                places=weights.access_places(facts, access, lambda row: row.conflicts),
             )
 
 
@@ -169,6 +201,9 @@ def _loads(facts: Facts, metrics: Mapping[str, float]) -> Iterator[Sentence]:
         text=f"Per result ({k:,} multiply-adds), threads load {number(values[0])} "
         f"{'word' if values[0] == 1 else 'words'} from global memory{shared}.",
         evidence=_evidence(metrics, *names),
+        places=weights.places(
+            (row for row in facts.lines if row.kind in ("load", "copy")), lambda row: row.data_bytes
+        ),
     )
 
 
@@ -187,6 +222,10 @@ def _merged_loads(facts: Facts, metrics: Mapping[str, float]) -> Iterator[Senten
             "unrolls the loop and merges loads of several iterations. The hardware counts at most "
             "as many load instructions as shown here.",
             evidence=_evidence(metrics, derived.SHARED_LOAD_COUNT, derived.FMA),
+            places=weights.places(
+                (row for row in facts.lines if (row.space, row.kind) == ("shared", "load")),
+                lambda row: row.instructions,
+            ),
         )
 
 
@@ -199,6 +238,8 @@ def _residency(facts: Facts, metrics: Mapping[str, float]) -> Iterator[Sentence]
             text=f"A block does not fit on an SM of {facts.gpu.name}: the limit is "
             f"{_LIMITERS[seen.limiter]}.",
             evidence=_evidence(metrics, derived.OCCUPANCY),
+            mark="bad",
+            weight=1.0,
         )
         return
     blocks = f"{seen.blocks_per_sm} block{'' if seen.blocks_per_sm == 1 else 's'}"
@@ -210,11 +251,14 @@ def _residency(facts: Facts, metrics: Mapping[str, float]) -> Iterator[Sentence]
     )
     idle = metrics[derived.TAIL_IDLE]
     if idle:
+        lost = weights.waves_weight(seen.waves_per_sm)
         last = "it" if seen.full_waves == 0 else "the last one"
         yield Sentence(
             text=f"The grid is {number(seen.waves_per_sm)} waves; during {last}, "
             f"{percent(idle)} of the block slots are empty.",
             evidence=_evidence(metrics, derived.WAVES, derived.TAIL_IDLE),
+            mark="bad" if lost >= _EMPTY else "neither",
+            weight=lost if lost >= _EMPTY else 0.0,
         )
 
 
@@ -246,6 +290,8 @@ def _spills(facts: Facts, metrics: Mapping[str, float]) -> Iterator[Sentence]:  
         yield Sentence(
             text=f"A thread spills {number(spilled)} bytes to local memory.",
             evidence=_evidence(metrics, derived.SPILLS, derived.REGISTERS),
+            mark="bad",
+            weight=weights.spills_weight(spilled, metrics.get(derived.REGISTERS, 0.0)),
         )
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gemmkit.errors import UsageError
-from gemmkit.report.document import Beside, Code, Document, Prose, Remarks, Section, View
+from gemmkit.report.document import Beside, Code, Document, Prose, Remark, Remarks, Section, View
 from gemmkit.report.layout import TIE, Table
 from gemmkit.report.translation import CHINESE, phrases
 from gemmkit.version import __version__
@@ -151,7 +151,7 @@ def _section(section: Section, views: list[dict[str, Any]]) -> dict[str, Any]:
             case Prose():
                 blocks.append({"kind": "prose", **asdict(block)})
             case Remarks():
-                blocks.append({"kind": "remarks", "items": [asdict(one) for one in block.items]})
+                blocks.append({"kind": "remarks", "items": [_remark(one) for one in block.items]})
             case Code():
                 blocks.append({"kind": "code", **asdict(block)})
             case Table():
@@ -162,6 +162,10 @@ def _section(section: Section, views: list[dict[str, Any]]) -> dict[str, Any]:
                 both = [_view(each, views, side) for side, each in enumerate(block.views)]
                 blocks.append({"kind": "beside", "views": both})
     return {"title": section.title, "anchor": section.anchor, "blocks": blocks}
+
+
+def _remark(remark: Remark) -> dict[str, Any]:
+    return {**asdict(remark), "word": remark.word}
 
 
 def _view(view: View, views: list[dict[str, Any]], side: int | None = None) -> dict[str, Any]:

@@ -16,6 +16,23 @@ function draw() {
   }
 }
 
+// A line that a remark names: chosen, and brought into sight, in the source of its kernel.
+function visit(event) {
+  const link = event.currentTarget, side = Number(link.dataset.side);
+  const shown = places.find(({ place }) => {
+    const { kind, side: own } = data.views[place.dataset.view];
+    return kind === "source" && (own === null || own === side);
+  });
+  if (!shown) return;
+  event.preventDefault();
+  sides.set(link, side);
+  choose(link.dataset.place, link);
+  const row = shown.place.querySelector("tr.chosen");
+  (row ?? shown.place).scrollIntoView({ block: "center" });
+  row?.querySelector("button").focus({ preventScroll: true });
+}
+for (const each of document.querySelectorAll("a[data-place]")) each.addEventListener("click", visit);
+
 const language = document.getElementById("language");
 const CHINESE = language.lang;
 // The texts of the page are there in both languages; those of attributes, and of views, are exchanged.
