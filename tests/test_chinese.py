@@ -36,6 +36,9 @@ TAG = re.compile(r"<!--.*?-->|</?\w[^>]*>", re.S)
 # Not the 2 of `L2` or the 32 of `fp32`, which are names.
 NUMBER = re.compile(r"(?<![A-Za-z_\d.,])\d+(?:[.,]\d+)*[⁰¹²³⁴-⁹⁻]*")
 CHINESE_LETTER = re.compile(r"[\u4e00-\u9fff]")
+# Not the # of a directive.
+COMMENT = re.compile(r"(?:(?<=\s)|^)(?:#|//) +(\S.*)", re.M)
+WORDS = re.compile(r"[A-Za-z]{2,} [A-Za-z]{2,}")
 
 
 @dataclass
@@ -229,12 +232,40 @@ def test_figures_are_the_same(page):
     )
 
 
+def parts(block: str) -> tuple[str, list[str]]:
+    """A block of code without its comments, and these.
+
+    What a terminal prints has none. Of a sketch, which has no language, the figures and bars are
+    code, and all English is a comment.
+    """
+    head, _, text = block.partition("\n")
+    match head.strip():
+        case "```":
+            return re.sub(r"[^\d|\n]", "", text), WORDS.findall(text)
+        case "```text" | "```console":
+            return block, []
+    return re.sub(r" *$", "", COMMENT.sub("", block), flags=re.M), COMMENT.findall(block)
+
+
 @each_page
 def test_code_is_the_same(page):
     for where, own, theirs in pairs(page):
-        report([(where, differences(own.code, theirs.code))])
+        own_code, their_code = ([parts(each)[0] for each in side.code] for side in (own, theirs))
+        report([(where, differences(own_code, their_code))])
         report([(where, differences(own.names(), theirs.names()))])
-        assert own.code == theirs.code, f"{where}: its blocks of code have another order"
+        assert own_code == their_code, f"{where}: its blocks of code have another order"
+
+
+@each_page
+def test_comments_of_code_are_chinese_with_the_same_figures(page):
+    for where, own, theirs in pairs(page):
+        for english, chinese in zip(own.code, theirs.code, strict=True):
+            said = [parts(each)[1] for each in (english, chinese)]
+            if WORDS.search("\n".join(said[0])):
+                left = [each for each in said[1] if not CHINESE_LETTER.search(each)]
+                report([(where, f"comments are English: {left}" if left else "")])
+            figures = [NUMBER.findall("\n".join(each)) for each in said]
+            report([(where, differences(*figures))])
 
 
 @each_page

@@ -266,7 +266,7 @@ const box = canvas.getBoundingClientRect();
 const corner = { clientX: box.left + 1, clientY: box.top + 1 };
 canvas.dispatchEvent(new PointerEvent("pointermove", corner));
 seen.push(document.querySelector("[id^=tiles] p[aria-live]").textContent);
-const words = document.querySelector("canvas[aria-label^='As: A']");
+const words = document.querySelector("canvas[aria-label^='As (A)']");
 for (const key of ["ArrowDown", "ArrowRight"]) {
   words.dispatchEvent(new KeyboardEvent("keydown", { key }));
 }
@@ -275,7 +275,7 @@ const before = words.toDataURL();
 all(".pick").filter((each) => each.textContent.startsWith("load of As"))[0].click();
 seen.push(`outlined ${words.toDataURL() !== before}`);
 all(".pick").find((each) => each.textContent.startsWith("load of Bs")).click();
-seen.push(words.getAttribute("aria-label").slice(0, 5));
+seen.push(words.getAttribute("aria-label").slice(0, 6));
 const wave = document.querySelector("[id^=order] [aria-live]");
 seen.push(wave.textContent);
 seen.push(result.textContent);
@@ -334,7 +334,7 @@ def test_a_browser_draws_the_views_and_ties_them_together(page, facts, browse):
         # A is transposed there: a line of 32 words down, and one to the right.
         "Word 33 of As, bank 1: A[33][0]",
         "outlined true",
-        "Bs: B",
+        "Bs (B)",
         "Block 0 reads 32 KiB of A and 32 KiB of B, 64 KiB in all. Row by row it would be "
         "64 KiB, as square as possible 64 KiB. All of it fits in the L2 (6 MiB).",
         *map(told, (as_it_is, with_more)),

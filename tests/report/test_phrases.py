@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import re
 import tomllib
-from itertools import chain
+from itertools import chain, permutations, product
+from pathlib import Path
 from types import SimpleNamespace
+from typing import get_args
 
 import chinese_pages
 import msgspec
 import pytest
 
 from gemmkit.analysis.explain import explain_facts, gather
+from gemmkit.analysis.explain.explanation import Operand
 from gemmkit.analysis.metric_list import metric_list
 from gemmkit.analysis.trace import trace
+from gemmkit.analysis.warp_time import Cause
+from gemmkit.dtypes import ITEM_BYTES, types_text
 from gemmkit.gpu import find_board
 from gemmkit.kernels.catalog import LADDER, PRODUCTION, find_kernel
+from gemmkit.kernels.kernel import Kernel
 from gemmkit.problem import GemmProblem
 from gemmkit.record import ConditionsRecord, TimeRecord
-from gemmkit.report.explain_text import _note, explanation_document
+from gemmkit.report.explain_text import _note, explanation_document, operand_table
 from gemmkit.report.explain_views import explain_views
 from gemmkit.report.page.html import HERE as PAGE
 from gemmkit.report.page.html import to_html
@@ -27,6 +33,7 @@ from gemmkit.report.tables import LeftOut, bench_table, ladder_table, sweep_tabl
 from gemmkit.report.translation import CHINESE, HERE, Phrases, _ordered, _Template, phrases
 
 BOARD = find_board("rtx3090")
+FOREIGN = Path(__file__).parent.parent / "corpus" / "foreign"
 IDEOGRAPH = r"[\u4e00-\u9fff]"
 FULL_WIDTH = "，。：；（）、！？"
 NAMES = re.compile(r"\{(\w+)\}")
@@ -265,6 +272,43 @@ def test_explanations_are_translated(tmp_path, untranslated):
         told = explain_facts(*both[:count])
         to_html(explanation_document(told, explain_views(told, both[:count], traces[:count])))
         assert list(untranslated) == []
+
+
+def test_explanations_of_kernels_for_tensor_cores_are_translated(untranslated):
+    kernel = Kernel.from_file(FOREIGN / "ldmatrix_swizzled.cu", grid="N/32,M/64", block="128")
+    problem = kernel.lay_out(GemmProblem(64, 32, 32, dtype="bfloat16"))
+    facts = gather(kernel, problem, find_board("h100"))
+    told = explain_facts(facts)
+    traces = [trace(facts.kernel, facts.problem, facts.gpu)]
+    to_html(explanation_document(told, explain_views(told, [facts], traces)))
+    # The user's own words.
+    assert [each for each in untranslated if each != kernel.idea] == []
+
+
+@pytest.mark.parametrize("kind", ["load", "store"])
+def test_merged_accesses_are_translated(kind):
+    figures = dict.fromkeys(
+        ("data_bytes", "sectors", "ideal_sectors", "tag_wavefronts", "wavefronts"), 1.0
+    )
+    for array in ("As", "shared memory"):
+        operand = Operand(
+            array=array, space="shared", kind=kind, requests=1920, instructions=768,
+            ideal_wavefronts=1.0, **figures,
+        )  # fmt: skip
+        table = operand_table(SimpleNamespace(kernel="own", operands=[operand]))
+        (said,) = phrases(CHINESE).table(table).footnotes
+        assert re.search(f"{IDEOGRAPH}.* 1,920 .* 768 ", said), said
+        assert "shared" not in said
+
+
+def test_waits_and_types_are_translated():
+    catalog = phrases(CHINESE)
+    for causes in permutations(get_args(Cause), 3):
+        said = catalog.say(", ".join(f"{cause} 7%" for cause in causes))
+        assert not re.search(r"loads|barrier|instructions|7%", said), said
+    for types in product(ITEM_BYTES, repeat=2):
+        text = types_text(*types)
+        assert " to " not in catalog.say(text), text
 
 
 @pytest.mark.parametrize("entry", chinese_pages.BUGS)

@@ -52,8 +52,8 @@ def shared_view(found: SharedMap, problem: GemmProblem) -> View:
 
 def _part_name(part: SharedPart) -> str:
     if part.stages == 1:
-        return f"{part.array}: {part.matrix}"
-    return f"{part.array}: {part.matrix}, stage {part.stage} (tile {part.tile} of k)"
+        return f"{part.array} ({part.matrix})"
+    return f"{part.array} ({part.matrix}), stage {part.stage} (tile {part.tile} of k)"
 
 
 def _unknown(found: SharedMap) -> str:
