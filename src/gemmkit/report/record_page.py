@@ -90,7 +90,9 @@ def _first(rows: Sequence[Mapping[str, Any]]) -> str:
     other if those are all equal: between kernels at one size first, then between sizes."""
     if not rows or any("TFLOP/s" in row["figures"] for row in rows):
         return "TFLOP/s"
-    names = [name for name in rows[0]["figures"] if all(name in row["figures"] for row in rows)]
+    names: list[str] = [
+        name for name in rows[0]["figures"] if all(name in row["figures"] for row in rows)
+    ]
     sizes: defaultdict[float, list[Mapping[str, float]]] = defaultdict(list)
     for row in rows:
         sizes[row["size"]].append(row["figures"])
