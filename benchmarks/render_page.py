@@ -1,6 +1,6 @@
-"""Draw the pictures of a page in the READMEs: `python benchmarks/render_page.py`.
+"""Draw the excerpts of a page in the READMEs: `python benchmarks/render_page.py`.
 
-They are a part of what `gemmkit explain vectorized --against conflict_free --html` writes, as
+They are two sections of what `gemmkit explain vectorized --against conflict_free --html` writes, as
 Chromium shows it in both languages and themes: `docs/images/page-light.png` … `page-zh-dark.png`.
 It needs a Chinese font.
 """
@@ -35,7 +35,10 @@ def main() -> int:
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         text = page.read_text("utf-8")
         others = "".join(f":not(#{name})" for name in SHOWN)
-        style = f"section{others}, .lead {{ display: none }} h2 {{ margin-top: .7rem }}"
+        # The contents of the page list what is shown.
+        unlisted = "".join(f":not(:has([href='#{name}']))" for name in SHOWN)
+        hidden = f"section{others}, .lead, nav li{unlisted} {{ display: none }}"
+        style = f"{hidden} h2 {{ margin-top: .7rem }}"
         for (language, name), theme in product(LANGUAGES.items(), ("light", "dark")):
             shown = text.replace("<html ", f'<html data-theme="{theme}" ', 1)
             page.write_text(shown.replace("</style>", f"{style}</style>", 1), "utf-8")

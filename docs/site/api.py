@@ -17,7 +17,7 @@ from pathlib import Path
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 PACKAGE = "gemmkit"
 # Modules whose `__all__` is public beside that of the package.
-PARTS = ("gemmkit.nn", "gemmkit.torch", "gemmkit.jax")
+PARTS = ("gemmkit.nn", "gemmkit.torch", "gemmkit.jax", "gemmkit.verify")
 # Classes and fixtures of the pytest plugin, which has no `__all__`.
 PLUGIN = "gemmkit.pytest_plugin"
 PLUGIN_NAMES = ("gemm_kernel", "GemmKernels", "KernelUnderTest")

@@ -170,7 +170,10 @@ class Arithmetic:
         return math.expm1(min(logs, 700.0) + math.log1p(fp32))
 
     def underflow(self, k: int, largest_a: float, largest_b: float) -> float:
-        """What gradual underflow may add to Σ|A|·|B|, given the largest magnitude of each."""
+        """What gradual underflow may add to Σ|A|·|B| over k terms.
+
+        `largest_a` and `largest_b` are the largest magnitudes of A and B.
+        """
         if self.tolerance is not None:
             return 0.0
         tiny = max((each.format.tiny for each in self.rounded), default=0.0)

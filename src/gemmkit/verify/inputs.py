@@ -22,6 +22,7 @@ from gemmkit.verify.encoding import Matrix, Numbers, canaries, decode, encode
 from gemmkit.verify.row_blocks import for_each_row_block, row_blocks
 
 InputKind = Literal["normal", "integer", "non-finite"]
+"""What inputs are drawn: see `make_inputs`."""
 
 MAX_INTEGER = 4
 # Leaves four of the 24 bits of fp32 for α, β·C and the bias.
@@ -41,7 +42,8 @@ class Inputs:
     its padding, between the matrices of groups and, if β = 0, everywhere, which shows elements that
     are read, or not written. `bias` has n elements, or m for a row bias. `residual` and `auxiliary`
     have the layouts of `further_layouts`; `auxiliary` is filled with canaries. Operands that the
-    epilogue does not have are None. `kind` and `seed` reproduce everything.
+    epilogue does not have are None. `kind` and `seed` reproduce everything. `out_dtype` is the type
+    of C.
     """
 
     a: Stored
@@ -60,7 +62,7 @@ class Inputs:
         number: int,
         placed: Mapping[str, Placement] | None = None,
     ) -> Inputs:
-        """Views of the inputs of one of the problem's products, as those of a single product.
+        """Views of the inputs of product `number` of the problem, as those of a single product.
 
         `placed` are the problem's `placements`, to be given if many products are asked for.
         """
@@ -128,7 +130,7 @@ def make_inputs(
     kind: InputKind = "normal",
     sum_limit: int = INTEGER_SUM_LIMIT,
 ) -> Inputs:
-    """Random inputs for a problem, the same for the same arguments.
+    """Draw random inputs for a problem, the same for the same arguments.
 
     "normal" draws from N(0, 1). "integer" draws non-zero integers so small that fp32 represents
     every partial sum of A·B: the product is exact in any order of summation. `sum_limit` lowers the
@@ -137,6 +139,15 @@ def make_inputs(
     and leaves the others. The result is then linear in the inputs, as `freivalds` requires. Each of
     several groups is drawn independently. "non-finite" is "normal" with a NaN and two infinities in
     A, and as many in B: see `_place`.
+
+    Args:
+        problem: gives shapes, types and layouts.
+        seed: seed of the random numbers.
+        kind: "normal", "integer" or "non-finite".
+        sum_limit: for "integer", the largest Σ|A|·|B| of an element.
+
+    Returns:
+        the storage of every operand.
     """
     rng = np.random.default_rng(seed)
     if problem.groups is not None:

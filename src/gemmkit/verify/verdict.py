@@ -76,6 +76,8 @@ class Verdict:
 class Reference:
     """The expected result of a problem for given inputs; made once, it checks many results.
 
+    `arithmetic` is what the bounds allow for: by default fp32.
+
     `method` "full" compares every element. "sampled" compares 16 rows and 16 columns (the first,
     the last, the others at random) and applies Freivalds' check to all. "auto" is full up to
     m·n·k = 2³⁴, summed over all products. Every product is checked, by the same method. The
@@ -119,7 +121,7 @@ class Reference:
         return other
 
     def check(self, result: Stored, auxiliary: Stored | None = None) -> Verdict:
-        """Judge the storage of C as a kernel left it, and of the auxiliary output if there is one.
+        """Judge a result, the storage of C as a kernel left it, and that of the auxiliary output.
 
         Raises:
             ValueError: the length of a storage is not that of the inputs.
@@ -308,7 +310,19 @@ class _Product:
 
 
 def check(problem: GemmProblem, inputs: Inputs, result: Stored, method: Method = "auto") -> Verdict:
-    """Judge one result; `Reference` judges many of the same problem and inputs."""
+    """Judge one result; `Reference` judges many of the same problem and inputs.
+
+    Args:
+        problem: the product.
+        inputs: what the kernel was given.
+        result: the storage of C as the kernel left it.
+        method: "full", "sampled" or "auto", as for `Reference`.
+
+    Raises:
+        UsageError: k is so large that rounding has no useful bound, or the activation is a custom
+            one.
+        ValueError: the length of the result is not that of C.
+    """
     return Reference(problem, inputs, method).check(result)
 
 
