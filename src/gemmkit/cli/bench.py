@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gemmkit.cli.files import Verb
 from gemmkit.cli.options import (
     combine,
     config_option,
@@ -62,7 +63,7 @@ comparison_options = combine(
 )
 
 
-@click.command("bench")
+@click.command("bench", cls=Verb)
 @optional_target_options
 @comparison_options
 @shapes_option
