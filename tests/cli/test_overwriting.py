@@ -11,7 +11,7 @@ import pytest
 from gemmkit.cli import VERBS
 from gemmkit.cli.files import OutputFile, Verb
 
-LAUNCH = "--grid (N+15)/16,(M+15)/16 --block 16,16".split()
+LAUNCH = ["--grid", "(N+15)/16,(M+15)/16", "--block", "16,16"]
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "groups.txt").write_text("8x8x8\n")
     (tmp_path / "pictures").mkdir()
     os.link("row.cu", "hard.cu")
-    os.symlink("row.cu", "soft.cu")
+    (tmp_path / "soft.cu").symlink_to("row.cu")
     return tmp_path
 
 
