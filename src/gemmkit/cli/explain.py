@@ -143,7 +143,7 @@ def command(
     from gemmkit.analysis.ncu_report import read_report
     from gemmkit.cli.board import board_at_hand
     from gemmkit.cli.output import Printer, StepBar
-    from gemmkit.cli.target import find_target
+    from gemmkit.cli.target import find_target, quoting
     from gemmkit.devices.choose import DEFAULT_MAX_STEPS
     from gemmkit.kernels.fitting import asked_problem, default_problem
 
@@ -173,16 +173,17 @@ def command(
         gathered: list[Facts] = []
         for done, (each, settings) in enumerate(chosen):
             bar.show(done, len(chosen), each.name, running=True)
-            gathered.append(
-                gather(
-                    each,
-                    each.lay_out(problem),
-                    board,
-                    config=settings,
-                    seed=seed,
-                    max_steps=max_steps or DEFAULT_MAX_STEPS,
+            with quoting(each):
+                gathered.append(
+                    gather(
+                        each,
+                        each.lay_out(problem),
+                        board,
+                        config=settings,
+                        seed=seed,
+                        max_steps=max_steps or DEFAULT_MAX_STEPS,
+                    )
                 )
-            )
     explained = explain_facts(*gathered)
     if as_json:
         import msgspec
