@@ -20,7 +20,7 @@ from gemmkit.problem import BROADCAST
 from gemmkit.record import CheckRecord, CheckVerdict, ProblemRecord
 from gemmkit.report.causes import Cause, causes, way
 from gemmkit.report.layout import MISSING, TIE, Cell, Column, Row, Style, Table
-from gemmkit.report.wrong_result import bound_notes, wrong_result
+from gemmkit.report.wrong_result import bound_notes, shortened, wrong_result
 from gemmkit.units import counted
 
 if TYPE_CHECKING:
@@ -39,6 +39,12 @@ _UNREAD = {
     "C": "By the rules of BLAS, C is not read if β = 0, so here it is uninitialized. "
     "To check the kernel with another β, or if it adds to C, use --beta 1.",
 }
+_ADDED_TO = (
+    "The kernel adds to C with atomics, as split-K does: the host must zero C before each launch, "
+    "or no sum is right. To check the kernel where C is added to, use --beta 1."
+)
+# Opcodes that update memory.
+_ATOMICS = ("atom", "red")
 
 _STYLES: dict[CheckVerdict, Style] = {
     "ok": "good",
@@ -67,7 +73,7 @@ def check_table(records: Sequence[CheckRecord]) -> Table:
         f"{title}, checked on the emulator for {first.device.gpu}",
         columns if any(record.case for record in records) else columns[1:],
         tuple(
-            _row(record, named=any(each.case for each in records), again=_noted(record, before))
+            _row(record, before, named=any(each.case for each in records))
             for record, before in ((each, records[:number]) for number, each in enumerate(records))
         ),
         bound_notes(record.arithmetic for record in records),
@@ -79,7 +85,7 @@ def _noted(record: CheckRecord, before: Sequence[CheckRecord]) -> bool:
     return any((each.detail, each.verdict) == (record.detail, record.verdict) for each in before)
 
 
-def _row(record: CheckRecord, *, named: bool, again: bool) -> Row:
+def _row(record: CheckRecord, before: Sequence[CheckRecord], *, named: bool) -> Row:
     # Findings have their own column.
     verdict: CheckVerdict = "wrong result" if record.correct is False else record.verdict
     kinds = Counter(cause.finding.check for cause in causes([record]))
@@ -92,8 +98,11 @@ def _row(record: CheckRecord, *, named: bool, again: bool) -> Row:
         Cell(", ".join(f"{count}{TIE}{kind}" for kind, count in kinds.items()) or MISSING),
     ]
     # Every refusal says why, for its numbers are its own.
-    wrong = record.correct is not True and (not again or record.verdict == "refused")
-    note = wrong_result(record.diagnosis, record.detail) if wrong else record.note
+    again = _noted(record, before) and record.verdict != "refused"
+    note = record.note
+    if record.correct is not True and not again:
+        short = shortened(record.diagnosis, (each.diagnosis for each in before))
+        note = short or wrong_result(record.diagnosis, record.detail)
     if record.verdict == "ok" and not note:
         note = _unchecked(record.problem)
     return Row(tuple(cells if named else cells[1:]), note)
@@ -186,7 +195,8 @@ def further_lines(each: Cause, records: Sequence[CheckRecord]) -> Iterator[str]:
     """What there is to say of a cause below its sources: reasons, what else it shows in, where."""
     finding = each.finding
     if finding.check == "initcheck" and finding.array in _UNREAD:
-        yield _UNREAD[finding.array]
+        adds = finding.array == "C" and finding.here.instruction.startswith(_ATOMICS)
+        yield _ADDED_TO if adds else _UNREAD[finding.array]
     if hint := _layout_hint(finding, records):
         yield hint
     yield from _listed("the same", each.others)
