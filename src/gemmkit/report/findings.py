@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 SHOWN_CASES = 4
 SHOWN_FINDINGS = 20
 SHOWN_OTHERS = 4
+# Findings that differ in line and offset only: those in full, and those in a list of lines.
+SHOWN_ALIKE = 3
+SHOWN_LINES = 100
 
 # Why an argument can be uninitialized memory.
 _UNREAD = {
@@ -167,7 +170,9 @@ def findings_text(records: Sequence[CheckRecord], kernel: Kernel) -> Text:
     text = Text()
     sources = Sources(kernel)
     found = causes(records)
-    for number, each in enumerate(found[:SHOWN_FINDINGS], 1):
+    numbered = list(enumerate(found, 1))
+    full, alike = split_alike(numbered)
+    for number, each in full[:SHOWN_FINDINGS]:
         finding = each.finding
         text.append(f"\n{number}. {finding.check}: ", "bold red")
         text.append(f"{finding.message}\n")
@@ -180,9 +185,55 @@ def findings_text(records: Sequence[CheckRecord], kernel: Kernel) -> Text:
         hint = _layout_hint(finding, records)
         for line in further_lines(each, records):
             text.append(f"  {line}\n", "" if line == hint else "dim")
-    if len(found) > SHOWN_FINDINGS:
-        text.append(f"\n… and {len(found) - SHOWN_FINDINGS} more; --json lists them\n")
+        if number in alike:
+            _append_alike(text, alike[number], sources)
+    if len(full) > SHOWN_FINDINGS:
+        shown = SHOWN_FINDINGS + sum(len(alike.get(n, ())) for n, _ in full[:SHOWN_FINDINGS])
+        text.append(f"\n… and {len(found) - shown} more; --json lists them\n")
     return text
+
+
+def split_alike(
+    numbered: Sequence[tuple[int, Cause]],
+) -> tuple[list[tuple[int, Cause]], dict[int, list[tuple[int, Cause]]]]:
+    """The findings to show in full, and those that differ from others in line and offset only.
+
+    The latter come by the number of the last one like them that is shown in full.
+    """
+    groups: dict[tuple[str, ...], list[tuple[int, Cause]]] = {}
+    for number, each in numbered:
+        finding = each.finding
+        key = (finding.check, finding.kind, finding.array, finding.here.instruction)
+        # Pairs of accesses, and those with other accesses as consequences, speak for themselves.
+        alone = finding.other is not None or each.follows
+        groups.setdefault((*key, str(number)) if alone else key, []).append((number, each))
+    full, alike = [], {}
+    for group in groups.values():
+        # One more in a list is no shorter than in full.
+        kept = SHOWN_ALIKE if len(group) > SHOWN_ALIKE + 1 else len(group)
+        full += group[:kept]
+        if group[kept:]:
+            alike[group[kept - 1][0]] = group[kept:]
+    return sorted(full, key=lambda each: each[0]), alike
+
+
+def _append_alike(text: Text, alike: Sequence[tuple[int, Cause]], sources: Sources) -> None:
+    """One line for each finding of a group, with the source line."""
+    first = alike[0][1].finding
+    name = f" '{first.array}'" if first.array else ""
+    text.append(f"\n{counted(len(alike), 'more finding')} of this kind: ", "bold red")
+    text.append(
+        f"{first.check}, {first.kind},{name}\n" if name else f"{first.check}, {first.kind}\n"
+    )
+    places = [(number, str(each.finding.here)) for number, each in alike]
+    wide = max(len(place) for _, place in places)
+    digits = len(str(places[-1][0]))
+    for number, place in places[:SHOWN_LINES]:
+        text.append(
+            f"  {number:>{digits}}. {place:<{wide}}  {sources.line(place)}".rstrip() + "\n", "cyan"
+        )
+    if len(places) > SHOWN_LINES:
+        text.append(f"  … and {len(places) - SHOWN_LINES} more; --json lists them\n")
 
 
 def sites_of(finding: Finding) -> tuple[AccessSite, ...]:
