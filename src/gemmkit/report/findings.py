@@ -229,9 +229,8 @@ def _append_alike(text: Text, alike: Sequence[tuple[int, Cause]], sources: Sourc
     wide = max(len(place) for _, place in places)
     digits = len(str(places[-1][0]))
     for number, place in places[:SHOWN_LINES]:
-        text.append(
-            f"  {number:>{digits}}. {place:<{wide}}  {sources.line(place)}".rstrip() + "\n", "cyan"
-        )
+        line = f"  {number:>{digits}}. {place:<{wide}}  {sources.line(place)}"
+        text.append(f"{line.rstrip()}\n", "cyan")
     if len(places) > SHOWN_LINES:
         text.append(f"  … and {len(places) - SHOWN_LINES} more; --json lists them\n")
 
