@@ -130,8 +130,8 @@ def test_a_trace_that_cannot_be_written_is_a_usage_error(tmp_path):
 def test_the_table_has_shares_and_what_is_waited_for():
     text = timeline_table([TIMELINE]).to_text().plain
     (row,) = (line for line in text.splitlines() if line.startswith("async_copy"))
-    assert row.split(maxsplit=7) == [
-        *("async_copy", "8", "16", "400", "0.4", "70 %", "10 %"),
+    assert row.split(maxsplit=9) == [
+        *("async_copy", "8", "16", "400", "0.4", "70", "%", "10", "%"),
         "global loads 5%, barrier 5%",
     ]
     assert "Predicted for the first block" in text
