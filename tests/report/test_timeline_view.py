@@ -132,7 +132,7 @@ def test_the_table_has_shares_and_what_is_waited_for():
     (row,) = (line for line in text.splitlines() if line.startswith("async_copy"))
     assert row.split(maxsplit=9) == [
         *("async_copy", "8", "16", "400", "0.4", "70", "%", "10", "%"),
-        "global loads 5%, barrier 5%",
+        "global loads 5 %, barrier 5 %",
     ]
     assert "Predicted for the first block" in text
     for width in (80, 100, 120):
