@@ -42,10 +42,12 @@ class SanitizerFinding(GemmkitError):
 class DeviceError(GemmkitError):
     """A device is missing, or an allocation, copy or launch on it failed.
 
-    `printed` are the lines that a kernel had printed before it failed on the emulator.
+    `printed` are the lines that a kernel had printed before it failed on the emulator, and `place`
+    is the file and line of the access that the emulator refused.
     """
 
     printed: tuple[str, ...] = ()
+    place: tuple[str, int] | None = None
 
 
 class TuningError(GemmkitError):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 LAUNCH = ("--grid", "(N+15)/16,(M+15)/16", "--block", "16,16")
@@ -181,3 +183,14 @@ def test_a_seed_finds_the_same(check_file):
     ]
     assert shown[0] == shown[1]
     assert "of the next iteration" in shown[0]
+
+
+@pytest.mark.parametrize("name", ["练习.cu", 'q"q.cu', os.fsdecode(b"x\xff.cu")])
+def test_findings_of_any_file_name_have_their_source_lines(call, tmp_path, name):
+    head = "__global__ void k(int M, int N, int K, const float *A, float *C) {"
+    path = tmp_path / name
+    path.write_text(f"{head}\n  C[M * N] = A[0];\n}}\n")
+    done = call("check", path, "--grid", 1, "--block", 1, "--shape", 4, "--args", "M,N,K,A,C")
+    shown = name.encode(errors="replace").decode()
+    assert f"--> {shown}:2" in done.stdout
+    assert "C[M * N] = A[0];" in done.stdout

@@ -297,3 +297,17 @@ def test_an_empty_product_is_said_in_json_too(call):
     assert [each["text"] for each in found["sentences"]] == [
         "The product is empty: C is 0x128, so nothing is launched."
     ]
+
+
+def test_an_access_out_of_bounds_is_quoted_and_says_what_to_run(call, tmp_path):
+    path = tmp_path / "past.cu"
+    path.write_text(
+        "__global__ void past(int M, int N, int K, const float *A, const float *B, float *C) {\n"
+        "  C[0] = A[M * K] * B[0];\n}\n"
+    )
+    done = call("explain", path, "--grid", 1, "--block", 1, "--shape", 8)
+    assert done.exit_code == 2
+    assert "load of 4 bytes out of bounds, 0 bytes past the end of 'A'" in done.stderr
+    assert ">    2 |   C[0] = A[M * K] * B[0];" in done.stderr
+    assert "`gemmkit check`" in done.stderr
+    assert "0x" not in done.stderr

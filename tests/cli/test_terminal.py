@@ -131,7 +131,7 @@ def test_every_character_of_the_sources_has_a_nearest_one(monkeypatch):
     monkeypatch.setattr("sys.stdout", TextIOWrapper(BytesIO(), encoding="ascii"))
     show_any_text()
     shown = letters.encode("ascii", sys.stdout.errors)
-    assert [each for each in letters if each.encode("ascii", sys.stdout.errors) == b"?"] == []
+    assert [each for each in letters if b"\\" in each.encode("ascii", sys.stdout.errors)] == []
     assert len(shown) >= len(letters)
     assert (
         "2³¹ - 1, 2⁻²⁴, rows ≡ 1".encode("ascii", sys.stdout.errors) == b"2^31 - 1, 2^-24, rows = 1"

@@ -195,7 +195,7 @@ def test_reasons_are_true_of_the_estimates(board, shape, options):
 @pytest.mark.parametrize(("shape", "board"), [("64x65536x8", "rtx3090"), ("1000000x64x5", "a100")])
 def test_stores_that_cover_parts_of_sectors_are_the_reason(shape, board):
     others = which(shape, board, store=None).alternatives
-    assert "it stores C in parts of sectors, which reaches 45% of the bandwidth" in others[-1].why
+    assert "it stores C in parts of sectors, which reaches 45 % of the bandwidth" in others[-1].why
 
 
 @pytest.mark.parametrize("board", BOARDS.values(), ids=lambda board: board.key)

@@ -89,9 +89,9 @@ def test_how_full_tiles_are():
 
 def test_what_limits_a_launch(record):
     whole = GemmProblem.of_groups("2048x2048x2048*2")
-    assert limiter(record(whole, 50.0), H100) == "fp32 units, 75% of their peak"
+    assert limiter(record(whole, 50.0), H100) == "fp32 units, 75 % of their peak"
     narrow = GemmProblem.of_groups("64x16x1024*1000")
-    assert limiter(record(narrow, 15.0), H100).endswith("% of its bandwidth; tiles 50% full")
+    assert limiter(record(narrow, 15.0), H100).endswith(" % of its bandwidth; tiles 50 % full")
     odd = GemmProblem.of_groups("64x32x1025*9")
     assert limiter(record(odd, 1.0), H100) == "copies of single floats"
     small = GemmProblem.of_groups("64x32x64*9")

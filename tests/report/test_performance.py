@@ -261,7 +261,7 @@ def test_layers_have_both_ways_of_timing_in_a_row(make_record):
     record = layer(make_record)
     (table,) = comparison_tables([record, layer(make_record, name="linear", sizes="8x8 -> 8")])
     row = next(line for line in table.to_markdown().splitlines() if line.startswith("| lstm"))
-    limiter = "64 products: 75% of the time, 75% of the fp32 peak; lstm_cell: 25% of the time"
+    limiter = "64 products: 75 % of the time, 75 % of the fp32 peak; lstm_cell: 25 % of the time"
     assert row == (
         "| lstm | 64 steps | 1.0e-06 / 2.0e-05 | 30.0 | 10.0 | 10.0 to 10.0 | 1.25 | 1.10 | 150.0 "
         f"| 0.50 | 1.00 | 2.0 | {limiter} |"
@@ -318,7 +318,7 @@ def test_types_and_layouts_have_tables_of_their_own(compared):
     ]
     text = performance(records, "pictures/x").markdown
     assert "**Compared on an H100, fp16, fp64**" in text
-    assert "| M x N x K | types | kernel |" in text
+    assert "| M×N×K | types | kernel |" in text
     assert "| 512³ | fp16 | `naive, TN` |" in text
 
 

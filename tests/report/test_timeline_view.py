@@ -114,7 +114,7 @@ def test_a_chrome_trace_is_in_microseconds_and_leaves_room_for_what_is_left_out(
     assert found["multiply tile 0"]["args"] == {
         "cycles": 390,
         "tile": 0,
-        "multiply-adds issue": "75%",
+        "multiply-adds issue": "75 %",
     }
     assert (found["6 more iterations"]["ts"], found["6 more iterations"]["dur"]) == (1.1, 2.4)
     assert found["write-back"]["ts"] == 3.5
@@ -130,9 +130,9 @@ def test_a_trace_that_cannot_be_written_is_a_usage_error(tmp_path):
 def test_the_table_has_shares_and_what_is_waited_for():
     text = timeline_table([TIMELINE]).to_text().plain
     (row,) = (line for line in text.splitlines() if line.startswith("async_copy"))
-    assert row.split(maxsplit=7) == [
-        *("async_copy", "8", "16", "400", "0.4", "70%", "10%"),
-        "global loads 5%, barrier 5%",
+    assert row.split(maxsplit=9) == [
+        *("async_copy", "8", "16", "400", "0.4", "70", "%", "10", "%"),
+        "global loads 5 %, barrier 5 %",
     ]
     assert "Predicted for the first block" in text
     for width in (80, 100, 120):

@@ -73,7 +73,7 @@ class Prediction:
             f"limited by {self.limiter}"
         )
         if self.busy_share < 0.9:
-            text += f"; the grid keeps the SMs busy {self.busy_share:.0%} of the time"
+            text += f"; the grid keeps the SMs busy {100 * self.busy_share:.0f} % of the time"
         return text
 
 

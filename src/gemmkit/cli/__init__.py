@@ -90,6 +90,12 @@ class Verbs(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl(list(VERBS.items()))
 
+    def get_help(self, ctx: click.Context) -> str:
+        """The help, in the characters that standard output has."""
+        from gemmkit.cli.files import shown_help
+
+        return shown_help(super().get_help(ctx))
+
     def make_context(self, *args: Any, **options: Any) -> click.Context:
         """Read the arguments; `--help` and `--version` print, which may fail."""
         try:

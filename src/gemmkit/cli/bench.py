@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gemmkit.cli.files import Verb
 from gemmkit.cli.options import (
     combine,
     config_option,
@@ -62,7 +63,7 @@ comparison_options = combine(
 )
 
 
-@click.command("bench")
+@click.command("bench", cls=Verb)
 @optional_target_options
 @comparison_options
 @shapes_option
@@ -196,6 +197,7 @@ def _measure(
 ) -> None:
     """One kernel, on a GPU or on the emulator."""
     from gemmkit.bench.ladder import run_suite
+    from gemmkit.cli.target import quoting
     from gemmkit.cli.watch import Watch, show_run
     from gemmkit.devices.choose import DEFAULT_MAX_STEPS, open_device
     from gemmkit.record import Record
@@ -209,8 +211,9 @@ def _measure(
             max_steps=max_steps or DEFAULT_MAX_STEPS,
             printf_bytes=printf_bytes,
         )
-        return run_suite(
-            problems, kernels=[kernel], config=config, device=opened, seed=seed, progress=watch
-        )
+        with quoting(kernel):
+            return run_suite(
+                problems, kernels=[kernel], config=config, device=opened, seed=seed, progress=watch
+            )
 
     show_run(run, bench_table, asked=device, json_path=json_path, page=page)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import click
 
+from gemmkit.cli.files import Verb
 from gemmkit.cli.options import debug_option, kernels_option
 
 
-@click.command("build")
+@click.command("build", cls=Verb)
 @click.option(
     "--gpu",
     required=True,

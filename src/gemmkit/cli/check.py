@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gemmkit.cli import WRONG_RESULT
+from gemmkit.cli.files import Verb
 from gemmkit.cli.options import (
     config_option,
     debug_option,
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from gemmkit.problem import GemmProblem
 
 
-@click.command("check")
+@click.command("check", cls=Verb)
 @target_options
 @shapes_option
 @several_groups_option

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import click
 
+from gemmkit.cli.files import Verb
 from gemmkit.cli.options import debug_option
 
 
-@click.command("counters")
+@click.command("counters", cls=Verb)
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list instead.")
 @debug_option
 def command(as_json: bool) -> None:

@@ -43,6 +43,10 @@ _NEAREST = {
     "α": "alpha",
     "β": "beta",
     "γ": "gamma",
+    "κ": "kappa",
+    "ν": "nu",
+    "⌈": "ceil(",
+    "⌉": ")",
     "ε": "eps",
     "ᵀ": "^T",
     "≡": "=",
@@ -179,7 +183,8 @@ def _nearest(error: UnicodeError) -> tuple[str, int]:
             # One style for all digits of an exponent.
             found += "^" * (previous not in _SUPERSCRIPTS) + _SUPERSCRIPTS[each]
         else:
-            found += _NEAREST.get(each, "?")
+            # What has no nearest character, such as that of a file's name, is still told apart.
+            found += _NEAREST.get(each) or ascii(each)[1:-1]
         previous = each
     # A replacement has to fit the encoding too.
     return found.encode(error.encoding, "replace").decode(error.encoding), error.end

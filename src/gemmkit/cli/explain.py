@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gemmkit.cli import WRONG_RESULT
+from gemmkit.cli.files import InputFile, OutputFolder, Verb, writable_folder, written_file_option
 from gemmkit.cli.options import (
     Choice,
     config_option,
@@ -21,8 +22,6 @@ from gemmkit.cli.options import (
     page_option,
     problem_options,
     seed_option,
-    writable_file,
-    writable_folder,
 )
 from gemmkit.cli.target import target_options
 from gemmkit.errors import UsageError
@@ -42,7 +41,7 @@ DEFAULT_SHAPE = "1024"
 MOST_LAUNCHES = 8
 
 
-@click.command("explain")
+@click.command("explain", cls=Verb)
 @target_options
 @click.option(
     "--against",
@@ -64,7 +63,7 @@ MOST_LAUNCHES = 8
 @click.option(
     "--pictures",
     "folder",
-    type=click.Path(path_type=Path),
+    type=OutputFolder(path_type=Path),
     callback=writable_folder,
     metavar="FOLDER",
     help="Draw the addresses, banks and tile elements that the threads access, occupancy over "
@@ -89,7 +88,7 @@ MOST_LAUNCHES = 8
 @click.option(
     "--ncu",
     "report",
-    type=click.Path(path_type=Path),
+    type=InputFile(path_type=Path),
     metavar="CSV",
     help="Show Nsight Compute's metrics beside the emulated ones: the output of `ncu --csv "
     "--page raw`.",
@@ -98,13 +97,10 @@ MOST_LAUNCHES = 8
     "Also write the explanation as one HTML page, with the counters of source lines, the accesses "
     "of a warp and the roofline to look into. It needs no network."
 )
-@click.option(
+@written_file_option(
     "--timeline",
     "trace_file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    callback=writable_file,
-    metavar="FILE",
-    help="Also write the predicted stages of one block over time (fetch, multiply, wait) as a "
+    "Also write the predicted stages of one block over time (fetch, multiply, wait) as a "
     "Chrome trace in JSON, which ui.perfetto.dev and chrome://tracing open, and print their shares "
     "of an iteration.",
 )
@@ -147,7 +143,7 @@ def command(
     from gemmkit.analysis.ncu_report import read_report
     from gemmkit.cli.board import board_at_hand
     from gemmkit.cli.output import Printer, StepBar
-    from gemmkit.cli.target import find_target
+    from gemmkit.cli.target import find_target, quoting
     from gemmkit.devices.choose import DEFAULT_MAX_STEPS
     from gemmkit.kernels.fitting import asked_problem, default_problem
 
@@ -177,16 +173,17 @@ def command(
         gathered: list[Facts] = []
         for done, (each, settings) in enumerate(chosen):
             bar.show(done, len(chosen), each.name, running=True)
-            gathered.append(
-                gather(
-                    each,
-                    each.lay_out(problem),
-                    board,
-                    config=settings,
-                    seed=seed,
-                    max_steps=max_steps or DEFAULT_MAX_STEPS,
+            with quoting(each):
+                gathered.append(
+                    gather(
+                        each,
+                        each.lay_out(problem),
+                        board,
+                        config=settings,
+                        seed=seed,
+                        max_steps=max_steps or DEFAULT_MAX_STEPS,
+                    )
                 )
-            )
     explained = explain_facts(*gathered)
     if as_json:
         import msgspec

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gemmkit.cli.files import Verb
 from gemmkit.cli.options import debug_option, gpu_option
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ _EVIDENCE = {
 }
 
 
-@click.command("info")
+@click.command("info", cls=Verb)
 @gpu_option
 @debug_option
 def command(gpu: str | None) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gemmkit.cli.files import Verb
 from gemmkit.cli.options import (
     config_option,
     epilogue_option,
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from gemmkit.problem import GemmProblem
 
 
-@click.command("ladder")
+@click.command("ladder", cls=Verb)
 @click.option("--size", type=int, metavar="N", help="M = N = K.  [default: 1024]")
 @click.option(
     "--shape", metavar="MxNxK", help="M, N and K instead of --size; a batch as MxNxKxBATCH."

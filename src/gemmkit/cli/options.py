@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from gemmkit.errors import UsageError, unknown_name
-
-Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+from gemmkit.cli.files import READ_FILES, Decorator, OutputFile, written_file_option
+from gemmkit.errors import unknown_name
 
 
 def names(_: click.Context, __: click.Parameter, text: str | None) -> tuple[str, ...] | None:
@@ -63,6 +61,8 @@ def _groups(context: click.Context, _: click.Parameter, given: str | tuple[str, 
     def read(text: str) -> GemmProblem:
         path = Path(text)
         is_file = path.suffix != "" or "/" in text or (text != "" and path.exists())
+        if is_file:
+            context.meta.setdefault(READ_FILES, []).append(path)
         return GemmProblem.of_groups(Groups.read(path) if is_file else Groups.parse(text), layout)
 
     return read(given) if isinstance(given, str) else tuple(read(each) for each in given)
@@ -127,13 +127,6 @@ class Choice(_Choice):
         except click.BadParameter:
             what = "value" if param is None or param.name is None else param.name
             self.fail(unknown_name(what.replace("_", " "), value, self.choices), param, ctx)
-
-
-def file_option(name: str, parameter: str, text: str, *, written: bool = False) -> Decorator:
-    """An option that names a file, which need not exist; one to write is checked before the run."""
-    path = click.Path(path_type=Path, dir_okay=False)
-    check = writable_file if written else None
-    return click.option(name, parameter, type=path, metavar="FILE", callback=check, help=text)
 
 
 def _set_debug(ctx: click.Context, _: click.Parameter, value: bool) -> None:
@@ -264,47 +257,16 @@ seed_option = click.option(
 json_option = click.option(
     "--json",
     "json_path",
+    type=OutputFile(),
     metavar="FILE|-",
     help="Also write one record per line to this file, as soon as it is measured; - writes to "
     "standard output, with the table on standard error.",
 )
 
 
-def writable_file(_: click.Context, option: click.Parameter, path: Path | None) -> Path | None:
-    """Refuse what cannot be written before a long run."""
-    if path is None:
-        return None
-    if path.name in ("", "-"):
-        raise UsageError(f"{option.opts[0]} takes the name of a file")
-    if not path.parent.is_dir():
-        raise UsageError(f"cannot write {path}: there is no folder {path.parent}")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise UsageError(f"cannot write {path}: permission denied")
-    return path
-
-
-def writable_folder(_: click.Context, option: click.Parameter, path: Path | None) -> Path | None:
-    """Refuse a folder that cannot be written or made before a long run."""
-    if path is None:
-        return None
-    there = next(each for each in (path, *path.absolute().parents) if os.path.lexists(each))
-    if not there.is_dir():
-        raise UsageError(f"{option.opts[0]} takes the name of a folder: {there} is a file")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise UsageError(f"cannot write into {there}: permission denied")
-    return path
-
-
 def page_option(text: str) -> Decorator:
     """`--html FILE`, with this help."""
-    return click.option(
-        "--html",
-        "page",
-        type=click.Path(path_type=Path, dir_okay=False),
-        callback=writable_file,
-        metavar="FILE",
-        help=text,
-    )
+    return written_file_option("--html", "page", text)
 
 
 html_option = page_option(

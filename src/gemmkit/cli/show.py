@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gemmkit.cli.files import Verb
 from gemmkit.cli.options import (
     config_option,
     debug_option,
@@ -29,7 +30,7 @@ DEFAULT_SHAPE = "1024x1024x1024"
 _OPT_IN = " (the host must set cudaFuncAttributeMaxDynamicSharedMemorySize)"
 
 
-@click.command("show")
+@click.command("show", cls=Verb)
 @target_options
 @click.option(
     "--shape",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gemmkit.cli.files import Verb
 from gemmkit.cli.options import (
     epilogue_option,
     html_option,
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 LARGEST_EMULATED = 2048
 
 
-@click.command("sweep")
+@click.command("sweep", cls=Verb)
 @sizes_option
 @several_groups_option
 @run_options

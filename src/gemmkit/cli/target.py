@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +12,7 @@ import click
 
 from gemmkit.cli.options import combine
 from gemmkit.cxx.expressions import split_list
-from gemmkit.errors import UsageError
+from gemmkit.errors import DeviceError, UsageError
 
 if TYPE_CHECKING:
     from gemmkit.kernels.kernel import Kernel
@@ -152,6 +154,27 @@ def find_target(target: str, **options: Any) -> Kernel:
     if set(launch.given) - {"layout"}:
         rung = rung.given(launch.constants, launch.compute_dtype, launch.tolerance)
     return rung
+
+
+@contextmanager
+def quoting(kernel: Kernel) -> Iterator[None]:
+    """Add the source lines to the message of an access that the emulator refuses, and what to run.
+
+    Raises:
+        DeviceError: with these lines.
+    """
+    try:
+        yield
+    except DeviceError as error:
+        if error.place is None:
+            raise
+        from gemmkit.report.findings import Sources
+
+        lines = [str(error), *(f"    {line}" for line in Sources(kernel).excerpt(*error.place))]
+        lines.append("Run `gemmkit check` with the same kernel and launch: it lists all errors.")
+        quoted = DeviceError("\n".join(lines))
+        quoted.printed = error.printed
+        raise quoted from error
 
 
 def in_layout(rung: Kernel, layout: str) -> Kernel:

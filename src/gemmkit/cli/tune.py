@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gemmkit.cli.files import Verb, read_file_option, store_option, written_file_option
 from gemmkit.cli.options import (
     Choice,
     combine,
     debug_option,
     epilogue_option,
-    file_option,
     gpu_option,
     json_option,
     kernels_option,
@@ -68,9 +68,9 @@ _search_options = combine(
 )
 
 _store_options = combine(
-    file_option("--store", "store_path", "File of trials.  [default: your own store]"),
-    file_option("--export", "export_path", "Export the results to a file.", written=True),
-    file_option(
+    store_option("store_path", "File of trials.  [default: your own store]"),
+    written_file_option("--export", "export_path", "Export the results to a file."),
+    read_file_option(
         "--import",
         "import_path",
         "Import such a file first; it never replaces what was measured on this machine.",
@@ -92,7 +92,7 @@ _store_options = combine(
 )
 
 
-@click.command("tune")
+@click.command("tune", cls=Verb)
 @shapes_option
 @several_groups_option
 @click.option("--suite", metavar="NAME", help="All shapes of a suite of `gemmkit bench`.")
@@ -105,11 +105,10 @@ _store_options = combine(
 @seed_option
 @_store_options
 @click.option("--explain", is_flag=True, help="Show what was tried, and why the winner wins.")
-@file_option(
+@written_file_option(
     "--plot",
     "plot",
     "With --explain: plot predicted over measured speed, as .svg or .png.",
-    written=True,
 )
 @json_option
 @debug_option

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gemmkit.cli.files import Verb, read_file_option
 from gemmkit.cli.options import (
     debug_option,
     epilogue_option,
-    file_option,
     gpu_option,
     groups_option,
     layout_option,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gemmkit.problem import GemmProblem
 
 
-@click.command("which")
+@click.command("which", cls=Verb)
 @click.argument("shape", metavar="MxNxK[xBATCH]", required=False)
 @groups_option
 @gpu_option
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 @epilogue_option
 @layout_option
 @type_options
-@file_option("--store", "path", "Store of tuned shapes to consult first.  [default: your own]")
+@read_file_option("--store", "path", "Store of tuned shapes to consult first.  [default: your own]")
 @click.option("--no-store", is_flag=True, help="Ignore the store: show the choice without tuning.")
 @click.option("--json", "as_json", is_flag=True, help="Print the decision as JSON instead.")
 @debug_option

@@ -339,7 +339,7 @@ def described(seen: Estimate) -> str:
     if seen.memory_us > seen.microseconds / 2:
         text += f", {microseconds_text(seen.memory_us)} of it to read and write the matrices"
     elif seen.busy < 0.9:
-        text += f", which keep the SMs busy {seen.busy:.0%} of the time"
+        text += f", which keep the SMs busy {100 * seen.busy:.0f} % of the time"
     return text
 
 

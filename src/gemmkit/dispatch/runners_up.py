@@ -41,7 +41,7 @@ def why_it_loses(loser: Ranked, winner: Ranked, problem: GemmProblem, *, entered
         return "an SM cannot hold one of its blocks"
     if ours.microseconds < LITTLE * theirs.microseconds:
         longer = ours.microseconds / theirs.microseconds - 1
-        return f"it differs little: its estimate is {max(longer, 0.001):.1%} longer"
+        return f"it differs little: its estimate is {100 * max(longer, 0.001):.1f} % longer"
     names = ("steps_us", *_PARTS, "memory_us")
     excess = {name: getattr(ours, name) - getattr(theirs, name) for name in names}
     most = max(excess, key=excess.__getitem__)
@@ -91,7 +91,7 @@ def _slower_memory(loser: Ranked, winner: Ranked, problem: GemmProblem) -> str:
 def _percents(*shares: float) -> list[str]:
     """Shares as percentages, with so many digits that those of different shares differ."""
     for digits in range(8):
-        texts = [f"{each:.{digits}%}" for each in shares]
+        texts = [f"{100 * each:.{digits}f} %" for each in shares]
         if len(set(texts)) == len(set(shares)):
             break
     return texts

@@ -21,6 +21,7 @@ from gemmkit.cxx.expressions import Expression, Number, split_list
 from gemmkit.cxx.includes import included_files
 from gemmkit.dtypes import Dtype
 from gemmkit.errors import UsageError
+from gemmkit.file_directives import text_name
 from gemmkit.frontends.element_rule import ElementRule
 from gemmkit.frontends.entries import find_entry, find_overload, name_expression, split_entry
 from gemmkit.frontends.launch_rule import LaunchRule, condition_of
@@ -67,7 +68,7 @@ def kernel_from_file(path: str | Path, launch: LaunchOptions) -> Kernel:
     searched = (path.parent, *launch.include_dirs, *own)
     folders = tuple(str(Path(each).resolve()) for each in searched)
     rest = tuple(option for option in launch.options if not option.startswith("-I"))
-    source = SourceFile(text, path.name, "cuda", folders, rest)
+    source = SourceFile(text, text_name(path.name), "cuda", folders, rest)
     included = included_files(text, path.parent.resolve(), folders)
     others = included.values()
     entry, chosen = split_entry(entry)
@@ -116,7 +117,7 @@ def kernel_from_file(path: str | Path, launch: LaunchOptions) -> Kernel:
         entry=whole_name,
         signature=signature,
         launch=launch,
-        name=launch.name or _shown_name(path.stem, entry, declared, kernels_in(text)),
+        name=launch.name or _shown_name(text_name(path.stem), entry, declared, kernels_in(text)),
         idea=head_comment(text),
         constants=numbers,
         sizes=_sizes_used((text, *others), declared, signature, launch.grid, constants, numbers),

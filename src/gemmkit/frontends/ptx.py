@@ -12,6 +12,7 @@ from gemmkit.cxx.declarations import head_comment
 from gemmkit.cxx.expressions import split_list
 from gemmkit.dtypes import Dtype, full_type_name
 from gemmkit.errors import UnsupportedType, UsageError, unknown_name
+from gemmkit.file_directives import text_name
 from gemmkit.frontends.cuda import given_to, read_source, user_kernel
 from gemmkit.frontends.signatures import (
     POINTERS,
@@ -40,7 +41,7 @@ def kernel_from_ptx(ptx: str | Path, launch: LaunchOptions) -> Kernel:
         text, file_name = ptx, "kernel.ptx"
     else:
         path = Path(ptx)
-        text, file_name = read_source(path), path.name
+        text, file_name = read_source(path), text_name(path.name)
     if launch.include_dirs or launch.options:
         raise UsageError(f"{file_name} is already compiled: omit --include and --option")
     args = launch.args

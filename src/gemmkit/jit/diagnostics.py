@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
+from gemmkit.file_directives import file_names
 from gemmkit.jit.advice import advice
 
 # The name that NVRTC gives to the place where it looks a name expression up.
@@ -15,7 +16,6 @@ _CARET = re.compile(r"\s*\^\s*")
 _PTXAS_LINE = re.compile(r"ptxas .*, line (?P<line>\d+); (?P<kind>\w+) *: (?P<text>.+)")
 _PTXAS_FIGURES = re.compile(r"ptxas (info |  +\.)")
 _LOC = re.compile(r"\s*\.loc\s+(?P<file>\d+)\s+(?P<line>\d+)")
-_FILE = re.compile(r'\s*\.file\s+(?P<file>\d+)\s+"(?P<name>.+)"', re.MULTILINE)
 _OVERLOADED = "cannot determine which instance of overloaded function"
 _NAME_EXPRESSION_SUMMARY = "Error in parsing name expression"
 _LAUNCH_BOUNDS = re.compile(r"__launch_bounds__\s*\((?:[^()]|\([^()]*\))*\)")
@@ -114,10 +114,10 @@ def _excerpt_at(text: str, number: int, echo: str, caret: str) -> Iterator[str]:
 
 def _trace(ptx: str, ptx_line: int, sources: Mapping[str, str]) -> Iterator[str]:
     lines = ptx.splitlines()
-    names = {found["file"]: found["name"] for found in _FILE.finditer(ptx)}
+    names = file_names(ptx)
     for line in reversed(lines[:ptx_line]):
         if location := _LOC.match(line):
-            name, number = names.get(location["file"], ""), int(location["line"])
+            name, number = names.get(int(location["file"]), ""), int(location["line"])
             yield f"from {name}:{number}"
             yield from excerpt(sources.get(name, ""), number)
             break

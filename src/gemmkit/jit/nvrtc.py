@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from gemmkit.errors import CompileError, CompilerMissing
+from gemmkit.file_directives import in_log, in_ptx, with_stand_ins
 from gemmkit.findings import CUDA_HEADERS
 from gemmkit.jit.nvrtc_library import (
     COMPILATION,
@@ -37,8 +38,6 @@ DEFAULT_OPTIONS = (
 _ROOT = PurePosixPath("/gemmkit-sources")
 
 _ARCHITECTURE = re.compile(r"sm_(\d+)[af]?")
-# What PTX's string literals cannot hold.
-_UNQUOTABLE = re.compile(r'[\\"\r\n]')
 _RELEASE = re.compile(r"^// Cuda compilation tools, release [\d.]+, V([\d.]+)", re.MULTILINE)
 
 
@@ -81,20 +80,20 @@ def compile_program(
     if _ARCHITECTURE.fullmatch(arch) is None:
         raise CompileError(f"'{arch}' is not an architecture: write, for example, sm_86 or sm_90a")
     nvrtc = _load()
-    file_name = _UNQUOTABLE.sub("/", file_name)
+    named = with_stand_ins(file_name)
     included = {name.encode(): _numbered_from_one(name, text) for name, text in headers.items()}
-    numbered = _numbered_from_one(file_name, source)
-    with nvrtc.program(numbered, file_name.encode(), included) as program:
+    numbered = _numbered_from_one(named, source)
+    with nvrtc.program(numbered, named.encode(), included) as program:
         program.add_name_expression(entry.encode())
         found = [f"-I{folder}" for folder in include_dirs]
         status = program.compile([flag.encode() for flag in (f"-arch={arch}", *options, *found)])
-        log = _cut_roots(_decoded(program.log()), include_dirs)
+        log = in_log(_cut_roots(_decoded(program.log()), include_dirs))
         if status == INVALID_OPTION:
             raise CompileError(_refused_options(log, arch))
         if status not in (SUCCESS, COMPILATION):
             raise CompileError(f"NVRTC failed on {file_name}: {nvrtc.error_name(status)}\n{log}")
         # After an error of ptxas, which names PTX lines, there is PTX too.
-        ptx = _cut_roots(_decoded(program.ptx()), include_dirs, CUDA_HEADERS)
+        ptx = in_ptx(_cut_roots(_decoded(program.ptx()), include_dirs, CUDA_HEADERS))
         if status == COMPILATION:
             load("gemmkit.jit.diagnostics")
             from gemmkit.jit.diagnostics import render_log
@@ -179,7 +178,8 @@ def _decoded(output: bytes) -> str:
 
 
 def _numbered_from_one(name: str, text: str) -> bytes:
-    return f'#line 1 "{_ROOT / name}"\n{text}'.encode()
+    escaped = str(_ROOT / name).replace("\\", r"\\")
+    return f'#line 1 "{escaped}"\n{text}'.encode()
 
 
 def _cut_roots(text: str, include_dirs: Sequence[str], instead: str = "") -> str:

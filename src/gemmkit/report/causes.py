@@ -57,10 +57,16 @@ def causes(records: Sequence[CheckRecord]) -> list[Cause]:
         for finding in record.findings:
             cause = found.setdefault(_cause(finding), Cause(finding))
             cause.add(finding, record.problem)
-    ordered = sorted(found.values(), key=lambda each: _RANKS[each.finding.check])
+    ordered = sorted(found.values(), key=_order)
     first = [each for each in ordered if each.finding.check != "initcheck"]
     reads = [each for each in ordered if each.finding.check == "initcheck"]
     return first + [each for each in reads if not _follows(each.finding, first)]
+
+
+def _order(cause: Cause) -> tuple[int, str, str, int]:
+    """By check, then by kind, then by source line."""
+    finding = cause.finding
+    return _RANKS[finding.check], finding.kind, finding.here.file, finding.here.line
 
 
 def _follows(read: Finding, before: Iterable[Cause]) -> bool:

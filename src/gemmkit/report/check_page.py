@@ -12,8 +12,12 @@ from gemmkit.record import CheckRecord, CheckVerdict
 from gemmkit.report.causes import Cause, causes
 from gemmkit.report.document import Block, Code, Document, Prose, Section
 from gemmkit.report.findings import Sources, check_table, further_lines, sites_of, summary
+from gemmkit.report.layout import Cell, Column, Row, Table
 from gemmkit.report.limits import limits_tables
 from gemmkit.report.views.errors import TITLE, errors_of, errors_view
+
+# The number of findings from which on a page has an index of them.
+INDEXED = 6
 
 
 def check_document(
@@ -41,11 +45,33 @@ def check_document(
             for number, each in enumerate(found, 1)
             for block in _finding(number, each, records, sources)
         ]
+        if len(found) >= INDEXED:
+            blocks.insert(0, _index(found))
         sections.insert(0, Section("Findings", tuple(blocks), leading=True))
     if judged := limits_tables(records):
         sections.insert(len(sections) - 1, Section("Limits", judged, leading=True))
     title = f"{kernel.name}: {_title(records)} (gemmkit check)"
     return Document(title, tuple(lead), tuple(sections), msgspec.to_builtins(records))
+
+
+def _index(found: Sequence[Cause]) -> Table:
+    """The numbers and kinds of the findings at each source line."""
+    lines: dict[tuple[str, int], list[tuple[int, Cause]]] = {}
+    for number, each in enumerate(found, 1):
+        for site in sites_of(each.finding):
+            lines.setdefault((site.file, site.line), []).append((number, each))
+    columns = (Column("source line", "left"), Column("number", "left"), Column("check", "left"))
+    rows = (
+        Row(
+            (
+                Cell(f"{file}:{line}"),
+                Cell(", ".join(str(number) for number, _ in those)),
+                Cell(", ".join(dict.fromkeys(each.finding.check for _, each in those))),
+            )
+        )
+        for (file, line), those in sorted(lines.items())
+    )
+    return Table("Findings by source line", columns, tuple(rows))
 
 
 # From what is worst.

@@ -82,7 +82,7 @@ def _stages(timeline: Timeline, lane: ShownLane) -> Iterator[dict[str, Any]]:
         if each.tile is not None:
             told["tile"] = each.tile
         if each.share:
-            told["multiply-adds issue"] = f"{each.share:.0%}"
+            told["multiply-adds issue"] = f"{100 * each.share:.0f} %"
         yield from _event(
             timeline, stage_name(each), each.lane, each.start + later, each.end + later, told
         )

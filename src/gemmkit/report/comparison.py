@@ -132,7 +132,7 @@ def _suite_table(records: Sequence[Record], title: str) -> Table:
     others = others_of(records)
     fused = any(find_peer(each, GEMMKIT, PLAIN) for each in records)
     columns = (
-        Column("M x N x K"),
+        Column("M×N×K"),
         Column("kernel", "left"),
         Column("max error / bound"),
         Column("median\nµs"),
@@ -214,7 +214,7 @@ def _footnotes(records: Sequence[Record]) -> Iterable[str]:
 def profile_table(records: Sequence[Record]) -> Table:
     """A row per problem: percent of the board's peaks, and where the rest was lost."""
     columns = (
-        Column("M x N x K"),
+        Column("M×N×K"),
         Column("kernel", "left"),
         Column("TFLOP/s"),
         Column("% of peak at\nthis clock", drop=2),

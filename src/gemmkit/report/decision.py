@@ -71,8 +71,8 @@ def _launch(decision: Decision) -> dict[str, str]:
     return {
         "grid": f"{_dims(decision.grid)} {'block' if decision.grid == (1, 1, 1) else 'blocks'} of "
         f"{_threads(decision)} threads",
-        "waves": f"{decision.waves:,.2f} of {each} per SM; "
-        f"SMs busy {decision.busy:.0%} of the time",
+        "waves": f"{decision.waves:,.2f}, with {each} per SM at a time; "
+        f"SMs busy {100 * decision.busy:.0f} % of the time",
     }
 
 

@@ -20,7 +20,7 @@ from gemmkit.problem import BROADCAST
 from gemmkit.record import CheckRecord, CheckVerdict, ProblemRecord
 from gemmkit.report.causes import Cause, causes, way
 from gemmkit.report.layout import MISSING, TIE, Cell, Column, Row, Style, Table
-from gemmkit.report.wrong_result import bound_notes, wrong_result
+from gemmkit.report.wrong_result import bound_notes, shortened, wrong_result
 from gemmkit.units import counted
 
 if TYPE_CHECKING:
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 SHOWN_CASES = 4
 SHOWN_FINDINGS = 20
 SHOWN_OTHERS = 4
+# Findings that differ in line and offset only: those in full, and those in a list of lines.
+SHOWN_ALIKE = 3
+SHOWN_LINES = 100
 
 # Why an argument can be uninitialized memory.
 _UNREAD = {
@@ -39,6 +42,12 @@ _UNREAD = {
     "C": "By the rules of BLAS, C is not read if β = 0, so here it is uninitialized. "
     "To check the kernel with another β, or if it adds to C, use --beta 1.",
 }
+_ADDED_TO = (
+    "The kernel adds to C with atomics, as split-K does: the host must zero C before each launch, "
+    "or no sum is right. To check the kernel where C is added to, use --beta 1."
+)
+# Opcodes that update memory.
+_ATOMICS = ("atom", "red")
 
 _STYLES: dict[CheckVerdict, Style] = {
     "ok": "good",
@@ -67,7 +76,7 @@ def check_table(records: Sequence[CheckRecord]) -> Table:
         f"{title}, checked on the emulator for {first.device.gpu}",
         columns if any(record.case for record in records) else columns[1:],
         tuple(
-            _row(record, named=any(each.case for each in records), again=_noted(record, before))
+            _row(record, before, named=any(each.case for each in records))
             for record, before in ((each, records[:number]) for number, each in enumerate(records))
         ),
         bound_notes(record.arithmetic for record in records),
@@ -79,7 +88,7 @@ def _noted(record: CheckRecord, before: Sequence[CheckRecord]) -> bool:
     return any((each.detail, each.verdict) == (record.detail, record.verdict) for each in before)
 
 
-def _row(record: CheckRecord, *, named: bool, again: bool) -> Row:
+def _row(record: CheckRecord, before: Sequence[CheckRecord], *, named: bool) -> Row:
     # Findings have their own column.
     verdict: CheckVerdict = "wrong result" if record.correct is False else record.verdict
     kinds = Counter(cause.finding.check for cause in causes([record]))
@@ -92,8 +101,11 @@ def _row(record: CheckRecord, *, named: bool, again: bool) -> Row:
         Cell(", ".join(f"{count}{TIE}{kind}" for kind, count in kinds.items()) or MISSING),
     ]
     # Every refusal says why, for its numbers are its own.
-    wrong = record.correct is not True and (not again or record.verdict == "refused")
-    note = wrong_result(record.diagnosis, record.detail) if wrong else record.note
+    again = _noted(record, before) and record.verdict != "refused"
+    note = record.note
+    if record.correct is not True and not again:
+        short = shortened(record.diagnosis, (each.diagnosis for each in before))
+        note = short or wrong_result(record.diagnosis, record.detail)
     if record.verdict == "ok" and not note:
         note = _unchecked(record.problem)
     return Row(tuple(cells if named else cells[1:]), note)
@@ -158,7 +170,9 @@ def findings_text(records: Sequence[CheckRecord], kernel: Kernel) -> Text:
     text = Text()
     sources = Sources(kernel)
     found = causes(records)
-    for number, each in enumerate(found[:SHOWN_FINDINGS], 1):
+    numbered = list(enumerate(found, 1))
+    full, alike = split_alike(numbered)
+    for number, each in full[:SHOWN_FINDINGS]:
         finding = each.finding
         text.append(f"\n{number}. {finding.check}: ", "bold red")
         text.append(f"{finding.message}\n")
@@ -171,9 +185,54 @@ def findings_text(records: Sequence[CheckRecord], kernel: Kernel) -> Text:
         hint = _layout_hint(finding, records)
         for line in further_lines(each, records):
             text.append(f"  {line}\n", "" if line == hint else "dim")
-    if len(found) > SHOWN_FINDINGS:
-        text.append(f"\n… and {len(found) - SHOWN_FINDINGS} more; --json lists them\n")
+        if number in alike:
+            _append_alike(text, alike[number], sources)
+    if len(full) > SHOWN_FINDINGS:
+        shown = SHOWN_FINDINGS + sum(len(alike.get(n, ())) for n, _ in full[:SHOWN_FINDINGS])
+        text.append(f"\n… and {len(found) - shown} more; --json lists them\n")
     return text
+
+
+def split_alike(
+    numbered: Sequence[tuple[int, Cause]],
+) -> tuple[list[tuple[int, Cause]], dict[int, list[tuple[int, Cause]]]]:
+    """The findings to show in full, and those that differ from others in line and offset only.
+
+    The latter come by the number of the last one like them that is shown in full.
+    """
+    groups: dict[tuple[str, ...], list[tuple[int, Cause]]] = {}
+    for number, each in numbered:
+        finding = each.finding
+        key = (finding.check, finding.kind, finding.array, finding.here.instruction)
+        # Pairs of accesses, and those with other accesses as consequences, speak for themselves.
+        alone = finding.other is not None or each.follows
+        groups.setdefault((*key, str(number)) if alone else key, []).append((number, each))
+    full, alike = [], {}
+    for group in groups.values():
+        # One more in a list is no shorter than in full.
+        kept = SHOWN_ALIKE if len(group) > SHOWN_ALIKE + 1 else len(group)
+        full += group[:kept]
+        if group[kept:]:
+            alike[group[kept - 1][0]] = group[kept:]
+    return sorted(full, key=lambda each: each[0]), alike
+
+
+def _append_alike(text: Text, alike: Sequence[tuple[int, Cause]], sources: Sources) -> None:
+    """One line for each finding of a group, with the source line."""
+    first = alike[0][1].finding
+    name = f" '{first.array}'" if first.array else ""
+    text.append(f"\n{counted(len(alike), 'more finding')} of this kind: ", "bold red")
+    text.append(
+        f"{first.check}, {first.kind},{name}\n" if name else f"{first.check}, {first.kind}\n"
+    )
+    places = [(number, str(each.finding.here)) for number, each in alike]
+    wide = max(len(place) for _, place in places)
+    digits = len(str(places[-1][0]))
+    for number, place in places[:SHOWN_LINES]:
+        line = f"  {number:>{digits}}. {place:<{wide}}  {sources.line(place)}"
+        text.append(f"{line.rstrip()}\n", "cyan")
+    if len(places) > SHOWN_LINES:
+        text.append(f"  … and {len(places) - SHOWN_LINES} more; --json lists them\n")
 
 
 def sites_of(finding: Finding) -> tuple[AccessSite, ...]:
@@ -186,7 +245,8 @@ def further_lines(each: Cause, records: Sequence[CheckRecord]) -> Iterator[str]:
     """What there is to say of a cause below its sources: reasons, what else it shows in, where."""
     finding = each.finding
     if finding.check == "initcheck" and finding.array in _UNREAD:
-        yield _UNREAD[finding.array]
+        adds = finding.array == "C" and finding.here.instruction.startswith(_ATOMICS)
+        yield _ADDED_TO if adds else _UNREAD[finding.array]
     if hint := _layout_hint(finding, records):
         yield hint
     yield from _listed("the same", each.others)

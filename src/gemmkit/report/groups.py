@@ -51,7 +51,7 @@ def limiter(record: Record, board: GpuSpec) -> str:
     found = [unit] if unit else []
     share = filled(groups, record.config)
     if share is not None and share < _FULL:
-        found.append(f"tiles {share:.0%} full")
+        found.append(f"tiles {100 * share:.0f} % full")
     if not problem.is_aligned(VECTOR_BYTES):
         found.append("copies of single floats")
     return "; ".join(found) or "latency of short products"

@@ -34,9 +34,11 @@ def limiter(record: Record, board: GpuSpec) -> str:
         peak = tflops * time.median / spent / board.peak_tflops
         count = round(sum(part.launches for part in products))
         each = f"{count} products" if count > 1 else "the product"
-        found = f"{each}: {spent / total:.0%} of the time, {peak:.0%} of the fp32 peak"
+        found = (
+            f"{each}: {100 * spent / total:.0f} % of the time, {100 * peak:.0f} % of the fp32 peak"
+        )
     told = [
-        f"{name}: {part.us / total:.0%} of the time"
+        f"{name}: {100 * part.us / total:.0f} % of the time"
         for name, part in layer.parts.items()
         if name not in _PRODUCTS and part.us >= _LEAST_TOLD * total
     ]

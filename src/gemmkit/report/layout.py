@@ -334,6 +334,7 @@ def wrapped(
 
 
 # A label and its value, a list item, or an indented line: where continuation lines start.
+_GUTTER = re.compile(r"\s*>?\s*\d+ \|\s*")
 _HANGING = re.compile(r"(?:\s*[-•] |\s*\d+\. |\s*\S.*?\s{2,}(?=\S)|\s*)")
 _MOST_HANGING = 24
 
@@ -356,17 +357,21 @@ def _fit(line: Text, width: int) -> Iterator[Text]:
     """One line as several that fit."""
     head = _HANGING.match(line.plain)
     indent = min(len(head[0]) if head else 0, _MOST_HANGING, width // 2)
-    start, room = 0, width
+    # The code of a source line stays beside its number.
+    gutter = _GUTTER.match(line.plain)
+    start, room, first = 0, width, gutter.end() if gutter else 0
     while len(line) - start > room:
         piece = line.plain[start : start + room + 1]
         cut = piece.rfind(" ")
-        if cut <= 0 or not piece[:cut].strip():
+        if cut <= first or not piece[:cut].strip():
             comma = max((each.start() for each in _COMMA.finditer(piece[:room])), default=0)
-            cut = comma if comma > 0 else next(iter(_spaces(line.plain, start + room)), 0) - start
+            after = max(start + room, first)
+            cut = comma if comma > first else next(iter(_spaces(line.plain, after)), 0) - start
         if cut <= 0:
             break
         yield _indented(line[start : start + cut], indent * (start > 0))
         start += cut
+        first = 0
         while start < len(line) and line.plain[start] == " ":
             start += 1
         room = width - indent

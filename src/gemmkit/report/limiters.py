@@ -14,5 +14,5 @@ def busiest_unit(tflops: float, gb_per_s: float, board: GpuSpec) -> str | None:
     if max(fp32, memory) < BUSY:
         return None
     if fp32 >= memory:
-        return f"fp32 units, {fp32:.0%} of their peak"
-    return f"memory, {memory:.0%} of its bandwidth"
+        return f"fp32 units, {100 * fp32:.0f} % of their peak"
+    return f"memory, {100 * memory:.0f} % of its bandwidth"

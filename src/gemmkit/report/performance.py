@@ -126,7 +126,7 @@ def _full(suite: str, records: Sequence[Record], everything: Sequence[Record]) -
     fused = any(fused_overhead(each) is not None for each in records)
     others, types = others_of(records), has_types(records)
     columns = (
-        Column("M x N x K"),
+        Column("M×N×K"),
         *((Column("types", "left"),) if types else ()),
         Column("kernel", "left"),
         Column("TFLOP/s"),

@@ -21,7 +21,7 @@ _RESIDENT = "Registers are the compiler's; occupancy and waves follow from the b
 _INTERPRETED = "`gemmkit explain KERNEL` interprets a kernel's figures."
 
 # Rows are printed one at a time: widths reserved for figures that are not known yet.
-_CORRECT = Column("max error / bound", drop=1, reserve=17)
+_CORRECT = Column("max error / bound", drop=5, reserve=17)
 _KERNEL = Column("kernel", "left", reserve=17)
 _LADDER_HEAD = (Column("#", reserve=2), _KERNEL, _CORRECT)
 _TIMED = (
@@ -32,18 +32,18 @@ _TIMED = (
     Column("× cuBLAS"),
 )
 _COUNTERS = (
-    Column("load\nrequests", drop=3, reserve=10),
+    Column("load\nrequests", drop=4, reserve=10),
     Column("sectors /\nrequest"),
-    Column("shared\nwavefronts", drop=2, reserve=10),
-    Column("global\nloads per\nresult", drop=4, reserve=9),
-    Column("shared\nloads per\nresult", drop=5, reserve=9),
+    Column("shared\nwavefronts", drop=3, reserve=10),
+    Column("global\nloads per\nresult", drop=1, reserve=9),
+    Column("shared\nloads per\nresult", drop=2, reserve=9),
 )
 _RESIDENCY = (
     Column("regs", drop=6),
     Column("occupancy", drop=7),
     Column("waves\nper SM", drop=8),
 )
-_BENCH_HEAD = (Column("M x N x K", reserve=14), _KERNEL, _CORRECT)
+_BENCH_HEAD = (Column("M×N×K", reserve=14), _KERNEL, _CORRECT)
 _BENCHED = (
     Column("median\nµs", reserve=9),
     Column("p20 to p80\nµs", drop=5, reserve=16),

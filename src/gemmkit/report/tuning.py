@@ -40,7 +40,7 @@ def tuned_table(results: Sequence[Tuned]) -> Table:
     """A line per problem: its best configuration, its speed, and the effort to find it."""
     rows = tuple(Row(tuple(map(Cell, _tuned_cells(each))), _tuned_note(each)) for each in results)
     columns = (
-        Column("M x N x K", "left"),
+        Column("M×N×K", "left"),
         Column("best configuration", "left"),
         Column("µs"),
         Column("TFLOP/s"),
@@ -179,8 +179,8 @@ def estimates_table(rows: Sequence[PredictedRow]) -> Table:
             )
     seen = accuracy(rows)
     note = (
-        f"The median error of the estimates is {seen.median_error:.0%}, their rank correlation "
-        f"{seen.rank_correlation:.2f}; they order the search, measured times decide."
+        f"The median error of the estimates is {100 * seen.median_error:.0f} %, their rank "
+        f"correlation {seen.rank_correlation:.2f}; they order the search, measured times decide."
     )
     columns = (
         Column("estimated\nµs", "left"),
@@ -268,7 +268,7 @@ def _held(facts: Facts) -> str:
 
 
 def _occupancy(facts: Facts) -> str:
-    return f"{facts.occupancy.theoretical:.0%}" if facts.occupancy else MISSING
+    return f"{100 * facts.occupancy.theoretical:.0f} %" if facts.occupancy else MISSING
 
 
 def _waves(facts: Facts) -> str:
@@ -276,7 +276,7 @@ def _waves(facts: Facts) -> str:
 
 
 def _busy(facts: Facts) -> str:
-    return f"{facts.prediction.busy_share:.0%}" if facts.prediction else MISSING
+    return f"{100 * facts.prediction.busy_share:.0f} %" if facts.prediction else MISSING
 
 
 def _predicted(facts: Facts) -> str:

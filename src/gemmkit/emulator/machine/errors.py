@@ -36,31 +36,34 @@ def outside_error(
     size = access_bytes(action)
     kind = ACCESS_KINDS[action.operation]
     if address % size:
-        what = f"misaligned {kind} of {size} bytes at {address:#x}"
+        what = f"misaligned {kind} of {size} bytes"
     else:
-        what = f"{kind} of {size} bytes out of bounds at {address:#x}"
-    return DeviceError(
+        what = f"{kind} of {size} bytes out of bounds"
+    error = DeviceError(
         f"{_kernel(worker)}: {what}{_where(worker, memory, action, address)}, by "
         f"'{action.form.opcode}' at {action.instruction.where}, {thread_text(worker, thread)}"
     )
+    source = action.instruction.source
+    error.place = (source.file, source.line) if source is not None else None
+    return error
 
 
 def _where(worker: Worker, memory: DeviceMemory, action: Action, address: int) -> str:
-    """The nearest array, or the space that has no such address."""
+    """The nearest array, or the address and the space that does not have it."""
     space = action.form.modifiers.get("S", "").removesuffix("::cta")
     if action.operation == "copy_async" and address < WINDOW_BYTES:
         space = "shared"
     if space == "shared":
         base = worker.shared_base
         if address < base:
-            return f", {reserved_memory(base)}"
+            return f" at {address:#x}, {reserved_memory(base)}"
         begins = f" that begin at {base:#x}" if base else ""
-        return f" in {worker.shared_bytes} bytes of shared memory{begins}"
+        return f" at {address:#x} in {worker.shared_bytes} bytes of shared memory{begins}"
     if space == "local":
-        return f" in {worker.flow.kernel.local_bytes} bytes of local memory"
+        return f" at {address:#x} in {worker.flow.kernel.local_bytes} bytes of local memory"
     nearest = memory.nearest(address)
     if nearest is None:
-        return ", where no memory is allocated"
+        return f" at {address:#x}, where no memory is allocated"
     name = f"'{nearest.name}'" if nearest.name else "the allocation"
     offset = address - nearest.address
     if 0 <= offset < nearest.nbytes:

@@ -42,6 +42,7 @@ from gemmkit.emulator.ptx.variables import (
     unreadable,
 )
 from gemmkit.errors import UnsupportedInstruction
+from gemmkit.file_directives import FILE_DIRECTIVE, file_names
 
 SPECIAL_REGISTERS = frozenset(
     [
@@ -60,7 +61,6 @@ SPECIAL_REGISTERS = frozenset(
 
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 _SECTION = re.compile(r"\.section\s+[.\w$]+\s*\{[^}]*\}")
-_FILE = re.compile(r'\.file\s+(\d+)\s+"([^"]*)"[^\n]*')
 _TOKEN = re.compile(
     r"\s*(?:(?P<loc>\.loc\s[^\n]*)|(?P<brace>[{}])"
     r"|(?P<label>[A-Za-z_$%][\w$]*)\s*:(?!:)|(?P<statement>[^;{}]*(?:\{[^{};]*\}[^;{}]*)*);)"
@@ -87,8 +87,8 @@ def parse(text: str, name: str = "", entry: str | None = None) -> Module:
         UnsupportedInstruction: a special register that the emulator does not have.
     """
     text = _COMMENT.sub(_blank, text)
-    files = {int(number): name for number, name in _FILE.findall(text)}
-    text = with_named_parameters(lowered(_SECTION.sub(_blank, _FILE.sub(_blank, text))))
+    files = file_names(text)
+    text = with_named_parameters(lowered(_SECTION.sub(_blank, FILE_DIRECTIVE.sub(_blank, text))))
     outer, table = module_scope(text), LineTable(text, files)
     target = _first(r"\.target\s+([^\s,]+)", text)
     kernels = {}

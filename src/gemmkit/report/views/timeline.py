@@ -52,7 +52,7 @@ def timeline_table(timelines: Sequence[Timeline]) -> Table:
 
 
 def _row(timeline: Timeline) -> Row:
-    waits = ", ".join(f"{cause} {share:.0%}" for cause, share in timeline.waiting.items())
+    waits = ", ".join(f"{cause} {100 * share:.0f} %" for cause, share in timeline.waiting.items())
     return Row(
         (
             Cell(timeline.kernel),
@@ -60,8 +60,8 @@ def _row(timeline: Timeline) -> Row:
             Cell(value_text(timeline.k_step)),
             Cell(f"{timeline.iteration_cycles:,.0f}"),
             Cell(value_text(timeline.microseconds(timeline.iteration_cycles))),
-            Cell(f"{timeline.multiplying:.0%}"),
-            Cell(f"{sum(timeline.waiting.values()):.0%}"),
+            Cell(f"{100 * timeline.multiplying:.0f} %"),
+            Cell(f"{100 * sum(timeline.waiting.values()):.0f} %"),
             Cell(waits or MISSING),
         )
     )
