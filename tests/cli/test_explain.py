@@ -190,7 +190,7 @@ def test_a_page_of_a_kernel_that_launches_nothing(call, tmp_path):
     assert "Tiles of a block" not in page.read_text("utf-8")
     result = call("explain", "naive", "--html", page, "--shape", "0x8x8")
     assert result.exit_code == 0, result.output
-    assert "<h1>naive, 0x8x8" in page.read_text("utf-8")
+    assert '<h1><span lang="en">naive, 0x8x8' in page.read_text("utf-8")
 
 
 def test_pictures_without_matplotlib_are_refused_at_once(call, tmp_path, monkeypatch):
