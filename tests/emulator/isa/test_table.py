@@ -18,6 +18,8 @@ MACHINE_OPERATIONS = {
     *("copy_async", "copy_async_commit", "copy_async_wait", "create_policy"),
     *("shuffle", "vote", "ballot", "active_mask", "match_any", "match_all", "reduce_warp"),
     *("elect", "multiply_matrices"),
+    *("mbarrier_init", "mbarrier_invalidate", "mbarrier_arrive", "mbarrier_transact"),
+    *("mbarrier_test", "mbarrier_try"),
     *("barrier", "barrier_arrive", "branch", "exit", "trap", "call", "no_operation"),
 }
 

@@ -41,8 +41,9 @@ def refused(body: str, rest: str = "") -> GemmkitError:
         ("barrier.cluster.arrive.aligned;", "thread block clusters"),
         ("wmma.load.a.sync.aligned.row.m16n16k16.f16 {%r1}, [%rd1];", "through nvcuda::wmma"),
         ("wgmma.fence.sync.aligned;", "warpgroup tensor-core operations (wgmma)"),
-        ("cp.async.bulk.commit_group;", "Tensor Memory Accelerator (TMA)"),
-        ("mbarrier.init.shared.b64 [%r1], 1;", "mbarriers (cuda::barrier"),
+        ("cp.async.bulk.prefetch.tensor.1d.L2.global.tile [%rd1, {%r1}];",
+         "Tensor Memory Accelerator (TMA)"),
+        ("mbarrier.init.shared::cluster.b64 [%r1], 1;", "mbarrier instructions of this form"),
         ("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%f0}, {%r1}, {%r2}, {%f1};",
          "tensor-core operations (mma.sync) of these types"),
         ("griddepcontrol.wait;", "programmatic dependent launches"),
@@ -59,7 +60,7 @@ def test_lines_in_cudas_headers_are_followed_to_the_call() -> None:
     called = """.loc 2 90 5, function_name $info, inlined_at 1 20 3
   .loc 3 17 3, function_name $info, inlined_at 2 90 5
   """
-    assert "(my.cu:20: " in str(refused(f"{called}mbarrier.init.shared.b64 [%r1], 1;"))
+    assert "(my.cu:20: " in str(refused(f"{called}mbarrier.init.shared::cluster.b64 [%r1], 1;"))
     assert "(my.cu:20: %envreg1)" in str(refused(f"{called}mov.u32 %r1, %envreg1;"))
 
 

@@ -289,26 +289,30 @@ def first_lane(b: BlockWriter, location: Location, lanes: Value) -> Value:
 
 
 def through_python(b: BlockWriter, action: Action) -> None:
-    """Have Python execute an instruction: operands to scratch, a call, results from scratch."""
-    b.make_room()
-    f = b.f
+    """Have Python execute an instruction."""
     lanes = _active(b, action)
     if action.form.opcode_class == "warp":
         sanitizer_calls.members(b, action, lanes)
         undefined.gathered(b, action)
+    values = executed_by_python(b, action, lanes)
+    b.put(action, values, signed=extends_sign(action))
+
+
+def executed_by_python(b: BlockWriter, action: Action, lanes: Value) -> list[Location]:
+    """Operands to scratch, a call, results from scratch."""
+    b.make_room()
+    f = b.f
     operands: list[tuple[int, int]] = []
     for source, bits in zip(action.sources, source_widths(action), strict=True):
         operands.append(_to_scratch(b, b.source(source, bits), bits))
-    if action.address is not None:
-        operands.append(_address_to_scratch(b, action.address))
+    operands += [_address_to_scratch(b, address) for address in action.addresses]
     results = [(b.scratch.take(max(bits, 32)).offset, bits) for bits in result_widths(action)]
     b.context.outside[action.number] = (tuple(operands), tuple(results))
     f.runtime("operate", "void", C, W, literal("i32", action.number), lanes)
-    values: list[Location] = [
+    return [
         Lanes(f.load("i32", T, offset)) if bits == 1 else Slot("t", offset, bits)
         for offset, bits in results
     ]
-    b.put(action, values, signed=extends_sign(action))
 
 
 def _to_scratch(b: BlockWriter, location: Location, bits: int) -> tuple[int, int]:
@@ -349,5 +353,9 @@ _WRITERS: Mapping[str, Callable[[BlockWriter, Action], None]] = {
     "barrier_arrive": _barrier_arrive,
     **dict.fromkeys(("no_operation", "copy_async_commit", "copy_async_wait"), _nothing),
     **dict.fromkeys(("match_any", "match_all", "reduce_warp", "elect", "call"), through_python),
+    **dict.fromkeys(
+        ("mbarrier_init", "mbarrier_invalidate", "mbarrier_arrive", "mbarrier_transact"),
+        through_python,
+    ),
     "multiply_matrices": _multiply_matrices,
 }

@@ -148,12 +148,13 @@ RISING = 4
 # 32-bit fields of a warp. `reconvergence` is the block where the running lanes wait for others,
 # `depth` the height of the stack of waiting lanes, `initial` the lanes that exist, `votes` the
 # warp's contribution to a reduction at a barrier and, once that is complete, the sum of all.
+# `verdict` says how a warp continues after an instruction that waits for an mbarrier.
 WARP = {
     name: 4 * index
     for index, name in enumerate(
         (
             *("block", "mask", "exited", "reconvergence", "depth", "status", "index", "initial"),
-            *("barrier", "barrier_warps", "instruction", "votes"),
+            *("barrier", "barrier_warps", "instruction", "votes", "verdict"),
         )
     )
 }
@@ -164,7 +165,10 @@ STACK_ENTRIES = 64
 WARP_REGISTERS = STACK + STACK_ENTRY * STACK_ENTRIES
 
 # The results of a warp function, and a warp's `status`.
-RUNNING, AT_BARRIER, DONE, PAUSED, TRAPPED = range(5)
+RUNNING, AT_BARRIER, DONE, PAUSED, TRAPPED, AT_PHASE = range(6)
+
+# Verdicts: continue with the result; continue with other lanes, at the warp's `block`; wait.
+ANSWERED, TURNED, HELD = range(3)
 
 # The results of the function that runs blocks.
 FINISHED, OUT_OF_FUEL, FAULTED, STUCK, TRAP = range(5)

@@ -55,7 +55,7 @@ _NONE = Ordering()
 @cache
 def _ordering(operation: str, opcode: str, space: str) -> Ordering:
     name, *words = opcode.split(".")
-    if "proxy" in words:
+    if not {"proxy", "mbarrier_init"}.isdisjoint(words):
         return _NONE
     in_block = "cta" in words
     if name in ("membar", "fence"):

@@ -29,7 +29,8 @@ _USED_FROM = {
     **dict.fromkeys(
         (
             *("atomic", "reduction", "compare_and_swap", "barrier", "barrier_arrive", "elect"),
-            *("call", "no_operation"),
+            *("call", "no_operation", "mbarrier_init", "mbarrier_arrive", "mbarrier_transact"),
+            *("mbarrier_test", "mbarrier_try"),
         ),
         0,
     ),

@@ -11,6 +11,7 @@ from gemmkit.emulator.isa.form import Form
 from gemmkit.emulator.ptx.cfg import ControlFlow
 from gemmkit.emulator.ptx.module import Address, Immediate, Instruction
 from gemmkit.emulator.ptx.names import source_name
+from gemmkit.emulator.ptx.shared_names import DYNAMIC
 from gemmkit.record import AccessCounts
 
 KINDS = {
@@ -19,7 +20,6 @@ KINDS = {
     "copy_async": "copy",
     **dict.fromkeys(("atomic", "compare_and_swap", "reduction"), "atomic"),
 }
-DYNAMIC = "shared memory"
 
 
 class Accesses:

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-from gemmkit.emulator.codegen.layout import AT_BARRIER, LANES, RUNNING, WINDOW_BYTES
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from gemmkit.emulator.codegen.layout import (
+    ALL_LANES,
+    AT_BARRIER,
+    DONE,
+    LANES,
+    RUNNING,
+    WINDOW_BYTES,
+)
 from gemmkit.emulator.codegen.operands import Action, access_bytes
 from gemmkit.emulator.isa.table import stop_of
 from gemmkit.emulator.machine.memory import DeviceMemory
 from gemmkit.emulator.machine.worker import Worker
+from gemmkit.emulator.ptx.shared_names import shared_array
 from gemmkit.errors import DeviceError
+
+if TYPE_CHECKING:
+    from gemmkit.emulator.machine.phases import MisusedBarrier
 
 # Names of accesses in messages.
 ACCESS_KINDS = {
@@ -89,17 +103,75 @@ def thread_text(worker: Worker, thread: int) -> str:
     return f"thread {(thread % x, thread // x % y, thread // (x * y))} of block {worker.block}"
 
 
+def misuse_error(worker: Worker, misused: MisusedBarrier) -> DeviceError:
+    """One thread's instruction that is not valid for its mbarrier."""
+    action = worker.kernel.actions[misused.number]
+    array, offset = shared_array(worker.flow.kernel, misused.address)
+    return DeviceError(
+        f"{_kernel(worker)}: {misused.kind}: {thread_text(worker, misused.thread)} {misused.what}, "
+        f"at byte {offset} of '{array}', by '{action.form.opcode}' at {action.instruction.where}"
+    )
+
+
 def deadlock_error(worker: Worker) -> DeviceError:
     """All warps of a block wait for others."""
-    waiting = []
+    body = worker.flow.kernel.body
+    return DeviceError(
+        f"{_kernel(worker)}: deadlock in block {worker.block}: "
+        + "; ".join(waits_text(worker, lambda number: body[number].where))
+    )
+
+
+def waits_text(worker: Worker, place: Callable[[int], str]) -> list[str]:
+    """For each warp that waits, where and for what; then which warps have exited.
+
+    `place` gives the source position of an instruction.
+    """
     status, at = worker.warp_fields("status"), worker.warp_fields("instruction")
+    found: list[str] = []
     for warp in range(worker.warps):
         if status[warp] == AT_BARRIER:
-            where = worker.flow.kernel.body[at[warp]].where
-            waiting.append(f"warp {warp} waits at {where}")
-    return DeviceError(
-        f"{_kernel(worker)}: deadlock in block {worker.block}: " + "; ".join(waiting)
-    )
+            found.append(f"warp {warp} waits at {place(int(at[warp]))}")
+        elif worker.phases is not None and status[warp] != DONE:
+            found += phase_waits(worker, warp, place)
+    exited = [warp for warp in range(worker.warps) if status[warp] == DONE]
+    if exited and worker.phases is not None:
+        found.append(f"warp{'s' * (len(exited) > 1)} {span(exited)} exited")
+    return found
+
+
+def phase_waits(worker: Worker, warp: int, place: Callable[[int], str]) -> list[str]:
+    """What lanes of a warp wait for at mbarriers."""
+    found = []
+    phases = worker.phases
+    living = ~worker.warp_fields("exited")[warp] & worker.warp_fields("initial")[warp]
+    for wait in phases.waits(warp) if phases is not None else ():
+        who = f"warp {warp}"
+        if wait.lanes != int(living) & ALL_LANES:
+            lanes = [lane for lane in range(LANES) if wait.lanes >> lane & 1]
+            who = f"lane{'s' * (len(lanes) > 1)} {span(lanes)} of {who}"
+        barriers = [
+            f"the phase of parity {phase} of {phases.text(address)}"
+            for address, phase in wait.awaited.items()
+            if phases is not None
+        ]
+        some = " and ".join(barriers[:2]) + (f" and {len(barriers) - 2} more" * (len(barriers) > 2))
+        does = "polls" if wait.polls else "waits"
+        if " of warp" in who and who.startswith("lanes"):
+            does = does[:-1]
+        found.append(f"{who} {does} at {place(wait.number)} for {some}")
+    return found
+
+
+def span(numbers: Sequence[int]) -> str:
+    """Ascending numbers in words, with ranges abbreviated."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
 
 
 def trap_error(worker: Worker) -> DeviceError:
@@ -120,7 +192,10 @@ def endless_error(worker: Worker, limit: int) -> DeviceError:
         for warp in range(worker.warps)
         if status[warp] == RUNNING
     ]
+    running = running[:4]
+    if worker.phases is not None:
+        running += waits_text(worker, lambda number: body[number].where)
     return DeviceError(
         f"{_kernel(worker)}: block {worker.block} did not end within {limit:,} "
-        f"steps: {'; '.join(running[:4])}. If it is only slow, allow more steps (--max-steps)"
+        f"steps: {'; '.join(running)}. If it is only slow, allow more steps (--max-steps)"
     )

@@ -255,6 +255,8 @@ class _Launch:
             if self._max_steps is not None and spent > self._max_steps:
                 self._end(worker, self._max_steps)
             return True
+        if reason == STUCK and worker.phases is not None and worker.phases.expire():
+            return True
         if self._sanitizer is None or worker.failure is not None:
             raise self._trouble(worker, reason)
         self._note(self._sanitizer, worker, reason)
@@ -273,7 +275,10 @@ class _Launch:
     def _note(self, sanitizer: Sanitizer, worker: Worker, reason: int) -> None:
         """Let the sanitizer report a fault, and continue what can continue."""
         if reason == FAULTED:
-            sanitizer.fault(worker)
+            if worker.abandoned:
+                worker.leave_block()
+            else:
+                sanitizer.fault(worker)
             worker.forgive()
             return
         (sanitizer.deadlock if reason == STUCK else sanitizer.trap)(worker)

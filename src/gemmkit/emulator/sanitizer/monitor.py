@@ -32,6 +32,7 @@ from gemmkit.emulator.codegen.shadow_layout import (
 )
 from gemmkit.emulator.launch import LaunchRequest
 from gemmkit.emulator.machine.memory import DeviceMemory
+from gemmkit.emulator.machine.phases import MisusedBarrier
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.ptx.cfg import ControlFlow
 from gemmkit.emulator.sanitizer import synccheck
@@ -124,6 +125,10 @@ class Sanitizer:
         """A thread prints values from its local memory: (first byte, size) each."""
         for watch in self._watches:
             watch.print_if_of(worker, number, thread, index, taken)
+
+    def misused(self, worker: Worker, found: MisusedBarrier) -> None:
+        """Report an instruction that is not valid for its mbarrier."""
+        self.add(worker, synccheck.misused(self.names, worker, found))
 
     def deadlock(self, worker: Worker) -> None:
         """All warps of a block wait."""

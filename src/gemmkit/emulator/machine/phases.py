@@ -1,0 +1,236 @@
+"""`Phases`: the mbarriers of a running block, and the warps that wait for their phases.
+
+A warp whose `try_wait` fails runs other lanes of its own, or stops until the phase completes. If
+all warps of the block have stopped, the time limit of every `try_wait` expires: it returns false.
+The block is deadlocked once that has changed nothing for `PATIENCE` times. A `test_wait` that fails ends
+the turn of its warp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gemmkit.emulator.codegen.layout import (
+    AT_PHASE,
+    HELD,
+    LANES,
+    RUNNING,
+    TURNED,
+    WARP,
+    WINDOW_BYTES,
+    WINDOWS,
+)
+from gemmkit.emulator.codegen.operands import Action
+from gemmkit.emulator.isa.mbarriers import (
+    OBJECT_BYTES,
+    PATIENCE,
+    Misuse,
+    State,
+    awaited_phase,
+    completes,
+    object_at,
+    state_text,
+    updated,
+)
+from gemmkit.emulator.machine.paths import Paths
+from gemmkit.emulator.machine.worker import Worker
+from gemmkit.emulator.ptx.shared_names import shared_array
+
+Lanes = NDArray[np.bool_]
+_POLLS = "mbarrier_test"
+_STATUS, _VERDICT, _BLOCK = (WARP[name] // 4 for name in ("status", "verdict", "block"))
+
+
+class MisusedBarrier(Exception):
+    """A thread's instruction that is not valid for its mbarrier, at an address in shared memory."""
+
+    def __init__(self, misuse: Misuse, number: int, thread: int, address: int) -> None:
+        super().__init__(misuse.what)
+        self.kind, self.what = misuse.kind, misuse.what
+        self.number, self.thread, self.address = number, thread, address
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Lanes (a mask) that wait, or poll, at an instruction: the parity of the awaited phase by the
+    address of each mbarrier."""
+
+    lanes: int
+    number: int
+    awaited: dict[int, int]
+    polls: bool
+
+
+@dataclass(slots=True)
+class Traffic:
+    """The bytes of a barrier's current phase: announced by `expect_tx`, and arrived."""
+
+    announced: int = 0
+    arrived: int = 0
+
+
+class Phases:
+    """The mbarriers of the block that a worker runs."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._running_block = -1
+        self._block_of: dict[int, int] = {}
+        for block, each in enumerate(worker.flow.blocks):
+            self._block_of |= dict.fromkeys(range(each.start, each.end), block)
+
+    def _begin(self) -> None:
+        """Forget the block before this one."""
+        block = self._worker.field("block")
+        if self._running_block != block:
+            self._running_block = block
+            self._waits: list[list[Wait]] = [[] for _ in range(self._worker.warps)]
+            self._expired: list[set[int]] = [set() for _ in range(self._worker.warps)]
+            self._traffic: dict[int, Traffic] = {}
+            self._last_stop: object = None
+            self._fruitless = 0
+
+    def execute(
+        self, warp: int, action: Action, operands: Sequence[NDArray[Any]], active: Lanes
+    ) -> tuple[NDArray[Any], ...]:
+        """Execute an instruction in some lanes of a warp, from the lowest one on.
+
+        Raises:
+            MisusedBarrier: it is not valid in one of them.
+        """
+        self._begin()
+        *given, addresses = operands
+        operand: list[Any] = given[0].tolist() if given else [None] * LANES
+        asks = action.operation in ("mbarrier_test", "mbarrier_try")
+        results: NDArray[Any] = np.zeros(LANES, bool if asks else np.uint64)
+        awaited: dict[int, int] = {}
+        mask = 0
+        for lane in np.flatnonzero(active).tolist():
+            mask |= 1 << lane
+            address = -1
+            try:
+                address = self._address(action, int(addresses[lane]))
+                if asks:
+                    phase = awaited_phase(action.form, operand[lane])
+                    results[lane] = State.of(self._read(address)).phase != phase
+                    if not results[lane]:
+                        awaited[address] = phase
+                else:
+                    results[lane] = self._update(action, address, operand[lane])
+            except Misuse as misuse:
+                at = int(addresses[lane]) % WINDOW_BYTES
+                thread = warp * LANES + lane
+                raise MisusedBarrier(misuse, action.number, thread, at) from None
+        if asks:
+            self._answer(warp, action, mask, awaited, some=bool(results.any()))
+        return (results,)
+
+    def _address(self, action: Action, address: int) -> int:
+        """The address of an object in shared memory."""
+        if not action.form["S"]:
+            address -= WINDOWS["shared"]
+        return object_at(address, self._worker.shared_base, self._worker.shared_end)
+
+    def _update(self, action: Action, address: int, operand: int | None) -> int:
+        """Perform a thread's instruction; returns the 8 bytes before it."""
+        form, before = action.form, self._read(address)
+        kind = form.modifiers.get("K")
+        after = updated(form, before, operand)
+        data = np.frombuffer(after.to_bytes(OBJECT_BYTES, "little"), np.uint8)
+        self._worker.shared[address : address + OBJECT_BYTES] = data
+        if action.operation == "mbarrier_init":
+            self._traffic[address] = Traffic()
+        elif kind == "expect_tx":
+            self._traffic.setdefault(address, Traffic()).announced += operand or 0
+        elif kind == "complete_tx":
+            self._traffic.setdefault(address, Traffic()).arrived += operand or 0
+        if completes(form, before, after):
+            self._completed(address, State.of(after))
+        return before
+
+    def _read(self, address: int) -> int:
+        data = self._worker.shared[address : address + OBJECT_BYTES]
+        return int.from_bytes(data.tobytes(), "little")
+
+    def _completed(self, address: int, state: State) -> None:
+        """Wake the lanes that wait for the phase that has completed."""
+        self._traffic[address] = Traffic()
+        for warp, waits in enumerate(self._waits):
+            for wait in waits:
+                if not wait.polls and wait.awaited.get(address, state.phase) != state.phase:
+                    self._wake(warp, wait)
+
+    def _wake(self, warp: int, wait: Wait) -> None:
+        """Let lanes execute their `try_wait` again."""
+        self._waits[warp] = [each for each in self._waits[warp] if each is not wait]
+        header, paths = self._worker.header(warp), Paths(self._worker, warp)
+        if int(header[_STATUS]) != AT_PHASE:
+            return
+        header[_STATUS] = RUNNING
+        if paths.running != wait.lanes:
+            places = [place for place, lanes in paths.ready() if lanes == wait.lanes]
+            paths.switch(places[0], int(header[_BLOCK]))
+
+    def _answer(
+        self, warp: int, action: Action, lanes: int, awaited: dict[int, int], *, some: bool
+    ) -> None:
+        """Decide how the lanes continue after they asked for phases of which these are not
+        completed; `some` of the phases are."""
+        self._waits[warp] = [each for each in self._waits[warp] if not each.lanes & lanes]
+        expired = lanes in self._expired[warp]
+        self._expired[warp].discard(lanes)
+        polls = action.operation == _POLLS
+        if not awaited or (not polls and (some or expired)):
+            return
+        header, paths = self._worker.header(warp), Paths(self._worker, warp)
+        block = self._block_of[action.number] + polls
+        paths.stop(block, action.number)
+        header[_VERDICT] = TURNED if polls else HELD
+        held = 0
+        for wait in self._waits[warp]:
+            held |= 0 if wait.polls else wait.lanes
+        self._waits[warp].append(Wait(lanes, action.number, awaited, polls))
+        other = next((place for place, ready in paths.ready() if not ready & held), None)
+        if other is not None:
+            paths.switch(other, block)
+            header[_VERDICT] = TURNED
+
+    def expire(self) -> bool:
+        """All warps have stopped: let each `try_wait` return false, unless that has not helped."""
+        status = self._worker.warp_fields("status")
+        stopped = [warp for warp in range(self._worker.warps) if status[warp] == AT_PHASE]
+        if not stopped or self._running_block != self._worker.field("block"):
+            return False
+        now = [
+            (warp, wait.lanes, wait.number, [(at, self._read(at)) for at in wait.awaited])
+            for warp in stopped
+            for wait in self._waits[warp]
+        ]
+        self._fruitless = self._fruitless + 1 if now == self._last_stop else 0
+        self._last_stop = now
+        if self._fruitless == PATIENCE:
+            return False
+        for warp in stopped:
+            self._expired[warp] = {wait.lanes for wait in self._waits[warp]}
+            self._waits[warp] = []
+            self._worker.header(warp)[_STATUS] = RUNNING
+        return True
+
+    def waits(self, warp: int) -> Sequence[Wait]:
+        """What lanes of a warp wait or poll for."""
+        return self._waits[warp] if self._running_block == self._worker.field("block") else ()
+
+    def text(self, address: int) -> str:
+        """An mbarrier, and what it has and expects, in words."""
+        array, offset = shared_array(self._worker.flow.kernel, address)
+        held = state_text(self._read(address))
+        traffic = self._traffic.get(address, Traffic())
+        if traffic.announced or traffic.arrived:
+            held = held.partition(", ")[0]
+            held += f", {traffic.arrived:,} of {traffic.announced:,} announced bytes"
+        return f"the mbarrier at byte {offset} of '{array}' ({held})"
