@@ -19,7 +19,8 @@ MACHINE_OPERATIONS = {
     *("shuffle", "vote", "ballot", "active_mask", "match_any", "match_all", "reduce_warp"),
     *("elect", "multiply_matrices"),
     *("mbarrier_init", "mbarrier_invalidate", "mbarrier_arrive", "mbarrier_transact"),
-    *("mbarrier_test", "mbarrier_try"),
+    *("mbarrier_test", "mbarrier_try", "mbarrier_arrive_copies"),
+    *("bulk_copy", "bulk_commit", "bulk_wait"),
     *("barrier", "barrier_arrive", "branch", "exit", "trap", "call", "no_operation"),
 }
 

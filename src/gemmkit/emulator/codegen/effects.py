@@ -298,6 +298,12 @@ def through_python(b: BlockWriter, action: Action) -> None:
     b.put(action, values, signed=extends_sign(action))
 
 
+def _arrive_after_copies(b: BlockWriter, action: Action) -> None:
+    """`cp.async.mbarrier.arrive`: the thread's earlier cp.async copies arrive first."""
+    sanitizer_calls.copies_arrive(b, b.active(action.guard))
+    through_python(b, action)
+
+
 def executed_by_python(b: BlockWriter, action: Action, lanes: Value) -> list[Location]:
     """Operands to scratch, a call, results from scratch."""
     b.make_room()
@@ -354,8 +360,12 @@ _WRITERS: Mapping[str, Callable[[BlockWriter, Action], None]] = {
     **dict.fromkeys(("no_operation", "copy_async_commit", "copy_async_wait"), _nothing),
     **dict.fromkeys(("match_any", "match_all", "reduce_warp", "elect", "call"), through_python),
     **dict.fromkeys(
-        ("mbarrier_init", "mbarrier_invalidate", "mbarrier_arrive", "mbarrier_transact"),
+        (
+            *("mbarrier_init", "mbarrier_invalidate", "mbarrier_arrive", "mbarrier_transact"),
+            *("bulk_copy", "bulk_commit", "bulk_wait"),
+        ),
         through_python,
     ),
+    "mbarrier_arrive_copies": _arrive_after_copies,
     "multiply_matrices": _multiply_matrices,
 }

@@ -54,6 +54,8 @@ WORKER = words(
     *("shadow", "patterns"),
     # The order of the warps' turns; the seed that shuffles it, 0 for none; the generator's state.
     *("warp_order", "order_seed", "order_state"),
+    # How many asynchronous copies of the block have not taken effect.
+    "in_flight",
 )
 # Barriers follow the fields. Each holds the warps that have arrived, the warps expected (0: all),
 # and the sum of the warps' votes in a reduction.
@@ -171,7 +173,7 @@ RUNNING, AT_BARRIER, DONE, PAUSED, TRAPPED, AT_PHASE = range(6)
 ANSWERED, TURNED, HELD = range(3)
 
 # The results of the function that runs blocks.
-FINISHED, OUT_OF_FUEL, FAULTED, STUCK, TRAP = range(5)
+FINISHED, OUT_OF_FUEL, FAULTED, STUCK, TRAP, IN_FLIGHT = range(6)
 
 # Kinds of fault.
 OUT_OF_BOUNDS, MISALIGNED, FAILED_OPERATION = 1, 2, 3

@@ -33,6 +33,12 @@ def nothing(b: BlockWriter, action: Action, lanes: Value) -> None:
             _device_fence(b, action)
 
 
+def copies_arrive(b: BlockWriter, lanes: Value) -> None:
+    """All cp.async copies of these lanes arrive."""
+    if b.context.sanitize:
+        b.f.runtime(PREFIX + "wait", "void", C, lanes, literal("i32", -1))
+
+
 def before(b: BlockWriter, action: Action) -> None:
     """Report a memory access that orders what came before it."""
     if b.context.sanitize and Ordering.of(action).releases:

@@ -30,7 +30,7 @@ _USED_FROM = {
         (
             *("atomic", "reduction", "compare_and_swap", "barrier", "barrier_arrive", "elect"),
             *("call", "no_operation", "mbarrier_init", "mbarrier_arrive", "mbarrier_transact"),
-            *("mbarrier_test", "mbarrier_try"),
+            *("mbarrier_test", "mbarrier_try", "bulk_copy"),
         ),
         0,
     ),

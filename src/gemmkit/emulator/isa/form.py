@@ -16,10 +16,10 @@ class OperandSpec:
     """One operand of an instruction.
 
     `role` is one of: dest, sink, source, address, immediate, label, symbol, group, policy. A dest
-    or source has a `type` and a `count` (the length of a brace list; 1 for a plain operand). `pair`: a
-    dest that may be written `d|p`, with p a predicate. `optional` operands may be missing at the
-    end. `or_predicate`: a source that may be a predicate instead of a `type`. A cache `policy` is
-    always last and changes no result. A `sink` is the operand `_`.
+    or source has a `type` and a `count` (the length of a brace list; 1 for a plain operand).
+    `pair`: a dest that may be written `d|p`, with p a predicate. `optional` operands may be missing
+    at the end. `or_predicate`: a source that may be a predicate instead of a `type`. A cache
+    `policy` is always last and changes no result. A `sink` is the operand `_`.
     """
 
     role: str

@@ -3,9 +3,9 @@
 The state is that of the PTX ISA ("mbarrier"): the phase, its pending arrivals, the arrivals that
 each later phase expects, and the tx-count, which is the number of bytes announced by `expect_tx`
 minus those that have arrived. NVIDIA does not publish how the 8 bytes hold it. Here, from the
-lowest bit: 20 bits of pending arrivals, 20 of expected arrivals, 21 of the tx-count in two's complement, 1
-of the phase's parity, and 2 that mark an initialized (2) or invalidated (1) object. The state token
-of an arrival is the object before it.
+lowest bit: 20 bits of pending arrivals, 20 of expected arrivals, 21 of the tx-count in two's
+complement, 1 of the phase's parity, and 2 that mark an initialized (2) or invalidated (1) object.
+The state token of an arrival is the object before it.
 """
 
 from __future__ import annotations
@@ -232,6 +232,9 @@ def updated(form: Form, word: int, operand: int | None) -> int:
     if operation == "mbarrier_invalidate":
         return invalidated(word)
     state, kind = State.of(word), form["K"]
+    if operation == "mbarrier_arrive_copies":
+        # Without .noinc the arrival is one that was added just before.
+        return state.arrive(1).word if kind == "noinc" else state.word
     if operation == "mbarrier_transact":
         nbytes = operand or 0
         return state.expect(nbytes if kind == "expect_tx" else -nbytes).settled().word

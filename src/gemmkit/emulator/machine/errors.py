@@ -17,11 +17,10 @@ from gemmkit.emulator.codegen.operands import Action, access_bytes
 from gemmkit.emulator.isa.table import stop_of
 from gemmkit.emulator.machine.memory import DeviceMemory
 from gemmkit.emulator.machine.worker import Worker
-from gemmkit.emulator.ptx.shared_names import shared_array
 from gemmkit.errors import DeviceError
 
 if TYPE_CHECKING:
-    from gemmkit.emulator.machine.phases import MisusedBarrier
+    from gemmkit.emulator.machine.refusals import Refusal
 
 # Names of accesses in messages.
 ACCESS_KINDS = {
@@ -103,13 +102,12 @@ def thread_text(worker: Worker, thread: int) -> str:
     return f"thread {(thread % x, thread // x % y, thread // (x * y))} of block {worker.block}"
 
 
-def misuse_error(worker: Worker, misused: MisusedBarrier) -> DeviceError:
-    """One thread's instruction that is not valid for its mbarrier."""
-    action = worker.kernel.actions[misused.number]
-    array, offset = shared_array(worker.flow.kernel, misused.address)
+def refusal_error(worker: Worker, refusal: Refusal) -> DeviceError:
+    """One thread's asynchronous instruction that is not valid."""
+    action = worker.kernel.actions[refusal.number]
     return DeviceError(
-        f"{_kernel(worker)}: {misused.kind}: {thread_text(worker, misused.thread)} {misused.what}, "
-        f"at byte {offset} of '{array}', by '{action.form.opcode}' at {action.instruction.where}"
+        f"{_kernel(worker)}: {refusal.kind}: {thread_text(worker, refusal.thread)} {refusal.what}, "
+        f"by '{action.form.opcode}' at {action.instruction.where}"
     )
 
 

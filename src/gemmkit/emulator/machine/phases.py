@@ -2,8 +2,8 @@
 
 A warp whose `try_wait` fails runs other lanes of its own, or stops until the phase completes. If
 all warps of the block have stopped, the time limit of every `try_wait` expires: it returns false.
-The block is deadlocked once that has changed nothing for `PATIENCE` times. A `test_wait` that fails ends
-the turn of its warp.
+The block is deadlocked once that has changed nothing for `PATIENCE` times. A `test_wait` that fails
+ends the turn of its warp.
 """
 
 from __future__ import annotations
@@ -37,22 +37,16 @@ from gemmkit.emulator.isa.mbarriers import (
     state_text,
     updated,
 )
+from gemmkit.emulator.machine.bulk import BulkCopies, Copy
+from gemmkit.emulator.machine.memory import DeviceMemory
 from gemmkit.emulator.machine.paths import Paths
+from gemmkit.emulator.machine.refusals import Refusal
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.ptx.shared_names import shared_array
 
 Lanes = NDArray[np.bool_]
 _POLLS = "mbarrier_test"
 _STATUS, _VERDICT, _BLOCK = (WARP[name] // 4 for name in ("status", "verdict", "block"))
-
-
-class MisusedBarrier(Exception):
-    """A thread's instruction that is not valid for its mbarrier, at an address in shared memory."""
-
-    def __init__(self, misuse: Misuse, number: int, thread: int, address: int) -> None:
-        super().__init__(misuse.what)
-        self.kind, self.what = misuse.kind, misuse.what
-        self.number, self.thread, self.address = number, thread, address
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +71,9 @@ class Traffic:
 class Phases:
     """The mbarriers of the block that a worker runs."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: Worker, memory: DeviceMemory) -> None:
         self._worker = worker
+        self._copies = BulkCopies(worker, memory, self._deliver)
         self._running_block = -1
         self._block_of: dict[int, int] = {}
         for block, each in enumerate(worker.flow.blocks):
@@ -94,6 +89,7 @@ class Phases:
             self._traffic: dict[int, Traffic] = {}
             self._last_stop: object = None
             self._fruitless = 0
+            self._copies.begin()
 
     def execute(
         self, warp: int, action: Action, operands: Sequence[NDArray[Any]], active: Lanes
@@ -101,9 +97,14 @@ class Phases:
         """Execute an instruction in some lanes of a warp, from the lowest one on.
 
         Raises:
-            MisusedBarrier: it is not valid in one of them.
+            Refusal: it is not valid in one of them.
         """
         self._begin()
+        self._copies.tick()
+        if action.operation.startswith("bulk"):
+            for lane in np.flatnonzero(active).tolist():
+                self._bulk(action, warp * LANES + lane, [int(each[lane]) for each in operands])
+            return ()
         *given, addresses = operands
         operand: list[Any] = given[0].tolist() if given else [None] * LANES
         asks = action.operation in ("mbarrier_test", "mbarrier_try")
@@ -112,9 +113,8 @@ class Phases:
         mask = 0
         for lane in np.flatnonzero(active).tolist():
             mask |= 1 << lane
-            address = -1
             try:
-                address = self._address(action, int(addresses[lane]))
+                address = self._address(action.form["S"], int(addresses[lane]))
                 if asks:
                     phase = awaited_phase(action.form, operand[lane])
                     results[lane] = State.of(self._read(address)).phase != phase
@@ -123,16 +123,47 @@ class Phases:
                 else:
                     results[lane] = self._update(action, address, operand[lane])
             except Misuse as misuse:
-                at = int(addresses[lane]) % WINDOW_BYTES
-                thread = warp * LANES + lane
-                raise MisusedBarrier(misuse, action.number, thread, at) from None
+                thread, at = warp * LANES + lane, int(addresses[lane])
+                raise self._refusal(misuse, action, thread, at) from None
         if asks:
             self._answer(warp, action, mask, awaited, some=bool(results.any()))
         return (results,)
 
-    def _address(self, action: Action, address: int) -> int:
-        """The address of an object in shared memory."""
-        if not action.form["S"]:
+    def _bulk(self, action: Action, thread: int, operands: list[int]) -> None:
+        if action.operation == "bulk_commit":
+            self._copies.commit(thread)
+        elif action.operation == "bulk_wait":
+            self._copies.wait(thread, operands[0], read=action.form["K"] == "read")
+        else:
+            size, to, start, *barrier = operands
+            for index, address in enumerate(barrier):
+                try:
+                    barrier[index] = self._address("shared", address)
+                    State.of(self._read(barrier[index]))
+                except Misuse as misuse:
+                    raise self._refusal(misuse, action, thread, address) from None
+            self._copies.issue(action, thread, [size, to, start, *barrier])
+
+    def _deliver(self, copy: Copy) -> None:
+        """Count the bytes of a copy that has taken effect at its mbarrier."""
+        assert copy.barrier is not None
+        try:
+            state = State.of(self._read(copy.barrier))
+            after = state.expect(-copy.nbytes).settled()
+        except Misuse as misuse:
+            raise self._refusal(misuse, copy.action, copy.thread, copy.barrier) from None
+        self._write(copy.barrier, after.word)
+        self._traffic.setdefault(copy.barrier, Traffic()).arrived += copy.nbytes
+        if after.phase != state.phase:
+            self._completed(copy.barrier, after)
+
+    def _refusal(self, misuse: Misuse, action: Action, thread: int, address: int) -> Refusal:
+        kernel = self._worker.flow.kernel
+        return Refusal.at_shared(misuse, action.number, thread, kernel, address % WINDOW_BYTES)
+
+    def _address(self, space: str, address: int) -> int:
+        """The address of an object in shared memory; bulk copies accept both kinds."""
+        if not space or address >= WINDOWS["shared"]:
             address -= WINDOWS["shared"]
         return object_at(address, self._worker.shared_base, self._worker.shared_end)
 
@@ -141,8 +172,7 @@ class Phases:
         form, before = action.form, self._read(address)
         kind = form.modifiers.get("K")
         after = updated(form, before, operand)
-        data = np.frombuffer(after.to_bytes(OBJECT_BYTES, "little"), np.uint8)
-        self._worker.shared[address : address + OBJECT_BYTES] = data
+        self._write(address, after)
         if action.operation == "mbarrier_init":
             self._traffic[address] = Traffic()
         elif kind == "expect_tx":
@@ -156,6 +186,10 @@ class Phases:
     def _read(self, address: int) -> int:
         data = self._worker.shared[address : address + OBJECT_BYTES]
         return int.from_bytes(data.tobytes(), "little")
+
+    def _write(self, address: int, word: int) -> None:
+        data = np.frombuffer(word.to_bytes(OBJECT_BYTES, "little"), np.uint8)
+        self._worker.shared[address : address + OBJECT_BYTES] = data
 
     def _completed(self, address: int, state: State) -> None:
         """Wake the lanes that wait for the phase that has completed."""
@@ -201,7 +235,10 @@ class Phases:
             header[_VERDICT] = TURNED
 
     def expire(self) -> bool:
-        """All warps have stopped: let each `try_wait` return false, unless that has not helped."""
+        """All warps have stopped: let a copy in flight take effect or, if there is none, let each
+        `try_wait` return false, unless that has not helped."""
+        if self._running_block == self._worker.field("block") and self._copies.land_one():
+            return True
         status = self._worker.warp_fields("status")
         stopped = [warp for warp in range(self._worker.warps) if status[warp] == AT_PHASE]
         if not stopped or self._running_block != self._worker.field("block"):
@@ -220,6 +257,10 @@ class Phases:
             self._waits[warp] = []
             self._worker.header(warp)[_STATUS] = RUNNING
         return True
+
+    def drain(self) -> None:
+        """All warps have ended: copies in flight take effect."""
+        self._copies.land_all()
 
     def waits(self, warp: int) -> Sequence[Wait]:
         """What lanes of a warp wait or poll for."""

@@ -15,16 +15,25 @@ from typing import TYPE_CHECKING
 
 from gemmkit.cores import usable_cores
 from gemmkit.emulator.codegen.kernel import LoadedKernel
-from gemmkit.emulator.codegen.layout import FAULTED, FINISHED, OUT_OF_FUEL, STUCK, TRAP
+from gemmkit.emulator.codegen.layout import (
+    FAULTED,
+    FINISHED,
+    IN_FLIGHT,
+    OUT_OF_FUEL,
+    STUCK,
+    TRAP,
+)
 from gemmkit.emulator.codegen.ordering import orders_warps
 from gemmkit.emulator.launch import Execution, LaunchRequest
 from gemmkit.emulator.machine.memory import DeviceMemory
+from gemmkit.emulator.machine.refusals import Refusal
 from gemmkit.emulator.machine.worker import SharedGrid, Worker
 from gemmkit.errors import DeviceError
 from gemmkit.loading import load
 
 if TYPE_CHECKING:
     from gemmkit.emulator.machine.operations import Operations
+    from gemmkit.emulator.machine.phases import Phases
     from gemmkit.emulator.ptx.cfg import ControlFlow
     from gemmkit.emulator.sanitizer.monitor import Sanitizer
 
@@ -141,8 +150,10 @@ class _Launch:
         if self._sanitizer is not None:
             self._sanitizer.stop = self.stop
         # If blocks synchronize with each other, which of them comes last determines what each does.
-        alone = self._kernel.orders_blocks or (
-            self._sanitizer is not None and self._kernel.follows_blocks
+        alone = (
+            self._kernel.orders_blocks
+            or self._kernel.compiled.reduces_in_bulk
+            or (self._sanitizer is not None and self._kernel.follows_blocks)
         )
         most = 1 if alone else max(1, min(threads or usable_cores(), self._grid.blocks))
         try:
@@ -255,12 +266,25 @@ class _Launch:
             if self._max_steps is not None and spent > self._max_steps:
                 self._end(worker, self._max_steps)
             return True
-        if reason == STUCK and worker.phases is not None and worker.phases.expire():
-            return True
+        if worker.phases is not None and reason in (STUCK, IN_FLIGHT):
+            if self._go_on(worker, worker.phases, reason):
+                return True
+            reason = STUCK if worker.failure is None and not worker.abandoned else FAULTED
         if self._sanitizer is None or worker.failure is not None:
             raise self._trouble(worker, reason)
         self._note(self._sanitizer, worker, reason)
         return True
+
+    def _go_on(self, worker: Worker, phases: Phases, reason: int) -> bool:
+        """All warps wait or have ended: copies in flight take effect, waits expire."""
+        try:
+            if reason == IN_FLIGHT:
+                phases.drain()
+                return True
+            return phases.expire()
+        except Refusal as refusal:
+            self._ready_operations().refuse(worker, refusal)
+            return False
 
     def _end(self, worker: Worker, max_steps: int) -> None:
         """Stop because of a block that does not end."""

@@ -173,6 +173,10 @@ class Worker:
         """The value of a field."""
         return int(self.fields[WORKER[name] // 8])
 
+    def set_field(self, name: str, value: int) -> None:
+        """Change a field."""
+        self.fields[WORKER[name] // 8] = value
+
     def run(self, fuel: int) -> int:
         """Run for about `fuel` warp instructions; returns why it stopped."""
         self.fields[WORKER["fuel"] // 8] = fuel
@@ -187,6 +191,7 @@ class Worker:
     def leave_block(self) -> None:
         """Abandon the current block and continue with another."""
         self.abandoned = False
+        self.fields[WORKER["in_flight"] // 8] = 0
         self.fields[WORKER["block"] // 8] = -1
 
     def forgive(self) -> None:

@@ -10,7 +10,7 @@ from gemmkit.emulator.counters.tally import Tally
 from gemmkit.emulator.isa.semantics import OPERATIONS, evaluate, reads_carry, writes_carry
 from gemmkit.emulator.isa.semantics.raw import Raw
 from gemmkit.emulator.isa.table import stop_of
-from gemmkit.emulator.oracle import access, warp
+from gemmkit.emulator.oracle import access, bulk, warp
 from gemmkit.emulator.oracle.calls import print_formatted
 from gemmkit.emulator.oracle.chunk import WARP, Chunk, Group
 from gemmkit.emulator.oracle.control import DONE, RUNNING, WAITING, Lanes, Rows
@@ -46,13 +46,20 @@ _LANEWISE: Mapping[str, Callable[[Group, Step, Lanes], None]] = {
 }
 # Operations at the end of a block that say where a warp continues.
 _MOVES_ON = frozenset(["branch", "exit", "barrier", "mbarrier_test", "mbarrier_try"])
-_NOTHING = frozenset(["no_operation", "copy_async_commit", "copy_async_wait"])
+_NOTHING = frozenset(
+    ["no_operation", "copy_async_commit", "copy_async_wait", "bulk_commit", "bulk_wait"]
+)
 # Operations whose order other warps can observe: then one warp runs at a time.
 _UPDATES = frozenset(
-    ["mbarrier_init", "mbarrier_invalidate", "mbarrier_arrive", "mbarrier_transact"]
+    [
+        *("mbarrier_init", "mbarrier_invalidate", "mbarrier_arrive", "mbarrier_transact"),
+        "mbarrier_arrive_copies",
+    ]
 )
 _ASKS = frozenset(["mbarrier_test", "mbarrier_try"])
-_ORDERED = frozenset(["atomic", "compare_and_swap", "reduction", "call"]) | _UPDATES | _ASKS
+_ORDERED = (
+    frozenset(["atomic", "compare_and_swap", "reduction", "call", "bulk_copy"]) | _UPDATES | _ASKS
+)
 
 
 def is_ordered(flow: ControlFlow) -> bool:
@@ -162,6 +169,8 @@ class Lockstep:
             self._barrier(group, step, lanes, block)
         elif operation in _UPDATES:
             self._phases.update(group, step, lanes)
+        elif operation == "bulk_copy":
+            bulk.copy(group, step, lanes, self._phases)
         elif operation == "mbarrier_test":
             self._phases.ask(group, step, lanes, block)
         elif operation == "call":

@@ -107,10 +107,10 @@ class PrivateSpace:
         _refuse(f"out of bounds in {self.name} memory", addresses, beyond)
         yield Span(self._data, owners * self._stride + offsets.astype(np.int64), lanes)
 
-    def write(self, owner: int, address: int, data: bytes) -> None:
-        """Replace bytes of one owner, which must exist."""
+    def view(self, owner: int, address: int, nbytes: int) -> Bytes:
+        """Bytes of one owner, which must exist, to read and write."""
         start = owner * self._stride + address - self.base
-        self._data[start : start + len(data)] = np.frombuffer(data, np.uint8)
+        return self._data[start : start + nbytes]
 
     def text(self, owner: int, address: int, nbytes: int) -> bytes:
         """Bytes of one owner, as many as there are."""

@@ -59,7 +59,7 @@ class Phases:
                 after = updated(step.form, before, operand)
             except Misuse as misuse:
                 raise self._refused(group, step, row, lane, address, misuse) from None
-            self._shared.write(0, address, after.to_bytes(OBJECT_BYTES, "little"))
+            self._write(address, after)
             tokens[row, lane] = before
             if completes(step.form, before, after):
                 self._completed(address, State.of(after).phase)
@@ -163,6 +163,35 @@ class Phases:
 
     def _read(self, address: int) -> int:
         return int.from_bytes(self._shared.text(0, address, OBJECT_BYTES), "little")
+
+    def _write(self, address: int, word: int) -> None:
+        data = np.frombuffer(word.to_bytes(OBJECT_BYTES, "little"), np.uint8)
+        self._shared.view(0, address, OBJECT_BYTES)[:] = data
+
+    def check(self, group: Group, step: Step, row: int, lane: int, address: int) -> int:
+        """The address of a bulk copy's mbarrier, which must be valid."""
+        address %= SHARED_WINDOW
+        space = self._shared
+        try:
+            object_at(address, space.base, space.base + space.nbytes)
+            State.of(self._read(address))
+        except Misuse as misuse:
+            raise self._refused(group, step, row, lane, address, misuse) from None
+        return address
+
+    def deliver(
+        self, group: Group, step: Step, row: int, lane: int, address: int, nbytes: int
+    ) -> None:
+        """Bytes of a bulk copy have arrived."""
+        address = self.check(group, step, row, lane, address)
+        before = State.of(self._read(address))
+        try:
+            after = before.expect(-nbytes).settled()
+        except Misuse as misuse:
+            raise self._refused(group, step, row, lane, address, misuse) from None
+        self._write(address, after.word)
+        if before.phase != after.phase:
+            self._completed(address, after.phase)
 
     def _each(
         self, group: Group, step: Step, lanes: Mask

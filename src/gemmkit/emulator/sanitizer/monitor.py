@@ -32,7 +32,7 @@ from gemmkit.emulator.codegen.shadow_layout import (
 )
 from gemmkit.emulator.launch import LaunchRequest
 from gemmkit.emulator.machine.memory import DeviceMemory
-from gemmkit.emulator.machine.phases import MisusedBarrier
+from gemmkit.emulator.machine.refusals import Refusal
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.ptx.cfg import ControlFlow
 from gemmkit.emulator.sanitizer import synccheck
@@ -126,9 +126,9 @@ class Sanitizer:
         for watch in self._watches:
             watch.print_if_of(worker, number, thread, index, taken)
 
-    def misused(self, worker: Worker, found: MisusedBarrier) -> None:
-        """Report an instruction that is not valid for its mbarrier."""
-        self.add(worker, synccheck.misused(self.names, worker, found))
+    def refused(self, worker: Worker, refusal: Refusal) -> None:
+        """Report an asynchronous instruction that is not valid."""
+        self.add(worker, synccheck.refused(self.names, worker, refusal))
 
     def deadlock(self, worker: Worker) -> None:
         """All warps of a block wait."""

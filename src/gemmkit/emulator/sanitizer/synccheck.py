@@ -12,7 +12,7 @@ from gemmkit.emulator.codegen.shadow_layout import (
     BARRIER_SITES,
 )
 from gemmkit.emulator.machine.errors import span, waits_text
-from gemmkit.emulator.machine.phases import MisusedBarrier
+from gemmkit.emulator.machine.refusals import Refusal
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.sanitizer.sites import Names, at
 from gemmkit.findings import Check, Finding, Triple
@@ -124,13 +124,13 @@ def _blocked(places: list[str], most: int) -> str:
     return f"in block {{block}}, blocked: {'; '.join(places[:most])}{more}"
 
 
-def misused(names: Names, worker: Worker, found: MisusedBarrier) -> Finding:
-    """An instruction that is not valid for its mbarrier."""
-    thread = names.thread(found.thread)
-    array, offset = names.shared(found.address)
-    rest = f"{{here}} of block {{block}} {found.what}, at byte {offset} of '{array}'"
-    finding = _finding(names, worker, found.kind, found.number, thread, rest)
-    return replace(finding, array=array, offset=offset)
+def refused(names: Names, worker: Worker, refusal: Refusal) -> Finding:
+    """An asynchronous instruction that is not valid."""
+    thread = names.thread(refusal.thread)
+    rest = f"{{here}} of block {{block}} {refusal.what}"
+    check: Check = "memcheck" if refusal.kind in ("out of bounds", "misaligned") else "synccheck"
+    found = _finding(names, worker, refusal.kind, refusal.number, thread, rest, check)
+    return replace(found, array=refusal.array, offset=refusal.offset)
 
 
 def trap(names: Names, worker: Worker) -> Finding:

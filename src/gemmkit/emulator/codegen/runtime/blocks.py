@@ -18,6 +18,7 @@ from gemmkit.emulator.codegen.layout import (
     FAILED_OPERATION,
     FAULTED,
     FINISHED,
+    IN_FLIGHT,
     OUT_OF_FUEL,
     PAUSED,
     RUNNING,
@@ -259,6 +260,8 @@ def _define_run(module: Module, names: Names) -> None:
         f.label(labels["over"])
         all_ended = f.compare("eq", _field(f, "ended"), _field(f, "warp_count"))
         with f.when(all_ended):
+            with f.when(f.compare("ne", _field(f, "in_flight"), 0)):
+                f.ret(literal("i32", IN_FLIGHT))
             f.branch(labels["next"])
         f.store(literal("i64", 0), C, WORKER["turn"])
         with f.when(f.compare("ne", _field(f, "order_seed"), 0)):
