@@ -33,8 +33,8 @@ _LONGEST = 12
 class Copy:
     """A bulk copy of a thread; addresses are those in their spaces.
 
-    `barrier` is the mbarrier that counts its bytes, if one does, `due` the time of its effect, and
-    `data` what it has read.
+    `barrier` is the mbarrier that counts its bytes, if one does, or else `group` the number of the
+    bulk group; `due` is the time of its effect, and `data` what it has read.
     """
 
     action: Action
@@ -43,15 +43,19 @@ class Copy:
     start: int
     nbytes: int
     barrier: int | None
+    group: int = 0
     due: int = 0
     data: NDArray[np.uint8] | None = None
 
 
 @dataclass(slots=True)
 class _Groups:
-    """The bulk groups of a thread: that which is open, and those committed."""
+    """The bulk groups of a thread: that which is open, with its number, and those committed."""
 
+    number: int = 1
     open: list[Copy] = field(default_factory=list)
+    # Those that were not waited for in any way.
+    unread: list[Copy] = field(default_factory=list)
     committed: list[list[Copy]] = field(default_factory=list)
 
 
@@ -95,7 +99,13 @@ class BulkCopies:
         copy = Copy(action, thread, to, start, nbytes, barrier[0] if barrier else None)
         self._check_bounds(copy)
         if copy.barrier is None:
-            self._groups[thread].open.append(copy)
+            groups = self._groups[thread]
+            copy.group = groups.number
+            groups.open.append(copy)
+            groups.unread.append(copy)
+        if self._worker.observer is not None:
+            self._worker.observer.issued(copy)
+            self._note_queue()
         if not self._seed or self._random.random() < 0.25:
             self._take_effect(copy)
             return
@@ -140,6 +150,7 @@ class BulkCopies:
         groups = self._groups[thread]
         groups.committed.append(groups.open)
         groups.open = []
+        groups.number += 1
 
     def wait(self, thread: int, going: int, *, read: bool) -> None:
         """A thread waits until at most `going` of its latest groups are in flight; with `read`,
@@ -152,6 +163,10 @@ class BulkCopies:
             else:
                 self._queue.remove(copy)
                 self._take_effect(copy)
+        if self._worker.observer is not None:
+            self._worker.observer.groups_waited(thread, [each for group in done for each in group])
+        covered = {copy for group in done for copy in group}
+        groups.unread = [copy for copy in groups.unread if copy not in covered]
         if not read:
             del groups.committed[: len(done)]
         self._note_queue()
@@ -176,13 +191,23 @@ class BulkCopies:
         self._note_queue()
         return True
 
-    def land_all(self) -> None:
-        """Let all copies in flight take effect, in some order."""
+    def end(self) -> None:
+        """The block has ended: all copies in flight take effect, in some order."""
         while self.land_one():
             pass
+        if self._worker.observer is not None:
+            self._worker.observer.ended(self._unread())
+        self._worker.set_field("in_flight", 0)
+
+    def _unread(self) -> list[Copy]:
+        return [copy for groups in self._groups.values() for copy in groups.unread]
 
     def _note_queue(self) -> None:
-        self._worker.set_field("in_flight", len(self._queue))
+        """Native code must return at the end of the block if there is something left to do."""
+        left = len(self._queue)
+        if self._worker.observer is not None:
+            left += len(self._unread())
+        self._worker.set_field("in_flight", left)
 
     def _bytes(self, space: str, address: int, nbytes: int) -> Bytes:
         if space == "shared":
@@ -198,5 +223,7 @@ class BulkCopies:
         data, form = self._read(copy), copy.action.form
         target = self._bytes(form["D"], copy.to, copy.nbytes)
         target[:] = combined(form, target, data) if is_reduction(form) else data
+        if self._worker.observer is not None:
+            self._worker.observer.landed(copy)
         if copy.barrier is not None:
             self._deliver(copy)

@@ -20,6 +20,7 @@ from gemmkit.emulator.machine.worker import Worker
 from gemmkit.errors import DeviceError
 
 if TYPE_CHECKING:
+    from gemmkit.emulator.machine.phases import Phases, Wait
     from gemmkit.emulator.machine.refusals import Refusal
 
 # Names of accesses in messages.
@@ -121,44 +122,44 @@ def deadlock_error(worker: Worker) -> DeviceError:
 
 
 def waits_text(worker: Worker, place: Callable[[int], str]) -> list[str]:
-    """For each warp that waits, where and for what; then which warps have exited.
+    """Which warps wait, where and for what; then which have exited.
 
     `place` gives the source position of an instruction.
     """
     status, at = worker.warp_fields("status"), worker.warp_fields("instruction")
-    found: list[str] = []
+    phases = worker.phases
+    # Warps that wait in the same way are named together.
+    together: dict[tuple[str, str], list[int]] = {}
+    apart: list[str] = []
     for warp in range(worker.warps):
         if status[warp] == AT_BARRIER:
-            found.append(f"warp {warp} waits at {place(int(at[warp]))}")
-        elif worker.phases is not None and status[warp] != DONE:
-            found += phase_waits(worker, warp, place)
+            together.setdefault(("wait", f"at {place(int(at[warp]))}"), []).append(warp)
+        elif phases is not None and status[warp] != DONE:
+            living = int(~worker.warp_fields("exited")[warp] & worker.warp_fields("initial")[warp])
+            for wait in phases.waits(warp):
+                text = f"at {place(wait.number)} for {_awaited(phases, wait)}"
+                does = "poll" if wait.polls else "wait"
+                if wait.lanes == living & ALL_LANES:
+                    together.setdefault((does, text), []).append(warp)
+                    continue
+                lanes = [lane for lane in range(LANES) if wait.lanes >> lane & 1]
+                apart.append(f"{_verb('lane', lanes, does, f' of warp {warp}')} {text}")
+    found = [f"{_verb('warp', warps, does)} {text}" for (does, text), warps in together.items()]
     exited = [warp for warp in range(worker.warps) if status[warp] == DONE]
-    if exited and worker.phases is not None:
-        found.append(f"warp{'s' * (len(exited) > 1)} {span(exited)} exited")
-    return found
+    if exited and phases is not None:
+        apart.append(f"warp{'s' * (len(exited) > 1)} {span(exited)} exited")
+    return found + apart
 
 
-def phase_waits(worker: Worker, warp: int, place: Callable[[int], str]) -> list[str]:
-    """What lanes of a warp wait for at mbarriers."""
-    found = []
-    phases = worker.phases
-    living = ~worker.warp_fields("exited")[warp] & worker.warp_fields("initial")[warp]
-    for wait in phases.waits(warp) if phases is not None else ():
-        who = f"warp {warp}"
-        if wait.lanes != int(living) & ALL_LANES:
-            lanes = [lane for lane in range(LANES) if wait.lanes >> lane & 1]
-            who = f"lane{'s' * (len(lanes) > 1)} {span(lanes)} of {who}"
-        barriers = [
-            f"the phase of parity {phase} of {phases.text(address)}"
-            for address, phase in wait.awaited.items()
-            if phases is not None
-        ]
-        some = " and ".join(barriers[:2]) + (f" and {len(barriers) - 2} more" * (len(barriers) > 2))
-        does = "polls" if wait.polls else "waits"
-        if " of warp" in who and who.startswith("lanes"):
-            does = does[:-1]
-        found.append(f"{who} {does} at {place(wait.number)} for {some}")
-    return found
+def _verb(name: str, numbers: Sequence[int], does: str, more: str = "") -> str:
+    """`lanes 1-3 of warp 0 wait`, or `warp 2 waits`."""
+    several = len(numbers) > 1
+    return f"{name}{'s' * several} {span(numbers)}{more} {does}{'s' * (not several)}"
+
+
+def _awaited(phases: Phases, wait: Wait) -> str:
+    each = [f"the phase of parity {p} of {phases.text(a)}" for a, p in wait.awaited.items()]
+    return " and ".join(each[:2]) + f" and {len(each) - 2} more" * (len(each) > 2)
 
 
 def span(numbers: Sequence[int]) -> str:

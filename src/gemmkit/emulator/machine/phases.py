@@ -121,11 +121,14 @@ class Phases:
                     if not results[lane]:
                         awaited[address] = phase
                 else:
-                    results[lane] = self._update(action, address, operand[lane])
+                    last = not (active & (addresses == addresses[lane]))[lane + 1 :].any()
+                    thread = warp * LANES + lane
+                    results[lane] = self._update(action, thread, address, operand[lane], last=last)
             except Misuse as misuse:
                 thread, at = warp * LANES + lane, int(addresses[lane])
                 raise self._refusal(misuse, action, thread, at) from None
         if asks:
+            self._tell_asked(warp, action, addresses, results, mask)
             self._answer(warp, action, mask, awaited, some=bool(results.any()))
         return (results,)
 
@@ -153,6 +156,8 @@ class Phases:
         except Misuse as misuse:
             raise self._refusal(misuse, copy.action, copy.thread, copy.barrier) from None
         self._write(copy.barrier, after.word)
+        if self._worker.observer is not None:
+            self._worker.observer.delivered(copy)
         self._traffic.setdefault(copy.barrier, Traffic()).arrived += copy.nbytes
         if after.phase != state.phase:
             self._completed(copy.barrier, after)
@@ -167,12 +172,15 @@ class Phases:
             address -= WINDOWS["shared"]
         return object_at(address, self._worker.shared_base, self._worker.shared_end)
 
-    def _update(self, action: Action, address: int, operand: int | None) -> int:
-        """Perform a thread's instruction; returns the 8 bytes before it."""
+    def _update(
+        self, action: Action, thread: int, address: int, operand: int | None, *, last: bool
+    ) -> int:
+        """Perform a thread's instruction, `last` of its warp; returns the 8 bytes before it."""
         form, before = action.form, self._read(address)
         kind = form.modifiers.get("K")
         after = updated(form, before, operand)
         self._write(address, after)
+        self._tell(action, thread, address, last=last)
         if action.operation == "mbarrier_init":
             self._traffic[address] = Traffic()
         elif kind == "expect_tx":
@@ -182,6 +190,32 @@ class Phases:
         if completes(form, before, after):
             self._completed(address, State.of(after))
         return before
+
+    def _tell_asked(
+        self, warp: int, action: Action, addresses: NDArray[Any], done: Lanes, mask: int
+    ) -> None:
+        observer = self._worker.observer
+        if observer is None:
+            return
+        for lane in range(LANES):
+            if mask >> lane & 1:
+                address = self._address(action.form["S"], int(addresses[lane]))
+                observer.used(action.number, warp * LANES + lane, address)
+                if done[lane]:
+                    observer.waited(action.number, warp, address)
+
+    def _tell(self, action: Action, thread: int, address: int, *, last: bool) -> None:
+        observer, number = self._worker.observer, action.number
+        if observer is None:
+            return
+        if action.operation == "mbarrier_init":
+            observer.initialized(number, thread, address)
+        elif action.operation == "mbarrier_invalidate":
+            observer.invalidated(number, thread, address)
+        else:
+            observer.used(number, thread, address)
+            if last and action.operation.startswith("mbarrier_arrive"):
+                observer.arrived(number, thread, address)
 
     def _read(self, address: int) -> int:
         data = self._worker.shared[address : address + OBJECT_BYTES]
@@ -194,6 +228,8 @@ class Phases:
     def _completed(self, address: int, state: State) -> None:
         """Wake the lanes that wait for the phase that has completed."""
         self._traffic[address] = Traffic()
+        if self._worker.observer is not None:
+            self._worker.observer.completed(address)
         for warp, waits in enumerate(self._waits):
             for wait in waits:
                 if not wait.polls and wait.awaited.get(address, state.phase) != state.phase:
@@ -260,7 +296,7 @@ class Phases:
 
     def drain(self) -> None:
         """All warps have ended: copies in flight take effect."""
-        self._copies.land_all()
+        self._copies.end()
 
     def waits(self, warp: int) -> Sequence[Wait]:
         """What lanes of a warp wait or poll for."""

@@ -47,6 +47,9 @@ FIRST_SHARE = 250_000
 # The sanitizers handle each strong access in Python, and a warp that polls a flag performs them
 # until its fuel is spent.
 FOLLOWED_SHARE = 25_000
+# In asynchronous kernels the sanitizers must examine the log of accesses before it is full: an
+# instruction adds at most one to its 2¹⁴ entries.
+LOGGED_SHARE = 12_000
 _POLL_SECONDS = 0.05
 
 
@@ -131,6 +134,8 @@ class _Launch:
         self._share_fuel = SHARE
         if sanitizer is not None and (kernel.follows_blocks or orders_warps(kernel.actions)):
             self._share_fuel = FOLLOWED_SHARE
+        if sanitizer is not None and sanitizer.traits.asynchronous:
+            self._share_fuel = LOGGED_SHARE
         if max_steps is not None:
             # A block is stopped at the end of a share.
             self._share_fuel = min(self._share_fuel, max(max_steps, 1))
@@ -259,6 +264,8 @@ class _Launch:
     def _share(self, worker: Worker, fuel: int, steps: _Steps) -> bool:
         """Run a worker for a while; returns whether it has more to do."""
         reason = worker.run(fuel)
+        if worker.observer is not None:
+            worker.observer.look()
         if reason == FINISHED:
             return False
         if reason == OUT_OF_FUEL:

@@ -30,6 +30,7 @@ from gemmkit.emulator.machine.memory import Bytes, aligned_bytes
 if TYPE_CHECKING:
     from gemmkit.emulator.codegen.operands import Action
     from gemmkit.emulator.counters.tally import Tally
+    from gemmkit.emulator.machine.observer import Observer
     from gemmkit.emulator.machine.phases import Phases
     from gemmkit.emulator.ptx.cfg import ControlFlow
 
@@ -81,6 +82,8 @@ class Worker:
         # finding ended the block.
         self.phases: Phases | None = None
         self.abandoned = False
+        # The sanitizers, as far as they look at asynchronous instructions.
+        self.observer: Observer | None = None
         self.threads = request.block[0] * request.block[1] * request.block[2]
         self.warps = -(-self.threads // LANES)
         compiled = kernel.compiled
@@ -105,7 +108,7 @@ class Worker:
     def begin(self, grid: SharedGrid, operate: Callable[[Worker, int, int, int], int]) -> None:
         """Prepare for a launch; its blocks must have the shape of the previous ones."""
         self.grid = grid
-        self.phases = None
+        self.phases = self.observer = None
         self._operation = Operation(lambda *arguments: operate(self, *arguments))
         self._set({
             "operation": ctypes.cast(self._operation, ctypes.c_void_p).value or 0,

@@ -113,10 +113,16 @@ def deadlock(names: Names, worker: Worker) -> Finding:
     waiting = [warp for warp in range(worker.warps) if status[warp] in (AT_BARRIER, AT_PHASE)]
     first = int(at_[waiting[0]])
     if worker.phases is not None:
-        places = waits_text(worker, lambda number: str(names.site(number, None)))
+        places = waits_text(worker, lambda number: _place(names, number))
         return _finding(names, worker, "deadlock", first, None, _blocked(places, 8))
     places = [f"warp {warp} at {names.site(int(at_[warp]), None)}" for warp in waiting]
     return _finding(names, worker, "deadlock", first, None, _blocked(places, 4))
+
+
+def _place(names: Names, number: int) -> str:
+    """A source position, with that of the call if the function was inlined."""
+    site = names.site(number, None)
+    return f"{site} (called at {site.called_from[0]})" if site.called_from else str(site)
 
 
 def _blocked(places: list[str], most: int) -> str:
@@ -148,6 +154,6 @@ def endless(names: Names, worker: Worker, limit: int) -> Finding:
     number = int(at_[running[0]]) if running else 0
     rest = f"block {{block}} did not end within {limit:,} steps; it is at {{line}}"
     if worker.phases is not None:
-        places = waits_text(worker, lambda index: str(names.site(index, None)))
+        places = waits_text(worker, lambda index: _place(names, index))
         rest += f"; {'; '.join(places[:8])}" * bool(places)
     return _finding(names, worker, "endless", number, None, rest)
