@@ -94,6 +94,7 @@ extern "C" __global__ void k(const float* A, const float* B, float* C, int M, in
       for (int i = 0; i < steps; ++i, ++step) {
         const int s = step % STAGES;
         wait(at(&full[s]), step / STAGES & 1);
+        #pragma unroll 1
         for (int k = 0; k < BK; ++k)
           for (int r = 0; r < 8; ++r) sums[r] += As[s][y + 4 * r][k] * Bs[s][k][x];
         arrive(at(&empty[s]));
@@ -166,6 +167,7 @@ extern "C" __global__ void k(const float* A, const float* B, float* C, int M, in
     for (int i = 0; i < K / BK; ++i) {
       const int s = i % STAGES;
       full[s].arrive_and_wait();
+      #pragma unroll 1
       for (int k = 0; k < BK; ++k)
         for (int r = 0; r < 8; ++r) sums[r] += As[s][y + 4 * r][k] * Bs[s][k][x];
       (void)empty[s].arrive();
@@ -206,6 +208,7 @@ extern "C" __global__ void k(const float* A, const float* B, float* C, int M, in
     for (int i = 0; i < K / BK; ++i) {
       const int s = i % STAGES;
       pipe.consumer_wait();
+      #pragma unroll 1
       for (int k = 0; k < BK; ++k)
         for (int r = 0; r < 8; ++r) sums[r] += As[s][y + 4 * r][k] * Bs[s][k][x];
       pipe.consumer_release();
@@ -240,8 +243,11 @@ BUGS: dict[str, tuple[str, str, str, set[str]]] = {
     "wrong parity of empty": (BULK, WAIT_EMPTY, WAIT_EMPTY.replace(" ^ 1", ""), {"deadlock"}),
     "released before it is read": (
         BULK.replace(RELEASE, ""), WAIT_FULL, f"{WAIT_FULL} {RELEASE}", {"write after read"}),
+    "previous stage released": (
+        BULK, RELEASE, RELEASE.replace("[s]", "[(s + 2) % STAGES]"), {"deadlock", "phase overrun"}),
+    # Right as long as the producer waits before the consumers release the stage once more.
     "next stage released": (
-        BULK, RELEASE, RELEASE.replace("[s]", "[(s + 2) % STAGES]"), {"deadlock", *RACES}),
+        BULK, RELEASE, RELEASE.replace("[s]", "[(s + 1) % STAGES]"), {"deadlock", "phase overrun"}),
     "bytes not announced": (
         BULK, EXPECT, "arrive(at(&full[s]));", {"read before wait", "deadlock"}),
     "too many bytes announced": (BULK, EXPECT, EXPECT.replace("BK * BN", "BK * BN + 16"),
@@ -275,7 +281,8 @@ BUGS: dict[str, tuple[str, str, str, set[str]]] = {
         BULK, "proxy_fence();\n      c", "if (threadIdx.x == 0) proxy_fence();\n      c",
         {"missing proxy fence"}),
     "no barrier before a store": (
-        BULK, "proxy_fence();\n      consumers_meet();", "proxy_fence();", {"read after write"}),
+        BULK, "proxy_fence();\n      consumers_meet();", "proxy_fence();",
+        {"read after write", "write before wait"}),
     "initialization not visible": (
         BULK, "  __syncthreads();\n", "", {"mbarrier not visible", "invalid mbarrier"}),
     "initialization not fenced": (BULK, "    init_fence();\n", "", {"mbarrier not visible"}),
@@ -301,14 +308,18 @@ BUGS: dict[str, tuple[str, str, str, set[str]]] = {
         COPIES.replace("          arrive_after_copies(at(&full[s]));\n", ""), WAIT_EMPTY,
         f"{WAIT_EMPTY} arrive_after_copies(at(&full[s]));",
         {"read before wait"}),
-    "cp.async into a stage in use": (COPIES, WAIT_EMPTY, "", {"write after read"}),
+    "cp.async into a stage in use": (COPIES, WAIT_EMPTY, "", {"write after read", "deadlock"}),
     "cuda::barrier: stage in use": (
-        BARRIER, "empty[s].arrive_and_wait();", "(void)empty[s].arrive();", {"write after read"}),
+        BARRIER, "empty[s].arrive_and_wait();", "(void)empty[s].arrive();",
+        {"write after read", "deadlock"}),
     "cuda::barrier: stage not full": (
-        BARRIER, "full[s].arrive_and_wait();", "(void)full[s].arrive();", {"read after write"}),
-    "cuda::pipeline: no wait": (PIPELINE, "pipe.consumer_wait();", "", {"read before wait"}),
+        BARRIER, "full[s].arrive_and_wait();", "(void)full[s].arrive();",
+        {"read after write", "deadlock"}),
+    "cuda::pipeline: no wait": (PIPELINE, "pipe.consumer_wait();", "",
+                               {"read before wait", "deadlock"}),
     "cuda::pipeline: no release": (PIPELINE, "pipe.consumer_release();", "", {"deadlock"}),
-    "cuda::pipeline: no acquire": (PIPELINE, "pipe.producer_acquire();", "", {"write after read"}),
+    "cuda::pipeline: no acquire": (PIPELINE, "pipe.producer_acquire();", "",
+                                  {"write after read", "deadlock"}),
 }  # fmt: skip
 
 

@@ -25,6 +25,7 @@ from gemmkit.emulator.codegen.operands import (
     source_widths,
     unsupported,
 )
+from gemmkit.emulator.codegen.ordering import is_asynchronous
 from gemmkit.emulator.codegen.runtime.atomics import is_native
 from gemmkit.emulator.codegen.runtime.matrices import function_of
 from gemmkit.emulator.codegen.values import Lanes, Location, Result, Scalar, Slot, root_of
@@ -314,7 +315,8 @@ def executed_by_python(b: BlockWriter, action: Action, lanes: Value) -> list[Loc
     operands += [_address_to_scratch(b, address) for address in action.addresses]
     results = [(b.scratch.take(max(bits, 32)).offset, bits) for bits in result_widths(action)]
     b.context.outside[action.number] = (tuple(operands), tuple(results))
-    f.runtime("operate", "void", C, W, literal("i32", action.number), lanes)
+    function = "operate_asynchronous" if is_asynchronous([action]) else "operate"
+    f.runtime(function, "void", C, W, literal("i32", action.number), lanes)
     return [
         Lanes(f.load("i32", T, offset)) if bits == 1 else Slot("t", offset, bits)
         for offset, bits in results

@@ -35,8 +35,8 @@ class Observer(Protocol):
     def completed(self, address: int) -> None:
         """A phase of an mbarrier is complete."""
 
-    def waited(self, number: int, warp: int, address: int) -> None:
-        """A warp has observed the completion of a phase."""
+    def waited(self, number: int, thread: int, address: int) -> None:
+        """A thread has observed the completion of a phase."""
 
     def issued(self, copy: Copy) -> None:
         """A thread has issued a bulk copy."""

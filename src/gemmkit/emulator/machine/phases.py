@@ -26,6 +26,7 @@ from gemmkit.emulator.codegen.layout import (
     WINDOWS,
 )
 from gemmkit.emulator.codegen.operands import Action
+from gemmkit.emulator.codegen.runtime.blocks import CALL_COST
 from gemmkit.emulator.isa.mbarriers import (
     OBJECT_BYTES,
     PATIENCE,
@@ -75,6 +76,8 @@ class Phases:
         self._worker = worker
         self._copies = BulkCopies(worker, memory, self._deliver)
         self._running_block = -1
+        whole = len(worker.shared) // OBJECT_BYTES * OBJECT_BYTES
+        self._words = worker.shared[:whole].view(np.uint64)
         self._block_of: dict[int, int] = {}
         for block, each in enumerate(worker.flow.blocks):
             self._block_of |= dict.fromkeys(range(each.start, each.end), block)
@@ -106,31 +109,67 @@ class Phases:
                 self._bulk(action, warp * LANES + lane, [int(each[lane]) for each in operands])
             return ()
         *given, addresses = operands
+        chosen = addresses[active], given[0][active] if given else addresses[active]
+        lanes = np.flatnonzero(active)
+        uniform = all((each == each[0]).all() for each in chosen)
         operand: list[Any] = given[0].tolist() if given else [None] * LANES
-        asks = action.operation in ("mbarrier_test", "mbarrier_try")
-        results: NDArray[Any] = np.zeros(LANES, bool if asks else np.uint64)
-        awaited: dict[int, int] = {}
-        mask = 0
-        for lane in np.flatnonzero(active).tolist():
-            mask |= 1 << lane
-            try:
-                address = self._address(action.form["S"], int(addresses[lane]))
-                if asks:
-                    phase = awaited_phase(action.form, operand[lane])
-                    results[lane] = State.of(self._read(address)).phase != phase
-                    if not results[lane]:
-                        awaited[address] = phase
-                else:
-                    last = not (active & (addresses == addresses[lane]))[lane + 1 :].any()
-                    thread = warp * LANES + lane
-                    results[lane] = self._update(action, thread, address, operand[lane], last=last)
-            except Misuse as misuse:
-                thread, at = warp * LANES + lane, int(addresses[lane])
-                raise self._refusal(misuse, action, thread, at) from None
-        if asks:
-            self._tell_asked(warp, action, addresses, results, mask)
-            self._answer(warp, action, mask, awaited, some=bool(results.any()))
-        return (results,)
+        if action.operation in ("mbarrier_test", "mbarrier_try"):
+            done = np.zeros(LANES, bool)
+            awaited: dict[int, int] = {}
+            for lane in lanes[:1].tolist() if uniform else lanes.tolist():
+                thread, raw = warp * LANES + lane, int(addresses[lane])
+                done[lane] = self._ask(action, thread, raw, operand[lane], awaited)
+            if uniform:
+                done[active] = done[lanes[0]]
+            mask = int((np.uint64(1) << lanes.astype(np.uint64)).sum())
+            self._answer(warp, action, mask, awaited, some=bool(done.any()))
+            return (done,)
+        tokens = np.zeros(LANES, np.uint64)
+        count = self._together(action, int(addresses[lanes[0]]), operand[lanes[0]], len(lanes))
+        if uniform and count:
+            lane = int(lanes[-1])
+            thread, raw = warp * LANES + lane, int(addresses[lane])
+            before = self._update(action, thread, raw, count * len(lanes), last=True)
+            tokens[lanes] = before - count * np.arange(len(lanes)).astype(np.uint64)
+            return (tokens,)
+        for lane in lanes.tolist():
+            last = not (active & (addresses == addresses[lane]))[lane + 1 :].any()
+            thread, raw = warp * LANES + lane, int(addresses[lane])
+            tokens[lane] = self._update(action, thread, raw, operand[lane], last=last)
+        return (tokens,)
+
+    def _together(self, action: Action, raw: int, operand: int | None, lanes: int) -> int:
+        """The count with which each lane arrives, if the lanes' arrivals are the same as a single
+        one: plain ones that complete the phase at most with the last; else 0."""
+        form = action.form
+        if action.operation != "mbarrier_arrive" or form["K"] or form["D"] != "arrive":
+            return 0
+        count = 1 if operand is None else operand
+        try:
+            state = State.of(self._read(self._address(form["S"], raw)))
+        except Misuse:
+            return 0
+        return count if count * lanes <= state.pending else 0
+
+    def _ask(
+        self, action: Action, thread: int, raw: int, operand: int, awaited: dict[int, int]
+    ) -> bool:
+        """Whether the phase for which a thread asks has completed; if not, it is added to
+        `awaited`."""
+        observer = self._worker.observer
+        try:
+            address = self._address(action.form["S"], raw)
+            phase = awaited_phase(action.form, operand)
+            done = State.of(self._read(address)).phase != phase
+        except Misuse as misuse:
+            raise self._refusal(misuse, action, thread, raw) from None
+        if observer is not None:
+            observer.used(action.number, thread, address)
+            if done:
+                observer.waited(action.number, thread, address)
+        if not done:
+            awaited[address] = phase
+        return done
 
     def _bulk(self, action: Action, thread: int, operands: list[int]) -> None:
         if action.operation == "bulk_commit":
@@ -173,14 +212,19 @@ class Phases:
         return object_at(address, self._worker.shared_base, self._worker.shared_end)
 
     def _update(
-        self, action: Action, thread: int, address: int, operand: int | None, *, last: bool
+        self, action: Action, thread: int, raw: int, operand: int | None, *, last: bool
     ) -> int:
         """Perform a thread's instruction, `last` of its warp; returns the 8 bytes before it."""
-        form, before = action.form, self._read(address)
-        kind = form.modifiers.get("K")
-        after = updated(form, before, operand)
+        form = action.form
+        try:
+            address = self._address(form["S"], raw)
+            before = self._read(address)
+            after = updated(form, before, operand)
+        except Misuse as misuse:
+            raise self._refusal(misuse, action, thread, raw) from None
         self._write(address, after)
         self._tell(action, thread, address, last=last)
+        kind = form.modifiers.get("K")
         if action.operation == "mbarrier_init":
             self._traffic[address] = Traffic()
         elif kind == "expect_tx":
@@ -190,19 +234,6 @@ class Phases:
         if completes(form, before, after):
             self._completed(address, State.of(after))
         return before
-
-    def _tell_asked(
-        self, warp: int, action: Action, addresses: NDArray[Any], done: Lanes, mask: int
-    ) -> None:
-        observer = self._worker.observer
-        if observer is None:
-            return
-        for lane in range(LANES):
-            if mask >> lane & 1:
-                address = self._address(action.form["S"], int(addresses[lane]))
-                observer.used(action.number, warp * LANES + lane, address)
-                if done[lane]:
-                    observer.waited(action.number, warp, address)
 
     def _tell(self, action: Action, thread: int, address: int, *, last: bool) -> None:
         observer, number = self._worker.observer, action.number
@@ -218,12 +249,10 @@ class Phases:
                 observer.arrived(number, thread, address)
 
     def _read(self, address: int) -> int:
-        data = self._worker.shared[address : address + OBJECT_BYTES]
-        return int.from_bytes(data.tobytes(), "little")
+        return int(self._words[address // OBJECT_BYTES])
 
     def _write(self, address: int, word: int) -> None:
-        data = np.frombuffer(word.to_bytes(OBJECT_BYTES, "little"), np.uint8)
-        self._worker.shared[address : address + OBJECT_BYTES] = data
+        self._words[address // OBJECT_BYTES] = word
 
     def _completed(self, address: int, state: State) -> None:
         """Wake the lanes that wait for the phase that has completed."""
@@ -255,6 +284,8 @@ class Phases:
         expired = lanes in self._expired[warp]
         self._expired[warp].discard(lanes)
         polls = action.operation == _POLLS
+        if polls and awaited:
+            self._worker.set_field("fuel", self._worker.field("fuel") - CALL_COST)
         if not awaited or (not polls and (some or expired)):
             return
         header, paths = self._worker.header(warp), Paths(self._worker, warp)

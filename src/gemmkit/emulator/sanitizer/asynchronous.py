@@ -54,6 +54,8 @@ class _Object:
     # Phases that are complete, and those in which copies were issued that have not arrived.
     phases: int = 0
     missing: list[int] = field(default_factory=list)
+    # The threads that observed the last complete phase, with the time, by their warps.
+    observed: dict[int, tuple[int, int]] = field(default_factory=dict)
     reported: set[int] = field(default_factory=set)
 
 
@@ -157,6 +159,7 @@ class Order:
         """A phase is complete."""
         found = self._objects.get(address)
         if found is not None:
+            self._check_overrun(found, address)
             found.phases += 1
             arrived = min([found.phases + 1, *found.missing]) - 1
             actor = self._clocks.place("mbarrier", address)
@@ -164,13 +167,22 @@ class Order:
             np.maximum(found.complete, found.arriving, out=found.complete)
             found.arriving = self._clocks.empty()
 
-    def waited(self, number: int, warp: int, address: int) -> None:
-        """A warp has observed the completion of a phase."""
+    def _check_overrun(self, found: _Object, address: int) -> None:
+        """Whoever waits for a phase must have observed it before the next one completes."""
+        for warp, (time, who) in found.observed.items():
+            if found.arriving[ORDERED, warp] < time:
+                self._found.overrun_phase(self._block, who, address)
+        found.observed.clear()
+
+    def waited(self, number: int, thread: int, address: int) -> None:
+        """A thread has observed the completion of a phase."""
+        warp = thread // LANES
         self._flush(self._shadow.field("log_count"))
         self._shadow.in_step(warp)
         found = self._objects.get(address)
         if found is not None and ".relaxed" not in self._names.actions[number].form.opcode:
             self._clocks.acquire(warp, found.complete)
+            found.observed[warp] = self._clocks.now(warp), party(number, thread)
 
     def issued(self, copy: Copy) -> None:
         """A bulk copy begins to read its source and to write its destination."""
@@ -225,7 +237,7 @@ class Order:
                 offset = address - variable.offset
                 if 0 <= offset < variable.size < offset + copy.nbytes:
                     array, _ = self._names.shared(address)
-                    self._found.overrun(self._block, copy, array, variable.size, offset)
+                    self._found.past_end(self._block, copy, array, variable.size, offset)
 
     def _define_global(self, copy: Copy) -> None:
         """What a bulk copy writes to global memory counts as written."""

@@ -143,7 +143,18 @@ class AsynchronousFindings:
         )
         self._add(block, "initcheck", "uninitialized", text, here, None, array, offset)
 
-    def overrun(self, block: int, copy: Copy, array: str, size: int, offset: int) -> None:
+    def overrun_phase(self, block: int, who: int, address: int) -> None:
+        """The next phase of an mbarrier may complete before a thread has observed this one."""
+        array, offset = self._names.shared(address)
+        here = self._site(who)
+        text = (
+            f"{self._party(here, block)} waits for a phase of the mbarrier at byte {offset} of "
+            f"'{array}', but nothing orders this wait before the arrivals of the next phase: if "
+            f"that completes first, the wait does not end"
+        )
+        self._add(block, "synccheck", "phase overrun", text, here, None, array, offset)
+
+    def past_end(self, block: int, copy: Copy, array: str, size: int, offset: int) -> None:
         """A bulk copy extends beyond the end of a variable in shared memory."""
         here = self._copy_site(copy)
         text = (
