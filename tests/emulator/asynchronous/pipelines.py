@@ -115,6 +115,14 @@ extern "C" __global__ void k(const float* A, const float* B, float* C, int M, in
 """
 )
 
+# One lane of each consumer warp waits and arrives for all of them.
+ELECTED = (
+    BULK.replace("wait(at(&full[s])", "if (threadIdx.x % 32 == 0) wait(at(&full[s])")
+    .replace("for (int k = 0;", "for (int k = (__syncwarp(), 0);")
+    .replace("        arrive(", "        __syncwarp();\n        if (threadIdx.x % 32 == 0) arrive(")
+    .replace("init(at(&empty[s]), CONSUMERS)", "init(at(&empty[s]), CONSUMERS / 32)")
+)
+
 # The same by cp.async: all lanes of the producer warp copy, and their copies arrive.
 COPIES = (
     BULK.replace("init(at(&full[s]), 1);", "init(at(&full[s]), 32);")
@@ -218,7 +226,13 @@ extern "C" __global__ void k(const float* A, const float* B, float* C, int M, in
 }
 """
 
-SOUND = {"bulk": BULK, "cp.async": COPIES, "cuda::barrier": BARRIER, "cuda::pipeline": PIPELINE}
+SOUND = {
+    "bulk": BULK,
+    "elected lanes": ELECTED,
+    "cp.async": COPIES,
+    "cuda::barrier": BARRIER,
+    "cuda::pipeline": PIPELINE,
+}
 # Each block of `BULK` and `COPIES` computes two tiles, each of the others one.
 M, N, K = 64, 32, 64
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
 
 import numpy as np
@@ -355,6 +357,24 @@ def test_an_endless_poll_ends_at_the_step_limit() -> None:
     with pytest.raises(DeviceError, match=words):
         launch(limited, ptx, np.zeros(32, np.uint32))
     assert time.perf_counter() - started < 5
+
+
+def test_an_endless_poll_can_be_interrupted() -> None:
+    body = """WAIT: mbarrier.test_wait.parity.shared::cta.b64 %p2, [%r10+8], 0;
+    @!%p2 bra WAIT;"""
+    ptx = kernel_ptx(START + body, declarations=SHARED, target="sm_90")
+    limited = Executor(
+        "limited",
+        lambda text, flow, request, memory: load(text, flow.kernel.name).run(
+            request, memory, max_steps=1_000_000_000
+        ),
+    )
+    timer = threading.Timer(0.3, signal.raise_signal, (signal.SIGINT,))
+    started = time.perf_counter()
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        launch(limited, ptx, np.zeros(32, np.uint32))
+    assert time.perf_counter() - started < 3
 
 
 # Random programs

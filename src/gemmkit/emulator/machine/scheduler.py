@@ -7,10 +7,11 @@ blocks.
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from gemmkit.cores import usable_cores
@@ -181,11 +182,12 @@ class _Launch:
         try:
             own = self._worker()
             fuel, steps, first = min(FIRST_SHARE, self._share_fuel), _Steps(), True
-            while not self._stopped.is_set() and self._share(own, fuel, steps):
-                if first:
-                    fuel, first = self._share_fuel, False
-                    helpers = self._helpers(most - 1)
-                report(1 + len(helpers))
+            with _interrupting(own):
+                while not self._stopped.is_set() and self._share(own, fuel, steps):
+                    if first:
+                        fuel, first = self._share_fuel, False
+                        helpers = self._helpers(most - 1)
+                    report(1 + len(helpers))
             left = len(helpers)
             while left:
                 if self._finished.acquire(timeout=_POLL_SECONDS):
@@ -326,6 +328,31 @@ class _Launch:
         if reason == FAULTED:
             return worker.failure or errors.access_error(worker, self._memory)
         return DeviceError(f"the emulator stopped for an unknown reason ({reason})")
+
+
+@contextmanager
+def _interrupting(worker: Worker) -> Iterator[None]:
+    """Let Ctrl-C stop a worker also where Python is called by native code.
+
+    Python handles a signal that arrived in native code when a callback begins, and what is raised
+    there reaches no caller: it is only reported to `sys.unraisablehook`.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = sys.unraisablehook
+
+    def hook(lost: sys.UnraisableHookArgs) -> None:
+        if issubclass(lost.exc_type, KeyboardInterrupt):
+            worker.fail(lost.exc_value or KeyboardInterrupt())
+        else:
+            before(lost)
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
 
 
 class _Steps:
