@@ -80,8 +80,10 @@ extern "C" __global__ void k(const float* A, const float* B, float* C, int M, in
           const int s = step % STAGES;
           wait(at(&empty[s]), step / STAGES & 1 ^ 1);
           arrive_expecting(at(&full[s]), 4 * (BM * BK + BK * BN));
+          #pragma unroll 1
           for (int r = 0; r < BM; ++r)
             load(As[s][r], A + (row + r) * K + i * BK, 4 * BK, at(&full[s]));
+          #pragma unroll 1
           for (int r = 0; r < BK; ++r)
             load(Bs[s][r], B + (i * BK + r) * N + column, 4 * BN, at(&full[s]));
         }
@@ -105,6 +107,7 @@ extern "C" __global__ void k(const float* A, const float* B, float* C, int M, in
       proxy_fence();
       consumers_meet();
       if (threadIdx.x == 0) {
+        #pragma unroll 1
         for (int r = 0; r < BM; ++r) store(C + (row + r) * N + column, Cs[r], 4 * BN);
         commit();
       }
@@ -129,8 +132,10 @@ COPIES = (
     .replace("if (threadIdx.x == CONSUMERS)\n", "const int lane = threadIdx.x % 32;\n")
     .replace("          arrive_expecting(at(&full[s]), 4 * (BM * BK + BK * BN));\n", "")
     .replace(
-        """          for (int r = 0; r < BM; ++r)
+        """          #pragma unroll 1
+          for (int r = 0; r < BM; ++r)
             load(As[s][r], A + (row + r) * K + i * BK, 4 * BK, at(&full[s]));
+          #pragma unroll 1
           for (int r = 0; r < BK; ++r)
             load(Bs[s][r], B + (i * BK + r) * N + column, 4 * BN, at(&full[s]));
 """,
@@ -142,6 +147,11 @@ COPIES = (
 """,
     )
 )
+
+LIBRARY = """#include <cuda/barrier>
+#include <cuda/pipeline>
+#include <cooperative_groups.h>
+"""
 
 # By cuda::barrier of libcu++.
 BARRIER = """
@@ -235,6 +245,8 @@ SOUND = {
 }
 # Each block of `BULK` and `COPIES` computes two tiles, each of the others one.
 M, N, K = 64, 32, 64
+# Kernels that are compiled together.
+TOGETHER = 8
 
 # Bugs: the kernel, the text to replace, its replacement, and the kinds of findings of which at
 # least one must be reported.
@@ -346,31 +358,27 @@ def with_bug(name: str) -> str:
 
 def compiled(source: str) -> tuple[str, str]:
     """The PTX of a kernel, and its name in it."""
-    if source.startswith(HELPERS):
-        return _ptx(source, "k"), "k"
-    name = f"k{_by_library().index(source)}"
-    return _library_ptx(), name
-
-
-def _by_library() -> list[str]:
-    """All kernels that use libcu++."""
-    changed = [with_bug(name) for name in BUGS if BUGS[name][0] in (BARRIER, PIPELINE)]
-    return [BARRIER, PIPELINE, *changed]
+    head = HELPERS if source.startswith(HELPERS) else LIBRARY
+    number = _all(head).index(source)
+    return _ptx(head, number // TOGETHER), f"k{number}"
 
 
 @cache
-def _library_ptx() -> str:
-    """The kernels that use libcu++ as one text, since its headers take seconds to compile."""
-    parts = ["#include <cuda/barrier>\n#include <cuda/pipeline>\n#include <cooperative_groups.h>\n"]
-    for number, source in enumerate(_by_library()):
-        named = source.replace("void k(", f"void k{number}(")
+def _all(head: str) -> list[str]:
+    """All kernels with that head."""
+    sources = [*SOUND.values(), *map(with_bug, BUGS)]
+    return [source for source in sources if source.startswith(HELPERS) == (head == HELPERS)]
+
+
+@cache
+def _ptx(head: str, group: int) -> str:
+    """Some kernels with that head as one text, which takes less time to compile than each alone."""
+    parts, first = [head], group * TOGETHER
+    for number, source in enumerate(_all(head)[first : first + TOGETHER], first):
+        named = source.removeprefix(head).replace("void k(", f"void k{number}(")
         parts.append(f"namespace n{number} {{{named}}}\n")
-    return _ptx("".join(parts), "n0::k0")
-
-
-@cache
-def _ptx(source: str, name: str) -> str:
-    return compile_source(SourceFile(source, "k.cu", "cuda", ("",), ()), name, "sm_90").ptx
+    file = SourceFile("".join(parts), "k.cu", "cuda", ("",), ())
+    return compile_source(file, f"n{first}::k{first}", "sm_90").ptx
 
 
 def operands() -> tuple[NDArray[np.float32], NDArray[np.float32]]:
