@@ -196,48 +196,47 @@ def test_a_lane_may_wait_for_the_others_of_its_warp(executor: Executor) -> None:
     for kind in ("try_wait", "test_wait"):
         out = run(
             executor,
-            f"""@!%p0 bra OTHERS;
+            f"""@%p0 bra WAIT;
+            mbarrier.arrive.shared::cta.b64 _, [%r10+8];
+            mov.u32 %r1, 8;
+            bra END;
             WAIT: mbarrier.{kind}.parity.shared::cta.b64 %p2, [%r10+8], 0;
             @!%p2 bra WAIT;
             mov.u32 %r1, 7;
-            bra END;
-            OTHERS: mbarrier.arrive.shared::cta.b64 _, [%r10+8];
-            mov.u32 %r1, 8;
             END: st.global.u32 [%at], %r1;""",
         )
         assert out.tolist() == [7] + 31 * [8]
 
 
 def test_registers_of_lanes_that_wait_are_kept(executor: Executor) -> None:
-    # Lane 0 waits within a nested branch while the others overwrite the same registers in a loop.
+    # Lane 0 comes first and waits within a nested branch, while the others overwrite the same
+    # registers.
     out = run(
         executor,
         """mul.lo.u32 %r1, %tid, 11;
         add.u32 %r2, %r1, 5;
         setp.lt.u32 %p1, %tid, 2;
-        @!%p1 bra OTHERS;
-        add.u32 %r3, %r1, 1;
-        @!%p0 bra SECOND;
-        add.u32 %r4, %r3, 1;
+        @%p1 bra LOW;
+        add.u32 %r3, %tid, 1000;
+        add.u32 %r4, %tid, 7;
+        bra NEXT;
+        NEXT: mbarrier.arrive.shared::cta.b64 _, [%r10+8];
+        add.u32 %r2, %r2, %r3;
+        add.u32 %r2, %r2, %r4;
+        bra END;
+        LOW: add.u32 %r3, %r1, 1;
+        @%p0 bra FIRST;
+        mov.u32 %r4, 9;
+        mbarrier.arrive.shared::cta.b64 _, [%r10+8];
+        bra JOIN;
+        FIRST: add.u32 %r4, %r3, 1;
         WAIT: mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r10+8], 0;
         @!%p2 bra WAIT;
         add.u32 %r2, %r4, 100;
-        bra JOIN;
-        SECOND: mov.u32 %r4, 9;
-        mbarrier.arrive.shared::cta.b64 _, [%r10+8];
         JOIN: add.u32 %r2, %r2, %r3;
-        bra END;
-        OTHERS: mov.u32 %r5, 0;
-        LOOP: add.u32 %r4, %r5, 1000;
-        add.u32 %r3, %r4, %tid;
-        add.u32 %r5, %r5, 1;
-        setp.lt.u32 %p3, %r5, %tid;
-        @%p3 bra LOOP;
-        mbarrier.arrive.shared::cta.b64 _, [%r10+8];
-        add.u32 %r2, %r2, %r3;
         END: st.global.u32 [%at], %r2;""",
     )
-    wanted = [103, 28, *(11 * t + 5 + 999 + t + t for t in range(2, 32))]
+    wanted = [103, 28, *(13 * t + 1012 for t in range(2, 32))]
     assert out.tolist() == wanted
 
 
@@ -406,8 +405,9 @@ def random_program(rounds: list[tuple[int, int, int, bool]]) -> str:
             lines.append(f"setp.eq.u32 {predicate}, %r5, 1;")
         join = f"JOIN{number}"
         if apart:
-            lines += [f"@%p3 bra ARRIVE{number};", f"@!%p4 bra {join};", *wait, f"bra {join};"]
-            lines += [f"ARRIVE{number}:", *arrive, f"{join}:"]
+            # Lanes that take a branch run first: here those that wait for the others.
+            lines += [f"@!%p3 bra REST{number};", *arrive, f"bra {join};"]
+            lines += [f"REST{number}: @!%p4 bra {join};", *wait, f"{join}:"]
         else:
             lines += [f"@!%p3 bra NONE{number};", *arrive, f"NONE{number}:"]
             lines += [f"@!%p4 bra {join};", *wait, f"{join}:"]
