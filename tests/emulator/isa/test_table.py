@@ -19,6 +19,9 @@ MACHINE_OPERATIONS = {
     *("shuffle", "vote", "ballot", "active_mask", "match_any", "match_all", "reduce_warp"),
     *("elect", "multiply_matrices", "multiply_fragments", "transpose_matrix"),
     *("map_address", "cluster_rank", "set_registers"),
+    *("mbarrier_init", "mbarrier_invalidate", "mbarrier_arrive", "mbarrier_transact"),
+    *("mbarrier_test", "mbarrier_try", "mbarrier_arrive_copies"),
+    *("bulk_copy", "bulk_commit", "bulk_wait"),
     *("barrier", "barrier_arrive", "branch", "exit", "trap", "call", "no_operation"),
 }
 

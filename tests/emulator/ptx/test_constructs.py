@@ -40,8 +40,9 @@ def refused(body: str, rest: str = "") -> GemmkitError:
         ("barrier.cluster.arrive.aligned;", "thread block clusters"),
         ("wmma.load.a.sync.aligned.row.m8n8k32.s4 {%r1}, [%rd1];", "through nvcuda::wmma"),
         ("wgmma.fence.sync.aligned;", "warpgroup tensor-core operations (wgmma)"),
-        ("cp.async.bulk.commit_group;", "Tensor Memory Accelerator (TMA)"),
-        ("mbarrier.init.shared.b64 [%r1], 1;", "mbarriers (cuda::barrier"),
+        ("cp.async.bulk.prefetch.tensor.1d.L2.global.tile [%rd1, {%r1}];",
+         "Tensor Memory Accelerator (TMA)"),
+        ("mbarrier.init.shared::cluster.b64 [%r1], 1;", "mbarrier instructions of this form"),
         ("mma.sync.aligned.m8n8k4.row.col.f32.f16.f16.f32 {%f0}, {%r1}, {%r2}, {%f1};",
          "Volta's products of 8×8×4 in fp16 (mma.sync.m8n8k4)"),
         ("mma.sync.aligned.m16n8k64.row.col.satfinite.s32.s4.u4.s32 {%r0}, {%r1}, {%r2}, {%r3};",
@@ -67,7 +68,7 @@ def test_lines_in_cudas_headers_are_followed_to_the_call() -> None:
     called = """.loc 2 90 5, function_name $info, inlined_at 1 20 3
   .loc 3 17 3, function_name $info, inlined_at 2 90 5
   """
-    assert "(my.cu:20: " in str(refused(f"{called}mbarrier.init.shared.b64 [%r1], 1;"))
+    assert "(my.cu:20: " in str(refused(f"{called}mbarrier.init.shared::cluster.b64 [%r1], 1;"))
     assert "(my.cu:20: %envreg1)" in str(refused(f"{called}mov.u32 %r1, %envreg1;"))
 
 

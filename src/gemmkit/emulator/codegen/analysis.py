@@ -15,11 +15,13 @@ from gemmkit.emulator.ptx.cfg import BasicBlock, ControlFlow
 from gemmkit.emulator.ptx.module import Register, Special
 
 _VARYING_SPECIALS = ("%tid.", "%laneid", "%lanemask_")
+# Where lanes may be left to wait while others of their warp run.
+WAITS = frozenset(["mbarrier_test", "mbarrier_try"])
 # Operations whose results differ between lanes although the operands do not.
 _VARYING_OPERATIONS = frozenset(
     [
         *("atomic", "compare_and_swap", "shuffle", "vote", "ballot", "match_any", "match_all"),
-        *("reduce_warp", "elect", "active_mask", "call", "multiply_matrices"),
+        *("reduce_warp", "elect", "active_mask", "call", "multiply_matrices", "mbarrier_arrive"),
         *("multiply_fragments", "transpose_matrix"),
     ]
 )
@@ -247,7 +249,28 @@ class Analysis:
                 kept[block] |= at_reconvergence | at_fall
             for block in region.fall:
                 kept[block] |= at_reconvergence | (at_fall if again else 0)
+            for here, there in ((region.taken, region.fall), (region.fall, region.taken)):
+                stopped = self._read_where_stopped(there)
+                for block in here:
+                    kept[block] |= stopped
         return kept
+
+    def _read_where_stopped(self, blocks: frozenset[int]) -> int:
+        """Registers that lanes may still read which stop within these blocks to wait for an
+        mbarrier, or for other lanes that do."""
+        actions, all_blocks = self.actions, self.flow.blocks
+        waits = {each for each in blocks if actions[all_blocks[each].end - 1].operation in WAITS}
+        if not waits:
+            return 0
+        stops = waits | {each + 1 for each in waits}
+        for region in self.regions:
+            if region.branch in blocks:
+                stops |= {*all_blocks[region.branch].successors}
+                stops.add(self.flow.reconvergence[region.branch])
+        found = 0
+        for each in stops:
+            found |= self.live_in[each] if each < len(all_blocks) else 0
+        return found
 
     def _find_scalar(self) -> int:
         every = (1 << len(self.registers)) - 1

@@ -56,11 +56,16 @@ def compile_kernel(
         exit_block=len(flow.blocks),
         clears_registers=code.clears_registers,
         orders_blocks=any(Ordering.of(action).between_blocks.fence for action in actions),
+        reduces_in_bulk=any(map(_reduces_in_bulk, actions)),
         tracks=track,
         may_hold_undefined=code.clears_registers
         or (kernel.local_bytes > 0 and any(map(_loads_local, actions))),
         outside=code.outside,
     )
+
+
+def _reduces_in_bulk(action: Action) -> bool:
+    return action.operation == "bulk_copy" and "O" in action.form.modifiers
 
 
 def _loads_local(action: Action) -> bool:

@@ -95,6 +95,8 @@ class CompiledKernel(msgspec.Struct, frozen=True, kw_only=True):
     `uses_variables`: it uses module-scope variables; `addresses_parameters`: it takes the address
     of a parameter. `turn_cost` is the number of its instructions, `exit_block` that of its basic
     blocks. `orders_blocks`: its blocks may synchronize with each other, which takes fences.
+    `reduces_in_bulk`: it has bulk reductions to global memory, which are atomic only if blocks run
+    one at a time.
     """
 
     code: bytes
@@ -115,6 +117,7 @@ class CompiledKernel(msgspec.Struct, frozen=True, kw_only=True):
     exit_block: int
     clears_registers: bool
     orders_blocks: bool
+    reduces_in_bulk: bool
     tracks: bool
     may_hold_undefined: bool
     outside: dict[int, tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]]

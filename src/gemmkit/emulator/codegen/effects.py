@@ -25,6 +25,7 @@ from gemmkit.emulator.codegen.operands import (
     source_widths,
     unsupported,
 )
+from gemmkit.emulator.codegen.ordering import is_asynchronous
 from gemmkit.emulator.codegen.runtime.atomics import is_native
 from gemmkit.emulator.codegen.runtime.matrices import function_of
 from gemmkit.emulator.codegen.values import Lanes, Location, Result, Scalar, Slot, root_of
@@ -322,26 +323,37 @@ def first_lane(b: BlockWriter, location: Location, lanes: Value) -> Value:
 
 
 def through_python(b: BlockWriter, action: Action) -> None:
-    """Have Python execute an instruction: operands to scratch, a call, results from scratch."""
-    b.make_room()
-    f = b.f
+    """Have Python execute an instruction."""
     lanes = _active(b, action)
     if action.form.opcode_class == "warp":
         sanitizer_calls.members(b, action, lanes)
         undefined.gathered(b, action)
+    values = executed_by_python(b, action, lanes)
+    b.put(action, values, signed=extends_sign(action))
+
+
+def _arrive_after_copies(b: BlockWriter, action: Action) -> None:
+    """`cp.async.mbarrier.arrive`: the thread's earlier cp.async copies arrive first."""
+    sanitizer_calls.copies_arrive(b, b.active(action.guard))
+    through_python(b, action)
+
+
+def executed_by_python(b: BlockWriter, action: Action, lanes: Value) -> list[Location]:
+    """Operands to scratch, a call, results from scratch."""
+    b.make_room()
+    f = b.f
     operands: list[tuple[int, int]] = []
     for source, bits in zip(action.sources, source_widths(action), strict=True):
         operands.append(_to_scratch(b, b.source(source, bits), bits))
-    if action.address is not None:
-        operands.append(_address_to_scratch(b, action.address))
+    operands += [_address_to_scratch(b, address) for address in action.addresses]
     results = [(b.scratch.take(max(bits, 32)).offset, bits) for bits in result_widths(action)]
     b.context.outside[action.number] = (tuple(operands), tuple(results))
-    f.runtime("operate", "void", C, W, literal("i32", action.number), lanes)
-    values: list[Location] = [
+    function = "operate_asynchronous" if is_asynchronous([action]) else "operate"
+    f.runtime(function, "void", C, W, literal("i32", action.number), lanes)
+    return [
         Lanes(f.load("i32", T, offset)) if bits == 1 else Slot("t", offset, bits)
         for offset, bits in results
     ]
-    b.put(action, values, signed=extends_sign(action))
 
 
 def _to_scratch(b: BlockWriter, location: Location, bits: int) -> tuple[int, int]:
@@ -385,6 +397,14 @@ _WRITERS: Mapping[str, Callable[[BlockWriter, Action], None]] = {
     "map_address": through_python,
     **dict.fromkeys(("no_operation", "copy_async_commit", "copy_async_wait"), _nothing),
     **dict.fromkeys(("match_any", "match_all", "reduce_warp", "elect", "call"), through_python),
+    **dict.fromkeys(
+        (
+            *("mbarrier_init", "mbarrier_invalidate", "mbarrier_arrive", "mbarrier_transact"),
+            *("bulk_copy", "bulk_commit", "bulk_wait"),
+        ),
+        through_python,
+    ),
+    "mbarrier_arrive_copies": _arrive_after_copies,
     "multiply_matrices": _multiply_matrices,
     "multiply_fragments": _multiply_fragments,
     "transpose_matrix": _transpose_matrix,

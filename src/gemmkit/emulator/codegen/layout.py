@@ -54,6 +54,8 @@ WORKER = words(
     *("shadow", "patterns"),
     # The order of the warps' turns; the seed that shuffles it, 0 for none; the generator's state.
     *("warp_order", "order_seed", "order_state"),
+    # How many asynchronous copies of the block have not taken effect.
+    "in_flight",
 )
 # Barriers follow the fields. Each holds the warps that have arrived, the warps expected (0: all),
 # and the sum of the warps' votes in a reduction.
@@ -152,12 +154,13 @@ RISING = 4
 # 32-bit fields of a warp. `reconvergence` is the block where the running lanes wait for others,
 # `depth` the height of the stack of waiting lanes, `initial` the lanes that exist, `votes` the
 # warp's contribution to a reduction at a barrier and, once that is complete, the sum of all.
+# `verdict` says how a warp continues after an instruction that waits for an mbarrier.
 WARP = {
     name: 4 * index
     for index, name in enumerate(
         (
             *("block", "mask", "exited", "reconvergence", "depth", "status", "index", "initial"),
-            *("barrier", "barrier_warps", "instruction", "votes"),
+            *("barrier", "barrier_warps", "instruction", "votes", "verdict"),
         )
     )
 }
@@ -168,10 +171,13 @@ STACK_ENTRIES = 64
 WARP_REGISTERS = STACK + STACK_ENTRY * STACK_ENTRIES
 
 # The results of a warp function, and a warp's `status`.
-RUNNING, AT_BARRIER, DONE, PAUSED, TRAPPED = range(5)
+RUNNING, AT_BARRIER, DONE, PAUSED, TRAPPED, AT_PHASE = range(6)
+
+# Verdicts: continue with the result; continue with other lanes, at the warp's `block`; wait.
+ANSWERED, TURNED, HELD = range(3)
 
 # The results of the function that runs blocks.
-FINISHED, OUT_OF_FUEL, FAULTED, STUCK, TRAP = range(5)
+FINISHED, OUT_OF_FUEL, FAULTED, STUCK, TRAP, IN_FLIGHT = range(6)
 
 # Kinds of fault.
 OUT_OF_BOUNDS, MISALIGNED, FAILED_OPERATION = 1, 2, 3

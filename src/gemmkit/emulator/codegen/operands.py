@@ -35,7 +35,8 @@ class Action:
     """One instruction: what it reads and writes.
 
     `dests` and `sources` are in the form's order, with brace lists flattened; None is the sink `_`.
-    `address` is the memory operand, `other_address` the second one of cp.async.
+    `address` is the memory operand, `other_address` the second one of cp.async, `third_address` the
+    mbarrier of a bulk copy.
     """
 
     number: int
@@ -45,6 +46,13 @@ class Action:
     sources: tuple[Source, ...]
     address: Address | None = None
     other_address: Address | None = None
+    third_address: Address | None = None
+
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        """All memory operands."""
+        found = (self.address, self.other_address, self.third_address)
+        return tuple(each for each in found if each is not None)
 
     @property
     def guard(self) -> Guard | None:
@@ -64,8 +72,7 @@ class Action:
     def registers_read(self) -> list[Register]:
         """All registers that it reads, the guard's included."""
         found = [each for source in self.sources if (each := register_of(source)) is not None]
-        addresses = (each for each in (self.address, self.other_address) if each is not None)
-        found += [each.base for each in addresses if isinstance(each.base, Register)]
+        found += [each.base for each in self.addresses if isinstance(each.base, Register)]
         if self.guard is not None:
             found.append(self.guard.register)
         return found
@@ -115,8 +122,7 @@ def _action(number: int, instruction: Instruction, form: Form, kernel: Kernel) -
         sources.append(CARRY)
     if writes_carry(form):
         dests.append(CARRY)
-    first, second = (*addresses, None, None)[:2]
-    return Action(number, instruction, form, tuple(dests), tuple(sources), first, second)
+    return Action(number, instruction, form, tuple(dests), tuple(sources), *addresses)
 
 
 def _destinations(operand: Operand | None) -> list[Register | None]:

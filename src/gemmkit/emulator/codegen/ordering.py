@@ -102,3 +102,8 @@ def orders_warps(actions: Sequence[Action]) -> bool:
         and (action.operation in ATOMICS or not _STRONG.isdisjoint(action.form.opcode.split(".")))
         for action in actions
     )
+
+
+def is_asynchronous(actions: Sequence[Action]) -> bool:
+    """Whether a kernel uses mbarriers or bulk copies."""
+    return any(action.operation.startswith(("mbarrier_", "bulk_")) for action in actions)

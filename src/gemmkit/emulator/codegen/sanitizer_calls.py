@@ -8,7 +8,7 @@ from gemmkit.emulator.codegen.block import BlockWriter
 from gemmkit.emulator.codegen.context import C, W
 from gemmkit.emulator.codegen.ir import Value, literal
 from gemmkit.emulator.codegen.operands import Action
-from gemmkit.emulator.codegen.ordering import Ordering, orders_warps
+from gemmkit.emulator.codegen.ordering import Ordering, is_asynchronous, orders_warps
 from gemmkit.emulator.codegen.runtime.sanitized import PREFIX
 from gemmkit.emulator.codegen.values import Scalar
 from gemmkit.emulator.ptx.module import Immediate
@@ -27,11 +27,21 @@ def nothing(b: BlockWriter, action: Action, lanes: Value) -> None:
     elif action.form.opcode == "bar.warp.sync":
         members(b, action, lanes, "warp_barrier")
     elif action.form.opcode.startswith(("membar", "fence")):
+        if is_asynchronous(b.context.analysis.actions):
+            words = action.form.opcode.split(".")
+            kind = 1 if "proxy" in words else 2 if "mbarrier_init" in words else 0
+            b.f.runtime(PREFIX + "tell_fence", "void", C, literal("i64", kind))
         if not Ordering.of(action).fence:
             return
         if orders_warps(b.context.analysis.actions):
             b.f.runtime(PREFIX + "fence", "void", C)
         _device_fence(b, action)
+
+
+def copies_arrive(b: BlockWriter, lanes: Value) -> None:
+    """All cp.async copies of these lanes arrive."""
+    if b.context.sanitize:
+        b.f.runtime(PREFIX + "wait", "void", C, lanes, literal("i32", -1))
 
 
 def before(b: BlockWriter, action: Action) -> None:

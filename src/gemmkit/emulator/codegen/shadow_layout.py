@@ -38,6 +38,9 @@ SHADOW = words(
     *("conflict", "conflict_time"),
     # If undefined bits are tracked: the defined bits of each thread's local memory.
     "local_defined",
+    # Whether barriers, copies and fences are reported to Python, since the kernel uses mbarriers
+    # or bulk copies.
+    "asynchronous",
 )
 DATA = tuple(f"data{index}" for index in range(4))
 
@@ -69,6 +72,8 @@ TAG_WARP, TAG_BYTES, TAG_KIND = 32, 40, 48
 LOADED, STORED, UPDATED = range(3)
 # Not an access: the lanes in `base` were in step.
 IN_STEP = 3
+# The issue of cp.async copies, which is recorded in asynchronous kernels only.
+SENT = 4
 # How many accesses of the same warp are compared, lane by lane.
 LOOK_BACK = 64
 
@@ -153,3 +158,7 @@ ABSENT = USED + 1
 # Undefined bits are stored to shared or local memory, which is not a use.
 KEPT = USED + 2
 USED_GUARD, USED_ADDRESS, USED_SOURCE = 0, 1, 3
+# Not faults, in asynchronous kernels: the running warp arrives at a barrier, which opens; it
+# commits a group of copies, or waits until so many are in flight; it executes a fence (1:
+# `fence.proxy`, 2: `fence.mbarrier_init`, 0: any other). A block begins.
+ARRIVES, OPENS, COMMITS, WAITS, FENCES, BEGINS = range(CLASSES + 30, CLASSES + 36)

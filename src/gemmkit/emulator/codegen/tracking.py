@@ -34,6 +34,8 @@ _USED_FROM = {
         (
             *("atomic", "reduction", "compare_and_swap", "barrier", "barrier_arrive", "elect"),
             *("call", "no_operation", "map_address", "cluster_rank"),
+            *("mbarrier_init", "mbarrier_arrive", "mbarrier_transact"),
+            *("mbarrier_test", "mbarrier_try", "bulk_copy"),
         ),
         0,
     ),

@@ -18,8 +18,11 @@ from gemmkit.emulator.codegen.compiled import WARP_FUNCTION
 from gemmkit.emulator.codegen.context import C, CodegenContext, Outside, T, W
 from gemmkit.emulator.codegen.ir import Function, Module, Value, literal
 from gemmkit.emulator.codegen.layout import (
+    ANSWERED,
     AT_BARRIER,
+    AT_PHASE,
     DONE,
+    HELD,
     PAUSED,
     TRAPPED,
     WARP,
@@ -90,6 +93,8 @@ class _WarpWriter:
     def write(self) -> None:
         f = self._f
         resumed = sorted(self._entries())
+        f.branch("resume")
+        f.label("resume")
         start = f.load("i32", W, WARP["block"])
         cases = f"{self._cases(resumed)} {self._cases(self._reductions())}"
         f.emit(f"switch {start}, label %ended [{cases}]")
@@ -136,8 +141,10 @@ class _WarpWriter:
         entries = {0} | set(self._analysis.reconvergence_points)
         for number, block in enumerate(self._blocks):
             operation = self._actions[block.end - 1].operation
-            if operation == "barrier":
+            if operation in ("barrier", "mbarrier_test"):
                 entries.add(number + 1)
+            if operation == "mbarrier_try":
+                entries.add(number)
             if self._analysis.divergent(number):
                 entries.add(block.successors[1])
             entries |= {each for each in block.successors if each <= number}
@@ -151,9 +158,8 @@ class _WarpWriter:
             f.branch_if(f.compare("eq", waiting, number), "next", f"b{number}go")
             f.label(f"b{number}go")
         mask = f.load("i32", W, WARP["mask"])
-        counter = self._context.areas.block(number)
-        f.increase(C, counter, 1)
-        f.increase(C, counter + 8, f.cast("zext", f.intrinsic("ctpop", mask), "i64"))
+        if self._actions[block.start].operation != "mbarrier_try":
+            self._count_block(number, mask)
         b = BlockWriter(self._context, number, mask, self._scratch)
         for action in self._actions[block.start : block.end]:
             b.at = action.number
@@ -165,6 +171,11 @@ class _WarpWriter:
             undefined.after(b, action)
         b.finish()
         self._go(number, number + 1)
+
+    def _count_block(self, number: int, mask: Value) -> None:
+        f, counter = self._f, self._context.areas.block(number)
+        f.increase(C, counter, 1)
+        f.increase(C, counter + 8, f.cast("zext", f.intrinsic("ctpop", mask), "i64"))
 
     def _write_action(self, b: BlockWriter, action: Action) -> None:
         if not action.pure:
@@ -313,6 +324,37 @@ class _WarpWriter:
             holds = f.not_(holds)
         return f.intrinsic("ctpop", f.and_(lanes, holds))
 
+    def wait_for_phase(self, b: BlockWriter, action: Action, number: int) -> None:
+        """Ask whether an mbarrier's phase has completed; if it has not, other lanes or warps run.
+
+        A `try_wait` counts once it has a result: how often a warp was woken does not matter.
+        """
+        f = self._f
+        f.store(literal("i32", ANSWERED), W, WARP["verdict"])
+        lanes = b.active(action.guard)
+        results = effects.executed_by_python(b, action, lanes)
+        verdict = f.load("i32", W, WARP["verdict"])
+        answered, waits = f.name("answered"), f.name("waits")
+        tries = action.operation == "mbarrier_try"
+        if tries:
+            f.branch_if(f.compare("eq", verdict, ANSWERED), answered, waits)
+            f.label(answered)
+            self._count_block(number, b.mask)
+        effects.count_separately(b, action, lanes, lanes)
+        b.put(action, results)
+        undefined.after(b, action)
+        b.finish()
+        if not tries:
+            f.branch_if(f.compare("eq", verdict, ANSWERED), answered, waits)
+            f.label(answered)
+        self._go(number, number + 1)
+        f.label(waits)
+        if tries:
+            held = f.name("held")
+            f.branch_if(f.compare("eq", verdict, HELD), held, "resume")
+            f.label(held)
+        f.ret(literal("i32", AT_PHASE if tries else PAUSED))
+
     def trap(self, b: BlockWriter, action: Action, number: int) -> None:
         """Stop the kernel if a lane does."""
         f = self._f
@@ -332,4 +374,6 @@ _ENDINGS: Mapping[str, Callable[[_WarpWriter, BlockWriter, Action, int], None]] 
     "exit": _WarpWriter.exit,
     "barrier": _WarpWriter.barrier,
     "trap": _WarpWriter.trap,
+    "mbarrier_test": _WarpWriter.wait_for_phase,
+    "mbarrier_try": _WarpWriter.wait_for_phase,
 }

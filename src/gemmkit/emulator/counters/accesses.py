@@ -12,6 +12,7 @@ from gemmkit.emulator.isa.matrix_access import is_matrix, pieces
 from gemmkit.emulator.ptx.cfg import ControlFlow
 from gemmkit.emulator.ptx.module import Address, Immediate, Instruction
 from gemmkit.emulator.ptx.names import source_name
+from gemmkit.emulator.ptx.shared_names import DYNAMIC
 from gemmkit.record import AccessCounts
 
 KINDS = {
@@ -20,7 +21,6 @@ KINDS = {
     "copy_async": "copy",
     **dict.fromkeys(("atomic", "compare_and_swap", "reduction"), "atomic"),
 }
-DYNAMIC = "shared memory"
 
 
 class Accesses:

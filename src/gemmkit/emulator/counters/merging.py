@@ -27,7 +27,11 @@ WINDOW = 16
 
 # Operations that prevent a merge if they are between loads, or stores.
 _BARRIERS = frozenset(
-    ["atomic", "compare_and_swap", "reduction", "copy_async", "copy_async_wait", "call"]
+    [
+        *("atomic", "compare_and_swap", "reduction", "copy_async", "copy_async_wait", "call"),
+        *("mbarrier_init", "mbarrier_invalidate", "mbarrier_arrive", "mbarrier_transact"),
+        *("mbarrier_arrive_copies", "bulk_copy", "bulk_wait"),
+    ]
 )
 _SHARED = frozenset(["shared", "shared::cta", ""])
 _ORDERED = (".volatile", ".relaxed", ".acquire", ".release")

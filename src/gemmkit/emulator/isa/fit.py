@@ -22,12 +22,13 @@ from gemmkit.emulator.ptx.module import (
 )
 
 _SOURCES = (Register, Immediate, Special, Symbol, Negated)
-_KINDS: dict[str, type[Operand]] = {
+_KINDS: dict[str, type[Operand] | type[None]] = {
     "address": Address,
     "immediate": Immediate,
     "label": Symbol,
     "symbol": Symbol,
     "group": Group,
+    "sink": type(None),
 }
 # The size that `applypriority` takes: one line of the L2.
 _LINE_BYTES = 128

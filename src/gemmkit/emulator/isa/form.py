@@ -15,11 +15,11 @@ from gemmkit.emulator.isa.types import TYPES, PtxType, widened
 class OperandSpec:
     """One operand of an instruction.
 
-    `role` is one of: dest, source, address, immediate, label, symbol, group, policy. A dest or
-    source has a `type` and a `count` (the length of a brace list; 1 for a plain operand). `pair`: a
-    dest that may be written `d|p`, with p a predicate. `optional` operands may be missing at the
-    end. `or_predicate`: a source that may be a predicate instead of a `type`. A cache `policy` is
-    always last and changes no result.
+    `role` is one of: dest, sink, source, address, immediate, label, symbol, group, policy. A dest
+    or source has a `type` and a `count` (the length of a brace list; 1 for a plain operand).
+    `pair`: a dest that may be written `d|p`, with p a predicate. `optional` operands may be missing
+    at the end. `or_predicate`: a source that may be a predicate instead of a `type`. A cache
+    `policy` is always last and changes no result. A `sink` is the operand `_`.
     """
 
     role: str
@@ -125,7 +125,8 @@ def operand_specs(signature: str, bound: Mapping[str, str]) -> tuple[OperandSpec
     `=type` is a destination, `=type|pred` one that may be a pair, `type` a source, `type/pred` one
     that may be a predicate instead, `[space]` an address, `#` an immediate, `@` a label, `$` a
     symbol, `()` a group, `~` a cache policy. A prefix such as `v4` gives the length of a brace
-    list, `?` marks an operand that may be missing, `wide(T)` is the type of twice the width.
+    list, `?` marks an operand that may be missing, `wide(T)` is the type of twice the width. `_` is
+    itself.
     """
     return tuple(_operand_spec(word) for word in signature.format(**bound).split())
 
@@ -134,7 +135,7 @@ def operand_specs(signature: str, bound: Mapping[str, str]) -> tuple[OperandSpec
 def _operand_spec(word: str) -> OperandSpec:
     optional = word.startswith("?")
     word = word.removeprefix("?")
-    fixed = {"#": "immediate", "@": "label", "$": "symbol", "()": "group"}
+    fixed = {"#": "immediate", "@": "label", "$": "symbol", "()": "group", "_": "sink"}
     if word in fixed:
         return OperandSpec(fixed[word], optional=optional)
     if word == "~":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from functools import cache
 
+from gemmkit.emulator.isa.asynchronous import ROWS as ASYNCHRONOUS
 from gemmkit.emulator.isa.fit import is_predicate, operands_fit
 from gemmkit.emulator.isa.form import Form, bindings, expand, operand_specs
 from gemmkit.emulator.isa.fragment_products import products
@@ -304,6 +305,7 @@ _ROWS: tuple[tuple[str, str, str, str], ...] = (
     ("trap|brkpt", "trap", "", "control"),
     ("nanosleep.u32", "no_operation", "u32", "control"),
     ("call|call.uni", "call", "() $ ()", "control"),
+    *ASYNCHRONOUS,
 )  # fmt: skip
 
 

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-from gemmkit.emulator.codegen.layout import AT_BARRIER, LANES, RUNNING, WINDOW_BYTES
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from gemmkit.emulator.codegen.layout import (
+    ALL_LANES,
+    AT_BARRIER,
+    DONE,
+    LANES,
+    RUNNING,
+    WINDOW_BYTES,
+)
 from gemmkit.emulator.codegen.operands import Action, access_bytes
 from gemmkit.emulator.isa.table import stop_of
 from gemmkit.emulator.machine.memory import DeviceMemory
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.errors import DeviceError
+
+if TYPE_CHECKING:
+    from gemmkit.emulator.machine.phases import Phases, Wait
+    from gemmkit.emulator.machine.refusals import Refusal
 
 # Names of accesses in messages.
 ACCESS_KINDS = {
@@ -92,17 +106,74 @@ def thread_text(worker: Worker, thread: int) -> str:
     return f"thread {(thread % x, thread // x % y, thread // (x * y))} of block {worker.block}"
 
 
+def refusal_error(worker: Worker, refusal: Refusal) -> DeviceError:
+    """One thread's asynchronous instruction that is not valid."""
+    action = worker.kernel.actions[refusal.number]
+    return DeviceError(
+        f"{_kernel(worker)}: {refusal.kind}: {thread_text(worker, refusal.thread)} {refusal.what}, "
+        f"by '{action.form.opcode}' at {action.instruction.where}"
+    )
+
+
 def deadlock_error(worker: Worker) -> DeviceError:
     """All warps of a block wait for others."""
-    waiting = []
+    body = worker.flow.kernel.body
+    return DeviceError(
+        f"{_kernel(worker)}: deadlock in block {worker.block}: "
+        + "; ".join(waits_text(worker, lambda number: body[number].where))
+    )
+
+
+def waits_text(worker: Worker, place: Callable[[int], str]) -> list[str]:
+    """Which warps wait, where and for what; then which have exited.
+
+    `place` gives the source position of an instruction.
+    """
     status, at = worker.warp_fields("status"), worker.warp_fields("instruction")
+    phases = worker.phases
+    # Warps that wait in the same way are named together.
+    together: dict[tuple[str, str], list[int]] = {}
+    apart: list[str] = []
     for warp in range(worker.warps):
         if status[warp] == AT_BARRIER:
-            where = worker.flow.kernel.body[at[warp]].where
-            waiting.append(f"warp {warp} waits at {where}")
-    return DeviceError(
-        f"{_kernel(worker)}: deadlock in block {worker.block}: " + "; ".join(waiting)
-    )
+            together.setdefault(("wait", f"at {place(int(at[warp]))}"), []).append(warp)
+        elif phases is not None and status[warp] != DONE:
+            living = int(~worker.warp_fields("exited")[warp] & worker.warp_fields("initial")[warp])
+            for wait in phases.waits(warp):
+                text = f"at {place(wait.number)} for {_awaited(phases, wait)}"
+                does = "poll" if wait.polls else "wait"
+                if wait.lanes == living & ALL_LANES:
+                    together.setdefault((does, text), []).append(warp)
+                    continue
+                lanes = [lane for lane in range(LANES) if wait.lanes >> lane & 1]
+                apart.append(f"{_verb('lane', lanes, does, f' of warp {warp}')} {text}")
+    found = [f"{_verb('warp', warps, does)} {text}" for (does, text), warps in together.items()]
+    exited = [warp for warp in range(worker.warps) if status[warp] == DONE]
+    if exited and phases is not None:
+        apart.append(f"warp{'s' * (len(exited) > 1)} {span(exited)} exited")
+    return found + apart
+
+
+def _verb(name: str, numbers: Sequence[int], does: str, more: str = "") -> str:
+    """`lanes 1-3 of warp 0 wait`, or `warp 2 waits`."""
+    several = len(numbers) > 1
+    return f"{name}{'s' * several} {span(numbers)}{more} {does}{'s' * (not several)}"
+
+
+def _awaited(phases: Phases, wait: Wait) -> str:
+    each = [f"the phase of parity {p} of {phases.text(a)}" for a, p in wait.awaited.items()]
+    return " and ".join(each[:2]) + f" and {len(each) - 2} more" * (len(each) > 2)
+
+
+def span(numbers: Sequence[int]) -> str:
+    """Ascending numbers in words, with ranges abbreviated."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
 
 
 def trap_error(worker: Worker) -> DeviceError:
@@ -123,7 +194,10 @@ def endless_error(worker: Worker, limit: int) -> DeviceError:
         for warp in range(worker.warps)
         if status[warp] == RUNNING
     ]
+    running = running[:4]
+    if worker.phases is not None:
+        running += waits_text(worker, lambda number: body[number].where)
     return DeviceError(
         f"{_kernel(worker)}: block {worker.block} did not end within {limit:,} "
-        f"steps: {'; '.join(running[:4])}. If it is only slow, allow more steps (--max-steps)"
+        f"steps: {'; '.join(running)}. If it is only slow, allow more steps (--max-steps)"
     )

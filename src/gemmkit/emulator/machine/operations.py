@@ -15,9 +15,12 @@ from gemmkit.emulator.codegen.operands import Action
 from gemmkit.emulator.isa.fragments import defined_fragments
 from gemmkit.emulator.isa.matrices import defined_products
 from gemmkit.emulator.isa.semantics import OPERATIONS, evaluate
+from gemmkit.emulator.machine.errors import refusal_error
 from gemmkit.emulator.machine.half_atomics import RefusedAccess, atomic
 from gemmkit.emulator.machine.memory import DeviceMemory
+from gemmkit.emulator.machine.phases import Phases
 from gemmkit.emulator.machine.printing import Printer
+from gemmkit.emulator.machine.refusals import Refusal
 from gemmkit.emulator.machine.warp_operations import WARP_OPERATIONS
 from gemmkit.emulator.machine.worker import Worker
 
@@ -49,10 +52,22 @@ class Operations:
                 worker.failure = refused.error
                 return 1
             self._sanitizer.outside(worker, number, refused.thread, refused.address)
+        except Refusal as refusal:
+            self.refuse(worker, refusal)
+            return 1
         except BaseException as error:
             worker.failure = error
             return 1
         return 0
+
+    def refuse(self, worker: Worker, refusal: Refusal) -> None:
+        """An asynchronous instruction is not valid: it ends the launch or, with sanitizers, is a
+        finding that ends the block."""
+        if self._sanitizer is None:
+            worker.failure = refusal_error(worker, refusal)
+        else:
+            self._sanitizer.refused(worker, refusal)
+            worker.abandoned = True
 
     def _run(self, worker: Worker, warp: int, number: int, lanes: int) -> None:
         # A negative number asks which bits of an instruction's results are defined.
@@ -85,6 +100,10 @@ class Operations:
                 read = partial(self._sanitizer.printed, worker, action.number)
             self.printer.call(worker, warp, operands[0], operands[1], active, read)
             return (np.zeros(LANES, np.uint32),) * len(action.dests)
+        if action.operation.startswith(("mbarrier", "bulk")):
+            if worker.phases is None:
+                worker.phases = Phases(worker, self._memory)
+            return worker.phases.execute(warp, action, operands, active)
         if action.operation in ("atomic", "reduction"):
             return (atomic(worker, self._memory, warp, action, operands, active),)
         return WARP_OPERATIONS[action.operation](action, operands, active)

@@ -7,24 +7,34 @@ blocks.
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from gemmkit.cores import usable_cores
 from gemmkit.emulator.codegen.kernel import LoadedKernel
-from gemmkit.emulator.codegen.layout import FAULTED, FINISHED, OUT_OF_FUEL, STUCK, TRAP
+from gemmkit.emulator.codegen.layout import (
+    FAULTED,
+    FINISHED,
+    IN_FLIGHT,
+    OUT_OF_FUEL,
+    STUCK,
+    TRAP,
+)
 from gemmkit.emulator.codegen.ordering import orders_warps
 from gemmkit.emulator.launch import Execution, LaunchRequest
 from gemmkit.emulator.machine.memory import DeviceMemory
+from gemmkit.emulator.machine.refusals import Refusal
 from gemmkit.emulator.machine.worker import SharedGrid, Worker
 from gemmkit.errors import DeviceError
 from gemmkit.loading import load
 
 if TYPE_CHECKING:
     from gemmkit.emulator.machine.operations import Operations
+    from gemmkit.emulator.machine.phases import Phases
     from gemmkit.emulator.ptx.cfg import ControlFlow
     from gemmkit.emulator.sanitizer.monitor import Sanitizer
 
@@ -38,6 +48,9 @@ FIRST_SHARE = 250_000
 # The sanitizers handle each strong access in Python, and a warp that polls a flag performs them
 # until its fuel is spent.
 FOLLOWED_SHARE = 25_000
+# In asynchronous kernels the sanitizers must examine the log of accesses before it is full: an
+# instruction adds at most one to its 2¹⁴ entries.
+LOGGED_SHARE = 12_000
 _POLL_SECONDS = 0.05
 
 
@@ -122,6 +135,8 @@ class _Launch:
         self._share_fuel = SHARE
         if sanitizer is not None and (kernel.follows_blocks or orders_warps(kernel.actions)):
             self._share_fuel = FOLLOWED_SHARE
+        if sanitizer is not None and sanitizer.traits.asynchronous:
+            self._share_fuel = LOGGED_SHARE
         if max_steps is not None:
             # A block is stopped at the end of a share.
             self._share_fuel = min(self._share_fuel, max(max_steps, 1))
@@ -141,8 +156,10 @@ class _Launch:
         if self._sanitizer is not None:
             self._sanitizer.stop = self.stop
         # If blocks synchronize with each other, which of them comes last determines what each does.
-        alone = self._kernel.orders_blocks or (
-            self._sanitizer is not None and self._kernel.follows_blocks
+        alone = (
+            self._kernel.orders_blocks
+            or self._kernel.compiled.reduces_in_bulk
+            or (self._sanitizer is not None and self._kernel.follows_blocks)
         )
         most = 1 if alone else max(1, min(threads or usable_cores(), self._grid.blocks))
         try:
@@ -165,11 +182,12 @@ class _Launch:
         try:
             own = self._worker()
             fuel, steps, first = min(FIRST_SHARE, self._share_fuel), _Steps(), True
-            while not self._stopped.is_set() and self._share(own, fuel, steps):
-                if first:
-                    fuel, first = self._share_fuel, False
-                    helpers = self._helpers(most - 1)
-                report(1 + len(helpers))
+            with _interrupting(own):
+                while not self._stopped.is_set() and self._share(own, fuel, steps):
+                    if first:
+                        fuel, first = self._share_fuel, False
+                        helpers = self._helpers(most - 1)
+                    report(1 + len(helpers))
             left = len(helpers)
             while left:
                 if self._finished.acquire(timeout=_POLL_SECONDS):
@@ -248,6 +266,8 @@ class _Launch:
     def _share(self, worker: Worker, fuel: int, steps: _Steps) -> bool:
         """Run a worker for a while; returns whether it has more to do."""
         reason = worker.run(fuel)
+        if worker.observer is not None:
+            worker.observer.look()
         if reason == FINISHED:
             return False
         if reason == OUT_OF_FUEL:
@@ -255,10 +275,25 @@ class _Launch:
             if self._max_steps is not None and spent > self._max_steps:
                 self._end(worker, self._max_steps)
             return True
+        if worker.phases is not None and reason in (STUCK, IN_FLIGHT):
+            if self._go_on(worker, worker.phases, reason):
+                return True
+            reason = STUCK if worker.failure is None and not worker.abandoned else FAULTED
         if self._sanitizer is None or worker.failure is not None:
             raise self._trouble(worker, reason)
         self._note(self._sanitizer, worker, reason)
         return True
+
+    def _go_on(self, worker: Worker, phases: Phases, reason: int) -> bool:
+        """All warps wait or have ended: copies in flight take effect, waits expire."""
+        try:
+            if reason == IN_FLIGHT:
+                phases.drain()
+                return True
+            return phases.expire()
+        except Refusal as refusal:
+            self._ready_operations().refuse(worker, refusal)
+            return False
 
     def _end(self, worker: Worker, max_steps: int) -> None:
         """Stop because of a block that does not end."""
@@ -273,7 +308,10 @@ class _Launch:
     def _note(self, sanitizer: Sanitizer, worker: Worker, reason: int) -> None:
         """Let the sanitizer report a fault, and continue what can continue."""
         if reason == FAULTED:
-            sanitizer.fault(worker)
+            if worker.abandoned:
+                worker.leave_block()
+            else:
+                sanitizer.fault(worker)
             worker.forgive()
             return
         (sanitizer.deadlock if reason == STUCK else sanitizer.trap)(worker)
@@ -290,6 +328,31 @@ class _Launch:
         if reason == FAULTED:
             return worker.failure or errors.access_error(worker, self._memory)
         return DeviceError(f"the emulator stopped for an unknown reason ({reason})")
+
+
+@contextmanager
+def _interrupting(worker: Worker) -> Iterator[None]:
+    """Let Ctrl-C stop a worker also where Python is called by native code.
+
+    Python handles a signal that arrived in native code when a callback begins, and what is raised
+    there reaches no caller: it is only reported to `sys.unraisablehook`.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = sys.unraisablehook
+
+    def hook(lost: sys.UnraisableHookArgs) -> None:
+        if issubclass(lost.exc_type, KeyboardInterrupt):
+            worker.fail(lost.exc_value or KeyboardInterrupt())
+        else:
+            before(lost)
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
 
 
 class _Steps:

@@ -30,6 +30,8 @@ from gemmkit.emulator.machine.memory import Bytes, aligned_bytes
 if TYPE_CHECKING:
     from gemmkit.emulator.codegen.operands import Action
     from gemmkit.emulator.counters.tally import Tally
+    from gemmkit.emulator.machine.observer import Observer
+    from gemmkit.emulator.machine.phases import Phases
     from gemmkit.emulator.ptx.cfg import ControlFlow
 
 # (warp's address, instruction number, active lanes) -> 0, or 1 if it failed
@@ -76,6 +78,12 @@ class Worker:
         self.kernel = kernel
         # An exception of Python code that ran for the kernel.
         self.failure: BaseException | None = None
+        # What the warps of the running block wait for, once one has used an mbarrier; and whether a
+        # finding ended the block.
+        self.phases: Phases | None = None
+        self.abandoned = False
+        # The sanitizers, as far as they look at asynchronous instructions.
+        self.observer: Observer | None = None
         self.threads = request.block[0] * request.block[1] * request.block[2]
         self.warps = -(-self.threads // LANES)
         compiled = kernel.compiled
@@ -100,6 +108,7 @@ class Worker:
     def begin(self, grid: SharedGrid, operate: Callable[[Worker, int, int, int], int]) -> None:
         """Prepare for a launch; its blocks must have the shape of the previous ones."""
         self.grid = grid
+        self.phases = self.observer = None
         self._operation = Operation(lambda *arguments: operate(self, *arguments))
         self._set({
             "operation": ctypes.cast(self._operation, ctypes.c_void_p).value or 0,
@@ -167,6 +176,10 @@ class Worker:
         """The value of a field."""
         return int(self.fields[WORKER[name] // 8])
 
+    def set_field(self, name: str, value: int) -> None:
+        """Change a field."""
+        self.fields[WORKER[name] // 8] = value
+
     def run(self, fuel: int) -> int:
         """Run for about `fuel` warp instructions; returns why it stopped."""
         self.fields[WORKER["fuel"] // 8] = fuel
@@ -180,6 +193,8 @@ class Worker:
 
     def leave_block(self) -> None:
         """Abandon the current block and continue with another."""
+        self.abandoned = False
+        self.fields[WORKER["in_flight"] // 8] = 0
         self.fields[WORKER["block"] // 8] = -1
 
     def forgive(self) -> None:
@@ -199,14 +214,22 @@ class Worker:
         memory = self.warp_memory.reshape(self.warps, self._warp_bytes)
         return memory[:, :WARP_REGISTERS].view(np.int32)[:, WARP[name] // 4]
 
+    def header(self, warp: int) -> NDArray[np.uint32]:
+        """The header fields of one warp, to read and write."""
+        start = warp * self._warp_bytes
+        return self.warp_memory[start : start + STACK].view(np.uint32)
+
+    def stack(self, warp: int) -> NDArray[np.uint32]:
+        """The stack of one warp, one row per entry, to read and write."""
+        start = warp * self._warp_bytes
+        found = self.warp_memory[start + STACK : start + WARP_REGISTERS].view(np.uint32)
+        return found.reshape(-1, STACK_ENTRY // 4)
+
     def waiting_lanes(self, warp: int) -> list[tuple[int, int]]:
         """The lanes of a warp that wait for their turn or for others, from the first to wait on:
         the basic block where they continue, and their mask."""
         depth = int(self.warp_fields("depth")[warp])
-        start = warp * self._warp_bytes + STACK
-        stack = self.warp_memory[start : start + STACK_ENTRY * depth].view(np.uint32)
-        entries = stack.reshape(depth, STACK_ENTRY // 4)
-        return [(int(entry[0]), int(entry[2])) for entry in entries]
+        return [(int(entry[0]), int(entry[2])) for entry in self.stack(warp)[:depth]]
 
     @property
     def block(self) -> tuple[int, int, int]:

@@ -97,6 +97,12 @@ class Chunk:
         if watch is not None:
             watch.begin(self)
 
+    def block_of(self, row: int) -> tuple[int, int, int]:
+        """The coordinates of a warp's block."""
+        x, y, _ = self.request.grid
+        number = int(self.block[row, 0])
+        return number % x, number // x % y, number // (x * y)
+
     def register(self, register: Register) -> Raw:
         """The bits of a register in all warps; zero until written."""
         if register.name not in self._registers:

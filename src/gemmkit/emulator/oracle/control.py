@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 Lanes = NDArray[np.bool_]
 Rows = NDArray[np.intp]
 
-RUNNING, WAITING, DONE = range(3)
+RUNNING, WAITING, DONE, AT_PHASE = range(4)
 
 
 class Warps:
@@ -45,6 +45,28 @@ class Warps:
             self._stacks[row].append((fall, reconvergence, active & ~taken))
         self.mask[row], self.reconvergence[row] = taken, reconvergence
         self.go(np.array([row]), target)
+
+    def ready(self, row: int) -> list[tuple[int, Lanes]]:
+        """The entries of a warp's stack that can run, the lowest first: place and lanes.
+
+        None of their lanes is among those that run or in an entry above.
+        """
+        above, found = self.mask[row].copy(), []
+        for place, (_, _, lanes) in reversed([*enumerate(self._stacks[row])]):
+            left = lanes & ~self._left[row]
+            if left.any() and not (left & above).any():
+                found.append((place, left))
+            above |= left
+        return found[::-1]
+
+    def switch(self, row: int, place: int, block: int) -> None:
+        """Run the lanes of an entry; those that ran continue at a block, before any others."""
+        stack = self._stacks[row]
+        ran = block, int(self.reconvergence[row]), self.mask[row].copy()
+        self.block[row], self.reconvergence[row], lanes = stack.pop(place)
+        self.mask[row] = lanes & ~self._left[row]
+        stack.append(ran)
+        self._settle(np.array([row]))
 
     def leave(self, rows: Rows, lanes: Lanes, block: int) -> None:
         """These lanes have ended; the others of their warps continue at a block."""

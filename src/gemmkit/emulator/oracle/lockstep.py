@@ -11,12 +11,13 @@ from gemmkit.emulator.isa.matrix_access import is_matrix
 from gemmkit.emulator.isa.semantics import OPERATIONS, evaluate, reads_carry, writes_carry
 from gemmkit.emulator.isa.semantics.raw import Raw
 from gemmkit.emulator.isa.table import stop_of
-from gemmkit.emulator.oracle import access, matrix_access, warp
+from gemmkit.emulator.oracle import access, bulk, matrix_access, warp
 from gemmkit.emulator.oracle.calls import print_formatted
 from gemmkit.emulator.oracle.chunk import WARP, Chunk, Group
 from gemmkit.emulator.oracle.control import DONE, RUNNING, WAITING, Lanes, Rows
 from gemmkit.emulator.oracle.definedness import Definedness
 from gemmkit.emulator.oracle.memory import Fault
+from gemmkit.emulator.oracle.phases import Phases
 from gemmkit.emulator.oracle.steps import PREDICATE, Step
 from gemmkit.emulator.ptx.cfg import ControlFlow
 from gemmkit.emulator.ptx.module import CARRY
@@ -52,9 +53,25 @@ _LANEWISE: Mapping[str, Callable[[Group, Step, Lanes], None]] = {
     "multiply_fragments": warp.multiply_fragments,
     "transpose_matrix": warp.transpose_matrix,
 }
-_NOTHING = frozenset(["no_operation", "set_registers", "copy_async_commit", "copy_async_wait"])
+# Operations at the end of a block that say where a warp continues.
+_MOVES_ON = frozenset(["branch", "exit", "barrier", "mbarrier_test", "mbarrier_try"])
+_NOTHING = frozenset(
+    [
+        *("no_operation", "set_registers", "copy_async_commit", "copy_async_wait"),
+        *("bulk_commit", "bulk_wait"),
+    ]
+)
 # Operations whose order other warps can observe: then one warp runs at a time.
-_ORDERED = frozenset(["atomic", "compare_and_swap", "reduction", "call"])
+_UPDATES = frozenset(
+    [
+        *("mbarrier_init", "mbarrier_invalidate", "mbarrier_arrive", "mbarrier_transact"),
+        "mbarrier_arrive_copies",
+    ]
+)
+_ASKS = frozenset(["mbarrier_test", "mbarrier_try"])
+_ORDERED = (
+    frozenset(["atomic", "compare_and_swap", "reduction", "call", "bulk_copy"]) | _UPDATES | _ASKS
+)
 
 
 def is_ordered(flow: ControlFlow) -> bool:
@@ -79,6 +96,9 @@ class Lockstep:
         self._tally, self._printed = tally, printed
         self._together = not is_ordered(flow)
         self._waiting_at: dict[int, tuple[Step, Lanes]] = {}
+        self._phases = Phases(chunk)
+        # The warp whose turn it is, if one runs at a time.
+        self._turn = 0
 
     def run(self) -> None:
         """Run until all warps have ended.
@@ -90,15 +110,27 @@ class Lockstep:
         while True:
             runnable = np.flatnonzero(warps.status == RUNNING)
             if not len(runnable):
+                if self._phases.expire():
+                    continue
                 break
             if self._together:
                 block = warps.block[runnable].min()
                 rows = runnable[warps.block[runnable] == block]
             else:
-                rows = runnable[:1]
+                rows = self._next(runnable)
             self._run_block(Group(self._chunk, rows, whole=len(rows) == self._chunk.count))
-        if (warps.status == WAITING).any():
+        if (warps.status != DONE).any():
             raise DeviceError(self._deadlock())
+
+    def _next(self, runnable: Rows) -> Rows:
+        """The warp whose turn it is: the same until it waits, ends or polls in vain, then the next
+        one."""
+        first = self._turn + self._phases.turn_over
+        self._phases.turn_over = False
+        later = runnable[runnable >= first]
+        chosen = (later if len(later) else runnable)[:1]
+        self._turn = int(chosen[0])
+        return chosen
 
     def _run_block(self, group: Group) -> None:
         warps, rows = self._chunk.warps, group.rows
@@ -107,6 +139,10 @@ class Lockstep:
         active = warps.mask[rows]
         for step in self._steps[block.start : block.end]:
             lanes = self._guarded(group, step, active)
+            if step.form.operation == "mbarrier_try" and not self._phases.ask(
+                group, step, lanes, number
+            ):
+                return
             self._tally.executed[step.number] += len(rows)
             self._tally.lanes[step.number] += int(np.count_nonzero(lanes))
             if self._defined is not None:
@@ -116,7 +152,7 @@ class Lockstep:
             except Fault as fault:
                 raise DeviceError(self._describe(group, step, fault)) from None
         operation = self._flow.forms[block.end - 1].operation
-        if operation not in ("branch", "exit", "barrier"):
+        if operation not in _MOVES_ON:
             warps.go(rows, number + 1)
         self._release(rows)
 
@@ -144,11 +180,17 @@ class Lockstep:
             self._chunk.warps.leave(group.rows, lanes, block + 1)
         elif operation in ("barrier", "barrier_arrive"):
             self._barrier(group, step, lanes, block)
+        elif operation in _UPDATES:
+            self._phases.update(group, step, lanes)
+        elif operation == "bulk_copy":
+            bulk.copy(group, step, lanes, self._phases)
+        elif operation == "mbarrier_test":
+            self._phases.ask(group, step, lanes, block)
         elif operation == "call":
             print_formatted(group, step, lanes, self._printed)
         elif operation == "trap":
             self._trap(step, lanes)
-        elif operation not in _NOTHING:
+        elif operation not in _NOTHING and operation != "mbarrier_try":
             raise UnsupportedInstruction(f"the oracle does not know '{step.form.opcode}'")
 
     def _trap(self, step: Step, lanes: Lanes) -> None:
@@ -213,6 +255,7 @@ class Lockstep:
             needed = threads[0] // WARP if threads else 0
             waiting = None
             if waits and chunk.warps.status[row] == RUNNING:
+                self._phases.turn_over = True
                 chunk.warps.status[row] = WAITING
                 self._waiting_at[row] = step, lanes[each]
                 waiting = row
@@ -242,18 +285,17 @@ class Lockstep:
         place = (thread % x, thread // x % y, thread // (x * y))
         return (
             f"kernel '{self._flow.kernel.source_name}': {fault}, by '{step.form.opcode}' at "
-            f"{step.instruction.where}, thread {place} of block {self._block_of(row)}"
+            f"{step.instruction.where}, thread {place} of block {self._chunk.block_of(row)}"
         )
 
-    def _block_of(self, row: int) -> tuple[int, int, int]:
-        x, y, _ = self._chunk.request.grid
-        number = int(self._chunk.block[row, 0])
-        return number % x, number // x % y, number // (x * y)
-
     def _deadlock(self) -> str:
+        barriers = [
+            (row, step.instruction.where, "") for row, (step, _) in self._waiting_at.items()
+        ]
+        phases = [(row, where, f" for {what}") for row, where, what in self._phases.stuck()]
         waiting = "; ".join(
-            f"warp {row % self._chunk.warps_per_block} of block {self._block_of(row)} waits at "
-            f"{step.instruction.where}"
-            for row, (step, _) in sorted(self._waiting_at.items())
+            f"warp {row % self._chunk.warps_per_block} of block {self._chunk.block_of(row)} waits "
+            f"at {where}{what}"
+            for row, where, what in sorted([*barriers, *phases])
         )
         return f"kernel '{self._flow.kernel.source_name}' is deadlocked: {waiting}"

@@ -19,7 +19,7 @@ Indices = NDArray[np.int64]
 # Where generic addresses of shared and local memory begin, far from any host address.
 SHARED_WINDOW = 1 << 60
 LOCAL_WINDOW = 1 << 61
-_WINDOW_BYTES = 1 << 32
+WINDOW_BYTES = 1 << 32
 
 
 class Allocation(Protocol):
@@ -107,6 +107,11 @@ class PrivateSpace:
         _refuse(f"out of bounds in {self.name} memory", addresses, beyond)
         yield Span(self._data, owners * self._stride + offsets.astype(np.int64), lanes)
 
+    def view(self, owner: int, address: int, nbytes: int) -> Bytes:
+        """Bytes of one owner, which must exist, to read and write."""
+        start = owner * self._stride + address - self.base
+        return self._data[start : start + nbytes]
+
     def text(self, owner: int, address: int, nbytes: int) -> bytes:
         """Bytes of one owner, as many as there are."""
         start = owner * self._stride + address - int(self._base)
@@ -149,8 +154,8 @@ def _refuse(what: str, addresses: Addresses, lanes: Lanes) -> None:
 
 def window_of(addresses: Addresses, space: str) -> Lanes:
     """Which generic addresses are in shared or local memory, or in neither (global)."""
-    shared = addresses - np.uint64(SHARED_WINDOW) < _WINDOW_BYTES
-    local = addresses - np.uint64(LOCAL_WINDOW) < _WINDOW_BYTES
+    shared = addresses - np.uint64(SHARED_WINDOW) < WINDOW_BYTES
+    local = addresses - np.uint64(LOCAL_WINDOW) < WINDOW_BYTES
     return {"shared": shared, "local": local, "global": ~shared & ~local}[space]
 
 

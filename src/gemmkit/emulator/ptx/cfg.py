@@ -12,7 +12,9 @@ from gemmkit.emulator.ptx.module import Instruction, Kernel, Symbol
 from gemmkit.errors import UnsupportedInstruction
 
 # A block ends after these: control leaves, or the warp waits.
-_ENDS = frozenset(["branch", "exit", "trap", "barrier"])
+_ENDS = frozenset(["branch", "exit", "trap", "barrier", "mbarrier_test", "mbarrier_try"])
+# These begin a block, since a warp that has waited executes them again.
+_BEGINS = frozenset(["mbarrier_try"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,8 @@ def _basic_blocks(kernel: Kernel, forms: Sequence[Form]) -> tuple[BasicBlock, ..
     for index, form in enumerate(forms):
         if form.operation in _ENDS:
             leaders.add(index + 1)
+        if form.operation in _BEGINS:
+            leaders.add(index)
         if form.operation == "branch":
             leaders.add(_target(kernel, kernel.body[index]))
     starts = sorted(leader for leader in leaders if leader < count)

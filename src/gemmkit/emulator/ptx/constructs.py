@@ -24,7 +24,7 @@ _CONSTRUCTS = (
     (r"mma\.sync", "tensor-core operations (mma.sync) of these types and this shape are"),
     (r"wgmma", "warpgroup tensor-core operations (wgmma) are"),
     (r"tcgen05", "tensor-core operations of the fifth generation (tcgen05) are"),
-    (r"cp\.async\.mbarrier|mbarrier", "mbarriers (cuda::barrier, cuda::pipeline) are"),
+    (r"cp\.async\.mbarrier|mbarrier", "mbarrier instructions of this form are"),
     (r"cp\.(?:reduce\.)?async\.bulk|cp\.async\.bulk|fence\.proxy\.tensormap|tensormap",
      "bulk copies by the Tensor Memory Accelerator (TMA) are"),
     (r"st\.async|st\.bulk|red\.async", "asynchronous stores to a cluster's shared memory are"),

@@ -6,11 +6,11 @@ import numpy as np
 
 from gemmkit.emulator.codegen.layout import LANES, WINDOW_BYTES, WINDOWS
 from gemmkit.emulator.codegen.operands import Action, access_bytes
-from gemmkit.emulator.counters.accesses import DYNAMIC
 from gemmkit.emulator.launch import Dim3
 from gemmkit.emulator.machine.errors import ACCESS_KINDS, reserved_memory
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.ptx.names import source_name
+from gemmkit.emulator.ptx.shared_names import DYNAMIC
 from gemmkit.emulator.sanitizer.shadow import (
     BlockShadow,
     Pattern,

@@ -10,8 +10,10 @@ from gemmkit.emulator.codegen.operands import access_bytes
 from gemmkit.emulator.codegen.ordering import ATOMICS
 from gemmkit.emulator.codegen.shadow_layout import (
     ABSENT,
+    ARRIVES,
     BARRIER_DIVERGENT,
     BARRIER_SITES,
+    BEGINS,
     BOUNDS,
     CONFLICT,
     FENCE,
@@ -32,9 +34,12 @@ from gemmkit.emulator.codegen.shadow_layout import (
 )
 from gemmkit.emulator.launch import LaunchRequest
 from gemmkit.emulator.machine.memory import DeviceMemory
+from gemmkit.emulator.machine.refusals import Refusal
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.ptx.cfg import ControlFlow
 from gemmkit.emulator.sanitizer import synccheck
+from gemmkit.emulator.sanitizer.asynchronous import Order
+from gemmkit.emulator.sanitizer.asynchronous_findings import AsynchronousFindings
 from gemmkit.emulator.sanitizer.between_blocks import BetweenBlocks
 from gemmkit.emulator.sanitizer.collection import Collection, Key
 from gemmkit.emulator.sanitizer.cross_block_races import cross_block_races, instruction_numbers
@@ -125,6 +130,10 @@ class Sanitizer:
         for watch in self._watches:
             watch.print_if_of(worker, number, thread, index, taken)
 
+    def refused(self, worker: Worker, refusal: Refusal) -> None:
+        """Report an asynchronous instruction that is not valid."""
+        self.add(worker, synccheck.refused(self.names, worker, refusal))
+
     def deadlock(self, worker: Worker) -> None:
         """All warps of a block wait."""
         self.add(worker, synccheck.deadlock(self.names, worker))
@@ -165,6 +174,11 @@ class _Watch:
             sanitizer.names, worker, self._shadow, self._between_blocks.order
         )
         self._undefined = UndefinedUses(sanitizer.names, sanitizer.collection)
+        # In asynchronous kernels vector clocks find the races between warps.
+        self._order: Order | None = None
+        if sanitizer.traits.asynchronous:
+            found = AsynchronousFindings(sanitizer.names, sanitizer.collection)
+            self._order = worker.observer = Order(sanitizer.names, worker, self._shadow, found)
         # The last finding for each memory record and class; later unreported faults belong to it.
         self._last: dict[tuple[int, int], Key] = {}
         # Lanes that wait for others of their warp: (block, warp, mask, instruction, lanes).
@@ -186,6 +200,8 @@ class _Watch:
         for (place, what), key in self._last.items():
             self._take_unreported(place, what, key)
         self._nobody_came()
+        if self._order is not None:
+            self._order.look()
         self._event = Event()
 
     def _on_event(
@@ -207,6 +223,10 @@ class _Watch:
             if what == ABSENT:
                 self._note_absence(base, more)
                 return 1
+            if ARRIVES <= what <= BEGINS:
+                if self._order is not None:
+                    self._order.told(what, base)
+                return 0
             if what in _ORDER:
                 return self._on_global_order(what, site, pattern, base, more)
             if site is None or pattern is None:
@@ -255,6 +275,9 @@ class _Watch:
         return 0
 
     def _on_global_race(self, site: int, address: int, more: int) -> int:
+        if self._order is not None:
+            # mbarriers may order the two, which is not followed for global memory.
+            return 0
         answer, finding = self._within_block.conflict(site, address, more)
         if finding is not None:
             self._keep(self._worker.site_number(site), GLOBAL_RACE, finding)
@@ -306,6 +329,8 @@ class _Watch:
             kind = UPDATED
         access = Access(row, pattern, base, nbytes, warp, kind)
         if what == RACE:
+            if self._order is not None:
+                return None
             return self._races.between_warps(access)
         return self._races.between_lanes(access, more)
 

@@ -173,6 +173,7 @@ class BlockShadow:
             "pairs": self._pairs.ctypes.data if self._pairs is not None else 0,
             "clocks": self._clocks.ctypes.data if self._pairs is not None else 0,
             "local_defined": self._local.ctypes.data if self._local is not None else 0,
+            "asynchronous": traits.asynchronous,
         }
         for name, value in values.items():
             self._header[SHADOW[name] // 8] = value
@@ -222,6 +223,20 @@ class BlockShadow:
         assert self._local is not None
         start = thread * worker.field("local_stride") + index
         return bool((self._local[start : start + nbytes] == 255).all())
+
+    def is_defined(self, granules: Numbers) -> NDArray[np.bool_]:
+        """Whether granules of shared memory were ever written."""
+        return bits_at(self.common_bits("initialized"), granules)
+
+    def define_shared(self, granules: Numbers) -> None:
+        """Granules of shared memory have been written."""
+        bits = np.uint64(1) << (granules & 63).astype(np.uint64)
+        np.bitwise_or.at(self.common[:, COMMON["initialized"] // 8], granules >> 6, bits)
+
+    def in_step(self, warp: int) -> None:
+        """The lanes of a warp are in step."""
+        own = self._warps[warp, OWN["in_step"] :][:8].view(np.int64)
+        own[0] = self.field("log_count")
 
     def common_bits(self, name: str) -> Words:
         """A bitmap of the block."""

@@ -9,13 +9,12 @@ from functools import cached_property
 
 from gemmkit.emulator.codegen.layout import LANES
 from gemmkit.emulator.codegen.operands import Action
-from gemmkit.emulator.counters.accesses import DYNAMIC
 from gemmkit.emulator.launch import Dim3, LaunchRequest
 from gemmkit.emulator.machine.memory import DeviceMemory
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.ptx.cfg import ControlFlow
 from gemmkit.emulator.ptx.module import SourceLine
-from gemmkit.emulator.ptx.names import source_name
+from gemmkit.emulator.ptx.shared_names import shared_array
 from gemmkit.emulator.sanitizer.missing_barriers import MissingBarrier, MissingBarriers
 from gemmkit.emulator.sanitizer.shared_arrays import bounds
 from gemmkit.findings import CUDA_HEADERS, AccessSite
@@ -98,12 +97,7 @@ class Names:
 
     def shared(self, address: int) -> tuple[str, int]:
         """The variable at an address in shared memory, and the byte in it."""
-        for name, variable in self.flow.kernel.shared.items():
-            if variable.offset <= address < variable.offset + variable.size:
-                return source_name(name), address - variable.offset
-        kernel = self.flow.kernel
-        start = kernel.shared_base + kernel.shared_bytes
-        return DYNAMIC, address - (start if address >= start else kernel.shared_base)
+        return shared_array(self.flow.kernel, address)
 
     def part(self, number: int) -> tuple[int, int]:
         """First byte and size of the shared memory that an instruction may access: its variable, or

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from gemmkit.emulator.codegen.layout import AT_BARRIER, BARRIERS, LANES, RUNNING
+from msgspec.structs import replace
+
+from gemmkit.emulator.codegen.layout import AT_BARRIER, AT_PHASE, BARRIERS, LANES, RUNNING
 from gemmkit.emulator.codegen.shadow_layout import (
     BARRIER_COUNT,
     BARRIER_DIVERGENT,
     BARRIER_NUMBER,
     BARRIER_SITES,
 )
+from gemmkit.emulator.machine.errors import span, waits_text
+from gemmkit.emulator.machine.refusals import Refusal
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.sanitizer.sites import Names, at
 from gemmkit.findings import Check, Finding, Triple
@@ -33,17 +37,6 @@ def _lanes(mask: int) -> list[int]:
     return [lane for lane in range(LANES) if mask >> lane & 1]
 
 
-def _span(lanes: list[int]) -> str:
-    """Lanes in words, with ranges abbreviated."""
-    runs: list[list[int]] = []
-    for lane in lanes:
-        if runs and lane == runs[-1][1] + 1:
-            runs[-1][1] = lane
-        else:
-            runs.append([lane, lane])
-    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
-
-
 def barrier(names: Names, worker: Worker, what: int, number: int, more: int) -> Finding:
     """An invalid use of a barrier."""
     warp = worker.warp_number(worker.field("running"))
@@ -61,7 +54,7 @@ def barrier(names: Names, worker: Worker, what: int, number: int, more: int) -> 
         absent = _lanes(living & ~more)
         first = _lanes(more & 0xFFFFFFFF)[0]
         rest = (
-            f"{{here}} of block {{block}} reaches the barrier without lanes {_span(absent)} of "
+            f"{{here}} of block {{block}} reaches the barrier without lanes {span(absent)} of "
             f"its warp {warp}"
         )
         return _finding(names, worker, "divergent barrier", number, names.lane(warp, first), rest)
@@ -100,9 +93,9 @@ def absent_members(
     absent, unnamed = _lanes(members & living & ~lanes), _lanes(lanes & ~members)
     who = names.lane(warp, _lanes(lanes)[0])
     if absent:
-        rest = f"names lanes {_span(absent)} of its warp {warp}, which do not participate"
+        rest = f"names lanes {span(absent)} of its warp {warp}, which do not participate"
     else:
-        rest = f"participates while lanes {_span(unnamed)} of its warp {warp} are not in the mask"
+        rest = f"participates while lanes {span(unnamed)} of its warp {warp} are not in the mask"
     mask = f"{members & 0xFFFFFFFF:#010x}"
     return _finding(
         names,
@@ -117,11 +110,33 @@ def absent_members(
 def deadlock(names: Names, worker: Worker) -> Finding:
     """All warps of a block wait for others."""
     status, at_ = worker.warp_fields("status"), worker.warp_fields("instruction")
-    waiting = [warp for warp in range(worker.warps) if status[warp] == AT_BARRIER]
+    waiting = [warp for warp in range(worker.warps) if status[warp] in (AT_BARRIER, AT_PHASE)]
+    first = int(at_[waiting[0]])
+    if worker.phases is not None:
+        places = waits_text(worker, lambda number: _place(names, number))
+        return _finding(names, worker, "deadlock", first, None, _blocked(places, 8))
     places = [f"warp {warp} at {names.site(int(at_[warp]), None)}" for warp in waiting]
-    more = f" and {len(places) - 4} more" if len(places) > 4 else ""
-    rest = f"in block {{block}}, blocked: {'; '.join(places[:4])}{more}"
-    return _finding(names, worker, "deadlock", int(at_[waiting[0]]), None, rest)
+    return _finding(names, worker, "deadlock", first, None, _blocked(places, 4))
+
+
+def _place(names: Names, number: int) -> str:
+    """A source position, with that of the call if the function was inlined."""
+    site = names.site(number, None)
+    return f"{site} (called at {site.called_from[0]})" if site.called_from else str(site)
+
+
+def _blocked(places: list[str], most: int) -> str:
+    more = f" and {len(places) - most} more" if len(places) > most else ""
+    return f"in block {{block}}, blocked: {'; '.join(places[:most])}{more}"
+
+
+def refused(names: Names, worker: Worker, refusal: Refusal) -> Finding:
+    """An asynchronous instruction that is not valid."""
+    thread = names.thread(refusal.thread)
+    rest = f"{{here}} of block {{block}} {refusal.what}"
+    check: Check = "memcheck" if refusal.kind in ("out of bounds", "misaligned") else "synccheck"
+    found = _finding(names, worker, refusal.kind, refusal.number, thread, rest, check)
+    return replace(found, array=refusal.array, offset=refusal.offset)
 
 
 def trap(names: Names, worker: Worker) -> Finding:
@@ -138,4 +153,7 @@ def endless(names: Names, worker: Worker, limit: int) -> Finding:
     running = [warp for warp in range(worker.warps) if status[warp] == RUNNING]
     number = int(at_[running[0]]) if running else 0
     rest = f"block {{block}} did not end within {limit:,} steps; it is at {{line}}"
+    if worker.phases is not None:
+        places = waits_text(worker, lambda index: _place(names, index))
+        rest += f"; {'; '.join(places[:8])}" * bool(places)
     return _finding(names, worker, "endless", number, None, rest)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from gemmkit.emulator.codegen.addresses import space_of
 from gemmkit.emulator.codegen.kernel import LoadedKernel
 from gemmkit.emulator.codegen.operands import Action, access_bytes
-from gemmkit.emulator.codegen.ordering import Ordering
+from gemmkit.emulator.codegen.ordering import Ordering, is_asynchronous
 from gemmkit.emulator.codegen.shadow_layout import SHADOW_SITE, SHADOW_SITE_BYTES
 from gemmkit.emulator.sanitizer.shared_arrays import shared_arrays
 from gemmkit.emulator.sanitizer.sites import is_partial_barrier
@@ -32,6 +32,7 @@ class Traits:
         read_only: whether it has read-only loads (`ld.global.nc`).
         copies: whether it has cp.async.
         partial_barriers: whether it has barriers that may be for a part of the block.
+        asynchronous: whether it uses mbarriers or bulk copies.
         sites: the initial shadow of its memory records, one row each.
     """
 
@@ -44,6 +45,7 @@ class Traits:
         self.read_only = any(map(_loads_read_only, actions))
         self.copies = any(action.operation == "copy_async" for action in actions)
         self.partial_barriers = any(map(is_partial_barrier, actions))
+        self.asynchronous = is_asynchronous(actions)
         self.sites = _sites(kernel)
 
 

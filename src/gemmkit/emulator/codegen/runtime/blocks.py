@@ -18,6 +18,7 @@ from gemmkit.emulator.codegen.layout import (
     FAILED_OPERATION,
     FAULTED,
     FINISHED,
+    IN_FLIGHT,
     OUT_OF_FUEL,
     PAUSED,
     RUNNING,
@@ -31,8 +32,9 @@ from gemmkit.emulator.codegen.layout import (
 )
 
 C, W = Value("ptr", "%c"), Value("ptr", "%w")
-# The fuel that a call into Python costs.
-CALL_COST = 4000
+# The fuel that a call into Python costs; and for an asynchronous instruction, which sound kernels
+# execute often. A poll in vain costs `CALL_COST` more.
+CALL_COST, ASYNCHRONOUS_COST = 4000, 200
 # Knuth's linear congruential generator (MMIX).
 _MULTIPLIER, _INCREMENT = 6364136223846793005, 1442695040888963407
 
@@ -120,12 +122,18 @@ def _barrier(f: Function, number: Value) -> Value:
 
 
 def _define_operate(module: Module) -> None:
-    """operate(worker, warp, instruction, lanes): have Python execute one instruction."""
+    """operate(worker, warp, instruction, lanes): have Python execute one instruction;
+    operate_asynchronous is the same for an asynchronous one."""
+    for name, cost in (("operate", CALL_COST), ("operate_asynchronous", ASYNCHRONOUS_COST)):
+        _define_call(module, f"gemmkit.{name}", cost)
+
+
+def _define_call(module: Module, name: str, cost: int) -> None:
     number, lanes = Value("i32", "%number"), Value("i32", "%lanes")
-    with module.function("gemmkit.operate", "void", (C, W, number, lanes)) as f:
+    with module.function(name, "void", (C, W, number, lanes)) as f:
         with f.when(f.compare("eq", lanes, 0)):
             f.ret()
-        f.store(f.sub(_field(f, "fuel"), CALL_COST), C, WORKER["fuel"])
+        f.store(f.sub(_field(f, "fuel"), cost), C, WORKER["fuel"])
         function = _pointer(f, "operation")
         failed = f.call_pointer(function, "i32", W, number, lanes)
         with f.when(f.compare("ne", failed, 0)):
@@ -259,6 +267,8 @@ def _define_run(module: Module, names: Names) -> None:
         f.label(labels["over"])
         all_ended = f.compare("eq", _field(f, "ended"), _field(f, "warp_count"))
         with f.when(all_ended):
+            with f.when(f.compare("ne", _field(f, "in_flight"), 0)):
+                f.ret(literal("i32", IN_FLIGHT))
             f.branch(labels["next"])
         f.store(literal("i64", 0), C, WORKER["turn"])
         with f.when(f.compare("ne", _field(f, "order_seed"), 0)):

@@ -38,6 +38,7 @@ from gemmkit.emulator.codegen.runtime.sanitized import PREFIX
 from gemmkit.emulator.codegen.runtime.shadow import (
     BYTES,
     ROW_BYTES,
+    append,
     common_word,
     each_word,
     foreign_bits,
@@ -46,9 +47,11 @@ from gemmkit.emulator.codegen.runtime.shadow import (
     publish,
     report,
     shadow,
+    tell,
 )
 from gemmkit.emulator.codegen.shadow_layout import (
     BOUNDS,
+    COMMITS,
     COMMON,
     COPY,
     COPY_BYTES,
@@ -61,9 +64,11 @@ from gemmkit.emulator.codegen.shadow_layout import (
     OWN_READ,
     OWN_WRITTEN,
     RACE,
+    SENT,
     SHADOW,
     STORED,
     TAG_WARP,
+    WAITS,
 )
 
 Length = Callable[[Value], Value]
@@ -112,6 +117,8 @@ def _define_send(module: Module) -> None:
             f.call("gemmkit.look_back", "void", C, SITE_AT, P, BASE, BYTES,
                    literal("i64", STORED))  # fmt: skip
         each_word(f, s, mark)
+        with f.when(f.compare("ne", f.load("i64", s, SHADOW["asynchronous"]), 0)):
+            append(f, s, literal("i64", SENT))
         f.ret()
 
 
@@ -187,6 +194,8 @@ def _define_land(module: Module) -> None:
 def _define_commit(module: Module) -> None:
     """commit(worker, lanes): commit the group of copies of these lanes."""
     with module.function(f"gemmkit.{PREFIX}commit", "void", (C, _LANES)) as f:
+        with f.when(f.compare("ne", _LANES, 0)):
+            tell(f, shadow(f), COMMITS)
         groups = f.offset(f.load("ptr", shadow(f), SHADOW["own"]), OWN["groups"])
         for strip in range(STRIPS):
             pointer = strip * STRIP_LANES * 4
@@ -200,6 +209,8 @@ def _define_wait(module: Module) -> None:
     """wait(worker, lanes, groups that may stay in flight, or -1 to wait for all copies)."""
     going = Value("i32", "%going")
     with module.function(f"gemmkit.{PREFIX}wait", "void", (C, _LANES, going)) as f:
+        with f.when(f.compare("ne", _LANES, 0)):
+            tell(f, shadow(f), WAITS, f.resize(going, 64, signed=True))
         own = f.load("ptr", shadow(f), SHADOW["own"])
         queue = f.load("ptr", own, OWN["copy_queue"])
         kept = f.variable(literal("i64", 0))

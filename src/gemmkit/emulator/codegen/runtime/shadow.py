@@ -109,6 +109,12 @@ def event(
     return f.call_pointer(function, "i32", number, site, p, base, extra)
 
 
+def tell(f: Function, s: Value, what: int, base: Value = ZERO) -> None:
+    """Tell Python of synchronization, in asynchronous kernels."""
+    with f.when(f.compare("ne", f.load("i64", s, SHADOW["asynchronous"]), 0)):
+        event(f, what, base)
+
+
 def report(
     f: Function, what: int, p: Value = P, base: Value = BASE, extra: int | Value = 0
 ) -> None:
@@ -204,7 +210,7 @@ def log_entry(f: Function, s: Value, number: Value) -> Value:
     return f.offset(f.load("ptr", s, SHADOW["log"]), offset)
 
 
-def _append(f: Function, s: Value, kind: Value) -> None:
+def append(f: Function, s: Value, kind: Value) -> None:
     """Add the access to the log."""
     count = f.load("i64", s, SHADOW["log_count"])
     entry = log_entry(f, s, count)
@@ -239,7 +245,7 @@ def _define_read(module: Module) -> None:
         each_word(f, s, look)
         with f.when(f.compare("ne", f.get("i64", suspicious), 0)):
             f.call("gemmkit.suspect_read", "void", *parameters)
-        _append(f, s, literal("i64", LOADED))
+        append(f, s, literal("i64", LOADED))
         f.ret()
 
 
@@ -331,7 +337,7 @@ def _define_write(module: Module) -> None:
         with f.when(f.compare("ne", f.get("i64", within), 0)):
             f.call("gemmkit.look_back", "void", C, SITE_POINTER, P, BASE, ROW_BYTES, KIND)
         each_word(f, s, mark)
-        _append(f, s, KIND)
+        append(f, s, KIND)
         f.ret()
 
 

@@ -17,19 +17,23 @@ from gemmkit.emulator.codegen.runtime.shadow import (
     log_entry,
     own_word,
     shadow,
+    tell,
 )
 from gemmkit.emulator.codegen.shadow_layout import (
     BARRIER_COUNT,
     BARRIER_DIVERGENT,
     BARRIER_NUMBER,
     BARRIER_SITES,
+    BEGINS,
     COMMON,
     COMMON_BYTES,
+    FENCES,
     IN_STEP,
     KNOWN_WARPS,
     LOG_ENTRY,
     LOG_ENTRY_BYTES,
     MEMBERS,
+    OPENS,
     OWN,
     OWN_BITMAPS,
     OWN_READ,
@@ -68,6 +72,7 @@ def _define_fresh(module: Module) -> None:
         now = f.load("i64", s, SHADOW["log_count"])
         f.store(now, s, SHADOW["log_epoch"])
         words = f.load("i64", s, SHADOW["words"])
+        tell(f, s, BEGINS)
         f.clear(f.load("ptr", s, SHADOW["common"]), f.binary("mul", words, COMMON_BYTES))
         kept = f.load("ptr", s, SHADOW["local_defined"])
         with f.when(f.compare("ne", kept, NULL)):
@@ -101,6 +106,7 @@ def _define_opening(module: Module) -> None:
     number, everyone = Value("i32", "%number"), Value("i32", "%everyone")
     with module.function("gemmkit.opening", "void", (C, number, everyone)) as f:
         s = shadow(f)
+        tell(f, s, OPENS, f.resize(number, 64))
         with f.when(f.compare("ne", everyone, 0)):
             _compare_sites(f, number)
         f.increase(s, SHADOW["epoch"], 1)
@@ -230,7 +236,7 @@ def _define_members(module: Module) -> None:
 
 def _define_fence(module: Module) -> None:
     """fence(worker): what this warp did counts as ordered before all that follows; a kernel that
-    synchronizes by fences is not checked any further."""
+    synchronizes by fences is not checked any further. tell_fence(worker, kind): Python is told."""
     with module.function(f"gemmkit.{PREFIX}fence", "void", (C,)) as f:
         s = shadow(f)
         own = f.load("ptr", s, SHADOW["own"])
@@ -243,4 +249,8 @@ def _define_fence(module: Module) -> None:
                 f.store(literal("i64", 0), mine, index)
         f.call("gemmkit.forget", "void", C)
         f.call("gemmkit.in_step", "void", C)
+        f.ret()
+    kind = Value("i64", "%kind")
+    with module.function(f"gemmkit.{PREFIX}tell_fence", "void", (C, kind)) as f:
+        tell(f, shadow(f), FENCES, kind)
         f.ret()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from gemmkit.emulator.isa import mbarriers
 from gemmkit.emulator.isa.form import Form
 from gemmkit.emulator.isa.semantics.raw import (
     UNSIGNED,
@@ -207,7 +208,13 @@ def _permute_bytes(form: Form, a: Bits, b: Bits, selector: Bits) -> Bits:
     return raw(result, 32)
 
 
+def _pending_count(_: Form, token: Bits) -> Bits:
+    """The pending arrivals in the state token of an mbarrier."""
+    return raw(mbarriers.pending_count(token), 32)
+
+
 OPERATIONS: Mapping[str, Operation] = {
+    "mbarrier_pending_count": _pending_count,
     "move": _move,
     "select": _select,
     "select_by_sign": _select_by_sign,

@@ -1,0 +1,386 @@
+"""`Order`: races in shared memory of kernels that use mbarriers or bulk copies.
+
+Native code logs the accesses of a warp. Whenever something is ordered (a barrier, an mbarrier, a
+wait, a fence), the accesses logged so far are compared with earlier ones by vector clocks. This
+finds what no chain of synchronization orders, whatever the order in which the warps ran.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gemmkit.emulator.codegen.layout import AT_BARRIER, BARRIERS, LANES
+from gemmkit.emulator.codegen.shadow_layout import (
+    ARRIVES,
+    BEGINS,
+    COMMITS,
+    FENCES,
+    LOADED,
+    LOG_ENTRIES,
+    OPENS,
+    SENT,
+    TAG_BYTES,
+    TAG_KIND,
+    TAG_WARP,
+    UPDATED,
+    WAITS,
+)
+from gemmkit.emulator.isa.bulk_copies import is_reduction
+from gemmkit.emulator.isa.mbarriers import OBJECT_BYTES
+from gemmkit.emulator.machine.bulk import Copy
+from gemmkit.emulator.machine.worker import Worker
+from gemmkit.emulator.sanitizer.asynchronous_findings import AsynchronousFindings
+from gemmkit.emulator.sanitizer.clocks import INITIALIZED, ORDERED, VISIBLE, Clock, Clocks
+from gemmkit.emulator.sanitizer.granules import Conflict, Granules, Numbers, party
+from gemmkit.emulator.sanitizer.shadow import BlockShadow, Pattern
+from gemmkit.emulator.sanitizer.sites import Names
+
+# Patterns whose lanes are remembered.
+_KEPT_PATTERNS = 4096
+
+
+@dataclass(slots=True)
+class _Object:
+    """An mbarrier: who initialized it, and what is released to the threads that wait for it."""
+
+    who: int
+    warp: int
+    time: int
+    arriving: Clock
+    complete: Clock
+    # Phases that are complete, and those in which copies were issued that have not arrived.
+    phases: int = 0
+    missing: list[int] = field(default_factory=list)
+    # The threads that observed the last complete phase, with the time, by their warps.
+    observed: dict[int, tuple[int, int]] = field(default_factory=dict)
+    reported: set[int] = field(default_factory=set)
+
+
+class Order:
+    """The order of one worker's accesses, block by block."""
+
+    def __init__(
+        self, names: Names, worker: Worker, shadow: BlockShadow, found: AsynchronousFindings
+    ) -> None:
+        self._names, self._worker, self._shadow, self._found = names, worker, shadow, found
+        self._strong = np.array(
+            [action.number for action in names.actions if names.strong(action.number)], np.int64
+        )
+        self._patterns: dict[int, tuple[Numbers, Numbers]] = {}
+        self._logged = 0
+        self._block = -1
+        self._begin()
+
+    def _begin(self) -> None:
+        self._block = self._worker.field("block")
+        self._clocks = Clocks(self._worker.warps)
+        self._granules = Granules(len(self._shadow.copies), self._strong)
+        self._barriers = [self._clocks.empty() for _ in range(BARRIERS)]
+        self._objects: dict[int, _Object] = {}
+        self._copies: dict[Copy, tuple[int, int]] = {}
+
+    # What native code tells
+
+    def told(self, what: int, operand: int) -> None:
+        """The running warp synchronizes, or a block begins."""
+        worker, clocks = self._worker, self._clocks
+        if what == BEGINS:
+            self._flush(self._shadow.field("log_count"))
+            self._begin()
+            return
+        self._flush(self._shadow.field("log_count"))
+        warp = worker.warp_number(worker.field("running"))
+        if what == ARRIVES:
+            clocks.release(warp, self._barriers[operand % BARRIERS])
+        elif what == OPENS:
+            number = operand % BARRIERS
+            here = worker.warp_fields("barrier") == operand
+            for each in np.flatnonzero(here & (worker.warp_fields("status") == AT_BARRIER)):
+                clocks.acquire(int(each), self._barriers[number])
+            self._barriers[number] = clocks.empty()
+        elif what == COMMITS:
+            clocks.group[warp] += 1
+        elif what == WAITS:
+            clocks.wait_for_copies(warp, operand)
+        elif what == FENCES and operand:
+            clocks.fence(warp, VISIBLE if operand == 1 else INITIALIZED)
+
+    def look(self) -> None:
+        """Examine what was logged, before the log is full or when the launch has ended."""
+        self._flush(self._shadow.field("log_count"))
+
+    # What asynchronous instructions tell
+
+    def initialized(self, number: int, thread: int, address: int) -> None:
+        """A thread initializes an mbarrier."""
+        self._flush(self._shadow.field("log_count"))
+        if address in self._objects:
+            self._found.initialized_again(self._block, number, thread, address)
+        warp, clocks = thread // LANES, self._clocks
+        who = party(number, thread)
+        made = _Object(who, warp, clocks.now(warp), clocks.empty(), clocks.empty())
+        self._objects[address] = made
+
+    def invalidated(self, number: int, thread: int, address: int) -> None:
+        """A thread invalidates an mbarrier."""
+        self.used(number, thread, address)
+        self._objects.pop(address, None)
+
+    def used(self, number: int, thread: int, address: int) -> None:
+        """A thread uses an mbarrier."""
+        found = self._objects.get(address)
+        if found is None or number in found.reported:
+            return
+        warp = thread // LANES
+        if warp != found.warp and self._clocks.of[warp, ORDERED, found.warp] < found.time:
+            found.reported.add(number)
+            self._found.not_visible(self._block, number, thread, address, found.who)
+
+    def arrived(self, number: int, thread: int, address: int) -> None:
+        """A thread arrives at an mbarrier, the last one of its warp that does."""
+        self._flush(self._shadow.field("log_count"))
+        found = self._objects.get(address)
+        if found is None:
+            return
+        warp, clocks = thread // LANES, self._clocks
+        action = self._names.actions[number]
+        if ".relaxed" not in action.form.opcode:
+            clocks.release(warp, found.arriving)
+        if action.operation == "mbarrier_arrive_copies":
+            actor = clocks.copies_of(warp)
+            into = found.arriving[ORDERED]
+            into[actor] = max(into[actor], clocks.group[warp])
+            clocks.group[warp] += 1
+
+    def completed(self, address: int) -> None:
+        """A phase is complete."""
+        found = self._objects.get(address)
+        if found is not None:
+            self._check_overrun(found, address)
+            found.phases += 1
+            arrived = min([found.phases + 1, *found.missing]) - 1
+            actor = self._clocks.place("mbarrier", address)
+            found.arriving[ORDERED, actor] = arrived
+            np.maximum(found.complete, found.arriving, out=found.complete)
+            found.arriving = self._clocks.empty()
+
+    def _check_overrun(self, found: _Object, address: int) -> None:
+        """Whoever waits for a phase must have observed it before the next one completes."""
+        for warp, (time, who) in found.observed.items():
+            if found.arriving[ORDERED, warp] < time:
+                self._found.overrun_phase(self._block, who, address)
+        found.observed.clear()
+
+    def waited(self, number: int, thread: int, address: int) -> None:
+        """A thread has observed the completion of a phase."""
+        warp = thread // LANES
+        self._flush(self._shadow.field("log_count"))
+        self._shadow.in_step(warp)
+        found = self._objects.get(address)
+        if found is not None and ".relaxed" not in self._names.actions[number].form.opcode:
+            self._clocks.acquire(warp, found.complete)
+            found.observed[warp] = self._clocks.now(warp), party(number, thread)
+
+    def issued(self, copy: Copy) -> None:
+        """A bulk copy begins to read its source and to write its destination."""
+        self._flush(self._shadow.field("log_count"))
+        warp, form, clocks = copy.thread // LANES, copy.action.form, self._clocks
+        self._check_bounds(copy)
+        actor, time = self._copies[copy] = self._actor(copy)
+        known, who = clocks.of[warp], party(copy.action.number, copy.thread)
+        if copy.barrier is not None:
+            self._check_barrier(copy, known)
+        if form["F"] == "shared":
+            where = self._range(copy.start, copy.nbytes)
+            self._found.uninitialized_source(self._block, copy, self._unset(where))
+            whos = np.full(len(where), who)
+            met = self._granules.read(actor, time, where, whos, known[ORDERED])
+            self._report_copy(copy, met, where, writes=False)
+            if met is None:
+                self._check_visible(copy, where, known, writes=False)
+        if form["D"] == "shared":
+            where = self._range(copy.to, copy.nbytes)
+            if is_reduction(form):
+                self._check_visible(copy, where, known, writes=True)
+            whos, writer = np.full(len(where), who), self._granules.writer[where]
+            times, before = self._granules.time[where], self._granules.who[where]
+            met = self._granules.write(actor, time, where, whos, known[ORDERED])
+            self._report_copy(copy, met, where, writes=True)
+            if met is None and not is_reduction(form):
+                late = (times > known[VISIBLE][writer]) & clocks.generic(writer)
+                self._report_unseen(copy, where, late, before, writes=True)
+        else:
+            self._define_global(copy)
+        if form["F"] == "global":
+            self._found.uninitialized_global(self._block, copy)
+
+    def _actor(self, copy: Copy) -> tuple[int, int]:
+        """Who accesses memory for a copy, and when."""
+        if copy.barrier is None:
+            return self._clocks.place("thread", copy.thread), copy.group
+        found = self._objects.get(copy.barrier)
+        time = found.phases + 1 if found is not None else 1
+        if found is not None:
+            found.missing.append(time)
+        return self._clocks.place("mbarrier", copy.barrier), time
+
+    def _check_bounds(self, copy: Copy) -> None:
+        """A copy must stay within the variable in which it begins, if that has a size."""
+        form = copy.action.form
+        for space, address in ((form["F"], copy.start), (form["D"], copy.to)):
+            if space != "shared":
+                continue
+            for variable in self._names.flow.kernel.shared.values():
+                offset = address - variable.offset
+                if 0 <= offset < variable.size < offset + copy.nbytes:
+                    array, _ = self._names.shared(address)
+                    self._found.past_end(self._block, copy, array, variable.size, offset)
+
+    def _define_global(self, copy: Copy) -> None:
+        """What a bulk copy writes to global memory counts as written."""
+        found = self._names.memory.find(copy.to)
+        written = self._names.memory.written(found.address) if found is not None else None
+        if found is not None and written is not None:
+            written[copy.to - found.address :][: copy.nbytes] = 1
+
+    def _check_barrier(self, copy: Copy, known: Clock) -> None:
+        assert copy.barrier is not None
+        found = self._objects.get(copy.barrier)
+        number = copy.action.number
+        if found is None or number in found.reported:
+            return
+        self.used(number, copy.thread, copy.barrier)
+        if number not in found.reported and known[INITIALIZED, found.warp] < found.time:
+            found.reported.add(number)
+            self._found.unfenced_barrier(self._block, copy, found.who)
+
+    def _check_visible(self, copy: Copy, where: Numbers, known: Clock, *, writes: bool) -> None:
+        """Generic writes must be visible to the asynchronous proxy."""
+        writer, times = self._granules.writer[where], self._granules.time[where]
+        late = (times > known[VISIBLE][writer]) & self._clocks.generic(writer)
+        self._report_unseen(copy, where, late, self._granules.who[where], writes=writes)
+
+    def _report_unseen(
+        self, copy: Copy, where: Numbers, late: np.ndarray, who: Numbers, *, writes: bool
+    ) -> None:
+        if late.any():
+            index = int(late.argmax())
+            address = self._address(copy, int(where[index]), writes=writes)
+            self._found.no_proxy_fence(self._block, copy, address, int(who[index]), writes=writes)
+
+    def _report_copy(
+        self, copy: Copy, met: Conflict | None, where: Numbers, *, writes: bool
+    ) -> None:
+        if met is not None:
+            address = self._address(copy, int(where[met.index]), writes=writes)
+            self._found.copy_conflict(self._block, copy, address, met, writes=writes)
+
+    def _address(self, copy: Copy, granule: int, *, writes: bool) -> int:
+        return max(granule << self._shadow.shift, copy.to if writes else copy.start)
+
+    def delivered(self, copy: Copy) -> None:
+        """The bytes of a bulk copy are counted at its mbarrier."""
+        assert copy.barrier is not None
+        found = self._objects.get(copy.barrier)
+        _, time = self._copies.pop(copy)
+        if found is not None and time in found.missing:
+            found.missing.remove(time)
+
+    def landed(self, copy: Copy) -> None:
+        """A bulk copy has written its destination."""
+        if copy.action.form["D"] == "shared":
+            self._shadow.define_shared(self._range(copy.to, copy.nbytes))
+
+    def groups_waited(self, thread: int, copies: Iterable[Copy]) -> None:
+        """A thread has waited for bulk copies that it issued."""
+        self._flush(self._shadow.field("log_count"))
+        row = self._clocks.of[thread // LANES, ORDERED]
+        for copy in copies:
+            actor, time = self._copies.get(copy, (0, 0))
+            row[actor] = max(row[actor], time)
+
+    def ended(self, copies: Iterable[Copy]) -> None:
+        """All warps have ended; these copies to global memory were not waited for."""
+        for copy in copies:
+            self._found.never_waited(self._block, copy)
+
+    # The log of native code
+
+    def _range(self, start: int, nbytes: int) -> Numbers:
+        shift = self._shadow.shift
+        return np.arange(start >> shift, (start + nbytes + (1 << shift) - 1) >> shift)
+
+    def _unset(self, where: Numbers) -> Numbers:
+        """The addresses of granules that were never written."""
+        return where[~self._shadow.is_defined(where)] << self._shadow.shift
+
+    def _flush(self, now: int) -> None:
+        """Compare the accesses that were logged since the last time."""
+        first = max(self._logged, now - LOG_ENTRIES)
+        self._logged = now
+        if first == now:
+            return
+        entries = self._shadow.log[np.arange(first, now) % LOG_ENTRIES]
+        pointers, bases, serials, tags = entries.T
+        kinds = tags >> TAG_KIND
+        wanted = (serials != 0) & ((kinds <= UPDATED) | (kinds == SENT))
+        # Accesses of one warp, kind and pattern, from one turn of the warp.
+        keys = np.stack([tags >> TAG_BYTES, tags >> TAG_WARP & 255, serials], axis=1)
+        turns = np.cumsum(np.concatenate([[0], np.diff(keys[:, 1]) != 0]))
+        keys = np.concatenate([turns[:, None], keys], axis=1)[wanted]
+        if not len(keys):
+            return
+        _, where, inverse = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+        chosen = np.flatnonzero(wanted)
+        for group in range(len(where)):
+            members = chosen[inverse.reshape(-1) == group]
+            self._accesses(int(pointers[members[0]]), bases[members], tags[members],
+                           int(serials[members[0]]))  # fmt: skip
+
+    def _accesses(self, pointer: int, bases: Numbers, tags: Numbers, serial: int) -> None:
+        lanes, offsets = self._pattern(pointer, serial)
+        if not len(lanes):
+            return
+        tag, shift = int(tags[0]), self._shadow.shift
+        warp, nbytes, kind = tag >> TAG_WARP & 255, tag >> TAG_BYTES & 255, tag >> TAG_KIND
+        numbers = np.array([self._worker.site_at(int(each) & 0xFFFFFFFF) for each in tags])
+        starts = bases[:, None] + offsets[None, :]
+        parts = np.arange(max(nbytes >> shift, 1))
+        where = ((starts >> shift)[:, :, None] + parts).reshape(-1)
+        threads = (numbers[:, None] << 16) | (warp * LANES + lanes)[None, :]
+        who = np.broadcast_to(threads[:, :, None], (*starts.shape, len(parts))).reshape(-1)
+        clocks = self._clocks
+        known, actor, time = clocks.of[warp, ORDERED], warp, clocks.now(warp)
+        if kind == SENT:
+            actor, time = clocks.copies_of(warp), int(clocks.group[warp])
+        access = self._granules.read if kind == LOADED else self._granules.write
+        met = access(actor, time, where, who, known)
+        if met is not None:
+            address = max(int(where[met.index]) << shift, int(starts.min()))
+            self._found.conflict(self._block, int(who[met.index]), address, met,
+                                 kind, clocks)  # fmt: skip
+        self._check_objects(where, who, shift)
+
+    def _check_objects(self, where: Numbers, who: Numbers, shift: int) -> None:
+        for address in self._objects:
+            touched = (where >= address >> shift) & (where < (address + OBJECT_BYTES) >> shift)
+            if touched.any():
+                self._found.touched(self._block, int(who[touched.argmax()]), address)
+
+    def _pattern(self, pointer: int, serial: int) -> tuple[Numbers, Numbers]:
+        """The active lanes of a pattern and their offsets, if it still exists."""
+        found = self._patterns.get(serial)
+        if found is None:
+            empty = np.zeros(0, np.int64)
+            if not self._worker.holds(pointer):
+                return empty, empty
+            pattern = Pattern(pointer)
+            if pattern.serial != serial:
+                return empty, empty
+            if len(self._patterns) > _KEPT_PATTERNS:
+                self._patterns.clear()
+            found = self._patterns[serial] = pattern.lanes, pattern.offsets[pattern.lanes]
+        return found

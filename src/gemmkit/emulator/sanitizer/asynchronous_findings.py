@@ -1,0 +1,209 @@
+"""The findings about asynchronous instructions, in words."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gemmkit.emulator.codegen.shadow_layout import LOADED, SENT, UPDATED
+from gemmkit.emulator.isa.bulk_copies import is_reduction
+from gemmkit.emulator.machine.bulk import Copy
+from gemmkit.emulator.sanitizer.clocks import PLACES, Clocks
+from gemmkit.emulator.sanitizer.collection import Collection
+from gemmkit.emulator.sanitizer.granules import Conflict, Numbers, instruction_of, thread_of
+from gemmkit.emulator.sanitizer.sites import Names
+from gemmkit.findings import AccessSite, Check, Finding
+
+_VERBS = {LOADED: "reads", UPDATED: "updates", SENT: "copies to"}
+_UNORDERED = "with no barrier, and no arrival and wait at an mbarrier, between"
+_FENCE = "with no fence.proxy.async between"
+
+
+class AsynchronousFindings:
+    """Adds findings to a collection."""
+
+    def __init__(self, names: Names, collection: Collection) -> None:
+        self._names, self._collection = names, collection
+
+    def conflict(
+        self, block: int, who: int, address: int, met: Conflict, kind: int, clocks: Clocks
+    ) -> None:
+        """A thread's access is not ordered after an earlier one."""
+        reads = kind == LOADED
+        array, offset = self._names.shared(address)
+        here, there = self._site(who), self._site(met.other)
+        does = _VERBS.get(kind, "writes")
+        name = "read after write" if reads else "write after write"
+        if not met.wrote:
+            name = "write after read"
+        other, between = self._party(there), _UNORDERED
+        before = "writes" if met.wrote else "reads"
+        if clocks.warps <= met.actor < clocks.warps + PLACES:
+            name = "read before wait" if reads else "write before wait"
+            other = f"the bulk copy by {self._party(there)}"
+            between = "with no completed wait for that copy between"
+        elif met.actor >= clocks.warps + PLACES:
+            name = "read before wait" if reads else "write before wait"
+            other = f"the cp.async by {self._party(there)}"
+            between = "with no wait for that copy and no synchronization between"
+        text = (
+            f"{self._party(here, block)} {does} byte {offset} of '{array}', which {other} "
+            f"{before}, {between}"
+        )
+        self._add(block, "racecheck", name, text, here, there, array, offset)
+
+    def copy_conflict(
+        self, block: int, copy: Copy, address: int, met: Conflict, *, writes: bool
+    ) -> None:
+        """A bulk copy is not ordered after an earlier access to shared memory."""
+        array, offset = self._names.shared(address)
+        here, there = self._copy_site(copy), self._site(met.other)
+        name = f"{'write' if writes else 'read'} after {'write' if met.wrote else 'read'}"
+        text = (
+            f"the bulk copy by {self._party(here, block)} {'writes' if writes else 'reads'} byte "
+            f"{offset} of '{array}', which {self._party(there)} "
+            f"{'writes' if met.wrote else 'reads'}, {_UNORDERED}"
+        )
+        self._add(block, "racecheck", name, text, here, there, array, offset)
+
+    def no_proxy_fence(
+        self, block: int, copy: Copy, address: int, other: int, *, writes: bool
+    ) -> None:
+        """A bulk copy reads or overwrites what a generic write may not have made visible."""
+        array, offset = self._names.shared(address)
+        here, there = self._copy_site(copy), self._site(other)
+        text = (
+            f"the bulk copy by {self._party(here, block)} {'writes' if writes else 'reads'} byte "
+            f"{offset} of '{array}', which {self._party(there)} writes {_FENCE}"
+        )
+        self._add(block, "racecheck", "missing proxy fence", text, here, there, array, offset)
+
+    def not_visible(self, block: int, number: int, thread: int, address: int, who: int) -> None:
+        """An mbarrier is used before its initialization is visible."""
+        array, offset = self._names.shared(address)
+        here, there = self._names.site(number, self._names.thread(thread)), self._site(who)
+        text = (
+            f"{self._party(here, block)} uses the mbarrier at byte {offset} of '{array}', which "
+            f"{self._party(there)} initializes, with no barrier between"
+        )
+        self._add(block, "racecheck", "mbarrier not visible", text, here, there, array, offset)
+
+    def unfenced_barrier(self, block: int, copy: Copy, who: int) -> None:
+        """A bulk copy counts at an mbarrier that the asynchronous proxy may not see yet."""
+        array, offset = self._names.shared(copy.barrier or 0)
+        here, there = self._copy_site(copy), self._site(who)
+        text = (
+            f"the bulk copy by {self._party(here, block)} uses the mbarrier at byte {offset} of "
+            f"'{array}', which {self._party(there)} initializes with no fence.mbarrier_init or "
+            f"fence.proxy.async between"
+        )
+        self._add(block, "racecheck", "mbarrier not visible", text, here, there, array, offset)
+
+    def touched(self, block: int, who: int, address: int) -> None:
+        """An ordinary access to the bytes of an mbarrier."""
+        array, offset = self._names.shared(address)
+        here = self._site(who)
+        text = (
+            f"{self._party(here, block)} accesses the bytes of the mbarrier at byte {offset} of "
+            f"'{array}', which only mbarrier instructions may until it is invalidated"
+        )
+        self._add(block, "synccheck", "mbarrier accessed", text, here, None, array, offset)
+
+    def initialized_again(self, block: int, number: int, thread: int, address: int) -> None:
+        """An mbarrier is initialized while it is in use."""
+        array, offset = self._names.shared(address)
+        here = self._names.site(number, self._names.thread(thread))
+        text = (
+            f"{self._party(here, block)} initializes the mbarrier at byte {offset} of '{array}' "
+            f"again without mbarrier.inval"
+        )
+        self._add(block, "synccheck", "invalid mbarrier", text, here, None, array, offset)
+
+    def uninitialized_source(self, block: int, copy: Copy, unset: Numbers) -> None:
+        """A bulk copy reads shared memory; `unset` are addresses there that were never written."""
+        if len(unset):
+            array, offset = self._names.shared(max(int(unset[0]), copy.start))
+            self._never_written(block, copy, array, offset)
+
+    def uninitialized_global(self, block: int, copy: Copy) -> None:
+        """A bulk copy reads global memory, which may never have been written."""
+        found = self._names.memory.find(copy.start)
+        written = self._names.memory.written(found.address) if found is not None else None
+        if found is None or written is None:
+            return
+        start = copy.start - found.address
+        missing = np.flatnonzero(written[start : start + copy.nbytes] == 0)
+        if len(missing):
+            self._never_written(block, copy, found.name, start + int(missing[0]))
+
+    def _never_written(self, block: int, copy: Copy, array: str, offset: int) -> None:
+        here = self._copy_site(copy)
+        text = (
+            f"the bulk copy by {self._party(here, block)} reads byte {offset} of '{array}', which "
+            f"was never written"
+        )
+        self._add(block, "initcheck", "uninitialized", text, here, None, array, offset)
+
+    def overrun_phase(self, block: int, who: int, address: int) -> None:
+        """The next phase of an mbarrier may complete before a thread has observed this one."""
+        array, offset = self._names.shared(address)
+        here = self._site(who)
+        text = (
+            f"{self._party(here, block)} waits for a phase of the mbarrier at byte {offset} of "
+            f"'{array}', but nothing orders this wait before the arrivals of the next phase: if "
+            f"that completes first, the wait does not end"
+        )
+        self._add(block, "synccheck", "phase overrun", text, here, None, array, offset)
+
+    def past_end(self, block: int, copy: Copy, array: str, size: int, offset: int) -> None:
+        """A bulk copy extends beyond the end of a variable in shared memory."""
+        here = self._copy_site(copy)
+        text = (
+            f"the bulk copy by {self._party(here, block)} accesses {copy.nbytes:,} bytes from byte "
+            f"{offset} of '{array}', which has {size:,} bytes"
+        )
+        self._add(block, "memcheck", "out of bounds", text, here, None, array, offset)
+
+    def never_waited(self, block: int, copy: Copy) -> None:
+        """A block ends although a copy from its shared memory may still be in flight."""
+        array, offset = self._names.shared(copy.start)
+        here = self._copy_site(copy)
+        what = "reduction" if is_reduction(copy.action.form) else "copy"
+        text = (
+            f"the block ends without a cp.async.bulk.wait_group for the bulk {what} by "
+            f"{self._party(here, block)}, which reads byte {offset} of '{array}' (forgiven by "
+            f"current hardware if nothing reuses the memory)"
+        )
+        self._add(block, "synccheck", "copy not waited for", text, here, None, array, offset)
+
+    def _site(self, who: int) -> AccessSite:
+        return self._names.site(instruction_of(who), self._names.thread(thread_of(who)))
+
+    def _copy_site(self, copy: Copy) -> AccessSite:
+        return self._names.site(copy.action.number, self._names.thread(copy.thread))
+
+    def _party(self, site: AccessSite, block: int | None = None) -> str:
+        of = f" of block {self._names.block(block)}" if block is not None else ""
+        return f"thread {site.thread}{of} at {site}"
+
+    def _add(
+        self,
+        block: int,
+        check: Check,
+        kind: str,
+        text: str,
+        here: AccessSite,
+        other: AccessSite | None,
+        array: str,
+        offset: int,
+    ) -> None:
+        finding = Finding(
+            check=check,
+            kind=kind,
+            message=f"{kind}: {text}",
+            block=self._names.block(block),
+            here=here,
+            other=other,
+            array=array,
+            offset=offset,
+        )
+        self._collection.add(finding, block)

@@ -1,0 +1,80 @@
+"""Vector clocks: which accesses to shared memory are ordered before which.
+
+An actor is a warp, the cp.async copies of a warp, the bulk copies that an mbarrier counts, or those
+of a thread's bulk groups. Each access has its actor's time: that of a warp advances when it
+synchronizes, that of copies is the number of their group or of the mbarrier's phase. A clock holds,
+for each actor, the latest time that is ordered before its owner, in three rows: ordered at all,
+ordered and visible to the asynchronous proxy through `fence.proxy.async`, and the same for the
+initialization of mbarriers, for which `fence.mbarrier_init` is enough. Clocks are joined at
+barriers, mbarriers and waits.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Clock = NDArray[np.int32]
+
+ORDERED, VISIBLE, INITIALIZED = range(3)
+# The mbarriers, and the threads with bulk groups, that are told apart in one block; those beyond
+# share a place.
+PLACES = 64
+
+
+class Clocks:
+    """The clocks of one block's warps."""
+
+    def __init__(self, warps: int) -> None:
+        self.warps = warps
+        self.actors = 2 * warps + PLACES
+        self.of = np.zeros((warps, 3, self.actors), np.int32)
+        own = np.arange(warps)
+        self.of[own, ORDERED, own] = 1
+        self._places: dict[tuple[str, int], int] = {}
+        # The group of cp.async copies that is open in each warp.
+        self.group = np.ones(warps, np.int32)
+
+    def now(self, warp: int) -> int:
+        """The time of a warp's accesses."""
+        return int(self.of[warp, ORDERED, warp])
+
+    def copies_of(self, warp: int) -> int:
+        """The actor that stands for a warp's cp.async copies."""
+        return self.warps + PLACES + warp
+
+    def generic(self, actors: NDArray[np.int16]) -> NDArray[np.bool_]:
+        """Which actors access memory through the generic proxy, as all but bulk copies do."""
+        return (actors < self.warps) | (actors >= self.warps + PLACES)
+
+    def empty(self) -> Clock:
+        """A clock before which nothing is ordered."""
+        return np.zeros((3, self.actors), np.int32)
+
+    def release(self, warp: int, into: Clock) -> None:
+        """What precedes this point in a warp is ordered before what acquires the clock."""
+        np.maximum(into, self.of[warp], out=into)
+        self.of[warp, ORDERED, warp] += 1
+
+    def acquire(self, warp: int, clock: Clock) -> None:
+        """What was released into a clock is ordered before what follows in a warp."""
+        np.maximum(self.of[warp], clock, out=self.of[warp])
+
+    def fence(self, warp: int, row: int) -> None:
+        """What is ordered before this point in a warp becomes visible to the asynchronous proxy."""
+        for each in range(row, INITIALIZED + 1):
+            np.maximum(self.of[warp, each], self.of[warp, ORDERED], out=self.of[warp, each])
+        self.of[warp, ORDERED, warp] += 1
+
+    def place(self, kind: str, which: int) -> int:
+        """The actor that stands for the bulk copies of an mbarrier or of a thread."""
+        found = self._places.setdefault((kind, which), len(self._places))
+        return self.warps + min(found, PLACES - 1)
+
+    def wait_for_copies(self, warp: int, going: int) -> None:
+        """A warp waits for its groups of cp.async copies but the latest `going`; −1: for all."""
+        done = self.group[warp] - 1 - going
+        actor = self.copies_of(warp)
+        self.of[warp, ORDERED, actor] = max(self.of[warp, ORDERED, actor], done)
+        if going < 0:
+            self.group[warp] += 1
