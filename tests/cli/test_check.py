@@ -123,7 +123,7 @@ def test_a_page_has_the_findings_first(call, fake, make_check, tmp_path):
     assert "2 problems: 1 with findings, 1 ok" in text
     assert "1. racecheck: Thread (3, 0, 0) reads what (4, 0, 0) writes." in text
     assert f"<figcaption>naive.cu:{GUARD}</figcaption>" in text
-    assert text.index("racecheck:") < text.index('-title">Problems<')
+    assert text.index("racecheck:") < text.index('id="problems-title"')
     assert "<title>naive: findings (gemmkit check)</title>" in text
     fake.records = [make_check()]
     assert call("check", "naive", "--html", page).exit_code == 0

@@ -119,7 +119,7 @@ def test_estimates_are_held_against_times():
     assert cells[0] == ["1.0 to 4.0", "4", "1.2", "3.1"]
     assert len(cells) == 5
     (note,) = table.footnotes
-    assert "The median error of the estimates is 20%, their rank correlation 1.00" in note
+    assert "The median error of the estimates is 20 %, their rank correlation 1.00" in note
 
 
 def test_reasons_are_the_strongest():

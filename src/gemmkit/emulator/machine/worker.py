@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from gemmkit.emulator.codegen.operands import Action
     from gemmkit.emulator.counters.tally import Tally
     from gemmkit.emulator.machine.observer import Observer
-    from gemmkit.emulator.machine.phases import Phases
     from gemmkit.emulator.ptx.cfg import ControlFlow
 
 # (warp's address, instruction number, active lanes) -> 0, or 1 if it failed
@@ -80,7 +79,8 @@ class Worker:
         self.failure: BaseException | None = None
         # What the warps of the running block wait for, once one has used an mbarrier; and whether a
         # finding ended the block.
-        self.phases: Phases | None = None
+        # The `Phases` of an asynchronous kernel, which know their worker.
+        self.phases: Any = None
         self.abandoned = False
         # The sanitizers, as far as they look at asynchronous instructions.
         self.observer: Observer | None = None
