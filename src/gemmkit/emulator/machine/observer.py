@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Protocol
-
-if TYPE_CHECKING:
-    from gemmkit.emulator.machine.bulk import Copy
+from typing import Any, Protocol
 
 
 class Observer(Protocol):
     """Is told of the asynchronous instructions of one worker, in the order of their execution.
 
     Threads are numbered within the block, `number` is that of an instruction, addresses are in
-    shared memory.
+    shared memory, a copy is a `bulk.Copy`, whose module needs workers and so this one.
     """
 
     def look(self) -> None:
@@ -38,17 +35,17 @@ class Observer(Protocol):
     def waited(self, number: int, thread: int, address: int) -> None:
         """A thread has observed the completion of a phase."""
 
-    def issued(self, copy: Copy) -> None:
+    def issued(self, copy: Any) -> None:
         """A thread has issued a bulk copy."""
 
-    def delivered(self, copy: Copy) -> None:
+    def delivered(self, copy: Any) -> None:
         """The bytes of a bulk copy are counted at its mbarrier."""
 
-    def landed(self, copy: Copy) -> None:
+    def landed(self, copy: Any) -> None:
         """A bulk copy has written its destination."""
 
-    def groups_waited(self, thread: int, copies: Iterable[Copy]) -> None:
+    def groups_waited(self, thread: int, copies: Iterable[Any]) -> None:
         """A thread has waited for bulk copies that it issued, or for their reads."""
 
-    def ended(self, copies: Iterable[Copy]) -> None:
+    def ended(self, copies: Iterable[Any]) -> None:
         """All warps have ended; these copies to global memory were not waited for."""
