@@ -20,6 +20,7 @@ from gemmkit.emulator.codegen.layout import WINDOW_BYTES, WINDOWS
 from gemmkit.emulator.codegen.operands import Action
 from gemmkit.emulator.isa.bulk_copies import check_copy, combined, is_reduction
 from gemmkit.emulator.isa.mbarriers import Misuse
+from gemmkit.emulator.machine.asynchronous import Copy
 from gemmkit.emulator.machine.memory import Bytes, DeviceMemory
 from gemmkit.emulator.machine.refusals import Refusal
 from gemmkit.emulator.machine.worker import Worker
@@ -27,25 +28,6 @@ from gemmkit.emulator.ptx.shared_names import shared_array
 
 # A delayed copy takes effect after at most so many asynchronous instructions of its block.
 _LONGEST = 12
-
-
-@dataclass(slots=True, eq=False)
-class Copy:
-    """A bulk copy of a thread; addresses are those in their spaces.
-
-    `barrier` is the mbarrier that counts its bytes, if one does, or else `group` the number of the
-    bulk group; `due` is the time of its effect, and `data` what it has read.
-    """
-
-    action: Action
-    thread: int
-    to: int
-    start: int
-    nbytes: int
-    barrier: int | None
-    group: int = 0
-    due: int = 0
-    data: NDArray[np.uint8] | None = None
 
 
 @dataclass(slots=True)

@@ -20,7 +20,7 @@ from gemmkit.emulator.machine.worker import Worker
 from gemmkit.errors import DeviceError
 
 if TYPE_CHECKING:
-    from gemmkit.emulator.machine.phases import Phases, Wait
+    from gemmkit.emulator.machine.asynchronous import Wait, Waiting
     from gemmkit.emulator.machine.refusals import Refusal
 
 # Names of accesses in messages.
@@ -160,7 +160,7 @@ def _verb(name: str, numbers: Sequence[int], does: str, more: str = "") -> str:
     return f"{name}{'s' * several} {span(numbers)}{more} {does}{'s' * (not several)}"
 
 
-def _awaited(phases: Phases, wait: Wait) -> str:
+def _awaited(phases: Waiting, wait: Wait) -> str:
     each = [f"the phase of parity {p} of {phases.text(a)}" for a, p in wait.awaited.items()]
     return " and ".join(each[:2]) + f" and {len(each) - 2} more" * (len(each) > 2)
 

@@ -103,8 +103,7 @@ class Operations:
         if action.operation.startswith(("mbarrier", "bulk")):
             if worker.phases is None:
                 worker.phases = Phases(worker, self._memory)
-            phases: Phases = worker.phases
-            return phases.execute(warp, action, operands, active)
+            return worker.phases.execute(warp, action, operands, active)
         if action.operation in ("atomic", "reduction"):
             return (atomic(worker, self._memory, warp, action, operands, active),)
         return WARP_OPERATIONS[action.operation](action, operands, active)

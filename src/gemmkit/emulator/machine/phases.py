@@ -38,27 +38,16 @@ from gemmkit.emulator.isa.mbarriers import (
     state_text,
     updated,
 )
-from gemmkit.emulator.machine.bulk import BulkCopies, Copy
+from gemmkit.emulator.machine.asynchronous import Copy, Wait
+from gemmkit.emulator.machine.bulk import BulkCopies
 from gemmkit.emulator.machine.memory import DeviceMemory
 from gemmkit.emulator.machine.paths import Paths
 from gemmkit.emulator.machine.refusals import Refusal
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.ptx.shared_names import shared_array
 
-Lanes = NDArray[np.bool_]
 _POLLS = "mbarrier_test"
 _STATUS, _VERDICT, _BLOCK = (WARP[name] // 4 for name in ("status", "verdict", "block"))
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """Lanes (a mask) that wait, or poll, at an instruction: the parity of the awaited phase by the
-    address of each mbarrier."""
-
-    lanes: int
-    number: int
-    awaited: dict[int, int]
-    polls: bool
 
 
 @dataclass(slots=True)
@@ -95,7 +84,7 @@ class Phases:
             self._copies.begin()
 
     def execute(
-        self, warp: int, action: Action, operands: Sequence[NDArray[Any]], active: Lanes
+        self, warp: int, action: Action, operands: Sequence[NDArray[Any]], active: NDArray[np.bool_]
     ) -> tuple[NDArray[Any], ...]:
         """Execute an instruction in some lanes of a warp, from the lowest one on.
 

@@ -33,8 +33,8 @@ from gemmkit.errors import DeviceError
 from gemmkit.loading import load
 
 if TYPE_CHECKING:
+    from gemmkit.emulator.machine.asynchronous import Waiting
     from gemmkit.emulator.machine.operations import Operations
-    from gemmkit.emulator.machine.phases import Phases
     from gemmkit.emulator.ptx.cfg import ControlFlow
     from gemmkit.emulator.sanitizer.monitor import Sanitizer
 
@@ -284,7 +284,7 @@ class _Launch:
         self._note(self._sanitizer, worker, reason)
         return True
 
-    def _go_on(self, worker: Worker, phases: Phases, reason: int) -> bool:
+    def _go_on(self, worker: Worker, phases: Waiting, reason: int) -> bool:
         """All warps wait or have ended: copies in flight take effect, waits expire."""
         try:
             if reason == IN_FLIGHT:

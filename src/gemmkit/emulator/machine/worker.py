@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,7 @@ from gemmkit.emulator.machine.memory import Bytes, aligned_bytes
 if TYPE_CHECKING:
     from gemmkit.emulator.codegen.operands import Action
     from gemmkit.emulator.counters.tally import Tally
-    from gemmkit.emulator.machine.observer import Observer
+    from gemmkit.emulator.machine.asynchronous import Observer, Waiting
     from gemmkit.emulator.ptx.cfg import ControlFlow
 
 # (warp's address, instruction number, active lanes) -> 0, or 1 if it failed
@@ -79,8 +79,7 @@ class Worker:
         self.failure: BaseException | None = None
         # What the warps of the running block wait for, once one has used an mbarrier; and whether a
         # finding ended the block.
-        # The `Phases` of an asynchronous kernel, which know their worker.
-        self.phases: Any = None
+        self.phases: Waiting | None = None
         self.abandoned = False
         # The sanitizers, as far as they look at asynchronous instructions.
         self.observer: Observer | None = None

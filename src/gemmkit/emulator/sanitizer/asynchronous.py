@@ -30,7 +30,7 @@ from gemmkit.emulator.codegen.shadow_layout import (
 )
 from gemmkit.emulator.isa.bulk_copies import is_reduction
 from gemmkit.emulator.isa.mbarriers import OBJECT_BYTES
-from gemmkit.emulator.machine.bulk import Copy
+from gemmkit.emulator.machine.asynchronous import Copy
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.sanitizer.asynchronous_findings import AsynchronousFindings
 from gemmkit.emulator.sanitizer.clocks import INITIALIZED, ORDERED, VISIBLE, Clock, Clocks

@@ -1,0 +1,109 @@
+"""What the parts of the asynchronous machine know of each other: copies in flight, lanes that wait,
+and the interfaces of a block's `Phases` and of the sanitizers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gemmkit.emulator.codegen.operands import Action
+
+
+@dataclass(slots=True, eq=False)
+class Copy:
+    """A bulk copy of a thread; addresses are those in their spaces.
+
+    `barrier` is the mbarrier that counts its bytes, if one does, or else `group` the number of the
+    bulk group; `due` is the time of its effect, and `data` what it has read.
+    """
+
+    action: Action
+    thread: int
+    to: int
+    start: int
+    nbytes: int
+    barrier: int | None
+    group: int = 0
+    due: int = 0
+    data: NDArray[np.uint8] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Lanes (a mask) that wait, or poll, at an instruction: the parity of the awaited phase by the
+    address of each mbarrier."""
+
+    lanes: int
+    number: int
+    awaited: dict[int, int]
+    polls: bool
+
+
+class Waiting(Protocol):
+    """What the warps of a worker's block wait for, and its copies in flight."""
+
+    def execute(
+        self, warp: int, action: Action, operands: Sequence[NDArray[Any]], active: NDArray[np.bool_]
+    ) -> tuple[NDArray[Any], ...]:
+        """Execute an asynchronous instruction in some lanes of a warp."""
+
+    def expire(self) -> bool:
+        """All warps have stopped; returns whether that let one of them continue."""
+
+    def drain(self) -> None:
+        """All warps have ended: copies in flight take effect."""
+
+    def waits(self, warp: int) -> Sequence[Wait]:
+        """What lanes of a warp wait or poll for."""
+
+    def text(self, address: int) -> str:
+        """An mbarrier, and what it has and expects, in words."""
+
+
+class Observer(Protocol):
+    """Is told of the asynchronous instructions of one worker, in the order of their execution.
+
+    Threads are numbered within the block, `number` is that of an instruction, addresses are in
+    shared memory.
+    """
+
+    def look(self) -> None:
+        """Native code returns for a while."""
+
+    def initialized(self, number: int, thread: int, address: int) -> None:
+        """A thread initializes an mbarrier."""
+
+    def invalidated(self, number: int, thread: int, address: int) -> None:
+        """A thread invalidates an mbarrier."""
+
+    def used(self, number: int, thread: int, address: int) -> None:
+        """A thread uses an mbarrier in another way; arrivals and waits are reported again."""
+
+    def arrived(self, number: int, thread: int, address: int) -> None:
+        """A thread has arrived at an mbarrier, the last one of its warp in this instruction; this
+        precedes the completion of the phase."""
+
+    def completed(self, address: int) -> None:
+        """A phase of an mbarrier is complete."""
+
+    def waited(self, number: int, thread: int, address: int) -> None:
+        """A thread has observed the completion of a phase."""
+
+    def issued(self, copy: Copy) -> None:
+        """A thread has issued a bulk copy."""
+
+    def delivered(self, copy: Copy) -> None:
+        """The bytes of a bulk copy are counted at its mbarrier."""
+
+    def landed(self, copy: Copy) -> None:
+        """A bulk copy has written its destination."""
+
+    def groups_waited(self, thread: int, copies: Iterable[Copy]) -> None:
+        """A thread has waited for bulk copies that it issued, or for their reads."""
+
+    def ended(self, copies: Iterable[Copy]) -> None:
+        """All warps have ended; these copies to global memory were not waited for."""
