@@ -132,7 +132,7 @@ def _taken(
         whole = tiles.rows, tiles.columns, tiles.step
         problem = fitting(kernel, problem, gpu, config, whole)
     if not own and _padded(problem):
-        declared = kernel.sizes.all_multiples if kernel.sizes is not None else (1, 1, 1)
+        declared = kernel.sizes.all_multiples(problem) if kernel.sizes is not None else (1, 1, 1)
         m, n, k = map(math.lcm, declared, tiles.multiples)
         problem = with_padding_in(problem, (m, n, k))
     return problem

@@ -191,10 +191,12 @@ def condition_of(
     signature: Signature, rule: LaunchRule, sizes: SizeRule, refuses: str | None
 ) -> Callable[[GemmProblem, GpuSpec], str | None]:
     """Why a problem is refused, as a function of the problem and the board: see `Kernel`."""
-    used = names_in(signature)
+    used = names_in(signature, sizes.maps)
 
     def condition(problem: GemmProblem, gpu: GpuSpec) -> str | None:
         reason = refuses or sizes.refusal(problem) or _not_passed(used, problem)
+        for each in sizes.maps:
+            reason = reason or each.refusal(problem)
         if reason is not None:
             return reason
         try:
