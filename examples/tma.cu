@@ -3,12 +3,12 @@
 // and C is M×N in fp32.
 //
 //   gemmkit check examples/tma.cu --gpu h100 --dtype bf16 --out-dtype fp32 --layout NT \
-//     --tensor-map 'map_a=A,box=64x64,swizzle=128B' --tensor-map 'map_b=B,box=64x64,swizzle=128B' \
-//     --tensor-map 'map_c=C,box=64x64' --grid '(N+63)/64,(M+63)/64' --block 256 --multiple-of 1,4,8
+//     --tensor-map 'map_a=A,box=64x64,swizzle=128B' --tensor-map 'map_b=B,box=64x32,swizzle=128B' \
+//     --tensor-map 'map_c=C,box=32x64' --grid '(N+31)/32,(M+63)/64' --block 128
 #include <cuda.h>
 #include <cuda_bf16.h>
 
-constexpr int BM = 64, BN = 64, BK = 64, STAGES = 2;
+constexpr int BM = 64, BN = 32, BK = 64, STAGES = 2;
 constexpr int STAGE_BYTES = (BM + BN) * BK * sizeof(__nv_bfloat16);
 
 __device__ unsigned shared(const void *p) { return (unsigned)__cvta_generic_to_shared(p); }
@@ -56,7 +56,7 @@ extern "C" __global__ void gemm(const __grid_constant__ CUtensorMap map_a,
     }
     __syncthreads();
 
-    const int thread_row = threadIdx.x / 16 * 4, thread_col = threadIdx.x % 16 * 4;
+    const int thread_row = threadIdx.x / 8 * 4, thread_col = threadIdx.x % 8 * 4;
     float sums[4][4] = {};
     for (int step = 0; step < steps; ++step) {
         const int stage = step % STAGES;

@@ -128,6 +128,10 @@ def _taken(
     problem = asked_problem(
         kernel, problem, asked.alpha, asked.beta, asked.epilogue, asked.dtype, asked.out_dtype
     )
+    if kernel.sizes is not None and kernel.sizes.maps:
+        # Rows of whole units first, which depend on the type: no other padding will fit.
+        problem = kernel.sizes.nearest(problem)
+        problem = with_padding_in(problem, kernel.sizes.all_multiples(problem))
     with suppress(UnsupportedProblem):
         whole = tiles.rows, tiles.columns, tiles.step
         problem = fitting(kernel, problem, gpu, config, whole)

@@ -78,7 +78,8 @@ def read_signature(
         for given, parameter in zip(kernel.parameters, read.parameters, strict=True)
     ]
     integers = [each for each in kernel.parameters if _is_integer(each)]
-    if len(integers) == 1 and (
+    # Tensor maps hold the other sizes.
+    if len(integers) == 1 and not maps and (
         integers[0].name.lower() in _SQUARE or _is_only_size(names, integers[0], kernel)
     ):
         names[kernel.parameters.index(integers[0])] = "N"
