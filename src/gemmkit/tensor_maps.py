@@ -32,9 +32,7 @@ ELEMENT_BYTES: Mapping[Element, int] = {
     "tfloat32": 4,
     "tfloat32_ftz": 4,
 }
-INTEGERS: frozenset[Element] = frozenset(
-    ["uint8", "uint16", "uint32", "int32", "uint64", "int64"]
-)
+INTEGERS: frozenset[Element] = frozenset(["uint8", "uint16", "uint32", "int32", "uint64", "int64"])
 MAP_BYTES, MAP_ALIGNMENT = 128, 64
 SWIZZLES = (0, 32, 64, 128)
 L2_PROMOTIONS = (0, 64, 128, 256)
@@ -86,9 +84,7 @@ class TensorMap:
                 f"{', '.join(ELEMENT_BYTES)}"
             )
         if not 1 <= len(self.sizes) <= MAX_RANK:
-            raise UsageError(
-                f"a tensor map has 1 to {MAX_RANK} dimensions, not {len(self.sizes)}"
-            )
+            raise UsageError(f"a tensor map has 1 to {MAX_RANK} dimensions, not {len(self.sizes)}")
         if not self.element_strides:
             object.__setattr__(self, "element_strides", (1,) * self.rank)
         self._check_lengths()
@@ -161,9 +157,7 @@ class TensorMap:
             allowed = SWIZZLES
             if self.swizzle in SWIZZLES:
                 name, value, allowed = "L2 promotion", self.l2, L2_PROMOTIONS
-            raise UsageError(
-                f"a tensor map's {name} is {_listed(allowed)} bytes, not {value}"
-            )
+            raise UsageError(f"a tensor map's {name} is {_listed(allowed)} bytes, not {value}")
         if self.fill_nan and self.element in INTEGERS:
             raise UsageError(
                 f"a tensor map fills with NaN only floating-point elements, not {self.element}"

@@ -46,6 +46,8 @@ def check_parameters(kernel: KernelDeclaration, file: str, mapped: Collection[in
             )
         if reason is not None and number not in mapped:
             named = parameter.name or "map_a"
+            if named in ARGUMENT_NAMES:
+                named = f"map_{named.lower()}"
             raise UsageError(f"{where} {reason.format(name=named)}")
 
 

@@ -79,8 +79,10 @@ def read_signature(
     ]
     integers = [each for each in kernel.parameters if _is_integer(each)]
     # Tensor maps hold the other sizes.
-    if len(integers) == 1 and not maps and (
-        integers[0].name.lower() in _SQUARE or _is_only_size(names, integers[0], kernel)
+    if (
+        len(integers) == 1
+        and not maps
+        and (integers[0].name.lower() in _SQUARE or _is_only_size(names, integers[0], kernel))
     ):
         names[kernel.parameters.index(integers[0])] = "N"
     by_extent = {name for name in names if _is_extent(read, names, name)}

@@ -13,7 +13,7 @@ from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.catalog import instead_of
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.limits import SHORT_K, SKINNY
-from gemmkit.kernels.plan import LEADING_DIMENSIONS, TileConfig, ceil_div, names_in
+from gemmkit.kernels.plan import LEADING_DIMENSIONS, TileConfig, ceil_div
 from gemmkit.kernels.sizes import SIZES, Multiples
 from gemmkit.problem import GemmProblem, Shape, read_problem
 
@@ -140,9 +140,7 @@ def refuse_unknown_sizes(kernel: Kernel) -> None:
     if kernel.sizes is None or kernel.file is None or kernel.file.language == "python":
         return
     given = kernel.variables.given if kernel.variables is not None else ()
-    used = kernel.passed.union(
-        *(value.names for _, values in given for value in values)
-    )
+    used = kernel.passed.union(*(value.names for _, values in given for value in values))
     known = bool(kernel.sizes.only) or len(kernel.sizes.fixed) == len(SIZES)
     if not known and not used & {*SIZES, *LEADING_DIMENSIONS}:
         raise UsageError(

@@ -100,7 +100,7 @@ class MapRule:
             return f"its tensor map '{self.name}' is of one matrix, not of groups"
         if 0 in (problem.m, problem.n, problem.batch):
             return None  # nothing is launched
-        rows, columns, ld, stride = OPERANDS[self.operand]
+        rows, columns, ld, _ = OPERANDS[self.operand]
         values = {"M": problem.m, "N": problem.n, "K": problem.k, "batch": problem.batch}
         values |= {"lda": problem.lda, "ldb": problem.ldb, "ldc": problem.ldc}
         values |= dict(zip(("stride_a", "stride_b", "stride_c"), problem.strides, strict=True))

@@ -114,10 +114,19 @@ def at_address(tensor_map: TensorMap, address: int) -> TensorMap:
 
 
 def run(
-    case: Case, name: str, *, stores: bool = False, reduction: str | None = None, seed: int = 0
+    case: Case,
+    name: str,
+    *,
+    stores: bool = False,
+    reduction: str | None = None,
+    seed: int = 0,
+    rank: int = 0,
 ) -> tuple[Bytes, Bytes, Tally]:
-    """Shared memory and the tensor's storage after a copy on the engine or the oracle."""
-    ptx = program(case.map.rank, reduction, stores=stores)
+    """Shared memory and the tensor's storage after a copy on the engine or the oracle.
+
+    The instruction's `rank` is that of the map by default.
+    """
+    ptx = program(rank or case.map.rank, reduction, stores=stores)
     memory, addresses = DeviceMemory(), []
     held = memory.allocate(len(case.storage), "A")
     memory.view(held.address, held.nbytes)[:] = case.storage
@@ -154,9 +163,7 @@ def random_case(rng: np.random.Generator, rank: int, *, integers: bool = False) 
         strides.append(stride)
         end = stride * count
     nan = "float" in element and bool(rng.integers(2))
-    tensor_map = TensorMap(
-        0, element, sizes, tuple(strides), box, steps, swizzle, nan
-    )
+    tensor_map = TensorMap(0, element, sizes, tuple(strides), box, steps, swizzle, nan)
     coordinates = tuple(
         int(rng.integers(-each - 1, size + 2)) for each, size in zip(box, sizes, strict=True)
     )

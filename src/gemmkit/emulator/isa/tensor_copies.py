@@ -112,7 +112,10 @@ class Box:
         size = each.item_bytes
         rows = dense.reshape(*each.counts[:0:-1], each.counts[0] * size)
         outer = zip(self.low[:0:-1], self.high[:0:-1], strict=True)
-        cut = (*(slice(*limits) for limits in outer), slice(self.low[0] * size, self.high[0] * size))
+        cut = (
+            *(slice(*limits) for limits in outer),
+            slice(self.low[0] * size, self.high[0] * size),
+        )
         part: Bytes = rows[cut]
         return part
 

@@ -59,9 +59,7 @@ def decoded(data: bytes) -> TensorMap:
     """
     body, sum_ = data[: -_CHECKSUM.size], data[-_CHECKSUM.size :]
     if not body.startswith(_MARK) or sum_ != _CHECKSUM.pack(zlib.crc32(body)):
-        raise Misuse(
-            "invalid tensor map", "uses 128 bytes as a tensor map that do not hold one"
-        )
+        raise Misuse("invalid tensor map", "uses 128 bytes as a tensor map that do not hold one")
     _, address, rank, element, swizzle, l2, nan, *rest = _FIELDS.unpack_from(body)
     sizes, strides, box, steps = rest[:5], rest[5:9], rest[9:14], rest[14:]
     try:

@@ -26,7 +26,7 @@ _CONSTRUCTS = (
     (r"tcgen05", "tensor-core operations of the fifth generation (tcgen05) are"),
     (r"cp\.async\.mbarrier|mbarrier", "mbarrier instructions of this form are"),
     (r"cp\..*\.tensor\..*\.im2col", "tensor copies (TMA) in the im2col modes are"),
-    (r"cp\..*\.tensor\..*\.(?:gather4|scatter4)",
+    (r"cp\..*\.tensor\..*\.tile::(?:gather4|scatter4)",
      "tensor copies (TMA) of four rows (tile::gather4, tile::scatter4) are"),
     (r"tensormap\.",
      "changes of a tensor map in device code (tensormap.replace, tensormap.cp_fenceproxy) are"),
