@@ -180,7 +180,7 @@ class LaunchRule:
                 )
 
     def _values(self, problem: GemmProblem) -> dict[str, Number]:
-        sizes = {"M": problem.m, "N": problem.n, "K": problem.k}
+        sizes = {"M": problem.m, "N": problem.n, "K": problem.k, "batch": problem.batch}
         leading = {"lda": problem.lda, "ldb": problem.ldb, "ldc": problem.ldc}
         values: dict[str, Number] = {**sizes, **leading}
         own = {name: each.evaluate(values) for name, each in self.aliases.items()}
