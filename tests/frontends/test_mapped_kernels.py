@@ -138,3 +138,22 @@ def test_the_command_line() -> None:
     found = CliRunner().invoke(command_line, ["check", "naive", *maps[:2]])
     assert found.exit_code == 2
     assert "leave out --tensor-map" in found.output
+
+
+def test_a_batch_by_maps_of_three_dimensions(write: Write) -> None:
+    text = edited(
+        ("tensor.2d", "tensor.3d"),
+        ("{%2, %3}], [%4];", "{%2, %3, %5}], [%4];"),
+        ('"r"(row), "r"(full)', '"r"(row), "r"(full), "r"(blockIdx.z)'),
+        ("{%1, %2}], [%3];", "{%1, %2, %4}], [%3];"),
+        ('"r"(shared(Cs))', '"r"(shared(Cs)), "r"(blockIdx.z)'),
+    )
+    maps = tuple(f"{each},rank=3" for each in MAPS)
+    record = check(
+        write(text),
+        "64x32x64x3",
+        maps,
+        grid="(N+31)/32,(M+63)/64,batch",
+        args="map_a,map_b,map_c,K",
+    )
+    assert record.verdict == "ok", record
