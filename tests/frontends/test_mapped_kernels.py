@@ -13,6 +13,8 @@ import gemmkit
 from gemmkit import Kernel
 from gemmkit.cli import gemmkit as command_line
 from gemmkit.errors import UnsupportedProblem, UsageError
+from gemmkit.gpu import find_board
+from gemmkit.jit.compiler import compile_plan
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "tma.cu"
 MAPS = (
@@ -157,3 +159,20 @@ def test_a_batch_by_maps_of_three_dimensions(write: Write) -> None:
         args="map_a,map_b,map_c,K",
     )
     assert record.verdict == "ok", record
+
+
+def test_ptx_takes_maps_too() -> None:
+    plain = Kernel.from_file(EXAMPLE, **LAUNCH, tensor_maps=MAPS)
+    problem = gemmkit.GemmProblem(64, 32, 64, dtype="bfloat16", out_dtype="float32")
+    plan = plain.plan(problem.laid_out("nt"), plain.default, find_board("h100"))
+    text = compile_plan(plan, "sm_90").ptx
+    how = {**LAUNCH, "dtype": "bf16", "out_dtype": "fp32", "tensor_maps": MAPS}
+    kernel = Kernel.from_ptx(text, args="map_a,map_b,map_c,K", **how)
+    (record,) = gemmkit.check(kernel, ["64x32x64"], gpu="h100")
+    assert record.verdict == "ok", record.detail
+    with pytest.raises(UsageError, match=r"'K' of 'gemm' is an integer, but its parameter is .b8"):
+        Kernel.from_ptx(text, args="map_a,map_b,K,map_c", **how)
+    with pytest.raises(UsageError, match="'map_c' of 'gemm' is a tensor map of 128 bytes, but"):
+        Kernel.from_ptx(text, args="map_a,map_b,C,map_c".replace("C", "map_a"), **how)
+    with pytest.raises(UsageError, match="tensor map 'map_c' is not among the arguments"):
+        Kernel.from_ptx(text, args="map_a,map_b,map_a,K", **how)
