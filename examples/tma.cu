@@ -1,6 +1,7 @@
-// C = A·B by the Tensor Memory Accelerator: one thread asks for whole tiles of A and B, an mbarrier
-// counts their bytes, and the tile of C leaves by a tensor copy too. A is M×K, B is N×K, both bf16,
-// and C is M×N in fp32.
+// C = A·B with tiles that the Tensor Memory Accelerator (TMA) copies, and mbarriers.
+//
+// One thread asks for whole tiles of A and B, an mbarrier counts their bytes, and the tile of C
+// leaves by a tensor copy too. A is M×K, B is N×K, both bf16, and C is M×N in fp32.
 //
 //   gemmkit check examples/tma.cu --gpu h100 --dtype bf16 --out-dtype fp32 --layout NT \
 //     --tensor-map 'map_a=A,box=64x64,swizzle=128B' --tensor-map 'map_b=B,box=64x32,swizzle=128B' \

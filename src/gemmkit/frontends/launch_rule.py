@@ -195,12 +195,14 @@ def condition_of(
 
     def condition(problem: GemmProblem, gpu: GpuSpec) -> str | None:
         reason = refuses or sizes.refusal(problem) or _not_passed(used, problem)
-        for each in sizes.maps:
-            reason = reason or each.refusal(problem)
         if reason is not None:
             return reason
         try:
-            return rule.refusal(problem, gpu)
+            # An empty grid is not launched, and needs no maps.
+            maps = sizes.maps if sizes.maps and 0 not in rule.extents(problem) else ()
+            for each in maps:
+                reason = reason or each.refusal(problem)
+            return reason or rule.refusal(problem, gpu)
         except UsageError as error:
             return str(error)
 

@@ -98,8 +98,6 @@ class MapRule:
         """Why no map for a problem's matrix can be made, or None."""
         if problem.groups is not None:
             return f"its tensor map '{self.name}' is of one matrix, not of groups"
-        if 0 in (problem.m, problem.n, problem.batch):
-            return None  # nothing is launched
         rows, columns, ld, _ = OPERANDS[self.operand]
         values = {"M": problem.m, "N": problem.n, "K": problem.k, "batch": problem.batch}
         values |= {"lda": problem.lda, "ldb": problem.ldb, "ldc": problem.ldc}
