@@ -81,7 +81,7 @@ class BulkCopies:
             raise Refusal(misuse.kind, misuse.what, action.number, thread, array, offset) from None
         copy = Copy(action, thread, to, start, nbytes, barrier[0] if barrier else None)
         self._check_bounds(copy)
-        self._begin(copy)
+        self._enqueue(copy)
 
     def issue_tensor(self, action: Action, thread: int, operands: list[int]) -> None:
         """A thread issues a tensor copy: coordinates, then, as the instruction lists them, the
@@ -100,9 +100,9 @@ class BulkCopies:
             self._worker, self._memory, action, thread, coordinates, map_at, shared_at
         )
         copy.barrier = barrier
-        self._begin(copy)
+        self._enqueue(copy)
 
-    def _begin(self, copy: Copy) -> None:
+    def _enqueue(self, copy: Copy) -> None:
         thread = copy.thread
         if copy.barrier is None:
             groups = self._groups[thread]
