@@ -401,6 +401,7 @@ _WRITERS: Mapping[str, Callable[[BlockWriter, Action], None]] = {
         (
             *("mbarrier_init", "mbarrier_invalidate", "mbarrier_arrive", "mbarrier_transact"),
             *("bulk_copy", "bulk_commit", "bulk_wait"),
+            *("bulk_tensor", "bulk_acquire_map", "bulk_release_map"),
         ),
         through_python,
     ),

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gemmkit.emulator.codegen.operands import Action
+from gemmkit.emulator.isa.tensor_copies import Box
 
 
 @dataclass(slots=True, eq=False)
@@ -18,7 +19,9 @@ class Copy:
     """A bulk copy of a thread; addresses are those in their spaces.
 
     `barrier` is the mbarrier that counts its bytes, if one does, or else `group` the number of the
-    bulk group; `due` is the time of its effect, and `data` what it has read.
+    bulk group; `due` is the time of its effect, and `data` what it has read. That of a tensor has a
+    `box`, and the address of its tensor map; `to` or `start` is then the first byte of the box in
+    the tensor.
     """
 
     action: Action
@@ -30,6 +33,8 @@ class Copy:
     group: int = 0
     due: int = 0
     data: NDArray[np.uint8] | None = None
+    box: Box | None = None
+    map_at: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +100,12 @@ class Observer(Protocol):
 
     def issued(self, copy: Copy) -> None:
         """A thread has issued a bulk copy."""
+
+    def acquired_map(self, thread: int, address: int) -> None:
+        """A thread has executed a `fence.proxy.tensormap` that acquires a tensor map."""
+
+    def released_maps(self) -> None:
+        """A thread has executed a `fence.proxy.tensormap` that releases its writes to maps."""
 
     def delivered(self, copy: Copy) -> None:
         """The bytes of a bulk copy are counted at its mbarrier."""

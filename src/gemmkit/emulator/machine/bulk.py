@@ -20,6 +20,7 @@ from gemmkit.emulator.codegen.layout import WINDOW_BYTES, WINDOWS
 from gemmkit.emulator.codegen.operands import Action
 from gemmkit.emulator.isa.bulk_copies import check_copy, combined, is_reduction
 from gemmkit.emulator.isa.mbarriers import Misuse
+from gemmkit.emulator.machine import tensor_copies
 from gemmkit.emulator.machine.asynchronous import Copy
 from gemmkit.emulator.machine.memory import Bytes, DeviceMemory
 from gemmkit.emulator.machine.refusals import Refusal
@@ -80,6 +81,29 @@ class BulkCopies:
             raise Refusal(misuse.kind, misuse.what, action.number, thread, array, offset) from None
         copy = Copy(action, thread, to, start, nbytes, barrier[0] if barrier else None)
         self._check_bounds(copy)
+        self._enqueue(copy)
+
+    def issue_tensor(self, action: Action, thread: int, operands: list[int]) -> None:
+        """A thread issues a tensor copy: coordinates, then, as the instruction lists them, the
+        addresses of map, shared memory and, for a load, mbarrier.
+
+        Raises:
+            Refusal: an operand is not valid.
+        """
+        rank = int(action.form["N"])
+        coordinates, addresses, barrier = operands[:rank], operands[rank:], None
+        if action.form["D"] == "shared":
+            shared_at, map_at, barrier = addresses
+        else:
+            map_at, shared_at = addresses
+        copy = tensor_copies.tensor_copy(
+            self._worker, self._memory, action, thread, coordinates, map_at, shared_at
+        )
+        copy.barrier = barrier
+        self._enqueue(copy)
+
+    def _enqueue(self, copy: Copy) -> None:
+        thread = copy.thread
         if copy.barrier is None:
             groups = self._groups[thread]
             copy.group = groups.number
@@ -197,14 +221,19 @@ class BulkCopies:
         return self._memory.view(address, nbytes)
 
     def _read(self, copy: Copy) -> NDArray[np.uint8]:
-        if copy.data is None:
+        if copy.data is None and copy.box is not None:
+            copy.data = tensor_copies.read(self._worker, self._memory, copy)
+        elif copy.data is None:
             copy.data = self._bytes(copy.action.form["F"], copy.start, copy.nbytes).copy()
         return copy.data
 
     def _take_effect(self, copy: Copy) -> None:
         data, form = self._read(copy), copy.action.form
-        target = self._bytes(form["D"], copy.to, copy.nbytes)
-        target[:] = combined(form, target, data) if is_reduction(form) else data
+        if copy.box is not None:
+            tensor_copies.write(self._worker, self._memory, copy, data)
+        else:
+            target = self._bytes(form["D"], copy.to, copy.nbytes)
+            target[:] = combined(form, target, data) if is_reduction(form) else data
         if self._worker.observer is not None:
             self._worker.observer.landed(copy)
         if copy.barrier is not None:

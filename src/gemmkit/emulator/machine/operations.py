@@ -64,7 +64,8 @@ class Operations:
         """An asynchronous instruction is not valid: it ends the launch or, with sanitizers, is a
         finding that ends the block."""
         if self._sanitizer is None:
-            worker.failure = refusal_error(worker, refusal)
+            # Native code may execute a few more instructions: the first failure counts.
+            worker.failure = worker.failure or refusal_error(worker, refusal)
         else:
             self._sanitizer.refused(worker, refusal)
             worker.abandoned = True

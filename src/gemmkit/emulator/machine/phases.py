@@ -9,7 +9,7 @@ ends the turn of its warp.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -52,10 +52,12 @@ _STATUS, _VERDICT, _BLOCK = (WARP[name] // 4 for name in ("status", "verdict", "
 
 @dataclass(slots=True)
 class Traffic:
-    """The bytes of a barrier's current phase: announced by `expect_tx`, and arrived."""
+    """The bytes of a barrier's current phase: announced by `expect_tx`, and arrived; `boxes` are
+    the sizes of those that tensor copies brought."""
 
     announced: int = 0
     arrived: int = 0
+    boxes: set[int] = field(default_factory=set)
 
 
 class Phases:
@@ -165,15 +167,28 @@ class Phases:
             self._copies.commit(thread)
         elif action.operation == "bulk_wait":
             self._copies.wait(thread, operands[0], read=action.form["K"] == "read")
-        else:
+        elif action.operation == "bulk_tensor":
+            if action.form["D"] == "shared":
+                operands[-1] = self._valid(action, thread, operands[-1])
+            self._copies.issue_tensor(action, thread, operands)
+        elif action.operation == "bulk_copy":
             size, to, start, *barrier = operands
-            for index, address in enumerate(barrier):
-                try:
-                    barrier[index] = self._address("shared", address)
-                    State.of(self._read(barrier[index]))
-                except Misuse as misuse:
-                    raise self._refusal(misuse, action, thread, address) from None
+            barrier = [self._valid(action, thread, address) for address in barrier]
             self._copies.issue(action, thread, [size, to, start, *barrier])
+        elif self._worker.observer is not None:
+            if action.operation == "bulk_acquire_map":
+                self._worker.observer.acquired_map(thread, operands[-1])
+            else:
+                self._worker.observer.released_maps()
+
+    def _valid(self, action: Action, thread: int, address: int) -> int:
+        """The address of a copy's mbarrier, which must be valid."""
+        try:
+            found = self._address("shared", address)
+            State.of(self._read(found))
+        except Misuse as misuse:
+            raise self._refusal(misuse, action, thread, address) from None
+        return found
 
     def _deliver(self, copy: Copy) -> None:
         """Count the bytes of a copy that has taken effect at its mbarrier."""
@@ -186,7 +201,10 @@ class Phases:
         self._write(copy.barrier, after.word)
         if self._worker.observer is not None:
             self._worker.observer.delivered(copy)
-        self._traffic.setdefault(copy.barrier, Traffic()).arrived += copy.nbytes
+        traffic = self._traffic.setdefault(copy.barrier, Traffic())
+        traffic.arrived += copy.nbytes
+        if copy.box is not None:
+            traffic.boxes.add(copy.nbytes)
         if after.phase != state.phase:
             self._completed(copy.barrier, after)
 
@@ -330,4 +348,7 @@ class Phases:
         if traffic.announced or traffic.arrived:
             held = held.partition(", ")[0]
             held += f", {traffic.arrived:,} of {traffic.announced:,} announced bytes"
+            if traffic.boxes:
+                sizes = " and ".join(f"{size:,}" for size in sorted(traffic.boxes))
+                held += f", in boxes of {sizes} bytes"
         return f"the mbarrier at byte {offset} of '{array}' ({held})"

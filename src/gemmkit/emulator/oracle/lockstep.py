@@ -11,7 +11,7 @@ from gemmkit.emulator.isa.matrix_access import is_matrix
 from gemmkit.emulator.isa.semantics import OPERATIONS, evaluate, reads_carry, writes_carry
 from gemmkit.emulator.isa.semantics.raw import Raw
 from gemmkit.emulator.isa.table import stop_of
-from gemmkit.emulator.oracle import access, bulk, matrix_access, warp
+from gemmkit.emulator.oracle import access, bulk, matrix_access, tensor_copies, warp
 from gemmkit.emulator.oracle.calls import print_formatted
 from gemmkit.emulator.oracle.chunk import WARP, Chunk, Group
 from gemmkit.emulator.oracle.control import DONE, RUNNING, WAITING, Lanes, Rows
@@ -58,7 +58,7 @@ _MOVES_ON = frozenset(["branch", "exit", "barrier", "mbarrier_test", "mbarrier_t
 _NOTHING = frozenset(
     [
         *("no_operation", "set_registers", "copy_async_commit", "copy_async_wait"),
-        *("bulk_commit", "bulk_wait"),
+        *("bulk_commit", "bulk_wait", "bulk_acquire_map", "bulk_release_map"),
     ]
 )
 # Operations whose order other warps can observe: then one warp runs at a time.
@@ -70,7 +70,9 @@ _UPDATES = frozenset(
 )
 _ASKS = frozenset(["mbarrier_test", "mbarrier_try"])
 _ORDERED = (
-    frozenset(["atomic", "compare_and_swap", "reduction", "call", "bulk_copy"]) | _UPDATES | _ASKS
+    frozenset(["atomic", "compare_and_swap", "reduction", "call", "bulk_copy", "bulk_tensor"])
+    | _UPDATES
+    | _ASKS
 )
 
 
@@ -184,6 +186,8 @@ class Lockstep:
             self._phases.update(group, step, lanes)
         elif operation == "bulk_copy":
             bulk.copy(group, step, lanes, self._phases)
+        elif operation == "bulk_tensor":
+            tensor_copies.copy(group, step, lanes, self._phases)
         elif operation == "mbarrier_test":
             self._phases.ask(group, step, lanes, block)
         elif operation == "call":

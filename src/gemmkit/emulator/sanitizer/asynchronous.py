@@ -30,6 +30,7 @@ from gemmkit.emulator.codegen.shadow_layout import (
 )
 from gemmkit.emulator.isa.bulk_copies import is_reduction
 from gemmkit.emulator.isa.mbarriers import OBJECT_BYTES
+from gemmkit.emulator.isa.tensor_copies import footprint
 from gemmkit.emulator.machine.asynchronous import Copy
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.sanitizer.asynchronous_findings import AsynchronousFindings
@@ -37,6 +38,8 @@ from gemmkit.emulator.sanitizer.clocks import INITIALIZED, ORDERED, VISIBLE, Clo
 from gemmkit.emulator.sanitizer.granules import Conflict, Granules, Numbers, party
 from gemmkit.emulator.sanitizer.shadow import BlockShadow, Pattern
 from gemmkit.emulator.sanitizer.sites import Names
+from gemmkit.emulator.sanitizer.tensor_maps import MapOrder
+from gemmkit.emulator.sanitizer.tensor_places import box_granules, define_written, never_written
 
 # Patterns whose lanes are remembered.
 _KEPT_PATTERNS = 4096
@@ -63,9 +66,15 @@ class Order:
     """The order of one worker's accesses, block by block."""
 
     def __init__(
-        self, names: Names, worker: Worker, shadow: BlockShadow, found: AsynchronousFindings
+        self,
+        names: Names,
+        worker: Worker,
+        shadow: BlockShadow,
+        found: AsynchronousFindings,
+        maps: MapOrder,
     ) -> None:
         self._names, self._worker, self._shadow, self._found = names, worker, shadow, found
+        self._maps = maps
         self._strong = np.array(
             [action.number for action in names.actions if names.strong(action.number)], np.int64
         )
@@ -189,12 +198,14 @@ class Order:
         self._flush(self._shadow.field("log_count"))
         warp, form, clocks = copy.thread // LANES, copy.action.form, self._clocks
         self._check_bounds(copy)
+        if copy.box is not None:
+            self._maps.used(self._block, copy)
         actor, time = self._copies[copy] = self._actor(copy)
         known, who = clocks.of[warp], party(copy.action.number, copy.thread)
         if copy.barrier is not None:
             self._check_barrier(copy, known)
         if form["F"] == "shared":
-            where = self._range(copy.start, copy.nbytes)
+            where = self._places(copy, copy.start)
             self._found.uninitialized_source(self._block, copy, self._unset(where))
             whos = np.full(len(where), who)
             met = self._granules.read(actor, time, where, whos, known[ORDERED])
@@ -202,7 +213,7 @@ class Order:
             if met is None:
                 self._check_visible(copy, where, known, writes=False)
         if form["D"] == "shared":
-            where = self._range(copy.to, copy.nbytes)
+            where = self._places(copy, copy.to)
             if is_reduction(form):
                 self._check_visible(copy, where, known, writes=True)
             whos, writer = np.full(len(where), who), self._granules.writer[where]
@@ -213,9 +224,11 @@ class Order:
                 late = (times > known[VISIBLE][writer]) & clocks.generic(writer)
                 self._report_unseen(copy, where, late, before, writes=True)
         else:
-            self._define_global(copy)
+            define_written(self._names.memory, copy)
         if form["F"] == "global":
-            self._found.uninitialized_global(self._block, copy)
+            unset = never_written(self._names.memory, copy)
+            if unset is not None:
+                self._found.uninitialized_global(self._block, copy, *unset)
 
     def _actor(self, copy: Copy) -> tuple[int, int]:
         """Who accesses memory for a copy, and when."""
@@ -235,16 +248,10 @@ class Order:
                 continue
             for variable in self._names.flow.kernel.shared.values():
                 offset = address - variable.offset
-                if 0 <= offset < variable.size < offset + copy.nbytes:
+                nbytes = copy.nbytes if copy.box is None else footprint(copy.box)
+                if 0 <= offset < variable.size < offset + nbytes:
                     array, _ = self._names.shared(address)
                     self._found.past_end(self._block, copy, array, variable.size, offset)
-
-    def _define_global(self, copy: Copy) -> None:
-        """What a bulk copy writes to global memory counts as written."""
-        found = self._names.memory.find(copy.to)
-        written = self._names.memory.written(found.address) if found is not None else None
-        if found is not None and written is not None:
-            written[copy.to - found.address :][: copy.nbytes] = 1
 
     def _check_barrier(self, copy: Copy, known: Clock) -> None:
         assert copy.barrier is not None
@@ -292,7 +299,7 @@ class Order:
     def landed(self, copy: Copy) -> None:
         """A bulk copy has written its destination."""
         if copy.action.form["D"] == "shared":
-            self._shadow.define_shared(self._range(copy.to, copy.nbytes))
+            self._shadow.define_shared(self._places(copy, copy.to))
 
     def groups_waited(self, thread: int, copies: Iterable[Copy]) -> None:
         """A thread has waited for bulk copies that it issued."""
@@ -312,6 +319,20 @@ class Order:
     def _range(self, start: int, nbytes: int) -> Numbers:
         shift = self._shadow.shift
         return np.arange(start >> shift, (start + nbytes + (1 << shift) - 1) >> shift)
+
+    def _places(self, copy: Copy, address: int) -> Numbers:
+        """The granules of shared memory that a copy reads or writes, from an address on."""
+        if copy.box is None:
+            return self._range(address, copy.nbytes)
+        return box_granules(copy.box, address, self._shadow.shift)
+
+    def acquired_map(self, thread: int, address: int) -> None:
+        """A thread acquires a tensor map."""
+        self._maps.acquired(self._block, thread, address)
+
+    def released_maps(self) -> None:
+        """A thread releases what it has written to tensor maps."""
+        self._maps.released()
 
     def _unset(self, where: Numbers) -> Numbers:
         """The addresses of granules that were never written."""

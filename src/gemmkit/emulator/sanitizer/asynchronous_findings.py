@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from gemmkit.emulator.codegen.shadow_layout import LOADED, SENT, UPDATED
 from gemmkit.emulator.isa.bulk_copies import is_reduction
 from gemmkit.emulator.machine.asynchronous import Copy
@@ -124,16 +122,9 @@ class AsynchronousFindings:
             array, offset = self._names.shared(max(int(unset[0]), copy.start))
             self._never_written(block, copy, array, offset)
 
-    def uninitialized_global(self, block: int, copy: Copy) -> None:
-        """A bulk copy reads global memory, which may never have been written."""
-        found = self._names.memory.find(copy.start)
-        written = self._names.memory.written(found.address) if found is not None else None
-        if found is None or written is None:
-            return
-        start = copy.start - found.address
-        missing = np.flatnonzero(written[start : start + copy.nbytes] == 0)
-        if len(missing):
-            self._never_written(block, copy, found.name, start + int(missing[0]))
+    def uninitialized_global(self, block: int, copy: Copy, array: str, offset: int) -> None:
+        """A bulk copy reads global memory that was never written."""
+        self._never_written(block, copy, array, offset)
 
     def _never_written(self, block: int, copy: Copy, array: str, offset: int) -> None:
         here = self._copy_site(copy)
@@ -162,6 +153,46 @@ class AsynchronousFindings:
             f"{offset} of '{array}', which has {size:,} bytes"
         )
         self._add(block, "memcheck", "out of bounds", text, here, None, array, offset)
+
+    def map_not_acquired(self, block: int, copy: Copy) -> None:
+        """A tensor map that the kernel wrote is used before the thread's warp acquired it."""
+        self._of_map(
+            block,
+            copy,
+            "tensor map not fenced",
+            "which this launch writes, with no fence.proxy.tensormap::generic.acquire of it "
+            "between by the thread's warp",
+        )
+
+    def map_not_released(self, block: int, copy: Copy) -> None:
+        """A tensor map that the kernel wrote is used although nobody released it."""
+        self._of_map(
+            block,
+            copy,
+            "tensor map not fenced",
+            "which this launch writes, with no fence.proxy.tensormap::generic.release by the "
+            "writer between",
+        )
+
+    def _of_map(self, block: int, copy: Copy, kind: str, what: str) -> None:
+        array, offset = self._names.device(copy.map_at)
+        here = self._copy_site(copy)
+        text = (
+            f"the tensor copy by {self._party(here, block)} uses the tensor map at byte {offset} "
+            f"of '{array}', {what}"
+        )
+        self._add(block, "racecheck", kind, text, here, None, array, offset)
+
+    def map_past_end(self, block: int, copy: Copy, array: str, offset: int, left: int) -> None:
+        """A tensor map reaches past the end of the allocation in which its tensor begins."""
+        assert copy.box is not None
+        here, each = self._copy_site(copy), copy.box.map
+        text = (
+            f"the tensor map that {self._party(here, block)} uses does not fit '{array}': its "
+            f"tensor of {'x'.join(map(str, each.sizes))} {each.element} elements (innermost "
+            f"dimension first) has {each.span:,} bytes from byte {offset}, where {left:,} are left"
+        )
+        self._add(block, "memcheck", "tensor map past the end", text, here, None, array, offset)
 
     def never_waited(self, block: int, copy: Copy) -> None:
         """A block ends although a copy from its shared memory may still be in flight."""

@@ -53,6 +53,7 @@ from gemmkit.emulator.sanitizer.shadow import (
     Pattern,
 )
 from gemmkit.emulator.sanitizer.sites import Names
+from gemmkit.emulator.sanitizer.tensor_maps import LaunchMaps, MapOrder
 from gemmkit.emulator.sanitizer.traits import Traits
 from gemmkit.emulator.sanitizer.undefined import UndefinedUses, Use, absent_lane
 from gemmkit.emulator.sanitizer.within_block import WithinBlock
@@ -98,6 +99,7 @@ class Sanitizer:
             readers=self.readers,
             read_only=traits.read_only,
         )
+        self.maps = LaunchMaps(self.memory, self.kernel.actions)
         self._watches: list[_Watch] = []
 
     def attach(self, worker: Worker) -> None:
@@ -178,7 +180,9 @@ class _Watch:
         self._order: Order | None = None
         if sanitizer.traits.asynchronous:
             found = AsynchronousFindings(sanitizer.names, sanitizer.collection)
-            self._order = worker.observer = Order(sanitizer.names, worker, self._shadow, found)
+            self._order = worker.observer = Order(
+                sanitizer.names, worker, self._shadow, found, MapOrder(found, sanitizer.maps)
+            )
         # The last finding for each memory record and class; later unreported faults belong to it.
         self._last: dict[tuple[int, int], Key] = {}
         # Lanes that wait for others of their warp: (block, warp, mask, instruction, lanes).
