@@ -107,3 +107,7 @@ class Observer(Protocol):
 
     def ended(self, copies: Iterable[Copy]) -> None:
         """All warps have ended; these copies to global memory were not waited for."""
+
+    def warpgroup(self, warp: int, action: Action, descriptors: Sequence[int]) -> None:
+        """A warp executes an instruction of `wgmma`; if it is a product, these are the descriptors
+        of its operands in shared memory."""

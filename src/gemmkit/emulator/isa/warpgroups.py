@@ -1,0 +1,212 @@
+"""`wgmma.mma_async`: its forms, and the product of a warp's 16 rows out of the warpgroup's 64.
+
+The shapes and types are those of the PTX ISA ("Asynchronous Warpgroup Level Matrix
+Multiply-Accumulate Instructions"). Warp i of the four has rows 16 i to 16 i + 15. In its lanes A,
+each eight columns of B, and D with these columns have the fragments of `mma.sync`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gemmkit.emulator.isa.form import Form, OperandSpec
+from gemmkit.emulator.isa.matrices import MatrixProduct, Raw
+from gemmkit.emulator.isa.matrix_descriptors import check
+from gemmkit.emulator.isa.mbarriers import Misuse
+from gemmkit.emulator.isa.types import TYPES
+from gemmkit.emulator.numerics.formats import FORMATS
+from gemmkit.emulator.numerics.model import multiply
+from gemmkit.emulator.numerics.rules import SIZES, Capability, Kind
+from gemmkit.emulator.ptx.module import Immediate, Instruction, Operand, Vector
+
+WARPS = 4
+ROWS, ALL_ROWS, COLUMNS = 16, 64, 8
+OPERATION = "wgmma_multiply"
+_ROW_BYTES = 32
+_COLUMN_COUNTS = range(8, 257, 8)
+_INTEGER_COLUMN_COUNTS = (8, 24, *range(16, 257, 16))
+# Types of A, of B and of D; the immediate operands after `scale-d`.
+_PRODUCTS = (
+    ("f16", "f16", "f16", 4),
+    ("f16", "f16", "f32", 4),
+    ("bf16", "bf16", "f32", 4),
+    ("tf32", "tf32", "f32", 2),
+    *((a, b, d, 2) for d in ("f16", "f32") for a in ("e4m3", "e5m2") for b in ("e4m3", "e5m2")),
+    *((a, b, "s32", 0) for a in ("s8", "u8") for b in ("s8", "u8")),
+)
+_REGISTERS = {"f16": "b32", "f32": "f32", "s32": "b32"}
+_FRAGMENT = OperandSpec("source", TYPES["b32"], 4)
+_SIGNS, _MAJORS = (1, -1), (0, 1)
+
+
+def warpgroup_rows() -> Iterator[tuple[str, str, str, str]]:
+    """The rows of the instruction table: pattern, operation, operands (with A in shared memory),
+    class."""
+    for a, b, d, immediates in _PRODUCTS:
+        integers = d == "s32"
+        for n in _INTEGER_COLUMN_COUNTS if integers else _COLUMN_COUNTS:
+            start = f"wgmma.mma_async.sync.aligned.m64n{{N:{n}}}k{{K:{_ROW_BYTES // SIZES[a]}}}"
+            types = f".{{R:{d}}}.{{A:{a}}}.{{B:{b}}}"
+            # ptxas accepts both places.
+            patterns = (
+                f"{start}{types}{{S:,.satfinite}}|{start}{{S:.satfinite}}{types}"
+                if integers
+                else start + types
+            )
+            sums = n // (4 if d == "f16" else 2)
+            operands = ["b64", "b64", "pred", *["#"] * immediates]
+            yield patterns, OPERATION, f"=v{sums}{_REGISTERS[d]} {' '.join(operands)}", "tensor"
+    for name, operation, operands in (
+        ("fence", "wgmma_fence", ""),
+        ("commit_group", "wgmma_commit", ""),
+        ("wait_group", "wgmma_wait", "#"),
+    ):
+        yield f"wgmma.{name}.sync.aligned", operation, operands, "synchronize"
+
+
+def taking(form: Form, instruction: Instruction) -> Form:
+    """The form for an instruction's operands: A may be in registers, which have no major-ness."""
+    given = instruction.operands
+    if form.operation != OPERATION or len(given) < 2 or not isinstance(given[1], Vector):
+        return form
+    result, _, *others = form.operands
+    # B's descriptor, `scale-d`, two signs, two major-nesses.
+    kept = others[:-1] if len(others) == 6 else others
+    return replace(form, operands=(result, _FRAGMENT, *kept))
+
+
+def immediates_fit(form: Form, given: Sequence[Operand | None]) -> bool:
+    """Whether the factors of A and B are 1 or -1, and their major-nesses 0 or 1."""
+    if form.operation == "wgmma_wait":
+        return isinstance(given[0], Immediate) and given[0].value >= 0
+    if form.operation != OPERATION:
+        return True
+    result = given[0]
+    if not isinstance(result, Vector) or None in result.elements:
+        return False
+    numbers = [each.value for each in given[4:] if isinstance(each, Immediate)]
+    return all(each in _SIGNS for each in numbers[:2]) and all(
+        each in _MAJORS for each in numbers[2:]
+    )
+
+
+def check_warpgroup(warp: int, warps: int, active: NDArray[np.bool_]) -> None:
+    """Check that all lanes of a warp, one of `warps` in its block, execute an instruction, and that
+    its warpgroup is complete.
+
+    Raises:
+        Misuse: they do not, or it is not.
+    """
+    if not active.all():
+        raise Misuse(
+            "incomplete warpgroup",
+            f"executes it with {np.count_nonzero(active)} of the 32 lanes of its warp; all threads "
+            "of a warpgroup must",
+        )
+    if warp | (WARPS - 1) >= warps:
+        raise Misuse(
+            "incomplete warpgroup",
+            f"is in warp {warp} of a block of {warps} warps; a warpgroup is four warps, the first "
+            "of which has a number that is a multiple of four",
+        )
+
+
+def check_operands(
+    product: WarpgroupProduct, operands: Sequence[Raw], rank: int, memory: range
+) -> list[int]:
+    """The descriptors that a warp's lanes give, checked: they and `scale-d`, the last operand, must
+    be the same in all lanes, and describe what is in shared memory.
+
+    Args:
+        product: the product.
+        operands: the descriptors and `scale-d`, by lane.
+        rank: that of the warp in its warpgroup.
+        memory: the addresses of the block's shared memory.
+
+    Raises:
+        Misuse: they are not.
+    """
+    *given, scale = operands
+    names = ("B",) if product.in_registers else ("A", "B")
+    for name, each in (*zip(names, given, strict=True), ("", scale)):
+        if (each != each[0]).any():
+            what = f"gives matrix descriptors of {name}" if name else "gives values of scale-d"
+            raise Misuse("lanes disagree", f"{what} that differ between the lanes of its warp")
+    words = [int(each[0]) for each in given]
+    for name, word in zip(names, words, strict=True):
+        rows = range(product.columns) if name == "B" else own_rows(rank)
+        transposed = product.transposed[name == "B"]
+        check(word, name, rows, transposed=transposed, memory=memory)
+    return words
+
+
+def own_rows(rank: int) -> range:
+    """The rows of A that a warp multiplies."""
+    return range(ROWS * rank, ROWS * (rank + 1))
+
+
+@dataclass(frozen=True, slots=True)
+class WarpgroupProduct:
+    """What a `wgmma.mma_async` multiplies.
+
+    `in_registers`: A is. `negates`: the product is negated, as it is if one of A and B is.
+    `transposed`: whether A, and B, are adjacent in shared memory along their rows and columns, not
+    along k.
+    """
+
+    kind: Kind
+    columns: int
+    in_registers: bool
+    negates: bool
+    transposed: tuple[bool, bool]
+
+    @classmethod
+    def of(cls, form: Form, immediates: Sequence[int]) -> WarpgroupProduct:
+        """The product of a form with these immediate operands."""
+        saturates = form.modifiers.get("S", "") == "satfinite"
+        kind = Kind("wgmma", form["A"], form["B"], form["R"], int(form["K"]), saturates)
+        in_registers = form.operands[1].count > 1
+        signs, majors = immediates[:2], [each == 1 for each in immediates[2:]]
+        if in_registers:
+            majors = [False, *majors]
+        a, b = (*majors, False, False)[:2]
+        return cls(kind, int(form["N"]), in_registers, signs.count(-1) == 1, (a, b))
+
+    @property
+    def tile(self) -> MatrixProduct:
+        """The product of a warp's rows and eight columns."""
+        return MatrixProduct(self.kind, ROWS)
+
+    @property
+    def sign_bit(self) -> int:
+        """The sign bit of an element of A; integers are never negated."""
+        return 1 << 8 * SIZES[self.kind.a] - 1
+
+    def elements(self, chunks: Raw, *, transposed: bool) -> Raw:
+        """The raw elements (rows, depth) from the bytes (…, 16) of the chunks of these rows, in the
+        order of `Descriptor.chunks`."""
+        numbers = np.ascontiguousarray(chunks).view(f"u{SIZES[self.kind.a]}")
+        if not transposed:
+            rows: Raw = numbers.reshape(-1, self.kind.depth)
+            return rows
+        turned = np.swapaxes(numbers.reshape(-1, self.kind.depth, 8), -1, -2)
+        return np.ascontiguousarray(turned.reshape(-1, self.kind.depth))
+
+    def multiply(self, capability: Capability, a: Raw, b: Raw, c: Raw) -> Raw:
+        """The raw D (16, columns) from A (16, depth), B (columns, depth) and C (16, columns).
+
+        Raises:
+            UnsupportedInstruction: an architecture of this compute capability has no such
+                instruction.
+        """
+        left = a ^ a.dtype.type(self.sign_bit) if self.negates else a
+        return multiply(self.kind, capability, left, np.ascontiguousarray(b.T), c)
+
+    @property
+    def result_bits(self) -> int:
+        """The width of an element of D."""
+        return 32 if self.kind.result == "s32" else FORMATS[self.kind.result].bits
