@@ -67,7 +67,11 @@ class Descriptor:
     @property
     def layout(self) -> str:
         """The swizzling mode in words."""
-        return f"a {CHUNK_BYTES << self.chunks_log2}-byte swizzle" if self.chunks_log2 else "no swizzle"
+        return (
+            f"a {CHUNK_BYTES << self.chunks_log2}-byte swizzle"
+            if self.chunks_log2
+            else "no swizzle"
+        )
 
     def chunks(self, rows: range, *, transposed: bool) -> Addresses:
         """The addresses of the chunks of some rows of A, or columns of B; eight at least.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -117,7 +118,7 @@ def check_warpgroup(warp: int, warps: int, active: NDArray[np.bool_]) -> None:
 
 def check_operands(
     product: WarpgroupProduct, operands: Sequence[Raw], rank: int, memory: range
-) -> list[int]:
+) -> tuple[int, ...]:
     """The descriptors that a warp's lanes give, checked: they and `scale-d`, the last operand, must
     be the same in all lanes, and describe what is in shared memory.
 
@@ -131,22 +132,22 @@ def check_operands(
         Misuse: they are not.
     """
     *given, scale = operands
-    names = ("B",) if product.in_registers else ("A", "B")
-    for name, each in (*zip(names, given, strict=True), ("", scale)):
+    for name, each in (*zip(product.in_shared, given, strict=True), ("", scale)):
         if (each != each[0]).any():
             what = f"gives matrix descriptors of {name}" if name else "gives values of scale-d"
             raise Misuse("lanes disagree", f"{what} that differ between the lanes of its warp")
-    words = [int(each[0]) for each in given]
-    for name, word in zip(names, words, strict=True):
-        rows = range(product.columns) if name == "B" else own_rows(rank)
-        transposed = product.transposed[name == "B"]
-        check(word, name, rows, transposed=transposed, memory=memory)
+    words = tuple(int(each[0]) for each in given)
+    _check_descriptors(product, words, rank, memory)
     return words
 
 
-def own_rows(rank: int) -> range:
-    """The rows of A that a warp multiplies."""
-    return range(ROWS * rank, ROWS * (rank + 1))
+@lru_cache(maxsize=4096)
+def _check_descriptors(
+    product: WarpgroupProduct, words: tuple[int, ...], rank: int, memory: range
+) -> None:
+    for name, word in zip(product.in_shared, words, strict=True):
+        rows, transposed = product.rows_of(name, rank)
+        check(word, name, rows, transposed=transposed, memory=memory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +176,18 @@ class WarpgroupProduct:
             majors = [False, *majors]
         a, b = (*majors, False, False)[:2]
         return cls(kind, int(form["N"]), in_registers, signs.count(-1) == 1, (a, b))
+
+    @property
+    def in_shared(self) -> str:
+        """The operands in shared memory."""
+        return "B" if self.in_registers else "AB"
+
+    def rows_of(self, operand: str, rank: int) -> tuple[range, bool]:
+        """The rows of A, or columns of B, that a warp of this rank reads, and whether the elements
+        are adjacent along these."""
+        if operand == "A":
+            return range(ROWS * rank, ROWS * (rank + 1)), self.transposed[0]
+        return range(self.columns), self.transposed[1]
 
     @property
     def tile(self) -> MatrixProduct:

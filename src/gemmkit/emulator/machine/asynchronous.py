@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gemmkit.emulator.codegen.operands import Action
+from gemmkit.emulator.isa.warpgroups import WarpgroupProduct
 
 
 @dataclass(slots=True, eq=False)
@@ -108,6 +109,11 @@ class Observer(Protocol):
     def ended(self, copies: Iterable[Copy]) -> None:
         """All warps have ended; these copies to global memory were not waited for."""
 
-    def warpgroup(self, warp: int, action: Action, descriptors: Sequence[int]) -> None:
-        """A warp executes an instruction of `wgmma`; if it is a product, these are the descriptors
-        of its operands in shared memory."""
+    def wgmma_issued(
+        self, warp: int, number: int, product: WarpgroupProduct, descriptors: tuple[int, ...]
+    ) -> None:
+        """A warp issues a `wgmma.mma_async`; the descriptors are of its operands in shared
+        memory."""
+
+    def wgmma_ordered(self, warp: int, action: Action) -> None:
+        """A warp commits a group of wgmma, or waits for groups."""

@@ -11,34 +11,52 @@ from numpy.typing import NDArray
 from gemmkit.emulator.codegen.layout import LANES
 from gemmkit.emulator.codegen.operands import Action, warpgroup_product
 from gemmkit.emulator.isa.mbarriers import Misuse
-from gemmkit.emulator.isa.warpgroups import OPERATION, WARPS, check_operands, check_warpgroup
+from gemmkit.emulator.isa.warpgroups import (
+    OPERATION,
+    WARPS,
+    WarpgroupProduct,
+    check_operands,
+    check_warpgroup,
+)
 from gemmkit.emulator.machine.refusals import Refusal
 from gemmkit.emulator.machine.worker import Worker
 
 
-def warpgroup(
-    worker: Worker,
-    warp: int,
-    action: Action,
-    operands: Sequence[NDArray[Any]],
-    active: NDArray[np.bool_],
-) -> tuple[()]:
-    """Check an instruction of a warp, and tell the sanitizers of it; native code multiplies.
+class Warpgroups:
+    """Checks instructions of wgmma, and tells the sanitizers of them; native code multiplies."""
 
-    `operands` of a product are its descriptors and `scale-d`, by lane.
+    def __init__(self) -> None:
+        # By the number of an instruction.
+        self._products: dict[int, WarpgroupProduct] = {}
 
-    Raises:
-        Refusal: it is not valid.
-    """
-    descriptors: list[int] = []
-    try:
-        check_warpgroup(warp, worker.warps, active)
-        if action.operation == OPERATION:
+    def execute(
+        self,
+        worker: Worker,
+        warp: int,
+        action: Action,
+        operands: Sequence[NDArray[Any]],
+        active: NDArray[np.bool_],
+    ) -> tuple[()]:
+        """An instruction of a warp; `operands` are the descriptors and `scale-d`, by lane.
+
+        Raises:
+            Refusal: it is not valid.
+        """
+        observer, number = worker.observer, action.number
+        try:
+            check_warpgroup(warp, worker.warps, active)
+            if action.operation != OPERATION:
+                if observer is not None:
+                    observer.wgmma_ordered(warp, action)
+                return ()
+            if number not in self._products:
+                self._products[number] = warpgroup_product(action)
+            product = self._products[number]
             memory = range(worker.shared_base, worker.shared_end)
-            descriptors = check_operands(warpgroup_product(action), operands, warp % WARPS, memory)
-    except Misuse as misuse:
-        thread = warp * LANES + int(active.argmax())
-        raise Refusal(misuse.kind, misuse.what, action.number, thread, "", 0) from None
-    if worker.observer is not None:
-        worker.observer.warpgroup(warp, action, descriptors)
-    return ()
+            descriptors = check_operands(product, operands, warp % WARPS, memory)
+        except Misuse as misuse:
+            thread = warp * LANES + int(active.argmax())
+            raise Refusal(misuse.kind, misuse.what, number, thread, "", 0) from None
+        if observer is not None:
+            observer.wgmma_issued(warp, number, product, descriptors)
+        return ()

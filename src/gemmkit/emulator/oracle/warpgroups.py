@@ -15,7 +15,6 @@ from gemmkit.emulator.isa.warpgroups import (
     WarpgroupProduct,
     check_operands,
     check_warpgroup,
-    own_rows,
 )
 from gemmkit.emulator.oracle.chunk import Group
 from gemmkit.emulator.oracle.memory import Fault
@@ -29,61 +28,68 @@ def multiply(group: Group, step: Step, lanes: Mask) -> None:
         Fault: an operand is not valid.
     """
     product = WarpgroupProduct.of(step.form, step.immediates)
-    tile = product.tile
-    of_a, _, of_c = tile.fragments
     operands = [np.broadcast_to(group.read(*each), lanes.shape) for each in step.sources]
     sums = [group.read(register, of) for register, of in step.dests if register is not None]
     results = np.zeros((len(sums), *lanes.shape), np.uint32)
-    for index, row in enumerate(group.rows.tolist()):
-        if not lanes[index].any():
-            continue
-        block, warp = divmod(row, group.chunk.warps_per_block)
-        held = np.ascontiguousarray(np.stack([each[index] for each in operands[:-2]]))
-        given = [each[index] for each in (operands[-2:] if product.in_registers else operands)]
-        shared = group.chunk.spaces["shared"]
-        memory = range(shared.base, shared.base + shared.nbytes)
+    for index in np.flatnonzero(lanes.any(axis=1)).tolist():
+        given = [each[index] for each in operands]
+        held = np.stack([each[index] for each in sums])
         try:
-            check_warpgroup(warp, group.chunk.warps_per_block, lanes[index])
-            *left, right = check_operands(product, given, warp % WARPS, memory)
+            results[:, index] = _product(group, product, index, lanes[index], given, held)
         except Misuse as misuse:
-            raise Fault(f"{misuse.kind}: it {misuse.what}", 0, lanes & _only(lanes, index)) from None
-
-        def read(word: int, rows: range, transposed: bool) -> Raw:
-            addresses = chunks_of(word, rows.start, len(rows), transposed) - shared.base
-            data = shared.view(block, shared.base, shared.nbytes)
-            chunks = data[addresses[:, None] + np.arange(CHUNK_BYTES)]
-            return product.elements(chunks, transposed=transposed)
-
-        b = read(right, range(product.columns), product.transposed[1])
-        if product.in_registers:
-            words = [*held, *[np.zeros_like(held[0])] * (tile.counts[2] + tile.counts[3])]
-            a = of_a.gather(tile.numbers(words)[0])
-        else:
-            a = read(left[0], own_rows(warp % WARPS), product.transposed[0])
-        c = _columns(product, np.stack([each[index] for each in sums]))
-        if not operands[-1][index, 0]:
-            c = np.zeros_like(c)
-        d = product.multiply(group.chunk.kernel.capability, a, b, c)
-        parts = d.reshape(ROWS, -1, COLUMNS).swapaxes(0, 1)
-        registers = np.stack(tile.registers(of_c.scatter(parts)))
-        results[:, index] = registers.swapaxes(0, 1).reshape(len(sums), -1)
+            here = np.zeros_like(lanes)
+            here[index] = lanes[index]
+            raise Fault(f"{misuse.kind}: it {misuse.what}", 0, here) from None
     for (dest, of), result in zip(step.dests, results, strict=True):
         group.write(dest, of, result, lanes)
+
+
+def _product(
+    group: Group,
+    product: WarpgroupProduct,
+    index: int,
+    active: Mask,
+    operands: list[Raw],
+    sums: Raw,
+) -> Raw:
+    """The registers of D of one warp, which are `sums` before: (registers, lanes).
+
+    Raises:
+        Misuse: an operand is not valid.
+    """
+    warps, shared = group.chunk.warps_per_block, group.chunk.spaces["shared"]
+    block, warp = divmod(int(group.rows[index]), warps)
+    memory = range(shared.base, shared.base + shared.nbytes)
+    data = shared.view(block, shared.base, shared.nbytes)
+    factors, given = (operands[:4], operands[4:]) if product.in_registers else ([], operands)
+    check_warpgroup(warp, warps, active)
+    descriptors = check_operands(product, given, warp % WARPS, memory)
+    found: dict[str, Raw] = {}
+    for operand, word in zip(product.in_shared, descriptors, strict=True):
+        rows, transposed = product.rows_of(operand, warp % WARPS)
+        addresses = chunks_of(word, rows.start, len(rows), transposed) - shared.base
+        chunks = data[addresses[:, None] + np.arange(CHUNK_BYTES)]
+        found[operand] = product.elements(chunks, transposed=transposed)
+    tile = product.tile
+    of_a, _, of_c = tile.fragments
+    if product.in_registers:
+        nothing = [np.zeros_like(factors[0])] * (tile.counts[2] + tile.counts[3])
+        found["A"] = of_a.gather(tile.numbers([*map(np.ascontiguousarray, factors), *nothing])[0])
+    c = _columns(product, sums)
+    if not given[-1][0]:
+        c = np.zeros_like(c)
+    d = product.multiply(group.chunk.kernel.capability, found["A"], found["B"], c)
+    parts = d.reshape(ROWS, -1, COLUMNS).swapaxes(0, 1)
+    registers = np.stack(tile.registers(of_c.scatter(parts)))
+    return registers.swapaxes(0, 1).reshape(sums.shape)
 
 
 def _columns(product: WarpgroupProduct, registers: Raw) -> Raw:
     """The raw C of a warp's rows, (16, columns), from its registers (registers, lanes)."""
     tile = product.tile
-    count, _, _, of_c = tile.counts[0], *tile.fragments
-    groups = registers.reshape(-1, count, registers.shape[-1])
+    groups = registers.reshape(-1, tile.counts[0], registers.shape[-1])
     if tile.packed_sums > 1:
         shifts = np.array([0, 16], np.uint32)[:, None]
         halves = groups[:, :, None, :] >> shifts & np.uint32(0xFFFF)
         groups = halves.reshape(len(groups), -1, registers.shape[-1]).astype(np.uint16)
-    return np.concatenate(list(of_c.gather(groups)), axis=-1)
-
-
-def _only(lanes: Mask, index: int) -> Mask:
-    chosen = np.zeros_like(lanes)
-    chosen[index] = True
-    return chosen
+    return np.concatenate(list(tile.fragments[2].gather(groups)), axis=-1)

@@ -87,6 +87,7 @@ class Tile:
 
     @classmethod
     def allocated(cls, f: Function, depth: int) -> Tile:
+        """A tile on the stack, for eight columns."""
         sizes = (COLUMN_BYTES * _COLUMNS, 4 * ROWS * depth, 2 * ROWS * depth)
         wide = 4 * depth * _COLUMNS
         return cls(*(f.area(size) for size in (*sizes, wide, wide)))

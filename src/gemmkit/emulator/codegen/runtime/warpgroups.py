@@ -11,7 +11,7 @@ from gemmkit.emulator.codegen.runtime import descriptors
 from gemmkit.emulator.codegen.runtime.bounds import C
 from gemmkit.emulator.codegen.runtime.fused_sums import FusedSum
 from gemmkit.emulator.codegen.runtime.matrices import Tile, multiply_columns, unpack_left
-from gemmkit.emulator.isa.matrices import LANES, MatrixProduct
+from gemmkit.emulator.isa.matrices import LANES
 from gemmkit.emulator.isa.warpgroups import COLUMNS, ROWS, WarpgroupProduct
 from gemmkit.emulator.numerics.rules import Capability, Kind, Rules, generation_of, rules_of
 
@@ -37,7 +37,10 @@ def function_of(product: WarpgroupProduct, capability: Capability) -> str:
     major, minor = generation_of(capability).first
     words = (
         *(kind.depth, kind.a, kind.b, kind.result, "clamp" if kind.saturates else "wrap"),
-        *("registers" if product.in_registers else "shared", "minus" if product.negates else "plus"),
+        *(
+            "registers" if product.in_registers else "shared",
+            "minus" if product.negates else "plus",
+        ),
         *map(int, product.transposed),
         f"{major}{minor}",
     )
@@ -126,5 +129,3 @@ def _left(f: Function, product: WarpgroupProduct, a: Value, rank: Value) -> list
 def _or_fail(f: Function, inside: Value) -> None:
     with f.when(f.not_(inside)):
         f.ret(literal("i1", 0))
-
-
