@@ -51,6 +51,8 @@ def operand(form: Form, spec: OperandSpec, place: int) -> str:
         return f"[{parameter if space == 'param' else '%address'}]"
     if spec.role in ("immediate", "label"):
         sizes = {"copy_async": "16", "branch": "TARGET", "set_registers": "40"}
+        # The factors of A and B of wgmma; their major-nesses follow.
+        sizes["wgmma_multiply"] = "1" if place in (4, 5) else "0"
         return "128" if form.opcode_class == "cache" else sizes.get(form.operation, "0")
     kind = register_type(spec.type)
     listed = form.operation in ("multiply_matrices", "multiply_fragments") or is_matrix(form)
@@ -68,7 +70,8 @@ def test_other_forms(tmp_path: Path) -> None:
         and not form.opcode.startswith(NEWER)
     ]
     kinds = ("pred", "b16", "b32", "b64")
-    registers = [f"%{kind}_{n}_<8>" for kind in kinds for n in range(10)]
+    registers = [f"%{kind}_{n}_<8>" for kind in kinds for n in range(1, 10)]
+    registers += [f"%{kind}_0_<128>" for kind in kinds]
     declared = "\n".join(f".reg .{each[1:].split('_')[0]} {each};" for each in registers)
     for start in range(0, len(others), AT_ONCE):
         lines = []

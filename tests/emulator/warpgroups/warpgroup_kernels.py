@@ -35,8 +35,8 @@ def _wrapper(columns: int, *, registers: bool = False) -> str:
     return f"""
 DEVICE void multiply(float (&d)[{sums}], {kind}, unsigned long long b, int adds) {{
   asm volatile("{{ .reg .pred p; setp.ne.b32 p, %{scale}, 0;"
-    " wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.bf16.bf16 {{{d}}}, {operand}, %{b}, p, 1, 1,"
-    " {majors}; }}" : {outputs} : {inputs});
+    " wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.bf16.bf16"
+    " {{{d}}}, {operand}, %{b}, p, 1, 1, {majors}; }}" : {outputs} : {inputs});
 }}
 """
 
@@ -115,7 +115,8 @@ k(const half_t* A, const half_t* B, float* C, int M, int N, int K) {
     float d[BN / 2] = {};
     keep(d);
 @CONSUMER@
-    const int row = blockIdx.y * BM + rank * 64 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
+    const int own = rank * 64 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
+    const int row = blockIdx.y * BM + own;
     for (int j = 0; j < BN / 8; ++j)
       for (int r = 0; r < 4; ++r)
         C[(row + 8 * (r / 2)) * N + blockIdx.x * BN + 8 * j + threadIdx.x % 4 * 2 + r % 2]

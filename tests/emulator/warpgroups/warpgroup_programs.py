@@ -40,7 +40,8 @@ class Instruction:
 def program(each: Instruction) -> str:
     """A kernel that copies a tile to shared memory, loads registers, multiplies and stores D.
 
-    Its arrays: the tile; D by thread; A by thread; the two descriptors and `scale-d`.
+    Its arrays, each with a part for every block: the tile; D by thread; A by thread; the two
+    descriptors and `scale-d`.
     """
     d = [f"%d{number}" for number in range(each.sums)]
     a = [f"%a{number}" for number in range(4)]
@@ -53,6 +54,15 @@ def program(each: Instruction) -> str:
     return kernel_ptx(
         f"""
 mov.b32 %i, %tid;
+mov.u32 %cta, %ctaid.x;
+mul.wide.u32 %at, %cta, {TILE_BYTES};
+add.u64 %rd0, %rd0, %at;
+mul.wide.u32 %at, %cta, {4 * each.sums * THREADS};
+add.u64 %rd1, %rd1, %at;
+mul.wide.u32 %at, %cta, {16 * THREADS};
+add.u64 %rd2, %rd2, %at;
+mul.wide.u32 %at, %cta, 24;
+add.u64 %rd3, %rd3, %at;
 FILL:
 mul.wide.u32 %at, %i, 16;
 add.u64 %from, %rd0, %at;
@@ -83,9 +93,9 @@ wgmma.wait_group.sync.aligned 0;
 """,
         pointers=4,
         declarations=f"""
-.reg .b32 %i, %w<4>, %a<4>;
+.reg .b32 %i, %cta, %w<4>, %a<4>;
 .reg .{kind} %d<{each.sums}>;
-.reg .b64 %at, %from, %to, %own, %mine, %left, %right, %scale;
+.reg .b64 %from, %to, %own, %mine, %left, %right, %scale;
 .reg .pred %more, %adds;
 .shared .align 1024 .b8 tile[{TILE_BYTES}];
 """,
@@ -110,12 +120,14 @@ def run(
     factors: Bits | None = None,
     adds: bool = True,
 ) -> Outcome:
-    """Run one instruction; `sums` are the registers of D, (threads, registers)."""
+    """Run one instruction in each of some blocks; `sums` are the registers of D, (blocks, threads,
+    registers), as the others with or without an axis for the blocks."""
+    blocks = tile.size // TILE_BYTES
     if factors is None:
-        factors = np.zeros((THREADS, 4), np.uint32)
-    words = np.array([left, right, adds], np.uint64)
+        factors = np.zeros((blocks, THREADS, 4), np.uint32)
+    words = np.tile(np.array([left, right, adds], np.uint64), (blocks, 1))
     arguments = (tile, np.ascontiguousarray(sums, np.uint32), factors, words)
-    return launch(executor, program(each), *arguments, block=THREADS)
+    return launch(executor, program(each), *arguments, grid=blocks, block=THREADS)
 
 
 def registers_of(product: MatrixProduct, c: Bits) -> Bits:

@@ -56,7 +56,7 @@ class Descriptor:
         if word & RESERVED:
             raise Misuse(
                 "invalid descriptor",
-                f"uses the matrix descriptor {word:#018x}, whose bits {_bits(word & RESERVED)} must "
+                f"uses the matrix descriptor {word:#018x}, of which {_bits(word & RESERVED)} must "
                 "be zero",
             )
         start, leading, stride = (
@@ -136,4 +136,5 @@ def check(word: int, operand: str, rows: range, *, transposed: bool, memory: ran
 
 
 def _bits(word: int) -> str:
-    return ", ".join(str(bit) for bit in range(word.bit_length()) if word >> bit & 1)
+    bits = [str(bit) for bit in range(word.bit_length()) if word >> bit & 1]
+    return f"bit{'s' * (len(bits) > 1)} {', '.join(bits)}"

@@ -59,14 +59,14 @@ def warpgroup_rows() -> Iterator[tuple[str, str, str, str]]:
                 else start + types
             )
             sums = n // (4 if d == "f16" else 2)
-            operands = ["b64", "b64", "pred", *["#"] * immediates]
-            yield patterns, OPERATION, f"=v{sums}{_REGISTERS[d]} {' '.join(operands)}", "tensor"
-    for name, operation, operands in (
+            operands = f"=v{sums}{_REGISTERS[d]} b64 b64 pred" + " #" * immediates
+            yield patterns, OPERATION, operands, "tensor"
+    for name, operation, given in (
         ("fence", "wgmma_fence", ""),
         ("commit_group", "wgmma_commit", ""),
         ("wait_group", "wgmma_wait", "#"),
     ):
-        yield f"wgmma.{name}.sync.aligned", operation, operands, "synchronize"
+        yield f"wgmma.{name}.sync.aligned", operation, given, "synchronize"
 
 
 def taking(form: Form, instruction: Instruction) -> Form:

@@ -64,9 +64,8 @@ class _State:
         """Add what holds on another path; returns whether that is news."""
         changed = self.fenced and not other.fenced
         self.fenced = self.fenced and other.fenced
-        for mine, theirs in ((self.uses, other.uses), (self.written, other.written)):
-            changed = _united(mine, theirs) or changed
-        return changed
+        changed = _united(self.uses, other.uses) or changed
+        return _united(self.written, other.written) or changed
 
 
 def _united(mine: dict[Register, frozenset[T]], theirs: Mapping[Register, frozenset[T]]) -> bool:
@@ -199,11 +198,11 @@ class _Analysis:
     def _other(self, action: Action, state: _State) -> None:
         for register in action.registers_read():
             self._check_read(action, register, state)
-        for register in action.dests:
-            if register is not None and register in self._followed:
-                self._check_write(action, register, state)
-                state.uses.pop(register, None)
-                state.written[register] = frozenset([action.number])
+        for dest in action.dests:
+            if dest is not None and dest in self._followed:
+                self._check_write(action, dest, state)
+                state.uses.pop(dest, None)
+                state.written[dest] = frozenset([action.number])
 
     def _check_read(self, action: Action, register: Register, state: _State) -> None:
         for use in sorted(state.uses.get(register, ())):

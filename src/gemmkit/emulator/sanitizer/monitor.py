@@ -166,9 +166,9 @@ class Sanitizer:
     def _add_touches(self) -> None:
         """Report what touches registers of wgmma, if it was executed."""
         if self.traits.touches:
-            executed = sum(watch.executed() for watch in self._watches)
+            executed = [watch.executed() for watch in self._watches]
             for touch in self.traits.touches:
-                if executed[touch.number]:
+                if any(each[touch.number] for each in executed):
                     self.warpgroups.touched(touch)
 
 
