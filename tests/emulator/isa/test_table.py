@@ -22,6 +22,7 @@ MACHINE_OPERATIONS = {
     *("mbarrier_init", "mbarrier_invalidate", "mbarrier_arrive", "mbarrier_transact"),
     *("mbarrier_test", "mbarrier_try", "mbarrier_arrive_copies"),
     *("bulk_copy", "bulk_commit", "bulk_wait"),
+    *("wgmma_multiply", "wgmma_fence", "wgmma_commit", "wgmma_wait"),
     *("barrier", "barrier_arrive", "branch", "exit", "trap", "call", "no_operation"),
 }
 

@@ -39,7 +39,7 @@ def refused(body: str, rest: str = "") -> GemmkitError:
         ("mov.u32 %r2, %envreg2;", "grid-wide synchronization (cooperative_groups::this_grid()"),
         ("barrier.cluster.arrive.aligned;", "thread block clusters"),
         ("wmma.load.a.sync.aligned.row.m8n8k32.s4 {%r1}, [%rd1];", "through nvcuda::wmma"),
-        ("wgmma.fence.sync.aligned;", "warpgroup tensor-core operations (wgmma)"),
+        ("wgmma.fence.sync;", "warpgroup tensor-core operations (wgmma)"),
         ("cp.async.bulk.prefetch.tensor.1d.L2.global.tile [%rd1, {%r1}];",
          "Tensor Memory Accelerator (TMA)"),
         ("mbarrier.init.shared::cluster.b64 [%r1], 1;", "mbarrier instructions of this form"),
