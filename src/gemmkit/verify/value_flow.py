@@ -165,8 +165,8 @@ def _matrix_product(
     result: tuple[str, ...],
     rest: Sequence[tuple[str, ...]],
 ) -> Operation | None:
-    """D = A·B + C on a tensor core. With wgmma, D is C, B is in shared memory, and so is A unless it
-    is a list of registers."""
+    """D = A·B + C on a tensor core. With wgmma, D is C and B is in shared memory, as A is if it is
+    not a list of registers."""
     listed = [each for each in types if each in NARROW_TYPES or each in ("f32", "f64")]
     if not listed or "f64" in listed:
         return None

@@ -218,3 +218,14 @@ def test_every_shape_of_the_manual_is_there() -> None:
     assert counts.keys() == {".".join(types) for types in KINDS}
     for types, found in counts.items():
         assert found == (integers if types.endswith("s32") else set(range(8, 257, 8))), types
+
+
+def test_counts(executor: Executor) -> None:
+    """Each warp counts; the hardware's name counts warps too."""
+    each = Instruction("m64n8k16.f32.f16.f16", True, (1, 1, 0))
+    sums = np.zeros((3, THREADS, each.sums), np.uint32)
+    start = descriptor(tile_address(each), 128, 256)
+    outcome = run(executor, each, np.zeros((3, TILE_BYTES), np.uint8), sums, right=start)
+    assert outcome.metrics["sm__inst_executed_pipe_tensor_op_gmma.sum"] == 3 * 4
+    assert outcome.metrics["ptx__inst_executed_op_tensor.sum"] == 3 * 4
+    assert outcome.count("lanes", each.opcode) == 3 * THREADS
