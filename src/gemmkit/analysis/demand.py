@@ -13,7 +13,7 @@ from gemmkit.analysis.machine import Machine, pipe_cycles
 from gemmkit.analysis.warp_time import issue_cost
 from gemmkit.emulator.isa.form import Form
 from gemmkit.emulator.isa.matrix_access import sizes
-from gemmkit.emulator.isa.warpgroups import OPERATION, ROWS
+from gemmkit.emulator.isa.warpgroup_forms import OPERATION, ROWS
 from gemmkit.gpu import FP32, WARP_SIZE, GpuSpec, MathPipe, MathType
 
 # Columns of a product of `mma.sync`.

@@ -217,7 +217,48 @@ def kernel(
     return HELPERS + _wrapper(columns, registers=consumer == _FROM_REGISTERS) + body
 
 
+# One stage, filled by all threads; barriers of the block order everything.
+_BARRIERS = (
+    HELPERS
+    + _wrapper(32)
+    + """
+constexpr int BM = 64, BN = 32, BK = 64;
+extern "C" __global__ void __launch_bounds__(256)
+k(const half_t* A, const half_t* B, float* C, int M, int N, int K) {
+  __shared__ __align__(1024) half_t As[BM * BK], Bs[BN * BK];
+  const half_t* a = A + blockIdx.y * BM * K;
+  const half_t* b = B + blockIdx.x * BN * K;
+  float d[BN / 2] = {};
+  keep(d);
+  for (int i = 0; i < K / BK; ++i) {
+    for (int c = threadIdx.x; c < BM * BK / 8; c += 256)
+      ((int4*)As)[c] = ((const int4*)(a + i * BM * BK))[c];
+    for (int c = threadIdx.x; c < BN * BK / 8; c += 256)
+      ((int4*)Bs)[c] = ((const int4*)(b + i * BN * BK))[c];
+    proxy_fence();
+    __syncthreads();
+    if (threadIdx.x < 128) {
+      const unsigned long long left = descriptor(As), right = descriptor(Bs);
+      fence();
+      for (int k = 0; k < BK / 16; ++k) multiply(d, left + 2 * k, right + 2 * k, i + k);
+      commit();
+      wait_groups<0>();
+    }
+    __syncthreads();
+  }
+  if (threadIdx.x < 128) {
+    const int row = blockIdx.y * BM + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
+    for (int j = 0; j < BN / 8; ++j)
+      for (int r = 0; r < 4; ++r)
+        C[(row + 8 * (r / 2)) * N + blockIdx.x * BN + 8 * j + threadIdx.x % 4 * 2 + r % 2]
+          = d[4 * j + r];
+  }
+}
+"""
+)
+
 SOUND = {
+    "barriers": _BARRIERS,
     "bulk copies": kernel(),
     "one group in flight": kernel(consumer=_ONE_IN_FLIGHT, stages=3),
     "cp.async": kernel(_BY_COPIES),
@@ -300,6 +341,11 @@ BUGS: dict[str, tuple[str, str, str, set[str]]] = {
         {"incomplete warpgroup", "warps disagree"}),
     "one thread does not multiply": (
         _BULK, _MULTIPLY, f"if (k || threadIdx.x != 77) {_MULTIPLY}", {"incomplete warpgroup"}),
+    "no barrier before the next stage": (
+        _BARRIERS, "    }\n    __syncthreads();\n", "    }\n", {"write before wait"}),
+    "no barrier after the stores": (
+        _BARRIERS, "proxy_fence();\n    __syncthreads();", "proxy_fence();",
+        {"read after write", "write before wait"}),
     "half of B is never written": (
         _STORES, "c < BN * BK / 8", "c < BN * BK / 16", {"uninitialized"}),
 }  # fmt: skip

@@ -9,7 +9,7 @@ from gemmkit.emulator.isa.form import Form
 from gemmkit.emulator.isa.matrix_access import is_matrix, pieces
 from gemmkit.emulator.isa.semantics import OPERATIONS, reads_carry, writes_carry
 from gemmkit.emulator.isa.types import TYPES
-from gemmkit.emulator.isa.warpgroups import OPERATION, WarpgroupProduct
+from gemmkit.emulator.isa.warpgroup_forms import OPERATION
 from gemmkit.emulator.ptx.cfg import ControlFlow
 from gemmkit.emulator.ptx.constructs import not_executed
 from gemmkit.emulator.ptx.module import (
@@ -265,15 +265,3 @@ def access_bytes(action: Action) -> int:
     if action.operation in ("load", "store"):
         elements = max(len(action.dests), len(action.sources))
     return action.form.type.bytes * elements
-
-
-def immediates_of(action: Action) -> int:
-    """How many immediate operands an instruction takes."""
-    return sum(spec.role == "immediate" for spec in action.form.operands)
-
-
-def warpgroup_product(action: Action) -> WarpgroupProduct:
-    """What a `wgmma.mma_async` multiplies."""
-    last = action.sources[len(action.sources) - immediates_of(action) :]
-    numbers = [each.value for each in last if isinstance(each, Immediate)]
-    return WarpgroupProduct.of(action.form, numbers)

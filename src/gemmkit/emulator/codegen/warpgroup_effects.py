@@ -8,18 +8,13 @@ from gemmkit.emulator.codegen import undefined_matrices
 from gemmkit.emulator.codegen.block import BlockWriter
 from gemmkit.emulator.codegen.context import C, W
 from gemmkit.emulator.codegen.ir import Function, Value, literal
-from gemmkit.emulator.codegen.layout import ALL_LANES, WARP, WORKER
-from gemmkit.emulator.codegen.operands import (
-    Action,
-    immediates_of,
-    source_widths,
-    unsupported,
-    warpgroup_product,
-)
+from gemmkit.emulator.codegen.layout import ALL_LANES, WARP, WORKER, vector_bytes
+from gemmkit.emulator.codegen.operands import Action, source_widths, unsupported
 from gemmkit.emulator.codegen.runtime.descriptors import SAME
 from gemmkit.emulator.codegen.runtime.warpgroups import ACCUMULATES, function_of
 from gemmkit.emulator.codegen.values import Location, Scalar, Slot
-from gemmkit.emulator.isa.warpgroups import COLUMNS, WARPS
+from gemmkit.emulator.codegen.warpgroup_operands import immediates_of, warpgroup_product
+from gemmkit.emulator.isa.warpgroup_forms import COLUMNS, WARPS
 from gemmkit.errors import UnsupportedInstruction
 
 
@@ -110,9 +105,9 @@ def _place(f: Function) -> tuple[Value, Value]:
 
 
 def _table(b: BlockWriter, slots: list[Slot]) -> Value:
-    """The addresses of registers, in memory."""
+    """The addresses of registers, in scratch."""
     f = b.f
-    table = f.area(8 * len(slots))
+    table = b.pointer(b.scratch.take_row(-(-8 * len(slots) // vector_bytes(32)))[0])
     for index, slot in enumerate(slots):
         f.store(f.integer(b.pointer(slot)), table, 8 * index)
     return table

@@ -23,7 +23,7 @@ from gemmkit.emulator.counters.rules import SECTOR_BYTES
 from gemmkit.emulator.counters.tally import Tally
 from gemmkit.emulator.isa.form import Form
 from gemmkit.emulator.isa.matrix_access import has_rows
-from gemmkit.emulator.isa.warpgroups import OPERATION
+from gemmkit.emulator.isa.warpgroup_forms import OPERATION
 from gemmkit.emulator.ptx.cfg import ControlFlow
 
 

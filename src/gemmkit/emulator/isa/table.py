@@ -14,7 +14,7 @@ from gemmkit.emulator.isa.form import Form, bindings, expand, operand_specs
 from gemmkit.emulator.isa.fragment_products import products
 from gemmkit.emulator.isa.matrix_forms import matrix_rows
 from gemmkit.emulator.isa.matrix_rows import MATRIX_ROWS
-from gemmkit.emulator.isa.warpgroups import immediates_fit, taking, warpgroup_rows
+from gemmkit.emulator.isa.warpgroup_forms import immediates_fit, taking, warpgroup_rows
 from gemmkit.emulator.ptx.constructs import not_executed
 from gemmkit.emulator.ptx.module import Instruction, Symbol
 from gemmkit.errors import UnsupportedInstruction

@@ -9,15 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gemmkit.emulator.codegen.layout import LANES
-from gemmkit.emulator.codegen.operands import Action, warpgroup_product
+from gemmkit.emulator.codegen.operands import Action
+from gemmkit.emulator.codegen.warpgroup_operands import warpgroup_product
 from gemmkit.emulator.isa.mbarriers import Misuse
-from gemmkit.emulator.isa.warpgroups import (
-    OPERATION,
-    WARPS,
-    WarpgroupProduct,
-    check_operands,
-    check_warpgroup,
-)
+from gemmkit.emulator.isa.warpgroup_forms import OPERATION, WARPS
+from gemmkit.emulator.isa.warpgroups import WarpgroupProduct, check_operands, check_warpgroup
 from gemmkit.emulator.machine.refusals import Refusal
 from gemmkit.emulator.machine.worker import Worker
 

@@ -8,14 +8,8 @@ from gemmkit.emulator.isa.matrices import Raw
 from gemmkit.emulator.isa.matrix_descriptors import CHUNK_BYTES, chunks_of
 from gemmkit.emulator.isa.mbarriers import Misuse
 from gemmkit.emulator.isa.semantics.raw import Mask
-from gemmkit.emulator.isa.warpgroups import (
-    COLUMNS,
-    ROWS,
-    WARPS,
-    WarpgroupProduct,
-    check_operands,
-    check_warpgroup,
-)
+from gemmkit.emulator.isa.warpgroup_forms import COLUMNS, ROWS, WARPS
+from gemmkit.emulator.isa.warpgroups import WarpgroupProduct, check_operands, check_warpgroup
 from gemmkit.emulator.oracle.chunk import Group
 from gemmkit.emulator.oracle.memory import Fault
 from gemmkit.emulator.oracle.steps import Step

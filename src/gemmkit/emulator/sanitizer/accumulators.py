@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
-from gemmkit.emulator.codegen.operands import Action, register_of, warpgroup_product
+from gemmkit.emulator.codegen.operands import Action, register_of
+from gemmkit.emulator.codegen.warpgroup_operands import warpgroup_product
 from gemmkit.emulator.isa.form import Form
-from gemmkit.emulator.isa.warpgroups import OPERATION
+from gemmkit.emulator.isa.warpgroup_forms import OPERATION
 from gemmkit.emulator.ptx.cfg import ControlFlow
 from gemmkit.emulator.ptx.module import Immediate, Register
 

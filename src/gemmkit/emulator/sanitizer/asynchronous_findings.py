@@ -6,7 +6,7 @@ import numpy as np
 
 from gemmkit.emulator.codegen.shadow_layout import LOADED, SENT, UPDATED
 from gemmkit.emulator.isa.bulk_copies import is_reduction
-from gemmkit.emulator.isa.warpgroups import OPERATION
+from gemmkit.emulator.isa.warpgroup_forms import OPERATION
 from gemmkit.emulator.machine.asynchronous import Copy
 from gemmkit.emulator.sanitizer.clocks import PLACES, Clocks
 from gemmkit.emulator.sanitizer.collection import Collection

@@ -13,7 +13,8 @@ import numpy as np
 from gemmkit.emulator.codegen.layout import LANES
 from gemmkit.emulator.codegen.operands import Action
 from gemmkit.emulator.isa.matrix_descriptors import CHUNK_BYTES, chunks_of
-from gemmkit.emulator.isa.warpgroups import WARPS, WarpgroupProduct
+from gemmkit.emulator.isa.warpgroup_forms import WARPS
+from gemmkit.emulator.isa.warpgroups import WarpgroupProduct
 from gemmkit.emulator.ptx.module import Immediate
 from gemmkit.emulator.sanitizer.clocks import ORDERED, VISIBLE, Clocks
 from gemmkit.emulator.sanitizer.granules import Granules, Numbers, party

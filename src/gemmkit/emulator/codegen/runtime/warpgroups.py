@@ -12,7 +12,8 @@ from gemmkit.emulator.codegen.runtime.bounds import C
 from gemmkit.emulator.codegen.runtime.fused_sums import FusedSum
 from gemmkit.emulator.codegen.runtime.matrices import Tile, multiply_columns, unpack_left
 from gemmkit.emulator.isa.matrices import LANES
-from gemmkit.emulator.isa.warpgroups import COLUMNS, ROWS, WarpgroupProduct
+from gemmkit.emulator.isa.warpgroup_forms import COLUMNS, ROWS
+from gemmkit.emulator.isa.warpgroups import WarpgroupProduct
 from gemmkit.emulator.numerics.rules import Capability, Kind, Rules, generation_of, rules_of
 
 PREFIX = "warpgroup_"
