@@ -59,6 +59,8 @@ def operand(form: Form, spec: OperandSpec, place: int) -> str:
             "bulk_acquire_map": "128",
             "branch": "TARGET",
             "set_registers": "40",
+            # The factors of A and B; their major-nesses follow.
+            "wgmma_multiply": "1" if place in (4, 5) else "0",
         }
         return "128" if form.opcode_class == "cache" else sizes.get(form.operation, "0")
     kind = register_type(spec.type)
@@ -78,7 +80,8 @@ def test_other_forms(tmp_path: Path) -> None:
         and not form.opcode.startswith(NEWER)
     ]
     kinds = ("pred", "b16", "b32", "b64")
-    registers = [f"%{kind}_{n}_<8>" for kind in kinds for n in range(10)]
+    registers = [f"%{kind}_{n}_<8>" for kind in kinds for n in range(1, 10)]
+    registers += [f"%{kind}_0_<128>" for kind in kinds]
     declared = "\n".join(f".reg .{each[1:].split('_')[0]} {each};" for each in registers)
     for start in range(0, len(others), AT_ONCE):
         lines = []

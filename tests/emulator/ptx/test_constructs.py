@@ -39,7 +39,7 @@ def refused(body: str, rest: str = "") -> GemmkitError:
         ("mov.u32 %r2, %envreg2;", "grid-wide synchronization (cooperative_groups::this_grid()"),
         ("barrier.cluster.arrive.aligned;", "thread block clusters"),
         ("wmma.load.a.sync.aligned.row.m8n8k32.s4 {%r1}, [%rd1];", "through nvcuda::wmma"),
-        ("wgmma.fence.sync.aligned;", "warpgroup tensor-core operations (wgmma)"),
+        ("wgmma.fence.sync;", "warpgroup tensor-core operations (wgmma)"),
         ("cp.async.bulk.prefetch.tensor.3d.L2.global.im2col [%rd1, {%r1, %r2, %r3}], {%rs1};",
          "tensor copies (TMA) in the im2col modes"),
         ("cp.async.bulk.commit_group.sync;", "Tensor Memory Accelerator (TMA) of this form"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from gemmkit.emulator.codegen import matrix_effects, sanitizer_calls, undefined
+from gemmkit.emulator.codegen import matrix_effects, sanitizer_calls, undefined, warpgroup_effects
 from gemmkit.emulator.codegen.addresses import (
     address_of,
     base_of,
@@ -264,6 +264,15 @@ def _transpose_matrix(b: BlockWriter, action: Action) -> None:
     matrix_effects.transpose(b, action, _active(b, action))
 
 
+def _multiply_warpgroup(b: BlockWriter, action: Action) -> None:
+    b.make_room()
+    warpgroup_effects.multiply(b, action, _active(b, action))
+
+
+def _synchronize_warpgroup(b: BlockWriter, action: Action) -> None:
+    warpgroup_effects.synchronize(b, action, _active(b, action))
+
+
 def _is_space(b: BlockWriter, action: Action) -> None:
     _active(b, action)
     space = action.form["S"]
@@ -409,4 +418,6 @@ _WRITERS: Mapping[str, Callable[[BlockWriter, Action], None]] = {
     "multiply_matrices": _multiply_matrices,
     "multiply_fragments": _multiply_fragments,
     "transpose_matrix": _transpose_matrix,
+    "wgmma_multiply": _multiply_warpgroup,
+    **dict.fromkeys(("wgmma_fence", "wgmma_commit", "wgmma_wait"), _synchronize_warpgroup),
 }

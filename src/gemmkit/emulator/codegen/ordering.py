@@ -105,5 +105,5 @@ def orders_warps(actions: Sequence[Action]) -> bool:
 
 
 def is_asynchronous(actions: Sequence[Action]) -> bool:
-    """Whether a kernel uses mbarriers, bulk copies or tensor copies."""
-    return any(action.operation.startswith(("mbarrier_", "bulk_")) for action in actions)
+    """Whether a kernel uses mbarriers, bulk copies, tensor copies or wgmma."""
+    return any(action.operation.startswith(("mbarrier_", "bulk_", "wgmma_")) for action in actions)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from gemmkit.emulator.codegen.operands import Action
 from gemmkit.emulator.isa.tensor_copies import Box
+from gemmkit.emulator.isa.warpgroups import WarpgroupProduct
 
 
 @dataclass(slots=True, eq=False)
@@ -118,3 +119,12 @@ class Observer(Protocol):
 
     def ended(self, copies: Iterable[Copy]) -> None:
         """All warps have ended; these copies to global memory were not waited for."""
+
+    def wgmma_issued(
+        self, warp: int, number: int, product: WarpgroupProduct, descriptors: tuple[int, ...]
+    ) -> None:
+        """A warp issues a `wgmma.mma_async`; the descriptors are of its operands in shared
+        memory."""
+
+    def wgmma_ordered(self, warp: int, action: Action) -> None:
+        """A warp commits a group of wgmma, or waits for groups."""

@@ -22,6 +22,7 @@ from gemmkit.emulator.machine.phases import Phases
 from gemmkit.emulator.machine.printing import Printer
 from gemmkit.emulator.machine.refusals import Refusal
 from gemmkit.emulator.machine.warp_operations import WARP_OPERATIONS
+from gemmkit.emulator.machine.warpgroups import Warpgroups
 from gemmkit.emulator.machine.worker import Worker
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class Operations:
         self._sanitizer = sanitizer
         self._memory = memory
         self.printer = Printer(memory)
+        self._warpgroups = Warpgroups()
         self._lock = threading.Lock()
 
     def run(self, worker: Worker, warp: int, number: int, lanes: int) -> int:
@@ -105,6 +107,8 @@ class Operations:
             if worker.phases is None:
                 worker.phases = Phases(worker, self._memory)
             return worker.phases.execute(warp, action, operands, active)
+        if action.operation.startswith("wgmma"):
+            return self._warpgroups.execute(worker, warp, action, operands, active)
         if action.operation in ("atomic", "reduction"):
             return (atomic(worker, self._memory, warp, action, operands, active),)
         return WARP_OPERATIONS[action.operation](action, operands, active)

@@ -81,6 +81,8 @@ class Worker:
         # finding ended the block.
         self.phases: Waiting | None = None
         self.abandoned = False
+        # How many blocks were left before their end.
+        self.left = 0
         # The sanitizers, as far as they look at asynchronous instructions.
         self.observer: Observer | None = None
         self.threads = request.block[0] * request.block[1] * request.block[2]
@@ -193,6 +195,7 @@ class Worker:
     def leave_block(self) -> None:
         """Abandon the current block and continue with another."""
         self.abandoned = False
+        self.left += 1
         self.fields[WORKER["in_flight"] // 8] = 0
         self.fields[WORKER["block"] // 8] = -1
 

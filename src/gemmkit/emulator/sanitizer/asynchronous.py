@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gemmkit.emulator.codegen.layout import AT_BARRIER, BARRIERS, LANES
+from gemmkit.emulator.codegen.operands import Action
 from gemmkit.emulator.codegen.shadow_layout import (
     ARRIVES,
     BEGINS,
@@ -31,6 +32,7 @@ from gemmkit.emulator.codegen.shadow_layout import (
 from gemmkit.emulator.isa.bulk_copies import is_reduction
 from gemmkit.emulator.isa.mbarriers import OBJECT_BYTES
 from gemmkit.emulator.isa.tensor_copies import footprint
+from gemmkit.emulator.isa.warpgroups import WarpgroupProduct
 from gemmkit.emulator.machine.asynchronous import Copy
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.sanitizer.asynchronous_findings import AsynchronousFindings
@@ -40,6 +42,8 @@ from gemmkit.emulator.sanitizer.shadow import BlockShadow, Pattern
 from gemmkit.emulator.sanitizer.sites import Names
 from gemmkit.emulator.sanitizer.tensor_maps import MapOrder
 from gemmkit.emulator.sanitizer.tensor_places import box_granules, define_written, never_written
+from gemmkit.emulator.sanitizer.warpgroup_findings import WarpgroupFindings
+from gemmkit.emulator.sanitizer.warpgroups import Warpgroups
 
 # Patterns whose lanes are remembered.
 _KEPT_PATTERNS = 4096
@@ -72,9 +76,10 @@ class Order:
         shadow: BlockShadow,
         found: AsynchronousFindings,
         maps: MapOrder,
+        warpgroup_findings: WarpgroupFindings,
     ) -> None:
         self._names, self._worker, self._shadow, self._found = names, worker, shadow, found
-        self._maps = maps
+        self._maps, self._warpgroup_findings = maps, warpgroup_findings
         self._strong = np.array(
             [action.number for action in names.actions if names.strong(action.number)], np.int64
         )
@@ -90,6 +95,10 @@ class Order:
         self._barriers = [self._clocks.empty() for _ in range(BARRIERS)]
         self._objects: dict[int, _Object] = {}
         self._copies: dict[Copy, tuple[int, int]] = {}
+        self._left = self._worker.left
+        self._warpgroups = Warpgroups(
+            self._block, self._clocks, self._granules, self._shadow, self._warpgroup_findings
+        )
 
     # What native code tells
 
@@ -97,7 +106,7 @@ class Order:
         """The running warp synchronizes, or a block begins."""
         worker, clocks = self._worker, self._clocks
         if what == BEGINS:
-            self._flush(self._shadow.field("log_count"))
+            self.finish()
             self._begin()
             return
         self._flush(self._shadow.field("log_count"))
@@ -121,7 +130,25 @@ class Order:
         """Examine what was logged, before the log is full or when the launch has ended."""
         self._flush(self._shadow.field("log_count"))
 
+    def finish(self) -> None:
+        """The block has ended, or was left."""
+        self.look()
+        if self._left == self._worker.left and self._worker.field("block") != self._block:
+            self._warpgroups.end()
+
     # What asynchronous instructions tell
+
+    def wgmma_issued(
+        self, warp: int, number: int, product: WarpgroupProduct, descriptors: tuple[int, ...]
+    ) -> None:
+        """A warp issues a wgmma."""
+        self._flush(self._shadow.field("log_count"))
+        self._warpgroups.multiply(warp, number, product, descriptors)
+
+    def wgmma_ordered(self, warp: int, action: Action) -> None:
+        """A warp commits a group of wgmma, or waits for groups."""
+        self._flush(self._shadow.field("log_count"))
+        self._warpgroups.order(warp, action)
 
     def initialized(self, number: int, thread: int, address: int) -> None:
         """A thread initializes an mbarrier."""

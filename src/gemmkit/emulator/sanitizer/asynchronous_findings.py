@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gemmkit.emulator.codegen.shadow_layout import LOADED, SENT, UPDATED
 from gemmkit.emulator.isa.bulk_copies import is_reduction
+from gemmkit.emulator.isa.warpgroup_forms import OPERATION
 from gemmkit.emulator.machine.asynchronous import Copy
 from gemmkit.emulator.sanitizer.clocks import PLACES, Clocks
 from gemmkit.emulator.sanitizer.collection import Collection
@@ -13,6 +14,7 @@ from gemmkit.findings import AccessSite, Check, Finding
 
 _VERBS = {LOADED: "reads", UPDATED: "updates", SENT: "copies to"}
 _UNORDERED = "with no barrier, and no arrival and wait at an mbarrier, between"
+_NO_WGMMA_WAIT = "with no wgmma.wait_group for it, and synchronization after that, between"
 _FENCE = "with no fence.proxy.async between"
 
 
@@ -39,6 +41,8 @@ class AsynchronousFindings:
             name = "read before wait" if reads else "write before wait"
             other = f"the bulk copy by {self._party(there)}"
             between = "with no completed wait for that copy between"
+            if self._is_wgmma(met.other):
+                other, between = f"the wgmma by {self._party(there)}", _NO_WGMMA_WAIT
         elif met.actor >= clocks.warps + PLACES:
             name = "read before wait" if reads else "write before wait"
             other = f"the cp.async by {self._party(there)}"
@@ -56,10 +60,12 @@ class AsynchronousFindings:
         array, offset = self._names.shared(address)
         here, there = self._copy_site(copy), self._site(met.other)
         name = f"{'write' if writes else 'read'} after {'write' if met.wrote else 'read'}"
+        other, between = self._party(there), _UNORDERED
+        if self._is_wgmma(met.other):
+            other, between = f"the wgmma by {other}", _NO_WGMMA_WAIT
         text = (
             f"the bulk copy by {self._party(here, block)} {'writes' if writes else 'reads'} byte "
-            f"{offset} of '{array}', which {self._party(there)} "
-            f"{'writes' if met.wrote else 'reads'}, {_UNORDERED}"
+            f"{offset} of '{array}', which {other} {'writes' if met.wrote else 'reads'}, {between}"
         )
         self._add(block, "racecheck", name, text, here, there, array, offset)
 
@@ -205,6 +211,9 @@ class AsynchronousFindings:
             f"current hardware if nothing reuses the memory)"
         )
         self._add(block, "synccheck", "copy not waited for", text, here, None, array, offset)
+
+    def _is_wgmma(self, who: int) -> bool:
+        return self._names.actions[instruction_of(who)].operation == OPERATION
 
     def _site(self, who: int) -> AccessSite:
         return self._names.site(instruction_of(who), self._names.thread(thread_of(who)))

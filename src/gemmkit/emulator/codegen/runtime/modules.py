@@ -15,6 +15,7 @@ from gemmkit.emulator.codegen.runtime import (
     copy_counts,
     counts,
     delayed_copies,
+    descriptors,
     fenced_blocks,
     fused_sums,
     lane_races,
@@ -29,6 +30,7 @@ from gemmkit.emulator.codegen.runtime import (
     synchronization,
     undefined,
     warp_pairs,
+    warpgroups,
     within_block,
 )
 
@@ -69,6 +71,10 @@ def _modules_of(function: str) -> list[str]:
         return ["atomics"]
     if function.startswith(matrices.PREFIX):
         return matrices.modules_of(function)
+    if function.startswith(warpgroups.PREFIX):
+        return warpgroups.modules_of(function)
+    if function in (descriptors.SAME, *descriptors.GATHER.values()):
+        return [descriptors.MODULE]
     if matrix_moves.is_move(function):
         return [function]
     return []
@@ -114,6 +120,10 @@ def _add(module: Module, name: str, permutes: bool, hooks: access.AccessHooks | 
         fused_sums.define(module, name)
     elif name.startswith(matrices.PREFIX):
         matrices.define(module, name)
+    elif name.startswith(warpgroups.PREFIX):
+        warpgroups.define(module, name)
+    elif name == descriptors.MODULE:
+        descriptors.define(module)
     elif matrix_moves.is_move(name):
         matrix_moves.define(module, name)
     elif name == "atomics":
