@@ -21,6 +21,7 @@ from gemmkit.emulator.codegen.runtime import (
     lanes,
     matrices,
     matrix_moves,
+    mbarriers,
     patterns,
     sanitized,
     shadow,
@@ -71,6 +72,8 @@ def _modules_of(function: str) -> list[str]:
         return matrices.modules_of(function)
     if matrix_moves.is_move(function):
         return [function]
+    if function.startswith(mbarriers.PREFIX):
+        return ["mbarriers"]
     return []
 
 
@@ -116,6 +119,8 @@ def _add(module: Module, name: str, permutes: bool, hooks: access.AccessHooks | 
         matrices.define(module, name)
     elif matrix_moves.is_move(name):
         matrix_moves.define(module, name)
+    elif name == "mbarriers":
+        mbarriers.define(module)
     elif name == "atomics":
         (atomics.define if hooks is None else sanitized.define_atomics)(module)
     else:
