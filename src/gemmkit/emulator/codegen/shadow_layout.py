@@ -74,6 +74,26 @@ LOADED, STORED, UPDATED = range(3)
 IN_STEP = 3
 # The issue of cp.async copies, which is recorded in asynchronous kernels only.
 SENT = 4
+# The table by which native code compares the accesses in the log with earlier ones: the numbers of
+# the instructions by their records, where these begin, the bytes of a worker, a flag for each
+# instruction whose accesses do not race with each other; the last write of each granule (16, 32 and
+# 64 bits), a flag for those of mbarriers, and by actor the arrays for the last reads, with a list of
+# the actors that have one; the warps' clocks, and the open groups of their copies.
+COMPARISON = words(
+    *("numbers", "sites_at", "worker_bytes", "strong"),
+    *("granules", "writer", "time", "who", "marks"),
+    *("read_times", "read_whos", "readers", "reader_list"),
+    *("clocks", "clock_bytes", "groups", "copies_from"),
+    # Where it stopped, and why: a conflict's granule (or −1), both parties, the other's actor and
+    # whether that wrote; a granule of an mbarrier (or −1) that was accessed, and by whom.
+    *("next", "granule", "by", "other", "other_actor", "wrote", "marked", "marked_by"),
+    # The warp whose turn it is, and what was reported in this turn.
+    *("turn_of", "reports", "reported"),
+)
+REPORTED_PAIRS = 64
+COMPARISON_BYTES = 8 * len(COMPARISON) + 16 * REPORTED_PAIRS
+# Why it stops before the end.
+TOLD, SUSPICIOUS, READS_WANTED = 1, 2, 3
 # How many accesses of the same warp are compared, lane by lane.
 LOOK_BACK = 64
 

@@ -18,14 +18,10 @@ from gemmkit.emulator.codegen.shadow_layout import (
     BEGINS,
     COMMITS,
     FENCES,
-    LOADED,
     LOG_ENTRIES,
+    LOG_ENTRY,
     OPENS,
-    SENT,
-    TAG_BYTES,
     TAG_KIND,
-    TAG_WARP,
-    UPDATED,
     WAITS,
 )
 from gemmkit.emulator.isa.bulk_copies import is_reduction
@@ -35,11 +31,9 @@ from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.sanitizer.asynchronous_findings import AsynchronousFindings
 from gemmkit.emulator.sanitizer.clocks import INITIALIZED, ORDERED, VISIBLE, Clock, Clocks
 from gemmkit.emulator.sanitizer.granules import Conflict, Granules, Numbers, party
-from gemmkit.emulator.sanitizer.shadow import BlockShadow, Pattern
+from gemmkit.emulator.sanitizer.logged_accesses import LoggedAccesses, Stop
+from gemmkit.emulator.sanitizer.shadow import BlockShadow
 from gemmkit.emulator.sanitizer.sites import Names
-
-# Patterns whose lanes are remembered.
-_KEPT_PATTERNS = 4096
 
 
 @dataclass(slots=True)
@@ -69,7 +63,7 @@ class Order:
         self._strong = np.array(
             [action.number for action in names.actions if names.strong(action.number)], np.int64
         )
-        self._patterns: dict[int, tuple[Numbers, Numbers]] = {}
+        self._accesses = LoggedAccesses(worker, self._strong, len(shadow.copies))
         self._logged = 0
         self._block = -1
         self._begin()
@@ -77,7 +71,8 @@ class Order:
     def _begin(self) -> None:
         self._block = self._worker.field("block")
         self._clocks = Clocks(self._worker.warps)
-        self._granules = Granules(len(self._shadow.copies), self._strong)
+        self._granules = Granules(len(self._shadow.copies), self._strong, self._clocks.actors)
+        self._accesses.begin(self._granules, self._clocks)
         self._barriers = [self._clocks.empty() for _ in range(BARRIERS)]
         self._objects: dict[int, _Object] = {}
         self._copies: dict[Copy, tuple[int, int]] = {}
@@ -123,11 +118,17 @@ class Order:
         who = party(number, thread)
         made = _Object(who, warp, clocks.now(warp), clocks.empty(), clocks.empty())
         self._objects[address] = made
+        self._mark(address, used=True)
 
     def invalidated(self, number: int, thread: int, address: int) -> None:
         """A thread invalidates an mbarrier."""
         self.used(number, thread, address)
         self._objects.pop(address, None)
+        self._mark(address, used=False)
+
+    def _mark(self, address: int, *, used: bool) -> None:
+        shift = self._shadow.shift
+        self._accesses.mark(address >> shift, (address + OBJECT_BYTES) >> shift, used=used)
 
     def used(self, number: int, thread: int, address: int) -> None:
         """A thread uses an mbarrier."""
@@ -319,68 +320,22 @@ class Order:
 
     def _flush(self, now: int) -> None:
         """Compare the accesses that were logged since the last time."""
-        first = max(self._logged, now - LOG_ENTRIES)
+        first, resumes = max(self._logged, now - LOG_ENTRIES), False
         self._logged = now
-        if first == now:
-            return
-        entries = self._shadow.log[np.arange(first, now) % LOG_ENTRIES]
-        pointers, bases, serials, tags = entries.T
-        kinds = tags >> TAG_KIND
-        wanted = (serials != 0) & ((kinds <= UPDATED) | (kinds == SENT))
-        # Accesses of one warp, kind and pattern, from one turn of the warp.
-        keys = np.stack([tags >> TAG_BYTES, tags >> TAG_WARP & 255, serials], axis=1)
-        turns = np.cumsum(np.concatenate([[0], np.diff(keys[:, 1]) != 0]))
-        keys = np.concatenate([turns[:, None], keys], axis=1)[wanted]
-        if not len(keys):
-            return
-        _, where, inverse = np.unique(keys, axis=0, return_index=True, return_inverse=True)
-        chosen = np.flatnonzero(wanted)
-        for group in range(len(where)):
-            members = chosen[inverse.reshape(-1) == group]
-            self._accesses(int(pointers[members[0]]), bases[members], tags[members],
-                           int(serials[members[0]]))  # fmt: skip
+        while first < now:
+            stop = self._accesses.until_stop(first, now, resumes=resumes)
+            if stop is None:
+                return
+            self._report(stop)
+            first, resumes = stop.entry + 1, True
 
-    def _accesses(self, pointer: int, bases: Numbers, tags: Numbers, serial: int) -> None:
-        lanes, offsets = self._pattern(pointer, serial)
-        if not len(lanes):
-            return
-        tag, shift = int(tags[0]), self._shadow.shift
-        warp, nbytes, kind = tag >> TAG_WARP & 255, tag >> TAG_BYTES & 255, tag >> TAG_KIND
-        numbers = np.array([self._worker.site_at(int(each) & 0xFFFFFFFF) for each in tags])
-        starts = bases[:, None] + offsets[None, :]
-        parts = np.arange(max(nbytes >> shift, 1))
-        where = ((starts >> shift)[:, :, None] + parts).reshape(-1)
-        threads = (numbers[:, None] << 16) | (warp * LANES + lanes)[None, :]
-        who = np.broadcast_to(threads[:, :, None], (*starts.shape, len(parts))).reshape(-1)
-        clocks = self._clocks
-        known, actor, time = clocks.of[warp, ORDERED], warp, clocks.now(warp)
-        if kind == SENT:
-            actor, time = clocks.copies_of(warp), int(clocks.group[warp])
-        access = self._granules.read if kind == LOADED else self._granules.write
-        met = access(actor, time, where, who, known)
-        if met is not None:
-            address = max(int(where[met.index]) << shift, int(starts.min()))
-            self._found.conflict(self._block, int(who[met.index]), address, met,
-                                 kind, clocks)  # fmt: skip
-        self._check_objects(where, who, shift)
-
-    def _check_objects(self, where: Numbers, who: Numbers, shift: int) -> None:
-        for address in self._objects:
-            touched = (where >= address >> shift) & (where < (address + OBJECT_BYTES) >> shift)
-            if touched.any():
-                self._found.touched(self._block, int(who[touched.argmax()]), address)
-
-    def _pattern(self, pointer: int, serial: int) -> tuple[Numbers, Numbers]:
-        """The active lanes of a pattern and their offsets, if it still exists."""
-        found = self._patterns.get(serial)
-        if found is None:
-            empty = np.zeros(0, np.int64)
-            if not self._worker.holds(pointer):
-                return empty, empty
-            pattern = Pattern(pointer)
-            if pattern.serial != serial:
-                return empty, empty
-            if len(self._patterns) > _KEPT_PATTERNS:
-                self._patterns.clear()
-            found = self._patterns[serial] = pattern.lanes, pattern.offsets[pattern.lanes]
-        return found
+    def _report(self, stop: Stop) -> None:
+        """An access is in conflict with an earlier one, or with an mbarrier."""
+        shift = self._shadow.shift
+        if stop.met is not None:
+            kind = int(self._shadow.log[stop.entry % LOG_ENTRIES, LOG_ENTRY["tag"] // 8])
+            self._found.conflict(self._block, stop.who, stop.granule << shift, stop.met,
+                                 kind >> TAG_KIND, self._clocks)  # fmt: skip
+        for address in self._objects if stop.marked >= 0 else ():
+            if address >> shift <= stop.marked < (address + OBJECT_BYTES) >> shift:
+                self._found.touched(self._block, stop.marked_by, address)

@@ -19,6 +19,7 @@ from gemmkit.emulator.codegen.runtime import (
     fused_sums,
     lane_races,
     lanes,
+    logged_accesses,
     matrices,
     matrix_moves,
     mbarriers,
@@ -102,6 +103,7 @@ def build_module(name: str, *, permutes: bool) -> Module:
         warp_pairs.define(module)
         within_block.define(module)
         undefined.define(module)
+        logged_accesses.define(module)
         blocks.define(module, sanitize=True)
     elif name.startswith(sanitized.PREFIX):
         _add(module, name.removeprefix(sanitized.PREFIX), permutes, sanitized.SanitizedAccess())
