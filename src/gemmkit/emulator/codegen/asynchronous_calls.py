@@ -57,8 +57,8 @@ def _function_of(action: Action) -> str:
     if operation in ("mbarrier_test", "mbarrier_try"):
         return "wait_parity" if form["P"] == "parity" else "wait_token"
     if operation == "mbarrier_arrive" and form["D"] == "arrive":
-        named = {"": "arrive_count" if action.sources else "arrive", "expect_tx": "arrive_expect_tx"}
-        return named.get(kind, "")
+        plain = "arrive_count" if action.sources else "arrive"
+        return {"": plain, "expect_tx": "arrive_expect_tx"}.get(kind, "")
     if operation == "mbarrier_transact" and kind == "expect_tx":
         return "expect_tx"
     # Its copies have arrived: without sanitizers they take effect when they are issued.

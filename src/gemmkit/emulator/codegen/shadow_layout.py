@@ -77,8 +77,8 @@ SENT = 4
 # The table by which native code compares the accesses in the log with earlier ones: the numbers of
 # the instructions by their records, where these begin, the bytes of a worker, a flag for each
 # instruction whose accesses do not race with each other; the last write of each granule (16, 32 and
-# 64 bits), a flag for those of mbarriers, and by actor the arrays for the last reads, with a list of
-# the actors that have one; the warps' clocks, and the open groups of their copies.
+# 64 bits), a flag for those of mbarriers, by actor the arrays for the last reads, and a list of the
+# actors that have some; the warps' clocks, and the open groups of their copies.
 COMPARISON = words(
     *("numbers", "sites_at", "worker_bytes", "strong"),
     *("granules", "writer", "time", "who", "marks"),

@@ -1,4 +1,4 @@
-"""Compares logged accesses to shared memory with earlier ones, by vector clocks, for the sanitizers.
+"""Compares logged accesses to shared memory with earlier ones by vector clocks.
 
 This is what `sanitizer.granules` does for bulk copies, for each entry of the log.
 """
@@ -180,11 +180,15 @@ def _each_granule(
     limit = f.sub(_field(f, "granules"), parts)
     with f.each_bit(f.load("i32", p, PATTERN.mask)) as lane:
         first = f.lshr(f.add(base, element(f, p, lane, 64)), shift)
-        # Lanes that access the same place as the one before them are like it.
-        new = f.and_(f.compare("ne", first, f.get("i64", last)), f.compare("ule", first, limit))
+        # A lane that accesses the same place as the one before it differs only in who it is.
+        again = f.compare("eq", first, f.get("i64", last))
+        within = f.compare("ule", first, limit)
         f.set(last, first)
-        with f.when(new):
-            who = f.or_(one.party, lane)
+        who = f.or_(one.party, lane)
+        kept = read_whos if reading else whos
+        with f.when(f.and_(again, within)), f.loop(parts) as part:
+            f.store(who, f.offset(kept, f.shl(f.add(first, part), 3)))
+        with f.when(f.and_(f.not_(again), within)):
             with f.loop(parts) as part:
                 granule = f.add(first, part)
                 at2, at4, at8 = (f.shl(granule, each) for each in (1, 2, 3))

@@ -324,11 +324,10 @@ def _define_copy(module: Module, space: str) -> None:
                 with f.when(f.compare("eq", region, NULL)):
                     left()
             data = f.pointer(source) if space == "global" else f.offset(shared, source)
+            place = f.offset(shared, target)
 
-            def copy(
-                target: Value = f.offset(shared, target), data: Value = data, size: Value = size
-            ) -> None:
-                f.move(target, data, size)
+            def copy(place: Value = place, data: Value = data, size: Value = size) -> None:
+                f.move(place, data, size)
 
             found.change(f, found.pending, transactions, None, left, copy)
         _end(f)
