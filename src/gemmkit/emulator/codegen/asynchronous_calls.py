@@ -12,6 +12,8 @@ from gemmkit.emulator.isa.bulk_copies import is_reduction
 
 NULL = Value("ptr", "null")
 
+_COPIES = ("bulk_copy", "mbarrier_arrive_copies")
+
 # Where an operand or a result is in scratch: offset and width.
 Place = tuple[int, int]
 
@@ -30,7 +32,8 @@ def call(
     places = [f.offset(T, offset) for offset, _ in operands]
     result = f.offset(T, results[0][0]) if results else NULL
     name = _function_of(action)
-    if not name or b.context.sanitize:
+    # The sanitizers see each copy.
+    if not name or (b.context.sanitize and action.operation in _COPIES):
         f.runtime("operate_asynchronous", "void", C, W, number, lanes)
         return
     head = (C, W, number, lanes)
@@ -42,7 +45,7 @@ def call(
     arguments = [*head, places[-1], given, result, window]
     if name.startswith("wait"):
         arguments.append(literal("i32", block))
-    f.runtime(PREFIX + name, "void", *arguments)
+    f.runtime(b.context.access(PREFIX + name), "void", *arguments)
 
 
 def _function_of(action: Action) -> str:

@@ -41,6 +41,8 @@ SHADOW = words(
     # Whether barriers, copies and fences are reported to Python, since the kernel uses mbarriers
     # or bulk copies.
     "asynchronous",
+    # How many patterns had been built when Python last looked at the log.
+    "patterns_seen",
 )
 DATA = tuple(f"data{index}" for index in range(4))
 
@@ -74,6 +76,10 @@ LOADED, STORED, UPDATED = range(3)
 IN_STEP = 3
 # The issue of cp.async copies, which is recorded in asynchronous kernels only.
 SENT = 4
+# Not accesses: a lane of the warp uses the mbarrier at `base`, arrives there as well, or observes
+# that a phase is complete. `pattern` holds the instruction's number and, above 32 bits, the lane;
+# the tag's lowest bit says that this completes a phase.
+USED_BARRIER, ARRIVED, OBSERVED = 5, 6, 7
 # The table by which native code compares the accesses in the log with earlier ones: the numbers of
 # the instructions by their records, where these begin, the bytes of a worker, a flag for each
 # instruction whose accesses do not race with each other; the last write of each granule (16, 32 and
@@ -180,5 +186,6 @@ KEPT = USED + 2
 USED_GUARD, USED_ADDRESS, USED_SOURCE = 0, 1, 3
 # Not faults, in asynchronous kernels: the running warp arrives at a barrier, which opens; it
 # commits a group of copies, or waits until so many are in flight; it executes a fence (1:
-# `fence.proxy`, 2: `fence.mbarrier_init`, 0: any other). A block begins.
-ARRIVES, OPENS, COMMITS, WAITS, FENCES, BEGINS = range(CLASSES + 30, CLASSES + 36)
+# `fence.proxy`, 2: `fence.mbarrier_init`, 0: any other). Python should look at the log. A block
+# begins.
+ARRIVES, OPENS, COMMITS, WAITS, FENCES, LOOKS, BEGINS = range(CLASSES + 30, CLASSES + 37)

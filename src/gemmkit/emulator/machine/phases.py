@@ -58,7 +58,7 @@ class Phases:
         self._copies = BulkCopies(worker, memory, self._deliver)
         self._running_block = -1
         # Where native code executes instructions too, it keeps what warps wait for.
-        self._natively = worker.observer is None and not worker.grid.warp_seed
+        self._natively = not worker.grid.warp_seed
         whole = len(worker.shared) // OBJECT_BYTES * OBJECT_BYTES
         self._words = worker.shared[:whole].view(np.uint64)
         self._announced = worker.announced

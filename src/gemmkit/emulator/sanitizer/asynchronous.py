@@ -7,21 +7,24 @@ finds what no chain of synchronization orders, whatever the order in which the w
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from gemmkit.emulator.codegen.layout import AT_BARRIER, BARRIERS, LANES
 from gemmkit.emulator.codegen.shadow_layout import (
+    ARRIVED,
     ARRIVES,
     BEGINS,
     COMMITS,
     FENCES,
     LOG_ENTRIES,
     LOG_ENTRY,
+    OBSERVED,
     OPENS,
     TAG_KIND,
+    TAG_WARP,
     WAITS,
 )
 from gemmkit.emulator.isa.bulk_copies import is_reduction
@@ -132,6 +135,10 @@ class Order:
 
     def used(self, number: int, thread: int, address: int) -> None:
         """A thread uses an mbarrier."""
+        self._flush(self._shadow.field("log_count"))
+        self._used(number, thread, address)
+
+    def _used(self, number: int, thread: int, address: int) -> None:
         found = self._objects.get(address)
         if found is None or number in found.reported:
             return
@@ -177,10 +184,12 @@ class Order:
 
     def waited(self, number: int, thread: int, address: int) -> None:
         """A thread has observed the completion of a phase."""
-        warp = thread // LANES
         self._flush(self._shadow.field("log_count"))
-        self._shadow.in_step(warp)
-        found = self._objects.get(address)
+        self._shadow.in_step(thread // LANES)
+        self._observed(number, thread, address)
+
+    def _observed(self, number: int, thread: int, address: int) -> None:
+        warp, found = thread // LANES, self._objects.get(address)
         if found is not None and ".relaxed" not in self._names.actions[number].form.opcode:
             self._clocks.acquire(warp, found.complete)
             found.observed[warp] = self._clocks.now(warp), party(number, thread)
@@ -320,14 +329,33 @@ class Order:
 
     def _flush(self, now: int) -> None:
         """Compare the accesses that were logged since the last time."""
+        if self._logged == now:
+            return
         first, resumes = max(self._logged, now - LOG_ENTRIES), False
         self._logged = now
+        self._shadow.looked(self._worker.field("patterns"))
         while first < now:
             stop = self._accesses.until_stop(first, now, resumes=resumes)
             if stop is None:
                 return
-            self._report(stop)
-            first, resumes = stop.entry + 1, True
+            if stop.told:
+                self._replay(self._shadow.log[stop.entry % LOG_ENTRIES].tolist())
+            else:
+                self._report(stop)
+            first, resumes = stop.entry + 1, not stop.told
+
+    def _replay(self, entry: Sequence[int]) -> None:
+        """An mbarrier instruction that native code has executed."""
+        both, address, _, tag = entry
+        number, kind = both & (1 << 32) - 1, tag >> TAG_KIND
+        thread = (tag >> TAG_WARP & 255) * LANES + (both >> 32)
+        self._used(number, thread, address)
+        if kind == ARRIVED:
+            self.arrived(number, thread, address)
+        elif kind == OBSERVED:
+            self._observed(number, thread, address)
+        if tag & 1:
+            self.completed(address)
 
     def _report(self, stop: Stop) -> None:
         """An access is in conflict with an earlier one, or with an mbarrier."""

@@ -183,6 +183,10 @@ class BlockShadow:
         """The value of a field."""
         return int(self._header[SHADOW[name] // 8])
 
+    def looked(self, patterns: int) -> None:
+        """The log has been examined when so many patterns had been built."""
+        self._header[SHADOW["patterns_seen"] // 8] = patterns
+
     @property
     def by_pairs(self) -> bool:
         """Whether each pair of warps is tracked, since barriers synchronize a part of a block."""

@@ -170,9 +170,7 @@ def _each_granule(
     wide = f.lshr(f.and_(f.lshr(tag, TAG_BYTES), 255), shift)
     parts = f.intrinsic("umax", wide, literal("i64", 1))
     last = f.variable(literal("i64", -1))
-    writer, times, whos, marks = (
-        _pointer(f, name) for name in ("writer", "time", "who", "marks")
-    )
+    writer, times, whos, marks = (_pointer(f, name) for name in ("writer", "time", "who", "marks"))
     at_actor = f.shl(one.actor, 3)
     read_times, read_whos = (
         f.load("ptr", f.offset(_pointer(f, name), at_actor)) for name in ("read_times", "read_whos")
@@ -188,26 +186,25 @@ def _each_granule(
         kept = read_whos if reading else whos
         with f.when(f.and_(again, within)), f.loop(parts) as part:
             f.store(who, f.offset(kept, f.shl(f.add(first, part), 3)))
-        with f.when(f.and_(f.not_(again), within)):
-            with f.loop(parts) as part:
-                granule = f.add(first, part)
-                at2, at4, at8 = (f.shl(granule, each) for each in (1, 2, 3))
-                by = f.resize(f.load("i16", f.offset(writer, at2)), 64)
-                written = f.load("i32", f.offset(times, at4))
-                late = f.compare("sgt", written, f.load("i32", f.offset(one.known, f.shl(by, 2))))
-                with f.when(f.and_(late, f.compare("ne", by, one.actor))):
-                    _note(f, one, granule, who, f.load("i64", f.offset(whos, at8)), by, wrote=1)
-                with f.when(f.compare("ne", f.load("i8", f.offset(marks, granule)), 0)):
-                    f.store(granule, T, COMPARISON["marked"])
-                    f.store(who, T, COMPARISON["marked_by"])
-                if reading:
-                    f.store(one.time, f.offset(read_times, at4))
-                    f.store(who, f.offset(read_whos, at8))
-                else:
-                    _forget_reads(f, one, granule, who)
-                    f.store(f.resize(one.actor, 16), f.offset(writer, at2))
-                    f.store(one.time, f.offset(times, at4))
-                    f.store(who, f.offset(whos, at8))
+        with f.when(f.and_(f.not_(again), within)), f.loop(parts) as part:
+            granule = f.add(first, part)
+            at2, at4, at8 = (f.shl(granule, each) for each in (1, 2, 3))
+            by = f.resize(f.load("i16", f.offset(writer, at2)), 64)
+            written = f.load("i32", f.offset(times, at4))
+            late = f.compare("sgt", written, f.load("i32", f.offset(one.known, f.shl(by, 2))))
+            with f.when(f.and_(late, f.compare("ne", by, one.actor))):
+                _note(f, one, granule, who, f.load("i64", f.offset(whos, at8)), by, wrote=1)
+            with f.when(f.compare("ne", f.load("i8", f.offset(marks, granule)), 0)):
+                f.store(granule, T, COMPARISON["marked"])
+                f.store(who, T, COMPARISON["marked_by"])
+            if reading:
+                f.store(one.time, f.offset(read_times, at4))
+                f.store(who, f.offset(read_whos, at8))
+            else:
+                _forget_reads(f, one, granule, who)
+                f.store(f.resize(one.actor, 16), f.offset(writer, at2))
+                f.store(one.time, f.offset(times, at4))
+                f.store(who, f.offset(whos, at8))
 
 
 def _forget_reads(f: Function, one: _Access, granule: Value, who: Value) -> None:

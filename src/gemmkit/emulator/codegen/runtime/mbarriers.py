@@ -4,6 +4,9 @@ Each function goes through the active lanes, the lowest first, and does what `ma
 From the first lane on that it does not handle (a misuse, a `test_wait` in vain, lanes that wait
 while others of their warp can run), Python executes the instruction. A shuffled order of the warps
 is Python's as well, since it delays copies. The object's layout is that of `isa.mbarriers`.
+
+For the sanitizers there are other functions: their lanes must agree on everything, and each enters
+what happened into the log, which Python reads later.
 """
 
 from __future__ import annotations
@@ -25,7 +28,10 @@ from gemmkit.emulator.codegen.layout import (
 )
 from gemmkit.emulator.codegen.runtime.blocks import ASYNCHRONOUS_COST
 from gemmkit.emulator.codegen.runtime.bounds import C
+from gemmkit.emulator.codegen.runtime.mbarrier_log import enter, keep_patterns
 from gemmkit.emulator.codegen.runtime.patterns import element
+from gemmkit.emulator.codegen.runtime.sanitized import PREFIX as SANITIZED
+from gemmkit.emulator.codegen.shadow_layout import ARRIVED, OBSERVED, USED_BARRIER
 from gemmkit.emulator.isa.bulk_copies import UNIT
 from gemmkit.emulator.isa.mbarriers import (
     EXPECTED,
@@ -49,21 +55,34 @@ PREFIX = "mbarrier_"
 _CHANGED = ((1 << TX_BITS) - 1 << TRANSACTIONS) | MOST
 
 
-def define(module: Module) -> None:
-    """Add the functions of this file to the runtime."""
-    _define_wake(module)
-    _define_alone(module)
+def define(module: Module, *, sanitize: bool = False) -> None:
+    """Add the functions of this file to the runtime; those for the sanitizers have other names."""
+    names = _Names(sanitize)
+    _define_wake(module, names)
+    _define_alone(module, names)
     for name, change in (
         ("arrive", _Arrival(1, 0)),
         ("arrive_count", _Arrival(None, 0)),
         ("arrive_expect_tx", _Arrival(1, None)),
         ("expect_tx", _Arrival(0, None)),
     ):
-        _define_arrival(module, name, change)
+        _define_arrival(module, names, name, change)
     for kind in ("parity", "token"):
-        _define_wait(module, kind)
-    for space in ("global", "shared"):
-        _define_copy(module, space)
+        _define_wait(module, names, kind)
+    if not sanitize:
+        for space in ("global", "shared"):
+            _define_copy(module, names, space)
+
+
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """The functions' names, and whether they enter what happens into the sanitizers' log."""
+
+    sanitize: bool
+
+    def __call__(self, name: str) -> str:
+        """A function's full name."""
+        return f"gemmkit.{SANITIZED if self.sanitize else ''}{PREFIX}{name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +93,14 @@ class _Arrival:
     nbytes: int | None
 
 
-def _begin(f: Function) -> None:
+def _begin(f: Function, names: _Names) -> None:
     """Leave it to Python if the warps' order is shuffled; do nothing without active lanes."""
     with f.when(f.compare("eq", LANES, 0)):
         f.ret()
     with f.when(f.compare("ne", f.load("i64", C, WORKER["order_seed"]), 0)):
         _leave(f, LANES)
+    if names.sanitize:
+        keep_patterns(f)
 
 
 def _leave(f: Function, lanes: Value) -> None:
@@ -128,14 +149,15 @@ class _Object:
         transactions: Value,
         announced: Value | None,
         left: Callable[[], None],
+        names: _Names,
         before_store: Callable[[], None] | None = None,
-    ) -> None:
+    ) -> Value:
         """Store the state with these fields, or the next phase if nothing is pending, which wakes
-        those who wait; `left` leaves the function if Python has to."""
+        those who wait; returns whether it was. `left` leaves the function if Python has to."""
         whole = f.compare("eq", f.or_(pending, transactions), 0)
         parity = f.and_(f.lshr(self.word, PHASE), 1)
         with f.when(whole):
-            woken = f.call("gemmkit.mbarrier_wake", "i1", C, f.or_(self.address, parity))
+            woken = f.call(names("wake"), "i1", C, f.or_(self.address, parity))
             with f.when(f.not_(woken)):
                 left()
         if before_store is not None:
@@ -150,17 +172,18 @@ class _Object:
         count = f.load("i64", f.offset(table, self.address))
         total = count if announced is None else f.add(count, announced)
         f.store(f.select(whole, literal("i64", 0), total), f.offset(table, self.address))
+        return whole
 
 
 def _in_range(f: Function, transactions: Value) -> Value:
     return f.compare("ule", f.add(transactions, MOST), 2 * MOST)
 
 
-def _define_wake(module: Module) -> None:
+def _define_wake(module: Module, names: _Names) -> None:
     """mbarrier_wake(worker, address | parity) -> whether the warps that wait for that phase run
     again; if Python knows what some warp waits for, Python has to wake it."""
     key = Value("i64", "%key")
-    with module.function("gemmkit.mbarrier_wake", "i1", (C, key)) as f:
+    with module.function(names("wake"), "i1", (C, key)) as f:
         warps, step = f.load("ptr", C, WORKER["warps"]), f.load("i64", C, WORKER["warp_bytes"])
         count = f.load("i64", C, WORKER["warp_count"])
         with f.loop(count) as each:
@@ -177,9 +200,9 @@ def _define_wake(module: Module) -> None:
         f.ret(literal("i1", 1))
 
 
-def _define_alone(module: Module) -> None:
+def _define_alone(module: Module, names: _Names) -> None:
     """mbarrier_alone(warp) -> whether no other lanes of the warp can run: see `machine.paths`."""
-    with module.function("gemmkit.mbarrier_alone", "i1", (W,)) as f:
+    with module.function(names("alone"), "i1", (W,)) as f:
         above = f.variable(f.load("i32", W, WARP["mask"]))
         alive = f.not_(f.load("i32", W, WARP["exited"]))
         depth = f.resize(f.load("i32", W, WARP["depth"]), 64)
@@ -194,21 +217,23 @@ def _define_alone(module: Module) -> None:
         f.ret(literal("i1", 1))
 
 
-def _define_arrival(module: Module, name: str, arrival: _Arrival) -> None:
+def _define_arrival(module: Module, names: _Names, name: str, arrival: _Arrival) -> None:
     """mbarrier_<name>(worker, warp, instruction, lanes, addresses, operands, tokens or null,
     window)."""
     parameters = (C, W, NUMBER, LANES, ADDRESSES, OPERANDS, RESULT, WINDOW)
-    with module.function(f"gemmkit.{PREFIX}{name}", "void", parameters) as f:
-        _begin(f)
+    with module.function(names(name), "void", parameters) as f:
+        _begin(f, names)
+        reads = None in (arrival.count, arrival.nbytes)
+        if names.sanitize:
+            _arrive_together(f, names, arrival, reads=reads)
+            return
         with f.each_bit(LANES) as lane:
 
             def left(lane: Value = lane) -> None:
                 _leave(f, _lanes_from(f, lane))
 
             found = _Object.at(f, f.sub(element(f, ADDRESSES, lane, 64), WINDOW), left)
-            given = literal("i64", 0)
-            if None in (arrival.count, arrival.nbytes):
-                given = f.resize(element(f, OPERANDS, lane, 32), 64)
+            given = f.resize(element(f, OPERANDS, lane, 32), 64) if reads else literal("i64", 0)
             nbytes = literal("i64", 0) if arrival.nbytes == 0 else given
             count = given if arrival.count is None else literal("i64", arrival.count)
             transactions = f.add(found.transactions, nbytes)
@@ -221,10 +246,52 @@ def _define_arrival(module: Module, name: str, arrival: _Arrival) -> None:
             with f.when(f.not_(good)):
                 left()
             pending = f.sub(found.pending, count)
-            found.change(f, pending, transactions, nbytes, left)
+            found.change(f, pending, transactions, nbytes, left, names)
             with f.when(f.compare("ne", RESULT, NULL)):
                 f.store(found.word, f.element(RESULT, lane, 64))
         _end(f)
+
+
+def _arrive_together(f: Function, names: _Names, arrival: _Arrival, *, reads: bool) -> None:
+    """All lanes arrive with the same count at the same object, and complete its phase at most with
+    the last one; or a single lane announces bytes."""
+
+    def left() -> None:
+        _leave(f, LANES)
+
+    def at(lane: Value) -> tuple[Value, Value]:
+        given = f.resize(element(f, OPERANDS, lane, 32), 64) if reads else literal("i64", 0)
+        return f.sub(element(f, ADDRESSES, lane, 64), WINDOW), given
+
+    address, given = at(f.lowest_bit(LANES))
+    with f.each_bit(LANES) as lane:
+        own, operand = at(lane)
+        differs = f.or_(f.compare("ne", own, address), f.compare("ne", operand, given))
+        with f.when(differs):
+            left()
+    lanes = f.resize(f.intrinsic("ctpop", LANES), 64)
+    found = _Object.at(f, address, left)
+    nbytes = literal("i64", 0) if arrival.nbytes == 0 else given
+    count = given if arrival.count is None else literal("i64", arrival.count)
+    transactions = f.add(found.transactions, nbytes)
+    every = f.binary("mul", count, lanes)
+    good = f.and_(_in_range(f, transactions), f.compare("ule", every, found.pending))
+    if arrival.nbytes is None:
+        good = f.and_(good, f.compare("eq", lanes, 1))
+    if arrival.count != 0:
+        good = f.and_(good, f.compare("ne", count, 0))
+    with f.when(f.not_(good)):
+        left()
+    pending = f.sub(found.pending, every)
+    whole = found.change(f, pending, transactions, nbytes, left, names)
+    with f.when(f.compare("ne", RESULT, NULL)):
+        token = f.variable(found.word)
+        with f.each_bit(LANES) as lane:
+            f.store(f.get("i64", token), f.element(RESULT, lane, 64))
+            f.set(token, f.sub(f.get("i64", token), count))
+    last = f.sub(literal("i32", 31), f.intrinsic("ctlz", LANES, Value("i1", "true"), result="i32"))
+    enter(f, USED_BARRIER if arrival.count == 0 else ARRIVED, NUMBER, last, address, whole)
+    _end(f)
 
 
 def _lanes_from(f: Function, lane: Value) -> Value:
@@ -232,7 +299,7 @@ def _lanes_from(f: Function, lane: Value) -> Value:
     return f.and_(LANES, f.shl(literal("i32", -1), f.resize(lane, 32)))
 
 
-def _define_wait(module: Module, kind: str) -> None:
+def _define_wait(module: Module, names: _Names, kind: str) -> None:
     """mbarrier_wait_<kind>(worker, warp, instruction, lanes, addresses, parities or tokens, result,
     window, basic block or -1): `try_wait` or, without a block, `test_wait`.
 
@@ -241,8 +308,8 @@ def _define_wait(module: Module, kind: str) -> None:
     """
     block = Value("i32", "%block")
     parameters = (C, W, NUMBER, LANES, ADDRESSES, OPERANDS, RESULT, WINDOW, block)
-    with module.function(f"gemmkit.{PREFIX}wait_{kind}", "void", parameters) as f:
-        _begin(f)
+    with module.function(names(f"wait_{kind}"), "void", parameters) as f:
+        _begin(f, names)
         with f.when(f.compare("ne", f.load("i32", W, WARP["waits"]), 0)):
             _leave(f, LANES)
         done, awaited = f.variable(literal("i32", 0)), f.variable(literal("i64", -1))
@@ -267,13 +334,18 @@ def _define_wait(module: Module, kind: str) -> None:
             other = f.and_(f.compare("ne", known, key), f.compare("ne", known, -1))
             f.set(mixed, f.or_(f.get("i1", mixed), other))
             f.set(awaited, key)
+        if names.sanitize:
+            with f.when(f.get("i1", mixed)):
+                _leave(f, LANES)
         with f.when(f.compare("eq", f.get("i32", done), LANES)):
             f.store(LANES, RESULT)
+            if names.sanitize:
+                _enter_wait(f, OBSERVED, f.get("i64", awaited))
             _end(f)
         alike = f.and_(f.compare("eq", f.get("i32", done), 0), f.not_(f.get("i1", mixed)))
         whole = f.compare("eq", LANES, f.load("i32", W, WARP["mask"]))
         simple = f.and_(f.and_(alike, whole), f.compare("sge", block, 0))
-        simple = f.and_(simple, f.call("gemmkit.mbarrier_alone", "i1", W))
+        simple = f.and_(simple, f.call(names("alone"), "i1", W))
         with f.when(f.not_(simple)):
             _leave(f, LANES)
         for name, a in (
@@ -284,16 +356,23 @@ def _define_wait(module: Module, kind: str) -> None:
             ("verdict", literal("i32", HELD)),
         ):
             f.store(a, W, WARP[name])
+        if names.sanitize:
+            _enter_wait(f, USED_BARRIER, f.get("i64", awaited))
         _end(f)
 
 
-def _define_copy(module: Module, space: str) -> None:
+def _enter_wait(f: Function, kind: int, key: Value) -> None:
+    first = f.lowest_bit(LANES)
+    enter(f, kind, NUMBER, first, f.and_(key, ~1), literal("i1", 0))
+
+
+def _define_copy(module: Module, names: _Names, space: str) -> None:
     """mbarrier_copy_<space>(worker, warp, instruction, lanes, sizes, destinations, sources,
     mbarriers): bulk copies to shared memory, which take effect at once."""
     sizes, to, start = (Value("ptr", f"%{name}") for name in ("sizes", "to", "start"))
     parameters = (C, W, NUMBER, LANES, sizes, to, start, ADDRESSES)
-    with module.function(f"gemmkit.{PREFIX}copy_{space}", "void", parameters) as f:
-        _begin(f)
+    with module.function(names(f"copy_{space}"), "void", parameters) as f:
+        _begin(f, names)
         with f.each_bit(LANES) as lane:
 
             def left(lane: Value = lane) -> None:
@@ -329,7 +408,7 @@ def _define_copy(module: Module, space: str) -> None:
             def copy(place: Value = place, data: Value = data, size: Value = size) -> None:
                 f.move(place, data, size)
 
-            found.change(f, found.pending, transactions, None, left, copy)
+            found.change(f, found.pending, transactions, None, left, names, copy)
         _end(f)
 
 

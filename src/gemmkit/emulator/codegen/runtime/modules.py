@@ -122,7 +122,7 @@ def _add(module: Module, name: str, permutes: bool, hooks: access.AccessHooks | 
     elif matrix_moves.is_move(name):
         matrix_moves.define(module, name)
     elif name == "mbarriers":
-        mbarriers.define(module)
+        mbarriers.define(module, sanitize=hooks is not None)
     elif name == "atomics":
         (atomics.define if hooks is None else sanitized.define_atomics)(module)
     else:
