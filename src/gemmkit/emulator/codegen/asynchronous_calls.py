@@ -7,7 +7,7 @@ from gemmkit.emulator.codegen.context import C, T, W
 from gemmkit.emulator.codegen.ir import Value, literal
 from gemmkit.emulator.codegen.layout import WINDOWS
 from gemmkit.emulator.codegen.operands import Action
-from gemmkit.emulator.codegen.runtime.mbarriers import PREFIX
+from gemmkit.emulator.codegen.runtime.mbarrier_objects import PREFIX
 from gemmkit.emulator.isa.bulk_copies import is_reduction
 
 NULL = Value("ptr", "null")

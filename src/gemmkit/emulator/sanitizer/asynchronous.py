@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gemmkit.emulator.codegen.layout import AT_BARRIER, BARRIERS, LANES
 from gemmkit.emulator.codegen.shadow_layout import (
@@ -215,12 +216,12 @@ class Order:
             where = self._range(copy.to, copy.nbytes)
             if is_reduction(form):
                 self._check_visible(copy, where, known, writes=True)
-            whos, writer = np.full(len(where), who), self._granules.writer[where]
-            times, before = self._granules.time[where], self._granules.who[where]
+            whos = np.full(len(where), who)
+            writer, times, before = self._granules.written(where)
             met = self._granules.write(actor, time, where, whos, known[ORDERED])
             self._report_copy(copy, met, where, writes=True)
             if met is None and not is_reduction(form):
-                late = (times > known[VISIBLE][writer]) & clocks.generic(writer)
+                late = self._unseen(writer, times, known)
                 self._report_unseen(copy, where, late, before, writes=True)
         else:
             self._define_global(copy)
@@ -269,9 +270,14 @@ class Order:
 
     def _check_visible(self, copy: Copy, where: Numbers, known: Clock, *, writes: bool) -> None:
         """Generic writes must be visible to the asynchronous proxy."""
-        writer, times = self._granules.writer[where], self._granules.time[where]
-        late = (times > known[VISIBLE][writer]) & self._clocks.generic(writer)
-        self._report_unseen(copy, where, late, self._granules.who[where], writes=writes)
+        writer, times, who = self._granules.written(where)
+        late = self._unseen(writer, times, known)
+        self._report_unseen(copy, where, late, who, writes=writes)
+
+    def _unseen(self, writer: NDArray[np.int16], times: Clock, known: Clock) -> NDArray[np.bool_]:
+        """Which generic writes are not visible to the asynchronous proxy."""
+        late = self._clocks.generic(writer)
+        return late & (times > known[VISIBLE][writer]) if late.any() else late
 
     def _report_unseen(
         self, copy: Copy, where: Numbers, late: np.ndarray, who: Numbers, *, writes: bool

@@ -74,7 +74,7 @@ class Granules:
         Returns the first write that is not.
         """
         reads = self.reads_of(actor)
-        part = _part(where)
+        part = _part_of(where)
         reads.time[part], reads.who[part] = time, who
         return self._unordered_write(actor, part, who, known)
 
@@ -89,6 +89,11 @@ class Granules:
             self.read_whos[actor] = reads.who.ctypes.data
         return reads
 
+    def written(self, where: Numbers) -> tuple[NDArray[np.int16], Clock, Numbers]:
+        """The last write of some granules: the actor, its time, and the party."""
+        part = _part_of(where)
+        return self.writer[part].copy(), self.time[part].copy(), self.who[part].copy()
+
     @property
     def reading(self) -> int:
         """How many actors have read."""
@@ -98,7 +103,7 @@ class Granules:
         self, actor: int, time: int, where: Numbers, who: Numbers, known: Clock
     ) -> Conflict | None:
         """An actor writes; returns the first access that is not ordered before."""
-        part = _part(where)
+        part = _part_of(where)
         found = self._unordered_write(actor, part, who, known)
         for other, reads in self._reads.items():
             if other == actor:
@@ -134,7 +139,7 @@ class Granules:
         return Conflict(index, int(self.who[part][index]), int(writers[index]), True)
 
 
-def _part(where: Numbers) -> Numbers | slice:
+def _part_of(where: Numbers) -> Numbers | slice:
     """The same granules as a slice if they follow each other, which is much faster."""
     count = len(where)
     if count > 1 and where[-1] - where[0] == count - 1 and (where[1:] > where[:-1]).all():

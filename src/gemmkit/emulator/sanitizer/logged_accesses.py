@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gemmkit.emulator.codegen.native import runtime
 from gemmkit.emulator.codegen.runtime.logged_accesses import NAME
@@ -48,7 +50,8 @@ class LoggedAccesses:
 
     def __init__(self, worker: Worker, strong: Numbers, granules: int) -> None:
         self._compare = _Compare(runtime().addresses[NAME])
-        self._worker, self._table = worker, aligned_bytes(COMPARISON_BYTES).view(np.int64)
+        self._table = aligned_bytes(COMPARISON_BYTES).view(np.int64)
+        self._addresses = worker.fields.ctypes.data, self._table.ctypes.data
         sites = worker.kernel.areas.sites
         self._numbers = np.array([*sites, 0], np.int64)
         self._strong = np.zeros(len(worker.kernel.actions) + 1, np.uint8)
@@ -74,7 +77,7 @@ class LoggedAccesses:
         """A block begins, with these; nothing was accessed yet."""
         self._granules = granules
         self._marks[:] = 0
-        arrays = {
+        arrays: dict[str, NDArray[Any]] = {
             "writer": granules.writer,
             "time": granules.time,
             "who": granules.who,
@@ -100,8 +103,7 @@ class LoggedAccesses:
             self._set(turn_of=-1)
         while True:
             self._set(readers=self._granules.reading)
-            worker = self._worker.fields.ctypes.data
-            why = self._compare(worker, self._table.ctypes.data, first, end)
+            why = self._compare(*self._addresses, first, end)
             if why == 0:
                 return None
             at = self._get("next")

@@ -234,8 +234,13 @@ class BlockShadow:
 
     def define_shared(self, granules: Numbers) -> None:
         """Granules of shared memory have been written."""
-        bits = np.uint64(1) << (granules & 63).astype(np.uint64)
-        np.bitwise_or.at(self.common[:, COMMON["initialized"] // 8], granules >> 6, bits)
+        if not len(granules):
+            return
+        first, end = int(granules.min()) >> 6, (int(granules.max()) >> 6) + 1
+        bits = np.zeros((end - first) * 64, np.uint8)
+        bits[granules - (first << 6)] = 1
+        words = np.packbits(bits, bitorder="little").view("<u8")
+        self.common[first:end, COMMON["initialized"] // 8] |= words
 
     def in_step(self, warp: int) -> None:
         """The lanes of a warp are in step."""

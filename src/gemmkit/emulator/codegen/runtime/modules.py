@@ -22,6 +22,7 @@ from gemmkit.emulator.codegen.runtime import (
     logged_accesses,
     matrices,
     matrix_moves,
+    mbarrier_objects,
     mbarriers,
     patterns,
     sanitized,
@@ -73,7 +74,7 @@ def _modules_of(function: str) -> list[str]:
         return matrices.modules_of(function)
     if matrix_moves.is_move(function):
         return [function]
-    if function.startswith(mbarriers.PREFIX):
+    if function.startswith(mbarrier_objects.PREFIX):
         return ["mbarriers"]
     return []
 
