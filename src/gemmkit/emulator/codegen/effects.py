@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from gemmkit.emulator.codegen import matrix_effects, sanitizer_calls, undefined, warpgroup_effects
+from gemmkit.emulator.codegen import (
+    asynchronous_calls,
+    matrix_effects,
+    sanitizer_calls,
+    undefined,
+    warpgroup_effects,
+)
 from gemmkit.emulator.codegen.addresses import (
     address_of,
     base_of,
@@ -347,8 +353,10 @@ def _arrive_after_copies(b: BlockWriter, action: Action) -> None:
     through_python(b, action)
 
 
-def executed_by_python(b: BlockWriter, action: Action, lanes: Value) -> list[Location]:
-    """Operands to scratch, a call, results from scratch."""
+def executed_by_python(
+    b: BlockWriter, action: Action, lanes: Value, block: int = -1
+) -> list[Location]:
+    """Operands to scratch, a call, results from scratch; `block` is that of a `try_wait`."""
     b.make_room()
     f = b.f
     operands: list[tuple[int, int]] = []
@@ -357,8 +365,10 @@ def executed_by_python(b: BlockWriter, action: Action, lanes: Value) -> list[Loc
     operands += [_address_to_scratch(b, address) for address in action.addresses]
     results = [(b.scratch.take(max(bits, 32)).offset, bits) for bits in result_widths(action)]
     b.context.outside[action.number] = (tuple(operands), tuple(results))
-    function = "operate_asynchronous" if is_asynchronous([action]) else "operate"
-    f.runtime(function, "void", C, W, literal("i32", action.number), lanes)
+    if is_asynchronous([action]):
+        asynchronous_calls.call(b, action, lanes, operands, results, block)
+    else:
+        f.runtime("operate", "void", C, W, literal("i32", action.number), lanes)
     return [
         Lanes(f.load("i32", T, offset)) if bits == 1 else Slot("t", offset, bits)
         for offset, bits in results

@@ -332,10 +332,10 @@ class _WarpWriter:
         f = self._f
         f.store(literal("i32", ANSWERED), W, WARP["verdict"])
         lanes = b.active(action.guard)
-        results = effects.executed_by_python(b, action, lanes)
+        tries = action.operation == "mbarrier_try"
+        results = effects.executed_by_python(b, action, lanes, number if tries else -1)
         verdict = f.load("i32", W, WARP["verdict"])
         answered, waits = f.name("answered"), f.name("waits")
-        tries = action.operation == "mbarrier_try"
         if tries:
             f.branch_if(f.compare("eq", verdict, ANSWERED), answered, waits)
             f.label(answered)

@@ -9,7 +9,6 @@ ends the turn of its warp.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -41,6 +40,7 @@ from gemmkit.emulator.isa.mbarriers import (
 from gemmkit.emulator.machine.asynchronous import Copy, Wait
 from gemmkit.emulator.machine.bulk import BulkCopies
 from gemmkit.emulator.machine.memory import DeviceMemory
+from gemmkit.emulator.machine.native_waits import adopt, publish
 from gemmkit.emulator.machine.paths import Paths
 from gemmkit.emulator.machine.refusals import Refusal
 from gemmkit.emulator.machine.worker import Worker
@@ -50,16 +50,6 @@ _POLLS = "mbarrier_test"
 _STATUS, _VERDICT, _BLOCK = (WARP[name] // 4 for name in ("status", "verdict", "block"))
 
 
-@dataclass(slots=True)
-class Traffic:
-    """The bytes of a barrier's current phase: announced by `expect_tx`, and arrived; `boxes` are
-    the sizes of those that tensor copies brought."""
-
-    announced: int = 0
-    arrived: int = 0
-    boxes: set[int] = field(default_factory=set)
-
-
 class Phases:
     """The mbarriers of the block that a worker runs."""
 
@@ -67,8 +57,11 @@ class Phases:
         self._worker = worker
         self._copies = BulkCopies(worker, memory, self._deliver)
         self._running_block = -1
+        # Where native code executes instructions too, it keeps what warps wait for.
+        self._natively = not worker.grid.warp_seed
         whole = len(worker.shared) // OBJECT_BYTES * OBJECT_BYTES
         self._words = worker.shared[:whole].view(np.uint64)
+        self._announced = worker.announced
         self._block_of: dict[int, int] = {}
         for block, each in enumerate(worker.flow.blocks):
             self._block_of |= dict.fromkeys(range(each.start, each.end), block)
@@ -80,7 +73,8 @@ class Phases:
             self._running_block = block
             self._waits: list[list[Wait]] = [[] for _ in range(self._worker.warps)]
             self._expired: list[set[int]] = [set() for _ in range(self._worker.warps)]
-            self._traffic: dict[int, Traffic] = {}
+            # The sizes of the boxes that tensor copies have brought to an mbarrier.
+            self._boxes: dict[int, set[int]] = {}
             self._last_stop: object = None
             self._fruitless = 0
             self._copies.begin()
@@ -94,6 +88,17 @@ class Phases:
             Refusal: it is not valid in one of them.
         """
         self._begin()
+        if not self._natively:
+            return self._execute(warp, action, operands, active)
+        self._adopt()
+        try:
+            return self._execute(warp, action, operands, active)
+        finally:
+            publish(self._worker, self._waits, self._expired)
+
+    def _execute(
+        self, warp: int, action: Action, operands: Sequence[NDArray[Any]], active: NDArray[np.bool_]
+    ) -> tuple[NDArray[Any], ...]:
         self._copies.tick()
         if action.operation.startswith("bulk"):
             for lane in np.flatnonzero(active).tolist():
@@ -201,10 +206,8 @@ class Phases:
         self._write(copy.barrier, after.word)
         if self._worker.observer is not None:
             self._worker.observer.delivered(copy)
-        traffic = self._traffic.setdefault(copy.barrier, Traffic())
-        traffic.arrived += copy.nbytes
         if copy.box is not None:
-            traffic.boxes.add(copy.nbytes)
+            self._boxes.setdefault(copy.barrier, set()).add(copy.nbytes)
         if after.phase != state.phase:
             self._completed(copy.barrier, after)
 
@@ -233,11 +236,10 @@ class Phases:
         self._tell(action, thread, address, last=last)
         kind = form.modifiers.get("K")
         if action.operation == "mbarrier_init":
-            self._traffic[address] = Traffic()
+            self._announced[address // OBJECT_BYTES] = 0
+            self._boxes.pop(address, None)
         elif kind == "expect_tx":
-            self._traffic.setdefault(address, Traffic()).announced += operand or 0
-        elif kind == "complete_tx":
-            self._traffic.setdefault(address, Traffic()).arrived += operand or 0
+            self._announced[address // OBJECT_BYTES] += operand or 0
         if completes(form, before, after):
             self._completed(address, State.of(after))
         return before
@@ -263,7 +265,8 @@ class Phases:
 
     def _completed(self, address: int, state: State) -> None:
         """Wake the lanes that wait for the phase that has completed."""
-        self._traffic[address] = Traffic()
+        self._announced[address // OBJECT_BYTES] = 0
+        self._boxes.pop(address, None)
         if self._worker.observer is not None:
             self._worker.observer.completed(address)
         for warp, waits in enumerate(self._waits):
@@ -317,6 +320,7 @@ class Phases:
         stopped = [warp for warp in range(self._worker.warps) if status[warp] == AT_PHASE]
         if not stopped or self._running_block != self._worker.field("block"):
             return False
+        self._adopt()
         now = [
             (warp, wait.lanes, wait.number, [(at, self._read(at)) for at in wait.awaited])
             for warp in stopped
@@ -330,7 +334,13 @@ class Phases:
             self._expired[warp] = {wait.lanes for wait in self._waits[warp]}
             self._waits[warp] = []
             self._worker.header(warp)[_STATUS] = RUNNING
+        if self._natively:
+            publish(self._worker, self._waits, self._expired)
         return True
+
+    def _adopt(self) -> None:
+        if self._natively:
+            adopt(self._worker, self._waits)
 
     def drain(self) -> None:
         """All warps have ended: copies in flight take effect."""
@@ -338,17 +348,25 @@ class Phases:
 
     def waits(self, warp: int) -> Sequence[Wait]:
         """What lanes of a warp wait or poll for."""
-        return self._waits[warp] if self._running_block == self._worker.field("block") else ()
+        if self._running_block != self._worker.field("block"):
+            return ()
+        self._adopt()
+        return self._waits[warp]
 
     def text(self, address: int) -> str:
         """An mbarrier, and what it has and expects, in words."""
         array, offset = shared_array(self._worker.flow.kernel, address)
         held = state_text(self._read(address))
-        traffic = self._traffic.get(address, Traffic())
-        if traffic.announced or traffic.arrived:
+        announced = int(self._announced[address // OBJECT_BYTES])
+        try:
+            # The tx-count is what was announced minus what has arrived.
+            arrived = announced - State.of(self._read(address)).transactions
+        except Misuse:
+            arrived = 0
+        if announced or arrived:
             held = held.partition(", ")[0]
-            held += f", {traffic.arrived:,} of {traffic.announced:,} announced bytes"
-            if traffic.boxes:
-                sizes = " and ".join(f"{size:,}" for size in sorted(traffic.boxes))
+            held += f", {arrived:,} of {announced:,} announced bytes"
+            if boxes := self._boxes.get(address):
+                sizes = " and ".join(f"{size:,}" for size in sorted(boxes))
                 held += f", in boxes of {sizes} bytes"
         return f"the mbarrier at byte {offset} of '{array}' ({held})"

@@ -94,6 +94,7 @@ class Worker:
         self._local_stride = -(-compiled.local_bytes // 16) * 16
         self._buffer = aligned_bytes(compiled.worker_bytes)
         self.shared = aligned_bytes(self.shared_end, 256)
+        self.announced = aligned_bytes(self.shared_end // 8 * 8 + 8).view(np.int64)
         self.local = aligned_bytes(self.warps * LANES * self._local_stride)
         self.scratch = aligned_bytes(compiled.scratch_bytes)
         self._warp_order = np.zeros(self.warps, np.int64)
@@ -137,6 +138,7 @@ class Worker:
             "warp_function": self.kernel.warp_function,
             "scratch": self.scratch.ctypes.data,
             "shared": self.shared.ctypes.data,
+            "announced": self.announced.ctypes.data,
             "shared_base": self.shared_base,
             "shared_bytes": self.shared_bytes,
             "static_shared_bytes": compiled.shared_bytes,

@@ -7,26 +7,26 @@ finds what no chain of synchronization orders, whatever the order in which the w
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gemmkit.emulator.codegen.layout import AT_BARRIER, BARRIERS, LANES
 from gemmkit.emulator.codegen.operands import Action
 from gemmkit.emulator.codegen.shadow_layout import (
+    ARRIVED,
     ARRIVES,
     BEGINS,
     COMMITS,
     FENCES,
-    LOADED,
     LOG_ENTRIES,
+    LOG_ENTRY,
+    OBSERVED,
     OPENS,
-    SENT,
-    TAG_BYTES,
     TAG_KIND,
     TAG_WARP,
-    UPDATED,
     WAITS,
 )
 from gemmkit.emulator.isa.bulk_copies import is_reduction
@@ -38,15 +38,13 @@ from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.sanitizer.asynchronous_findings import AsynchronousFindings
 from gemmkit.emulator.sanitizer.clocks import INITIALIZED, ORDERED, VISIBLE, Clock, Clocks
 from gemmkit.emulator.sanitizer.granules import Conflict, Granules, Numbers, party
-from gemmkit.emulator.sanitizer.shadow import BlockShadow, Pattern
+from gemmkit.emulator.sanitizer.logged_accesses import LoggedAccesses, Stop
+from gemmkit.emulator.sanitizer.shadow import BlockShadow
 from gemmkit.emulator.sanitizer.sites import Names
 from gemmkit.emulator.sanitizer.tensor_maps import MapOrder
 from gemmkit.emulator.sanitizer.tensor_places import box_granules, define_written, never_written
 from gemmkit.emulator.sanitizer.warpgroup_findings import WarpgroupFindings
 from gemmkit.emulator.sanitizer.warpgroups import Warpgroups
-
-# Patterns whose lanes are remembered.
-_KEPT_PATTERNS = 4096
 
 
 @dataclass(slots=True)
@@ -83,7 +81,7 @@ class Order:
         self._strong = np.array(
             [action.number for action in names.actions if names.strong(action.number)], np.int64
         )
-        self._patterns: dict[int, tuple[Numbers, Numbers]] = {}
+        self._accesses = LoggedAccesses(worker, self._strong, len(shadow.copies))
         self._logged = 0
         self._block = -1
         self._begin()
@@ -91,7 +89,8 @@ class Order:
     def _begin(self) -> None:
         self._block = self._worker.field("block")
         self._clocks = Clocks(self._worker.warps)
-        self._granules = Granules(len(self._shadow.copies), self._strong)
+        self._granules = Granules(len(self._shadow.copies), self._strong, self._clocks.actors)
+        self._accesses.begin(self._granules, self._clocks)
         self._barriers = [self._clocks.empty() for _ in range(BARRIERS)]
         self._objects: dict[int, _Object] = {}
         self._copies: dict[Copy, tuple[int, int]] = {}
@@ -159,14 +158,24 @@ class Order:
         who = party(number, thread)
         made = _Object(who, warp, clocks.now(warp), clocks.empty(), clocks.empty())
         self._objects[address] = made
+        self._mark(address, used=True)
 
     def invalidated(self, number: int, thread: int, address: int) -> None:
         """A thread invalidates an mbarrier."""
         self.used(number, thread, address)
         self._objects.pop(address, None)
+        self._mark(address, used=False)
+
+    def _mark(self, address: int, *, used: bool) -> None:
+        shift = self._shadow.shift
+        self._accesses.mark(address >> shift, (address + OBJECT_BYTES) >> shift, used=used)
 
     def used(self, number: int, thread: int, address: int) -> None:
         """A thread uses an mbarrier."""
+        self._flush(self._shadow.field("log_count"))
+        self._used(number, thread, address)
+
+    def _used(self, number: int, thread: int, address: int) -> None:
         found = self._objects.get(address)
         if found is None or number in found.reported:
             return
@@ -212,10 +221,12 @@ class Order:
 
     def waited(self, number: int, thread: int, address: int) -> None:
         """A thread has observed the completion of a phase."""
-        warp = thread // LANES
         self._flush(self._shadow.field("log_count"))
-        self._shadow.in_step(warp)
-        found = self._objects.get(address)
+        self._shadow.in_step(thread // LANES)
+        self._observed(number, thread, address)
+
+    def _observed(self, number: int, thread: int, address: int) -> None:
+        warp, found = thread // LANES, self._objects.get(address)
         if found is not None and ".relaxed" not in self._names.actions[number].form.opcode:
             self._clocks.acquire(warp, found.complete)
             found.observed[warp] = self._clocks.now(warp), party(number, thread)
@@ -243,12 +254,12 @@ class Order:
             where = self._places(copy, copy.to)
             if is_reduction(form):
                 self._check_visible(copy, where, known, writes=True)
-            whos, writer = np.full(len(where), who), self._granules.writer[where]
-            times, before = self._granules.time[where], self._granules.who[where]
+            whos = np.full(len(where), who)
+            writer, times, before = self._granules.written(where)
             met = self._granules.write(actor, time, where, whos, known[ORDERED])
             self._report_copy(copy, met, where, writes=True)
             if met is None and not is_reduction(form):
-                late = (times > known[VISIBLE][writer]) & clocks.generic(writer)
+                late = self._unseen(writer, times, known)
                 self._report_unseen(copy, where, late, before, writes=True)
         else:
             define_written(self._names.memory, copy)
@@ -293,9 +304,14 @@ class Order:
 
     def _check_visible(self, copy: Copy, where: Numbers, known: Clock, *, writes: bool) -> None:
         """Generic writes must be visible to the asynchronous proxy."""
-        writer, times = self._granules.writer[where], self._granules.time[where]
-        late = (times > known[VISIBLE][writer]) & self._clocks.generic(writer)
-        self._report_unseen(copy, where, late, self._granules.who[where], writes=writes)
+        writer, times, who = self._granules.written(where)
+        late = self._unseen(writer, times, known)
+        self._report_unseen(copy, where, late, who, writes=writes)
+
+    def _unseen(self, writer: NDArray[np.int16], times: Clock, known: Clock) -> NDArray[np.bool_]:
+        """Which generic writes are not visible to the asynchronous proxy."""
+        late = self._clocks.generic(writer)
+        return late & (times > known[VISIBLE][writer]) if late.any() else late
 
     def _report_unseen(
         self, copy: Copy, where: Numbers, late: np.ndarray, who: Numbers, *, writes: bool
@@ -367,68 +383,41 @@ class Order:
 
     def _flush(self, now: int) -> None:
         """Compare the accesses that were logged since the last time."""
-        first = max(self._logged, now - LOG_ENTRIES)
+        if self._logged == now:
+            return
+        first, resumes = max(self._logged, now - LOG_ENTRIES), False
         self._logged = now
-        if first == now:
-            return
-        entries = self._shadow.log[np.arange(first, now) % LOG_ENTRIES]
-        pointers, bases, serials, tags = entries.T
-        kinds = tags >> TAG_KIND
-        wanted = (serials != 0) & ((kinds <= UPDATED) | (kinds == SENT))
-        # Accesses of one warp, kind and pattern, from one turn of the warp.
-        keys = np.stack([tags >> TAG_BYTES, tags >> TAG_WARP & 255, serials], axis=1)
-        turns = np.cumsum(np.concatenate([[0], np.diff(keys[:, 1]) != 0]))
-        keys = np.concatenate([turns[:, None], keys], axis=1)[wanted]
-        if not len(keys):
-            return
-        _, where, inverse = np.unique(keys, axis=0, return_index=True, return_inverse=True)
-        chosen = np.flatnonzero(wanted)
-        for group in range(len(where)):
-            members = chosen[inverse.reshape(-1) == group]
-            self._accesses(int(pointers[members[0]]), bases[members], tags[members],
-                           int(serials[members[0]]))  # fmt: skip
+        self._shadow.looked(self._worker.field("patterns"))
+        while first < now:
+            stop = self._accesses.until_stop(first, now, resumes=resumes)
+            if stop is None:
+                return
+            if stop.told:
+                self._replay(self._shadow.log[stop.entry % LOG_ENTRIES].tolist())
+            else:
+                self._report(stop)
+            first, resumes = stop.entry + 1, not stop.told
 
-    def _accesses(self, pointer: int, bases: Numbers, tags: Numbers, serial: int) -> None:
-        lanes, offsets = self._pattern(pointer, serial)
-        if not len(lanes):
-            return
-        tag, shift = int(tags[0]), self._shadow.shift
-        warp, nbytes, kind = tag >> TAG_WARP & 255, tag >> TAG_BYTES & 255, tag >> TAG_KIND
-        numbers = np.array([self._worker.site_at(int(each) & 0xFFFFFFFF) for each in tags])
-        starts = bases[:, None] + offsets[None, :]
-        parts = np.arange(max(nbytes >> shift, 1))
-        where = ((starts >> shift)[:, :, None] + parts).reshape(-1)
-        threads = (numbers[:, None] << 16) | (warp * LANES + lanes)[None, :]
-        who = np.broadcast_to(threads[:, :, None], (*starts.shape, len(parts))).reshape(-1)
-        clocks = self._clocks
-        known, actor, time = clocks.of[warp, ORDERED], warp, clocks.now(warp)
-        if kind == SENT:
-            actor, time = clocks.copies_of(warp), int(clocks.group[warp])
-        access = self._granules.read if kind == LOADED else self._granules.write
-        met = access(actor, time, where, who, known)
-        if met is not None:
-            address = max(int(where[met.index]) << shift, int(starts.min()))
-            self._found.conflict(self._block, int(who[met.index]), address, met,
-                                 kind, clocks)  # fmt: skip
-        self._check_objects(where, who, shift)
+    def _replay(self, entry: Sequence[int]) -> None:
+        """An mbarrier instruction that native code has executed."""
+        both, address, _, tag = entry
+        number, kind = both & (1 << 32) - 1, tag >> TAG_KIND
+        thread = (tag >> TAG_WARP & 255) * LANES + (both >> 32)
+        self._used(number, thread, address)
+        if kind == ARRIVED:
+            self.arrived(number, thread, address)
+        elif kind == OBSERVED:
+            self._observed(number, thread, address)
+        if tag & 1:
+            self.completed(address)
 
-    def _check_objects(self, where: Numbers, who: Numbers, shift: int) -> None:
-        for address in self._objects:
-            touched = (where >= address >> shift) & (where < (address + OBJECT_BYTES) >> shift)
-            if touched.any():
-                self._found.touched(self._block, int(who[touched.argmax()]), address)
-
-    def _pattern(self, pointer: int, serial: int) -> tuple[Numbers, Numbers]:
-        """The active lanes of a pattern and their offsets, if it still exists."""
-        found = self._patterns.get(serial)
-        if found is None:
-            empty = np.zeros(0, np.int64)
-            if not self._worker.holds(pointer):
-                return empty, empty
-            pattern = Pattern(pointer)
-            if pattern.serial != serial:
-                return empty, empty
-            if len(self._patterns) > _KEPT_PATTERNS:
-                self._patterns.clear()
-            found = self._patterns[serial] = pattern.lanes, pattern.offsets[pattern.lanes]
-        return found
+    def _report(self, stop: Stop) -> None:
+        """An access is in conflict with an earlier one, or with an mbarrier."""
+        shift = self._shadow.shift
+        if stop.met is not None:
+            kind = int(self._shadow.log[stop.entry % LOG_ENTRIES, LOG_ENTRY["tag"] // 8])
+            self._found.conflict(self._block, stop.who, stop.granule << shift, stop.met,
+                                 kind >> TAG_KIND, self._clocks)  # fmt: skip
+        for address in self._objects if stop.marked >= 0 else ():
+            if address >> shift <= stop.marked < (address + OBJECT_BYTES) >> shift:
+                self._found.touched(self._block, stop.marked_by, address)

@@ -20,8 +20,11 @@ from gemmkit.emulator.codegen.runtime import (
     fused_sums,
     lane_races,
     lanes,
+    logged_accesses,
     matrices,
     matrix_moves,
+    mbarrier_objects,
+    mbarriers,
     patterns,
     sanitized,
     shadow,
@@ -77,6 +80,8 @@ def _modules_of(function: str) -> list[str]:
         return [descriptors.MODULE]
     if matrix_moves.is_move(function):
         return [function]
+    if function.startswith(mbarrier_objects.PREFIX):
+        return ["mbarriers"]
     return []
 
 
@@ -105,6 +110,7 @@ def build_module(name: str, *, permutes: bool) -> Module:
         warp_pairs.define(module)
         within_block.define(module)
         undefined.define(module)
+        logged_accesses.define(module)
         blocks.define(module, sanitize=True)
     elif name.startswith(sanitized.PREFIX):
         _add(module, name.removeprefix(sanitized.PREFIX), permutes, sanitized.SanitizedAccess())
@@ -126,6 +132,8 @@ def _add(module: Module, name: str, permutes: bool, hooks: access.AccessHooks | 
         descriptors.define(module)
     elif matrix_moves.is_move(name):
         matrix_moves.define(module, name)
+    elif name == "mbarriers":
+        mbarriers.define(module, sanitize=hooks is not None)
     elif name == "atomics":
         (atomics.define if hooks is None else sanitized.define_atomics)(module)
     else:
