@@ -98,7 +98,7 @@ def integers(rng: np.random.Generator, shape: tuple[int, int], of: str) -> np.nd
 def test_layouts(executor: Executor, mode: int, along: tuple[int, int]) -> None:
     """All canonical layouts, and another mode for B than for A."""
     rng = np.random.default_rng(mode)
-    for columns, other in ((8, mode), (72, mode), (256, (mode + 1) % 4)):
+    for columns, other in ((72, mode), (256, (mode + 1) % 4)):
         each = Instruction(f"m64n{columns}k16.f32.f16.f16", False, (1, 1, *along))
         a, b = (integers(rng, (count, 16), "f16") for count in (64, columns))
         c = rng.integers(-9, 10, (64, columns)).astype(np.float32)

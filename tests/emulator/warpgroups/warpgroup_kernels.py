@@ -105,6 +105,7 @@ k(const half_t* A, const half_t* B, float* C, int M, int N, int K) {
   const half_t* b = B + blockIdx.x * BN * K;
   if (threadIdx.x >= CONSUMERS) {
     const int thread = threadIdx.x - CONSUMERS;
+    #pragma unroll 1
     for (int i = 0; i < steps && @LOADS@; ++i) {
       const int s = i % STAGES;
       wait(at(&empty[s]), i / STAGES & 1 ^ 1);
@@ -129,22 +130,27 @@ _BY_BULK = """
       load(As + s * BM * BK, a + i * BM * BK, 2 * BM * BK, at(&full[s]));
       load(Bs + s * BN * BK, b + i * BN * BK, 2 * BN * BK, at(&full[s]));"""
 _BY_COPIES = """
+      #pragma unroll 1
       for (int c = thread; c < BM * BK / 8; c += 128)
         copy16(As + s * BM * BK + 8 * c, a + i * BM * BK + 8 * c);
+      #pragma unroll 1
       for (int c = thread; c < BN * BK / 8; c += 128)
         copy16(Bs + s * BN * BK + 8 * c, b + i * BN * BK + 8 * c);
       copies_done();
       proxy_fence();
       arrive(at(&full[s]));"""
 _BY_STORES = """
+      #pragma unroll 1
       for (int c = thread; c < BM * BK / 8; c += 128)
         ((int4*)(As + s * BM * BK))[c] = ((const int4*)(a + i * BM * BK))[c];
+      #pragma unroll 1
       for (int c = thread; c < BN * BK / 8; c += 128)
         ((int4*)(Bs + s * BN * BK))[c] = ((const int4*)(b + i * BN * BK))[c];
       proxy_fence();
       arrive(at(&full[s]));"""
 # Each step is waited for.
 _STEP_BY_STEP = """
+    #pragma unroll 1
     for (int i = 0; i < steps; ++i) {
       const int s = i % STAGES;
       wait(at(&full[s]), i / STAGES & 1);
@@ -158,6 +164,7 @@ _STEP_BY_STEP = """
     }"""
 # One group stays in flight, and the stage before is released.
 _ONE_IN_FLIGHT = """
+    #pragma unroll 1
     for (int i = 0; i < steps; ++i) {
       const int s = i % STAGES;
       wait(at(&full[s]), i / STAGES & 1);
@@ -173,6 +180,7 @@ _ONE_IN_FLIGHT = """
     keep(d);"""
 # A is read from shared memory to registers.
 _FROM_REGISTERS = """
+    #pragma unroll 1
     for (int i = 0; i < steps; ++i) {
       const int s = i % STAGES;
       wait(at(&full[s]), i / STAGES & 1);
@@ -230,9 +238,12 @@ k(const half_t* A, const half_t* B, float* C, int M, int N, int K) {
   const half_t* b = B + blockIdx.x * BN * K;
   float d[BN / 2] = {};
   keep(d);
+  #pragma unroll 1
   for (int i = 0; i < K / BK; ++i) {
+    #pragma unroll 1
     for (int c = threadIdx.x; c < BM * BK / 8; c += 256)
       ((int4*)As)[c] = ((const int4*)(a + i * BM * BK))[c];
+    #pragma unroll 1
     for (int c = threadIdx.x; c < BN * BK / 8; c += 256)
       ((int4*)Bs)[c] = ((const int4*)(b + i * BN * BK))[c];
     proxy_fence();

@@ -11,7 +11,7 @@ from gemmkit.emulator.codegen.ir import Function, Value, literal
 from gemmkit.emulator.codegen.layout import ALL_LANES, WARP, WORKER, vector_bytes
 from gemmkit.emulator.codegen.operands import Action, source_widths, unsupported
 from gemmkit.emulator.codegen.runtime.descriptors import SAME
-from gemmkit.emulator.codegen.runtime.warpgroups import ACCUMULATES, function_of
+from gemmkit.emulator.codegen.runtime.warpgroups import ACCUMULATES, flags_of, function_of
 from gemmkit.emulator.codegen.values import Location, Scalar, Slot
 from gemmkit.emulator.codegen.warpgroup_operands import immediates_of, warpgroup_product
 from gemmkit.emulator.isa.warpgroup_forms import COLUMNS, WARPS
@@ -26,7 +26,7 @@ def multiply(b: BlockWriter, action: Action, lanes: Value) -> None:
     f, count = b.f, len(action.dests)
     product = warpgroup_product(action)
     try:
-        function = function_of(product, b.context.analysis.flow.kernel.capability)
+        function = function_of(product.kind, b.context.analysis.flow.kernel.capability)
     except UnsupportedInstruction as refused:
         raise unsupported(action.instruction, str(refused)) from None
     widths = source_widths(action)
@@ -56,10 +56,11 @@ def multiply(b: BlockWriter, action: Action, lanes: Value) -> None:
     f.branch_if(valid, compute, explain)
     f.label(compute)
     if product.in_registers:
-        a = _table(b, [each for each in left if isinstance(each, Slot)])
+        a = f.integer(_table(b, [each for each in left if isinstance(each, Slot)]))
     else:
         a = _scalar(b, left[0])
-    flags = f.and_(f.cast("zext", f.compare("ne", scale, 0), "i64"), ACCUMULATES)
+    adds = f.select(f.compare("ne", scale, 0), literal("i64", ACCUMULATES), 0)
+    flags = f.or_(adds, flags_of(product))
     groups = literal("i64", product.columns // COLUMNS)
     to, held = _table(b, results), _table(b, sums)
     done = f.runtime(
