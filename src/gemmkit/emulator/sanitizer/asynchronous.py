@@ -383,11 +383,9 @@ class Order:
 
     def _flush(self, now: int) -> None:
         """Compare the accesses that were logged since the last time."""
-        if self._logged == now:
-            return
+        self._shadow.looked(self._worker.field("patterns"))
         first, resumes = max(self._logged, now - LOG_ENTRIES), False
         self._logged = now
-        self._shadow.looked(self._worker.field("patterns"))
         while first < now:
             stop = self._accesses.until_stop(first, now, resumes=resumes)
             if stop is None:
