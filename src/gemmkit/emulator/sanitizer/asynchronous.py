@@ -35,9 +35,16 @@ from gemmkit.emulator.isa.tensor_copies import footprint
 from gemmkit.emulator.isa.warpgroups import WarpgroupProduct
 from gemmkit.emulator.machine.asynchronous import Copy
 from gemmkit.emulator.machine.worker import Worker
+from gemmkit.emulator.ptx.module import Immediate, Register
 from gemmkit.emulator.sanitizer.asynchronous_findings import AsynchronousFindings
 from gemmkit.emulator.sanitizer.clocks import INITIALIZED, ORDERED, VISIBLE, Clock, Clocks
-from gemmkit.emulator.sanitizer.granules import Conflict, Granules, Numbers, party
+from gemmkit.emulator.sanitizer.granules import (
+    Conflict,
+    Granules,
+    Numbers,
+    instruction_of,
+    party,
+)
 from gemmkit.emulator.sanitizer.logged_accesses import LoggedAccesses, Stop
 from gemmkit.emulator.sanitizer.shadow import BlockShadow
 from gemmkit.emulator.sanitizer.sites import Names
@@ -412,10 +419,23 @@ class Order:
     def _report(self, stop: Stop) -> None:
         """An access is in conflict with an earlier one, or with an mbarrier."""
         shift = self._shadow.shift
-        if stop.met is not None:
+        if stop.met is not None and not self._is_repeated(stop.who, stop.met):
             kind = int(self._shadow.log[stop.entry % LOG_ENTRIES, LOG_ENTRY["tag"] // 8])
             self._found.conflict(self._block, stop.who, stop.granule << shift, stop.met,
                                  kind >> TAG_KIND, self._clocks)  # fmt: skip
         for address in self._objects if stop.marked >= 0 else ():
             if address >> shift <= stop.marked < (address + OBJECT_BYTES) >> shift:
                 self._found.touched(self._block, stop.marked_by, address)
+
+    def _is_repeated(self, who: int, met: Conflict) -> bool:
+        """Whether several warps store the same constants to the same place by one instruction."""
+        number = instruction_of(who)
+        action = self._names.actions[number]
+        return (
+            met.wrote
+            and instruction_of(met.other) == number
+            and action.operation == "store"
+            and action.address is not None
+            and not isinstance(action.address.base, Register)
+            and all(isinstance(each, Immediate) for each in action.sources)
+        )

@@ -10,7 +10,7 @@ from gemmkit.emulator.sanitizer.clocks import PLACES, Clocks
 from gemmkit.emulator.sanitizer.collection import Collection
 from gemmkit.emulator.sanitizer.granules import Conflict, Numbers, instruction_of, thread_of
 from gemmkit.emulator.sanitizer.sites import Names
-from gemmkit.findings import AccessSite, Check, Finding
+from gemmkit.findings import AccessSite, Check, Finding, forgiven_text
 
 _VERBS = {LOADED: "reads", UPDATED: "updates", SENT: "copies to"}
 _UNORDERED = "with no barrier, and no arrival and wait at an mbarrier, between"
@@ -100,7 +100,10 @@ class AsynchronousFindings:
             f"'{array}', which {self._party(there)} initializes with no fence.mbarrier_init or "
             f"fence.proxy.async between"
         )
-        self._add(block, "racecheck", "mbarrier not visible", text, here, there, array, offset)
+        self._add(
+            block, "racecheck", "mbarrier not visible", text, here, there, array, offset,
+            forgiven_by="current hardware within a block",
+        )  # fmt: skip
 
     def touched(self, block: int, who: int, address: int) -> None:
         """An ordinary access to the bytes of an mbarrier."""
@@ -207,10 +210,12 @@ class AsynchronousFindings:
         what = "reduction" if is_reduction(copy.action.form) else "copy"
         text = (
             f"the block ends without a cp.async.bulk.wait_group for the bulk {what} by "
-            f"{self._party(here, block)}, which reads byte {offset} of '{array}' (forgiven by "
-            f"current hardware if nothing reuses the memory)"
+            f"{self._party(here, block)}, which reads byte {offset} of '{array}'"
         )
-        self._add(block, "synccheck", "copy not waited for", text, here, None, array, offset)
+        self._add(
+            block, "synccheck", "copy not waited for", text, here, None, array, offset,
+            forgiven_by="current hardware if nothing reuses the memory",
+        )  # fmt: skip
 
     def _is_wgmma(self, who: int) -> bool:
         return self._names.actions[instruction_of(who)].operation == OPERATION
@@ -235,15 +240,17 @@ class AsynchronousFindings:
         other: AccessSite | None,
         array: str,
         offset: int,
+        forgiven_by: str = "",
     ) -> None:
         finding = Finding(
             check=check,
             kind=kind,
-            message=f"{kind}: {text}",
+            message=f"{kind}: {text}{forgiven_text(forgiven_by)}",
             block=self._names.block(block),
             here=here,
             other=other,
             array=array,
             offset=offset,
+            forgiven_by=forgiven_by,
         )
         self._collection.add(finding, block)

@@ -384,7 +384,9 @@ class _Watch:
         """Whether a barrier of the block is used correctly, although it looks wrong."""
         if what == BARRIER_DIVERGENT:
             return not self._living(warp) & ~self._returned(warp) & ~more
-        return what == BARRIER_SITES and synccheck.copies(self._names, number, more)
+        return what == BARRIER_SITES and (
+            synccheck.is_named(self._names, number) or synccheck.copies(self._names, number, more)
+        )
 
     def _at_warp_barrier(self, warp: int, number: int, lanes: int, members: int) -> None:
         """Lanes may arrive at a barrier of their warp at different times and lines."""

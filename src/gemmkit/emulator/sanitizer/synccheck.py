@@ -14,6 +14,7 @@ from gemmkit.emulator.codegen.shadow_layout import (
 from gemmkit.emulator.machine.errors import span, waits_text
 from gemmkit.emulator.machine.refusals import Refusal
 from gemmkit.emulator.machine.worker import Worker
+from gemmkit.emulator.ptx.module import Immediate
 from gemmkit.emulator.sanitizer.sites import Names, at
 from gemmkit.findings import Check, Finding, Triple
 
@@ -83,6 +84,15 @@ def copies(names: Names, number: int, other: int) -> bool:
     return names.missing_barriers.leads_to(number, other) or names.missing_barriers.leads_to(
         other, number
     )
+
+
+def is_named(names: Names, number: int) -> bool:
+    """Whether an instruction waits at a barrier other than that of `__syncthreads()`.
+
+    Warps with different roles may arrive there from different lines.
+    """
+    source = names.actions[number].sources[0]
+    return isinstance(source, Immediate) and source.value != 0
 
 
 def absent_members(

@@ -8,15 +8,17 @@ from gemmkit.emulator.sanitizer.clocks import PLACES, Clocks
 from gemmkit.emulator.sanitizer.collection import Collection
 from gemmkit.emulator.sanitizer.granules import Conflict, instruction_of, thread_of
 from gemmkit.emulator.sanitizer.sites import Names
-from gemmkit.findings import AccessSite, Check, Finding
+from gemmkit.findings import AccessSite, Check, Finding, forgiven_text
 
 _UNORDERED = "with no barrier, and no arrival and wait at an mbarrier, between"
 # What ptxas 13.0 does about each, by its messages C7519 and C7518: such a kernel may be slow.
 _FORGIVEN = {
-    "missing wgmma.fence": "forgiven by ptxas, which inserts the fence",
-    "accumulator in flight": "forgiven by ptxas, which inserts a wait and serializes the wgmma",
-    "operand in flight": "forgiven by ptxas, which inserts a wait and serializes the wgmma",
+    "missing wgmma.fence": "ptxas, which inserts the fence",
+    "accumulator in flight": "ptxas, which inserts a wait and serializes the wgmma",
+    "operand in flight": "ptxas, which inserts a wait and serializes the wgmma",
 }
+# CUTLASS has such main loops, and Triton 3.6 compiles loads through pointers to them.
+_COPIES = "current hardware"
 
 
 class WarpgroupFindings:
@@ -49,15 +51,21 @@ class WarpgroupFindings:
         )
         self._add(block, "racecheck", kind, text, here, there, array, offset)
 
-    def no_proxy_fence(self, block: int, who: int, address: int, other: int) -> None:
-        """A wgmma reads what a generic write may not have made visible."""
+    def no_proxy_fence(
+        self, block: int, who: int, address: int, other: int, *, copied: bool
+    ) -> None:
+        """A wgmma reads what a generic write, or a cp.async, may not have made visible."""
         array, offset = self._names.shared(address)
         here, there = self._site(who), self._site(other)
         text = (
             f"the wgmma by {self._party(here, block)} reads byte {offset} of "
-            f"'{array}', which {_party(there)} writes with no fence.proxy.async between"
+            f"'{array}', which {'the cp.async by ' if copied else ''}{_party(there)} writes with "
+            "no fence.proxy.async between"
         )
-        self._add(block, "racecheck", "missing proxy fence", text, here, there, array, offset)
+        self._add(
+            block, "racecheck", "missing proxy fence", text, here, there, array, offset,
+            forgiven_by=_COPIES if copied else "",
+        )  # fmt: skip
 
     def uninitialized(self, block: int, who: int, address: int) -> None:
         """A wgmma reads shared memory that was never written."""
@@ -98,9 +106,8 @@ class WarpgroupFindings:
         text = f"{self._party(here, block)} {_does(touch)}"
         if there is not None:
             text = text.format(there=there)
-        if touch.kind in _FORGIVEN and touch.committed:
-            text += f" ({_FORGIVEN[touch.kind]})"
-        self._add(block, "synccheck", touch.kind, text, here, there)
+        forgiven = _FORGIVEN.get(touch.kind, "") if touch.committed else ""
+        self._add(block, "synccheck", touch.kind, text, here, there, forgiven_by=forgiven)
 
     def _site_of(self, number: int, thread: int) -> AccessSite:
         return self._names.site(number, self._names.thread(thread))
@@ -121,16 +128,18 @@ class WarpgroupFindings:
         other: AccessSite | None,
         array: str = "",
         offset: int | None = None,
+        forgiven_by: str = "",
     ) -> None:
         finding = Finding(
             check=check,
             kind=kind,
-            message=f"{kind}: {text}",
+            message=f"{kind}: {text}{forgiven_text(forgiven_by)}",
             block=self._names.block(block),
             here=here,
             other=other,
             array=array,
             offset=offset,
+            forgiven_by=forgiven_by,
         )
         self._collection.add(finding, block)
 

@@ -16,7 +16,7 @@ from gemmkit.emulator.isa.matrix_descriptors import CHUNK_BYTES, chunks_of
 from gemmkit.emulator.isa.warpgroup_forms import WARPS
 from gemmkit.emulator.isa.warpgroups import WarpgroupProduct
 from gemmkit.emulator.ptx.module import Immediate
-from gemmkit.emulator.sanitizer.clocks import ORDERED, VISIBLE, Clocks
+from gemmkit.emulator.sanitizer.clocks import ORDERED, PLACES, VISIBLE, Clocks
 from gemmkit.emulator.sanitizer.granules import Granules, Numbers, party
 from gemmkit.emulator.sanitizer.shadow import BlockShadow
 from gemmkit.emulator.sanitizer.warpgroup_findings import WarpgroupFindings
@@ -80,7 +80,10 @@ class Warpgroups:
             if late.any():
                 first = where[int(late.argmax())]
                 other = int(granules.who[first])
-                self._found.no_proxy_fence(self._block, who, int(first) << shift, other)
+                copied = int(granules.writer[first]) >= self._clocks.warps + PLACES
+                self._found.no_proxy_fence(
+                    self._block, who, int(first) << shift, other, copied=copied
+                )
 
     def _compare(self, warp: int, number: int, descriptors: tuple[int, ...]) -> None:
         """All four warps of a warpgroup must execute the same."""
