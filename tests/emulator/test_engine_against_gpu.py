@@ -9,7 +9,7 @@ import zlib
 import numpy as np
 import pytest
 from gpu_executor import GPU
-from launching import ENGINE, launch
+from launching import ENGINE, kernel_ptx, launch
 from register_programs import LANES, SLOTS, interesting_words, program
 from register_programs import dests_of as destinations
 from test_every_form import TRUTH, form_groups, without_payloads
@@ -127,3 +127,21 @@ def test_tensor_cores(opcode: str) -> None:
         )
         wrong = int((engine != gpu).sum())
         assert wrong == 0, f"{way}: {wrong:,} of {engine.size:,} registers differ"
+
+
+def test_the_lowest_bit_of_a_parity_counts() -> None:
+    text = kernel_ptx(
+        """mov.u32 %r10, full;
+        setp.eq.u32 %p0, %tid, 0;
+        @%p0 mbarrier.init.shared::cta.b64 [%r10], 1;
+        bar.sync 0;
+        ld.global.u32 %r2, [%at];
+        mbarrier.test_wait.parity.shared::cta.b64 %p2, [%r10], %r2;
+        selp.u32 %r1, 1, 0, %p2;
+        st.global.u32 [%at], %r1;""",
+        declarations=".shared .align 8 .b64 full;",
+        target="sm_90",
+    )
+    parities = np.arange(-16, 16, dtype=np.int32).view(np.uint32)
+    engine, gpu = (launch(each, text, parities).arrays[0] for each in (ENGINE, GPU))
+    assert np.array_equal(engine, gpu)
