@@ -114,11 +114,7 @@ def main() -> int:
         print(f"{name}: relative error {error:.2g}", flush=True)
         if not error < 0.01:
             return 1
-        # Paths of the machine that compiled it say nothing.
-        ptx = re.sub(
-            r'(\.file\s+\d+\s+)"(?:[^"]*/)?([^"/]+)"(\s+"[^"]*")?', _file, compiled.asm["ptx"]
-        )
-        (folder / f"{name}.ptx").write_text(ptx, "utf-8")
+        (folder / f"{name}.ptx").write_text(without_paths(compiled.asm["ptx"]), "utf-8")
         maps = getattr(compiled.metadata, "tensordesc_meta", None) or []
         launches[name] = {
             "shape": SHAPE,

@@ -1,5 +1,5 @@
-"""Matrix products that Triton compiled for an H100: right to the bit, and clean but for what current
-hardware makes up for. `benchmarks/triton_ptx.py` made the files."""
+"""Matrix products that Triton compiled for an H100: right to the bit, and clean but for what
+current hardware makes up for. `benchmarks/triton_ptx.py` made the files."""
 
 from __future__ import annotations
 
