@@ -50,6 +50,7 @@ class Ordering:
 
 
 _NONE = Ordering()
+_ASYNCHRONOUS = ("mbarrier_", "bulk_", "barrier_cluster_", "map_address")
 
 
 @cache
@@ -105,5 +106,5 @@ def orders_warps(actions: Sequence[Action]) -> bool:
 
 
 def is_asynchronous(actions: Sequence[Action]) -> bool:
-    """Whether a kernel uses mbarriers or bulk copies."""
-    return any(action.operation.startswith(("mbarrier_", "bulk_")) for action in actions)
+    """Whether a kernel uses mbarriers, bulk copies or the shared memory of a cluster's blocks."""
+    return any(action.operation.startswith(_ASYNCHRONOUS) for action in actions)

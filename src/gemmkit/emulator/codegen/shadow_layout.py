@@ -162,3 +162,6 @@ USED_GUARD, USED_ADDRESS, USED_SOURCE = 0, 1, 3
 # commits a group of copies, or waits until so many are in flight; it executes a fence (1:
 # `fence.proxy`, 2: `fence.mbarrier_init`, 0: any other). A block begins.
 ARRIVES, OPENS, COMMITS, WAITS, FENCES, BEGINS = range(CLASSES + 30, CLASSES + 36)
+# Not a fault: lanes (a mask) are about to access other blocks' shared memory, so many bytes each.
+REACHES = CLASSES + 36
+REACHED_BYTES, REACHED_KIND = 32, 40

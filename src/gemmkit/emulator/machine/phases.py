@@ -27,6 +27,12 @@ from gemmkit.emulator.codegen.layout import (
 )
 from gemmkit.emulator.codegen.operands import Action
 from gemmkit.emulator.codegen.runtime.blocks import CALL_COST
+from gemmkit.emulator.isa.cluster import (
+    CLUSTER_BARRIER,
+    cluster_address,
+    divided,
+    reaches_peers,
+)
 from gemmkit.emulator.isa.mbarriers import (
     OBJECT_BYTES,
     PATIENCE,
@@ -40,6 +46,8 @@ from gemmkit.emulator.isa.mbarriers import (
 )
 from gemmkit.emulator.machine.asynchronous import Copy, Wait
 from gemmkit.emulator.machine.bulk import BulkCopies
+from gemmkit.emulator.machine.cluster_waits import ClusterWaits
+from gemmkit.emulator.machine.destinations import copies_of
 from gemmkit.emulator.machine.memory import DeviceMemory
 from gemmkit.emulator.machine.paths import Paths
 from gemmkit.emulator.machine.refusals import Refusal
@@ -63,6 +71,7 @@ class Phases:
 
     def __init__(self, worker: Worker, memory: DeviceMemory) -> None:
         self._worker = worker
+        self._memory = memory
         self._copies = BulkCopies(worker, memory, self._deliver)
         self._running_block = -1
         whole = len(worker.shared) // OBJECT_BYTES * OBJECT_BYTES
@@ -73,7 +82,7 @@ class Phases:
 
     def _begin(self) -> None:
         """Forget the block before this one."""
-        block = self._worker.field("block")
+        block = self._worker.number
         if self._running_block != block:
             self._running_block = block
             self._waits: list[list[Wait]] = [[] for _ in range(self._worker.warps)]
@@ -81,6 +90,7 @@ class Phases:
             self._traffic: dict[int, Traffic] = {}
             self._last_stop: object = None
             self._fruitless = 0
+            self._cluster = ClusterWaits(self._worker)
             self._copies.begin()
 
     def execute(
@@ -93,6 +103,8 @@ class Phases:
         """
         self._begin()
         self._copies.tick()
+        if action.operation.startswith("barrier_cluster"):
+            return self._at_cluster_barrier(warp, action, active)
         if action.operation.startswith("bulk"):
             for lane in np.flatnonzero(active).tolist():
                 self._bulk(action, warp * LANES + lane, [int(each[lane]) for each in operands])
@@ -135,7 +147,8 @@ class Phases:
             return 0
         count = 1 if operand is None else operand
         try:
-            state = State.of(self._read(self._address(form["S"], raw)))
+            home, address = self._home(action, raw)
+            state = State.of(home.read(address))
         except Misuse:
             return 0
         return count if count * lanes <= state.pending else 0
@@ -147,9 +160,9 @@ class Phases:
         `awaited`."""
         observer = self._worker.observer
         try:
-            address = self._address(action.form["S"], raw)
+            address = self._home(action, raw)[1]
             phase = awaited_phase(action.form, operand)
-            done = State.of(self._read(address)).phase != phase
+            done = State.of(self.read(address)).phase != phase
         except Misuse as misuse:
             raise self._refusal(misuse, action, thread, raw) from None
         if observer is not None:
@@ -166,39 +179,63 @@ class Phases:
         elif action.operation == "bulk_wait":
             self._copies.wait(thread, operands[0], read=action.form["K"] == "read")
         else:
-            size, to, start, *barrier = operands
-            for index, address in enumerate(barrier):
-                try:
-                    barrier[index] = self._address("shared", address)
-                    State.of(self._read(barrier[index]))
-                except Misuse as misuse:
-                    raise self._refusal(misuse, action, thread, address) from None
-            self._copies.issue(action, thread, [size, to, start, *barrier])
+            for copy in copies_of(self._worker, action, thread, operands):
+                if copy.barrier is not None:
+                    try:
+                        home, address = self._home(action, copy.barrier)
+                        State.of(home.read(address))
+                    except Misuse as misuse:
+                        raise self._refusal(misuse, action, thread, copy.barrier) from None
+                self._copies.issue(copy)
 
     def _deliver(self, copy: Copy) -> None:
         """Count the bytes of a copy that has taken effect at its mbarrier."""
         assert copy.barrier is not None
         try:
-            state = State.of(self._read(copy.barrier))
+            home, address = self._home(copy.action, copy.barrier)
+            state = State.of(home.read(address))
             after = state.expect(-copy.nbytes).settled()
         except Misuse as misuse:
             raise self._refusal(misuse, copy.action, copy.thread, copy.barrier) from None
-        self._write(copy.barrier, after.word)
+        home.write(address, after.word)
         if self._worker.observer is not None:
             self._worker.observer.delivered(copy)
-        self._traffic.setdefault(copy.barrier, Traffic()).arrived += copy.nbytes
+        home.traffic(address).arrived += copy.nbytes
         if after.phase != state.phase:
-            self._completed(copy.barrier, after)
+            home.completed(address, after)
 
     def _refusal(self, misuse: Misuse, action: Action, thread: int, address: int) -> Refusal:
         kernel = self._worker.flow.kernel
-        return Refusal.at_shared(misuse, action.number, thread, kernel, address % WINDOW_BYTES)
+        address %= WINDOW_BYTES
+        rank, within = divided(address, self._worker.rank)
+        if not 0 <= rank < len(self._worker.peers):
+            within = address
+        return Refusal.at_shared(misuse, action.number, thread, kernel, within)
 
-    def _address(self, space: str, address: int) -> int:
-        """The address of an object in shared memory; bulk copies accept both kinds."""
-        if not space or address >= WINDOWS["shared"]:
+    def _home(self, action: Action, address: int) -> tuple[Phases, int]:
+        """The block that has an mbarrier, and the address there; bulk copies accept generic
+        addresses too."""
+        if not action.form.modifiers.get("S", "shared") or address >= WINDOWS["shared"]:
             address -= WINDOWS["shared"]
-        return object_at(address, self._worker.shared_base, self._worker.shared_end)
+        home, within = self, address
+        if reaches_peers(action.form):
+            rank, within = divided(address, self._worker.rank)
+            if rank >= len(self._worker.peers):
+                raise Misuse(
+                    "invalid mbarrier",
+                    f"uses an mbarrier of rank {rank}, of which its cluster has no block",
+                )
+            home = self if rank == self._worker.rank else self._of(self._worker.peers[rank])
+        worker = self._worker
+        return home, object_at(within, worker.shared_base, worker.shared_end)
+
+    def _of(self, worker: Worker) -> Phases:
+        """The mbarriers of another block of the cluster."""
+        if worker.phases is None:
+            worker.phases = Phases(worker, self._memory)
+        assert isinstance(worker.phases, Phases)
+        worker.phases._begin()
+        return worker.phases
 
     def _update(
         self, action: Action, thread: int, raw: int, operand: int | None, *, last: bool
@@ -206,22 +243,23 @@ class Phases:
         """Perform a thread's instruction, `last` of its warp; returns the 8 bytes before it."""
         form = action.form
         try:
-            address = self._address(form["S"], raw)
-            before = self._read(address)
+            home, address = self._home(action, raw)
+            before = home.read(address)
             after = updated(form, before, operand)
         except Misuse as misuse:
             raise self._refusal(misuse, action, thread, raw) from None
-        self._write(address, after)
-        self._tell(action, thread, address, last=last)
+        home.write(address, after)
+        place = address if home is self else cluster_address(home._worker.rank, address)
+        self._tell(action, thread, place, last=last)
         kind = form.modifiers.get("K")
         if action.operation == "mbarrier_init":
             self._traffic[address] = Traffic()
         elif kind == "expect_tx":
-            self._traffic.setdefault(address, Traffic()).announced += operand or 0
+            home.traffic(address).announced += operand or 0
         elif kind == "complete_tx":
-            self._traffic.setdefault(address, Traffic()).arrived += operand or 0
+            home.traffic(address).arrived += operand or 0
         if completes(form, before, after):
-            self._completed(address, State.of(after))
+            home.completed(address, State.of(after))
         return before
 
     def _tell(self, action: Action, thread: int, address: int, *, last: bool) -> None:
@@ -237,20 +275,30 @@ class Phases:
             if last and action.operation.startswith("mbarrier_arrive"):
                 observer.arrived(number, thread, address)
 
-    def _read(self, address: int) -> int:
+    def read(self, address: int) -> int:
+        """The 8 bytes of an object of this block."""
         return int(self._words[address // OBJECT_BYTES])
 
-    def _write(self, address: int, word: int) -> None:
+    def write(self, address: int, word: int) -> None:
+        """Change them."""
         self._words[address // OBJECT_BYTES] = word
 
-    def _completed(self, address: int, state: State) -> None:
+    def traffic(self, address: int) -> Traffic:
+        """The bytes of an object's current phase."""
+        return self._traffic.setdefault(address, Traffic())
+
+    def completed(self, address: int, state: State) -> None:
         """Wake the lanes that wait for the phase that has completed."""
         self._traffic[address] = Traffic()
         if self._worker.observer is not None:
             self._worker.observer.completed(address)
+        self.wake(address, state.phase)
+
+    def wake(self, address: int, phase: int) -> None:
+        """Wake the lanes of this block that wait for the end of a phase other than this one."""
         for warp, waits in enumerate(self._waits):
             for wait in waits:
-                if not wait.polls and wait.awaited.get(address, state.phase) != state.phase:
+                if not wait.polls and wait.awaited.get(address, phase) != phase:
                     self._wake(warp, wait)
 
     def _wake(self, warp: int, wait: Wait) -> None:
@@ -275,6 +323,7 @@ class Phases:
         polls = action.operation == _POLLS
         if polls and awaited:
             self._worker.set_field("fuel", self._worker.field("fuel") - CALL_COST)
+            self._worker.end_turn()
         if not awaited or (not polls and (some or expired)):
             return
         header, paths = self._worker.header(warp), Paths(self._worker, warp)
@@ -293,26 +342,74 @@ class Phases:
     def expire(self) -> bool:
         """All warps have stopped: let a copy in flight take effect or, if there is none, let each
         `try_wait` return false, unless that has not helped."""
-        if self._running_block == self._worker.field("block") and self._copies.land_one():
+        if self.land_one() or self.settle_cluster():
             return True
-        status = self._worker.warp_fields("status")
-        stopped = [warp for warp in range(self._worker.warps) if status[warp] == AT_PHASE]
-        if not stopped or self._running_block != self._worker.field("block"):
+        now = self.stopped()
+        if not now:
             return False
-        now = [
-            (warp, wait.lanes, wait.number, [(at, self._read(at)) for at in wait.awaited])
-            for warp in stopped
-            for wait in self._waits[warp]
-        ]
         self._fruitless = self._fruitless + 1 if now == self._last_stop else 0
         self._last_stop = now
         if self._fruitless == PATIENCE:
             return False
-        for warp in stopped:
+        self.resume()
+        return True
+
+    def land_one(self) -> bool:
+        """Let one of the copies in flight take effect; False if there is none."""
+        return self._running_block == self._worker.number and self._copies.land_one()
+
+    def stopped(self) -> Sequence[object]:
+        """The warps whose waits may expire, as those for the cluster's barrier do not; and what
+        they wait for."""
+        return [
+            (warp, wait.lanes, wait.number, [(at, self._held(at)) for at in wait.awaited])
+            for warp in self._stopped()
+            for wait in self._waits[warp]
+        ]
+
+    def _stopped(self) -> list[int]:
+        if self._running_block != self._worker.number:
+            return []
+        status = self._worker.warp_fields("status")
+        return [
+            warp
+            for warp in range(self._worker.warps)
+            if status[warp] == AT_PHASE
+            and any(CLUSTER_BARRIER not in each.awaited for each in self._waits[warp])
+        ]
+
+    def _held(self, address: int) -> int:
+        return -1 if address == CLUSTER_BARRIER else self.read(address)
+
+    def resume(self) -> None:
+        """Let the `try_wait` of each warp that has stopped return false."""
+        for warp in self._stopped():
             self._expired[warp] = {wait.lanes for wait in self._waits[warp]}
             self._waits[warp] = []
             self._worker.header(warp)[_STATUS] = RUNNING
-        return True
+
+    def _at_cluster_barrier(
+        self, warp: int, action: Action, active: NDArray[np.bool_]
+    ) -> tuple[NDArray[Any], ...]:
+        """`barrier.cluster` in some lanes of a warp."""
+        for worker in self._worker.peers:
+            if worker is not self._worker:
+                self._of(worker)
+        lanes = int((np.uint64(1) << np.flatnonzero(active).astype(np.uint64)).sum())
+        thread = warp * LANES + int(active.argmax())
+        try:
+            passes = self._cluster.execute(warp, action, lanes)
+        except Misuse as misuse:
+            where = (action.number, thread, "", 0)
+            raise Refusal(misuse.kind, misuse.what, *where) from None
+        if action.operation == "barrier_cluster_wait":
+            awaited = {} if passes else {CLUSTER_BARRIER: self._cluster.phase}
+            self._answer(warp, action, lanes, awaited, some=passes)
+        return ()
+
+    def settle_cluster(self) -> bool:
+        """Threads may have exited: whether that completed the phase of the cluster's barrier."""
+        return self._running_block == self._worker.number and self._cluster.settle()
 
     def drain(self) -> None:
         """All warps have ended: copies in flight take effect."""
@@ -320,12 +417,14 @@ class Phases:
 
     def waits(self, warp: int) -> Sequence[Wait]:
         """What lanes of a warp wait or poll for."""
-        return self._waits[warp] if self._running_block == self._worker.field("block") else ()
+        return self._waits[warp] if self._running_block == self._worker.number else ()
 
     def text(self, address: int) -> str:
         """An mbarrier, and what it has and expects, in words."""
+        if address == CLUSTER_BARRIER:
+            return self._cluster.text()
         array, offset = shared_array(self._worker.flow.kernel, address)
-        held = state_text(self._read(address))
+        held = state_text(self.read(address))
         traffic = self._traffic.get(address, Traffic())
         if traffic.announced or traffic.arrived:
             held = held.partition(", ")[0]

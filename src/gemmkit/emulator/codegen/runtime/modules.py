@@ -22,6 +22,7 @@ from gemmkit.emulator.codegen.runtime import (
     matrices,
     matrix_moves,
     patterns,
+    peers,
     sanitized,
     shadow,
     shadow_global,
@@ -85,6 +86,7 @@ def build_module(name: str, *, permutes: bool) -> Module:
     if name == CORE:
         patterns.define(module)
         bounds.define(module)
+        peers.define(module)
         counts.define(module)
         copy_counts.define(module)
         access.define_words(module)
