@@ -57,6 +57,9 @@ class ClusterDirectives:
         return cluster
 
 
+NO_CLUSTERS = ClusterDirectives()
+
+
 def members(grid: Dim3, cluster: Dim3, number: int) -> list[int]:
     """The numbers in the grid (x fastest) of the blocks of a cluster, in the order of their
     ranks."""

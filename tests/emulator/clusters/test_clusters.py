@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from launching import Executor, kernel_ptx, launch
+from launching import Executor, Outcome, kernel_ptx, launch
 
+from gemmkit.emulator.launch import Dim3
 from gemmkit.errors import DeviceError
 
 MEET = "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;"
@@ -20,9 +21,15 @@ ROW = """
 
 
 def run(
-    executor: Executor, body: str, *, blocks: int, block: int = 32, cluster=None, grid=None, **others
-):
-    text = kernel_ptx(ROW + body, target="sm_90a", declarations=OWN, **others)
+    executor: Executor,
+    body: str,
+    *,
+    blocks: int,
+    block: int = 32,
+    cluster: Dim3 | None = None,
+    grid: Dim3 | None = None,
+) -> tuple[np.ndarray, Outcome]:
+    text = kernel_ptx(ROW + body, target="sm_90a", declarations=OWN)
     found = launch(
         executor,
         text,
@@ -134,7 +141,7 @@ def test_generic_addresses(executor: Executor) -> None:
         ("mapa.shared::cluster.u32 %r16, %r10, 1; ld.shared::cluster.u32 %r17, [%r16+2];",
          r"misaligned"),
         ("barrier.cluster.wait;", r"waits at the cluster barrier without a barrier.cluster.arrive"),
-        ("barrier.cluster.arrive; barrier.cluster.arrive;", r"again without a barrier.cluster.wait"),
+        ("barrier.cluster.arrive; barrier.cluster.arrive;", r"again without a barrier.cluster"),
         ("setp.eq.u32 %p1, %r12, 0; @%p1 ret; barrier.cluster.arrive; bar.sync 0;"
          "setp.eq.u32 %p1, %r12, 1; @%p1 bar.sync 1, 64;", r"dead"),
     ],
@@ -150,7 +157,7 @@ def test_threads_that_have_exited_are_not_waited_for(executor: Executor) -> None
         mov.u32 %r12, %cluster_ctarank;
         setp.eq.u32 %p1, %r12, 1; @%p1 ret;
         setp.lt.u32 %p2, %tid, 40; @%p2 ret;
-        {MEET.replace('.aligned', '')}
+        {MEET.replace(".aligned", "")}
         st.global.u32 [%at], %tid;
     """
     rows, _ = run(executor, body, blocks=3, block=64)
@@ -171,7 +178,8 @@ def test_launches_that_are_refused(executor: Executor, grid, cluster, message: s
 
 
 def with_directives(text: str) -> str:
-    return kernel_ptx(ROW + RING, target="sm_90a", declarations=OWN).replace("p0)\n{", f"p0)\n{text}\n{{")
+    ptx = kernel_ptx(ROW + RING, target="sm_90a", declarations=OWN)
+    return ptx.replace("p0)\n{", f"p0)\n{text}\n{{")
 
 
 def test_the_kernels_own_cluster_size(executor: Executor) -> None:

@@ -55,7 +55,8 @@ def special(f: Function, name: str) -> Location:
         return Scalar(f.load("i32", warp, WARP["index"]))
     if name in _OF_CLUSTERS:
         *fields, operation = _OF_CLUSTERS[name]
-        return Scalar(f.binary(operation, *(f.load("i32", worker, WORKER[each]) for each in fields)))
+        whole, size = (f.load("i32", worker, WORKER[each]) for each in fields)
+        return Scalar(f.binary(operation, whole, size))
     if name == "%dynamic_smem_size":
         whole, static = (
             f.load("i32", worker, WORKER[each]) for each in ("shared_bytes", "static_shared_bytes")

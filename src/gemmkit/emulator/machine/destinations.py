@@ -24,9 +24,7 @@ from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.ptx.shared_names import shared_array
 
 
-def copies_of(
-    worker: Worker, action: Action, thread: int, operands: Sequence[int]
-) -> list[Copy]:
+def copies_of(worker: Worker, action: Action, thread: int, operands: Sequence[int]) -> list[Copy]:
     """One copy, or one per block to which it is multicast.
 
     Raises:
@@ -48,7 +46,8 @@ def copies_of(
         made = [Copy(action, thread, to, start, values[0], barriers[0] if barriers else None)]
     try:
         if "M" in form.modifiers:
-            made = [_sent_to(rank, made[0]) for rank in multicast_ranks(values[1], len(worker.peers))]
+            ranks = multicast_ranks(values[1], len(worker.peers))
+            made = [_sent_to(rank, made[0]) for rank in ranks]
         for copy in made:
             check_copy(form, copy.to, copy.start, copy.nbytes)
             if copy.barrier is not None and form["D"] == "shared" and reaches_peers(form):
@@ -70,7 +69,5 @@ def _in_shared(space: str, address: int) -> int:
 def _sent_to(rank: int, copy: Copy) -> Copy:
     """A multicast copy to one block: destination and mbarrier have the same offsets in each."""
     assert copy.barrier is not None
-    to, barrier = (
-        cluster_address(rank, each & OFFSET_MASK) for each in (copy.to, copy.barrier)
-    )
+    to, barrier = (cluster_address(rank, each & OFFSET_MASK) for each in (copy.to, copy.barrier))
     return Copy(copy.action, copy.thread, to, copy.start, copy.nbytes, barrier)

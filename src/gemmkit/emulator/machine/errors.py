@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from gemmkit.emulator.clusters import MOST_BLOCKS
 from gemmkit.emulator.codegen.layout import (
     ALL_LANES,
     AT_BARRIER,
@@ -15,7 +16,6 @@ from gemmkit.emulator.codegen.layout import (
     WINDOWS,
 )
 from gemmkit.emulator.codegen.operands import Action, access_bytes
-from gemmkit.emulator.clusters import MOST_BLOCKS
 from gemmkit.emulator.isa.cluster import CLUSTER_BARRIER, RANK_SHIFT, divided, reaches_peers
 from gemmkit.emulator.isa.table import stop_of
 from gemmkit.emulator.machine.memory import DeviceMemory
@@ -115,7 +115,8 @@ def thread_text(worker: Worker, thread: int) -> str:
     """A thread of the running block, in words."""
     x, y, _ = worker.grid.request.block
     rank = f" (rank {worker.rank})" if worker.cluster is not None else ""
-    return f"thread {(thread % x, thread // x % y, thread // (x * y))} of block {worker.block}{rank}"
+    place = (thread % x, thread // x % y, thread // (x * y))
+    return f"thread {place} of block {worker.block}{rank}"
 
 
 def refusal_error(worker: Worker, refusal: Refusal) -> DeviceError:

@@ -168,9 +168,7 @@ def _spans_in(
         tally.sectors[step.number] += local_sectors_of(addresses, lanes, nbytes)
 
 
-def peer_spans(
-    group: Group, addresses: Addresses, lanes: Lanes, nbytes: int
-) -> Iterator[Span]:
+def peer_spans(group: Group, addresses: Addresses, lanes: Lanes, nbytes: int) -> Iterator[Span]:
     """The memory of an access by addresses in the window of the cluster, which is not counted."""
     chunk = group.chunk
     ranks = (addresses >> np.uint64(RANK_SHIFT)).astype(np.int64) - 1

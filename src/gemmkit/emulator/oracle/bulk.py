@@ -77,9 +77,7 @@ def _rank(group: Group, row: int, address: int) -> int:
     return divided(address % SHARED_WINDOW, own)[0]
 
 
-def _bytes(
-    group: Group, step: Step, space: str, address: int, nbytes: int, one: Mask
-) -> Bytes:
+def _bytes(group: Group, step: Step, space: str, address: int, nbytes: int, one: Mask) -> Bytes:
     """Bytes in memory, readable and writable.
 
     Raises:

@@ -132,7 +132,7 @@ class Chunk:
             return self.rank[:, None] if base == "cluster_ctarank" else self.cluster_blocks
         if "cluster" in base and axis:
             index = "xyz".index(axis)
-            size = np.uint32(self.request.cluster_shape[index])
+            size = np.full(1, self.request.cluster_shape[index], np.uint32)
             whole = self._special(f"%nctaid.{axis}")
             block = self._special(f"%ctaid.{axis}")
             return {

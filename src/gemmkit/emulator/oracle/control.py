@@ -48,7 +48,8 @@ class Warps:
 
     def living(self) -> Lanes:
         """The lanes of each warp that have not ended."""
-        return ~self._left & (self.status != DONE)[:, None]
+        living: Lanes = ~self._left & (self.status != DONE)[:, None]
+        return living
 
     def ready(self, row: int) -> list[tuple[int, Lanes]]:
         """The entries of a warp's stack that can run, the lowest first: place and lanes.

@@ -71,10 +71,7 @@ _UPDATES = frozenset(
 _ASKS = RETRIED | {"mbarrier_test"}
 _IN_CLUSTERS = frozenset(["map_address", "bulk_copy", "bulk_store", "barrier_cluster_arrive"])
 _ORDERED = (
-    frozenset(["atomic", "compare_and_swap", "reduction", "call"])
-    | _UPDATES
-    | _ASKS
-    | _IN_CLUSTERS
+    frozenset(["atomic", "compare_and_swap", "reduction", "call"]) | _UPDATES | _ASKS | _IN_CLUSTERS
 )
 
 

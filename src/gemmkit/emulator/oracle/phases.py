@@ -30,7 +30,6 @@ from gemmkit.emulator.oracle.steps import Step
 from gemmkit.emulator.ptx.shared_names import shared_array
 from gemmkit.errors import DeviceError
 
-
 # An mbarrier: the rank of its block in the chunk, and its address there.
 Place = tuple[int, int]
 # Stands for the cluster's barrier.

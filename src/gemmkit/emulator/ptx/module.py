@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gemmkit.emulator.clusters import ClusterDirectives
+from gemmkit.emulator.clusters import NO_CLUSTERS, ClusterDirectives
 from gemmkit.emulator.ptx.names import kernel_name
 
 # CUDA's own headers as line tables name them.
@@ -175,7 +175,7 @@ class Kernel:
     call_parameter_bytes: int
     parameter_bytes: int
     capability: tuple[int, int]
-    cluster: ClusterDirectives = ClusterDirectives()
+    cluster: ClusterDirectives = NO_CLUSTERS
 
     @property
     def source_name(self) -> str:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from gemmkit.emulator.codegen.layout import LANES
+from gemmkit.emulator.codegen.operands import access_bytes
 from gemmkit.emulator.codegen.shadow_layout import LOADED, SENT, UPDATED
 from gemmkit.emulator.isa.bulk_copies import is_reduction
+from gemmkit.emulator.isa.cluster import divided
 from gemmkit.emulator.machine.asynchronous import Copy
-from gemmkit.emulator.sanitizer.clocks import PLACES, Clocks
+from gemmkit.emulator.sanitizer.clocks import Clocks
 from gemmkit.emulator.sanitizer.collection import Collection
 from gemmkit.emulator.sanitizer.granules import Conflict, Numbers, instruction_of, thread_of
 from gemmkit.emulator.sanitizer.sites import Names
@@ -23,44 +28,50 @@ class AsynchronousFindings:
 
     def __init__(self, names: Names, collection: Collection) -> None:
         self._names, self._collection = names, collection
+        self._blocks: Sequence[int] | None = None
+
+    def begin(self, block: int, rank: int, blocks: Sequence[int] | None) -> None:
+        """A block begins; `blocks` are those of its cluster, if that has several, by rank."""
+        self._block, self._rank, self._blocks = block, rank, blocks
+        x, y, z = self._names.request.block
+        self._threads = -(-x * y * z // LANES) * LANES
 
     def conflict(
         self, block: int, who: int, address: int, met: Conflict, kind: int, clocks: Clocks
     ) -> None:
         """A thread's access is not ordered after an earlier one."""
         reads = kind == LOADED
-        array, offset = self._names.shared(address)
-        here, there = self._site(who), self._site(met.other)
+        array, offset, place = self._place(address)
+        there_by = met.other
+        here, there = self._site(who), self._site(there_by)
         does = _VERBS.get(kind, "writes")
         name = "read after write" if reads else "write after write"
         if not met.wrote:
             name = "write after read"
-        other, between = self._party(there), _UNORDERED
+        other, between = self._other(there_by), _UNORDERED
         before = "writes" if met.wrote else "reads"
-        if clocks.warps <= met.actor < clocks.warps + PLACES:
+        if clocks.warps <= met.actor < clocks.warps + clocks.places:
             name = "read before wait" if reads else "write before wait"
-            other = f"the bulk copy by {self._party(there)}"
+            other = f"the bulk copy by {self._other(there_by)}"
             between = "with no completed wait for that copy between"
-        elif met.actor >= clocks.warps + PLACES:
+        elif met.actor >= clocks.warps + clocks.places:
             name = "read before wait" if reads else "write before wait"
-            other = f"the cp.async by {self._party(there)}"
+            other = f"the cp.async by {self._other(there_by)}"
             between = "with no wait for that copy and no synchronization between"
-        text = (
-            f"{self._party(here, block)} {does} byte {offset} of '{array}', which {other} "
-            f"{before}, {between}"
-        )
+        text = f"{self._other(who, block)} {does} {place}, which {other} {before}, {between}"
         self._add(block, "racecheck", name, text, here, there, array, offset)
 
     def copy_conflict(
         self, block: int, copy: Copy, address: int, met: Conflict, *, writes: bool
     ) -> None:
         """A bulk copy is not ordered after an earlier access to shared memory."""
-        array, offset = self._names.shared(address)
-        here, there = self._copy_site(copy), self._site(met.other)
+        array, offset, place = self._place(address)
+        there_by = met.other
+        here, there = self._copy_site(copy), self._site(there_by)
         name = f"{'write' if writes else 'read'} after {'write' if met.wrote else 'read'}"
         text = (
-            f"the bulk copy by {self._party(here, block)} {'writes' if writes else 'reads'} byte "
-            f"{offset} of '{array}', which {self._party(there)} "
+            f"the bulk copy by {self._party(here, block)} {'writes' if writes else 'reads'} "
+            f"{place}, which {self._other(there_by)} "
             f"{'writes' if met.wrote else 'reads'}, {_UNORDERED}"
         )
         self._add(block, "racecheck", name, text, here, there, array, offset)
@@ -69,51 +80,54 @@ class AsynchronousFindings:
         self, block: int, copy: Copy, address: int, other: int, *, writes: bool
     ) -> None:
         """A bulk copy reads or overwrites what a generic write may not have made visible."""
-        array, offset = self._names.shared(address)
-        here, there = self._copy_site(copy), self._site(other)
+        array, offset, place = self._place(address)
+        there_by = other
+        here, there = self._copy_site(copy), self._site(there_by)
         text = (
-            f"the bulk copy by {self._party(here, block)} {'writes' if writes else 'reads'} byte "
-            f"{offset} of '{array}', which {self._party(there)} writes {_FENCE}"
+            f"the bulk copy by {self._party(here, block)} {'writes' if writes else 'reads'} "
+            f"{place}, which {self._other(there_by)} writes {_FENCE}"
         )
         self._add(block, "racecheck", "missing proxy fence", text, here, there, array, offset)
 
     def not_visible(self, block: int, number: int, thread: int, address: int, who: int) -> None:
         """An mbarrier is used before its initialization is visible."""
-        array, offset = self._names.shared(address)
-        here, there = self._names.site(number, self._names.thread(thread)), self._site(who)
+        array, offset, place = self._place(address)
+        there_by = who
+        here, there = self._names.site(number, self._names.thread(thread)), self._site(there_by)
         text = (
-            f"{self._party(here, block)} uses the mbarrier at byte {offset} of '{array}', which "
-            f"{self._party(there)} initializes, with no barrier between"
+            f"{self._party(here, block)} uses the mbarrier at {place}, which "
+            f"{self._other(there_by)} initializes, with no barrier between"
         )
         self._add(block, "racecheck", "mbarrier not visible", text, here, there, array, offset)
 
     def unfenced_barrier(self, block: int, copy: Copy, who: int) -> None:
         """A bulk copy counts at an mbarrier that the asynchronous proxy may not see yet."""
-        array, offset = self._names.shared(copy.barrier or 0)
-        here, there = self._copy_site(copy), self._site(who)
+        array, offset, place = self._place(copy.barrier or 0)
+        there_by = who
+        here, there = self._copy_site(copy), self._site(there_by)
         text = (
-            f"the bulk copy by {self._party(here, block)} uses the mbarrier at byte {offset} of "
-            f"'{array}', which {self._party(there)} initializes with no fence.mbarrier_init or "
+            f"the bulk copy by {self._party(here, block)} uses the mbarrier at "
+            f"{place}, which {self._other(there_by)} initializes with no fence.mbarrier_init or "
             f"fence.proxy.async between"
         )
         self._add(block, "racecheck", "mbarrier not visible", text, here, there, array, offset)
 
     def touched(self, block: int, who: int, address: int) -> None:
         """An ordinary access to the bytes of an mbarrier."""
-        array, offset = self._names.shared(address)
+        array, offset, place = self._place(address)
         here = self._site(who)
         text = (
-            f"{self._party(here, block)} accesses the bytes of the mbarrier at byte {offset} of "
-            f"'{array}', which only mbarrier instructions may until it is invalidated"
+            f"{self._other(who, block)} accesses the bytes of the mbarrier at "
+            f"{place}, which only mbarrier instructions may until it is invalidated"
         )
         self._add(block, "synccheck", "mbarrier accessed", text, here, None, array, offset)
 
     def initialized_again(self, block: int, number: int, thread: int, address: int) -> None:
         """An mbarrier is initialized while it is in use."""
-        array, offset = self._names.shared(address)
+        array, offset, place = self._place(address)
         here = self._names.site(number, self._names.thread(thread))
         text = (
-            f"{self._party(here, block)} initializes the mbarrier at byte {offset} of '{array}' "
+            f"{self._party(here, block)} initializes the mbarrier at {place} "
             f"again without mbarrier.inval"
         )
         self._add(block, "synccheck", "invalid mbarrier", text, here, None, array, offset)
@@ -121,7 +135,7 @@ class AsynchronousFindings:
     def uninitialized_source(self, block: int, copy: Copy, unset: Numbers) -> None:
         """A bulk copy reads shared memory; `unset` are addresses there that were never written."""
         if len(unset):
-            array, offset = self._names.shared(max(int(unset[0]), copy.start))
+            array, offset, _ = self._place(max(int(unset[0]), copy.start))
             self._never_written(block, copy, array, offset)
 
     def uninitialized_global(self, block: int, copy: Copy) -> None:
@@ -138,18 +152,18 @@ class AsynchronousFindings:
     def _never_written(self, block: int, copy: Copy, array: str, offset: int) -> None:
         here = self._copy_site(copy)
         text = (
-            f"the bulk copy by {self._party(here, block)} reads byte {offset} of '{array}', which "
-            f"was never written"
+            f"the bulk copy by {self._party(here, block)} reads byte {offset} of "
+            f"'{array}', which was never written"
         )
         self._add(block, "initcheck", "uninitialized", text, here, None, array, offset)
 
     def overrun_phase(self, block: int, who: int, address: int) -> None:
         """The next phase of an mbarrier may complete before a thread has observed this one."""
-        array, offset = self._names.shared(address)
+        array, offset, place = self._place(address)
         here = self._site(who)
         text = (
-            f"{self._party(here, block)} waits for a phase of the mbarrier at byte {offset} of "
-            f"'{array}', but nothing orders this wait before the arrivals of the next phase: if "
+            f"{self._other(who, block)} waits for a phase of the mbarrier at "
+            f"{place}, but nothing orders this wait before the arrivals of the next phase: if "
             f"that completes first, the wait does not end"
         )
         self._add(block, "synccheck", "phase overrun", text, here, None, array, offset)
@@ -165,24 +179,92 @@ class AsynchronousFindings:
 
     def never_waited(self, block: int, copy: Copy) -> None:
         """A block ends although a copy from its shared memory may still be in flight."""
-        array, offset = self._names.shared(copy.start)
+        array, offset, place = self._place(copy.start)
         here = self._copy_site(copy)
         what = "reduction" if is_reduction(copy.action.form) else "copy"
         text = (
             f"the block ends without a cp.async.bulk.wait_group for the bulk {what} by "
-            f"{self._party(here, block)}, which reads byte {offset} of '{array}' (forgiven by "
+            f"{self._party(here, block)}, which reads {place} (forgiven by "
             f"current hardware if nothing reuses the memory)"
         )
         self._add(block, "synccheck", "copy not waited for", text, here, None, array, offset)
 
+    # The blocks of a cluster
+
+    def may_not_run(self, who: int, address: int) -> None:
+        """A thread accesses the shared memory of a block that may not run yet."""
+        array, offset, place = self._place(address)
+        here = self._site(who)
+        text = (
+            f"{self._other(who)} accesses {place}, with no barrier.cluster.arrive and wait before "
+            f"that show that this block runs"
+        )
+        self._add(self._block_of(who), "synccheck", "block may not run yet", text, here, None,
+                  array, offset)  # fmt: skip
+
+    def may_have_exited(self, who: int, address: int) -> None:
+        """A thread accesses the shared memory of a block that may have exited."""
+        array, offset, place = self._place(address)
+        here = self._site(who)
+        text = (
+            f"{self._other(who)} accesses {place}, and nothing that this block waits for follows: "
+            f"it may have exited; a barrier.cluster.arrive after the access and a wait before the "
+            f"exit keep it"
+        )
+        self._add(self._block_of(who), "synccheck", "block may have exited", text, here, None,
+                  array, offset)  # fmt: skip
+
+    def outside_peer(self, block: int, number: int, thread: int, address: int) -> None:
+        """A thread accesses another block's shared memory out of bounds or misaligned."""
+        rank, within = divided(address, self._rank)
+        size = access_bytes(self._names.actions[number])
+        here = self._names.site(number, self._names.thread(thread))
+        kind = "misaligned" if within % size else "out of bounds"
+        text = (
+            f"{self._party(here, block)} accesses {size} bytes at byte {within:,} of the shared "
+            f"memory of rank {rank}, in a cluster of {len(self._blocks or [0])} blocks"
+        )
+        self._add(block, "memcheck", kind, text, here, None, "", within)
+
+    def uninitialized_peer(self, who: int, address: int) -> None:
+        """A thread reads another block's shared memory, which was never written."""
+        array, offset, place = self._place(address)
+        here = self._site(who)
+        text = f"{self._other(who)} reads {place}, which was never written"
+        block = self._block_of(who)
+        self._add(block, "initcheck", "uninitialized", text, here, None, array, offset)
+
+    def _place(self, address: int) -> tuple[str, int, str]:
+        """The array at an address in shared memory, the byte in it, and both in words; if it is
+        another block's, with that one's rank."""
+        rank, within = divided(address, self._rank)
+        array, offset = self._names.shared(within)
+        other = f" of rank {rank}" if self._blocks is not None and rank != self._rank else ""
+        return array, offset, f"byte {offset} of '{array}'{other}"
+
     def _site(self, who: int) -> AccessSite:
-        return self._names.site(instruction_of(who), self._names.thread(thread_of(who)))
+        thread = thread_of(who) % self._threads
+        return self._names.site(instruction_of(who), self._names.thread(thread))
 
     def _copy_site(self, copy: Copy) -> AccessSite:
         return self._names.site(copy.action.number, self._names.thread(copy.thread))
 
-    def _party(self, site: AccessSite, block: int | None = None) -> str:
+    def _block_of(self, who: int) -> int:
+        """The number of the block of a thread of the cluster."""
+        if self._blocks is None:
+            return self._block
+        return self._blocks[thread_of(who) // self._threads]
+
+    def _other(self, who: int, block: int | None = None) -> str:
+        """A thread in words: with its block if that is given, or in a cluster."""
+        if self._blocks is not None:
+            block = self._block_of(who)
+        return self._party(self._site(who), block, thread_of(who) // self._threads)
+
+    def _party(self, site: AccessSite, block: int | None = None, rank: int | None = None) -> str:
         of = f" of block {self._names.block(block)}" if block is not None else ""
+        if self._blocks is not None:
+            of += f" (rank {self._rank if rank is None else rank})"
         return f"thread {site.thread}{of} at {site}"
 
     def _add(

@@ -17,20 +17,24 @@ from numpy.typing import NDArray
 Clock = NDArray[np.int32]
 
 ORDERED, VISIBLE, INITIALIZED = range(3)
-# The mbarriers, and the threads with bulk groups, that are told apart in one block; those beyond
-# share a place.
+# The mbarriers, and the threads with bulk groups, that are told apart per block; those beyond share
+# a place.
 PLACES = 64
+# The time of a warp's first accesses. A clock that has an earlier one knows that the warp runs.
+_STARTED, _FIRST = 1, 2
 
 
 class Clocks:
-    """The clocks of one block's warps."""
+    """The clocks of the warps of one block, or of the blocks of one cluster."""
 
-    def __init__(self, warps: int) -> None:
-        self.warps = warps
-        self.actors = 2 * warps + PLACES
+    def __init__(self, warps: int, blocks: int = 1) -> None:
+        self.warps, self.places = warps, PLACES * blocks
+        self.actors = 2 * warps + self.places
         self.of = np.zeros((warps, 3, self.actors), np.int32)
         own = np.arange(warps)
-        self.of[own, ORDERED, own] = 1
+        self.of[own, ORDERED, own] = _FIRST
+        # What each warp had ordered at its last fence.
+        self._fenced = np.zeros_like(self.of)
         self._places: dict[tuple[str, int], int] = {}
         # The group of cp.async copies that is open in each warp.
         self.group = np.ones(warps, np.int32)
@@ -41,11 +45,11 @@ class Clocks:
 
     def copies_of(self, warp: int) -> int:
         """The actor that stands for a warp's cp.async copies."""
-        return self.warps + PLACES + warp
+        return self.warps + self.places + warp
 
     def generic(self, actors: NDArray[np.int16]) -> NDArray[np.bool_]:
         """Which actors access memory through the generic proxy, as all but bulk copies do."""
-        return (actors < self.warps) | (actors >= self.warps + PLACES)
+        return (actors < self.warps) | (actors >= self.warps + self.places)
 
     def empty(self) -> Clock:
         """A clock before which nothing is ordered."""
@@ -55,6 +59,22 @@ class Clocks:
         """What precedes this point in a warp is ordered before what acquires the clock."""
         np.maximum(into, self.of[warp], out=into)
         self.of[warp, ORDERED, warp] += 1
+
+    def release_relaxed(self, warp: int, into: Clock) -> None:
+        """A relaxed arrival releases what precedes the warp's last fence, initializations of
+        mbarriers that are fenced, and that the warp runs."""
+        np.maximum(into, self._fenced[warp], out=into)
+        np.maximum(into[INITIALIZED], self.of[warp, INITIALIZED], out=into[INITIALIZED])
+        into[ORDERED, warp] = max(into[ORDERED, warp], _STARTED)
+
+    def order_by_fence(self, warp: int) -> None:
+        """What precedes a fence in a warp is released by its later relaxed arrivals."""
+        self._fenced[warp] = self.of[warp]
+        self.of[warp, ORDERED, warp] += 1
+
+    def has_started(self, warp: int, others: range) -> bool:
+        """Whether a warp's clock shows that one of the others runs."""
+        return bool(self.of[warp, ORDERED, others.start : others.stop].any())
 
     def acquire(self, warp: int, clock: Clock) -> None:
         """What was released into a clock is ordered before what follows in a warp."""
@@ -69,7 +89,7 @@ class Clocks:
     def place(self, kind: str, which: int) -> int:
         """The actor that stands for the bulk copies of an mbarrier or of a thread."""
         found = self._places.setdefault((kind, which), len(self._places))
-        return self.warps + min(found, PLACES - 1)
+        return self.warps + min(found, self.places - 1)
 
     def wait_for_copies(self, warp: int, going: int) -> None:
         """A warp waits for its groups of cp.async copies but the latest `going`; −1: for all."""

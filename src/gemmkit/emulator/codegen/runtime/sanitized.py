@@ -150,8 +150,8 @@ def _define_slow(
                 f.call(name, "void", C, SITE_POINTER, p, base, *data)
 
             whole = bits // 8 * len(data)
-            move, before = move_lane(f, kind, data, bits), _reaching(f, kind, whole)
-            visit_peers(f, whole, move, again, before)
+            one, before = move_lane(f, kind, data, bits), _reaching(f, kind, whole)
+            visit_peers(f, whole, one, again, before)
 
         def act(p: Value, base: Value) -> None:
             f.call(parts, "void", p, host_pointer(f, space, base), *data)
@@ -168,7 +168,8 @@ def _reaching(f: Function, kind: str, size: int) -> Callable[[Value], None]:
     how = {"load": LOADED, "store": STORED, "atomic": UPDATED}[kind]
 
     def tell(lanes: Value) -> None:
-        more = f.or_(f.resize(lanes, 64), literal("i64", size << REACHED_BYTES | how << REACHED_KIND))
+        rest = size << REACHED_BYTES | how << REACHED_KIND
+        more = f.or_(f.resize(lanes, 64), rest)
         event(f, REACHES, BASE, more, site=SITE_POINTER, p=P)
 
     return tell
