@@ -33,7 +33,7 @@ from gemmkit.emulator.isa.mbarriers import OBJECT_BYTES
 from gemmkit.emulator.machine.asynchronous import Copy
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.sanitizer.asynchronous_findings import AsynchronousFindings
-from gemmkit.emulator.sanitizer.clocks import INITIALIZED, ORDERED, VISIBLE, Clock
+from gemmkit.emulator.sanitizer.clocks import CAUSED, INITIALIZED, ORDERED, VISIBLE, Clock
 from gemmkit.emulator.sanitizer.cluster_order import ClusterOrder, Object
 from gemmkit.emulator.sanitizer.granules import Conflict, Granules, Numbers, party
 from gemmkit.emulator.sanitizer.shadow import BlockShadow, Pattern
@@ -172,7 +172,7 @@ class Order:
     def _check_overrun(self, found: Object, address: int) -> None:
         """Whoever waits for a phase must have observed it before the next one completes."""
         for warp, (time, who) in found.observed.items():
-            if found.arriving[ORDERED, warp] < time:
+            if found.arriving[CAUSED, warp] < time:
                 self._found.overrun_phase(self._block, who, address)
         found.observed.clear()
 
@@ -182,7 +182,11 @@ class Order:
         self._flush(self._shadow.field("log_count"))
         self._shadow.in_step(thread // LANES)
         found = self._cluster.object_at(address, self._rank)
-        if found is not None and ".relaxed" not in self._names.actions[number].form.opcode:
+        if found is None:
+            return
+        if ".relaxed" in self._names.actions[number].form.opcode:
+            self._clocks.acquire_relaxed(warp, found.complete)
+        else:
             self._clocks.acquire(warp, found.complete)
             found.observed[warp] = self._clocks.now(warp), self._who(number, thread)
 
@@ -238,6 +242,7 @@ class Order:
         time = found.phases + 1 if found is not None else 1
         if found is not None:
             found.missing.append(time)
+            found.issued[copy] = self._clocks.cause(self._warp_of(copy.thread)).copy()
         place = cluster_address(*divided(copy.barrier, self._rank))
         return self._clocks.place("mbarrier", place), time
 
@@ -307,6 +312,8 @@ class Order:
         assert copy.barrier is not None
         found = self._cluster.object_at(copy.barrier, self._rank)
         _, time = self._copies.pop(copy)
+        if found is not None:
+            found.count_bytes(copy)
         if found is not None and time in found.missing:
             found.missing.remove(time)
 

@@ -52,7 +52,7 @@ class AsynchronousFindings:
         before = "writes" if met.wrote else "reads"
         if clocks.warps <= met.actor < clocks.warps + clocks.places:
             name = "read before wait" if reads else "write before wait"
-            other = f"the bulk copy by {self._other(there_by)}"
+            other = f"the {self._copy_name(instruction_of(there_by))} by {self._other(there_by)}"
             between = "with no completed wait for that copy between"
         elif met.actor >= clocks.warps + clocks.places:
             name = "read before wait" if reads else "write before wait"
@@ -70,7 +70,8 @@ class AsynchronousFindings:
         here, there = self._copy_site(copy), self._site(there_by)
         name = f"{'write' if writes else 'read'} after {'write' if met.wrote else 'read'}"
         text = (
-            f"the bulk copy by {self._party(here, block)} {'writes' if writes else 'reads'} "
+            f"the {self._copy_name(copy.action.number)} by {self._party(here, block)} "
+            f"{'writes' if writes else 'reads'} "
             f"{place}, which {self._other(there_by)} "
             f"{'writes' if met.wrote else 'reads'}, {_UNORDERED}"
         )
@@ -84,7 +85,8 @@ class AsynchronousFindings:
         there_by = other
         here, there = self._copy_site(copy), self._site(there_by)
         text = (
-            f"the bulk copy by {self._party(here, block)} {'writes' if writes else 'reads'} "
+            f"the {self._copy_name(copy.action.number)} by {self._party(here, block)} "
+            f"{'writes' if writes else 'reads'} "
             f"{place}, which {self._other(there_by)} writes {_FENCE}"
         )
         self._add(block, "racecheck", "missing proxy fence", text, here, there, array, offset)
@@ -193,7 +195,7 @@ class AsynchronousFindings:
 
     def may_not_run(self, who: int, address: int) -> None:
         """A thread accesses the shared memory of a block that may not run yet."""
-        array, offset, place = self._place(address)
+        array, offset, place = self._place(address, self._rank_of(who))
         here = self._site(who)
         text = (
             f"{self._other(who)} accesses {place}, with no barrier.cluster.arrive and wait before "
@@ -204,7 +206,7 @@ class AsynchronousFindings:
 
     def may_have_exited(self, who: int, address: int) -> None:
         """A thread accesses the shared memory of a block that may have exited."""
-        array, offset, place = self._place(address)
+        array, offset, place = self._place(address, self._rank_of(who))
         here = self._site(who)
         text = (
             f"{self._other(who)} accesses {place}, and nothing that this block waits for follows: "
@@ -234,17 +236,25 @@ class AsynchronousFindings:
         block = self._block_of(who)
         self._add(block, "initcheck", "uninitialized", text, here, None, array, offset)
 
-    def _place(self, address: int) -> tuple[str, int, str]:
-        """The array at an address in shared memory, the byte in it, and both in words; if it is
-        another block's, with that one's rank."""
-        rank, within = divided(address, self._rank)
+    def _place(self, address: int, own: int | None = None) -> tuple[str, int, str]:
+        """The array at an address in shared memory, the byte in it, and both in words; if it is in
+        a block of another rank than this one or `own`, with that."""
+        own = self._rank if own is None else own
+        rank, within = divided(address, own)
         array, offset = self._names.shared(within)
-        other = f" of rank {rank}" if self._blocks is not None and rank != self._rank else ""
+        other = f" of rank {rank}" if self._blocks is not None and rank != own else ""
         return array, offset, f"byte {offset} of '{array}'{other}"
 
     def _site(self, who: int) -> AccessSite:
         thread = thread_of(who) % self._threads
         return self._names.site(instruction_of(who), self._names.thread(thread))
+
+    def _copy_name(self, number: int) -> str:
+        """What an asynchronous copy is called."""
+        action = self._names.actions[number]
+        if action.operation == "bulk_copy":
+            return "bulk copy"
+        return ".".join(action.form.opcode.split(".")[:2])
 
     def _copy_site(self, copy: Copy) -> AccessSite:
         return self._names.site(copy.action.number, self._names.thread(copy.thread))
@@ -253,13 +263,16 @@ class AsynchronousFindings:
         """The number of the block of a thread of the cluster."""
         if self._blocks is None:
             return self._block
-        return self._blocks[thread_of(who) // self._threads]
+        return self._blocks[self._rank_of(who)]
+
+    def _rank_of(self, who: int) -> int:
+        return thread_of(who) // self._threads
 
     def _other(self, who: int, block: int | None = None) -> str:
         """A thread in words: with its block if that is given, or in a cluster."""
         if self._blocks is not None:
             block = self._block_of(who)
-        return self._party(self._site(who), block, thread_of(who) // self._threads)
+        return self._party(self._site(who), block, self._rank_of(who))
 
     def _party(self, site: AccessSite, block: int | None = None, rank: int | None = None) -> str:
         of = f" of block {self._names.block(block)}" if block is not None else ""

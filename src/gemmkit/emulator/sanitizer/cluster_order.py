@@ -9,7 +9,7 @@ import numpy as np
 
 from gemmkit.emulator.isa.cluster import cluster_address, divided
 from gemmkit.emulator.machine.asynchronous import Copy
-from gemmkit.emulator.sanitizer.clocks import ORDERED, Clock, Clocks
+from gemmkit.emulator.sanitizer.clocks import CAUSED, ORDERED, Clock, Clocks
 
 if TYPE_CHECKING:
     from gemmkit.emulator.sanitizer.asynchronous import Order
@@ -31,6 +31,14 @@ class Object:
     # The threads that observed the last complete phase, with the time, by their warps.
     observed: dict[int, tuple[int, int]] = field(default_factory=dict)
     reported: set[int] = field(default_factory=set)
+    # What was earlier than the issue of copies in flight.
+    issued: dict[Copy, Clock] = field(default_factory=dict)
+
+    def count_bytes(self, copy: Copy) -> None:
+        """The bytes of a copy arrive."""
+        before = self.issued.pop(copy, None)
+        if before is not None:
+            np.maximum(self.arriving[CAUSED], before, out=self.arriving[CAUSED])
 
 
 @dataclass(frozen=True, slots=True)
