@@ -247,7 +247,11 @@ class EmulatedDevice:
             self._set_variables(program, plan)
         for name in address_names(plan):
             self.memory.rename(int(arguments.get(name, 0)), name)
-        return program, LaunchRequest(plan.grid, plan.block, parameters, plan.shared_bytes)
+        cluster = plan.cluster if plan.cluster != (1, 1, 1) else None
+        request = LaunchRequest(
+            plan.grid, plan.block, parameters, plan.shared_bytes, cluster=cluster
+        )
+        return program, request
 
     def _set_variables(self, program: Program, plan: LaunchPlan) -> None:
         """Fill `__constant__` and `__device__` variables, as `cudaMemcpyToSymbol` does."""
@@ -279,5 +283,3 @@ class EmulatedDevice:
         reason = refusal(self.spec, binary, plan, program.shared_bytes)
         if reason is not None:
             raise DeviceError(reason)
-        if plan.cluster != (1, 1, 1):
-            raise DeviceError(f"'{plan.kernel}': the emulator does not run clusters of blocks")

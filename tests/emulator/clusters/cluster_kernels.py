@@ -290,7 +290,7 @@ BUGS: dict[str, tuple[str, str, str, set[str]]] = {
     "one block does not come": (
         "reduction",
         "t];\n  cluster_arrive();",
-        "t];\n  if (rank == 2) asm volatile(\"bar.sync 1, 256;\");\n  cluster_arrive();",
+        't];\n  if (rank == 2) asm volatile("bar.sync 1, 256;");\n  cluster_arrive();',
         {"deadlock", "invalid thread count"},
     ),
     "a rank that the memory does not reach": (
@@ -301,8 +301,8 @@ BUGS: dict[str, tuple[str, str, str, set[str]]] = {
     ),
     "sums stored before the block runs": (
         "gathering",
-        "  cluster_arrive_relaxed();\n  const float mine = A[blockIdx.x * 128 + t];\n  cluster_wait();",
-        "  const float mine = A[blockIdx.x * 128 + t];",
+        "A[blockIdx.x * 128 + t];\n  cluster_wait();",
+        "A[blockIdx.x * 128 + t];\n  __syncthreads();",
         {"block may not run yet"},
     ),
     "gathered sums read too early": (

@@ -18,13 +18,8 @@ from gemmkit.emulator.codegen.shadow_layout import (
     COMMITS,
     FENCES,
     LOADED,
-    LOG_ENTRIES,
     OPENS,
     SENT,
-    TAG_BYTES,
-    TAG_KIND,
-    TAG_WARP,
-    UPDATED,
     WAITS,
 )
 from gemmkit.emulator.isa.bulk_copies import is_reduction
@@ -32,15 +27,13 @@ from gemmkit.emulator.isa.cluster import cluster_address, divided
 from gemmkit.emulator.isa.mbarriers import OBJECT_BYTES
 from gemmkit.emulator.machine.asynchronous import Copy
 from gemmkit.emulator.machine.worker import Worker
+from gemmkit.emulator.sanitizer.access_log import AccessLog, Logged
 from gemmkit.emulator.sanitizer.asynchronous_findings import AsynchronousFindings
 from gemmkit.emulator.sanitizer.clocks import CAUSED, INITIALIZED, ORDERED, VISIBLE, Clock
 from gemmkit.emulator.sanitizer.cluster_order import ClusterOrder, Object
 from gemmkit.emulator.sanitizer.granules import Conflict, Granules, Numbers, party
-from gemmkit.emulator.sanitizer.shadow import BlockShadow, Pattern
+from gemmkit.emulator.sanitizer.shadow import BlockShadow
 from gemmkit.emulator.sanitizer.sites import Names
-
-# Patterns whose lanes are remembered.
-_KEPT_PATTERNS = 4096
 
 
 class Order:
@@ -53,8 +46,7 @@ class Order:
         self._strong = np.array(
             [action.number for action in names.actions if names.strong(action.number)], np.int64
         )
-        self._patterns: dict[int, tuple[Numbers, Numbers]] = {}
-        self._logged = 0
+        self._log = AccessLog(worker, shadow)
         self._block = -1
         self._begin()
 
@@ -242,7 +234,7 @@ class Order:
         time = found.phases + 1 if found is not None else 1
         if found is not None:
             found.missing.append(time)
-            found.issued[copy] = self._clocks.cause(self._warp_of(copy.thread)).copy()
+            found.issued[copy] = self._clocks.caused(self._warp_of(copy.thread))
         place = cluster_address(*divided(copy.barrier, self._rank))
         return self._clocks.place("mbarrier", place), time
 
@@ -421,69 +413,25 @@ class Order:
 
     def _flush(self, now: int) -> None:
         """Compare the accesses that were logged since the last time."""
-        first = max(self._logged, now - LOG_ENTRIES)
-        self._logged = now
-        if first == now:
-            return
-        entries = self._shadow.log[np.arange(first, now) % LOG_ENTRIES]
-        pointers, bases, serials, tags = entries.T
-        kinds = tags >> TAG_KIND
-        wanted = (serials != 0) & ((kinds <= UPDATED) | (kinds == SENT))
-        # Accesses of one warp, kind and pattern, from one turn of the warp.
-        keys = np.stack([tags >> TAG_BYTES, tags >> TAG_WARP & 255, serials], axis=1)
-        turns = np.cumsum(np.concatenate([[0], np.diff(keys[:, 1]) != 0]))
-        keys = np.concatenate([turns[:, None], keys], axis=1)[wanted]
-        if not len(keys):
-            return
-        _, where, inverse = np.unique(keys, axis=0, return_index=True, return_inverse=True)
-        chosen = np.flatnonzero(wanted)
-        for group in range(len(where)):
-            members = chosen[inverse.reshape(-1) == group]
-            self._accesses(int(pointers[members[0]]), bases[members], tags[members],
-                           int(serials[members[0]]))  # fmt: skip
+        for each in self._log.take(now):
+            self._accesses(each)
 
-    def _accesses(self, pointer: int, bases: Numbers, tags: Numbers, serial: int) -> None:
-        lanes, offsets = self._pattern(pointer, serial)
-        if not len(lanes):
-            return
-        tag, shift = int(tags[0]), self._shadow.shift
-        warp, nbytes, kind = tag >> TAG_WARP & 255, tag >> TAG_BYTES & 255, tag >> TAG_KIND
-        numbers = np.array([self._worker.site_at(int(each) & 0xFFFFFFFF) for each in tags])
-        starts = bases[:, None] + offsets[None, :]
-        parts = np.arange(max(nbytes >> shift, 1))
-        where = ((starts >> shift)[:, :, None] + parts).reshape(-1)
-        threads = (numbers[:, None] << 16) | (self._thread + warp * LANES + lanes)[None, :]
-        who = np.broadcast_to(threads[:, :, None], (*starts.shape, len(parts))).reshape(-1)
-        clocks = self._clocks
-        actor = self._first + warp
+    def _accesses(self, logged: Logged) -> None:
+        clocks, actor = self._clocks, self._first + logged.warp
         known, time = clocks.of[actor, ORDERED], clocks.now(actor)
-        if kind == SENT:
+        if logged.kind == SENT:
             actor, time = clocks.copies_of(actor), int(clocks.group[actor])
-        access = self._granules.read if kind == LOADED else self._granules.write
+        where, who = logged.where, logged.who + self._thread
+        access = self._granules.read if logged.kind == LOADED else self._granules.write
         met = access(actor, time, where, who, known)
         if met is not None:
-            address = max(int(where[met.index]) << shift, int(starts.min()))
+            address = max(int(where[met.index]) << self._shadow.shift, logged.first)
             self._found.conflict(self._block, int(who[met.index]), address, met,
-                                 kind, clocks)  # fmt: skip
-        self._check_objects(where, who, shift)
+                                 logged.kind, clocks)  # fmt: skip
+        self._check_objects(where, who, self._shadow.shift)
 
     def _check_objects(self, where: Numbers, who: Numbers, shift: int) -> None:
         for address in self._cluster.of_block(self._rank):
             touched = (where >= address >> shift) & (where < (address + OBJECT_BYTES) >> shift)
             if touched.any():
                 self._found.touched(self._block, int(who[touched.argmax()]), address)
-
-    def _pattern(self, pointer: int, serial: int) -> tuple[Numbers, Numbers]:
-        """The active lanes of a pattern and their offsets, if it still exists."""
-        found = self._patterns.get(serial)
-        if found is None:
-            empty = np.zeros(0, np.int64)
-            if not self._worker.holds(pointer):
-                return empty, empty
-            pattern = Pattern(pointer)
-            if pattern.serial != serial:
-                return empty, empty
-            if len(self._patterns) > _KEPT_PATTERNS:
-                self._patterns.clear()
-            found = self._patterns[serial] = pattern.lanes, pattern.offsets[pattern.lanes]
-        return found

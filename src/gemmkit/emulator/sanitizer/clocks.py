@@ -56,14 +56,15 @@ class Clocks:
 
     def release(self, warp: int, into: Clock) -> None:
         """What precedes this point in a warp is ordered before what acquires the clock."""
-        self.cause(warp)
+        self.of[warp, CAUSED, warp] = self.of[warp, ORDERED, warp]
         np.maximum(into, self.of[warp], out=into)
         self.of[warp, ORDERED, warp] += 1
 
-    def cause(self, warp: int) -> Clock:
-        """What causes what follows this point in a warp."""
+    def caused(self, warp: int) -> Clock:
+        """What is earlier than this point in a warp, for something that it causes."""
         self.of[warp, CAUSED, warp] = self.of[warp, ORDERED, warp]
-        row: Clock = self.of[warp, CAUSED]
+        self.of[warp, ORDERED, warp] += 1
+        row: Clock = self.of[warp, CAUSED].copy()
         return row
 
     def release_relaxed(self, warp: int, into: Clock) -> None:
@@ -71,7 +72,7 @@ class Clocks:
         mbarriers that are fenced."""
         np.maximum(into, self._fenced[warp], out=into)
         np.maximum(into[INITIALIZED], self.of[warp, INITIALIZED], out=into[INITIALIZED])
-        np.maximum(into[CAUSED], self.cause(warp), out=into[CAUSED])
+        np.maximum(into[CAUSED], self.caused(warp), out=into[CAUSED])
 
     def order_by_fence(self, warp: int) -> None:
         """What precedes a fence in a warp is released by its later relaxed arrivals."""
