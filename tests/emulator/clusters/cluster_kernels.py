@@ -301,8 +301,12 @@ BUGS: dict[str, tuple[str, str, str, set[str]]] = {
     ),
     "sums stored before the block runs": (
         "gathering",
-        "A[blockIdx.x * 128 + t];\n  cluster_wait();",
-        "A[blockIdx.x * 128 + t];\n  __syncthreads();",
+        (
+            "  cluster_arrive_relaxed();\n"
+            "  const float mine = A[blockIdx.x * 128 + t];\n"
+            "  cluster_wait();"
+        ),
+        "  const float mine = A[blockIdx.x * 128 + t];",
         {"block may not run yet"},
     ),
     "gathered sums read too early": (
