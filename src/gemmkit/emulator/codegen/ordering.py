@@ -58,7 +58,7 @@ def _ordering(operation: str, opcode: str, space: str) -> Ordering:
     name, *words = opcode.split(".")
     if not {"proxy", "mbarrier_init"}.isdisjoint(words):
         return _NONE
-    # A cluster has one block.
+    # What orders the blocks of a cluster is followed by vector clocks.
     in_block = not {"cta", "cluster"}.isdisjoint(words)
     if name in ("membar", "fence"):
         return Ordering(releases=True, acquires=True, in_block=in_block)

@@ -106,18 +106,18 @@ class Order:
     def initialized(self, number: int, thread: int, address: int) -> None:
         """A thread initializes an mbarrier."""
         self._flush(self._shadow.field("log_count"))
-        place = cluster_address(*divided(address, self._rank))
-        if place in self._cluster.objects:
+        objects = self._cluster.objects[self._rank]
+        if address in objects:
             self._found.initialized_again(self._block, number, thread, address)
         warp, clocks = self._warp_of(thread), self._clocks
         who = self._who(number, thread)
         made = Object(who, warp, clocks.now(warp), clocks.empty(), clocks.empty())
-        self._cluster.objects[place] = made
+        objects[address] = made
 
     def invalidated(self, number: int, thread: int, address: int) -> None:
         """A thread invalidates an mbarrier."""
         self.used(number, thread, address)
-        self._cluster.objects.pop(cluster_address(*divided(address, self._rank)), None)
+        self._cluster.objects[self._rank].pop(address, None)
 
     def used(self, number: int, thread: int, address: int) -> None:
         """A thread uses an mbarrier."""
@@ -431,7 +431,7 @@ class Order:
         self._check_objects(where, who, self._shadow.shift)
 
     def _check_objects(self, where: Numbers, who: Numbers, shift: int) -> None:
-        for address in self._cluster.of_block(self._rank):
+        for address in self._cluster.objects[self._rank]:
             touched = (where >= address >> shift) & (where < (address + OBJECT_BYTES) >> shift)
             if touched.any():
                 self._found.touched(self._block, int(who[touched.argmax()]), address)

@@ -53,13 +53,12 @@ class _Visit:
 class ClusterOrder:
     """The clocks and mbarriers of a cluster's blocks, `warps` each; `orders` are in the order of
     the ranks, as far as the blocks have begun. A block alone is a cluster of one.
-
-    mbarriers are known by their addresses in the window of the cluster.
     """
 
     def __init__(self, warps: int, blocks: int) -> None:
         self.clocks = Clocks(warps * blocks, blocks)
-        self.objects: dict[int, Object] = {}
+        # The mbarriers of each block, by their addresses there.
+        self.objects: list[dict[int, Object]] = [{} for _ in range(blocks)]
         self.copies: dict[Copy, tuple[int, int]] = {}
         self.orders: list[Order] = []
         self._warps, self._blocks = warps, blocks
@@ -75,14 +74,8 @@ class ClusterOrder:
 
     def object_at(self, address: int, own: int) -> Object | None:
         """The mbarrier at an address as the block of rank `own` uses it."""
-        return self.objects.get(cluster_address(*divided(address, own)))
-
-    def of_block(self, rank: int) -> dict[int, Object]:
-        """The mbarriers of one block, by their addresses there."""
-        if self._blocks == 1:
-            return {divided(each, 0)[1]: found for each, found in self.objects.items()}
-        places = ((divided(each, 0), found) for each, found in self.objects.items())
-        return {address: found for (owner, address), found in places if owner == rank}
+        rank, within = divided(address, own)
+        return self.objects[rank].get(within)
 
     # The cluster's barrier
 
