@@ -253,7 +253,7 @@ class Program:
         from gemmkit.emulator.oracle.shared_reading import Reached, SharedReading
         from gemmkit.emulator.watching import SharedContent
 
-        reading, kernel = SharedReading(barriers), self.flow.kernel
+        reading, kernel = SharedReading(block, barriers), self.flow.kernel
         with suppress(Reached):
             self._run_watched(request, memory, range(block, block + 1), reading)
         end = kernel.shared_base + kernel.shared_bytes + request.shared_bytes

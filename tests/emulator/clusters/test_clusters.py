@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from launching import Executor, Outcome, kernel_ptx, launch
 
+from gemmkit.emulator import DeviceMemory, LaunchRequest, load
 from gemmkit.emulator.launch import Dim3
 from gemmkit.errors import DeviceError
 
@@ -193,3 +194,17 @@ def test_the_kernels_own_cluster_size(executor: Executor) -> None:
         launch(executor, with_directives(".explicitcluster"), zeros, grid=4)
     with pytest.raises(DeviceError, match=r"may have 1 to 2 in a cluster"):
         launch(executor, with_directives(".maxclusterrank 2"), zeros, grid=4, cluster=(4, 1, 1))
+
+
+def test_the_shared_memory_of_one_block_is_read() -> None:
+    """`read_shared` runs the block's cluster, and returns what that block holds at its end."""
+    ptx = kernel_ptx(ROW + RING, target="sm_90a", declarations=OWN)
+    memory = DeviceMemory()
+    rows = memory.allocate(4 * 256)
+    parameters = rows.address.to_bytes(8, "little")
+    request = LaunchRequest((4, 1, 1), (32, 1, 1), parameters, cluster=(2, 1, 1))
+    for block in (0, 1, 2, 3):
+        content = load(ptx, "k").read_shared(request, memory, block, 0)
+        start = content.variables["own"][0] - content.start
+        words = np.frombuffer(content.data[start : start + 128], np.uint32)
+        assert np.array_equal(words, 1000 * (block % 2) + np.arange(32) + 7)
