@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,8 +31,8 @@ from gemmkit.emulator.machine.memory import Bytes, aligned_bytes
 if TYPE_CHECKING:
     from gemmkit.emulator.codegen.operands import Action
     from gemmkit.emulator.counters.tally import Tally
+    from gemmkit.emulator.isa.cluster import ClusterBarrier
     from gemmkit.emulator.machine.asynchronous import Observer, Waiting
-    from gemmkit.emulator.machine.cluster import Cluster
     from gemmkit.emulator.ptx.cfg import ControlFlow
 
 # (warp's address, instruction number, active lanes) -> 0, or 1 if it failed
@@ -81,6 +81,25 @@ class SharedGrid:
         self.next_block[0] = self.blocks
 
 
+class Together(Protocol):
+    """The blocks of a cluster that run together (see `machine.cluster`)."""
+
+    @property
+    def workers(self) -> Sequence[Worker]:
+        """One per block, by rank."""
+
+    @property
+    def blocks(self) -> Sequence[int]:
+        """The numbers of the blocks in the grid, by rank."""
+
+    @property
+    def barrier(self) -> ClusterBarrier:
+        """The barrier of the cluster that runs."""
+
+    def leave(self) -> None:
+        """Abandon the cluster."""
+
+
 class Worker:
     """Runs blocks of one shape, for one launch after another, with a limited amount of fuel at a
     time."""
@@ -96,7 +115,7 @@ class Worker:
         # The sanitizers, as far as they look at asynchronous instructions.
         self.observer: Observer | None = None
         # The cluster whose block it runs, if that has several blocks.
-        self.cluster: Cluster | None = None
+        self.cluster: Together | None = None
         self.rank = 0
         # The fuel that was left when the block ended its turn by itself.
         self.pause: int | None = None

@@ -55,7 +55,7 @@ class Order:
         worker = self._worker
         self._rank, warps = worker.rank, worker.warps
         if self._rank == 0:
-            self._cluster = ClusterOrder(warps, len(worker.peers))
+            self._cluster: ClusterOrder[Order] = ClusterOrder(warps, len(worker.peers))
         else:
             first = worker.peers[0].observer
             assert isinstance(first, Order)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 
@@ -12,8 +12,11 @@ from gemmkit.emulator.machine.asynchronous import Copy
 from gemmkit.emulator.sanitizer.clocks import CAUSED, ORDERED, Clock, Clocks
 
 if TYPE_CHECKING:
-    from gemmkit.emulator.sanitizer.asynchronous import Order
     from gemmkit.emulator.sanitizer.asynchronous_findings import AsynchronousFindings
+
+
+# The order of one block's accesses.
+Member = TypeVar("Member")
 
 
 @dataclass(slots=True)
@@ -50,7 +53,7 @@ class _Visit:
     address: int
 
 
-class ClusterOrder:
+class ClusterOrder(Generic[Member]):
     """The clocks and mbarriers of a cluster's blocks, `warps` each; `orders` are in the order of
     the ranks, as far as the blocks have begun. A block alone is a cluster of one.
     """
@@ -60,7 +63,7 @@ class ClusterOrder:
         # The mbarriers of each block, by their addresses there.
         self.objects: list[dict[int, Object]] = [{} for _ in range(blocks)]
         self.copies: dict[Copy, tuple[int, int]] = {}
-        self.orders: list[Order] = []
+        self.orders: list[Member] = []
         self._warps, self._blocks = warps, blocks
         self._arriving, self._met = self.clocks.empty(), self.clocks.empty()
         # The last visit by block and actor.
