@@ -14,6 +14,7 @@ from gemmkit.devices.device import Scratch
 from gemmkit.devices.operands import Operands, bind_arguments
 from gemmkit.jit.compiler import compile_plan
 from gemmkit.kernels.fitting import fitting
+from gemmkit.trials.freshness import source_digest
 from gemmkit.verify import check, make_inputs
 
 
@@ -44,6 +45,7 @@ def launch(device: CudaDevice, name: str, problem: GemmProblem) -> dict[str, obj
         "kernel": kernel.name,
         "shape": problem.shape,
         "config": kernel.default.as_dict(),
+        "source": source_digest(kernel),
         "gpu": device.spec.name,
         "arch": binary.arch,
         "compiler": binary.compiler,

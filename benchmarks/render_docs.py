@@ -6,18 +6,21 @@ Run it after a kernel, a counter or the model has changed, or results have been 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from functools import cache
 from os.path import relpath
 from pathlib import Path
 from typing import NamedTuple
 
 from gemmkit.analysis.explain import Facts, gather
-from gemmkit.analysis.model import predict
+from gemmkit.analysis.model import Prediction, predict
 from gemmkit.analysis.trace import trace
 from gemmkit.gpu import find_board
 from gemmkit.kernels.catalog import LADDER, find_kernel
 from gemmkit.kernels.fitting import fitting
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.problem import GemmProblem
+from gemmkit.record import Record
 from gemmkit.report.ladder_pages import (
     COMPARISON,
     COUNTERS,
@@ -67,31 +70,50 @@ SHOWN_ON = {
 RECORDS = ("ladder", "sweep", "configs", "odd")
 
 
+class Figures(NamedTuple):
+    """What the page of a rung shows, in any language: what is known of the rung and of the one that
+    it is compared with, predictions, what was measured, and the rung with each stride."""
+
+    facts: Facts
+    before: Facts | None
+    predictions: Mapping[GemmProblem, Prediction]
+    measured: Sequence[Record]
+    strides: Mapping[int, Facts]
+
+
 def rung_facts(kernel: Kernel, problem: GemmProblem = COMPARED) -> Facts:
     return gather(kernel, problem, BOARD)
 
 
-def sections(
-    kernel: Kernel, facts: Facts, before: Facts | None, language: str = ENGLISH
-) -> dict[str, str]:
-    words = phrases(language)
+def figures(facts: Facts, before: Facts | None) -> Figures:
+    kernel = facts.kernel
     shown = SHOWN_ON.get(kernel.name)
     predictions = {
         problem: facts.prediction if problem == facts.problem else predict(kernel, problem, BOARD)
         for problem in (shown.problems if shown is not None else CUBES)
     }
+    with_strides = strides(kernel) if kernel.name == "coarsening_1d" else {}
+    return Figures(facts, before, predictions, measurements(), with_strides)
+
+
+@cache
+def measurements() -> Sequence[Record]:
     results = ROOT / "benchmarks" / "results"
     paths = (results / f"{BOARD.key}-{name}.json" for name in RECORDS)
-    measured = [record for path in paths if path.is_file() for record in read_records(path)]
+    return [record for path in paths if path.is_file() for record in read_records(path)]
+
+
+def sections(shown: Figures, language: str = ENGLISH) -> dict[str, str]:
+    words, facts, kernel = phrases(language), shown.facts, shown.facts.kernel
     found = {
         PICTURES: pictures_section(kernel, relpath(IMAGES, PAGES[language]), words),
-        COUNTERS: counters_section(facts, before, words),
-        LIMITS: limits_section(kernel, predictions, measured, words),
+        COUNTERS: counters_section(facts, shown.before, words),
+        LIMITS: limits_section(kernel, shown.predictions, shown.measured, words),
     }
-    if before is not None:
-        found[COMPARISON] = comparison_section(facts, before, words)
-    if kernel.name == "coarsening_1d":
-        found[STRIDES] = strides_section(strides(kernel), words)
+    if shown.before is not None:
+        found[COMPARISON] = comparison_section(facts, shown.before, words)
+    if shown.strides:
+        found[STRIDES] = strides_section(shown.strides, words)
     return found
 
 
@@ -120,9 +142,10 @@ def main() -> None:
         else:
             both = (kernel, find_kernel(shown.against))
             facts, before = (rung_facts(each, shown.problems[0]) for each in both)
+        seen = figures(facts, before)
         for language, folder in PAGES.items():
             page = folder / page_name(kernel)
-            parts = sections(kernel, facts, before, language)
+            parts = sections(seen, language)
             page.write_text(
                 replace_generated(page.read_text("utf-8"), parts, writer=WRITER), "utf-8"
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -19,16 +20,28 @@ from gemmkit.errors import UnsupportedInstruction
 SPACES = ("", "global", "shared")
 # In elements: the widest matrix and some more, a multiple of 16 bytes for every type.
 STRIDE = 48
-BYTES = 32 * STRIDE * 8
+# The largest matrix has 32 rows of 4-byte elements.
+BYTES = 32 * STRIDE * 4
 GROUP, QUAD = np.divmod(np.arange(32), 4)
 
 
 def forms_of(operation: str, space: str) -> list[Form]:
-    return [
-        form
-        for form in table().values()
-        if form.opcode.startswith("wmma") and form.operation == operation and form["S"] == space
-    ]
+    """A third of the forms, each with one space: what a form accesses and how a space is accessed
+    do not depend on each other, and each type of fragment meets each space. Types of few forms are
+    tested with each space."""
+    found: dict[tuple[str, ...], list[Form]] = {}
+    for form in table().values():
+        if form.opcode.startswith("wmma") and form.operation == operation:
+            found.setdefault(tuple(form[each] for each in "FTLG"), []).append(form)
+    chosen = []
+    of_type = Counter(key[:2] for key in found)
+    for number, (key, forms) in enumerate(sorted(found.items())):
+        here = [form for form in forms if form["S"] == space]
+        rare = of_type[key[:2]] < len(SPACES)
+        if rare or number % len(SPACES) == SPACES.index(space):
+            # `.shared` and `.shared::cta` in turn.
+            chosen.append(here[number // len(SPACES) % len(here)])
+    return chosen
 
 
 def held(form: Form, matrix: np.ndarray) -> np.ndarray:
@@ -131,17 +144,30 @@ def test_loads_fill_the_fragments_of_mma(executor: Executor, forms: Sequence[For
         name, kind = names(form)
         count = count_of(form)
         body += f"{form.opcode} {listed(name, count)}, [{places[form['S']]}], {STRIDE};\n"
-        body += "".join(
-            f"st.global.{kind} [%out+{256 * (8 * number + each)}], %{name}{each};\n"
-            for each in range(count)
-        )
-    text = kernel_ptx(body, pointers=2, declarations=declarations)
+        # Few wide stores take less time to compile than many narrow ones.
+        width = min(count, 2 if kind == "b64" else 4)
+        for each in range(0, count, width):
+            at = f"%wide+{512 * (2 * number + each // width)}"
+            registers = ", ".join(f"%{name}{each + more}" for more in range(width))
+            if width == 1:
+                body += f"st.global.{kind} [{at}], {registers};\n"
+            else:
+                body += f"st.global.v{width}.{kind} [{at}], {{{registers}}};\n"
+    text = kernel_ptx(
+        f"mul.wide.u32 %wide, %tid, 16; add.s64 %wide, %wide, %rd0;\n{body}",
+        pointers=2,
+        declarations=f"{declarations} .reg .b64 %wide;",
+    )
     memory = np.random.default_rng(len(forms)).integers(0, 2**64, BYTES // 8, np.uint64)
-    out = np.zeros((len(forms), 8, 32), np.uint64)
+    out = np.zeros((len(forms), 2, 32, 2), np.uint64)
     found = launch(executor, text, out, memory).arrays[0]
-    for form, registers in zip(forms, found, strict=True):
-        wanted = held(form, matrix_in(memory, form)).astype(np.uint64)
-        assert np.array_equal(registers[: len(wanted)], wanted), form.opcode
+    for form, pieces in zip(forms, found, strict=True):
+        size = np.uint64 if names(form)[1] == "b64" else np.uint32
+        count = count_of(form)
+        width = min(count, 16 // np.dtype(size).itemsize)
+        lanes = pieces.view(size)[..., :width].transpose(0, 2, 1).reshape(-1, 32)
+        wanted = held(form, matrix_in(memory, form)).astype(size)
+        assert np.array_equal(lanes[: len(wanted)], wanted), form.opcode
 
 
 @pytest.mark.parametrize("space", SPACES)
@@ -161,29 +187,22 @@ def test_stores_are_the_inverse_of_loads(executor: Executor, space: str) -> None
         start = BYTES * number
         body += f"{load} {listed(name, count_of(form))}, [%gl], {STRIDE};\n"
         if space == "shared":
-            body += f"{form.opcode} [tile], {listed(name, count_of(form))}, {STRIDE};\n"
-            body += f"""
-                bar.warp.sync -1;
-                shl.b32 %to, %tid, 3; add.u32 %to, %to, %sh; mov.u32 %n, 0;
-                add.s64 %back, %out, {start};
-                BACK{number}:
-                ld.shared.b64 %w, [%to]; st.global.b64 [%back], %w; mov.b64 %w, 0;
-                st.shared.b64 [%to], %w;
-                add.s64 %back, %back, 256; add.u32 %to, %to, 256; add.u32 %n, %n, 1;
-                setp.lt.u32 %p1, %n, {BYTES // 256};
-                @%p1 bra BACK{number};
-                bar.warp.sync -1;
-            """
+            body += f"{form.opcode} [back+{start}], {listed(name, count_of(form))}, {STRIDE};\n"
         else:
             body += f"add.s64 %back, %rd0, {start};\n"
             body += f"{form.opcode} [%back], {listed(name, count_of(form))}, {STRIDE};\n"
     if space == "shared":
-        clear = "add.s64 %from, %from, 256;"
-        body = body.replace(
-            "st.shared.b64 [%to], %w;\n        " + clear,
-            "mov.b64 %w, 0; st.shared.b64 [%to], %w;\n        " + clear,
-            1,
-        )
+        declarations += f" .shared .align 128 .b8 back[{BYTES * len(forms)}];"
+        body += f"""
+            bar.warp.sync -1;
+            shl.b32 %to, %tid, 3; mov.u32 %sh, back; add.u32 %to, %to, %sh; mov.u32 %n, 0;
+            mov.u64 %back, %out;
+            BACK:
+            ld.shared.b64 %w, [%to]; st.global.b64 [%back], %w;
+            add.s64 %back, %back, 256; add.u32 %to, %to, 256; add.u32 %n, %n, 1;
+            setp.lt.u32 %p1, %n, {BYTES * len(forms) // 256};
+            @%p1 bra BACK;
+        """
     text = kernel_ptx(body, pointers=2, declarations=declarations)
     memory = np.random.default_rng(1).integers(0, 2**64, BYTES // 8, np.uint64)
     out = np.zeros((len(forms), BYTES // 8), np.uint64)
@@ -228,39 +247,45 @@ def types_of(form: Form) -> tuple[str, str, str]:
     return kind, form.modifiers.get("C", sums), form.modifiers.get("D", sums)
 
 
-@pytest.mark.parametrize("form", product_forms(), ids=lambda form: form.opcode[22:])
-def test_products(executor: Executor, form: Form) -> None:
-    """Small integers, whose product is exact, through loads, product and store; the operands are
-    also changed element by element, as kernels do with `x[i]`."""
-    m, n, k = sizes(form["G"])
-    kind, before, after = types_of(form)
-    rng = np.random.default_rng(k)
-    low = 0 if kind == "u8" else -4
-    a, b, c = (rng.integers(low, 5, shape) for shape in ((m, k), (k, n), (m, n)))
-    opcodes = [
-        f"wmma.load.a.sync.aligned.row.{form['G']}.global.{kind}",
-        f"wmma.load.b.sync.aligned.col.{form['G']}.global.{kind}",
-        f"wmma.load.c.sync.aligned.row.{form['G']}.global.{before}",
-        f"wmma.store.d.sync.aligned.row.{form['G']}.global.{after}",
-    ]
-    counts = [count_of(table()[each]) for each in opcodes]
-    wide = kind == "f64"
-    body = "".join(
-        f"{opcode} {listed(name, count)}, [%rd{number}];\n"
-        for number, (opcode, name, count) in enumerate(
-            zip(opcodes[:3], "abc", counts, strict=False), 1
-        )
-    )
-    operands = ", ".join(
-        listed(name, count) for name, count in zip("dabc", [counts[3], *counts[:3]], strict=True)
-    )
-    body += f"{form.opcode} {operands};\n{opcodes[3]} [%rd0], {listed('d', counts[3])};"
-    declarations = f".reg .b{64 if wide else 32} %a<8>, %b<8>, %c<8>, %d<8>;"
-    given = encoded(a, kind), np.ascontiguousarray(encoded(b, kind).T), encoded(c, before)
-    out = np.zeros((m, n), f"u{TYPES[after].bytes}")
+def kinds() -> list[str]:
+    return sorted({types_of(form)[0] for form in product_forms()})
+
+
+@pytest.mark.parametrize("kind", kinds())
+def test_products(executor: Executor, kind: str) -> None:
+    """Small integers, whose product is exact, through loads, product and store."""
+    forms = [form for form in product_forms() if types_of(form)[0] == kind]
+    body, wanted = "", []
+    buffers = [np.zeros((len(forms), BYTES), np.uint8) for _ in range(4)]
+    for number, form in enumerate(forms):
+        m, n, k = sizes(form["G"])
+        _, before, after = types_of(form)
+        rng = np.random.default_rng(k)
+        low = 0 if kind == "u8" else -4
+        a, b, c = (rng.integers(low, 5, shape) for shape in ((m, k), (k, n), (m, n)))
+        opcodes = [
+            f"wmma.store.d.sync.aligned.row.{form['G']}.global.{after}",
+            f"wmma.load.a.sync.aligned.row.{form['G']}.global.{kind}",
+            f"wmma.load.b.sync.aligned.col.{form['G']}.global.{kind}",
+            f"wmma.load.c.sync.aligned.row.{form['G']}.global.{before}",
+        ]
+        lists = [
+            listed(name, count_of(table()[opcode]))
+            for name, opcode in zip("dabc", opcodes, strict=True)
+        ]
+        places = [f"[%rd{buffer}+{BYTES * number}]" for buffer in range(4)]
+        for opcode, registers, place in list(zip(opcodes, lists, places, strict=True))[1:]:
+            body += f"{opcode} {registers}, {place};\n"
+        body += f"{form.opcode} {', '.join(lists)};\n{opcodes[0]} {places[0]}, {lists[0]};\n"
+        given = encoded(a, kind), np.ascontiguousarray(encoded(b, kind).T), encoded(c, before)
+        for buffer, each in zip(buffers[1:], given, strict=True):
+            buffer[number, : each.nbytes] = np.frombuffer(each.tobytes(), np.uint8)
+        wanted.append(encoded(a @ b + c, after))
+    declarations = f".reg .b{64 if kind == 'f64' else 32} %a<8>, %b<8>, %c<8>, %d<8>;"
     text = kernel_ptx(body, pointers=4, declarations=declarations)
-    found = launch(executor, text, out, *given).arrays[0]
-    assert np.array_equal(found, encoded(a @ b + c, after))
+    found = launch(executor, text, *buffers).arrays[0]
+    for form, stored, product in zip(forms, found, wanted, strict=True):
+        assert stored[: product.nbytes].tobytes() == product.tobytes(), form.opcode
 
 
 def test_a_product_without_its_instruction_is_refused_by_name(executor: Executor) -> None:

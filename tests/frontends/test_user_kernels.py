@@ -437,7 +437,7 @@ def test_head_comments(text: str, line: str) -> None:
     [
         ("cudaTextureObject_t", "is a texture: textures are not supported"),
         ("cudaSurfaceObject_t", "is a surface: surfaces are not supported"),
-        ("const __grid_constant__ CUtensorMap", "is a tensor map: .*TMA"),
+        ("const __grid_constant__ CUtensorMap", "is a tensor map: .*--tensor-map 'map_a=A,box="),
     ],
 )
 def test_parameters_that_take_no_matrix(write: Any, kind: str, reason: str) -> None:

@@ -87,9 +87,10 @@ def test_code_on_a_page_stands_in_the_sources(kernel):
 def test_a_page_is_up_to_date(script, name, before):
     kernel = find_kernel(name)
     facts, other = script.rung_facts(kernel), script.rung_facts(find_kernel(before))
+    figures = script.figures(facts, other)
     for language, folder in script.PAGES.items():
         text = (folder / page_name(kernel)).read_text("utf-8")
-        sections = script.sections(kernel, facts, other, language)
+        sections = script.sections(figures, language)
         assert replace_generated(text, sections, WRITER) == text, f"{language}: {AGAIN}"
 
 

@@ -13,6 +13,7 @@ from gemmkit.analysis.machine import Machine, pipe_cycles
 from gemmkit.analysis.warp_time import issue_cost
 from gemmkit.emulator.isa.form import Form
 from gemmkit.emulator.isa.matrix_access import sizes
+from gemmkit.emulator.isa.warpgroup_forms import OPERATION, ROWS
 from gemmkit.gpu import FP32, WARP_SIZE, GpuSpec, MathPipe, MathType
 
 # Columns of a product of `mma.sync`.
@@ -93,5 +94,8 @@ def multiplies(form: Form) -> tuple[MathPipe | None, float]:
     if form.operation == "multiply_fragments":
         m, n, k = sizes(form["G"])
         return MathPipe(_MATH_TYPES[form["T"] or "f16"], tensor=True), float(m * n * k)
+    if form.operation == OPERATION:
+        amount = ROWS * int(form["N"]) * int(form["K"])
+        return MathPipe(_MATH_TYPES[form["A"]], tensor=True), float(amount)
     pipes = {"fma": FP32, "fp64": MathPipe("float64")}
     return pipes.get(form.opcode_class), float(WARP_SIZE)

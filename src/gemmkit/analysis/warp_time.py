@@ -368,7 +368,7 @@ def _waits(action: Action, walk: _Walk) -> float:
 def _latency(
     action: Action, cost: AccessCost | None, machine: Machine, memory_latency: float
 ) -> float:
-    if action.operation in ("multiply_matrices", "multiply_fragments"):
+    if action.operation in ("multiply_matrices", "multiply_fragments", "wgmma_multiply"):
         return machine.tensor_latency
     if cost is None:
         return machine.alu_latency

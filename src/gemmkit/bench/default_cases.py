@@ -128,11 +128,15 @@ def _taken(
     problem = asked_problem(
         kernel, problem, asked.alpha, asked.beta, asked.epilogue, asked.dtype, asked.out_dtype
     )
+    if kernel.sizes is not None and kernel.sizes.maps:
+        # Rows of whole units first, which depend on the type: no other padding will fit.
+        problem = kernel.sizes.nearest(problem)
+        problem = with_padding_in(problem, kernel.sizes.all_multiples(problem))
     with suppress(UnsupportedProblem):
         whole = tiles.rows, tiles.columns, tiles.step
         problem = fitting(kernel, problem, gpu, config, whole)
     if not own and _padded(problem):
-        declared = kernel.sizes.all_multiples if kernel.sizes is not None else (1, 1, 1)
+        declared = kernel.sizes.all_multiples(problem) if kernel.sizes is not None else (1, 1, 1)
         m, n, k = map(math.lcm, declared, tiles.multiples)
         problem = with_padding_in(problem, (m, n, k))
     return problem

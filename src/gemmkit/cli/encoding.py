@@ -9,10 +9,10 @@ from dataclasses import replace
 from io import TextIOWrapper
 from typing import TYPE_CHECKING
 
-from gemmkit.report.layout import TIE, Row, Table
-
 if TYPE_CHECKING:
     from rich.text import Text
+
+    from gemmkit.report.layout import Table
 
 # The name of the error handler of streams that show the nearest characters.
 HANDLER = "gemmkit.nearest"
@@ -153,6 +153,7 @@ def nearest_text(text: Text, encoding: str) -> Text:
 
 def nearest_table(table: Table, encoding: str) -> Table:
     """As `nearest`, for all texts of a table, so that its columns are aligned."""
+    from gemmkit.report.layout import TIE, Row, Table
 
     def said(text: str) -> str:
         return (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -27,6 +27,8 @@ _OPTIONAL = (
 )
 
 
+_Instruction = Literal["mma", "wgmma"]
+_INSTRUCTIONS: tuple[_Instruction, ...] = ("mma", "wgmma")
 # What the emulator's results of tensor cores rest on.
 _EVIDENCE = {
     "measured": "exact: equal to an H100's",
@@ -59,7 +61,10 @@ def command(gpu: str | None) -> None:
         out.print("".join(f"  {name:14} {text}\n" for name, text in lines.items()))
     out.print(_threads(board))
     out.print(_memories(board))
-    out.print(_tensor_cores(board))
+    for instruction in _INSTRUCTIONS:
+        table = _tensor_cores(board, instruction)
+        if table is not None:
+            out.print(table)
     out.print(_boards(), end="")
 
 
@@ -194,16 +199,20 @@ def _memories(board: GpuSpec) -> Table:
     )
 
 
-def _tensor_cores(board: GpuSpec) -> Table:
+def _tensor_cores(board: GpuSpec, instruction: _Instruction) -> Table | None:
+    """How an instruction adds on a board; None if that has no such instruction."""
     from gemmkit.emulator.numerics.rules import Kind, kinds_of
     from gemmkit.report.layout import Column, Table
 
     capability = board.capability.major, board.capability.minor
     found: dict[Rules, list[Kind]] = {}
-    for kind, rules in kinds_of("mma", capability):
+    for kind, rules in kinds_of(instruction, capability):
         found.setdefault(rules, []).append(kind)
+    if not found:
+        return None
+    name = "mma.sync" if instruction == "mma" else instruction
     return Table(
-        f"mma.sync on {board.name}, as the emulator computes it",
+        f"{name} on {board.name}, as the emulator computes it",
         (Column("types", "left"), Column("sum", "left"), Column("results", "left")),
         _rows(
             *(

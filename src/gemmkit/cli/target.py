@@ -22,7 +22,12 @@ SUFFIXES = (".cu", ".cuh", ".cuda", ".ptx")
 
 # Fields of `LaunchOptions` that apply to rungs too, and the option names of the others.
 _OF_ANY_KERNEL = ("layout", "constants", "compute_dtype", "tolerance")
-_FLAGS = {"include_dirs": "include", "options": "option", "multiple_of": "multiple-of"}
+_FLAGS = {
+    "include_dirs": "include",
+    "options": "option",
+    "multiple_of": "multiple-of",
+    "tensor_maps": "tensor-map",
+}
 
 
 def _constants(
@@ -53,6 +58,16 @@ _launch_options = combine(
         help="Argument for each parameter, in order: M,N,K,alpha,A,lda,B,ldb,beta,C,ldc,bias, a "
         "number, an expression, or {…} for the fields of a struct. Not needed if the "
         "parameters' names are recognized.",
+    ),
+    click.option(
+        "--tensor-map",
+        "tensor_maps",
+        metavar="NAME=A|B|C,box=…",
+        multiple=True,
+        help="Tensor map (CUtensorMap) of a matrix, by its name in --args or that of its "
+        "parameter: 'map_a=A,box=64x128,swizzle=128B', the box innermost first. Options: swizzle "
+        "(none, 32B, 64B, 128B), fill (zero, nan), l2 (none, 64B, 128B, 256B), type, rank (3 for a "
+        "batch). Repeatable.",
     ),
     click.option(
         "--grid",

@@ -15,7 +15,7 @@ from gemmkit.cores import usable_cores
 from gemmkit.devices.device import Buffer, Launch, Value
 from gemmkit.devices.host import host_environment, package_version
 from gemmkit.devices.limits import refusal
-from gemmkit.devices.packing import address_names, bound_values, packed
+from gemmkit.devices.packing import address_names, bound_values, packed, with_tensor_maps
 from gemmkit.errors import DeviceError
 from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
@@ -239,14 +239,18 @@ class EmulatedDevice:
         self, binary: Binary, plan: LaunchPlan, arguments: Mapping[str, Value]
     ) -> tuple[Program, LaunchRequest]:
         from gemmkit.emulator import LaunchRequest
+        from gemmkit.emulator.isa.tensor_maps import encoded
 
         program = self._program(binary, plan)
         self._check(binary, plan, program)
+        arguments = with_tensor_maps(plan, arguments, encoded)
         parameters = packed(binary, bound_values(binary, plan, arguments))
         if plan.constants:
             self._set_variables(program, plan)
         for name in address_names(plan):
-            self.memory.rename(int(arguments.get(name, 0)), name)
+            address = arguments.get(name, 0)
+            if not isinstance(address, bytes):
+                self.memory.rename(int(address), name)
         cluster = plan.cluster if plan.cluster != (1, 1, 1) else None
         request = LaunchRequest(
             plan.grid, plan.block, parameters, plan.shared_bytes, cluster=cluster

@@ -10,8 +10,15 @@ from gemmkit.devices import driver
 from gemmkit.devices.context import Context
 from gemmkit.devices.cuda_errors import cuda_errors, explain
 from gemmkit.devices.device import Value
-from gemmkit.devices.packing import ParameterSpace, argument_offsets, bound_values, packed
+from gemmkit.devices.packing import (
+    ParameterSpace,
+    argument_offsets,
+    bound_values,
+    packed,
+    with_tensor_maps,
+)
 from gemmkit.devices.scratch import LaunchScratch, Temporary, no_memory
+from gemmkit.devices.tensor_maps import driver_encoded
 from gemmkit.errors import DeviceError
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.plan import LaunchPlan
@@ -79,6 +86,7 @@ class PreparedLaunch:
     ) -> None:
         self._context, self._name = context, plan.kernel
         self._function = ctypes.c_void_p(context.function(plan, binary))
+        arguments = with_tensor_maps(plan, arguments, driver_encoded)
         bound = {"workspace": 0, "semaphores": 0, **dict.fromkeys(places or (), 0), **arguments}
         self._parameters = ParameterSpace(packed(binary, bound_values(binary, plan, bound)))
         self._words, self._extra = self._parameters.words, self._parameters.pointer

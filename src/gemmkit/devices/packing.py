@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -18,6 +18,7 @@ from gemmkit.errors import DeviceError, UsageError
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.group_table import MATRICES
 from gemmkit.kernels.plan import LaunchPlan, StructPlace
+from gemmkit.tensor_maps import MAP_ALIGNMENT, MAP_BYTES, TensorMap
 
 # Keys of the list that describes a buffer of parameters, from cuda.h.
 _BUFFER_POINTER, _BUFFER_SIZE, _END = 1, 2, 0
@@ -121,6 +122,20 @@ def bound_values(
     return [value(*each) for each in zip(structs, parameters, strict=True)]
 
 
+def with_tensor_maps(
+    plan: LaunchPlan, arguments: Mapping[str, Value], encoded: Callable[[TensorMap], bytes]
+) -> Mapping[str, Value]:
+    """The arguments with the tensor maps of the plan's matrices, in a device's encoding.
+
+    Raises:
+        UsageError: a rule of tensor maps is broken.
+    """
+    if not plan.tensor_maps:
+        return arguments
+    maps = {each.rule.name: encoded(each.of(arguments)) for each in plan.tensor_maps}
+    return {**arguments, **maps}
+
+
 def argument_offsets(binary: Binary, plan: LaunchPlan) -> dict[str, int]:
     """Where each entry of the plan's signature is in the kernel's parameter space, in bytes.
 
@@ -182,6 +197,7 @@ def scalar_types(binary: Binary, plan: LaunchPlan) -> dict[str, tuple[Dtype, ...
 def address_names(plan: LaunchPlan) -> tuple[str, ...]:
     """The arguments of a plan that are addresses, including those for its table."""
     names = plan.signature if plan.table is None else (*plan.signature, *MATRICES)
+    names += tuple(each.rule.operand for each in plan.tensor_maps)
     return tuple(name for name in names if ARGUMENT_TYPES.get(name) is np.uint64)
 
 
@@ -213,6 +229,11 @@ def _by_value(kernel: str, text: str, value: bytes, place: Parameter) -> np.gene
     """What is passed whole, such as a tensor map of 128 bytes."""
     if len(value) != place.size:
         raise _misfit(kernel, f"'{text}' of {len(value)} bytes", place)
+    if len(value) == MAP_BYTES and place.offset % MAP_ALIGNMENT:
+        raise DeviceError(
+            f"'{kernel}' takes the tensor map '{text}' at byte {place.offset} of its parameters, "
+            f"which is not aligned to {MAP_ALIGNMENT}: declare its type with alignas(64)"
+        )
     whole: np.generic = np.frombuffer(value, f"V{len(value)}")[0]
     return whole
 

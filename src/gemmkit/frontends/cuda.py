@@ -25,7 +25,7 @@ from gemmkit.file_directives import text_name
 from gemmkit.frontends.element_rule import ElementRule
 from gemmkit.frontends.entries import find_entry, find_overload, name_expression, split_entry
 from gemmkit.frontends.launch_rule import LaunchRule, condition_of
-from gemmkit.frontends.refusals import check_parameters
+from gemmkit.frontends.refusals import check_maps, check_parameters
 from gemmkit.frontends.signatures import (
     hidden_elements,
     matrix_types,
@@ -50,6 +50,7 @@ from gemmkit.kernels.plan import (
     names_in,
 )
 from gemmkit.kernels.sizes import SIZES, SizeRule, read_multiples
+from gemmkit.kernels.tensor_maps import read_maps
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _DEFINITION = re.compile(r"-D(\w+)=(.+)")
@@ -85,22 +86,28 @@ def kernel_from_file(path: str | Path, launch: LaunchOptions) -> Kernel:
     numbers = _numbers(constants)
     structs: tuple[StructPlace | None, ...] = ()
     refuses, here = None, path.name
+    maps, listed = {each.name: each for each in read_maps(launch.tensor_maps)}, None
+    if launch.args is not None:
+        listed = split_list(launch.args) if isinstance(launch.args, str) else list(launch.args)
     if declared is not None:
         types = type_names((*others, text), rest)
         declared = resolved(resolved(declared, types), types | values)
         here = _file_of(declared, path, included)
-        check_parameters(declared, here)
+        given = [each.name for each in declared.parameters] if listed is None else listed
+        mapped = [number for number, each in enumerate(given) if each in maps]
+        check_maps(maps, given, declared)
+        check_parameters(declared, here, mapped)
         known = Structs.of((*others, text), numbers)
         refuses = known.wrong_elements(declared, values)
-        declared, structs = known.flattened(declared, values, here)
-    if launch.args is not None:
-        listed = split_list(launch.args) if isinstance(launch.args, str) else list(launch.args)
+        declared, structs = known.flattened(declared, values, here, mapped)
+    if listed is not None:
         if declared is not None and structs:
             listed = expanded(listed, declared, structs)
         others_named = {key: value for key, value in numbers.items() if key not in ARGUMENT_NAMES}
-        signature = told_signature(listed, declared, others_named)
+        signature = told_signature(listed, declared, others_named, maps)
     elif declared is not None:
-        signature = read_signature(declared, here)
+        operands = {name: each.operand for name, each in maps.items()}
+        signature = read_signature(declared, here, operands)
     else:
         raise UsageError(f"cannot read the parameters of '{entry}' from {path.name}: give --args")
     whole_name = entry or name_expression(declared)
@@ -193,7 +200,9 @@ def user_kernel(
         signature=signature,
         parameters=parameters,
     )
-    taken = SizeRule.of(names_in(signature), sizes or {}, read_multiples(launch.multiple_of))
+    maps = read_maps(launch.tensor_maps)
+    multiples = read_multiples(launch.multiple_of)
+    taken = SizeRule.of(names_in(signature, maps), sizes or {}, multiples, maps)
     dtypes, result_dtypes = types
     return Kernel(
         name=name,
@@ -212,6 +221,7 @@ def user_kernel(
         file=source,
         entry=entry,
         condition=condition_of(signature, rule, taken, refuses),
+        tensor_maps=maps,
     )
 
 

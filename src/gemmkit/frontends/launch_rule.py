@@ -180,7 +180,7 @@ class LaunchRule:
                 )
 
     def _values(self, problem: GemmProblem) -> dict[str, Number]:
-        sizes = {"M": problem.m, "N": problem.n, "K": problem.k}
+        sizes = {"M": problem.m, "N": problem.n, "K": problem.k, "batch": problem.batch}
         leading = {"lda": problem.lda, "ldb": problem.ldb, "ldc": problem.ldc}
         values: dict[str, Number] = {**sizes, **leading}
         own = {name: each.evaluate(values) for name, each in self.aliases.items()}
@@ -191,14 +191,18 @@ def condition_of(
     signature: Signature, rule: LaunchRule, sizes: SizeRule, refuses: str | None
 ) -> Callable[[GemmProblem, GpuSpec], str | None]:
     """Why a problem is refused, as a function of the problem and the board: see `Kernel`."""
-    used = names_in(signature)
+    used = names_in(signature, sizes.maps)
 
     def condition(problem: GemmProblem, gpu: GpuSpec) -> str | None:
         reason = refuses or sizes.refusal(problem) or _not_passed(used, problem)
         if reason is not None:
             return reason
         try:
-            return rule.refusal(problem, gpu)
+            # An empty grid is not launched, and needs no maps.
+            maps = sizes.maps if sizes.maps and 0 not in rule.extents(problem) else ()
+            for each in maps:
+                reason = reason or each.refusal(problem)
+            return reason or rule.refusal(problem, gpu)
         except UsageError as error:
             return str(error)
 

@@ -14,6 +14,7 @@ from gemmkit.dtypes import Dtype, full_type_name
 from gemmkit.errors import UnsupportedType, UsageError, unknown_name
 from gemmkit.file_directives import text_name
 from gemmkit.frontends.cuda import given_to, read_source, user_kernel
+from gemmkit.frontends.refusals import check_maps
 from gemmkit.frontends.signatures import (
     POINTERS,
     SCALES,
@@ -24,6 +25,8 @@ from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.launch_options import LaunchOptions
 from gemmkit.kernels.plan import LEADING_DIMENSIONS, SourceFile, TileConfig
 from gemmkit.kernels.sizes import SIZES
+from gemmkit.kernels.tensor_maps import read_maps
+from gemmkit.tensor_maps import MAP_BYTES
 
 # Parameters of fp16 and bf16, which compilers declare as structs of two bytes.
 HALVES = ("f16", "b16", "u16", "b8[2]")
@@ -58,9 +61,11 @@ def kernel_from_ptx(ptx: str | Path, launch: LaunchOptions) -> Kernel:
             f"'{name}' has {len(parameters)} parameters in {file_name} ({', '.join(parameters)}), "
             f"but args gives {len(listed)}: {','.join(listed)}"
         )
-    signature = told_signature(listed, None, {})
+    maps = {each.name for each in read_maps(launch.tensor_maps)}
+    check_maps(maps, listed, None)
+    signature = told_signature(listed, None, {}, maps)
     for argument, kind in zip(signature, parameters, strict=True):
-        _check_fit(name, argument, kind)
+        _check_fit(name, argument, kind, is_map=argument in maps)
     source = SourceFile(text, file_name, "ptx")
     kernel = user_kernel(
         source,
@@ -150,9 +155,11 @@ def readable_name(symbol: str) -> str:
     return name or symbol
 
 
-def _check_fit(kernel: str, argument: str, kind: str) -> None:
+def _check_fit(kernel: str, argument: str, kind: str, *, is_map: bool) -> None:
     """Raise a UsageError where a parameter of this type cannot take the argument."""
-    if argument in POINTERS:
+    if is_map:
+        fits, what = kind == f"b8[{MAP_BYTES}]", f"is a tensor map of {MAP_BYTES} bytes"
+    elif argument in POINTERS:
         fits, what = kind in ("u64", "s64", "b64"), "is a pointer"
     elif argument in SCALES:
         fits = kind in ("f32", "f64", "b32", "b64", *HALVES)

@@ -2,32 +2,71 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+
 from gemmkit.cxx.declarations import KernelDeclaration
 from gemmkit.errors import UsageError
+from gemmkit.frontends.signatures import FLOATS, INTEGERS
+from gemmkit.kernels.plan import ARGUMENT_NAMES
 
+MAP_TYPES = ("CUtensorMap", "CUtensorMap_st")
 _TEXTURES = "is a texture: textures are not supported; read the matrix through a plain pointer"
 _SURFACES = "is a surface: surfaces are not supported; write the matrix through a plain pointer"
 _TMA = (
-    "is a tensor map: copies by the Tensor Memory Accelerator (TMA) are not supported in user "
-    "kernels; take a plain pointer to the matrix"
+    "is a tensor map: say of which matrix and box, such as "
+    "--tensor-map '{name}=A,box=64x128,swizzle=128B'"
 )
 _REFUSED = {
     "cudaTextureObject_t": _TEXTURES,
     "CUtexObject": _TEXTURES,
     "cudaSurfaceObject_t": _SURFACES,
     "CUsurfObject": _SURFACES,
-    "CUtensorMap": _TMA,
-    "CUtensorMap_st": _TMA,
+    **dict.fromkeys(MAP_TYPES, _TMA),
 }
 
 
-def check_parameters(kernel: KernelDeclaration, file: str) -> None:
+def check_parameters(kernel: KernelDeclaration, file: str, mapped: Collection[int] = ()) -> None:
     """Look at the types of a kernel's parameters; `file` is the one that declares it.
+
+    `mapped` are the numbers of the parameters that tensor maps are given for.
 
     Raises:
         UsageError: one of them cannot be given a value.
     """
-    for parameter in kernel.parameters:
+    for number, parameter in enumerate(kernel.parameters):
+        where = f"{file}:{kernel.line}: '{parameter}' of '{kernel.name}'"
         reason = _REFUSED.get(parameter.type.split("::")[-1])
-        if reason is not None:
-            raise UsageError(f"{file}:{kernel.line}: '{parameter}' of '{kernel.name}' {reason}")
+        if parameter.pointer and (reason == _TMA or number in mapped):
+            raise UsageError(
+                f"{where} points to a tensor map: take it by value, as const __grid_constant__"
+            )
+        if number in mapped and parameter.type in (*INTEGERS, *FLOATS):
+            raise UsageError(
+                f"{where} is a number: a tensor map is a struct of 128 bytes, such as CUtensorMap"
+            )
+        if reason is not None and number not in mapped:
+            named = parameter.name or "map_a"
+            if named in ARGUMENT_NAMES:
+                named = f"map_{named.lower()}"
+            raise UsageError(f"{where} {reason.format(name=named)}")
+
+
+def check_maps(
+    maps: Collection[str], given: Sequence[str], kernel: KernelDeclaration | None
+) -> None:
+    """Check that an argument, or a parameter's own name, asks for each tensor map.
+
+    Raises:
+        UsageError: none does, or a matrix's name hides a map's.
+    """
+    for name in maps:
+        if name in ARGUMENT_NAMES:
+            raise UsageError(
+                f"a tensor map cannot be called '{name}', as an argument is: give it another name"
+            )
+        if name not in given:
+            of = f" of '{kernel.name}'" if kernel is not None else ""
+            raise UsageError(
+                f"tensor map '{name}' is not among the arguments{of}, {', '.join(given)}: give "
+                "--args with its name where the kernel takes it"
+            )

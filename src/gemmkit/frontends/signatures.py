@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import get_args
 
@@ -21,14 +21,14 @@ POINTERS = (*MATRICES, "bias")
 SCALES = ("alpha", "beta")
 NULL = ("0", "nullptr", "NULL")
 
-_INTEGERS = frozenset([
+INTEGERS = frozenset([
     "char", "short", "int", "unsigned", "unsigned int", "uint", "long", "long int", "long long",
     "unsigned long", "unsigned long long", "size_t", "std::size_t", "int8_t", "uint8_t", "int16_t",
     "uint16_t", "int32_t", "uint32_t", "int64_t", "uint64_t", "bool",
 ])  # fmt: skip
-_FLOATS = frozenset(["float", "double"])
+FLOATS = frozenset(["float", "double"])
 # Element types that no problem has; a template's T may be anything.
-_NOT_FLOAT = _INTEGERS - {"char"} | {
+_NOT_FLOAT = INTEGERS - {"char"} | {
     *("int2", "int4", "uint4"),
     *("__nv_fp8_e4m3", "__nv_fp8_e5m2", "signed char", "unsigned char", "uchar", "unsigned short"),
     *("short int", "long long int", "char4", "uchar4", "cuComplex", "cuFloatComplex"),
@@ -57,8 +57,12 @@ _SIZE_CONSTANT = re.compile(
 _MATRIX_WORD = re.compile(r"^(?:matrix|mat|problem)|(?:matrix|mat)$")
 
 
-def read_signature(kernel: KernelDeclaration, file: str) -> Signature:
+def read_signature(
+    kernel: KernelDeclaration, file: str, maps: Mapping[str, str] | None = None
+) -> Signature:
     """The names of a kernel's parameters as gemmkit calls them.
+
+    `maps` has the matrix of each tensor map, by the name of its parameter.
 
     A kernel whose only integer is called `N`, `width` or the like, or nothing that is known beside
     A, B and C, is taken to multiply square matrices. Textbooks multiply M by N and call the result
@@ -68,15 +72,22 @@ def read_signature(kernel: KernelDeclaration, file: str) -> Signature:
         UsageError: a parameter cannot be read safely, or two are read as the same.
     """
     read = _with_usual_letters(kernel)
-    names = [_read_in(read, parameter) for parameter in read.parameters]
+    maps = maps or {}
+    names = [
+        given.name if given.name in maps else _read_in(read, parameter)
+        for given, parameter in zip(kernel.parameters, read.parameters, strict=True)
+    ]
     integers = [each for each in kernel.parameters if _is_integer(each)]
-    if len(integers) == 1 and (
-        integers[0].name.lower() in _SQUARE or _is_only_size(names, integers[0], kernel)
+    # Tensor maps hold the other sizes.
+    if (
+        len(integers) == 1
+        and not maps
+        and (integers[0].name.lower() in _SQUARE or _is_only_size(names, integers[0], kernel))
     ):
         names[kernel.parameters.index(integers[0])] = "N"
     by_extent = {name for name in names if _is_extent(read, names, name)}
     doubled = {name for name in names if name and names.count(name) > 1} - by_extent
-    if "" in names or doubled or not set(MATRICES) <= set(names):
+    if "" in names or doubled or not set(MATRICES) <= {*names, *maps.values()}:
         shown = grouped(
             [name if name and name not in doubled else "?" for name in names], kernel
         ).replace(",", ", ")
@@ -100,11 +111,15 @@ def _is_only_size(names: Sequence[str], integer: Parameter, kernel: KernelDeclar
 
 
 def told_signature(
-    given: Sequence[str], kernel: KernelDeclaration | None, constants: Mapping[str, Number]
+    given: Sequence[str],
+    kernel: KernelDeclaration | None,
+    constants: Mapping[str, Number],
+    maps: Collection[str] = (),
 ) -> Signature:
     """The signature that a user gives, checked against the parameters where those can be read.
 
-    Constants of the source are replaced by their values; `nullptr` becomes 0.
+    Constants of the source are replaced by their values; `nullptr` becomes 0. `maps` are the names
+    of tensor maps.
 
     Raises:
         UsageError: an entry is neither a name nor an expression, or does not fit its parameter.
@@ -112,8 +127,8 @@ def told_signature(
     known = (*ARGUMENT_NAMES, *constants)
     signature = []
     for text in given:
-        if text in NULL:
-            signature.append("0")
+        if text in NULL or text in maps:
+            signature.append("0" if text in NULL else text)
             continue
         expression = Expression.parse(text)
         unknown = sorted(expression.names - set(known))
@@ -270,13 +285,13 @@ def _read(parameter: Parameter) -> str:
         if plain in LEADING_DIMENSIONS:
             return plain
         return plain.upper() if plain in ("m", "n", "k") else _extent(plain)
-    if parameter.type in _FLOATS or parameter.type not in _INTEGERS:
+    if parameter.type in FLOATS or parameter.type not in INTEGERS:
         return plain if plain in SCALES else ""
     return ""
 
 
 def _is_integer(parameter: Parameter) -> bool:
-    return not parameter.pointer and parameter.type in _INTEGERS
+    return not parameter.pointer and parameter.type in INTEGERS
 
 
 def _extent(plain: str) -> str:
@@ -311,13 +326,13 @@ def _check_fit(signature: Sequence[str], kernel: KernelDeclaration) -> None:
                 f"argument '{text}' is for '{parameter}' of '{kernel.name}', which is a pointer: "
                 f"give one of {', '.join(POINTERS)}, or 0"
             )
-        plain = parameter.type in _INTEGERS or parameter.type in _FLOATS
+        plain = parameter.type in INTEGERS or parameter.type in FLOATS
         if not parameter.pointer and plain and text in POINTERS:
             raise UsageError(
                 f"argument '{text}' is a pointer, but '{parameter}' of '{kernel.name}' is not: "
                 "give --args in the order of the parameters"
             )
-        if parameter.type in _INTEGERS and not parameter.pointer and text in SCALES:
+        if parameter.type in INTEGERS and not parameter.pointer and text in SCALES:
             raise UsageError(
                 f"argument '{text}' is a floating-point number, but '{parameter}' of "
                 f"'{kernel.name}' is an integer: give --args in the order of the parameters"

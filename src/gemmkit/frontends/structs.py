@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gemmkit.cxx.declarations import (
@@ -125,13 +125,18 @@ class Structs:
         return cls(declared, enums, types, numbers, operator)
 
     def flattened(
-        self, kernel: KernelDeclaration, values: Mapping[str, str], file: str
+        self,
+        kernel: KernelDeclaration,
+        values: Mapping[str, str],
+        file: str,
+        whole: Collection[int] = (),
     ) -> tuple[KernelDeclaration, tuple[StructPlace | None, ...]]:
         """The kernel with a parameter for each field of its structs, and where the fields are.
 
         A field is named after its parameter, as in `A.width`. The tuple has an entry for each of
         the kernel's own parameters, and is empty where none is a struct that is declared here.
-        `values` are the types that the kernel's template parameters stand for, `file` declares it.
+        `values` are the types that the kernel's template parameters stand for, `file` declares it,
+        and `whole` are the numbers of its parameters that are passed as they are.
 
         Raises:
             UsageError: a struct has a field whose type or place is unknown.
@@ -139,6 +144,10 @@ class Structs:
         parameters: list[Parameter] = []
         places: list[StructPlace | None] = []
         for number, parameter in enumerate(kernel.parameters):
+            if number in whole:
+                parameters.append(parameter)
+                places.append(None)
+                continue
             if self.pack_operator is not None and not self._is_scalar(parameter):
                 raise UsageError(
                     f'{file}:{self.pack_operator}: _Pragma("pack") is not supported, and '

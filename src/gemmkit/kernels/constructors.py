@@ -33,6 +33,7 @@ class UsersKernels:
         name: str | None = None,
         include_dirs: Sequence[str | Path] = (),
         options: Sequence[str] = (),
+        tensor_maps: str | Sequence[str] = (),
         constants: Mapping[str, Value] | None = None,
         compute_dtype: str = "",
         tolerance: float | None = None,
@@ -42,7 +43,7 @@ class UsersKernels:
         Args:
             path: the file.
             entry, args, grid, block, shared, layout, multiple_of, name, include_dirs, options,
-            constants, compute_dtype, tolerance: see `LaunchOptions`.
+            tensor_maps, constants, compute_dtype, tolerance: see `LaunchOptions`.
 
         Raises:
             UsageError: no such file, entry or name, or an argument that is not valid.
@@ -59,6 +60,7 @@ class UsersKernels:
             name=name,
             include_dirs=include_dirs,
             options=options,
+            tensor_maps=tensor_maps,
             constants=constants,
             compute_dtype=compute_dtype,
             tolerance=tolerance,
@@ -94,6 +96,7 @@ class UsersKernels:
         layout: str = "nn",
         multiple_of: str | int | Sequence[int] = 1,
         name: str | None = None,
+        tensor_maps: str | Sequence[str] = (),
         constants: Mapping[str, Value] | None = None,
         compute_dtype: str = "",
         tolerance: float | None = None,
@@ -104,8 +107,8 @@ class UsersKernels:
 
         Args:
             ptx: a file, or the text itself.
-            entry, args, grid, block, shared, layout, multiple_of, name, constants, compute_dtype,
-            tolerance, dtype, out_dtype: see `LaunchOptions`.
+            entry, args, grid, block, shared, layout, multiple_of, name, tensor_maps, constants,
+            compute_dtype, tolerance, dtype, out_dtype: see `LaunchOptions`.
 
         Raises:
             UsageError: no such file or entry, no PTX, or an argument that is not valid.
@@ -121,6 +124,7 @@ class UsersKernels:
             layout=layout,
             multiple_of=multiple_of,
             name=name,
+            tensor_maps=tensor_maps,
             constants=constants,
             compute_dtype=compute_dtype,
             tolerance=tolerance,

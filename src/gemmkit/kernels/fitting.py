@@ -13,7 +13,7 @@ from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.catalog import instead_of
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.limits import SHORT_K, SKINNY
-from gemmkit.kernels.plan import LEADING_DIMENSIONS, TileConfig, ceil_div, names_in
+from gemmkit.kernels.plan import LEADING_DIMENSIONS, TileConfig, ceil_div
 from gemmkit.kernels.sizes import SIZES, Multiples
 from gemmkit.problem import GemmProblem, Shape, read_problem
 
@@ -130,7 +130,7 @@ def asked_problem(
 
 def _own_epilogue(kernel: Kernel, epilogue: Epilogue) -> Epilogue:
     """The epilogue with a bias where a user's kernel has a parameter for one."""
-    if kernel.user_defined and "bias" in names_in(kernel.signature):
+    if kernel.user_defined and "bias" in kernel.passed:
         return Epilogue(True, epilogue.activation)
     return epilogue
 
@@ -140,9 +140,7 @@ def refuse_unknown_sizes(kernel: Kernel) -> None:
     if kernel.sizes is None or kernel.file is None or kernel.file.language == "python":
         return
     given = kernel.variables.given if kernel.variables is not None else ()
-    used = names_in(kernel.signature).union(
-        *(value.names for _, values in given for value in values)
-    )
+    used = kernel.passed.union(*(value.names for _, values in given for value in values))
     known = bool(kernel.sizes.only) or len(kernel.sizes.fixed) == len(SIZES)
     if not known and not used & {*SIZES, *LEADING_DIMENSIONS}:
         raise UsageError(
@@ -158,7 +156,7 @@ def expressible(kernel: Kernel, problem: GemmProblem) -> GemmProblem:
     """
     if not kernel.user_defined:
         return problem
-    used = names_in(kernel.signature)
+    used = kernel.passed
     if "alpha" not in used:
         problem = replace(problem, alpha=1.0)
     if "beta" not in used:

@@ -26,6 +26,7 @@ from gemmkit.kernels.plan import (
     SourceFile,
     StructPlace,
     TileConfig,
+    names_in,
 )
 from gemmkit.kernels.policy import policy, source_file
 from gemmkit.kernels.spaces import fitting_values
@@ -34,6 +35,7 @@ from gemmkit.problem import GemmProblem
 
 if TYPE_CHECKING:
     from gemmkit.kernels.sizes import SizeRule
+    from gemmkit.kernels.tensor_maps import MapRule
     from gemmkit.kernels.variables import DeviceVariables, Value
 
 
@@ -61,7 +63,8 @@ class Kernel(UsersKernels):
     say how exact its results must be, where that is not to be read from its instructions: see
     `gemmkit.verify.arithmetic`. `variables` are the values of its `__constant__` and `__device__`
     variables. `sizes` says which sizes a user's kernel takes. `scalars` names those of α and β that
-    it takes as 16-bit parameters, and their type; None is that of the matrices. `fuses` says
+    it takes as 16-bit parameters, and their type; None is that of the matrices. `tensor_maps` are
+    those that a user's kernel takes by value. `fuses` says
     whether it applies an epilogue, `signature` names its parameters in order, and `aliases` maps
     other names of configuration keys to the keys.
     """
@@ -95,6 +98,7 @@ class Kernel(UsersKernels):
     variables: DeviceVariables | None = None
     sizes: SizeRule | None = None
     scalars: tuple[tuple[str, Dtype | None], ...] = ()
+    tensor_maps: tuple[MapRule, ...] = ()
 
     # How a refusal by `plan` ends. The catalog, which has all kernels, says which of them take it.
     recommendation: ClassVar[Callable[[Kernel, GemmProblem, GpuSpec], str]] = (
@@ -202,9 +206,20 @@ class Kernel(UsersKernels):
         return self.user_defined and len(self.dtypes) > 1 and self.assertions is None
 
     @property
+    def passed(self) -> frozenset[str]:
+        """The names of all that reaches it, as arguments or through tensor maps."""
+        return names_in(self.signature, self.tensor_maps)
+
+    @property
     def takes_batches(self) -> bool:
         """Whether one launch can compute several products of one shape."""
-        return self.takes_groups or set(BATCH_ARGUMENTS) <= set(self.signature)
+        return self.takes_groups or set(BATCH_ARGUMENTS) <= self._batch_names
+
+    @property
+    def _batch_names(self) -> frozenset[str]:
+        names = frozenset(self.signature).union(*(each.passes for each in self.tensor_maps))
+        # Maps that hold the products of a batch hold their number.
+        return names | {"batch"} if any(len(each.box) > 2 for each in self.tensor_maps) else names
 
     @property
     def takes_groups(self) -> bool:
@@ -291,6 +306,7 @@ class Kernel(UsersKernels):
             tolerance=self.tolerance,
             constants=self.variables.packed(problem) if self.variables is not None else (),
             scalars=self._scalars_for(problem),
+            tensor_maps=tuple(each.planned(problem) for each in self.tensor_maps),
         )
 
     def _scalars_for(self, problem: GemmProblem) -> tuple[tuple[str, Dtype], ...]:

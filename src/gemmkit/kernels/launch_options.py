@@ -36,6 +36,10 @@ class LaunchOptions:
         name: its name in tables; by default the kernel's name in its source.
         include_dirs: folders searched for included files, after the file's own folder.
         options: options for NVRTC, such as `-DTILE=16` or `--use_fast_math`.
+        tensor_maps: those that the kernel takes by value, each as `"map_a=A,box=64x128"`: its name
+            in `args` (or that of its parameter), the matrix, and the box in elements, innermost
+            dimension first. Options: `swizzle` (none, 32B, 64B, 128B), `fill` (zero, nan), `l2`
+            (none, 64B, 128B, 256B), `type` (the matrix's own), `rank` (3 for a batch).
         constants, compute_dtype, tolerance: see `Kernel.given`.
         dtype, out_dtype: the types of A and B and of C, for PTX only, which does not contain them;
             without `dtype` the kernel accepts all, and fp32 if a problem does not say.
@@ -51,6 +55,7 @@ class LaunchOptions:
     name: str | None = None
     include_dirs: Sequence[str | Path] = ()
     options: Sequence[str] = ()
+    tensor_maps: str | Sequence[str] = ()
     constants: Mapping[str, Value] | None = None
     compute_dtype: str = ""
     tolerance: float | None = None

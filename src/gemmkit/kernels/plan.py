@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from dataclasses import dataclass
 from numbers import Integral
 from typing import TYPE_CHECKING, Literal
@@ -13,6 +14,7 @@ from gemmkit.errors import UnsupportedType, UsageError
 
 if TYPE_CHECKING:
     from gemmkit.kernels.group_table import GroupTable
+    from gemmkit.kernels.tensor_maps import MapRule, PlannedMap
 
 Dim3 = tuple[int, int, int]
 
@@ -179,7 +181,7 @@ class LaunchPlan:
     the kernel reads its products; `constants` are `__constant__` and `__device__` variables that
     are set before the launch, by name, and their bytes; those that the source initializes have
     none. `scalars` are the types of those of α and β that 16-bit parameters take: PTX does not show
-    them.
+    them. `tensor_maps` are those that the signature names.
     """
 
     kernel: str
@@ -201,6 +203,7 @@ class LaunchPlan:
     constants: tuple[tuple[str, bytes], ...] = ()
     scalars: tuple[tuple[str, Dtype], ...] = ()
     table: GroupTable | None = None
+    tensor_maps: tuple[PlannedMap, ...] = ()
 
     @property
     def arguments(self) -> str:
@@ -245,6 +248,7 @@ def ceil_div(numerator: int, denominator: int) -> int:
     return -(-numerator // denominator)
 
 
-def names_in(signature: Signature) -> frozenset[str]:
-    """Every name of the vocabulary that a signature uses."""
-    return frozenset().union(*(Expression.parse(text).names for text in signature))
+def names_in(signature: Signature, maps: Iterable[MapRule] = ()) -> frozenset[str]:
+    """Every name of the vocabulary that a signature uses, by itself or through tensor maps."""
+    names = (Expression.parse(text).names for text in signature)
+    return frozenset().union(*names, *(each.passes for each in maps))

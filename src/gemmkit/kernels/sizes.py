@@ -10,6 +10,7 @@ from typing import Any
 
 from gemmkit.errors import UsageError
 from gemmkit.kernels.plan import ceil_div
+from gemmkit.kernels.tensor_maps import MapRule
 from gemmkit.problem import GemmProblem
 
 SIZES = ("M", "N", "K")
@@ -58,17 +59,23 @@ class SizeRule:
 
     `fixed` holds sizes that are constants of the source, `multiples` what M, N and K have to be
     multiples of: at least one whole tile, where that is more than 1. `tied` says that M and N are
-    arguments and nothing says what K is, so that it may be either: a cube suits both.
+    arguments and nothing says what K is, so that it may be either: a cube suits both. The rows of
+    matrices with `maps` in global memory must be multiples of 16 bytes.
     """
 
     only: str = ""
     fixed: Mapping[str, int] = field(default_factory=dict)
     multiples: Multiples = (1, 1, 1)
     tied: bool = False
+    maps: tuple[MapRule, ...] = ()
 
     @classmethod
     def of(
-        cls, names: Collection[str], compiled_in: Mapping[str, int], multiples: Multiples
+        cls,
+        names: Collection[str],
+        compiled_in: Mapping[str, int],
+        multiples: Multiples,
+        maps: tuple[MapRule, ...] = (),
     ) -> SizeRule:
         """What follows from the names in a signature and the sizes that are constants.
 
@@ -79,7 +86,7 @@ class SizeRule:
         fixed = {name: value for name, value in compiled_in.items() if name not in passed}
         known = {*passed, *fixed}
         tied = known == {"M", "N"} and not {"lda", "ldb"} & set(names)
-        return cls(known.pop() if len(known) == 1 else "", fixed, multiples, tied)
+        return cls(known.pop() if len(known) == 1 else "", fixed, multiples, tied, maps)
 
     def refusal(self, problem: GemmProblem) -> str | None:
         """Why a kernel does not take a problem of these sizes, or None."""
@@ -110,7 +117,7 @@ class SizeRule:
             sizes = [0 if 0 in sizes else max(sizes)] * 3
         wanted = [
             max(ceil_div(size, multiple), multiple > 1) * multiple
-            for size, multiple in zip(sizes, self.all_multiples, strict=True)
+            for size, multiple in zip(sizes, self.all_multiples(problem), strict=True)
         ]
         for place, name in enumerate(SIZES):
             wanted[place] = self.fixed.get(name, wanted[place])
@@ -118,12 +125,18 @@ class SizeRule:
             wanted = [*self.fixed.values()] * 3
         return problem.resized(*wanted)
 
-    @property
-    def all_multiples(self) -> Multiples:
-        """`multiples`, for sizes that are one and the same their least common one."""
+    def all_multiples(self, problem: GemmProblem) -> Multiples:
+        """`multiples` with those that tensor maps ask of a problem's type and layout, for sizes
+        that are one and the same their least common one."""
+        m, n, k = self.multiples
+        for name, unit in (each.along(problem) for each in self.maps):
+            m, n, k = (
+                math.lcm(size, unit if name == each else 1)
+                for each, size in zip(SIZES, (m, n, k), strict=True)
+            )
         if not (self.only or self.tied):
-            return self.multiples
-        common = math.lcm(*self.multiples)
+            return m, n, k
+        common = math.lcm(m, n, k)
         return common, common, common
 
 

@@ -134,9 +134,7 @@ class Phrases:
         """What several pieces say, one after the other."""
         text = ""
         for each in map(self.say, pieces):
-            # Full-width marks bring their space with them.
-            apart = text and east_asian_width(text[-1]) not in "FW"
-            text += f" {each}" if apart else each
+            text = _beside(text, f" {each}") if text else each
         return text
 
     def table(self, table: Table) -> Table:

@@ -165,7 +165,8 @@ def _matrix_product(
     result: tuple[str, ...],
     rest: Sequence[tuple[str, ...]],
 ) -> Operation | None:
-    """D = A·B + C on a tensor core. With wgmma, D is C and the operands are in shared memory."""
+    """D = A·B + C on a tensor core. With wgmma, D is C and B is in shared memory, as A is if it is
+    not a list of registers."""
     listed = [each for each in types if each in NARROW_TYPES or each in ("f32", "f64")]
     if not listed or "f64" in listed:
         return None
@@ -176,7 +177,9 @@ def _matrix_product(
         operand = NARROW_TYPES["f16"]
     left: tuple[str, ...] = ("@shared",)
     right, terms = left, result
-    if not instruction.opcode.startswith("wgmma"):
+    if instruction.opcode.startswith("wgmma"):
+        left = rest[0] if len(rest[0]) > 1 else left
+    else:
         left, right = rest[0], rest[1]
         terms = rest[2] if len(rest) > 2 else ()
     return Operation(

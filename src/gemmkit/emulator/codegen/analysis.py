@@ -22,7 +22,7 @@ _VARYING_OPERATIONS = frozenset(
     [
         *("atomic", "compare_and_swap", "shuffle", "vote", "ballot", "match_any", "match_all"),
         *("reduce_warp", "elect", "active_mask", "call", "multiply_matrices", "mbarrier_arrive"),
-        *("multiply_fragments", "transpose_matrix"),
+        *("multiply_fragments", "transpose_matrix", "wgmma_multiply"),
     ]
 )
 

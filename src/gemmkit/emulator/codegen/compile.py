@@ -67,7 +67,7 @@ def compile_kernel(
 
 
 def _reduces_in_bulk(action: Action) -> bool:
-    return action.operation == "bulk_copy" and "O" in action.form.modifiers
+    return action.operation in ("bulk_copy", "bulk_tensor") and "O" in action.form.modifiers
 
 
 def _loads_local(action: Action) -> bool:

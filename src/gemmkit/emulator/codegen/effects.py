@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from gemmkit.emulator.codegen import matrix_effects, sanitizer_calls, undefined
+from gemmkit.emulator.codegen import (
+    asynchronous_calls,
+    matrix_effects,
+    sanitizer_calls,
+    undefined,
+    warpgroup_effects,
+)
 from gemmkit.emulator.codegen.addresses import (
     address_of,
     base_of,
@@ -265,6 +271,15 @@ def _transpose_matrix(b: BlockWriter, action: Action) -> None:
     matrix_effects.transpose(b, action, _active(b, action))
 
 
+def _multiply_warpgroup(b: BlockWriter, action: Action) -> None:
+    b.make_room()
+    warpgroup_effects.multiply(b, action, _active(b, action))
+
+
+def _synchronize_warpgroup(b: BlockWriter, action: Action) -> None:
+    warpgroup_effects.synchronize(b, action, _active(b, action))
+
+
 def _is_space(b: BlockWriter, action: Action) -> None:
     _active(b, action)
     space = action.form["S"]
@@ -339,8 +354,10 @@ def _arrive_after_copies(b: BlockWriter, action: Action) -> None:
     through_python(b, action)
 
 
-def executed_by_python(b: BlockWriter, action: Action, lanes: Value) -> list[Location]:
-    """Operands to scratch, a call, results from scratch."""
+def executed_by_python(
+    b: BlockWriter, action: Action, lanes: Value, block: int = -1
+) -> list[Location]:
+    """Operands to scratch, a call, results from scratch; `block` is that of a `try_wait`."""
     b.make_room()
     f = b.f
     operands: list[tuple[int, int]] = []
@@ -349,8 +366,10 @@ def executed_by_python(b: BlockWriter, action: Action, lanes: Value) -> list[Loc
     operands += [_address_to_scratch(b, address) for address in action.addresses]
     results = [(b.scratch.take(max(bits, 32)).offset, bits) for bits in result_widths(action)]
     b.context.outside[action.number] = (tuple(operands), tuple(results))
-    function = "operate_asynchronous" if is_asynchronous([action]) else "operate"
-    f.runtime(function, "void", C, W, literal("i32", action.number), lanes)
+    if is_asynchronous([action]):
+        asynchronous_calls.call(b, action, lanes, operands, results, block)
+    else:
+        f.runtime("operate", "void", C, W, literal("i32", action.number), lanes)
     return [
         Lanes(f.load("i32", T, offset)) if bits == 1 else Slot("t", offset, bits)
         for offset, bits in results
@@ -402,6 +421,7 @@ _WRITERS: Mapping[str, Callable[[BlockWriter, Action], None]] = {
         (
             *("mbarrier_init", "mbarrier_invalidate", "mbarrier_arrive", "mbarrier_transact"),
             *("bulk_copy", "bulk_commit", "bulk_wait", "bulk_store"),
+            *("bulk_tensor", "bulk_acquire_map", "bulk_release_map"),
         ),
         through_python,
     ),
@@ -409,4 +429,6 @@ _WRITERS: Mapping[str, Callable[[BlockWriter, Action], None]] = {
     "multiply_matrices": _multiply_matrices,
     "multiply_fragments": _multiply_fragments,
     "transpose_matrix": _transpose_matrix,
+    "wgmma_multiply": _multiply_warpgroup,
+    **dict.fromkeys(("wgmma_fence", "wgmma_commit", "wgmma_wait"), _synchronize_warpgroup),
 }

@@ -62,6 +62,9 @@ WORKER = words(
     *("cluster_x", "cluster_y", "cluster_z", "explicit_cluster"),
     # The first block of the cluster: the sanitizers compare accesses to global memory by cluster.
     "cluster_start",
+    # For each address of an mbarrier, the bytes that `expect_tx` has announced in its current
+    # phase.
+    "announced",
 )
 # Barriers follow the fields. Each holds the warps that have arrived, the warps expected (0: all),
 # and the sum of the warps' votes in a reduction.
@@ -162,13 +165,16 @@ RISING = 4
 # 32-bit fields of a warp. `reconvergence` is the block where the running lanes wait for others,
 # `depth` the height of the stack of waiting lanes, `initial` the lanes that exist, `votes` the
 # warp's contribution to a reduction at a barrier and, once that is complete, the sum of all.
-# `verdict` says how a warp continues after an instruction that waits for an mbarrier.
+# `verdict` says how a warp continues after an instruction that waits for an mbarrier, `waits` who
+# knows what it waits for; if native code does, all lanes that run wait for the phase `awaited`: the
+# mbarrier's address and, in the lowest bit, the parity.
 WARP = {
     name: 4 * index
     for index, name in enumerate(
         (
             *("block", "mask", "exited", "reconvergence", "depth", "status", "index", "initial"),
-            *("barrier", "barrier_warps", "instruction", "votes", "verdict"),
+            *("barrier", "barrier_warps", "instruction", "votes", "verdict", "waits"),
+            "awaited",
         )
     )
 }
@@ -183,6 +189,9 @@ RUNNING, AT_BARRIER, DONE, PAUSED, TRAPPED, AT_PHASE = range(6)
 
 # Verdicts: continue with the result; continue with other lanes, at the warp's `block`; wait.
 ANSWERED, TURNED, HELD = range(3)
+
+# Values of `waits`: nobody waits for a phase; all lanes that run do; Python knows.
+WAITS_NATIVELY, WAITS_IN_PYTHON = 1, 2
 
 # The results of the function that runs blocks.
 FINISHED, OUT_OF_FUEL, FAULTED, STUCK, TRAP, IN_FLIGHT = range(6)

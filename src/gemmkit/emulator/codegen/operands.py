@@ -9,6 +9,7 @@ from gemmkit.emulator.isa.form import Form
 from gemmkit.emulator.isa.matrix_access import is_matrix, pieces
 from gemmkit.emulator.isa.semantics import OPERATIONS, reads_carry, writes_carry
 from gemmkit.emulator.isa.types import TYPES
+from gemmkit.emulator.isa.warpgroup_forms import OPERATION
 from gemmkit.emulator.ptx.cfg import ControlFlow
 from gemmkit.emulator.ptx.constructs import not_executed
 from gemmkit.emulator.ptx.module import (
@@ -35,6 +36,7 @@ class Action:
     """One instruction: what it reads and writes.
 
     `dests` and `sources` are in the form's order, with brace lists flattened; None is the sink `_`.
+    The sources of `wgmma.mma_async` begin with its accumulators, which are its `dests` too.
     `address` is the memory operand, `other_address` the second one of cp.async, `third_address` the
     mbarrier of a bulk copy.
     """
@@ -118,6 +120,8 @@ def _action(number: int, instruction: Instruction, form: Form, kernel: Kernel) -
         return _parameter_access(number, instruction, form, kernel, dests, sources, addresses[0])
     if form.operation == "call":
         dests, sources = _call(instruction)
+    if form.operation == OPERATION:
+        sources = [each for each in dests if each is not None] + sources
     if reads_carry(form):
         sources.append(CARRY)
     if writes_carry(form):
@@ -208,6 +212,8 @@ def source_widths(action: Action) -> list[int]:
     """The width in which each source of an action is read."""
     widths: list[int] = []
     specs = [spec for spec in action.form.operands if spec.role in ("source", "immediate")]
+    if action.operation == OPERATION:
+        specs = [action.form.operands[0], *specs]
     if action.operation in ("move", "call_parameter"):
         total = action.form.type.bits
         dests, count = len(action.dests), len(action.sources)

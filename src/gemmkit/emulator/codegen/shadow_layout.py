@@ -41,6 +41,8 @@ SHADOW = words(
     # Whether barriers, copies and fences are reported to Python, since the kernel uses mbarriers
     # or bulk copies.
     "asynchronous",
+    # How many patterns had been built when Python last looked at the log.
+    "patterns_seen",
 )
 DATA = tuple(f"data{index}" for index in range(4))
 
@@ -74,6 +76,31 @@ LOADED, STORED, UPDATED = range(3)
 IN_STEP = 3
 # The issue of cp.async copies, which is recorded in asynchronous kernels only.
 SENT = 4
+# Not accesses: a lane of the warp uses the mbarrier at `base`, arrives there as well, or observes
+# that a phase is complete. `pattern` holds the instruction's number and, above 32 bits, the lane;
+# the tag's lowest bit says that this completes a phase.
+USED_BARRIER, ARRIVED, OBSERVED = 5, 6, 7
+# The table by which native code compares the accesses in the log with earlier ones: the numbers of
+# the instructions by their records, where these begin, the bytes of a worker, a flag for each
+# instruction whose accesses do not race with each other; the last write of each granule (16, 32 and
+# 64 bits), a flag for those of mbarriers, by actor the arrays for the last reads, and a list of the
+# actors that have some; the warps' clocks, the open groups of their copies, and the number that the
+# first warp of the block has among them.
+COMPARISON = words(
+    *("numbers", "sites_at", "worker_bytes", "strong"),
+    *("granules", "writer", "time", "who", "marks"),
+    *("read_times", "read_whos", "readers", "reader_list"),
+    *("clocks", "clock_bytes", "groups", "copies_from", "first_warp"),
+    # Where it stopped, and why: a conflict's granule (or −1), both parties, the other's actor and
+    # whether that wrote; a granule of an mbarrier (or −1) that was accessed, and by whom.
+    *("next", "granule", "by", "other", "other_actor", "wrote", "marked", "marked_by"),
+    # The warp whose turn it is, and what was reported in this turn.
+    *("turn_of", "reports", "reported"),
+)
+REPORTED_PAIRS = 64
+COMPARISON_BYTES = 8 * len(COMPARISON) + 16 * REPORTED_PAIRS
+# Why it stops before the end.
+TOLD, SUSPICIOUS, READS_WANTED = 1, 2, 3
 # How many accesses of the same warp are compared, lane by lane.
 LOOK_BACK = 64
 
@@ -160,8 +187,9 @@ KEPT = USED + 2
 USED_GUARD, USED_ADDRESS, USED_SOURCE = 0, 1, 3
 # Not faults, in asynchronous kernels: the running warp arrives at a barrier, which opens; it
 # commits a group of copies, or waits until so many are in flight; it executes a fence (1:
-# `fence.proxy`, 2: `fence.mbarrier_init`, 0: any other). A block begins.
-ARRIVES, OPENS, COMMITS, WAITS, FENCES, BEGINS = range(CLASSES + 30, CLASSES + 36)
+# `fence.proxy`, 2: `fence.mbarrier_init`, 0: any other). Python should look at the log. A block
+# begins.
+ARRIVES, OPENS, COMMITS, WAITS, FENCES, LOOKS, BEGINS = range(CLASSES + 30, CLASSES + 37)
 # Not a fault: lanes (a mask) are about to access other blocks' shared memory, so many bytes each.
-REACHES = CLASSES + 36
+REACHES = CLASSES + 37
 REACHED_BYTES, REACHED_KIND = 32, 40

@@ -19,6 +19,7 @@ _PASSES_ON = frozenset(
     [
         *("shuffle", "vote", "ballot", "match_any", "match_all", "reduce_warp"),
         *("multiply_matrices", "multiply_fragments", "transpose_matrix"),
+        "wgmma_multiply",
     ]
 )
 # Operands that are not propagated: undefined bits in them count as used.
@@ -35,7 +36,7 @@ _USED_FROM = {
             *("atomic", "reduction", "compare_and_swap", "barrier", "barrier_arrive", "elect"),
             *("call", "no_operation", "map_address", "cluster_rank"),
             *("mbarrier_init", "mbarrier_arrive", "mbarrier_transact"),
-            *("mbarrier_test", "mbarrier_try", "bulk_copy", "bulk_store"),
+            *("mbarrier_test", "mbarrier_try", "bulk_copy", "bulk_store", "bulk_tensor"),
         ),
         0,
     ),
@@ -52,6 +53,8 @@ def used_from(action: Action) -> int:
     """The index of the first source whose bits an instruction uses and does not propagate."""
     if is_matrix(action.form):  # a stride comes after the registers that are stored
         return 0 if action.operation == "load" else registers_of(action.form)
+    if action.operation == "wgmma_multiply":  # it propagates those of its accumulators only
+        return len(action.dests)
     return _USED_FROM.get(action.operation, len(action.sources))
 
 

@@ -335,10 +335,10 @@ class _WarpWriter:
         sanitizer_calls.aligned(b, action)
         f.store(literal("i32", ANSWERED), W, WARP["verdict"])
         lanes = b.active(action.guard)
-        results = effects.executed_by_python(b, action, lanes)
+        tries = action.operation in RETRIED
+        results = effects.executed_by_python(b, action, lanes, number if tries else -1)
         verdict = f.load("i32", W, WARP["verdict"])
         answered, waits = f.name("answered"), f.name("waits")
-        tries = action.operation in RETRIED
         if tries:
             f.branch_if(f.compare("eq", verdict, ANSWERED), answered, waits)
             f.label(answered)

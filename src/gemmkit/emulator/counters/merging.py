@@ -30,7 +30,7 @@ _BARRIERS = frozenset(
     [
         *("atomic", "compare_and_swap", "reduction", "copy_async", "copy_async_wait", "call"),
         *("mbarrier_init", "mbarrier_invalidate", "mbarrier_arrive", "mbarrier_transact"),
-        *("mbarrier_arrive_copies", "bulk_copy", "bulk_wait", "bulk_store"),
+        *("mbarrier_arrive_copies", "bulk_copy", "bulk_store", "bulk_tensor", "bulk_wait"),
     ]
 )
 _SHARED = frozenset(["shared", "shared::cta", ""])

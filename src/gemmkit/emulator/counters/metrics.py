@@ -23,6 +23,7 @@ from gemmkit.emulator.counters.rules import SECTOR_BYTES
 from gemmkit.emulator.counters.tally import Tally
 from gemmkit.emulator.isa.form import Form
 from gemmkit.emulator.isa.matrix_access import has_rows
+from gemmkit.emulator.isa.warpgroup_forms import OPERATION
 from gemmkit.emulator.ptx.cfg import ControlFlow
 
 
@@ -34,6 +35,9 @@ class Basis(Enum):
     COPIED = "what the hardware counts, unless cp.async.cg crosses a 128-byte line of shared memory"
     PATTERN = "of the addresses alone; the hardware also counts waits for other traffic"
     WARM = "of the addresses alone, for lines in the L1 cache; others may take more"
+    MAPPED = (
+        "of PTX instructions, each of which is one machine instruction; not compared with hardware"
+    )
     PTX = "of PTX instructions, which are not machine instructions"
 
 
@@ -42,8 +46,8 @@ class Metric:
     """One metric: a count of the tally, times `scale`, summed over the instructions it is `of`.
 
     `of` is one of the `groups` of forms: an access (`global read`, `shared store`), an opcode class
-    of the instruction table, or `all`. A ratio is divided by the metric named in `per`, and is 0 if
-    that is 0.
+    of the instruction table, `wgmma`, or `all`. A ratio is divided by the metric named in `per`,
+    and is 0 if that is 0.
     """
 
     name: str
@@ -159,6 +163,9 @@ METRICS: tuple[Metric, ...] = (
     Metric("smsp__sass_l1tex_data_bank_conflicts_pipe_lsu_mem_shared_op_stsm.sum",
            "wavefronts that bank conflicts add to stmatrix", Basis.EXACT, "conflicts",
            "shared matrix store"),
+    Metric("sm__inst_executed_pipe_tensor_op_gmma.sum",
+           "wgmma instructions executed by warps, four to a warpgroup", Basis.MAPPED, "executed",
+           "wgmma"),
     Metric("ptx__branches_divergent.sum", "branches at which the threads of a warp diverged",
            Basis.PTX, "divergent", "all"),
     Metric("ptx__inst_executed.sum", "PTX instructions executed by warps", Basis.PTX, "executed",
@@ -193,6 +200,8 @@ def access(form: Form, generic: str = "global") -> str | None:
 def groups(form: Form, generic: str = "global") -> tuple[str, ...]:
     """Every value of `of` that includes a form; `generic` as for `access`."""
     kind = access(form, generic)
+    if form.operation == OPERATION:
+        return "all", form.opcode_class, "wgmma"
     if kind is None:
         return "all", form.opcode_class
     general = kind.removesuffix(" ca").removesuffix(" cg")

@@ -1,4 +1,5 @@
-"""The rows of the instruction table for mbarriers, bulk copies, st.async and barriers of clusters.
+"""The rows of the instruction table for mbarriers, bulk and tensor copies, st.async and barriers of
+clusters.
 
 The modifiers are those that ptxas accepts: with a semantic there must be a scope, `.acquire` is for
 waits, and an mbarrier in the window of the cluster returns no state.
@@ -17,6 +18,20 @@ _TO_SHARED = f"cp.async.bulk.{{D:shared}}::{{cta,cluster}}.{{F:global}}.{_COMPLE
 _TO_CLUSTER = f"cp.async.bulk.{{D:shared}}::cluster.{{F:global}}.{_COMPLETES}"
 _BETWEEN_SHARED = f"cp.async.bulk.{{D:shared}}::cluster.{{F:shared}}::cta.{_COMPLETES}"
 _TO_GLOBAL = "cp.async.bulk.{D:global}.{F:shared}::cta.{C:bulk_group}"
+_DIMENSIONS = "{N:1,2,3,4,5}d"
+_TENSOR = f"cp.async.bulk.tensor.{_DIMENSIONS}"
+_TENSOR_LOAD = f"{_TENSOR}.{{D:shared}}::{{cta,cluster}}.{{F:global}}{{,.tile}}.{_COMPLETES}"
+_TENSOR_MULTICAST = (
+    f"{_TENSOR}.{{D:shared}}::cluster.{{F:global}}{{,.tile}}.{_COMPLETES}.{{M:multicast}}::cluster"
+)
+_TENSOR_STORE = f"{_TENSOR}.{{D:global}}.{{F:shared}}::cta{{,.tile}}.{{C:bulk_group}}"
+_TENSOR_REDUCTION = (
+    f"cp.reduce.async.bulk.tensor.{_DIMENSIONS}.{{D:global}}.{{F:shared}}::cta."
+    "{O:add,min,max,inc,dec,and,or,xor}{,.tile}.{C:bulk_group}"
+)
+_TENSOR_PREFETCH = f"cp.async.bulk.prefetch.tensor.{_DIMENSIONS}.L2.global{{,.tile}}"
+_COORDINATES = "[map.{N}] v{N}s32"
+_SCOPE = "{cta,cluster,gpu,sys}"
 _REDUCTIONS = (
     "{O:add}.{T:u32,s32,u64,f32,f64}",
     "{O:add}.noftz.{T:f16,bf16}",
@@ -89,4 +104,18 @@ ROWS: tuple[tuple[str, str, str, str], ...] = (
     # A hint; it reads nothing.
     ("cp.async.bulk.prefetch.L2.global", "no_operation", "[global] u32", "cache"),
     (f"cp.async.bulk.prefetch.L2.global{_HINT}", "no_operation", "[global] u32 ~", "cache"),
+    (_TENSOR_LOAD, "bulk_tensor", f"[shared] {_COORDINATES} [shared]", "load"),
+    (f"{_TENSOR_LOAD}{_HINT}", "bulk_tensor", f"[shared] {_COORDINATES} [shared] ~", "load"),
+    (_TENSOR_MULTICAST, "bulk_tensor", f"[shared] {_COORDINATES} [shared] u16", "load"),
+    (f"{_TENSOR_MULTICAST}{_HINT}", "bulk_tensor", f"[shared] {_COORDINATES} [shared] u16 ~",
+     "load"),
+    (f"{_TENSOR_STORE}|{_TENSOR_REDUCTION}", "bulk_tensor", f"{_COORDINATES} [shared]", "store"),
+    (f"{_TENSOR_STORE}{_HINT}|{_TENSOR_REDUCTION}{_HINT}", "bulk_tensor",
+     f"{_COORDINATES} [shared] ~", "store"),
+    (_TENSOR_PREFETCH, "no_operation", _COORDINATES, "cache"),
+    (f"{_TENSOR_PREFETCH}{_HINT}", "no_operation", f"{_COORDINATES} ~", "cache"),
+    ("prefetch{,.param,.const}.tensormap", "no_operation", "[global]", "cache"),
+    (f"fence.proxy.tensormap::generic.acquire.{_SCOPE}", "bulk_acquire_map", "[global] #",
+     "synchronize"),
+    (f"fence.proxy.tensormap::generic.release.{_SCOPE}", "bulk_release_map", "", "synchronize"),
 )  # fmt: skip

@@ -20,6 +20,7 @@ from gemmkit.emulator.ptx.module import (
     Symbol,
     Vector,
 )
+from gemmkit.tensor_maps import MAP_BYTES
 
 _SOURCES = (Register, Immediate, Special, Symbol, Negated)
 _KINDS: dict[str, type[Operand] | type[None]] = {
@@ -50,6 +51,8 @@ def operands_fit(instruction: Instruction, form: Form) -> bool:
         return len(callee) == 1 and len(groups) == len(given) - 1 <= 2
     if form.opcode.startswith("applypriority") and given[1:] != (Immediate(_LINE_BYTES),):
         return False
+    if form.operation == "bulk_acquire_map" and given[1:] != (Immediate(MAP_BYTES),):
+        return False
     if form.operation == "set_registers" and not _is_register_count(given):
         return False
     if is_matrix(form) or form.operation == "multiply_fragments":
@@ -78,7 +81,7 @@ def _fits(operand: Operand | None, spec: OperandSpec, relaxed: bool) -> bool:
     if isinstance(operand, Address):
         base = operand.base
         wide = not isinstance(base, Register) or TYPES[base.type].bits in (32, 64)
-        return spec.role == "address" and wide
+        return spec.role == "address" and operand.coordinates == spec.coordinates and wide
     if spec.role == "policy":
         return isinstance(operand, Register) and _holds(operand, 64, False)
     if spec.role not in ("dest", "source"):

@@ -19,7 +19,8 @@ class OperandSpec:
     or source has a `type` and a `count` (the length of a brace list; 1 for a plain operand).
     `pair`: a dest that may be written `d|p`, with p a predicate. `optional` operands may be missing
     at the end. `or_predicate`: a source that may be a predicate instead of a `type`. A cache
-    `policy` is always last and changes no result. A `sink` is the operand `_`.
+    `policy` is always last and changes no result. A `sink` is the operand `_`. `coordinates` is the
+    number of those that follow the address of a tensor map.
     """
 
     role: str
@@ -28,6 +29,7 @@ class OperandSpec:
     pair: bool = False
     optional: bool = False
     or_predicate: bool = False
+    coordinates: int = 0
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,7 @@ def operand_specs(signature: str, bound: Mapping[str, str]) -> tuple[OperandSpec
     that may be a predicate instead, `[space]` an address, `#` an immediate, `@` a label, `$` a
     symbol, `()` a group, `~` a cache policy. A prefix such as `v4` gives the length of a brace
     list, `?` marks an operand that may be missing, `wide(T)` is the type of twice the width. `_` is
-    itself.
+    itself. `[map.2]` is the address of a tensor map with two coordinates.
     """
     return tuple(_operand_spec(word) for word in signature.format(**bound).split())
 
@@ -140,7 +142,8 @@ def _operand_spec(word: str) -> OperandSpec:
     if word == "~":
         return OperandSpec("policy", TYPES["b64"])
     if word.startswith("["):
-        return OperandSpec("address", optional=optional)
+        coordinates = int(word[5:-1]) if word.startswith("[map.") else 0
+        return OperandSpec("address", optional=optional, coordinates=coordinates)
     role = "dest" if word.startswith("=") else "source"
     word = word.removeprefix("=")
     pair = word.endswith("|pred")

@@ -24,9 +24,10 @@ OBJECT_BYTES = 8
 # If all warps of a block wait, the time limit of every `try_wait` expires. After so many times in
 # which each came back to the same instruction for the same phases, the block is deadlocked.
 PATIENCE = 20
-_EXPECTED, _TRANSACTIONS, _PHASE, _MARK = 20, 40, 61, 62
-_TX_BITS = _PHASE - _TRANSACTIONS
-_INVALIDATED, _INITIALIZED = 1, 2
+# Where the object's fields begin.
+EXPECTED, TRANSACTIONS, PHASE, MARK = 20, 40, 61, 62
+TX_BITS = PHASE - TRANSACTIONS
+INVALIDATED, INITIALIZED = 1, 2
 
 
 class Misuse(Exception):
@@ -70,23 +71,23 @@ class State:
         Raises:
             Misuse: they do not hold a valid object.
         """
-        mark = word >> _MARK
-        if mark != _INITIALIZED:
-            was = "was invalidated" if mark == _INVALIDATED else "is not initialized"
+        mark = word >> MARK
+        if mark != INITIALIZED:
+            was = "was invalidated" if mark == INVALIDATED else "is not initialized"
             raise Misuse("invalid mbarrier", f"uses an mbarrier that {was}")
-        transactions = word >> _TRANSACTIONS & (1 << _TX_BITS) - 1
-        transactions -= (transactions >> _TX_BITS - 1) << _TX_BITS
-        return cls(word >> _PHASE & 1, word & MOST, word >> _EXPECTED & MOST, transactions)
+        transactions = word >> TRANSACTIONS & (1 << TX_BITS) - 1
+        transactions -= (transactions >> TX_BITS - 1) << TX_BITS
+        return cls(word >> PHASE & 1, word & MOST, word >> EXPECTED & MOST, transactions)
 
     @property
     def word(self) -> int:
         """The object's 8 bytes."""
         return (
             self.pending
-            | self.expected << _EXPECTED
-            | (self.transactions % (1 << _TX_BITS)) << _TRANSACTIONS
-            | self.phase << _PHASE
-            | _INITIALIZED << _MARK
+            | self.expected << EXPECTED
+            | (self.transactions % (1 << TX_BITS)) << TRANSACTIONS
+            | self.phase << PHASE
+            | INITIALIZED << MARK
         )
 
     @property
@@ -166,7 +167,7 @@ def invalidated(word: int) -> int:
         Misuse: it was not valid.
     """
     State.of(word)
-    return _INVALIDATED << _MARK
+    return INVALIDATED << MARK
 
 
 def token_phase(token: int) -> int:
@@ -175,9 +176,9 @@ def token_phase(token: int) -> int:
     Raises:
         Misuse: it is not a state token.
     """
-    if token >> _MARK != _INITIALIZED:
+    if token >> MARK != INITIALIZED:
         raise Misuse("invalid state token", f"waits with {token:#x}, which no arrival returned")
-    return token >> _PHASE & 1
+    return token >> PHASE & 1
 
 
 def pending_count(tokens: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -14,6 +14,7 @@ from gemmkit.emulator.isa.form import Form, bindings, expand, operand_specs
 from gemmkit.emulator.isa.fragment_products import products
 from gemmkit.emulator.isa.matrix_forms import matrix_rows
 from gemmkit.emulator.isa.matrix_rows import MATRIX_ROWS
+from gemmkit.emulator.isa.warpgroup_forms import immediates_fit, taking, warpgroup_rows
 from gemmkit.emulator.ptx.constructs import not_executed
 from gemmkit.emulator.ptx.module import Instruction, Symbol
 from gemmkit.errors import UnsupportedInstruction
@@ -283,6 +284,7 @@ _ROWS: tuple[tuple[str, str, str, str], ...] = (
      "={T} {T} b32", "warp"),
     *matrix_rows(),
     *MATRIX_ROWS,
+    *warpgroup_rows(),
     ("elect.sync", "elect", "=b32|pred b32", "warp"),
     ("bar.warp.sync", "no_operation", "b32", "synchronize"),
     ("bar{,.cta}.sync|barrier{,.cta}.sync{,.aligned}", "barrier", "u32 ?u32", "synchronize"),
@@ -378,7 +380,8 @@ def decode(instruction: Instruction) -> Form:
                 f"'{missing[0]}' ({instruction.where}: {instruction.text})"
             )
     form = form.taking([is_predicate(each) for each in instruction.operands])
-    if not operands_fit(instruction, form):
+    form = taking(form, instruction)
+    if not (operands_fit(instruction, form) and immediates_fit(form, instruction.operands)):
         raise UnsupportedInstruction(
             f"'{opcode}' does not take these operands ({instruction.where}: {instruction.text})"
         )

@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gemmkit.emulator.codegen.operands import Action
+from gemmkit.emulator.isa.tensor_copies import Box
+from gemmkit.emulator.isa.warpgroups import WarpgroupProduct
 
 
 @dataclass(slots=True, eq=False)
@@ -19,7 +21,9 @@ class Copy:
 
     `barrier` is the mbarrier that counts its bytes, if one does, or else `group` the number of the
     bulk group; `due` is the time of its effect, and `data` what it has read, or what `st.async` or
-    `red.async` holds. Addresses in shared memory may be in the window of the cluster.
+    `red.async` holds. Addresses in shared memory may be in the window of the cluster. A copy of a
+    tensor has a `box`, and the address of its tensor map; `to` or `start` is then the first byte of
+    the box in the tensor.
     """
 
     action: Action
@@ -31,6 +35,8 @@ class Copy:
     group: int = 0
     due: int = 0
     data: NDArray[np.uint8] | None = None
+    box: Box | None = None
+    map_at: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +119,12 @@ class Observer(Protocol):
     def issued(self, copy: Copy) -> None:
         """A thread has issued a bulk copy."""
 
+    def acquired_map(self, thread: int, address: int) -> None:
+        """A thread has executed a `fence.proxy.tensormap` that acquires a tensor map."""
+
+    def released_maps(self) -> None:
+        """A thread has executed a `fence.proxy.tensormap` that releases its writes to maps."""
+
     def delivered(self, copy: Copy) -> None:
         """The bytes of a bulk copy are counted at its mbarrier."""
 
@@ -136,3 +148,12 @@ class Observer(Protocol):
 
     def ended(self, copies: Iterable[Copy]) -> None:
         """All warps have ended; these copies to global memory were not waited for."""
+
+    def wgmma_issued(
+        self, warp: int, number: int, product: WarpgroupProduct, descriptors: tuple[int, ...]
+    ) -> None:
+        """A warp issues a `wgmma.mma_async`; the descriptors are of its operands in shared
+        memory."""
+
+    def wgmma_ordered(self, warp: int, action: Action) -> None:
+        """A warp commits a group of wgmma, or waits for groups."""

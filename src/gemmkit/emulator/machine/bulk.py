@@ -20,6 +20,7 @@ from gemmkit.emulator.codegen.layout import WINDOW_BYTES
 from gemmkit.emulator.isa.bulk_copies import combined, is_reduction
 from gemmkit.emulator.isa.cluster import divided, reaches_peers
 from gemmkit.emulator.isa.form import Form
+from gemmkit.emulator.machine import tensor_copies
 from gemmkit.emulator.machine.asynchronous import Copy
 from gemmkit.emulator.machine.memory import Bytes, DeviceMemory
 from gemmkit.emulator.machine.refusals import Refusal
@@ -63,9 +64,10 @@ class BulkCopies:
         """A thread issues a copy.
 
         Raises:
-            Refusal: it is out of bounds.
+            Refusal: it is out of bounds; a tensor copy was checked when it was made.
         """
-        self._check_bounds(copy)
+        if copy.box is None:
+            self._check_bounds(copy)
         if copy.barrier is None:
             groups = self._groups[copy.thread]
             copy.group = groups.number
@@ -190,14 +192,19 @@ class BulkCopies:
         return self._memory.view(address, nbytes)
 
     def _read(self, copy: Copy) -> NDArray[np.uint8]:
-        if copy.data is None:
+        if copy.data is None and copy.box is not None:
+            copy.data = tensor_copies.read(self._worker, self._memory, copy)
+        elif copy.data is None:
             copy.data = self._bytes(copy.action.form["F"], copy.start, copy.nbytes).copy()
         return copy.data
 
     def _take_effect(self, copy: Copy) -> None:
         data, form = self._read(copy), copy.action.form
-        target = self._bytes(form["D"], copy.to, copy.nbytes)
-        target[:] = combined(form, target, data) if is_reduction(form) else data
+        if copy.box is not None:
+            tensor_copies.write(self._worker, self._memory, copy, data)
+        else:
+            target = self._bytes(form["D"], copy.to, copy.nbytes)
+            target[:] = combined(form, target, data) if is_reduction(form) else data
         if self._worker.observer is not None:
             self._worker.observer.landed(copy)
         if copy.barrier is not None:

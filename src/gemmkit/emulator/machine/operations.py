@@ -23,6 +23,7 @@ from gemmkit.emulator.machine.phases import Phases
 from gemmkit.emulator.machine.printing import Printer
 from gemmkit.emulator.machine.refusals import Refusal
 from gemmkit.emulator.machine.warp_operations import WARP_OPERATIONS
+from gemmkit.emulator.machine.warpgroups import Warpgroups
 from gemmkit.emulator.machine.worker import Worker
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class Operations:
         self._sanitizer = sanitizer
         self._memory = memory
         self.printer = Printer(memory)
+        self._warpgroups = Warpgroups()
         self._lock = threading.Lock()
 
     def run(self, worker: Worker, warp: int, number: int, lanes: int) -> int:
@@ -65,7 +67,8 @@ class Operations:
         """An asynchronous instruction is not valid: it ends the launch or, with sanitizers, is a
         finding that ends the block."""
         if self._sanitizer is None:
-            worker.failure = refusal_error(worker, refusal)
+            # Native code may execute a few more instructions: the first failure counts.
+            worker.failure = worker.failure or refusal_error(worker, refusal)
         else:
             self._sanitizer.refused(worker, refusal)
             worker.abandoned = True
@@ -112,6 +115,8 @@ class Operations:
             if worker.phases is None:
                 worker.phases = Phases(worker, self._memory)
             return worker.phases.execute(warp, action, operands, active)
+        if action.operation.startswith("wgmma"):
+            return self._warpgroups.execute(worker, warp, action, operands, active)
         if action.operation in ("atomic", "reduction"):
             return (atomic(worker, self._memory, warp, action, operands, active),)
         return WARP_OPERATIONS[action.operation](action, operands, active)

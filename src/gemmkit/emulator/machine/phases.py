@@ -9,7 +9,6 @@ ends the turn of its warp.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -49,6 +48,7 @@ from gemmkit.emulator.machine.bulk import BulkCopies
 from gemmkit.emulator.machine.cluster_waits import ClusterWaits
 from gemmkit.emulator.machine.destinations import copies_of
 from gemmkit.emulator.machine.memory import DeviceMemory
+from gemmkit.emulator.machine.native_waits import adopt, publish
 from gemmkit.emulator.machine.paths import Paths
 from gemmkit.emulator.machine.refusals import Refusal
 from gemmkit.emulator.machine.worker import Worker
@@ -56,14 +56,6 @@ from gemmkit.emulator.ptx.shared_names import shared_array
 
 _POLLS = "mbarrier_test"
 _STATUS, _VERDICT, _BLOCK = (WARP[name] // 4 for name in ("status", "verdict", "block"))
-
-
-@dataclass(slots=True)
-class Traffic:
-    """The bytes of a barrier's current phase: announced by `expect_tx`, and arrived."""
-
-    announced: int = 0
-    arrived: int = 0
 
 
 class Phases:
@@ -74,8 +66,11 @@ class Phases:
         self._memory = memory
         self._copies = BulkCopies(worker, memory, self._deliver)
         self._running_block = -1
+        # Where native code executes instructions too, it keeps what warps wait for.
+        self._natively = not worker.grid.warp_seed
         whole = len(worker.shared) // OBJECT_BYTES * OBJECT_BYTES
         self._words = worker.shared[:whole].view(np.uint64)
+        self._announced = worker.announced
         self._block_of: dict[int, int] = {}
         for block, each in enumerate(worker.flow.blocks):
             self._block_of |= dict.fromkeys(range(each.start, each.end), block)
@@ -87,7 +82,8 @@ class Phases:
             self._running_block = block
             self._waits: list[list[Wait]] = [[] for _ in range(self._worker.warps)]
             self._expired: list[set[int]] = [set() for _ in range(self._worker.warps)]
-            self._traffic: dict[int, Traffic] = {}
+            # The sizes of the boxes that tensor copies have brought to an mbarrier.
+            self._boxes: dict[int, set[int]] = {}
             self._last_stop: object = None
             self._fruitless = 0
             self._cluster = ClusterWaits(self._worker)
@@ -102,6 +98,15 @@ class Phases:
             Refusal: it is not valid in one of them.
         """
         self._begin()
+        self._adopt()
+        try:
+            return self._execute(warp, action, operands, active)
+        finally:
+            self._publish()
+
+    def _execute(
+        self, warp: int, action: Action, operands: Sequence[NDArray[Any]], active: NDArray[np.bool_]
+    ) -> tuple[NDArray[Any], ...]:
         self._copies.tick()
         if action.operation.startswith("barrier_cluster"):
             return self._at_cluster_barrier(warp, action, active)
@@ -178,15 +183,24 @@ class Phases:
             self._copies.commit(thread)
         elif action.operation == "bulk_wait":
             self._copies.wait(thread, operands[0], read=action.form["K"] == "read")
-        else:
-            for copy in copies_of(self._worker, action, thread, operands):
+        elif action.operation in ("bulk_copy", "bulk_store", "bulk_tensor"):
+            for copy in copies_of(self._worker, self._memory, action, thread, operands):
                 if copy.barrier is not None:
-                    try:
-                        home, address = self._home(action, copy.barrier)
-                        State.of(home.read(address))
-                    except Misuse as misuse:
-                        raise self._refusal(misuse, action, thread, copy.barrier) from None
+                    self._check_barrier(copy, copy.barrier)
                 self._copies.issue(copy)
+        elif self._worker.observer is not None:
+            if action.operation == "bulk_acquire_map":
+                self._worker.observer.acquired_map(thread, operands[-1])
+            else:
+                self._worker.observer.released_maps()
+
+    def _check_barrier(self, copy: Copy, barrier: int) -> None:
+        """The mbarrier of a copy must be valid."""
+        try:
+            home, address = self._home(copy.action, barrier)
+            State.of(home.read(address))
+        except Misuse as misuse:
+            raise self._refusal(misuse, copy.action, copy.thread, barrier) from None
 
     def _deliver(self, copy: Copy) -> None:
         """Count the bytes of a copy that has taken effect at its mbarrier."""
@@ -200,7 +214,8 @@ class Phases:
         home.write(address, after.word)
         if self._worker.observer is not None:
             self._worker.observer.delivered(copy)
-        home.traffic(address).arrived += copy.nbytes
+        if copy.box is not None:
+            home._boxes.setdefault(address, set()).add(copy.nbytes)
         if after.phase != state.phase:
             home.completed(address, after)
 
@@ -253,11 +268,10 @@ class Phases:
         self._tell(action, thread, place, last=last)
         kind = form.modifiers.get("K")
         if action.operation == "mbarrier_init":
-            self._traffic[address] = Traffic()
+            home._announced[address // OBJECT_BYTES] = 0
+            home._boxes.pop(address, None)
         elif kind == "expect_tx":
-            home.traffic(address).announced += operand or 0
-        elif kind == "complete_tx":
-            home.traffic(address).arrived += operand or 0
+            home._announced[address // OBJECT_BYTES] += operand or 0
         if completes(form, before, after):
             home.completed(address, State.of(after))
         return before
@@ -283,23 +297,23 @@ class Phases:
         """Change them."""
         self._words[address // OBJECT_BYTES] = word
 
-    def traffic(self, address: int) -> Traffic:
-        """The bytes of an object's current phase."""
-        return self._traffic.setdefault(address, Traffic())
-
     def completed(self, address: int, state: State) -> None:
         """Wake the lanes that wait for the phase that has completed."""
-        self._traffic[address] = Traffic()
+        self._announced[address // OBJECT_BYTES] = 0
+        self._boxes.pop(address, None)
         if self._worker.observer is not None:
             self._worker.observer.completed(address)
         self.wake(address, state.phase)
 
     def wake(self, address: int, phase: int) -> None:
         """Wake the lanes of this block that wait for the end of a phase other than this one."""
+        # What completes the phase may be an instruction of another block.
+        self._adopt()
         for warp, waits in enumerate(self._waits):
             for wait in waits:
                 if not wait.polls and wait.awaited.get(address, phase) != phase:
                     self._wake(warp, wait)
+        self._publish()
 
     def _wake(self, warp: int, wait: Wait) -> None:
         """Let lanes execute their `try_wait` again."""
@@ -370,6 +384,7 @@ class Phases:
     def _stopped(self) -> list[int]:
         if self._running_block != self._worker.number:
             return []
+        self._adopt()
         status = self._worker.warp_fields("status")
         return [
             warp
@@ -387,6 +402,7 @@ class Phases:
             self._expired[warp] = {wait.lanes for wait in self._waits[warp]}
             self._waits[warp] = []
             self._worker.header(warp)[_STATUS] = RUNNING
+        self._publish()
 
     def _at_cluster_barrier(
         self, warp: int, action: Action, active: NDArray[np.bool_]
@@ -411,13 +427,24 @@ class Phases:
         """Threads may have exited: whether that completed the phase of the cluster's barrier."""
         return self._running_block == self._worker.number and self._cluster.settle()
 
+    def _adopt(self) -> None:
+        if self._natively:
+            adopt(self._worker, self._waits)
+
+    def _publish(self) -> None:
+        if self._natively:
+            publish(self._worker, self._waits, self._expired)
+
     def drain(self) -> None:
         """All warps have ended: copies in flight take effect."""
         self._copies.end()
 
     def waits(self, warp: int) -> Sequence[Wait]:
         """What lanes of a warp wait or poll for."""
-        return self._waits[warp] if self._running_block == self._worker.number else ()
+        if self._running_block != self._worker.number:
+            return ()
+        self._adopt()
+        return self._waits[warp]
 
     def text(self, address: int) -> str:
         """An mbarrier, and what it has and expects, in words."""
@@ -425,8 +452,16 @@ class Phases:
             return self._cluster.text()
         array, offset = shared_array(self._worker.flow.kernel, address)
         held = state_text(self.read(address))
-        traffic = self._traffic.get(address, Traffic())
-        if traffic.announced or traffic.arrived:
+        announced = int(self._announced[address // OBJECT_BYTES])
+        try:
+            # The tx-count is what was announced minus what has arrived.
+            arrived = announced - State.of(self.read(address)).transactions
+        except Misuse:
+            arrived = 0
+        if announced or arrived:
             held = held.partition(", ")[0]
-            held += f", {traffic.arrived:,} of {traffic.announced:,} announced bytes"
+            held += f", {arrived:,} of {announced:,} announced bytes"
+            if boxes := self._boxes.get(address):
+                sizes = " and ".join(f"{size:,}" for size in sorted(boxes))
+                held += f", in boxes of {sizes} bytes"
         return f"the mbarrier at byte {offset} of '{array}' ({held})"

@@ -112,6 +112,8 @@ class Worker:
         # finding ended the block.
         self.phases: Waiting | None = None
         self.abandoned = False
+        # How many blocks were left before their end.
+        self.left = 0
         # The sanitizers, as far as they look at asynchronous instructions.
         self.observer: Observer | None = None
         # The cluster whose block it runs, if that has several blocks.
@@ -128,6 +130,7 @@ class Worker:
         self._local_stride = -(-compiled.local_bytes // 16) * 16
         self._buffer = aligned_bytes(compiled.worker_bytes)
         self.shared = aligned_bytes(self.shared_end, 256)
+        self.announced = aligned_bytes(self.shared_end // 8 * 8 + 8).view(np.int64)
         self.local = aligned_bytes(self.warps * LANES * self._local_stride)
         self.scratch = aligned_bytes(compiled.scratch_bytes)
         self._warp_order = np.zeros(self.warps, np.int64)
@@ -175,6 +178,7 @@ class Worker:
             "warp_function": self.kernel.warp_function,
             "scratch": self.scratch.ctypes.data,
             "shared": self.shared.ctypes.data,
+            "announced": self.announced.ctypes.data,
             "shared_base": self.shared_base,
             "shared_bytes": self.shared_bytes,
             "static_shared_bytes": compiled.shared_bytes,
@@ -255,6 +259,7 @@ class Worker:
     def abandon(self) -> None:
         """Abandon the current block."""
         self.abandoned = False
+        self.left += 1
         self.fields[WORKER["in_flight"] // 8] = 0
         self.fields[WORKER["block"] // 8] = -1
 

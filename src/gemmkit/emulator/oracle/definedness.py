@@ -217,6 +217,10 @@ class Definedness:
             defined = [~self._undefined(group, *each) for each in pairs]
             product = defined_products if operation == "multiply_matrices" else defined_fragments
             return [~each for each in product(action.form, defined)]
+        elif operation == "wgmma_multiply":
+            scale = np.broadcast_to(group.read(*step.sources[-1]), lanes.shape)
+            sums = [self._undefined(group, each, 32) for each in action.sources[: len(step.dests)]]
+            return [np.where(scale, each, np.uint32(0)) for each in sums]
         elif operation == "transpose_matrix":
             return [transposed(self._undefined(group, action.sources[0], 32))]
         elif action.form.opcode_class == "warp" and used_from(action) and action.sources:

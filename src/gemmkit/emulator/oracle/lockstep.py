@@ -11,7 +11,7 @@ from gemmkit.emulator.isa.matrix_access import is_matrix
 from gemmkit.emulator.isa.semantics import OPERATIONS, evaluate, reads_carry, writes_carry
 from gemmkit.emulator.isa.semantics.raw import Raw
 from gemmkit.emulator.isa.table import stop_of
-from gemmkit.emulator.oracle import access, bulk, matrix_access, warp
+from gemmkit.emulator.oracle import access, bulk, matrix_access, tensor_copies, warp, warpgroups
 from gemmkit.emulator.oracle.calls import print_formatted
 from gemmkit.emulator.oracle.chunk import WARP, Chunk, Group
 from gemmkit.emulator.oracle.control import DONE, RUNNING, WAITING, Lanes, Rows
@@ -52,13 +52,15 @@ _LANEWISE: Mapping[str, Callable[[Group, Step, Lanes], None]] = {
     "multiply_matrices": warp.multiply_matrices,
     "multiply_fragments": warp.multiply_fragments,
     "transpose_matrix": warp.transpose_matrix,
+    "wgmma_multiply": warpgroups.multiply,
 }
 # Operations at the end of a block that say where a warp continues.
 _MOVES_ON = frozenset(["branch", "exit", "barrier", "mbarrier_test", *RETRIED])
 _NOTHING = frozenset(
     [
         *("no_operation", "set_registers", "copy_async_commit", "copy_async_wait"),
-        *("bulk_commit", "bulk_wait"),
+        *("bulk_commit", "bulk_wait", "bulk_acquire_map", "bulk_release_map"),
+        *("wgmma_fence", "wgmma_commit", "wgmma_wait"),
     ]
 )
 # Operations whose order other warps can observe: then one warp runs at a time.
@@ -71,7 +73,10 @@ _UPDATES = frozenset(
 _ASKS = RETRIED | {"mbarrier_test"}
 _IN_CLUSTERS = frozenset(["map_address", "bulk_copy", "bulk_store", "barrier_cluster_arrive"])
 _ORDERED = (
-    frozenset(["atomic", "compare_and_swap", "reduction", "call"]) | _UPDATES | _ASKS | _IN_CLUSTERS
+    frozenset(["atomic", "compare_and_swap", "reduction", "call", "bulk_tensor"])
+    | _UPDATES
+    | _ASKS
+    | _IN_CLUSTERS
 )
 
 
@@ -208,6 +213,8 @@ class Lockstep:
             bulk.copy(group, step, lanes, self._phases)
         elif operation == "barrier_cluster_arrive":
             self._phases.arrive_in_cluster(group, step, lanes)
+        elif operation == "bulk_tensor":
+            tensor_copies.copy(group, step, lanes, self._phases)
         elif operation == "mbarrier_test":
             self._phases.ask(group, step, lanes, block)
         elif operation == "call":

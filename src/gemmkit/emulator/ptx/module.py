@@ -48,10 +48,14 @@ class Symbol:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A memory operand, `[base + offset]`; the offset is in bytes."""
+    """A memory operand, `[base + offset]`; the offset is in bytes.
+
+    That of a tensor, `[map, {x, y}]`, is followed by a list of so many `coordinates`.
+    """
 
     base: Register | Symbol | Immediate
     offset: int
+    coordinates: int = 0
 
 
 @dataclass(frozen=True, slots=True)

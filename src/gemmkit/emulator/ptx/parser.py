@@ -71,7 +71,9 @@ _DECLARATION = re.compile(
 _ENTRY = re.compile(r"\.entry\s+([\w$]+)\s*(?:\(([^)]*)\))?[^{;]*\{")
 _CLUSTER = re.compile(r"\.reqnctapercluster\s+(\d+(?:\s*,\s*\d+)*)")
 _MOST_BLOCKS = re.compile(r"\.maxclusterrank\s+(\d+)")
-_ADDRESS = re.compile(r"\[\s*([%$\w.]+)\s*(?:\+\s*(-?\w+))?\s*\]")
+_ADDRESS = re.compile(
+    r"\[\s*([%$\w.]+)\s*(?:\+\s*(-?\w+))?\s*(?:,\s*(?P<coordinates>\{[^{}]*\})\s*)?\]"
+)
 _NAME = re.compile(r"[A-Za-z_$][\w$]*")
 _INTEGER = re.compile(r"-?(?:0[xX][0-9a-fA-F]+|\d+)U?")
 _FLOAT_BITS = re.compile(r"0([fFdD])([0-9a-fA-F]{8}|[0-9a-fA-F]{16})")
@@ -297,7 +299,7 @@ class _KernelParser:
         opcode, _, rest = text.partition(" ")
         try:
             parts = split_operands(with_bits(opcode, rest))
-            operands = tuple(self._operand(each) for each in parts)
+            operands = tuple(found for each in parts for found in self._operands_in(each))
         except PtxSyntaxError:
             self._refuse(opcode, text)
             raise
@@ -348,6 +350,13 @@ class _KernelParser:
                 self._scopes[-1][name] = unique
             self._registers[unique] = Register(unique, type_name)
 
+    def _operands_in(self, text: str) -> Iterator[Operand | None]:
+        """An operand, with the coordinates that a tensor's address holds as one of their own."""
+        operand = self._operand(text)
+        yield operand
+        if isinstance(operand, Address) and operand.coordinates:
+            yield self._operand(text[text.index("{") :].rstrip("] "))
+
     def _operand(self, text: str) -> Operand | None:
         if text not in self._operands:
             self._operands[text] = self._read_operand(text)
@@ -397,7 +406,9 @@ class _KernelParser:
         base = self._read_name(match.group(1))
         if isinstance(base, Special):
             raise self._error(f"address {text}")
-        return Address(base, _integer(match.group(2)) if match.group(2) else 0)
+        listed = match["coordinates"]
+        count = len(split_operands(listed[1:-1])) if listed else 0
+        return Address(base, _integer(match.group(2)) if match.group(2) else 0, count)
 
 
 def _integer(text: str) -> int:

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import numpy as np
-
-from gemmkit.emulator.codegen.layout import LANES
 from gemmkit.emulator.codegen.operands import access_bytes
 from gemmkit.emulator.codegen.shadow_layout import LOADED, SENT, UPDATED
 from gemmkit.emulator.isa.bulk_copies import is_reduction
 from gemmkit.emulator.isa.cluster import divided
+from gemmkit.emulator.isa.warpgroup_forms import OPERATION
 from gemmkit.emulator.machine.asynchronous import Copy
 from gemmkit.emulator.sanitizer.clocks import Clocks
 from gemmkit.emulator.sanitizer.collection import Collection
-from gemmkit.emulator.sanitizer.granules import Conflict, Numbers, instruction_of, thread_of
+from gemmkit.emulator.sanitizer.granules import Conflict, Numbers, instruction_of
+from gemmkit.emulator.sanitizer.parties import Parties
 from gemmkit.emulator.sanitizer.sites import Names
 from gemmkit.findings import AccessSite, Check, Finding
 
 _VERBS = {LOADED: "reads", UPDATED: "updates", SENT: "copies to"}
 _UNORDERED = "with no barrier, and no arrival and wait at an mbarrier, between"
+_NO_WGMMA_WAIT = "with no wgmma.wait_group for it, and synchronization after that, between"
 _FENCE = "with no fence.proxy.async between"
 
 
@@ -28,52 +26,50 @@ class AsynchronousFindings:
 
     def __init__(self, names: Names, collection: Collection) -> None:
         self._names, self._collection = names, collection
-        self._blocks: Sequence[int] | None = None
-
-    def begin(self, block: int, rank: int, blocks: Sequence[int] | None) -> None:
-        """A block begins; `blocks` are those of its cluster, if that has several, by rank."""
-        self._block, self._rank, self._blocks = block, rank, blocks
-        x, y, z = self._names.request.block
-        self._threads = -(-x * y * z // LANES) * LANES
+        self.parties = Parties(names)
 
     def conflict(
         self, block: int, who: int, address: int, met: Conflict, kind: int, clocks: Clocks
     ) -> None:
         """A thread's access is not ordered after an earlier one."""
         reads = kind == LOADED
-        array, offset, place = self._place(address)
+        array, offset, place = self.parties.place(address)
         there_by = met.other
-        here, there = self._site(who), self._site(there_by)
+        here, there = self.parties.site(who), self.parties.site(there_by)
         does = _VERBS.get(kind, "writes")
         name = "read after write" if reads else "write after write"
         if not met.wrote:
             name = "write after read"
-        other, between = self._other(there_by), _UNORDERED
+        other, between = self.parties.name(there_by), _UNORDERED
         before = "writes" if met.wrote else "reads"
         if clocks.warps <= met.actor < clocks.warps + clocks.places:
             name = "read before wait" if reads else "write before wait"
-            other = f"the {self._copy_name(instruction_of(there_by))} by {self._other(there_by)}"
+            other = f"the {self.parties.copy_name(instruction_of(there_by))} by {self.parties.name(there_by)}"
             between = "with no completed wait for that copy between"
+            if self._is_wgmma(there_by):
+                other, between = f"the wgmma by {self.parties.name(there_by)}", _NO_WGMMA_WAIT
         elif met.actor >= clocks.warps + clocks.places:
             name = "read before wait" if reads else "write before wait"
-            other = f"the cp.async by {self._other(there_by)}"
+            other = f"the cp.async by {self.parties.name(there_by)}"
             between = "with no wait for that copy and no synchronization between"
-        text = f"{self._other(who, block)} {does} {place}, which {other} {before}, {between}"
+        text = f"{self.parties.name(who, block)} {does} {place}, which {other} {before}, {between}"
         self._add(block, "racecheck", name, text, here, there, array, offset)
 
     def copy_conflict(
         self, block: int, copy: Copy, address: int, met: Conflict, *, writes: bool
     ) -> None:
         """A bulk copy is not ordered after an earlier access to shared memory."""
-        array, offset, place = self._place(address)
+        array, offset, place = self.parties.place(address)
         there_by = met.other
-        here, there = self._copy_site(copy), self._site(there_by)
+        here, there = self._copy_site(copy), self.parties.site(there_by)
         name = f"{'write' if writes else 'read'} after {'write' if met.wrote else 'read'}"
+        other, between = self.parties.name(there_by), _UNORDERED
+        if self._is_wgmma(there_by):
+            other, between = f"the wgmma by {other}", _NO_WGMMA_WAIT
         text = (
-            f"the {self._copy_name(copy.action.number)} by {self._party(here, block)} "
+            f"the {self.parties.copy_name(copy.action.number)} by {self.parties.named(here, block)} "
             f"{'writes' if writes else 'reads'} "
-            f"{place}, which {self._other(there_by)} "
-            f"{'writes' if met.wrote else 'reads'}, {_UNORDERED}"
+            f"{place}, which {other} {'writes' if met.wrote else 'reads'}, {between}"
         )
         self._add(block, "racecheck", name, text, here, there, array, offset)
 
@@ -81,55 +77,58 @@ class AsynchronousFindings:
         self, block: int, copy: Copy, address: int, other: int, *, writes: bool
     ) -> None:
         """A bulk copy reads or overwrites what a generic write may not have made visible."""
-        array, offset, place = self._place(address)
+        array, offset, place = self.parties.place(address)
         there_by = other
-        here, there = self._copy_site(copy), self._site(there_by)
+        here, there = self._copy_site(copy), self.parties.site(there_by)
         text = (
-            f"the {self._copy_name(copy.action.number)} by {self._party(here, block)} "
+            f"the {self.parties.copy_name(copy.action.number)} by {self.parties.named(here, block)} "
             f"{'writes' if writes else 'reads'} "
-            f"{place}, which {self._other(there_by)} writes {_FENCE}"
+            f"{place}, which {self.parties.name(there_by)} writes {_FENCE}"
         )
         self._add(block, "racecheck", "missing proxy fence", text, here, there, array, offset)
 
     def not_visible(self, block: int, number: int, thread: int, address: int, who: int) -> None:
         """An mbarrier is used before its initialization is visible."""
-        array, offset, place = self._place(address)
+        array, offset, place = self.parties.place(address)
         there_by = who
-        here, there = self._names.site(number, self._names.thread(thread)), self._site(there_by)
+        here, there = (
+            self._names.site(number, self._names.thread(thread)),
+            self.parties.site(there_by),
+        )
         text = (
-            f"{self._party(here, block)} uses the mbarrier at {place}, which "
-            f"{self._other(there_by)} initializes, with no barrier between"
+            f"{self.parties.named(here, block)} uses the mbarrier at {place}, which "
+            f"{self.parties.name(there_by)} initializes, with no barrier between"
         )
         self._add(block, "racecheck", "mbarrier not visible", text, here, there, array, offset)
 
     def unfenced_barrier(self, block: int, copy: Copy, who: int) -> None:
         """A bulk copy counts at an mbarrier that the asynchronous proxy may not see yet."""
-        array, offset, place = self._place(copy.barrier or 0)
+        array, offset, place = self.parties.place(copy.barrier or 0)
         there_by = who
-        here, there = self._copy_site(copy), self._site(there_by)
+        here, there = self._copy_site(copy), self.parties.site(there_by)
         text = (
-            f"the bulk copy by {self._party(here, block)} uses the mbarrier at "
-            f"{place}, which {self._other(there_by)} initializes with no fence.mbarrier_init or "
+            f"the bulk copy by {self.parties.named(here, block)} uses the mbarrier at "
+            f"{place}, which {self.parties.name(there_by)} initializes with no fence.mbarrier_init or "
             f"fence.proxy.async between"
         )
         self._add(block, "racecheck", "mbarrier not visible", text, here, there, array, offset)
 
     def touched(self, block: int, who: int, address: int) -> None:
         """An ordinary access to the bytes of an mbarrier."""
-        array, offset, place = self._place(address)
-        here = self._site(who)
+        array, offset, place = self.parties.place(address)
+        here = self.parties.site(who)
         text = (
-            f"{self._other(who, block)} accesses the bytes of the mbarrier at "
+            f"{self.parties.name(who, block)} accesses the bytes of the mbarrier at "
             f"{place}, which only mbarrier instructions may until it is invalidated"
         )
         self._add(block, "synccheck", "mbarrier accessed", text, here, None, array, offset)
 
     def initialized_again(self, block: int, number: int, thread: int, address: int) -> None:
         """An mbarrier is initialized while it is in use."""
-        array, offset, place = self._place(address)
+        array, offset, place = self.parties.place(address)
         here = self._names.site(number, self._names.thread(thread))
         text = (
-            f"{self._party(here, block)} initializes the mbarrier at {place} "
+            f"{self.parties.named(here, block)} initializes the mbarrier at {place} "
             f"again without mbarrier.inval"
         )
         self._add(block, "synccheck", "invalid mbarrier", text, here, None, array, offset)
@@ -137,34 +136,27 @@ class AsynchronousFindings:
     def uninitialized_source(self, block: int, copy: Copy, unset: Numbers) -> None:
         """A bulk copy reads shared memory; `unset` are addresses there that were never written."""
         if len(unset):
-            array, offset, _ = self._place(max(int(unset[0]), copy.start))
+            array, offset, _ = self.parties.place(max(int(unset[0]), copy.start))
             self._never_written(block, copy, array, offset)
 
-    def uninitialized_global(self, block: int, copy: Copy) -> None:
-        """A bulk copy reads global memory, which may never have been written."""
-        found = self._names.memory.find(copy.start)
-        written = self._names.memory.written(found.address) if found is not None else None
-        if found is None or written is None:
-            return
-        start = copy.start - found.address
-        missing = np.flatnonzero(written[start : start + copy.nbytes] == 0)
-        if len(missing):
-            self._never_written(block, copy, found.name, start + int(missing[0]))
+    def uninitialized_global(self, block: int, copy: Copy, array: str, offset: int) -> None:
+        """A bulk copy reads global memory that was never written."""
+        self._never_written(block, copy, array, offset)
 
     def _never_written(self, block: int, copy: Copy, array: str, offset: int) -> None:
         here = self._copy_site(copy)
         text = (
-            f"the bulk copy by {self._party(here, block)} reads byte {offset} of "
+            f"the bulk copy by {self.parties.named(here, block)} reads byte {offset} of "
             f"'{array}', which was never written"
         )
         self._add(block, "initcheck", "uninitialized", text, here, None, array, offset)
 
     def overrun_phase(self, block: int, who: int, address: int) -> None:
         """The next phase of an mbarrier may complete before a thread has observed this one."""
-        array, offset, place = self._place(address)
-        here = self._site(who)
+        array, offset, place = self.parties.place(address)
+        here = self.parties.site(who)
         text = (
-            f"{self._other(who, block)} waits for a phase of the mbarrier at "
+            f"{self.parties.name(who, block)} waits for a phase of the mbarrier at "
             f"{place}, but nothing orders this wait before the arrivals of the next phase: if "
             f"that completes first, the wait does not end"
         )
@@ -174,19 +166,59 @@ class AsynchronousFindings:
         """A bulk copy extends beyond the end of a variable in shared memory."""
         here = self._copy_site(copy)
         text = (
-            f"the bulk copy by {self._party(here, block)} accesses {copy.nbytes:,} bytes from byte "
+            f"the bulk copy by {self.parties.named(here, block)} accesses {copy.nbytes:,} bytes from byte "
             f"{offset} of '{array}', which has {size:,} bytes"
         )
         self._add(block, "memcheck", "out of bounds", text, here, None, array, offset)
 
+    def map_not_acquired(self, block: int, copy: Copy) -> None:
+        """A tensor map that the kernel wrote is used before the thread's warp acquired it."""
+        self._of_map(
+            block,
+            copy,
+            "tensor map not fenced",
+            "which this launch writes, with no fence.proxy.tensormap::generic.acquire of it "
+            "between by the thread's warp",
+        )
+
+    def map_not_released(self, block: int, copy: Copy) -> None:
+        """A tensor map that the kernel wrote is used although nobody released it."""
+        self._of_map(
+            block,
+            copy,
+            "tensor map not fenced",
+            "which this launch writes, with no fence.proxy.tensormap::generic.release by the "
+            "writer between",
+        )
+
+    def _of_map(self, block: int, copy: Copy, kind: str, what: str) -> None:
+        array, offset = self._names.device(copy.map_at)
+        here = self._copy_site(copy)
+        text = (
+            f"the tensor copy by {self.parties.named(here, block)} uses the tensor map at byte {offset} "
+            f"of '{array}', {what}"
+        )
+        self._add(block, "racecheck", kind, text, here, None, array, offset)
+
+    def map_past_end(self, block: int, copy: Copy, array: str, offset: int, left: int) -> None:
+        """A tensor map reaches past the end of the allocation in which its tensor begins."""
+        assert copy.box is not None
+        here, each = self._copy_site(copy), copy.box.map
+        text = (
+            f"the tensor map that {self.parties.named(here, block)} uses does not fit '{array}': its "
+            f"tensor of {'x'.join(map(str, each.sizes))} {each.element} elements (innermost "
+            f"dimension first) has {each.span:,} bytes from byte {offset}, where {left:,} are left"
+        )
+        self._add(block, "memcheck", "tensor map past the end", text, here, None, array, offset)
+
     def never_waited(self, block: int, copy: Copy) -> None:
         """A block ends although a copy from its shared memory may still be in flight."""
-        array, offset, place = self._place(copy.start)
+        array, offset, place = self.parties.place(copy.start)
         here = self._copy_site(copy)
         what = "reduction" if is_reduction(copy.action.form) else "copy"
         text = (
             f"the block ends without a cp.async.bulk.wait_group for the bulk {what} by "
-            f"{self._party(here, block)}, which reads {place} (forgiven by "
+            f"{self.parties.named(here, block)}, which reads {place} (forgiven by "
             f"current hardware if nothing reuses the memory)"
         )
         self._add(block, "synccheck", "copy not waited for", text, here, None, array, offset)
@@ -195,90 +227,52 @@ class AsynchronousFindings:
 
     def may_not_run(self, who: int, address: int) -> None:
         """A thread accesses the shared memory of a block that may not run yet."""
-        array, offset, place = self._place(address, self._rank_of(who))
-        here = self._site(who)
+        array, offset, place = self.parties.place(address, self.parties.rank_of(who))
+        here = self.parties.site(who)
         text = (
-            f"{self._other(who)} accesses {place}, with no barrier.cluster.arrive and wait before "
+            f"{self.parties.name(who)} accesses {place}, with no barrier.cluster.arrive and wait before "
             f"that show that this block runs"
         )
-        self._add(self._block_of(who), "synccheck", "block may not run yet", text, here, None,
+        self._add(self.parties.block_of(who), "synccheck", "block may not run yet", text, here, None,
                   array, offset)  # fmt: skip
 
     def may_have_exited(self, who: int, address: int) -> None:
         """A thread accesses the shared memory of a block that may have exited."""
-        array, offset, place = self._place(address, self._rank_of(who))
-        here = self._site(who)
+        array, offset, place = self.parties.place(address, self.parties.rank_of(who))
+        here = self.parties.site(who)
         text = (
-            f"{self._other(who)} accesses {place}, and nothing that this block waits for follows: "
+            f"{self.parties.name(who)} accesses {place}, and nothing that this block waits for follows: "
             f"it may have exited; a barrier.cluster.arrive after the access and a wait before the "
             f"exit keep it"
         )
-        self._add(self._block_of(who), "synccheck", "block may have exited", text, here, None,
+        self._add(self.parties.block_of(who), "synccheck", "block may have exited", text, here, None,
                   array, offset)  # fmt: skip
 
     def outside_peer(self, block: int, number: int, thread: int, address: int) -> None:
         """A thread accesses another block's shared memory out of bounds or misaligned."""
-        rank, within = divided(address, self._rank)
+        rank, within = divided(address, self.parties.rank)
         size = access_bytes(self._names.actions[number])
         here = self._names.site(number, self._names.thread(thread))
         kind = "misaligned" if within % size else "out of bounds"
         text = (
-            f"{self._party(here, block)} accesses {size} bytes at byte {within:,} of the shared "
-            f"memory of rank {rank}, in a cluster of {len(self._blocks or [0])} blocks"
+            f"{self.parties.named(here, block)} accesses {size} bytes at byte {within:,} of the shared "
+            f"memory of rank {rank}, in a cluster of {self.parties.count} blocks"
         )
         self._add(block, "memcheck", kind, text, here, None, "", within)
 
     def uninitialized_peer(self, who: int, address: int) -> None:
         """A thread reads another block's shared memory, which was never written."""
-        array, offset, place = self._place(address)
-        here = self._site(who)
-        text = f"{self._other(who)} reads {place}, which was never written"
-        block = self._block_of(who)
+        array, offset, place = self.parties.place(address)
+        here = self.parties.site(who)
+        text = f"{self.parties.name(who)} reads {place}, which was never written"
+        block = self.parties.block_of(who)
         self._add(block, "initcheck", "uninitialized", text, here, None, array, offset)
 
-    def _place(self, address: int, own: int | None = None) -> tuple[str, int, str]:
-        """The array at an address in shared memory, the byte in it, and both in words; if it is in
-        a block of another rank than this one or `own`, with that."""
-        own = self._rank if own is None else own
-        rank, within = divided(address, own)
-        array, offset = self._names.shared(within)
-        other = f" of rank {rank}" if self._blocks is not None and rank != own else ""
-        return array, offset, f"byte {offset} of '{array}'{other}"
-
-    def _site(self, who: int) -> AccessSite:
-        thread = thread_of(who) % self._threads
-        return self._names.site(instruction_of(who), self._names.thread(thread))
-
-    def _copy_name(self, number: int) -> str:
-        """What an asynchronous copy is called."""
-        action = self._names.actions[number]
-        if action.operation == "bulk_copy":
-            return "bulk copy"
-        return ".".join(action.form.opcode.split(".")[:2])
+    def _is_wgmma(self, who: int) -> bool:
+        return self._names.actions[instruction_of(who)].operation == OPERATION
 
     def _copy_site(self, copy: Copy) -> AccessSite:
         return self._names.site(copy.action.number, self._names.thread(copy.thread))
-
-    def _block_of(self, who: int) -> int:
-        """The number of the block of a thread of the cluster."""
-        if self._blocks is None:
-            return self._block
-        return self._blocks[self._rank_of(who)]
-
-    def _rank_of(self, who: int) -> int:
-        return thread_of(who) // self._threads
-
-    def _other(self, who: int, block: int | None = None) -> str:
-        """A thread in words: with its block if that is given, or in a cluster."""
-        if self._blocks is not None:
-            block = self._block_of(who)
-        return self._party(self._site(who), block, self._rank_of(who))
-
-    def _party(self, site: AccessSite, block: int | None = None, rank: int | None = None) -> str:
-        of = f" of block {self._names.block(block)}" if block is not None else ""
-        if self._blocks is not None:
-            of += f" (rank {self._rank if rank is None else rank})"
-        return f"thread {site.thread}{of} at {site}"
 
     def _add(
         self,

@@ -54,9 +54,13 @@ class Conflict:
 class Granules:
     """The last write of each granule, and the last read by each actor since then."""
 
-    def __init__(self, count: int, strong: Numbers) -> None:
+    def __init__(self, count: int, strong: Numbers, actors: int) -> None:
         """`strong` are the instructions whose accesses do not race with each other."""
         self._count, self._strong = count, strong
+        # Native code finds the arrays of an actor's reads by these, and the actors that have some.
+        self.read_times = np.zeros(actors, np.int64)
+        self.read_whos = np.zeros(actors, np.int64)
+        self.readers = np.zeros(actors, np.int64)
         self.writer = np.zeros(count, np.int16)
         self.time = np.zeros(count, np.int32)
         self.who = np.zeros(count, np.int64)
@@ -69,29 +73,49 @@ class Granules:
 
         Returns the first write that is not.
         """
+        reads = self.reads_of(actor)
+        part = _part_of(where)
+        reads.time[part], reads.who[part] = time, who
+        return self._unordered_write(actor, part, who, known)
+
+    def reads_of(self, actor: int) -> _Reads:
+        """The last reads of an actor."""
         reads = self._reads.get(actor)
         if reads is None:
             reads = _Reads(np.zeros(self._count, np.int32), np.zeros(self._count, np.int64))
+            self.readers[len(self._reads)] = actor
             self._reads[actor] = reads
-        reads.time[where], reads.who[where] = time, who
-        return self._unordered_write(actor, where, who, known)
+            self.read_times[actor] = reads.time.ctypes.data
+            self.read_whos[actor] = reads.who.ctypes.data
+        return reads
+
+    def written(self, where: Numbers) -> tuple[NDArray[np.int16], Clock, Numbers]:
+        """The last write of some granules: the actor, its time, and the party."""
+        part = _part_of(where)
+        return self.writer[part].copy(), self.time[part].copy(), self.who[part].copy()
+
+    @property
+    def reading(self) -> int:
+        """How many actors have read."""
+        return len(self._reads)
 
     def write(
         self, actor: int, time: int, where: Numbers, who: Numbers, known: Clock
     ) -> Conflict | None:
         """An actor writes; returns the first access that is not ordered before."""
-        found = self._unordered_write(actor, where, who, known)
+        part = _part_of(where)
+        found = self._unordered_write(actor, part, who, known)
         for other, reads in self._reads.items():
             if other == actor:
                 continue
-            late = reads.time[where] > known[other]
+            late = reads.time[part] > known[other]
             if found is None and late.any():
-                late = self._count_out(late, who, reads.who[where])
+                late = self._count_out(late, who, reads.who[part])
                 index = int(late.argmax())
                 if late[index]:
-                    found = Conflict(index, int(reads.who[where[index]]), other, False)
-            reads.time[where] = 0
-        self.writer[where], self.time[where], self.who[where] = actor, time, who
+                    found = Conflict(index, int(reads.who[part][index]), other, False)
+            reads.time[part] = 0
+        self.writer[part], self.time[part], self.who[part] = actor, time, who
         return found
 
     def _count_out(self, late: Flags, who: Numbers, others: Numbers) -> Flags:
@@ -102,14 +126,22 @@ class Granules:
         return late & ~(here & there)
 
     def _unordered_write(
-        self, actor: int, where: Numbers, who: Numbers, known: Clock
+        self, actor: int, part: Numbers | slice, who: Numbers, known: Clock
     ) -> Conflict | None:
-        writers = self.writer[where]
-        late = (self.time[where] > known[writers]) & (writers != actor)
+        writers = self.writer[part]
+        late = (self.time[part] > known[writers]) & (writers != actor)
         if not late.any():
             return None
-        late = self._count_out(late, who, self.who[where])
+        late = self._count_out(late, who, self.who[part])
         if not late.any():
             return None
         index = int(late.argmax())
-        return Conflict(index, int(self.who[where[index]]), int(writers[index]), True)
+        return Conflict(index, int(self.who[part][index]), int(writers[index]), True)
+
+
+def _part_of(where: Numbers) -> Numbers | slice:
+    """The same granules as a slice if they follow each other, which is much faster."""
+    count = len(where)
+    if count > 1 and where[-1] - where[0] == count - 1 and (where[1:] > where[:-1]).all():
+        return slice(int(where[0]), int(where[-1]) + 1)
+    return where

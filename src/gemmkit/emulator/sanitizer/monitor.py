@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gemmkit.emulator.codegen.layout import LANES, WINDOW_BYTES
 from gemmkit.emulator.codegen.operands import access_bytes
 from gemmkit.emulator.codegen.ordering import ATOMICS
@@ -56,8 +59,10 @@ from gemmkit.emulator.sanitizer.shadow import (
     Pattern,
 )
 from gemmkit.emulator.sanitizer.sites import Names
+from gemmkit.emulator.sanitizer.tensor_maps import LaunchMaps, MapOrder
 from gemmkit.emulator.sanitizer.traits import Traits
 from gemmkit.emulator.sanitizer.undefined import UndefinedUses, Use, absent_lane
+from gemmkit.emulator.sanitizer.warpgroup_findings import WarpgroupFindings
 from gemmkit.emulator.sanitizer.within_block import WithinBlock
 from gemmkit.findings import Finding
 
@@ -101,7 +106,9 @@ class Sanitizer:
             readers=self.readers,
             read_only=traits.read_only,
         )
+        self.maps = LaunchMaps(self.memory, self.kernel.actions)
         self._watches: list[_Watch] = []
+        self.warpgroups = WarpgroupFindings(self.names, self.collection)
 
     def attach(self, worker: Worker) -> None:
         """Observe a worker."""
@@ -153,12 +160,21 @@ class Sanitizer:
         """The findings, once all workers have ended."""
         for watch in self._watches:
             watch.finish()
+        self._add_touches()
         numbers = instruction_numbers(self.areas.sites, self.areas.sites_start)
         for finding, block in cross_block_races(self.names, self.known, numbers):
             self.collection.add(finding, block)
         for finding, block in read_only_writes(self.names, self.known, numbers):
             self.collection.add(finding, block)
         return self.collection.findings()
+
+    def _add_touches(self) -> None:
+        """Report what touches registers of wgmma, if it was executed."""
+        if self.traits.touches:
+            executed = [watch.executed() for watch in self._watches]
+            for touch in self.traits.touches:
+                if any(each[touch.number] for each in executed):
+                    self.warpgroups.touched(touch)
 
 
 class _Watch:
@@ -181,7 +197,14 @@ class _Watch:
         self._order: Order | None = None
         if sanitizer.traits.asynchronous:
             found = AsynchronousFindings(sanitizer.names, sanitizer.collection)
-            self._order = worker.observer = Order(sanitizer.names, worker, self._shadow, found)
+            self._order = worker.observer = Order(
+                sanitizer.names,
+                worker,
+                self._shadow,
+                found,
+                MapOrder(found, sanitizer.maps),
+                sanitizer.warpgroups,
+            )
         # The last finding for each memory record and class; later unreported faults belong to it.
         self._last: dict[tuple[int, int], Key] = {}
         # Lanes that wait for others of their warp: (block, warp, mask, instruction, lanes).
@@ -198,13 +221,17 @@ class _Watch:
                 self._undefined.printed(number, worker.field("block"), thread)
                 return
 
+    def executed(self) -> NDArray[np.int64]:
+        """How often warps executed each instruction."""
+        return self._worker.tally().executed
+
     def finish(self) -> None:
         """Collect what remains."""
         for (place, what), key in self._last.items():
             self._take_unreported(place, what, key)
         self._nobody_came()
         if self._order is not None:
-            self._order.look()
+            self._order.finish()
         self._event = Event()
 
     def _on_event(

@@ -183,6 +183,10 @@ class BlockShadow:
         """The value of a field."""
         return int(self._header[SHADOW[name] // 8])
 
+    def looked(self, patterns: int) -> None:
+        """The log has been examined when so many patterns had been built."""
+        self._header[SHADOW["patterns_seen"] // 8] = patterns
+
     @property
     def by_pairs(self) -> bool:
         """Whether each pair of warps is tracked, since barriers synchronize a part of a block."""
@@ -230,8 +234,13 @@ class BlockShadow:
 
     def define_shared(self, granules: Numbers) -> None:
         """Granules of shared memory have been written."""
-        bits = np.uint64(1) << (granules & 63).astype(np.uint64)
-        np.bitwise_or.at(self.common[:, COMMON["initialized"] // 8], granules >> 6, bits)
+        if not len(granules):
+            return
+        first, end = int(granules.min()) >> 6, (int(granules.max()) >> 6) + 1
+        bits = np.zeros((end - first) * 64, np.uint8)
+        bits[granules - (first << 6)] = 1
+        words = np.packbits(bits, bitorder="little").view("<u8")
+        self.common[first:end, COMMON["initialized"] // 8] |= words
 
     def in_step(self, warp: int) -> None:
         """The lanes of a warp are in step."""

@@ -12,6 +12,7 @@ from gemmkit.emulator.codegen.kernel import LoadedKernel
 from gemmkit.emulator.codegen.operands import Action, access_bytes
 from gemmkit.emulator.codegen.ordering import Ordering, is_asynchronous
 from gemmkit.emulator.codegen.shadow_layout import SHADOW_SITE, SHADOW_SITE_BYTES
+from gemmkit.emulator.sanitizer.accumulators import touches
 from gemmkit.emulator.sanitizer.shared_arrays import shared_arrays
 from gemmkit.emulator.sanitizer.sites import is_partial_barrier
 
@@ -32,7 +33,8 @@ class Traits:
         read_only: whether it has read-only loads (`ld.global.nc`).
         copies: whether it has cp.async.
         partial_barriers: whether it has barriers that may be for a part of the block.
-        asynchronous: whether it uses mbarriers or bulk copies.
+        asynchronous: whether it uses mbarriers, bulk copies or wgmma.
+        touches: instructions that touch registers of a wgmma in flight.
         sites: the initial shadow of its memory records, one row each.
     """
 
@@ -47,6 +49,7 @@ class Traits:
         self.partial_barriers = any(map(is_partial_barrier, actions))
         self.asynchronous = is_asynchronous(actions)
         self.sites = _sites(kernel)
+        self.touches = touches(kernel.flow, actions)
 
 
 def _sites(kernel: LoadedKernel) -> NDArray[np.uint8]:

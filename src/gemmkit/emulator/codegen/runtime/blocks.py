@@ -198,7 +198,7 @@ def _define_start(module: Module, names: Names) -> None:
             reconvergence = f.resize(_field(f, "exit_block"), 32)
             for name, a in (("mask", initial), ("reconvergence", reconvergence)):
                 f.store(a, warp, WARP[name])
-            for name in ("block", "exited", "depth", "status"):
+            for name in ("block", "exited", "depth", "status", "waits"):
                 f.store(literal("i32", 0), warp, WARP[name])
             # The instruction at which a warp last waited must be of this block.
             f.store(literal("i32", 0), warp, WARP["instruction"])

@@ -76,7 +76,7 @@ def define(module: Module, function: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Tile:
+class Tile:
     """The memory of a tile; see `fused_sums`."""
 
     c: Value
@@ -86,7 +86,8 @@ class _Tile:
     eb: Value
 
     @classmethod
-    def allocated(cls, f: Function, depth: int) -> _Tile:
+    def allocated(cls, f: Function, depth: int) -> Tile:
+        """A tile on the stack, for eight columns."""
         sizes = (COLUMN_BYTES * _COLUMNS, 4 * ROWS * depth, 2 * ROWS * depth)
         wide = 4 * depth * _COLUMNS
         return cls(*(f.area(size) for size in (*sizes, wide, wide)))
@@ -101,11 +102,32 @@ def _multiply(
     from_b: Sequence[Value],
     from_c: Sequence[Value],
 ) -> None:
+    tile = Tile.allocated(f, product.kind.depth)
+    unpack_left(f, product, rules, from_a, tile)
+    multiply_columns(f, product, rules, tile, to, from_b, from_c)
+
+
+def unpack_left(
+    f: Function, product: MatrixProduct, rules: Rules, from_a: Sequence[Value], tile: Tile
+) -> None:
+    """Unpack the registers of A into a tile."""
+    order = _Order(product, alternate=rules.method == "widened")
+    _unpack_a(f, product, order, from_a, tile, _lowest(product.kind.a, rules))
+
+
+def multiply_columns(
+    f: Function,
+    product: MatrixProduct,
+    rules: Rules,
+    tile: Tile,
+    to: Sequence[Value],
+    from_b: Sequence[Value],
+    from_c: Sequence[Value],
+) -> None:
+    """Eight columns of D, whose registers may be those of C, with A in a tile."""
     kind = product.kind
-    tile = _Tile.allocated(f, kind.depth)
     widens = rules.method == "widened"
     order = _Order(product, alternate=widens)
-    _unpack_a(f, product, order, from_a, tile, _lowest(kind.a, rules))
     _unpack_b(f, product, order, from_b, tile, _lowest(kind.b, rules))
     if rules.method == "integer":
         _add_integers(f, product, tile, to, from_c)
@@ -135,7 +157,7 @@ def _lowest(of: str, rules: Rules) -> int | None:
     return FORMATS["f16" if rules.method == "widened" else of].lowest
 
 
-def _sum(f: Function, of: FusedSum, depth: int, tile: _Tile) -> None:
+def _sum(f: Function, of: FusedSum, depth: int, tile: Tile) -> None:
     for start in range(0, depth, of.products):
         operands = (
             f.offset(tile.a, COLUMN_BYTES * start),
@@ -169,7 +191,7 @@ def _unpack_a(
     product: MatrixProduct,
     order: _Order,
     registers: Sequence[Value],
-    tile: _Tile,
+    tile: Tile,
     lowest: int | None,
 ) -> None:
     for index, register in enumerate(registers):
@@ -191,7 +213,7 @@ def _unpack_b(
     product: MatrixProduct,
     order: _Order,
     registers: Sequence[Value],
-    tile: _Tile,
+    tile: Tile,
     lowest: int | None,
 ) -> None:
     depth = product.kind.depth
@@ -301,7 +323,7 @@ def _added(f: Function, number: Value, addend: Value, *, half: bool) -> Value:
 
 
 def _add_integers(
-    f: Function, product: MatrixProduct, tile: _Tile, to: Sequence[Value], from_c: Sequence[Value]
+    f: Function, product: MatrixProduct, tile: Tile, to: Sequence[Value], from_c: Sequence[Value]
 ) -> None:
     """Sums of products of 8-bit integers are exact in float32."""
     depth, found = product.kind.depth, {}

@@ -15,12 +15,16 @@ from gemmkit.emulator.codegen.runtime import (
     copy_counts,
     counts,
     delayed_copies,
+    descriptors,
     fenced_blocks,
     fused_sums,
     lane_races,
     lanes,
+    logged_accesses,
     matrices,
     matrix_moves,
+    mbarrier_objects,
+    mbarriers,
     patterns,
     peers,
     sanitized,
@@ -30,6 +34,7 @@ from gemmkit.emulator.codegen.runtime import (
     synchronization,
     undefined,
     warp_pairs,
+    warpgroups,
     within_block,
 )
 
@@ -70,8 +75,14 @@ def _modules_of(function: str) -> list[str]:
         return ["atomics"]
     if function.startswith(matrices.PREFIX):
         return matrices.modules_of(function)
+    if function.startswith(warpgroups.PREFIX):
+        return warpgroups.modules_of(function)
+    if function in (descriptors.SAME, *descriptors.GATHER.values()):
+        return [descriptors.MODULE]
     if matrix_moves.is_move(function):
         return [function]
+    if function.startswith(mbarrier_objects.PREFIX):
+        return ["mbarriers"]
     return []
 
 
@@ -101,6 +112,7 @@ def build_module(name: str, *, permutes: bool) -> Module:
         warp_pairs.define(module)
         within_block.define(module)
         undefined.define(module)
+        logged_accesses.define(module)
         blocks.define(module, sanitize=True)
     elif name.startswith(sanitized.PREFIX):
         _add(module, name.removeprefix(sanitized.PREFIX), permutes, sanitized.SanitizedAccess())
@@ -116,8 +128,14 @@ def _add(module: Module, name: str, permutes: bool, hooks: access.AccessHooks | 
         fused_sums.define(module, name)
     elif name.startswith(matrices.PREFIX):
         matrices.define(module, name)
+    elif name.startswith(warpgroups.PREFIX):
+        warpgroups.define(module, name)
+    elif name == descriptors.MODULE:
+        descriptors.define(module)
     elif matrix_moves.is_move(name):
         matrix_moves.define(module, name)
+    elif name == "mbarriers":
+        mbarriers.define(module, sanitize=hooks is not None)
     elif name == "atomics":
         (atomics.define if hooks is None else sanitized.define_atomics)(module)
     else:

@@ -1,0 +1,254 @@
+"""Tensor copies in tiled mode: which bytes of the tensor, and of shared memory, belong to a box.
+
+PTX ISA, sections "Tensors" (tiled mode, out-of-bounds access, swizzling modes) and
+"cp.async.bulk.tensor".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gemmkit.emulator.isa.bulk_copies import combined
+from gemmkit.emulator.isa.form import Form
+from gemmkit.emulator.isa.mbarriers import Misuse
+from gemmkit.emulator.isa.table import form_of
+from gemmkit.tensor_maps import Element, TensorMap
+
+Bytes = NDArray[np.uint8]
+Indices = NDArray[np.int64]
+
+# What the address in shared memory must be a multiple of.
+SHARED_ALIGNMENT = 128
+# What a swizzle moves, and the bytes after which bits of the address begin to move it.
+CHUNK, LINE = 16, 128
+
+# What a reduction calls the elements: for sums and extremes, for increments, and for bits.
+_TYPES: Mapping[Element, str] = {
+    "uint32": "u32",
+    "int32": "s32",
+    "uint64": "u64",
+    "int64": "s64",
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "float32": "f32",
+    "float64": "f64",
+}
+_BITS: Mapping[Element, str] = {
+    "uint32": "b32",
+    "int32": "b32",
+    "uint64": "b64",
+    "int64": "b64",
+}
+# NVIDIA's canonical NaN of each width.
+_NAN = {2: 0x7FFF, 4: 0x7FFF_FFFF, 8: 0x7FFF_FFFF_FFFF_FFFF}
+# Types whose values a copy changes in a way that is not published.
+_CHANGED: frozenset[Element] = frozenset(["float32_ftz", "tfloat32", "tfloat32_ftz"])
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A box of a tensor: `coordinates` of its first element, innermost dimension first.
+
+    `low` and `high` limit, along each dimension, the box's elements that are in the tensor.
+    """
+
+    map: TensorMap
+    coordinates: tuple[int, ...]
+    low: tuple[int, ...]
+    high: tuple[int, ...]
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing of it is in the tensor."""
+        return any(low >= high for low, high in zip(self.low, self.high, strict=True))
+
+    @property
+    def whole(self) -> bool:
+        """Whether all of it is in the tensor."""
+        return not any(self.low) and self.high == self.map.counts
+
+    @property
+    def first(self) -> int:
+        """The address of the first byte in the tensor; of the tensor if there is none."""
+        return self.map.address if self.empty else self._address(self.low)
+
+    @property
+    def end(self) -> int:
+        """The address past the last byte in the tensor."""
+        if self.empty:
+            return self.map.address
+        return self._address([high - 1 for high in self.high]) + self.map.item_bytes
+
+    def _address(self, place: Sequence[int]) -> int:
+        each = self.map
+        strides = (each.item_bytes, *each.strides)
+        return each.address + sum(
+            (start + index * step) * stride
+            for start, index, step, stride in zip(
+                self.coordinates, place, each.steps, strides, strict=True
+            )
+        )
+
+    def inside(self, data: Bytes) -> Bytes:
+        """The bytes in the tensor, as a view of memory whose first byte is that of `first`.
+
+        Its shape is the extents, outermost dimension first; the last axis is in bytes.
+        """
+        each = self.map
+        extents = [high - low for low, high in zip(self.low, self.high, strict=True)]
+        steps = [step * stride for step, stride in zip(each.steps[1:], each.strides, strict=True)]
+        shape = (*extents[:0:-1], extents[0] * each.item_bytes)
+        return np.ndarray(shape, np.uint8, data, 0, (*steps[::-1], 1))
+
+    def part(self, dense: Bytes) -> Bytes:
+        """The bytes in the tensor, as a view of a box without gaps; shaped as `inside`."""
+        each = self.map
+        size = each.item_bytes
+        rows = dense.reshape(*each.counts[:0:-1], each.counts[0] * size)
+        outer = zip(self.low[:0:-1], self.high[:0:-1], strict=True)
+        cut = (
+            *(slice(*limits) for limits in outer),
+            slice(self.low[0] * size, self.high[0] * size),
+        )
+        part: Bytes = rows[cut]
+        return part
+
+
+def box_at(form: Form, tensor_map: TensorMap, coordinates: Sequence[int]) -> Box:
+    """The box that a tensor copy moves; coordinates are 32-bit numbers, read as signed.
+
+    Raises:
+        Misuse: the map does not fit the instruction.
+    """
+    rank = int(form["N"])
+    if tensor_map.rank != rank:
+        raise Misuse(
+            "wrong tensor map",
+            f"copies a box of {rank} dimensions, but its tensor map has {tensor_map.rank}",
+        )
+    if tensor_map.element in _CHANGED:
+        raise Misuse(
+            "unsupported tensor map",
+            f"copies {tensor_map.element} elements, which change on the way in a manner that the "
+            "emulator does not model; use float32",
+        )
+    if "O" in form.modifiers:
+        reduction_of(form, tensor_map.element)
+    signed = tuple((each + 2**31) % 2**32 - 2**31 for each in coordinates)
+    low, high = [], []
+    for start, count, step, size in zip(
+        signed, tensor_map.counts, tensor_map.steps, tensor_map.sizes, strict=True
+    ):
+        low.append(min(max(-(start // step), 0), count))
+        high.append(min(max(-((start - size) // step), 0), count))
+    return Box(tensor_map, signed, tuple(low), tuple(high))
+
+
+def check_shared(form: Form, address: int, box: Box) -> None:
+    """Check the address in shared memory.
+
+    Raises:
+        Misuse: it is not a multiple of 128.
+    """
+    if address % SHARED_ALIGNMENT:
+        name = "destination" if form["D"] == "shared" else "source"
+        raise Misuse(
+            "misaligned",
+            f"copies a box of {box.map.box_bytes:,} bytes, but the {name} in shared memory, "
+            f"{address:#x}, is not a multiple of {SHARED_ALIGNMENT}",
+        )
+
+
+def reduction_of(form: Form, element: Element) -> Form:
+    """The bulk reduction of single elements that a tensor reduction performs.
+
+    Raises:
+        Misuse: there is none of these elements.
+    """
+    operation = form["O"]
+    kind = (_BITS if operation in ("and", "or", "xor") else _TYPES).get(element, "")
+    if operation == "add" and kind == "s64":
+        kind = "u64"  # the same sums
+    rounding = ".noftz" if operation == "add" and kind in ("f16", "bf16") else ""
+    opcode = f"cp.reduce.async.bulk.global.shared::cta.bulk_group.{operation}{rounding}.{kind}"
+    found = form_of(opcode)
+    if found is None:
+        raise Misuse("wrong tensor map", f"reduces {element} elements by .{operation}")
+    return found
+
+
+@lru_cache(maxsize=256)
+def swizzled_chunks(swizzle: int, address: int, nbytes: int) -> Indices:
+    """Where the 16-byte chunks of a box are in shared memory, counted in chunks from its address.
+
+    A swizzle of 32, 64 or 128 bytes combines the lowest 1, 2 or 3 bits of a chunk's number with the
+    same number of bits from bit 7 of the address on, by exclusive or. `address` counts modulo 1024.
+    """
+    chunks = np.arange(nbytes // CHUNK) + address // CHUNK
+    mask = max(swizzle // CHUNK - 1, 0)
+    lines = chunks // (LINE // CHUNK)
+    return (chunks ^ (lines & mask)) - address // CHUNK
+
+
+def chunks_of(box: Box, address: int) -> Indices:
+    """Where the chunks of a box are in shared memory, see `swizzled_chunks`."""
+    return swizzled_chunks(box.map.swizzle, address % 1024, box.map.box_bytes)
+
+
+def footprint(box: Box) -> int:
+    """The bytes of shared memory from a box's address on in which it lies: with a swizzle, whole
+    lines of 128."""
+    nbytes = box.map.box_bytes
+    return -(-nbytes // LINE) * LINE if box.map.swizzle else nbytes
+
+
+@lru_cache(maxsize=64)
+def _outside(tensor_map: TensorMap) -> Bytes:
+    """A box whose elements are all outside of the tensor."""
+    size = tensor_map.item_bytes
+    value = _NAN[size] if tensor_map.fill_nan else 0
+    return np.full(prod(tensor_map.counts), value, f"u{size}").view(np.uint8)
+
+
+def read_tensor(box: Box, data: Bytes) -> Bytes:
+    """A box without gaps or swizzle, filled where it is outside of the tensor; `data` begins at the
+    box's `first` byte."""
+    if box.whole:
+        return box.inside(data).flatten()
+    dense = _outside(box.map).copy()
+    if not box.empty:
+        box.part(dense)[...] = box.inside(data)
+    return dense
+
+
+def write_tensor(form: Form, box: Box, dense: Bytes, data: Bytes) -> None:
+    """Write, or reduce, those elements of a box that are in the tensor; `data` as for
+    `read_tensor`."""
+    if box.empty:
+        return
+    target, part = box.inside(data), box.part(dense)
+    if "O" in form.modifiers:
+        of = reduction_of(form, box.map.element)
+        shape = part.shape
+        part = combined(of, target.reshape(-1), part.reshape(-1)).reshape(shape)
+    target[...] = part
+
+
+def read_shared(box: Box, address: int, shared: Bytes) -> Bytes:
+    """A box without swizzle; `shared` is its footprint in shared memory."""
+    chunks: Bytes = shared.view(np.complex128).take(chunks_of(box, address)).view(np.uint8)
+    return chunks
+
+
+def write_shared(box: Box, address: int, dense: Bytes, shared: Bytes) -> None:
+    """Write a box into its footprint in shared memory."""
+    if box.map.swizzle:
+        shared.view(np.complex128)[chunks_of(box, address)] = dense.view(np.complex128)
+    else:
+        shared[:] = dense

@@ -1,0 +1,143 @@
+"""Tensor copies in the oracle: element by element, when they are issued."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from gemmkit.emulator.isa.bulk_copies import check_barrier, combined
+from gemmkit.emulator.isa.cluster import (
+    OFFSET_MASK,
+    cluster_address,
+    divided,
+    multicast_ranks,
+    reaches_peers,
+)
+from gemmkit.emulator.isa.mbarriers import Misuse
+from gemmkit.emulator.isa.semantics.raw import Mask
+from gemmkit.emulator.isa.tensor_copies import Box, box_at, check_shared, reduction_of
+from gemmkit.emulator.isa.tensor_maps import check_place, decoded
+from gemmkit.emulator.oracle.chunk import Group
+from gemmkit.emulator.oracle.memory import SHARED_WINDOW, Bytes, Fault, window_of
+from gemmkit.emulator.oracle.phases import Phases
+from gemmkit.emulator.oracle.steps import Step
+from gemmkit.tensor_maps import MAP_BYTES, TensorMap
+
+
+def copy(group: Group, step: Step, lanes: Mask, phases: Phases) -> None:
+    """`cp.async.bulk.tensor` and `cp.reduce.async.bulk.tensor`, one lane after the other."""
+    form, blocks = step.form, group.chunk.cluster_blocks
+    values = [np.broadcast_to(group.read(*each), lanes.shape) for each in step.sources]
+    addresses = [np.broadcast_to(group.address(each), lanes.shape) for each in step.addresses]
+    for row, lane in np.argwhere(lanes).tolist():
+        at = [int(each[row, lane]) for each in addresses]
+        coordinates = [int(each[row, lane]) for each in values]
+        own, barriers = int(group.chunk.rank[group.rows[row]]), []
+        if form["D"] == "shared":
+            shared_at, map_at, barrier = at
+            barriers = [barrier % SHARED_WINDOW]
+        else:
+            map_at, shared_at = at
+        one = np.zeros_like(lanes)
+        one[row, lane] = True
+        shared_at %= SHARED_WINDOW
+        try:
+            tensor_map = _map(group, map_at, one)
+            if "M" in form.modifiers:
+                *coordinates, mask = coordinates
+            box = box_at(form, tensor_map, coordinates)
+            check_shared(form, shared_at, box)
+            targets = [(shared_at, *barriers)]
+            if "M" in form.modifiers:
+                targets = [
+                    tuple(cluster_address(rank, each & OFFSET_MASK) for each in targets[0])
+                    for rank in multicast_ranks(mask, blocks)
+                ]
+            elif barriers and reaches_peers(form):
+                check_barrier(*(divided(each, own)[0] for each in targets[0]))
+        except Misuse as misuse:
+            raise Fault(f"{misuse.kind}: it {misuse.what}", shared_at, one) from None
+        for there, *count in targets:
+            rank, within = divided(there, own) if reaches_peers(form) else (own, there)
+            for each in count:
+                phases.check(group, step, row, lane, each)
+            for place, offset in zip(
+                _places(tensor_map), _shared_offsets(tensor_map, within), strict=True
+            ):
+                _move(group, step, box, place, (rank, within + offset), one)
+            for each in count:
+                phases.deliver(group, step, row, lane, each, tensor_map.box_bytes)
+
+
+def _map(group: Group, address: int, one: Mask) -> TensorMap:
+    generic = np.array([address], np.uint64)
+    check_place(address, in_global=bool(window_of(generic, "global")[0]))
+    return decoded(_global(group, address, MAP_BYTES, one).tobytes())
+
+
+def _places(tensor_map: TensorMap) -> Iterator[tuple[int, ...]]:
+    """The elements of a box in the order in which they lie in shared memory: their numbers along
+    each dimension, innermost dimension first."""
+    for place in itertools.product(*(range(count) for count in reversed(tensor_map.counts))):
+        yield place[::-1]
+
+
+def _shared_offsets(tensor_map: TensorMap, address: int) -> Iterator[int]:
+    """Where the elements of a box are in shared memory, in bytes from its address."""
+    # Bits 4 and up of the address are combined with those from bit 7 on.
+    mask = {0: 0, 32: 0b1, 64: 0b11, 128: 0b111}[tensor_map.swizzle]
+    for offset in range(0, tensor_map.box_bytes, tensor_map.item_bytes):
+        plain = address + offset
+        yield (plain ^ (plain >> 7 & mask) << 4) - address
+
+
+def _move(
+    group: Group,
+    step: Step,
+    box: Box,
+    place: Sequence[int],
+    shared_at: tuple[int, int],
+    one: Mask,
+) -> None:
+    """Copy one element of a box, or reduce by it; `shared_at` is the rank of the block that has it
+    in shared memory, and the address there."""
+    each, form = box.map, step.form
+    index = [
+        start + number * stride
+        for start, number, stride in zip(box.coordinates, place, each.steps, strict=True)
+    ]
+    inside = all(0 <= number < size for number, size in zip(index, each.sizes, strict=True))
+    strides = (each.item_bytes, *each.strides)
+    address = each.address + sum(map(int.__mul__, index, strides))
+    shared = _shared(group, *shared_at, each.item_bytes, one)
+    if form["D"] == "shared":
+        if inside:
+            shared[:] = _global(group, address, each.item_bytes, one)
+        else:
+            # All bits but the sign's are set in NVIDIA's NaN.
+            nan = (1 << 8 * each.item_bytes - 1) - 1
+            value = nan if each.fill_nan else 0
+            shared[:] = np.frombuffer(value.to_bytes(each.item_bytes, "little"), np.uint8)
+    elif inside:
+        target = _global(group, address, each.item_bytes, one)
+        reduces = "O" in form.modifiers
+        of = reduction_of(form, each.element) if reduces else form
+        target[:] = combined(of, target, shared) if reduces else shared
+
+
+def _shared(group: Group, rank: int, address: int, nbytes: int, one: Mask) -> Bytes:
+    shared = group.chunk.spaces["shared"]
+    inside = shared.base <= address <= shared.base + shared.nbytes - nbytes
+    if not inside or rank >= group.chunk.cluster_blocks:
+        raise Fault("out of bounds in shared memory", address, one)
+    return shared.view(rank, address, nbytes)
+
+
+def _global(group: Group, address: int, nbytes: int, one: Mask) -> Bytes:
+    memory = group.chunk.memory
+    found = memory.find(address)
+    if found is None or address + nbytes > found.address + found.nbytes:
+        raise Fault("out of bounds in global memory", address, one)
+    return memory.view(address, nbytes)

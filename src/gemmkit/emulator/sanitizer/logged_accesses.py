@@ -1,0 +1,127 @@
+"""`LoggedAccesses`: compares the accesses in the log with earlier ones, in native code."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gemmkit.emulator.codegen.native import runtime
+from gemmkit.emulator.codegen.runtime.logged_accesses import NAME
+from gemmkit.emulator.codegen.shadow_layout import (
+    COMPARISON,
+    COMPARISON_BYTES,
+    READS_WANTED,
+    SUSPICIOUS,
+    TOLD,
+)
+from gemmkit.emulator.machine.memory import aligned_bytes
+from gemmkit.emulator.machine.worker import Worker
+from gemmkit.emulator.sanitizer.clocks import Clocks
+from gemmkit.emulator.sanitizer.granules import Conflict, Granules, Numbers
+
+_Compare = ctypes.CFUNCTYPE(
+    ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """An entry of the log that needs Python: one that is not an access, or a suspicious access.
+
+    `who` made it, at `granule`, in conflict with `met`; `marked` is the granule of an mbarrier that
+    it accessed, or −1, and `marked_by` who did.
+    """
+
+    entry: int
+    told: bool
+    who: int = 0
+    granule: int = -1
+    met: Conflict | None = None
+    marked: int = -1
+    marked_by: int = 0
+
+
+class LoggedAccesses:
+    """The comparison for one worker."""
+
+    def __init__(self, worker: Worker, strong: Numbers, granules: int) -> None:
+        self._compare = _Compare(runtime().addresses[NAME])
+        self._table = aligned_bytes(COMPARISON_BYTES).view(np.int64)
+        self._addresses = worker.fields.ctypes.data, self._table.ctypes.data
+        sites = worker.kernel.areas.sites
+        self._numbers = np.array([*sites, 0], np.int64)
+        self._strong = np.zeros(len(worker.kernel.actions) + 1, np.uint8)
+        self._strong[strong] = 1
+        self._marks = np.zeros(granules, np.uint8)
+        self._set(
+            numbers=self._numbers.ctypes.data,
+            sites_at=worker.kernel.compiled.sites_start,
+            worker_bytes=worker.kernel.compiled.worker_bytes,
+            strong=self._strong.ctypes.data,
+            granules=granules,
+            marks=self._marks.ctypes.data,
+        )
+
+    def _set(self, **values: int) -> None:
+        for name, value in values.items():
+            self._table[COMPARISON[name] // 8] = value
+
+    def _get(self, name: str) -> int:
+        return int(self._table[COMPARISON[name] // 8])
+
+    def begin(self, granules: Granules, clocks: Clocks, first_warp: int) -> None:
+        """A block begins, with these; nothing was accessed yet. The clocks count the block's warps
+        from `first_warp` on."""
+        self._granules = granules
+        self._marks[:] = 0
+        arrays: dict[str, NDArray[Any]] = {
+            "writer": granules.writer,
+            "time": granules.time,
+            "who": granules.who,
+            "read_times": granules.read_times,
+            "read_whos": granules.read_whos,
+            "reader_list": granules.readers,
+            "clocks": clocks.of,
+            "groups": clocks.group,
+        }
+        self._set(**{name: array.ctypes.data for name, array in arrays.items()})
+        self._set(clock_bytes=clocks.of.strides[0], copies_from=clocks.warps + clocks.places)
+        self._set(first_warp=first_warp)
+
+    def mark(self, first: int, end: int, *, used: bool) -> None:
+        """Granules belong to an mbarrier from now on, or no longer do."""
+        self._marks[first:end] = used
+
+    def until_stop(self, first: int, end: int, *, resumes: bool) -> Stop | None:
+        """Compare entries of the log, up to one that needs Python; None if there is none.
+
+        `resumes`: the entry before the first made it stop.
+        """
+        if not resumes:
+            self._set(turn_of=-1)
+        while True:
+            self._set(readers=self._granules.reading)
+            why = self._compare(*self._addresses, first, end)
+            if why == 0:
+                return None
+            at = self._get("next")
+            if why == TOLD:
+                return Stop(at, told=True)
+            if why == SUSPICIOUS:
+                return self._suspicious(at - 1)
+            assert why == READS_WANTED
+            self._granules.reads_of(self._get("other"))
+            first = at
+
+    def _suspicious(self, entry: int) -> Stop:
+        granule, met = self._get("granule"), None
+        if granule >= 0:
+            wrote = bool(self._get("wrote"))
+            met = Conflict(0, self._get("other"), self._get("other_actor"), wrote)
+        return Stop(
+            entry, False, self._get("by"), granule, met, self._get("marked"), self._get("marked_by")
+        )

@@ -1,0 +1,58 @@
+"""The bytes of memory that bulk copies and tensor copies touch, as the sanitizers count them."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from gemmkit.emulator.isa.tensor_copies import CHUNK, Box, swizzled_chunks
+from gemmkit.emulator.machine.asynchronous import Copy
+from gemmkit.emulator.machine.memory import Bytes, DeviceMemory
+from gemmkit.emulator.sanitizer.granules import Numbers
+
+
+def box_granules(box: Box, address: int, shift: int) -> Numbers:
+    """The granules of shared memory, of 2^shift bytes, in which a box lies from an address on."""
+    each = box.map
+    return _granules(each.swizzle, address % 1024, each.box_bytes, shift) + (address >> shift)
+
+
+@lru_cache(maxsize=256)
+def _granules(swizzle: int, address: int, nbytes: int, shift: int) -> Numbers:
+    if nbytes % 128 == 0 or not swizzle:
+        return np.arange((nbytes + (1 << shift) - 1) >> shift)
+    # A swizzle may leave gaps in the last line.
+    chunks = np.sort(swizzled_chunks(swizzle, address, nbytes))
+    parts = np.arange(max(CHUNK >> shift, 1))
+    return (chunks[:, None] * len(parts) + parts).reshape(-1)
+
+
+def never_written(memory: DeviceMemory, copy: Copy) -> tuple[str, int] | None:
+    """The array, and the byte in it, that a copy reads from global memory although it was never
+    written; None if there is none."""
+    found = memory.find(copy.start)
+    written = memory.written(found.address) if found is not None else None
+    if found is None or written is None or (copy.box is not None and copy.box.empty):
+        return None
+    start = copy.start - found.address
+    read = _touched(copy, written[start:])
+    if read.all():
+        return None
+    # The first byte of the box that is missing, and its place in memory.
+    place = np.unravel_index(int((read == 0).argmax()), read.shape)
+    offset = sum(int(index) * step for index, step in zip(place, read.strides, strict=True))
+    return found.name, start + offset
+
+
+def define_written(memory: DeviceMemory, copy: Copy) -> None:
+    """What a copy writes to global memory counts as written."""
+    found = memory.find(copy.to)
+    written = memory.written(found.address) if found is not None else None
+    if found is not None and written is not None and not (copy.box is not None and copy.box.empty):
+        _touched(copy, written[copy.to - found.address :])[...] = 1
+
+
+def _touched(copy: Copy, data: Bytes) -> Bytes:
+    """The bytes that a copy touches, of those from its first one on."""
+    return data[: copy.nbytes] if copy.box is None else copy.box.inside(data)

@@ -1,0 +1,164 @@
+"""The findings about wgmma, in words."""
+
+from __future__ import annotations
+
+from gemmkit.emulator.codegen.layout import LANES
+from gemmkit.emulator.sanitizer.accumulators import Touch
+from gemmkit.emulator.sanitizer.clocks import Clocks
+from gemmkit.emulator.sanitizer.collection import Collection
+from gemmkit.emulator.sanitizer.granules import Conflict, instruction_of
+from gemmkit.emulator.sanitizer.parties import Parties
+from gemmkit.emulator.sanitizer.sites import Names
+from gemmkit.findings import AccessSite, Check, Finding
+
+_UNORDERED = "with no barrier, and no arrival and wait at an mbarrier, between"
+# What ptxas 13.0 does about each, by its messages C7519 and C7518: such a kernel may be slow.
+_FORGIVEN = {
+    "missing wgmma.fence": "forgiven by ptxas, which inserts the fence",
+    "accumulator in flight": "forgiven by ptxas, which inserts a wait and serializes the wgmma",
+    "operand in flight": "forgiven by ptxas, which inserts a wait and serializes the wgmma",
+}
+
+
+class WarpgroupFindings:
+    """Adds findings to a collection."""
+
+    def __init__(self, names: Names, collection: Collection) -> None:
+        self._names, self._collection = names, collection
+        # By instruction, the first block and thread that executed it.
+        self.first: dict[int, tuple[int, int]] = {}
+
+    def executed(self, number: int, block: int, thread: int) -> None:
+        """A thread, the first of its warp, executes a wgmma."""
+        if number not in self.first or block < self.first[number][0]:
+            self.first[number] = block, thread
+
+    def too_early(
+        self,
+        parties: Parties,
+        block: int,
+        who: int,
+        address: int,
+        met: Conflict,
+        clocks: Clocks,
+    ) -> None:
+        """A wgmma reads what is not ordered before it."""
+        array, offset = self._names.shared(address)
+        here, there = parties.site(who), parties.site(met.other)
+        kind, other, between = "read after write", parties.name(met.other), _UNORDERED
+        if clocks.warps <= met.actor < clocks.warps + clocks.places:
+            copy = parties.copy_name(instruction_of(met.other))
+            kind, other = "read before wait", f"the {copy} by {other}"
+            between = "with no completed wait for that copy between"
+        elif met.actor >= clocks.warps + clocks.places:
+            kind, other = "read before wait", f"the cp.async by {other}"
+            between = "with no wait for that copy and no synchronization between"
+        text = (
+            f"the wgmma by {parties.name(who, block)} reads byte {offset} of "
+            f"'{array}', which {other} writes, {between}"
+        )
+        self._add(block, "racecheck", kind, text, here, there, array, offset)
+
+    def no_proxy_fence(
+        self, parties: Parties, block: int, who: int, address: int, other: int
+    ) -> None:
+        """A wgmma reads what a generic write may not have made visible."""
+        array, offset = self._names.shared(address)
+        here, there = parties.site(who), parties.site(other)
+        text = (
+            f"the wgmma by {parties.name(who, block)} reads byte {offset} of "
+            f"'{array}', which {parties.name(other)} writes with no fence.proxy.async between"
+        )
+        self._add(block, "racecheck", "missing proxy fence", text, here, there, array, offset)
+
+    def uninitialized(self, parties: Parties, block: int, who: int, address: int) -> None:
+        """A wgmma reads shared memory that was never written."""
+        array, offset = self._names.shared(address)
+        here = parties.site(who)
+        text = (
+            f"the wgmma by {parties.name(who, block)} reads byte {offset} of "
+            f"'{array}', which was never written"
+        )
+        self._add(block, "initcheck", "uninitialized", text, here, None, array, offset)
+
+    def disagree(self, block: int, one: tuple[int, int], other: tuple[int, int]) -> None:
+        """Two warps of a warpgroup, each (instruction, warp), do not execute the same wgmma."""
+        here, there = (self._site_of(number, warp * LANES) for number, warp in (one, other))
+        text = (
+            f"warp {one[1]} of block {self._names.block(block)} executes the wgmma at {here}, and "
+            f"warp {other[1]} of its warpgroup another at {there}, or one with other descriptors"
+        )
+        self._add(block, "synccheck", "warps disagree", text, here, there)
+
+    def absent(self, block: int, number: int, warp: int, other: int) -> None:
+        """A warp executes a wgmma without another one of its warpgroup."""
+        here = self._site_of(number, warp * LANES)
+        text = (
+            f"warp {warp} of block {self._names.block(block)} executes the wgmma at {here} without "
+            f"warp {other} of its warpgroup"
+        )
+        self._add(block, "synccheck", "incomplete warpgroup", text, here, None)
+
+    def touched(self, touch: Touch) -> None:
+        """An instruction uses registers of a wgmma too early."""
+        wgmma = touch.number if touch.kind == "missing wgmma.fence" else touch.other
+        if wgmma is None or wgmma not in self.first:
+            return
+        block, thread = self.first[wgmma]
+        here = self._site_of(touch.number, thread)
+        there = self._site_of(touch.other, thread) if touch.other is not None else None
+        text = f"{self._party(here, block)} {_does(touch)}"
+        if there is not None:
+            text = text.format(there=there)
+        if touch.kind in _FORGIVEN and touch.committed:
+            text += f" ({_FORGIVEN[touch.kind]})"
+        self._add(block, "synccheck", touch.kind, text, here, there)
+
+    def _site_of(self, number: int, thread: int) -> AccessSite:
+        return self._names.site(number, self._names.thread(thread))
+
+    def _party(self, site: AccessSite, block: int) -> str:
+        return f"thread {site.thread} of block {self._names.block(block)} at {site}"
+
+    def _add(
+        self,
+        block: int,
+        check: Check,
+        kind: str,
+        text: str,
+        here: AccessSite,
+        other: AccessSite | None,
+        array: str = "",
+        offset: int | None = None,
+    ) -> None:
+        finding = Finding(
+            check=check,
+            kind=kind,
+            message=f"{kind}: {text}",
+            block=self._names.block(block),
+            here=here,
+            other=other,
+            array=array,
+            offset=offset,
+        )
+        self._collection.add(finding, block)
+
+
+def _does(touch: Touch) -> str:
+    register = f"register '{touch.register}'"
+    if touch.kind == "missing wgmma.fence":
+        if touch.other is None:
+            return "executes a wgmma with no wgmma.fence before it"
+        return f"uses {register} in a wgmma, which {{there}} writes, with no wgmma.fence between"
+    if touch.kind == "accumulator of another shape":
+        return (
+            f"accumulates in {register}, which the wgmma of another shape at {{there}} may still "
+            "write, with no wgmma.wait_group that covers it between"
+        )
+    still = "write" if touch.kind == "accumulator in flight" else "read"
+    missing = (
+        "with no wgmma.wait_group that covers it between"
+        if touch.committed
+        else "with no wgmma.commit_group for it, and so no wgmma.wait_group that covers it, between"
+    )
+    return f"{touch.does} {register}, which the wgmma at {{there}} may still {still}, {missing}"
