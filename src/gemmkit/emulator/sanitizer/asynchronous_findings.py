@@ -40,17 +40,17 @@ class AsynchronousFindings:
         name = "read after write" if reads else "write after write"
         if not met.wrote:
             name = "write after read"
-        other, between = self.parties.name(there_by), _UNORDERED
-        before = "writes" if met.wrote else "reads"
+        by, between = self.parties.name(there_by), _UNORDERED
+        other, before = by, "writes" if met.wrote else "reads"
         if clocks.warps <= met.actor < clocks.warps + clocks.places:
             name = "read before wait" if reads else "write before wait"
-            other = f"the {self.parties.copy_name(instruction_of(there_by))} by {self.parties.name(there_by)}"
+            other = f"the {self.parties.copy_name(instruction_of(there_by))} by {by}"
             between = "with no completed wait for that copy between"
             if self._is_wgmma(there_by):
-                other, between = f"the wgmma by {self.parties.name(there_by)}", _NO_WGMMA_WAIT
+                other, between = f"the wgmma by {by}", _NO_WGMMA_WAIT
         elif met.actor >= clocks.warps + clocks.places:
             name = "read before wait" if reads else "write before wait"
-            other = f"the cp.async by {self.parties.name(there_by)}"
+            other = f"the cp.async by {by}"
             between = "with no wait for that copy and no synchronization between"
         text = f"{self.parties.name(who, block)} {does} {place}, which {other} {before}, {between}"
         self._add(block, "racecheck", name, text, here, there, array, offset)
@@ -67,7 +67,8 @@ class AsynchronousFindings:
         if self._is_wgmma(there_by):
             other, between = f"the wgmma by {other}", _NO_WGMMA_WAIT
         text = (
-            f"the {self.parties.copy_name(copy.action.number)} by {self.parties.named(here, block)} "
+            f"the {self.parties.copy_name(copy.action.number)} by "
+            f"{self.parties.named(here, block)} "
             f"{'writes' if writes else 'reads'} "
             f"{place}, which {other} {'writes' if met.wrote else 'reads'}, {between}"
         )
@@ -81,7 +82,8 @@ class AsynchronousFindings:
         there_by = other
         here, there = self._copy_site(copy), self.parties.site(there_by)
         text = (
-            f"the {self.parties.copy_name(copy.action.number)} by {self.parties.named(here, block)} "
+            f"the {self.parties.copy_name(copy.action.number)} by "
+            f"{self.parties.named(here, block)} "
             f"{'writes' if writes else 'reads'} "
             f"{place}, which {self.parties.name(there_by)} writes {_FENCE}"
         )
@@ -108,7 +110,8 @@ class AsynchronousFindings:
         here, there = self._copy_site(copy), self.parties.site(there_by)
         text = (
             f"the bulk copy by {self.parties.named(here, block)} uses the mbarrier at "
-            f"{place}, which {self.parties.name(there_by)} initializes with no fence.mbarrier_init or "
+            f"{place}, which {self.parties.name(there_by)} initializes with no "
+            "fence.mbarrier_init or "
             f"fence.proxy.async between"
         )
         self._add(block, "racecheck", "mbarrier not visible", text, here, there, array, offset)
@@ -166,7 +169,8 @@ class AsynchronousFindings:
         """A bulk copy extends beyond the end of a variable in shared memory."""
         here = self._copy_site(copy)
         text = (
-            f"the bulk copy by {self.parties.named(here, block)} accesses {copy.nbytes:,} bytes from byte "
+            f"the bulk copy by {self.parties.named(here, block)} accesses {copy.nbytes:,} bytes "
+            "from byte "
             f"{offset} of '{array}', which has {size:,} bytes"
         )
         self._add(block, "memcheck", "out of bounds", text, here, None, array, offset)
@@ -195,7 +199,8 @@ class AsynchronousFindings:
         array, offset = self._names.device(copy.map_at)
         here = self._copy_site(copy)
         text = (
-            f"the tensor copy by {self.parties.named(here, block)} uses the tensor map at byte {offset} "
+            f"the tensor copy by {self.parties.named(here, block)} uses the tensor map at byte "
+            f"{offset} "
             f"of '{array}', {what}"
         )
         self._add(block, "racecheck", kind, text, here, None, array, offset)
@@ -205,7 +210,8 @@ class AsynchronousFindings:
         assert copy.box is not None
         here, each = self._copy_site(copy), copy.box.map
         text = (
-            f"the tensor map that {self.parties.named(here, block)} uses does not fit '{array}': its "
+            f"the tensor map that {self.parties.named(here, block)} uses does not fit "
+            f"'{array}': its "
             f"tensor of {'x'.join(map(str, each.sizes))} {each.element} elements (innermost "
             f"dimension first) has {each.span:,} bytes from byte {offset}, where {left:,} are left"
         )
@@ -230,23 +236,23 @@ class AsynchronousFindings:
         array, offset, place = self.parties.place(address, self.parties.rank_of(who))
         here = self.parties.site(who)
         text = (
-            f"{self.parties.name(who)} accesses {place}, with no barrier.cluster.arrive and wait before "
-            f"that show that this block runs"
+            f"{self.parties.name(who)} accesses {place}, with no barrier.cluster.arrive and "
+            "wait before that show that this block runs"
         )
-        self._add(self.parties.block_of(who), "synccheck", "block may not run yet", text, here, None,
-                  array, offset)  # fmt: skip
+        block = self.parties.block_of(who)
+        self._add(block, "synccheck", "block may not run yet", text, here, None, array, offset)
 
     def may_have_exited(self, who: int, address: int) -> None:
         """A thread accesses the shared memory of a block that may have exited."""
         array, offset, place = self.parties.place(address, self.parties.rank_of(who))
         here = self.parties.site(who)
         text = (
-            f"{self.parties.name(who)} accesses {place}, and nothing that this block waits for follows: "
-            f"it may have exited; a barrier.cluster.arrive after the access and a wait before the "
-            f"exit keep it"
+            f"{self.parties.name(who)} accesses {place}, and nothing that this block waits for "
+            "follows: it may have exited; a barrier.cluster.arrive after the access and a wait "
+            "before the exit keep it"
         )
-        self._add(self.parties.block_of(who), "synccheck", "block may have exited", text, here, None,
-                  array, offset)  # fmt: skip
+        block = self.parties.block_of(who)
+        self._add(block, "synccheck", "block may have exited", text, here, None, array, offset)
 
     def outside_peer(self, block: int, number: int, thread: int, address: int) -> None:
         """A thread accesses another block's shared memory out of bounds or misaligned."""
@@ -255,7 +261,8 @@ class AsynchronousFindings:
         here = self._names.site(number, self._names.thread(thread))
         kind = "misaligned" if within % size else "out of bounds"
         text = (
-            f"{self.parties.named(here, block)} accesses {size} bytes at byte {within:,} of the shared "
+            f"{self.parties.named(here, block)} accesses {size} bytes at byte {within:,} of the "
+            "shared "
             f"memory of rank {rank}, in a cluster of {self.parties.count} blocks"
         )
         self._add(block, "memcheck", kind, text, here, None, "", within)

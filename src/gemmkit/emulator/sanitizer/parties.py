@@ -1,4 +1,4 @@
-"""`Parties`: threads, and places in shared memory, as findings name them in a cluster or outside."""
+"""`Parties`: how findings name threads and places in shared memory, also those of a cluster."""
 
 from __future__ import annotations
 
