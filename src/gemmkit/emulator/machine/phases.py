@@ -14,18 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gemmkit.emulator.codegen.layout import (
-    AT_PHASE,
-    HELD,
-    LANES,
-    RUNNING,
-    TURNED,
-    WARP,
-    WINDOW_BYTES,
-    WINDOWS,
-)
+from gemmkit.emulator.codegen.layout import LANES, WINDOW_BYTES, WINDOWS
 from gemmkit.emulator.codegen.operands import Action
-from gemmkit.emulator.codegen.runtime.blocks import CALL_COST
 from gemmkit.emulator.isa.cluster import (
     CLUSTER_BARRIER,
     cluster_address,
@@ -48,14 +38,10 @@ from gemmkit.emulator.machine.bulk import BulkCopies
 from gemmkit.emulator.machine.cluster_waits import ClusterWaits
 from gemmkit.emulator.machine.destinations import copies_of
 from gemmkit.emulator.machine.memory import DeviceMemory
-from gemmkit.emulator.machine.native_waits import adopt, publish
-from gemmkit.emulator.machine.paths import Paths
 from gemmkit.emulator.machine.refusals import Refusal
+from gemmkit.emulator.machine.waiting_lanes import WaitingLanes
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.ptx.shared_names import shared_array
-
-_POLLS = "mbarrier_test"
-_STATUS, _VERDICT, _BLOCK = (WARP[name] // 4 for name in ("status", "verdict", "block"))
 
 
 class Phases:
@@ -66,22 +52,17 @@ class Phases:
         self._memory = memory
         self._copies = BulkCopies(worker, memory, self._deliver)
         self._running_block = -1
-        # Where native code executes instructions too, it keeps what warps wait for.
-        self._natively = not worker.grid.warp_seed
         whole = len(worker.shared) // OBJECT_BYTES * OBJECT_BYTES
         self._words = worker.shared[:whole].view(np.uint64)
         self._announced = worker.announced
-        self._block_of: dict[int, int] = {}
-        for block, each in enumerate(worker.flow.blocks):
-            self._block_of |= dict.fromkeys(range(each.start, each.end), block)
+        self._lanes = WaitingLanes(worker)
 
     def _begin(self) -> None:
         """Forget the block before this one."""
         block = self._worker.number
         if self._running_block != block:
             self._running_block = block
-            self._waits: list[list[Wait]] = [[] for _ in range(self._worker.warps)]
-            self._expired: list[set[int]] = [set() for _ in range(self._worker.warps)]
+            self._lanes.begin()
             # The sizes of the boxes that tensor copies have brought to an mbarrier.
             self._boxes: dict[int, set[int]] = {}
             self._last_stop: object = None
@@ -98,11 +79,11 @@ class Phases:
             Refusal: it is not valid in one of them.
         """
         self._begin()
-        self._adopt()
+        self._lanes.adopt()
         try:
             return self._execute(warp, action, operands, active)
         finally:
-            self._publish()
+            self._lanes.publish()
 
     def _execute(
         self, warp: int, action: Action, operands: Sequence[NDArray[Any]], active: NDArray[np.bool_]
@@ -128,7 +109,7 @@ class Phases:
             if uniform:
                 done[active] = done[lanes[0]]
             mask = int((np.uint64(1) << lanes.astype(np.uint64)).sum())
-            self._answer(warp, action, mask, awaited, some=bool(done.any()))
+            self._lanes.answer(warp, action, mask, awaited, some=bool(done.any()))
             return (done,)
         tokens = np.zeros(LANES, np.uint64)
         count = self._together(action, int(addresses[lanes[0]]), operand[lanes[0]], len(lanes))
@@ -307,51 +288,7 @@ class Phases:
 
     def wake(self, address: int, phase: int) -> None:
         """Wake the lanes of this block that wait for the end of a phase other than this one."""
-        # What completes the phase may be an instruction of another block.
-        self._adopt()
-        for warp, waits in enumerate(self._waits):
-            for wait in waits:
-                if not wait.polls and wait.awaited.get(address, phase) != phase:
-                    self._wake(warp, wait)
-        self._publish()
-
-    def _wake(self, warp: int, wait: Wait) -> None:
-        """Let lanes execute their `try_wait` again."""
-        self._waits[warp] = [each for each in self._waits[warp] if each is not wait]
-        header, paths = self._worker.header(warp), Paths(self._worker, warp)
-        if int(header[_STATUS]) != AT_PHASE:
-            return
-        header[_STATUS] = RUNNING
-        if paths.running != wait.lanes:
-            places = [place for place, lanes in paths.ready() if lanes == wait.lanes]
-            paths.switch(places[0], int(header[_BLOCK]))
-
-    def _answer(
-        self, warp: int, action: Action, lanes: int, awaited: dict[int, int], *, some: bool
-    ) -> None:
-        """Decide how the lanes continue after they asked for phases of which these are not
-        completed; `some` of the phases are."""
-        self._waits[warp] = [each for each in self._waits[warp] if not each.lanes & lanes]
-        expired = lanes in self._expired[warp]
-        self._expired[warp].discard(lanes)
-        polls = action.operation == _POLLS
-        if polls and awaited:
-            self._worker.set_field("fuel", self._worker.field("fuel") - CALL_COST)
-            self._worker.end_turn()
-        if not awaited or (not polls and (some or expired)):
-            return
-        header, paths = self._worker.header(warp), Paths(self._worker, warp)
-        block = self._block_of[action.number] + polls
-        paths.stop(block, action.number)
-        header[_VERDICT] = TURNED if polls else HELD
-        held = 0
-        for wait in self._waits[warp]:
-            held |= 0 if wait.polls else wait.lanes
-        self._waits[warp].append(Wait(lanes, action.number, awaited, polls))
-        other = next((place for place, ready in paths.ready() if not ready & held), None)
-        if other is not None:
-            paths.switch(other, block)
-            header[_VERDICT] = TURNED
+        self._lanes.wake(address, phase)
 
     def expire(self) -> bool:
         """All warps have stopped: let a copy in flight take effect or, if there is none, let each
@@ -378,31 +315,18 @@ class Phases:
         return [
             (warp, wait.lanes, wait.number, [(at, self._held(at)) for at in wait.awaited])
             for warp in self._stopped()
-            for wait in self._waits[warp]
+            for wait in self._lanes.of(warp)
         ]
 
-    def _stopped(self) -> list[int]:
-        if self._running_block != self._worker.number:
-            return []
-        self._adopt()
-        status = self._worker.warp_fields("status")
-        return [
-            warp
-            for warp in range(self._worker.warps)
-            if status[warp] == AT_PHASE
-            and any(CLUSTER_BARRIER not in each.awaited for each in self._waits[warp])
-        ]
+    def _stopped(self) -> Sequence[int]:
+        return self._lanes.stopped() if self._running_block == self._worker.number else ()
 
     def _held(self, address: int) -> int:
         return -1 if address == CLUSTER_BARRIER else self.read(address)
 
     def resume(self) -> None:
         """Let the `try_wait` of each warp that has stopped return false."""
-        for warp in self._stopped():
-            self._expired[warp] = {wait.lanes for wait in self._waits[warp]}
-            self._waits[warp] = []
-            self._worker.header(warp)[_STATUS] = RUNNING
-        self._publish()
+        self._lanes.resume(self._stopped())
 
     def _at_cluster_barrier(
         self, warp: int, action: Action, active: NDArray[np.bool_]
@@ -420,20 +344,12 @@ class Phases:
             raise Refusal(misuse.kind, misuse.what, *where) from None
         if action.operation == "barrier_cluster_wait":
             awaited = {} if passes else {CLUSTER_BARRIER: self._cluster.phase}
-            self._answer(warp, action, lanes, awaited, some=passes)
+            self._lanes.answer(warp, action, lanes, awaited, some=passes)
         return ()
 
     def settle_cluster(self) -> bool:
         """Threads may have exited: whether that completed the phase of the cluster's barrier."""
         return self._running_block == self._worker.number and self._cluster.settle()
-
-    def _adopt(self) -> None:
-        if self._natively:
-            adopt(self._worker, self._waits)
-
-    def _publish(self) -> None:
-        if self._natively:
-            publish(self._worker, self._waits, self._expired)
 
     def drain(self) -> None:
         """All warps have ended: copies in flight take effect."""
@@ -441,10 +357,7 @@ class Phases:
 
     def waits(self, warp: int) -> Sequence[Wait]:
         """What lanes of a warp wait or poll for."""
-        if self._running_block != self._worker.number:
-            return ()
-        self._adopt()
-        return self._waits[warp]
+        return self._lanes.of(warp) if self._running_block == self._worker.number else ()
 
     def text(self, address: int) -> str:
         """An mbarrier, and what it has and expects, in words."""
