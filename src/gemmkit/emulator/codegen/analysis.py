@@ -16,7 +16,7 @@ from gemmkit.emulator.ptx.module import Register, Special
 
 _VARYING_SPECIALS = ("%tid.", "%laneid", "%lanemask_")
 # Where lanes may be left to wait while others of their warp run.
-WAITS = frozenset(["mbarrier_test", "mbarrier_try"])
+WAITS = frozenset(["mbarrier_test", "mbarrier_try", "barrier_cluster_wait"])
 # Operations whose results differ between lanes although the operands do not.
 _VARYING_OPERATIONS = frozenset(
     [

@@ -36,7 +36,7 @@ _USED_FROM = {
             *("atomic", "reduction", "compare_and_swap", "barrier", "barrier_arrive", "elect"),
             *("call", "no_operation", "map_address", "cluster_rank"),
             *("mbarrier_init", "mbarrier_arrive", "mbarrier_transact"),
-            *("mbarrier_test", "mbarrier_try", "bulk_copy", "bulk_tensor"),
+            *("mbarrier_test", "mbarrier_try", "bulk_copy", "bulk_store", "bulk_tensor"),
         ),
         0,
     ),

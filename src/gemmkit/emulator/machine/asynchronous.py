@@ -20,9 +20,10 @@ class Copy:
     """A bulk copy of a thread; addresses are those in their spaces.
 
     `barrier` is the mbarrier that counts its bytes, if one does, or else `group` the number of the
-    bulk group; `due` is the time of its effect, and `data` what it has read. That of a tensor has a
-    `box`, and the address of its tensor map; `to` or `start` is then the first byte of the box in
-    the tensor.
+    bulk group; `due` is the time of its effect, and `data` what it has read, or what `st.async` or
+    `red.async` holds. Addresses in shared memory may be in the window of the cluster. A copy of a
+    tensor has a `box`, and the address of its tensor map; `to` or `start` is then the first byte of
+    the box in the tensor.
     """
 
     action: Action
@@ -60,6 +61,22 @@ class Waiting(Protocol):
     def expire(self) -> bool:
         """All warps have stopped; returns whether that let one of them continue."""
 
+    def land_one(self) -> bool:
+        """Let one of the copies in flight take effect; False if there is none."""
+
+    def stopped(self) -> Sequence[object]:
+        """The warps whose waits may expire, and what they wait for."""
+
+    def resume(self) -> None:
+        """Let these waits expire."""
+
+    def wake(self, address: int, phase: int) -> None:
+        """Wake the lanes that wait for the end of a phase other than this one of an mbarrier or, at
+        `isa.cluster.CLUSTER_BARRIER`, of the cluster's barrier."""
+
+    def settle_cluster(self) -> bool:
+        """Threads may have exited: whether that completed the phase of the cluster's barrier."""
+
     def drain(self) -> None:
         """All warps have ended: copies in flight take effect."""
 
@@ -74,7 +91,7 @@ class Observer(Protocol):
     """Is told of the asynchronous instructions of one worker, in the order of their execution.
 
     Threads are numbered within the block, `number` is that of an instruction, addresses are in
-    shared memory.
+    shared memory: the block's own, or in the window of the cluster (see `isa.cluster`).
     """
 
     def look(self) -> None:
@@ -116,6 +133,18 @@ class Observer(Protocol):
 
     def groups_waited(self, thread: int, copies: Iterable[Copy]) -> None:
         """A thread has waited for bulk copies that it issued, or for their reads."""
+
+    def arrived_in_cluster(self, number: int, warp: int) -> None:
+        """Lanes of a warp have arrived at the cluster's barrier."""
+
+    def cluster_met(self) -> None:
+        """All threads of the cluster have arrived at its barrier."""
+
+    def waited_in_cluster(self, warp: int) -> None:
+        """Lanes of a warp have waited for the cluster's barrier."""
+
+    def exited(self) -> None:
+        """All warps of the block have ended, in a cluster of several."""
 
     def ended(self, copies: Iterable[Copy]) -> None:
         """All warps have ended; these copies to global memory were not waited for."""

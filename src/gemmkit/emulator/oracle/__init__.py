@@ -6,8 +6,9 @@ It runs many warps in lockstep on NumPy arrays, one basic block at a time, with 
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from gemmkit.emulator.codegen.operands import actions_of, addresses_parameters
 from gemmkit.emulator.counters.tally import Tally
@@ -24,6 +25,20 @@ from gemmkit.emulator.sanitizer.sites import Names
 __all__ = ["run"]
 
 _LANES_TOGETHER = 1 << 14
+
+
+def _chunks(request: LaunchRequest, wanted: range, together: int) -> Iterator[Sequence[int]]:
+    """The numbers of the blocks that run together: those of a cluster or, where clusters have one
+    block, so many. Of the wanted blocks, the clusters run as a whole."""
+    size = request.cluster_blocks
+    if size == 1:
+        for first in range(wanted.start, wanted.stop, together):
+            yield range(first, min(wanted.stop, first + together))
+        return
+    for number in range(math.prod(request.grid) // size):
+        members = request.cluster_members(number)
+        if not set(members).isdisjoint(wanted):
+            yield members
 
 
 def run(
@@ -55,15 +70,15 @@ def run(
     steps, tally = steps_of(flow), Tally.zeros(len(flow.forms))
     printed: list[str] = []
     actions = actions_of(flow)
-    blocks = request.grid[0] * request.grid[1] * request.grid[2]
+    request = request.in_clusters(flow.kernel.cluster, flow.kernel.source_name)
+    blocks = math.prod(request.grid)
     threads = request.block[0] * request.block[1] * request.block[2]
     together = 1 if is_ordered(flow) else max(1, _LANES_TOGETHER // (-(-threads // WARP) * WARP))
     wanted = range(blocks) if only is None else only
     addressed = addresses_parameters(actions, flow.kernel)
     with request.resident(memory, addressed=addressed) as request:
         names = Names(flow, actions, request, memory) if track else None
-        for first in range(wanted.start, wanted.stop, together):
-            some = range(first, min(wanted.stop, first + together))
+        for some in _chunks(request, wanted, together):
             chunk = Chunk(
                 flow.kernel, len(flow.blocks), request, memory, symbols or {}, some, watch
             )

@@ -7,7 +7,14 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from gemmkit.emulator.isa.bulk_copies import combined
+from gemmkit.emulator.isa.bulk_copies import check_barrier, combined
+from gemmkit.emulator.isa.cluster import (
+    OFFSET_MASK,
+    cluster_address,
+    divided,
+    multicast_ranks,
+    reaches_peers,
+)
 from gemmkit.emulator.isa.mbarriers import Misuse
 from gemmkit.emulator.isa.semantics.raw import Mask
 from gemmkit.emulator.isa.tensor_copies import Box, box_at, check_shared, reduction_of
@@ -21,14 +28,16 @@ from gemmkit.tensor_maps import MAP_BYTES, TensorMap
 
 def copy(group: Group, step: Step, lanes: Mask, phases: Phases) -> None:
     """`cp.async.bulk.tensor` and `cp.reduce.async.bulk.tensor`, one lane after the other."""
-    form = step.form
-    coordinates = [np.broadcast_to(group.read(*each), lanes.shape) for each in step.sources]
+    form, blocks = step.form, group.chunk.cluster_blocks
+    values = [np.broadcast_to(group.read(*each), lanes.shape) for each in step.sources]
     addresses = [np.broadcast_to(group.address(each), lanes.shape) for each in step.addresses]
     for row, lane in np.argwhere(lanes).tolist():
         at = [int(each[row, lane]) for each in addresses]
+        coordinates = [int(each[row, lane]) for each in values]
+        own, barriers = int(group.chunk.rank[group.rows[row]]), []
         if form["D"] == "shared":
             shared_at, map_at, barrier = at
-            phases.check(group, step, row, lane, barrier)
+            barriers = [barrier % SHARED_WINDOW]
         else:
             map_at, shared_at = at
         one = np.zeros_like(lanes)
@@ -36,16 +45,30 @@ def copy(group: Group, step: Step, lanes: Mask, phases: Phases) -> None:
         shared_at %= SHARED_WINDOW
         try:
             tensor_map = _map(group, map_at, one)
-            box = box_at(form, tensor_map, [int(each[row, lane]) for each in coordinates])
+            if "M" in form.modifiers:
+                *coordinates, mask = coordinates
+            box = box_at(form, tensor_map, coordinates)
             check_shared(form, shared_at, box)
+            targets = [(shared_at, *barriers)]
+            if "M" in form.modifiers:
+                targets = [
+                    tuple(cluster_address(rank, each & OFFSET_MASK) for each in targets[0])
+                    for rank in multicast_ranks(mask, blocks)
+                ]
+            elif barriers and reaches_peers(form):
+                check_barrier(*(divided(each, own)[0] for each in targets[0]))
         except Misuse as misuse:
             raise Fault(f"{misuse.kind}: it {misuse.what}", shared_at, one) from None
-        for place, shared_offset in zip(
-            _places(tensor_map), _shared_offsets(tensor_map, shared_at), strict=True
-        ):
-            _move(group, step, box, place, shared_at + shared_offset, one)
-        if form["D"] == "shared":
-            phases.deliver(group, step, row, lane, barrier, tensor_map.box_bytes)
+        for there, *count in targets:
+            rank, within = divided(there, own) if reaches_peers(form) else (own, there)
+            for each in count:
+                phases.check(group, step, row, lane, each)
+            for place, offset in zip(
+                _places(tensor_map), _shared_offsets(tensor_map, within), strict=True
+            ):
+                _move(group, step, box, place, (rank, within + offset), one)
+            for each in count:
+                phases.deliver(group, step, row, lane, each, tensor_map.box_bytes)
 
 
 def _map(group: Group, address: int, one: Mask) -> TensorMap:
@@ -71,9 +94,15 @@ def _shared_offsets(tensor_map: TensorMap, address: int) -> Iterator[int]:
 
 
 def _move(
-    group: Group, step: Step, box: Box, place: Sequence[int], shared_at: int, one: Mask
+    group: Group,
+    step: Step,
+    box: Box,
+    place: Sequence[int],
+    shared_at: tuple[int, int],
+    one: Mask,
 ) -> None:
-    """Copy one element of a box, or reduce by it."""
+    """Copy one element of a box, or reduce by it; `shared_at` is the rank of the block that has it
+    in shared memory, and the address there."""
     each, form = box.map, step.form
     index = [
         start + number * stride
@@ -82,7 +111,7 @@ def _move(
     inside = all(0 <= number < size for number, size in zip(index, each.sizes, strict=True))
     strides = (each.item_bytes, *each.strides)
     address = each.address + sum(map(int.__mul__, index, strides))
-    shared = _shared(group, shared_at, each.item_bytes, one)
+    shared = _shared(group, *shared_at, each.item_bytes, one)
     if form["D"] == "shared":
         if inside:
             shared[:] = _global(group, address, each.item_bytes, one)
@@ -98,11 +127,12 @@ def _move(
         target[:] = combined(of, target, shared) if reduces else shared
 
 
-def _shared(group: Group, address: int, nbytes: int, one: Mask) -> Bytes:
+def _shared(group: Group, rank: int, address: int, nbytes: int, one: Mask) -> Bytes:
     shared = group.chunk.spaces["shared"]
-    if not shared.base <= address <= shared.base + shared.nbytes - nbytes:
+    inside = shared.base <= address <= shared.base + shared.nbytes - nbytes
+    if not inside or rank >= group.chunk.cluster_blocks:
         raise Fault("out of bounds in shared memory", address, one)
-    return shared.view(0, address, nbytes)
+    return shared.view(rank, address, nbytes)
 
 
 def _global(group: Group, address: int, nbytes: int, one: Mask) -> Bytes:

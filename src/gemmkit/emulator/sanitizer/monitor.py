@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from gemmkit.emulator.codegen.layout import LANES
+from gemmkit.emulator.codegen.layout import LANES, WINDOW_BYTES
 from gemmkit.emulator.codegen.operands import access_bytes
 from gemmkit.emulator.codegen.ordering import ATOMICS
 from gemmkit.emulator.codegen.shadow_layout import (
@@ -27,6 +27,9 @@ from gemmkit.emulator.codegen.shadow_layout import (
     LOADS_WANTED,
     MEMBERS,
     RACE,
+    REACHED_BYTES,
+    REACHED_KIND,
+    REACHES,
     STORED,
     SYNCHRONIZES,
     UNINITIALIZED,
@@ -254,6 +257,9 @@ class _Watch:
                 if self._order is not None:
                     self._order.told(what, base)
                 return 0
+            if what == REACHES and site is not None and pattern is not None:
+                self._on_reach(site, Pattern(pattern), base, more)
+                return 0
             if what in _ORDER:
                 return self._on_global_order(what, site, pattern, base, more)
             if site is None or pattern is None:
@@ -300,6 +306,18 @@ class _Watch:
                 self._sanitizer.add(self._worker, found)
             return answer
         return 0
+
+    def _on_reach(self, site: int, pattern: Pattern, base: int, more: int) -> None:
+        """Lanes access the shared memory of other blocks of the cluster."""
+        if self._order is None:
+            return
+        addresses = {
+            lane: (base + int(pattern.offsets[lane])) % WINDOW_BYTES
+            for lane in pattern.lanes.tolist()
+            if more >> lane & 1
+        }
+        nbytes, kind = more >> REACHED_BYTES & 255, more >> REACHED_KIND
+        self._order.reached(self._worker.site_number(site), addresses, nbytes, kind)
 
     def _on_global_race(self, site: int, address: int, more: int) -> int:
         if self._order is not None:
