@@ -69,7 +69,17 @@ def pictures() -> dict[str, str]:
     return {f"{name}.svg": scene.to_svg() for name, scene in SCENES.items()}
 
 
+def draw() -> None:
+    """Write the pictures."""
+    IMAGES.mkdir(parents=True, exist_ok=True)
+    for old in IMAGES.glob("*.svg"):
+        old.unlink()
+    for file, svg in pictures().items():
+        (IMAGES / file).write_text(svg, "utf-8")
+
+
 def main() -> None:
+    draw()
     sections = {}
     for name, bug in BUGS.items():
         printed = output(bug)
@@ -79,11 +89,6 @@ def main() -> None:
         print(name)
     page = PAGE.read_text("utf-8")
     PAGE.write_text(replace_generated(page, sections, WRITER), "utf-8")
-    IMAGES.mkdir(parents=True, exist_ok=True)
-    for old in IMAGES.glob("*.svg"):
-        old.unlink()
-    for file, svg in pictures().items():
-        (IMAGES / file).write_text(svg, "utf-8")
 
 
 if __name__ == "__main__":

@@ -178,7 +178,7 @@ SCENES = {
         (Arrow((1, 7.5), (0, 7.5), "", True),),
     ),
     "registers": Scene(
-        "setmaxnreg asks for 520 registers for each of 128 lanes of threads, where there are 512",
+        "setmaxnreg asks for 520 registers in a thread of each warpgroup together, where there are 504",
         ("at the launch", "asked for"),
         (
             Box(0, 0, 3.7, "producer: 168"),
