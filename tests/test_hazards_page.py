@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import sys
 import xml.etree.ElementTree as ET
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -74,7 +75,7 @@ def test_boxes_of_a_lane_do_not_overlap():
     for name, scene in SCENES.items():
         for lane in range(len(scene.lanes)):
             boxes = sorted((each.start, each.end) for each in scene.boxes if each.lane == lane)
-            assert all(one[1] <= two[0] for one, two in zip(boxes, boxes[1:], strict=False)), name
+            assert all(one[1] <= two[0] for one, two in pairwise(boxes)), name
 
 
 def test_a_text_that_does_not_fit_is_refused():

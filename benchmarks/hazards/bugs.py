@@ -83,7 +83,7 @@ _FULL = "wait(&full[stage], step / STAGES % 2);"
 _EMPTY = "wait(&empty[stage], step / STAGES % 2 ^ 1);"
 _EXPECT = "arrive_expecting(&full[stage], STAGE_BYTES);"
 _WAIT_READ = "if (threadIdx.x == 0) wait_source_read();"
-_TILE_DONE = "                commit_store();\n            }\n"
+_TILE_DONE = "commit_store();\n            }\n"
 
 BUGS = {
     "no-fence-cp-async": Bug(
@@ -97,60 +97,67 @@ BUGS = {
     "read-before-full": Bug(
         "hopper", ((f"                {_FULL}\n", ""),), told="read before wait"
     ),
-    "refill-before-empty": Bug(
-        "hopper", ((f"                {_EMPTY}\n", ""),), told="deadlock"
-    ),
+    "refill-before-empty": Bug("hopper", ((f"                {_EMPTY}\n", ""),), told="deadlock"),
     "released-too-early": Bug(
         "hopper",
-        (("if (i > 0) arrive(&empty[(step - 1) % STAGES]);", "arrive(&empty[stage]);"),
-         ("            if (steps > 0) arrive(&empty[(step - 1) % STAGES]);\n", "")),
+        (
+            ("if (i > 0) arrive(&empty[(step - 1) % STAGES]);", "arrive(&empty[stage]);"),
+            ("            if (steps > 0) arrive(&empty[(step - 1) % STAGES]);\n", ""),
+        ),
         told="wgmma.wait_group",
     ),
-    "parity-never-flips": Bug(
-        "hopper", ((_FULL, "wait(&full[stage], 0);"),), told="deadlock"
-    ),
+    "parity-never-flips": Bug("hopper", ((_FULL, "wait(&full[stage], 0);"),), told="deadlock"),
     "parity-of-empty": Bug(
         "hopper", ((_EMPTY, "wait(&empty[stage], step / STAGES % 2);"),), told="deadlock"
     ),
     "too-many-arrivals": Bug(
-        "hopper", (("init(&empty[stage], CONSUMERS);", "init(&empty[stage], CONSUMERS + 128);"),),
+        "hopper",
+        (("init(&empty[stage], CONSUMERS);", "init(&empty[stage], CONSUMERS + 128);"),),
         told="deadlock",
     ),
     "too-few-arrivals": Bug(
-        "hopper", (("init(&empty[stage], CONSUMERS);", "init(&empty[stage], CONSUMERS / 2);"),),
+        "hopper",
+        (("init(&empty[stage], CONSUMERS);", "init(&empty[stage], CONSUMERS / 2);"),),
         told="deadlock",
     ),
     "too-many-bytes": Bug(
-        "hopper", ((_EXPECT, "arrive_expecting(&full[stage], STAGE_BYTES + 128);"),),
+        "hopper",
+        ((_EXPECT, "arrive_expecting(&full[stage], STAGE_BYTES + 128);"),),
         told="deadlock",
     ),
     "too-few-bytes": Bug(
-        "hopper", ((_EXPECT, "arrive_expecting(&full[stage], STAGE_BYTES / 2);"),),
+        "hopper",
+        ((_EXPECT, "arrive_expecting(&full[stage], STAGE_BYTES / 2);"),),
         told="read before wait",
     ),
-    "no-init-fence": Bug(
-        "hopper", (("        init_fence();\n", ""),), told="mbarrier not visible"
-    ),
+    "no-init-fence": Bug("hopper", (("        init_fence();\n", ""),), told="mbarrier not visible"),
     "no-init-barrier": Bug("hopper", (("    __syncthreads();\n", ""),), told="mbarrier"),
     "initialized-again": Bug(
         "hopper",
-        ((_TILE_DONE,
-          "                commit_store();\n                init(&full[0], 1);\n            }\n"),),
+        (
+            (
+                _TILE_DONE,
+                "commit_store();\n                init(&full[0], 1);\n            }\n",
+            ),
+        ),
         told="again",
     ),
     "source-overwritten": Bug(
         "hopper", ((f"            {_WAIT_READ}\n", ""),), told="write before wait"
     ),
     "another-thread-waits": Bug(
-        "hopper", ((_WAIT_READ, "if (threadIdx.x == 32) wait_source_read();"),),
+        "hopper",
+        ((_WAIT_READ, "if (threadIdx.x == 32) wait_source_read();"),),
         told="write before wait",
     ),
     "not-waited-at-end": Bug(
-        "hopper", (("        if (threadIdx.x == 0) wait_stored();\n", ""),),
+        "hopper",
+        (("        if (threadIdx.x == 0) wait_stored();\n", ""),),
         told="copy not waited for",
     ),
     "accumulators-in-flight": Bug(
-        "hopper", (("            wait_multiply<0>(d);\n", "            wait_multiply<1>(d);\n"),),
+        "hopper",
+        (("            wait_multiply<0>(d);\n", "            wait_multiply<1>(d);\n"),),
         told="reads register",
     ),
     "no-commit": Bug(

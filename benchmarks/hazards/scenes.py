@@ -6,7 +6,7 @@ from hazards.drawing import Arrow, Box, Scene
 
 SCENES = {
     "proxy-fence": Scene(
-        "Consumers store Cs through the generic proxy, and TMA reads it with no proxy fence between",
+        "Consumers store Cs by the generic proxy, and TMA reads it with no proxy fence between",
         ("consumers", "TMA"),
         (
             Box(0, 0, 2.4, "st.shared Cs"),
@@ -145,7 +145,10 @@ SCENES = {
         "TMA wrote row 1 of a tile without a swizzle; wgmma reads it with 128-byte swizzle",
         ("TMA wrote", "wgmma expects"),
         (
-            *(Box(0, i * 1.45, i * 1.45 + 1.45, f"k {8 * i}-{8 * i + 7}", "async") for i in range(8)),
+            *(
+                Box(0, i * 1.45, i * 1.45 + 1.45, f"k {8 * i}-{8 * i + 7}", "async")
+                for i in range(8)
+            ),
             *(
                 Box(1, i * 1.45, i * 1.45 + 1.45, f"k {8 * (i ^ 1)}-{8 * (i ^ 1) + 7}", "bad")
                 for i in range(8)
@@ -178,7 +181,7 @@ SCENES = {
         (Arrow((1, 7.5), (0, 7.5), "", True),),
     ),
     "registers": Scene(
-        "setmaxnreg asks for 520 registers in a thread of each warpgroup together, where there are 504",
+        "setmaxnreg asks for 520 registers in three warpgroups, where there are 504",
         ("at the launch", "asked for"),
         (
             Box(0, 0, 3.7, "producer: 168"),
