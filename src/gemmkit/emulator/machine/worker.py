@@ -321,7 +321,7 @@ class Worker:
     def site_at(self, distance: int) -> int:
         """The instruction whose memory record is `distance` bytes from the start."""
         index = (distance - self.kernel.compiled.sites_start) // SITE_BYTES
-        return list(self.kernel.areas.sites)[index]
+        return self.kernel.areas.numbers[index]
 
     def holds(self, address: int) -> bool:
         """Whether an address is in this worker's buffer."""

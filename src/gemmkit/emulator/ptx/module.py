@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import msgspec
+
 from gemmkit.emulator.clusters import NO_CLUSTERS, ClusterDirectives
 from gemmkit.emulator.ptx.names import kernel_name
 
@@ -16,8 +18,8 @@ _CUDA_HEADER = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Register:
+# Sets and dictionaries of them are looked up hundreds of thousands of times per kernel.
+class Register(msgspec.Struct, frozen=True, cache_hash=True, gc=False):
     """A virtual register; `name` is unique in its kernel, `type` as declared (`b32`, `pred`)."""
 
     name: str
