@@ -26,10 +26,6 @@ from gemmkit.emulator.launch import Execution
 from gemmkit.emulator.ptx.cfg import ControlFlow
 from gemmkit.tensor_maps import MAP_BYTES
 
-# CU_LAUNCH_PARAM_BUFFER_POINTER, _SIZE and _END of cuda.h.
-_POINTER, _SIZE, _END = 1, 2, 0
-_ALIGNMENT = 64
-
 
 @lru_cache(maxsize=1)
 def _device() -> CudaDevice:
@@ -64,15 +60,14 @@ def _run(ptx: str, flow: ControlFlow, request: LaunchRequest, memory: DeviceMemo
         held.append((device.upload(array), array))
     moved = {array.ctypes.data: buffer.address for buffer, array in held}
     packed = _moved(request.parameters, moved)
-    raw = ctypes.create_string_buffer(len(packed) + _ALIGNMENT)
-    address = -(-ctypes.addressof(raw) // _ALIGNMENT) * _ALIGNMENT
-    ctypes.memmove(address, packed, len(packed))
-    size = ctypes.c_size_t(len(packed))
-    extra = (ctypes.c_void_p * 5)(_POINTER, address, _SIZE, ctypes.addressof(size), _END)
+    raw = ctypes.create_string_buffer(packed, len(packed))
+    start = ctypes.addressof(raw)
+    offsets = [each.offset for each in flow.kernel.parameters.values()]
+    pointers = (ctypes.c_void_p * max(len(offsets), 1))(*(start + each for each in offsets))
     shape = (*request.grid, *request.block, request.shared_bytes)
     with cuda_errors(f"'{flow.kernel.name}'"):
         handle = device.stream.handle
-        result(driver.cuLaunchKernel(function, *shape, handle, 0, ctypes.addressof(extra)))
+        result(driver.cuLaunchKernel(function, *shape, handle, ctypes.addressof(pointers), 0))
         device.stream.sync()
     for buffer, array in held:
         found = np.empty_like(array)

@@ -4,6 +4,7 @@ and adversarial operands. GEMMKIT_TENSOR_RESULTS sets how many results of each k
 from __future__ import annotations
 
 import os
+import re
 import zlib
 
 import numpy as np
@@ -40,11 +41,19 @@ WIDTHS = {
 }
 
 
+# Forms whose results are approximate, or that PTX leaves open for some operands: a carry of an
+# addition taken for a borrow, fields outside of 0 to 255 bits, the payload of a NaN in tf32, an
+# mbarrier's state in a format of the hardware's own.
+OPEN = re.compile(
+    r".*\.approx|div\.full|(sub|mad)c\.|addc\.|(add|sub|mad).*\.cc|bf[ie]\.|cvt.*\.tf32|mbarrier"
+)
+
+
 @pytest.mark.parametrize("forms", form_groups())
 def test_register_forms(forms: list[Form]) -> None:
-    exact = [form for form in forms if ".approx" not in form.opcode]
+    exact = [form for form in forms if not OPEN.match(form.opcode)]
     if not exact:
-        pytest.skip("all of them are approximate")
+        pytest.skip("PTX leaves open what they give")
     rng = np.random.default_rng(zlib.crc32(exact[0].opcode.encode()))
     words = interesting_words(len(exact) * SLOTS * LANES, rng).reshape(len(exact), SLOTS, LANES)
     out, text = np.zeros((len(exact), 2, LANES), np.uint64), program(exact, truth=TRUTH)
