@@ -2,6 +2,7 @@
 
     python benchmarks/compare_asynchronous.py --collect raw.json   on a machine with an H100
     python benchmarks/compare_asynchronous.py --raw raw.json       anywhere: into the result file
+    python benchmarks/compare_asynchronous.py --refresh            anywhere: gemmkit's part of it
     python benchmarks/compare_asynchronous.py --render             puts it into docs/sanitizers.md
 
 The kernels are those of `tests/emulator`, with the products that they compute there. Every bug, and
@@ -130,7 +131,12 @@ def collect(path: Path, sanitizer: str, workers: int) -> None:
     commands = {tool: [sanitizer, *options(tool, known)] for tool in TOOLS}
     plain = [f"{PLAIN} {number}" for number in range(REPETITIONS)]
     jobs = [(each.label, tool) for each in targets() for tool in (*plain, *TOOLS)]
+    from gemmkit.devices.choose import open_device
+
+    seen = open_device("cuda").environment()
     raw: dict[str, Any] = {
+        **{key: seen[key] for key in ("gpu", "driver")},
+        "command": " ".join(["python", *sys.argv]),
         "version": _output([sanitizer, "--version"]).strip().splitlines()[-1],
         "runs": {each.label: {} for each in targets()},
     }
@@ -171,7 +177,6 @@ def compare(raw: dict[str, Any]) -> dict[str, Any]:
         runs = raw["runs"].get(target.label)
         if not runs or len(runs) < REPETITIONS + len(TOOLS):
             continue
-        execution, _ = run_target(target, sanitize=True)
         rows.append({
             "target": target.label,
             "family": target.family,
@@ -185,9 +190,18 @@ def compare(raw: dict[str, Any]) -> dict[str, Any]:
                 }
                 for tool in TOOLS
             },
-            "gemmkit": sorted({f"{each.check}: {each.kind}" for each in execution.findings}),
         })  # fmt: skip
-    return {"version": raw["version"], "targets": rows}
+    return {**{key: raw[key] for key in raw if key != "runs"}, "targets": rows}
+
+
+def refresh(results: dict[str, Any]) -> None:
+    """Add what gemmkit finds."""
+    rows = {row["target"]: row for row in results["targets"]}
+    for target in targets():
+        if target.label in rows:
+            execution, _ = run_target(target, sanitize=True)
+            found = {f"{each.check}: {each.kind}" for each in execution.findings}
+            rows[target.label]["gemmkit"] = sorted(found)
 
 
 def reported(row: dict[str, Any]) -> list[str]:
@@ -226,10 +240,15 @@ def render(results: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def write(results: dict[str, Any]) -> None:
+    RESULTS.write_text(json.dumps(results, indent=1) + "\n", "utf-8")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--collect", type=Path)
     parser.add_argument("--raw", type=Path)
+    parser.add_argument("--refresh", action="store_true")
     parser.add_argument("--render", action="store_true")
     parser.add_argument("--launch")
     parser.add_argument("--sanitizer", default="compute-sanitizer")
@@ -240,8 +259,11 @@ def main() -> int:
     elif arguments.collect:
         collect(arguments.collect, arguments.sanitizer, arguments.workers)
     elif arguments.raw:
-        results = compare(json.loads(arguments.raw.read_text("utf-8")))
-        RESULTS.write_text(json.dumps(results, indent=1) + "\n", "utf-8")
+        write(compare(json.loads(arguments.raw.read_text("utf-8"))))
+    if arguments.refresh:
+        results = json.loads(RESULTS.read_text("utf-8"))
+        refresh(results)
+        write(results)
     if arguments.render:
         from gemmkit.report.readme import replace_generated
 
