@@ -42,7 +42,7 @@ FAMILIES = {
 
 sys.path[:0] = [str(HERE), str(TESTS), *(str(TESTS / folder) for folder, _ in FAMILIES.values())]
 
-from compare_sanitizer import TOOLS, _output, _run, errors, kinds, options  # noqa: E402
+from compare_sanitizer import TOOLS, _output, _run, options, reports  # noqa: E402
 
 SECTION = "asynchronous bugs"
 
@@ -182,14 +182,7 @@ def compare(raw: dict[str, Any]) -> dict[str, Any]:
             "family": target.family,
             "bug": target.bug,
             "gpu_result": plain_result(runs),
-            "compute_sanitizer": {
-                tool: {
-                    "errors": errors(runs[tool]),
-                    "kinds": kinds(runs[tool]["printed"]),
-                    "timed_out": runs[tool]["timed_out"],
-                }
-                for tool in TOOLS
-            },
+            "compute_sanitizer": reports(runs),
         })  # fmt: skip
     return {**{key: raw[key] for key in raw if key != "runs"}, "targets": rows}
 
