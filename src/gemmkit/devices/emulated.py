@@ -71,7 +71,7 @@ class EmulatedDevice:
         max_steps: int | None = None,
         warp_seed: int = 0,
     ) -> None:
-        load("gemmkit.emulator")
+        load("gemmkit.emulator", "gemmkit.emulator.isa.tensor_maps")
         from gemmkit.emulator import DeviceMemory
 
         self.spec = spec
