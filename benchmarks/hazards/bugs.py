@@ -189,6 +189,11 @@ BUGS = {
         options=(("map_b=B,box=64x128,swizzle=128B", "map_b=B,box=128x128,swizzle=128B"),),
         told="at most 128",
     ),
+    "too-many-registers": Bug(
+        "hopper",
+        (("setmaxnreg.inc.sync.aligned.u32 232;", "setmaxnreg.inc.sync.aligned.u32 240;"),),
+        told="register file exceeded",
+    ),
     "last-stage-kept": Bug(
         "hopper",
         (("            if (steps > 0) arrive(&empty[(step - 1) % STAGES]);\n", ""),),

@@ -253,7 +253,12 @@ class EmulatedDevice:
                 self.memory.rename(int(address), name)
         cluster = plan.cluster if plan.cluster != (1, 1, 1) else None
         request = LaunchRequest(
-            plan.grid, plan.block, parameters, plan.shared_bytes, cluster=cluster
+            plan.grid,
+            plan.block,
+            parameters,
+            plan.shared_bytes,
+            cluster=cluster,
+            registers=binary.resources.registers if binary.resources is not None else None,
         )
         return program, request
 

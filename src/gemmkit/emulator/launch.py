@@ -27,6 +27,7 @@ class LaunchRequest:
     `shared_bytes` is dynamic shared memory, in addition to the kernel's static part.
     `parameters_at` is the address of a copy of the parameters in device memory, if there is one.
     `cluster` is the shape of a cluster in blocks, if the launch gives one or the kernel has one.
+    `registers` are those that the compiler allots to each thread, if they are known.
     """
 
     grid: Dim3
@@ -35,6 +36,7 @@ class LaunchRequest:
     shared_bytes: int = 0
     parameters_at: int = 0
     cluster: Dim3 | None = None
+    registers: int | None = None
 
     @property
     def cluster_shape(self) -> Dim3:

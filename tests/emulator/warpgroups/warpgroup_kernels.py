@@ -268,6 +268,17 @@ k(const half_t* A, const half_t* B, float* C, int M, int N, int K) {
 """
 )
 
+
+def _with_registers(source: str) -> str:
+    """The producer leaves registers to the consumers: 2 · 168 are 104 and 232."""
+    for before, asked in (
+        ("const int thread = threadIdx.x - C", "dec.sync.aligned.u32 104"),
+        ("const int rank = threadIdx.x / 128;", "inc.sync.aligned.u32 232"),
+    ):
+        source = source.replace(before, f'asm volatile("setmaxnreg.{asked};");\n    {before}')
+    return source
+
+
 SOUND = {
     "barriers": _BARRIERS,
     "bulk copies": kernel(),
@@ -276,6 +287,7 @@ SOUND = {
     "stores": kernel(_BY_STORES, _ONE_IN_FLIGHT),
     "A in registers": kernel(_BY_STORES, _FROM_REGISTERS),
     "two warpgroups": kernel(warpgroups=2, columns=64),
+    "registers moved": _with_registers(kernel(_BY_STORES)),
 }
 
 
@@ -283,6 +295,7 @@ _RELEASE = "arrive(at(&empty[s]));"
 _MULTIPLY = "multiply(d, left + 2 * k, right + 2 * k, i + k);"
 _BULK, _STORES, _COPIES = SOUND["bulk copies"], kernel(_BY_STORES), SOUND["cp.async"]
 _PIPELINED, _REGISTERS = SOUND["one group in flight"], SOUND["A in registers"]
+_MOVED = SOUND["registers moved"]
 _STAGE_IN_USE = {"write after read", "write before wait"}
 _EARLY = {"read before wait", "read after write"}
 # A kernel, what is replaced in it and by what, and the kinds of findings that tell.
@@ -357,6 +370,25 @@ BUGS: dict[str, tuple[str, str, str, set[str]]] = {
     "no barrier after the stores": (
         _BARRIERS, "proxy_fence();\n    __syncthreads();", "proxy_fence();",
         {"read after write", "write before wait"}),
+    "more registers than the block has": (
+        _MOVED, "inc.sync.aligned.u32 232", "inc.sync.aligned.u32 240", {"register file exceeded"}),
+    "registers are not released": (
+        _MOVED, 'asm volatile("setmaxnreg.dec.sync.aligned.u32 104;");', "",
+        {"register file exceeded"}),
+    "registers are released after a wait for the consumers": (
+        _MOVED.replace('asm volatile("setmaxnreg.dec.sync.aligned.u32 104;");\n', ""),
+        "      proxy_fence();\n",
+        '      if (i == 3) asm volatile("setmaxnreg.dec.sync.aligned.u32 104;");\n'
+        "      proxy_fence();\n", {"register deadlock"}),
+    "registers of one warp": (
+        _MOVED, 'asm volatile("setmaxnreg.dec',
+        'if (threadIdx.x < 160) asm volatile("setmaxnreg.dec', {"incomplete warpgroup"}),
+    "registers of two numbers": (
+        _MOVED, 'asm volatile("setmaxnreg.dec.sync.aligned.u32 104;");',
+        'if (threadIdx.x < 160) asm volatile("setmaxnreg.dec.sync.aligned.u32 104;");\n'
+        'else asm volatile("setmaxnreg.dec.sync.aligned.u32 96;");', {"warps disagree"}),
+    "registers increased to fewer": (
+        _MOVED, "inc.sync.aligned.u32 232", "inc.sync.aligned.u32 160", {"invalid register count"}),
     "half of B is never written": (
         _STORES, "c < BN * BK / 8", "c < BN * BK / 16", {"uninitialized"}),
 }  # fmt: skip
@@ -413,7 +445,11 @@ def run(
     parameters += c.address.to_bytes(8, "little") + np.array([m, n, k], np.int32).tobytes()
     threads = tile[0] // 64 * 128 + 128
     request = LaunchRequest(
-        (n // tile[1], m // tile[0], 1), (threads, 1, 1), parameters, stages * 2 * BK * sum(tile)
+        (n // tile[1], m // tile[0], 1),
+        (threads, 1, 1),
+        parameters,
+        stages * 2 * BK * sum(tile),
+        registers=168,
     )
     program = load(compiled(source), "k", sanitize=sanitize)
     execution = program.run(

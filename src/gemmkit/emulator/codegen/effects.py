@@ -307,8 +307,10 @@ def _nothing(b: BlockWriter, action: Action) -> None:
 
 
 def _set_registers(b: BlockWriter, action: Action) -> None:
-    """How many registers a warp may have is not tracked; all of its lanes must ask for them."""
-    sanitizer_calls.whole_warp(b, action, _active(b, action))
+    """It changes no result; the sanitizers follow how many registers each warp has."""
+    lanes = _active(b, action)
+    sanitizer_calls.whole_warp(b, action, lanes)
+    sanitizer_calls.tell_python(b, action, lanes)
 
 
 def _arrive_in_cluster(b: BlockWriter, action: Action) -> None:

@@ -50,7 +50,9 @@ class Ordering:
 
 
 _NONE = Ordering()
-_ASYNCHRONOUS = ("mbarrier_", "bulk_", "wgmma_", "barrier_cluster_", "map_address")
+_ASYNCHRONOUS = (
+    *("mbarrier_", "bulk_", "wgmma_", "barrier_cluster_", "map_address", "set_registers"),
+)
 
 
 @cache
@@ -106,6 +108,6 @@ def orders_warps(actions: Sequence[Action]) -> bool:
 
 
 def is_asynchronous(actions: Sequence[Action]) -> bool:
-    """Whether a kernel uses mbarriers, bulk copies, tensor copies, wgmma or the shared memory of a
-    cluster's blocks."""
+    """Whether a kernel uses mbarriers, bulk copies, tensor copies, wgmma, `setmaxnreg` or the
+    shared memory of a cluster's blocks."""
     return any(action.operation.startswith(_ASYNCHRONOUS) for action in actions)

@@ -88,6 +88,14 @@ def whole_warp(b: BlockWriter, action: Action, lanes: Value) -> None:
             f.runtime(PREFIX + "members", "void", C, W, lanes, everyone, number)
 
 
+def tell_python(b: BlockWriter, action: Action, lanes: Value) -> None:
+    """Tell the sanitizers in Python of an instruction that has no result."""
+    if b.context.sanitize:
+        b.context.outside[action.number] = ((), ())
+        number = literal("i32", action.number)
+        b.f.runtime("operate_asynchronous", "void", C, W, number, lanes)
+
+
 def aligned(b: BlockWriter, action: Action) -> None:
     """Check that all lanes of the warp participate in an instruction of the cluster's barrier, if
     it is `.aligned`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gemmkit.emulator.codegen import undefined_matrices
+from gemmkit.emulator.codegen import sanitizer_calls, undefined_matrices
 from gemmkit.emulator.codegen.block import BlockWriter
 from gemmkit.emulator.codegen.context import C, W
 from gemmkit.emulator.codegen.ir import Function, Value, literal
@@ -79,10 +79,8 @@ def multiply(b: BlockWriter, action: Action, lanes: Value) -> None:
 def synchronize(b: BlockWriter, action: Action, lanes: Value) -> None:
     """`commit_group` and `wait_group`, which only the sanitizers need to know of; where a
     `wgmma.fence` is missing they find in the code alone."""
-    if b.context.sanitize and action.operation != "wgmma_fence":
-        b.context.outside[action.number] = ((), ())
-        number = literal("i32", action.number)
-        b.f.runtime("operate_asynchronous", "void", C, W, number, lanes)
+    if action.operation != "wgmma_fence":
+        sanitizer_calls.tell_python(b, action, lanes)
 
 
 def _kept(b: BlockWriter, location: Location) -> Scalar | Slot:

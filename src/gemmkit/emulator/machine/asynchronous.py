@@ -157,3 +157,6 @@ class Observer(Protocol):
 
     def wgmma_ordered(self, warp: int, action: Action) -> None:
         """A warp commits a group of wgmma, or waits for groups."""
+
+    def registers_set(self, warp: int, action: Action) -> None:
+        """A warp executes `setmaxnreg`."""

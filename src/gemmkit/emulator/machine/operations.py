@@ -80,6 +80,10 @@ class Operations:
         if action.operation.startswith("wgmma"):
             self._warpgroups.execute(worker, warp, action, sources, lanes)
             return
+        if action.operation == "set_registers":
+            if worker.observer is not None:
+                worker.observer.registers_set(warp, action)
+            return
         active = lanes_of(lanes)
         operands = [read(worker, *each) for each in sources]
         if shadow:

@@ -12,6 +12,7 @@ from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.sanitizer.asynchronous_findings import AsynchronousFindings
 from gemmkit.emulator.sanitizer.clocks import INITIALIZED, VISIBLE
 from gemmkit.emulator.sanitizer.copy_order import CopyOrder
+from gemmkit.emulator.sanitizer.register_pool import RegisterPool
 from gemmkit.emulator.sanitizer.shadow import BlockShadow
 from gemmkit.emulator.sanitizer.sites import Names
 from gemmkit.emulator.sanitizer.tensor_maps import MapOrder
@@ -49,6 +50,13 @@ class Order(CopyOrder):
             self._warpgroup_findings,
             self._found.parties,
         )
+        self._registers = RegisterPool(
+            self._block,
+            self._cluster.warps_of(self._rank),
+            self._clocks,
+            self._worker.grid.request.registers,
+            self._warpgroup_findings,
+        )
 
     def told(self, what: int, operand: int) -> None:
         """The running warp synchronizes, or a block begins."""
@@ -81,6 +89,7 @@ class Order(CopyOrder):
         self.look()
         if self._left == self._worker.left and self._worker.field("block") != self._block:
             self._warpgroups.end()
+            self._registers.end()
 
     def wgmma_issued(
         self, warp: int, number: int, product: WarpgroupProduct, descriptors: tuple[int, ...]
@@ -93,3 +102,8 @@ class Order(CopyOrder):
         """A warp commits a group of wgmma, or waits for groups."""
         self.look()
         self._warpgroups.order(warp, action)
+
+    def registers_set(self, warp: int, action: Action) -> None:
+        """A warp executes `setmaxnreg`."""
+        self.look()
+        self._registers.set(warp, action)

@@ -1,4 +1,4 @@
-"""The findings about wgmma, in words."""
+"""The findings about wgmma and `setmaxnreg`, in words."""
 
 from __future__ import annotations
 
@@ -94,23 +94,56 @@ class WarpgroupFindings:
         )
         self._add(block, "initcheck", "uninitialized", text, here, None, array, offset)
 
-    def disagree(self, block: int, one: tuple[int, int], other: tuple[int, int]) -> None:
-        """Two warps of a warpgroup, each (instruction, warp), do not execute the same wgmma."""
+    def disagree(self, block: int, one: tuple[int, int], other: tuple[int, int], what: str) -> None:
+        """Two warps of a warpgroup, each (instruction, warp), do not execute the same."""
         here, there = (self._site_of(number, warp * LANES) for number, warp in (one, other))
+        operands = "descriptors" if what == "wgmma" else "registers"
         text = (
-            f"warp {one[1]} of block {self._names.block(block)} executes the wgmma at {here}, and "
-            f"warp {other[1]} of its warpgroup another at {there}, or one with other descriptors"
+            f"warp {one[1]} of block {self._names.block(block)} executes the {what} at {here}, and "
+            f"warp {other[1]} of its warpgroup another at {there}, or one with other {operands}"
         )
         self._add(block, "synccheck", "warps disagree", text, here, there)
 
-    def absent(self, block: int, number: int, warp: int, other: int) -> None:
-        """A warp executes a wgmma without another one of its warpgroup."""
+    def absent(self, block: int, number: int, warp: int, other: int, what: str) -> None:
+        """A warp executes an instruction without another one of its warpgroup."""
         here = self._site_of(number, warp * LANES)
         text = (
-            f"warp {warp} of block {self._names.block(block)} executes the wgmma at {here} without "
-            f"warp {other} of its warpgroup"
+            f"warp {warp} of block {self._names.block(block)} executes the {what} at {here} "
+            f"without warp {other} of its warpgroup"
         )
         self._add(block, "synccheck", "incomplete warpgroup", text, here, None)
+
+    def too_many_registers(
+        self, block: int, number: int, warp: int, wanted: tuple[int, str], had: int
+    ) -> None:
+        """A warp waits for registers that no other warp releases; `wanted` is how many the block
+        would have then, and of which threads."""
+        here, (total, listed) = self._site_of(number, warp * LANES), wanted
+        text = (
+            f"warp {warp} of block {self._names.block(block)} waits for registers at {here} that "
+            f"no warp releases: {listed} are {total:,}, and the block has {had:,}"
+        )
+        self._add(block, "synccheck", "register file exceeded", text, here, None)
+
+    def released_too_late(self, block: int, number: int, warp: int, other: tuple[int, int]) -> None:
+        """A warp waits for registers that another one, (instruction, warp), releases only after
+        something that the first one does later."""
+        here, there = self._site_of(number, warp * LANES), self._site_of(other[0], other[1] * LANES)
+        text = (
+            f"warp {warp} of block {self._names.block(block)} waits at {here} for registers that "
+            f"warp {other[1]} releases at {there}, after waiting for warp {warp}"
+        )
+        self._add(block, "synccheck", "register deadlock", text, here, there)
+
+    def wrong_direction(self, block: int, number: int, warp: int, count: int, had: int) -> None:
+        """A `setmaxnreg.inc` asks for fewer registers than the warp has, or `.dec` for more."""
+        here = self._site_of(number, warp * LANES)
+        way = "an increase" if count < had else "a decrease"
+        text = (
+            f"warp {warp} of block {self._names.block(block)} asks at {here} for {way} to {count} "
+            f"registers per thread, and has {had}"
+        )
+        self._add(block, "synccheck", "invalid register count", text, here, None)
 
     def touched(self, touch: Touch) -> None:
         """An instruction uses registers of a wgmma too early."""

@@ -16,6 +16,7 @@ from gemmkit.emulator.isa.matrix_descriptors import CHUNK_BYTES, chunks_of
 from gemmkit.emulator.isa.warpgroup_forms import WARPS
 from gemmkit.emulator.isa.warpgroups import WarpgroupProduct
 from gemmkit.emulator.ptx.module import Immediate
+from gemmkit.emulator.sanitizer.agreement import Agreement
 from gemmkit.emulator.sanitizer.clocks import ORDERED, VISIBLE, Clocks
 from gemmkit.emulator.sanitizer.granules import Granules, Numbers, party
 from gemmkit.emulator.sanitizer.logged_accesses import LoggedAccesses
@@ -44,8 +45,7 @@ class Warpgroups:
         self._found, self._parties = found, parties
         # The group of wgmma that is open in each warp.
         self._group = np.ones(len(warps), np.int32)
-        # What each warp executed: instruction and descriptors.
-        self._executed: list[list[tuple[int, tuple[int, ...]]]] = [[] for _ in warps]
+        self._agreement = Agreement(len(warps))
 
     def order(self, warp: int, action: Action) -> None:
         """A warp commits its open group, or waits for groups."""
@@ -65,7 +65,9 @@ class Warpgroups:
     ) -> None:
         """A warp reads A and B from shared memory."""
         self._found.executed(number, self._block, warp * LANES)
-        self._compare(warp, number, descriptors)
+        differing = self._agreement.differs(warp, number, descriptors)
+        if differing is not None:
+            self._found.disagree(self._block, (number, warp), differing, "wgmma")
         shift = self._shadow.shift
         where, place = _granules(product, descriptors, warp % WARPS, shift)
         who = party(number, (self._first + warp) * LANES)
@@ -96,26 +98,10 @@ class Warpgroups:
                     self._parties, self._block, who, int(first) << shift, other, copied=copied
                 )
 
-    def _compare(self, warp: int, number: int, descriptors: tuple[int, ...]) -> None:
-        """All four warps of a warpgroup must execute the same."""
-        mine = self._executed[warp]
-        mine.append((number, descriptors))
-        first = warp // WARPS * WARPS
-        for other in range(first, min(first + WARPS, len(self._executed))):
-            theirs = self._executed[other]
-            if other != warp and len(theirs) >= len(mine) and theirs[len(mine) - 1] != mine[-1]:
-                there = theirs[len(mine) - 1][0]
-                self._found.disagree(self._block, (number, warp), (there, other))
-                return
-
     def end(self) -> None:
         """All warps have ended."""
-        for first in range(0, len(self._executed), WARPS):
-            counts = [len(each) for each in self._executed[first : first + WARPS]]
-            most, least = int(np.argmax(counts)), int(np.argmin(counts))
-            if counts[most] != counts[least]:
-                number = self._executed[first + most][counts[least]][0]
-                self._found.absent(self._block, number, first + most, first + least)
+        for number, warp, other in self._agreement.absences():
+            self._found.absent(self._block, number, warp, other, "wgmma")
 
 
 @lru_cache(maxsize=4096)
