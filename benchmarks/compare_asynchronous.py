@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -203,10 +204,11 @@ def reported(row: dict[str, Any]) -> list[str]:
 
 
 def render(results: dict[str, Any]) -> str:
+    """The table: a row for each part of the emulator's tests, and the tools' shares."""
     rows = results["targets"]
-    head = ("planted in", "bugs", "found by gemmkit", "found by compute-sanitizer",
-            "right on the GPU all the same", "wrong or failing", "never end",
-            "sound kernels", "of these reported by gemmkit", "by compute-sanitizer")  # fmt: skip
+    head = ("planted in", "bugs", "found by `gemmkit check`", "found by compute-sanitizer",
+            "on the H100: right all the same", "wrong, or the launch fails", "never ends",
+            "sound kernels", "reported by gemmkit", "by compute-sanitizer")  # fmt: skip
     lines = [f"| {' | '.join(head)} |", f"|---{'|---:' * (len(head) - 1)}|"]
     found: list[list[object]] = []
     for family in dict.fromkeys(row["family"] for row in rows):
@@ -229,7 +231,8 @@ def render(results: dict[str, Any]) -> str:
     tools = ", ".join(
         f"{tool} {sum(tool in reported(row) for row in rows if row['bug'])}" for tool in TOOLS
     )
-    lines += ["", f"Bugs by tool of {results['version']}: {tools}."]
+    version = re.sub(r"Version (\S+).*", r"\1", results["version"], flags=re.DOTALL)
+    lines += ["", f"Bugs that each tool of compute-sanitizer {version} reported: {tools}."]
     return "\n".join(lines)
 
 
