@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from gemmkit.emulator.ptx.cfg import ControlFlow
     from gemmkit.emulator.ptx.module import Module
     from gemmkit.emulator.sanitizer.traits import Traits
+    from gemmkit.emulator.schedule import Schedule
     from gemmkit.emulator.watching import SharedContent, WatchedAccess
 
 CACHE_KIND = "objects"
@@ -58,6 +59,7 @@ class Program:
         self._traits: dict[bool, Traits] = {}
         # How long it has run, without sanitizers.
         self._seconds = 0.0
+        self._objects = objects
         kernel = self._load(sanitize=True) if sanitize else self._plain()
         self.shared_bytes = kernel.compiled.shared_bytes
 
@@ -77,6 +79,13 @@ class Program:
         return self._text.flow
 
     @cached_property
+    def with_stops(self) -> Program:
+        """The same kernel, compiled so that its warps can follow a schedule."""
+        found = Program(self._text.with_stops(), self._objects)
+        found._variables = self._variables
+        return found
+
+    @cached_property
     def accesses(self) -> Accesses:
         """Its memory instructions; they give the counts of a launch's tally."""
         from gemmkit.emulator.counters.accesses import Accesses
@@ -93,6 +102,7 @@ class Program:
         max_steps: int | None = None,
         warp_seed: int = 0,
         sanitize: bool = False,
+        schedule: Schedule | None = None,
     ) -> Execution:
         """Run all blocks and wait.
 
@@ -107,11 +117,21 @@ class Program:
             warp_seed: shuffles the order in which the warps of a block take turns, the same way for
                 the same seed (0 to 2^31 - 1); with 0 they run in the order of their numbers.
             sanitize: look for faults; they are the `findings` of the result.
+            schedule: what the warps and copies of one block do first, and in which order.
 
         Raises:
-            DeviceError: a bad launch; unless sanitizing, also a bad access, a deadlock, an endless
-                kernel, a trap.
+            DeviceError: a bad launch, a schedule that is not possible; unless sanitizing, also a
+                bad access, a deadlock, an endless kernel, a trap.
         """
+        if schedule is not None and not self._text.stops:
+            return self.with_stops.run(
+                request,
+                memory,
+                progress=progress,
+                max_steps=max_steps,
+                sanitize=sanitize,
+                schedule=schedule,
+            )
         kernel = self._load(sanitize=True) if sanitize else self._plain()
         _check(request, self._text.entry, kernel.compiled.parameter_bytes)
         if 0 in request.grid:
@@ -127,6 +147,7 @@ class Program:
                 progress=progress,
                 max_steps=max_steps,
                 warp_seed=warp_seed,
+                schedule=schedule,
             )
             if sanitize:
                 return self._run_sanitized(run, kernel, request, memory)

@@ -23,6 +23,7 @@ from gemmkit.emulator.codegen.layout import (
     AT_PHASE,
     DONE,
     HELD,
+    PARKED,
     PAUSED,
     TRAPPED,
     WARP,
@@ -89,10 +90,31 @@ class _WarpWriter:
         self._actions = actions
         self._scratch = scratch
         self._exit = len(self._blocks)
+        self._stops = context.analysis.flow.stops
+
+    def _write_parking(self) -> None:
+        """Return at once if a schedule has chosen another warp."""
+        f = self._f
+        chosen = f.load("i64", C, WORKER["chosen"])
+        other = f.compare("ne", chosen, f.cast("zext", f.load("i32", W, WARP["index"]), "i64"))
+        with f.when(f.and_(f.compare("sge", chosen, 0), other)):
+            f.ret(literal("i32", PARKED))
+
+    def _write_stop(self, b: BlockWriter, number: int, told: int, lanes: Value) -> None:
+        """Let Python decide whether the warp stops at the start of a block."""
+        f = self._f
+        stops = f.runtime("stop", "i32", C, W, literal("i32", told), lanes)
+        held, on = f.name("stops"), f.name("on")
+        f.branch_if(f.compare("ne", stops, 0), held, on)
+        f.label(held)
+        self._wait(number, PAUSED, b.at)
+        f.label(on)
 
     def write(self) -> None:
         f = self._f
         resumed = sorted(self._entries())
+        if self._stops:
+            self._write_parking()
         f.branch("resume")
         f.label("resume")
         start = f.load("i32", W, WARP["block"])
@@ -148,6 +170,8 @@ class _WarpWriter:
             if self._analysis.divergent(number):
                 entries.add(block.successors[1])
             entries |= {each for each in block.successors if each <= number}
+        begins = {each for stop in self._stops for each in (stop, stop + 1)}
+        entries |= {number for number, each in enumerate(self._blocks) if each.start in begins}
         return {each for each in entries if each < self._exit}
 
     def _write_block(self, number: int) -> None:
@@ -158,9 +182,10 @@ class _WarpWriter:
             f.branch_if(f.compare("eq", waiting, number), "next", f"b{number}go")
             f.label(f"b{number}go")
         mask = f.load("i32", W, WARP["mask"])
+        b = BlockWriter(self._context, number, mask, self._scratch)
+        self._write_stops(b, number, block.start)
         if self._actions[block.start].operation != "mbarrier_try":
             self._count_block(number, mask)
-        b = BlockWriter(self._context, number, mask, self._scratch)
         for action in self._actions[block.start : block.end]:
             b.at = action.number
             undefined.before(b, action)
@@ -176,6 +201,15 @@ class _WarpWriter:
         f, counter = self._f, self._context.areas.block(number)
         f.increase(C, counter, 1)
         f.increase(C, counter + 8, f.cast("zext", f.intrinsic("ctpop", mask), "i64"))
+
+    def _write_stops(self, b: BlockWriter, number: int, start: int) -> None:
+        """The points after one instruction and before the next at which a schedule stops warps."""
+        b.at = start
+        if start - 1 in self._stops:
+            self._write_stop(b, number, -start, b.mask)
+        if start in self._stops:
+            guard = self._actions[start].guard
+            self._write_stop(b, number, start, b.active(guard))
 
     def _write_action(self, b: BlockWriter, action: Action) -> None:
         if not action.pure:

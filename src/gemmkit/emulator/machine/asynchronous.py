@@ -60,6 +60,9 @@ class Waiting(Protocol):
     def expire(self) -> bool:
         """All warps have stopped; returns whether that let one of them continue."""
 
+    def land(self, copy: Copy) -> bool:
+        """Let a copy take effect; False if it is not in flight."""
+
     def drain(self) -> None:
         """All warps have ended: copies in flight take effect."""
 

@@ -58,7 +58,7 @@ class Phases:
         self._copies = BulkCopies(worker, memory, self._deliver)
         self._running_block = -1
         # Where native code executes instructions too, it keeps what warps wait for.
-        self._natively = not worker.grid.warp_seed
+        self._natively = not worker.grid.through_python
         whole = len(worker.shared) // OBJECT_BYTES * OBJECT_BYTES
         self._words = worker.shared[:whole].view(np.uint64)
         self._announced = worker.announced
@@ -294,6 +294,8 @@ class Phases:
         expired = lanes in self._expired[warp]
         self._expired[warp].discard(lanes)
         polls = action.operation == _POLLS
+        if self._worker.replay is not None:
+            self._worker.replay.answered(warp, action.number, lanes, done=some or not awaited)
         if polls and awaited:
             self._worker.set_field("fuel", self._worker.field("fuel") - CALL_COST)
         if not awaited or (not polls and (some or expired)):
@@ -341,6 +343,10 @@ class Phases:
     def _adopt(self) -> None:
         if self._natively:
             adopt(self._worker, self._waits)
+
+    def land(self, copy: Copy) -> bool:
+        """Let a copy take effect; False if it is not in flight."""
+        return self._copies.land(copy)
 
     def drain(self) -> None:
         """All warps have ended: copies in flight take effect."""

@@ -35,8 +35,11 @@ from gemmkit.loading import load
 if TYPE_CHECKING:
     from gemmkit.emulator.machine.asynchronous import Waiting
     from gemmkit.emulator.machine.operations import Operations
+    from gemmkit.emulator.machine.replay import Replay
+    from gemmkit.emulator.machine.stepping import Recorder
     from gemmkit.emulator.ptx.cfg import ControlFlow
     from gemmkit.emulator.sanitizer.monitor import Sanitizer
+    from gemmkit.emulator.schedule import Schedule
 
 Progress = Callable[[float], None]
 
@@ -65,8 +68,12 @@ def run(
     max_steps: int | None = None,
     warp_seed: int = 0,
     sanitizer: Sanitizer | None = None,
+    schedule: Schedule | None = None,
+    recorder: Recorder | None = None,
+    only: range | None = None,
 ) -> Execution:
-    """Run all blocks of a launch, and count; a non-zero seed shuffles the warps' turns.
+    """Run all blocks of a launch, or only some, and count; a non-zero seed shuffles the warps'
+    turns. One block may follow a schedule, or a recorder watch the first one that runs.
 
     Raises:
         DeviceError: the kernel failed, and there is no sanitizer to tell; the text says how and
@@ -75,7 +82,18 @@ def run(
     from gemmkit.emulator.counters.tally import Tally
 
     started = time.perf_counter()
-    launch = _Launch(kernel, request, memory, globals_at, max_steps, sanitizer, warp_seed=warp_seed)
+    launch = _Launch(
+        kernel,
+        request,
+        memory,
+        globals_at,
+        max_steps,
+        sanitizer,
+        warp_seed=warp_seed,
+        only=only,
+        schedule=schedule,
+        recorder=recorder,
+    )
     launch.run(threads, progress)
     workers, flow = launch.workers, kernel.flow
     tally = sum((worker.tally() for worker in workers), Tally.zeros(len(flow.forms)))
@@ -124,12 +142,23 @@ class _Launch:
         spare: list[Worker] | None = None,
         warp_seed: int = 0,
         only: range | None = None,
+        schedule: Schedule | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         self.workers: list[Worker] = []
+        self._schedule, self._recorder = schedule, recorder
+        self._follows = schedule is not None or recorder is not None
         self._kernel = kernel
         self._request = request
         self._memory = memory
-        self._grid = SharedGrid(request, memory.regions(), globals_at, warp_seed, only)
+        self._grid = SharedGrid(
+            request,
+            memory.regions(),
+            globals_at,
+            warp_seed,
+            only,
+            through_python=self._follows,
+        )
         self._sanitizer = sanitizer
         self._max_steps = max_steps
         self._share_fuel = SHARE
@@ -158,12 +187,16 @@ class _Launch:
         # If blocks synchronize with each other, which of them comes last determines what each does.
         alone = (
             self._kernel.orders_blocks
+            or self._follows
             or self._kernel.compiled.reduces_in_bulk
             or (self._sanitizer is not None and self._kernel.follows_blocks)
         )
         most = 1 if alone else max(1, min(threads or usable_cores(), self._grid.blocks))
         try:
             self._run(most, progress)
+            for worker in self.workers:
+                if worker.replay is not None:
+                    worker.replay.finish()
         except DeviceError as error:
             error.printed = self.printed()
             raise
@@ -220,10 +253,21 @@ class _Launch:
         except IndexError:
             worker = Worker(self._kernel, self._request)
         worker.begin(self._grid, self._operate)
+        if self._follows:
+            worker.replay = self._replay(worker)
         self.workers.append(worker)
         if self._sanitizer is not None:
             self._sanitizer.attach(worker)
         return worker
+
+    def _replay(self, worker: Worker) -> Replay:
+        load("gemmkit.emulator.machine.replay")
+        from gemmkit.emulator.machine.replay import Replay, scheduled_block
+
+        block = int(self._grid.next_block[0])
+        if self._schedule is not None:
+            block = scheduled_block(self._schedule, self._request.grid)
+        return Replay(worker, self._schedule, block, self._recorder)
 
     def _operate(self, worker: Worker, warp: int, number: int, lanes: int) -> int:
         """Execute an instruction that has no native code; 1 if it failed."""
@@ -274,6 +318,8 @@ class _Launch:
             spent = steps.spent(worker.field("block"), fuel)
             if self._max_steps is not None and spent > self._max_steps:
                 self._end(worker, self._max_steps)
+            return True
+        if worker.replay is not None and reason in (STUCK, IN_FLIGHT) and worker.replay.advance():
             return True
         if worker.phases is not None and reason in (STUCK, IN_FLIGHT):
             if self._go_on(worker, worker.phases, reason):

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from gemmkit.emulator.codegen.operands import Action
     from gemmkit.emulator.counters.tally import Tally
     from gemmkit.emulator.machine.asynchronous import Observer, Waiting
+    from gemmkit.emulator.machine.replay import Replay
     from gemmkit.emulator.ptx.cfg import ControlFlow
 
 # (warp's address, instruction number, active lanes) -> 0, or 1 if it failed
@@ -51,9 +52,13 @@ class SharedGrid:
         globals_at: int,
         warp_seed: int = 0,
         only: range | None = None,
+        *,
+        through_python: bool = False,
     ) -> None:
         self.request = request
         self.warp_seed = warp_seed
+        # A seed delays copies, and a schedule holds them back.
+        self.through_python = through_python or warp_seed != 0
         self.regions = regions
         self.globals_at = globals_at
         self._parameters = aligned_bytes(max(len(request.parameters), 1))
@@ -85,6 +90,8 @@ class Worker:
         self.left = 0
         # The sanitizers, as far as they look at asynchronous instructions.
         self.observer: Observer | None = None
+        # The schedule that a block follows.
+        self.replay: Replay | None = None
         self.threads = request.block[0] * request.block[1] * request.block[2]
         self.warps = -(-self.threads // LANES)
         compiled = kernel.compiled
@@ -110,7 +117,7 @@ class Worker:
     def begin(self, grid: SharedGrid, operate: Callable[[Worker, int, int, int], int]) -> None:
         """Prepare for a launch; its blocks must have the shape of the previous ones."""
         self.grid = grid
-        self.phases = self.observer = None
+        self.phases = self.observer = self.replay = None
         self._operation = Operation(lambda *arguments: operate(self, *arguments))
         self._set({
             "operation": ctypes.cast(self._operation, ctypes.c_void_p).value or 0,
@@ -122,6 +129,8 @@ class Worker:
             "block_limit": grid.blocks,
             "block": -1,
             "order_seed": grid.warp_seed,
+            "through_python": grid.through_python,
+            "scheduled_block": -1,
             **dict(zip(("grid_x", "grid_y", "grid_z"), grid.request.grid, strict=True)),
         })  # fmt: skip
         # Memory that instructions were allowed to access before may have been freed.

@@ -1,0 +1,149 @@
+"""`Schedule`: an order of the warps and copies of one block that a run must follow, as a line of
+text.
+
+The grammar, with commas between the parts and no spaces:
+
+    schedule  = [block ","] step {"," step} | block
+    block     = "b" X "." Y "." Z                            the block; b0.0.0 if it is left out
+    step      = "w" WARP [rank] "@" (place | "end")          the warp runs until there
+              | "c" COPY "t" THREAD [rank]                   a bulk copy takes effect
+    rank      = "r" RANK                                     the block's rank in its cluster; 0
+    place     = FILE ":" LINE ["x" TIMES] ["+"]
+
+A place is the warp's first synchronizing or asynchronous instruction at a line, or the one executed
+there for the TIMES-th time; the warp stops before it or, with `+`, after it or waiting in it. COPY
+counts the bulk copies that a thread issues, from 1. In FILE all but letters, digits and `/._-` is
+percent-encoded. The text needs no quotes in a shell.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from urllib.parse import quote, unquote
+
+from gemmkit.errors import UsageError
+
+Dim3 = tuple[int, int, int]
+
+_NUMBER = r"(0|[1-9][0-9]{0,8})"
+_COUNT = r"([1-9][0-9]{0,8})"
+_BLOCK = re.compile(rf"b{_NUMBER}\.{_NUMBER}\.{_NUMBER}")
+_WARP = re.compile(
+    rf"w{_NUMBER}(?:r{_NUMBER})?@(?:(end)|([A-Za-z0-9/._%~-]+):{_COUNT}(?:x{_COUNT})?(\+)?)"
+)
+_COPY = re.compile(rf"c{_COUNT}t{_NUMBER}(?:r{_NUMBER})?")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A synchronizing or asynchronous instruction in the course of a warp: the `times`-th that it
+    executes at a source line. `through`: up to where it has been executed, or waits."""
+
+    file: str
+    line: int
+    times: int = 1
+    through: bool = False
+
+    def __str__(self) -> str:
+        times = f"x{self.times}" if self.times > 1 else ""
+        return f"{quote(self.file, safe='/')}:{self.line}{times}{'+' * self.through}"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A warp runs up to a place, or to its end if that is None."""
+
+    warp: int
+    until: Place | None
+    rank: int = 0
+
+    def __str__(self) -> str:
+        return f"w{self.warp}{_rank(self.rank)}@{'end' if self.until is None else self.until}"
+
+
+@dataclass(frozen=True, slots=True)
+class Landing:
+    """The `copy`-th bulk copy that a thread issues, counted from 1, takes effect."""
+
+    copy: int
+    thread: int
+    rank: int = 0
+
+    def __str__(self) -> str:
+        return f"c{self.copy}t{self.thread}{_rank(self.rank)}"
+
+
+Step = Run | Landing
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Steps of one block, in order; what they leave out runs afterwards in the default order.
+
+    A copy that no step names takes effect when it is issued.
+    """
+
+    block: Dim3
+    steps: tuple[Step, ...]
+
+    def __str__(self) -> str:
+        x, y, z = self.block
+        return ",".join([f"b{x}.{y}.{z}", *map(str, self.steps)])
+
+    @classmethod
+    def parse(cls, text: str) -> Schedule:
+        """Read the text form.
+
+        Raises:
+            UsageError: it does not follow the grammar.
+        """
+        parts = text.split(",")
+        block, first = (0, 0, 0), _BLOCK.fullmatch(parts[0])
+        if first is not None:
+            x, y, z = map(int, first.groups())
+            block, parts = (x, y, z), parts[1:]
+        steps = tuple(_step(part, text) for part in parts)
+        copies = [each for each in steps if isinstance(each, Landing)]
+        for number, copy in enumerate(copies):
+            if copy in copies[:number]:
+                raise UsageError(f"schedule: copy '{copy}' takes effect twice")
+        return cls(block, steps)
+
+
+def _step(part: str, text: str) -> Step:
+    if found := _WARP.fullmatch(part):
+        warp, rank, end, file, line, times, through = found.groups()
+        place = None
+        if not end:
+            place = Place(_file(file, part), int(line), int(times or 1), bool(through))
+        return Run(int(warp), place, int(rank or 0))
+    if found := _COPY.fullmatch(part):
+        copy, thread, rank = found.groups()
+        return Landing(int(copy), int(thread), int(rank or 0))
+    if not part:
+        raise UsageError(f"schedule '{text}': a step is empty")
+    raise UsageError(
+        f"schedule: '{part}' is not a step; steps are such as w4@kernel.cu:50x2+ (warp 4 runs "
+        f"through its second synchronizing instruction at line 50), w0@end, and c1t128 (the first "
+        f"copy of thread 128 takes effect)"
+    )
+
+
+def _file(encoded: str, part: str) -> str:
+    found = unquote(encoded, errors="strict") if _is_utf8(encoded) else ""
+    if quote(found, safe="/") != encoded:
+        raise UsageError(f"schedule: the file in '{part}' is not percent-encoded as it should be")
+    return found
+
+
+def _is_utf8(encoded: str) -> bool:
+    try:
+        unquote(encoded, errors="strict")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _rank(rank: int) -> str:
+    return f"r{rank}" if rank else ""
