@@ -32,6 +32,19 @@ class AccessSite(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.file}:{self.line}"
 
 
+class Interleaving(msgspec.Struct, frozen=True, kw_only=True):
+    """An order of execution in which a fault of an asynchronous kernel shows: a few steps, those
+    that the later access depends on and then the two accesses the wrong way around.
+
+    `steps` describe them, one each. `schedule` is the same as text, for `gemmkit check --schedule`.
+    If no order of steps shows the fault, both are empty and `reason` says why.
+    """
+
+    steps: tuple[str, ...] = ()
+    schedule: str = ""
+    reason: str = ""
+
+
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """A sanitizer finding, at one pair of source lines; `message` describes it in a sentence.
 
@@ -42,7 +55,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     `here`, `other`, `offset` and `block` are those of the first one. Races with the same `cause`
     are due to the same missing barrier: it is an identifier such as
     `no-barrier/after:tiled.cu:21/next-iteration`, made of what is missing and the location of the
-    nearest barrier.
+    nearest barrier. `interleaving` is given for the order of asynchronous kernels.
     """
 
     check: Check
@@ -55,3 +68,4 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     offset: int | None = None
     count: int = 1
     cause: str = ""
+    interleaving: Interleaving | None = None

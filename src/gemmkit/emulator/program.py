@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ from gemmkit.emulator.codegen.compiled import KernelText
 from gemmkit.emulator.codegen.kernel import LoadedKernel, load_kernel
 from gemmkit.emulator.launch import Execution, LaunchRequest
 from gemmkit.emulator.machine import scheduler
-from gemmkit.emulator.machine.memory import Allocation, DeviceMemory
+from gemmkit.emulator.machine.memory import Allocation, Bytes, DeviceMemory
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.ptx.names import kernel_name, source_name
 from gemmkit.errors import DeviceError
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from gemmkit.emulator.oracle.chunk import Watcher
     from gemmkit.emulator.ptx.cfg import ControlFlow
     from gemmkit.emulator.ptx.module import Module
+    from gemmkit.emulator.sanitizer.monitor import Sanitizer
     from gemmkit.emulator.sanitizer.traits import Traits
     from gemmkit.emulator.schedule import Schedule
     from gemmkit.emulator.watching import SharedContent, WatchedAccess
@@ -103,6 +105,7 @@ class Program:
         warp_seed: int = 0,
         sanitize: bool = False,
         schedule: Schedule | None = None,
+        interleavings: bool = False,
     ) -> Execution:
         """Run all blocks and wait.
 
@@ -118,6 +121,8 @@ class Program:
                 the same seed (0 to 2^31 - 1); with 0 they run in the order of their numbers.
             sanitize: look for faults; they are the `findings` of the result.
             schedule: what the warps and copies of one block do first, and in which order.
+            interleavings: also find the shortest order of execution in which each finding about the
+                order of an asynchronous kernel goes wrong, by running its block once more.
 
         Raises:
             DeviceError: a bad launch, a schedule that is not possible; unless sanitizing, also a
@@ -131,6 +136,7 @@ class Program:
                 max_steps=max_steps,
                 sanitize=sanitize,
                 schedule=schedule,
+                interleavings=interleavings,
             )
         kernel = self._load(sanitize=True) if sanitize else self._plain()
         _check(request, self._text.entry, kernel.compiled.parameter_bytes)
@@ -150,7 +156,11 @@ class Program:
                 schedule=schedule,
             )
             if sanitize:
-                return self._run_sanitized(run, kernel, request, memory)
+                before = memory.snapshot()
+                execution = self._run_sanitized(run, kernel, request, memory)
+                if interleavings:
+                    execution = self._explained(run, execution, before, request, memory)
+                return execution
             execution = run(kernel)
         self._seconds += execution.seconds
         return execution
@@ -245,6 +255,33 @@ class Program:
             if sanitizer.tracking_wanted:
                 kernel = self._load(sanitize=True, track=True)
             memory.restore(before)
+
+    def _explained(
+        self,
+        run: Callable[..., Execution],
+        execution: Execution,
+        before: list[tuple[Bytes, Bytes]],
+        request: LaunchRequest,
+        memory: DeviceMemory,
+    ) -> Execution:
+        """Add interleavings to findings, by recording the blocks in which they were first seen."""
+        from gemmkit.emulator.sanitizer.explanations import with_interleavings
+
+        def record(sanitizer: Callable[[Traits], Sanitizer], block: int) -> None:
+            kernel = self.with_stops._load(sanitize=True)
+            traits = self.with_stops._traits.get(False)
+            if traits is None:
+                from gemmkit.emulator.sanitizer.traits import Traits
+
+                traits = self.with_stops._traits[False] = Traits(kernel)
+            memory.restore(before)
+            only = range(block, block + 1)
+            run(kernel, sanitizer=sanitizer(traits), only=only, threads=1, progress=None)
+
+        flow, after = self.with_stops.flow, memory.snapshot()
+        findings = with_interleavings(execution.findings, flow, request, memory, record)
+        memory.restore(after)
+        return replace(execution, findings=findings)
 
     def watch(
         self, request: LaunchRequest, memory: DeviceMemory, blocks: range

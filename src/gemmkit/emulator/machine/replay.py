@@ -130,6 +130,8 @@ class Replay:
 
     def answered(self, warp: int, number: int, lanes: int, *, done: bool) -> None:
         """Lanes have asked for the phase of an mbarrier."""
+        if self._recorder is not None and self._here:
+            self._recorder.answered(warp, number, lanes, done=done)
         if self._stepper is not None and self._here:
             self._stepper.answered(warp, number, lanes, done=done)
 

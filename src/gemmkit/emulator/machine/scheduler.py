@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from gemmkit.emulator.machine.asynchronous import Waiting
     from gemmkit.emulator.machine.operations import Operations
     from gemmkit.emulator.machine.replay import Replay
-    from gemmkit.emulator.machine.stepping import Recorder
     from gemmkit.emulator.ptx.cfg import ControlFlow
     from gemmkit.emulator.sanitizer.monitor import Sanitizer
     from gemmkit.emulator.schedule import Schedule
@@ -69,11 +68,10 @@ def run(
     warp_seed: int = 0,
     sanitizer: Sanitizer | None = None,
     schedule: Schedule | None = None,
-    recorder: Recorder | None = None,
     only: range | None = None,
 ) -> Execution:
     """Run all blocks of a launch, or only some, and count; a non-zero seed shuffles the warps'
-    turns. One block may follow a schedule, or a recorder watch the first one that runs.
+    turns. One block may follow a schedule; a sanitizer with a trace records the first that runs.
 
     Raises:
         DeviceError: the kernel failed, and there is no sanitizer to tell; the text says how and
@@ -92,7 +90,6 @@ def run(
         warp_seed=warp_seed,
         only=only,
         schedule=schedule,
-        recorder=recorder,
     )
     launch.run(threads, progress)
     workers, flow = launch.workers, kernel.flow
@@ -143,11 +140,11 @@ class _Launch:
         warp_seed: int = 0,
         only: range | None = None,
         schedule: Schedule | None = None,
-        recorder: Recorder | None = None,
     ) -> None:
         self.workers: list[Worker] = []
-        self._schedule, self._recorder = schedule, recorder
-        self._follows = schedule is not None or recorder is not None
+        self._schedule = schedule
+        records = sanitizer is not None and sanitizer.trace is not None
+        self._follows = schedule is not None or records
         self._kernel = kernel
         self._request = request
         self._memory = memory
@@ -253,11 +250,11 @@ class _Launch:
         except IndexError:
             worker = Worker(self._kernel, self._request)
         worker.begin(self._grid, self._operate)
-        if self._follows:
-            worker.replay = self._replay(worker)
         self.workers.append(worker)
         if self._sanitizer is not None:
             self._sanitizer.attach(worker)
+        if self._follows:
+            worker.replay = self._replay(worker)
         return worker
 
     def _replay(self, worker: Worker) -> Replay:
@@ -267,7 +264,8 @@ class _Launch:
         block = int(self._grid.next_block[0])
         if self._schedule is not None:
             block = scheduled_block(self._schedule, self._request.grid)
-        return Replay(worker, self._schedule, block, self._recorder)
+        recorder = self._sanitizer.recorder if self._sanitizer is not None else None
+        return Replay(worker, self._schedule, block, recorder)
 
     def _operate(self, worker: Worker, warp: int, number: int, lanes: int) -> int:
         """Execute an instruction that has no native code; 1 if it failed."""

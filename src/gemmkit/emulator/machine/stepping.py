@@ -25,7 +25,10 @@ class Recorder(Protocol):
     """Is told of the instructions at which a warp could stop."""
 
     def begin(self, warp: int, number: int, lanes: int) -> None:
-        """A warp is about to execute one."""
+        """A warp is about to execute one in some lanes."""
+
+    def answered(self, warp: int, number: int, lanes: int, *, done: bool) -> None:
+        """Lanes have asked for the phase of an mbarrier."""
 
 
 class Stepper:

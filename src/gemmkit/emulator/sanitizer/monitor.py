@@ -49,6 +49,11 @@ from gemmkit.emulator.sanitizer.cross_block_races import cross_block_races, inst
 from gemmkit.emulator.sanitizer.memory_faults import outside, space_at, unwritten
 from gemmkit.emulator.sanitizer.races import Access, Races
 from gemmkit.emulator.sanitizer.read_only import read_only_writes
+from gemmkit.emulator.sanitizer.recording import (
+    RecordedFindings,
+    RecordedOrder,
+    RecordedWarpgroupFindings,
+)
 from gemmkit.emulator.sanitizer.shadow import (
     BlockShadow,
     Event,
@@ -57,6 +62,7 @@ from gemmkit.emulator.sanitizer.shadow import (
 )
 from gemmkit.emulator.sanitizer.sites import Names
 from gemmkit.emulator.sanitizer.tensor_maps import LaunchMaps, MapOrder
+from gemmkit.emulator.sanitizer.trace import NotingCollection, Trace
 from gemmkit.emulator.sanitizer.traits import Traits
 from gemmkit.emulator.sanitizer.undefined import UndefinedUses, Use, absent_lane
 from gemmkit.emulator.sanitizer.warpgroup_findings import WarpgroupFindings
@@ -74,7 +80,8 @@ class Sanitizer:
 
     `readers_wanted` grows if a launch must be run again with more of those: a region that is both
     loaded and stored to may have cross-block races. `tracking_wanted` is set if it must be run
-    again with code that tracks undefined bits. `stop` ends the launch.
+    again with code that tracks undefined bits. `stop` ends the launch. With a `trace` it records the
+    block that runs, and what its findings are about.
     """
 
     traits: Traits
@@ -82,6 +89,7 @@ class Sanitizer:
     request: LaunchRequest
     memory: DeviceMemory
     readers: frozenset[int] = frozenset()
+    trace: Trace | None = None
     readers_wanted: set[int] = field(default_factory=set)
     tracking_wanted: bool = False
     stop: Callable[[], None] = lambda: None
@@ -92,7 +100,7 @@ class Sanitizer:
         # Computed once per kernel, outside of the time of a launch.
         self.areas = kernel.areas
         self.names = Names(self.flow, kernel.actions, self.request, self.memory, traits.arrays)
-        self.collection = Collection()
+        self.collection = Collection() if self.trace is None else NotingCollection(self.trace)
         self.tracks = kernel.compiled.tracks
         self.known = GlobalShadow(
             self.memory,
@@ -105,7 +113,10 @@ class Sanitizer:
         )
         self.maps = LaunchMaps(self.memory, self.kernel.actions)
         self._watches: list[_Watch] = []
+        self.recorder: RecordedOrder | None = None
         self.warpgroups = WarpgroupFindings(self.names, self.collection)
+        if self.trace is not None:
+            self.warpgroups = RecordedWarpgroupFindings(self.names, self.collection, self.trace)
 
     def attach(self, worker: Worker) -> None:
         """Observe a worker."""
@@ -193,19 +204,25 @@ class _Watch:
         # In asynchronous kernels vector clocks find the races between warps.
         self._order: Order | None = None
         if sanitizer.traits.asynchronous:
-            found = AsynchronousFindings(sanitizer.names, sanitizer.collection)
-            self._order = worker.observer = Order(
-                sanitizer.names,
-                worker,
-                self._shadow,
-                found,
-                MapOrder(found, sanitizer.maps),
-                sanitizer.warpgroups,
-            )
+            self._order = worker.observer = self._new_order()
         # The last finding for each memory record and class; later unreported faults belong to it.
         self._last: dict[tuple[int, int], Key] = {}
         # Lanes that wait for others of their warp: (block, warp, mask, instruction, lanes).
         self._waiting: tuple[int, int, int, int, int] | None = None
+
+    def _new_order(self) -> Order:
+        sanitizer, worker, shadow = self._sanitizer, self._worker, self._shadow
+        names, collection, trace = self._names, sanitizer.collection, sanitizer.trace
+        if trace is None:
+            found = AsynchronousFindings(names, collection)
+            maps = MapOrder(found, sanitizer.maps)
+            return Order(names, worker, shadow, found, maps, sanitizer.warpgroups)
+        noting = RecordedFindings(names, collection, trace)
+        maps = MapOrder(noting, sanitizer.maps)
+        sanitizer.recorder = RecordedOrder(
+            names, worker, shadow, noting, maps, sanitizer.warpgroups, trace
+        )
+        return sanitizer.recorder
 
     def print_if_of(
         self, worker: Worker, number: int, thread: int, index: int, taken: Sequence[tuple[int, int]]

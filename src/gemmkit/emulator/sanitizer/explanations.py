@@ -1,0 +1,57 @@
+"""Adds interleavings to the findings of a launch: records the blocks that have some once more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from gemmkit.emulator.launch import LaunchRequest
+from gemmkit.emulator.machine.memory import DeviceMemory
+from gemmkit.emulator.ptx.cfg import ControlFlow
+from gemmkit.emulator.sanitizer.collection import Key, key_of
+from gemmkit.emulator.sanitizer.interleavings import interleaving
+from gemmkit.emulator.sanitizer.monitor import Sanitizer
+from gemmkit.emulator.sanitizer.trace import Trace
+from gemmkit.emulator.sanitizer.traits import Traits
+from gemmkit.findings import Finding, Interleaving
+
+# Runs one block, by its number, with a sanitizer that is made for the kernel's traits.
+Record = Callable[[Callable[[Traits], Sanitizer], int], None]
+
+_KINDS = frozenset(
+    [
+        *("read before wait", "write before wait", "read after write", "write after read"),
+        *("write after write", "missing proxy fence", "phase overrun", "deadlock"),
+    ]
+)
+# Blocks of a launch that are recorded: the same bug shows in most of them.
+_MOST_BLOCKS = 3
+
+
+def with_interleavings(
+    findings: tuple[Finding, ...],
+    flow: ControlFlow,
+    request: LaunchRequest,
+    memory: DeviceMemory,
+    record: Record,
+) -> tuple[Finding, ...]:
+    """The findings, those about the order of a block with an interleaving.
+
+    A finding that does not occur in the recorded block again, as it depends on other blocks, has
+    none.
+    """
+    x, y, _ = request.grid
+    asked = dict.fromkeys(each.block for each in findings if each.kind in _KINDS)
+    found: dict[Key, Interleaving] = {}
+    for block in list(asked)[:_MOST_BLOCKS]:
+        trace = Trace(flow.kernel.body)
+
+        def sanitizer(traits: Traits, trace: Trace = trace) -> Sanitizer:
+            return Sanitizer(traits, flow, request, memory, trace=trace)
+
+        record(sanitizer, block[0] + x * (block[1] + y * block[2]))
+        for key, (finding, pair) in trace.notes.items():
+            if finding.kind in _KINDS:
+                found.setdefault(key, interleaving(trace, finding, pair))
+    return tuple(replace(each, interleaving=found.get(key_of(each))) for each in findings)

@@ -1,0 +1,221 @@
+"""The shortest order of execution in which a fault shows, out of a recorded trace.
+
+The later access of a pair needs what it depends on (arrivals, waits, barriers, copies that have
+landed), and nothing else. Hence these events come first, then that access, and last the access
+that was the earlier one when the block was recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gemmkit.emulator.ptx.places import place_of
+from gemmkit.emulator.sanitizer.trace import (
+    Completed,
+    Event,
+    Executed,
+    Landed,
+    Node,
+    Pair,
+    Passed,
+    Trace,
+)
+from gemmkit.emulator.schedule import Landing, Place, Run, Schedule, Step
+from gemmkit.findings import Finding, Interleaving
+
+# A list longer than this helps nobody.
+MOST_STEPS = 60
+_ORDERED = "the first access is among those that the second one depends on: no step can delay it"
+_LONG = f"it takes more than {MOST_STEPS} steps"
+
+
+def interleaving(trace: Trace, finding: Finding, pair: Pair) -> Interleaving:
+    """The order in which a pair of a trace goes wrong, in words and as a schedule."""
+    if pair.reason or (pair.second is None and finding.kind != "deadlock"):
+        return Interleaving(reason=pair.reason or _ORDERED)
+    if pair.second is None:
+        wanted: list[Node] = [Executed(warp, trace.last(warp)) for warp in trace.events]
+    else:
+        wanted = [pair.second]
+    needed = _slice(trace, wanted)
+    first = pair.first
+    if first is not None and first in needed:
+        return Interleaving(reason=_ORDERED)
+    steps = list(_Walk(trace, needed).steps())
+    texts = [_text(trace, step) for step in steps]
+    if isinstance(pair.second, Passed):
+        last = _until_next(trace, pair.second)
+        if steps and isinstance(steps[-1], Run) and steps[-1].warp == last.warp:
+            steps.pop()
+            texts.pop()
+        steps.append(last)
+        texts.append(f"{_text(trace, last)}, past {_access(finding, first=False)}")
+    elif pair.second is not None and finding.kind != "phase overrun" and texts:
+        texts[-1] += f", which begins {_access(finding, first=False)}"
+    if first is not None:
+        step, text = _late(trace, first, finding)
+        steps.append(step)
+        texts.append(text)
+    if len(steps) > MOST_STEPS:
+        return Interleaving(reason=_LONG)
+    return Interleaving(steps=tuple(texts), schedule=str(Schedule(finding.block, tuple(steps))))
+
+
+def _late(trace: Trace, first: Node, finding: Finding) -> tuple[Step, str]:
+    """The access that came first in the trace, as the last step."""
+    if isinstance(first, Landed):
+        issued = trace.copies[first.copy]
+        landing = Landing(issued.times, issued.copy.thread)
+        return landing, f"{_text(trace, landing)}: only now {_access(finding, first=True)}"
+    assert isinstance(first, Passed)
+    if finding.kind == "phase overrun":
+        run = _through(trace, Executed(first.warp, first.index))
+        return run, f"{_text(trace, run)}, for a phase that has passed"
+    run = _until_next(trace, first)
+    return run, f"{_text(trace, run)}: only now {_access(finding, first=True)}"
+
+
+def _access(finding: Finding, *, first: bool) -> str:
+    site = finding.other if first else finding.here
+    assert site is not None
+    return f"the access at {site} to byte {finding.offset} of '{finding.array}'"
+
+
+# What a pair depends on
+
+
+def _slice(trace: Trace, wanted: list[Node]) -> set[Node]:
+    """Everything that must happen for some nodes to happen, these included."""
+    found: set[Node] = set()
+    work = list(wanted)
+    while work:
+        node = work.pop()
+        if node not in found:
+            found.add(node)
+            work += _needs(trace, node)
+    return found
+
+
+def _needs(trace: Trace, node: Node) -> list[Node]:
+    if isinstance(node, Completed):
+        return list(trace.phases[node.phase].needs)
+    if isinstance(node, Landed):
+        return [trace.copies[node.copy].event]
+    if node.index < 0:
+        return []
+    event = trace.events[node.warp][node.index]
+    if isinstance(node, Passed):
+        return [Executed(node.warp, node.index), *event.awaited]
+    return [*event.after, Passed(node.warp, node.index - 1)]
+
+
+class _Walk:
+    """An order of the events of a slice with few changes of the warp."""
+
+    def __init__(self, trace: Trace, needed: set[Node]) -> None:
+        self._trace, self._needed = trace, needed
+        self._done: set[Node] = set()
+        self._last = {
+            warp: max((n.index for n in needed if isinstance(n, Executed) and n.warp == warp),
+                      default=-1)
+            for warp in {node.warp for node in needed if isinstance(node, Executed)}
+        }  # fmt: skip
+        self._at = dict.fromkeys(self._last, -1)
+
+    def steps(self) -> Iterator[Run]:
+        """Runs of warps, each as far as it comes."""
+        while left := [warp for warp in self._last if self._at[warp] < self._last[warp]]:
+            ready = [warp for warp in left if self._ready(warp)]
+            if not ready:
+                return
+            warp = min(ready, key=lambda each: self._next(each).order)
+            while self._at[warp] < self._last[warp] and self._ready(warp):
+                self._at[warp] += 1
+                self._done.add(Executed(warp, self._at[warp]))
+                self._settle()
+            yield _through(self._trace, Executed(warp, self._at[warp]))
+
+    def _next(self, warp: int) -> Event:
+        return self._trace.events[warp][self._at[warp] + 1]
+
+    def _ready(self, warp: int) -> bool:
+        if not all(self._holds(each) for each in self._next(warp).after & self._needed):
+            return False
+        at = self._at[warp]
+        awaited = self._trace.events[warp][at].awaited if at >= 0 else set()
+        return all(self._holds(each) for each in awaited & self._needed) and not self._overruns(
+            Executed(warp, at + 1)
+        )
+
+    def _overruns(self, following: Executed) -> bool:
+        """Whether an event completes a phase although a warp has yet to observe the one before."""
+        for phase in self._trace.phases:
+            if following not in phase.needs:
+                continue
+            if not all(each in self._done or each == following
+                       for each in phase.needs if isinstance(each, Executed)):  # fmt: skip
+                continue
+            for before in phase.needs:
+                if not isinstance(before, Completed):
+                    continue
+                observed = self._trace.phases[before.phase].observed
+                if any(
+                    Passed(each.warp, each.index) in self._needed
+                    and self._at[each.warp] < each.index
+                    and each.warp != following.warp
+                    for each in observed
+                ):
+                    return True
+        return False
+
+    def _holds(self, node: Node) -> bool:
+        if isinstance(node, Landed):
+            return self._trace.copies[node.copy].event in self._done
+        return node in self._done
+
+    def _settle(self) -> None:
+        """Phases that have become complete."""
+        for node in self._needed:
+            if isinstance(node, Completed) and node not in self._done:
+                needs = self._trace.phases[node.phase].needs
+                if all(self._holds(each) for each in needs):
+                    self._done.add(node)
+
+
+# Steps and their words
+
+
+def _place(trace: Trace, warp: int, index: int, *, through: bool) -> Place:
+    event = trace.events[warp][index]
+    file, line = place_of(trace.body[event.number])
+    return Place(file, line, event.times, through)
+
+
+def _through(trace: Trace, node: Executed) -> Run:
+    return Run(node.warp, _place(trace, node.warp, node.index, through=True))
+
+
+def _until_next(trace: Trace, node: Passed) -> Run:
+    """The whole segment of a warp."""
+    if node.index == trace.last(node.warp):
+        return Run(node.warp, None)
+    return Run(node.warp, _place(trace, node.warp, node.index + 1, through=False))
+
+
+def _text(trace: Trace, step: Step) -> str:
+    if isinstance(step, Landing):
+        copy = next(each for each in trace.copies
+                    if (each.times, each.copy.thread) == (step.copy, step.thread))  # fmt: skip
+        opcode = copy.copy.action.form.opcode.split("::")[0].split(".shared")[0].split(".global")[0]
+        where = "{}:{}".format(*place_of(copy.copy.action.instruction))
+        return f"copy {step.copy} of thread {step.thread} takes effect ({opcode} at {where})"
+    if step.until is None:
+        return f"warp {step.warp} runs to its end"
+    until = step.until
+    event = next(each for each in trace.events[step.warp]
+                 if place_of(trace.body[each.number]) == (until.file, until.line)
+                 and each.times == until.times)  # fmt: skip
+    name = ".".join(trace.body[event.number].opcode.split(".shared")[0].split(".")[:4])
+    times = f" (time {until.times} at this line)" if until.times > 1 else ""
+    how = "through" if until.through else "up to"
+    return f"warp {step.warp} runs {how} {name} at {until.file}:{until.line}{times}"

@@ -1,0 +1,251 @@
+"""`Trace`: the course of one block, with what each of its events depends on.
+
+An event is the execution of a synchronizing or asynchronous instruction by a warp. Ordinary
+accesses belong to the segment that follows an event, or to segment −1 before the first one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+
+from gemmkit.emulator.codegen.layout import LANES
+from gemmkit.emulator.machine.asynchronous import Copy
+from gemmkit.emulator.ptx.module import Instruction
+from gemmkit.emulator.ptx.places import place_of
+from gemmkit.emulator.sanitizer.collection import Collection, Key
+from gemmkit.findings import Finding
+
+
+@dataclass(frozen=True, slots=True)
+class Executed:
+    """A warp has executed its event of this number, or waits in it."""
+
+    warp: int
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """A warp has executed its event of this number and waits no longer: the segment after it."""
+
+    warp: int
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """A bulk copy, by its number in the trace, has taken effect."""
+
+    copy: int
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """A phase of an mbarrier, by its number in the trace, is complete."""
+
+    phase: int
+
+
+Node = Executed | Passed | Landed | Completed
+
+
+@dataclass(slots=True)
+class Event:
+    """An instruction in the course of a warp: the `times`-th at its source line.
+
+    It follows `after`, and waits for `awaited`; `order` is its place in the trace.
+    """
+
+    number: int
+    times: int
+    order: int
+    after: set[Node] = field(default_factory=set)
+    awaited: set[Node] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class Phase:
+    """A complete phase of an mbarrier: what it took, and the events that observed it."""
+
+    needs: set[Node]
+    observed: list[Passed] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class IssuedCopy:
+    """A bulk copy: the `times`-th of its thread, issued by an event."""
+
+    copy: Copy
+    times: int
+    event: Executed
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """What a finding is about: `second` happens although nothing has ordered `first` before it.
+
+    If no order of events shows it, `reason` says why.
+    """
+
+    second: Node | None = None
+    first: Node | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Access:
+    segment: int
+    start: int
+    end: int
+
+
+class Trace:
+    """The events of one block, and the findings with their pairs."""
+
+    def __init__(self, body: tuple[Instruction, ...]) -> None:
+        self.body = body
+        self.events: defaultdict[int, list[Event]] = defaultdict(list)
+        self.copies: list[IssuedCopy] = []
+        self.phases: list[Phase] = []
+        self.notes: dict[Key, tuple[Finding, Pair]] = {}
+        self.pending = Pair()
+        # By mbarrier, what has arrived in the current phase, and the last complete one.
+        self._arrived: defaultdict[int, set[Node]] = defaultdict(set)
+        self._complete: dict[int, int] = {}
+        self._barriers: defaultdict[int, set[Node]] = defaultdict(set)
+        self._reached: Counter[tuple[int, tuple[str, int]]] = Counter()
+        self._issued: Counter[int] = Counter()
+        self._asking: set[tuple[int, int, int]] = set()
+        self._accesses: defaultdict[tuple[int, int], list[_Access]] = defaultdict(list)
+        self._order = 0
+        self.running = 0
+
+    def last(self, warp: int) -> int:
+        """The number of a warp's last event, which is that of its current segment."""
+        return len(self.events[warp]) - 1
+
+    def begin(self, warp: int, number: int, lanes: int) -> None:
+        """A warp is about to execute an instruction at which a schedule could stop it."""
+        self.running = warp
+        if (warp, number, lanes) in self._asking:
+            return
+        place = place_of(self.body[number])
+        self._reached[warp, place] += 1
+        self._order += 1
+        self.events[warp].append(Event(number, self._reached[warp, place], self._order))
+
+    def answered(self, warp: int, number: int, lanes: int, *, done: bool) -> None:
+        """Lanes have asked for a phase; until it is done, they ask again in the same event."""
+        (self._asking.discard if done else self._asking.add)((warp, number, lanes))
+
+    def accessed(self, warp: int, number: int, start: int, end: int) -> None:
+        """A warp has accessed shared memory in its current segment, from `start` to `end`."""
+        self._accesses[warp, number].append(_Access(self.last(warp), start, end))
+
+    def segment_of(self, warp: int, number: int, address: int) -> int:
+        """The last segment in which a warp's instruction accessed an address."""
+        found = self._accesses[warp, number]
+        for each in reversed(found):
+            if each.start <= address < each.end:
+                return each.segment
+        return found[-1].segment if found else self.last(warp)
+
+    def _current(self, warp: int) -> Event | None:
+        return self.events[warp][-1] if self.events[warp] else None
+
+    # Barriers
+
+    def arrives(self, barrier: int) -> None:
+        """The running warp arrives at a barrier."""
+        self._barriers[barrier].add(Executed(self.running, self.last(self.running)))
+
+    def opens(self, barrier: int, warps: list[int]) -> None:
+        """A barrier opens for these warps."""
+        for warp in {*warps, self.running}:
+            event = self._current(warp)
+            if event is not None:
+                event.awaited |= self._barriers[barrier]
+        self._barriers[barrier] = set()
+
+    # mbarriers
+
+    def arrived(self, warp: int, address: int) -> None:
+        """A warp arrives at an mbarrier, or announces bytes."""
+        node, event = Executed(warp, self.last(warp)), self._current(warp)
+        self._arrived[address].add(node)
+        if address in self._complete and event is not None:
+            event.after.add(Completed(self._complete[address]))
+
+    def delivered(self, copy: Copy) -> None:
+        """The bytes of a copy are counted at its mbarrier."""
+        assert copy.barrier is not None
+        self._arrived[copy.barrier].add(Landed(self.number_of(copy)))
+
+    def completed(self, address: int) -> None:
+        """A phase is complete."""
+        needs, before = self._arrived.pop(address, set()), self._complete.get(address)
+        if before is not None:
+            needs.add(Completed(before))
+        self._complete[address] = len(self.phases)
+        self.phases.append(Phase(needs))
+
+    def observed(self, warp: int, address: int) -> None:
+        """A warp has observed that the last phase is complete."""
+        event = self._current(warp)
+        if event is not None and address in self._complete:
+            phase = self._complete[address]
+            event.awaited.add(Completed(phase))
+            self.phases[phase].observed.append(Passed(warp, self.last(warp)))
+
+    def arrivals(self, address: int) -> set[Node]:
+        """What has arrived in the current phase."""
+        return self._arrived[address]
+
+    # Copies
+
+    def issued(self, copy: Copy) -> None:
+        """A thread issues a bulk copy."""
+        self._issued[copy.thread] += 1
+        warp = copy.thread // LANES
+        event = Executed(warp, self.last(warp))
+        self.copies.append(IssuedCopy(copy, self._issued[copy.thread], event))
+
+    def number_of(self, copy: Copy) -> int:
+        """The number of a copy in the trace."""
+        found = (n for n in range(len(self.copies) - 1, -1, -1) if self.copies[n].copy is copy)
+        return next(found)
+
+    def last_copy(self, number: int, thread: int, address: int) -> int | None:
+        """The last copy that a thread issued by an instruction from or to an address in shared
+        memory; of a tensor, the last one."""
+        for at in range(len(self.copies) - 1, -1, -1):
+            copy = self.copies[at].copy
+            if (copy.action.number, copy.thread) != (number, thread):
+                continue
+            start = copy.to if copy.action.form["D"] == "shared" else copy.start
+            if copy.box is not None or start <= address < start + copy.nbytes:
+                return at
+        return None
+
+    # Findings
+
+    def note(self, key: Key, finding: Finding) -> None:
+        """A finding was added; it is about the pending pair."""
+        if key not in self.notes:
+            self.notes[key] = finding, self.pending
+        self.pending = Pair()
+
+
+class NotingCollection(Collection):
+    """A collection that notes its findings in a trace."""
+
+    def __init__(self, trace: Trace) -> None:
+        super().__init__()
+        self._trace = trace
+
+    def add(self, finding: Finding, block: int) -> Key:
+        """Add a finding, and note what it is about."""
+        key = super().add(finding, block)
+        self._trace.note(key, finding)
+        return key
