@@ -67,6 +67,13 @@ if TYPE_CHECKING:
     help="Seed for the inputs; if it is not 0, it also shuffles the order in which the warps of "
     "each block run.",
 )
+@click.option(
+    "--schedule",
+    metavar="STEPS",
+    help="Run one block in this order first, as a finding in an asynchronous kernel gives it, such "
+    "as 'b0.0.0,w4@kernel.cu:50x2+,w0@kernel.cu:61': warp 4 runs through the second synchronizing "
+    "instruction at line 50, then warp 0 up to that at line 61. With one --shape.",
+)
 @json_option
 @page_option("Also write one HTML page: the findings with their source lines, then all problems.")
 @debug_option
@@ -85,6 +92,7 @@ def command(
     max_steps: int | None,
     gpu: str | None,
     seed: int,
+    schedule: str | None,
     json_path: str | None,
     page: Path | None,
     **target: Any,
@@ -107,6 +115,7 @@ def command(
     from gemmkit.cli.watch import Watch, run_and_show
     from gemmkit.errors import UsageError
     from gemmkit.report.findings import check_table, findings_text, multiples_hint, summary
+    from gemmkit.report.interleavings import replayed
     from gemmkit.report.layout import Table
     from gemmkit.report.limits import limits_tables
 
@@ -129,6 +138,7 @@ def command(
             limits=limits,
             limits_at=limits_at,
             seed=seed,
+            schedule=schedule,
             max_steps=max_steps or MAX_STEPS,
             progress=watch,
         )
@@ -142,6 +152,8 @@ def command(
             out.print()
             out.print(table, end="")
         out.print("\n" + summary(watch.checks))
+        for line in replayed(watch.checks):
+            out.print(line)
         hint = multiples_hint(watch.checks, kernel)
         if hint:
             out.print(hint)

@@ -156,11 +156,7 @@ class Program:
                 schedule=schedule,
             )
             if sanitize:
-                before = memory.snapshot()
-                execution = self._run_sanitized(run, kernel, request, memory)
-                if interleavings:
-                    execution = self._explained(run, execution, before, request, memory)
-                return execution
+                return self._run_sanitized(run, kernel, request, memory, interleavings)
             execution = run(kernel)
         self._seconds += execution.seconds
         return execution
@@ -233,6 +229,7 @@ class Program:
         kernel: LoadedKernel,
         request: LaunchRequest,
         memory: DeviceMemory,
+        interleavings: bool,
     ) -> Execution:
         """Run with sanitizers; run again from the start if they need more information from the
         start."""
@@ -249,7 +246,9 @@ class Program:
                 self._traits[tracks] = Traits(kernel)
             sanitizer = Sanitizer(self._traits[tracks], self.flow, request, memory, readers)
             execution = run(kernel, sanitizer=sanitizer)
-            if not sanitizer.readers_wanted and not sanitizer.tracking_wanted:
+            if not sanitizer.runs_again:
+                if interleavings and sanitizer.traits.asynchronous and execution.findings:
+                    return self._explained(run, execution, before, request, memory)
                 return execution
             readers |= sanitizer.readers_wanted
             if sanitizer.tracking_wanted:
@@ -266,20 +265,28 @@ class Program:
     ) -> Execution:
         """Add interleavings to findings, by recording the blocks in which they were first seen."""
         from gemmkit.emulator.sanitizer.explanations import with_interleavings
+        from gemmkit.emulator.sanitizer.traits import Traits
+
+        program = self.with_stops if not self._text.stops else self
 
         def record(sanitizer: Callable[[Traits], Sanitizer], block: int) -> None:
-            kernel = self.with_stops._load(sanitize=True)
-            traits = self.with_stops._traits.get(False)
-            if traits is None:
-                from gemmkit.emulator.sanitizer.traits import Traits
-
-                traits = self.with_stops._traits[False] = Traits(kernel)
+            kernel = program._load(sanitize=True)
+            if False not in program._traits:
+                program._traits[False] = Traits(kernel)
+            traits = program._traits[False]
             memory.restore(before)
             only = range(block, block + 1)
-            run(kernel, sanitizer=sanitizer(traits), only=only, threads=1, progress=None)
+            run(
+                kernel,
+                sanitizer=sanitizer(traits),
+                only=only,
+                threads=1,
+                progress=None,
+                schedule=None,
+            )
 
-        flow, after = self.with_stops.flow, memory.snapshot()
-        findings = with_interleavings(execution.findings, flow, request, memory, record)
+        after = memory.snapshot()
+        findings = with_interleavings(execution.findings, program.flow, request, memory, record)
         memory.restore(after)
         return replace(execution, findings=findings)
 

@@ -22,7 +22,7 @@ import re
 from dataclasses import dataclass
 from urllib.parse import quote, unquote
 
-from gemmkit.errors import UsageError
+from gemmkit.errors import DeviceError, UsageError
 
 Dim3 = tuple[int, int, int]
 
@@ -147,3 +147,15 @@ def _is_utf8(encoded: str) -> bool:
 
 def _rank(rank: int) -> str:
     return f"r{rank}" if rank else ""
+
+
+def scheduled_block(schedule: Schedule, grid: tuple[int, int, int]) -> int:
+    """The number of the block that a schedule is for, x fastest.
+
+    Raises:
+        DeviceError: the grid has no such block.
+    """
+    (x, y, z), (width, height, depth) = schedule.block, grid
+    if not (x < width and y < height and z < depth):
+        raise DeviceError(f"the schedule is for block {schedule.block}; the grid is {grid}")
+    return x + width * (y + height * z)

@@ -23,7 +23,6 @@ from gemmkit.emulator.machine.stepping import ENDED, GOES, WAITS, Recorder, Step
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.ptx.places import place_of
 from gemmkit.emulator.schedule import Schedule
-from gemmkit.errors import DeviceError
 
 _Stop = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int32, ctypes.c_uint32)
 
@@ -134,15 +133,3 @@ class Replay:
             self._recorder.answered(warp, number, lanes, done=done)
         if self._stepper is not None and self._here:
             self._stepper.answered(warp, number, lanes, done=done)
-
-
-def scheduled_block(schedule: Schedule, grid: tuple[int, int, int]) -> int:
-    """The number of the block that a schedule is for, x fastest.
-
-    Raises:
-        DeviceError: the grid has no such block.
-    """
-    (x, y, z), (width, height, depth) = schedule.block, grid
-    if not (x < width and y < height and z < depth):
-        raise DeviceError(f"the schedule is for block {schedule.block}; the grid is {grid}")
-    return x + width * (y + height * z)

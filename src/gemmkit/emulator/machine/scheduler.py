@@ -191,9 +191,10 @@ class _Launch:
         most = 1 if alone else max(1, min(threads or usable_cores(), self._grid.blocks))
         try:
             self._run(most, progress)
-            for worker in self.workers:
-                if worker.replay is not None:
-                    worker.replay.finish()
+            if self._sanitizer is None or not self._sanitizer.runs_again:
+                for worker in self.workers:
+                    if worker.replay is not None and not worker.left:
+                        worker.replay.finish()
         except DeviceError as error:
             error.printed = self.printed()
             raise
@@ -259,7 +260,8 @@ class _Launch:
 
     def _replay(self, worker: Worker) -> Replay:
         load("gemmkit.emulator.machine.replay")
-        from gemmkit.emulator.machine.replay import Replay, scheduled_block
+        from gemmkit.emulator.machine.replay import Replay
+        from gemmkit.emulator.schedule import scheduled_block
 
         block = int(self._grid.next_block[0])
         if self._schedule is not None:

@@ -18,6 +18,7 @@ from gemmkit.emulator.oracle.definedness import Definedness
 from gemmkit.emulator.oracle.lockstep import Lockstep, is_ordered
 from gemmkit.emulator.oracle.steps import steps_of
 from gemmkit.emulator.ptx.cfg import ControlFlow
+from gemmkit.emulator.schedule import Schedule, scheduled_block
 from gemmkit.emulator.sanitizer.collection import Collection
 from gemmkit.emulator.sanitizer.sites import Names
 
@@ -35,6 +36,7 @@ def run(
     only: range | None = None,
     watch: Watcher | None = None,
     track: bool = False,
+    schedule: Schedule | None = None,
 ) -> Execution:
     """Run a kernel.
 
@@ -49,7 +51,11 @@ def run(
         only: the numbers of the blocks to run, x fastest; by default the whole grid.
         watch: is told of memory requests and barriers.
         track: track undefined bits; uses of them are among the `findings`.
+        schedule: what the warps and copies of one block do first, and in which order.
     """
+    if schedule is not None:
+        flow = ControlFlow.of(flow.kernel, stops=True)
+        scheduled = scheduled_block(schedule, request.grid)
     started = time.perf_counter()
     found = Collection()
     steps, tally = steps_of(flow), Tally.zeros(len(flow.forms))
@@ -57,7 +63,8 @@ def run(
     actions = actions_of(flow)
     blocks = request.grid[0] * request.grid[1] * request.grid[2]
     threads = request.block[0] * request.block[1] * request.block[2]
-    together = 1 if is_ordered(flow) else max(1, _LANES_TOGETHER // (-(-threads // WARP) * WARP))
+    alone = is_ordered(flow) or schedule is not None
+    together = 1 if alone else max(1, _LANES_TOGETHER // (-(-threads // WARP) * WARP))
     wanted = range(blocks) if only is None else only
     addressed = addresses_parameters(actions, flow.kernel)
     with request.resident(memory, addressed=addressed) as request:
@@ -68,7 +75,8 @@ def run(
                 flow.kernel, len(flow.blocks), request, memory, symbols or {}, some, watch
             )
             defined = Definedness(chunk, names, memory, found) if names is not None else None
-            Lockstep(flow, steps, chunk, tally, printed, defined).run()
+            steps_of_block = schedule if schedule is not None and first == scheduled else None
+            Lockstep(flow, steps, chunk, tally, printed, defined, steps_of_block).run()
     seconds = time.perf_counter() - started
     lines = tuple("".join(printed).splitlines())
     return Execution(tally, seconds, lines, found.findings())

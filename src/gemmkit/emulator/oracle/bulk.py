@@ -33,12 +33,26 @@ def copy(group: Group, step: Step, lanes: Mask, phases: Phases) -> None:
             check_copy(form, to, start, nbytes)
         except Misuse as misuse:
             raise Fault(f"{misuse.kind}: it {misuse.what}", to, one) from None
-        if nbytes:
-            target = _bytes(group, form["D"], to, nbytes, one)
-            data = _bytes(group, form["F"], start, nbytes, one)
-            target[:] = combined(form, target, data) if is_reduction(form) else data.copy()
-        if barrier:
-            phases.deliver(group, step, row, lane, barrier[0], nbytes)
+        target = _bytes(group, form["D"], to, nbytes, one) if nbytes else None
+        source = _bytes(group, form["F"], start, nbytes, one) if nbytes else None
+
+        def effect(
+            shared: Bytes,
+            *,
+            target: Bytes | None = target,
+            source: Bytes | None = source,
+            start: int = start - group.chunk.spaces["shared"].base,
+            nbytes: int = nbytes,
+            place: tuple[int, int] = (row, lane),
+            barrier: list[int] = barrier,
+        ) -> None:
+            if target is not None and source is not None:
+                data = shared[start : start + nbytes] if form["F"] == "shared" else source
+                target[:] = combined(form, target, data) if is_reduction(form) else data.copy()
+            if barrier:
+                phases.deliver(group, step, *place, barrier[0], nbytes)
+
+        phases.perform(group, row, lane, effect, grouped=not barrier)
 
 
 def _bytes(group: Group, space: str, address: int, nbytes: int, one: Mask) -> Bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -40,12 +41,27 @@ def copy(group: Group, step: Step, lanes: Mask, phases: Phases) -> None:
             check_shared(form, shared_at, box)
         except Misuse as misuse:
             raise Fault(f"{misuse.kind}: it {misuse.what}", shared_at, one) from None
-        for place, shared_offset in zip(
-            _places(tensor_map), _shared_offsets(tensor_map, shared_at), strict=True
-        ):
-            _move(group, step, box, place, shared_at + shared_offset, one)
-        if form["D"] == "shared":
-            phases.deliver(group, step, row, lane, barrier, tensor_map.box_bytes)
+        counts = barrier if form["D"] == "shared" else None
+        effect = partial(_effect, group, step, phases, box, shared_at, one, counts)
+        phases.perform(group, row, lane, effect, grouped=counts is None)
+
+
+def _effect(
+    group: Group,
+    step: Step,
+    phases: Phases,
+    box: Box,
+    shared_at: int,
+    one: Mask,
+    barrier: int | None,
+    shared: Bytes,
+) -> None:
+    """Move all elements of a box, from `shared` if they come from there."""
+    for place, offset in zip(_places(box.map), _shared_offsets(box.map, shared_at), strict=True):
+        _move(group, step, box, place, shared_at + offset, one, shared)
+    if barrier is not None:
+        (row, lane), *_ = np.argwhere(one).tolist()
+        phases.deliver(group, step, row, lane, barrier, box.map.box_bytes)
 
 
 def _map(group: Group, address: int, one: Mask) -> TensorMap:
@@ -71,9 +87,15 @@ def _shared_offsets(tensor_map: TensorMap, address: int) -> Iterator[int]:
 
 
 def _move(
-    group: Group, step: Step, box: Box, place: Sequence[int], shared_at: int, one: Mask
+    group: Group,
+    step: Step,
+    box: Box,
+    place: Sequence[int],
+    shared_at: int,
+    one: Mask,
+    source: Bytes,
 ) -> None:
-    """Copy one element of a box, or reduce by it."""
+    """Copy one element of a box, or reduce by it; one from shared memory is in `source`."""
     each, form = box.map, step.form
     index = [
         start + number * stride
@@ -92,6 +114,8 @@ def _move(
             value = nan if each.fill_nan else 0
             shared[:] = np.frombuffer(value.to_bytes(each.item_bytes, "little"), np.uint8)
     elif inside:
+        start = shared_at - group.chunk.spaces["shared"].base
+        shared = source[start : start + each.item_bytes]
         target = _global(group, address, each.item_bytes, one)
         reduces = "O" in form.modifiers
         of = reduction_of(form, each.element) if reduces else form

@@ -23,6 +23,7 @@ _KINDS = frozenset(
     [
         *("read before wait", "write before wait", "read after write", "write after read"),
         *("write after write", "missing proxy fence", "phase overrun", "deadlock"),
+        "mbarrier not visible",
     ]
 )
 # Blocks of a launch that are recorded: the same bug shows in most of them.

@@ -41,7 +41,13 @@ def interleaving(trace: Trace, finding: Finding, pair: Pair) -> Interleaving:
     first = pair.first
     if first is not None and first in needed:
         return Interleaving(reason=_ORDERED)
-    steps = list(_Walk(trace, needed).steps())
+    if isinstance(first, Landed) and trace.earlier_copy(first.copy) in needed:
+        # The second access has waited for the copy before this one, which comes too early.
+        needed, first = _slice(trace, [*wanted, first]), None
+    steps = [*_recorded(trace)] if pair.second is None else [*_Walk(trace, needed).steps()]
+    if pair.second is None and len(steps) > MOST_STEPS:
+        text = "the warps run in their default order, each until it waits"
+        return Interleaving(steps=(text,), schedule=str(Schedule(finding.block, ())))
     texts = [_text(trace, step) for step in steps]
     if isinstance(pair.second, Passed):
         last = _until_next(trace, pair.second)
@@ -50,35 +56,63 @@ def interleaving(trace: Trace, finding: Finding, pair: Pair) -> Interleaving:
             texts.pop()
         steps.append(last)
         texts.append(f"{_text(trace, last)}, past {_access(finding, first=False)}")
+    elif finding.kind == "mbarrier not visible" and texts:
+        texts[-1] += ", which uses the mbarrier"
     elif pair.second is not None and finding.kind != "phase overrun" and texts:
         texts[-1] += f", which begins {_access(finding, first=False)}"
     if first is not None:
-        step, text = _late(trace, first, finding)
-        steps.append(step)
+        step, text = _late(trace, first, finding, needed)
+        steps += [step] if step is not None else []
         texts.append(text)
     if len(steps) > MOST_STEPS:
         return Interleaving(reason=_LONG)
     return Interleaving(steps=tuple(texts), schedule=str(Schedule(finding.block, tuple(steps))))
 
 
-def _late(trace: Trace, first: Node, finding: Finding) -> tuple[Step, str]:
-    """The access that came first in the trace, as the last step."""
+def _late(
+    trace: Trace, first: Node, finding: Finding, needed: set[Node]
+) -> tuple[Step | None, str]:
+    """The access that came first in the trace, as the last step; None if the default order gets
+    there, as it takes more warps."""
     if isinstance(first, Landed):
         issued = trace.copies[first.copy]
         landing = Landing(issued.times, issued.copy.thread)
-        return landing, f"{_text(trace, landing)}: only now {_access(finding, first=True)}"
-    assert isinstance(first, Passed)
-    if finding.kind == "phase overrun":
-        run = _through(trace, Executed(first.warp, first.index))
-        return run, f"{_text(trace, run)}, for a phase that has passed"
-    run = _until_next(trace, first)
-    return run, f"{_text(trace, run)}: only now {_access(finding, first=True)}"
+        step: Step = landing if issued.event in needed else _through(trace, issued.event)
+        text, warp = _text(trace, step), issued.event.warp
+        text = f"{text}: only now {_access(finding, first=True)}"
+    elif isinstance(first, Executed):
+        step, warp = _through(trace, first), first.warp
+        text = f"{_text(trace, step)}: only now the mbarrier is initialized"
+    else:
+        assert isinstance(first, Passed)
+        warp = first.warp
+        if finding.kind == "phase overrun":
+            wait = trace.body[trace.events[warp][first.index].number]
+            where = "{}:{}".format(*place_of(wait))
+            return None, f"warp {warp} goes on, and waits at {where} for a phase that has passed"
+        step = _until_next(trace, first)
+        text = f"{_text(trace, step)}: only now {_access(finding, first=True)}"
+    others = {n.warp for n in _slice(trace, [first]) - needed if isinstance(n, Executed)} - {warp}
+    return (None, f"the other warps go on; {text}") if others else (step, text)
 
 
 def _access(finding: Finding, *, first: bool) -> str:
     site = finding.other if first else finding.here
     assert site is not None
     return f"the access at {site} to byte {finding.offset} of '{finding.array}'"
+
+
+def _recorded(trace: Trace) -> Iterator[Run]:
+    """All events in the order in which they were recorded."""
+    events = [
+        (event.order, Executed(warp, index))
+        for warp, found in trace.events.items()
+        for index, event in enumerate(found)
+    ]
+    ordered = [node for _, node in sorted(events, key=lambda each: each[0])]
+    for node, following in zip(ordered, [*ordered[1:], None], strict=True):
+        if following is None or following.warp != node.warp:
+            yield _through(trace, node)
 
 
 # What a pair depends on

@@ -164,6 +164,11 @@ class Sanitizer:
         """A block ran for longer than the limit."""
         self.add(worker, synccheck.endless(self.names, worker, limit))
 
+    @property
+    def runs_again(self) -> bool:
+        """Whether the launch was stopped, and must be run again with other code."""
+        return bool(self.readers_wanted) or self.tracking_wanted
+
     def findings(self) -> tuple[Finding, ...]:
         """The findings, once all workers have ended."""
         for watch in self._watches:
@@ -293,6 +298,8 @@ class _Watch:
 
     def _note_origin(self, number: int, finding: Finding) -> None:
         """An undefined value appears; it is a fault only if it is used."""
+        if self._sanitizer.trace is not None:
+            return
         if self._sanitizer.tracks:
             self._undefined.read(number, self._worker.field("block"), finding)
         else:

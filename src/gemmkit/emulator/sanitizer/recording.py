@@ -89,12 +89,23 @@ class RecordedFindings(AsynchronousFindings):
         trace, warp = self._trace, thread_of(who) // LANES
         phase = Phase(set(trace.arrivals(address)))
         trace.phases.append(phase)
-        number = instruction_of(who)
-        waits = [n for n, each in enumerate(trace.events[warp]) if each.number == number]
-        trace.pending = Pair(
-            Completed(len(trace.phases) - 1), Passed(warp, waits[-1]) if waits else None
-        )
+        wait = trace.event_of(warp, instruction_of(who))
+        if wait is not None:
+            trace.pending = Pair(Completed(len(trace.phases) - 1), Passed(warp, wait))
         super().overrun_phase(block, who, address)
+
+    def not_visible(self, block: int, number: int, thread: int, address: int, who: int) -> None:
+        """An mbarrier is used before its initialization is visible."""
+        trace, warp, other = self._trace, thread // LANES, thread_of(who) // LANES
+        first = trace.event_of(other, instruction_of(who))
+        if first is not None:
+            trace.pending = Pair(Executed(warp, trace.last(warp)), Executed(other, first))
+        super().not_visible(block, number, thread, address, who)
+
+    def unfenced_barrier(self, block: int, copy: Copy, who: int) -> None:
+        """A bulk copy counts at an mbarrier that the asynchronous proxy may not see yet."""
+        self._trace.pending = Pair(reason=_VISIBILITY)
+        super().unfenced_barrier(block, copy, who)
 
 
 

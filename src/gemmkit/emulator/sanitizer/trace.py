@@ -154,6 +154,22 @@ class Trace:
     def _current(self, warp: int) -> Event | None:
         return self.events[warp][-1] if self.events[warp] else None
 
+    def event_of(self, warp: int, number: int) -> int | None:
+        """The last event in which a warp executes an instruction."""
+        found = (n for n, each in enumerate(self.events[warp]) if each.number == number)
+        return max(found, default=None)
+
+    def earlier_copy(self, copy: int) -> Node | None:
+        """The effect of the copy before this one to the same place, for the same mbarrier."""
+        given = self.copies[copy].copy
+        if given.barrier is None:
+            return None
+        for at in range(copy - 1, -1, -1):
+            each = self.copies[at].copy
+            if each.barrier == given.barrier and each.to == given.to:
+                return Landed(at)
+        return None
+
     # Barriers
 
     def arrives(self, barrier: int) -> None:
@@ -185,6 +201,9 @@ class Trace:
     def completed(self, address: int) -> None:
         """A phase is complete."""
         needs, before = self._arrived.pop(address, set()), self._complete.get(address)
+        event = self._current(self.running)
+        if event is not None and self.body[event.number].opcode.startswith("mbarrier"):
+            needs.add(Executed(self.running, self.last(self.running)))
         if before is not None:
             needs.add(Completed(before))
         self._complete[address] = len(self.phases)
