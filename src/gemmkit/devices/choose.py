@@ -58,7 +58,8 @@ def open_device(
 
     Raises:
         DeviceError: "cuda" was requested and there is no usable GPU; the message says why.
-        UsageError: an unknown kind or board, a schedule that cannot be read, or a board that is not the GPU of this machine.
+        UsageError: an unknown kind or board, a schedule that cannot be read, or a board that is not
+            the GPU of this machine.
     """
     if kind not in get_args(DeviceKind):
         raise UsageError(unknown_name("device", kind, get_args(DeviceKind)))

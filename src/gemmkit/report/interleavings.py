@@ -21,7 +21,7 @@ def interleaving_lines(finding: Finding, records: Sequence[CheckRecord]) -> Iter
         yield f"  {number}. {step}"
     record = next((each for each in records if finding in each.findings), None)
     shape = f"--shape {record.problem.shape} " if record is not None else ""
-    yield f"Replay it: {shape.replace('×', 'x')}--schedule {found.schedule}"
+    yield f"To replay it, add: {shape}--schedule {found.schedule}"
 
 
 def replayed(records: Sequence[CheckRecord]) -> Iterator[str]:

@@ -217,4 +217,3 @@ class Stepper:
         if self.chosen != self.FREE and self._at < len(self._steps) - (self._complete):
             step = self._steps[min(self._at + self._complete, len(self._steps) - 1)]
             raise self._impossible(step, "the block has ended")
-

@@ -183,9 +183,7 @@ class Phases:
             raise self._refused(group, step, row, lane, address, misuse) from None
         return address
 
-    def perform(
-        self, group: Group, row: int, lane: int, effect: Effect, *, grouped: bool
-    ) -> None:
+    def perform(self, group: Group, row: int, lane: int, effect: Effect, *, grouped: bool) -> None:
         """Perform a thread's copy, or keep it for a step of the schedule."""
         if self.replay is None:
             shared = self._shared

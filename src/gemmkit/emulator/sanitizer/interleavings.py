@@ -44,7 +44,8 @@ def interleaving(trace: Trace, finding: Finding, pair: Pair) -> Interleaving:
     if isinstance(first, Landed) and trace.earlier_copy(first.copy) in needed:
         # The second access has waited for the copy before this one, which comes too early.
         needed, first = _slice(trace, [*wanted, first]), None
-    steps = [*_recorded(trace)] if pair.second is None else [*_Walk(trace, needed).steps()]
+    steps: list[Step] = []
+    steps += _recorded(trace) if pair.second is None else _Walk(trace, needed).steps()
     if pair.second is None and len(steps) > MOST_STEPS:
         text = "the warps run in their default order, each until it waits"
         return Interleaving(steps=(text,), schedule=str(Schedule(finding.block, ())))

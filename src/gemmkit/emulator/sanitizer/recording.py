@@ -108,7 +108,6 @@ class RecordedFindings(AsynchronousFindings):
         super().unfenced_barrier(block, copy, who)
 
 
-
 def _pair(trace: Trace, second: Node, address: int, met: Conflict, clocks: Clocks) -> Pair:
     number, thread = instruction_of(met.other), thread_of(met.other)
     if met.actor < clocks.warps:
@@ -234,4 +233,3 @@ class RecordedOrder(Order):
         """The bytes of a bulk copy are counted at its mbarrier."""
         super().delivered(copy)
         self._trace.delivered(copy)
-

@@ -53,7 +53,8 @@ class Names:
 
 
 def begin(f: Function, names: Names) -> None:
-    """Leave it to Python if the warps' order is shuffled or a schedule's; do nothing without active lanes."""
+    """Leave it to Python if the warps' order is shuffled or a schedule's; do nothing without active
+    lanes."""
     with f.when(f.compare("eq", LANES, 0)):
         f.ret()
     with f.when(f.compare("ne", f.load("i64", C, WORKER["through_python"]), 0)):
