@@ -7,9 +7,11 @@ that was the earlier one when the block was recorded.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 
-from gemmkit.emulator.ptx.places import place_of
+from gemmkit.emulator.ptx.module import Instruction
+from gemmkit.emulator.ptx.places import place_of, source_place
 from gemmkit.emulator.sanitizer.trace import (
     Completed,
     Event,
@@ -150,12 +152,24 @@ class _Walk:
     def __init__(self, trace: Trace, needed: set[Node]) -> None:
         self._trace, self._needed = trace, needed
         self._done: set[Node] = set()
-        self._last = {
-            warp: max((n.index for n in needed if isinstance(n, Executed) and n.warp == warp),
-                      default=-1)
-            for warp in {node.warp for node in needed if isinstance(node, Executed)}
-        }  # fmt: skip
+        self._last: dict[int, int] = {}
+        for node in needed:
+            if isinstance(node, Executed):
+                self._last[node.warp] = max(node.index, self._last.get(node.warp, -1))
         self._at = dict.fromkeys(self._last, -1)
+        # By node, the phases that need it; by phase, how many nodes and events it still needs.
+        self._phases: defaultdict[Node, list[int]] = defaultdict(list)
+        self._missing = [len(phase.needs) for phase in trace.phases]
+        self._arrivals = [0] * len(trace.phases)
+        for number, phase in enumerate(trace.phases):
+            if not phase.needs:
+                self._done.add(Completed(number))
+            for node in phase.needs:
+                self._phases[node].append(number)
+                self._arrivals[number] += isinstance(node, Executed)
+        self._copies: defaultdict[Node, list[Node]] = defaultdict(list)
+        for number, copy in enumerate(trace.copies):
+            self._copies[copy.event].append(Landed(number))
 
     def steps(self) -> Iterator[Run]:
         """Runs of warps, each as far as it comes."""
@@ -166,55 +180,46 @@ class _Walk:
             warp = min(ready, key=lambda each: self._next(each).order)
             while self._at[warp] < self._last[warp] and self._ready(warp):
                 self._at[warp] += 1
-                self._done.add(Executed(warp, self._at[warp]))
-                self._settle()
+                self._do(Executed(warp, self._at[warp]))
             yield _through(self._trace, Executed(warp, self._at[warp]))
 
     def _next(self, warp: int) -> Event:
         return self._trace.events[warp][self._at[warp] + 1]
 
     def _ready(self, warp: int) -> bool:
-        if not all(self._holds(each) for each in self._next(warp).after & self._needed):
-            return False
         at = self._at[warp]
-        awaited = self._trace.events[warp][at].awaited if at >= 0 else set()
-        return all(self._holds(each) for each in awaited & self._needed) and not self._overruns(
-            Executed(warp, at + 1)
-        )
+        wanted = set(self._next(warp).after)
+        if at >= 0:
+            wanted |= self._trace.events[warp][at].awaited
+        return wanted & self._needed <= self._done and not self._overruns(Executed(warp, at + 1))
 
     def _overruns(self, following: Executed) -> bool:
         """Whether an event completes a phase although a warp has yet to observe the one before."""
-        for phase in self._trace.phases:
-            if following not in phase.needs:
+        for number in self._phases[following]:
+            if self._arrivals[number] > 1:
                 continue
-            if not all(each in self._done or each == following
-                       for each in phase.needs if isinstance(each, Executed)):  # fmt: skip
-                continue
-            for before in phase.needs:
-                if not isinstance(before, Completed):
-                    continue
-                observed = self._trace.phases[before.phase].observed
-                if any(
-                    Passed(each.warp, each.index) in self._needed
+            for before in self._trace.phases[number].needs:
+                if isinstance(before, Completed) and any(
+                    each in self._needed
                     and self._at[each.warp] < each.index
                     and each.warp != following.warp
-                    for each in observed
+                    for each in self._trace.phases[before.phase].observed
                 ):
                     return True
         return False
 
-    def _holds(self, node: Node) -> bool:
-        if isinstance(node, Landed):
-            return self._trace.copies[node.copy].event in self._done
-        return node in self._done
-
-    def _settle(self) -> None:
-        """Phases that have become complete."""
-        for node in self._needed:
-            if isinstance(node, Completed) and node not in self._done:
-                needs = self._trace.phases[node.phase].needs
-                if all(self._holds(each) for each in needs):
-                    self._done.add(node)
+    def _do(self, event: Executed) -> None:
+        """An event happens, and with it what needs nothing else."""
+        work: list[Node] = [event]
+        while work:
+            node = work.pop()
+            self._done.add(node)
+            work += self._copies[node]
+            for number in self._phases[node]:
+                self._missing[number] -= 1
+                self._arrivals[number] -= isinstance(node, Executed)
+                if not self._missing[number]:
+                    work.append(Completed(number))
 
 
 # Steps and their words
@@ -242,7 +247,7 @@ def _text(trace: Trace, step: Step) -> str:
         copy = next(each for each in trace.copies
                     if (each.times, each.copy.thread) == (step.copy, step.thread))  # fmt: skip
         opcode = copy.copy.action.form.opcode.split("::")[0].split(".shared")[0].split(".global")[0]
-        where = "{}:{}".format(*place_of(copy.copy.action.instruction))
+        where = _where(copy.copy.action.instruction)
         return f"copy {step.copy} of thread {step.thread} takes effect ({opcode} at {where})"
     if step.until is None:
         return f"warp {step.warp} runs to its end"
@@ -250,7 +255,15 @@ def _text(trace: Trace, step: Step) -> str:
     event = next(each for each in trace.events[step.warp]
                  if place_of(trace.body[each.number]) == (until.file, until.line)
                  and each.times == until.times)  # fmt: skip
-    name = ".".join(trace.body[event.number].opcode.split(".shared")[0].split(".")[:4])
+    instruction = trace.body[event.number]
+    name = ".".join(instruction.opcode.split(".shared")[0].split(".")[:4])
     times = f" (time {until.times} at this line)" if until.times > 1 else ""
     how = "through" if until.through else "up to"
-    return f"warp {step.warp} runs {how} {name} at {until.file}:{until.line}{times}"
+    return f"warp {step.warp} runs {how} {name} at {_where(instruction)}{times}"
+
+
+def _where(instruction: Instruction) -> str:
+    """The source line, and that of the call if the function was inlined."""
+    file, line = place_of(instruction)
+    calls = source_place(instruction.source)[2] if instruction.source is not None else ()
+    return f"{file}:{line}" + (f", called at {calls[0]}," if calls else "")

@@ -95,6 +95,8 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class _Access:
+    """The range of shared memory that an instruction of a warp accessed in a segment."""
+
     segment: int
     start: int
     end: int
@@ -141,7 +143,10 @@ class Trace:
 
     def accessed(self, warp: int, number: int, start: int, end: int) -> None:
         """A warp has accessed shared memory in its current segment, from `start` to `end`."""
-        self._accesses[warp, number].append(_Access(self.last(warp), start, end))
+        found, segment = self._accesses[warp, number], self.last(warp)
+        if found and found[-1].segment == segment:
+            start, end = min(start, found[-1].start), max(end, found.pop().end)
+        found.append(_Access(segment, start, end))
 
     def segment_of(self, warp: int, number: int, address: int) -> int:
         """The last segment in which a warp's instruction accessed an address."""
