@@ -18,9 +18,9 @@ from gemmkit.emulator.oracle.definedness import Definedness
 from gemmkit.emulator.oracle.lockstep import Lockstep, is_ordered
 from gemmkit.emulator.oracle.steps import steps_of
 from gemmkit.emulator.ptx.cfg import ControlFlow
-from gemmkit.emulator.schedule import Schedule, scheduled_block
 from gemmkit.emulator.sanitizer.collection import Collection
 from gemmkit.emulator.sanitizer.sites import Names
+from gemmkit.emulator.schedule import Schedule, scheduled_block
 
 __all__ = ["run"]
 

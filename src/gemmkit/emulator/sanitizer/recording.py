@@ -181,7 +181,8 @@ class RecordedOrder(Order):
         start = self._worker.kernel.compiled.sites_start
         for entry in range(max(self._read, now - LOG_ENTRIES), now):
             pattern, base, _, tag = self._shadow.log[entry % LOG_ENTRIES].tolist()
-            if tag >> TAG_KIND not in _ACCESSES:
+            # Native code clears an entry that it takes back.
+            if not pattern or tag >> TAG_KIND not in _ACCESSES:
                 continue
             site = ((tag & (1 << TAG_WARP) - 1) - start) // SITE_BYTES
             least, extent = (
