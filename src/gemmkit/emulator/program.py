@@ -286,8 +286,10 @@ class Program:
             )
 
         after = memory.snapshot()
-        findings = with_interleavings(execution.findings, program.flow, request, memory, record)
-        memory.restore(after)
+        try:
+            findings = with_interleavings(execution.findings, program.flow, request, memory, record)
+        finally:
+            memory.restore(after)
         return replace(execution, findings=findings)
 
     def watch(

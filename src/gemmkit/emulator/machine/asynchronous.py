@@ -73,6 +73,22 @@ class Waiting(Protocol):
         """An mbarrier, and what it has and expects, in words."""
 
 
+class Scheduled(Protocol):
+    """A block that follows a schedule, or is recorded."""
+
+    def advance(self) -> bool:
+        """No warp runs: go on with the next step; False if there is none."""
+
+    def finish(self) -> None:
+        """The launch has ended."""
+
+    def holds(self, copy: Copy) -> bool:
+        """Whether the schedule says when a copy takes effect, which is issued now."""
+
+    def answered(self, warp: int, number: int, lanes: int, *, done: bool) -> None:
+        """Lanes have asked for the phase of an mbarrier."""
+
+
 class Observer(Protocol):
     """Is told of the asynchronous instructions of one worker, in the order of their execution.
 

@@ -30,8 +30,7 @@ from gemmkit.emulator.machine.memory import Bytes, aligned_bytes
 if TYPE_CHECKING:
     from gemmkit.emulator.codegen.operands import Action
     from gemmkit.emulator.counters.tally import Tally
-    from gemmkit.emulator.machine.asynchronous import Observer, Waiting
-    from gemmkit.emulator.machine.replay import Replay
+    from gemmkit.emulator.machine.asynchronous import Observer, Scheduled, Waiting
     from gemmkit.emulator.ptx.cfg import ControlFlow
 
 # (warp's address, instruction number, active lanes) -> 0, or 1 if it failed
@@ -91,7 +90,7 @@ class Worker:
         # The sanitizers, as far as they look at asynchronous instructions.
         self.observer: Observer | None = None
         # The schedule that a block follows.
-        self.replay: Replay | None = None
+        self.replay: Scheduled | None = None
         self.threads = request.block[0] * request.block[1] * request.block[2]
         self.warps = -(-self.threads // LANES)
         compiled = kernel.compiled

@@ -40,8 +40,10 @@ def with_interleavings(
     """The findings, those about the order of a block with an interleaving.
 
     A finding that does not occur in the recorded block again, as it depends on other blocks, has
-    none.
+    none. Nothing is recorded of a launch that did not end.
     """
+    if any(each.kind == "endless" for each in findings):
+        return findings
     x, y, _ = request.grid
     asked = dict.fromkeys(each.block for each in findings if each.kind in _KINDS)
     found: dict[Key, Interleaving] = {}
