@@ -1,4 +1,4 @@
-"""A finding in an asynchronous kernel says in which order it goes wrong, and `check` replays that."""
+"""A finding in an asynchronous kernel says in which order it goes wrong; `check` replays that."""
 
 from __future__ import annotations
 
@@ -73,10 +73,7 @@ def test_text_and_page_have_the_steps(kernel: gemmkit.Kernel, found: gemmkit.Che
     assert f"--shape {SHAPE} --schedule b0.0.0,w0@gemm.cu:8+,w1@end,w0@gemm.cu:12\n" in text
     page = check_document([found], kernel)
     lines = [
-        each.text
-        for section in page.sections
-        for each in section.blocks
-        if isinstance(each, Prose)
+        each.text for section in page.sections for each in section.blocks if isinstance(each, Prose)
     ]
     assert any("--schedule b0.0.0,w0@gemm.cu:8+" in each for each in lines)
 
