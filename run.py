@@ -167,10 +167,14 @@ def check(options: list[str]) -> int:
     }
     summary = []
     failed = False
+    environment = dict(os.environ)
+    if environment.pop("PYTHONDONTWRITEBYTECODE", ""):
+        # The tests start hundreds of interpreters, each of which would compile all that it imports.
+        environment["PYTHONPYCACHEPREFIX"] = str(ROOT / "build" / "bytecode")
     for name, (tool, *arguments) in checks.items():
         say(name)
         start = time.monotonic()
-        status = run([program(VENV, tool), *arguments])
+        status = run([program(VENV, tool), *arguments], environment)
         failed |= status != 0
         result = "failed" if status else "passed"
         summary.append(f"{name:14} {result} {time.monotonic() - start:7.1f} s")
@@ -178,12 +182,14 @@ def check(options: list[str]) -> int:
     return int(failed)
 
 
-def run(command: list[str]) -> int:
+def run(command: list[str], environment: dict[str, str] | None = None) -> int:
     """Run a command in the repository, its output on the screen; returns its exit status.
+
+    `environment` are its variables, by default those of this process.
 
     Ctrl-C reaches the command too, which is left to end by itself.
     """
-    with subprocess.Popen(command, cwd=str(ROOT)) as process:
+    with subprocess.Popen(command, cwd=str(ROOT), env=environment) as process:
         try:
             return process.wait()
         except KeyboardInterrupt:

@@ -290,14 +290,19 @@ def on_gpu(raw: Mapping[str, Any], name: str) -> dict[str, Any]:
     runs = raw["runs"][name]
     return {
         "gpu_result": _plain_result(runs[PLAIN]),
-        "compute_sanitizer": {
-            tool: {
-                "errors": errors(runs[tool]),
-                "kinds": kinds(runs[tool]["printed"]),
-                "timed_out": runs[tool]["timed_out"],
-            }
-            for tool in TOOLS
-        },
+        "compute_sanitizer": reports(runs),
+    }
+
+
+def reports(runs: Mapping[str, Any]) -> dict[str, Any]:
+    """What each tool said of a target."""
+    return {
+        tool: {
+            "errors": errors(runs[tool]),
+            "kinds": kinds(runs[tool]["printed"]),
+            "timed_out": runs[tool]["timed_out"],
+        }
+        for tool in TOOLS
     }
 
 

@@ -269,8 +269,10 @@ def test_a_process_stopped_at_any_moment_leaves_whole_entries(
     cache_dir: Path, signal_name: str
 ) -> None:
     script = """
-import itertools, pathlib, sys
+import itertools, pathlib, signal, sys
 from gemmkit.diskcache import DiskCache
+# A shell's background jobs inherit that it is ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 cache = DiskCache(pathlib.Path(sys.argv[1]))
 print("ready", flush=True)
 for number in itertools.count():

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from gemmkit.devices import tensor_maps
 from gemmkit.devices.tensor_maps import driver_encoded
 from gemmkit.emulator.isa.mbarriers import Misuse
 from gemmkit.emulator.isa.tensor_maps import decoded, encoded, is_map
@@ -92,26 +93,37 @@ def test_other_bytes_are_no_map(place: int) -> None:
 def test_the_driver_gets_every_field(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = pytest.importorskip("cuda.bindings.driver")
     taken: list[Any] = []
+    answers = [driver.CUresult.CUDA_SUCCESS, driver.CUresult.CUDA_ERROR_INVALID_VALUE]
 
-    def encode(*arguments: Any) -> tuple[Any, Any]:
-        taken.extend(arguments)
-        return driver.CUresult.CUDA_SUCCESS, SimpleNamespace(opaque=range(16))
+    def words(address: int, of: Any, count: int) -> list[int]:
+        return list((of * count).from_address(address))
 
-    monkeypatch.setattr(driver, "cuTensorMapEncodeTiled", encode)
+    @tensor_maps.ENCODE
+    def encode(to: int, *given: int) -> int:
+        ctypes.memmove(to, np.arange(16, dtype=np.uint64).tobytes(), 128)
+        element, rank, address, sizes, strides, box, steps, *options = given
+        taken.extend([to % 64, element, rank, address, words(sizes, ctypes.c_uint64, rank)])
+        taken.append(words(strides, ctypes.c_uint64, rank - 1))
+        taken.extend(words(each, ctypes.c_uint32, rank) for each in (box, steps))
+        taken.append(options)
+        return int(answers.pop(0))
+
+    place = ctypes.cast(encode, ctypes.c_void_p).value
+    found = driver.CUresult.CUDA_SUCCESS, place, None
+    monkeypatch.setattr(driver, "cuGetProcAddress", lambda *_: found)
+    monkeypatch.setattr(tensor_maps, "_encode", tensor_maps._encode.__wrapped__)
     assert driver_encoded(MAP) == np.arange(16, dtype=np.uint64).tobytes()
-    names = [getattr(each, "name", None) for each in taken]
-    numbers = [[int(one) for one in each] if isinstance(each, list) else None for each in taken]
-    assert names[0] == "CU_TENSOR_MAP_DATA_TYPE_BFLOAT16"
-    assert (int(taken[1]), taken[2]) == (3, 1 << 20)
-    assert numbers[3:7] == [[100, 50, 3], [256, 1 << 16], [64, 20, 1], [1, 2, 1]]
-    assert names[7:] == [
-        "CU_TENSOR_MAP_INTERLEAVE_NONE",
-        "CU_TENSOR_MAP_SWIZZLE_128B",
-        "CU_TENSOR_MAP_L2_PROMOTION_L2_256B",
-        "CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA",
-    ]
-    refused = driver.CUresult.CUDA_ERROR_INVALID_VALUE
-    monkeypatch.setattr(driver, "cuTensorMapEncodeTiled", lambda *_: (refused, None))
+    names = driver.CUtensorMapDataType, driver.CUtensorMapSwizzle, driver.CUtensorMapL2promotion
+    kind, swizzle, l2 = (
+        of(value).name for of, value in zip(names, (taken[1], *taken[8][1:3]), strict=True)
+    )
+    assert kind == "CU_TENSOR_MAP_DATA_TYPE_BFLOAT16"
+    assert (swizzle, l2) == ("CU_TENSOR_MAP_SWIZZLE_128B", "CU_TENSOR_MAP_L2_PROMOTION_L2_256B")
+    assert (taken[0], *taken[2:4]) == (0, 3, 1 << 20)
+    assert taken[4:8] == [[100, 50, 3], [256, 1 << 16], [64, 20, 1], [1, 2, 1]]
+    none = driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE
+    fill = driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA
+    assert (taken[8][0], taken[8][3]) == (int(none), int(fill))
     with pytest.raises(DeviceError, match="encoding a tensor map failed"):
         driver_encoded(MAP)
 

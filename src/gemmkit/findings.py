@@ -32,6 +32,11 @@ class AccessSite(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.file}:{self.line}"
 
 
+def forgiven_text(forgiven_by: str) -> str:
+    """The end of the message of a finding that is forgiven; empty for others."""
+    return f" (forgiven by {forgiven_by})" if forgiven_by else ""
+
+
 class Interleaving(msgspec.Struct, frozen=True, kw_only=True):
     """An order of execution in which a fault of an asynchronous kernel shows: a few steps, those
     that the later access depends on and then the two accesses the wrong way around.
@@ -55,7 +60,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     `here`, `other`, `offset` and `block` are those of the first one. Races with the same `cause`
     are due to the same missing barrier: it is an identifier such as
     `no-barrier/after:tiled.cu:21/next-iteration`, made of what is missing and the location of the
-    nearest barrier. `interleaving` is given for the order of asynchronous kernels.
+    nearest barrier. `forgiven_by` says who makes up for it today, such as "ptxas, which inserts the
+    fence": the PTX ISA does not allow it all the same; empty as a rule. `interleaving` is given for
+    the order of asynchronous kernels.
     """
 
     check: Check
@@ -68,4 +75,5 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     offset: int | None = None
     count: int = 1
     cause: str = ""
+    forgiven_by: str = ""
     interleaving: Interleaving | None = None

@@ -62,6 +62,27 @@ def test_a_product_and_its_counters(device: EmulatedDevice) -> None:
     assert launch.emulation_seconds > 0
 
 
+def test_a_launch_in_clusters_gives_the_same_result_and_counters() -> None:
+    device, problem = EmulatedDevice(find_board("h100"), threads=2), GemmProblem(m=64, n=64, k=9)
+    binary, plan = planned(problem)
+    rng = np.random.default_rng(0)
+    a, b = (
+        device.upload(rng.standard_normal(shape, dtype=np.float32)) for shape in ((64, 9), (9, 64))
+    )
+    found = []
+    for cluster in ((1, 1, 1), (2, 1, 1)):
+        assert plan.grid[0] % cluster[0] == 0
+        c = device.upload(np.zeros((64, 64), np.float32))
+        arguments = bind_arguments(problem, Operands(a, b, c))
+        launch = device.launch(binary, replace(plan, cluster=cluster), arguments)
+        result = np.empty((64, 64), np.float32)
+        device.download(c, result)
+        found.append((result.tolist(), launch.counters))
+    assert found[0] == found[1]
+    with pytest.raises(DeviceError, match="not made of whole clusters"):
+        device.launch(binary, replace(plan, cluster=(3, 1, 1)), arguments)
+
+
 def test_an_empty_grid_leaves_everything_alone(device: EmulatedDevice) -> None:
     problem = GemmProblem(m=0, n=50, k=19)
     nothing = device.empty(0)

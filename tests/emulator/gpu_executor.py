@@ -1,27 +1,30 @@
 """`GPU`: an executor that assembles a PTX text by the driver and runs it on this machine's GPU.
 
-It counts nothing. An argument that is an array is copied to the GPU and back.
+It counts nothing. An argument that is an array is copied to the GPU and back; a tensor map of one
+is encoded by the driver.
 """
 
 from __future__ import annotations
 
 import ctypes
+import dataclasses
+import re
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from launching import Executor
+from numpy.typing import NDArray
 
 from gemmkit.devices.cuda import CudaDevice
 from gemmkit.devices.cuda_errors import cuda_errors, result
+from gemmkit.devices.tensor_maps import driver_encoded
 from gemmkit.emulator import DeviceMemory, LaunchRequest
 from gemmkit.emulator.counters.tally import Tally
+from gemmkit.emulator.isa.tensor_maps import decoded, is_map
 from gemmkit.emulator.launch import Execution
 from gemmkit.emulator.ptx.cfg import ControlFlow
-
-# CU_LAUNCH_PARAM_BUFFER_POINTER, _SIZE and _END of cuda.h.
-_POINTER, _SIZE, _END = 1, 2, 0
-_ALIGNMENT = 64
+from gemmkit.tensor_maps import MAP_BYTES
 
 
 @lru_cache(maxsize=1)
@@ -34,8 +37,11 @@ def _function(ptx: str, name: str, shared_bytes: int) -> tuple[Any, Any]:
     """A kernel, and the module that it belongs to."""
     from cuda.bindings import driver
 
+    # ptxas has a register of that name, and some forms are of later versions than the tests name.
+    text = re.sub(r"%tid\b(?!\.)", "%thread", ptx)
+    text = re.sub(r"^\.version \S+", ".version 9.0", text, count=1, flags=re.M)
     with cuda_errors("loading the PTX"):
-        module = result(driver.cuModuleLoadData(ptx.encode() + b"\0"))
+        module = result(driver.cuModuleLoadData(text.encode() + b"\0"))
         function = result(driver.cuModuleGetFunction(module, name.encode()))
         if shared_bytes:
             most = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -49,29 +55,40 @@ def _run(ptx: str, flow: ControlFlow, request: LaunchRequest, memory: DeviceMemo
     device = _device()
     function, _ = _function(ptx, flow.kernel.name, request.shared_bytes)
     held = []
-    packed = bytearray(request.parameters)
     for start, nbytes in memory.regions().tolist():
         array = memory.view(start, nbytes)
-        buffer = device.upload(array)
-        held.append((buffer, array))
-        for at in range(0, len(packed) - 7, 8):
-            if int.from_bytes(packed[at : at + 8], "little") == start:
-                packed[at : at + 8] = buffer.address.to_bytes(8, "little")
-    raw = ctypes.create_string_buffer(len(packed) + _ALIGNMENT)
-    address = -(-ctypes.addressof(raw) // _ALIGNMENT) * _ALIGNMENT
-    ctypes.memmove(address, bytes(packed), len(packed))
-    size = ctypes.c_size_t(len(packed))
-    extra = (ctypes.c_void_p * 5)(_POINTER, address, _SIZE, ctypes.addressof(size), _END)
+        held.append((device.upload(array), array))
+    moved = {array.ctypes.data: buffer.address for buffer, array in held}
+    packed = _moved(request.parameters, moved)
+    raw = ctypes.create_string_buffer(packed, len(packed))
+    start = ctypes.addressof(raw)
+    offsets = [each.offset for each in flow.kernel.parameters.values()]
+    pointers = (ctypes.c_void_p * max(len(offsets), 1))(*(start + each for each in offsets))
     shape = (*request.grid, *request.block, request.shared_bytes)
     with cuda_errors(f"'{flow.kernel.name}'"):
         handle = device.stream.handle
-        result(driver.cuLaunchKernel(function, *shape, handle, 0, ctypes.addressof(extra)))
+        result(driver.cuLaunchKernel(function, *shape, handle, ctypes.addressof(pointers), 0))
         device.stream.sync()
     for buffer, array in held:
         found = np.empty_like(array)
         device.download(buffer, found)
         array[:] = found
     return Execution(Tally.zeros(len(flow.forms)), 0.0)
+
+
+def _moved(parameters: bytes, moved: dict[int, int]) -> bytes:
+    """The parameters with the addresses of arrays, and maps of arrays, as on the GPU."""
+    whole = parameters.ljust(-(-len(parameters) // 8) * 8, b"\0")
+    words: NDArray[np.uint64] = np.frombuffer(whole, np.uint64).copy()
+    maps = np.flatnonzero(is_map(words)).tolist()
+    for at, word in enumerate(words.tolist()):
+        if word in moved and not any(0 <= at - start < MAP_BYTES // 8 for start in maps):
+            words[at] = moved[word]
+    for at in maps:
+        found = decoded(words[at : at + MAP_BYTES // 8].tobytes())
+        there = dataclasses.replace(found, address=moved[found.address])
+        words[at : at + MAP_BYTES // 8] = np.frombuffer(driver_encoded(there), np.uint64)
+    return words.tobytes()[: len(parameters)]
 
 
 GPU = Executor("gpu", _run)

@@ -100,6 +100,7 @@ def launch(
     grid: Dim3 | int = 1,
     block: Dim3 | int = 32,
     shared_bytes: int = 0,
+    cluster: Dim3 | None = None,
 ) -> Outcome:
     """Run the only kernel of a PTX text; arrays are copied to device memory and back."""
     _, flow = parsed(ptx)
@@ -114,7 +115,9 @@ def launch(
             values.append(np.uint64(held.address))
         else:
             values.append(each)
-    request = LaunchRequest(_dim3(grid), _dim3(block), _pack(kernel, values), shared_bytes)
+    request = LaunchRequest(
+        _dim3(grid), _dim3(block), _pack(kernel, values), shared_bytes, cluster=cluster
+    )
     execution = executor.run(ptx, flow, request, memory)
     arrays = [
         memory.view(held.address, held.nbytes).view(each.dtype).reshape(each.shape).copy()

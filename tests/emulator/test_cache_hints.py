@@ -157,7 +157,7 @@ def test_every_kind_of_policy(executor: Executor, policy: str) -> None:
             "does not support 'discard.global.L2': it leaves memory",
         ),
         ("prefetch.global.L3 [%rd0];", "does not support 'prefetch.global.L3'"),
-        ("prefetch.const.tensormap [%rd0];", "does not support 'prefetch.const.tensormap'"),
+        ("prefetch.local.tensormap [%rd0];", "does not support 'prefetch.local.tensormap'"),
         (f"ld.shared{HINT}.f32 %f1, [%r1], %rd3;", f"does not support 'ld.shared{HINT}.f32'"),
         (
             f"atom.global.cas{HINT}.b32 %r1, [%rd0], %r2, %r3, %rd3;",

@@ -73,15 +73,6 @@ def test_another_rank_is_an_error(executor: Executor) -> None:
         run(executor, body, rows=3, declarations=SHARED)
 
 
-@pytest.mark.parametrize(
-    "line", ["mov.u32 %r1, %cluster_ctarank;", "mapa.shared::cluster.u32 %r3, %r1, 0;"]
-)
-def test_clusters_of_several_blocks_are_refused(line: str) -> None:
-    text = kernel_ptx(line, target="sm_90").replace("p0)\n{", "p0)\n.reqnctapercluster 2, 1, 1\n{")
-    with pytest.raises(UnsupportedInstruction, match=r"clusters of several blocks \(kernel\.cu:1"):
-        parsed(text)
-
-
 def test_barriers_for_some_warps(executor: Executor) -> None:
     """Warps 0 and 1 exchange a value at barrier 3, while 2 and 3 do at barrier 4; warp 2 only
     arrives there."""

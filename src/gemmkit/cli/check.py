@@ -55,6 +55,11 @@ if TYPE_CHECKING:
     help="The problem at which limits are tested.  [default: 256x256x256, or the nearest that the "
     "kernel accepts]",
 )
+@click.option(
+    "--allow-forgiven",
+    is_flag=True,
+    help="Report findings that ptxas or current hardware makes up for, but pass.",
+)
 @config_option
 @problem_options
 @max_steps_option
@@ -83,6 +88,7 @@ def command(
     only: tuple[Check, ...] | None,
     limits: tuple[str, ...],
     limits_at: str | None,
+    allow_forgiven: bool,
     config: dict[str, int] | None,
     epilogue: str | None,
     alpha: float | None,
@@ -137,6 +143,7 @@ def command(
             checks=only or CHECKS,
             limits=limits,
             limits_at=limits_at,
+            allow_forgiven=allow_forgiven,
             seed=seed,
             schedule=schedule,
             max_steps=max_steps or MAX_STEPS,

@@ -75,7 +75,7 @@ class EmulatedDevice:
         warp_seed: int = 0,
         schedule: Schedule | None = None,
     ) -> None:
-        load("gemmkit.emulator")
+        load("gemmkit.emulator", "gemmkit.emulator.isa.tensor_maps")
         from gemmkit.emulator import DeviceMemory
 
         self.spec = spec
@@ -258,7 +258,11 @@ class EmulatedDevice:
             address = arguments.get(name, 0)
             if not isinstance(address, bytes):
                 self.memory.rename(int(address), name)
-        return program, LaunchRequest(plan.grid, plan.block, parameters, plan.shared_bytes)
+        cluster = plan.cluster if plan.cluster != (1, 1, 1) else None
+        request = LaunchRequest(
+            plan.grid, plan.block, parameters, plan.shared_bytes, cluster=cluster
+        )
+        return program, request
 
     def _set_variables(self, program: Program, plan: LaunchPlan) -> None:
         """Fill `__constant__` and `__device__` variables, as `cudaMemcpyToSymbol` does."""
@@ -290,5 +294,3 @@ class EmulatedDevice:
         reason = refusal(self.spec, binary, plan, program.shared_bytes)
         if reason is not None:
             raise DeviceError(reason)
-        if plan.cluster != (1, 1, 1):
-            raise DeviceError(f"'{plan.kernel}': the emulator does not run clusters of blocks")

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from typing import get_args
+import ctypes
+from functools import cache
+from typing import Any, get_args
 
 from gemmkit.devices.cuda_errors import cuda_errors, result
-from gemmkit.tensor_maps import Element, TensorMap
+from gemmkit.tensor_maps import MAP_ALIGNMENT, MAP_BYTES, Element, TensorMap
 
 # The places of both in the driver's enumerations.
 _SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
 _L2_PROMOTIONS = {0: 0, 64: 1, 128: 2, 256: 3}
+_NO_INTERLEAVE = 0
+# The first version of CUDA with tensor maps.
+_SINCE = 12000
+
+_Enum, _Word, _Pointer = ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p
+# (map, element type, rank, address, sizes, strides, box, element strides, interleave, swizzle, L2
+# promotion, fill) -> CUresult
+ENCODE = ctypes.CFUNCTYPE(
+    _Enum, _Pointer, _Enum, _Word, *(_Pointer,) * 5, _Enum, _Enum, _Enum, _Enum
+)
 
 
 def driver_encoded(tensor_map: TensorMap) -> bytes:
@@ -18,23 +30,37 @@ def driver_encoded(tensor_map: TensorMap) -> bytes:
     Raises:
         DeviceError: there is no driver, or it refuses the map.
     """
+    # cuda.bindings gives the driver an object that need not be aligned as it requires.
+    memory = ctypes.create_string_buffer(MAP_BYTES + MAP_ALIGNMENT)
+    address = -(-ctypes.addressof(memory) // MAP_ALIGNMENT) * MAP_ALIGNMENT
+    wide = [_array(ctypes.c_uint64, each) for each in (tensor_map.sizes, tensor_map.strides)]
+    narrow = [_array(_Word, each) for each in (tensor_map.box, tensor_map.element_strides)]
     with cuda_errors("encoding a tensor map"):
         from cuda.bindings import driver
 
-        wide, narrow = driver.cuuint64_t, driver.cuuint32_t
-        encoded = result(
-            driver.cuTensorMapEncodeTiled(
-                driver.CUtensorMapDataType(get_args(Element).index(tensor_map.element)),
-                narrow(tensor_map.rank),
-                tensor_map.address,
-                [wide(each) for each in tensor_map.sizes],
-                [wide(each) for each in tensor_map.strides],
-                [narrow(each) for each in tensor_map.box],
-                [narrow(each) for each in tensor_map.element_strides],
-                driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-                driver.CUtensorMapSwizzle(_SWIZZLES[tensor_map.swizzle]),
-                driver.CUtensorMapL2promotion(_L2_PROMOTIONS[tensor_map.l2]),
-                driver.CUtensorMapFloatOOBfill(int(tensor_map.fill_nan)),
-            )
+        code = _encode()(
+            address,
+            get_args(Element).index(tensor_map.element),
+            tensor_map.rank,
+            tensor_map.address,
+            *(ctypes.addressof(each) for each in (*wide, *narrow)),
+            _NO_INTERLEAVE,
+            _SWIZZLES[tensor_map.swizzle],
+            _L2_PROMOTIONS[tensor_map.l2],
+            int(tensor_map.fill_nan),
         )
-        return b"".join(int(word).to_bytes(8, "little") for word in encoded.opaque)
+        result((driver.CUresult(code),))
+    return ctypes.string_at(address, MAP_BYTES)
+
+
+@cache
+def _encode() -> Any:
+    """The driver's function."""
+    from cuda.bindings import driver
+
+    return ENCODE(int(result(driver.cuGetProcAddress(b"cuTensorMapEncodeTiled", _SINCE, 0))))
+
+
+def _array(of: Any, values: tuple[int, ...]) -> Any:
+    """A C array, which has an element although a map of rank 1 has no strides."""
+    return (of * max(len(values), 1))(*values)

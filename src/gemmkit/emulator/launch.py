@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from gemmkit.emulator.clusters import ClusterDirectives, members
 
 if TYPE_CHECKING:
     from gemmkit.emulator.counters.tally import Tally
@@ -23,6 +26,7 @@ class LaunchRequest:
 
     `shared_bytes` is dynamic shared memory, in addition to the kernel's static part.
     `parameters_at` is the address of a copy of the parameters in device memory, if there is one.
+    `cluster` is the shape of a cluster in blocks, if the launch gives one or the kernel has one.
     """
 
     grid: Dim3
@@ -30,6 +34,32 @@ class LaunchRequest:
     parameters: bytes
     shared_bytes: int = 0
     parameters_at: int = 0
+    cluster: Dim3 | None = None
+
+    @property
+    def cluster_shape(self) -> Dim3:
+        """The cluster's shape; without one, a block is a cluster."""
+        return self.cluster or (1, 1, 1)
+
+    @property
+    def cluster_blocks(self) -> int:
+        """How many blocks a cluster has."""
+        return math.prod(self.cluster_shape)
+
+    def cluster_members(self, number: int) -> list[int]:
+        """The numbers in the grid (x fastest) of the blocks of a cluster, in the order of their
+        ranks."""
+        return members(self.grid, self.cluster_shape, number)
+
+    def in_clusters(self, directives: ClusterDirectives, kernel: str) -> LaunchRequest:
+        """The request with the cluster that the kernel asks for.
+
+        Raises:
+            DeviceError: the grid does not consist of such clusters, or the launch and the kernel
+                disagree.
+        """
+        cluster = directives.shape(self.grid, self.cluster, kernel)
+        return self if cluster == self.cluster else replace(self, cluster=cluster)
 
     @contextmanager
     def resident(self, memory: DeviceMemory, *, addressed: bool) -> Iterator[LaunchRequest]:

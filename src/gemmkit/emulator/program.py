@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from gemmkit.diskcache import DiskCache, default_cache_directory
-from gemmkit.emulator.codegen.compiled import KernelText
+from gemmkit.emulator.codegen.compiled import CompiledKernel, KernelText
 from gemmkit.emulator.codegen.kernel import LoadedKernel, load_kernel
 from gemmkit.emulator.launch import Execution, LaunchRequest
 from gemmkit.emulator.machine import scheduler
@@ -139,7 +139,7 @@ class Program:
                 interleavings=interleavings,
             )
         kernel = self._load(sanitize=True) if sanitize else self._plain()
-        _check(request, self._text.entry, kernel.compiled.parameter_bytes)
+        request = _checked(request, self._text.entry, kernel.compiled)
         if 0 in request.grid:
             return scheduler.empty_execution(self.flow)
         addressed = kernel.compiled.addresses_parameters
@@ -177,9 +177,11 @@ class Program:
             DeviceError: as `run`, when it does not look for faults.
         """
         kernel = self._plain()
-        _check(request, self._text.entry, kernel.compiled.parameter_bytes)
+        request = _checked(request, self._text.entry, kernel.compiled)
         if 0 in request.grid:
             return
+        if only is not None and request.cluster_blocks > 1:
+            raise DeviceError("blocks of a cluster run together, not one by one")
         shape = (kernel.warp_function, *request.block, request.shared_bytes)
         started = time.perf_counter()
         addressed = kernel.compiled.addresses_parameters
@@ -269,17 +271,16 @@ class Program:
 
         program = self.with_stops if not self._text.stops else self
 
-        def record(sanitizer: Callable[[Traits], Sanitizer], block: int) -> None:
+        def record(sanitizer: Callable[[Traits], Sanitizer], cluster: int) -> None:
             kernel = program._load(sanitize=True)
             if False not in program._traits:
                 program._traits[False] = Traits(kernel)
             traits = program._traits[False]
             memory.restore(before)
-            only = range(block, block + 1)
             run(
                 kernel,
                 sanitizer=sanitizer(traits),
-                only=only,
+                only=range(cluster, cluster + 1),
                 threads=1,
                 progress=None,
                 schedule=None,
@@ -318,7 +319,7 @@ class Program:
         from gemmkit.emulator.oracle.shared_reading import Reached, SharedReading
         from gemmkit.emulator.watching import SharedContent
 
-        reading, kernel = SharedReading(barriers), self.flow.kernel
+        reading, kernel = SharedReading(block, barriers), self.flow.kernel
         with suppress(Reached):
             self._run_watched(request, memory, range(block, block + 1), reading)
         end = kernel.shared_base + kernel.shared_bytes + request.shared_bytes
@@ -335,6 +336,7 @@ class Program:
         from gemmkit.emulator import oracle
 
         _check(request, self._text.entry, self.flow.kernel.parameter_bytes)
+        request = request.in_clusters(self.flow.kernel.cluster, self.flow.kernel.source_name)
         base = self._variables_in(memory)
         symbols = {name: base + each.offset for name, each in self.module.globals.items()}
         oracle.run(self.flow, request, memory, symbols, only=blocks, watch=watch)
@@ -387,6 +389,16 @@ def load(
     folder = default_cache_directory(CACHE_KIND) if cache_dir is None else cache_dir / CACHE_KIND
     text = KernelText(ptx, entry, name, capability)
     return Program(text, DiskCache(folder), sanitize=sanitize)
+
+
+def _checked(request: LaunchRequest, entry: str, compiled: CompiledKernel) -> LaunchRequest:
+    """The request with the kernel's clusters.
+
+    Raises:
+        DeviceError: the kernel cannot be launched so.
+    """
+    _check(request, entry, compiled.parameter_bytes)
+    return request.in_clusters(compiled.cluster, kernel_name(entry))
 
 
 def _check(request: LaunchRequest, entry: str, wanted: int) -> None:

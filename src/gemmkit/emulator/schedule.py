@@ -1,10 +1,11 @@
-"""`Schedule`: an order of the warps and copies of one block that a run must follow, as a line of
-text.
+"""`Schedule`: an order of the warps and copies of one block, or of those of one cluster, that a run
+must follow, as a line of text.
 
 The grammar, with commas between the parts and no spaces:
 
     schedule  = [block ","] step {"," step} | block
-    block     = "b" X "." Y "." Z                            the block; b0.0.0 if it is left out
+    block     = "b" X "." Y "." Z                            the block, or any of its cluster;
+                                                             b0.0.0 if it is left out
     step      = "w" WARP [rank] "@" (place | "end")          the warp runs until there
               | "c" COPY "t" THREAD [rank]                   a bulk copy takes effect
     rank      = "r" RANK                                     the block's rank in its cluster; 0
@@ -22,9 +23,9 @@ import re
 from dataclasses import dataclass
 from urllib.parse import quote, unquote
 
+from gemmkit.emulator.clusters import Dim3, cluster_of
+from gemmkit.emulator.launch import LaunchRequest
 from gemmkit.errors import DeviceError, UsageError
-
-Dim3 = tuple[int, int, int]
 
 _NUMBER = r"(0|[1-9][0-9]{0,8})"
 _COUNT = r"([1-9][0-9]{0,8})"
@@ -79,7 +80,8 @@ Step = Run | Landing
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Steps of one block, in order; what they leave out runs afterwards in the default order.
+    """Steps of one block, or of its cluster, in order; what they leave out runs afterwards in the
+    default order.
 
     A copy that no step names takes effect when it is issued.
     """
@@ -149,13 +151,14 @@ def _rank(rank: int) -> str:
     return f"r{rank}" if rank else ""
 
 
-def scheduled_block(schedule: Schedule, grid: tuple[int, int, int]) -> int:
-    """The number of the block that a schedule is for, x fastest.
+def scheduled_blocks(schedule: Schedule, request: LaunchRequest) -> list[int]:
+    """The numbers of the blocks that a schedule is for, x fastest: one or, by rank, those of a
+    cluster.
 
     Raises:
         DeviceError: the grid has no such block.
     """
-    (x, y, z), (width, height, depth) = schedule.block, grid
-    if not (x < width and y < height and z < depth):
-        raise DeviceError(f"the schedule is for block {schedule.block}; the grid is {grid}")
-    return x + width * (y + height * z)
+    block, grid = schedule.block, request.grid
+    if any(number >= extent for number, extent in zip(block, grid, strict=True)):
+        raise DeviceError(f"the schedule is for block {block}; the grid is {grid}")
+    return request.cluster_members(cluster_of(grid, request.cluster_shape, block))

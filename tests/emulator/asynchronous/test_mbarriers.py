@@ -135,6 +135,25 @@ def test_bytes_that_are_announced_must_arrive(executor: Executor) -> None:
     assert out.tolist() == [4] + 31 * [0]
 
 
+def test_the_lowest_bit_of_a_parity_counts(executor: Executor) -> None:
+    """Triton sign-extends a boolean to the operand."""
+    out = run(
+        executor,
+        """mov.u32 %r1, 0;
+        @!%p0 bra END;
+        mov.u32 %r2, -1;
+        mbarrier.test_wait.parity.shared::cta.b64 %p2, [%r10], %r2;
+        @%p2 add.u32 %r1, %r1, 1;
+        mbarrier.test_wait.parity.shared::cta.b64 %p2, [%r10], 2;
+        @%p2 add.u32 %r1, %r1, 2;
+        mbarrier.arrive.shared::cta.b64 _, [%r10];
+        mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r10], 6;
+        @%p2 add.u32 %r1, %r1, 4;
+        END: st.global.u32 [%at], %r1;""",
+    )
+    assert out.tolist() == [5] + 31 * [0]
+
+
 def test_generic_addresses_name_the_same_objects(executor: Executor) -> None:
     out = run(
         executor,
@@ -173,8 +192,6 @@ MISUSES = {
     "@%p0 mbarrier.expect_tx.shared::cta.b64 [%r10], 16;":
         "announces 16 bytes to an mbarrier in a phase of parity 0 with 1 of 1 arrivals pending "
         "and a tx-count of 1,048,575 bytes; the tx-count must stay within ±1,048,575",
-    "mbarrier.test_wait.parity.shared::cta.b64 %p2, [%r10], 2;":
-        "waits for a phase of parity 2; it is 0 or 1",
     "mov.u64 %rd5, 5;\nmbarrier.test_wait.shared::cta.b64 %p2, [%r10], %rd5;":
         "waits with 0x5, which no arrival returned",
     "@%p0 mbarrier.arrive.noComplete.shared::cta.b64 %rd5, [%r10], 1;":

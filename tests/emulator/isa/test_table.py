@@ -21,9 +21,10 @@ MACHINE_OPERATIONS = {
     *("map_address", "cluster_rank", "set_registers"),
     *("mbarrier_init", "mbarrier_invalidate", "mbarrier_arrive", "mbarrier_transact"),
     *("mbarrier_test", "mbarrier_try", "mbarrier_arrive_copies"),
-    *("bulk_copy", "bulk_tensor", "bulk_commit", "bulk_wait"),
+    *("bulk_copy", "bulk_tensor", "bulk_commit", "bulk_wait", "bulk_store"),
     *("bulk_acquire_map", "bulk_release_map"),
     *("wgmma_multiply", "wgmma_fence", "wgmma_commit", "wgmma_wait"),
+    *("barrier_cluster_arrive", "barrier_cluster_wait"),
     *("barrier", "barrier_arrive", "branch", "exit", "trap", "call", "no_operation"),
 }
 

@@ -65,7 +65,9 @@ def operand(form: Form, spec: OperandSpec, place: int) -> str:
         return "128" if form.opcode_class == "cache" else sizes.get(form.operation, "0")
     kind = register_type(spec.type)
     listed = form.operation in ("multiply_matrices", "multiply_fragments") or is_matrix(form)
-    listed |= spec.role == "source" and any(each.coordinates for each in form.operands)
+    # Coordinates are a list, also a single one; the mask of a multicast is none.
+    mapped = spec.role == "source" and any(each.coordinates for each in form.operands)
+    listed |= mapped and spec.type.name == "s32"
     if spec.count > 1 or (listed and not spec.optional):
         return "{" + ", ".join(f"%{kind}_{place}_{n}" for n in range(spec.count)) + "}"
     return f"%{kind}_{place}_0" + ("|%pred_9_0" if spec.pair else "")

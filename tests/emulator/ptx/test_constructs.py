@@ -37,7 +37,7 @@ def refused(body: str, rest: str = "") -> GemmkitError:
         ("tex.1d.v4.f32.s32 {%f0, %f1, %f2, %f3}, [%rd1, {%r1}];", "texture fetches (tex1Dfetch"),
         ("sust.b.1d.b32.trap [%rd1, {%r1}], {%r2};", "surface accesses"),
         ("mov.u32 %r2, %envreg2;", "grid-wide synchronization (cooperative_groups::this_grid()"),
-        ("barrier.cluster.arrive.aligned;", "thread block clusters"),
+        ("barrier.cluster.arrive.acquire;", "barriers of a cluster of this form"),
         ("wmma.load.a.sync.aligned.row.m8n8k32.s4 {%r1}, [%rd1];", "through nvcuda::wmma"),
         ("wgmma.fence.sync;", "warpgroup tensor-core operations (wgmma)"),
         ("cp.async.bulk.prefetch.tensor.3d.L2.global.im2col [%rd1, {%r1, %r2, %r3}], {%rs1};",

@@ -16,7 +16,7 @@ from gemmkit.emulator.ptx.module import Register, Special
 
 _VARYING_SPECIALS = ("%tid.", "%laneid", "%lanemask_")
 # Where lanes may be left to wait while others of their warp run.
-WAITS = frozenset(["mbarrier_test", "mbarrier_try"])
+WAITS = frozenset(["mbarrier_test", "mbarrier_try", "barrier_cluster_wait"])
 # Operations whose results differ between lanes although the operands do not.
 _VARYING_OPERATIONS = frozenset(
     [
@@ -115,7 +115,11 @@ class Analysis:
 
     def divergent(self, block: int) -> bool:
         """Whether lanes may diverge at the end of a block."""
-        return any(region.branch == block for region in self.regions)
+        return block in self._divergent
+
+    @cached_property
+    def _divergent(self) -> frozenset[int]:
+        return frozenset(region.branch for region in self.regions)
 
     def shared_in(self, block: int) -> int:
         """Registers that lanes which wait while a block runs may still read."""

@@ -50,6 +50,8 @@ class Areas:
             action.number for action in actions if action.operation in MEMORY_OPERATIONS
         )
         self.sites = {number: index for index, number in enumerate(sites)}
+        # The instruction of each record.
+        self.numbers = tuple(sites)
         self.counters = len(blocks) + len(apart)
         self._sites_at = -(-(WORKER_COUNTERS + COUNTER_BYTES * self.counters) // 64) * 64
         self._patterns_at = self._sites_at + SITE_BYTES * len(sites)

@@ -8,13 +8,14 @@ from gemmkit.emulator.codegen import arithmetic
 from gemmkit.emulator.codegen.analysis import Analysis
 from gemmkit.emulator.codegen.compiled import CompiledKernel, KernelText
 from gemmkit.emulator.codegen.ir import Function, Value, literal
-from gemmkit.emulator.codegen.layout import WORKER, counted_wavefronts
+from gemmkit.emulator.codegen.layout import REACHES_PEERS, WORKER, counted_wavefronts
 from gemmkit.emulator.codegen.native import compile_ir
 from gemmkit.emulator.codegen.operands import Action, access_bytes, addresses_parameters
 from gemmkit.emulator.codegen.ordering import Ordering
 from gemmkit.emulator.codegen.runtime.modules import modules_for
 from gemmkit.emulator.codegen.tracking import shadows
 from gemmkit.emulator.codegen.warp import write_warp
+from gemmkit.emulator.isa.cluster import reaches_peers
 from gemmkit.emulator.isa.matrix_access import has_rows
 
 _WORD = 4
@@ -47,6 +48,7 @@ def compile_kernel(
         shared_base=kernel.shared_base,
         shared_bytes=kernel.shared_bytes,
         local_bytes=kernel.local_bytes,
+        cluster=kernel.cluster,
         parameter_bytes=kernel.parameter_bytes,
         uses_variables=bool(used),
         addresses_parameters=addresses_parameters(actions, kernel),
@@ -82,7 +84,7 @@ def _counts_as(text: KernelText) -> list[int]:
         if nbytes >= _WORD:
             apart = action.operation != "load" or has_rows(action.form)
             start = nbytes << 32 | counted_wavefronts(nbytes, store=apart)
-        found.append(start)
+        found.append(start | REACHES_PEERS * reaches_peers(action.form))
     return found
 
 

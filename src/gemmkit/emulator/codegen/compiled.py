@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gemmkit.emulator.clusters import ClusterDirectives
 from gemmkit.errors import DeviceError
 
 if TYPE_CHECKING:
@@ -120,6 +121,7 @@ class CompiledKernel(msgspec.Struct, frozen=True, kw_only=True):
     shared_base: int
     shared_bytes: int
     local_bytes: int
+    cluster: ClusterDirectives
     parameter_bytes: int
     uses_variables: bool
     addresses_parameters: bool

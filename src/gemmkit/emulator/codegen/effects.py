@@ -35,6 +35,7 @@ from gemmkit.emulator.codegen.ordering import is_asynchronous
 from gemmkit.emulator.codegen.runtime.atomics import is_native
 from gemmkit.emulator.codegen.runtime.matrices import function_of
 from gemmkit.emulator.codegen.values import Lanes, Location, Result, Scalar, Slot, root_of
+from gemmkit.emulator.isa.cluster import OFFSET_MASK
 from gemmkit.emulator.isa.matrix_access import is_matrix
 from gemmkit.emulator.ptx.module import Address, Immediate
 from gemmkit.errors import UnsupportedInstruction
@@ -282,10 +283,11 @@ def _synchronize_warpgroup(b: BlockWriter, action: Action) -> None:
 def _is_space(b: BlockWriter, action: Action) -> None:
     _active(b, action)
     space = action.form["S"]
+    own = space == "shared" and "::cluster" not in action.form.opcode
 
     def emit(f: Function, s: Sequence[Value]) -> Sequence[Value]:
         inside = {
-            name: f.compare("ult", f.sub(s[0], start), WINDOW_BYTES)
+            name: f.compare("ult", f.sub(s[0], start), OFFSET_MASK + 1 if own else WINDOW_BYTES)
             for name, start in WINDOWS.items()
         }
         return (inside.get(space) or f.not_(f.or_(*inside.values())),)
@@ -309,10 +311,9 @@ def _set_registers(b: BlockWriter, action: Action) -> None:
     sanitizer_calls.whole_warp(b, action, _active(b, action))
 
 
-def _cluster_rank(b: BlockWriter, action: Action) -> None:
-    """The block that owns an address: the only one of its cluster."""
-    _active(b, action)
-    b.put(action, [Scalar(literal("i32", 0))])
+def _arrive_in_cluster(b: BlockWriter, action: Action) -> None:
+    sanitizer_calls.aligned(b, action)
+    through_python(b, action)
 
 
 def _barrier_arrive(b: BlockWriter, action: Action) -> None:
@@ -412,14 +413,14 @@ _WRITERS: Mapping[str, Callable[[BlockWriter, Action], None]] = {
     "create_policy": _create_policy,
     "barrier_arrive": _barrier_arrive,
     "set_registers": _set_registers,
-    "cluster_rank": _cluster_rank,
-    "map_address": through_python,
+    **dict.fromkeys(("map_address", "cluster_rank"), through_python),
+    "barrier_cluster_arrive": _arrive_in_cluster,
     **dict.fromkeys(("no_operation", "copy_async_commit", "copy_async_wait"), _nothing),
     **dict.fromkeys(("match_any", "match_all", "reduce_warp", "elect", "call"), through_python),
     **dict.fromkeys(
         (
             *("mbarrier_init", "mbarrier_invalidate", "mbarrier_arrive", "mbarrier_transact"),
-            *("bulk_copy", "bulk_commit", "bulk_wait"),
+            *("bulk_copy", "bulk_commit", "bulk_wait", "bulk_store"),
             *("bulk_tensor", "bulk_acquire_map", "bulk_release_map"),
         ),
         through_python,

@@ -56,6 +56,12 @@ WORKER = words(
     *("warp_order", "order_seed", "order_state"),
     # How many asynchronous copies of the block have not taken effect.
     "in_flight",
+    # The cluster: where each block's shared memory begins on the host, how many blocks there are,
+    # the rank of this one, the cluster's shape, and whether the launch or the kernel names one.
+    *("peers", "cluster_blocks", "cluster_rank"),
+    *("cluster_x", "cluster_y", "cluster_z", "explicit_cluster"),
+    # The first block of the cluster: the sanitizers compare accesses to global memory by cluster.
+    "cluster_start",
     # For each address of an mbarrier, the bytes that `expect_tx` has announced in its current
     # phase.
     "announced",
@@ -72,14 +78,15 @@ HOLD, FREE, RECORDED = 1 << 20, -1, -2
 BARRIERS = 16
 BARRIER_VOTES = 16
 BARRIER_BYTES = 32
-WORKER_BARRIERS = 448
+WORKER_BARRIERS = 512
 # A pattern without active lanes follows, then the counters.
 NO_PATTERN = WORKER_BARRIERS + BARRIERS * BARRIER_BYTES
 
 # The record of a memory instruction: the region that it accessed last, and its counts: sectors of
 # global and local memory, the fewest possible sectors, tag-stage wavefronts beyond one per request;
 # wavefronts and conflicts of shared memory. `counts_as` says how a shared access counts: its low
-# half selects one of a pattern's counts, its high half holds the bytes per lane. cp.async adds: the
+# half selects one of a pattern's counts, its high half holds the bytes per lane and, in one bit,
+# whether an address may be in the shared memory of another block of the cluster. cp.async adds: the
 # bytes copied if it has a source size, and the counts of a request, with the serial numbers of the
 # two patterns that have these counts.
 SITE = words(
@@ -91,6 +98,7 @@ SITE = words(
     *("shared_start", "shared_size"),
 )
 SITE_BYTES = 128
+REACHES_PEERS = 1 << 48
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from gemmkit.emulator.ptx.module import (
     Pair,
     Register,
     Source,
+    Special,
     Symbol,
     Vector,
 )
@@ -80,6 +81,8 @@ class Action:
         return found
 
 
+# As a tuple, which `isinstance` takes in a fraction of a union's time.
+_SOURCES = (Register, Immediate, Special, Symbol, Negated)
 _ALSO_PURE = frozenset(["convert_address", "load_parameter", "call_parameter"])
 
 
@@ -141,7 +144,7 @@ def _destinations(operand: Operand | None) -> list[Register | None]:
 def _sources(operand: Operand | None) -> list[Source]:
     if isinstance(operand, Vector):
         return [source for each in operand.elements for source in _sources(each)]
-    return [operand] if isinstance(operand, Source) else []
+    return [operand] if isinstance(operand, _SOURCES) else []
 
 
 def register_of(source: Source) -> Register | None:

@@ -50,6 +50,7 @@ class Ordering:
 
 
 _NONE = Ordering()
+_ASYNCHRONOUS = ("mbarrier_", "bulk_", "wgmma_", "barrier_cluster_", "map_address")
 
 
 @cache
@@ -57,7 +58,7 @@ def _ordering(operation: str, opcode: str, space: str) -> Ordering:
     name, *words = opcode.split(".")
     if not {"proxy", "mbarrier_init"}.isdisjoint(words):
         return _NONE
-    # A cluster has one block.
+    # What orders the blocks of a cluster is followed by vector clocks.
     in_block = not {"cta", "cluster"}.isdisjoint(words)
     if name in ("membar", "fence"):
         return Ordering(releases=True, acquires=True, in_block=in_block)
@@ -105,5 +106,6 @@ def orders_warps(actions: Sequence[Action]) -> bool:
 
 
 def is_asynchronous(actions: Sequence[Action]) -> bool:
-    """Whether a kernel uses mbarriers, bulk copies, tensor copies or wgmma."""
-    return any(action.operation.startswith(("mbarrier_", "bulk_", "wgmma_")) for action in actions)
+    """Whether a kernel uses mbarriers, bulk copies, tensor copies, wgmma or the shared memory of a
+    cluster's blocks."""
+    return any(action.operation.startswith(_ASYNCHRONOUS) for action in actions)

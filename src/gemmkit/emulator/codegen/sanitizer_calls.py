@@ -88,6 +88,13 @@ def whole_warp(b: BlockWriter, action: Action, lanes: Value) -> None:
             f.runtime(PREFIX + "members", "void", C, W, lanes, everyone, number)
 
 
+def aligned(b: BlockWriter, action: Action) -> None:
+    """Check that all lanes of the warp participate in an instruction of the cluster's barrier, if
+    it is `.aligned`."""
+    if action.operation.startswith("barrier_cluster_") and ".aligned" in action.form.opcode:
+        whole_warp(b, action, b.active(action.guard))
+
+
 def barrier(b: BlockWriter, action: Action, lanes: Value, operands: Sequence[Value]) -> None:
     """Check that these lanes may arrive at a barrier."""
     if not b.context.sanitize:

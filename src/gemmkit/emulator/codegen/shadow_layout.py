@@ -84,12 +84,13 @@ USED_BARRIER, ARRIVED, OBSERVED = 5, 6, 7
 # the instructions by their records, where these begin, the bytes of a worker, a flag for each
 # instruction whose accesses do not race with each other; the last write of each granule (16, 32 and
 # 64 bits), a flag for those of mbarriers, by actor the arrays for the last reads, and a list of the
-# actors that have some; the warps' clocks, and the open groups of their copies.
+# actors that have some; the warps' clocks, the open groups of their copies, and the number that the
+# first warp of the block has among them.
 COMPARISON = words(
     *("numbers", "sites_at", "worker_bytes", "strong"),
     *("granules", "writer", "time", "who", "marks"),
     *("read_times", "read_whos", "readers", "reader_list"),
-    *("clocks", "clock_bytes", "groups", "copies_from"),
+    *("clocks", "clock_bytes", "groups", "copies_from", "first_warp"),
     # Where it stopped, and why: a conflict's granule (or −1), both parties, the other's actor and
     # whether that wrote; a granule of an mbarrier (or −1) that was accessed, and by whom.
     *("next", "granule", "by", "other", "other_actor", "wrote", "marked", "marked_by"),
@@ -189,3 +190,6 @@ USED_GUARD, USED_ADDRESS, USED_SOURCE = 0, 1, 3
 # `fence.proxy`, 2: `fence.mbarrier_init`, 0: any other). Python should look at the log. A block
 # begins.
 ARRIVES, OPENS, COMMITS, WAITS, FENCES, LOOKS, BEGINS = range(CLASSES + 30, CLASSES + 37)
+# Not a fault: lanes (a mask) are about to access other blocks' shared memory, so many bytes each.
+REACHES = CLASSES + 37
+REACHED_BYTES, REACHED_KIND = 32, 40

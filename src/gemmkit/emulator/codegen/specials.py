@@ -10,21 +10,33 @@ from gemmkit.emulator.codegen.values import LaneNumber, Location, Scalar
 _LAUNCH = {
     f"%{name}.{axis}": f"{field}_{axis}"
     for name, field in (
-        *(("ctaid", "block"), ("nctaid", "grid"), ("ntid", "threads")),
-        *(("clusterid", "block"), ("nclusterid", "grid")),
+        ("ctaid", "block"),
+        ("nctaid", "grid"),
+        ("ntid", "threads"),
     )
     for axis in "xyz"
-} | {"%nwarpid": "warp_count", "%total_smem_size": "shared_bytes"}
+} | {
+    "%nwarpid": "warp_count",
+    "%total_smem_size": "shared_bytes",
+    **{f"%cluster_nctaid.{axis}": f"cluster_{axis}" for axis in "xyz"},
+    "%cluster_ctarank": "cluster_rank",
+    "%cluster_nctarank": "cluster_blocks",
+    "%is_explicit_cluster": "explicit_cluster",
+}
+# A block's or the grid's size over, or modulo, the cluster's.
+_OF_CLUSTERS = {
+    f"%{name}.{axis}": (f"{field}_{axis}", f"cluster_{axis}", operation)
+    for name, field, operation in (
+        ("clusterid", "block", "udiv"),
+        ("nclusterid", "grid", "udiv"),
+        ("cluster_ctaid", "block", "urem"),
+    )
+    for axis in "xyz"
+}
 # One SM, one grid, and clocks that stand still.
 _CONSTANT = {
     **dict.fromkeys(("%smid", "%gridid", "%clock", "%clock64", "%globaltimer"), 0),
     "%nsmid": 1,
-    # Clusters of one block.
-    **{f"%cluster_ctaid.{axis}": 0 for axis in "xyz"},
-    **{f"%cluster_nctaid.{axis}": 1 for axis in "xyz"},
-    "%cluster_ctarank": 0,
-    "%cluster_nctarank": 1,
-    "%is_explicit_cluster": 0,
     "WARP_SZ": LANES,
 }
 LANE_MASKS = {"%lanemask_eq", "%lanemask_lt", "%lanemask_le", "%lanemask_gt", "%lanemask_ge"}
@@ -41,6 +53,10 @@ def special(f: Function, name: str) -> Location:
     worker, warp = Value("ptr", "%c"), Value("ptr", "%w")
     if name == "%warpid":
         return Scalar(f.load("i32", warp, WARP["index"]))
+    if name in _OF_CLUSTERS:
+        *fields, operation = _OF_CLUSTERS[name]
+        whole, size = (f.load("i32", worker, WORKER[each]) for each in fields)
+        return Scalar(f.binary(operation, whole, size))
     if name == "%dynamic_smem_size":
         whole, static = (
             f.load("i32", worker, WORKER[each]) for each in ("shared_bytes", "static_shared_bytes")

@@ -36,7 +36,7 @@ _USED_FROM = {
             *("atomic", "reduction", "compare_and_swap", "barrier", "barrier_arrive", "elect"),
             *("call", "no_operation", "map_address", "cluster_rank"),
             *("mbarrier_init", "mbarrier_arrive", "mbarrier_transact"),
-            *("mbarrier_test", "mbarrier_try", "bulk_copy", "bulk_tensor"),
+            *("mbarrier_test", "mbarrier_try", "bulk_copy", "bulk_store", "bulk_tensor"),
         ),
         0,
     ),
@@ -99,14 +99,16 @@ def shadows(actions: Sequence[Action], unset: Collection[Register]) -> Mapping[R
     for action in actions:
         if reads_memory(action) or action.operation == "shuffle":
             found |= dict.fromkeys(each for each in action.dests if each is not None)
+    passing = [
+        (action, _passed_on(action))
+        for action in actions
+        if action.pure or action.operation in _PASSES_ON or action.guard is not None
+    ]
     changed = True
     while changed:
         changed = False
-        for action in actions:
-            if not (action.pure or action.operation in _PASSES_ON or action.guard is not None):
-                continue
-            passed_on = {*_passed_on(action)}
-            if passed_on.isdisjoint(found):
+        for action, passed_on in passing:
+            if not any(each in found for each in passed_on):
                 continue
             new = [each for each in action.dests if each is not None and each not in found]
             changed = changed or bool(new)

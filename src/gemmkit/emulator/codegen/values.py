@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from gemmkit.emulator.codegen.ir import Function, Value
 from gemmkit.emulator.codegen.layout import vector_bytes
 
 Emit = Callable[[Function, Sequence[Value]], Sequence[Value]]
 
 
-@dataclass(frozen=True, slots=True)
-class Scalar:
+class Scalar(msgspec.Struct, frozen=True, gc=False):
     """One value for all lanes."""
 
     value: Value
@@ -23,8 +24,7 @@ class Scalar:
         return int(self.value.type[1:])
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
+class Slot(msgspec.Struct, frozen=True, cache_hash=True, gc=False):
     """A vector in memory: in the warp's registers (`w`) or in the worker's scratch (`t`).
 
     `offset` is in bytes from the start of the area.
@@ -35,8 +35,7 @@ class Slot:
     bits: int
 
 
-@dataclass(frozen=True, slots=True)
-class Lanes:
+class Lanes(msgspec.Struct, frozen=True, gc=False):
     """A predicate, one bit per lane in an i32."""
 
     value: Value

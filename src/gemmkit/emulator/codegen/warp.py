@@ -32,6 +32,7 @@ from gemmkit.emulator.codegen.layout import (
 from gemmkit.emulator.codegen.operands import Action, unsupported
 from gemmkit.emulator.codegen.registers import RegisterMap
 from gemmkit.emulator.codegen.values import Scalar, Scratch
+from gemmkit.emulator.ptx.cfg import RETRIED
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +166,7 @@ class _WarpWriter:
             operation = self._actions[block.end - 1].operation
             if operation in ("barrier", "mbarrier_test"):
                 entries.add(number + 1)
-            if operation == "mbarrier_try":
+            if operation in RETRIED:
                 entries.add(number)
             if self._analysis.divergent(number):
                 entries.add(block.successors[1])
@@ -184,7 +185,7 @@ class _WarpWriter:
         mask = f.load("i32", W, WARP["mask"])
         b = BlockWriter(self._context, number, mask, self._scratch)
         self._write_stops(b, number, block.start)
-        if self._actions[block.start].operation != "mbarrier_try":
+        if self._actions[block.start].operation not in RETRIED:
             self._count_block(number, mask)
         for action in self._actions[block.start : block.end]:
             b.at = action.number
@@ -361,12 +362,14 @@ class _WarpWriter:
     def wait_for_phase(self, b: BlockWriter, action: Action, number: int) -> None:
         """Ask whether an mbarrier's phase has completed; if it has not, other lanes or warps run.
 
-        A `try_wait` counts once it has a result: how often a warp was woken does not matter.
+        A `try_wait` or wait for the cluster counts once it has a result: how often a warp was woken
+        does not matter.
         """
         f = self._f
+        sanitizer_calls.aligned(b, action)
         f.store(literal("i32", ANSWERED), W, WARP["verdict"])
         lanes = b.active(action.guard)
-        tries = action.operation == "mbarrier_try"
+        tries = action.operation in RETRIED
         results = effects.executed_by_python(b, action, lanes, number if tries else -1)
         verdict = f.load("i32", W, WARP["verdict"])
         answered, waits = f.name("answered"), f.name("waits")
@@ -410,4 +413,5 @@ _ENDINGS: Mapping[str, Callable[[_WarpWriter, BlockWriter, Action, int], None]] 
     "trap": _WarpWriter.trap,
     "mbarrier_test": _WarpWriter.wait_for_phase,
     "mbarrier_try": _WarpWriter.wait_for_phase,
+    "barrier_cluster_wait": _WarpWriter.wait_for_phase,
 }

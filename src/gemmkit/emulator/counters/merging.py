@@ -30,7 +30,7 @@ _BARRIERS = frozenset(
     [
         *("atomic", "compare_and_swap", "reduction", "copy_async", "copy_async_wait", "call"),
         *("mbarrier_init", "mbarrier_invalidate", "mbarrier_arrive", "mbarrier_transact"),
-        *("mbarrier_arrive_copies", "bulk_copy", "bulk_tensor", "bulk_wait"),
+        *("mbarrier_arrive_copies", "bulk_copy", "bulk_store", "bulk_tensor", "bulk_wait"),
     ]
 )
 _SHARED = frozenset(["shared", "shared::cta", ""])
@@ -248,4 +248,5 @@ def _orders(form: Form) -> bool:
 
 
 def _may_be_shared(form: Form) -> bool:
-    return form.modifiers.get("S", "") in _SHARED
+    # The memory of other blocks is not accessed by the instructions for shared memory.
+    return form.modifiers.get("S", "") in _SHARED and "::cluster" not in form.opcode

@@ -1,4 +1,5 @@
-"""The rows of the instruction table for mbarriers, bulk copies and tensor copies.
+"""The rows of the instruction table for mbarriers, bulk and tensor copies, st.async and barriers of
+clusters.
 
 The modifiers are those that ptxas accepts: with a semantic there must be a scope, `.acquire` is for
 waits, and an mbarrier in the window of the cluster returns no state.
@@ -14,11 +15,15 @@ _ACQUIRE = "{,.acquire.cta,.acquire.cluster,.relaxed.cta,.relaxed.cluster}"
 _HINT = ".L2::cache_hint"
 _COMPLETES = "{C:mbarrier}::complete_tx::bytes"
 _TO_SHARED = f"cp.async.bulk.{{D:shared}}::{{cta,cluster}}.{{F:global}}.{_COMPLETES}"
+_TO_CLUSTER = f"cp.async.bulk.{{D:shared}}::cluster.{{F:global}}.{_COMPLETES}"
 _BETWEEN_SHARED = f"cp.async.bulk.{{D:shared}}::cluster.{{F:shared}}::cta.{_COMPLETES}"
 _TO_GLOBAL = "cp.async.bulk.{D:global}.{F:shared}::cta.{C:bulk_group}"
 _DIMENSIONS = "{N:1,2,3,4,5}d"
 _TENSOR = f"cp.async.bulk.tensor.{_DIMENSIONS}"
 _TENSOR_LOAD = f"{_TENSOR}.{{D:shared}}::{{cta,cluster}}.{{F:global}}{{,.tile}}.{_COMPLETES}"
+_TENSOR_MULTICAST = (
+    f"{_TENSOR}.{{D:shared}}::cluster.{{F:global}}{{,.tile}}.{_COMPLETES}.{{M:multicast}}::cluster"
+)
 _TENSOR_STORE = f"{_TENSOR}.{{D:global}}.{{F:shared}}::cta{{,.tile}}.{{C:bulk_group}}"
 _TENSOR_REDUCTION = (
     f"cp.reduce.async.bulk.tensor.{_DIMENSIONS}.{{D:global}}.{{F:shared}}::cta."
@@ -73,6 +78,10 @@ ROWS: tuple[tuple[str, str, str, str], ...] = (
      "synchronize"),
     (f"{_TO_SHARED}|{_BETWEEN_SHARED}", "bulk_copy", "[shared] [{F}] u32 [shared]", "load"),
     (f"{_TO_SHARED}{_HINT}", "bulk_copy", "[shared] [{F}] u32 [shared] ~", "load"),
+    (f"{_TO_CLUSTER}.{{M:multicast}}::cluster", "bulk_copy", "[shared] [{F}] u32 [shared] u16",
+     "load"),
+    (f"{_TO_CLUSTER}.{{M:multicast}}::cluster{_HINT}", "bulk_copy",
+     "[shared] [{F}] u32 [shared] u16 ~", "load"),
     (_TO_GLOBAL, "bulk_copy", "[global] [shared] u32", "store"),
     (f"{_TO_GLOBAL}{_HINT}", "bulk_copy", "[global] [shared] u32 ~", "store"),
     *((f"cp.reduce.async.bulk.{{D:global}}.{{F:shared}}::cta.{{C:bulk_group}}.{each}",
@@ -81,6 +90,15 @@ ROWS: tuple[tuple[str, str, str, str], ...] = (
        "bulk_copy", "[global] [shared] u32 ~", "store") for each in _REDUCTIONS),
     *((f"cp.reduce.async.bulk.{{D:shared}}::cluster.{{F:shared}}::cta.{_COMPLETES}.{each}",
        "bulk_copy", "[shared] [shared] u32 [shared]", "store") for each in _SHARED_REDUCTIONS),
+    (f"st.async{{,.weak}}{{D:.shared}}::cluster.{_COMPLETES}{{V:,.v2,.v4}}"
+     ".{T:b32,u32,s32,f32}|"
+     f"st.async{{,.weak}}{{D:.shared}}::cluster.{_COMPLETES}{{V:,.v2}}.{{T:b64,u64,s64,f64}}",
+     "bulk_store", "[shared] {V}{T} [shared]", "store"),
+    *((f"red.async.relaxed.cluster{{D:.shared}}::cluster.{_COMPLETES}.{each}", "bulk_store",
+       "[shared] {T} [shared]", "store") for each in _SHARED_REDUCTIONS),
+    ("barrier.cluster.arrive{R:,.release,.relaxed}{,.aligned}", "barrier_cluster_arrive", "",
+     "synchronize"),
+    ("barrier.cluster.wait{,.acquire}{,.aligned}", "barrier_cluster_wait", "", "synchronize"),
     ("cp.async.bulk.commit_group", "bulk_commit", "", "synchronize"),
     ("cp.async.bulk.wait_group{K:,.read}", "bulk_wait", "#", "synchronize"),
     # A hint; it reads nothing.
@@ -88,6 +106,9 @@ ROWS: tuple[tuple[str, str, str, str], ...] = (
     (f"cp.async.bulk.prefetch.L2.global{_HINT}", "no_operation", "[global] u32 ~", "cache"),
     (_TENSOR_LOAD, "bulk_tensor", f"[shared] {_COORDINATES} [shared]", "load"),
     (f"{_TENSOR_LOAD}{_HINT}", "bulk_tensor", f"[shared] {_COORDINATES} [shared] ~", "load"),
+    (_TENSOR_MULTICAST, "bulk_tensor", f"[shared] {_COORDINATES} [shared] u16", "load"),
+    (f"{_TENSOR_MULTICAST}{_HINT}", "bulk_tensor", f"[shared] {_COORDINATES} [shared] u16 ~",
+     "load"),
     (f"{_TENSOR_STORE}|{_TENSOR_REDUCTION}", "bulk_tensor", f"{_COORDINATES} [shared]", "store"),
     (f"{_TENSOR_STORE}{_HINT}|{_TENSOR_REDUCTION}{_HINT}", "bulk_tensor",
      f"{_COORDINATES} [shared] ~", "store"),

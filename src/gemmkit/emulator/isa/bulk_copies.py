@@ -26,6 +26,14 @@ def check_copy(form: Form, to: int, start: int, nbytes: int) -> None:
     Raises:
         Misuse: one is not a multiple of 16.
     """
+    if form.operation == "bulk_store":
+        if to % nbytes:
+            raise Misuse(
+                "misaligned",
+                f"stores {nbytes} bytes at the shared address {to:#x}, which is not a multiple of "
+                f"{nbytes}",
+            )
+        return
     if nbytes % UNIT:
         raise Misuse(
             "invalid size",
@@ -41,6 +49,21 @@ def check_copy(form: Form, to: int, start: int, nbytes: int) -> None:
                 f"copies {nbytes:,} bytes, but the {name} in {space} memory, {address:#x}, is not "
                 f"a multiple of {UNIT}",
             )
+
+
+def check_barrier(to: int, barrier: int) -> None:
+    """Check that the destination of a copy and its mbarrier, in the blocks of these ranks, are in
+    the same one.
+
+    Raises:
+        Misuse: they are not.
+    """
+    if to != barrier:
+        raise Misuse(
+            "invalid mbarrier",
+            f"writes to the block of rank {to} and names an mbarrier of rank {barrier}; both must "
+            "be in the same block",
+        )
 
 
 def combined(form: Form, old: NDArray[np.uint8], new: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -1,25 +1,156 @@
-"""Clusters of one block: what addresses of a peer's shared memory may name."""
+"""Clusters: addresses of the blocks' shared memory, and the state of the cluster's barrier.
+
+An address in a block's own shared memory has less than 24 bits. In the window of the cluster
+(`shared::cluster`), the bits from 24 on hold the rank of the block plus one; without them an
+address is the executing block's own. The PTX ISA leaves the encoding open.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gemmkit.emulator.isa.form import Form
+from gemmkit.emulator.isa.mbarriers import Misuse
 from gemmkit.emulator.ptx.module import Instruction
 from gemmkit.errors import DeviceError
 
+RANK_SHIFT = 24
+OFFSET_MASK = (1 << RANK_SHIFT) - 1
+# The bits of an address that hold a rank.
+RANK_MASK = 0xFF << RANK_SHIFT
+# Stands for the cluster's barrier where waiting lanes name an mbarrier's address.
+CLUSTER_BARRIER = -1
 
-def check_ranks(instruction: Instruction, ranks: NDArray[Any]) -> None:
-    """Check the ranks that active lanes give to `mapa`.
+
+def cluster_address(rank: int, address: int) -> int:
+    """The address in the window of the cluster of an address in one block's shared memory."""
+    return rank + 1 << RANK_SHIFT | (address & OFFSET_MASK)
+
+
+def divided(address: int, own: int) -> tuple[int, int]:
+    """The rank of the block that has an address, and the address in that block's shared memory;
+    `own` is the rank of the executing block. The rank may be that of no block."""
+    rank = address >> RANK_SHIFT
+    return (own, address) if rank == 0 else (rank - 1, address & OFFSET_MASK)
+
+
+def reaches_peers(form: Form) -> bool:
+    """Whether addresses of an instruction may be in the shared memory of another block: those of
+    `shared::cluster`, and generic ones."""
+    generic = form.modifiers.get("S") == "" and not form.operation.startswith("mbarrier")
+    return generic or "shared::cluster" in form.opcode
+
+
+def mapped(
+    instruction: Instruction, addresses: NDArray[Any], ranks: NDArray[Any], blocks: int
+) -> NDArray[Any]:
+    """`mapa` in active lanes: the addresses of the same variables in the blocks of these ranks; in
+    a cluster of one block they are the same.
 
     Raises:
         DeviceError: the cluster has no such block.
     """
-    others = ranks[ranks != np.uint32(0)]
-    if others.size:
+    beyond = ranks[ranks >= np.uint32(blocks)]
+    if beyond.size:
+        has = "one block, whose only rank is 0"
+        if blocks > 1:
+            has = f"{blocks} blocks, whose ranks are 0 to {blocks - 1}"
         raise DeviceError(
-            f"'{instruction.text}' at {instruction.where} asks for rank {int(others[0])} of a "
-            "cluster of one block, whose only rank is 0"
+            f"'{instruction.text}' at {instruction.where} asks for rank {int(beyond[0])} of a "
+            f"cluster of {has}"
         )
+    if blocks == 1:
+        return addresses
+    kind = addresses.dtype.type
+    shifted = (ranks.astype(addresses.dtype) + kind(1)) << kind(RANK_SHIFT)
+    found: NDArray[Any] = addresses & ~kind(RANK_MASK) | shifted
+    return found
+
+
+def ranks_of(addresses: NDArray[Any], own: NDArray[Any] | int) -> NDArray[np.uint32]:
+    """`getctarank`: the ranks of the blocks that have these addresses."""
+    kind = addresses.dtype.type
+    ranks = (addresses & kind(RANK_MASK)) >> kind(RANK_SHIFT)
+    return np.where(ranks == 0, own, ranks - kind(1)).astype(np.uint32)
+
+
+def multicast_ranks(mask: int, blocks: int) -> list[int]:
+    """The ranks of the blocks to which a copy with a `ctaMask` goes.
+
+    Raises:
+        Misuse: the cluster has no such block, or the mask is empty.
+    """
+    if mask >> blocks or not mask:
+        has = "no block" if not mask else f"rank {mask.bit_length() - 1}"
+        raise Misuse(
+            "invalid multicast",
+            f"multicasts to {has} with the mask {mask:#x}, in a cluster of {blocks} "
+            f"block{'s' * (blocks > 1)}",
+        )
+    return [rank for rank in range(blocks) if mask >> rank & 1]
+
+
+class ClusterBarrier:
+    """`barrier.cluster`: which threads have arrived, as one mask per warp of the cluster.
+
+    A phase completes once all threads that have not exited have arrived (PTX ISA,
+    "barrier.cluster"). Between two arrivals, a thread must wait.
+    """
+
+    def __init__(self, warps: int) -> None:
+        self.phase = 0
+        self._arrived = [0] * warps
+        # Threads that arrived in a phase that is complete, and have not waited yet.
+        self._passing = [0] * warps
+
+    def arrive(self, warp: int, lanes: int) -> None:
+        """Lanes of a warp arrive.
+
+        Raises:
+            Misuse: one has arrived before, and has not waited since.
+        """
+        if lanes & (self._arrived[warp] | self._passing[warp]):
+            raise Misuse(
+                "unequal cluster barrier",
+                "arrives at the cluster barrier again without a barrier.cluster.wait since its "
+                "last arrival",
+            )
+        self._arrived[warp] |= lanes
+
+    def wait(self, warp: int, lanes: int) -> bool:
+        """Whether lanes of a warp may continue after their wait.
+
+        Raises:
+            Misuse: one has not arrived.
+        """
+        if lanes & ~(self._arrived[warp] | self._passing[warp]):
+            raise Misuse(
+                "unequal cluster barrier",
+                "waits at the cluster barrier without a barrier.cluster.arrive since its last wait",
+            )
+        if lanes & self._arrived[warp]:
+            return False
+        self._passing[warp] &= ~lanes
+        return True
+
+    def settle(self, living: Sequence[int]) -> bool:
+        """Complete the phase if all of the threads that have not exited have arrived."""
+        pairs = list(zip(living, self._arrived, strict=True))
+        if not any(self._arrived) or any(alive & ~arrived for alive, arrived in pairs):
+            return False
+        self._passing = self._arrived
+        self._arrived = [0] * len(living)
+        self.phase ^= 1
+        return True
+
+    def text(self, living: Sequence[int]) -> str:
+        """The barrier in words, with the number of its arrivals."""
+        arrived = sum(each.bit_count() for each in self._arrived)
+        missing = sum(
+            (alive & ~here).bit_count() for alive, here in zip(living, self._arrived, strict=True)
+        )
+        return f"the cluster barrier ({arrived:,} of {arrived + missing:,} threads have arrived)"

@@ -116,8 +116,7 @@ def bindings(pattern: str, opcode: str) -> dict[str, str] | None:
 
 
 def _bound(choice: str) -> str:
-    """An alternative as it is bound; the shared memory of a block and of a cluster of one block are
-    the same."""
+    """An alternative as it is bound; an address says whose shared memory of a cluster it is in."""
     return choice.lstrip(".").removesuffix("::cta").removesuffix("::cluster")
 
 

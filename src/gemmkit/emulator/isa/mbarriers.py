@@ -189,14 +189,12 @@ def pending_count(tokens: NDArray[np.uint64]) -> NDArray[np.uint64]:
 def awaited_phase(form: Form, operand: int) -> int:
     """The parity of the phase for whose completion a `test_wait` or `try_wait` asks.
 
+    Of an operand `.parity` only the lowest bit counts, as on an H100: compilers sign-extend it.
+
     Raises:
-        Misuse: the operand is neither 0 nor 1, or no state token.
+        Misuse: the operand is no state token.
     """
-    if form["P"] != "parity":
-        return token_phase(operand)
-    if operand > 1:
-        raise Misuse("invalid parity", f"waits for a phase of parity {operand:,}; it is 0 or 1")
-    return operand
+    return operand & 1 if form["P"] == "parity" else token_phase(operand)
 
 
 def state_text(word: int) -> str:

@@ -85,7 +85,8 @@ def _hinted(operation: str) -> tuple[str, str]:
 _ROWS: tuple[tuple[str, str, str, str], ...] = (
     # Moves
     ("mov.{T:pred,b16,b32,b64,u16,s16,u32,s32,u64,s64,f32,f64}", "move", "={T} {T}", "move"),
-    ("cvta{D:,.to}.{S:global,shared,local,const,param}.{T:u64}", "convert_address",
+    ("cvta{D:,.to}.{S:global,shared,shared::cta,shared::cluster,local,const,param}.{T:u64}",
+     "convert_address",
      "={T} {T}", "integer"),
     ("selp.{T:b16,b32,b64,u16,u32,u64,s16,s32,s64,f32,f64}", "select", "={T} {T} {T} pred",
      "move"),
@@ -270,7 +271,6 @@ _ROWS: tuple[tuple[str, str, str, str], ...] = (
     ),
     ("isspacep.{S:global,shared,shared::cta,shared::cluster,local}", "is_space", "=pred u64",
      "integer"),
-    # A cluster of one block: the only rank is 0, and addresses of its memory are the block's own.
     ("mapa{,.shared::cluster}.{T:u32,u64}", "map_address", "={T} {T} u32", "integer"),
     ("getctarank{,.shared::cluster}.{T:u32,u64}", "cluster_rank", "=u32 {T}", "integer"),
     # Warps and blocks

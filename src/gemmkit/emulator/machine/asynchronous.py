@@ -20,9 +20,10 @@ class Copy:
     """A bulk copy of a thread; addresses are those in their spaces.
 
     `barrier` is the mbarrier that counts its bytes, if one does, or else `group` the number of the
-    bulk group; `due` is the time of its effect, and `data` what it has read. That of a tensor has a
-    `box`, and the address of its tensor map; `to` or `start` is then the first byte of the box in
-    the tensor.
+    bulk group; `due` is the time of its effect, and `data` what it has read, or what `st.async` or
+    `red.async` holds. Addresses in shared memory may be in the window of the cluster. A copy of a
+    tensor has a `box`, and the address of its tensor map; `to` or `start` is then the first byte of
+    the box in the tensor.
     """
 
     action: Action
@@ -63,6 +64,22 @@ class Waiting(Protocol):
     def land(self, copy: Copy) -> bool:
         """Let a copy take effect; False if it is not in flight."""
 
+    def land_one(self) -> bool:
+        """Let one of the copies in flight take effect; False if there is none."""
+
+    def stopped(self) -> Sequence[object]:
+        """The warps whose waits may expire, and what they wait for."""
+
+    def resume(self) -> None:
+        """Let these waits expire."""
+
+    def wake(self, address: int, phase: int) -> None:
+        """Wake the lanes that wait for the end of a phase other than this one of an mbarrier or, at
+        `isa.cluster.CLUSTER_BARRIER`, of the cluster's barrier."""
+
+    def settle_cluster(self) -> bool:
+        """Threads may have exited: whether that completed the phase of the cluster's barrier."""
+
     def drain(self) -> None:
         """All warps have ended: copies in flight take effect."""
 
@@ -74,10 +91,14 @@ class Waiting(Protocol):
 
 
 class Scheduled(Protocol):
-    """A block that follows a schedule, or is recorded."""
+    """A block that follows a schedule, with its cluster, or is recorded."""
 
     def advance(self) -> bool:
         """No warp runs: go on with the next step; False if there is none."""
+
+    @property
+    def holding(self) -> bool:
+        """Whether steps of the schedule are left."""
 
     def finish(self) -> None:
         """The launch has ended."""
@@ -86,14 +107,14 @@ class Scheduled(Protocol):
         """Whether the schedule says when a copy takes effect, which is issued now."""
 
     def answered(self, warp: int, number: int, lanes: int, *, done: bool) -> None:
-        """Lanes have asked for the phase of an mbarrier."""
+        """Lanes have asked for the phase of an mbarrier, or waited for the cluster's barrier."""
 
 
 class Observer(Protocol):
     """Is told of the asynchronous instructions of one worker, in the order of their execution.
 
     Threads are numbered within the block, `number` is that of an instruction, addresses are in
-    shared memory.
+    shared memory: the block's own, or in the window of the cluster (see `isa.cluster`).
     """
 
     def look(self) -> None:
@@ -135,6 +156,18 @@ class Observer(Protocol):
 
     def groups_waited(self, thread: int, copies: Iterable[Copy]) -> None:
         """A thread has waited for bulk copies that it issued, or for their reads."""
+
+    def arrived_in_cluster(self, number: int, warp: int) -> None:
+        """Lanes of a warp have arrived at the cluster's barrier."""
+
+    def cluster_met(self) -> None:
+        """All threads of the cluster have arrived at its barrier."""
+
+    def waited_in_cluster(self, warp: int) -> None:
+        """Lanes of a warp have waited for the cluster's barrier."""
+
+    def exited(self) -> None:
+        """All warps of the block have ended, in a cluster of several."""
 
     def ended(self, copies: Iterable[Copy]) -> None:
         """All warps have ended; these copies to global memory were not waited for."""

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from gemmkit.emulator.codegen.layout import WINDOW_BYTES, WINDOWS
-from gemmkit.emulator.codegen.operands import Action
-from gemmkit.emulator.isa.bulk_copies import check_copy, combined, is_reduction
-from gemmkit.emulator.isa.mbarriers import Misuse
+from gemmkit.emulator.codegen.layout import WINDOW_BYTES
+from gemmkit.emulator.isa.bulk_copies import combined, is_reduction
+from gemmkit.emulator.isa.cluster import divided, reaches_peers
+from gemmkit.emulator.isa.form import Form
 from gemmkit.emulator.machine import tensor_copies
 from gemmkit.emulator.machine.asynchronous import Copy
 from gemmkit.emulator.machine.memory import Bytes, DeviceMemory
@@ -59,55 +59,19 @@ class BulkCopies:
         self._groups: defaultdict[int, _Groups] = defaultdict(_Groups)
         self._queue: list[Copy] = []
         self._seed = self._worker.grid.warp_seed
-        self._random = random.Random(f"{self._seed}/{self._worker.field('block')}")
+        self._random = random.Random(f"{self._seed}/{self._worker.number}")
         self._worker.set_field("in_flight", 0)
 
-    def issue(self, action: Action, thread: int, operands: list[int]) -> None:
-        """A thread issues a copy: size, destination, source and, if it has one, mbarrier.
+    def issue(self, copy: Copy) -> None:
+        """A thread issues a copy.
 
         Raises:
-            Refusal: an operand is not valid.
+            Refusal: it is out of bounds; a tensor copy was checked when it was made.
         """
-        nbytes, to, start, *barrier = operands
-        form = action.form
-        to, start = (
-            address - WINDOWS["shared"]
-            if space == "shared" and address >= WINDOWS["shared"]
-            else address
-            for space, address in ((form["D"], to), (form["F"], start))
-        )
-        try:
-            check_copy(form, to, start, nbytes)
-        except Misuse as misuse:
-            array, offset = self._place(form["D"], to)
-            raise Refusal(misuse.kind, misuse.what, action.number, thread, array, offset) from None
-        copy = Copy(action, thread, to, start, nbytes, barrier[0] if barrier else None)
-        self._check_bounds(copy)
-        self._enqueue(copy)
-
-    def issue_tensor(self, action: Action, thread: int, operands: list[int]) -> None:
-        """A thread issues a tensor copy: coordinates, then, as the instruction lists them, the
-        addresses of map, shared memory and, for a load, mbarrier.
-
-        Raises:
-            Refusal: an operand is not valid.
-        """
-        rank = int(action.form["N"])
-        coordinates, addresses, barrier = operands[:rank], operands[rank:], None
-        if action.form["D"] == "shared":
-            shared_at, map_at, barrier = addresses
-        else:
-            map_at, shared_at = addresses
-        copy = tensor_copies.tensor_copy(
-            self._worker, self._memory, action, thread, coordinates, map_at, shared_at
-        )
-        copy.barrier = barrier
-        self._enqueue(copy)
-
-    def _enqueue(self, copy: Copy) -> None:
-        thread = copy.thread
+        if copy.box is None:
+            self._check_bounds(copy)
         if copy.barrier is None:
-            groups = self._groups[thread]
+            groups = self._groups[copy.thread]
             copy.group = groups.number
             groups.open.append(copy)
             groups.unread.append(copy)
@@ -125,11 +89,12 @@ class BulkCopies:
         self._note_queue()
 
     def _check_bounds(self, copy: Copy) -> None:
+        form = copy.action.form
         for does, space, address in (
-            ("writes", copy.action.form["D"], copy.to),
-            ("reads", copy.action.form["F"], copy.start),
+            ("writes", form["D"], copy.to),
+            ("reads", form.modifiers.get("F", "shared"), copy.start),
         ):
-            if self._fits(space, address, copy.nbytes):
+            if self._fits(form, space, address, copy.nbytes):
                 continue
             array, offset = self._place(space, address)
             what = f"{does} {copy.nbytes:,} bytes at byte {offset:,} of '{array}', out of bounds"
@@ -138,8 +103,12 @@ class BulkCopies:
             number = copy.action.number
             raise Refusal("out of bounds", what, number, copy.thread, array, offset)
 
-    def _fits(self, space: str, address: int, nbytes: int) -> bool:
+    def _fits(self, form: Form, space: str, address: int, nbytes: int) -> bool:
         if space == "shared":
+            if reaches_peers(form):
+                rank, address = divided(address, self._worker.rank)
+                if rank >= len(self._worker.peers):
+                    return False
             within = 0 <= address < WINDOW_BYTES
             start, end = self._worker.shared_base, self._worker.shared_end
             return within and start <= address and address + nbytes <= end
@@ -150,6 +119,7 @@ class BulkCopies:
 
     def _place(self, space: str, address: int) -> tuple[str, int]:
         if space == "shared":
+            address = divided(address, self._worker.rank)[1]
             return shared_array(self._worker.flow.kernel, address)
         found = self._memory.nearest(address)
         return ("", 0) if found is None else (found.name, address - found.address)
@@ -231,7 +201,8 @@ class BulkCopies:
 
     def _bytes(self, space: str, address: int, nbytes: int) -> Bytes:
         if space == "shared":
-            return self._worker.shared[address : address + nbytes]
+            rank, address = divided(address, self._worker.rank)
+            return self._worker.peers[rank].shared[address : address + nbytes]
         return self._memory.view(address, nbytes)
 
     def _read(self, copy: Copy) -> NDArray[np.uint8]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from gemmkit.emulator.clusters import MOST_BLOCKS
 from gemmkit.emulator.codegen.layout import (
     ALL_LANES,
     AT_BARRIER,
@@ -12,8 +13,10 @@ from gemmkit.emulator.codegen.layout import (
     LANES,
     RUNNING,
     WINDOW_BYTES,
+    WINDOWS,
 )
 from gemmkit.emulator.codegen.operands import Action, access_bytes
+from gemmkit.emulator.isa.cluster import CLUSTER_BARRIER, RANK_SHIFT, divided, reaches_peers
 from gemmkit.emulator.isa.table import stop_of
 from gemmkit.emulator.machine.memory import DeviceMemory
 from gemmkit.emulator.machine.worker import Worker
@@ -67,6 +70,14 @@ def _where(worker: Worker, memory: DeviceMemory, action: Action, address: int) -
     space = action.form.modifiers.get("S", "").removesuffix("::cta")
     if action.operation == "copy_async" and address < WINDOW_BYTES:
         space = "shared"
+    if worker.cluster is not None and reaches_peers(action.form):
+        in_cluster = address if address < WINDOW_BYTES else address - WINDOWS["shared"]
+        if 1 <= in_cluster >> RANK_SHIFT <= MOST_BLOCKS:
+            rank, within = divided(in_cluster, worker.rank)
+            return (
+                f" at byte {within:,} of the shared memory of rank {rank}, in a cluster of "
+                f"{len(worker.peers)} blocks with {worker.shared_bytes:,} bytes each"
+            )
     if space == "shared":
         base = worker.shared_base
         if address < base:
@@ -103,7 +114,9 @@ def reserved_memory(base: int) -> str:
 def thread_text(worker: Worker, thread: int) -> str:
     """A thread of the running block, in words."""
     x, y, _ = worker.grid.request.block
-    return f"thread {(thread % x, thread // x % y, thread // (x * y))} of block {worker.block}"
+    rank = f" (rank {worker.rank})" if worker.cluster is not None else ""
+    place = (thread % x, thread // x % y, thread // (x * y))
+    return f"thread {place} of block {worker.block}{rank}"
 
 
 def refusal_error(worker: Worker, refusal: Refusal) -> DeviceError:
@@ -116,12 +129,28 @@ def refusal_error(worker: Worker, refusal: Refusal) -> DeviceError:
 
 
 def deadlock_error(worker: Worker) -> DeviceError:
-    """All warps of a block wait for others."""
+    """All warps of a block wait for others, or all those of a cluster."""
     body = worker.flow.kernel.body
-    return DeviceError(
-        f"{_kernel(worker)}: deadlock in block {worker.block}: "
-        + "; ".join(waits_text(worker, lambda number: body[number].where))
-    )
+    where = f"block {worker.block}"
+    if worker.cluster is not None:
+        where = f"the cluster of block {worker.peers[0].block}"
+    waits = cluster_waits(worker, lambda number: body[number].where)
+    return DeviceError(f"{_kernel(worker)}: deadlock in {where}: {'; '.join(waits)}")
+
+
+def cluster_waits(worker: Worker, place: Callable[[int], str]) -> list[str]:
+    """What the warps of a block wait for, as `waits_text` has it; in a cluster, those of each block
+    that has not ended, with its rank."""
+    if worker.cluster is None:
+        return waits_text(worker, place)
+    found = []
+    for each in worker.peers:
+        if (each.warp_fields("status") != DONE).any():
+            waits = waits_text(each, place)
+            found += [f"block {each.block} (rank {each.rank}): {waits[0]}", *waits[1:]]
+        else:
+            found.append(f"block {each.block} (rank {each.rank}) has ended")
+    return found
 
 
 def waits_text(worker: Worker, place: Callable[[int], str]) -> list[str]:
@@ -161,6 +190,8 @@ def _verb(name: str, numbers: Sequence[int], does: str, more: str = "") -> str:
 
 
 def _awaited(phases: Waiting, wait: Wait) -> str:
+    if CLUSTER_BARRIER in wait.awaited:
+        return phases.text(CLUSTER_BARRIER)
     each = [f"the phase of parity {p} of {phases.text(a)}" for a, p in wait.awaited.items()]
     return " and ".join(each[:2]) + f" and {len(each) - 2} more" * (len(each) > 2)
 
@@ -196,7 +227,7 @@ def endless_error(worker: Worker, limit: int) -> DeviceError:
     ]
     running = running[:4]
     if worker.phases is not None:
-        running += waits_text(worker, lambda number: body[number].where)
+        running += cluster_waits(worker, lambda number: body[number].where)
     return DeviceError(
         f"{_kernel(worker)}: block {worker.block} did not end within {limit:,} "
         f"steps: {'; '.join(running)}. If it is only slow, allow more steps (--max-steps)"

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from gemmkit.emulator.codegen.kernel import LoadedKernel
 from gemmkit.emulator.codegen.layout import LANES
 from gemmkit.emulator.codegen.operands import Action
+from gemmkit.emulator.isa.cluster import mapped, ranks_of
 from gemmkit.emulator.isa.fragments import defined_fragments
 from gemmkit.emulator.isa.matrices import defined_products
 from gemmkit.emulator.isa.semantics import OPERATIONS, evaluate
@@ -103,7 +104,14 @@ class Operations:
                 read = partial(self._sanitizer.printed, worker, action.number)
             self.printer.call(worker, warp, operands[0], operands[1], active, read)
             return (np.zeros(LANES, np.uint32),) * len(action.dests)
-        if action.operation.startswith(("mbarrier", "bulk")):
+        if action.operation == "map_address":
+            to, blocks = operands[0].copy(), len(worker.peers)
+            chosen = mapped(action.instruction, to[active], operands[1][active], blocks)
+            to[active] = chosen
+            return (to,)
+        if action.operation == "cluster_rank":
+            return (ranks_of(operands[0], worker.rank),)
+        if action.operation.startswith(("mbarrier", "bulk", "barrier_cluster")):
             if worker.phases is None:
                 worker.phases = Phases(worker, self._memory)
             return worker.phases.execute(warp, action, operands, active)

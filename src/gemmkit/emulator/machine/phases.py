@@ -14,18 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gemmkit.emulator.codegen.layout import (
-    AT_PHASE,
-    HELD,
-    LANES,
-    RUNNING,
-    TURNED,
-    WARP,
-    WINDOW_BYTES,
-    WINDOWS,
-)
+from gemmkit.emulator.codegen.layout import LANES, WINDOW_BYTES, WINDOWS
 from gemmkit.emulator.codegen.operands import Action
-from gemmkit.emulator.codegen.runtime.blocks import CALL_COST
+from gemmkit.emulator.isa.cluster import (
+    CLUSTER_BARRIER,
+    cluster_address,
+    divided,
+    reaches_peers,
+)
 from gemmkit.emulator.isa.mbarriers import (
     OBJECT_BYTES,
     PATIENCE,
@@ -39,15 +35,13 @@ from gemmkit.emulator.isa.mbarriers import (
 )
 from gemmkit.emulator.machine.asynchronous import Copy, Wait
 from gemmkit.emulator.machine.bulk import BulkCopies
+from gemmkit.emulator.machine.cluster_waits import ClusterWaits
+from gemmkit.emulator.machine.destinations import copies_of
 from gemmkit.emulator.machine.memory import DeviceMemory
-from gemmkit.emulator.machine.native_waits import adopt, publish
-from gemmkit.emulator.machine.paths import Paths
 from gemmkit.emulator.machine.refusals import Refusal
+from gemmkit.emulator.machine.waiting_lanes import WaitingLanes
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.ptx.shared_names import shared_array
-
-_POLLS = "mbarrier_test"
-_STATUS, _VERDICT, _BLOCK = (WARP[name] // 4 for name in ("status", "verdict", "block"))
 
 
 class Phases:
@@ -55,28 +49,25 @@ class Phases:
 
     def __init__(self, worker: Worker, memory: DeviceMemory) -> None:
         self._worker = worker
+        self._memory = memory
         self._copies = BulkCopies(worker, memory, self._deliver)
         self._running_block = -1
-        # Where native code executes instructions too, it keeps what warps wait for.
-        self._natively = not worker.grid.through_python
         whole = len(worker.shared) // OBJECT_BYTES * OBJECT_BYTES
         self._words = worker.shared[:whole].view(np.uint64)
         self._announced = worker.announced
-        self._block_of: dict[int, int] = {}
-        for block, each in enumerate(worker.flow.blocks):
-            self._block_of |= dict.fromkeys(range(each.start, each.end), block)
+        self._lanes = WaitingLanes(worker)
 
     def _begin(self) -> None:
         """Forget the block before this one."""
-        block = self._worker.field("block")
+        block = self._worker.number
         if self._running_block != block:
             self._running_block = block
-            self._waits: list[list[Wait]] = [[] for _ in range(self._worker.warps)]
-            self._expired: list[set[int]] = [set() for _ in range(self._worker.warps)]
+            self._lanes.begin()
             # The sizes of the boxes that tensor copies have brought to an mbarrier.
             self._boxes: dict[int, set[int]] = {}
             self._last_stop: object = None
             self._fruitless = 0
+            self._cluster = ClusterWaits(self._worker)
             self._copies.begin()
 
     def execute(
@@ -88,18 +79,18 @@ class Phases:
             Refusal: it is not valid in one of them.
         """
         self._begin()
-        if not self._natively:
-            return self._execute(warp, action, operands, active)
-        self._adopt()
+        self._lanes.adopt()
         try:
             return self._execute(warp, action, operands, active)
         finally:
-            publish(self._worker, self._waits, self._expired)
+            self._lanes.publish()
 
     def _execute(
         self, warp: int, action: Action, operands: Sequence[NDArray[Any]], active: NDArray[np.bool_]
     ) -> tuple[NDArray[Any], ...]:
         self._copies.tick()
+        if action.operation.startswith("barrier_cluster"):
+            return self._at_cluster_barrier(warp, action, active)
         if action.operation.startswith("bulk"):
             for lane in np.flatnonzero(active).tolist():
                 self._bulk(action, warp * LANES + lane, [int(each[lane]) for each in operands])
@@ -118,7 +109,7 @@ class Phases:
             if uniform:
                 done[active] = done[lanes[0]]
             mask = int((np.uint64(1) << lanes.astype(np.uint64)).sum())
-            self._answer(warp, action, mask, awaited, some=bool(done.any()))
+            self._lanes.answer(warp, action, mask, awaited, some=bool(done.any()))
             return (done,)
         tokens = np.zeros(LANES, np.uint64)
         count = self._together(action, int(addresses[lanes[0]]), operand[lanes[0]], len(lanes))
@@ -142,7 +133,8 @@ class Phases:
             return 0
         count = 1 if operand is None else operand
         try:
-            state = State.of(self._read(self._address(form["S"], raw)))
+            home, address = self._home(action, raw)
+            state = State.of(home.read(address))
         except Misuse:
             return 0
         return count if count * lanes <= state.pending else 0
@@ -154,9 +146,9 @@ class Phases:
         `awaited`."""
         observer = self._worker.observer
         try:
-            address = self._address(action.form["S"], raw)
+            address = self._home(action, raw)[1]
             phase = awaited_phase(action.form, operand)
-            done = State.of(self._read(address)).phase != phase
+            done = State.of(self.read(address)).phase != phase
         except Misuse as misuse:
             raise self._refusal(misuse, action, thread, raw) from None
         if observer is not None:
@@ -172,54 +164,74 @@ class Phases:
             self._copies.commit(thread)
         elif action.operation == "bulk_wait":
             self._copies.wait(thread, operands[0], read=action.form["K"] == "read")
-        elif action.operation == "bulk_tensor":
-            if action.form["D"] == "shared":
-                operands[-1] = self._valid(action, thread, operands[-1])
-            self._copies.issue_tensor(action, thread, operands)
-        elif action.operation == "bulk_copy":
-            size, to, start, *barrier = operands
-            barrier = [self._valid(action, thread, address) for address in barrier]
-            self._copies.issue(action, thread, [size, to, start, *barrier])
+        elif action.operation in ("bulk_copy", "bulk_store", "bulk_tensor"):
+            for copy in copies_of(self._worker, self._memory, action, thread, operands):
+                if copy.barrier is not None:
+                    self._check_barrier(copy, copy.barrier)
+                self._copies.issue(copy)
         elif self._worker.observer is not None:
             if action.operation == "bulk_acquire_map":
                 self._worker.observer.acquired_map(thread, operands[-1])
             else:
                 self._worker.observer.released_maps()
 
-    def _valid(self, action: Action, thread: int, address: int) -> int:
-        """The address of a copy's mbarrier, which must be valid."""
+    def _check_barrier(self, copy: Copy, barrier: int) -> None:
+        """The mbarrier of a copy must be valid."""
         try:
-            found = self._address("shared", address)
-            State.of(self._read(found))
+            home, address = self._home(copy.action, barrier)
+            State.of(home.read(address))
         except Misuse as misuse:
-            raise self._refusal(misuse, action, thread, address) from None
-        return found
+            raise self._refusal(misuse, copy.action, copy.thread, barrier) from None
 
     def _deliver(self, copy: Copy) -> None:
         """Count the bytes of a copy that has taken effect at its mbarrier."""
         assert copy.barrier is not None
         try:
-            state = State.of(self._read(copy.barrier))
+            home, address = self._home(copy.action, copy.barrier)
+            state = State.of(home.read(address))
             after = state.expect(-copy.nbytes).settled()
         except Misuse as misuse:
             raise self._refusal(misuse, copy.action, copy.thread, copy.barrier) from None
-        self._write(copy.barrier, after.word)
+        home.write(address, after.word)
         if self._worker.observer is not None:
             self._worker.observer.delivered(copy)
         if copy.box is not None:
-            self._boxes.setdefault(copy.barrier, set()).add(copy.nbytes)
+            home._boxes.setdefault(address, set()).add(copy.nbytes)
         if after.phase != state.phase:
-            self._completed(copy.barrier, after)
+            home.completed(address, after)
 
     def _refusal(self, misuse: Misuse, action: Action, thread: int, address: int) -> Refusal:
         kernel = self._worker.flow.kernel
-        return Refusal.at_shared(misuse, action.number, thread, kernel, address % WINDOW_BYTES)
+        address %= WINDOW_BYTES
+        rank, within = divided(address, self._worker.rank)
+        if not 0 <= rank < len(self._worker.peers):
+            within = address
+        return Refusal.at_shared(misuse, action.number, thread, kernel, within)
 
-    def _address(self, space: str, address: int) -> int:
-        """The address of an object in shared memory; bulk copies accept both kinds."""
-        if not space or address >= WINDOWS["shared"]:
+    def _home(self, action: Action, address: int) -> tuple[Phases, int]:
+        """The block that has an mbarrier, and the address there; bulk copies accept generic
+        addresses too."""
+        if not action.form.modifiers.get("S", "shared") or address >= WINDOWS["shared"]:
             address -= WINDOWS["shared"]
-        return object_at(address, self._worker.shared_base, self._worker.shared_end)
+        home, within = self, address
+        if reaches_peers(action.form):
+            rank, within = divided(address, self._worker.rank)
+            if rank >= len(self._worker.peers):
+                raise Misuse(
+                    "invalid mbarrier",
+                    f"uses an mbarrier of rank {rank}, of which its cluster has no block",
+                )
+            home = self if rank == self._worker.rank else self._of(self._worker.peers[rank])
+        worker = self._worker
+        return home, object_at(within, worker.shared_base, worker.shared_end)
+
+    def _of(self, worker: Worker) -> Phases:
+        """The mbarriers of another block of the cluster."""
+        if worker.phases is None:
+            worker.phases = Phases(worker, self._memory)
+        assert isinstance(worker.phases, Phases)
+        worker.phases._begin()
+        return worker.phases
 
     def _update(
         self, action: Action, thread: int, raw: int, operand: int | None, *, last: bool
@@ -227,21 +239,22 @@ class Phases:
         """Perform a thread's instruction, `last` of its warp; returns the 8 bytes before it."""
         form = action.form
         try:
-            address = self._address(form["S"], raw)
-            before = self._read(address)
+            home, address = self._home(action, raw)
+            before = home.read(address)
             after = updated(form, before, operand)
         except Misuse as misuse:
             raise self._refusal(misuse, action, thread, raw) from None
-        self._write(address, after)
-        self._tell(action, thread, address, last=last)
+        home.write(address, after)
+        place = address if home is self else cluster_address(home._worker.rank, address)
+        self._tell(action, thread, place, last=last)
         kind = form.modifiers.get("K")
         if action.operation == "mbarrier_init":
-            self._announced[address // OBJECT_BYTES] = 0
-            self._boxes.pop(address, None)
+            home._announced[address // OBJECT_BYTES] = 0
+            home._boxes.pop(address, None)
         elif kind == "expect_tx":
-            self._announced[address // OBJECT_BYTES] += operand or 0
+            home._announced[address // OBJECT_BYTES] += operand or 0
         if completes(form, before, after):
-            self._completed(address, State.of(after))
+            home.completed(address, State.of(after))
         return before
 
     def _tell(self, action: Action, thread: int, address: int, *, last: bool) -> None:
@@ -257,92 +270,86 @@ class Phases:
             if last and action.operation.startswith("mbarrier_arrive"):
                 observer.arrived(number, thread, address)
 
-    def _read(self, address: int) -> int:
+    def read(self, address: int) -> int:
+        """The 8 bytes of an object of this block."""
         return int(self._words[address // OBJECT_BYTES])
 
-    def _write(self, address: int, word: int) -> None:
+    def write(self, address: int, word: int) -> None:
+        """Change them."""
         self._words[address // OBJECT_BYTES] = word
 
-    def _completed(self, address: int, state: State) -> None:
+    def completed(self, address: int, state: State) -> None:
         """Wake the lanes that wait for the phase that has completed."""
         self._announced[address // OBJECT_BYTES] = 0
         self._boxes.pop(address, None)
         if self._worker.observer is not None:
             self._worker.observer.completed(address)
-        for warp, waits in enumerate(self._waits):
-            for wait in waits:
-                if not wait.polls and wait.awaited.get(address, state.phase) != state.phase:
-                    self._wake(warp, wait)
+        self.wake(address, state.phase)
 
-    def _wake(self, warp: int, wait: Wait) -> None:
-        """Let lanes execute their `try_wait` again."""
-        self._waits[warp] = [each for each in self._waits[warp] if each is not wait]
-        header, paths = self._worker.header(warp), Paths(self._worker, warp)
-        if int(header[_STATUS]) != AT_PHASE:
-            return
-        header[_STATUS] = RUNNING
-        if paths.running != wait.lanes:
-            places = [place for place, lanes in paths.ready() if lanes == wait.lanes]
-            paths.switch(places[0], int(header[_BLOCK]))
-
-    def _answer(
-        self, warp: int, action: Action, lanes: int, awaited: dict[int, int], *, some: bool
-    ) -> None:
-        """Decide how the lanes continue after they asked for phases of which these are not
-        completed; `some` of the phases are."""
-        self._waits[warp] = [each for each in self._waits[warp] if not each.lanes & lanes]
-        expired = lanes in self._expired[warp]
-        self._expired[warp].discard(lanes)
-        polls = action.operation == _POLLS
-        if self._worker.replay is not None:
-            self._worker.replay.answered(warp, action.number, lanes, done=some or not awaited)
-        if polls and awaited:
-            self._worker.set_field("fuel", self._worker.field("fuel") - CALL_COST)
-        if not awaited or (not polls and (some or expired)):
-            return
-        header, paths = self._worker.header(warp), Paths(self._worker, warp)
-        block = self._block_of[action.number] + polls
-        paths.stop(block, action.number)
-        header[_VERDICT] = TURNED if polls else HELD
-        held = 0
-        for wait in self._waits[warp]:
-            held |= 0 if wait.polls else wait.lanes
-        self._waits[warp].append(Wait(lanes, action.number, awaited, polls))
-        other = next((place for place, ready in paths.ready() if not ready & held), None)
-        if other is not None:
-            paths.switch(other, block)
-            header[_VERDICT] = TURNED
+    def wake(self, address: int, phase: int) -> None:
+        """Wake the lanes of this block that wait for the end of a phase other than this one."""
+        self._lanes.wake(address, phase)
 
     def expire(self) -> bool:
         """All warps have stopped: let a copy in flight take effect or, if there is none, let each
         `try_wait` return false, unless that has not helped."""
-        if self._running_block == self._worker.field("block") and self._copies.land_one():
+        if self.land_one() or self.settle_cluster():
             return True
-        status = self._worker.warp_fields("status")
-        stopped = [warp for warp in range(self._worker.warps) if status[warp] == AT_PHASE]
-        if not stopped or self._running_block != self._worker.field("block"):
+        now = self.stopped()
+        if not now:
             return False
-        self._adopt()
-        now = [
-            (warp, wait.lanes, wait.number, [(at, self._read(at)) for at in wait.awaited])
-            for warp in stopped
-            for wait in self._waits[warp]
-        ]
         self._fruitless = self._fruitless + 1 if now == self._last_stop else 0
         self._last_stop = now
         if self._fruitless == PATIENCE:
             return False
-        for warp in stopped:
-            self._expired[warp] = {wait.lanes for wait in self._waits[warp]}
-            self._waits[warp] = []
-            self._worker.header(warp)[_STATUS] = RUNNING
-        if self._natively:
-            publish(self._worker, self._waits, self._expired)
+        self.resume()
         return True
 
-    def _adopt(self) -> None:
-        if self._natively:
-            adopt(self._worker, self._waits)
+    def land_one(self) -> bool:
+        """Let one of the copies in flight take effect; False if there is none."""
+        return self._running_block == self._worker.number and self._copies.land_one()
+
+    def stopped(self) -> Sequence[object]:
+        """The warps whose waits may expire, as those for the cluster's barrier do not; and what
+        they wait for."""
+        return [
+            (warp, wait.lanes, wait.number, [(at, self._held(at)) for at in wait.awaited])
+            for warp in self._stopped()
+            for wait in self._lanes.of(warp)
+        ]
+
+    def _stopped(self) -> Sequence[int]:
+        return self._lanes.stopped() if self._running_block == self._worker.number else ()
+
+    def _held(self, address: int) -> int:
+        return -1 if address == CLUSTER_BARRIER else self.read(address)
+
+    def resume(self) -> None:
+        """Let the `try_wait` of each warp that has stopped return false."""
+        self._lanes.resume(self._stopped())
+
+    def _at_cluster_barrier(
+        self, warp: int, action: Action, active: NDArray[np.bool_]
+    ) -> tuple[NDArray[Any], ...]:
+        """`barrier.cluster` in some lanes of a warp."""
+        for worker in self._worker.peers:
+            if worker is not self._worker:
+                self._of(worker)
+        lanes = int((np.uint64(1) << np.flatnonzero(active).astype(np.uint64)).sum())
+        thread = warp * LANES + int(active.argmax())
+        try:
+            passes = self._cluster.execute(warp, action, lanes)
+        except Misuse as misuse:
+            where = (action.number, thread, "", 0)
+            raise Refusal(misuse.kind, misuse.what, *where) from None
+        if action.operation == "barrier_cluster_wait":
+            awaited = {} if passes else {CLUSTER_BARRIER: self._cluster.phase}
+            self._lanes.answer(warp, action, lanes, awaited, some=passes)
+        return ()
+
+    def settle_cluster(self) -> bool:
+        """Threads may have exited: whether that completed the phase of the cluster's barrier."""
+        return self._running_block == self._worker.number and self._cluster.settle()
 
     def land(self, copy: Copy) -> bool:
         """Let a copy take effect; False if it is not in flight."""
@@ -354,19 +361,18 @@ class Phases:
 
     def waits(self, warp: int) -> Sequence[Wait]:
         """What lanes of a warp wait or poll for."""
-        if self._running_block != self._worker.field("block"):
-            return ()
-        self._adopt()
-        return self._waits[warp]
+        return self._lanes.of(warp) if self._running_block == self._worker.number else ()
 
     def text(self, address: int) -> str:
         """An mbarrier, and what it has and expects, in words."""
+        if address == CLUSTER_BARRIER:
+            return self._cluster.text()
         array, offset = shared_array(self._worker.flow.kernel, address)
-        held = state_text(self._read(address))
+        held = state_text(self.read(address))
         announced = int(self._announced[address // OBJECT_BYTES])
         try:
             # The tx-count is what was announced minus what has arrived.
-            arrived = announced - State.of(self._read(address)).transactions
+            arrived = announced - State.of(self.read(address)).transactions
         except Misuse:
             arrived = 0
         if announced or arrived:

@@ -33,9 +33,8 @@ from gemmkit.errors import DeviceError
 from gemmkit.loading import load
 
 if TYPE_CHECKING:
-    from gemmkit.emulator.machine.asynchronous import Waiting
+    from gemmkit.emulator.machine.cluster import Cluster
     from gemmkit.emulator.machine.operations import Operations
-    from gemmkit.emulator.machine.replay import Replay
     from gemmkit.emulator.ptx.cfg import ControlFlow
     from gemmkit.emulator.sanitizer.monitor import Sanitizer
     from gemmkit.emulator.schedule import Schedule
@@ -211,7 +210,7 @@ class _Launch:
                 progress(max(0, taken - at_work) / max(self._grid.blocks, 1))
 
         try:
-            own = self._worker()
+            own = self._unit()
             fuel, steps, first = min(FIRST_SHARE, self._share_fuel), _Steps(), True
             with _interrupting(own):
                 while not self._stopped.is_set() and self._share(own, fuel, steps):
@@ -240,10 +239,22 @@ class _Launch:
         # A process that is ending starts no threads, and a system may have too many.
         with suppress(RuntimeError):
             for _ in range(min(count, untaken)):
-                thread = threading.Thread(target=self._work, args=(self._worker(),), daemon=True)
+                thread = threading.Thread(target=self._work, args=(self._unit(),), daemon=True)
                 thread.start()
                 found.append(thread)
         return found
+
+    def _unit(self) -> Worker | Cluster:
+        """What runs blocks one after another or, where clusters have several, these together."""
+        workers = [self._worker() for _ in range(self._request.cluster_blocks)]
+        if self._follows:
+            self._replay(workers)
+        if len(workers) == 1:
+            return workers[0]
+        load("gemmkit.emulator.machine.cluster")
+        from gemmkit.emulator.machine.cluster import Cluster
+
+        return Cluster(workers, self._grid)
 
     def _worker(self) -> Worker:
         try:
@@ -254,20 +265,19 @@ class _Launch:
         self.workers.append(worker)
         if self._sanitizer is not None:
             self._sanitizer.attach(worker)
-        if self._follows:
-            worker.replay = self._replay(worker)
         return worker
 
-    def _replay(self, worker: Worker) -> Replay:
+    def _replay(self, workers: list[Worker]) -> None:
+        """Let workers follow the schedule, or record the first cluster that they run."""
         load("gemmkit.emulator.machine.replay")
         from gemmkit.emulator.machine.replay import Replay
-        from gemmkit.emulator.schedule import scheduled_block
+        from gemmkit.emulator.schedule import scheduled_blocks
 
-        block = int(self._grid.next_block[0])
+        blocks = self._request.cluster_members(int(self._grid.next_block[0]))
         if self._schedule is not None:
-            block = scheduled_block(self._schedule, self._request.grid)
-        recorder = self._sanitizer.recorder if self._sanitizer is not None else None
-        return Replay(worker, self._schedule, block, recorder)
+            blocks = scheduled_blocks(self._schedule, self._request)
+        recorders = self._sanitizer.recorders if self._sanitizer is not None else ()
+        Replay(workers, self._schedule, blocks, recorders)
 
     def _operate(self, worker: Worker, warp: int, number: int, lanes: int) -> int:
         """Execute an instruction that has no native code; 1 if it failed."""
@@ -295,10 +305,10 @@ class _Launch:
         self._stopped.set()
         self._grid.stop()
 
-    def _work(self, worker: Worker) -> None:
+    def _work(self, unit: Worker | Cluster) -> None:
         steps = _Steps()
         try:
-            while not self._stopped.is_set() and self._share(worker, self._share_fuel, steps):
+            while not self._stopped.is_set() and self._share(unit, self._share_fuel, steps):
                 pass
         except BaseException as error:
             if self._error is None:
@@ -307,22 +317,25 @@ class _Launch:
         finally:
             self._finished.release()
 
-    def _share(self, worker: Worker, fuel: int, steps: _Steps) -> bool:
-        """Run a worker for a while; returns whether it has more to do."""
-        reason = worker.run(fuel)
+    def _share(self, unit: Worker | Cluster, fuel: int, steps: _Steps) -> bool:
+        """Run a worker or cluster for a while; returns whether it has more to do."""
+        try:
+            reason = unit.run(fuel)
+        except Refusal as refusal:
+            self._ready_operations().refuse(unit.running, refusal)
+            reason = FAULTED
+        worker = unit.running
         if worker.observer is not None:
             worker.observer.look()
         if reason == FINISHED:
             return False
         if reason == OUT_OF_FUEL:
-            spent = steps.spent(worker.field("block"), fuel)
+            spent = steps.spent(worker.peers[0].number, fuel)
             if self._max_steps is not None and spent > self._max_steps:
                 self._end(worker, self._max_steps)
             return True
-        if worker.replay is not None and reason in (STUCK, IN_FLIGHT) and worker.replay.advance():
-            return True
-        if worker.phases is not None and reason in (STUCK, IN_FLIGHT):
-            if self._go_on(worker, worker.phases, reason):
+        if reason in (STUCK, IN_FLIGHT):
+            if worker.cluster is None and self._go_on(worker, reason):
                 return True
             reason = STUCK if worker.failure is None and not worker.abandoned else FAULTED
         if self._sanitizer is None or worker.failure is not None:
@@ -330,9 +343,15 @@ class _Launch:
         self._note(self._sanitizer, worker, reason)
         return True
 
-    def _go_on(self, worker: Worker, phases: Waiting, reason: int) -> bool:
-        """All warps wait or have ended: copies in flight take effect, waits expire."""
+    def _go_on(self, worker: Worker, reason: int) -> bool:
+        """All warps wait or have ended: a schedule goes on, copies in flight take effect, waits
+        expire."""
+        phases = worker.phases
         try:
+            if worker.replay is not None and worker.replay.advance():
+                return True
+            if phases is None:
+                return False
             if reason == IN_FLIGHT:
                 phases.drain()
                 return True
@@ -377,7 +396,7 @@ class _Launch:
 
 
 @contextmanager
-def _interrupting(worker: Worker) -> Iterator[None]:
+def _interrupting(worker: Worker | Cluster) -> Iterator[None]:
     """Let Ctrl-C stop a worker also where Python is called by native code.
 
     Python handles a signal that arrived in native code when a callback begins, and what is raised

@@ -1,7 +1,8 @@
-"""`Stepper`: follows the steps of a schedule in one block, for the engine and the oracle.
+"""`Stepper`: follows the steps of a schedule in one block or cluster, for engine and oracle.
 
 These report each synchronizing or asynchronous instruction of a warp before and after it executes,
 and run only the chosen warp until a step is complete. With nothing chosen all warps stand still.
+The warps of a cluster are numbered one block after the other.
 """
 
 from __future__ import annotations
@@ -32,11 +33,12 @@ class Recorder(Protocol):
 
 
 class Stepper:
-    """The steps of one block; `chosen` is the warp that may run, or `HOLD` or `FREE`.
+    """The steps of one cluster; `chosen` is the warp that may run, or `HOLD` or `FREE`.
 
     Args:
         schedule: the steps.
-        warps: how many warps the block has.
+        warps: how many warps a block has.
+        blocks: how many blocks the cluster has.
         body: the kernel's instructions.
         status: the status of a warp.
         land: lets a copy take effect that was held back.
@@ -49,6 +51,7 @@ class Stepper:
         self,
         schedule: Schedule,
         warps: int,
+        blocks: int,
         body: tuple[Instruction, ...],
         *,
         status: Callable[[int], int],
@@ -56,26 +59,37 @@ class Stepper:
         release: Callable[[], None],
     ) -> None:
         self._steps, self._body, self._status = schedule.steps, body, status
+        self._warps, self._blocks = warps, blocks
         self._places: dict[int, tuple[str, int]] = {}
         self._land, self._release = land, release
-        self._reached: list[Counter[tuple[str, int]]] = [Counter() for _ in range(warps)]
+        count = warps * blocks
+        self._reached: list[Counter[tuple[str, int]]] = [Counter() for _ in range(count)]
         # By warp: where it stopped; the instruction that the step goes through; waits in vain.
-        self._stopped: list[tuple[int, int] | None] = [None] * warps
-        self._target: list[int | None] = [None] * warps
-        self._asking: list[set[tuple[int, int]]] = [set() for _ in range(warps)]
-        self._issued: Counter[int] = Counter()
-        self._held: dict[tuple[int, int], object] = {}
+        self._stopped: list[tuple[int, int] | None] = [None] * count
+        self._target: list[int | None] = [None] * count
+        self._asking: list[set[tuple[int, int]]] = [set() for _ in range(count)]
+        # How many copies each thread of a rank has issued, and those that are held back.
+        self._issued: Counter[tuple[int, int]] = Counter()
+        self._held: dict[Landing, object] = {}
         self._at, self._complete, self._polls = -1, True, 0
         self.chosen = self.HOLD
         for step in self._steps:
-            self._check(step, warps)
+            self._check(step)
 
-    def _check(self, step: Run | Landing, warps: int) -> None:
-        if step.rank:
+    def _check(self, step: Run | Landing) -> None:
+        if step.rank >= self._blocks:
             raise self._impossible(step, f"the cluster has no block of rank {step.rank}")
         warp = step.warp if isinstance(step, Run) else step.thread // 32
-        if warp >= warps:
-            raise self._impossible(step, f"the block has {warps} warps")
+        if warp >= self._warps:
+            raise self._impossible(step, f"the block has {self._warps} warps")
+
+    def _number(self, step: Run) -> int:
+        """The warp of a step, as it is counted in the cluster."""
+        return step.rank * self._warps + step.warp
+
+    def _name(self, warp: int) -> str:
+        rank, within = divmod(warp, self._warps)
+        return f"warp {within}" + (f" of rank {rank}" if rank else "")
 
     def _impossible(self, step: Run | Landing, why: str) -> DeviceError:
         number = self._steps.index(step) + 1
@@ -87,7 +101,7 @@ class Stepper:
         return step if isinstance(step, Run) else None
 
     def _place(self, step: Run | None, warp: int) -> Place | None:
-        return step.until if step is not None and step.warp == warp else None
+        return step.until if step is not None and self._number(step) == warp else None
 
     def _is_at(self, place: Place, warp: int, number: int) -> bool:
         site = self._site(number)
@@ -135,15 +149,16 @@ class Stepper:
         step = self._step
         if step is not None and self._polls > _POLLS:
             where = "{}:{}".format(*self._site(number))
-            raise self._impossible(step, f"warp {warp} polls in vain at {where}")
+            raise self._impossible(step, f"{self._name(warp)} polls in vain at {where}")
 
-    def holds(self, thread: int, copy: object) -> bool:
-        """A thread issues a bulk copy; returns whether a later step lets it take effect."""
-        self._issued[thread] += 1
-        number = self._issued[thread]
-        held = Landing(number, thread) in self._steps[max(self._at, 0) :]
+    def holds(self, rank: int, thread: int, copy: object) -> bool:
+        """A thread of a block issues a bulk copy; returns whether a later step lets it take
+        effect."""
+        self._issued[rank, thread] += 1
+        landing = Landing(self._issued[rank, thread], thread, rank)
+        held = landing in self._steps[max(self._at, 0) :]
         if held:
-            self._held[number, thread] = copy
+            self._held[landing] = copy
         return held
 
     # Steps
@@ -173,8 +188,8 @@ class Stepper:
                 continue
             if self._already_there(following):
                 continue
-            self.chosen = following.warp
-            if self._status(following.warp) != GOES:
+            self.chosen = self._number(following)
+            if self._status(self.chosen) != GOES:
                 self._ended(following, place)
                 continue
             return True
@@ -183,26 +198,28 @@ class Stepper:
         return True
 
     def _already_there(self, step: Run) -> bool:
-        stopped, until = self._stopped[step.warp], step.until
+        warp, until = self._number(step), step.until
+        stopped = self._stopped[warp]
         if stopped is None or until is None or until.through:
             return False
-        return self._is_at(until, step.warp, stopped[0])
+        return self._is_at(until, warp, stopped[0])
 
     def _ended(self, step: Run, place: Callable[[int], str]) -> bool:
         """Whether a step is over although its warp was not stopped."""
-        status = self._status(step.warp)
+        warp = self._number(step)
+        status = self._status(warp)
         if status == GOES:
             return False
         if status == ENDED and step.until is not None:
-            raise self._impossible(step, f"warp {step.warp} has ended")
-        if status == WAITS and self._target[step.warp] is None:
-            raise self._impossible(step, f"warp {step.warp} waits at {place(step.warp)}")
-        self._target[step.warp] = None
+            raise self._impossible(step, f"{self._name(warp)} has ended")
+        if status == WAITS and self._target[warp] is None:
+            raise self._impossible(step, f"{self._name(warp)} waits at {place(warp)}")
+        self._target[warp] = None
         self._end_step()
         return True
 
     def _let_land(self, step: Landing) -> None:
-        copy = self._held.pop((step.copy, step.thread), None)
+        copy = self._held.pop(step, None)
         if copy is None:
             raise self._impossible(step, f"thread {step.thread} has not issued that copy")
         if not self._land(copy):

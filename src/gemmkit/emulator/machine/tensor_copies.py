@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from gemmkit.emulator.codegen.layout import WINDOW_BYTES, WINDOWS
 from gemmkit.emulator.codegen.operands import Action
+from gemmkit.emulator.isa.cluster import divided, reaches_peers
 from gemmkit.emulator.isa.mbarriers import Misuse
 from gemmkit.emulator.isa.tensor_copies import (
     Box,
@@ -43,12 +44,12 @@ def tensor_copy(
 ) -> Copy:
     """A tensor copy that a thread issues; its mbarrier is still missing.
 
+    `shared_at` may be in the window of the cluster.
+
     Raises:
         Refusal: an operand is not valid, or the box lies outside of memory.
     """
     form, number = action.form, action.number
-    if shared_at in _SHARED:
-        shared_at -= WINDOWS["shared"]
     try:
         check_place(map_at, in_global=map_at not in _LOCAL and map_at not in _SHARED)
         found = memory.find(map_at)
@@ -64,7 +65,8 @@ def tensor_copy(
     try:
         check_shared(form, shared_at, box)
     except Misuse as misuse:
-        raise Refusal.at_shared(misuse, number, thread, worker.flow.kernel, shared_at) from None
+        within = divided(shared_at, worker.rank)[1]
+        raise Refusal.at_shared(misuse, number, thread, worker.flow.kernel, within) from None
     _check_shared_bounds(worker, action, thread, box, shared_at)
     _check_global_bounds(memory, action, thread, box)
     loads = form["D"] == "shared"
@@ -75,12 +77,17 @@ def tensor_copy(
 def _check_shared_bounds(
     worker: Worker, action: Action, thread: int, box: Box, address: int
 ) -> None:
-    nbytes = footprint(box)
-    if worker.shared_base <= address and address + nbytes <= worker.shared_end:
+    nbytes, rank = footprint(box), worker.rank
+    if reaches_peers(action.form):
+        rank, address = divided(address, rank)
+    inside = worker.shared_base <= address and address + nbytes <= worker.shared_end
+    if inside and rank < len(worker.peers):
         return
     array, offset = shared_array(worker.flow.kernel, address)
     does = "writes" if action.form["D"] == "shared" else "reads"
     what = f"{does} a box of {nbytes:,} bytes at byte {offset:,} of '{array}', out of bounds"
+    if rank >= len(worker.peers):
+        what = f"{does} a box in the shared memory of rank {rank}, which its cluster does not have"
     raise Refusal("out of bounds", what, action.number, thread, array, offset)
 
 
@@ -116,7 +123,8 @@ def write(worker: Worker, memory: DeviceMemory, copy: Copy, data: NDArray[np.uin
     box = copy.box
     assert box is not None
     if copy.action.form["D"] == "shared":
-        write_shared(box, copy.to, data, worker.shared[copy.to : copy.to + footprint(box)])
+        rank, to = divided(copy.to, worker.rank)
+        write_shared(box, to, data, worker.peers[rank].shared[to : to + footprint(box)])
     else:
         write_tensor(copy.action.form, box, data, global_bytes(memory, box))
 

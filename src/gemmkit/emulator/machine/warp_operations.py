@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from gemmkit.emulator.codegen.layout import LANES
 from gemmkit.emulator.codegen.operands import Action
-from gemmkit.emulator.isa.cluster import check_ranks
 from gemmkit.emulator.isa.semantics import evaluate
 from gemmkit.emulator.isa.table import form_of
 
@@ -30,13 +29,6 @@ def _voters(members: NDArray[Any], active: Lanes) -> Lanes:
 def _masks(chosen: Lanes) -> NDArray[np.uint32]:
     masks: NDArray[np.uint32] = np.where(chosen, _WEIGHTS, 0).sum(axis=1).astype(np.uint32)
     return masks
-
-
-def _map_address(action: Action, operands: Sequence[NDArray[Any]], active: Lanes) -> Results:
-    """`mapa` in a cluster of one block."""
-    addresses, ranks = operands
-    check_ranks(action.instruction, ranks[active])
-    return (addresses,)
 
 
 def _vote(action: Action, operands: Sequence[NDArray[Any]], active: Lanes) -> Results:
@@ -91,5 +83,4 @@ WARP_OPERATIONS: Mapping[str, Callable[[Action, Sequence[Any], Lanes], Results]]
     "match_all": _match_all,
     "reduce_warp": _reduce,
     "elect": _elect,
-    "map_address": _map_address,
 }

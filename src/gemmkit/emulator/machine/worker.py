@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,7 @@ from gemmkit.emulator.machine.memory import Bytes, aligned_bytes
 if TYPE_CHECKING:
     from gemmkit.emulator.codegen.operands import Action
     from gemmkit.emulator.counters.tally import Tally
+    from gemmkit.emulator.isa.cluster import ClusterBarrier
     from gemmkit.emulator.machine.asynchronous import Observer, Scheduled, Waiting
     from gemmkit.emulator.ptx.cfg import ControlFlow
 
@@ -41,7 +43,7 @@ _Run = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
 class SharedGrid:
     """What all workers of a launch share: regions of memory, parameters, the next block.
 
-    `blocks` is the number behind the last block to run.
+    `blocks` is the number behind the last block, or cluster of several blocks, to run.
     """
 
     def __init__(
@@ -64,13 +66,42 @@ class SharedGrid:
         self._parameters[: len(request.parameters)] = np.frombuffer(request.parameters, np.uint8)
         self.parameters_at = request.parameters_at or self._parameters.ctypes.data
         self.next_block = np.zeros(8, np.int64)
+        self._lock = threading.Lock()
         self.blocks = request.grid[0] * request.grid[1] * request.grid[2]
+        # Of a cluster of several blocks the workers take the number, not those of its blocks.
+        self.blocks //= request.cluster_blocks
         if only is not None:
             self.next_block[0], self.blocks = only.start, min(only.stop, self.blocks)
+
+    def take(self) -> int | None:
+        """The number of the next cluster to run, if there is one."""
+        with self._lock:
+            number = int(self.next_block[0])
+            self.next_block[0] += 1
+        return number if number < self.blocks else None
 
     def stop(self) -> None:
         """Hand out no more blocks."""
         self.next_block[0] = self.blocks
+
+
+class Together(Protocol):
+    """The blocks of a cluster that run together (see `machine.cluster`)."""
+
+    @property
+    def workers(self) -> Sequence[Worker]:
+        """One per block, by rank."""
+
+    @property
+    def blocks(self) -> Sequence[int]:
+        """The numbers of the blocks in the grid, by rank."""
+
+    @property
+    def barrier(self) -> ClusterBarrier:
+        """The barrier of the cluster that runs."""
+
+    def leave(self) -> None:
+        """Abandon the cluster."""
 
 
 class Worker:
@@ -91,6 +122,11 @@ class Worker:
         self.observer: Observer | None = None
         # The schedule that a block follows.
         self.replay: Scheduled | None = None
+        # The cluster whose block it runs, if that has several blocks.
+        self.cluster: Together | None = None
+        self.rank = 0
+        # The fuel that was left when the block ended its turn by itself.
+        self.pause: int | None = None
         self.threads = request.block[0] * request.block[1] * request.block[2]
         self.warps = -(-self.threads // LANES)
         compiled = kernel.compiled
@@ -116,7 +152,7 @@ class Worker:
     def begin(self, grid: SharedGrid, operate: Callable[[Worker, int, int, int], int]) -> None:
         """Prepare for a launch; its blocks must have the shape of the previous ones."""
         self.grid = grid
-        self.phases = self.observer = self.replay = None
+        self.phases = self.observer = self.replay = self.cluster = None
         self._operation = Operation(lambda *arguments: operate(self, *arguments))
         self._set({
             "operation": ctypes.cast(self._operation, ctypes.c_void_p).value or 0,
@@ -130,6 +166,10 @@ class Worker:
             "order_seed": grid.warp_seed,
             "through_python": grid.through_python,
             "scheduled_block": -1,
+            # A cluster of one block; `Cluster` sets those of several.
+            **dict.fromkeys(("peers", "cluster_rank"), 0),
+            **dict.fromkeys(("cluster_blocks", "cluster_x", "cluster_y", "cluster_z"), 1),
+            "explicit_cluster": grid.request.cluster is not None,
             **dict(zip(("grid_x", "grid_y", "grid_z"), grid.request.grid, strict=True)),
         })  # fmt: skip
         # Memory that instructions were allowed to access before may have been freed.
@@ -202,12 +242,40 @@ class Worker:
         self.fields[WORKER["fuel"] // 8] = -1
         self.fields[WORKER["fault"] // 8] = FAILED_OPERATION
 
+    @property
+    def running(self) -> Worker:
+        """The worker that ran last: itself."""
+        return self
+
+    @property
+    def peers(self) -> Sequence[Worker]:
+        """The workers of all blocks of the cluster, by rank."""
+        return [self] if self.cluster is None else self.cluster.workers
+
+    @property
+    def number(self) -> int:
+        """The number of the block that it runs; in a cluster also of one that has ended."""
+        return self.field("block") if self.cluster is None else self.cluster.blocks[self.rank]
+
     def leave_block(self) -> None:
-        """Abandon the current block and continue with another."""
+        """Abandon the current block, with its cluster, and continue with another."""
+        if self.cluster is not None:
+            self.cluster.leave()
+        else:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Abandon the current block."""
         self.abandoned = False
         self.left += 1
         self.fields[WORKER["in_flight"] // 8] = 0
         self.fields[WORKER["block"] // 8] = -1
+
+    def end_turn(self) -> None:
+        """Let the other blocks of the cluster run once the running warp has stopped."""
+        if self.cluster is not None:
+            self.pause = self.field("fuel")
+            self.set_field("fuel", -1)
 
     def forgive(self) -> None:
         """Continue after an access that was refused and skipped."""
@@ -261,7 +329,7 @@ class Worker:
     def site_at(self, distance: int) -> int:
         """The instruction whose memory record is `distance` bytes from the start."""
         index = (distance - self.kernel.compiled.sites_start) // SITE_BYTES
-        return list(self.kernel.areas.sites)[index]
+        return self.kernel.areas.numbers[index]
 
     def holds(self, address: int) -> bool:
         """Whether an address is in this worker's buffer."""

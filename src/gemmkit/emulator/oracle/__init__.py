@@ -6,8 +6,9 @@ It runs many warps in lockstep on NumPy arrays, one basic block at a time, with 
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from gemmkit.emulator.codegen.operands import actions_of, addresses_parameters
 from gemmkit.emulator.counters.tally import Tally
@@ -20,11 +21,25 @@ from gemmkit.emulator.oracle.steps import steps_of
 from gemmkit.emulator.ptx.cfg import ControlFlow
 from gemmkit.emulator.sanitizer.collection import Collection
 from gemmkit.emulator.sanitizer.sites import Names
-from gemmkit.emulator.schedule import Schedule, scheduled_block
+from gemmkit.emulator.schedule import Schedule, scheduled_blocks
 
 __all__ = ["run"]
 
 _LANES_TOGETHER = 1 << 14
+
+
+def _chunks(request: LaunchRequest, wanted: range, together: int) -> Iterator[Sequence[int]]:
+    """The numbers of the blocks that run together: those of a cluster or, where clusters have one
+    block, so many. Of the wanted blocks, the clusters run as a whole."""
+    size = request.cluster_blocks
+    if size == 1:
+        for first in range(wanted.start, wanted.stop, together):
+            yield range(first, min(wanted.stop, first + together))
+        return
+    for number in range(math.prod(request.grid) // size):
+        members = request.cluster_members(number)
+        if not set(members).isdisjoint(wanted):
+            yield members
 
 
 def run(
@@ -51,17 +66,19 @@ def run(
         only: the numbers of the blocks to run, x fastest; by default the whole grid.
         watch: is told of memory requests and barriers.
         track: track undefined bits; uses of them are among the `findings`.
-        schedule: what the warps and copies of one block do first, and in which order.
+        schedule: what the warps and copies of one block, or its cluster, do first, and in which
+            order.
     """
     if schedule is not None:
         flow = ControlFlow.of(flow.kernel, stops=True)
-        scheduled = scheduled_block(schedule, request.grid)
     started = time.perf_counter()
     found = Collection()
     steps, tally = steps_of(flow), Tally.zeros(len(flow.forms))
     printed: list[str] = []
     actions = actions_of(flow)
-    blocks = request.grid[0] * request.grid[1] * request.grid[2]
+    request = request.in_clusters(flow.kernel.cluster, flow.kernel.source_name)
+    scheduled = scheduled_blocks(schedule, request) if schedule is not None else []
+    blocks = math.prod(request.grid)
     threads = request.block[0] * request.block[1] * request.block[2]
     alone = is_ordered(flow) or schedule is not None
     together = 1 if alone else max(1, _LANES_TOGETHER // (-(-threads // WARP) * WARP))
@@ -69,13 +86,12 @@ def run(
     addressed = addresses_parameters(actions, flow.kernel)
     with request.resident(memory, addressed=addressed) as request:
         names = Names(flow, actions, request, memory) if track else None
-        for first in range(wanted.start, wanted.stop, together):
-            some = range(first, min(wanted.stop, first + together))
+        for some in _chunks(request, wanted, together):
             chunk = Chunk(
                 flow.kernel, len(flow.blocks), request, memory, symbols or {}, some, watch
             )
             defined = Definedness(chunk, names, memory, found) if names is not None else None
-            steps_of_block = schedule if schedule is not None and first == scheduled else None
+            steps_of_block = schedule if list(some) == scheduled else None
             Lockstep(flow, steps, chunk, tally, printed, defined, steps_of_block).run()
     seconds = time.perf_counter() - started
     lines = tuple("".join(printed).splitlines())

@@ -8,7 +8,13 @@ from typing import Any
 import numpy as np
 
 from gemmkit.emulator.counters.tally import Tally
-from gemmkit.emulator.isa.cluster import check_ranks
+from gemmkit.emulator.isa.cluster import (
+    OFFSET_MASK,
+    RANK_SHIFT,
+    mapped,
+    ranks_of,
+    reaches_peers,
+)
 from gemmkit.emulator.isa.matrix_access import has_rows
 from gemmkit.emulator.isa.semantics import evaluate
 from gemmkit.emulator.isa.semantics.raw import Mask
@@ -25,6 +31,7 @@ from gemmkit.emulator.oracle.memory import (
     LOCAL_WINDOW,
     SHARED_WINDOW,
     Addresses,
+    Fault,
     Lanes,
     Span,
     check_aligned,
@@ -136,6 +143,13 @@ def _spans_in(
     nbytes: int,
     tally: Tally,
 ) -> Iterator[Span]:
+    if space == "shared" and group.chunk.cluster_blocks > 1 and reaches_peers(step.form):
+        distant = lanes & (addresses >> np.uint64(RANK_SHIFT) != 0)
+        if distant.any():
+            yield from peer_spans(group, addresses, distant, nbytes)
+            lanes = lanes & ~distant
+        if not lanes.any():
+            return
     _record(group, step, space, addresses, lanes, nbytes)
     if space == "global":
         found = list(global_spans(group.chunk.memory, addresses, lanes, nbytes))
@@ -152,6 +166,18 @@ def _spans_in(
         tally.conflicts[step.number] += conflicts
     elif space == "local":
         tally.sectors[step.number] += local_sectors_of(addresses, lanes, nbytes)
+
+
+def peer_spans(group: Group, addresses: Addresses, lanes: Lanes, nbytes: int) -> Iterator[Span]:
+    """The memory of an access by addresses in the window of the cluster, which is not counted."""
+    chunk = group.chunk
+    ranks = (addresses >> np.uint64(RANK_SHIFT)).astype(np.int64) - 1
+    beyond = lanes & (ranks >= chunk.cluster_blocks)
+    if beyond.any():
+        raise Fault("out of bounds in the cluster", int(addresses[beyond][0]), beyond)
+    owners = np.where(lanes, ranks, 0)
+    within = addresses & np.uint64(OFFSET_MASK)
+    yield from chunk.spaces["shared"].spans(owners, within, lanes, nbytes)
 
 
 def _count_global(
@@ -259,19 +285,25 @@ def is_space(group: Group, step: Step, lanes: Lanes) -> None:
     """`isspacep`: whether a generic address is in a space."""
     addresses = np.broadcast_to(group.read(*step.sources[0]), lanes.shape)
     inside: Mask = window_of(addresses, step.form["S"])
+    if step.form["S"] == "shared" and "::cluster" not in step.form.opcode:
+        inside = addresses - np.uint64(SHARED_WINDOW) <= OFFSET_MASK
     group.write(*step.dests[0], inside, lanes)
 
 
 def map_address(group: Group, step: Step, lanes: Lanes) -> None:
-    """`mapa`: the same address, in a cluster of one block."""
+    """`mapa`: the address of the same variable in the block of a rank."""
     addresses, ranks = (np.broadcast_to(group.read(*each), lanes.shape) for each in step.sources)
-    check_ranks(step.instruction, ranks[lanes])
-    group.write(*step.dests[0], addresses, lanes)
+    found = addresses.copy()
+    blocks = group.chunk.cluster_blocks
+    found[lanes] = mapped(step.instruction, addresses[lanes], ranks[lanes], blocks)
+    group.write(*step.dests[0], found, lanes)
 
 
 def cluster_rank(group: Group, step: Step, lanes: Lanes) -> None:
-    """`getctarank`: the only block of a cluster."""
-    group.write(*step.dests[0], np.zeros(lanes.shape, np.uint32), lanes)
+    """`getctarank`: the rank of the block that has an address."""
+    addresses = np.broadcast_to(group.read(*step.sources[0]), lanes.shape)
+    own = group.take(group.chunk.rank)[:, None]
+    group.write(*step.dests[0], ranks_of(addresses, own), lanes)
 
 
 def create_policy(group: Group, step: Step, lanes: Lanes) -> None:

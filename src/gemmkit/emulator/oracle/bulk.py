@@ -1,61 +1,101 @@
-"""Bulk copies in the oracle: they take effect when they are issued."""
+"""Bulk copies, `st.async` and `red.async` in the oracle: they take effect when they are issued,
+unless a schedule says otherwise."""
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
-from gemmkit.emulator.isa.bulk_copies import check_copy, combined, is_reduction
+from gemmkit.emulator.isa.bulk_copies import check_barrier, check_copy, combined, is_reduction
+from gemmkit.emulator.isa.cluster import (
+    OFFSET_MASK,
+    cluster_address,
+    divided,
+    multicast_ranks,
+    reaches_peers,
+)
+from gemmkit.emulator.isa.form import Form
 from gemmkit.emulator.isa.mbarriers import Misuse
 from gemmkit.emulator.isa.semantics.raw import Mask
+from gemmkit.emulator.isa.types import TYPES
 from gemmkit.emulator.oracle.chunk import Group
 from gemmkit.emulator.oracle.memory import SHARED_WINDOW, Bytes, Fault
 from gemmkit.emulator.oracle.phases import Phases
+from gemmkit.emulator.oracle.replay import Transfer
 from gemmkit.emulator.oracle.steps import Step
 
 
 def copy(group: Group, step: Step, lanes: Mask, phases: Phases) -> None:
-    """`cp.async.bulk` and `cp.reduce.async.bulk`, one lane after the other."""
-    sizes = np.broadcast_to(group.read(*step.sources[0]), lanes.shape)
+    """`cp.async.bulk`, `cp.reduce.async.bulk`, `st.async` and `red.async`, one lane after the
+    other."""
+    values = [np.broadcast_to(group.read(*each), lanes.shape) for each in step.sources]
     addresses = [np.broadcast_to(group.address(each), lanes.shape) for each in step.addresses]
-    form = step.form
+    form, blocks = step.form, group.chunk.cluster_blocks
     for row, lane in np.argwhere(lanes).tolist():
-        nbytes = int(sizes[row, lane])
-        to, start, *barrier = (int(each[row, lane]) for each in addresses)
-        if barrier:
-            phases.check(group, step, row, lane, barrier[0])
         one = np.zeros_like(lanes)
         one[row, lane] = True
+        given = [int(each[row, lane]) for each in values]
+        places = [int(each[row, lane]) for each in addresses]
+        data = None
+        if form.operation == "bulk_store":
+            to, *barrier = places
+            of = TYPES[form["T"]]
+            data = np.array(given, np.uint64).astype(f"u{of.bytes}").view(np.uint8)
+            nbytes, start = len(data), to
+        else:
+            to, start, *barrier = places
+            nbytes = given[0]
+        spaces = form["D"], form.modifiers.get("F", "shared")
         to, start = (
             address % SHARED_WINDOW if space == "shared" else address
-            for space, address in ((form["D"], to), (form["F"], start))
+            for space, address in zip(spaces, (to, start), strict=True)
         )
+        targets = [(to, *barrier)]
         try:
-            check_copy(form, to, start, nbytes)
+            if "M" in form.modifiers:
+                targets = [
+                    tuple(cluster_address(rank, each & OFFSET_MASK) for each in (to, *barrier))
+                    for rank in multicast_ranks(given[1], blocks)
+                ]
+            for there, *count in targets:
+                check_copy(form, there, start, nbytes)
+                if count and reaches_peers(form):
+                    check_barrier(*(_rank(group, row, each) for each in (there, *count)))
         except Misuse as misuse:
             raise Fault(f"{misuse.kind}: it {misuse.what}", to, one) from None
-        target = _bytes(group, form["D"], to, nbytes, one) if nbytes else None
-        source = _bytes(group, form["F"], start, nbytes, one) if nbytes else None
-
-        def effect(
-            shared: Bytes,
-            *,
-            target: Bytes | None = target,
-            source: Bytes | None = source,
-            start: int = start - group.chunk.spaces["shared"].base,
-            nbytes: int = nbytes,
-            place: tuple[int, int] = (row, lane),
-            barrier: list[int] = barrier,
-        ) -> None:
-            if target is not None and source is not None:
-                data = shared[start : start + nbytes] if form["F"] == "shared" else source
-                target[:] = combined(form, target, data) if is_reduction(form) else data.copy()
-            if barrier:
-                phases.deliver(group, step, *place, barrier[0], nbytes)
-
-        phases.perform(group, row, lane, effect, grouped=not barrier)
+        for there, *count in targets:
+            if count:
+                phases.check(group, step, row, lane, count[0])
+            source = data
+            if source is None and nbytes:
+                source = _bytes(group, step, form["F"], start, nbytes, one)
+            target = _bytes(group, step, form["D"], there, nbytes, one) if nbytes else None
+            moved = Transfer(
+                partial(_read, source),
+                partial(_write, form, target),
+                partial(phases.deliver, group, step, row, lane, count[0], nbytes)
+                if count
+                else None,
+            )
+            phases.perform(group, row, lane, moved)
 
 
-def _bytes(group: Group, space: str, address: int, nbytes: int, one: Mask) -> Bytes:
+def _read(source: Bytes | None) -> Bytes | None:
+    return None if source is None else source.copy()
+
+
+def _write(form: Form, target: Bytes | None, data: Bytes | None) -> None:
+    if target is not None and data is not None:
+        target[:] = combined(form, target, data) if is_reduction(form) else data
+
+
+def _rank(group: Group, row: int, address: int) -> int:
+    own = int(group.chunk.rank[group.rows[row]])
+    return divided(address % SHARED_WINDOW, own)[0]
+
+
+def _bytes(group: Group, step: Step, space: str, address: int, nbytes: int, one: Mask) -> Bytes:
     """Bytes in memory, readable and writable.
 
     Raises:
@@ -63,9 +103,13 @@ def _bytes(group: Group, space: str, address: int, nbytes: int, one: Mask) -> By
     """
     if space == "shared":
         shared = group.chunk.spaces["shared"]
-        if not shared.base <= address <= shared.base + shared.nbytes - nbytes:
+        rank = int(group.chunk.rank[group.rows[int(one.any(axis=1).argmax())]])
+        if reaches_peers(step.form):
+            rank, address = divided(address, rank)
+        inside = shared.base <= address <= shared.base + shared.nbytes - nbytes
+        if not inside or rank >= group.chunk.cluster_blocks:
             raise Fault("out of bounds in shared memory", address, one)
-        return shared.view(0, address, nbytes)
+        return shared.view(rank, address, nbytes)
     memory = group.chunk.memory
     found = memory.find(address)
     if found is None or address + nbytes > found.address + found.nbytes:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gemmkit.emulator.isa.semantics.raw import Bits, Mask, Raw
 from gemmkit.emulator.isa.types import TYPES, PtxType
@@ -59,7 +60,7 @@ class Chunk:
         request: LaunchRequest,
         memory: GlobalMemory,
         symbols: Mapping[str, int],
-        blocks: range,
+        blocks: Sequence[int],
         watch: Watcher | None = None,
     ) -> None:
         self.kernel, self.request, self.memory = kernel, request, memory
@@ -67,6 +68,8 @@ class Chunk:
         self._symbols = symbols
         threads = request.block[0] * request.block[1] * request.block[2]
         self.warps_per_block = -(-threads // WARP)
+        # A chunk is one cluster, unless clusters have one block.
+        self.cluster_blocks = request.cluster_blocks
         self.count = len(blocks) * self.warps_per_block
         thread = np.tile(np.arange(self.warps_per_block * WARP, dtype=np.uint32), len(blocks))
         self.thread = thread.reshape(self.count, WARP)
@@ -97,6 +100,11 @@ class Chunk:
         if watch is not None:
             watch.begin(self)
 
+    @property
+    def rank(self) -> NDArray[np.int64]:
+        """The rank in its cluster of each warp's block."""
+        return np.arange(self.count, dtype=np.int64) // self.warps_per_block % self.cluster_blocks
+
     def block_of(self, row: int) -> tuple[int, int, int]:
         """The coordinates of a warp's block."""
         x, y, _ = self.request.grid
@@ -120,10 +128,20 @@ class Chunk:
 
     def _special(self, name: str) -> Raw | int:
         base, _, axis = name.removeprefix("%").partition(".")
-        if base.startswith("cluster_"):
-            return int(base.startswith("cluster_ncta"))
+        if base in ("cluster_ctarank", "cluster_nctarank"):
+            return self.rank[:, None] if base == "cluster_ctarank" else self.cluster_blocks
+        if "cluster" in base and axis:
+            index = "xyz".index(axis)
+            size = np.full(1, self.request.cluster_shape[index], np.uint32)
+            whole = self._special(f"%nctaid.{axis}")
+            block = self._special(f"%ctaid.{axis}")
+            return {
+                "cluster_nctaid": size,
+                "cluster_ctaid": block % size,
+                "clusterid": block // size,
+                "nclusterid": whole // size,
+            }[base]
         if axis:
-            base = base.replace("clusterid", "ctaid")
             index = "xyz".index(axis)
             sizes = self.request.grid if "cta" in base else self.request.block
             if base.startswith("n"):
@@ -147,7 +165,7 @@ class Chunk:
             # One SM, one grid, and clocks that stand still.
             **dict.fromkeys(("smid", "gridid", "clock", "clock64", "globaltimer"), 0),
             "nsmid": 1,
-            "is_explicit_cluster": 0,
+            "is_explicit_cluster": int(self.request.cluster is not None),
         }
         return values[base]
 

@@ -46,6 +46,11 @@ class Warps:
         self.mask[row], self.reconvergence[row] = taken, reconvergence
         self.go(np.array([row]), target)
 
+    def living(self) -> Lanes:
+        """The lanes of each warp that have not ended."""
+        living: Lanes = ~self._left & (self.status != DONE)[:, None]
+        return living
+
     def ready(self, row: int) -> list[tuple[int, Lanes]]:
         """The entries of a warp's stack that can run, the lowest first: place and lanes.
 

@@ -20,6 +20,7 @@ from gemmkit.emulator.codegen.operands import (
 )
 from gemmkit.emulator.codegen.shadow_layout import USED_ADDRESS, USED_GUARD, USED_SOURCE
 from gemmkit.emulator.codegen.tracking import overwrites, used_from
+from gemmkit.emulator.isa.cluster import OFFSET_MASK
 from gemmkit.emulator.isa.definedness import flow_of
 from gemmkit.emulator.isa.fragments import defined_fragments
 from gemmkit.emulator.isa.matrices import defined_products
@@ -38,7 +39,7 @@ from gemmkit.emulator.oracle.access import WINDOWS, space_of
 from gemmkit.emulator.oracle.bit_rules import all_where, bitwise, moved, whole
 from gemmkit.emulator.oracle.chunk import WARP, Chunk, Group
 from gemmkit.emulator.oracle.matrix_access import assembled, requests, taken_apart
-from gemmkit.emulator.oracle.memory import Addresses, Lanes, window_of
+from gemmkit.emulator.oracle.memory import WINDOW_BYTES, Addresses, Lanes, window_of
 from gemmkit.emulator.oracle.steps import Step
 from gemmkit.emulator.oracle.warp import shuffle_sources
 from gemmkit.emulator.ptx.module import Immediate, Register, Source
@@ -247,8 +248,14 @@ class Definedness:
     def _accesses(
         self, group: Group, step: Step, addresses: Addresses, lanes: Lanes
     ) -> list[tuple[str, Addresses, Lanes]]:
-        """For each space that is accessed: the addresses in it and the lanes."""
+        """For each space that is accessed: the addresses in it and the lanes. The bits of another
+        block's shared memory are not followed: they count as defined."""
         space = space_of(group, step)
+        if self._chunk.cluster_blocks > 1 and space in ("shared", "generic"):
+            window = np.uint64(WINDOWS["shared"] if space == "generic" else 0)
+            within = addresses - window
+            distant = (within > OFFSET_MASK) & (within < WINDOW_BYTES)
+            lanes = lanes & ~distant
         if space != "generic":
             return [(space, addresses, lanes)]
         found = []

@@ -20,7 +20,7 @@ from gemmkit.emulator.oracle.memory import Fault
 from gemmkit.emulator.oracle.phases import Phases
 from gemmkit.emulator.oracle.replay import Replay
 from gemmkit.emulator.oracle.steps import PREDICATE, Step
-from gemmkit.emulator.ptx.cfg import ControlFlow
+from gemmkit.emulator.ptx.cfg import RETRIED, ControlFlow
 from gemmkit.emulator.ptx.module import CARRY
 from gemmkit.emulator.schedule import Schedule
 from gemmkit.errors import DeviceError, UnsupportedInstruction
@@ -57,7 +57,7 @@ _LANEWISE: Mapping[str, Callable[[Group, Step, Lanes], None]] = {
     "wgmma_multiply": warpgroups.multiply,
 }
 # Operations at the end of a block that say where a warp continues.
-_MOVES_ON = frozenset(["branch", "exit", "barrier", "mbarrier_test", "mbarrier_try"])
+_MOVES_ON = frozenset(["branch", "exit", "barrier", "mbarrier_test", *RETRIED])
 _NOTHING = frozenset(
     [
         *("no_operation", "set_registers", "copy_async_commit", "copy_async_wait"),
@@ -72,11 +72,13 @@ _UPDATES = frozenset(
         "mbarrier_arrive_copies",
     ]
 )
-_ASKS = frozenset(["mbarrier_test", "mbarrier_try"])
+_ASKS = RETRIED | {"mbarrier_test"}
+_IN_CLUSTERS = frozenset(["map_address", "bulk_copy", "bulk_store", "barrier_cluster_arrive"])
 _ORDERED = (
-    frozenset(["atomic", "compare_and_swap", "reduction", "call", "bulk_copy", "bulk_tensor"])
+    frozenset(["atomic", "compare_and_swap", "reduction", "call", "bulk_tensor"])
     | _UPDATES
     | _ASKS
+    | _IN_CLUSTERS
 )
 
 
@@ -104,8 +106,9 @@ class Lockstep:
         self._together = not is_ordered(flow) and schedule is None
         self._waiting_at: dict[int, tuple[Step, Lanes]] = {}
         self._phases = Phases(chunk)
-        # The warp whose turn it is, if one runs at a time.
-        self._turn = 0
+        # The block of the cluster whose turn it is, and in each block the warp, if one runs at a
+        # time.
+        self._begin_turns()
         self._replay: Replay | None = None
         if schedule is not None:
             self._replay = self._phases.replay = Replay(schedule, chunk, flow, self._where)
@@ -124,12 +127,12 @@ class Lockstep:
                 runnable = self._replay.allowed(runnable)
             if not len(runnable):
                 if self._replay is not None and self._replay.advance():
-                    self._turn, self._phases.turn_over = 0, False
+                    self._begin_turns()
                     continue
                 if self._phases.expire():
                     continue
                 break
-            if self._together:
+            if self._together and self._chunk.cluster_blocks == 1:
                 block = warps.block[runnable].min()
                 rows = runnable[warps.block[runnable] == block]
             else:
@@ -140,14 +143,33 @@ class Lockstep:
         if self._replay is not None:
             self._replay.finish()
 
+    def _begin_turns(self) -> None:
+        """The first warp of the first block is next."""
+        self._block, size = 0, self._chunk.warps_per_block
+        self._turns = [block * size for block in range(self._chunk.count // size)]
+        self._phases.turn_over = self._phases.polled = False
+
     def _next(self, runnable: Rows) -> Rows:
         """The warp whose turn it is: the same until it waits, ends or polls in vain, then the next
-        one."""
-        first = self._turn + self._phases.turn_over
+        one of its block. In a cluster the next block's turn begins once no warp of this one can
+        run, or when one polls in vain."""
+        first = self._turns[self._block] + self._phases.turn_over
         self._phases.turn_over = False
+        size = self._chunk.warps_per_block
+        blocks = runnable // size
+        if self._phases.polled or self._block not in blocks:
+            if self._block in blocks:
+                self._turns[self._block] = first
+            elif len(self._turns) > 1:
+                self._turns[self._block] = self._block * size
+            later = blocks[blocks > self._block]
+            self._block = int((later if len(later) else blocks)[0])
+            first = self._turns[self._block]
+        self._phases.polled = False
+        runnable = runnable[blocks == self._block]
         later = runnable[runnable >= first]
         chosen = (later if len(later) else runnable)[:1]
-        self._turn = int(chosen[0])
+        self._turns[self._block] = int(chosen[0])
         return chosen
 
     def _run_block(self, group: Group) -> None:
@@ -161,9 +183,7 @@ class Lockstep:
                 return
         for step in self._steps[block.start : block.end]:
             lanes = self._guarded(group, step, active)
-            if step.form.operation == "mbarrier_try" and not self._phases.ask(
-                group, step, lanes, number
-            ):
+            if step.form.operation in RETRIED and not self._goes_on(group, step, lanes, number):
                 return
             self._tally.executed[step.number] += len(rows)
             self._tally.lanes[step.number] += int(np.count_nonzero(lanes))
@@ -177,6 +197,12 @@ class Lockstep:
         if operation not in _MOVES_ON:
             warps.go(rows, number + 1)
         self._release(rows)
+
+    def _goes_on(self, group: Group, step: Step, lanes: Lanes, block: int) -> bool:
+        """Whether a warp has the result of an instruction that waits."""
+        if step.form.operation == "mbarrier_try":
+            return self._phases.ask(group, step, lanes, block)
+        return self._phases.wait_in_cluster(group, step, lanes, block)
 
     def _guarded(self, group: Group, step: Step, active: Lanes) -> Lanes:
         guard = step.instruction.guard
@@ -206,8 +232,10 @@ class Lockstep:
             self._phases.update(group, step, lanes)
         elif operation in ("bulk_commit", "bulk_wait") and self._replay is not None:
             self._replay.group(group, step, lanes)
-        elif operation == "bulk_copy":
+        elif operation in ("bulk_copy", "bulk_store"):
             bulk.copy(group, step, lanes, self._phases)
+        elif operation == "barrier_cluster_arrive":
+            self._phases.arrive_in_cluster(group, step, lanes)
         elif operation == "bulk_tensor":
             tensor_copies.copy(group, step, lanes, self._phases)
         elif operation == "mbarrier_test":
@@ -216,7 +244,7 @@ class Lockstep:
             print_formatted(group, step, lanes, self._printed)
         elif operation == "trap":
             self._trap(step, lanes)
-        elif operation not in _NOTHING and operation != "mbarrier_try":
+        elif operation not in _NOTHING and operation not in RETRIED:
             raise UnsupportedInstruction(f"the oracle does not know '{step.form.opcode}'")
 
     def _trap(self, step: Step, lanes: Lanes) -> None:

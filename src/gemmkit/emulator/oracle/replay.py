@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -12,42 +13,53 @@ from gemmkit.emulator.isa.semantics.raw import Mask
 from gemmkit.emulator.machine.stepping import ENDED, GOES, WAITS, Stepper
 from gemmkit.emulator.oracle.chunk import WARP, Chunk, Group
 from gemmkit.emulator.oracle.control import DONE, RUNNING, Rows
-from gemmkit.emulator.oracle.memory import Bytes
 from gemmkit.emulator.oracle.steps import Step
 from gemmkit.emulator.ptx.cfg import ControlFlow
 from gemmkit.emulator.schedule import Schedule
 
-# Performs a copy, given shared memory from its base on, or a copy of that from when the source was
-# read.
-Effect = Callable[[Bytes], None]
-
 
 @dataclass(slots=True, eq=False)
-class _Held:
-    """A copy that has not taken effect; `read` is shared memory when its source was read."""
+class Transfer:
+    """A bulk copy: how it reads its source, writes, and counts its bytes at an mbarrier, if there
+    is one; `data` is what it has read."""
 
-    effect: Effect
-    read: Bytes | None = None
+    read: Callable[[], Any]
+    write: Callable[[Any], None]
+    deliver: Callable[[], None] | None
+    data: Any = None
+
+    def fetch(self) -> None:
+        """Read the source, once."""
+        if self.data is None:
+            self.data = self.read()
+
+    def perform(self) -> None:
+        """Take effect."""
+        self.fetch()
+        self.write(self.data)
+        if self.deliver is not None:
+            self.deliver()
 
 
 @dataclass(slots=True)
 class _Groups:
-    open: list[_Held] = field(default_factory=list)
-    committed: list[list[_Held]] = field(default_factory=list)
+    open: list[Transfer] = field(default_factory=list)
+    committed: list[list[Transfer]] = field(default_factory=list)
 
 
 class Replay:
-    """The schedule of the only block of a chunk."""
+    """The schedule of the only cluster of a chunk."""
 
     def __init__(
         self, schedule: Schedule, chunk: Chunk, flow: ControlFlow, where: Callable[[int], str]
     ) -> None:
         self._chunk, self._flow, self._where = chunk, flow, where
         self._groups: defaultdict[int, _Groups] = defaultdict(_Groups)
-        self._in_flight: list[_Held] = []
+        self._in_flight: list[Transfer] = []
         self._stepper = Stepper(
             schedule,
             chunk.warps_per_block,
+            chunk.count // chunk.warps_per_block,
             flow.kernel.body,
             status=self._status,
             land=self._land,
@@ -76,7 +88,7 @@ class Replay:
         return self._stepper.advance(self._where)
 
     def finish(self) -> None:
-        """The block has ended: what is in flight takes effect.
+        """All warps have ended: what is in flight takes effect.
 
         Raises:
             DeviceError: steps are left.
@@ -101,27 +113,22 @@ class Replay:
 
     # Copies
 
-    def issued(self, thread: int, effect: Effect, *, grouped: bool) -> None:
+    def issued(self, row: int, lane: int, copy: Transfer) -> None:
         """A thread issues a copy, which takes effect now unless a later step says when."""
-        copy = _Held(effect)
-        if not self._stepper.holds(thread, copy):
-            effect(self._shared)
+        rank, warp = divmod(row, self._chunk.warps_per_block)
+        if not self._stepper.holds(rank, warp * WARP + lane, copy):
+            copy.perform()
             return
         self._in_flight.append(copy)
-        if grouped:
-            self._groups[thread].open.append(copy)
-
-    @property
-    def _shared(self) -> Bytes:
-        shared = self._chunk.spaces["shared"]
-        return shared.view(0, shared.base, shared.nbytes)
+        if copy.deliver is None:
+            self._groups[row * WARP + lane].open.append(copy)
 
     def _land(self, copy: object) -> bool:
         if copy not in self._in_flight:
             return False
-        assert isinstance(copy, _Held)
+        assert isinstance(copy, Transfer)
         self._in_flight.remove(copy)
-        copy.effect(self._shared if copy.read is None else copy.read)
+        copy.perform()
         return True
 
     def group(self, group: Group, step: Step, lanes: Mask) -> None:
@@ -137,8 +144,8 @@ class Replay:
             for copy in (each for some in done for each in some):
                 if step.form["K"] != "read":
                     self._land(copy)
-                elif copy.read is None:
-                    copy.read = self._shared.copy()
+                else:
+                    copy.fetch()
             if step.form["K"] != "read":
                 del groups.committed[: len(done)]
 

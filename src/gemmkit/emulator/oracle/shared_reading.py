@@ -14,14 +14,16 @@ class Reached(Exception):
 
 
 class SharedReading:
-    """The shared memory of a block's first warps.
+    """The shared memory of a block.
 
     Args:
+        block: its number in the grid. With it runs its cluster.
         barriers: where to read: once every warp has arrived at so many barriers. A block with
             fewer is read at its end.
     """
 
-    def __init__(self, barriers: int) -> None:
+    def __init__(self, block: int, barriers: int) -> None:
+        self._block = block
         self._wanted = barriers
         self._seen: Counter[int] = Counter()
         self._chunk: Chunk | None = None
@@ -47,9 +49,9 @@ class SharedReading:
         Raises:
             Reached: the last one has arrived at the last barrier.
         """
-        assert self._chunk is not None
         self._seen.update(rows.tolist())
-        warps = range(self._chunk.count)
+        size = self._size
+        warps = range(self._owner * size, (self._owner + 1) * size)
         if self._wanted and all(self._seen[warp] >= self._wanted for warp in warps):
             raise Reached
 
@@ -58,4 +60,16 @@ class SharedReading:
         """What the block's shared memory holds, from its first byte on."""
         assert self._chunk is not None
         shared = self._chunk.spaces["shared"]
-        return shared.text(0, shared.base, shared.nbytes)
+        return shared.text(self._owner, shared.base, shared.nbytes)
+
+    @property
+    def _size(self) -> int:
+        assert self._chunk is not None
+        return self._chunk.warps_per_block
+
+    @property
+    def _owner(self) -> int:
+        """The place of the block in the chunk."""
+        assert self._chunk is not None
+        numbers: list[int] = self._chunk.block[:: self._size, 0].tolist()
+        return numbers.index(self._block)

@@ -1,4 +1,4 @@
-"""Tensor copies in the oracle: element by element, when they are issued."""
+"""Tensor copies in the oracle: element by element, when they are issued or a schedule says."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ from functools import partial
 
 import numpy as np
 
-from gemmkit.emulator.isa.bulk_copies import combined
+from gemmkit.emulator.isa.bulk_copies import check_barrier, combined
+from gemmkit.emulator.isa.cluster import (
+    OFFSET_MASK,
+    cluster_address,
+    divided,
+    multicast_ranks,
+    reaches_peers,
+)
+from gemmkit.emulator.isa.form import Form
 from gemmkit.emulator.isa.mbarriers import Misuse
 from gemmkit.emulator.isa.semantics.raw import Mask
 from gemmkit.emulator.isa.tensor_copies import Box, box_at, check_shared, reduction_of
@@ -16,20 +24,26 @@ from gemmkit.emulator.isa.tensor_maps import check_place, decoded
 from gemmkit.emulator.oracle.chunk import Group
 from gemmkit.emulator.oracle.memory import SHARED_WINDOW, Bytes, Fault, window_of
 from gemmkit.emulator.oracle.phases import Phases
+from gemmkit.emulator.oracle.replay import Transfer
 from gemmkit.emulator.oracle.steps import Step
 from gemmkit.tensor_maps import MAP_BYTES, TensorMap
+
+# An element's bytes where it is read, and where it is written if that is anywhere.
+Pair = tuple[Bytes, Bytes | None]
 
 
 def copy(group: Group, step: Step, lanes: Mask, phases: Phases) -> None:
     """`cp.async.bulk.tensor` and `cp.reduce.async.bulk.tensor`, one lane after the other."""
-    form = step.form
-    coordinates = [np.broadcast_to(group.read(*each), lanes.shape) for each in step.sources]
+    form, blocks = step.form, group.chunk.cluster_blocks
+    values = [np.broadcast_to(group.read(*each), lanes.shape) for each in step.sources]
     addresses = [np.broadcast_to(group.address(each), lanes.shape) for each in step.addresses]
     for row, lane in np.argwhere(lanes).tolist():
         at = [int(each[row, lane]) for each in addresses]
+        coordinates = [int(each[row, lane]) for each in values]
+        own, barriers = int(group.chunk.rank[group.rows[row]]), []
         if form["D"] == "shared":
             shared_at, map_at, barrier = at
-            phases.check(group, step, row, lane, barrier)
+            barriers = [barrier % SHARED_WINDOW]
         else:
             map_at, shared_at = at
         one = np.zeros_like(lanes)
@@ -37,31 +51,39 @@ def copy(group: Group, step: Step, lanes: Mask, phases: Phases) -> None:
         shared_at %= SHARED_WINDOW
         try:
             tensor_map = _map(group, map_at, one)
-            box = box_at(form, tensor_map, [int(each[row, lane]) for each in coordinates])
+            if "M" in form.modifiers:
+                *coordinates, mask = coordinates
+            box = box_at(form, tensor_map, coordinates)
             check_shared(form, shared_at, box)
+            targets = [(shared_at, *barriers)]
+            if "M" in form.modifiers:
+                targets = [
+                    tuple(cluster_address(rank, each & OFFSET_MASK) for each in targets[0])
+                    for rank in multicast_ranks(mask, blocks)
+                ]
+            elif barriers and reaches_peers(form):
+                check_barrier(*(divided(each, own)[0] for each in targets[0]))
         except Misuse as misuse:
             raise Fault(f"{misuse.kind}: it {misuse.what}", shared_at, one) from None
-        counts = barrier if form["D"] == "shared" else None
-        effect = partial(_effect, group, step, phases, box, shared_at, one, counts)
-        phases.perform(group, row, lane, effect, grouped=counts is None)
-
-
-def _effect(
-    group: Group,
-    step: Step,
-    phases: Phases,
-    box: Box,
-    shared_at: int,
-    one: Mask,
-    barrier: int | None,
-    shared: Bytes,
-) -> None:
-    """Move all elements of a box, from `shared` if they come from there."""
-    for place, offset in zip(_places(box.map), _shared_offsets(box.map, shared_at), strict=True):
-        _move(group, step, box, place, shared_at + offset, one, shared)
-    if barrier is not None:
-        (row, lane), *_ = np.argwhere(one).tolist()
-        phases.deliver(group, step, row, lane, barrier, box.map.box_bytes)
+        for there, *count in targets:
+            rank, within = divided(there, own) if reaches_peers(form) else (own, there)
+            for each in count:
+                phases.check(group, step, row, lane, each)
+            pairs = [
+                _pair(group, step, box, place, (rank, within + offset), one)
+                for place, offset in zip(
+                    _places(tensor_map), _shared_offsets(tensor_map, within), strict=True
+                )
+            ]
+            nbytes = tensor_map.box_bytes
+            moved = Transfer(
+                partial(_read, pairs),
+                partial(_write, form, box, pairs),
+                partial(phases.deliver, group, step, row, lane, count[0], nbytes)
+                if count
+                else None,
+            )
+            phases.perform(group, row, lane, moved)
 
 
 def _map(group: Group, address: int, one: Mask) -> TensorMap:
@@ -86,17 +108,18 @@ def _shared_offsets(tensor_map: TensorMap, address: int) -> Iterator[int]:
         yield (plain ^ (plain >> 7 & mask) << 4) - address
 
 
-def _move(
+def _pair(
     group: Group,
     step: Step,
     box: Box,
     place: Sequence[int],
-    shared_at: int,
+    shared_at: tuple[int, int],
     one: Mask,
-    source: Bytes,
-) -> None:
-    """Copy one element of a box, or reduce by it; one from shared memory is in `source`."""
-    each, form = box.map, step.form
+) -> Pair:
+    """Where one element of a box is read and where it is written, the latter None if that is
+    outside of the tensor; `shared_at` is the rank of the block that has it in shared memory, and
+    the address there."""
+    each = box.map
     index = [
         start + number * stride
         for start, number, stride in zip(box.coordinates, place, each.steps, strict=True)
@@ -104,29 +127,36 @@ def _move(
     inside = all(0 <= number < size for number, size in zip(index, each.sizes, strict=True))
     strides = (each.item_bytes, *each.strides)
     address = each.address + sum(map(int.__mul__, index, strides))
-    shared = _shared(group, shared_at, each.item_bytes, one)
-    if form["D"] == "shared":
-        if inside:
-            shared[:] = _global(group, address, each.item_bytes, one)
-        else:
-            # All bits but the sign's are set in NVIDIA's NaN.
-            nan = (1 << 8 * each.item_bytes - 1) - 1
-            value = nan if each.fill_nan else 0
-            shared[:] = np.frombuffer(value.to_bytes(each.item_bytes, "little"), np.uint8)
-    elif inside:
-        start = shared_at - group.chunk.spaces["shared"].base
-        shared = source[start : start + each.item_bytes]
-        target = _global(group, address, each.item_bytes, one)
-        reduces = "O" in form.modifiers
-        of = reduction_of(form, each.element) if reduces else form
-        target[:] = combined(of, target, shared) if reduces else shared
+    shared = _shared(group, *shared_at, each.item_bytes, one)
+    outer = _global(group, address, each.item_bytes, one) if inside else None
+    if step.form["D"] != "shared":
+        return shared, outer
+    if outer is None:
+        # All bits but the sign's are set in NVIDIA's NaN.
+        nan = (1 << 8 * each.item_bytes - 1) - 1
+        value = nan if each.fill_nan else 0
+        outer = np.frombuffer(value.to_bytes(each.item_bytes, "little"), np.uint8)
+    return outer, shared
 
 
-def _shared(group: Group, address: int, nbytes: int, one: Mask) -> Bytes:
+def _read(pairs: Sequence[Pair]) -> list[Bytes]:
+    return [source.copy() for source, _ in pairs]
+
+
+def _write(form: Form, box: Box, pairs: Sequence[Pair], data: Sequence[Bytes]) -> None:
+    reduces = form["D"] != "shared" and "O" in form.modifiers
+    of = reduction_of(form, box.map.element) if reduces else form
+    for (_, target), value in zip(pairs, data, strict=True):
+        if target is not None:
+            target[:] = combined(of, target, value) if reduces else value
+
+
+def _shared(group: Group, rank: int, address: int, nbytes: int, one: Mask) -> Bytes:
     shared = group.chunk.spaces["shared"]
-    if not shared.base <= address <= shared.base + shared.nbytes - nbytes:
+    inside = shared.base <= address <= shared.base + shared.nbytes - nbytes
+    if not inside or rank >= group.chunk.cluster_blocks:
         raise Fault("out of bounds in shared memory", address, one)
-    return shared.view(0, address, nbytes)
+    return shared.view(rank, address, nbytes)
 
 
 def _global(group: Group, address: int, nbytes: int, one: Mask) -> Bytes:

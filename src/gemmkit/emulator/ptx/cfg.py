@@ -7,14 +7,15 @@ from dataclasses import dataclass
 
 from gemmkit.emulator.isa.form import Form
 from gemmkit.emulator.isa.table import decode
-from gemmkit.emulator.ptx.constructs import refuse_clusters
 from gemmkit.emulator.ptx.module import Instruction, Kernel, Symbol
 from gemmkit.errors import UnsupportedInstruction
 
+# The warp waits for others, and executes the instruction again once they have come.
+RETRIED = frozenset(["mbarrier_try", "barrier_cluster_wait"])
 # A block ends after these: control leaves, or the warp waits.
-_ENDS = frozenset(["branch", "exit", "trap", "barrier", "mbarrier_test", "mbarrier_try"])
+_ENDS = frozenset(["branch", "exit", "trap", "barrier", "mbarrier_test", *RETRIED])
 # These begin a block, since a warp that has waited executes them again.
-_BEGINS = frozenset(["mbarrier_try"])
+_BEGINS = RETRIED
 # Where a schedule can stop a warp: instructions that synchronize, or begin or await what is
 # asynchronous.
 _STOPS = ("barrier", "mbarrier_", "bulk_", "wgmma_", "copy_async")
@@ -60,9 +61,6 @@ class ControlFlow:
             UnsupportedInstruction: an instruction is not in the table.
         """
         forms = tuple(decode(instruction) for instruction in kernel.body)
-        if kernel.cluster_blocks > 1:
-            for instruction in kernel.body:
-                refuse_clusters(instruction)
         where = frozenset(number for number, form in enumerate(forms) if stops and _stops(form))
         blocks = _basic_blocks(kernel, forms, where)
         return cls(kernel, forms, blocks, _post_dominators(blocks), where)

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import re
 
-from gemmkit.emulator.ptx.module import Instruction, Special
-from gemmkit.errors import UnsupportedInstruction
-
 # By the beginning of the opcode, or the name of a special register or function.
 _CONSTRUCTS = (
     (r"tex\.|tld4|txq", "texture fetches (tex1Dfetch, tex2D, …) are"),
@@ -34,9 +31,9 @@ _CONSTRUCTS = (
      "changes of a tensor map in device code (tensormap.replace, tensormap.cp_fenceproxy) are"),
     (r"cp\.(?:reduce\.)?async\.bulk|fence\.proxy\.tensormap",
      "bulk copies by the Tensor Memory Accelerator (TMA) of this form are"),
-    (r"st\.async|st\.bulk|red\.async", "asynchronous stores to a cluster's shared memory are"),
-    (r"barrier\.cluster|%cluster|%is_explicit_cluster",
-     "thread block clusters (cooperative_groups::this_cluster) are"),
+    (r"st\.async|st\.bulk|red\.async",
+     "asynchronous stores to a cluster's shared memory of this form are"),
+    (r"barrier\.cluster", "barriers of a cluster of this form are"),
     (r"multimem", "multicast memory accesses (multimem) are"),
     (r"%envreg", "grid-wide synchronization (cooperative_groups::this_grid().sync()) is"),
     (r"%reserved_smem",
@@ -54,24 +51,6 @@ def construct(word: str) -> str | None:
         if re.match(pattern, word):
             return words
     return None
-
-
-def refuse_clusters(instruction: Instruction) -> None:
-    """Refuse an instruction that depends on the cluster, in a kernel whose clusters have several
-    blocks.
-
-    Raises:
-        UnsupportedInstruction: it does.
-    """
-    specials = (each.name for each in instruction.operands if isinstance(each, Special))
-    asks = any("cluster" in name for name in specials)
-    opcode = instruction.opcode
-    if asks or "shared::cluster" in opcode or opcode.startswith(("mapa", "getctarank")):
-        words, where = construct("%cluster"), instruction.where
-        raise UnsupportedInstruction(
-            f"{words} not supported by the emulator in clusters of several blocks "
-            f"({where}: {instruction.text})"
-        )
 
 
 def not_executed(word: str, where: str, text: str) -> str | None:

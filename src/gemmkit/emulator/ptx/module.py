@@ -6,6 +6,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import msgspec
+
+from gemmkit.emulator.clusters import NO_CLUSTERS, ClusterDirectives
 from gemmkit.emulator.ptx.names import kernel_name
 
 # CUDA's own headers as line tables name them.
@@ -15,8 +18,8 @@ _CUDA_HEADER = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Register:
+# Sets and dictionaries of them are looked up hundreds of thousands of times per kernel.
+class Register(msgspec.Struct, frozen=True, cache_hash=True, gc=False):
     """A virtual register; `name` is unique in its kernel, `type` as declared (`b32`, `pred`)."""
 
     name: str
@@ -162,8 +165,7 @@ class Kernel:
     each space. A block's own shared memory, and its first variable, begin at `shared_base`.
     `shared_bytes` is the size of the static part, rounded up to the alignment of dynamic shared
     memory (`extern __shared__`), which follows. `capability` is the compute capability that it runs
-    on: that of its target, unless a board is given. `cluster_blocks` are the blocks of a cluster,
-    if the kernel's text names a size.
+    on: that of its target, unless a board is given.
     """
 
     name: str
@@ -179,7 +181,7 @@ class Kernel:
     call_parameter_bytes: int
     parameter_bytes: int
     capability: tuple[int, int]
-    cluster_blocks: int = 1
+    cluster: ClusterDirectives = NO_CLUSTERS
 
     @property
     def source_name(self) -> str:

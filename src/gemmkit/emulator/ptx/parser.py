@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Iterator
 
+from gemmkit.emulator.clusters import ClusterDirectives
 from gemmkit.emulator.isa.types import TYPES
 from gemmkit.emulator.numerics.rules import capability_of
 from gemmkit.emulator.ptx.constructs import not_executed
@@ -70,6 +70,7 @@ _DECLARATION = re.compile(
 )
 _ENTRY = re.compile(r"\.entry\s+([\w$]+)\s*(?:\(([^)]*)\))?[^{;]*\{")
 _CLUSTER = re.compile(r"\.reqnctapercluster\s+(\d+(?:\s*,\s*\d+)*)")
+_MOST_BLOCKS = re.compile(r"\.maxclusterrank\s+(\d+)")
 _ADDRESS = re.compile(
     r"\[\s*([%$\w.]+)\s*(?:\+\s*(-?\w+))?\s*(?:,\s*(?P<coordinates>\{[^{}]*\})\s*)?\]"
 )
@@ -179,8 +180,14 @@ class _KernelParser:
         self._labels: dict[str, int] = {}
         self._operands: dict[str, Operand | None] = {}
         cluster = _CLUSTER.search(entry.group(0))
-        extents = map(int, cluster.group(1).split(",")) if cluster else ()
-        self._cluster_blocks = math.prod(extents)
+        extents = tuple(map(int, cluster.group(1).split(","))) if cluster else ()
+        x, y, z = (*extents, 1, 1, 1)[:3]
+        most = _MOST_BLOCKS.search(entry.group(0))
+        self._cluster = ClusterDirectives(
+            (x, y, z) if cluster else None,
+            ".explicitcluster" in entry.group(0),
+            int(most.group(1)) if most else 0,
+        )
         self._spaces = {space: Space() for space in ("param", "local", "call", "shared")}
         for declaration in split_operands(entry.group(2) or ""):
             match = VARIABLE.search(" ".join(declaration.split()))
@@ -225,7 +232,7 @@ class _KernelParser:
         )
         return Kernel(
             name=self._name,
-            cluster_blocks=self._cluster_blocks,
+            cluster=self._cluster,
             parameters=self._spaces["param"].variables,
             shared=layout.variables,
             local=self._spaces["local"].variables,

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from gemmkit.emulator.codegen.operands import access_bytes
 from gemmkit.emulator.codegen.shadow_layout import LOADED, SENT, UPDATED
 from gemmkit.emulator.isa.bulk_copies import is_reduction
+from gemmkit.emulator.isa.cluster import divided
 from gemmkit.emulator.isa.warpgroup_forms import OPERATION
 from gemmkit.emulator.machine.asynchronous import Copy
-from gemmkit.emulator.sanitizer.clocks import PLACES, Clocks
+from gemmkit.emulator.sanitizer.clocks import Clocks
 from gemmkit.emulator.sanitizer.collection import Collection
-from gemmkit.emulator.sanitizer.granules import Conflict, Numbers, instruction_of, thread_of
+from gemmkit.emulator.sanitizer.granules import Conflict, Numbers, instruction_of
+from gemmkit.emulator.sanitizer.parties import Parties
 from gemmkit.emulator.sanitizer.sites import Names
-from gemmkit.findings import AccessSite, Check, Finding
+from gemmkit.findings import AccessSite, Check, Finding, forgiven_text
 
 _VERBS = {LOADED: "reads", UPDATED: "updates", SENT: "copies to"}
 _UNORDERED = "with no barrier, and no arrival and wait at an mbarrier, between"
@@ -23,49 +26,51 @@ class AsynchronousFindings:
 
     def __init__(self, names: Names, collection: Collection) -> None:
         self._names, self._collection = names, collection
+        self.parties = Parties(names)
 
     def conflict(
         self, block: int, who: int, address: int, met: Conflict, kind: int, clocks: Clocks
     ) -> None:
         """A thread's access is not ordered after an earlier one."""
         reads = kind == LOADED
-        array, offset = self._names.shared(address)
-        here, there = self._site(who), self._site(met.other)
+        array, offset, place = self.parties.place(address)
+        there_by = met.other
+        here, there = self.parties.site(who), self.parties.site(there_by)
         does = _VERBS.get(kind, "writes")
         name = "read after write" if reads else "write after write"
         if not met.wrote:
             name = "write after read"
-        other, between = self._party(there), _UNORDERED
-        before = "writes" if met.wrote else "reads"
-        if clocks.warps <= met.actor < clocks.warps + PLACES:
+        by, between = self.parties.name(there_by), _UNORDERED
+        other, before = by, "writes" if met.wrote else "reads"
+        if clocks.warps <= met.actor < clocks.warps + clocks.places:
             name = "read before wait" if reads else "write before wait"
-            other = f"the bulk copy by {self._party(there)}"
+            other = f"the {self.parties.copy_name(instruction_of(there_by))} by {by}"
             between = "with no completed wait for that copy between"
-            if self._is_wgmma(met.other):
-                other, between = f"the wgmma by {self._party(there)}", _NO_WGMMA_WAIT
-        elif met.actor >= clocks.warps + PLACES:
+            if self._is_wgmma(there_by):
+                other, between = f"the wgmma by {by}", _NO_WGMMA_WAIT
+        elif met.actor >= clocks.warps + clocks.places:
             name = "read before wait" if reads else "write before wait"
-            other = f"the cp.async by {self._party(there)}"
+            other = f"the cp.async by {by}"
             between = "with no wait for that copy and no synchronization between"
-        text = (
-            f"{self._party(here, block)} {does} byte {offset} of '{array}', which {other} "
-            f"{before}, {between}"
-        )
+        text = f"{self.parties.name(who, block)} {does} {place}, which {other} {before}, {between}"
         self._add(block, "racecheck", name, text, here, there, array, offset)
 
     def copy_conflict(
         self, block: int, copy: Copy, address: int, met: Conflict, *, writes: bool
     ) -> None:
         """A bulk copy is not ordered after an earlier access to shared memory."""
-        array, offset = self._names.shared(address)
-        here, there = self._copy_site(copy), self._site(met.other)
+        array, offset, place = self.parties.place(address)
+        there_by = met.other
+        here, there = self._copy_site(copy), self.parties.site(there_by)
         name = f"{'write' if writes else 'read'} after {'write' if met.wrote else 'read'}"
-        other, between = self._party(there), _UNORDERED
-        if self._is_wgmma(met.other):
+        other, between = self.parties.name(there_by), _UNORDERED
+        if self._is_wgmma(there_by):
             other, between = f"the wgmma by {other}", _NO_WGMMA_WAIT
         text = (
-            f"the bulk copy by {self._party(here, block)} {'writes' if writes else 'reads'} byte "
-            f"{offset} of '{array}', which {other} {'writes' if met.wrote else 'reads'}, {between}"
+            f"the {self.parties.copy_name(copy.action.number)} by "
+            f"{self.parties.named(here, block)} "
+            f"{'writes' if writes else 'reads'} "
+            f"{place}, which {other} {'writes' if met.wrote else 'reads'}, {between}"
         )
         self._add(block, "racecheck", name, text, here, there, array, offset)
 
@@ -73,51 +78,63 @@ class AsynchronousFindings:
         self, block: int, copy: Copy, address: int, other: int, *, writes: bool
     ) -> None:
         """A bulk copy reads or overwrites what a generic write may not have made visible."""
-        array, offset = self._names.shared(address)
-        here, there = self._copy_site(copy), self._site(other)
+        array, offset, place = self.parties.place(address)
+        there_by = other
+        here, there = self._copy_site(copy), self.parties.site(there_by)
         text = (
-            f"the bulk copy by {self._party(here, block)} {'writes' if writes else 'reads'} byte "
-            f"{offset} of '{array}', which {self._party(there)} writes {_FENCE}"
+            f"the {self.parties.copy_name(copy.action.number)} by "
+            f"{self.parties.named(here, block)} "
+            f"{'writes' if writes else 'reads'} "
+            f"{place}, which {self.parties.name(there_by)} writes {_FENCE}"
         )
         self._add(block, "racecheck", "missing proxy fence", text, here, there, array, offset)
 
     def not_visible(self, block: int, number: int, thread: int, address: int, who: int) -> None:
         """An mbarrier is used before its initialization is visible."""
-        array, offset = self._names.shared(address)
-        here, there = self._names.site(number, self._names.thread(thread)), self._site(who)
+        array, offset, place = self.parties.place(address)
+        there_by = who
+        here, there = (
+            self._names.site(number, self._names.thread(thread)),
+            self.parties.site(there_by),
+        )
         text = (
-            f"{self._party(here, block)} uses the mbarrier at byte {offset} of '{array}', which "
-            f"{self._party(there)} initializes, with no barrier between"
+            f"{self.parties.named(here, block)} uses the mbarrier at {place}, which "
+            f"{self.parties.name(there_by)} initializes, with no barrier between"
         )
         self._add(block, "racecheck", "mbarrier not visible", text, here, there, array, offset)
 
     def unfenced_barrier(self, block: int, copy: Copy, who: int) -> None:
         """A bulk copy counts at an mbarrier that the asynchronous proxy may not see yet."""
-        array, offset = self._names.shared(copy.barrier or 0)
-        here, there = self._copy_site(copy), self._site(who)
+        array, offset, place = self.parties.place(copy.barrier or 0)
+        there_by = who
+        here, there = self._copy_site(copy), self.parties.site(there_by)
         text = (
-            f"the bulk copy by {self._party(here, block)} uses the mbarrier at byte {offset} of "
-            f"'{array}', which {self._party(there)} initializes with no fence.mbarrier_init or "
+            f"the bulk copy by {self.parties.named(here, block)} uses the mbarrier at "
+            f"{place}, which {self.parties.name(there_by)} initializes with no "
+            "fence.mbarrier_init or "
             f"fence.proxy.async between"
         )
-        self._add(block, "racecheck", "mbarrier not visible", text, here, there, array, offset)
+        self._add(
+            block, "racecheck", "mbarrier not visible", text, here, there, array, offset,
+            forgiven_by="current hardware within a block",
+        )  # fmt: skip
 
     def touched(self, block: int, who: int, address: int) -> None:
         """An ordinary access to the bytes of an mbarrier."""
-        array, offset = self._names.shared(address)
-        here = self._site(who)
+        array, offset, place = self.parties.place(address)
+        here = self.parties.site(who)
         text = (
-            f"{self._party(here, block)} accesses the bytes of the mbarrier at byte {offset} of "
-            f"'{array}', which only mbarrier instructions may until it is invalidated"
+            f"{self.parties.name(who, block)} accesses the bytes of the mbarrier at "
+            f"{place}, which only mbarrier instructions may until it is invalidated"
         )
         self._add(block, "synccheck", "mbarrier accessed", text, here, None, array, offset)
 
     def initialized_again(self, block: int, number: int, thread: int, address: int) -> None:
         """An mbarrier is initialized while it is in use."""
-        array, offset = self._names.shared(address)
+        array, offset, place = self.parties.place(address)
         here = self._names.site(number, self._names.thread(thread))
         text = (
-            f"{self._party(here, block)} initializes the mbarrier at byte {offset} of '{array}' "
+            f"{self.parties.named(here, block)} initializes the mbarrier at {place} "
             f"again without mbarrier.inval"
         )
         self._add(block, "synccheck", "invalid mbarrier", text, here, None, array, offset)
@@ -125,7 +142,7 @@ class AsynchronousFindings:
     def uninitialized_source(self, block: int, copy: Copy, unset: Numbers) -> None:
         """A bulk copy reads shared memory; `unset` are addresses there that were never written."""
         if len(unset):
-            array, offset = self._names.shared(max(int(unset[0]), copy.start))
+            array, offset, _ = self.parties.place(max(int(unset[0]), copy.start))
             self._never_written(block, copy, array, offset)
 
     def uninitialized_global(self, block: int, copy: Copy, array: str, offset: int) -> None:
@@ -135,18 +152,18 @@ class AsynchronousFindings:
     def _never_written(self, block: int, copy: Copy, array: str, offset: int) -> None:
         here = self._copy_site(copy)
         text = (
-            f"the bulk copy by {self._party(here, block)} reads byte {offset} of '{array}', which "
-            f"was never written"
+            f"the bulk copy by {self.parties.named(here, block)} reads byte {offset} of "
+            f"'{array}', which was never written"
         )
         self._add(block, "initcheck", "uninitialized", text, here, None, array, offset)
 
     def overrun_phase(self, block: int, who: int, address: int) -> None:
         """The next phase of an mbarrier may complete before a thread has observed this one."""
-        array, offset = self._names.shared(address)
-        here = self._site(who)
+        array, offset, place = self.parties.place(address)
+        here = self.parties.site(who)
         text = (
-            f"{self._party(here, block)} waits for a phase of the mbarrier at byte {offset} of "
-            f"'{array}', but nothing orders this wait before the arrivals of the next phase: if "
+            f"{self.parties.name(who, block)} waits for a phase of the mbarrier at "
+            f"{place}, but nothing orders this wait before the arrivals of the next phase: if "
             f"that completes first, the wait does not end"
         )
         self._add(block, "synccheck", "phase overrun", text, here, None, array, offset)
@@ -155,7 +172,8 @@ class AsynchronousFindings:
         """A bulk copy extends beyond the end of a variable in shared memory."""
         here = self._copy_site(copy)
         text = (
-            f"the bulk copy by {self._party(here, block)} accesses {copy.nbytes:,} bytes from byte "
+            f"the bulk copy by {self.parties.named(here, block)} accesses {copy.nbytes:,} bytes "
+            "from byte "
             f"{offset} of '{array}', which has {size:,} bytes"
         )
         self._add(block, "memcheck", "out of bounds", text, here, None, array, offset)
@@ -184,7 +202,8 @@ class AsynchronousFindings:
         array, offset = self._names.device(copy.map_at)
         here = self._copy_site(copy)
         text = (
-            f"the tensor copy by {self._party(here, block)} uses the tensor map at byte {offset} "
+            f"the tensor copy by {self.parties.named(here, block)} uses the tensor map at byte "
+            f"{offset} "
             f"of '{array}', {what}"
         )
         self._add(block, "racecheck", kind, text, here, None, array, offset)
@@ -194,7 +213,8 @@ class AsynchronousFindings:
         assert copy.box is not None
         here, each = self._copy_site(copy), copy.box.map
         text = (
-            f"the tensor map that {self._party(here, block)} uses does not fit '{array}': its "
+            f"the tensor map that {self.parties.named(here, block)} uses does not fit "
+            f"'{array}': its "
             f"tensor of {'x'.join(map(str, each.sizes))} {each.element} elements (innermost "
             f"dimension first) has {each.span:,} bytes from byte {offset}, where {left:,} are left"
         )
@@ -202,28 +222,69 @@ class AsynchronousFindings:
 
     def never_waited(self, block: int, copy: Copy) -> None:
         """A block ends although a copy from its shared memory may still be in flight."""
-        array, offset = self._names.shared(copy.start)
+        array, offset, place = self.parties.place(copy.start)
         here = self._copy_site(copy)
         what = "reduction" if is_reduction(copy.action.form) else "copy"
         text = (
             f"the block ends without a cp.async.bulk.wait_group for the bulk {what} by "
-            f"{self._party(here, block)}, which reads byte {offset} of '{array}' (forgiven by "
-            f"current hardware if nothing reuses the memory)"
+            f"{self.parties.named(here, block)}, which reads {place}"
         )
-        self._add(block, "synccheck", "copy not waited for", text, here, None, array, offset)
+        self._add(
+            block, "synccheck", "copy not waited for", text, here, None, array, offset,
+            forgiven_by="current hardware if nothing reuses the memory",
+        )  # fmt: skip
+
+    # The blocks of a cluster
+
+    def may_not_run(self, who: int, address: int) -> None:
+        """A thread accesses the shared memory of a block that may not run yet."""
+        array, offset, place = self.parties.place(address, self.parties.rank_of(who))
+        here = self.parties.site(who)
+        text = (
+            f"{self.parties.name(who)} accesses {place}, with no barrier.cluster.arrive and "
+            "wait before that show that this block runs"
+        )
+        block = self.parties.block_of(who)
+        self._add(block, "synccheck", "block may not run yet", text, here, None, array, offset)
+
+    def may_have_exited(self, who: int, address: int) -> None:
+        """A thread accesses the shared memory of a block that may have exited."""
+        array, offset, place = self.parties.place(address, self.parties.rank_of(who))
+        here = self.parties.site(who)
+        text = (
+            f"{self.parties.name(who)} accesses {place}, and nothing that this block waits for "
+            "follows: it may have exited; a barrier.cluster.arrive after the access and a wait "
+            "before the exit keep it"
+        )
+        block = self.parties.block_of(who)
+        self._add(block, "synccheck", "block may have exited", text, here, None, array, offset)
+
+    def outside_peer(self, block: int, number: int, thread: int, address: int) -> None:
+        """A thread accesses another block's shared memory out of bounds or misaligned."""
+        rank, within = divided(address, self.parties.rank)
+        size = access_bytes(self._names.actions[number])
+        here = self._names.site(number, self._names.thread(thread))
+        kind = "misaligned" if within % size else "out of bounds"
+        text = (
+            f"{self.parties.named(here, block)} accesses {size} bytes at byte {within:,} of the "
+            "shared "
+            f"memory of rank {rank}, in a cluster of {self.parties.count} blocks"
+        )
+        self._add(block, "memcheck", kind, text, here, None, "", within)
+
+    def uninitialized_peer(self, who: int, address: int) -> None:
+        """A thread reads another block's shared memory, which was never written."""
+        array, offset, place = self.parties.place(address)
+        here = self.parties.site(who)
+        text = f"{self.parties.name(who)} reads {place}, which was never written"
+        block = self.parties.block_of(who)
+        self._add(block, "initcheck", "uninitialized", text, here, None, array, offset)
 
     def _is_wgmma(self, who: int) -> bool:
         return self._names.actions[instruction_of(who)].operation == OPERATION
 
-    def _site(self, who: int) -> AccessSite:
-        return self._names.site(instruction_of(who), self._names.thread(thread_of(who)))
-
     def _copy_site(self, copy: Copy) -> AccessSite:
         return self._names.site(copy.action.number, self._names.thread(copy.thread))
-
-    def _party(self, site: AccessSite, block: int | None = None) -> str:
-        of = f" of block {self._names.block(block)}" if block is not None else ""
-        return f"thread {site.thread}{of} at {site}"
 
     def _add(
         self,
@@ -235,15 +296,17 @@ class AsynchronousFindings:
         other: AccessSite | None,
         array: str,
         offset: int,
+        forgiven_by: str = "",
     ) -> None:
         finding = Finding(
             check=check,
             kind=kind,
-            message=f"{kind}: {text}",
+            message=f"{kind}: {text}{forgiven_text(forgiven_by)}",
             block=self._names.block(block),
             here=here,
             other=other,
             array=array,
             offset=offset,
+            forgiven_by=forgiven_by,
         )
         self._collection.add(finding, block)

@@ -55,6 +55,8 @@ class BetweenBlocks:
         self._names, self._worker, self._shadow, self._known = names, worker, shadow, known
         self.order = BlockOrder(worker.warps)
         self._fences = worker.kernel.orders_blocks
+        # The block and the race that stand for others of the same instructions, kind and array.
+        self._made: dict[tuple[str, int, int, int, int], tuple[int, Finding]] = {}
         areas = worker.kernel.areas
         self._numbers = instruction_numbers(areas.sites, areas.sites_start)
 
@@ -79,7 +81,11 @@ class BetweenBlocks:
 
     def conflict(self, site: int, address: int, more: int) -> tuple[int, Finding | None]:
         """The running warp accesses what another block accessed: the answer to native code, and the
-        race if it is one."""
+        race if it is one.
+
+        Of races that differ only in the address and the threads, the first one of a block stands
+        for those after it.
+        """
         against_reader, thread = more & AGAINST_READER, more >> CONFLICT_THREAD
         kind = "strong" if more & AGAINST_STRONG else "reader" if against_reader else "writer"
         note, time = self._known.at(address, kind)
@@ -102,7 +108,10 @@ class BetweenBlocks:
         kind = "write after read" if against_reader else "write after write"
         if loads:
             kind = "read after write"
-        me = Actor(block, thread, number)
-        return 1, cross_block_race(
-            self._names, kind, address, other, me, why=_WHY[how] if self._fences else ANY_ORDER
-        )
+        alike = kind, number, other.number, self._known.region(address), how
+        first, found = self._made.get(alike, (block + 1, None))
+        if found is None or block < first:
+            me, why = Actor(block, thread, number), _WHY[how] if self._fences else ANY_ORDER
+            found = cross_block_race(self._names, kind, address, other, me, why=why)
+            self._made[alike] = block, found
+        return 1, found

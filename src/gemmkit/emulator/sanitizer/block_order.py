@@ -78,6 +78,8 @@ class BlockOrder:
         self._warps = warps
         self._locations: defaultdict[int, _Location] = defaultdict(_Location)
         self._by_block: defaultdict[int, list[_Release]] = defaultdict(list)
+        # Answers of `before` that hold until what is known changes.
+        self._answers: dict[tuple[int, int, int, int], int] = {}
         self._enter(-1)
 
     def _enter(self, block: int) -> None:
@@ -91,8 +93,10 @@ class BlockOrder:
     def _catch_up(self, block: int, barrier: int) -> None:
         """The running block passed its last barrier at this time."""
         if block != self._block:
+            self._answers.clear()
             self._enter(block)
         if barrier != self._barrier:
+            self._answers.clear()
             self._barrier = barrier
             for own in self._own:
                 self._common.join(own)
@@ -100,6 +104,7 @@ class BlockOrder:
     def fence(self, block: int, warp: int, barrier: int, now: int) -> None:
         """A warp fences its accesses so far, and those of others before the last barrier."""
         self._catch_up(block, barrier)
+        self._answers.clear()
         own = self._own[warp]
         until = [barrier] * self._warps
         until[warp] = now + 1
@@ -113,6 +118,7 @@ class BlockOrder:
     ) -> None:
         """A strong access to an address."""
         self._catch_up(block, barrier)
+        self._answers.clear()
         at, own = self._locations[location], self._own[warp]
         if reads and at.releases:
             own.seen[location] = len(at.releases)
@@ -157,6 +163,12 @@ class BlockOrder:
         """How an access of another block's warp at a time is ordered before this warp's current
         access."""
         self._catch_up(block, barrier)
+        asked = warp, other, other_warp, time
+        if asked not in self._answers:
+            self._answers[asked] = self._before(*asked)
+        return self._answers[asked]
+
+    def _before(self, warp: int, other: int, other_warp: int, time: int) -> int:
         own, common = self._own[warp], self._common
         for answer, learned in (
             (KNOWN, (own.known, common.known)),

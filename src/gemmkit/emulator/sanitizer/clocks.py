@@ -3,10 +3,11 @@
 An actor is a warp, the cp.async copies of a warp, the bulk copies that an mbarrier counts, or those
 of a thread's bulk groups. Each access has its actor's time: that of a warp advances when it
 synchronizes, that of copies is the number of their group or of the mbarrier's phase. A clock holds,
-for each actor, the latest time that is ordered before its owner, in three rows: ordered at all,
-ordered and visible to the asynchronous proxy through `fence.proxy.async`, and the same for the
-initialization of mbarriers, for which `fence.mbarrier_init` is enough. Clocks are joined at
-barriers, mbarriers and waits.
+for each actor, the latest time that is ordered before its owner, in four rows: ordered at all,
+ordered and visible to the asynchronous proxy through `fence.proxy.async`, the same for the
+initialization of mbarriers, for which `fence.mbarrier_init` is enough, and merely earlier in time,
+as the issue of a copy is before its completion. Clocks are joined at barriers, mbarriers and
+waits.
 """
 
 from __future__ import annotations
@@ -16,21 +17,23 @@ from numpy.typing import NDArray
 
 Clock = NDArray[np.int32]
 
-ORDERED, VISIBLE, INITIALIZED = range(3)
-# The mbarriers, and the threads with bulk groups, that are told apart in one block; those beyond
-# share a place.
+ORDERED, VISIBLE, INITIALIZED, CAUSED = range(4)
+# The mbarriers, and the threads with bulk groups, that are told apart per block; those beyond share
+# a place.
 PLACES = 64
 
 
 class Clocks:
-    """The clocks of one block's warps."""
+    """The clocks of the warps of one block, or of the blocks of one cluster."""
 
-    def __init__(self, warps: int) -> None:
-        self.warps = warps
-        self.actors = 2 * warps + PLACES
-        self.of = np.zeros((warps, 3, self.actors), np.int32)
+    def __init__(self, warps: int, blocks: int = 1) -> None:
+        self.warps, self.places = warps, PLACES * blocks
+        self.actors = 2 * warps + self.places
+        self.of = np.zeros((warps, 4, self.actors), np.int32)
         own = np.arange(warps)
         self.of[own, ORDERED, own] = 1
+        # What each warp had ordered at its last fence.
+        self._fenced = np.zeros_like(self.of)
         self._places: dict[tuple[str, int], int] = {}
         # The group of cp.async copies that is open in each warp.
         self.group = np.ones(warps, np.int32)
@@ -41,24 +44,52 @@ class Clocks:
 
     def copies_of(self, warp: int) -> int:
         """The actor that stands for a warp's cp.async copies."""
-        return self.warps + PLACES + warp
+        return self.warps + self.places + warp
 
     def generic(self, actors: NDArray[np.int16]) -> NDArray[np.bool_]:
         """Which actors access memory through the generic proxy, as all but bulk copies do."""
-        return (actors < self.warps) | (actors >= self.warps + PLACES)
+        return (actors < self.warps) | (actors >= self.warps + self.places)
 
     def empty(self) -> Clock:
         """A clock before which nothing is ordered."""
-        return np.zeros((3, self.actors), np.int32)
+        return np.zeros((4, self.actors), np.int32)
 
     def release(self, warp: int, into: Clock) -> None:
         """What precedes this point in a warp is ordered before what acquires the clock."""
+        self.of[warp, CAUSED, warp] = self.of[warp, ORDERED, warp]
         np.maximum(into, self.of[warp], out=into)
         self.of[warp, ORDERED, warp] += 1
+
+    def caused(self, warp: int) -> Clock:
+        """What is earlier than this point in a warp, for something that it causes."""
+        self.of[warp, CAUSED, warp] = self.of[warp, ORDERED, warp]
+        self.of[warp, ORDERED, warp] += 1
+        row: Clock = self.of[warp, CAUSED].copy()
+        return row
+
+    def release_relaxed(self, warp: int, into: Clock) -> None:
+        """A relaxed arrival releases what precedes the warp's last fence, and initializations of
+        mbarriers that are fenced."""
+        np.maximum(into, self._fenced[warp], out=into)
+        np.maximum(into[INITIALIZED], self.of[warp, INITIALIZED], out=into[INITIALIZED])
+        np.maximum(into[CAUSED], self.caused(warp), out=into[CAUSED])
+
+    def order_by_fence(self, warp: int) -> None:
+        """What precedes a fence in a warp is released by its later relaxed arrivals."""
+        self._fenced[warp] = self.of[warp]
+        self.of[warp, ORDERED, warp] += 1
+
+    def has_started(self, warp: int, others: range) -> bool:
+        """Whether a warp's clock shows that one of the others runs."""
+        return bool(self.of[warp, CAUSED, others.start : others.stop].any())
 
     def acquire(self, warp: int, clock: Clock) -> None:
         """What was released into a clock is ordered before what follows in a warp."""
         np.maximum(self.of[warp], clock, out=self.of[warp])
+
+    def acquire_relaxed(self, warp: int, clock: Clock) -> None:
+        """A relaxed wait orders nothing, but what follows has its causes."""
+        np.maximum(self.of[warp, CAUSED], clock[CAUSED], out=self.of[warp, CAUSED])
 
     def fence(self, warp: int, row: int) -> None:
         """What is ordered before this point in a warp becomes visible to the asynchronous proxy."""
@@ -69,7 +100,7 @@ class Clocks:
     def place(self, kind: str, which: int) -> int:
         """The actor that stands for the bulk copies of an mbarrier or of a thread."""
         found = self._places.setdefault((kind, which), len(self._places))
-        return self.warps + min(found, PLACES - 1)
+        return self.warps + min(found, self.places - 1)
 
     def wait_for_copies(self, warp: int, going: int) -> None:
         """A warp waits for its groups of cp.async copies but the latest `going`; −1: for all."""

@@ -1,4 +1,4 @@
-"""Adds interleavings to the findings of a launch: records the blocks that have some once more."""
+"""Adds interleavings to the findings of a launch: records the clusters that have some once more."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
+from gemmkit.emulator.clusters import cluster_of
+from gemmkit.emulator.codegen.layout import LANES
 from gemmkit.emulator.launch import LaunchRequest
 from gemmkit.emulator.machine.memory import DeviceMemory
 from gemmkit.emulator.ptx.cfg import ControlFlow
@@ -16,18 +18,19 @@ from gemmkit.emulator.sanitizer.trace import Trace
 from gemmkit.emulator.sanitizer.traits import Traits
 from gemmkit.findings import Finding, Interleaving
 
-# Runs one block, by its number, with a sanitizer that is made for the kernel's traits.
+# Runs one cluster, by its number, with a sanitizer that is made for the kernel's traits; a block
+# alone is a cluster.
 Record = Callable[[Callable[[Traits], Sanitizer], int], None]
 
 _KINDS = frozenset(
     [
         *("read before wait", "write before wait", "read after write", "write after read"),
         *("write after write", "missing proxy fence", "phase overrun", "deadlock"),
-        "mbarrier not visible",
+        *("mbarrier not visible", "block may not run yet", "block may have exited"),
     ]
 )
-# Blocks of a launch that are recorded: the same bug shows in most of them.
-_MOST_BLOCKS = 3
+# Clusters of a launch that are recorded: the same bug shows in most of them.
+_MOST_CLUSTERS = 3
 
 
 def with_interleavings(
@@ -37,23 +40,27 @@ def with_interleavings(
     memory: DeviceMemory,
     record: Record,
 ) -> tuple[Finding, ...]:
-    """The findings, those about the order of a block with an interleaving.
+    """The findings, those about the order of a block or cluster with an interleaving.
 
-    A finding that does not occur in the recorded block again, as it depends on other blocks, has
+    A finding that does not occur in the recorded cluster again, as it depends on other blocks, has
     none. Nothing is recorded of a launch that did not end.
     """
     if any(each.kind == "endless" for each in findings):
         return findings
-    x, y, _ = request.grid
-    asked = dict.fromkeys(each.block for each in findings if each.kind in _KINDS)
+    threads = request.block[0] * request.block[1] * request.block[2]
+    asked = dict.fromkeys(
+        cluster_of(request.grid, request.cluster_shape, each.block)
+        for each in findings
+        if each.kind in _KINDS
+    )
     found: dict[Key, Interleaving] = {}
-    for block in list(asked)[:_MOST_BLOCKS]:
-        trace = Trace(flow.kernel.body)
+    for cluster in list(asked)[:_MOST_CLUSTERS]:
+        trace = Trace(flow.kernel.body, -(-threads // LANES))
 
         def sanitizer(traits: Traits, trace: Trace = trace) -> Sanitizer:
             return Sanitizer(traits, flow, request, memory, trace=trace)
 
-        record(sanitizer, block[0] + x * (block[1] + y * block[2]))
+        record(sanitizer, cluster)
         for key, (finding, pair) in trace.notes.items():
             if finding.kind in _KINDS:
                 found.setdefault(key, interleaving(trace, finding, pair))

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from gemmkit.emulator.ptx.module import Instruction
 from gemmkit.emulator.ptx.places import place_of, source_place
 from gemmkit.emulator.sanitizer.trace import (
+    END,
     Completed,
     Event,
     Executed,
@@ -54,7 +55,11 @@ def interleaving(trace: Trace, finding: Finding, pair: Pair) -> Interleaving:
     texts = [_text(trace, step) for step in steps]
     if isinstance(pair.second, Passed):
         last = _until_next(trace, pair.second)
-        if steps and isinstance(steps[-1], Run) and steps[-1].warp == last.warp:
+        if (
+            steps
+            and isinstance(steps[-1], Run)
+            and (steps[-1].warp, steps[-1].rank) == (last.warp, last.rank)
+        ):
             steps.pop()
             texts.pop()
         steps.append(last)
@@ -79,7 +84,7 @@ def _late(
     there, as it takes more warps."""
     if isinstance(first, Landed):
         issued = trace.copies[first.copy]
-        landing = Landing(issued.times, issued.copy.thread)
+        landing = Landing(issued.times, issued.copy.thread, issued.rank)
         step: Step = landing if issued.event in needed else _through(trace, issued.event)
         text, warp = _text(trace, step), issued.event.warp
         text = f"{text}: only now {_access(finding, first=True)}"
@@ -92,7 +97,8 @@ def _late(
         if finding.kind == "phase overrun":
             wait = trace.body[trace.events[warp][first.index].number]
             where = "{}:{}".format(*place_of(wait))
-            return None, f"warp {warp} goes on, and waits at {where} for a phase that has passed"
+            name = _warp(*divmod(warp, trace.warps)[::-1])
+            return None, f"{name} goes on, and waits at {where} for a phase that has passed"
         step = _until_next(trace, first)
         text = f"{_text(trace, step)}: only now {_access(finding, first=True)}"
     others = {n.warp for n in _slice(trace, [first]) - needed if isinstance(n, Executed)} - {warp}
@@ -225,41 +231,52 @@ class _Walk:
 # Steps and their words
 
 
-def _place(trace: Trace, warp: int, index: int, *, through: bool) -> Place:
-    event = trace.events[warp][index]
+def _run(trace: Trace, node: Executed, *, through: bool) -> Run:
+    """A warp runs up to or through an event."""
+    event = trace.events[node.warp][node.index]
+    rank, warp = divmod(node.warp, trace.warps)
+    if event.number == END:
+        return Run(warp, None, rank)
     file, line = place_of(trace.body[event.number])
-    return Place(file, line, event.times, through)
+    return Run(warp, Place(file, line, event.times, through), rank)
 
 
 def _through(trace: Trace, node: Executed) -> Run:
-    return Run(node.warp, _place(trace, node.warp, node.index, through=True))
+    return _run(trace, node, through=True)
 
 
 def _until_next(trace: Trace, node: Passed) -> Run:
     """The whole segment of a warp."""
     if node.index == trace.last(node.warp):
-        return Run(node.warp, None)
-    return Run(node.warp, _place(trace, node.warp, node.index + 1, through=False))
+        rank, warp = divmod(node.warp, trace.warps)
+        return Run(warp, None, rank)
+    return _run(trace, Executed(node.warp, node.index + 1), through=False)
+
+
+def _warp(warp: int, rank: int) -> str:
+    return f"warp {warp}" + (f" of rank {rank}" if rank else "")
 
 
 def _text(trace: Trace, step: Step) -> str:
     if isinstance(step, Landing):
-        copy = next(each for each in trace.copies
-                    if (each.times, each.copy.thread) == (step.copy, step.thread))  # fmt: skip
+        copy = next(each for each in trace.copies if (each.times, each.copy.thread, each.rank)
+                    == (step.copy, step.thread, step.rank))  # fmt: skip
         opcode = copy.copy.action.form.opcode.split("::")[0].split(".shared")[0].split(".global")[0]
         where = _where(copy.copy.action.instruction)
-        return f"copy {step.copy} of thread {step.thread} takes effect ({opcode} at {where})"
-    if step.until is None:
-        return f"warp {step.warp} runs to its end"
-    until = step.until
-    event = next(each for each in trace.events[step.warp]
-                 if place_of(trace.body[each.number]) == (until.file, until.line)
+        thread = f"thread {step.thread}" + (f" of rank {step.rank}" if step.rank else "")
+        return f"copy {step.copy} of {thread} takes effect ({opcode} at {where})"
+    name, until = _warp(step.warp, step.rank), step.until
+    if until is None:
+        return f"{name} runs to its end"
+    event = next(each for each in trace.events[step.rank * trace.warps + step.warp]
+                 if each.number != END
+                 and place_of(trace.body[each.number]) == (until.file, until.line)
                  and each.times == until.times)  # fmt: skip
     instruction = trace.body[event.number]
-    name = ".".join(instruction.opcode.split(".shared")[0].split(".")[:4])
+    opcode = ".".join(instruction.opcode.split(".shared")[0].split(".")[:4])
     times = f" (time {until.times} at this line)" if until.times > 1 else ""
     how = "through" if until.through else "up to"
-    return f"warp {step.warp} runs {how} {name} at {_where(instruction)}{times}"
+    return f"{name} runs {how} {opcode} at {_where(instruction)}{times}"
 
 
 def _where(instruction: Instruction) -> str:

@@ -20,7 +20,7 @@ from gemmkit.emulator.codegen.shadow_layout import (
 )
 from gemmkit.emulator.machine.memory import aligned_bytes
 from gemmkit.emulator.machine.worker import Worker
-from gemmkit.emulator.sanitizer.clocks import PLACES, Clocks
+from gemmkit.emulator.sanitizer.clocks import Clocks
 from gemmkit.emulator.sanitizer.granules import Conflict, Granules, Numbers
 
 _Compare = ctypes.CFUNCTYPE(
@@ -73,8 +73,9 @@ class LoggedAccesses:
     def _get(self, name: str) -> int:
         return int(self._table[COMPARISON[name] // 8])
 
-    def begin(self, granules: Granules, clocks: Clocks) -> None:
-        """A block begins, with these; nothing was accessed yet."""
+    def begin(self, granules: Granules, clocks: Clocks, first_warp: int) -> None:
+        """A block begins, with these; nothing was accessed yet. The clocks count the block's warps
+        from `first_warp` on."""
         self._granules = granules
         self._marks[:] = 0
         arrays: dict[str, NDArray[Any]] = {
@@ -88,7 +89,8 @@ class LoggedAccesses:
             "groups": clocks.group,
         }
         self._set(**{name: array.ctypes.data for name, array in arrays.items()})
-        self._set(clock_bytes=clocks.of.strides[0], copies_from=clocks.warps + PLACES)
+        self._set(clock_bytes=clocks.of.strides[0], copies_from=clocks.warps + clocks.places)
+        self._set(first_warp=first_warp)
 
     def mark(self, first: int, end: int, *, used: bool) -> None:
         """Granules belong to an mbarrier from now on, or no longer do."""

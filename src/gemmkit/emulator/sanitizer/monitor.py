@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from gemmkit.emulator.codegen.layout import LANES
+from gemmkit.emulator.codegen.layout import LANES, WINDOW_BYTES
 from gemmkit.emulator.codegen.operands import access_bytes
 from gemmkit.emulator.codegen.ordering import ATOMICS
 from gemmkit.emulator.codegen.shadow_layout import (
@@ -27,6 +27,9 @@ from gemmkit.emulator.codegen.shadow_layout import (
     LOADS_WANTED,
     MEMBERS,
     RACE,
+    REACHED_BYTES,
+    REACHED_KIND,
+    REACHES,
     STORED,
     SYNCHRONIZES,
     UNINITIALIZED,
@@ -113,7 +116,8 @@ class Sanitizer:
         )
         self.maps = LaunchMaps(self.memory, self.kernel.actions)
         self._watches: list[_Watch] = []
-        self.recorder: RecordedOrder | None = None
+        # The workers' orders, if they are recorded.
+        self.recorders: list[RecordedOrder] = []
         self.warpgroups = WarpgroupFindings(self.names, self.collection)
         if self.trace is not None:
             self.warpgroups = RecordedWarpgroupFindings(self.names, self.collection, self.trace)
@@ -224,10 +228,9 @@ class _Watch:
             return Order(names, worker, shadow, found, maps, sanitizer.warpgroups)
         noting = RecordedFindings(names, collection, trace)
         maps = MapOrder(noting, sanitizer.maps)
-        sanitizer.recorder = RecordedOrder(
-            names, worker, shadow, noting, maps, sanitizer.warpgroups, trace
-        )
-        return sanitizer.recorder
+        recorder = RecordedOrder(names, worker, shadow, noting, maps, sanitizer.warpgroups, trace)
+        sanitizer.recorders.append(recorder)
+        return recorder
 
     def print_if_of(
         self, worker: Worker, number: int, thread: int, index: int, taken: Sequence[tuple[int, int]]
@@ -275,6 +278,9 @@ class _Watch:
             if ARRIVES <= what <= BEGINS:
                 if self._order is not None:
                     self._order.told(what, base)
+                return 0
+            if what == REACHES and site is not None and pattern is not None:
+                self._on_reach(site, Pattern(pattern), base, more)
                 return 0
             if what in _ORDER:
                 return self._on_global_order(what, site, pattern, base, more)
@@ -324,6 +330,18 @@ class _Watch:
                 self._sanitizer.add(self._worker, found)
             return answer
         return 0
+
+    def _on_reach(self, site: int, pattern: Pattern, base: int, more: int) -> None:
+        """Lanes access the shared memory of other blocks of the cluster."""
+        if self._order is None:
+            return
+        addresses = {
+            lane: (base + int(pattern.offsets[lane])) % WINDOW_BYTES
+            for lane in pattern.lanes.tolist()
+            if more >> lane & 1
+        }
+        nbytes, kind = more >> REACHED_BYTES & 255, more >> REACHED_KIND
+        self._order.reached(self._worker.site_number(site), addresses, nbytes, kind)
 
     def _on_global_race(self, site: int, address: int, more: int) -> int:
         if self._order is not None:
@@ -408,7 +426,9 @@ class _Watch:
         """Whether a barrier of the block is used correctly, although it looks wrong."""
         if what == BARRIER_DIVERGENT:
             return not self._living(warp) & ~self._returned(warp) & ~more
-        return what == BARRIER_SITES and synccheck.copies(self._names, number, more)
+        return what == BARRIER_SITES and (
+            synccheck.is_named(self._names, number) or synccheck.copies(self._names, number, more)
+        )
 
     def _at_warp_barrier(self, warp: int, number: int, lanes: int, members: int) -> None:
         """Lanes may arrive at a barrier of their warp at different times and lines."""

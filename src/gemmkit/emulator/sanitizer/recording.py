@@ -6,8 +6,9 @@ from __future__ import annotations
 import ctypes
 
 import numpy as np
+from numpy.typing import NDArray
 
-from gemmkit.emulator.codegen.layout import AT_BARRIER, LANES, PATTERN, SITE_BYTES
+from gemmkit.emulator.codegen.layout import AT_BARRIER, DONE, LANES, PATTERN, SITE_BYTES
 from gemmkit.emulator.codegen.shadow_layout import (
     ARRIVES,
     LOADED,
@@ -20,13 +21,15 @@ from gemmkit.emulator.codegen.shadow_layout import (
     TAG_WARP,
     UPDATED,
 )
+from gemmkit.emulator.isa.cluster import CLUSTER_BARRIER
 from gemmkit.emulator.machine.asynchronous import Copy
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.sanitizer.asynchronous import Order
 from gemmkit.emulator.sanitizer.asynchronous_findings import AsynchronousFindings
-from gemmkit.emulator.sanitizer.clocks import PLACES, Clocks
+from gemmkit.emulator.sanitizer.clocks import Clocks
 from gemmkit.emulator.sanitizer.collection import Collection
 from gemmkit.emulator.sanitizer.granules import Conflict, instruction_of, thread_of
+from gemmkit.emulator.sanitizer.parties import Parties
 from gemmkit.emulator.sanitizer.shadow import BlockShadow
 from gemmkit.emulator.sanitizer.sites import Names
 from gemmkit.emulator.sanitizer.tensor_maps import MapOrder
@@ -39,6 +42,7 @@ from gemmkit.emulator.sanitizer.trace import (
     Passed,
     Phase,
     Trace,
+    place_in,
 )
 from gemmkit.emulator.sanitizer.warpgroup_findings import WarpgroupFindings
 
@@ -49,6 +53,10 @@ _VISIBILITY = (
 _WGMMA = "no step delays it: the emulator reads the operands of a wgmma when it is issued"
 _CP_ASYNC = "no step delays it: a cp.async takes effect at the wait that covers it"
 _FOUND = "the access is not in the trace"
+_STARTED = "no step shows it: the emulator starts the blocks of a cluster together"
+_KEPT = (
+    "no step shows it: the emulator keeps the shared memory of a block until its cluster has ended"
+)
 _ACCESSES = (LOADED, STORED, UPDATED, SENT)
 
 
@@ -66,16 +74,21 @@ class RecordedFindings(AsynchronousFindings):
     ) -> None:
         """A thread's access is not ordered after an earlier one."""
         trace, warp = self._trace, thread_of(who) // LANES
-        trace.pending = _pair(trace, Passed(warp, trace.last(warp)), address, met, clocks)
+        place = place_in(self.parties.rank, address)
+        trace.pending = _pair(trace, Passed(warp, trace.last(warp)), place, met, clocks)
         super().conflict(block, who, address, met, kind, clocks)
 
     def copy_conflict(
         self, block: int, copy: Copy, address: int, met: Conflict, *, writes: bool
     ) -> None:
         """A bulk copy is not ordered after an earlier access to shared memory."""
-        trace, warp = self._trace, copy.thread // LANES
-        trace.pending = _pair(trace, Executed(warp, trace.last(warp)), address, met, self.clocks)
+        trace, warp = self._trace, self._warp_of(copy.thread)
+        place = place_in(self.parties.rank, address)
+        trace.pending = _pair(trace, Executed(warp, trace.last(warp)), place, met, self.clocks)
         super().copy_conflict(block, copy, address, met, writes=writes)
+
+    def _warp_of(self, thread: int) -> int:
+        return self.parties.first_warp + thread // LANES
 
     def no_proxy_fence(
         self, block: int, copy: Copy, address: int, other: int, *, writes: bool
@@ -87,7 +100,7 @@ class RecordedFindings(AsynchronousFindings):
     def overrun_phase(self, block: int, who: int, address: int) -> None:
         """The next phase of an mbarrier may complete before a thread has observed this one."""
         trace, warp = self._trace, thread_of(who) // LANES
-        phase = Phase(set(trace.arrivals(address)))
+        phase = Phase(set(trace.arrivals(place_in(self.parties.rank, address))))
         trace.phases.append(phase)
         wait = trace.event_of(warp, instruction_of(who))
         if wait is not None:
@@ -96,7 +109,7 @@ class RecordedFindings(AsynchronousFindings):
 
     def not_visible(self, block: int, number: int, thread: int, address: int, who: int) -> None:
         """An mbarrier is used before its initialization is visible."""
-        trace, warp, other = self._trace, thread // LANES, thread_of(who) // LANES
+        trace, warp, other = self._trace, self._warp_of(thread), thread_of(who) // LANES
         first = trace.event_of(other, instruction_of(who))
         if first is not None:
             trace.pending = Pair(Executed(warp, trace.last(warp)), Executed(other, first))
@@ -107,13 +120,23 @@ class RecordedFindings(AsynchronousFindings):
         self._trace.pending = Pair(reason=_VISIBILITY)
         super().unfenced_barrier(block, copy, who)
 
+    def may_not_run(self, who: int, address: int) -> None:
+        """A thread accesses the shared memory of a block that may not run yet."""
+        self._trace.pending = Pair(reason=_STARTED)
+        super().may_not_run(who, address)
+
+    def may_have_exited(self, who: int, address: int) -> None:
+        """A thread accesses the shared memory of a block that may have exited."""
+        self._trace.pending = Pair(reason=_KEPT)
+        super().may_have_exited(who, address)
+
 
 def _pair(trace: Trace, second: Node, address: int, met: Conflict, clocks: Clocks) -> Pair:
     number, thread = instruction_of(met.other), thread_of(met.other)
     if met.actor < clocks.warps:
         warp = thread // LANES
         return Pair(second, Passed(warp, trace.segment_of(warp, number, address)))
-    if met.actor >= clocks.warps + PLACES:
+    if met.actor >= clocks.warps + clocks.places:
         return Pair(reason=_CP_ASYNC)
     if trace.body[number].opcode.startswith("wgmma"):
         return Pair(reason=_WGMMA)
@@ -128,20 +151,38 @@ class RecordedWarpgroupFindings(WarpgroupFindings):
         super().__init__(names, collection)
         self._trace = trace
 
-    def too_early(self, block: int, who: int, address: int, met: Conflict, clocks: Clocks) -> None:
+    def too_early(
+        self,
+        parties: Parties,
+        block: int,
+        who: int,
+        address: int,
+        met: Conflict,
+        clocks: Clocks,
+    ) -> None:
         """A wgmma reads what is not ordered before it."""
         trace, warp = self._trace, thread_of(who) // LANES
-        trace.pending = _pair(trace, Executed(warp, trace.last(warp)), address, met, clocks)
-        super().too_early(block, who, address, met, clocks)
+        place = place_in(parties.rank, address)
+        trace.pending = _pair(trace, Executed(warp, trace.last(warp)), place, met, clocks)
+        super().too_early(parties, block, who, address, met, clocks)
 
-    def no_proxy_fence(self, block: int, who: int, address: int, other: int) -> None:
-        """A wgmma reads what a generic write may not have made visible."""
+    def no_proxy_fence(
+        self,
+        parties: Parties,
+        block: int,
+        who: int,
+        address: int,
+        other: int,
+        *,
+        copied: bool,
+    ) -> None:
+        """A wgmma reads what a generic write, or a cp.async, may not have made visible."""
         self._trace.pending = Pair(reason=_VISIBILITY)
-        super().no_proxy_fence(block, who, address, other)
+        super().no_proxy_fence(parties, block, who, address, other, copied=copied)
 
 
 class RecordedOrder(Order):
-    """The order of accesses in a block, recorded as a trace."""
+    """The order of accesses in a block, recorded in the trace of its cluster."""
 
     def __init__(
         self,
@@ -163,13 +204,19 @@ class RecordedOrder(Order):
 
     def told(self, what: int, operand: int) -> None:
         """The running warp synchronizes, or a block begins."""
+        barrier, status = (self._rank, operand), self._worker.warp_fields("status")
         if what == ARRIVES:
-            self._trace.arrives(operand)
+            self._trace.arrives(barrier, self._running())
         elif what == OPENS:
             here = self._worker.warp_fields("barrier") == operand
-            waits = self._worker.warp_fields("status") == AT_BARRIER
-            self._trace.opens(operand, np.flatnonzero(here & waits).tolist())
+            warps = {self._running(), *self._numbers(here & (status == AT_BARRIER))}
+            self._trace.opens(barrier, warps, self._numbers(status == DONE))
         super().told(what, operand)
+
+    def _numbers(self, chosen: NDArray[np.bool_]) -> list[int]:
+        """Some warps of the block, as they are counted in the cluster."""
+        numbers: list[int] = (np.flatnonzero(chosen) + self._first).tolist()
+        return numbers
 
     def look(self) -> None:
         """Examine what was logged."""
@@ -189,45 +236,70 @@ class RecordedOrder(Order):
                 ctypes.c_int64.from_address(pattern + each).value
                 for each in (PATTERN.least, PATTERN.extent)
             )
-            first = base + least
+            first = place_in(self._rank, base + least)
             end = first + extent + (tag >> TAG_BYTES & 255)
-            warp = tag >> TAG_WARP & 255
+            warp = self._first + (tag >> TAG_WARP & 255)
             self._trace.accessed(warp, self._site_numbers[site], first, end)
         self._read = now
+
+    def reached(self, number: int, addresses: dict[int, int], nbytes: int, kind: int) -> None:
+        """Lanes of the running warp access other blocks' shared memory."""
+        self.look()
+        for place in addresses.values():
+            start = place_in(self._rank, place)
+            self._trace.accessed(self._running(), number, start, start + nbytes)
+        super().reached(number, addresses, nbytes, kind)
 
     def begin(self, warp: int, number: int, lanes: int) -> None:
         """A warp is about to execute an instruction at which a schedule could stop it."""
         self.look()
-        self._trace.begin(warp, number, lanes)
+        self._trace.begin(self._first + warp, number, lanes)
 
     def answered(self, warp: int, number: int, lanes: int, *, done: bool) -> None:
-        """Lanes have asked for the phase of an mbarrier."""
-        self._trace.answered(warp, number, lanes, done=done)
+        """Lanes have asked for the phase of an mbarrier, or waited for the cluster's barrier."""
+        self._trace.answered(self._first + warp, number, lanes, done=done)
 
     def arrived(self, number: int, thread: int, address: int) -> None:
         """A thread arrives at an mbarrier, the last one of its warp that does."""
-        self._trace.arrived(thread // LANES, address)
+        self._trace.arrived(self._warp_of(thread), place_in(self._rank, address))
         super().arrived(number, thread, address)
 
     def used(self, number: int, thread: int, address: int) -> None:
         """A thread uses an mbarrier."""
         if self._names.actions[number].operation == "mbarrier_transact":
-            self._trace.arrived(thread // LANES, address)
+            self._trace.arrived(self._warp_of(thread), place_in(self._rank, address))
         super().used(number, thread, address)
 
     def completed(self, address: int) -> None:
         """A phase is complete."""
         super().completed(address)
-        self._trace.completed(address)
+        self._trace.completed(place_in(self._rank, address))
 
     def waited(self, number: int, thread: int, address: int) -> None:
         """A thread has observed the completion of a phase."""
         super().waited(number, thread, address)
-        self._trace.observed(thread // LANES, address)
+        self._trace.observed(self._warp_of(thread), place_in(self._rank, address))
+
+    def arrived_in_cluster(self, number: int, warp: int) -> None:
+        """Lanes of a warp have arrived at the cluster's barrier."""
+        self._trace.arrived(self._first + warp, CLUSTER_BARRIER)
+        super().arrived_in_cluster(number, warp)
+
+    def cluster_met(self) -> None:
+        """All threads of the cluster have arrived at its barrier, or exited."""
+        super().cluster_met()
+        status = [each.warp_fields("status") for each in self._worker.peers]
+        ended = np.flatnonzero(np.concatenate(status) == DONE)
+        self._trace.completed(CLUSTER_BARRIER, ended.tolist())
+
+    def waited_in_cluster(self, warp: int) -> None:
+        """Lanes of a warp have waited for the cluster's barrier."""
+        super().waited_in_cluster(warp)
+        self._trace.observed(self._first + warp, CLUSTER_BARRIER)
 
     def issued(self, copy: Copy) -> None:
         """A bulk copy begins."""
-        self._trace.issued(copy)
+        self._trace.issued(copy, self._rank)
         super().issued(copy)
 
     def delivered(self, copy: Copy) -> None:

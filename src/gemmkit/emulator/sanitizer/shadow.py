@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import ctypes
 
 import numpy as np
@@ -85,6 +86,7 @@ class GlobalShadow:
         self.rows: Words = aligned_bytes(max(len(regions), 1) * ROW_BYTES).view(np.uint64)
         self.rows = self.rows.reshape(-1, ROW_BYTES // 8)
         self.regions = regions
+        self._starts: list[int] = regions[:, 0].tolist()
         self.actors: dict[tuple[int, str], Words] = {}
         self._kept: list[NDArray[np.uint8]] = []
         for row, (start, size) in zip(self.rows, regions.tolist(), strict=False):
@@ -110,11 +112,14 @@ class GlobalShadow:
     def at(self, address: int, kind: str) -> tuple[int, int]:
         """If blocks synchronize with each other: the last writer or reader of a granule, and the
         time."""
-        row = np.searchsorted(self.regions[:, 0], address, side="right") - 1
-        start = int(self.regions[row, 0])
+        start = self.region(address)
         place = (address - start) // self.granule
         who, time = (self.actors[start, name][place] for name in (f"last_{kind}", f"{kind}_time"))
         return int(who), int(time)
+
+    def region(self, address: int) -> int:
+        """The first byte of the region that holds an address."""
+        return self._starts[bisect.bisect_right(self._starts, address) - 1]
 
     def stored(self) -> list[int]:
         """Regions (their first bytes) that the launch stored to."""

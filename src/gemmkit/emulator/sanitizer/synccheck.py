@@ -11,9 +11,10 @@ from gemmkit.emulator.codegen.shadow_layout import (
     BARRIER_NUMBER,
     BARRIER_SITES,
 )
-from gemmkit.emulator.machine.errors import span, waits_text
+from gemmkit.emulator.machine.errors import cluster_waits, span, waits_text
 from gemmkit.emulator.machine.refusals import Refusal
 from gemmkit.emulator.machine.worker import Worker
+from gemmkit.emulator.ptx.module import Immediate
 from gemmkit.emulator.sanitizer.sites import Names, at
 from gemmkit.findings import Check, Finding, Triple
 
@@ -29,7 +30,8 @@ def _finding(
 ) -> Finding:
     block = names.block(worker.field("block"))
     here = names.site(number, thread)
-    message = f"{kind}: {what.format(here=at(here), line=here, block=block)}"
+    named = f"{block} (rank {worker.rank})" if worker.cluster is not None else block
+    message = f"{kind}: {what.format(here=at(here), line=here, block=named)}"
     return Finding(check=check, kind=kind, message=message, block=block, here=here)
 
 
@@ -85,6 +87,15 @@ def copies(names: Names, number: int, other: int) -> bool:
     )
 
 
+def is_named(names: Names, number: int) -> bool:
+    """Whether an instruction waits at a barrier other than that of `__syncthreads()`.
+
+    Warps with different roles may arrive there from different lines.
+    """
+    source = names.actions[number].sources[0]
+    return isinstance(source, Immediate) and source.value != 0
+
+
 def absent_members(
     names: Names, worker: Worker, number: int, lanes: int, members: int, warp: int
 ) -> Finding:
@@ -109,9 +120,17 @@ def absent_members(
 
 def deadlock(names: Names, worker: Worker) -> Finding:
     """All warps of a block wait for others."""
-    status, at_ = worker.warp_fields("status"), worker.warp_fields("instruction")
-    waiting = [warp for warp in range(worker.warps) if status[warp] in (AT_BARRIER, AT_PHASE)]
+    for each in worker.peers:
+        status, at_ = each.warp_fields("status"), each.warp_fields("instruction")
+        waiting = [warp for warp in range(each.warps) if status[warp] in (AT_BARRIER, AT_PHASE)]
+        if waiting:
+            break
     first = int(at_[waiting[0]])
+    if worker.cluster is not None:
+        places = cluster_waits(worker, lambda number: _place(names, number))
+        more = f" and {len(places) - 12} more" * (len(places) > 12)
+        rest = f"in the cluster of block {{block}}, blocked: {'; '.join(places[:12])}{more}"
+        return _finding(names, each, "deadlock", first, None, rest)
     if worker.phases is not None:
         places = waits_text(worker, lambda number: _place(names, number))
         return _finding(names, worker, "deadlock", first, None, _blocked(places, 8))

@@ -1,15 +1,19 @@
-"""`Trace`: the course of one block, with what each of its events depends on.
+"""`Trace`: the course of one block or cluster, with what each of its events depends on.
 
-An event is the execution of a synchronizing or asynchronous instruction by a warp. Ordinary
-accesses belong to the segment that follows an event, or to segment −1 before the first one.
+An event is the execution of a synchronizing or asynchronous instruction by a warp, or its end.
+Ordinary accesses belong to the segment that follows an event, or to segment −1 before the first
+one. Warps are counted through the blocks of a cluster, and places in shared memory are addresses in
+the window of the cluster.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from gemmkit.emulator.codegen.layout import LANES
+from gemmkit.emulator.isa.cluster import RANK_SHIFT, cluster_address, divided
 from gemmkit.emulator.machine.asynchronous import Copy
 from gemmkit.emulator.ptx.module import Instruction
 from gemmkit.emulator.ptx.places import place_of
@@ -50,11 +54,15 @@ class Completed:
 Node = Executed | Passed | Landed | Completed
 
 
+END = -1
+
+
 @dataclass(slots=True)
 class Event:
     """An instruction in the course of a warp: the `times`-th at its source line.
 
-    It follows `after`, and waits for `awaited`; `order` is its place in the trace.
+    It follows `after`, and waits for `awaited`; `order` is its place in the trace. The number `END`
+    stands for the end of the warp.
     """
 
     number: int
@@ -66,7 +74,8 @@ class Event:
 
 @dataclass(slots=True)
 class Phase:
-    """A complete phase of an mbarrier: what it took, and the events that observed it."""
+    """A complete phase of an mbarrier or of the cluster's barrier: what it took, and the events
+    that observed it."""
 
     needs: set[Node]
     observed: list[Passed] = field(default_factory=list)
@@ -74,11 +83,16 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class IssuedCopy:
-    """A bulk copy: the `times`-th of its thread, issued by an event."""
+    """A bulk copy: the `times`-th of its thread, issued by an event of a block of this rank; the
+    places to which and from which it goes, and its mbarrier's."""
 
     copy: Copy
     times: int
     event: Executed
+    rank: int
+    to: int
+    start: int
+    barrier: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +117,11 @@ class _Access:
 
 
 class Trace:
-    """The events of one block, and the findings with their pairs."""
+    """The events of one block, or of a cluster of blocks with `warps` each, and the findings with
+    their pairs."""
 
-    def __init__(self, body: tuple[Instruction, ...]) -> None:
-        self.body = body
+    def __init__(self, body: tuple[Instruction, ...], warps: int) -> None:
+        self.body, self.warps = body, warps
         self.events: defaultdict[int, list[Event]] = defaultdict(list)
         self.copies: list[IssuedCopy] = []
         self.phases: list[Phase] = []
@@ -115,9 +130,9 @@ class Trace:
         # By mbarrier, what has arrived in the current phase, and the last complete one.
         self._arrived: defaultdict[int, set[Node]] = defaultdict(set)
         self._complete: dict[int, int] = {}
-        self._barriers: defaultdict[int, set[Node]] = defaultdict(set)
+        self._barriers: defaultdict[tuple[int, int], set[Node]] = defaultdict(set)
         self._reached: Counter[tuple[int, tuple[str, int]]] = Counter()
-        self._issued: Counter[int] = Counter()
+        self._issued: Counter[tuple[int, int]] = Counter()
         self._asking: set[tuple[int, int, int]] = set()
         self._accesses: defaultdict[tuple[int, int], list[_Access]] = defaultdict(list)
         self._order = 0
@@ -136,6 +151,13 @@ class Trace:
         self._reached[warp, place] += 1
         self._order += 1
         self.events[warp].append(Event(number, self._reached[warp, place], self._order))
+
+    def end(self, warp: int) -> Executed:
+        """A warp has ended; the event."""
+        if not self.events[warp] or self.events[warp][-1].number != END:
+            self._order += 1
+            self.events[warp].append(Event(END, 1, self._order))
+        return Executed(warp, self.last(warp))
 
     def answered(self, warp: int, number: int, lanes: int, *, done: bool) -> None:
         """Lanes have asked for a phase; until it is done, they ask again in the same event."""
@@ -166,30 +188,33 @@ class Trace:
 
     def earlier_copy(self, copy: int) -> Node | None:
         """The effect of the copy before this one to the same place, for the same mbarrier."""
-        given = self.copies[copy].copy
+        given = self.copies[copy]
         if given.barrier is None:
             return None
         for at in range(copy - 1, -1, -1):
-            each = self.copies[at].copy
+            each = self.copies[at]
             if each.barrier == given.barrier and each.to == given.to:
                 return Landed(at)
         return None
 
     # Barriers
 
-    def arrives(self, barrier: int) -> None:
-        """The running warp arrives at a barrier."""
-        self._barriers[barrier].add(Executed(self.running, self.last(self.running)))
+    def arrives(self, barrier: tuple[int, int], warp: int) -> None:
+        """A warp arrives at a barrier, given by the rank of the block and its number."""
+        self._barriers[barrier].add(Executed(warp, self.last(warp)))
 
-    def opens(self, barrier: int, warps: list[int]) -> None:
-        """A barrier opens for these warps."""
-        for warp in {*warps, self.running}:
+    def opens(self, barrier: tuple[int, int], warps: Iterable[int], ended: Sequence[int]) -> None:
+        """A barrier opens for these warps; those that have ended count if it is one of all warps of
+        the block."""
+        if len(self._barriers[barrier]) + len(ended) == self.warps:
+            self._barriers[barrier].update(self.end(warp) for warp in ended)
+        for warp in warps:
             event = self._current(warp)
             if event is not None:
                 event.awaited |= self._barriers[barrier]
         self._barriers[barrier] = set()
 
-    # mbarriers
+    # mbarriers, and the barrier of the cluster
 
     def arrived(self, warp: int, address: int) -> None:
         """A warp arrives at an mbarrier, or announces bytes."""
@@ -200,19 +225,26 @@ class Trace:
 
     def delivered(self, copy: Copy) -> None:
         """The bytes of a copy are counted at its mbarrier."""
-        assert copy.barrier is not None
-        self._arrived[copy.barrier].add(Landed(self.number_of(copy)))
+        number = self.number_of(copy)
+        barrier = self.copies[number].barrier
+        assert barrier is not None
+        self._arrived[barrier].add(Landed(number))
 
-    def completed(self, address: int) -> None:
-        """A phase is complete."""
+    def completed(self, address: int, ended: Iterable[int] = ()) -> None:
+        """A phase is complete; warps that have `ended` without an arrival count as arrived."""
         needs, before = self._arrived.pop(address, set()), self._complete.get(address)
+        arrived = {node.warp for node in needs if isinstance(node, Executed)}
+        needs |= {self.end(warp) for warp in ended if warp not in arrived}
         event = self._current(self.running)
-        if event is not None and self.body[event.number].opcode.startswith("mbarrier"):
+        if event is not None and self._is_mbarrier(event):
             needs.add(Executed(self.running, self.last(self.running)))
         if before is not None:
             needs.add(Completed(before))
         self._complete[address] = len(self.phases)
         self.phases.append(Phase(needs))
+
+    def _is_mbarrier(self, event: Event) -> bool:
+        return event.number != END and self.body[event.number].opcode.startswith("mbarrier")
 
     def observed(self, warp: int, address: int) -> None:
         """A warp has observed that the last phase is complete."""
@@ -228,12 +260,15 @@ class Trace:
 
     # Copies
 
-    def issued(self, copy: Copy) -> None:
-        """A thread issues a bulk copy."""
-        self._issued[copy.thread] += 1
-        warp = copy.thread // LANES
+    def issued(self, copy: Copy, rank: int) -> None:
+        """A thread of a block issues a bulk copy."""
+        self._issued[rank, copy.thread] += 1
+        warp = rank * self.warps + copy.thread // LANES
         event = Executed(warp, self.last(warp))
-        self.copies.append(IssuedCopy(copy, self._issued[copy.thread], event))
+        to, start = place_in(rank, copy.to), place_in(rank, copy.start)
+        barrier = None if copy.barrier is None else place_in(rank, copy.barrier)
+        times = self._issued[rank, copy.thread]
+        self.copies.append(IssuedCopy(copy, times, event, rank, to, start, barrier))
 
     def number_of(self, copy: Copy) -> int:
         """The number of a copy in the trace."""
@@ -241,14 +276,18 @@ class Trace:
         return next(found)
 
     def last_copy(self, number: int, thread: int, address: int) -> int | None:
-        """The last copy that a thread issued by an instruction from or to an address in shared
-        memory; of a tensor, the last one."""
+        """The last copy that a thread, counted through the cluster, issued by an instruction from
+        or to a place in shared memory; of a tensor, the last one."""
+        rank, within = divmod(thread, self.warps * LANES)
         for at in range(len(self.copies) - 1, -1, -1):
-            copy = self.copies[at].copy
-            if (copy.action.number, copy.thread) != (number, thread):
+            issued = self.copies[at]
+            copy = issued.copy
+            if (copy.action.number, issued.rank, copy.thread) != (number, rank, within):
                 continue
-            start = copy.to if copy.action.form["D"] == "shared" else copy.start
-            if copy.box is not None or start <= address < start + copy.nbytes:
+            start = issued.to if copy.action.form["D"] == "shared" else issued.start
+            if start <= address < start + copy.nbytes or (
+                copy.box is not None and start >> RANK_SHIFT == address >> RANK_SHIFT
+            ):
                 return at
         return None
 
@@ -259,6 +298,11 @@ class Trace:
         if key not in self.notes:
             self.notes[key] = finding, self.pending
         self.pending = Pair()
+
+
+def place_in(rank: int, address: int) -> int:
+    """A place in shared memory, by an address as the block of a rank uses it."""
+    return cluster_address(*divided(address, rank))
 
 
 class NotingCollection(Collection):

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from gemmkit.emulator.codegen.layout import LANES
 from gemmkit.emulator.sanitizer.accumulators import Touch
-from gemmkit.emulator.sanitizer.clocks import PLACES, Clocks
+from gemmkit.emulator.sanitizer.clocks import Clocks
 from gemmkit.emulator.sanitizer.collection import Collection
-from gemmkit.emulator.sanitizer.granules import Conflict, instruction_of, thread_of
+from gemmkit.emulator.sanitizer.granules import Conflict, instruction_of
+from gemmkit.emulator.sanitizer.parties import Parties
 from gemmkit.emulator.sanitizer.sites import Names
-from gemmkit.findings import AccessSite, Check, Finding
+from gemmkit.findings import AccessSite, Check, Finding, forgiven_text
 
 _UNORDERED = "with no barrier, and no arrival and wait at an mbarrier, between"
 # What ptxas 13.0 does about each, by its messages C7519 and C7518: such a kernel may be slow.
 _FORGIVEN = {
-    "missing wgmma.fence": "forgiven by ptxas, which inserts the fence",
-    "accumulator in flight": "forgiven by ptxas, which inserts a wait and serializes the wgmma",
-    "operand in flight": "forgiven by ptxas, which inserts a wait and serializes the wgmma",
+    "missing wgmma.fence": "ptxas, which inserts the fence",
+    "accumulator in flight": "ptxas, which inserts a wait and serializes the wgmma",
+    "operand in flight": "ptxas, which inserts a wait and serializes the wgmma",
 }
+# CUTLASS has such main loops, and Triton 3.6 compiles loads through pointers to them.
+_COPIES = "current hardware"
 
 
 class WarpgroupFindings:
@@ -32,39 +35,61 @@ class WarpgroupFindings:
         if number not in self.first or block < self.first[number][0]:
             self.first[number] = block, thread
 
-    def too_early(self, block: int, who: int, address: int, met: Conflict, clocks: Clocks) -> None:
+    def too_early(
+        self,
+        parties: Parties,
+        block: int,
+        who: int,
+        address: int,
+        met: Conflict,
+        clocks: Clocks,
+    ) -> None:
         """A wgmma reads what is not ordered before it."""
         array, offset = self._names.shared(address)
-        here, there = self._site(who), self._site(met.other)
-        kind, other, between = "read after write", _party(there), _UNORDERED
-        if clocks.warps <= met.actor < clocks.warps + PLACES:
-            kind, other = "read before wait", f"the bulk copy by {_party(there)}"
+        here, there = parties.site(who), parties.site(met.other)
+        kind, other, between = "read after write", parties.name(met.other), _UNORDERED
+        if clocks.warps <= met.actor < clocks.warps + clocks.places:
+            copy = parties.copy_name(instruction_of(met.other))
+            kind, other = "read before wait", f"the {copy} by {other}"
             between = "with no completed wait for that copy between"
-        elif met.actor >= clocks.warps + PLACES:
-            kind, other = "read before wait", f"the cp.async by {_party(there)}"
+        elif met.actor >= clocks.warps + clocks.places:
+            kind, other = "read before wait", f"the cp.async by {other}"
             between = "with no wait for that copy and no synchronization between"
         text = (
-            f"the wgmma by {self._party(here, block)} reads byte {offset} of "
+            f"the wgmma by {parties.name(who, block)} reads byte {offset} of "
             f"'{array}', which {other} writes, {between}"
         )
         self._add(block, "racecheck", kind, text, here, there, array, offset)
 
-    def no_proxy_fence(self, block: int, who: int, address: int, other: int) -> None:
-        """A wgmma reads what a generic write may not have made visible."""
+    def no_proxy_fence(
+        self,
+        parties: Parties,
+        block: int,
+        who: int,
+        address: int,
+        other: int,
+        *,
+        copied: bool,
+    ) -> None:
+        """A wgmma reads what a generic write, or a cp.async, may not have made visible."""
         array, offset = self._names.shared(address)
-        here, there = self._site(who), self._site(other)
+        here, there = parties.site(who), parties.site(other)
         text = (
-            f"the wgmma by {self._party(here, block)} reads byte {offset} of "
-            f"'{array}', which {_party(there)} writes with no fence.proxy.async between"
+            f"the wgmma by {parties.name(who, block)} reads byte {offset} of '{array}', which "
+            f"{'the cp.async by ' if copied else ''}{parties.name(other)} writes with no "
+            "fence.proxy.async between"
         )
-        self._add(block, "racecheck", "missing proxy fence", text, here, there, array, offset)
+        self._add(
+            block, "racecheck", "missing proxy fence", text, here, there, array, offset,
+            forgiven_by=_COPIES if copied else "",
+        )  # fmt: skip
 
-    def uninitialized(self, block: int, who: int, address: int) -> None:
+    def uninitialized(self, parties: Parties, block: int, who: int, address: int) -> None:
         """A wgmma reads shared memory that was never written."""
         array, offset = self._names.shared(address)
-        here = self._site(who)
+        here = parties.site(who)
         text = (
-            f"the wgmma by {self._party(here, block)} reads byte {offset} of "
+            f"the wgmma by {parties.name(who, block)} reads byte {offset} of "
             f"'{array}', which was never written"
         )
         self._add(block, "initcheck", "uninitialized", text, here, None, array, offset)
@@ -98,15 +123,11 @@ class WarpgroupFindings:
         text = f"{self._party(here, block)} {_does(touch)}"
         if there is not None:
             text = text.format(there=there)
-        if touch.kind in _FORGIVEN and touch.committed:
-            text += f" ({_FORGIVEN[touch.kind]})"
-        self._add(block, "synccheck", touch.kind, text, here, there)
+        forgiven = _FORGIVEN.get(touch.kind, "") if touch.committed else ""
+        self._add(block, "synccheck", touch.kind, text, here, there, forgiven_by=forgiven)
 
     def _site_of(self, number: int, thread: int) -> AccessSite:
         return self._names.site(number, self._names.thread(thread))
-
-    def _site(self, who: int) -> AccessSite:
-        return self._site_of(instruction_of(who), thread_of(who))
 
     def _party(self, site: AccessSite, block: int) -> str:
         return f"thread {site.thread} of block {self._names.block(block)} at {site}"
@@ -121,22 +142,20 @@ class WarpgroupFindings:
         other: AccessSite | None,
         array: str = "",
         offset: int | None = None,
+        forgiven_by: str = "",
     ) -> None:
         finding = Finding(
             check=check,
             kind=kind,
-            message=f"{kind}: {text}",
+            message=f"{kind}: {text}{forgiven_text(forgiven_by)}",
             block=self._names.block(block),
             here=here,
             other=other,
             array=array,
             offset=offset,
+            forgiven_by=forgiven_by,
         )
         self._collection.add(finding, block)
-
-
-def _party(site: AccessSite) -> str:
-    return f"thread {site.thread} at {site}"
 
 
 def _does(touch: Touch) -> str:

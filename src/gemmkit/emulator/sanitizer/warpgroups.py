@@ -18,6 +18,7 @@ from gemmkit.emulator.isa.warpgroups import WarpgroupProduct
 from gemmkit.emulator.ptx.module import Immediate
 from gemmkit.emulator.sanitizer.clocks import ORDERED, VISIBLE, Clocks
 from gemmkit.emulator.sanitizer.granules import Granules, Numbers, party
+from gemmkit.emulator.sanitizer.parties import Parties
 from gemmkit.emulator.sanitizer.shadow import BlockShadow
 from gemmkit.emulator.sanitizer.warpgroup_findings import WarpgroupFindings
 
@@ -28,17 +29,21 @@ class Warpgroups:
     def __init__(
         self,
         block: int,
+        warps: range,
         clocks: Clocks,
         granules: Granules,
         shadow: BlockShadow,
         found: WarpgroupFindings,
+        parties: Parties,
     ) -> None:
+        """`warps` are the block's as the clocks count them."""
         self._block, self._clocks, self._granules = block, clocks, granules
-        self._shadow, self._found = shadow, found
+        self._first, self._shadow = warps.start, shadow
+        self._found, self._parties = found, parties
         # The group of wgmma that is open in each warp.
-        self._group = np.ones(clocks.warps, np.int32)
+        self._group = np.ones(len(warps), np.int32)
         # What each warp executed: instruction and descriptors.
-        self._executed: list[list[tuple[int, tuple[int, ...]]]] = [[] for _ in range(clocks.warps)]
+        self._executed: list[list[tuple[int, tuple[int, ...]]]] = [[] for _ in warps]
 
     def order(self, warp: int, action: Action) -> None:
         """A warp commits its open group, or waits for groups."""
@@ -47,11 +52,11 @@ class Warpgroups:
             return
         going = action.sources[0]
         assert isinstance(going, Immediate)
-        row, actor = self._clocks.of[warp, ORDERED], self._actor(warp)
+        row, actor = self._clocks.of[self._first + warp, ORDERED], self._actor(warp)
         row[actor] = max(int(row[actor]), int(self._group[warp]) - 1 - going.value)
 
     def _actor(self, warp: int) -> int:
-        return self._clocks.place("wgmma", warp)
+        return self._clocks.place("wgmma", self._first + warp)
 
     def multiply(
         self, warp: int, number: int, product: WarpgroupProduct, descriptors: tuple[int, ...]
@@ -61,17 +66,19 @@ class Warpgroups:
         self._compare(warp, number, descriptors)
         rank, shift = warp % WARPS, self._shadow.shift
         where = _granules(product, descriptors, rank, shift)
-        who = party(number, warp * LANES)
+        who = party(number, (self._first + warp) * LANES)
         defined = self._shadow.is_defined(where)
         if not defined.all():
-            self._found.uninitialized(self._block, who, int(where[~defined][0]) << shift)
-        known, granules = self._clocks.of[warp], self._granules
+            self._found.uninitialized(
+                self._parties, self._block, who, int(where[~defined][0]) << shift
+            )
+        known, granules = self._clocks.of[self._first + warp], self._granules
         whos = np.full(len(where), who)
         time = int(self._group[warp])
         met = granules.read(self._actor(warp), time, where, whos, known[ORDERED])
         if met is not None:
             address = int(where[met.index]) << shift
-            self._found.too_early(self._block, who, address, met, self._clocks)
+            self._found.too_early(self._parties, self._block, who, address, met, self._clocks)
             return
         writer = granules.writer[where]
         late = granules.time[where] > known[VISIBLE][writer]
@@ -80,7 +87,10 @@ class Warpgroups:
             if late.any():
                 first = where[int(late.argmax())]
                 other = int(granules.who[first])
-                self._found.no_proxy_fence(self._block, who, int(first) << shift, other)
+                copied = int(granules.writer[first]) >= self._clocks.copies_of(0)
+                self._found.no_proxy_fence(
+                    self._parties, self._block, who, int(first) << shift, other, copied=copied
+                )
 
     def _compare(self, warp: int, number: int, descriptors: tuple[int, ...]) -> None:
         """All four warps of a warpgroup must execute the same."""

@@ -21,6 +21,7 @@ from gemmkit.emulator.codegen.load_groups import TOGETHER
 from gemmkit.emulator.codegen.runtime.bounds import SITE_POINTER, C, P, allowed, check
 from gemmkit.emulator.codegen.runtime.counts import Memo
 from gemmkit.emulator.codegen.runtime.patterns import BASE, element
+from gemmkit.emulator.codegen.runtime.peers import move_lane, visit_peers
 
 COUNTS = (1, 2, 4)
 
@@ -134,6 +135,13 @@ def _define_move(
         hooks.define_slow(module, kind, space, bits, data, slow)
         return
     with module.function(slow, "void", (C, SITE_POINTER, P, BASE, *data), inline=False) as f:
+        if space == "shared":
+            return_if_idle(f)
+
+            def again(p: Value, base: Value) -> None:
+                f.call(slow, "void", C, SITE_POINTER, p, base, *data)
+
+            visit_peers(f, size, move_lane(f, kind, data, bits), again)
         begin(f, space, size, store=kind == "store")
         (load_each if kind == "load" else store_each)(f, host_pointer(f, space), data, bits)
         f.ret()

@@ -9,6 +9,7 @@ from gemmkit.emulator.codegen.runtime.bounds import SITE_POINTER as SITE_AT
 from gemmkit.emulator.codegen.runtime.bounds import C
 from gemmkit.emulator.codegen.runtime.patterns import BASE, element
 from gemmkit.emulator.codegen.runtime.patterns import PATTERN_POINTER as P
+from gemmkit.emulator.codegen.runtime.peers import update_lane, visit_peers
 from gemmkit.emulator.codegen.runtime.spaces import for_each_part
 
 # PTX's operations, and LLVM's atomicrmw for each type.
@@ -75,7 +76,16 @@ def _parameters() -> tuple[Value, ...]:
 
 def _define_atomic(module: Module, space: str, bits: int) -> None:
     """atomic_<space>_<bits>(worker, site, pattern, base, action, result, operand, other)."""
-    with module.function(f"gemmkit.atomic_{space}_{bits}", "void", _parameters()) as f:
+    name = f"gemmkit.atomic_{space}_{bits}"
+    with module.function(name, "void", _parameters()) as f:
+        if space == "shared":
+            return_if_idle(f)
+            rest = (RESULT, OPERAND, OTHER)
+
+            def again(p: Value, base: Value) -> None:
+                f.call(name, "void", C, SITE_AT, p, base, ACT, *rest)
+
+            visit_peers(f, bits // 8, update_lane(f, ACT, rest), again)
         begin(f, space, bits // 8, store=True)
         at = host_pointer(f, space)
         f.call_pointer(ACT, "void", P, at, RESULT, OPERAND, OTHER)

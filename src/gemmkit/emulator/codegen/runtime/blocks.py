@@ -191,6 +191,7 @@ def _define_start(module: Module, names: Names) -> None:
     block = Value("i64", "%block")
     with module.function(names("start"), "void", (C, block)) as f:
         f.store(block, C, WORKER["block"])
+        f.store(block, C, WORKER["cluster_start"])
         rest = block
         for axis in "xyz":
             size = _field(f, f"grid_{axis}")

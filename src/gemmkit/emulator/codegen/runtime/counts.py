@@ -58,7 +58,7 @@ class Memo:
             counts_as = f.load("i64", SITE_POINTER, SITE["counts_as"])
             self._at = f.and_(counts_as, 0xFFFFFFFF)
             self._place = f.offset(p, self._at)
-            self._size = f.resize(f.lshr(counts_as, 32), 32)
+            self._size = f.and_(f.resize(f.lshr(counts_as, 32), 32), 255)
             self._bits = 64
 
     @property

@@ -105,6 +105,8 @@ def _define_compare(module: Module) -> None:
         entry = log_entry(f, s, f.get("i64", now))
         tag, serial = (f.load("i64", entry, LOG_ENTRY[each]) for each in ("tag", "serial"))
         kind, warp = f.lshr(tag, TAG_KIND), f.and_(f.lshr(tag, TAG_WARP), 255)
+        # As the clocks count the warps.
+        warp = f.add(warp, _field(f, "first_warp"))
         with f.when(f.compare("ugt", kind, SENT)):
             f.store(f.get("i64", now), T, COMPARISON["next"])
             f.ret(literal("i32", TOLD))

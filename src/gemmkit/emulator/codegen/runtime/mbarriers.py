@@ -188,14 +188,12 @@ def _define_wait(module: Module, names: Names, kind: str) -> None:
             address = f.sub(element(f, ADDRESSES, lane, 64), WINDOW)
             found = Object.at(f, address, lambda: leave(f, LANES))
             if kind == "parity":
-                phase = f.resize(element(f, OPERANDS, lane, 32), 64)
-                good = f.compare("ule", phase, 1)
+                phase = f.resize(f.and_(element(f, OPERANDS, lane, 32), 1), 64)
             else:
                 token = element(f, OPERANDS, lane, 64)
                 phase = f.and_(f.lshr(token, PHASE), 1)
-                good = f.compare("eq", f.lshr(token, MARK), INITIALIZED)
-            with f.when(f.not_(good)):
-                leave(f, LANES)
+                with f.when(f.compare("ne", f.lshr(token, MARK), INITIALIZED)):
+                    leave(f, LANES)
             now = f.and_(f.lshr(found.word, PHASE), 1)
             complete = f.resize(f.compare("ne", now, phase), 32)
             bits = f.shl(complete, f.resize(lane, 32))

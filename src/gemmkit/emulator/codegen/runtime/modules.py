@@ -26,6 +26,7 @@ from gemmkit.emulator.codegen.runtime import (
     mbarrier_objects,
     mbarriers,
     patterns,
+    peers,
     sanitized,
     shadow,
     shadow_global,
@@ -96,6 +97,7 @@ def build_module(name: str, *, permutes: bool) -> Module:
     if name == CORE:
         patterns.define(module)
         bounds.define(module)
+        peers.define(module)
         counts.define(module)
         copy_counts.define(module)
         access.define_words(module)

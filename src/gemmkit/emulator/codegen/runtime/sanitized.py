@@ -19,9 +19,20 @@ from gemmkit.emulator.codegen.runtime.atomics import ACT, OPERAND, OTHER, RESULT
 from gemmkit.emulator.codegen.runtime.bounds import SITE_POINTER, C, P, allowed
 from gemmkit.emulator.codegen.runtime.counts import Memo
 from gemmkit.emulator.codegen.runtime.patterns import BASE, element
-from gemmkit.emulator.codegen.runtime.shadow import report, shadow
+from gemmkit.emulator.codegen.runtime.peers import move_lane, update_lane, visit_peers
+from gemmkit.emulator.codegen.runtime.shadow import event, report, shadow
 from gemmkit.emulator.codegen.runtime.spaces import for_each_part
-from gemmkit.emulator.codegen.shadow_layout import BOUNDS, DATA, SHADOW, STORED, UPDATED
+from gemmkit.emulator.codegen.shadow_layout import (
+    BOUNDS,
+    DATA,
+    LOADED,
+    REACHED_BYTES,
+    REACHED_KIND,
+    REACHES,
+    SHADOW,
+    STORED,
+    UPDATED,
+)
 
 PREFIX = "sanitized_"
 _NOTES = {"load": "load", "store": "store", "atomic": "update"}
@@ -102,8 +113,17 @@ def define_atomics(module: Module) -> None:
 
 def _define_atomic(module: Module, space: str, bits: int) -> None:
     parameters = (C, SITE_POINTER, P, BASE, ACT, RESULT, OPERAND, OTHER)
-    with module.function(f"gemmkit.{PREFIX}atomic_{space}_{bits}", "void", parameters) as f:
+    name = f"gemmkit.{PREFIX}atomic_{space}_{bits}"
+    with module.function(name, "void", parameters) as f:
         return_if_idle(f)
+        if space == "shared":
+            rest = (RESULT, OPERAND, OTHER)
+
+            def again(p: Value, base: Value) -> None:
+                f.call(name, "void", C, SITE_POINTER, p, base, ACT, *rest)
+
+            size = bits // 8
+            visit_peers(f, size, update_lane(f, ACT, rest), again, _reaching(f, "atomic", size))
 
         def act(p: Value, base: Value) -> None:
             at = host_pointer(f, space, base)
@@ -124,6 +144,14 @@ def _define_slow(
         f.ret()
     with module.function(name, "void", (C, SITE_POINTER, P, BASE, *data), inline=False) as f:
         return_if_idle(f)
+        if space == "shared":
+
+            def again(p: Value, base: Value) -> None:
+                f.call(name, "void", C, SITE_POINTER, p, base, *data)
+
+            whole = bits // 8 * len(data)
+            one, before = move_lane(f, kind, data, bits), _reaching(f, kind, whole)
+            visit_peers(f, whole, one, again, before)
 
         def act(p: Value, base: Value) -> None:
             f.call(parts, "void", p, host_pointer(f, space, base), *data)
@@ -133,6 +161,18 @@ def _define_slow(
         width = max(bits, 32)
         _make(f, kind, space, size, act, lambda lane: _clear(f, loaded, lane, width), data)
         f.ret()
+
+
+def _reaching(f: Function, kind: str, size: int) -> Callable[[Value], None]:
+    """Report that lanes are about to access other blocks' shared memory."""
+    how = {"load": LOADED, "store": STORED, "atomic": UPDATED}[kind]
+
+    def tell(lanes: Value) -> None:
+        rest = size << REACHED_BYTES | how << REACHED_KIND
+        more = f.or_(f.resize(lanes, 64), rest)
+        event(f, REACHES, BASE, more, site=SITE_POINTER, p=P)
+
+    return tell
 
 
 def _make(

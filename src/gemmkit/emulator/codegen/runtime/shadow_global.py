@@ -172,7 +172,7 @@ def _running(f: Function, s: Value) -> Value:
     warp = f.and_(f.lshr(f.load("i64", s, SHADOW["own_tag"]), TAG_WARP), 255)
     site, worker = (f.integer(each) for each in (SITE_POINTER, C))
     record = f.lshr(f.sub(site, worker), SITE_BYTES.bit_length() - 1)
-    block = f.shl(f.add(f.load("i64", C, WORKER["block"]), 1), ACTOR_BLOCK)
+    block = f.shl(f.add(f.load("i64", C, WORKER["cluster_start"]), 1), ACTOR_BLOCK)
     return f.add(f.or_(block, f.shl(record, ACTOR_SITE)), f.binary("mul", warp, LANES))
 
 

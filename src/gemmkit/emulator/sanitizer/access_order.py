@@ -1,0 +1,175 @@
+"""`AccessOrder`: the last accesses to a block's shared memory, and the log of native code.
+
+Native code logs the accesses of a warp. Whenever something is ordered (a barrier, an mbarrier, a
+wait, a fence), the accesses logged so far are compared with earlier ones by vector clocks. This
+finds what no chain of synchronization orders, whatever the order in which the warps ran.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import numpy as np
+
+from gemmkit.emulator.codegen.layout import LANES
+from gemmkit.emulator.codegen.shadow_layout import LOADED, LOG_ENTRIES, LOG_ENTRY, TAG_KIND
+from gemmkit.emulator.isa.cluster import cluster_address, divided
+from gemmkit.emulator.isa.mbarriers import OBJECT_BYTES
+from gemmkit.emulator.machine.worker import Worker
+from gemmkit.emulator.ptx.module import Immediate, Register
+from gemmkit.emulator.sanitizer.asynchronous_findings import AsynchronousFindings
+from gemmkit.emulator.sanitizer.clocks import ORDERED
+from gemmkit.emulator.sanitizer.cluster_order import ClusterOrder
+from gemmkit.emulator.sanitizer.granules import Conflict, Granules, Numbers, instruction_of, party
+from gemmkit.emulator.sanitizer.logged_accesses import LoggedAccesses, Stop
+from gemmkit.emulator.sanitizer.shadow import BlockShadow
+from gemmkit.emulator.sanitizer.sites import Names
+
+
+class AccessOrder(ABC):
+    """The order of ordinary accesses to the shared memory of the block that a worker runs."""
+
+    def __init__(
+        self, names: Names, worker: Worker, shadow: BlockShadow, found: AsynchronousFindings
+    ) -> None:
+        self._names, self._worker, self._shadow, self._found = names, worker, shadow, found
+        self._strong = np.array(
+            [action.number for action in names.actions if names.strong(action.number)], np.int64
+        )
+        self._accesses = LoggedAccesses(worker, self._strong, len(shadow.copies))
+        self._logged = 0
+        self._block = -1
+
+    def _begin(self) -> None:
+        """A block begins."""
+        worker = self._worker
+        self._block, self._rank, warps = worker.number, worker.rank, worker.warps
+        if self._rank == 0:
+            self._cluster: ClusterOrder[AccessOrder] = ClusterOrder(warps, len(worker.peers))
+        else:
+            first = worker.peers[0].observer
+            assert isinstance(first, AccessOrder)
+            self._cluster = first._cluster
+        self._cluster.orders.append(self)
+        # The first warp, and the first thread, as they are counted in the cluster.
+        self._first, self._thread = self._rank * warps, self._rank * warps * LANES
+        self._clocks = self._cluster.clocks
+        blocks = worker.cluster.blocks if worker.cluster is not None else None
+        self._found.parties.begin(self._block, self._rank, blocks)
+        self._granules = Granules(len(self._shadow.copies), self._strong, self._clocks.actors)
+        self._accesses.begin(self._granules, self._clocks, self._first)
+
+    def look(self) -> None:
+        """Examine what was logged, before the log is full or when native code returns."""
+        self._flush(self._shadow.field("log_count"))
+
+    def reached(self, number: int, addresses: dict[int, int], nbytes: int, kind: int) -> None:
+        """Lanes of the running warp access other blocks' shared memory, at these addresses in the
+        window of the cluster."""
+        self.look()
+        warp, clocks, start = self._running(), self._clocks, self._worker.shared_base
+        known, time = clocks.of[warp, ORDERED], clocks.now(warp)
+        shift, first = self._shadow.shift, warp * LANES
+        for lane, place in addresses.items():
+            rank, address = divided(place, self._rank)
+            inside = start <= address <= self._worker.shared_end - nbytes
+            if rank >= len(self._cluster.orders) or not inside or address % nbytes:
+                self._found.outside_peer(self._block, number, first - self._thread + lane, place)
+                continue
+            home, who = self._cluster.orders[rank], party(number, first + lane)
+            home.look()
+            where = np.arange(address >> shift, (address >> shift) + max(nbytes >> shift, 1))
+            self._visit(place, warp, (warp, time), who)
+            if kind == LOADED:
+                unset = home._unset(where)
+                if len(unset):
+                    self._found.uninitialized_peer(who, cluster_address(rank, int(unset[0])))
+            access = home._granules.read if kind == LOADED else home._granules.write
+            met = access(warp, time, where, np.full(len(where), who), known)
+            if met is not None:
+                place = cluster_address(rank, max(int(where[met.index]) << shift, address))
+                self._found.conflict(self._block, who, place, met, kind, clocks)
+            if kind != LOADED:
+                home._shadow.define_shared(where)
+            home._check_objects(where, who)
+
+    def _check_objects(self, where: Numbers, who: int) -> None:
+        """An access to granules of this block must not concern an mbarrier."""
+        shift = self._shadow.shift
+        for address in self._cluster.objects[self._rank]:
+            touched = (where >= address >> shift) & (where < (address + OBJECT_BYTES) >> shift)
+            if touched.any():
+                self._found.touched(self._block, who, address)
+
+    # Threads and places in the cluster
+
+    def _home(self, address: int) -> tuple[AccessOrder, int]:
+        """The block that has an address in shared memory, and the address there."""
+        rank, within = divided(address, self._rank)
+        return self._cluster.orders[rank], within
+
+    def _visit(self, address: int, warp: int, by: tuple[int, int], who: int) -> None:
+        """A warp accesses shared memory, maybe that of another block, for an actor at a time."""
+        rank, within = divided(address, self._rank)
+        if rank != self._rank:
+            self._cluster.visit(self._found, rank, (warp, *by), who, within)
+
+    def _running(self) -> int:
+        """The running warp, as it is counted in the cluster."""
+        return self._first + self._worker.warp_number(self._worker.field("running"))
+
+    def _warp_of(self, thread: int) -> int:
+        return self._first + thread // LANES
+
+    def _who(self, number: int, thread: int) -> int:
+        return party(number, self._thread + thread)
+
+    def _unset(self, where: Numbers) -> Numbers:
+        """The addresses of granules that were never written."""
+        return where[~self._shadow.is_defined(where)] << self._shadow.shift
+
+    # The log of native code
+
+    def _flush(self, now: int) -> None:
+        """Compare the accesses that were logged since the last time."""
+        self._shadow.looked(self._worker.field("patterns"))
+        first, resumes = max(self._logged, now - LOG_ENTRIES), False
+        self._logged = now
+        while first < now:
+            stop = self._accesses.until_stop(first, now, resumes=resumes)
+            if stop is None:
+                return
+            if stop.told:
+                self._replay(self._shadow.log[stop.entry % LOG_ENTRIES].tolist())
+            else:
+                self._report(stop)
+            first, resumes = stop.entry + 1, not stop.told
+
+    @abstractmethod
+    def _replay(self, entry: Sequence[int]) -> None:
+        """An mbarrier instruction that native code has executed."""
+
+    def _report(self, stop: Stop) -> None:
+        """An access is in conflict with an earlier one, or with an mbarrier."""
+        shift = self._shadow.shift
+        if stop.met is not None and not self._is_repeated(stop.who, stop.met):
+            kind = int(self._shadow.log[stop.entry % LOG_ENTRIES, LOG_ENTRY["tag"] // 8])
+            self._found.conflict(self._block, stop.who, stop.granule << shift, stop.met,
+                                 kind >> TAG_KIND, self._clocks)  # fmt: skip
+        for address in self._cluster.objects[self._rank] if stop.marked >= 0 else ():
+            if address >> shift <= stop.marked < (address + OBJECT_BYTES) >> shift:
+                self._found.touched(self._block, stop.marked_by, address)
+
+    def _is_repeated(self, who: int, met: Conflict) -> bool:
+        """Whether several warps store the same constants to the same place by one instruction."""
+        number = instruction_of(who)
+        action = self._names.actions[number]
+        return (
+            met.wrote
+            and instruction_of(met.other) == number
+            and action.operation == "store"
+            and action.address is not None
+            and not isinstance(action.address.base, Register)
+            and all(isinstance(each, Immediate) for each in action.sources)
+        )

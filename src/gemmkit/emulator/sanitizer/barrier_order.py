@@ -1,0 +1,148 @@
+"""`BarrierOrder`: what mbarriers, and the barrier of a cluster, order in a block."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gemmkit.emulator.codegen.layout import LANES
+from gemmkit.emulator.codegen.shadow_layout import ARRIVED, OBSERVED, TAG_KIND, TAG_WARP
+from gemmkit.emulator.isa.cluster import cluster_address
+from gemmkit.emulator.isa.mbarriers import OBJECT_BYTES
+from gemmkit.emulator.sanitizer.access_order import AccessOrder
+from gemmkit.emulator.sanitizer.clocks import CAUSED, INITIALIZED, ORDERED
+from gemmkit.emulator.sanitizer.cluster_order import Object
+
+
+class BarrierOrder(AccessOrder):
+    """Adds mbarriers, and the barrier of the cluster, to the order of accesses."""
+
+    def initialized(self, number: int, thread: int, address: int) -> None:
+        """A thread initializes an mbarrier."""
+        self.look()
+        objects = self._cluster.objects[self._rank]
+        if address in objects:
+            self._found.initialized_again(self._block, number, thread, address)
+        warp, clocks = self._warp_of(thread), self._clocks
+        who = self._who(number, thread)
+        made = Object(who, warp, clocks.now(warp), clocks.empty(), clocks.empty())
+        objects[address] = made
+        self._mark(address, used=True)
+
+    def invalidated(self, number: int, thread: int, address: int) -> None:
+        """A thread invalidates an mbarrier."""
+        self.used(number, thread, address)
+        self._cluster.objects[self._rank].pop(address, None)
+        self._mark(address, used=False)
+
+    def _mark(self, address: int, *, used: bool) -> None:
+        shift = self._shadow.shift
+        self._accesses.mark(address >> shift, (address + OBJECT_BYTES) >> shift, used=used)
+
+    def used(self, number: int, thread: int, address: int) -> None:
+        """A thread uses an mbarrier."""
+        self.look()
+        self._used(number, thread, address)
+
+    def _used(self, number: int, thread: int, address: int) -> None:
+        found = self._cluster.object_at(address, self._rank)
+        if found is None or number in found.reported:
+            return
+        warp = self._warp_of(thread)
+        known = self._clocks.of[warp, :, found.warp]
+        if warp != found.warp and max(known[ORDERED], known[INITIALIZED]) < found.time:
+            found.reported.add(number)
+            self._found.not_visible(self._block, number, thread, address, found.who)
+
+    def arrived(self, number: int, thread: int, address: int) -> None:
+        """A thread arrives at an mbarrier, the last one of its warp that does."""
+        self.look()
+        self._arrived(number, thread, address)
+
+    def _arrived(self, number: int, thread: int, address: int) -> None:
+        found = self._cluster.object_at(address, self._rank)
+        if found is None:
+            return
+        warp, clocks = self._warp_of(thread), self._clocks
+        self._visit(address, warp, (warp, clocks.now(warp)), self._who(number, thread))
+        action = self._names.actions[number]
+        if ".relaxed" in action.form.opcode:
+            clocks.release_relaxed(warp, found.arriving)
+        else:
+            clocks.release(warp, found.arriving)
+        if action.operation == "mbarrier_arrive_copies":
+            actor = clocks.copies_of(warp)
+            into = found.arriving[ORDERED]
+            into[actor] = max(into[actor], clocks.group[warp])
+            clocks.group[warp] += 1
+
+    def completed(self, address: int) -> None:
+        """A phase is complete."""
+        found = self._cluster.object_at(address, self._rank)
+        if found is not None:
+            self._check_overrun(found, address)
+            found.phases += 1
+            arrived = min([found.phases + 1, *found.missing]) - 1
+            actor = self._clocks.place("mbarrier", cluster_address(self._rank, address))
+            found.arriving[ORDERED, actor] = arrived
+            np.maximum(found.complete, found.arriving, out=found.complete)
+            found.arriving = self._clocks.empty()
+
+    def _check_overrun(self, found: Object, address: int) -> None:
+        """Whoever waits for a phase must have observed it before the next one completes."""
+        for warp, (time, who) in found.observed.items():
+            if found.arriving[CAUSED, warp] < time:
+                self._found.overrun_phase(self._block, who, address)
+        found.observed.clear()
+
+    def waited(self, number: int, thread: int, address: int) -> None:
+        """A thread has observed the completion of a phase."""
+        self.look()
+        self._shadow.in_step(thread // LANES)
+        self._observed(number, thread, address)
+
+    def _observed(self, number: int, thread: int, address: int) -> None:
+        warp, found = self._warp_of(thread), self._cluster.object_at(address, self._rank)
+        if found is None:
+            return
+        if ".relaxed" in self._names.actions[number].form.opcode:
+            self._clocks.acquire_relaxed(warp, found.complete)
+            return
+        self._clocks.acquire(warp, found.complete)
+        found.observed[warp] = self._clocks.now(warp), self._who(number, thread)
+
+    def _replay(self, entry: Sequence[int]) -> None:
+        both, address, _, tag = entry
+        number, kind = both & (1 << 32) - 1, tag >> TAG_KIND
+        thread = (tag >> TAG_WARP & 255) * LANES + (both >> 32)
+        self._used(number, thread, address)
+        if kind == ARRIVED:
+            self._arrived(number, thread, address)
+        elif kind == OBSERVED:
+            self._observed(number, thread, address)
+        if tag & 1:
+            self.completed(address)
+
+    # The barrier of the cluster
+
+    def arrived_in_cluster(self, number: int, warp: int) -> None:
+        """Lanes of a warp have arrived at the cluster's barrier."""
+        self.look()
+        relaxed = self._names.actions[number].form["R"] == "relaxed"
+        self._cluster.arrive(self._first + warp, relaxed=relaxed)
+
+    def cluster_met(self) -> None:
+        """All threads of the cluster have arrived at its barrier."""
+        self._cluster.meet()
+
+    def waited_in_cluster(self, warp: int) -> None:
+        """Lanes of a warp have waited for the cluster's barrier."""
+        self.look()
+        self._shadow.in_step(warp)
+        self._cluster.wait(self._first + warp)
+
+    def exited(self) -> None:
+        """All warps of the block have ended, in a cluster of several."""
+        self.look()
+        self._cluster.end(self._found)

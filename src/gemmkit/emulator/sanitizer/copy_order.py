@@ -1,0 +1,202 @@
+"""`CopyOrder`: bulk copies and tensor copies in the order of a block's accesses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gemmkit.emulator.isa.bulk_copies import is_reduction
+from gemmkit.emulator.isa.cluster import cluster_address, divided
+from gemmkit.emulator.isa.tensor_copies import footprint
+from gemmkit.emulator.machine.asynchronous import Copy
+from gemmkit.emulator.machine.worker import Worker
+from gemmkit.emulator.sanitizer.asynchronous_findings import AsynchronousFindings
+from gemmkit.emulator.sanitizer.barrier_order import BarrierOrder
+from gemmkit.emulator.sanitizer.clocks import INITIALIZED, ORDERED, VISIBLE, Clock
+from gemmkit.emulator.sanitizer.granules import Conflict, Numbers
+from gemmkit.emulator.sanitizer.shadow import BlockShadow
+from gemmkit.emulator.sanitizer.sites import Names
+from gemmkit.emulator.sanitizer.tensor_maps import MapOrder
+from gemmkit.emulator.sanitizer.tensor_places import box_granules, define_written, never_written
+
+
+class CopyOrder(BarrierOrder):
+    """Adds bulk copies, `st.async` and `red.async` to the order of accesses."""
+
+    def __init__(
+        self,
+        names: Names,
+        worker: Worker,
+        shadow: BlockShadow,
+        found: AsynchronousFindings,
+        maps: MapOrder,
+    ) -> None:
+        super().__init__(names, worker, shadow, found)
+        self._maps = maps
+
+    def acquired_map(self, thread: int, address: int) -> None:
+        """A thread acquires a tensor map."""
+        self._maps.acquired(self._block, thread, address)
+
+    def released_maps(self) -> None:
+        """A thread releases what it has written to tensor maps."""
+        self._maps.released()
+
+    def issued(self, copy: Copy) -> None:
+        """A bulk copy begins to read its source and to write its destination."""
+        self.look()
+        warp, form, clocks = self._warp_of(copy.thread), copy.action.form, self._clocks
+        self._check_bounds(copy)
+        if copy.box is not None:
+            self._maps.used(self._block, copy)
+        actor, time = self._cluster.copies[copy] = self._actor(copy)
+        known, who = clocks.of[warp], self._who(copy.action.number, copy.thread)
+        if copy.barrier is not None:
+            self._check_barrier(copy, known)
+        source = form.modifiers.get("F", "")
+        if source == "shared":
+            where = self._places(copy, copy.start)
+            self._found.uninitialized_source(self._block, copy, self._unset(where))
+            whos = np.full(len(where), who)
+            met = self._granules.read(actor, time, where, whos, known[ORDERED])
+            self._report_copy(copy, met, where, writes=False)
+            if met is None:
+                written = self._granules.written(where)
+                self._check_visible(copy, where, written, known, writes=False)
+        if form["D"] == "shared":
+            self._written(copy, (actor, time), known, who)
+        else:
+            define_written(self._names.memory, copy)
+        if source == "global":
+            unset = never_written(self._names.memory, copy)
+            if unset is not None:
+                self._found.uninitialized_global(self._block, copy, *unset)
+
+    def _written(self, copy: Copy, by: tuple[int, int], known: Clock, who: int) -> None:
+        """A bulk copy begins to write shared memory, maybe that of another block."""
+        home, address = self._home(copy.to)
+        if home is not self:
+            home.look()
+            self._visit(copy.to, self._warp_of(copy.thread), by, who)
+        where, granules = self._places(copy, address), home._granules
+        # `st.async` and `red.async` write through the generic proxy, as other stores do.
+        proxy = copy.action.operation != "bulk_store"
+        reduces = is_reduction(copy.action.form)
+        before = granules.written(where)
+        if reduces and proxy:
+            self._check_visible(copy, where, before, known, writes=True)
+        met = granules.write(*by, where, np.full(len(where), who), known[ORDERED])
+        self._report_copy(copy, met, where, writes=True)
+        if met is None and not reduces and proxy:
+            self._check_visible(copy, where, before, known, writes=True)
+
+    def _actor(self, copy: Copy) -> tuple[int, int]:
+        """Who accesses memory for a copy, and when."""
+        if copy.barrier is None:
+            return self._clocks.place("thread", self._thread + copy.thread), copy.group
+        found = self._cluster.object_at(copy.barrier, self._rank)
+        time = found.phases + 1 if found is not None else 1
+        if found is not None:
+            found.missing.append(time)
+            found.issued[copy] = self._clocks.caused(self._warp_of(copy.thread))
+        place = cluster_address(*divided(copy.barrier, self._rank))
+        return self._clocks.place("mbarrier", place), time
+
+    def _check_bounds(self, copy: Copy) -> None:
+        """A copy must stay within the variable in which it begins, if that has a size."""
+        form = copy.action.form
+        nbytes = copy.nbytes if copy.box is None else footprint(copy.box)
+        for space, place in ((form.modifiers.get("F", ""), copy.start), (form["D"], copy.to)):
+            if space != "shared":
+                continue
+            address = divided(place, self._rank)[1]
+            for variable in self._names.flow.kernel.shared.values():
+                offset = address - variable.offset
+                if 0 <= offset < variable.size < offset + nbytes:
+                    array, _ = self._names.shared(address)
+                    self._found.past_end(self._block, copy, array, variable.size, offset)
+
+    def _check_barrier(self, copy: Copy, known: Clock) -> None:
+        assert copy.barrier is not None
+        found = self._cluster.object_at(copy.barrier, self._rank)
+        number = copy.action.number
+        if found is None or number in found.reported:
+            return
+        self.used(number, copy.thread, copy.barrier)
+        if copy.action.operation == "bulk_store":
+            return
+        if number not in found.reported and known[INITIALIZED, found.warp] < found.time:
+            found.reported.add(number)
+            self._found.unfenced_barrier(self._block, copy, found.who)
+
+    def _check_visible(
+        self,
+        copy: Copy,
+        where: Numbers,
+        written: tuple[NDArray[np.int16], Clock, Numbers],
+        known: Clock,
+        *,
+        writes: bool,
+    ) -> None:
+        """Generic writes (`written`, see `Granules.written`) must be visible to the asynchronous
+        proxy."""
+        writer, times, who = written
+        late = self._clocks.generic(writer)
+        if not late.any():
+            return
+        late = late & (times > known[VISIBLE][writer])
+        if late.any():
+            index = int(late.argmax())
+            address = self._address(copy, int(where[index]), writes=writes)
+            self._found.no_proxy_fence(self._block, copy, address, int(who[index]), writes=writes)
+
+    def _report_copy(
+        self, copy: Copy, met: Conflict | None, where: Numbers, *, writes: bool
+    ) -> None:
+        if met is not None:
+            address = self._address(copy, int(where[met.index]), writes=writes)
+            self._found.copy_conflict(self._block, copy, address, met, writes=writes)
+
+    def _address(self, copy: Copy, granule: int, *, writes: bool) -> int:
+        place = copy.to if writes else copy.start
+        rank, start = divided(place, self._rank)
+        address = max(granule << self._shadow.shift, start)
+        return address if place == start else cluster_address(rank, address)
+
+    def delivered(self, copy: Copy) -> None:
+        """The bytes of a bulk copy are counted at its mbarrier."""
+        assert copy.barrier is not None
+        found = self._cluster.object_at(copy.barrier, self._rank)
+        _, time = self._cluster.copies.pop(copy)
+        if found is not None:
+            found.count_bytes(copy)
+        if found is not None and time in found.missing:
+            found.missing.remove(time)
+
+    def landed(self, copy: Copy) -> None:
+        """A bulk copy has written its destination."""
+        if copy.action.form["D"] == "shared":
+            home, address = self._home(copy.to)
+            home._shadow.define_shared(self._places(copy, address))
+
+    def groups_waited(self, thread: int, copies: Iterable[Copy]) -> None:
+        """A thread has waited for bulk copies that it issued."""
+        self.look()
+        row = self._clocks.of[self._warp_of(thread), ORDERED]
+        for copy in copies:
+            actor, time = self._cluster.copies.get(copy, (0, 0))
+            row[actor] = max(row[actor], time)
+
+    def ended(self, copies: Iterable[Copy]) -> None:
+        """All warps have ended; these copies to global memory were not waited for."""
+        for copy in copies:
+            self._found.never_waited(self._block, copy)
+
+    def _places(self, copy: Copy, address: int) -> Numbers:
+        """The granules of shared memory that a copy reads or writes, from an address on."""
+        shift = self._shadow.shift
+        if copy.box is not None:
+            return box_granules(copy.box, address, shift)
+        return np.arange(address >> shift, (address + copy.nbytes + (1 << shift) - 1) >> shift)
