@@ -11,7 +11,7 @@ from gemmkit.emulator.codegen.layout import LANES
 from gemmkit.emulator.launch import LaunchRequest
 from gemmkit.emulator.machine.memory import DeviceMemory
 from gemmkit.emulator.ptx.cfg import ControlFlow
-from gemmkit.emulator.sanitizer.collection import Key, key_of
+from gemmkit.emulator.sanitizer.collection import key_of
 from gemmkit.emulator.sanitizer.interleavings import interleaving
 from gemmkit.emulator.sanitizer.monitor import Sanitizer
 from gemmkit.emulator.sanitizer.trace import Trace
@@ -26,9 +26,26 @@ _KINDS = frozenset(
     [
         *("read before wait", "write before wait", "read after write", "write after read"),
         *("write after write", "missing proxy fence", "phase overrun", "deadlock"),
-        *("mbarrier not visible", "block may not run yet", "block may have exited"),
+        "mbarrier not visible",
     ]
 )
+# Findings about a matter of order that no order of steps shows, and why.
+_VISIBLE = "no order of the warps shows it: it is a matter of what is visible, not of when"
+_WGMMA = "no step delays it: the emulator computes a wgmma when it is issued"
+_REASONS = {
+    **dict.fromkeys(("tensor map not fenced", "missing wgmma.fence"), _VISIBLE),
+    **dict.fromkeys(
+        ("accumulator in flight", "operand in flight", "accumulator of another shape"), _WGMMA
+    ),
+    "copy not waited for": "no step shows it: copies in flight take effect before a block is over",
+    "block may not run yet": (
+        "no step shows it: the emulator starts the blocks of a cluster together"
+    ),
+    "block may have exited": (
+        "no step shows it: the emulator keeps the shared memory of a block until its cluster has "
+        "ended"
+    ),
+}
 # Clusters of a launch that are recorded: the same bug shows in most of them.
 _MOST_CLUSTERS = 3
 
@@ -53,7 +70,11 @@ def with_interleavings(
         for each in findings
         if each.kind in _KINDS
     )
-    found: dict[Key, Interleaving] = {}
+    found = {
+        key_of(each): Interleaving(reason=_REASONS[each.kind])
+        for each in findings
+        if each.kind in _REASONS
+    }
     for cluster in list(asked)[:_MOST_CLUSTERS]:
         trace = Trace(flow.kernel.body, -(-threads // LANES))
 

@@ -10,10 +10,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from gemmkit.emulator.ptx.module import Instruction
-from gemmkit.emulator.ptx.places import place_of, source_place
+from gemmkit.emulator.ptx.places import place_of
+from gemmkit.emulator.sanitizer.interleaving_steps import (
+    grouped,
+    text_of,
+    through,
+    until_next,
+    warp_name,
+)
 from gemmkit.emulator.sanitizer.trace import (
-    END,
     Completed,
     Event,
     Executed,
@@ -23,19 +28,23 @@ from gemmkit.emulator.sanitizer.trace import (
     Passed,
     Trace,
 )
-from gemmkit.emulator.schedule import Landing, Place, Run, Schedule, Step
+from gemmkit.emulator.schedule import Landing, Run, Schedule, Step
 from gemmkit.findings import Finding, Interleaving
 
 # A list longer than this helps nobody.
 MOST_STEPS = 60
-_ORDERED = "the first access is among those that the second one depends on: no step can delay it"
+_ORDERED = (
+    "no order of the warps shows it: the second access depends on what follows the first one, but "
+    "nothing makes the first one visible to it"
+)
+_UNKNOWN = "the recorded steps do not lead there"
 _LONG = f"it takes more than {MOST_STEPS} steps"
 
 
 def interleaving(trace: Trace, finding: Finding, pair: Pair) -> Interleaving:
     """The order in which a pair of a trace goes wrong, in words and as a schedule."""
     if pair.reason or (pair.second is None and finding.kind != "deadlock"):
-        return Interleaving(reason=pair.reason or _ORDERED)
+        return Interleaving(reason=pair.reason or _UNKNOWN)
     if pair.second is None:
         wanted: list[Node] = [Executed(warp, trace.last(warp)) for warp in trace.events]
     else:
@@ -48,13 +57,19 @@ def interleaving(trace: Trace, finding: Finding, pair: Pair) -> Interleaving:
         # The second access has waited for the copy before this one, which comes too early.
         needed, first = _slice(trace, [*wanted, first]), None
     steps: list[Step] = []
-    steps += _recorded(trace) if pair.second is None else _Walk(trace, needed).steps()
-    if pair.second is None and len(steps) > MOST_STEPS:
+    if pair.second is None:
+        steps += _recorded(trace)
+    else:
+        walk = _Walk(trace, needed)
+        steps += walk.steps()
+        if not walk.complete:
+            return Interleaving(reason=_UNKNOWN)
+    texts = [text_of(trace, step) for step in steps]
+    if pair.second is None and len(grouped(trace, steps, texts)) > MOST_STEPS:
         text = "the warps run in their default order, each until it waits"
         return Interleaving(steps=(text,), schedule=str(Schedule(finding.block, ())))
-    texts = [_text(trace, step) for step in steps]
     if isinstance(pair.second, Passed):
-        last = _until_next(trace, pair.second)
+        last = until_next(trace, pair.second)
         if (
             steps
             and isinstance(steps[-1], Run)
@@ -63,7 +78,7 @@ def interleaving(trace: Trace, finding: Finding, pair: Pair) -> Interleaving:
             steps.pop()
             texts.pop()
         steps.append(last)
-        texts.append(f"{_text(trace, last)}, past {_access(finding, first=False)}")
+        texts.append(f"{text_of(trace, last)}, past {_access(finding, first=False)}")
     elif finding.kind == "mbarrier not visible" and texts:
         texts[-1] += ", which uses the mbarrier"
     elif pair.second is not None and finding.kind != "phase overrun" and texts:
@@ -72,9 +87,10 @@ def interleaving(trace: Trace, finding: Finding, pair: Pair) -> Interleaving:
         step, text = _late(trace, first, finding, needed)
         steps += [step] if step is not None else []
         texts.append(text)
-    if len(steps) > MOST_STEPS:
+    lines = grouped(trace, steps, texts)
+    if len(lines) > MOST_STEPS:
         return Interleaving(reason=_LONG)
-    return Interleaving(steps=tuple(texts), schedule=str(Schedule(finding.block, tuple(steps))))
+    return Interleaving(steps=tuple(lines), schedule=str(Schedule(finding.block, tuple(steps))))
 
 
 def _late(
@@ -85,22 +101,25 @@ def _late(
     if isinstance(first, Landed):
         issued = trace.copies[first.copy]
         landing = Landing(issued.times, issued.copy.thread, issued.rank)
-        step: Step = landing if issued.event in needed else _through(trace, issued.event)
-        text, warp = _text(trace, step), issued.event.warp
+        step: Step = landing if issued.event in needed else through(trace, issued.event)
+        text, warp = text_of(trace, step), issued.event.warp
         text = f"{text}: only now {_access(finding, first=True)}"
     elif isinstance(first, Executed):
-        step, warp = _through(trace, first), first.warp
-        text = f"{_text(trace, step)}: only now the mbarrier is initialized"
+        step, warp = through(trace, first), first.warp
+        text = f"{text_of(trace, step)}: only now the mbarrier is initialized"
     else:
         assert isinstance(first, Passed)
         warp = first.warp
         if finding.kind == "phase overrun":
             wait = trace.body[trace.events[warp][first.index].number]
             where = "{}:{}".format(*place_of(wait))
-            name = _warp(*divmod(warp, trace.warps)[::-1])
-            return None, f"{name} goes on, and waits at {where} for a phase that has passed"
-        step = _until_next(trace, first)
-        text = f"{_text(trace, step)}: only now {_access(finding, first=True)}"
+            name = warp_name(*divmod(warp, trace.warps)[::-1])
+            return None, (
+                f"{name} goes on, and waits at {where} for a phase that has passed, until another "
+                "one of this parity completes, if ever"
+            )
+        step = until_next(trace, first)
+        text = f"{text_of(trace, step)}: only now {_access(finding, first=True)}"
     others = {n.warp for n in _slice(trace, [first]) - needed if isinstance(n, Executed)} - {warp}
     return (None, f"the other warps go on; {text}") if others else (step, text)
 
@@ -121,7 +140,7 @@ def _recorded(trace: Trace) -> Iterator[Run]:
     ordered = [node for _, node in sorted(events, key=lambda each: each[0])]
     for node, following in zip(ordered, [*ordered[1:], None], strict=True):
         if following is None or following.warp != node.warp:
-            yield _through(trace, node)
+            yield through(trace, node)
 
 
 # What a pair depends on
@@ -187,7 +206,12 @@ class _Walk:
             while self._at[warp] < self._last[warp] and self._ready(warp):
                 self._at[warp] += 1
                 self._do(Executed(warp, self._at[warp]))
-            yield _through(self._trace, Executed(warp, self._at[warp]))
+            yield through(self._trace, Executed(warp, self._at[warp]))
+
+    @property
+    def complete(self) -> bool:
+        """Whether the steps lead to all of the slice."""
+        return self._at == self._last
 
     def _next(self, warp: int) -> Event:
         return self._trace.events[warp][self._at[warp] + 1]
@@ -226,61 +250,3 @@ class _Walk:
                 self._arrivals[number] -= isinstance(node, Executed)
                 if not self._missing[number]:
                     work.append(Completed(number))
-
-
-# Steps and their words
-
-
-def _run(trace: Trace, node: Executed, *, through: bool) -> Run:
-    """A warp runs up to or through an event."""
-    event = trace.events[node.warp][node.index]
-    rank, warp = divmod(node.warp, trace.warps)
-    if event.number == END:
-        return Run(warp, None, rank)
-    file, line = place_of(trace.body[event.number])
-    return Run(warp, Place(file, line, event.times, through), rank)
-
-
-def _through(trace: Trace, node: Executed) -> Run:
-    return _run(trace, node, through=True)
-
-
-def _until_next(trace: Trace, node: Passed) -> Run:
-    """The whole segment of a warp."""
-    if node.index == trace.last(node.warp):
-        rank, warp = divmod(node.warp, trace.warps)
-        return Run(warp, None, rank)
-    return _run(trace, Executed(node.warp, node.index + 1), through=False)
-
-
-def _warp(warp: int, rank: int) -> str:
-    return f"warp {warp}" + (f" of rank {rank}" if rank else "")
-
-
-def _text(trace: Trace, step: Step) -> str:
-    if isinstance(step, Landing):
-        copy = next(each for each in trace.copies if (each.times, each.copy.thread, each.rank)
-                    == (step.copy, step.thread, step.rank))  # fmt: skip
-        opcode = copy.copy.action.form.opcode.split("::")[0].split(".shared")[0].split(".global")[0]
-        where = _where(copy.copy.action.instruction)
-        thread = f"thread {step.thread}" + (f" of rank {step.rank}" if step.rank else "")
-        return f"copy {step.copy} of {thread} takes effect ({opcode} at {where})"
-    name, until = _warp(step.warp, step.rank), step.until
-    if until is None:
-        return f"{name} runs to its end"
-    event = next(each for each in trace.events[step.rank * trace.warps + step.warp]
-                 if each.number != END
-                 and place_of(trace.body[each.number]) == (until.file, until.line)
-                 and each.times == until.times)  # fmt: skip
-    instruction = trace.body[event.number]
-    opcode = ".".join(instruction.opcode.split(".shared")[0].split(".")[:4])
-    times = f" (time {until.times} at this line)" if until.times > 1 else ""
-    how = "through" if until.through else "up to"
-    return f"{name} runs {how} {opcode} at {_where(instruction)}{times}"
-
-
-def _where(instruction: Instruction) -> str:
-    """The source line, and that of the call if the function was inlined."""
-    file, line = place_of(instruction)
-    calls = source_place(instruction.source)[2] if instruction.source is not None else ()
-    return f"{file}:{line}" + (f", called at {calls[0]}," if calls else "")

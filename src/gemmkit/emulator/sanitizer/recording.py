@@ -53,10 +53,6 @@ _VISIBILITY = (
 _WGMMA = "no step delays it: the emulator reads the operands of a wgmma when it is issued"
 _CP_ASYNC = "no step delays it: a cp.async takes effect at the wait that covers it"
 _FOUND = "the access is not in the trace"
-_STARTED = "no step shows it: the emulator starts the blocks of a cluster together"
-_KEPT = (
-    "no step shows it: the emulator keeps the shared memory of a block until its cluster has ended"
-)
 _ACCESSES = (LOADED, STORED, UPDATED, SENT)
 
 
@@ -119,16 +115,6 @@ class RecordedFindings(AsynchronousFindings):
         """A bulk copy counts at an mbarrier that the asynchronous proxy may not see yet."""
         self._trace.pending = Pair(reason=_VISIBILITY)
         super().unfenced_barrier(block, copy, who)
-
-    def may_not_run(self, who: int, address: int) -> None:
-        """A thread accesses the shared memory of a block that may not run yet."""
-        self._trace.pending = Pair(reason=_STARTED)
-        super().may_not_run(who, address)
-
-    def may_have_exited(self, who: int, address: int) -> None:
-        """A thread accesses the shared memory of a block that may have exited."""
-        self._trace.pending = Pair(reason=_KEPT)
-        super().may_have_exited(who, address)
 
 
 def _pair(trace: Trace, second: Node, address: int, met: Conflict, clocks: Clocks) -> Pair:
