@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from gemmkit.emulator.oracle.chunk import Watcher
     from gemmkit.emulator.ptx.cfg import ControlFlow
     from gemmkit.emulator.ptx.module import Module
-    from gemmkit.emulator.sanitizer.monitor import Sanitizer
     from gemmkit.emulator.sanitizer.traits import Traits
     from gemmkit.emulator.schedule import Schedule
     from gemmkit.emulator.watching import SharedContent, WatchedAccess
@@ -266,32 +264,16 @@ class Program:
         memory: DeviceMemory,
     ) -> Execution:
         """Add interleavings to findings, by recording the blocks in which they were first seen."""
-        from gemmkit.emulator.sanitizer.explanations import with_interleavings
+        from gemmkit.emulator.sanitizer.explanations import explained
         from gemmkit.emulator.sanitizer.traits import Traits
 
         program = self.with_stops if not self._text.stops else self
-
-        def record(sanitizer: Callable[[Traits], Sanitizer], cluster: int) -> None:
-            kernel = program._load(sanitize=True)
-            if False not in program._traits:
-                program._traits[False] = Traits(kernel)
-            traits = program._traits[False]
-            memory.restore(before)
-            run(
-                kernel,
-                sanitizer=sanitizer(traits),
-                only=range(cluster, cluster + 1),
-                threads=1,
-                progress=None,
-                schedule=None,
-            )
-
-        after = memory.snapshot()
-        try:
-            findings = with_interleavings(execution.findings, program.flow, request, memory, record)
-        finally:
-            memory.restore(after)
-        return replace(execution, findings=findings)
+        kernel = program._load(sanitize=True)
+        if False not in program._traits:
+            program._traits[False] = Traits(kernel)
+        again = partial(run, kernel, threads=1, progress=None, schedule=None)
+        traits = program._traits[False]
+        return explained(execution, again, traits, program.flow, request, memory, before)
 
     def watch(
         self, request: LaunchRequest, memory: DeviceMemory, blocks: range

@@ -9,8 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from gemmkit.emulator.codegen import arithmetic, effects, lanewise, sanitizer_calls, undefined
+from gemmkit.emulator.codegen import (
+    arithmetic,
+    effects,
+    lanewise,
+    sanitizer_calls,
+    stops,
+    undefined,
+)
 from gemmkit.emulator.codegen.analysis import Analysis
 from gemmkit.emulator.codegen.areas import Areas, counted_separately
 from gemmkit.emulator.codegen.block import BlockWriter
@@ -23,7 +31,6 @@ from gemmkit.emulator.codegen.layout import (
     AT_PHASE,
     DONE,
     HELD,
-    PARKED,
     PAUSED,
     TRAPPED,
     WARP,
@@ -93,29 +100,11 @@ class _WarpWriter:
         self._exit = len(self._blocks)
         self._stops = context.analysis.flow.stops
 
-    def _write_parking(self) -> None:
-        """Return at once if a schedule has chosen another warp."""
-        f = self._f
-        chosen = f.load("i64", C, WORKER["chosen"])
-        other = f.compare("ne", chosen, f.cast("zext", f.load("i32", W, WARP["index"]), "i64"))
-        with f.when(f.and_(f.compare("sge", chosen, 0), other)):
-            f.ret(literal("i32", PARKED))
-
-    def _write_stop(self, b: BlockWriter, number: int, told: int, lanes: Value) -> None:
-        """Let Python decide whether the warp stops at the start of a block."""
-        f = self._f
-        stops = f.runtime("stop", "i32", C, W, literal("i32", told), lanes)
-        held, on = f.name("stops"), f.name("on")
-        f.branch_if(f.compare("ne", stops, 0), held, on)
-        f.label(held)
-        self._wait(number, PAUSED, b.at)
-        f.label(on)
-
     def write(self) -> None:
         f = self._f
         resumed = sorted(self._entries())
         if self._stops:
-            self._write_parking()
+            stops.write_parking(f)
         f.branch("resume")
         f.label("resume")
         start = f.load("i32", W, WARP["block"])
@@ -184,7 +173,7 @@ class _WarpWriter:
             f.label(f"b{number}go")
         mask = f.load("i32", W, WARP["mask"])
         b = BlockWriter(self._context, number, mask, self._scratch)
-        self._write_stops(b, number, block.start)
+        stops.write_stops(b, block.start, self._stops, self._actions, partial(self._wait, number))
         if self._actions[block.start].operation not in RETRIED:
             self._count_block(number, mask)
         for action in self._actions[block.start : block.end]:
@@ -202,15 +191,6 @@ class _WarpWriter:
         f, counter = self._f, self._context.areas.block(number)
         f.increase(C, counter, 1)
         f.increase(C, counter + 8, f.cast("zext", f.intrinsic("ctpop", mask), "i64"))
-
-    def _write_stops(self, b: BlockWriter, number: int, start: int) -> None:
-        """The points after one instruction and before the next at which a schedule stops warps."""
-        b.at = start
-        if start - 1 in self._stops:
-            self._write_stop(b, number, -start, b.mask)
-        if start in self._stops:
-            guard = self._actions[start].guard
-            self._write_stop(b, number, start, b.active(guard))
 
     def _write_action(self, b: BlockWriter, action: Action) -> None:
         if not action.pure:

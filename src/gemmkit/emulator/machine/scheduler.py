@@ -7,11 +7,10 @@ blocks.
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from gemmkit.cores import usable_cores
@@ -26,6 +25,7 @@ from gemmkit.emulator.codegen.layout import (
 )
 from gemmkit.emulator.codegen.ordering import orders_warps
 from gemmkit.emulator.launch import Execution, LaunchRequest
+from gemmkit.emulator.machine.limits import Steps, interrupting
 from gemmkit.emulator.machine.memory import DeviceMemory
 from gemmkit.emulator.machine.refusals import Refusal
 from gemmkit.emulator.machine.worker import SharedGrid, Worker
@@ -211,8 +211,8 @@ class _Launch:
 
         try:
             own = self._unit()
-            fuel, steps, first = min(FIRST_SHARE, self._share_fuel), _Steps(), True
-            with _interrupting(own):
+            fuel, steps, first = min(FIRST_SHARE, self._share_fuel), Steps(), True
+            with interrupting(own):
                 while not self._stopped.is_set() and self._share(own, fuel, steps):
                     if first:
                         fuel, first = self._share_fuel, False
@@ -306,7 +306,7 @@ class _Launch:
         self._grid.stop()
 
     def _work(self, unit: Worker | Cluster) -> None:
-        steps = _Steps()
+        steps = Steps()
         try:
             while not self._stopped.is_set() and self._share(unit, self._share_fuel, steps):
                 pass
@@ -317,7 +317,7 @@ class _Launch:
         finally:
             self._finished.release()
 
-    def _share(self, unit: Worker | Cluster, fuel: int, steps: _Steps) -> bool:
+    def _share(self, unit: Worker | Cluster, fuel: int, steps: Steps) -> bool:
         """Run a worker or cluster for a while; returns whether it has more to do."""
         try:
             reason = unit.run(fuel)
@@ -393,45 +393,6 @@ class _Launch:
         if reason == FAULTED:
             return worker.failure or errors.access_error(worker, self._memory)
         return DeviceError(f"the emulator stopped for an unknown reason ({reason})")
-
-
-@contextmanager
-def _interrupting(worker: Worker | Cluster) -> Iterator[None]:
-    """Let Ctrl-C stop a worker also where Python is called by native code.
-
-    Python handles a signal that arrived in native code when a callback begins, and what is raised
-    there reaches no caller: it is only reported to `sys.unraisablehook`.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = sys.unraisablehook
-
-    def hook(lost: sys.UnraisableHookArgs) -> None:
-        if issubclass(lost.exc_type, KeyboardInterrupt):
-            worker.fail(lost.exc_value or KeyboardInterrupt())
-        else:
-            before(lost)
-
-    sys.unraisablehook = hook
-    try:
-        yield
-    finally:
-        sys.unraisablehook = before
-
-
-class _Steps:
-    """How long a worker has been in one block."""
-
-    def __init__(self) -> None:
-        self._block = -1
-        self._steps = 0
-
-    def spent(self, block: int, fuel: int) -> int:
-        """The steps so far in the current block, after some more fuel was spent in it."""
-        self._steps = self._steps + fuel if block == self._block else 0
-        self._block = block
-        return self._steps
 
 
 def empty_execution(flow: ControlFlow) -> Execution:

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
-from msgspec.structs import replace
+from msgspec import structs
 
 from gemmkit.emulator.clusters import cluster_of
 from gemmkit.emulator.codegen.layout import LANES
-from gemmkit.emulator.launch import LaunchRequest
-from gemmkit.emulator.machine.memory import DeviceMemory
+from gemmkit.emulator.launch import Execution, LaunchRequest
+from gemmkit.emulator.machine.memory import Bytes, DeviceMemory
 from gemmkit.emulator.ptx.cfg import ControlFlow
-from gemmkit.emulator.sanitizer.collection import key_of
+from gemmkit.emulator.sanitizer.collection import Key, key_of
 from gemmkit.emulator.sanitizer.interleavings import interleaving
 from gemmkit.emulator.sanitizer.monitor import Sanitizer
 from gemmkit.emulator.sanitizer.trace import Trace
 from gemmkit.emulator.sanitizer.traits import Traits
 from gemmkit.findings import Finding, Interleaving
-
-# Runs one cluster, by its number, with a sanitizer that is made for the kernel's traits; a block
-# alone is a cluster.
-Record = Callable[[Callable[[Traits], Sanitizer], int], None]
 
 _KINDS = frozenset(
     [
@@ -46,43 +43,74 @@ _REASONS = {
         "ended"
     ),
 }
+_NOT_SEEN = "it was not seen again in the few blocks that were recorded, without the others"
 # Clusters of a launch that are recorded: the same bug shows in most of them.
 _MOST_CLUSTERS = 3
 
 
-def with_interleavings(
-    findings: tuple[Finding, ...],
+def explained(
+    execution: Execution,
+    run: Callable[..., Execution],
+    traits: Traits,
     flow: ControlFlow,
     request: LaunchRequest,
     memory: DeviceMemory,
-    record: Record,
-) -> tuple[Finding, ...]:
-    """The findings, those about the order of a block or cluster with an interleaving.
+    before: list[tuple[Bytes, Bytes]],
+) -> Execution:
+    """An execution whose findings about the order of a block or cluster have an interleaving.
 
-    A finding that does not occur in the recorded cluster again, as it depends on other blocks, has
-    none. Nothing is recorded of a launch that did not end.
+    A finding that does not occur again in its cluster alone, as it depends on others, has a reason
+    instead. Nothing is recorded of a launch that did not end.
+
+    Args:
+        execution: what the sanitizers found.
+        run: runs some clusters of the launch, by their numbers, with a sanitizer; a block alone is
+            a cluster.
+        traits: what a sanitizer needs to know of the code that `run` runs.
+        flow: its instructions.
+        request: the launch.
+        memory: all memory; it holds the results of the execution again at the end.
+        before: what it held before the launch.
     """
-    if any(each.kind == "endless" for each in findings):
-        return findings
-    threads = request.block[0] * request.block[1] * request.block[2]
-    asked = dict.fromkeys(
-        cluster_of(request.grid, request.cluster_shape, each.block)
-        for each in findings
-        if each.kind in _KINDS
+    if any(each.kind == "endless" for each in execution.findings):
+        return execution
+    after = memory.snapshot()
+    try:
+        found = _interleavings(execution.findings, run, traits, flow, request, memory, before)
+    finally:
+        memory.restore(after)
+    findings = (
+        structs.replace(each, interleaving=found.get(key_of(each))) for each in execution.findings
     )
-    found = {
-        key_of(each): Interleaving(reason=_REASONS[each.kind])
-        for each in findings
-        if each.kind in _REASONS
-    }
-    for cluster in list(asked)[:_MOST_CLUSTERS]:
+    return replace(execution, findings=tuple(findings))
+
+
+def _interleavings(
+    findings: tuple[Finding, ...],
+    run: Callable[..., Execution],
+    traits: Traits,
+    flow: ControlFlow,
+    request: LaunchRequest,
+    memory: DeviceMemory,
+    before: list[tuple[Bytes, Bytes]],
+) -> dict[Key, Interleaving]:
+    threads = request.block[0] * request.block[1] * request.block[2]
+    found: dict[Key, Interleaving] = {}
+    clusters: dict[int, None] = {}
+    for each in findings:
+        if each.kind in _REASONS:
+            found[key_of(each)] = Interleaving(reason=_REASONS[each.kind])
+        elif each.kind in _KINDS:
+            clusters[cluster_of(request.grid, request.cluster_shape, each.block)] = None
+    for cluster in list(clusters)[:_MOST_CLUSTERS]:
         trace = Trace(flow.kernel.body, -(-threads // LANES))
-
-        def sanitizer(traits: Traits, trace: Trace = trace) -> Sanitizer:
-            return Sanitizer(traits, flow, request, memory, trace=trace)
-
-        record(sanitizer, cluster)
+        sanitizer = Sanitizer(traits, flow, request, memory, trace=trace)
+        memory.restore(before)
+        run(sanitizer=sanitizer, only=range(cluster, cluster + 1))
         for key, (finding, pair) in trace.notes.items():
             if finding.kind in _KINDS:
                 found.setdefault(key, interleaving(trace, finding, pair))
-    return tuple(replace(each, interleaving=found.get(key_of(each))) for each in findings)
+    for each in findings:
+        if each.kind in _KINDS:
+            found.setdefault(key_of(each), Interleaving(reason=_NOT_SEEN))
+    return found

@@ -37,7 +37,7 @@ _ORDERED = (
     "no order of the warps shows it: the second access depends on what follows the first one, but "
     "nothing makes the first one visible to it"
 )
-_UNKNOWN = "the recorded steps do not lead there"
+_UNKNOWN = "no order of the recorded steps was found in which it shows"
 _LONG = f"it takes more than {MOST_STEPS} steps"
 
 

@@ -14,8 +14,6 @@ from gemmkit.emulator.codegen.ordering import ATOMICS
 from gemmkit.emulator.codegen.shadow_layout import (
     ABSENT,
     ARRIVES,
-    BARRIER_DIVERGENT,
-    BARRIER_SITES,
     BEGINS,
     BOUNDS,
     CONFLICT,
@@ -25,7 +23,6 @@ from gemmkit.emulator.codegen.shadow_layout import (
     LANES_RACE,
     LOADED,
     LOADS_WANTED,
-    MEMBERS,
     RACE,
     REACHED_BYTES,
     REACHED_KIND,
@@ -36,7 +33,6 @@ from gemmkit.emulator.codegen.shadow_layout import (
     UPDATED,
     USED,
     USED_SHIFT,
-    WARP_BARRIER,
 )
 from gemmkit.emulator.launch import LaunchRequest
 from gemmkit.emulator.machine.memory import DeviceMemory
@@ -46,6 +42,7 @@ from gemmkit.emulator.ptx.cfg import ControlFlow
 from gemmkit.emulator.sanitizer import synccheck
 from gemmkit.emulator.sanitizer.asynchronous import Order
 from gemmkit.emulator.sanitizer.asynchronous_findings import AsynchronousFindings
+from gemmkit.emulator.sanitizer.barrier_uses import BarrierUses
 from gemmkit.emulator.sanitizer.between_blocks import BetweenBlocks
 from gemmkit.emulator.sanitizer.collection import Collection, Key
 from gemmkit.emulator.sanitizer.cross_block_races import cross_block_races, instruction_numbers
@@ -216,8 +213,7 @@ class _Watch:
             self._order = worker.observer = self._new_order()
         # The last finding for each memory record and class; later unreported faults belong to it.
         self._last: dict[tuple[int, int], Key] = {}
-        # Lanes that wait for others of their warp: (block, warp, mask, instruction, lanes).
-        self._waiting: tuple[int, int, int, int, int] | None = None
+        self._barriers = BarrierUses(sanitizer.names, worker, sanitizer.collection)
 
     def _new_order(self) -> Order:
         sanitizer, worker, shadow = self._sanitizer, self._worker, self._shadow
@@ -251,7 +247,7 @@ class _Watch:
         """Collect what remains."""
         for (place, what), key in self._last.items():
             self._take_unreported(place, what, key)
-        self._nobody_came()
+        self._barriers.nobody_came()
         if self._order is not None:
             self._order.finish()
         self._event = Event()
@@ -285,7 +281,7 @@ class _Watch:
             if what in _ORDER:
                 return self._on_global_order(what, site, pattern, base, more)
             if site is None or pattern is None:
-                return self._on_synchronization(what, base, more)
+                return self._barriers.reached(what, base, more)
             return self._on_memory(what, site, Pattern(pattern), base, more)
         except BaseException as error:
             self._worker.fail(error)
@@ -402,70 +398,3 @@ class _Watch:
                 return None
             return self._races.between_warps(access)
         return self._races.between_lanes(access, more)
-
-    def _on_synchronization(self, what: int, number: int, more: int) -> int:
-        worker, names = self._worker, self._names
-        warp = worker.warp_number(worker.field("running"))
-        lanes, members = more & 0xFFFFFFFF, more >> 32 & 0xFFFFFFFF
-        if what == WARP_BARRIER:
-            self._at_warp_barrier(warp, number, lanes, members)
-        elif what == MEMBERS:
-            members &= ~self._returned(warp) | lanes
-            living = self._living(warp)
-            if not (members & living & ~lanes or lanes & ~members):
-                return 0
-            found = synccheck.absent_members(names, worker, number, lanes, members, warp)
-            self._sanitizer.add(worker, found)
-        elif self._allowed(what, number, more, warp):
-            return 0
-        else:
-            self._sanitizer.add(worker, synccheck.barrier(names, worker, what, number, more))
-        return 1
-
-    def _allowed(self, what: int, number: int, more: int, warp: int) -> bool:
-        """Whether a barrier of the block is used correctly, although it looks wrong."""
-        if what == BARRIER_DIVERGENT:
-            return not self._living(warp) & ~self._returned(warp) & ~more
-        return what == BARRIER_SITES and (
-            synccheck.is_named(self._names, number) or synccheck.copies(self._names, number, more)
-        )
-
-    def _at_warp_barrier(self, warp: int, number: int, lanes: int, members: int) -> None:
-        """Lanes may arrive at a barrier of their warp at different times and lines."""
-        worker = self._worker
-        block = worker.field("block")
-        here = (block, warp, members)
-        if self._waiting is not None and self._waiting[:3] == here:
-            lanes |= self._waiting[4]
-        else:
-            self._nobody_came()
-        self._waiting = None
-        living = self._living(warp) & ~self._returned(warp)
-        if members & living & ~lanes or lanes & ~members:
-            self._waiting = (*here, number, lanes)
-
-    def _living(self, warp: int) -> int:
-        """Lanes that exist and have not exited."""
-        fields = (int(self._worker.warp_fields(name)[warp]) for name in ("initial", "exited"))
-        initial, exited = fields
-        return initial & ~exited & 0xFFFFFFFF
-
-    def _returned(self, warp: int) -> int:
-        """Lanes that wait for the others only before the end of the kernel, where a GPU does not
-        make them wait."""
-        names, returned, seen = self._names, 0, 0
-        for block, lanes in reversed(self._worker.waiting_lanes(warp)):
-            start = names.flow.blocks[block].start if block < len(names.flow.blocks) else -1
-            ends = start >= 0 and names.actions[start].operation == "exit"
-            if ends and names.actions[start].guard is None:
-                returned |= lanes & ~seen
-            seen |= lanes
-        return returned
-
-    def _nobody_came(self) -> None:
-        if self._waiting is None:
-            return
-        block, warp, members, number, lanes = self._waiting
-        self._waiting = None
-        found = synccheck.absent_members(self._names, self._worker, number, lanes, members, warp)
-        self._sanitizer.collection.add(found, block)
