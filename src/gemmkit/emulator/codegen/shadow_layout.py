@@ -90,7 +90,7 @@ COMPARISON = words(
     *("numbers", "sites_at", "worker_bytes", "strong"),
     *("granules", "writer", "time", "who", "marks"),
     *("read_times", "read_whos", "readers", "reader_list"),
-    *("clocks", "clock_bytes", "groups", "copies_from", "first_warp"),
+    *("clocks", "clock_bytes", "groups", "warps", "copies_from", "first_warp"),
     # Where it stopped, and why: a conflict's granule (or −1), both parties, the other's actor and
     # whether that wrote; a granule of an mbarrier (or −1) that was accessed, and by whom.
     *("next", "granule", "by", "other", "other_actor", "wrote", "marked", "marked_by"),

@@ -22,14 +22,13 @@ from gemmkit.emulator.machine.memory import DeviceMemory
 from gemmkit.emulator.machine.phases import Phases
 from gemmkit.emulator.machine.printing import Printer
 from gemmkit.emulator.machine.refusals import Refusal
+from gemmkit.emulator.machine.scratch import lanes_of, read, write
 from gemmkit.emulator.machine.warp_operations import WARP_OPERATIONS
 from gemmkit.emulator.machine.warpgroups import Warpgroups
 from gemmkit.emulator.machine.worker import Worker
 
 if TYPE_CHECKING:
     from gemmkit.emulator.sanitizer.monitor import Sanitizer
-
-_LANE = np.arange(LANES, dtype=np.uint32)
 
 
 class Operations:
@@ -78,15 +77,18 @@ class Operations:
         shadow = number < 0
         action = self._kernel.actions[-1 - number if shadow else number]
         sources, dests = self._kernel.compiled.outside[number]
-        active = (lanes >> _LANE & 1).astype(bool)
-        operands = [_read(worker, *each) for each in sources]
+        if action.operation.startswith("wgmma"):
+            self._warpgroups.execute(worker, warp, action, sources, lanes)
+            return
+        active = lanes_of(lanes)
+        operands = [read(worker, *each) for each in sources]
         if shadow:
             whole = action.operation == "multiply_matrices"
             results = (defined_products if whole else defined_fragments)(action.form, operands)
         else:
             results = self._compute(worker, warp, action, operands, active)
         for (offset, bits), result in zip(dests, results, strict=False):
-            _write(worker, offset, bits, result, active)
+            write(worker, offset, bits, result, active)
 
     def _compute(
         self,
@@ -115,28 +117,6 @@ class Operations:
             if worker.phases is None:
                 worker.phases = Phases(worker, self._memory)
             return worker.phases.execute(warp, action, operands, active)
-        if action.operation.startswith("wgmma"):
-            return self._warpgroups.execute(worker, warp, action, operands, active)
         if action.operation in ("atomic", "reduction"):
             return (atomic(worker, self._memory, warp, action, operands, active),)
         return WARP_OPERATIONS[action.operation](action, operands, active)
-
-
-def _read(worker: Worker, offset: int, bits: int) -> NDArray[Any]:
-    if bits == 1:
-        word = int(worker.scratch[offset : offset + 4].view(np.uint32)[0])
-        return (word >> _LANE & 1).astype(bool)
-    size = LANES * bits // 8
-    return worker.scratch[offset : offset + size].view(f"u{bits // 8}")
-
-
-def _write(
-    worker: Worker, offset: int, bits: int, values: NDArray[Any], active: NDArray[np.bool_]
-) -> None:
-    if bits == 1:
-        chosen = np.broadcast_to(values, LANES) & active
-        word = int((chosen.astype(np.uint64) << _LANE.astype(np.uint64)).sum())
-        worker.scratch[offset : offset + 4].view(np.uint32)[0] = word
-        return
-    target = worker.scratch[offset : offset + LANES * bits // 8].view(f"u{bits // 8}")
-    np.copyto(target, np.broadcast_to(values, LANES), where=active)

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from gemmkit.emulator.codegen.layout import LANES
 from gemmkit.emulator.codegen.operands import Action
@@ -15,6 +11,7 @@ from gemmkit.emulator.isa.mbarriers import Misuse
 from gemmkit.emulator.isa.warpgroup_forms import OPERATION, WARPS
 from gemmkit.emulator.isa.warpgroups import WarpgroupProduct, check_operands, check_warpgroup
 from gemmkit.emulator.machine.refusals import Refusal
+from gemmkit.emulator.machine.scratch import Place, lanes_of, raw, read
 from gemmkit.emulator.machine.worker import Worker
 
 
@@ -24,35 +21,48 @@ class Warpgroups:
     def __init__(self) -> None:
         # By the number of an instruction.
         self._products: dict[int, WarpgroupProduct] = {}
+        # The descriptors of what was found valid; kernels repeat the same few instructions.
+        self._valid: dict[tuple[object, ...], tuple[int, ...]] = {}
 
     def execute(
-        self,
-        worker: Worker,
-        warp: int,
-        action: Action,
-        operands: Sequence[NDArray[Any]],
-        active: NDArray[np.bool_],
-    ) -> tuple[()]:
-        """An instruction of a warp; `operands` are the descriptors and `scale-d`, by lane.
+        self, worker: Worker, warp: int, action: Action, sources: Sequence[Place], lanes: int
+    ) -> None:
+        """An instruction of a warp; `sources` are where the descriptors and `scale-d` are, by lane.
 
         Raises:
             Refusal: it is not valid.
         """
-        observer, number = worker.observer, action.number
+        number = action.number
+        given = [raw(worker, *each) for each in sources]
+        key = (number, warp, lanes, *[each.tobytes() for each in given])
+        descriptors = self._valid.get(key)
+        if descriptors is None:
+            descriptors = self._valid[key] = self._check(worker, warp, action, sources, lanes)
+        if worker.observer is None:
+            return
+        if action.operation == OPERATION:
+            worker.observer.wgmma_issued(warp, number, self._products[number], descriptors)
+        else:
+            worker.observer.wgmma_ordered(warp, action)
+
+    def _check(
+        self, worker: Worker, warp: int, action: Action, sources: Sequence[Place], lanes: int
+    ) -> tuple[int, ...]:
+        """The descriptors of a valid instruction; none if it does not multiply.
+
+        Raises:
+            Refusal: it is not valid.
+        """
+        number, active = action.number, lanes_of(lanes)
         try:
             check_warpgroup(warp, worker.warps, active)
             if action.operation != OPERATION:
-                if observer is not None:
-                    observer.wgmma_ordered(warp, action)
                 return ()
             if number not in self._products:
                 self._products[number] = warpgroup_product(action)
-            product = self._products[number]
             memory = range(worker.shared_base, worker.shared_end)
-            descriptors = check_operands(product, operands, warp % WARPS, memory)
+            operands = [read(worker, *each) for each in sources]
+            return check_operands(self._products[number], operands, warp % WARPS, memory)
         except Misuse as misuse:
             thread = warp * LANES + int(active.argmax())
             raise Refusal(misuse.kind, misuse.what, number, thread, "", 0) from None
-        if observer is not None:
-            observer.wgmma_issued(warp, number, product, descriptors)
-        return ()

@@ -44,6 +44,7 @@ class Order(CopyOrder):
             self._cluster.warps_of(self._rank),
             self._clocks,
             self._granules,
+            self._accesses,
             self._shadow,
             self._warpgroup_findings,
             self._found.parties,

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gemmkit.emulator.codegen.native import runtime
-from gemmkit.emulator.codegen.runtime.logged_accesses import NAME
+from gemmkit.emulator.codegen.runtime.logged_accesses import NAME, READ_NAME
 from gemmkit.emulator.codegen.shadow_layout import (
     COMPARISON,
     COMPARISON_BYTES,
@@ -26,6 +26,7 @@ from gemmkit.emulator.sanitizer.granules import Conflict, Granules, Numbers
 _Compare = ctypes.CFUNCTYPE(
     ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64
 )
+_Read = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,7 @@ class LoggedAccesses:
 
     def __init__(self, worker: Worker, strong: Numbers, granules: int) -> None:
         self._compare = _Compare(runtime().addresses[NAME])
+        self._read = _Read(runtime().addresses[READ_NAME])
         self._table = aligned_bytes(COMPARISON_BYTES).view(np.int64)
         self._addresses = worker.fields.ctypes.data, self._table.ctypes.data
         sites = worker.kernel.areas.sites
@@ -89,12 +91,21 @@ class LoggedAccesses:
             "groups": clocks.group,
         }
         self._set(**{name: array.ctypes.data for name, array in arrays.items()})
-        self._set(clock_bytes=clocks.of.strides[0], copies_from=clocks.warps + clocks.places)
+        self._set(clock_bytes=clocks.of.strides[0])
+        self._set(warps=clocks.warps, copies_from=clocks.warps + clocks.places)
         self._set(first_warp=first_warp)
 
     def mark(self, first: int, end: int, *, used: bool) -> None:
         """Granules belong to an mbarrier from now on, or no longer do."""
         self._marks[first:end] = used
+
+    def read(self, warp: int, actor: int, time: int, who: int, granules: tuple[int, int]) -> bool:
+        """The wgmma of a warp read granules, of which there is an array at an address, and so many.
+
+        Returns whether all were written before, in order and visibly.
+        """
+        self._granules.reads_of(actor)
+        return bool(self._read(*self._addresses, *granules, warp, actor, time, who))
 
     def until_stop(self, first: int, end: int, *, resumes: bool) -> Stop | None:
         """Compare entries of the log, up to one that needs Python; None if there is none.

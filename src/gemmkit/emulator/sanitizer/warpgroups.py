@@ -18,6 +18,7 @@ from gemmkit.emulator.isa.warpgroups import WarpgroupProduct
 from gemmkit.emulator.ptx.module import Immediate
 from gemmkit.emulator.sanitizer.clocks import ORDERED, VISIBLE, Clocks
 from gemmkit.emulator.sanitizer.granules import Granules, Numbers, party
+from gemmkit.emulator.sanitizer.logged_accesses import LoggedAccesses
 from gemmkit.emulator.sanitizer.parties import Parties
 from gemmkit.emulator.sanitizer.shadow import BlockShadow
 from gemmkit.emulator.sanitizer.warpgroup_findings import WarpgroupFindings
@@ -32,13 +33,14 @@ class Warpgroups:
         warps: range,
         clocks: Clocks,
         granules: Granules,
+        accesses: LoggedAccesses,
         shadow: BlockShadow,
         found: WarpgroupFindings,
         parties: Parties,
     ) -> None:
         """`warps` are the block's as the clocks count them."""
         self._block, self._clocks, self._granules = block, clocks, granules
-        self._first, self._shadow = warps.start, shadow
+        self._first, self._shadow, self._accesses = warps.start, shadow, accesses
         self._found, self._parties = found, parties
         # The group of wgmma that is open in each warp.
         self._group = np.ones(len(warps), np.int32)
@@ -64,9 +66,12 @@ class Warpgroups:
         """A warp reads A and B from shared memory."""
         self._found.executed(number, self._block, warp * LANES)
         self._compare(warp, number, descriptors)
-        rank, shift = warp % WARPS, self._shadow.shift
-        where = _granules(product, descriptors, rank, shift)
+        shift = self._shadow.shift
+        where, place = _granules(product, descriptors, warp % WARPS, shift)
         who = party(number, (self._first + warp) * LANES)
+        actor, time = self._actor(warp), int(self._group[warp])
+        if self._accesses.read(self._first + warp, actor, time, who, place):
+            return
         defined = self._shadow.is_defined(where)
         if not defined.all():
             self._found.uninitialized(
@@ -74,8 +79,7 @@ class Warpgroups:
             )
         known, granules = self._clocks.of[self._first + warp], self._granules
         whos = np.full(len(where), who)
-        time = int(self._group[warp])
-        met = granules.read(self._actor(warp), time, where, whos, known[ORDERED])
+        met = granules.read(actor, time, where, whos, known[ORDERED])
         if met is not None:
             address = int(where[met.index]) << shift
             self._found.too_early(self._parties, self._block, who, address, met, self._clocks)
@@ -117,8 +121,8 @@ class Warpgroups:
 @lru_cache(maxsize=4096)
 def _granules(
     product: WarpgroupProduct, descriptors: tuple[int, ...], rank: int, shift: int
-) -> Numbers:
-    """The granules of shared memory that a warp's product reads."""
+) -> tuple[Numbers, tuple[int, int]]:
+    """The granules of shared memory that a warp's product reads; their address, and how many."""
     found = []
     for operand, word in zip(product.in_shared, descriptors, strict=True):
         rows, transposed = product.rows_of(operand, rank)
@@ -126,4 +130,5 @@ def _granules(
         first, last = chunks >> shift, chunks + CHUNK_BYTES - 1 >> shift
         most = int((last - first).max()) + 1
         found.append(np.minimum(first[:, None] + np.arange(most), last[:, None]).reshape(-1))
-    return np.unique(np.concatenate(found))
+    every = np.unique(np.concatenate(found))
+    return every, (every.ctypes.data, len(every))

@@ -13,6 +13,8 @@ from gemmkit.emulator.codegen.runtime.bounds import C
 from gemmkit.emulator.codegen.runtime.patterns import element
 from gemmkit.emulator.codegen.runtime.shadow import log_entry, shadow
 from gemmkit.emulator.codegen.shadow_layout import (
+    COMMON,
+    COMMON_BYTES,
     COMPARISON,
     LOADED,
     LOG_ENTRY,
@@ -31,13 +33,14 @@ from gemmkit.emulator.codegen.shadow_layout import (
 NULL = Value("ptr", "null")
 T = Value("ptr", "%t")
 FIRST, END = Value("i64", "%first"), Value("i64", "%end")
-NAME = "gemmkit.compare_logged"
+NAME, READ_NAME = "gemmkit.compare_logged", "gemmkit.read_granules"
 
 
 def define(module: Module) -> None:
     """Add the functions of this file to the runtime."""
     _define_suspicious(module)
     _define_compare(module)
+    _define_read(module)
 
 
 def _field(f: Function, name: str) -> Value:
@@ -244,3 +247,44 @@ def _note(
             ("wrote", literal("i64", wrote)),
         ):
             f.store(a, T, COMPARISON[name])
+
+
+def _define_read(module: Module) -> None:
+    """read_granules(worker, table, granules, count, warp, actor, time, who) -> whether it is clean:
+    a warp's wgmma, which is an actor of its own, reads these granules through the asynchronous
+    proxy, and all of them were written before, in order and visibly."""
+    granules = Value("ptr", "%granules")
+    count, warp, actor, time, who = (
+        Value("i64", f"%{name}") for name in ("count", "warp", "actor", "time", "who")
+    )
+    parameters = (C, T, granules, count, warp, actor, time, who)
+    with module.function(READ_NAME, "i32", parameters) as f:
+        common = f.load("ptr", shadow(f), SHADOW["common"])
+        row = _field(f, "clock_bytes")
+        ordered = f.offset(_pointer(f, "clocks"), f.binary("mul", warp, row))
+        # The rows of a clock: what is ordered, then what is visible too.
+        visible = f.offset(ordered, f.lshr(row, 2))
+        writer, times = _pointer(f, "writer"), _pointer(f, "time")
+        read_times, read_whos = (
+            f.load("ptr", f.offset(_pointer(f, name), f.shl(actor, 3)))
+            for name in ("read_times", "read_whos")
+        )
+        warps, copies = _field(f, "warps"), _field(f, "copies_from")
+        clean = f.variable(literal("i32", 1))
+        with f.loop(count) as index:
+            granule = f.load("i64", f.offset(granules, f.shl(index, 3)))
+            place = f.binary("mul", f.lshr(granule, 6), COMMON_BYTES)
+            word = f.load("i64", f.offset(common, place), COMMON["initialized"])
+            unset = f.compare("eq", f.and_(f.lshr(word, f.and_(granule, 63)), 1), 0)
+            at4, at8 = f.shl(granule, 2), f.shl(granule, 3)
+            by = f.resize(f.load("i16", f.offset(writer, f.shl(granule, 1))), 64)
+            written, column = f.load("i32", f.offset(times, at4)), f.shl(by, 2)
+            late = f.compare("sgt", written, f.load("i32", f.offset(ordered, column)))
+            late = f.and_(late, f.compare("ne", by, actor))
+            unseen = f.compare("sgt", written, f.load("i32", f.offset(visible, column)))
+            generic = f.or_(f.compare("ult", by, warps), f.compare("uge", by, copies))
+            with f.when(f.or_(f.or_(unset, late), f.and_(unseen, generic))):
+                f.set(clean, literal("i32", 0))
+            f.store(f.resize(time, 32), f.offset(read_times, at4))
+            f.store(who, f.offset(read_whos, at8))
+        f.ret(f.get("i32", clean))
