@@ -13,16 +13,19 @@ from gemmkit.emulator.schedule import Landing, Place, Run, Schedule
 from gemmkit.errors import DeviceError, UsageError
 
 _SMALL = st.integers(0, 999)
+_FEW = st.integers(0, 3)
 _PLACES = st.builds(
     Place, st.text(min_size=1, max_size=12), st.integers(1, 9999), st.integers(1, 99), st.booleans()
 )
-_RUNS = st.builds(Run, _SMALL, st.none() | _PLACES, st.integers(0, 7))
+_RUNS = st.builds(Run, _SMALL, st.none() | _PLACES, st.integers(0, 7)) | st.builds(
+    Run, _FEW, st.none(), st.integers(0, 2)
+)
 _LANDINGS = st.builds(Landing, st.integers(1, 999), _SMALL, st.integers(0, 7))
 
 
 @given(
     st.tuples(_SMALL, _SMALL, _SMALL),
-    st.lists(_RUNS, max_size=6),
+    st.lists(_RUNS, max_size=9),
     st.lists(_LANDINGS, max_size=3, unique=True),
 )
 def test_the_text_holds_the_whole_schedule(
@@ -40,6 +43,16 @@ def test_the_text_holds_the_whole_schedule(
 def test_what_may_be_left_out() -> None:
     assert Schedule.parse("w4@a/k.cu:50") == Schedule((0, 0, 0), (Run(4, Place("a/k.cu", 50)),))
     assert Schedule.parse("b1.2.3") == Schedule((1, 2, 3), ())
+
+
+def test_ranges_of_warps_and_ranks() -> None:
+    text = "b0.0.0,w0-3@k.cu:5+,w0-1r0-2@end,w7@end,c1t0,w3r1@end,w2r1@end"
+    place = Place("k.cu", 5, through=True)
+    runs = [Run(warp, place) for warp in range(4)]
+    runs += [Run(warp, None, rank) for rank in range(3) for warp in range(2)]
+    rest = (Run(7, None), Landing(1, 0), Run(3, None, 1), Run(2, None, 1))
+    assert Schedule.parse(text) == Schedule((0, 0, 0), (*runs, *rest))
+    assert str(Schedule.parse(text)) == text
 
 
 @pytest.mark.parametrize(
@@ -60,6 +73,9 @@ def test_what_may_be_left_out() -> None:
         ("w0@%ff.cu:7", "not percent-encoded"),
         ("c0t1", "is not a step"),
         ("c1t1,c1t1", "takes effect twice"),
+        ("w3-2@end", "in 'w3-2@end' a range is reversed or too long"),
+        ("w0-999999999@end", "a range is reversed or too long"),
+        ("w0r1-0@end", "a range is reversed or too long"),
     ],
 )
 def test_a_text_that_is_no_schedule(text: str, message: str) -> None:

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from gemmkit.emulator.codegen.kernel import LoadedKernel
 from gemmkit.emulator.codegen.layout import (
+    BARRIER_BYTES,
+    BARRIERS,
     FAILED_OPERATION,
     LANES,
     SITE,
@@ -21,6 +23,7 @@ from gemmkit.emulator.codegen.layout import (
     WARP,
     WARP_REGISTERS,
     WORKER,
+    WORKER_BARRIERS,
     vector_bytes,
 )
 from gemmkit.emulator.codegen.native import runtime
@@ -314,6 +317,11 @@ class Worker:
         """The block that is running."""
         x, y, z = (self.field(f"block_{axis}") for axis in "xyz")
         return x, y, z
+
+    def warps_expected(self, barrier: int) -> int:
+        """For how many warps a barrier of the block waits, or last did; 0 stands for all."""
+        at = WORKER_BARRIERS + barrier % BARRIERS * BARRIER_BYTES + 8
+        return int(self._buffer[at : at + 8].view(np.int64)[0])
 
     def local_memory(self, thread: int) -> Bytes:
         """One thread's local memory."""

@@ -196,7 +196,8 @@ class RecordedOrder(Order):
         elif what == OPENS:
             here = self._worker.warp_fields("barrier") == operand
             warps = {self._running(), *self._numbers(here & (status == AT_BARRIER))}
-            self._trace.opens(barrier, warps, self._numbers(status == DONE))
+            ended = [] if self._worker.warps_expected(operand) else self._numbers(status == DONE)
+            self._trace.opens(barrier, warps, ended)
         super().told(what, operand)
 
     def _numbers(self, chosen: NDArray[np.bool_]) -> list[int]:

@@ -9,7 +9,7 @@ the window of the cluster.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from gemmkit.emulator.codegen.layout import LANES
@@ -203,11 +203,9 @@ class Trace:
         """A warp arrives at a barrier, given by the rank of the block and its number."""
         self._barriers[barrier].add(Executed(warp, self.last(warp)))
 
-    def opens(self, barrier: tuple[int, int], warps: Iterable[int], ended: Sequence[int]) -> None:
-        """A barrier opens for these warps; those that have ended count if it is one of all warps of
-        the block."""
-        if len(self._barriers[barrier]) + len(ended) == self.warps:
-            self._barriers[barrier].update(self.end(warp) for warp in ended)
+    def opens(self, barrier: tuple[int, int], warps: Iterable[int], ended: Iterable[int]) -> None:
+        """A barrier opens for these warps; those that have `ended` need not arrive."""
+        self._barriers[barrier].update(self.end(warp) for warp in ended)
         for warp in warps:
             event = self._current(warp)
             if event is not None:
