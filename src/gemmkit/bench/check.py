@@ -101,8 +101,9 @@ def check(
         limits_at: the problem of that launch, by default 256x256x256.
         allow_forgiven: findings that ptxas or current hardware makes up for (`forgiven_by`) are
             reported, but are no reason for the verdict "findings".
-        schedule: what the warps and copies of one block do first, and in which order, as a finding
-            in an asynchronous kernel gives it (`Finding.interleaving`); for one shape.
+        schedule: what the warps and copies of one block, or of its cluster, do first, and in which
+            order, as a finding in an asynchronous kernel gives it (`Finding.interleaving`); for one
+            shape.
 
     Raises:
         UsageError: an argument is not valid.

@@ -75,9 +75,10 @@ if TYPE_CHECKING:
 @click.option(
     "--schedule",
     metavar="STEPS",
-    help="Run one block in this order first, as a finding in an asynchronous kernel gives it, such "
-    "as 'b0.0.0,w4@kernel.cu:50x2+,w0@kernel.cu:61': warp 4 runs through the second synchronizing "
-    "instruction at line 50, then warp 0 up to that at line 61. With one --shape.",
+    help="Run one block, or its cluster, in this order first, as a finding in an asynchronous "
+    "kernel gives it, such as 'b0.0.0,w4@kernel.cu:50x2+,w0@kernel.cu:61': warp 4 runs through the "
+    "second synchronizing instruction at line 50, then warp 0 up to that at line 61. With one "
+    "--shape.",
 )
 @json_option
 @page_option("Also write one HTML page: the findings with their source lines, then all problems.")

@@ -51,8 +51,8 @@ def open_device(
         max_steps: warp instructions after which the emulator stops a block; None for no limit.
         warp_seed: shuffles the order in which the emulator runs the warps of a block; 0 keeps them
             in the order of their numbers.
-        schedule: what the warps and copies of one block do first on the emulator, and in which
-            order: see `gemmkit.emulator.schedule`.
+        schedule: what the warps and copies of one block, or its cluster, do first on the
+            emulator, and in which order: see `gemmkit.emulator.schedule`.
         printf_bytes: size of the buffer in which a GPU keeps what kernels print; lines beyond it
             are lost. By default the driver's (1 MiB). The emulator loses none.
 

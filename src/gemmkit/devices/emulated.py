@@ -57,8 +57,8 @@ class EmulatedDevice:
         max_steps: warp instructions, counted in loops, after which a block counts as endless; by
             default a billion (some ten seconds) when sanitizing, and else none.
         warp_seed: shuffles the order in which the warps of a block run; 0 leaves it as it is.
-        schedule: what the warps and copies of one block of each launch do first, and in which
-            order.
+        schedule: what the warps and copies of one block of each launch, or of its cluster, do
+            first, and in which order.
     """
 
     kind = "emulator"

@@ -118,9 +118,11 @@ class Program:
             warp_seed: shuffles the order in which the warps of a block take turns, the same way for
                 the same seed (0 to 2^31 - 1); with 0 they run in the order of their numbers.
             sanitize: look for faults; they are the `findings` of the result.
-            schedule: what the warps and copies of one block do first, and in which order.
+            schedule: what the warps and copies of one block, or of its cluster, do first, and in
+                which order.
             interleavings: also find the shortest order of execution in which each finding about the
-                order of an asynchronous kernel goes wrong, by running its block once more.
+                order of an asynchronous kernel goes wrong, by running its block or cluster once
+                more.
 
         Raises:
             DeviceError: a bad launch, a schedule that is not possible; unless sanitizing, also a
