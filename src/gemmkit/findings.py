@@ -41,8 +41,9 @@ class Interleaving(msgspec.Struct, frozen=True, kw_only=True):
     """An order of execution in which a fault of an asynchronous kernel shows: a few steps, those
     that the later access depends on and then the two accesses the wrong way around.
 
-    `steps` describe them, equal ones of several warps in one line. `schedule` is the same as text, for `gemmkit check --schedule`.
-    If no order of steps shows the fault, both are empty and `reason` says why.
+    `steps` describe them, equal ones of several warps in one line. `schedule` is the same as text,
+    for `gemmkit check --schedule`. If no order of steps shows the fault, both are empty and
+    `reason` says why.
     """
 
     steps: tuple[str, ...] = ()
