@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 import pytest
 
@@ -33,6 +35,8 @@ extern "C" __global__ void k(const float* A, const float* B, float* C, int M, in
 }
 """
 SHAPE = "8x4x8"
+# In block 0, both warps copy A and none reads it.
+ALONE = "threadIdx.x < 32 || blockIdx.x == 0"
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +80,24 @@ def test_text_and_page_have_the_steps(kernel: gemmkit.Kernel, found: gemmkit.Che
         each.text for section in page.sections for each in section.blocks if isinstance(each, Prose)
     ]
     assert any("--schedule b0.0.0,w0@gemm.cu:8+" in each for each in lines)
+
+
+def test_a_finding_that_depends_on_other_blocks_has_a_reason_instead(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "gemm.cu"
+    first = "if (blockIdx.x == 0) atomicExch(&ready, 1);\n  if (!atomicAdd(&ready, 0)) return;\n  "
+    changed = SOURCE.replace("const int lane", first + "const int lane")
+    path.write_text("__device__ int ready;\n" + changed.replace("threadIdx.x < 32", ALONE))
+    depends = gemmkit.Kernel.from_file(
+        path, entry="k", args=("A", "B", "C", "M", "N", "K"), grid=(2, 1, 1), block=(64, 1, 1)
+    )
+    (record,) = gemmkit.check(depends, [SHAPE], gpu="h100")
+    races = [each for each in record.findings if each.kind == "read after write"]
+    assert [each.block for each in races] == [(1, 0, 0)]
+    assert races[0].interleaving is not None
+    assert not races[0].interleaving.schedule
+    assert "not seen again" in races[0].interleaving.reason
 
 
 def test_records_of_earlier_versions_can_be_read(found: gemmkit.CheckRecord) -> None:

@@ -46,6 +46,8 @@ _REASONS = {
 _NOT_SEEN = "it was not seen again in the few blocks that were recorded, without the others"
 # Clusters of a launch that are recorded: the same bug shows in most of them.
 _MOST_CLUSTERS = 3
+# A block that waits for others, which do not run then, ends after about a second.
+_MOST_STEPS = 100_000_000
 
 
 def explained(
@@ -106,7 +108,7 @@ def _interleavings(
         trace = Trace(flow.kernel.body, -(-threads // LANES))
         sanitizer = Sanitizer(traits, flow, request, memory, trace=trace)
         memory.restore(before)
-        run(sanitizer=sanitizer, only=range(cluster, cluster + 1))
+        run(sanitizer=sanitizer, only=range(cluster, cluster + 1), max_steps=_MOST_STEPS)
         for key, (finding, pair) in trace.notes.items():
             if finding.kind in _KINDS:
                 found.setdefault(key, interleaving(trace, finding, pair))
