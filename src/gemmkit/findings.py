@@ -37,6 +37,20 @@ def forgiven_text(forgiven_by: str) -> str:
     return f" (forgiven by {forgiven_by})" if forgiven_by else ""
 
 
+class Interleaving(msgspec.Struct, frozen=True, kw_only=True):
+    """An order of execution in which a fault of an asynchronous kernel shows: a few steps, those
+    that the later access depends on and then the two accesses the wrong way around.
+
+    `steps` describe them, equal ones of several warps in one line. `schedule` is the same as text,
+    for `gemmkit check --schedule`. If no order of steps shows the fault, both are empty and
+    `reason` says why.
+    """
+
+    steps: tuple[str, ...] = ()
+    schedule: str = ""
+    reason: str = ""
+
+
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """A sanitizer finding, at one pair of source lines; `message` describes it in a sentence.
 
@@ -48,7 +62,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     are due to the same missing barrier: it is an identifier such as
     `no-barrier/after:tiled.cu:21/next-iteration`, made of what is missing and the location of the
     nearest barrier. `forgiven_by` says who makes up for it today, such as "ptxas, which inserts the
-    fence": the PTX ISA does not allow it all the same; empty as a rule.
+    fence": the PTX ISA does not allow it all the same; empty as a rule. `interleaving` is given for
+    the order of asynchronous kernels.
     """
 
     check: Check
@@ -62,3 +77,4 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     count: int = 1
     cause: str = ""
     forgiven_by: str = ""
+    interleaving: Interleaving | None = None

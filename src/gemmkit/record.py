@@ -355,7 +355,8 @@ class CheckRecord(JsonLine, frozen=True, kw_only=True):
     they are not finite. `arithmetic`, `diagnosis` and `errors` are as in `Record`. `note` is what
     there is to know of a result that counts as correct, such as NaN in place of infinities; empty
     as a rule. `limits` are those for counters, in the record of the problem at which they were
-    tested, which ran without sanitizers.
+    tested, which ran without sanitizers. `schedule` is what one block followed, if that was asked
+    for.
     """
 
     kernel: str
@@ -377,6 +378,7 @@ class CheckRecord(JsonLine, frozen=True, kw_only=True):
     note: str = ""
     findings: tuple[Finding, ...] = ()
     limits: tuple[LimitRecord, ...] = ()
+    schedule: str = ""
     emulation_seconds: float | None = None
     environment: dict[str, Any] = {}
     errors: ErrorHistogram | None = None

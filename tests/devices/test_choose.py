@@ -7,6 +7,7 @@ import pytest
 
 from gemmkit.devices import choose, cuda
 from gemmkit.devices.choose import gpu_problem, open_device
+from gemmkit.emulator.schedule import Schedule
 from gemmkit.errors import DeviceError, UsageError
 from gemmkit.gpu import BOARDS, DEFAULT_BOARD
 
@@ -62,9 +63,9 @@ def test_emulator_is_given_its_settings(h100):
         "max_steps": 9,
         "warp_seed": 5,
     }
-    device = open_device("emulator", "a100", **settings)
+    device = open_device("emulator", "a100", **settings, schedule="w1@end")
     assert device.spec.name == "A100"
-    assert device.settings == settings
+    assert device.settings == {**settings, "schedule": Schedule.parse("w1@end")}
 
 
 def test_cuda_says_why_there_is_none(no_gpu):

@@ -64,6 +64,7 @@ def check(
     limits: Sequence[str] = (),
     limits_at: Shape | None = None,
     allow_forgiven: bool = False,
+    schedule: str | None = None,
 ) -> list[CheckRecord]:
     """Check a kernel's results on several problems, with the sanitizers on.
 
@@ -100,6 +101,9 @@ def check(
         limits_at: the problem of that launch, by default 256x256x256.
         allow_forgiven: findings that ptxas or current hardware makes up for (`forgiven_by`) are
             reported, but are no reason for the verdict "findings".
+        schedule: what the warps and copies of one block, or of its cluster, do first, and in which
+            order, as a finding in an asynchronous kernel gives it (`Finding.interleaving`); for one
+            shape.
 
     Raises:
         UsageError: an argument is not valid.
@@ -119,6 +123,10 @@ def check(
     budget = [Limit.parse(each) for each in limits]
     if limits_at is not None and not budget:
         raise UsageError("limits_at is for limits: none are given")
+    if schedule is not None and (shapes is None or len(shapes) != 1):
+        raise UsageError("a schedule is for one problem: give one shape")
+    if schedule is not None and device is not None:
+        raise UsageError("a schedule is for a device that is yet to be opened")
     progress = progress or Progress()
     found = find_kernel(kernel) if isinstance(kernel, str) else kernel
     if compute_dtype is not None:
@@ -141,6 +149,7 @@ def check(
         progress=progress.launched,
         max_steps=max_steps,
         warp_seed=seed % (1 << 31),
+        schedule=schedule,
     )
     progress.opened(device, "")
     told = dtype is not None or any(isinstance(each, GemmProblem) for each in shapes or ())
@@ -189,6 +198,7 @@ def check(
         problem = case.problem
         progress.started(found, problem, len(records), len(cases) + (counted is not None))
         blank = _blank(found, chosen, case.name, problem, device, seed)
+        blank = msgspec.structs.replace(blank, schedule=schedule or "")
         if isinstance(plan, _Refusal):
             verdict: CheckVerdict = "failed" if plan.by_board else "refused"
             record = msgspec.structs.replace(blank, verdict=verdict, detail=plan.reason)

@@ -72,6 +72,14 @@ if TYPE_CHECKING:
     help="Seed for the inputs; if it is not 0, it also shuffles the order in which the warps of "
     "each block run.",
 )
+@click.option(
+    "--schedule",
+    metavar="STEPS",
+    help="Run one block, or its cluster, in this order first, as a finding in an asynchronous "
+    "kernel gives it, such as 'b0.0.0,w4@kernel.cu:50x2+,w0@kernel.cu:61': warp 4 runs through the "
+    "second synchronizing instruction at line 50, then warp 0 up to that at line 61. With one "
+    "--shape.",
+)
 @json_option
 @page_option("Also write one HTML page: the findings with their source lines, then all problems.")
 @debug_option
@@ -91,6 +99,7 @@ def command(
     max_steps: int | None,
     gpu: str | None,
     seed: int,
+    schedule: str | None,
     json_path: str | None,
     page: Path | None,
     **target: Any,
@@ -113,6 +122,7 @@ def command(
     from gemmkit.cli.watch import Watch, run_and_show
     from gemmkit.errors import UsageError
     from gemmkit.report.findings import check_table, findings_text, multiples_hint, summary
+    from gemmkit.report.interleavings import replayed
     from gemmkit.report.layout import Table
     from gemmkit.report.limits import limits_tables
 
@@ -136,6 +146,7 @@ def command(
             limits_at=limits_at,
             allow_forgiven=allow_forgiven,
             seed=seed,
+            schedule=schedule,
             max_steps=max_steps or MAX_STEPS,
             progress=watch,
         )
@@ -149,6 +160,8 @@ def command(
             out.print()
             out.print(table, end="")
         out.print("\n" + summary(watch.checks))
+        for line in replayed(watch.checks):
+            out.print(line)
         hint = multiples_hint(watch.checks, kernel)
         if hint:
             out.print(hint)

@@ -36,6 +36,7 @@ def open_device(
     sanitize: bool = False,
     max_steps: int | None = DEFAULT_MAX_STEPS,
     warp_seed: int = 0,
+    schedule: str | None = None,
     printf_bytes: int | None = None,
 ) -> Device:
     """Open a GPU or the emulator.
@@ -50,12 +51,15 @@ def open_device(
         max_steps: warp instructions after which the emulator stops a block; None for no limit.
         warp_seed: shuffles the order in which the emulator runs the warps of a block; 0 keeps them
             in the order of their numbers.
+        schedule: what the warps and copies of one block, or its cluster, do first on the
+            emulator, and in which order: see `gemmkit.emulator.schedule`.
         printf_bytes: size of the buffer in which a GPU keeps what kernels print; lines beyond it
             are lost. By default the driver's (1 MiB). The emulator loses none.
 
     Raises:
         DeviceError: "cuda" was requested and there is no usable GPU; the message says why.
-        UsageError: an unknown kind or board, or a board that is not the GPU of this machine.
+        UsageError: an unknown kind or board, a schedule that cannot be read, or a board that is not
+            the GPU of this machine.
     """
     if kind not in get_args(DeviceKind):
         raise UsageError(unknown_name("device", kind, get_args(DeviceKind)))
@@ -66,6 +70,7 @@ def open_device(
             return device
     load("gemmkit.devices.emulated")
     from gemmkit.devices.emulated import EmulatedDevice
+    from gemmkit.emulator.schedule import Schedule
 
     return EmulatedDevice(
         board or DEFAULT_BOARD,
@@ -74,6 +79,7 @@ def open_device(
         sanitize=sanitize,
         max_steps=max_steps,
         warp_seed=warp_seed,
+        schedule=Schedule.parse(schedule) if schedule is not None else None,
     )
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gemmkit.emulator import Allocation, DeviceMemory, LaunchRequest, Program
     from gemmkit.emulator.counters.tally import Tally
     from gemmkit.emulator.ptx.cfg import ControlFlow
+    from gemmkit.emulator.schedule import Schedule
     from gemmkit.emulator.watching import SharedContent, WatchedAccess
 
 _POISON = 0xFF
@@ -56,6 +57,8 @@ class EmulatedDevice:
         max_steps: warp instructions, counted in loops, after which a block counts as endless; by
             default a billion (some ten seconds) when sanitizing, and else none.
         warp_seed: shuffles the order in which the warps of a block run; 0 leaves it as it is.
+        schedule: what the warps and copies of one block of each launch, or of its cluster, do
+            first, and in which order.
     """
 
     kind = "emulator"
@@ -70,6 +73,7 @@ class EmulatedDevice:
         sanitize: bool = False,
         max_steps: int | None = None,
         warp_seed: int = 0,
+        schedule: Schedule | None = None,
     ) -> None:
         load("gemmkit.emulator", "gemmkit.emulator.isa.tensor_maps")
         from gemmkit.emulator import DeviceMemory
@@ -80,6 +84,7 @@ class EmulatedDevice:
         self.sanitize = sanitize
         self._max_steps = max_steps or (_ENDLESS if sanitize else None)
         self._warp_seed = warp_seed
+        self._schedule = schedule
         self._progress = progress
         self._cache_dir = cache_dir
         self._programs: dict[tuple[str, str], Program] = {}
@@ -145,6 +150,8 @@ class EmulatedDevice:
             max_steps=self._max_steps,
             warp_seed=self._warp_seed,
             sanitize=self.sanitize,
+            schedule=self._schedule,
+            interleavings=self.sanitize and self._schedule is None,
         )
         findings = execution.findings
         if self.sanitize:

@@ -69,3 +69,9 @@ def members(grid: Dim3, cluster: Dim3, number: int) -> list[int]:
     return [
         x + i + gx * (y + j + gy * (z + k)) for k in range(cz) for j in range(cy) for i in range(cx)
     ]
+
+
+def cluster_of(grid: Dim3, cluster: Dim3, block: Dim3) -> int:
+    """The number of the cluster that has a block, by the block's coordinates."""
+    (gx, gy, _), (cx, cy, cz), (x, y, z) = grid, cluster, block
+    return x // cx + gx // cx * (y // cy + gy // cy * (z // cz))

@@ -17,7 +17,7 @@ from gemmkit.emulator.codegen.compiled import CompiledKernel, KernelText
 from gemmkit.emulator.codegen.kernel import LoadedKernel, load_kernel
 from gemmkit.emulator.launch import Execution, LaunchRequest
 from gemmkit.emulator.machine import scheduler
-from gemmkit.emulator.machine.memory import Allocation, DeviceMemory
+from gemmkit.emulator.machine.memory import Allocation, Bytes, DeviceMemory
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.ptx.names import kernel_name, source_name
 from gemmkit.errors import DeviceError
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from gemmkit.emulator.ptx.cfg import ControlFlow
     from gemmkit.emulator.ptx.module import Module
     from gemmkit.emulator.sanitizer.traits import Traits
+    from gemmkit.emulator.schedule import Schedule
     from gemmkit.emulator.watching import SharedContent, WatchedAccess
 
 CACHE_KIND = "objects"
@@ -58,6 +59,7 @@ class Program:
         self._traits: dict[bool, Traits] = {}
         # How long it has run, without sanitizers.
         self._seconds = 0.0
+        self._objects = objects
         kernel = self._load(sanitize=True) if sanitize else self._plain()
         self.shared_bytes = kernel.compiled.shared_bytes
 
@@ -77,6 +79,13 @@ class Program:
         return self._text.flow
 
     @cached_property
+    def with_stops(self) -> Program:
+        """The same kernel, compiled so that its warps can follow a schedule."""
+        found = Program(self._text.with_stops(), self._objects)
+        found._variables = self._variables
+        return found
+
+    @cached_property
     def accesses(self) -> Accesses:
         """Its memory instructions; they give the counts of a launch's tally."""
         from gemmkit.emulator.counters.accesses import Accesses
@@ -93,6 +102,8 @@ class Program:
         max_steps: int | None = None,
         warp_seed: int = 0,
         sanitize: bool = False,
+        schedule: Schedule | None = None,
+        interleavings: bool = False,
     ) -> Execution:
         """Run all blocks and wait.
 
@@ -107,11 +118,26 @@ class Program:
             warp_seed: shuffles the order in which the warps of a block take turns, the same way for
                 the same seed (0 to 2^31 - 1); with 0 they run in the order of their numbers.
             sanitize: look for faults; they are the `findings` of the result.
+            schedule: what the warps and copies of one block, or of its cluster, do first, and in
+                which order.
+            interleavings: also find the shortest order of execution in which each finding about the
+                order of an asynchronous kernel goes wrong, by running its block or cluster once
+                more.
 
         Raises:
-            DeviceError: a bad launch; unless sanitizing, also a bad access, a deadlock, an endless
-                kernel, a trap.
+            DeviceError: a bad launch, a schedule that is not possible; unless sanitizing, also a
+                bad access, a deadlock, an endless kernel, a trap.
         """
+        if schedule is not None and not self._text.stops:
+            return self.with_stops.run(
+                request,
+                memory,
+                progress=progress,
+                max_steps=max_steps,
+                sanitize=sanitize,
+                schedule=schedule,
+                interleavings=interleavings,
+            )
         kernel = self._load(sanitize=True) if sanitize else self._plain()
         request = _checked(request, self._text.entry, kernel.compiled)
         if 0 in request.grid:
@@ -127,9 +153,10 @@ class Program:
                 progress=progress,
                 max_steps=max_steps,
                 warp_seed=warp_seed,
+                schedule=schedule,
             )
             if sanitize:
-                return self._run_sanitized(run, kernel, request, memory)
+                return self._run_sanitized(run, kernel, request, memory, interleavings)
             execution = run(kernel)
         self._seconds += execution.seconds
         return execution
@@ -204,6 +231,7 @@ class Program:
         kernel: LoadedKernel,
         request: LaunchRequest,
         memory: DeviceMemory,
+        interleavings: bool,
     ) -> Execution:
         """Run with sanitizers; run again from the start if they need more information from the
         start."""
@@ -220,12 +248,34 @@ class Program:
                 self._traits[tracks] = Traits(kernel)
             sanitizer = Sanitizer(self._traits[tracks], self.flow, request, memory, readers)
             execution = run(kernel, sanitizer=sanitizer)
-            if not sanitizer.readers_wanted and not sanitizer.tracking_wanted:
+            if not sanitizer.runs_again:
+                if interleavings and sanitizer.traits.asynchronous and execution.findings:
+                    return self._explained(run, execution, before, request, memory)
                 return execution
             readers |= sanitizer.readers_wanted
             if sanitizer.tracking_wanted:
                 kernel = self._load(sanitize=True, track=True)
             memory.restore(before)
+
+    def _explained(
+        self,
+        run: Callable[..., Execution],
+        execution: Execution,
+        before: list[tuple[Bytes, Bytes]],
+        request: LaunchRequest,
+        memory: DeviceMemory,
+    ) -> Execution:
+        """Add interleavings to findings, by recording the blocks in which they were first seen."""
+        from gemmkit.emulator.sanitizer.explanations import explained
+        from gemmkit.emulator.sanitizer.traits import Traits
+
+        program = self.with_stops if not self._text.stops else self
+        kernel = program._load(sanitize=True)
+        if False not in program._traits:
+            program._traits[False] = Traits(kernel)
+        again = partial(run, kernel, threads=1, progress=None, schedule=None)
+        traits = program._traits[False]
+        return explained(execution, again, traits, program.flow, request, memory, before)
 
     def watch(
         self, request: LaunchRequest, memory: DeviceMemory, blocks: range

@@ -12,6 +12,7 @@ from gemmkit.record import CheckRecord, CheckVerdict
 from gemmkit.report.causes import Cause, causes
 from gemmkit.report.document import Block, Code, Document, Prose, Section
 from gemmkit.report.findings import Sources, check_table, further_lines, sites_of, summary
+from gemmkit.report.interleavings import replayed
 from gemmkit.report.layout import Cell, Column, Row, Table
 from gemmkit.report.limits import limits_tables
 from gemmkit.report.views.errors import TITLE, errors_of, errors_view
@@ -32,6 +33,7 @@ def check_document(
     """
     clean = all(record.clean for record in records)
     lead = [Prose(summary(records), "plain" if clean else "wrong")]
+    lead += [Prose(line) for line in replayed(records)]
     if not ended:
         lead.append(Prose("Stopped early: some problems are missing.", "caution"))
     table = check_table(records)

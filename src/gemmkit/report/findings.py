@@ -19,6 +19,7 @@ from gemmkit.kernels.sizes import multiples_text
 from gemmkit.problem import BROADCAST
 from gemmkit.record import CheckRecord, CheckVerdict, ProblemRecord
 from gemmkit.report.causes import Cause, causes, way
+from gemmkit.report.interleavings import interleaving_lines
 from gemmkit.report.layout import MISSING, TIE, Cell, Column, Row, Style, Table
 from gemmkit.report.wrong_result import bound_notes, shortened, wrong_result
 from gemmkit.units import counted
@@ -249,6 +250,7 @@ def further_lines(each: Cause, records: Sequence[CheckRecord]) -> Iterator[str]:
         yield _ADDED_TO if adds else _UNREAD[finding.array]
     if hint := _layout_hint(finding, records):
         yield hint
+    yield from interleaving_lines(finding, records)
     yield from _listed("the same", each.others)
     yield from _listed("may lead to", each.follows)
     yield f"seen {_times(each)}"

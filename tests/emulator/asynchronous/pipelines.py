@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -389,9 +390,9 @@ def operands() -> tuple[NDArray[np.float32], NDArray[np.float32]]:
 
 
 def run(
-    source: str, *, seed: int = 0, sanitize: bool = True
+    source: str, *, seed: int = 0, sanitize: bool = True, **options: Any
 ) -> tuple[Execution, NDArray[np.float32]]:
-    """Run a kernel, and return its product too."""
+    """Run a kernel, and return its product too; `options` are those of `Program.run`."""
     memory, a_and_b = DeviceMemory(), operands()
     packed = b""
     for name, value in zip("AB", a_and_b, strict=True):
@@ -404,6 +405,12 @@ def run(
     request = LaunchRequest((blocks, 1, 1), (160, 1, 1), packed)
     ptx, name = compiled(source)
     execution = load(ptx, name, sanitize=sanitize).run(
-        request, memory, threads=1, warp_seed=seed, sanitize=sanitize, max_steps=20_000_000
+        request,
+        memory,
+        threads=1,
+        warp_seed=seed,
+        sanitize=sanitize,
+        max_steps=20_000_000,
+        **options,
     )
     return execution, memory.view(c.address, c.nbytes).view(np.float32).reshape(M, N)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -239,7 +240,13 @@ def maps_of(a: int, c: int) -> tuple[TensorMap, TensorMap]:
 
 
 def run(
-    source: str, *, seed: int = 0, sanitize: bool = True, rows: int = M, last: int = M
+    source: str,
+    *,
+    seed: int = 0,
+    sanitize: bool = True,
+    rows: int = M,
+    last: int = M,
+    **options: Any,
 ) -> tuple[Execution, NDArray[np.float32], NDArray[np.float32]]:
     """Run a kernel; returns A and C too. The map of A is for so many `rows`, and the kernel told
     that `last` are there."""
@@ -257,7 +264,7 @@ def run(
     name = f"k{_all().index(source)}"
     execution = load(_ptx(), name, sanitize=sanitize).run(
         LaunchRequest((1, 1, 1), (160, 1, 1), packed), memory,
-        threads=1, warp_seed=seed, sanitize=sanitize, max_steps=2_000_000,
+        threads=1, warp_seed=seed, sanitize=sanitize, max_steps=2_000_000, **options,
     )  # fmt: skip
     result = memory.view(c.address, c.nbytes).view(np.float32).reshape(M, 32).copy()
     return execution, a, result

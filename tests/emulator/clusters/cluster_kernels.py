@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -443,9 +444,10 @@ def compiled(source: str) -> str:
 
 
 def run(
-    launch: Launch, *, seed: int = 0, sanitize: bool = True
+    launch: Launch, *, seed: int = 0, sanitize: bool = True, **options: Any
 ) -> tuple[Execution, NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
-    """Run a kernel; returns the result too, and the operands."""
+    """Run a kernel; returns the result too, and the operands. `options` are those of
+    `Program.run`."""
     generator = np.random.default_rng(1)
     a = generator.integers(-4, 5, launch.a).astype(np.float32)
     b = generator.integers(-4, 5, (64, 64)).astype(np.float32)
@@ -458,7 +460,7 @@ def run(
     parameters = np.array([each.address for each in places], np.uint64).tobytes()
     request = LaunchRequest(launch.grid, (launch.threads, 1, 1), parameters)
     execution = load(compiled(launch.source), "k").run(
-        request, memory, warp_seed=seed, sanitize=sanitize, max_steps=10_000_000
+        request, memory, warp_seed=seed, sanitize=sanitize, max_steps=10_000_000, **options
     )
     c = memory.view(places[2].address, places[2].nbytes).view(np.float32).reshape(launch.c)
     return execution, c.copy(), a, b

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import numpy as np
 from cluster_kernels import HELPERS, LAST_MEETING
@@ -161,8 +162,10 @@ def run(
     seed: int = 0,
     sanitize: bool = False,
     by_oracle: bool = False,
+    **options: Any,
 ) -> tuple[Execution, NDArray[np.float32], NDArray[np.float32]]:
-    """Run a kernel on small integers; returns its product and what that should be."""
+    """Run a kernel on small integers; returns its product and what that should be. `options` are
+    those of `Program.run`."""
     m, n, k = sizes
     rng = np.random.default_rng(3)
     memory, parameters = DeviceMemory(), b""
@@ -183,7 +186,7 @@ def run(
         execution = oracle.run(parsed(ptx)[1], request, memory)
     else:
         execution = load(ptx, "k", sanitize=sanitize).run(
-            request, memory, warp_seed=seed, sanitize=sanitize, max_steps=5_000_000
+            request, memory, warp_seed=seed, sanitize=sanitize, max_steps=5_000_000, **options
         )
     found = memory.view(c.address, c.nbytes).view(np.float32).reshape(m, n).copy()
     return execution, found, operands[0] @ operands[1].T

@@ -7,6 +7,7 @@ stage of shared memory: A is (row tiles, k tiles, rows, 64), B likewise by colum
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -429,6 +430,7 @@ def run(
     stages: int = 3,
     seed: int = 0,
     sanitize: bool = False,
+    **options: Any,
 ) -> tuple[Execution, NDArray[np.float32], NDArray[np.float32]]:
     """Run a kernel on small integers; returns its product and what that should be."""
     m, n, k = sizes
@@ -453,6 +455,6 @@ def run(
     )
     program = load(compiled(source), "k", sanitize=sanitize)
     execution = program.run(
-        request, memory, warp_seed=seed, sanitize=sanitize, max_steps=20_000_000
+        request, memory, warp_seed=seed, sanitize=sanitize, max_steps=20_000_000, **options
     )
     return execution, memory.view(c.address, c.nbytes).view(np.float32).reshape(m, n), a @ b.T

@@ -27,21 +27,33 @@ class KernelText:
     """One kernel of a PTX text, parsed when its instructions are needed.
 
     `file` is the name of the PTX in messages, if the user wrote it. `capability` is the compute
-    capability of the board that it runs on, by default that of the PTX's target.
+    capability of the board that it runs on, by default that of the PTX's target. With `stops` its
+    warps can follow a schedule.
     """
 
     def __init__(
-        self, ptx: str, entry: str, file: str = "", capability: Capability | None = None
+        self,
+        ptx: str,
+        entry: str,
+        file: str = "",
+        capability: Capability | None = None,
+        *,
+        stops: bool = False,
     ) -> None:
         self.ptx, self.entry, self._file = ptx, entry, file
-        self._capability = capability
+        self._capability, self.stops = capability, stops
+
+    def with_stops(self) -> KernelText:
+        """The same kernel, whose warps can follow a schedule."""
+        return KernelText(self.ptx, self.entry, self._file, self._capability, stops=True)
 
     @property
     def key(self) -> str:
         """What its code depends on: tensor cores differ by the board."""
         digest = hashlib.sha256(self.ptx.encode()).hexdigest()
         board = self._capability if "mma." in self.ptx else None
-        return f"{digest}/{self.entry}" + ("" if board is None else "/{}.{}".format(*board))
+        stops = "/stops" if self.stops else ""
+        return f"{digest}/{self.entry}{stops}" + ("" if board is None else "/{}.{}".format(*board))
 
     @cached_property
     def module(self) -> Module:
@@ -71,7 +83,7 @@ class KernelText:
         kernel = self.module.kernels[self.entry]
         if self._capability is not None:
             kernel = replace(kernel, capability=self._capability)
-        return ControlFlow.of(kernel)
+        return ControlFlow.of(kernel, stops=self.stops)
 
     @cached_property
     def actions(self) -> tuple[Action, ...]:

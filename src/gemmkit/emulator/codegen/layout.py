@@ -65,13 +65,20 @@ WORKER = words(
     # For each address of an mbarrier, the bytes that `expect_tx` has announced in its current
     # phase.
     "announced",
+    # Whether Python executes all asynchronous instructions.
+    "through_python",
+    # The block that follows a schedule or is recorded, the warp that may run at its start and now
+    # (`HOLD`, `FREE` and `RECORDED` are others), and the function to call where a warp could stop.
+    *("scheduled_block", "first_chosen", "chosen", "stop_function"),
 )
+# Values of `chosen`: no warp may run; all may; all may, and Python is called.
+HOLD, FREE, RECORDED = 1 << 20, -1, -2
 # Barriers follow the fields. Each holds the warps that have arrived, the warps expected (0: all),
 # and the sum of the warps' votes in a reduction.
 BARRIERS = 16
 BARRIER_VOTES = 16
 BARRIER_BYTES = 32
-WORKER_BARRIERS = 448
+WORKER_BARRIERS = 512
 # A pattern without active lanes follows, then the counters.
 NO_PATTERN = WORKER_BARRIERS + BARRIERS * BARRIER_BYTES
 
@@ -184,8 +191,8 @@ STACK_ENTRY = 16
 STACK_ENTRIES = 64
 WARP_REGISTERS = STACK + STACK_ENTRY * STACK_ENTRIES
 
-# The results of a warp function, and a warp's `status`.
-RUNNING, AT_BARRIER, DONE, PAUSED, TRAPPED, AT_PHASE = range(6)
+# The results of a warp function, and a warp's `status`; a warp is parked while another is chosen.
+RUNNING, AT_BARRIER, DONE, PAUSED, TRAPPED, AT_PHASE, PARKED = range(7)
 
 # Verdicts: continue with the result; continue with other lanes, at the warp's `block`; wait.
 ANSWERED, TURNED, HELD = range(3)

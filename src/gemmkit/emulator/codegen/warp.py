@@ -9,8 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from gemmkit.emulator.codegen import arithmetic, effects, lanewise, sanitizer_calls, undefined
+from gemmkit.emulator.codegen import (
+    arithmetic,
+    effects,
+    lanewise,
+    sanitizer_calls,
+    stops,
+    undefined,
+)
 from gemmkit.emulator.codegen.analysis import Analysis
 from gemmkit.emulator.codegen.areas import Areas, counted_separately
 from gemmkit.emulator.codegen.block import BlockWriter
@@ -90,10 +98,13 @@ class _WarpWriter:
         self._actions = actions
         self._scratch = scratch
         self._exit = len(self._blocks)
+        self._stops = context.analysis.flow.stops
 
     def write(self) -> None:
         f = self._f
         resumed = sorted(self._entries())
+        if self._stops:
+            stops.write_parking(f)
         f.branch("resume")
         f.label("resume")
         start = f.load("i32", W, WARP["block"])
@@ -149,6 +160,8 @@ class _WarpWriter:
             if self._analysis.divergent(number):
                 entries.add(block.successors[1])
             entries |= {each for each in block.successors if each <= number}
+        begins = {each for stop in self._stops for each in (stop, stop + 1)}
+        entries |= {number for number, each in enumerate(self._blocks) if each.start in begins}
         return {each for each in entries if each < self._exit}
 
     def _write_block(self, number: int) -> None:
@@ -159,9 +172,10 @@ class _WarpWriter:
             f.branch_if(f.compare("eq", waiting, number), "next", f"b{number}go")
             f.label(f"b{number}go")
         mask = f.load("i32", W, WARP["mask"])
+        b = BlockWriter(self._context, number, mask, self._scratch)
+        stops.write_stops(b, block.start, self._stops, self._actions, partial(self._wait, number))
         if self._actions[block.start].operation not in RETRIED:
             self._count_block(number, mask)
-        b = BlockWriter(self._context, number, mask, self._scratch)
         for action in self._actions[block.start : block.end]:
             b.at = action.number
             undefined.before(b, action)

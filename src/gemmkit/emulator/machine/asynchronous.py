@@ -61,6 +61,9 @@ class Waiting(Protocol):
     def expire(self) -> bool:
         """All warps have stopped; returns whether that let one of them continue."""
 
+    def land(self, copy: Copy) -> bool:
+        """Let a copy take effect; False if it is not in flight."""
+
     def land_one(self) -> bool:
         """Let one of the copies in flight take effect; False if there is none."""
 
@@ -85,6 +88,26 @@ class Waiting(Protocol):
 
     def text(self, address: int) -> str:
         """An mbarrier, and what it has and expects, in words."""
+
+
+class Scheduled(Protocol):
+    """A block that follows a schedule, with its cluster, or is recorded."""
+
+    def advance(self) -> bool:
+        """No warp runs: go on with the next step; False if there is none."""
+
+    @property
+    def holding(self) -> bool:
+        """Whether steps of the schedule are left."""
+
+    def finish(self) -> None:
+        """The launch has ended."""
+
+    def holds(self, copy: Copy) -> bool:
+        """Whether the schedule says when a copy takes effect, which is issued now."""
+
+    def answered(self, warp: int, number: int, lanes: int, *, done: bool) -> None:
+        """Lanes have asked for the phase of an mbarrier, or waited for the cluster's barrier."""
 
 
 class Observer(Protocol):

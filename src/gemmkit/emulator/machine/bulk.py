@@ -27,8 +27,10 @@ from gemmkit.emulator.machine.refusals import Refusal
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.ptx.shared_names import shared_array
 
-# A delayed copy takes effect after at most so many asynchronous instructions of its block.
+# A delayed copy takes effect after at most so many asynchronous instructions of its block; one that
+# a schedule holds back does not by itself.
 _LONGEST = 12
+_HELD = 1 << 62
 
 
 @dataclass(slots=True)
@@ -76,10 +78,13 @@ class BulkCopies:
         if self._worker.observer is not None:
             self._worker.observer.issued(copy)
             self._note_queue()
-        if not self._seed or self._random.random() < 0.25:
+        if self._worker.replay is not None and self._worker.replay.holds(copy):
+            copy.due = _HELD
+        elif not self._seed or self._random.random() < 0.25:
             self._take_effect(copy)
             return
-        copy.due = self._now + self._random.randint(1, _LONGEST)
+        else:
+            copy.due = self._now + self._random.randint(1, _LONGEST)
         self._queue.append(copy)
         self._note_queue()
 
@@ -158,6 +163,15 @@ class BulkCopies:
                 self._queue.remove(copy)
                 self._take_effect(copy)
             self._note_queue()
+
+    def land(self, copy: Copy) -> bool:
+        """Let a copy take effect; False if it is not in flight."""
+        if copy not in self._queue:
+            return False
+        self._queue.remove(copy)
+        self._take_effect(copy)
+        self._note_queue()
+        return True
 
     def land_one(self) -> bool:
         """Let one of the copies in flight take effect; False if there is none."""

@@ -88,7 +88,8 @@ class Cluster:
             self._used += spent
             if reason == OUT_OF_FUEL and worker.pause is None and self._used < _TURN:
                 continue
-            if reason == IN_FLIGHT and worker.phases is not None:
+            held = worker.replay is not None and worker.replay.holding
+            if reason == IN_FLIGHT and worker.phases is not None and not held:
                 worker.phases.drain()
                 continue
             if reason == FINISHED:
@@ -131,6 +132,9 @@ class Cluster:
         """Whether a warp of the cluster can run or, if none can, whether copies in flight or
         expired waits let one run."""
         if any((each.warp_fields("status") == RUNNING).any() for each in self._living):
+            return True
+        replay = self.workers[0].replay
+        if replay is not None and replay.advance():
             return True
         phases = [each.phases for each in self.workers if each.phases is not None]
         if any(each.settle_cluster() for each in phases[:1]):

@@ -23,7 +23,8 @@ from gemmkit.emulator.isa.semantics import evaluate
 from gemmkit.emulator.isa.table import form_of
 from gemmkit.emulator.machine.errors import outside_error
 from gemmkit.emulator.machine.memory import Bytes, DeviceMemory
-from gemmkit.emulator.machine.worker import Worker, surely_global
+from gemmkit.emulator.machine.tallies import surely_global
+from gemmkit.emulator.machine.worker import Worker
 from gemmkit.errors import DeviceError
 
 

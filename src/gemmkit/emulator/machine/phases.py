@@ -351,6 +351,10 @@ class Phases:
         """Threads may have exited: whether that completed the phase of the cluster's barrier."""
         return self._running_block == self._worker.number and self._cluster.settle()
 
+    def land(self, copy: Copy) -> bool:
+        """Let a copy take effect; False if it is not in flight."""
+        return self._copies.land(copy)
+
     def drain(self) -> None:
         """All warps have ended: copies in flight take effect."""
         self._copies.end()

@@ -7,11 +7,10 @@ blocks.
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from gemmkit.cores import usable_cores
@@ -26,6 +25,7 @@ from gemmkit.emulator.codegen.layout import (
 )
 from gemmkit.emulator.codegen.ordering import orders_warps
 from gemmkit.emulator.launch import Execution, LaunchRequest
+from gemmkit.emulator.machine.limits import Steps, interrupting
 from gemmkit.emulator.machine.memory import DeviceMemory
 from gemmkit.emulator.machine.refusals import Refusal
 from gemmkit.emulator.machine.worker import SharedGrid, Worker
@@ -33,11 +33,11 @@ from gemmkit.errors import DeviceError
 from gemmkit.loading import load
 
 if TYPE_CHECKING:
-    from gemmkit.emulator.machine.asynchronous import Waiting
     from gemmkit.emulator.machine.cluster import Cluster
     from gemmkit.emulator.machine.operations import Operations
     from gemmkit.emulator.ptx.cfg import ControlFlow
     from gemmkit.emulator.sanitizer.monitor import Sanitizer
+    from gemmkit.emulator.schedule import Schedule
 
 Progress = Callable[[float], None]
 
@@ -66,8 +66,11 @@ def run(
     max_steps: int | None = None,
     warp_seed: int = 0,
     sanitizer: Sanitizer | None = None,
+    schedule: Schedule | None = None,
+    only: range | None = None,
 ) -> Execution:
-    """Run all blocks of a launch, and count; a non-zero seed shuffles the warps' turns.
+    """Run all blocks of a launch, or only some, and count; a non-zero seed shuffles the warps'
+    turns. One block may follow a schedule; a sanitizer with a trace records the first that runs.
 
     Raises:
         DeviceError: the kernel failed, and there is no sanitizer to tell; the text says how and
@@ -76,7 +79,17 @@ def run(
     from gemmkit.emulator.counters.tally import Tally
 
     started = time.perf_counter()
-    launch = _Launch(kernel, request, memory, globals_at, max_steps, sanitizer, warp_seed=warp_seed)
+    launch = _Launch(
+        kernel,
+        request,
+        memory,
+        globals_at,
+        max_steps,
+        sanitizer,
+        warp_seed=warp_seed,
+        only=only,
+        schedule=schedule,
+    )
     launch.run(threads, progress)
     workers, flow = launch.workers, kernel.flow
     tally = sum((worker.tally() for worker in workers), Tally.zeros(len(flow.forms)))
@@ -125,12 +138,23 @@ class _Launch:
         spare: list[Worker] | None = None,
         warp_seed: int = 0,
         only: range | None = None,
+        schedule: Schedule | None = None,
     ) -> None:
         self.workers: list[Worker] = []
+        self._schedule = schedule
+        records = sanitizer is not None and sanitizer.trace is not None
+        self._follows = schedule is not None or records
         self._kernel = kernel
         self._request = request
         self._memory = memory
-        self._grid = SharedGrid(request, memory.regions(), globals_at, warp_seed, only)
+        self._grid = SharedGrid(
+            request,
+            memory.regions(),
+            globals_at,
+            warp_seed,
+            only,
+            through_python=self._follows,
+        )
         self._sanitizer = sanitizer
         self._max_steps = max_steps
         self._share_fuel = SHARE
@@ -159,12 +183,17 @@ class _Launch:
         # If blocks synchronize with each other, which of them comes last determines what each does.
         alone = (
             self._kernel.orders_blocks
+            or self._follows
             or self._kernel.compiled.reduces_in_bulk
             or (self._sanitizer is not None and self._kernel.follows_blocks)
         )
         most = 1 if alone else max(1, min(threads or usable_cores(), self._grid.blocks))
         try:
             self._run(most, progress)
+            if self._sanitizer is None or not self._sanitizer.runs_again:
+                for worker in self.workers:
+                    if worker.replay is not None and not worker.left:
+                        worker.replay.finish()
         except DeviceError as error:
             error.printed = self.printed()
             raise
@@ -182,8 +211,8 @@ class _Launch:
 
         try:
             own = self._unit()
-            fuel, steps, first = min(FIRST_SHARE, self._share_fuel), _Steps(), True
-            with _interrupting(own):
+            fuel, steps, first = min(FIRST_SHARE, self._share_fuel), Steps(), True
+            with interrupting(own):
                 while not self._stopped.is_set() and self._share(own, fuel, steps):
                     if first:
                         fuel, first = self._share_fuel, False
@@ -217,12 +246,15 @@ class _Launch:
 
     def _unit(self) -> Worker | Cluster:
         """What runs blocks one after another or, where clusters have several, these together."""
-        if self._request.cluster_blocks == 1:
-            return self._worker()
+        workers = [self._worker() for _ in range(self._request.cluster_blocks)]
+        if self._follows:
+            self._replay(workers)
+        if len(workers) == 1:
+            return workers[0]
         load("gemmkit.emulator.machine.cluster")
         from gemmkit.emulator.machine.cluster import Cluster
 
-        return Cluster([self._worker() for _ in range(self._request.cluster_blocks)], self._grid)
+        return Cluster(workers, self._grid)
 
     def _worker(self) -> Worker:
         try:
@@ -234,6 +266,18 @@ class _Launch:
         if self._sanitizer is not None:
             self._sanitizer.attach(worker)
         return worker
+
+    def _replay(self, workers: list[Worker]) -> None:
+        """Let workers follow the schedule, or record the first cluster that they run."""
+        load("gemmkit.emulator.machine.replay")
+        from gemmkit.emulator.machine.replay import Replay
+        from gemmkit.emulator.schedule import scheduled_blocks
+
+        blocks = self._request.cluster_members(int(self._grid.next_block[0]))
+        if self._schedule is not None:
+            blocks = scheduled_blocks(self._schedule, self._request)
+        recorders = self._sanitizer.recorders if self._sanitizer is not None else ()
+        Replay(workers, self._schedule, blocks, recorders)
 
     def _operate(self, worker: Worker, warp: int, number: int, lanes: int) -> int:
         """Execute an instruction that has no native code; 1 if it failed."""
@@ -262,7 +306,7 @@ class _Launch:
         self._grid.stop()
 
     def _work(self, unit: Worker | Cluster) -> None:
-        steps = _Steps()
+        steps = Steps()
         try:
             while not self._stopped.is_set() and self._share(unit, self._share_fuel, steps):
                 pass
@@ -273,7 +317,7 @@ class _Launch:
         finally:
             self._finished.release()
 
-    def _share(self, unit: Worker | Cluster, fuel: int, steps: _Steps) -> bool:
+    def _share(self, unit: Worker | Cluster, fuel: int, steps: Steps) -> bool:
         """Run a worker or cluster for a while; returns whether it has more to do."""
         try:
             reason = unit.run(fuel)
@@ -290,8 +334,8 @@ class _Launch:
             if self._max_steps is not None and spent > self._max_steps:
                 self._end(worker, self._max_steps)
             return True
-        if worker.phases is not None and reason in (STUCK, IN_FLIGHT):
-            if worker.cluster is None and self._go_on(worker, worker.phases, reason):
+        if reason in (STUCK, IN_FLIGHT):
+            if worker.cluster is None and self._go_on(worker, reason):
                 return True
             reason = STUCK if worker.failure is None and not worker.abandoned else FAULTED
         if self._sanitizer is None or worker.failure is not None:
@@ -299,9 +343,15 @@ class _Launch:
         self._note(self._sanitizer, worker, reason)
         return True
 
-    def _go_on(self, worker: Worker, phases: Waiting, reason: int) -> bool:
-        """All warps wait or have ended: copies in flight take effect, waits expire."""
+    def _go_on(self, worker: Worker, reason: int) -> bool:
+        """All warps wait or have ended: a schedule goes on, copies in flight take effect, waits
+        expire."""
+        phases = worker.phases
         try:
+            if worker.replay is not None and worker.replay.advance():
+                return True
+            if phases is None:
+                return False
             if reason == IN_FLIGHT:
                 phases.drain()
                 return True
@@ -343,45 +393,6 @@ class _Launch:
         if reason == FAULTED:
             return worker.failure or errors.access_error(worker, self._memory)
         return DeviceError(f"the emulator stopped for an unknown reason ({reason})")
-
-
-@contextmanager
-def _interrupting(worker: Worker | Cluster) -> Iterator[None]:
-    """Let Ctrl-C stop a worker also where Python is called by native code.
-
-    Python handles a signal that arrived in native code when a callback begins, and what is raised
-    there reaches no caller: it is only reported to `sys.unraisablehook`.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = sys.unraisablehook
-
-    def hook(lost: sys.UnraisableHookArgs) -> None:
-        if issubclass(lost.exc_type, KeyboardInterrupt):
-            worker.fail(lost.exc_value or KeyboardInterrupt())
-        else:
-            before(lost)
-
-    sys.unraisablehook = hook
-    try:
-        yield
-    finally:
-        sys.unraisablehook = before
-
-
-class _Steps:
-    """How long a worker has been in one block."""
-
-    def __init__(self) -> None:
-        self._block = -1
-        self._steps = 0
-
-    def spent(self, block: int, fuel: int) -> int:
-        """The steps so far in the current block, after some more fuel was spent in it."""
-        self._steps = self._steps + fuel if block == self._block else 0
-        self._block = block
-        return self._steps
 
 
 def empty_execution(flow: ControlFlow) -> Execution:

@@ -23,7 +23,7 @@ class WaitingLanes:
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
         # Where native code executes instructions too, it keeps what warps wait for.
-        self._natively = not worker.grid.warp_seed
+        self._natively = not worker.grid.through_python
         self._block_of: dict[int, int] = {}
         for block, each in enumerate(worker.flow.blocks):
             self._block_of |= dict.fromkeys(range(each.start, each.end), block)
@@ -79,6 +79,8 @@ class WaitingLanes:
         expired = lanes in self._expired[warp]
         self._expired[warp].discard(lanes)
         polls = action.operation == _POLLS
+        if self._worker.replay is not None:
+            self._worker.replay.answered(warp, action.number, lanes, done=some or not awaited)
         if polls and awaited:
             self._worker.set_field("fuel", self._worker.field("fuel") - CALL_COST)
             self._worker.end_turn()

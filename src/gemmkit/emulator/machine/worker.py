@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from gemmkit.emulator.codegen.kernel import LoadedKernel
 from gemmkit.emulator.codegen.layout import (
+    BARRIER_BYTES,
+    BARRIERS,
     FAILED_OPERATION,
     LANES,
     SITE,
@@ -21,7 +23,7 @@ from gemmkit.emulator.codegen.layout import (
     WARP,
     WARP_REGISTERS,
     WORKER,
-    WORKER_COUNTERS,
+    WORKER_BARRIERS,
     vector_bytes,
 )
 from gemmkit.emulator.codegen.native import runtime
@@ -29,10 +31,9 @@ from gemmkit.emulator.launch import LaunchRequest
 from gemmkit.emulator.machine.memory import Bytes, aligned_bytes
 
 if TYPE_CHECKING:
-    from gemmkit.emulator.codegen.operands import Action
     from gemmkit.emulator.counters.tally import Tally
     from gemmkit.emulator.isa.cluster import ClusterBarrier
-    from gemmkit.emulator.machine.asynchronous import Observer, Waiting
+    from gemmkit.emulator.machine.asynchronous import Observer, Scheduled, Waiting
     from gemmkit.emulator.ptx.cfg import ControlFlow
 
 # (warp's address, instruction number, active lanes) -> 0, or 1 if it failed
@@ -53,9 +54,13 @@ class SharedGrid:
         globals_at: int,
         warp_seed: int = 0,
         only: range | None = None,
+        *,
+        through_python: bool = False,
     ) -> None:
         self.request = request
         self.warp_seed = warp_seed
+        # A seed delays copies, and a schedule holds them back.
+        self.through_python = through_python or warp_seed != 0
         self.regions = regions
         self.globals_at = globals_at
         self._parameters = aligned_bytes(max(len(request.parameters), 1))
@@ -116,6 +121,8 @@ class Worker:
         self.left = 0
         # The sanitizers, as far as they look at asynchronous instructions.
         self.observer: Observer | None = None
+        # The schedule that a block follows.
+        self.replay: Scheduled | None = None
         # The cluster whose block it runs, if that has several blocks.
         self.cluster: Together | None = None
         self.rank = 0
@@ -146,7 +153,7 @@ class Worker:
     def begin(self, grid: SharedGrid, operate: Callable[[Worker, int, int, int], int]) -> None:
         """Prepare for a launch; its blocks must have the shape of the previous ones."""
         self.grid = grid
-        self.phases = self.observer = self.cluster = None
+        self.phases = self.observer = self.replay = self.cluster = None
         self._operation = Operation(lambda *arguments: operate(self, *arguments))
         self._set({
             "operation": ctypes.cast(self._operation, ctypes.c_void_p).value or 0,
@@ -158,6 +165,8 @@ class Worker:
             "block_limit": grid.blocks,
             "block": -1,
             "order_seed": grid.warp_seed,
+            "through_python": grid.through_python,
+            "scheduled_block": -1,
             # A cluster of one block; `Cluster` sets those of several.
             **dict.fromkeys(("peers", "cluster_rank"), 0),
             **dict.fromkeys(("cluster_blocks", "cluster_x", "cluster_y", "cluster_z"), 1),
@@ -309,6 +318,11 @@ class Worker:
         x, y, z = (self.field(f"block_{axis}") for axis in "xyz")
         return x, y, z
 
+    def warps_expected(self, barrier: int) -> int:
+        """For how many warps a barrier of the block waits, or last did; 0 stands for all."""
+        at = WORKER_BARRIERS + barrier % BARRIERS * BARRIER_BYTES + 8
+        return int(self._buffer[at : at + 8].view(np.int64)[0])
+
     def local_memory(self, thread: int) -> Bytes:
         """One thread's local memory."""
         start = thread * self._local_stride
@@ -352,65 +366,11 @@ class Worker:
 
     def tally(self) -> Tally:
         """The counts so far."""
-        return _tally(self._buffer, self.kernel)
+        from gemmkit.emulator.machine.tallies import tally_of
+
+        return tally_of(self._buffer, self.kernel)
 
 
-_COUNTS = ("sectors", "ideal_sectors", "wavefronts", "conflicts")
 # The fields of a record for the region accessed last.
 _KNOWN_REGION = SITE["region_bytes"] // 8 + 1
 _FIRST_REGISTER = WARP_REGISTERS + 3 * vector_bytes(32)
-
-
-def _tally(buffer: Bytes, kernel: LoadedKernel) -> Tally:
-    from gemmkit.emulator.codegen.operands import access_bytes
-    from gemmkit.emulator.counters.tally import Tally
-    from gemmkit.emulator.isa.matrix_access import bytes_moved, is_matrix, pieces
-
-    areas, flow = kernel.areas, kernel.flow
-    tally = Tally.zeros(len(flow.forms))
-    start = WORKER_COUNTERS
-    counters = buffer[start : start + 16 * areas.counters].view(np.int64).reshape(-1, 2)
-    lengths = [block.end - block.start for block in flow.blocks]
-    executed, lanes = (np.repeat(counters[: len(lengths), each], lengths) for each in (0, 1))
-    tally.executed[:], tally.lanes[:] = executed, lanes
-    acting = tally.executed.copy()
-    for number, index in areas.apart.items():
-        acting[number] = counters[index, 0]
-        if kernel.actions[number].guard is not None:
-            tally.lanes[number] = counters[index, 1]
-        if flow.forms[number].operation == "branch":
-            tally.divergent[number] = counters[index, 0]
-    end = areas.sites_start + SITE_BYTES * len(areas.sites)
-    sites = buffer[areas.sites_start : end].view(np.int64).reshape(-1, SITE_BYTES // 8)
-    copied = sites[:, SITE["bytes_copied"] // 8].tolist()
-    counted: list[int] = []
-    in_global: list[int] = []
-    for number, index in areas.sites.items():
-        action = kernel.actions[number]
-        if action.form.modifiers.get("S") == "const":
-            continue
-        if number not in areas.merging.silent:
-            counted.append(number)
-            if surely_global(action):
-                in_global.append(number)
-        if action.operation == "copy_async" and len(action.sources) > 1:
-            tally.data_bytes[number] = copied[index]
-        else:
-            whole = is_matrix(action.form)
-            size = bytes_moved(action.form) if whole else access_bytes(action)
-            tally.data_bytes[number] = tally.lanes[number] * size
-    for number in counted:
-        if is_matrix(flow.forms[number]):
-            acting[number] *= len(pieces(flow.forms[number]))
-    rows = sites[[areas.sites[number] for number in counted]]
-    tally.requests[counted] = acting[counted]
-    for name in _COUNTS:
-        getattr(tally, name)[counted] = rows[:, SITE[name] // 8]
-    tally.tag_wavefronts[counted] = rows[:, SITE["more_tags"] // 8]
-    tally.tag_wavefronts[in_global] += acting[in_global]
-    return tally
-
-
-def surely_global(action: Action) -> bool:
-    """Whether all requests of a memory instruction go to global memory."""
-    return action.operation == "copy_async" or action.form["S"] == "global"

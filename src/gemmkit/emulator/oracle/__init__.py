@@ -21,6 +21,7 @@ from gemmkit.emulator.oracle.steps import steps_of
 from gemmkit.emulator.ptx.cfg import ControlFlow
 from gemmkit.emulator.sanitizer.collection import Collection
 from gemmkit.emulator.sanitizer.sites import Names
+from gemmkit.emulator.schedule import Schedule, scheduled_blocks
 
 __all__ = ["run"]
 
@@ -50,6 +51,7 @@ def run(
     only: range | None = None,
     watch: Watcher | None = None,
     track: bool = False,
+    schedule: Schedule | None = None,
 ) -> Execution:
     """Run a kernel.
 
@@ -64,16 +66,22 @@ def run(
         only: the numbers of the blocks to run, x fastest; by default the whole grid.
         watch: is told of memory requests and barriers.
         track: track undefined bits; uses of them are among the `findings`.
+        schedule: what the warps and copies of one block, or its cluster, do first, and in which
+            order.
     """
+    if schedule is not None:
+        flow = ControlFlow.of(flow.kernel, stops=True)
     started = time.perf_counter()
     found = Collection()
     steps, tally = steps_of(flow), Tally.zeros(len(flow.forms))
     printed: list[str] = []
     actions = actions_of(flow)
     request = request.in_clusters(flow.kernel.cluster, flow.kernel.source_name)
+    scheduled = scheduled_blocks(schedule, request) if schedule is not None else []
     blocks = math.prod(request.grid)
     threads = request.block[0] * request.block[1] * request.block[2]
-    together = 1 if is_ordered(flow) else max(1, _LANES_TOGETHER // (-(-threads // WARP) * WARP))
+    alone = is_ordered(flow) or schedule is not None
+    together = 1 if alone else max(1, _LANES_TOGETHER // (-(-threads // WARP) * WARP))
     wanted = range(blocks) if only is None else only
     addressed = addresses_parameters(actions, flow.kernel)
     with request.resident(memory, addressed=addressed) as request:
@@ -83,7 +91,8 @@ def run(
                 flow.kernel, len(flow.blocks), request, memory, symbols or {}, some, watch
             )
             defined = Definedness(chunk, names, memory, found) if names is not None else None
-            Lockstep(flow, steps, chunk, tally, printed, defined).run()
+            steps_of_block = schedule if list(some) == scheduled else None
+            Lockstep(flow, steps, chunk, tally, printed, defined, steps_of_block).run()
     seconds = time.perf_counter() - started
     lines = tuple("".join(printed).splitlines())
     return Execution(tally, seconds, lines, found.findings())

@@ -1,6 +1,9 @@
-"""Bulk copies, `st.async` and `red.async` in the oracle: they take effect when they are issued."""
+"""Bulk copies, `st.async` and `red.async` in the oracle: they take effect when they are issued,
+unless a schedule says otherwise."""
 
 from __future__ import annotations
+
+from functools import partial
 
 import numpy as np
 
@@ -12,12 +15,14 @@ from gemmkit.emulator.isa.cluster import (
     multicast_ranks,
     reaches_peers,
 )
+from gemmkit.emulator.isa.form import Form
 from gemmkit.emulator.isa.mbarriers import Misuse
 from gemmkit.emulator.isa.semantics.raw import Mask
 from gemmkit.emulator.isa.types import TYPES
 from gemmkit.emulator.oracle.chunk import Group
 from gemmkit.emulator.oracle.memory import SHARED_WINDOW, Bytes, Fault
 from gemmkit.emulator.oracle.phases import Phases
+from gemmkit.emulator.oracle.replay import Transfer
 from gemmkit.emulator.oracle.steps import Step
 
 
@@ -62,14 +67,27 @@ def copy(group: Group, step: Step, lanes: Mask, phases: Phases) -> None:
         for there, *count in targets:
             if count:
                 phases.check(group, step, row, lane, count[0])
-            if nbytes:
-                target = _bytes(group, step, form["D"], there, nbytes, one)
-                moved = data
-                if moved is None:
-                    moved = _bytes(group, step, form["F"], start, nbytes, one).copy()
-                target[:] = combined(form, target, moved) if is_reduction(form) else moved
-            if count:
-                phases.deliver(group, step, row, lane, count[0], nbytes)
+            source = data
+            if source is None and nbytes:
+                source = _bytes(group, step, form["F"], start, nbytes, one)
+            target = _bytes(group, step, form["D"], there, nbytes, one) if nbytes else None
+            moved = Transfer(
+                partial(_read, source),
+                partial(_write, form, target),
+                partial(phases.deliver, group, step, row, lane, count[0], nbytes)
+                if count
+                else None,
+            )
+            phases.perform(group, row, lane, moved)
+
+
+def _read(source: Bytes | None) -> Bytes | None:
+    return None if source is None else source.copy()
+
+
+def _write(form: Form, target: Bytes | None, data: Bytes | None) -> None:
+    if target is not None and data is not None:
+        target[:] = combined(form, target, data) if is_reduction(form) else data
 
 
 def _rank(group: Group, row: int, address: int) -> int:

@@ -18,9 +18,11 @@ from gemmkit.emulator.oracle.control import DONE, RUNNING, WAITING, Lanes, Rows
 from gemmkit.emulator.oracle.definedness import Definedness
 from gemmkit.emulator.oracle.memory import Fault
 from gemmkit.emulator.oracle.phases import Phases
+from gemmkit.emulator.oracle.replay import Replay
 from gemmkit.emulator.oracle.steps import PREDICATE, Step
 from gemmkit.emulator.ptx.cfg import RETRIED, ControlFlow
 from gemmkit.emulator.ptx.module import CARRY
+from gemmkit.emulator.schedule import Schedule
 from gemmkit.errors import DeviceError, UnsupportedInstruction
 
 _MEMORY: Mapping[str, Callable[[Group, Step, Lanes, Tally], None]] = {
@@ -96,30 +98,37 @@ class Lockstep:
         tally: Tally,
         printed: list[str],
         defined: Definedness | None = None,
+        schedule: Schedule | None = None,
     ) -> None:
         self._defined = defined
         self._flow, self._steps, self._chunk = flow, steps, chunk
         self._tally, self._printed = tally, printed
-        self._together = not is_ordered(flow)
+        self._together = not is_ordered(flow) and schedule is None
         self._waiting_at: dict[int, tuple[Step, Lanes]] = {}
         self._phases = Phases(chunk)
         # The block of the cluster whose turn it is, and in each block the warp, if one runs at a
         # time.
-        self._block = 0
-        self._turns = [
-            block * chunk.warps_per_block for block in range(chunk.count // chunk.warps_per_block)
-        ]
+        self._begin_turns()
+        self._replay: Replay | None = None
+        if schedule is not None:
+            self._replay = self._phases.replay = Replay(schedule, chunk, flow, self._where)
 
     def run(self) -> None:
         """Run until all warps have ended.
 
         Raises:
-            DeviceError: an access out of bounds or misaligned, a trap, a deadlock.
+            DeviceError: an access out of bounds or misaligned, a trap, a deadlock; a step of the
+                schedule is not possible.
         """
         warps = self._chunk.warps
         while True:
             runnable = np.flatnonzero(warps.status == RUNNING)
+            if self._replay is not None:
+                runnable = self._replay.allowed(runnable)
             if not len(runnable):
+                if self._replay is not None and self._replay.advance():
+                    self._begin_turns()
+                    continue
                 if self._phases.expire():
                     continue
                 break
@@ -131,6 +140,14 @@ class Lockstep:
             self._run_block(Group(self._chunk, rows, whole=len(rows) == self._chunk.count))
         if (warps.status != DONE).any():
             raise DeviceError(self._deadlock())
+        if self._replay is not None:
+            self._replay.finish()
+
+    def _begin_turns(self) -> None:
+        """The first warp of the first block is next."""
+        self._block, size = 0, self._chunk.warps_per_block
+        self._turns = [block * size for block in range(self._chunk.count // size)]
+        self._phases.turn_over = self._phases.polled = False
 
     def _next(self, runnable: Rows) -> Rows:
         """The warp whose turn it is: the same until it waits, ends or polls in vain, then the next
@@ -160,6 +177,10 @@ class Lockstep:
         number = int(warps.block[rows[0]])
         block = self._flow.blocks[number]
         active = warps.mask[rows]
+        if self._replay is not None:
+            (row,), first = rows.tolist(), self._steps[block.start]
+            if self._replay.stops(row, number, self._guarded(group, first, active)[0]):
+                return
         for step in self._steps[block.start : block.end]:
             lanes = self._guarded(group, step, active)
             if step.form.operation in RETRIED and not self._goes_on(group, step, lanes, number):
@@ -209,6 +230,8 @@ class Lockstep:
             self._barrier(group, step, lanes, block)
         elif operation in _UPDATES:
             self._phases.update(group, step, lanes)
+        elif operation in ("bulk_commit", "bulk_wait") and self._replay is not None:
+            self._replay.group(group, step, lanes)
         elif operation in ("bulk_copy", "bulk_store"):
             bulk.copy(group, step, lanes, self._phases)
         elif operation == "barrier_cluster_arrive":
@@ -318,6 +341,12 @@ class Lockstep:
             f"kernel '{self._flow.kernel.source_name}': {fault}, by '{step.form.opcode}' at "
             f"{step.instruction.where}, thread {place} of block {self._chunk.block_of(row)}"
         )
+
+    def _where(self, row: int) -> str:
+        """Where a warp waits."""
+        if row in self._waiting_at:
+            return self._waiting_at[row][0].instruction.where
+        return next(where for each, where, _ in self._phases.stuck() if each == row)
 
     def _deadlock(self) -> str:
         barriers = [

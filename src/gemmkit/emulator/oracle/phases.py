@@ -26,6 +26,7 @@ from gemmkit.emulator.isa.semantics.raw import Mask
 from gemmkit.emulator.oracle.chunk import WARP, Chunk, Group
 from gemmkit.emulator.oracle.control import AT_PHASE, RUNNING
 from gemmkit.emulator.oracle.memory import SHARED_WINDOW, WINDOW_BYTES, PrivateSpace
+from gemmkit.emulator.oracle.replay import Replay, Transfer
 from gemmkit.emulator.oracle.steps import Step
 from gemmkit.emulator.ptx.shared_names import shared_array
 from gemmkit.errors import DeviceError
@@ -56,6 +57,7 @@ class Phases:
         self._waits: list[list[_Wait]] = [[] for _ in range(chunk.count)]
         self._expired: list[list[Mask]] = [[] for _ in range(chunk.count)]
         self._last_stop: object = None
+        self.replay: Replay | None = None
         self._fruitless = 0
 
     def update(self, group: Group, step: Step, lanes: Mask) -> None:
@@ -90,6 +92,8 @@ class Phases:
         self._waits[row] = [each for each in self._waits[row] if not (each.lanes & mine).any()]
         expired = any((each == mine).all() for each in self._expired[row])
         self._expired[row] = [each for each in self._expired[row] if (each != mine).any()]
+        if self.replay is not None:
+            self.replay.answered(row, step, mine, done=bool(done.any()) or not awaited)
         tries = step.form.operation == "mbarrier_try"
         if awaited and tries and not done.any() and not expired:
             wait = _Wait(mine.copy(), step, awaited)
@@ -235,6 +239,8 @@ class Phases:
             passes = self._cluster.wait(row, _mask(mine))
         except Misuse as misuse:
             raise self._refused(group, step, 0, int(mine.argmax()), None, misuse) from None
+        if self.replay is not None:
+            self.replay.answered(row, step, mine, done=passes)
         if passes:
             self._chunk.warps.go(group.rows, block + 1)
             return True
@@ -252,6 +258,13 @@ class Phases:
 
     def _living(self) -> list[int]:
         return [_mask(each) for each in self._chunk.warps.living()]
+
+    def perform(self, group: Group, row: int, lane: int, moved: Transfer) -> None:
+        """Perform a thread's copy, or keep it for a step of the schedule."""
+        if self.replay is None:
+            moved.perform()
+        else:
+            self.replay.issued(int(group.rows[row]), lane, moved)
 
     def deliver(
         self, group: Group, step: Step, row: int, lane: int, address: int, nbytes: int

@@ -1,9 +1,10 @@
-"""Tensor copies in the oracle: element by element, when they are issued."""
+"""Tensor copies in the oracle: element by element, when they are issued or a schedule says."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from gemmkit.emulator.isa.cluster import (
     multicast_ranks,
     reaches_peers,
 )
+from gemmkit.emulator.isa.form import Form
 from gemmkit.emulator.isa.mbarriers import Misuse
 from gemmkit.emulator.isa.semantics.raw import Mask
 from gemmkit.emulator.isa.tensor_copies import Box, box_at, check_shared, reduction_of
@@ -22,8 +24,12 @@ from gemmkit.emulator.isa.tensor_maps import check_place, decoded
 from gemmkit.emulator.oracle.chunk import Group
 from gemmkit.emulator.oracle.memory import SHARED_WINDOW, Bytes, Fault, window_of
 from gemmkit.emulator.oracle.phases import Phases
+from gemmkit.emulator.oracle.replay import Transfer
 from gemmkit.emulator.oracle.steps import Step
 from gemmkit.tensor_maps import MAP_BYTES, TensorMap
+
+# An element's bytes where it is read, and where it is written if that is anywhere.
+Pair = tuple[Bytes, Bytes | None]
 
 
 def copy(group: Group, step: Step, lanes: Mask, phases: Phases) -> None:
@@ -63,12 +69,21 @@ def copy(group: Group, step: Step, lanes: Mask, phases: Phases) -> None:
             rank, within = divided(there, own) if reaches_peers(form) else (own, there)
             for each in count:
                 phases.check(group, step, row, lane, each)
-            for place, offset in zip(
-                _places(tensor_map), _shared_offsets(tensor_map, within), strict=True
-            ):
-                _move(group, step, box, place, (rank, within + offset), one)
-            for each in count:
-                phases.deliver(group, step, row, lane, each, tensor_map.box_bytes)
+            pairs = [
+                _pair(group, step, box, place, (rank, within + offset), one)
+                for place, offset in zip(
+                    _places(tensor_map), _shared_offsets(tensor_map, within), strict=True
+                )
+            ]
+            nbytes = tensor_map.box_bytes
+            moved = Transfer(
+                partial(_read, pairs),
+                partial(_write, form, box, pairs),
+                partial(phases.deliver, group, step, row, lane, count[0], nbytes)
+                if count
+                else None,
+            )
+            phases.perform(group, row, lane, moved)
 
 
 def _map(group: Group, address: int, one: Mask) -> TensorMap:
@@ -93,17 +108,18 @@ def _shared_offsets(tensor_map: TensorMap, address: int) -> Iterator[int]:
         yield (plain ^ (plain >> 7 & mask) << 4) - address
 
 
-def _move(
+def _pair(
     group: Group,
     step: Step,
     box: Box,
     place: Sequence[int],
     shared_at: tuple[int, int],
     one: Mask,
-) -> None:
-    """Copy one element of a box, or reduce by it; `shared_at` is the rank of the block that has it
-    in shared memory, and the address there."""
-    each, form = box.map, step.form
+) -> Pair:
+    """Where one element of a box is read and where it is written, the latter None if that is
+    outside of the tensor; `shared_at` is the rank of the block that has it in shared memory, and
+    the address there."""
+    each = box.map
     index = [
         start + number * stride
         for start, number, stride in zip(box.coordinates, place, each.steps, strict=True)
@@ -112,19 +128,27 @@ def _move(
     strides = (each.item_bytes, *each.strides)
     address = each.address + sum(map(int.__mul__, index, strides))
     shared = _shared(group, *shared_at, each.item_bytes, one)
-    if form["D"] == "shared":
-        if inside:
-            shared[:] = _global(group, address, each.item_bytes, one)
-        else:
-            # All bits but the sign's are set in NVIDIA's NaN.
-            nan = (1 << 8 * each.item_bytes - 1) - 1
-            value = nan if each.fill_nan else 0
-            shared[:] = np.frombuffer(value.to_bytes(each.item_bytes, "little"), np.uint8)
-    elif inside:
-        target = _global(group, address, each.item_bytes, one)
-        reduces = "O" in form.modifiers
-        of = reduction_of(form, each.element) if reduces else form
-        target[:] = combined(of, target, shared) if reduces else shared
+    outer = _global(group, address, each.item_bytes, one) if inside else None
+    if step.form["D"] != "shared":
+        return shared, outer
+    if outer is None:
+        # All bits but the sign's are set in NVIDIA's NaN.
+        nan = (1 << 8 * each.item_bytes - 1) - 1
+        value = nan if each.fill_nan else 0
+        outer = np.frombuffer(value.to_bytes(each.item_bytes, "little"), np.uint8)
+    return outer, shared
+
+
+def _read(pairs: Sequence[Pair]) -> list[Bytes]:
+    return [source.copy() for source, _ in pairs]
+
+
+def _write(form: Form, box: Box, pairs: Sequence[Pair], data: Sequence[Bytes]) -> None:
+    reduces = form["D"] != "shared" and "O" in form.modifiers
+    of = reduction_of(form, box.map.element) if reduces else form
+    for (_, target), value in zip(pairs, data, strict=True):
+        if target is not None:
+            target[:] = combined(of, target, value) if reduces else value
 
 
 def _shared(group: Group, rank: int, address: int, nbytes: int, one: Mask) -> Bytes:

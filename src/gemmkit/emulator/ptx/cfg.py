@@ -16,6 +16,10 @@ RETRIED = frozenset(["mbarrier_try", "barrier_cluster_wait"])
 _ENDS = frozenset(["branch", "exit", "trap", "barrier", "mbarrier_test", *RETRIED])
 # These begin a block, since a warp that has waited executes them again.
 _BEGINS = RETRIED
+# Where a schedule can stop a warp: instructions that synchronize, or begin or await what is
+# asynchronous.
+_STOPS = ("barrier", "mbarrier_", "bulk_", "wgmma_", "copy_async")
+_FENCES = ("fence", "membar")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,24 +42,28 @@ class ControlFlow:
     Equal to itself only, so that what is derived from it can be looked up by it.
 
     `reconvergence[b]` is the block where the lanes that diverge at the end of block b reconverge:
-    its immediate post-dominator, or the number of blocks (the exit).
+    its immediate post-dominator, or the number of blocks (the exit). `stops` are the instructions
+    before and after which a warp can stop; blocks then begin there.
     """
 
     kernel: Kernel
     forms: tuple[Form, ...]
     blocks: tuple[BasicBlock, ...]
     reconvergence: tuple[int, ...]
+    stops: frozenset[int] = frozenset()
 
     @classmethod
-    def of(cls, kernel: Kernel) -> ControlFlow:
-        """Decode a kernel and divide it into basic blocks.
+    def of(cls, kernel: Kernel, *, stops: bool = False) -> ControlFlow:
+        """Decode a kernel and divide it into basic blocks; with `stops` also where a schedule can
+        stop a warp.
 
         Raises:
             UnsupportedInstruction: an instruction is not in the table.
         """
         forms = tuple(decode(instruction) for instruction in kernel.body)
-        blocks = _basic_blocks(kernel, forms)
-        return cls(kernel, forms, blocks, _post_dominators(blocks))
+        where = frozenset(number for number, form in enumerate(forms) if stops and _stops(form))
+        blocks = _basic_blocks(kernel, forms, where)
+        return cls(kernel, forms, blocks, _post_dominators(blocks), where)
 
 
 def _target(kernel: Kernel, instruction: Instruction) -> int:
@@ -67,9 +75,16 @@ def _target(kernel: Kernel, instruction: Instruction) -> int:
     return kernel.labels[label.name]
 
 
-def _basic_blocks(kernel: Kernel, forms: Sequence[Form]) -> tuple[BasicBlock, ...]:
+def _stops(form: Form) -> bool:
+    fence = form.operation == "no_operation" and form.opcode.startswith(_FENCES)
+    return fence or form.operation.startswith(_STOPS)
+
+
+def _basic_blocks(
+    kernel: Kernel, forms: Sequence[Form], stops: frozenset[int]
+) -> tuple[BasicBlock, ...]:
     count = len(kernel.body)
-    leaders = {0}
+    leaders = {0, *stops, *(number + 1 for number in stops)}
     for index, form in enumerate(forms):
         if form.operation in _ENDS:
             leaders.add(index + 1)

@@ -21,6 +21,14 @@ class _Seen:
     count: int
 
 
+def key_of(finding: Finding) -> Key:
+    """By what a finding is told from others."""
+    # An undefined value is one cause, however many lines use it.
+    used = finding.kind in ("uninitialized", "absent lane")
+    other = "" if used or finding.other is None else str(finding.other)
+    return finding.check, finding.kind, str(finding.here), other, finding.array
+
+
 class Collection:
     """Findings of all workers of a launch; the result does not depend on their order."""
 
@@ -30,10 +38,7 @@ class Collection:
 
     def add(self, finding: Finding, block: int) -> Key:
         """Add a finding; `block` is the block's number in the grid."""
-        # An undefined value is one cause, however many lines use it.
-        used = finding.kind in ("uninitialized", "absent lane")
-        other = "" if used or finding.other is None else str(finding.other)
-        key = finding.check, finding.kind, str(finding.here), other, finding.array
+        key = key_of(finding)
         with self._lock:
             seen = self._seen.get(key)
             if seen is None:

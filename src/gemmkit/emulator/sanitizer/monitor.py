@@ -14,8 +14,6 @@ from gemmkit.emulator.codegen.ordering import ATOMICS
 from gemmkit.emulator.codegen.shadow_layout import (
     ABSENT,
     ARRIVES,
-    BARRIER_DIVERGENT,
-    BARRIER_SITES,
     BEGINS,
     BOUNDS,
     CONFLICT,
@@ -25,7 +23,6 @@ from gemmkit.emulator.codegen.shadow_layout import (
     LANES_RACE,
     LOADED,
     LOADS_WANTED,
-    MEMBERS,
     RACE,
     REACHED_BYTES,
     REACHED_KIND,
@@ -36,7 +33,6 @@ from gemmkit.emulator.codegen.shadow_layout import (
     UPDATED,
     USED,
     USED_SHIFT,
-    WARP_BARRIER,
 )
 from gemmkit.emulator.launch import LaunchRequest
 from gemmkit.emulator.machine.memory import DeviceMemory
@@ -46,12 +42,18 @@ from gemmkit.emulator.ptx.cfg import ControlFlow
 from gemmkit.emulator.sanitizer import synccheck
 from gemmkit.emulator.sanitizer.asynchronous import Order
 from gemmkit.emulator.sanitizer.asynchronous_findings import AsynchronousFindings
+from gemmkit.emulator.sanitizer.barrier_uses import BarrierUses
 from gemmkit.emulator.sanitizer.between_blocks import BetweenBlocks
 from gemmkit.emulator.sanitizer.collection import Collection, Key
 from gemmkit.emulator.sanitizer.cross_block_races import cross_block_races, instruction_numbers
 from gemmkit.emulator.sanitizer.memory_faults import outside, space_at, unwritten
 from gemmkit.emulator.sanitizer.races import Access, Races
 from gemmkit.emulator.sanitizer.read_only import read_only_writes
+from gemmkit.emulator.sanitizer.recording import (
+    RecordedFindings,
+    RecordedOrder,
+    RecordedWarpgroupFindings,
+)
 from gemmkit.emulator.sanitizer.shadow import (
     BlockShadow,
     Event,
@@ -60,6 +62,7 @@ from gemmkit.emulator.sanitizer.shadow import (
 )
 from gemmkit.emulator.sanitizer.sites import Names
 from gemmkit.emulator.sanitizer.tensor_maps import LaunchMaps, MapOrder
+from gemmkit.emulator.sanitizer.trace import NotingCollection, Trace
 from gemmkit.emulator.sanitizer.traits import Traits
 from gemmkit.emulator.sanitizer.undefined import UndefinedUses, Use, absent_lane
 from gemmkit.emulator.sanitizer.warpgroup_findings import WarpgroupFindings
@@ -77,7 +80,8 @@ class Sanitizer:
 
     `readers_wanted` grows if a launch must be run again with more of those: a region that is both
     loaded and stored to may have cross-block races. `tracking_wanted` is set if it must be run
-    again with code that tracks undefined bits. `stop` ends the launch.
+    again with code that tracks undefined bits. `stop` ends the launch. With a `trace` it records
+    the block that runs, and what its findings are about.
     """
 
     traits: Traits
@@ -85,6 +89,7 @@ class Sanitizer:
     request: LaunchRequest
     memory: DeviceMemory
     readers: frozenset[int] = frozenset()
+    trace: Trace | None = None
     readers_wanted: set[int] = field(default_factory=set)
     tracking_wanted: bool = False
     stop: Callable[[], None] = lambda: None
@@ -95,7 +100,7 @@ class Sanitizer:
         # Computed once per kernel, outside of the time of a launch.
         self.areas = kernel.areas
         self.names = Names(self.flow, kernel.actions, self.request, self.memory, traits.arrays)
-        self.collection = Collection()
+        self.collection = Collection() if self.trace is None else NotingCollection(self.trace)
         self.tracks = kernel.compiled.tracks
         self.known = GlobalShadow(
             self.memory,
@@ -108,7 +113,11 @@ class Sanitizer:
         )
         self.maps = LaunchMaps(self.memory, self.kernel.actions)
         self._watches: list[_Watch] = []
+        # The workers' orders, if they are recorded.
+        self.recorders: list[RecordedOrder] = []
         self.warpgroups = WarpgroupFindings(self.names, self.collection)
+        if self.trace is not None:
+            self.warpgroups = RecordedWarpgroupFindings(self.names, self.collection, self.trace)
 
     def attach(self, worker: Worker) -> None:
         """Observe a worker."""
@@ -156,6 +165,11 @@ class Sanitizer:
         """A block ran for longer than the limit."""
         self.add(worker, synccheck.endless(self.names, worker, limit))
 
+    @property
+    def runs_again(self) -> bool:
+        """Whether the launch was stopped, and must be run again with other code."""
+        return bool(self.readers_wanted) or self.tracking_wanted
+
     def findings(self) -> tuple[Finding, ...]:
         """The findings, once all workers have ended."""
         for watch in self._watches:
@@ -196,19 +210,23 @@ class _Watch:
         # In asynchronous kernels vector clocks find the races between warps.
         self._order: Order | None = None
         if sanitizer.traits.asynchronous:
-            found = AsynchronousFindings(sanitizer.names, sanitizer.collection)
-            self._order = worker.observer = Order(
-                sanitizer.names,
-                worker,
-                self._shadow,
-                found,
-                MapOrder(found, sanitizer.maps),
-                sanitizer.warpgroups,
-            )
+            self._order = worker.observer = self._new_order()
         # The last finding for each memory record and class; later unreported faults belong to it.
         self._last: dict[tuple[int, int], Key] = {}
-        # Lanes that wait for others of their warp: (block, warp, mask, instruction, lanes).
-        self._waiting: tuple[int, int, int, int, int] | None = None
+        self._barriers = BarrierUses(sanitizer.names, worker, sanitizer.collection)
+
+    def _new_order(self) -> Order:
+        sanitizer, worker, shadow = self._sanitizer, self._worker, self._shadow
+        names, collection, trace = self._names, sanitizer.collection, sanitizer.trace
+        if trace is None:
+            found = AsynchronousFindings(names, collection)
+            maps = MapOrder(found, sanitizer.maps)
+            return Order(names, worker, shadow, found, maps, sanitizer.warpgroups)
+        noting = RecordedFindings(names, collection, trace)
+        maps = MapOrder(noting, sanitizer.maps)
+        recorder = RecordedOrder(names, worker, shadow, noting, maps, sanitizer.warpgroups, trace)
+        sanitizer.recorders.append(recorder)
+        return recorder
 
     def print_if_of(
         self, worker: Worker, number: int, thread: int, index: int, taken: Sequence[tuple[int, int]]
@@ -229,7 +247,7 @@ class _Watch:
         """Collect what remains."""
         for (place, what), key in self._last.items():
             self._take_unreported(place, what, key)
-        self._nobody_came()
+        self._barriers.nobody_came()
         if self._order is not None:
             self._order.finish()
         self._event = Event()
@@ -263,7 +281,7 @@ class _Watch:
             if what in _ORDER:
                 return self._on_global_order(what, site, pattern, base, more)
             if site is None or pattern is None:
-                return self._on_synchronization(what, base, more)
+                return self._barriers.reached(what, base, more)
             return self._on_memory(what, site, Pattern(pattern), base, more)
         except BaseException as error:
             self._worker.fail(error)
@@ -282,6 +300,8 @@ class _Watch:
 
     def _note_origin(self, number: int, finding: Finding) -> None:
         """An undefined value appears; it is a fault only if it is used."""
+        if self._sanitizer.trace is not None:
+            return
         if self._sanitizer.tracks:
             self._undefined.read(number, self._worker.field("block"), finding)
         else:
@@ -378,70 +398,3 @@ class _Watch:
                 return None
             return self._races.between_warps(access)
         return self._races.between_lanes(access, more)
-
-    def _on_synchronization(self, what: int, number: int, more: int) -> int:
-        worker, names = self._worker, self._names
-        warp = worker.warp_number(worker.field("running"))
-        lanes, members = more & 0xFFFFFFFF, more >> 32 & 0xFFFFFFFF
-        if what == WARP_BARRIER:
-            self._at_warp_barrier(warp, number, lanes, members)
-        elif what == MEMBERS:
-            members &= ~self._returned(warp) | lanes
-            living = self._living(warp)
-            if not (members & living & ~lanes or lanes & ~members):
-                return 0
-            found = synccheck.absent_members(names, worker, number, lanes, members, warp)
-            self._sanitizer.add(worker, found)
-        elif self._allowed(what, number, more, warp):
-            return 0
-        else:
-            self._sanitizer.add(worker, synccheck.barrier(names, worker, what, number, more))
-        return 1
-
-    def _allowed(self, what: int, number: int, more: int, warp: int) -> bool:
-        """Whether a barrier of the block is used correctly, although it looks wrong."""
-        if what == BARRIER_DIVERGENT:
-            return not self._living(warp) & ~self._returned(warp) & ~more
-        return what == BARRIER_SITES and (
-            synccheck.is_named(self._names, number) or synccheck.copies(self._names, number, more)
-        )
-
-    def _at_warp_barrier(self, warp: int, number: int, lanes: int, members: int) -> None:
-        """Lanes may arrive at a barrier of their warp at different times and lines."""
-        worker = self._worker
-        block = worker.field("block")
-        here = (block, warp, members)
-        if self._waiting is not None and self._waiting[:3] == here:
-            lanes |= self._waiting[4]
-        else:
-            self._nobody_came()
-        self._waiting = None
-        living = self._living(warp) & ~self._returned(warp)
-        if members & living & ~lanes or lanes & ~members:
-            self._waiting = (*here, number, lanes)
-
-    def _living(self, warp: int) -> int:
-        """Lanes that exist and have not exited."""
-        fields = (int(self._worker.warp_fields(name)[warp]) for name in ("initial", "exited"))
-        initial, exited = fields
-        return initial & ~exited & 0xFFFFFFFF
-
-    def _returned(self, warp: int) -> int:
-        """Lanes that wait for the others only before the end of the kernel, where a GPU does not
-        make them wait."""
-        names, returned, seen = self._names, 0, 0
-        for block, lanes in reversed(self._worker.waiting_lanes(warp)):
-            start = names.flow.blocks[block].start if block < len(names.flow.blocks) else -1
-            ends = start >= 0 and names.actions[start].operation == "exit"
-            if ends and names.actions[start].guard is None:
-                returned |= lanes & ~seen
-            seen |= lanes
-        return returned
-
-    def _nobody_came(self) -> None:
-        if self._waiting is None:
-            return
-        block, warp, members, number, lanes = self._waiting
-        self._waiting = None
-        found = synccheck.absent_members(self._names, self._worker, number, lanes, members, warp)
-        self._sanitizer.collection.add(found, block)

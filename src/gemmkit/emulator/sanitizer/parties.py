@@ -30,6 +30,11 @@ class Parties:
         self._block, self.rank, self._blocks = block, rank, blocks
 
     @property
+    def first_warp(self) -> int:
+        """This block's first warp, as the warps are counted in the cluster."""
+        return self.rank * self._threads // LANES
+
+    @property
     def count(self) -> int:
         """The number of blocks in the cluster."""
         return 1 if self._blocks is None else len(self._blocks)

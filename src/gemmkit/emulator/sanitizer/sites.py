@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,13 +13,12 @@ from gemmkit.emulator.machine.memory import DeviceMemory
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.ptx.cfg import ControlFlow
 from gemmkit.emulator.ptx.module import SourceLine
+from gemmkit.emulator.ptx.places import source_place
 from gemmkit.emulator.ptx.shared_names import shared_array
 from gemmkit.emulator.sanitizer.missing_barriers import MissingBarrier, MissingBarriers
 from gemmkit.emulator.sanitizer.shared_arrays import bounds
-from gemmkit.findings import CUDA_HEADERS, AccessSite
+from gemmkit.findings import AccessSite
 
-# CUDA's headers in the line tables of NVRTC or nvcc.
-_CUDA_HEADER = re.compile(CUDA_HEADERS + r"|.*/(cuda[^/]*|cu\d+|targets/[^/]+)/include/")
 _STRONG = (".volatile", ".relaxed", ".acquire", ".release", ".acq_rel")
 
 
@@ -54,7 +52,7 @@ class Names:
         if number not in self._places:
             instruction = self.flow.kernel.body[number]
             source = instruction.source or SourceLine("PTX", instruction.line)
-            self._places[number] = _out_of_headers(source)
+            self._places[number] = source_place(source)
         file, line, calls = self._places[number]
         opcode = self.flow.kernel.body[number].opcode
         return AccessSite(
@@ -121,16 +119,6 @@ class Names:
         action = self.actions[number]
         named = any(word in action.form.opcode for word in _STRONG)
         return named or action.operation in ("atomic", "reduction", "compare_and_swap")
-
-
-def _out_of_headers(source: SourceLine) -> tuple[str, int, tuple[str, ...]]:
-    """File, line and calls of the innermost position that is not in one of CUDA's own headers."""
-    places = [str(source), *source.called_from]
-    for number, index in enumerate(places):
-        file, _, line = index.rpartition(":")
-        if not _CUDA_HEADER.match(file):
-            return file, int(line), tuple(places[number + 1 :])
-    return source.file, source.line, source.called_from
 
 
 def is_partial_barrier(action: Action) -> bool:

@@ -18,6 +18,7 @@ from gemmkit.emulator.codegen.layout import (
     FAILED_OPERATION,
     FAULTED,
     FINISHED,
+    FREE,
     IN_FLIGHT,
     OUT_OF_FUEL,
     PAUSED,
@@ -46,6 +47,7 @@ def define(module: Module, *, sanitize: bool = False) -> None:
     if not sanitize:
         _define_operate(module)
         _define_shuffle(module)
+        _define_stop(module)
     _define_start(module, names)
     _define_turn(module, names)
     _define_run(module, names)
@@ -172,6 +174,18 @@ def _define_shuffle(module: Module) -> None:
         f.ret()
 
 
+def _define_stop(module: Module) -> None:
+    """stop(worker, warp, instruction, lanes) -> whether the warp stops here, as Python says; a
+    number n below 0 stands for the point after instruction −1 − n."""
+    number, lanes = Value("i32", "%number"), Value("i32", "%lanes")
+    with module.function("gemmkit.stop", "i32", (C, W, number, lanes)) as f:
+        with f.when(f.compare("eq", _field(f, "chosen"), FREE)):
+            f.ret(literal("i32", 0))
+        with f.when(f.compare("eq", lanes, 0)):
+            f.ret(literal("i32", 0))
+        f.ret(f.call_pointer(_pointer(f, "stop_function"), "i32", W, number, lanes))
+
+
 def _define_start(module: Module, names: Names) -> None:
     """start(worker, block): set up a block."""
     block = Value("i64", "%block")
@@ -191,6 +205,8 @@ def _define_start(module: Module, names: Names) -> None:
         f.clear(f.offset(C, WORKER_BARRIERS), BARRIERS * BARRIER_BYTES)
         for name in ("ended", "turn"):
             f.store(literal("i64", 0), C, WORKER[name])
+        scheduled = f.compare("eq", block, _field(f, "scheduled_block"))
+        f.store(f.select(scheduled, _field(f, "first_chosen"), FREE), C, WORKER["chosen"])
         cleared = _field(f, "cleared_bytes")
         with f.loop(warps) as each:
             warp = _warp(f, each)

@@ -53,10 +53,11 @@ class Names:
 
 
 def begin(f: Function, names: Names) -> None:
-    """Leave it to Python if the warps' order is shuffled; do nothing without active lanes."""
+    """Leave it to Python if the warps' order is shuffled or a schedule's; do nothing without active
+    lanes."""
     with f.when(f.compare("eq", LANES, 0)):
         f.ret()
-    with f.when(f.compare("ne", f.load("i64", C, WORKER["order_seed"]), 0)):
+    with f.when(f.compare("ne", f.load("i64", C, WORKER["through_python"]), 0)):
         leave(f, LANES)
     if names.sanitize:
         keep_patterns(f)
