@@ -374,3 +374,20 @@ def test_alternatives_that_close_one_block_do_not_end_the_kernel() -> None:
     assert kept.startswith(kernel)
     assert "main" not in kept
     assert kept.endswith(KERNEL)
+
+
+def test_a_library_made_for_nvrtc_stays_as_it_is(tmp_path: Path) -> None:
+    """Such as CUTLASS, whose functions for the host NVRTC can compile too."""
+    library = tmp_path / "library"
+    library.mkdir()
+    (library / "config.h").write_text(
+        "#ifdef __CUDACC_RTC__\n#define BOTH __host__ __device__\n#endif\n"
+    )
+    (library / "arrays.h").write_text("#include <config.h>\nint of_the_host();\n")
+    text = "#include <arrays.h>\nint too();\n__global__ void k(float* C) { C[0] = 1; }\n"
+    source = SourceFile(text, "my.cu", "cuda", (str(tmp_path), str(library)))
+    unit = translate(source, {})
+    assert "int too" not in unit.text
+    (arrays,) = (each for name, each in unit.headers.items() if name.endswith("arrays.h"))
+    assert "int of_the_host();" in arrays
+    assert _bits(1) in compile_source(source, "k", "sm_80", cache_dir=tmp_path / "cache").ptx

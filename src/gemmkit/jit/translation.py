@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +15,8 @@ from gemmkit.jit.stand_ins import PRELUDE, STAND_INS, stand_in
 from gemmkit.kernels.plan import SourceFile
 
 # Constant expressions may call functions without annotation, as with nvcc.
+# Libraries whose headers NVRTC can compile ask for it by this macro.
+_KNOWS_NVRTC = "__CUDACC_RTC__"
 _OPTIONS = ("-default-device", f"--pre-include={PRELUDE}")
 
 
@@ -32,7 +34,9 @@ class TranslationUnit:
 
 
 def translate(source: SourceFile, ladder_headers: Mapping[str, str]) -> TranslationUnit:
-    """Read what a source includes from its `include_dirs`, and leave host code out of all of it.
+    """Read what a source includes from its `include_dirs`, and leave host code out of it.
+
+    Libraries made for NVRTC, such as CUTLASS, stay as they are.
 
     Includes that are no files there come from `ladder_headers`, from the stand-ins for headers of
     the host, or else from CUDA.
@@ -42,9 +46,14 @@ def translate(source: SourceFile, ladder_headers: Mapping[str, str]) -> Translat
     """
     folder = Path(source.include_dirs[0])
     files = included_files(source.text, folder, source.include_dirs)
-    unit = _Unit(folder, source.include_dirs, survey([source.text, *files.values()]))
+    whole = _made_for_nvrtc(files, source.include_dirs[1:])
+    partial = [each for path, each in files.items() if path not in whole]
+    unit = _Unit(folder, source.include_dirs, survey([source.text, *partial]))
     text = unit.translated(source.text, folder)
-    own = {unit.name_of(path): unit.translated(each, path.parent) for path, each in files.items()}
+    own = {
+        unit.name_of(path): unit.translated(each, path.parent, whole=path in whole)
+        for path, each in files.items()
+    }
     others = {name: found for name in unit.others if (found := stand_in(name)) is not None}
     headers = included_headers(text, {**others, **ladder_headers, **own})
     return TranslationUnit(
@@ -53,6 +62,16 @@ def translate(source: SourceFile, ladder_headers: Mapping[str, str]) -> Translat
         (*_OPTIONS, *source.options),
         tuple(name for name in unit.others if name not in headers),
     )
+
+
+def _made_for_nvrtc(files: Mapping[Path, str], folders: Sequence[str]) -> set[Path]:
+    """The files from those of these folders that have a file which knows of NVRTC."""
+    found: set[Path] = set()
+    for folder in {Path(each).resolve() for each in folders}:
+        inside = {path for path in files if folder in path.parents}
+        if any(_KNOWS_NVRTC in files[path] for path in inside):
+            found |= inside
+    return found
 
 
 @dataclass(slots=True)
@@ -69,8 +88,8 @@ class _Unit:
         relative = Path(os.path.relpath(path, self.folder)).as_posix()
         return path.as_posix() if relative.startswith("..") else relative
 
-    def translated(self, text: str, folder: Path) -> str:
-        """A file's text, its includes by the names of `name_of`, without host code."""
+    def translated(self, text: str, folder: Path, *, whole: bool = False) -> str:
+        """A file's text, its includes by the names of `name_of`, without host code or `whole`."""
         plain = without_comments(text, keep_literals=True)
         for match in reversed([*INCLUDE.finditer(plain)]):
             name = match["quoted"] or match["bracketed"]
@@ -82,4 +101,4 @@ class _Unit:
                 if name not in self.others:
                     self.others.append(name)
             text = f"{text[: match.end('head')]}{replaced}{text[match.end() :]}"
-        return without_host_code(text, self.survey)
+        return text if whole else without_host_code(text, self.survey)
