@@ -6,13 +6,16 @@ import ctypes
 import sys
 import threading
 from collections.abc import Callable
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from gemmkit.devices.device import Device
 from gemmkit.devices.gpu_packages import packages_problem
 from gemmkit.errors import DeviceError, UsageError, unknown_name
 from gemmkit.gpu import DEFAULT_BOARD, GpuSpec, find_board
 from gemmkit.loading import load
+
+if TYPE_CHECKING:
+    from gemmkit.emulator.schedule import Schedule
 
 DeviceKind = Literal["auto", "cuda", "emulator"]
 
@@ -70,7 +73,6 @@ def open_device(
             return device
     load("gemmkit.devices.emulated")
     from gemmkit.devices.emulated import EmulatedDevice
-    from gemmkit.emulator.schedule import Schedule
 
     return EmulatedDevice(
         board or DEFAULT_BOARD,
@@ -79,7 +81,7 @@ def open_device(
         sanitize=sanitize,
         max_steps=max_steps,
         warp_seed=warp_seed,
-        schedule=Schedule.parse(schedule) if schedule is not None else None,
+        schedule=_parsed(schedule) if schedule is not None else None,
     )
 
 
@@ -150,3 +152,10 @@ def _ask_driver() -> str | None:
             found = f"{version.value // 1000}.{version.value % 1000 // 10}"
             return f"the NVIDIA driver supports CUDA {found}; gemmkit needs one for CUDA 13"
     return None if count.value else "the driver finds no GPU"
+
+
+def _parsed(schedule: str) -> Schedule:
+    load("gemmkit.emulator.schedule")
+    from gemmkit.emulator.schedule import Schedule
+
+    return Schedule.parse(schedule)
