@@ -40,6 +40,18 @@ def test_static_shared_memory_is_that_of_the_tiles() -> None:
     assert compile_plan(plan, "sm_86").resources.shared_bytes == 2 * 16 * 16 * 4
 
 
+def test_ptx_alone_is_that_of_the_whole_binary(tmp_path) -> None:
+    plan = plan_of("shared_tiling")
+    alone = compile_plan(plan, "sm_90a", assemble=False, cache_dir=tmp_path)
+    assert (alone.cubin, alone.resources) == (b"", None)
+    whole = compile_plan(plan, "sm_90a", cache_dir=tmp_path)
+    assert whole.cubin
+    assert whole.resources is not None
+    assert (alone.ptx, alone.arch) == (whole.ptx, whole.arch)
+    assert alone.key != whole.key
+    assert compile_plan(plan, "sm_90a", assemble=False, cache_dir=tmp_path) == alone
+
+
 # What NVRTC leaves to chance seldom shows in two compilations.
 TIMES = 6
 

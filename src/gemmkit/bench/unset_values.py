@@ -68,12 +68,13 @@ class UnsetValues:
         if (source, entry) not in self._compiled:
             plain = replace(plan, source=replace(source, options=(*source.options, _DEBUG)))
             try:
-                found = compile_plan(plain, self.device.spec.arch, cache_dir=self.cache_dir)
+                # What such code takes of a board does not matter.
+                found = compile_plan(
+                    plain, self.device.spec.arch, assemble=False, cache_dir=self.cache_dir
+                )
                 code = found.ptx.partition(".section")[0]
                 short = code.count("\n") <= MOST_LINES
-                # What such code takes of a board does not matter.
-                free = msgspec.structs.replace(found, resources=None)
-                self._compiled[source, entry] = free if short else None
+                self._compiled[source, entry] = found if short else None
             except GemmkitError:
                 self._compiled[source, entry] = None
         return self._compiled[source, entry]

@@ -20,10 +20,10 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True):
 class Binary(msgspec.Struct, frozen=True, kw_only=True):
     """PTX and cubin of one kernel; `entry` is its symbol in both.
 
-    Of PTX from another front end, where no assembler is at hand, the cubin is empty and the
-    resources are None: not known. `key` names this compilation: it changes with source, headers,
-    options, architecture and compiler version. `log` holds the compiler's warnings and ptxas's
-    figures.
+    Of PTX from another front end where no assembler is at hand, and where only PTX was asked for,
+    the cubin is empty and the resources are None: not known. `key` names this compilation: it
+    changes with source, headers, options, architecture and compiler version. `log` holds the
+    compiler's warnings and ptxas's figures.
     """
 
     entry: str

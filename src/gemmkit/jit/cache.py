@@ -25,7 +25,10 @@ _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>)',
 
 @dataclass(frozen=True)
 class Request:
-    """All that a compilation depends on but the compiler; `headers` are those that it includes."""
+    """All that a compilation depends on but the compiler; `headers` are those that it includes.
+
+    `assembled`: ptxas makes a cubin of the PTX.
+    """
 
     source: str
     entry: str
@@ -33,6 +36,7 @@ class Request:
     headers: Mapping[str, str]
     file_name: str
     options: tuple[str, ...]
+    assembled: bool = True
 
     def key(self, compiler: str | None) -> str:
         """A name for this compilation by one version of the compiler, or by any (None)."""
@@ -45,6 +49,7 @@ class Request:
                 self.file_name,
                 self.source,
                 *_counted(self.options),
+                *(() if self.assembled else ("PTX only",)),
                 *_counted(each for header in sorted(self.headers.items()) for each in header),
             )
         )

@@ -40,6 +40,7 @@ def compile_kernel(
     headers: Mapping[str, str] | None = None,
     file_name: str = "kernel.cu",
     options: Sequence[str] = (),
+    assemble: bool = True,
     cache_dir: Path | None = None,
 ) -> Binary:
     """Compile one kernel, or take it from the cache.
@@ -52,6 +53,8 @@ def compile_kernel(
         file_name: how messages and the PTX's line table call the source.
         options: NVRTC options beside `DEFAULT_OPTIONS`. A source that includes, in quotes, files
             that are not in `headers` (found through `-I`) is compiled anew each time.
+        assemble: have ptxas make a cubin, which all but the emulator needs; without, the binary has
+            none, its resources are unknown, and it takes half the time.
         cache_dir: root of the cache folders; by default the user's cache folder.
 
     Raises:
@@ -65,16 +68,23 @@ def compile_kernel(
         included_headers(source, headers or {}),
         file_name,
         _with_defaults(options),
+        assemble,
     )
     return _compile(request, cache_dir)
 
 
 def compile_source(
-    source: SourceFile, entry: str, arch: str, *, cache_dir: Path | None = None
+    source: SourceFile,
+    entry: str,
+    arch: str,
+    *,
+    assemble: bool = True,
+    cache_dir: Path | None = None,
 ) -> Binary:
     """Compile a kernel of a user's file, or take it from the cache.
 
     Host code in it is left out; the files that it includes are part of what the cache knows it by.
+    `assemble` is as in `compile_kernel`.
 
     Raises:
         CompileError: the compiler refused, or an included file is missing.
@@ -93,6 +103,7 @@ def compile_source(
         unit.headers,
         source.name,
         _with_defaults(unit.options),
+        assemble,
     )
     try:
         return _compile(request, cache_dir, with_cuda_headers=bool(unit.cuda_headers))
@@ -151,13 +162,15 @@ def _compile(
             file_name=request.file_name,
             options=[option for option in request.options if option not in left_out],
             include_dirs=folders,
+            assemble=request.assembled,
         )
+        resources = resources_from_log(program.log, program.entry) if request.assembled else None
         return Binary(
             entry=program.entry,
             arch=request.arch,
             ptx=program.ptx,
             cubin=program.cubin,
-            resources=resources_from_log(program.log, program.entry),
+            resources=resources,
             compiler=program.compiler,
             key=request.key(version),
             log=program.log,
@@ -218,10 +231,13 @@ def assemble_kernel(
         )
 
 
-def compile_plan(plan: LaunchPlan, arch: str, *, cache_dir: Path | None = None) -> Binary:
+def compile_plan(
+    plan: LaunchPlan, arch: str, *, assemble: bool = True, cache_dir: Path | None = None
+) -> Binary:
     """Compile what a plan launches, with the headers that come with the ladder.
 
-    A source that names folders to search is a user's file: see `compile_source`.
+    A source that names folders to search is a user's file: see `compile_source`. `assemble` is as
+    in `compile_kernel`; PTX is assembled in any case.
 
     Raises:
         CompileError, CompilerMissing: as `compile_kernel`, or as `assemble_kernel` for PTX.
@@ -236,7 +252,7 @@ def compile_plan(plan: LaunchPlan, arch: str, *, cache_dir: Path | None = None) 
             cache_dir=cache_dir,
         )
     if plan.source.include_dirs:
-        return compile_source(plan.source, plan.entry, arch, cache_dir=cache_dir)
+        return compile_source(plan.source, plan.entry, arch, assemble=assemble, cache_dir=cache_dir)
     headers, own = include_files(), plan.source.expression
     if own:
         # The semicolon is where the compiler sees that something is missing.
@@ -249,6 +265,7 @@ def compile_plan(plan: LaunchPlan, arch: str, *, cache_dir: Path | None = None) 
             headers=headers,
             file_name=plan.source.name,
             options=plan.source.options,
+            assemble=assemble,
             cache_dir=cache_dir,
         )
     except CompilerMissing:

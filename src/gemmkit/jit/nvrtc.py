@@ -43,7 +43,8 @@ _RELEASE = re.compile(r"^// Cuda compilation tools, release [\d.]+, V([\d.]+)", 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """NVRTC's output; `entry` is the symbol of the asked-for kernel in `ptx` and `cubin`.
+    """NVRTC's output; `entry` is the symbol of the asked-for kernel in `ptx` and `cubin`, which is
+    empty where it was not asked for.
 
     `log` holds warnings and ptxas's resource figures, `compiler` the release, such as
     `NVRTC 13.5.37`.
@@ -65,13 +66,15 @@ def compile_program(
     file_name: str,
     options: Sequence[str] = DEFAULT_OPTIONS,
     include_dirs: Sequence[str] = (),
+    assemble: bool = True,
 ) -> Program:
     """Compile one translation unit and look up one of its kernels.
 
     `entry` is a C++ name expression (`naive<32, 32>`) or the name of an `extern "C"` kernel;
     `headers` maps names, as they are included, to text. The PTX's `.file` entries carry
     `file_name` and the headers' names as given; files found in `include_dirs`, which are those of
-    CUDA, have `<cuda>/` before their names in there.
+    CUDA, have `<cuda>/` before their names in there. Without `assemble`, ptxas does not run: the
+    PTX is the same, and the log has no resource figures.
 
     Raises:
         CompileError: the source, the entry, the options or the architecture are refused.
@@ -86,7 +89,10 @@ def compile_program(
     with nvrtc.program(numbered, named.encode(), included) as program:
         program.add_name_expression(entry.encode())
         found = [f"-I{folder}" for folder in include_dirs]
-        status = program.compile([flag.encode() for flag in (f"-arch={arch}", *options, *found)])
+        if not assemble:
+            options = [each for each in options if not each.startswith("--ptxas-options")]
+        target = arch if assemble else arch.replace("sm_", "compute_")
+        status = program.compile([flag.encode() for flag in (f"-arch={target}", *options, *found)])
         log = in_log(_cut_roots(_decoded(program.log()), include_dirs))
         if status == INVALID_OPTION:
             raise CompileError(_refused_options(log, arch))
@@ -104,7 +110,7 @@ def compile_program(
         return Program(
             entry=program.lowered_name(entry.encode()),
             ptx=ptx,
-            cubin=program.cubin(),
+            cubin=program.cubin() if assemble else b"",
             log=without_compile_time(log),
             compiler=f"NVRTC {release[1] if release else nvrtc.version()}",
         )
