@@ -16,6 +16,7 @@ from gemmkit.emulator.launch import Dim3, Execution, LaunchRequest
 from gemmkit.emulator.ptx.cfg import ControlFlow
 from gemmkit.emulator.ptx.module import Kernel, Module
 from gemmkit.emulator.ptx.parser import parse
+from gemmkit.emulator.schedule import Schedule
 
 Argument = NDArray[np.generic] | np.generic
 
@@ -82,6 +83,20 @@ def _run_engine(
 
 ORACLE, ENGINE = Executor("oracle", _run_oracle), Executor("engine", _run_engine)
 EXECUTORS = (ORACLE, ENGINE)
+
+
+def following(schedule: Schedule) -> tuple[Executor, Executor]:
+    """The engine and the oracle, as they follow a schedule."""
+
+    def engine(
+        ptx: str, flow: ControlFlow, request: LaunchRequest, memory: DeviceMemory
+    ) -> Execution:
+        return load(ptx, flow.kernel.name).run(request, memory, schedule=schedule)
+
+    def plain(_: str, flow: ControlFlow, request: LaunchRequest, memory: DeviceMemory) -> Execution:
+        return oracle.run(flow, request, memory, schedule=schedule)
+
+    return Executor("engine", engine), Executor("oracle", plain)
 
 
 def _pack(kernel: Kernel, values: Sequence[np.generic]) -> bytes:

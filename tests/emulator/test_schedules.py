@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from launching import Executor, kernel_ptx, launch
+from launching import following, kernel_ptx, launch
 
-from gemmkit.emulator import load, oracle
 from gemmkit.emulator.schedule import Landing, Place, Run, Schedule
 from gemmkit.errors import DeviceError, UsageError
 
@@ -117,20 +116,8 @@ END: bar.sync 1;""",
 def followed(text: str) -> list[list[int] | str]:
     """What both executors return under a schedule: results and counts, or the error."""
     schedule = Schedule.parse(text)
-    executors = (
-        Executor(
-            "engine",
-            lambda ptx, flow, request, memory: load(ptx, flow.kernel.name).run(
-                request, memory, schedule=schedule
-            ),
-        ),
-        Executor(
-            "oracle",
-            lambda _, flow, request, memory: oracle.run(flow, request, memory, schedule=schedule),
-        ),
-    )
     found: list[list[int] | str] = []
-    for each in executors:
+    for each in following(schedule):
         try:
             done = launch(each, PTX, np.zeros(96, np.uint32), np.zeros(4, np.uint32), block=96)
         except DeviceError as error:

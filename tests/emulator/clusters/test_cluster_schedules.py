@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from launching import Executor, kernel_ptx, launch
+from launching import following, kernel_ptx, launch
 
-from gemmkit.emulator import load, oracle
 from gemmkit.emulator.schedule import Landing, Place, Run, Schedule, Step
 from gemmkit.errors import DeviceError
 
@@ -53,20 +52,8 @@ Found = list[int] | str
 def followed(schedule: Schedule) -> tuple[Found, Found]:
     """What both executors return under a schedule, of two clusters: tickets and counts, or the
     error."""
-    executors = (
-        Executor(
-            "engine",
-            lambda ptx, flow, request, memory: load(ptx, flow.kernel.name).run(
-                request, memory, schedule=schedule
-            ),
-        ),
-        Executor(
-            "oracle",
-            lambda _, flow, request, memory: oracle.run(flow, request, memory, schedule=schedule),
-        ),
-    )
     found: list[Found] = []
-    for each in executors:
+    for each in following(schedule):
         zeros = np.zeros((8, 8), np.uint32)
         try:
             done = launch(each, PTX, zeros, grid=4, block=64, cluster=(2, 1, 1))
