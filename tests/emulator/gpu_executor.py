@@ -64,10 +64,18 @@ def _run(ptx: str, flow: ControlFlow, request: LaunchRequest, memory: DeviceMemo
     start = ctypes.addressof(raw)
     offsets = [each.offset for each in flow.kernel.parameters.values()]
     pointers = (ctypes.c_void_p * max(len(offsets), 1))(*(start + each for each in offsets))
-    shape = (*request.grid, *request.block, request.shared_bytes)
+    config = driver.CUlaunchConfig()
+    config.gridDimX, config.gridDimY, config.gridDimZ = request.grid
+    config.blockDimX, config.blockDimY, config.blockDimZ = request.block
+    config.sharedMemBytes, config.hStream = request.shared_bytes, device.stream.handle
+    if request.cluster is not None:
+        attribute = driver.CUlaunchAttribute()
+        attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+        size = attribute.value.clusterDim
+        size.x, size.y, size.z = request.cluster
+        config.attrs, config.numAttrs = [attribute], 1
     with cuda_errors(f"'{flow.kernel.name}'"):
-        handle = device.stream.handle
-        result(driver.cuLaunchKernel(function, *shape, handle, ctypes.addressof(pointers), 0))
+        result(driver.cuLaunchKernelEx(config, function, ctypes.addressof(pointers), 0))
         device.stream.sync()
     for buffer, array in held:
         found = np.empty_like(array)
