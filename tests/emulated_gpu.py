@@ -13,6 +13,7 @@ import numpy as np
 
 from gemmkit.devices import driver
 from gemmkit.devices.emulated import EmulatedDevice
+from gemmkit.devices.packing import entry_parameters
 from gemmkit.devices.scratch import HeldScratch, ScratchPool
 from gemmkit.dispatch.choose import choose
 from gemmkit.emulator import LaunchRequest, load
@@ -159,7 +160,8 @@ class EmulatedGpu:
 
     def function(self, plan, binary):
         number = next(self._numbers)
-        self._functions[number] = load(binary.ptx, binary.entry)
+        taken = entry_parameters(binary.ptx, binary.entry)
+        self._functions[number] = load(binary.ptx, binary.entry), taken
         return number
 
     def allocate(self, nbytes):
@@ -168,21 +170,20 @@ class EmulatedGpu:
     def zeros(self, nbytes):
         return self.device.upload(np.zeros(nbytes, np.uint8))
 
-    def launch(self, configuration, function, _, extra):
+    def launch(self, configuration, function, parameters, _):
         if self.failures:
             return self.failures.pop()
         seen = driver.LaunchConfiguration.from_address(configuration.value)
-        described = (ctypes.c_void_p * 5).from_address(extra.value)
-        size = ctypes.c_size_t.from_address(described[3]).value
-        request = LaunchRequest(
-            tuple(seen.grid),
-            tuple(seen.block),
-            ctypes.string_at(described[1], size),
-            seen.shared_bytes,
-        )
+        kernel, taken = self._functions[function.value]
+        places = (ctypes.c_void_p * len(taken)).from_address(parameters.value)
+        packed = bytearray(max((each.offset + each.size for each in taken), default=0))
+        for place, each in zip(places, taken, strict=True):
+            packed[each.offset : each.offset + each.size] = ctypes.string_at(place, each.size)
+        grid, block = tuple(seen.grid), tuple(seen.block)
+        request = LaunchRequest(grid, block, bytes(packed), seen.shared_bytes)
         with self._lock:
             self.launches.append((request.grid, seen.stream))
-            self._functions[function.value].run(request, self.device.memory)
+            kernel.run(request, self.device.memory)
         return 0
 
     def query(self, stream, status):

@@ -47,6 +47,8 @@ class FakeDriver:
         self.depth = 0
         # What the next launches answer, the last first.
         self.errors = []
+        # Bytes of the parameters at each list of their addresses.
+        self.sizes = {}
 
     def note(self, *call):
         self.calls.append(call)
@@ -127,16 +129,16 @@ class FakeDriver:
             "cuFuncSetAttribute": lambda function, _, value: self.note("shared", function, value),
         }
 
-    def launch(self, configuration, function, _, extra):
+    def launch(self, configuration, function, parameters, _):
         from gemmkit.devices.driver import LaunchConfiguration
 
         seen = LaunchConfiguration.from_address(configuration.value)
         cluster = tuple(seen.attributes[0].cluster) if seen.attribute_count else (1, 1, 1)
-        described = (ctypes.c_void_p * 5).from_address(extra.value)
-        size = ctypes.c_size_t.from_address(described[3]).value
+        start = ctypes.c_void_p.from_address(parameters.value).value
+        given = ctypes.string_at(start, self.sizes[parameters.value])
         launched = Launched(
             *(function.value, tuple(seen.grid), tuple(seen.block), cluster),
-            *(seen.shared_bytes, seen.stream or 0, ctypes.string_at(described[1], size)),
+            *(seen.shared_bytes, seen.stream or 0, given),
         )
         self.calls.append(("launch", launched))
         return self.errors.pop() if self.errors else 0
@@ -150,7 +152,16 @@ def install(patch):
     for name, function in fake.functions().items():
         patch(driver, name, function)
     import gemmkit.devices.driver as launches
+    from gemmkit.devices import launcher
 
+    class ParameterSpace(launcher.ParameterSpace):
+        """Tells the driver how large it is, which a real one knows of the kernel."""
+
+        def __init__(self, packed, offsets):
+            super().__init__(packed, offsets)
+            fake.sizes[self.pointer.value] = len(packed)
+
+    patch(launcher, "ParameterSpace", ParameterSpace)
     patch(launches, "library", lambda: SimpleNamespace(cuLaunchKernelEx=fake.launch))
     patch(launches, "capture_query", lambda: lambda *_: 1)
     return fake

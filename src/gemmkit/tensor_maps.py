@@ -114,8 +114,27 @@ class TensorMap:
 
     @cached_property
     def box_bytes(self) -> int:
-        """Bytes of a box in shared memory, also of one that is partly outside of the tensor."""
+        """Bytes of a box's elements, also of those that are outside of the tensor."""
         return prod(self.counts) * self.item_bytes
+
+    @cached_property
+    def row_bytes(self) -> int:
+        """Bytes of a box along the innermost dimension."""
+        return self.box[0] * self.item_bytes
+
+    @cached_property
+    def pitch(self) -> int:
+        """Bytes in shared memory from a row of a box to the next.
+
+        With a swizzle a row takes all of the swizzle's span, also if it is narrower (measured on an
+        H100).
+        """
+        return self.swizzle or self.row_bytes
+
+    @cached_property
+    def shared_bytes(self) -> int:
+        """Bytes of shared memory from the begin of a box to the end of its last row's pitch."""
+        return self.box_bytes // self.row_bytes * self.pitch
 
     @cached_property
     def span(self) -> int:
@@ -176,7 +195,7 @@ class TensorMap:
                     f"dimension {dimension} of a tensor map has an element stride of {step:,}; it "
                     f"must be 1 to {MAX_ELEMENT_STRIDE}"
                 )
-        inner = self.box[0] * self.item_bytes
+        inner = self.row_bytes
         if inner % _UNIT:
             raise UsageError(
                 f"the innermost dimension of a tensor map's box has {inner:,} bytes "

@@ -144,8 +144,11 @@ def run(
     return tile, memory.view(held.address, held.nbytes).copy(), execution.tally
 
 
-def random_case(rng: np.random.Generator, rank: int, *, integers: bool = False) -> Case:
-    """A map of some type, box, strides and swizzle, and coordinates near its tensor."""
+def random_case(
+    rng: np.random.Generator, rank: int, *, integers: bool = False, stores: bool = False
+) -> Case:
+    """A map of some type, box, strides and swizzle, and coordinates near its tensor, of those that
+    the hardware takes."""
     elements = [each for each in ELEMENT_BYTES if "tf" not in each and "ftz" not in each]
     if integers:
         elements = ["uint32", "int32", "uint64"]
@@ -164,30 +167,42 @@ def random_case(rng: np.random.Generator, rank: int, *, integers: bool = False) 
         end = stride * count
     nan = "float" in element and bool(rng.integers(2))
     tensor_map = TensorMap(0, element, sizes, tuple(strides), box, steps, swizzle, nan)
-    coordinates = tuple(
-        int(rng.integers(-each - 1, size + 2)) for each, size in zip(box, sizes, strict=True)
+    first, *others = (
+        int(rng.integers(0 if stores else -each - 1, size + 2))
+        for each, size in zip(box, sizes, strict=True)
     )
-    storage = rng.integers(0, 256, tensor_map.span, np.uint8)
+    coordinates = (first // (16 // size) * (16 // size), *others)
+    # A store may write up to 15 bytes past the tensor.
+    storage = rng.integers(0, 256, -(-tensor_map.span // 16) * 16, np.uint8)
     tile = rng.integers(0, 256, TILE_BYTES, np.uint8)
     return Case(tensor_map, storage, coordinates, 128 * int(rng.integers(0, 9)), tile)
 
 
-def tensor_of(tensor_map: TensorMap, storage: Bytes) -> NDArray[np.generic]:
-    """A tensor's elements as a view of its storage, outermost dimension first."""
+def tensor_of(
+    tensor_map: TensorMap, storage: Bytes, *, stores: bool = False
+) -> NDArray[np.generic]:
+    """A tensor's elements as a view of its storage, outermost dimension first; with those that a
+    store may write past each row, which ends at a multiple of 16 bytes."""
     size = tensor_map.item_bytes
     strides = (*tensor_map.strides[::-1], size)
-    return np.ndarray(tensor_map.sizes[::-1], f"u{size}", storage, 0, strides)
+    innermost, *outer = tensor_map.sizes
+    if stores:
+        innermost = -(-innermost * size // 16) * 16 // size
+    return np.ndarray((*outer[::-1], innermost), f"u{size}", storage, 0, strides)
 
 
-def padded_box(case: Case) -> tuple[NDArray[np.generic], tuple[slice, ...], tuple[slice, ...]]:
+def padded_box(
+    case: Case, *, stores: bool = False
+) -> tuple[NDArray[np.generic], tuple[slice, ...], tuple[slice, ...]]:
     """The tensor with fill around it, the box in it, and the tensor in it."""
     tensor_map = case.map
-    size = tensor_map.item_bytes
-    nan = {2: 0x7FFF, 4: 0x7FFFFFFF, 8: 0x7FFFFFFFFFFFFFFF}.get(size, 0)
+    tensor = tensor_of(tensor_map, case.storage, stores=stores)
+    # What an H100 writes, in each 16 bits.
+    nan = {2: 0x7FF7, 4: 0x7FF77FF7, 8: 0x7FF77FF77FF77FF7}.get(tensor_map.item_bytes, 0)
     fill = nan if tensor_map.fill_nan else 0
-    margins = [each + 2 for each in tensor_map.box]
+    margins = [each + 18 for each in tensor_map.box]
     pads = [(margin, 2 * margin + 2) for margin in margins][::-1]
-    padded = np.pad(tensor_of(tensor_map, case.storage), pads, constant_values=fill)
+    padded = np.pad(tensor, pads, constant_values=fill)
     box = [
         slice(start + margin, start + margin + extent, step)
         for start, margin, extent, step in zip(
@@ -195,14 +210,17 @@ def padded_box(case: Case) -> tuple[NDArray[np.generic], tuple[slice, ...], tupl
         )
     ]
     inside = [
-        slice(margin, margin + size) for margin, size in zip(margins, tensor_map.sizes, strict=True)
+        slice(margin, margin + size)
+        for margin, size in zip(margins, tensor.shape[::-1], strict=True)
     ]
     return padded, tuple(box[::-1]), tuple(inside[::-1])
 
 
 def shared_places(case: Case) -> NDArray[np.int64]:
     """Where the bytes of the box are in the tile, which begins at a multiple of 1024."""
-    address = case.offset + np.arange(case.map.box_bytes)
+    row_bytes = case.map.box[0] * case.map.item_bytes
+    rows = np.arange(case.map.box_bytes // row_bytes)[:, None] * (case.map.swizzle or row_bytes)
+    address = case.offset + (rows + np.arange(row_bytes)).reshape(-1)
     bits = {0: 0, 32: 1, 64: 2, 128: 3}[case.map.swizzle]
     for bit in range(bits):
         address = address ^ ((address >> (7 + bit) & 1) << (4 + bit))
@@ -219,7 +237,7 @@ def loaded(case: Case) -> Bytes:
 
 def stored(case: Case, operation: str | None = None) -> Bytes:
     """The tensor's storage after a store or a reduction."""
-    padded, box, inside = padded_box(case)
+    padded, box, inside = padded_box(case, stores=True)
     part = padded[box]
     values = case.tile[shared_places(case)].view(part.dtype).reshape(part.shape)
     if operation is not None:
@@ -229,5 +247,5 @@ def stored(case: Case, operation: str | None = None) -> Bytes:
         values = function[operation](part.view(kind), values.view(kind)).view(part.dtype)
     padded[box] = values
     storage = case.storage.copy()
-    tensor_of(case.map, storage)[...] = padded[inside]
+    tensor_of(case.map, storage, stores=True)[...] = padded[inside]
     return storage

@@ -1,7 +1,7 @@
 """The one driver call that every launch makes, with as little on the way as Python allows.
 
 All its arguments lie ready in memory: `cuLaunchKernelEx` takes grid, block, cluster and stream as a
-struct, and the parameters of the kernel as one buffer.
+struct, and the parameters of the kernel by their addresses.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def library() -> ctypes.CDLL:
 
 
 def launcher() -> Any:
-    """`cuLaunchKernelEx(config, function, None, parameters)`: an error's number, or 0."""
+    """`cuLaunchKernelEx(config, function, parameters, None)`: an error's number, or 0."""
     return library().cuLaunchKernelEx
 
 

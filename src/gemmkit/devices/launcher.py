@@ -14,6 +14,7 @@ from gemmkit.devices.packing import (
     ParameterSpace,
     argument_offsets,
     bound_values,
+    entry_parameters,
     packed,
     with_tensor_maps,
 )
@@ -57,7 +58,7 @@ class PreparedLaunch:
         "_busy",
         "_configuration",
         "_context",
-        "_extra",
+        "_each",
         "_function",
         "_launch",
         "_name",
@@ -88,8 +89,10 @@ class PreparedLaunch:
         self._function = ctypes.c_void_p(context.function(plan, binary))
         arguments = with_tensor_maps(plan, arguments, driver_encoded)
         bound = {"workspace": 0, "semaphores": 0, **dict.fromkeys(places or (), 0), **arguments}
-        self._parameters = ParameterSpace(packed(binary, bound_values(binary, plan, bound)))
-        self._words, self._extra = self._parameters.words, self._parameters.pointer
+        starts = [each.offset for each in entry_parameters(binary.ptx, binary.entry)]
+        values = packed(binary, bound_values(binary, plan, bound))
+        self._parameters = ParameterSpace(values, starts)
+        self._words, self._each = self._parameters.words, self._parameters.pointer
         self._configuration = driver.LaunchConfiguration.of(plan)
         self._pointer = ctypes.c_void_p(ctypes.addressof(self._configuration))
         offsets = argument_offsets(binary, plan)
@@ -138,7 +141,7 @@ class PreparedLaunch:
                 found = self._scratch.on(stream) if scratch is None else scratch
                 words[self._workspace_word], words[self._semaphores_word] = found
             self._configuration.stream = stream
-            error = self._launch(self._pointer, self._function, None, self._extra)
+            error = self._launch(self._pointer, self._function, self._each, None)
             if error:
                 self._again(error)
         finally:
@@ -163,7 +166,7 @@ class PreparedLaunch:
             if self._scratch is not None:
                 words[self._workspace_word], words[self._semaphores_word] = self._scratch.on(stream)
             self._configuration.stream = stream
-            error = self._launch(self._pointer, self._function, None, self._extra)
+            error = self._launch(self._pointer, self._function, self._each, None)
             if error:
                 self._again(error)
         finally:
@@ -193,10 +196,10 @@ class PreparedLaunch:
             # As CUDA's runtime does for a thread's first call.
             with cuda_errors(doing):
                 self._context.make_current()
-            error = self._launch(self._pointer, self._function, None, self._extra)
+            error = self._launch(self._pointer, self._function, self._each, None)
         elif error == _OTHER_CONTEXT:
             with cuda_errors(doing), self._context.current():
-                error = self._launch(self._pointer, self._function, None, self._extra)
+                error = self._launch(self._pointer, self._function, self._each, None)
         if error:
             raise _explained(doing, error)
 

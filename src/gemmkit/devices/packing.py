@@ -20,9 +20,6 @@ from gemmkit.kernels.group_table import MATRICES
 from gemmkit.kernels.plan import LaunchPlan, StructPlace
 from gemmkit.tensor_maps import MAP_ALIGNMENT, MAP_BYTES, TensorMap
 
-# Keys of the list that describes a buffer of parameters, from cuda.h.
-_BUFFER_POINTER, _BUFFER_SIZE, _END = 1, 2, 0
-
 _SCALES = ("alpha", "beta")
 _FLOATS: Mapping[str, Dtype] = {"f32": "float32", "f64": "float64"}
 
@@ -48,22 +45,19 @@ class Parameter:
 
 
 class ParameterSpace:
-    """A kernel's parameter space, and the list by which the driver takes it as a whole.
+    """A kernel's parameters in memory, and the list of their addresses that the driver takes.
 
-    `words` are its 64-bit words, to be patched; an address lies in one of them.
+    `words` are their 64-bit words, to be patched; an address lies in one of them.
+
+    The driver also takes parameters as one buffer, but then a kernel does not find those that are
+    aligned to 64 bytes, such as tensor maps (driver 580 on an H100).
     """
 
-    def __init__(self, packed: bytes) -> None:
+    def __init__(self, packed: bytes, offsets: Sequence[int]) -> None:
         self._space = bytearray(packed + bytes(-len(packed) % 8))
         self._bytes = (ctypes.c_char * len(self._space)).from_buffer(self._space)
-        self._size = ctypes.c_size_t(len(packed))
-        self._list = (ctypes.c_void_p * 5)(
-            _BUFFER_POINTER,
-            ctypes.addressof(self._bytes),
-            _BUFFER_SIZE,
-            ctypes.addressof(self._size),
-            _END,
-        )
+        start = ctypes.addressof(self._bytes)
+        self._list = (ctypes.c_void_p * max(len(offsets), 1))(*(start + each for each in offsets))
         self.words = memoryview(self._space).cast("Q")
         self.pointer = ctypes.c_void_p(ctypes.addressof(self._list))
 

@@ -49,7 +49,7 @@ def test_loads(rank: int) -> None:
 
 @pytest.mark.parametrize("rank", RANKS)
 def test_stores(rank: int) -> None:
-    for number, case in enumerate(cases(2, rank, 18)):
+    for number, case in enumerate(cases(2, rank, 18, stores=True)):
         tile, storage, tally = run(case, "engine", stores=True, seed=number % 3)
         assert np.array_equal(storage, stored(case)), case
         assert np.array_equal(tile, case.tile)
@@ -62,7 +62,7 @@ def test_stores(rank: int) -> None:
 @pytest.mark.parametrize("operation", ["add", "min", "max", "xor"])
 def test_reductions_of_integers(operation: str) -> None:
     for rank in (1, 2, 3):
-        for number, case in enumerate(cases(3, rank, 8, integers=True)):
+        for number, case in enumerate(cases(3, rank, 8, integers=True, stores=True)):
             _, storage, _ = run(case, "engine", stores=True, reduction=operation)
             assert np.array_equal(storage, stored(case, operation)), case
             if number < 3:
@@ -74,15 +74,15 @@ def test_reductions_of_floating_point_numbers() -> None:
     rng = np.random.default_rng(9)
     for element, kind in (("float32", np.float32), ("float16", np.float16), ("float64", float)):
         size = np.dtype(kind).itemsize
-        tensor_map = TensorMap(0, element, (40, 5), (40 * 8,), (16, 4), swizzle=128)
+        tensor_map = TensorMap(0, element, (40, 5), (40 * 8,), (128 // size, 4), swizzle=128)
         storage = np.zeros(tensor_map.span, np.uint8)
         values = rng.integers(-50, 50, (5, 40)).astype(kind)
         tensor = np.ndarray((5, 40), kind, storage, 0, (320, size))
         tensor[...] = values
         tile = rng.integers(-50, 50, TILE_BYTES // size).astype(kind).view(np.uint8)
-        case = Case(tensor_map, storage, (31, 3), 256, tile)
-        added = tile[shared_places(case)].view(kind).reshape(4, 16)[:2, :9]
-        values[3:, 31:] += added
+        case = Case(tensor_map, storage, (32, 3), 256, tile)
+        added = tile[shared_places(case)].view(kind).reshape(4, -1)[:2, :8]
+        values[3:, 32:] += added
         for name in ("engine", "oracle"):
             _, after, _ = run(case, name, stores=True, reduction="add")
             found = np.ndarray((5, 40), kind, after, 0, (320, size))
@@ -103,6 +103,11 @@ REFUSED = {
         box_of(replace(PLAIN, element="uint8")), {"stores": True, "reduction": "add"}),
     "reduces float32 elements by .min": (
         box_of(PLAIN), {"stores": True, "reduction": "min"}),
+    "(4, 0), 8 bytes": (box_of(replace(PLAIN, element="float16"), (4, 0)), {}),
+    "(-1, 0), -4 bytes": (box_of(PLAIN, (-1, 0)), {}),
+    "stores a box at coordinates (0, -1)": (box_of(PLAIN, (0, -1)), {"stores": True}),
+    "stores a box at coordinates (-4, 0)": (
+        box_of(replace(PLAIN, element="int32"), (-4, 0)), {"stores": True, "reduction": "add"}),
     "use float32": (box_of(replace(PLAIN, element="tfloat32")), {}),
 }  # fmt: skip
 

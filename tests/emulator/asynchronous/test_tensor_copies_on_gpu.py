@@ -57,6 +57,7 @@ def compare(device: Device, encode: Callable[[TensorMap], bytes], count: int) ->
             case = random_case(rng, rank)
             tile, _ = run_on(device, encode, case, stores=False)
             assert np.array_equal(tile, loaded(case)), case.map
+            case = random_case(rng, rank, stores=True)
             _, storage = run_on(device, encode, case, stores=True)
             assert np.array_equal(storage, stored(case)), case.map
 

@@ -1,7 +1,9 @@
 """Tensor copies in tiled mode: which bytes of the tensor, and of shared memory, belong to a box.
 
 PTX ISA, sections "Tensors" (tiled mode, out-of-bounds access, swizzling modes) and
-"cp.async.bulk.tensor".
+"cp.async.bulk.tensor". What these leave open is as an H100 does it: the value of the NaN fill, the
+rows of a box that is narrower than its swizzle, coordinates that are refused, and what a store
+writes past the edge of a tensor.
 """
 
 from __future__ import annotations
@@ -9,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,8 +46,8 @@ _BITS: Mapping[Element, str] = {
     "uint64": "b64",
     "int64": "b64",
 }
-# NVIDIA's canonical NaN of each width.
-_NAN = {2: 0x7FFF, 4: 0x7FFF_FFFF, 8: 0x7FFF_FFFF_FFFF_FFFF}
+# What an H100 fills with for NaN, each 16 bits.
+NAN_FILL = 0x7FF7
 # Types whose values a copy changes in a way that is not published.
 _CHANGED: frozenset[Element] = frozenset(["float32_ftz", "tfloat32", "tfloat32_ftz"])
 
@@ -55,7 +56,8 @@ _CHANGED: frozenset[Element] = frozenset(["float32_ftz", "tfloat32", "tfloat32_f
 class Box:
     """A box of a tensor: `coordinates` of its first element, innermost dimension first.
 
-    `low` and `high` limit, along each dimension, the box's elements that are in the tensor.
+    `low` and `high` limit, along each dimension, the box's elements that are in the tensor; of a
+    store, those that it writes, which end at a multiple of 16 bytes.
     """
 
     map: TensorMap
@@ -96,7 +98,7 @@ class Box:
         )
 
     def inside(self, data: Bytes) -> Bytes:
-        """The bytes in the tensor, as a view of memory whose first byte is that of `first`.
+        """The bytes within the limits, as a view of memory whose first byte is that of `first`.
 
         Its shape is the extents, outermost dimension first; the last axis is in bytes.
         """
@@ -107,7 +109,7 @@ class Box:
         return np.ndarray(shape, np.uint8, data, 0, (*steps[::-1], 1))
 
     def part(self, dense: Bytes) -> Bytes:
-        """The bytes in the tensor, as a view of a box without gaps; shaped as `inside`."""
+        """The bytes within the limits, as a view of a box without gaps; shaped as `inside`."""
         each = self.map
         size = each.item_bytes
         rows = dense.reshape(*each.counts[:0:-1], each.counts[0] * size)
@@ -124,7 +126,7 @@ def box_at(form: Form, tensor_map: TensorMap, coordinates: Sequence[int]) -> Box
     """The box that a tensor copy moves; coordinates are 32-bit numbers, read as signed.
 
     Raises:
-        Misuse: the map does not fit the instruction.
+        Misuse: the map does not fit the instruction, or the hardware refuses the coordinates.
     """
     rank = int(form["N"])
     if tensor_map.rank != rank:
@@ -141,13 +143,43 @@ def box_at(form: Form, tensor_map: TensorMap, coordinates: Sequence[int]) -> Box
     if "O" in form.modifiers:
         reduction_of(form, tensor_map.element)
     signed = tuple((each + 2**31) % 2**32 - 2**31 for each in coordinates)
+    stores = form["D"] == "global"
+    _check_coordinates(tensor_map, signed, stores=stores)
+    sizes = tensor_map.sizes
+    if stores:
+        sizes = (_stored_size(tensor_map), *sizes[1:])
     low, high = [], []
     for start, count, step, size in zip(
-        signed, tensor_map.counts, tensor_map.steps, tensor_map.sizes, strict=True
+        signed, tensor_map.counts, tensor_map.steps, sizes, strict=True
     ):
         low.append(min(max(-(start // step), 0), count))
         high.append(min(max(-((start - size) // step), 0), count))
     return Box(tensor_map, signed, tuple(low), tuple(high))
+
+
+def _check_coordinates(
+    tensor_map: TensorMap, coordinates: tuple[int, ...], *, stores: bool
+) -> None:
+    """Refuse what an H100 reports as an illegal instruction."""
+    start = coordinates[0] * tensor_map.item_bytes
+    if start % CHUNK:
+        raise Misuse(
+            "misaligned box",
+            f"copies a box at coordinates {coordinates}, {start:,} bytes along the innermost "
+            f"dimension; it must be a multiple of {CHUNK}, or the GPU reports an illegal "
+            "instruction",
+        )
+    if stores and min(coordinates) < 0:
+        raise Misuse(
+            "negative coordinate",
+            f"stores a box at coordinates {coordinates}; a store with a negative coordinate is an "
+            "illegal instruction on the GPU (a load fills)",
+        )
+
+
+def _stored_size(tensor_map: TensorMap) -> int:
+    """The innermost size, in elements, as far as stores write: the next multiple of 16 bytes."""
+    return -(-tensor_map.sizes[0] * tensor_map.item_bytes // CHUNK) * CHUNK // tensor_map.item_bytes
 
 
 def check_shared(form: Form, address: int, box: Box) -> None:
@@ -184,13 +216,16 @@ def reduction_of(form: Form, element: Element) -> Form:
 
 
 @lru_cache(maxsize=256)
-def swizzled_chunks(swizzle: int, address: int, nbytes: int) -> Indices:
+def swizzled_chunks(swizzle: int, address: int, row_bytes: int, rows: int) -> Indices:
     """Where the 16-byte chunks of a box are in shared memory, counted in chunks from its address.
 
     A swizzle of 32, 64 or 128 bytes combines the lowest 1, 2 or 3 bits of a chunk's number with the
-    same number of bits from bit 7 of the address on, by exclusive or. `address` counts modulo 1024.
+    same number of bits from bit 7 of the address on, by exclusive or. Each row begins at a multiple
+    of the swizzle from the first one. `address` counts modulo 1024.
     """
-    chunks = np.arange(nbytes // CHUNK) + address // CHUNK
+    pitch = swizzle or row_bytes
+    row = np.arange(row_bytes // CHUNK)
+    chunks = (np.arange(rows)[:, None] * (pitch // CHUNK) + row).reshape(-1) + address // CHUNK
     mask = max(swizzle // CHUNK - 1, 0)
     lines = chunks // (LINE // CHUNK)
     return (chunks ^ (lines & mask)) - address // CHUNK
@@ -198,22 +233,23 @@ def swizzled_chunks(swizzle: int, address: int, nbytes: int) -> Indices:
 
 def chunks_of(box: Box, address: int) -> Indices:
     """Where the chunks of a box are in shared memory, see `swizzled_chunks`."""
-    return swizzled_chunks(box.map.swizzle, address % 1024, box.map.box_bytes)
+    each = box.map
+    rows = each.box_bytes // each.row_bytes
+    return swizzled_chunks(each.swizzle, address % 1024, each.row_bytes, rows)
 
 
 def footprint(box: Box) -> int:
     """The bytes of shared memory from a box's address on in which it lies: with a swizzle, whole
     lines of 128."""
-    nbytes = box.map.box_bytes
+    nbytes = box.map.shared_bytes
     return -(-nbytes // LINE) * LINE if box.map.swizzle else nbytes
 
 
 @lru_cache(maxsize=64)
 def _outside(tensor_map: TensorMap) -> Bytes:
     """A box whose elements are all outside of the tensor."""
-    size = tensor_map.item_bytes
-    value = _NAN[size] if tensor_map.fill_nan else 0
-    return np.full(prod(tensor_map.counts), value, f"u{size}").view(np.uint8)
+    value = NAN_FILL if tensor_map.fill_nan else 0
+    return np.full(tensor_map.box_bytes // 2, value, np.uint16).view(np.uint8)
 
 
 def read_tensor(box: Box, data: Bytes) -> Bytes:
@@ -228,8 +264,7 @@ def read_tensor(box: Box, data: Bytes) -> Bytes:
 
 
 def write_tensor(form: Form, box: Box, dense: Bytes, data: Bytes) -> None:
-    """Write, or reduce, those elements of a box that are in the tensor; `data` as for
-    `read_tensor`."""
+    """Write, or reduce, the elements of a box within its limits; `data` as for `read_tensor`."""
     if box.empty:
         return
     target, part = box.inside(data), box.part(dense)

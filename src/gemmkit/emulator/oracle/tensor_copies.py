@@ -19,7 +19,7 @@ from gemmkit.emulator.isa.cluster import (
 from gemmkit.emulator.isa.form import Form
 from gemmkit.emulator.isa.mbarriers import Misuse
 from gemmkit.emulator.isa.semantics.raw import Mask
-from gemmkit.emulator.isa.tensor_copies import Box, box_at, check_shared, reduction_of
+from gemmkit.emulator.isa.tensor_copies import NAN_FILL, Box, box_at, check_shared, reduction_of
 from gemmkit.emulator.isa.tensor_maps import check_place, decoded
 from gemmkit.emulator.oracle.chunk import Group
 from gemmkit.emulator.oracle.memory import SHARED_WINDOW, Bytes, Fault, window_of
@@ -103,9 +103,10 @@ def _shared_offsets(tensor_map: TensorMap, address: int) -> Iterator[int]:
     """Where the elements of a box are in shared memory, in bytes from its address."""
     # Bits 4 and up of the address are combined with those from bit 7 on.
     mask = {0: 0, 32: 0b1, 64: 0b11, 128: 0b111}[tensor_map.swizzle]
-    for offset in range(0, tensor_map.box_bytes, tensor_map.item_bytes):
-        plain = address + offset
-        yield (plain ^ (plain >> 7 & mask) << 4) - address
+    for row in range(0, tensor_map.shared_bytes, tensor_map.pitch):
+        for offset in range(row, row + tensor_map.row_bytes, tensor_map.item_bytes):
+            plain = address + offset
+            yield (plain ^ (plain >> 7 & mask) << 4) - address
 
 
 def _pair(
@@ -124,7 +125,12 @@ def _pair(
         start + number * stride
         for start, number, stride in zip(box.coordinates, place, each.steps, strict=True)
     ]
-    inside = all(0 <= number < size for number, size in zip(index, each.sizes, strict=True))
+    innermost, *outer_sizes = each.sizes
+    if step.form["D"] == "global":
+        # A store ends at a multiple of 16 bytes.
+        innermost += -innermost % (16 // each.item_bytes)
+    sizes = (innermost, *outer_sizes)
+    inside = all(0 <= number < size for number, size in zip(index, sizes, strict=True))
     strides = (each.item_bytes, *each.strides)
     address = each.address + sum(map(int.__mul__, index, strides))
     shared = _shared(group, *shared_at, each.item_bytes, one)
@@ -132,10 +138,9 @@ def _pair(
     if step.form["D"] != "shared":
         return shared, outer
     if outer is None:
-        # All bits but the sign's are set in NVIDIA's NaN.
-        nan = (1 << 8 * each.item_bytes - 1) - 1
-        value = nan if each.fill_nan else 0
-        outer = np.frombuffer(value.to_bytes(each.item_bytes, "little"), np.uint8)
+        fill = NAN_FILL.to_bytes(2, "little") * (each.item_bytes // 2)
+        value = fill if each.fill_nan else bytes(each.item_bytes)
+        outer = np.frombuffer(value, np.uint8)
     return outer, shared
 
 

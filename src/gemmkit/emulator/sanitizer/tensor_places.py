@@ -15,15 +15,18 @@ from gemmkit.emulator.sanitizer.granules import Numbers
 def box_granules(box: Box, address: int, shift: int) -> Numbers:
     """The granules of shared memory, of 2^shift bytes, in which a box lies from an address on."""
     each = box.map
-    return _granules(each.swizzle, address % 1024, each.box_bytes, shift) + (address >> shift)
+    rows = each.box_bytes // each.row_bytes
+    found = _granules(each.swizzle, address % 1024, each.row_bytes, rows, shift)
+    return found + (address >> shift)
 
 
 @lru_cache(maxsize=256)
-def _granules(swizzle: int, address: int, nbytes: int, shift: int) -> Numbers:
-    if nbytes % 128 == 0 or not swizzle:
+def _granules(swizzle: int, address: int, row_bytes: int, rows: int, shift: int) -> Numbers:
+    nbytes = row_bytes * rows
+    if not swizzle or (nbytes % 128 == 0 and row_bytes == swizzle):
         return np.arange((nbytes + (1 << shift) - 1) >> shift)
-    # A swizzle may leave gaps in the last line.
-    chunks = np.sort(swizzled_chunks(swizzle, address, nbytes))
+    # A swizzle leaves gaps in rows that are narrower, and may in the last line.
+    chunks = np.sort(swizzled_chunks(swizzle, address, row_bytes, rows))
     parts = np.arange(max(CHUNK >> shift, 1))
     return (chunks[:, None] * len(parts) + parts).reshape(-1)
 
