@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from gemmkit.devices import tensor_maps
+from gemmkit.devices.cuda import CudaDevice
 from gemmkit.devices.tensor_maps import driver_encoded
 from gemmkit.emulator.isa.mbarriers import Misuse
 from gemmkit.emulator.isa.tensor_maps import decoded, encoded, is_map
@@ -131,7 +132,9 @@ def test_the_driver_gets_every_field(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("element", ELEMENT_BYTES)
 def test_the_driver_accepts_what_the_rules_accept(element: Any) -> None:
-    each = replace(MAP, element=element, box=(8, 20, 1), fill_nan="float" in element)
+    CudaDevice()
+    sizes = (16, *MAP.sizes[1:])
+    each = replace(MAP, element=element, sizes=sizes, box=(16, 20, 1), fill_nan="float" in element)
     assert len(set(driver_encoded(each))) > 1
 
 
