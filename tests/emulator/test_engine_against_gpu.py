@@ -43,9 +43,11 @@ WIDTHS = {
 
 # Forms whose results are approximate, or that PTX leaves open for some operands: a carry of an
 # addition taken for a borrow, fields outside of 0 to 255 bits, the payload of a NaN in tf32, an
-# mbarrier's state in a format of the hardware's own.
+# mbarrier's state in a format of the hardware's own. An H100 rounds a subnormal fp32 number up or
+# down to fp16 where .ftz, by PTX, makes it zero first.
 OPEN = re.compile(
-    r".*\.approx|div\.full|(sub|mad)c\.|addc\.|(add|sub|mad).*\.cc|bf[ie]\.|cvt.*\.tf32|mbarrier"
+    r".*\.approx|div\.full|(sub|mad)c\.|addc\.|(add|sub|mad).*\.cc|bf[ie]\.|cvt.*\.tf32|"
+    r"cvt\.r[mp]\.ftz\.f16|mbarrier"
 )
 
 
