@@ -191,29 +191,25 @@ def tensor_of(
     return np.ndarray((*outer[::-1], innermost), f"u{size}", storage, 0, strides)
 
 
-def padded_box(
-    case: Case, *, stores: bool = False
-) -> tuple[NDArray[np.generic], tuple[slice, ...], tuple[slice, ...]]:
-    """The tensor with fill around it, the box in it, and the tensor in it."""
+def box_of(
+    case: Case, tensor: NDArray[np.generic]
+) -> tuple[tuple[NDArray[np.int64], ...], NDArray[np.bool_]]:
+    """The positions of a box's elements in a tensor, clipped to it, and which are inside of it."""
     tensor_map = case.map
-    tensor = tensor_of(tensor_map, case.storage, stores=stores)
-    # What an H100 writes, in each 16 bits.
-    nan = {2: 0x7FF7, 4: 0x7FF77FF7, 8: 0x7FF77FF77FF77FF7}.get(tensor_map.item_bytes, 0)
-    fill = nan if tensor_map.fill_nan else 0
-    margins = [each + 18 for each in tensor_map.box]
-    pads = [(margin, 2 * margin + 2) for margin in margins][::-1]
-    padded = np.pad(tensor, pads, constant_values=fill)
-    box = [
-        slice(start + margin, start + margin + extent, step)
-        for start, margin, extent, step in zip(
-            case.coordinates, margins, tensor_map.box, tensor_map.element_strides, strict=True
-        )
-    ]
-    inside = [
-        slice(margin, margin + size)
-        for margin, size in zip(margins, tensor.shape[::-1], strict=True)
-    ]
-    return padded, tuple(box[::-1]), tuple(inside[::-1])
+    wanted = np.meshgrid(
+        *(
+            np.arange(start, start + extent, step)
+            for start, extent, step in zip(
+                case.coordinates, tensor_map.box, tensor_map.element_strides, strict=True
+            )
+        ),
+        indexing="ij",
+    )
+    # Both of a tensor's sizes and of a box's the innermost comes first, of an array's last.
+    positions = tuple(each.T for each in wanted[::-1])
+    sizes = list(zip(positions, tensor.shape, strict=True))
+    inside = np.all([(each >= 0) & (each < size) for each, size in sizes], axis=0)
+    return tuple(np.clip(each, 0, size - 1) for each, size in sizes), inside
 
 
 def shared_places(case: Case) -> NDArray[np.int64]:
@@ -229,23 +225,29 @@ def shared_places(case: Case) -> NDArray[np.int64]:
 
 def loaded(case: Case) -> Bytes:
     """The tile after a load."""
-    padded, box, _ = padded_box(case)
+    tensor_map = case.map
+    tensor = tensor_of(tensor_map, case.storage)
+    places, inside = box_of(case, tensor)
+    # What an H100 writes, in each 16 bits.
+    nan = {2: 0x7FF7, 4: 0x7FF77FF7, 8: 0x7FF77FF77FF77FF7}.get(tensor_map.item_bytes, 0)
+    fill = tensor.dtype.type(nan if tensor_map.fill_nan else 0)
+    values = np.where(inside, tensor[places], fill)
     tile = case.tile.copy()
-    tile[shared_places(case)] = np.ascontiguousarray(padded[box]).reshape(-1).view(np.uint8)
+    tile[shared_places(case)] = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
     return tile
 
 
 def stored(case: Case, operation: str | None = None) -> Bytes:
     """The tensor's storage after a store or a reduction."""
-    padded, box, inside = padded_box(case, stores=True)
-    part = padded[box]
-    values = case.tile[shared_places(case)].view(part.dtype).reshape(part.shape)
+    storage = case.storage.copy()
+    tensor = tensor_of(case.map, storage, stores=True)
+    places, inside = box_of(case, tensor)
+    values = case.tile[shared_places(case)].view(tensor.dtype).reshape(inside.shape)
     if operation is not None:
         signed = case.map.element == "int32"
-        kind = part.dtype.str.replace("u", "i") if signed else part.dtype
+        kind = tensor.dtype.str.replace("u", "i") if signed else tensor.dtype
         function = {"add": np.add, "min": np.minimum, "max": np.maximum, "xor": np.bitwise_xor}
-        values = function[operation](part.view(kind), values.view(kind)).view(part.dtype)
-    padded[box] = values
-    storage = case.storage.copy()
-    tensor_of(case.map, storage, stores=True)[...] = padded[inside]
+        before = tensor[places]
+        values = function[operation](before.view(kind), values.view(kind)).view(tensor.dtype)
+    tensor[tuple(each[inside] for each in places)] = values[inside]
     return storage
