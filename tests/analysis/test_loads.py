@@ -55,7 +55,7 @@ def _counted(kernel, problem, config=None, metrics=loads.GLOBAL_BYTES):
     """Words that were loaded from global and shared memory, and what the kernel says of them."""
     device = open_device("emulator", "rtx3090")
     config = config or kernel.default
-    counters = run_kernel(kernel, problem, device, config=config).counters
+    counters = run_kernel(kernel, problem, device, config=config, assemble=False).counters
     seen = tuple(
         sum(counters.get(each, 0) for each in names) / loads.WORD_BYTES
         for names in (metrics, loads.SHARED_BYTES)

@@ -49,7 +49,9 @@ def run_rung(
     """C after the launch, and the launch's execution."""
     kernel, gpu = find_kernel(name), find_board("RTX 3090")
     plan = kernel.plan(problem, kernel.configure(config), gpu)
-    binary = compile_kernel(plan.source.text, plan.entry, arch, headers=include_files())
+    binary = compile_kernel(
+        plan.source.text, plan.entry, arch, headers=include_files(), assemble=False
+    )
     values = {
         **dict(zip("MNK", map(np.int32, (problem.m, problem.n, problem.k)), strict=True)),
         **{name: np.int32(getattr(problem, name)) for name in ("lda", "ldb", "ldc")},

@@ -34,7 +34,7 @@ def ptx(tmp_path_factory) -> str:
     kernels = [START.format(name=f"k{n}") + body + "\n}\n" for n, body in enumerate(bodies)]
     folder = str(tmp_path_factory.mktemp("source"))
     source = SourceFile(HEAD + "".join(kernels), "k.cu", "cuda", (folder,), ())
-    return compile_source(source, "k0", "sm_86").ptx
+    return compile_source(source, "k0", "sm_86", assemble=False).ptx
 
 
 def launch(ptx: str, number: int) -> np.ndarray:

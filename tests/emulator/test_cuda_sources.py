@@ -19,7 +19,7 @@ def arch(request: pytest.FixtureRequest) -> str:
 
 def ptx(source: str, arch: str) -> str:
     text = 'extern "C" __global__ void ' + source.strip()
-    return compile_kernel(text, "k", arch).ptx
+    return compile_kernel(text, "k", arch, assemble=False).ptx
 
 
 def test_warp_sum_by_shuffles(executor: Executor, arch: str) -> None:
@@ -290,7 +290,10 @@ def test_arguments_and_results_narrower_than_32_bits(executor: Executor, arch: s
     text = f'__device__ {first}\n__device__ {second}\nextern "C" __global__ void {kernel}'
     values = np.arange(32, dtype=np.int32) * 9
     out = launch(
-        executor, compile_kernel(text, "k", arch).ptx, np.zeros(32, np.int32), values
+        executor,
+        compile_kernel(text, "k", arch, assemble=False).ptx,
+        np.zeros(32, np.int32),
+        values,
     ).arrays[0]
     narrow = values.astype(np.int8).astype(np.int32)
     wanted = np.where(narrow < values - 10, values + (values * 1000 & 0xFFFF), -values)

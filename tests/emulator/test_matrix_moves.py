@@ -204,7 +204,7 @@ def test_wmma_counts_as_on_an_h100(
     executor: Executor, tmp_path: Path, entry: str, pitch: int
 ) -> None:
     file = SourceFile(_WMMA + _KERNELS[entry], "my.cu", "cuda", (str(tmp_path),))
-    ptx = compile_source(file, entry, "sm_90").ptx
+    ptx = compile_source(file, entry, "sm_90", assemble=False).ptx
     out = np.zeros(1 << 15, np.int32)
     outcome = launch(executor, ptx, np.int32(pitch), out, shared_bytes=16384)
     wanted = _ON_H100[entry, pitch]

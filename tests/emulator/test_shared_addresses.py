@@ -28,7 +28,7 @@ FLIPS = {"xor": "^ 4096", "or": "| 4096", "add": "+ 4096"}
 
 def flipped(executor: Executor, arch: str, flip: str) -> np.ndarray:
     source = FLIPPED.replace("at = (", "at = ((").replace(" FLIP", f") {FLIPS[flip]}")
-    ptx = compile_kernel(source, "k", arch).ptx
+    ptx = compile_kernel(source, "k", arch, assemble=False).ptx
     found: np.ndarray = launch(executor, ptx, TILES).arrays[0]
     return found
 
@@ -53,7 +53,7 @@ def test_a_flip_back_leaves_the_array(executor: Executor) -> None:
     source = FLIPPED.replace("4 * threadIdx.x FLIP", "3968 + 4 * threadIdx.x FLIP")
     source = source.replace("at = (", "at = ((").replace(" FLIP", ") ^ 4096")
     for arch, right in (("sm_86", True), ("sm_90a", False)):
-        ptx = compile_kernel(source, "k", arch).ptx
+        ptx = compile_kernel(source, "k", arch, assemble=False).ptx
         if right:
             found = launch(executor, ptx, TILES).arrays[0]
             assert np.array_equal(found[:32], TILES[1024 + 992 :][:32])
@@ -66,6 +66,6 @@ def test_what_lies_below_is_named() -> None:
     body = 'asm volatile("st.shared.u32 [%0], %1;" :: "r"(0x80), "r"(t[threadIdx.x]));'
     source = f'extern "C" __global__ void k(unsigned* t) {{ __shared__ unsigned s[64]; \
         s[threadIdx.x] = 1; __syncthreads(); t[0] = s[1]; {body} }}'
-    ptx = compile_kernel(source, "k", "sm_90a").ptx
+    ptx = compile_kernel(source, "k", "sm_90a", assemble=False).ptx
     with pytest.raises(DeviceError, match=r"1,024 bytes that the system reserves.*0x400"):
         launch(ENGINE, ptx, TILES)

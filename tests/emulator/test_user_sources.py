@@ -23,7 +23,7 @@ def arch(request: pytest.FixtureRequest) -> str:
 
 def ptx(source: str, arch: str, folder: Path, entry: str = "k") -> str:
     file = SourceFile(source, "my.cu", "cuda", (str(folder),))
-    return compile_source(file, entry, arch).ptx
+    return compile_source(file, entry, arch, assemble=False).ptx
 
 
 def floats(count: int) -> np.ndarray:

@@ -96,7 +96,7 @@ def problems(draw):
 @given(problem=problems())
 def test_any_batch(named, problem, device):
     kernel, config = chosen(named)
-    record = run_kernel(kernel, problem, device, config=config)
+    record = run_kernel(kernel, problem, device, config=config, assemble=False)
     assert record.correct, record.check
 
 
@@ -115,7 +115,9 @@ def test_more_products_than_a_grid_has_layers(named):
     memory = [device.upload(each) for each in (a, b, np.full(problem.batch, np.nan, np.float32))]
     bound = bind_arguments(problem, Operands(*memory))
     scratch = Scratch.of(device, plan, bound)
-    device.launch(compile_plan(plan, H100.arch), plan, {**bound, **scratch.arguments})
+    device.launch(
+        compile_plan(plan, H100.arch, assemble=False), plan, {**bound, **scratch.arguments}
+    )
     result = np.empty(problem.batch, np.float32)
     device.download(memory[2], result)
     assert np.array_equal(result, (a * b).sum(axis=1))
@@ -156,7 +158,7 @@ def test_strides_pass_2_to_the_31():
     plan = kernel.plan(problem, config, H100)
     # The first product is at home; the second reads where only the whole offset leads.
     with pytest.raises(Exception, match=r"3[345]\d{9} bytes past the end"):
-        device.launch(compile_plan(plan, H100.arch), plan, arguments)
+        device.launch(compile_plan(plan, H100.arch, assemble=False), plan, arguments)
 
 
 @pytest.mark.parametrize("kernel", LADDER[:9], ids=lambda each: each.name)
@@ -186,4 +188,6 @@ def test_empty_batches_launch_nothing(device):
     for named in CONFIGS:
         kernel, config = chosen(named)
         assert not kernel.plan(GemmProblem(8, 8, 8, batch=0), config, H100).blocks
-    assert run_kernel(kernel, GemmProblem(8, 8, 8, batch=0), device, config=config).correct
+    assert run_kernel(
+        kernel, GemmProblem(8, 8, 8, batch=0), device, config=config, assemble=False
+    ).correct

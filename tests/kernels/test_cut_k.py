@@ -57,7 +57,9 @@ def test_row_tiles_that_need_the_grids_z_leave_k_whole():
 
 def test_more_row_tiles_than_the_grid_has_rows(device):
     config = split(BM=16, BK=16, stages=2, split_k=3)
-    record = run_kernel(SPLIT, GemmProblem(16 * MAX_GRID_YZ + 3, 1, 2), device, config=config)
+    record = run_kernel(
+        SPLIT, GemmProblem(16 * MAX_GRID_YZ + 3, 1, 2), device, config=config, assemble=False
+    )
     assert record.correct, record.check
 
 
@@ -83,7 +85,7 @@ def test_sums_of_slices_take_the_place_of_the_stages(slices, shared_bytes):
 )
 def test_slices_of_tiles_of_other_sizes(device, problem, changes):
     config = split(**{"BK": 32, "split_k": 2, "slice_k": 4, **changes})
-    record = run_kernel(SPLIT, problem, device, config=config)
+    record = run_kernel(SPLIT, problem, device, config=config, assemble=False)
     assert record.correct, record.check
 
 
@@ -127,7 +129,9 @@ def test_as_many_blocks_as_fit_the_boards_registers_threads_and_memory(board):
 
 @pytest.mark.parametrize("shape", [(32, 32, 16 * 37), (96, 64, 16 * 9), (40, 1000, 100)])
 def test_every_tile_is_put_together(device, shape):
-    record = run_kernel(STREAM, GemmProblem(*shape), device, config=STREAM.configure(TILE))
+    record = run_kernel(
+        STREAM, GemmProblem(*shape), device, config=STREAM.configure(TILE), assemble=False
+    )
     assert record.correct, record.check
 
 

@@ -67,7 +67,7 @@ def device():
 def run(kernel, problem, device, seed=0):
     config = kernel.configure(CONFIGS[kernel.name])
     problem = fitting(kernel, problem, device.spec, config)
-    return run_kernel(kernel, problem, device, config=config, seed=seed)
+    return run_kernel(kernel, problem, device, config=config, seed=seed, assemble=False)
 
 
 @pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS.keys())
@@ -102,14 +102,16 @@ def test_fused_epilogue(device, kernel, epilogue):
 def test_every_stride(device, stride):
     kernel = find_kernel("coarsening_1d")
     config = kernel.configure({"stride": stride})
-    record = run_kernel(kernel, GemmProblem(35, 50, 40), device, config=config)
+    record = run_kernel(kernel, GemmProblem(35, 50, 40), device, config=config, assemble=False)
     assert record.correct, record.check
 
 
 def test_more_row_tiles_than_the_grid_has_rows(device):
     kernel = find_kernel("naive")
     config = kernel.configure({"BM": 1, "BN": 32})
-    record = run_kernel(kernel, GemmProblem(65_536 + 3, 3, 2), device, config=config)
+    record = run_kernel(
+        kernel, GemmProblem(65_536 + 3, 3, 2), device, config=config, assemble=False
+    )
     assert record.correct, record.check
 
 

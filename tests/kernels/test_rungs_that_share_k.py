@@ -48,7 +48,9 @@ def test_the_parts_of_k_need_no_compiler():
 
 
 def test_parts_of_unequal_length(device):
-    record = run_kernel(SPLIT, GemmProblem(33, 70, 8 * 11 + 3), device, config=split(5))
+    record = run_kernel(
+        SPLIT, GemmProblem(33, 70, 8 * 11 + 3), device, config=split(5), assemble=False
+    )
     assert record.correct, record.check
 
 
@@ -91,7 +93,9 @@ def test_as_many_blocks_as_fit_the_boards_threads_and_memory(board):
 @pytest.mark.parametrize("shape", [(32, 32, 8 * 37), (96, 64, 8 * 111), (40, 1000, 100)])
 def test_every_cut_tile_is_added_up(device, shape):
     """A tile of many blocks; blocks that end one tile and begin the next; whole tiles between."""
-    record = run_kernel(STREAM, GemmProblem(*shape), device, config=STREAM.configure(TILE))
+    record = run_kernel(
+        STREAM, GemmProblem(*shape), device, config=STREAM.configure(TILE), assemble=False
+    )
     assert record.correct, record.check
 
 
@@ -110,7 +114,7 @@ def test_the_bits_are_the_same_whichever_block_is_last(kernel, config):
 def test_sides_both_ways_round(device, side):
     """Few rows, by vectors and by floats, and few columns; k ends within a step."""
     for shape in ((side, 40, 172), (side, 39, 170), (40, side, 169)):
-        record = run_kernel(SKINNY, GemmProblem(*shape), device, config=SMALL)
+        record = run_kernel(SKINNY, GemmProblem(*shape), device, config=SMALL, assemble=False)
         assert record.correct, (shape, record.check)
 
 
@@ -128,14 +132,16 @@ def test_sides_both_ways_round(device, side):
     ids=lambda problem: problem.shape,
 )
 def test_leading_dimensions_scales_and_empty_sizes(device, problem):
-    assert run_kernel(SKINNY, problem, device, config=SMALL).correct
+    assert run_kernel(SKINNY, problem, device, config=SMALL, assemble=False).correct
 
 
 @pytest.mark.parametrize("changes", [{"BN": 64, "BK": 64}, {"BN": 32, "BK": 128, "stages": 2}])
 def test_warps_along_both_sides(device, changes):
     for shape in ((3, 200, 300), (200, 3, 300)):
         config = SKINNY.configure(changes)
-        assert run_kernel(SKINNY, GemmProblem(*shape), device, config=config).correct
+        assert run_kernel(
+            SKINNY, GemmProblem(*shape), device, config=config, assemble=False
+        ).correct
 
 
 @pytest.mark.parametrize("problem", [GemmProblem(9, 67, 261), GemmProblem(67, 9, 261)])
@@ -149,7 +155,9 @@ def test_copies_by_floats_break_no_rule(problem):
 
 def test_the_large_matrix_is_read_once(device):
     """With 64 columns, in two blocks: B once, and A once for each block."""
-    counters = run_kernel(SKINNY, GemmProblem(16, 64, 256), device, config=SMALL).counters
+    counters = run_kernel(
+        SKINNY, GemmProblem(16, 64, 256), device, config=SMALL, assemble=False
+    ).counters
     read = counters["ptx__data_bytes_mem_global_op_ldgsts.sum"]
     assert read == 4 * (64 * 256 + 2 * 16 * 256)
     shuffles = 2 * 16 * 4  # two halvings of the four lanes, for each of 64 sums

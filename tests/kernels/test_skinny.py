@@ -35,7 +35,7 @@ def test_every_side(device, side):
     """Few rows, by vectors and by floats, and few columns, by floats; k ends within a step."""
     shapes = ((side, 40, 72), (side, 39, 70), (40, side, 69))
     for problem in (GemmProblem(*shape) for shape in shapes):
-        record = run_kernel(KERNEL, problem, device, config=SMALL)
+        record = run_kernel(KERNEL, problem, device, config=SMALL, assemble=False)
         assert record.correct, (problem.shape, record.check)
 
 
@@ -47,7 +47,7 @@ def test_transposed_matrices(device, layout, side):
     odd = side == 3
     for shape in ((side, 40 - odd, 72 - 2 * odd), (40 - odd, side, 72 - 3 * odd)):
         problem = GemmProblem(*shape, alpha=1.5, beta=0.5).laid_out(layout)
-        record = run_kernel(KERNEL, problem, device, config=SMALL)
+        record = run_kernel(KERNEL, problem, device, config=SMALL, assemble=False)
         assert record.correct, (problem.shape, record.check)
 
 
@@ -66,7 +66,9 @@ def test_transposed_matrices_break_no_rule(layout, shape):
 def test_the_large_matrix_is_read_once_in_whole_sectors(device, layout, shape):
     m, n, k = shape
     problem = GemmProblem(m, n, k).laid_out(layout)
-    record = run_kernel(KERNEL, problem, device, config=KERNEL.configure({"split_k": 1}))
+    record = run_kernel(
+        KERNEL, problem, device, config=KERNEL.configure({"split_k": 1}), assemble=False
+    )
     sectors = record.counters["l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"]
     large, small = max(m, n) * k // 8, min(m, n) * k // 8
     blocks = max(m, n) // KERNEL.default["BN"]
@@ -89,7 +91,7 @@ def test_the_large_matrix_is_read_once_in_whole_sectors(device, layout, shape):
     ids=lambda problem: problem.shape,
 )
 def test_leading_dimensions_scales_and_empty_sizes(device, problem):
-    assert run_kernel(KERNEL, problem, device, config=SMALL).correct
+    assert run_kernel(KERNEL, problem, device, config=SMALL, assemble=False).correct
 
 
 @pytest.mark.parametrize("problem", [GemmProblem(9, 67, 261), GemmProblem(9, 68, 264)])
@@ -103,7 +105,7 @@ def test_rows_on_their_way_by_floats_and_by_vectors_race_with_nothing(problem):
 
 def test_an_epilogue_where_columns_are_few(device):
     problem = GemmProblem(50, 2, 70, 1.5, 0.5, epilogue=Epilogue.parse("bias+relu"))
-    assert run_kernel(KERNEL, problem, device, config=SMALL).correct
+    assert run_kernel(KERNEL, problem, device, config=SMALL, assemble=False).correct
 
 
 @pytest.mark.parametrize(
@@ -117,7 +119,7 @@ def test_an_epilogue_where_columns_are_few(device):
 )
 def test_other_configurations(device, shape, changes):
     config = KERNEL.configure(changes)
-    assert run_kernel(KERNEL, GemmProblem(*shape), device, config=config).correct
+    assert run_kernel(KERNEL, GemmProblem(*shape), device, config=config, assemble=False).correct
 
 
 def test_the_smaller_side_is_padded_to_a_power_of_two():

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from gemmkit.bench.workload import Case
 from gemmkit.devices.device import Device
+from gemmkit.devices.emulated import EmulatedDevice
 from gemmkit.dtypes import Dtype
 from gemmkit.epilogue import Custom
 from gemmkit.jit.compiler import compile_plan
@@ -84,7 +85,9 @@ def run_typed(
     found = find_kernel(kernel)
     config = config or found.configure(SMALL[kernel])
     plan = found.plan(problem, config, device.spec)
-    launch, results = case.result(problem, device, compile_plan(plan, device.spec.arch), plan)
+    emulated = isinstance(device, EmulatedDevice)
+    binary = compile_plan(plan, device.spec.arch, assemble=not emulated)
+    launch, results = case.result(problem, device, binary, plan)
     return Outcome(
         decode(layouts(problem)[2].view(results[0]), problem.result_dtype).astype(float),
         [product.blocks[0][2] for product in Reference(known, inputs, "full").products],

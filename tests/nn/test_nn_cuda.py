@@ -14,13 +14,18 @@ pytestmark = [
 
 
 @pytest.fixture
-def torch(monkeypatch):
+def torch():
     module = pytest.importorskip("torch", reason="needs PyTorch")
     if not module.cuda.is_available():
         pytest.skip("this PyTorch has no CUDA")
-    monkeypatch.setattr(module.backends.cuda.matmul, "allow_tf32", False)
-    monkeypatch.setattr(module.backends.cudnn, "allow_tf32", False)
-    return module
+    # They answer for attributes that they do not have, which `monkeypatch` would delete.
+    settings = (module.backends.cuda.matmul, module.backends.cudnn)
+    before = [each.allow_tf32 for each in settings]
+    for each in settings:
+        each.allow_tf32 = False
+    yield module
+    for each, value in zip(settings, before, strict=True):
+        each.allow_tf32 = value
 
 
 def layers(torch):

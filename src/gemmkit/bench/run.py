@@ -47,6 +47,7 @@ def run_kernel(
     baseline: Baseline | None = None,
     cache_dir: Path | None = None,
     time: bool = True,
+    assemble: bool = True,
 ) -> Record:
     """Compile a kernel, launch it on poisoned output, check the result, and time it on a GPU.
 
@@ -60,6 +61,8 @@ def run_kernel(
         baseline: a peer to time in turn with the kernel.
         cache_dir: root of the compiler's cache; by default the user's.
         time: whether to time it, if the device can be timed.
+        assemble: as in `compile_kernel`; without, the record has no resources and no occupancy, and
+            only the emulator can run it.
 
     Raises:
         UnsupportedProblem: the kernel refuses the problem or the configuration.
@@ -69,7 +72,7 @@ def run_kernel(
     config = config or kernel.default
     problem = kernel.lay_out(problem)
     plan = kernel.plan(problem, config, device.spec)
-    binary = compile_plan(plan, device.spec.arch, cache_dir=cache_dir)
+    binary = compile_plan(plan, device.spec.arch, assemble=assemble, cache_dir=cache_dir)
     workload = workload or Workload(problem, device, seed)
     return run_binary(
         kernel, config, plan, binary, workload, baseline=baseline if time else None, time=time

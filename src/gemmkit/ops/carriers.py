@@ -148,7 +148,7 @@ def _emulated(problem: GemmProblem, gpu: GpuSpec) -> tuple[LaunchPlan, Binary]:
 
     with first_use():
         choice = choose(problem, gpu, emulated=True)
-        return compiled(problem, choice.kernel, choice.config, gpu)
+        return compiled(problem, choice.kernel, choice.config, gpu, assemble=False)
 
 
 # --- which one ----------------------------------------------------------------------------------

@@ -23,9 +23,16 @@ _MOST_KEPT = 512
 
 
 def compiled(
-    problem: GemmProblem, kernel: Kernel, config: TileConfig, gpu: GpuSpec
+    problem: GemmProblem,
+    kernel: Kernel,
+    config: TileConfig,
+    gpu: GpuSpec,
+    *,
+    assemble: bool = True,
 ) -> tuple[LaunchPlan, Binary]:
     """How a kernel is launched for a problem on a board, and its code.
+
+    `assemble` is as in `compile_kernel`: the emulator does without.
 
     Raises:
         UnsupportedProblem: the kernel refuses the problem.
@@ -33,24 +40,24 @@ def compiled(
     """
     with first_use():
         plan = kernel.plan(problem, config, gpu)
-        return plan, binary_of(plan, gpu)
+        return plan, binary_of(plan, gpu, assemble=assemble)
 
 
-def binary_of(plan: LaunchPlan, gpu: GpuSpec) -> Binary:
+def binary_of(plan: LaunchPlan, gpu: GpuSpec, *, assemble: bool = True) -> Binary:
     """The code that a plan launches on a board.
 
     Raises:
         CompileError, CompilerMissing: as `compile_plan`.
     """
-    return _binary(plan.kernel, plan.source, plan.entry, gpu.arch)
+    return _binary(plan.kernel, plan.source, plan.entry, gpu.arch, assemble)
 
 
 @lru_cache(maxsize=_MOST_KEPT)
-def _binary(kernel: str, source: SourceFile, entry: str, arch: str) -> Binary:
+def _binary(kernel: str, source: SourceFile, entry: str, arch: str, assemble: bool) -> Binary:
     # What else a plan holds tells nothing to the compiler.
     plan = LaunchPlan(kernel, source, entry, grid=(1, 1, 1), block=(1, 1, 1), signature=())
     with first_use():
-        return compile_plan(plan, arch)
+        return compile_plan(plan, arch, assemble=assemble)
 
 
 # --- arguments ----------------------------------------------------------------------------------

@@ -379,7 +379,7 @@ def _ptx(head: str, group: int) -> str:
         named = source.removeprefix(head).replace("void k(", f"void k{number}(")
         parts.append(f"namespace n{number} {{{named}}}\n")
     file = SourceFile("".join(parts), "k.cu", "cuda", ("",), ())
-    return compile_source(file, f"n{first}::k{first}", "sm_90").ptx
+    return compile_source(file, f"n{first}::k{first}", "sm_90", assemble=False).ptx
 
 
 def operands() -> tuple[NDArray[np.float32], NDArray[np.float32]]:

@@ -440,7 +440,7 @@ def with_bug(name: str) -> Launch:
 def compiled(source: str) -> str:
     """The PTX of a kernel."""
     file = SourceFile(source, "kernel.cu", "cuda", ("",), ())
-    return compile_source(file, "k", "sm_90a").ptx
+    return compile_source(file, "k", "sm_90a", assemble=False).ptx
 
 
 def run(

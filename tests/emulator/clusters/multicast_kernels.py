@@ -152,7 +152,7 @@ def with_bug(name: str) -> str:
 def compiled(source: str) -> str:
     """The PTX of a kernel."""
     file = SourceFile(source, "k.cu", "cuda", ("",), ())
-    return compile_source(file, "k", "sm_90a").ptx
+    return compile_source(file, "k", "sm_90a", assemble=False).ptx
 
 
 def run(

@@ -23,7 +23,9 @@ def launched(name: str, size: int = 128):
     device, kernel = open_device("emulator", "h100"), find_kernel(name)
     problem = fitting(kernel, GemmProblem(size, size, size), device.spec)
     plan = kernel.plan(problem, kernel.default, device.spec)
-    launch, verdict = Workload(problem, device, 0).run(compile_plan(plan, device.spec.arch), plan)
+    launch, verdict = Workload(problem, device, 0).run(
+        compile_plan(plan, device.spec.arch, assemble=False), plan
+    )
     assert verdict.correct
     return launch
 

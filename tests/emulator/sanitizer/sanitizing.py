@@ -44,7 +44,9 @@ class Outcome:
 @cache
 def compiled(source: str, arch: str = "sm_86") -> str:
     """PTX of a kernel `k` whose text begins after `__global__ void`; line numbers start at 1."""
-    return compile_kernel('extern "C" __global__ void ' + source.strip(), "k", arch).ptx
+    return compile_kernel(
+        'extern "C" __global__ void ' + source.strip(), "k", arch, assemble=False
+    ).ptx
 
 
 def run(

@@ -47,7 +47,7 @@ def launched(name: str, problem: GemmProblem, *, sanitize: bool) -> tuple[Launch
     result = device.upload(c, initialized=problem.beta != 0)
     left, right = device.upload(a), device.upload(b)
     arguments = bind_arguments(problem, Operands(left, right, result))
-    launch = device.launch(compile_plan(plan, BOARD.arch), plan, arguments)
+    launch = device.launch(compile_plan(plan, BOARD.arch, assemble=False), plan, arguments)
     device.download(result, c)
     return launch, c.tobytes()
 
@@ -70,5 +70,7 @@ def test_c_that_counts_as_never_written_is_found() -> None:
     ones = np.ones((8, 8), np.float32)
     a, b, c = (device.upload(ones, initialized=each != "C") for each in "ABC")
     arguments = bind_arguments(problem, Operands(a, b, c))
-    (found,) = device.launch(compile_plan(plan, BOARD.arch), plan, arguments).findings
+    (found,) = device.launch(
+        compile_plan(plan, BOARD.arch, assemble=False), plan, arguments
+    ).findings
     assert (found.check, found.array, found.offset) == ("initcheck", "C", 0)

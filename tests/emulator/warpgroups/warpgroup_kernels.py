@@ -406,7 +406,7 @@ def with_bug(name: str) -> str:
 def compiled(source: str) -> str:
     """The PTX of a kernel."""
     file = SourceFile(source, "k.cu", "cuda", ("",), ())
-    return compile_source(file, "k", "sm_90a").ptx
+    return compile_source(file, "k", "sm_90a", assemble=False).ptx
 
 
 def packed(matrix: NDArray[np.uint16], rows: int) -> NDArray[np.uint16]:
