@@ -1,11 +1,14 @@
-"""`benchmarks/compare_ncu.py` reads what Nsight Compute prints."""
+"""`benchmarks/compare_ncu.py` and its twin for asynchronous instructions read what Nsight Compute
+prints."""
 
 import importlib.util
+import re
+import sys
 from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "compare_ncu.py"
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
 REQUESTS = "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum"
 SECTORS = "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"
@@ -20,12 +23,23 @@ TABLE = f"""==PROF== Connected to process 71
 """
 
 
-@pytest.fixture(scope="module")
-def script():
-    spec = importlib.util.spec_from_file_location("compare_ncu", SCRIPT)
+def loaded(name):
+    spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def script():
+    return loaded("compare_ncu")
+
+
+@pytest.fixture(scope="module")
+def asynchronous():
+    before = sys.path.copy()
+    yield loaded("compare_ncu_asynchronous")
+    sys.path[:] = before
 
 
 def test_rows(script):
@@ -38,3 +52,31 @@ def test_rows(script):
 def test_only_metrics_that_the_profiler_knows(script):
     query = f"Device GH100\n{REQUESTS.rsplit('.', 1)[0]}   Counter  # of requests\nother  Counter\n"
     assert script.choose_metrics(query) == [REQUESTS, *script.LAUNCH]
+
+
+OF_HMMA = "sm__inst_executed_pipe_tensor_op_hmma.sum"
+OF_IMMA = "sm__inst_executed_pipe_tensor_op_imma.sum"
+ASYNCHRONOUS = f"""==PROF== Connected to process 71
+"ID","Kernel Name","{OF_IMMA}","{OF_HMMA}","ptx__inst_executed_op_mbarrier.sum"
+"","","inst","inst",""
+"0","k","0","1,020","3"
+"1","k","8","n/a","3"
+==PROF== Disconnected from process 71
+"""
+
+
+def test_metrics_of_named_launches(asynchronous):
+    assert asynchronous.measured(["mma", "wgmma"], ASYNCHRONOUS.splitlines()) == [
+        {"name": "mma", "metrics": {OF_HMMA: 1020}},
+        {"name": "wgmma", "metrics": {OF_IMMA: 8}},
+    ]
+    with pytest.raises(SystemExit, match="ncu saw 2 kernels where 1 were launched"):
+        asynchronous.measured(["mma"], ASYNCHRONOUS.splitlines())
+
+
+def test_a_profiler_that_lacks_metrics(asynchronous):
+    query = [f"{name.removesuffix('.sum')}  Counter" for name in asynchronous.WANTED]
+    asynchronous.check_metrics("\n".join(query))
+    name = asynchronous.WANTED[-1]
+    with pytest.raises(SystemExit, match=f"does not have for this GPU: {re.escape(name)}$"):
+        asynchronous.check_metrics("\n".join(query[:-1]))

@@ -9,6 +9,7 @@ from gemmkit.emulator.codegen.layout import (
     PATTERN,
     PATTERN_WAYS,
     SITE_BYTES,
+    TRANSFER_BYTES,
     WORKER_COUNTERS,
 )
 from gemmkit.emulator.codegen.load_groups import load_groups
@@ -19,6 +20,7 @@ from gemmkit.emulator.ptx.cfg import ControlFlow
 MEMORY_OPERATIONS = frozenset(
     ["load", "store", "copy_async", "atomic", "compare_and_swap", "reduction"]
 )
+TRANSFERS = frozenset(["bulk_copy", "bulk_store", "bulk_tensor"])
 
 
 def counted_separately(action: Action) -> bool:
@@ -54,7 +56,11 @@ class Areas:
         self.numbers = tuple(sites)
         self.counters = len(blocks) + len(apart)
         self._sites_at = -(-(WORKER_COUNTERS + COUNTER_BYTES * self.counters) // 64) * 64
-        self._patterns_at = self._sites_at + SITE_BYTES * len(sites)
+        transfers = [action.number for action in actions if action.operation in TRANSFERS]
+        self.transfers = {number: index for index, number in enumerate(transfers)}
+        self._transfers_at = self._sites_at + SITE_BYTES * len(sites)
+        # Patterns are aligned as the records are.
+        self._patterns_at = self._transfers_at + -(-TRANSFER_BYTES * len(transfers) // 64) * 64
         self._patterns = 0
 
     def block(self, number: int) -> int:
@@ -69,6 +75,10 @@ class Areas:
         """The record of a memory instruction."""
         return self._sites_at + SITE_BYTES * self.sites[number]
 
+    def transfer(self, number: int) -> int:
+        """The counts of a bulk copy, `st.async` or `red.async`."""
+        return self._transfers_at + TRANSFER_BYTES * self.transfers[number]
+
     def new_patterns(self) -> int:
         """A pattern cache for one more address in the code."""
         offset = self._patterns_at + self._patterns * PATTERN_WAYS * PATTERN.size
@@ -79,6 +89,11 @@ class Areas:
     def size(self) -> int:
         """Size of the buffer in bytes."""
         return self._patterns_at + self._patterns * PATTERN_WAYS * PATTERN.size
+
+    @property
+    def transfer_start(self) -> int:
+        """Where the counts of bulk copies begin."""
+        return self._transfers_at
 
     @property
     def sites_start(self) -> int:

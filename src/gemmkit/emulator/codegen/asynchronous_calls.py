@@ -38,7 +38,8 @@ def call(
         return
     head = (C, W, number, lanes)
     if action.operation == "bulk_copy":
-        f.runtime(PREFIX + name, "void", *head, *places)
+        counts = f.offset(C, b.context.areas.transfer(action.number))
+        f.runtime(PREFIX + name, "void", *head, counts, *places)
         return
     given = places[0] if len(places) > 1 else NULL
     window = literal("i64", 0 if action.form["S"] else WINDOWS["shared"])

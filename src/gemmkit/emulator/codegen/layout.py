@@ -88,7 +88,8 @@ NO_PATTERN = WORKER_BARRIERS + BARRIERS * BARRIER_BYTES
 # half selects one of a pattern's counts, its high half holds the bytes per lane and, in one bit,
 # whether an address may be in the shared memory of another block of the cluster. cp.async adds: the
 # bytes copied if it has a source size, and the counts of a request, with the serial numbers of the
-# two patterns that have these counts.
+# two patterns that have these counts. Other accesses count there what they do in the shared memory
+# of other blocks of the cluster.
 SITE = words(
     *("region", "region_bytes", "sectors", "ideal_sectors", "wavefronts", "conflicts"),
     *("more_tags", "counts_as"),
@@ -97,6 +98,7 @@ SITE = words(
     # For the sanitizers: the range of shared memory that the instruction may access.
     *("shared_start", "shared_size"),
 )
+SITE |= {"peer_requests": SITE["copy_wavefronts"], "peer_sectors": SITE["copy_conflicts"]}
 SITE_BYTES = 128
 REACHES_PEERS = 1 << 48
 
@@ -161,6 +163,9 @@ WORKER_COUNTERS = NO_PATTERN + PATTERN.size
 # that may act in fewer lanes than its block: executions with an active lane (of a branch:
 # executions in which lanes diverged), and active lanes.
 COUNTER_BYTES = 16
+# The counts of a bulk copy, `st.async` or `red.async`: requests of warps, and sectors.
+TRANSFER = words("requests", "sectors")
+TRANSFER_BYTES = 16
 # Ways of the pattern cache of one address in the code.
 PATTERN_WAYS = 8
 # Flags of a pattern: every strip fits a window; all lanes are active at consecutive words; all

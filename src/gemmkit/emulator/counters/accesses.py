@@ -91,7 +91,8 @@ def _space(number: int, form: Form, tally: Tally) -> str | None:
         return "global"
     space = form["S"].removesuffix("::cta")
     if not space:
-        return "shared" if tally.wavefronts[number] and not tally.sectors[number] else "global"
+        in_shared = tally.wavefronts[number] or tally.peer_requests[number]
+        return "shared" if in_shared and not tally.sectors[number] else "global"
     return space if space in ("global", "shared", "local") else None
 
 

@@ -13,51 +13,19 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import Enum
+from dataclasses import fields
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gemmkit.emulator.counters.asynchronous_metrics import ASYNCHRONOUS_METRICS, work_of
+from gemmkit.emulator.counters.metric import Basis, Metric
 from gemmkit.emulator.counters.rules import SECTOR_BYTES
-from gemmkit.emulator.counters.tally import Tally
+from gemmkit.emulator.counters.tally import Counts, Tally
+from gemmkit.emulator.counters.tensor_pipe import tensor_work
 from gemmkit.emulator.isa.form import Form
 from gemmkit.emulator.isa.matrix_access import has_rows
-from gemmkit.emulator.isa.warpgroup_forms import OPERATION
 from gemmkit.emulator.ptx.cfg import ControlFlow
-
-
-class Basis(Enum):
-    """How closely a metric's value matches the hardware's."""
-
-    EXACT = "exact: what the hardware counts"
-    MERGED = "what the hardware counts, given the rule by which ptxas merges shared-memory accesses"
-    COPIED = "what the hardware counts, unless cp.async.cg crosses a 128-byte line of shared memory"
-    PATTERN = "of the addresses alone; the hardware also counts waits for other traffic"
-    WARM = "of the addresses alone, for lines in the L1 cache; others may take more"
-    MAPPED = (
-        "of PTX instructions, each of which is one machine instruction; not compared with hardware"
-    )
-    PTX = "of PTX instructions, which are not machine instructions"
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """One metric: a count of the tally, times `scale`, summed over the instructions it is `of`.
-
-    `of` is one of the `groups` of forms: an access (`global read`, `shared store`), an opcode class
-    of the instruction table, `wgmma`, or `all`. A ratio is divided by the metric named in `per`,
-    and is 0 if that is 0.
-    """
-
-    name: str
-    description: str
-    basis: Basis
-    count: str
-    of: str
-    scale: int = 1
-    per: str | None = None
-
 
 OPCODE_CLASSES = (
     *("atomic", "bits", "cache", "compare", "control", "convert", "fma", "fp16", "fp32", "fp64"),
@@ -118,7 +86,7 @@ METRICS: tuple[Metric, ...] = (
            "bytes that threads wrote in global stores", Basis.PTX, "data_bytes",
            "global store"),
     Metric("smsp__sass_inst_executed_op_shared_ld.sum",
-           "shared-memory loads executed by warps", Basis.MERGED, "requests", "shared load"),
+           "shared-memory loads executed by warps", Basis.MERGED, "own_requests", "shared load"),
     Metric("smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",
            "wavefronts that the addresses of shared-memory loads need", Basis.MERGED,
            "wavefronts", "shared load"),
@@ -141,7 +109,7 @@ METRICS: tuple[Metric, ...] = (
            "wavefronts that bank conflicts add to ldmatrix", Basis.EXACT, "conflicts",
            "shared matrix load"),
     Metric("smsp__sass_inst_executed_op_shared_st.sum",
-           "shared-memory stores executed by warps", Basis.MERGED, "requests", "shared store"),
+           "shared-memory stores executed by warps", Basis.MERGED, "own_requests", "shared store"),
     Metric("smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_st.sum",
            "wavefronts that the addresses of shared-memory stores need", Basis.MERGED,
            "wavefronts", "shared store"),
@@ -163,9 +131,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("smsp__sass_l1tex_data_bank_conflicts_pipe_lsu_mem_shared_op_stsm.sum",
            "wavefronts that bank conflicts add to stmatrix", Basis.EXACT, "conflicts",
            "shared matrix store"),
-    Metric("sm__inst_executed_pipe_tensor_op_gmma.sum",
-           "wgmma instructions executed by warps, four to a warpgroup", Basis.MAPPED, "executed",
-           "wgmma"),
+    *ASYNCHRONOUS_METRICS,
     Metric("ptx__branches_divergent.sum", "branches at which the threads of a warp diverged",
            Basis.PTX, "divergent", "all"),
     Metric("ptx__inst_executed.sum", "PTX instructions executed by warps", Basis.PTX, "executed",
@@ -200,12 +166,11 @@ def access(form: Form, generic: str = "global") -> str | None:
 def groups(form: Form, generic: str = "global") -> tuple[str, ...]:
     """Every value of `of` that includes a form; `generic` as for `access`."""
     kind = access(form, generic)
-    if form.operation == OPERATION:
-        return "all", form.opcode_class, "wgmma"
+    found = ("all", form.opcode_class, *work_of(form))
     if kind is None:
-        return "all", form.opcode_class
+        return found
     general = kind.removesuffix(" ca").removesuffix(" cg")
-    return ("all", form.opcode_class, *{kind, general}, *_INCLUDED_IN.get(general, ()))
+    return (*found, *{kind, general}, *_INCLUDED_IN.get(general, ()))
 
 
 # Some of the hardware's counters include several kinds of accesses.
@@ -214,6 +179,26 @@ _INCLUDED_IN = {
     **dict.fromkeys(("shared load", "shared matrix load"), ("shared read",)),
     **dict.fromkeys(("shared store", "shared matrix store"), ("shared write",)),
 }
+
+
+def counts_of(flow: ControlFlow, tally: Tally) -> dict[str, Counts]:
+    """The fields of the tally and what follows from them, for each instruction.
+
+    `own_requests` are those without a lane that accesses a peer's shared memory; the others are
+    what matrix products ask of the tensor pipe.
+    """
+    work = [tensor_work(form) for form in flow.forms]
+    instructions, operations, sixteenths = (
+        np.array([getattr(each, name, 0) for each in work], np.int64)
+        for name in ("instructions", "operations", "wavefront_sixteenths")
+    )
+    return {
+        **{each.name: getattr(tally, each.name) for each in fields(tally)},
+        "own_requests": tally.requests - tally.peer_requests,
+        "tensor_instructions": tally.executed * instructions,
+        "tensor_operations": tally.executed * operations,
+        "matrix_wavefronts": tally.executed * sixteenths // 16,
+    }
 
 
 def summarise(flow: ControlFlow, tally: Tally) -> dict[str, float]:
@@ -239,7 +224,9 @@ def _metrics(
 ) -> list[dict[str, float]]:
     """The metrics of `count` sets of instructions; `rows` is the set of each instruction."""
     # All accesses of an instruction with generic addresses are taken to be to one space.
-    only_shared = ((tally.wavefronts > 0) & (tally.sectors == 0)).tolist()
+    in_shared = (tally.wavefronts > 0) | (tally.peer_requests > 0)
+    only_shared = (in_shared & (tally.sectors == 0)).tolist()
+    counts = counts_of(flow, tally)
     members: dict[tuple[int, bool], tuple[str, ...]] = {}
     chosen: defaultdict[str, list[int]] = defaultdict(list)
     for number, form in enumerate(flow.forms):
@@ -252,7 +239,7 @@ def _metrics(
     for metric in METRICS:
         numbers = chosen[metric.of]
         total = np.zeros(count, np.int64)
-        np.add.at(total, rows[numbers], getattr(tally, metric.count)[numbers])
+        np.add.at(total, rows[numbers], counts[metric.count][numbers])
         found = sums[metric.name] = (total * metric.scale).tolist()
         if metric.per is not None:
             pairs = zip(found, sums[metric.per], strict=True)

@@ -19,16 +19,25 @@ class Tally:
     none. Accesses to shared memory that ptxas merges make one request together, which is counted at
     the access with the lowest address. For cp.async, `requests`, `sectors` and `data_bytes` count
     what it reads; it has wavefronts also if it only writes zeros. Atomics count as stores do.
+
+    The shared memory of another block of the cluster is a peer's. Of an access whose lanes address
+    both, those in the block's own memory have wavefronts, the others sectors.
     """
 
     executed: Counts  # times a warp executed it
     lanes: Counts  # active lanes, guard applied, summed over those times
     requests: Counts  # memory requests: executions with an active lane
-    sectors: Counts  # global and local: distinct 32-byte sectors, summed over requests
+    # Global and local: distinct 32-byte sectors, summed over requests; of bulk and tensor copies
+    # from or to global memory those of each piece.
+    sectors: Counts
     ideal_sectors: Counts  # global: the fewest sectors that could hold each request's bytes
     tag_wavefronts: Counts  # global: wavefronts of the L1's tag stage, lines cached
     wavefronts: Counts  # shared, and cp.async: wavefronts, summed over requests
     conflicts: Counts  # those of the wavefronts that bank conflicts cost
+    peer_requests: Counts  # requests with a lane that accesses a peer's shared memory
+    # Distinct 32-byte sectors of peers' memory, summed over requests; of bulk copies those of each
+    # piece.
+    peer_sectors: Counts
     data_bytes: Counts  # bytes requested by lanes
     divergent: Counts  # branches at which the lanes of a warp diverged
 

@@ -39,6 +39,7 @@ from gemmkit.emulator.machine.cluster_waits import ClusterWaits
 from gemmkit.emulator.machine.destinations import copies_of
 from gemmkit.emulator.machine.memory import DeviceMemory
 from gemmkit.emulator.machine.refusals import Refusal
+from gemmkit.emulator.machine.transfers import count_transfers
 from gemmkit.emulator.machine.waiting_lanes import WaitingLanes
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.ptx.shared_names import shared_array
@@ -92,8 +93,12 @@ class Phases:
         if action.operation.startswith("barrier_cluster"):
             return self._at_cluster_barrier(warp, action, active)
         if action.operation.startswith("bulk"):
+            made: list[Copy] = []
             for lane in np.flatnonzero(active).tolist():
-                self._bulk(action, warp * LANES + lane, [int(each[lane]) for each in operands])
+                values = [int(each[lane]) for each in operands]
+                made += self._bulk(action, warp * LANES + lane, values)
+            if made:
+                count_transfers(self._worker, action, made)
             return ()
         *given, addresses = operands
         chosen = addresses[active], given[0][active] if given else addresses[active]
@@ -159,13 +164,16 @@ class Phases:
             awaited[address] = phase
         return done
 
-    def _bulk(self, action: Action, thread: int, operands: list[int]) -> None:
+    def _bulk(self, action: Action, thread: int, operands: list[int]) -> list[Copy]:
+        """Execute a thread's instruction on bulk copies; the copies that it issues."""
+        made: list[Copy] = []
         if action.operation == "bulk_commit":
             self._copies.commit(thread)
         elif action.operation == "bulk_wait":
             self._copies.wait(thread, operands[0], read=action.form["K"] == "read")
         elif action.operation in ("bulk_copy", "bulk_store", "bulk_tensor"):
-            for copy in copies_of(self._worker, self._memory, action, thread, operands):
+            made = copies_of(self._worker, self._memory, action, thread, operands)
+            for copy in made:
                 if copy.barrier is not None:
                     self._check_barrier(copy, copy.barrier)
                 self._copies.issue(copy)
@@ -174,6 +182,7 @@ class Phases:
                 self._worker.observer.acquired_map(thread, operands[-1])
             else:
                 self._worker.observer.released_maps()
+        return made
 
     def _check_barrier(self, copy: Copy, barrier: int) -> None:
         """The mbarrier of a copy must be valid."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from gemmkit.emulator.codegen.kernel import LoadedKernel
-from gemmkit.emulator.codegen.layout import SITE, SITE_BYTES, WORKER_COUNTERS
+from gemmkit.emulator.codegen.layout import SITE, SITE_BYTES, TRANSFER_BYTES, WORKER_COUNTERS
 from gemmkit.emulator.codegen.operands import Action, access_bytes
 from gemmkit.emulator.counters.tally import Tally
+from gemmkit.emulator.isa.form import Form
 from gemmkit.emulator.isa.matrix_access import bytes_moved, is_matrix, pieces
 from gemmkit.emulator.machine.memory import Bytes
 
@@ -58,7 +59,22 @@ def tally_of(buffer: Bytes, kernel: LoadedKernel) -> Tally:
         getattr(tally, name)[counted] = rows[:, SITE[name] // 8]
     tally.tag_wavefronts[counted] = rows[:, SITE["more_tags"] // 8]
     tally.tag_wavefronts[in_global] += acting[in_global]
+    peers = [number for number in counted if flow.forms[number].operation != "copy_async"]
+    rows = sites[[areas.sites[number] for number in peers]]
+    for name in ("peer_requests", "peer_sectors"):
+        getattr(tally, name)[peers] = rows[:, SITE[name] // 8]
+    end = areas.transfer_start + TRANSFER_BYTES * len(areas.transfers)
+    transfers = buffer[areas.transfer_start : end].view(np.int64).reshape(-1, 2)
+    for number, (requests, sectors) in zip(areas.transfers, transfers.tolist(), strict=True):
+        tally.peer_requests[number] = requests
+        between = _between_blocks(flow.forms[number])
+        (tally.peer_sectors if between else tally.sectors)[number] = sectors
     return tally
+
+
+def _between_blocks(form: Form) -> bool:
+    """Whether a bulk copy, `st.async` or `red.async` writes from one block to another."""
+    return form["D"] == "shared" and form.modifiers.get("F", "shared") == "shared"
 
 
 def surely_global(action: Action) -> bool:

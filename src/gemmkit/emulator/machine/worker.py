@@ -20,6 +20,7 @@ from gemmkit.emulator.codegen.layout import (
     SITE_BYTES,
     STACK,
     STACK_ENTRY,
+    TRANSFER_BYTES,
     WARP,
     WARP_REGISTERS,
     WORKER,
@@ -345,6 +346,11 @@ class Worker:
         """Add to a count of a memory instruction."""
         at = self.kernel.areas.site(number) + SITE[name]
         self._buffer[at : at + 8].view(np.int64)[0] += amount
+
+    def count_transfer(self, number: int, requests: int, sectors: int) -> None:
+        """Add to the counts of a bulk copy, `st.async` or `red.async`."""
+        at = self.kernel.areas.transfer(number)
+        self._buffer[at : at + TRANSFER_BYTES].view(np.int64)[:] += (requests, sectors)
 
     def limit_shared(self, number: int, start: int, size: int) -> None:
         """Restrict a memory instruction to a range of shared memory; sizes in bytes."""

@@ -22,6 +22,7 @@ from gemmkit.emulator.isa.table import table
 from gemmkit.emulator.oracle.chunk import Group
 from gemmkit.emulator.oracle.counting import (
     copy_counts_of,
+    distinct_sectors,
     global_counts_of,
     local_sectors_of,
     more_tags_of,
@@ -147,6 +148,8 @@ def _spans_in(
         distant = lanes & (addresses >> np.uint64(RANK_SHIFT) != 0)
         if distant.any():
             yield from peer_spans(group, addresses, distant, nbytes)
+            tally.peer_requests[step.number] += int(np.count_nonzero(distant.any(axis=1)))
+            tally.peer_sectors[step.number] += distinct_sectors(addresses, distant)
             lanes = lanes & ~distant
         if not lanes.any():
             return
@@ -169,7 +172,7 @@ def _spans_in(
 
 
 def peer_spans(group: Group, addresses: Addresses, lanes: Lanes, nbytes: int) -> Iterator[Span]:
-    """The memory of an access by addresses in the window of the cluster, which is not counted."""
+    """The memory of an access by addresses in the window of the cluster."""
     chunk = group.chunk
     ranks = (addresses >> np.uint64(RANK_SHIFT)).astype(np.int64) - 1
     beyond = lanes & (ranks >= chunk.cluster_blocks)

@@ -7,6 +7,8 @@ from functools import partial
 
 import numpy as np
 
+from gemmkit.emulator.counters.rules import SECTOR_BYTES
+from gemmkit.emulator.counters.tally import Tally
 from gemmkit.emulator.isa.bulk_copies import check_barrier, check_copy, combined, is_reduction
 from gemmkit.emulator.isa.cluster import (
     OFFSET_MASK,
@@ -24,14 +26,16 @@ from gemmkit.emulator.oracle.memory import SHARED_WINDOW, Bytes, Fault
 from gemmkit.emulator.oracle.phases import Phases
 from gemmkit.emulator.oracle.replay import Transfer
 from gemmkit.emulator.oracle.steps import Step
+from gemmkit.emulator.oracle.transfers import sectors_of_bytes
 
 
-def copy(group: Group, step: Step, lanes: Mask, phases: Phases) -> None:
+def copy(group: Group, step: Step, lanes: Mask, phases: Phases, tally: Tally) -> None:
     """`cp.async.bulk`, `cp.reduce.async.bulk`, `st.async` and `red.async`, one lane after the
     other."""
     values = [np.broadcast_to(group.read(*each), lanes.shape) for each in step.sources]
     addresses = [np.broadcast_to(group.address(each), lanes.shape) for each in step.addresses]
     form, blocks = step.form, group.chunk.cluster_blocks
+    stored: set[tuple[int, int]] = set()
     for row, lane in np.argwhere(lanes).tolist():
         one = np.zeros_like(lanes)
         one[row, lane] = True
@@ -71,6 +75,14 @@ def copy(group: Group, step: Step, lanes: Mask, phases: Phases) -> None:
             if source is None and nbytes:
                 source = _bytes(group, step, form["F"], start, nbytes, one)
             target = _bytes(group, step, form["D"], there, nbytes, one) if nbytes else None
+            if form.operation == "bulk_store":
+                place = cluster_address(*divided(there, int(group.chunk.rank[group.rows[row]])))
+                stored.add((row, place // SECTOR_BYTES))
+            elif form["F"] == "global":
+                tally.sectors[step.number] += sectors_of_bytes(start, nbytes)
+            else:
+                counts = tally.sectors if form["D"] == "global" else tally.peer_sectors
+                counts[step.number] += sectors_of_bytes(there, nbytes)
             moved = Transfer(
                 partial(_read, source),
                 partial(_write, form, target),
@@ -79,6 +91,8 @@ def copy(group: Group, step: Step, lanes: Mask, phases: Phases) -> None:
                 else None,
             )
             phases.perform(group, row, lane, moved)
+    tally.peer_sectors[step.number] += len(stored)
+    tally.peer_requests[step.number] += len({row for row, _ in stored})
 
 
 def _read(source: Bytes | None) -> Bytes | None:

@@ -80,6 +80,14 @@ def _wavefronts(relative: bytes, lanes: bytes, nbytes: int, store: bool) -> tupl
     return shared_wavefronts(addresses.tolist(), np.frombuffer(lanes, bool).tolist(), nbytes, store)
 
 
+def distinct_sectors(addresses: Addresses, lanes: Lanes) -> int:
+    """Sectors of accesses that are each within one; a row is a warp."""
+    return sum(
+        len(set((row[mask] // SECTOR_BYTES).tolist()))
+        for row, mask in zip(np.broadcast_to(addresses, lanes.shape), lanes, strict=True)
+    )
+
+
 def local_sectors_of(offsets: Addresses, lanes: Lanes, nbytes: int) -> int:
     """Sectors of accesses to local memory; a row is a warp."""
     return sum(

@@ -233,11 +233,11 @@ class Lockstep:
         elif operation in ("bulk_commit", "bulk_wait") and self._replay is not None:
             self._replay.group(group, step, lanes)
         elif operation in ("bulk_copy", "bulk_store"):
-            bulk.copy(group, step, lanes, self._phases)
+            bulk.copy(group, step, lanes, self._phases, self._tally)
         elif operation == "barrier_cluster_arrive":
             self._phases.arrive_in_cluster(group, step, lanes)
         elif operation == "bulk_tensor":
-            tensor_copies.copy(group, step, lanes, self._phases)
+            tensor_copies.copy(group, step, lanes, self._phases, self._tally)
         elif operation == "mbarrier_test":
             self._phases.ask(group, step, lanes, block)
         elif operation == "call":

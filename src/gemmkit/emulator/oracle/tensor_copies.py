@@ -8,6 +8,7 @@ from functools import partial
 
 import numpy as np
 
+from gemmkit.emulator.counters.tally import Tally
 from gemmkit.emulator.isa.bulk_copies import check_barrier, combined
 from gemmkit.emulator.isa.cluster import (
     OFFSET_MASK,
@@ -26,13 +27,14 @@ from gemmkit.emulator.oracle.memory import SHARED_WINDOW, Bytes, Fault, window_o
 from gemmkit.emulator.oracle.phases import Phases
 from gemmkit.emulator.oracle.replay import Transfer
 from gemmkit.emulator.oracle.steps import Step
+from gemmkit.emulator.oracle.transfers import sectors_of_box
 from gemmkit.tensor_maps import MAP_BYTES, TensorMap
 
 # An element's bytes where it is read, and where it is written if that is anywhere.
 Pair = tuple[Bytes, Bytes | None]
 
 
-def copy(group: Group, step: Step, lanes: Mask, phases: Phases) -> None:
+def copy(group: Group, step: Step, lanes: Mask, phases: Phases, tally: Tally) -> None:
     """`cp.async.bulk.tensor` and `cp.reduce.async.bulk.tensor`, one lane after the other."""
     form, blocks = step.form, group.chunk.cluster_blocks
     values = [np.broadcast_to(group.read(*each), lanes.shape) for each in step.sources]
@@ -65,6 +67,8 @@ def copy(group: Group, step: Step, lanes: Mask, phases: Phases) -> None:
                 check_barrier(*(divided(each, own)[0] for each in targets[0]))
         except Misuse as misuse:
             raise Fault(f"{misuse.kind}: it {misuse.what}", shared_at, one) from None
+        each_sectors = sectors_of_box(box, loads=form["D"] == "shared")
+        tally.sectors[step.number] += len(targets) * each_sectors
         for there, *count in targets:
             rank, within = divided(there, own) if reaches_peers(form) else (own, there)
             for each in count:

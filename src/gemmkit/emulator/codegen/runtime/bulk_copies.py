@@ -5,8 +5,8 @@ Without sanitizers, and in the warps' own order, they take effect when they are 
 
 from __future__ import annotations
 
-from gemmkit.emulator.codegen.ir import Function, Module, Value
-from gemmkit.emulator.codegen.layout import WINDOWS, WORKER
+from gemmkit.emulator.codegen.ir import Function, Module, Value, literal
+from gemmkit.emulator.codegen.layout import TRANSFER, WINDOWS, WORKER
 from gemmkit.emulator.codegen.runtime.bounds import C
 from gemmkit.emulator.codegen.runtime.mbarrier_objects import (
     LANES,
@@ -22,6 +22,8 @@ from gemmkit.emulator.codegen.runtime.mbarrier_objects import (
     leave,
 )
 from gemmkit.emulator.codegen.runtime.patterns import element
+from gemmkit.emulator.counters.rules import SECTOR_BYTES
+from gemmkit.emulator.counters.transfers import PIECE_BYTES
 from gemmkit.emulator.isa.bulk_copies import UNIT
 from gemmkit.emulator.isa.mbarriers import OBJECT_BYTES
 
@@ -33,12 +35,12 @@ def define(module: Module) -> None:
 
 
 def _define_copy(module: Module, names: Names, space: str) -> None:
-    """mbarrier_copy_<space>(worker, warp, instruction, lanes, sizes, destinations, sources,
+    """mbarrier_copy_<space>(worker, warp, instruction, lanes, counts, sizes, destinations, sources,
     mbarriers): bulk copies to shared memory, which take effect at once."""
-    sizes, to, start, barriers = (
-        Value("ptr", f"%{name}") for name in ("sizes", "to", "start", "barriers")
+    counts, sizes, to, start, barriers = (
+        Value("ptr", f"%{name}") for name in ("counts", "sizes", "to", "start", "barriers")
     )
-    parameters = (C, W, NUMBER, LANES, sizes, to, start, barriers)
+    parameters = (C, W, NUMBER, LANES, counts, sizes, to, start, barriers)
     with module.function(names(f"copy_{space}"), "void", parameters) as f:
         begin(f, names)
         with f.each_bit(LANES) as lane:
@@ -77,7 +79,23 @@ def _define_copy(module: Module, names: Names, space: str) -> None:
                 f.move(place, data, size)
 
             found.change(f, found.pending, transactions, None, left, names, copy)
+            outer = source if space == "global" else target
+            f.increase(counts, TRANSFER["sectors"], _sectors(f, outer, size))
         end(f)
+
+
+def _sectors(f: Function, address: Value, size: Value) -> Value:
+    """The sectors that the pieces of a copy touch, as `counters.transfers` has them."""
+    within = f.and_(address, SECTOR_BYTES - 1)
+
+    def touched(nbytes: int | Value) -> Value:
+        last = f.add(f.add(within, nbytes), SECTOR_BYTES - 1)
+        return f.lshr(last, SECTOR_BYTES.bit_length() - 1)
+
+    rest = f.and_(size, PIECE_BYTES - 1)
+    pieces = f.lshr(size, PIECE_BYTES.bit_length() - 1)
+    of_rest = f.select(f.compare("eq", rest, 0), literal("i64", 0), touched(rest))
+    return f.add(f.binary("mul", pieces, touched(PIECE_BYTES)), of_rest)
 
 
 def _in_window(f: Function, address: Value) -> Value:

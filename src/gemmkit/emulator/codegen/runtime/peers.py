@@ -1,7 +1,7 @@
 """Accesses to the shared memory of other blocks of a cluster.
 
-They take the slow path of an access to shared memory, lane by lane, and are not counted there: the
-rules of wavefronts are those of a block's own memory.
+They take the slow path of an access to shared memory, lane by lane. Their requests and sectors are
+counted; the rules of wavefronts are those of a block's own memory.
 """
 
 from __future__ import annotations
@@ -20,17 +20,22 @@ from gemmkit.emulator.codegen.layout import (
     WORKER,
 )
 from gemmkit.emulator.codegen.runtime.bounds import SITE_POINTER, C, P
+from gemmkit.emulator.codegen.runtime.counts import first_lanes
 from gemmkit.emulator.codegen.runtime.patterns import BASE, element
+from gemmkit.emulator.counters.rules import SECTOR_BYTES
 from gemmkit.emulator.isa.cluster import OFFSET_MASK, RANK_SHIFT
 
 NULL = Value("ptr", "null")
 _SIZE, _ADDRESS, _LANE = Value("i64", "%n"), Value("i64", "%address"), Value("i64", "%lane")
+_SOME = Value("i32", "%lanes")
+_SECTOR_BITS = SECTOR_BYTES.bit_length() - 1
 
 
 def define(module: Module) -> None:
     """Add peer_lanes(worker, site, pattern, base): the lanes whose addresses are in the window of
     the cluster, with the rank of a block; peer_pointer(worker, site, address, bytes, lane): where
-    such an address is on the host, or null if it is refused."""
+    such an address is on the host, or null if it is refused; count_peers(worker, site, pattern,
+    base, lanes): count the request that these lanes make."""
     with module.function("gemmkit.peer_lanes", "i32", (C, SITE_POINTER, P, BASE)) as f:
         may = f.and_(f.load("i64", SITE_POINTER, SITE["counts_as"]), REACHES_PEERS)
         several = f.compare("ugt", f.load("i64", C, WORKER["cluster_blocks"]), 1)
@@ -64,6 +69,16 @@ def define(module: Module) -> None:
         peers = f.load("ptr", C, WORKER["peers"])
         memory = f.load("ptr", f.offset(peers, f.shl(rank, 3)))
         f.ret(f.offset(memory, low))
+    parameters = (C, SITE_POINTER, P, BASE, _SOME)
+    with module.function("gemmkit.count_peers", "void", parameters, inline=False) as f:
+        numbers = f.variable(literal(f"<{LANES} x i64>", 0))
+        # An access is aligned to its size, and thus within one sector.
+        with f.each_bit(_SOME) as lane:
+            f.store(f.lshr(_address_of(f, lane), _SECTOR_BITS), f.element(numbers, lane, 64))
+        sectors = f.intrinsic("ctpop", first_lanes(f, _SOME, numbers), result="i32")
+        f.increase(SITE_POINTER, SITE["peer_requests"], literal("i64", 1))
+        f.increase(SITE_POINTER, SITE["peer_sectors"], f.resize(sectors, 64))
+        f.ret()
 
 
 def _address_of(f: Function, lane: Value) -> Value:
@@ -86,6 +101,7 @@ def visit_peers(
     with f.when(f.compare("ne", lanes, 0)):
         if before is not None:
             before(lanes)
+        f.call("gemmkit.count_peers", "void", C, SITE_POINTER, P, BASE, lanes)
         with f.each_bit(lanes) as lane:
             arguments = (C, SITE_POINTER, _address_of(f, lane), literal("i64", size), lane)
             at = f.call("gemmkit.peer_pointer", "ptr", *arguments)
