@@ -36,3 +36,8 @@ def full_type_name(name: str) -> str:
     Anything else is returned unchanged.
     """
     return _FULL_NAMES.get(name.strip().lower(), name)
+
+
+def is_type_name(name: str) -> bool:
+    """Whether a full name is that of a type which this module has other names for."""
+    return name in _SHORT_NAMES

@@ -11,7 +11,7 @@ from numbers import Integral, Real
 from types import NoneType
 from typing import Any
 
-from gemmkit.dtypes import ITEM_BYTES, full_type_name
+from gemmkit.dtypes import ITEM_BYTES, full_type_name, is_type_name
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedType, unknown_name
 
@@ -83,11 +83,15 @@ def known_type(field: str, name: str) -> str:
     """The full name of a type: `float16` for `fp16`.
 
     Raises:
-        UnsupportedType: it is unknown.
+        UnsupportedType: it is unknown, or no type of the matrices of a problem.
     """
     full = full_type_name(name)
+    if full not in ITEM_BYTES and is_type_name(full):
+        raise UnsupportedType(
+            f"{field} '{name}' is not supported for matrices: use one of {', '.join(ITEM_BYTES)}"
+        )
     if full not in ITEM_BYTES:
-        raise UnsupportedType(unknown_name(field, full, ITEM_BYTES))
+        raise UnsupportedType(unknown_name(field, name, ITEM_BYTES))
     return full
 
 
