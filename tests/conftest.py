@@ -4,7 +4,8 @@ stores of trials."""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip, with the reason, tests that need a GPU where there is none, and slow ones unasked."""
+    mark_cases_between_samples(items)
     if "slow" not in config.getoption("markexpr"):
         for item in items:
             if item.get_closest_marker("slow"):
@@ -51,6 +54,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if problem is not None:
         for item in marked:
             item.add_marker(pytest.mark.skip(reason=f"needs an NVIDIA GPU: {problem}"))
+
+
+def mark_cases_between_samples(items: Iterable[pytest.Item]) -> None:
+    """Mark as slow all but every n-th case of a test that is marked `sample(n)`."""
+    cases: Counter[str] = Counter()
+    for item in items:
+        sample = item.get_closest_marker("sample")
+        if sample is None or item.get_closest_marker("slow"):
+            continue
+        test = item.nodeid.partition("[")[0]
+        if cases[test] % sample.args[0]:
+            item.add_marker(pytest.mark.slow)
+        cases[test] += 1
 
 
 @pytest.fixture(scope="session", autouse=True)

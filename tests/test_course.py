@@ -46,6 +46,7 @@ def test_rungs_1_to_10_have_an_exercise_and_each_has_a_solution():
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.sample(3)
 def test_an_exercise_as_given_computes_a_wrong_result(name):
     launch, limits = options(name)
     source = (EXERCISES / f"{name}.cu").read_text("utf-8")
@@ -56,6 +57,7 @@ def test_an_exercise_as_given_computes_a_wrong_result(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.sample(3)
 def test_a_solution_is_right_and_meets_its_goals(name):
     launch, limits = options(name)
     # Sums in local memory would make a mockery of them.
@@ -117,6 +119,7 @@ def variant(folder: Path, name: str, *changes: tuple[str, str]) -> Path:
 
 
 @pytest.mark.parametrize("name", SAME_LAUNCH)
+@pytest.mark.sample(3)
 def test_a_solution_misses_a_goal_of_every_later_exercise(name, tmp_path):
     later = SAME_LAUNCH[SAME_LAUNCH.index(name) :]
     assert missed(variant(tmp_path, name), later) == later[1:]

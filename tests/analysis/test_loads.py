@@ -67,6 +67,7 @@ SMALL = {"BM": 64, "BN": 64, "WM": 32, "WN": 32, "TM": 8, "TN": 4}
 
 
 @pytest.mark.parametrize("kernel", LADDER, ids=lambda kernel: kernel.name)
+@pytest.mark.sample(3)
 def test_formulas_of_rungs_give_what_is_counted(kernel):
     problem = fitting(kernel, GemmProblem(100, 75, 50), find_board("rtx3090"))
     seen, foreseen = _counted(kernel, problem)
@@ -101,6 +102,7 @@ def test_stream_k_has_a_formula_where_blocks_share_no_tile():
     ],
     ids=lambda each: each if isinstance(each, str) else "",
 )
+@pytest.mark.sample(3)
 def test_formulas_of_production_kernels_give_what_is_counted(name, problem, changes):
     kernel = find_kernel(name)
     seen, foreseen = _counted(kernel, problem, kernel.configure(changes))
@@ -130,6 +132,7 @@ def group_cases():
 
 
 @pytest.mark.parametrize(("groups", "tiles", "layout"), [*group_cases()])
+@pytest.mark.sample(3)
 def test_formulas_of_groups_give_what_is_counted(groups, tiles, layout):
     """Of A and B, which cp.async copies; a thread's loads are of the table of groups."""
     kernel = find_kernel("gemm_grouped")

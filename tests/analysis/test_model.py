@@ -41,6 +41,7 @@ def at(profile: BlockProfile, size: int, spec: GpuSpec = H100):
 
 
 @pytest.mark.parametrize(("name", "size", "depth"), RECOMPUTED)
+@pytest.mark.sample(3)
 def test_committed_predictions_come_out_again(name, size, depth):
     rows = read_rows(RESULTS / "h100-predicted.json")
     row = next(each for each in rows if (each.kernel, each.m, each.k) == (name, size, depth))
@@ -67,6 +68,7 @@ def test_volkovs_case_on_an_rtx3090(stride):
 
 
 @pytest.mark.parametrize("name", ["typed", "typed_mma"])
+@pytest.mark.sample(2)
 def test_no_launch_is_faster_than_a_pipe_that_one_warp_keeps_busy(name):
     """fp64 instructions hold their pipe for longer than their results take, on most boards."""
     problem = GemmProblem(512, 512, 512, dtype="float64")
@@ -143,6 +145,7 @@ TILE_64 = {"BM": 64, "BN": 64, "BK": 32, "WM": 32, "WN": 32, "TM": 8, "TN": 4, "
 
 
 @pytest.mark.parametrize("parts", [1, 2, 4])
+@pytest.mark.sample(3)
 def test_a_tile_that_blocks_share_is_counted_once(parts):
     """As much arithmetic as without, more traffic; and less time while the board has room."""
     kernel, problem = find_kernel("gemm_split_k"), GemmProblem(256, 256, 512)
@@ -209,6 +212,7 @@ def test_even_shares_save_the_last_wave():
         ("typed", "float64", {"BM": 64, "BN": 64, "BK": 16}, MathPipe("float64"), 7271.4),
     ],
 )
+@pytest.mark.sample(3)
 def test_types_are_predicted_by_the_pipe_that_multiplies_them(name, dtype, keys, pipe, measured_us):
     kernel = find_kernel(name)
     config = kernel.configure({**keys, **({"WN": 32, "TN": 4} if name == "typed" else {})})
@@ -227,6 +231,7 @@ BATCHES = {
 
 
 @pytest.mark.parametrize("shape", ["32x32x32x4096", "256x256x256x256", "512x512x64x128"])
+@pytest.mark.sample(3)
 def test_batches_are_predicted_as_they_were_measured(shape):
     measured = BATCHES[shape]
     kernel = find_kernel(measured.kernel)
@@ -239,6 +244,7 @@ def test_batches_are_predicted_as_they_were_measured(shape):
 @pytest.mark.parametrize(
     ("name", "shape"), [("gemm_split_k", "128x256x512x3"), ("gemm_skinny", "8x128x512x5")]
 )
+@pytest.mark.sample(2)
 def test_products_of_a_batch_that_share_blocks(name, shape):
     """A long batch takes as many times as long as it has products."""
     kernel, problem = find_kernel(name), GemmProblem.from_shape(shape)

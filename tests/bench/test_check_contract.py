@@ -211,6 +211,7 @@ def test_atomic_additions_in_half_round(made, short, verdict):
 
 @pytest.mark.parametrize("mode", ["rz", "ru", "rd"])
 @pytest.mark.parametrize("of", ["float", "double"])
+@pytest.mark.sample(3)
 def test_directed_rounding_has_twice_the_unit_roundoff(made, mode, of):
     fused = f"s = __fma{'f' * (of == 'float')}_{mode}(A[r * K + i], B[i * N + c], s);"
     source = text("  C[r * N + c] = s;\n", of=of).replace(
@@ -360,6 +361,7 @@ __global__ void split(const float *A, const float *B, float *C, int M, int N, in
         ("if (s == s) C[r * N + c] = s", None, "wrong result"),
     ],
 )  # fmt: skip
+@pytest.mark.sample(2)
 def test_nan_of_split_operands_is_noted_where_an_infinity_belongs(made, tail, epilogue, verdict):
     records = check(made(SPLIT.replace("TAIL", tail)), epilogue=epilogue)
     (record,) = (each for each in records if each.case == NON_FINITE)

@@ -49,6 +49,7 @@ def checked(tmp_path, text, dtype, shape, **options):
 
 @pytest.mark.parametrize("dtype", ["__half", "__nv_bfloat16"])
 @pytest.mark.parametrize("body", [IN_FP32, IN_T, CHUNKS], ids=["fp32", "own type", "chunks"])
+@pytest.mark.sample(4)
 def test_the_stores_to_c_are_counted(tmp_path, body, dtype):
     record = checked(tmp_path, HEAD + body, dtype, "19x21x300")
     assert record.verdict == "ok", record.detail

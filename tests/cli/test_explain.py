@@ -205,6 +205,7 @@ def test_pictures_without_matplotlib_are_refused_at_once(call, tmp_path, monkeyp
     assert not (tmp_path / "drawn").exists()
 
 
+@pytest.mark.slow
 def test_pictures_of_two_configurations_do_not_replace_each_other(call, tmp_path):
     words = ("--against", ":TM=1", "--pictures", tmp_path)
     result = call("explain", "coarsening_1d", *words, *SMALL)

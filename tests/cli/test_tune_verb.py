@@ -60,6 +60,7 @@ def test_a_shape_is_tuned_and_remembered(call, gpu, tmp_path):
     assert f"{found['tried']['ok']} already in the store" in again.stderr
 
 
+@pytest.mark.slow
 def test_a_batch_is_tuned_as_a_class_of_its_own(call, gpu, tmp_path):
     path, shape = tmp_path / "store.sqlite3", "12x32x32x40"
     words = ("--shape", shape, "--kernels", "gemm_skinny", "--store", path)

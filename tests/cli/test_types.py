@@ -19,6 +19,7 @@ EMULATED = ("--gpu", "h100", "--device", "emulator", "--json", "-")
     ("dtype", "out", "layout"),
     [("fp16", None, "NN"), ("bfloat16", "float32", "NT"), ("float64", None, "TT")],
 )
+@pytest.mark.sample(3)
 def test_ladder_and_sweep_of_other_types(call, dtype, out, layout):
     full = {"fp16": "float16"}.get(dtype, dtype)
     words = ["--dtype", dtype, "--layout", layout, *(["--out-dtype", out] if out else [])]
@@ -40,6 +41,7 @@ def test_every_epilogue_of_the_library_on_the_ladder(call):
 
 
 @pytest.mark.parametrize("verb", ["bench", "check", "explain"])
+@pytest.mark.sample(3)
 def test_a_kernel_of_the_library(call, verb):
     words = ("--shape", "40x48x56", "--dtype", "bf16", "--layout", "NT", "--epilogue", "bias+gelu")
     result = call(verb, "typed_mma", *words, "--gpu", "h100")
@@ -72,6 +74,7 @@ def test_which_tells_layouts_and_types_apart(call):
     assert "estimated" in unlike["reason"]
 
 
+@pytest.mark.slow
 def test_a_model_of_times_ranks_other_layouts(call):
     words = ("--layout", "NT", "--device", "model", "--gpu", "h100", "--budget", "1s")
     result = call("tune", "--shape", "256", "--kernels", "gemm_split_k", *words)

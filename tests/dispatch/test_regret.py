@@ -71,6 +71,7 @@ def regrets(measured: list[Row]) -> list[float]:
         ("dispatch-wide", "wide", 1.03, 1.16),
     ],
 )
+@pytest.mark.sample(3)
 def test_the_choice_is_near_the_best_that_was_measured(name, kind, median, worst_fifth):
     found = regrets([row for row in rows(name) if row.kind == kind])
     assert len(found) > 100

@@ -254,6 +254,7 @@ def test_no_line_is_lost(executor: Executor, tmp_path: Path) -> None:
     assert lines[-1] == "1:99 297.00"
 
 
+@pytest.mark.sample(2)
 def test_atomics_of_the_library_and_votes_of_a_block(
     executor: Executor, arch: str, tmp_path: Path
 ) -> None:

@@ -58,6 +58,7 @@ PROBLEMS = {
 
 
 @pytest.mark.parametrize("named", [name for name in CONFIGS if name != "gemm_split_k, whole"])
+@pytest.mark.sample(2)
 def test_a_batch_is_right_and_breaks_no_rule(named, device):
     kernel, config = chosen(named)
     records = check(kernel, list(PROBLEMS.values()), config=config.as_dict(), device=device)
@@ -94,6 +95,7 @@ def problems(draw):
 @pytest.mark.parametrize("named", [name for name in CONFIGS if name != "gemm_split_k, whole"])
 @settings(max_examples=6, deadline=None)
 @given(problem=problems())
+@pytest.mark.sample(2)
 def test_any_batch(named, problem, device):
     kernel, config = chosen(named)
     record = run_kernel(kernel, problem, device, config=config, assemble=False)
@@ -101,6 +103,7 @@ def test_any_batch(named, problem, device):
 
 
 @each_config
+@pytest.mark.sample(3)
 def test_more_products_than_a_grid_has_layers(named):
     """They take further lines of the grid's x; results of products that lie beyond are right."""
     kernel, config = chosen(named)

@@ -63,6 +63,7 @@ def largest_error(name, problem, device):
 
 
 @pytest.mark.parametrize("name", LONG)
+@pytest.mark.sample(2)
 def test_chunks_make_the_error_smaller(name, device, monkeypatch):
     problem = GemmProblem(64, 64, LONG_WHOLE.start + 30)
     in_chunks = largest_error(name, problem, device)
@@ -98,6 +99,7 @@ def wide(residue=0):
     return problem, config, EmulatedDevice(board)
 
 
+@pytest.mark.slow
 def test_each_tile_of_each_group_is_computed():
     problem, config, device = wide()
     plan = find_kernel("gemm_tiled").plan(problem, config, device.spec)

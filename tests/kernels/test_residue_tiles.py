@@ -149,6 +149,7 @@ PROBLEMS = (
 
 
 @pytest.mark.parametrize("named", CONFIGS)
+@pytest.mark.sample(3)
 def test_results_are_right_and_no_rule_is_broken(named, device):
     kernel, config = chosen(named)
     problems = PROBLEMS if named == "128 threads" else PROBLEMS[:2]

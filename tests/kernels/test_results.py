@@ -72,6 +72,7 @@ def run(kernel, problem, device, seed=0):
 
 @pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS.keys())
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+@pytest.mark.sample(3)
 def test_shape(device, kernel, problem):
     record = run(kernel, problem, device)
     assert record.correct, record.check
@@ -92,6 +93,7 @@ FUSED = [
 
 
 @pytest.mark.parametrize(("kernel", "epilogue"), FUSED)
+@pytest.mark.sample(3)
 def test_fused_epilogue(device, kernel, epilogue):
     problem = GemmProblem(66, 70, 18, 1.5, 0.5, epilogue=Epilogue.parse(epilogue))
     record = run(kernel, problem, device)
@@ -118,6 +120,7 @@ def test_more_row_tiles_than_the_grid_has_rows(device):
 @settings(max_examples=15)
 @given(data=st.data())
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+@pytest.mark.sample(3)
 def test_any_shape(device, kernel, data):
     extent = st.integers(0, 140)
     m, n, k = data.draw(extent), data.draw(extent), data.draw(st.integers(0, 40))

@@ -111,6 +111,7 @@ def test_the_bits_are_the_same_whichever_block_is_last(kernel, config):
 
 
 @pytest.mark.parametrize("side", [1, 2, 3, 8, 13, 16])
+@pytest.mark.sample(3)
 def test_sides_both_ways_round(device, side):
     """Few rows, by vectors and by floats, and few columns; k ends within a step."""
     for shape in ((side, 40, 172), (side, 39, 170), (40, side, 169)):

@@ -31,6 +31,7 @@ def template(problem, config=KERNEL.default, gpu=H100):
 
 
 @pytest.mark.parametrize("side", range(1, 17))
+@pytest.mark.sample(3)
 def test_every_side(device, side):
     """Few rows, by vectors and by floats, and few columns, by floats; k ends within a step."""
     shapes = ((side, 40, 72), (side, 39, 70), (40, side, 69))
@@ -42,6 +43,7 @@ def test_every_side(device, side):
 @pytest.mark.parametrize("layout", ["nt", "tn", "tt"])
 # Small odd sides are among those that break no rule, below.
 @pytest.mark.parametrize("side", [1, pytest.param(3, marks=pytest.mark.slow), 16])
+@pytest.mark.sample(3)
 def test_transposed_matrices(device, layout, side):
     """By vectors and by floats, either side small, with k that ends within a step."""
     odd = side == 3
@@ -53,6 +55,7 @@ def test_transposed_matrices(device, layout, side):
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize("shape", [(3, 70, 90), (12, 136, 264), (136, 12, 264), (70, 3, 90)])
+@pytest.mark.sample(3)
 def test_transposed_matrices_break_no_rule(layout, shape):
     device = EmulatedDevice(H100, sanitize=True)
     problem = GemmProblem(*shape, alpha=1.5, beta=0.5).laid_out(layout)
@@ -63,6 +66,7 @@ def test_transposed_matrices_break_no_rule(layout, shape):
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize("shape", [(8, 256, 256), (256, 8, 256)])
+@pytest.mark.sample(3)
 def test_the_large_matrix_is_read_once_in_whole_sectors(device, layout, shape):
     m, n, k = shape
     problem = GemmProblem(m, n, k).laid_out(layout)

@@ -39,6 +39,7 @@ def device():
     ],
     ids=lambda value: value if isinstance(value, str) else "odd" if value is ODD else "aligned",
 )
+@pytest.mark.sample(3)
 def test_shapes(device, dtype, out, layout, shapes):
     check_shapes("typed", device, dtype, out, layout, shapes)
 
@@ -78,6 +79,7 @@ EPILOGUES = [
 @pytest.mark.parametrize(
     ("dtype", "out", "epilogue"), EPILOGUES, ids=lambda value: str(value or "same")
 )
+@pytest.mark.sample(3)
 def test_epilogues(device, dtype, out, epilogue):
     problem = GemmProblem(
         24, 40, 16, alpha=0.3, beta=0.5, epilogue=epilogue, dtype=dtype, out_dtype=out

@@ -196,6 +196,7 @@ def test_a_small_operand_is_repeated_rather_than_launched_for(gpu, caplog):
 
 @settings(max_examples=50)
 @given(st.data())
+@pytest.mark.slow
 def test_any_views(played, data):
     sizes = st.integers(0, 40)
     m, n, k = (data.draw(sizes, label=side) for side in "mnk")

@@ -11,6 +11,7 @@ from gemmkit.analysis.metric_list import metric_list
 from gemmkit.errors import UnsupportedProblem, UsageError
 
 
+@pytest.mark.slow
 def test_source_lines_hold_all_requests(gathered):
     seen = gathered["vectorized"]
     explained = explain_facts(seen)

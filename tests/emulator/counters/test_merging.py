@@ -73,6 +73,7 @@ def in_machine_code(sass: str) -> dict[str, Counter[str]]:
 @needs_disassembler
 @pytest.mark.parametrize("shape", ["512", "255x257x129"], ids=["vector", "scalar"])
 @pytest.mark.parametrize("kernel", LADDER, ids=lambda kernel: kernel.name)
+@pytest.mark.sample(3)
 def test_every_rung(kernel, shape):
     check(kernel, kernel.default, "sm_90a", shape)
 
@@ -195,6 +196,7 @@ extern "C" __global__ void {name}(float* out, const float* in, int n) {{
 
 @needs_disassembler
 @pytest.mark.parametrize("arch", ["sm_75", "sm_90", "sm_100"])
+@pytest.mark.sample(3)
 def test_probes(arch):
     bodies = {name: body for name, body in PROBES.items() if "cp.async" not in body
               or arch != "sm_75"}  # fmt: skip

@@ -73,6 +73,7 @@ def operand(form: Form, spec: OperandSpec, place: int) -> str:
     return f"%{kind}_{place}_0" + ("|%pred_9_0" if spec.pair else "")
 
 
+@pytest.mark.slow
 def test_other_forms(tmp_path: Path) -> None:
     others = [
         form
