@@ -99,7 +99,8 @@ class AsynchronousFindings:
         )
         text = (
             f"{self.parties.named(here, block)} uses the mbarrier at {place}, which "
-            f"{self.parties.name(there_by)} initializes, with no barrier between"
+            f"{self.parties.name(there_by)} initializes, with no barrier between "
+            "that orders memory: a relaxed arrive needs a fence.mbarrier_init before it"
         )
         self._add(block, "racecheck", "mbarrier not visible", text, here, there, array, offset)
 
@@ -254,7 +255,8 @@ class AsynchronousFindings:
         text = (
             f"{self.parties.name(who)} accesses {place}, and nothing that this block waits for "
             "follows: it may have exited; a barrier.cluster.arrive after the access and a wait "
-            "before the exit keep it"
+            "before the exit keep it, and for an asynchronous store that block's own wait for "
+            "the mbarrier"
         )
         block = self.parties.block_of(who)
         self._add(block, "synccheck", "block may have exited", text, here, None, array, offset)
