@@ -50,6 +50,7 @@ def test_kernels_share_inputs_reference_and_environment(fake_device):
 
 
 @pytest.mark.parametrize("shape", ["30x20x10", (30, 20, 10)])
+@pytest.mark.sample(6)
 def test_shape(fake_device, shape):
     (record,) = ladder(shape=shape, device=fake_device, kernels=["naive"], alpha=2.0, beta=-1.0)
     assert (record.problem.m, record.problem.n, record.problem.k) == (30, 20, 10)

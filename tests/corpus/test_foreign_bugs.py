@@ -17,7 +17,7 @@ def label(bug: Bug) -> str:
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=label)
-@pytest.mark.sample(3)
+@pytest.mark.sample(6)
 def test_a_bug_is_found(tmp_path, bug):
     records = check_bug(bug, tmp_path)
     assert seen(records) & set(bug.expects), records

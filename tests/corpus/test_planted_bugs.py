@@ -29,7 +29,7 @@ def label(mutation: Mutation) -> str:
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=label)
-@pytest.mark.sample(3)
+@pytest.mark.sample(6)
 def test_planted_bug_is_found(device, tmp_path, mutation):
     record = check_mutant(mutation, device, tmp_path)
     assert set(mutation.expects) <= seen(record), record
@@ -38,7 +38,7 @@ def test_planted_bug_is_found(device, tmp_path, mutation):
 
 
 @pytest.mark.parametrize("kernel", [*LADDER, *GEMMS], ids=lambda kernel: kernel.name)
-@pytest.mark.sample(3)
+@pytest.mark.sample(6)
 def test_kernel_as_it_is_has_no_finding(device, kernel):
     records = check(kernel, config=CONFIGS[kernel.name], device=device)
     assert [(each.case, each.verdict) for each in records] == [

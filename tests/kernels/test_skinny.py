@@ -31,7 +31,7 @@ def template(problem, config=KERNEL.default, gpu=H100):
 
 
 @pytest.mark.parametrize("side", range(1, 17))
-@pytest.mark.sample(3)
+@pytest.mark.sample(5)
 def test_every_side(device, side):
     """Few rows, by vectors and by floats, and few columns, by floats; k ends within a step."""
     shapes = ((side, 40, 72), (side, 39, 70), (40, side, 69))
