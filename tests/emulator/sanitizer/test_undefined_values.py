@@ -301,3 +301,17 @@ def test_one_finding_for_one_cause() -> None:
     }"""
     outcome = run(source, {"out": OUT}, grid=(3, 1, 1))
     assert (lines_of(outcome.only), outcome.only.count) == ((6, 5), 6)
+
+
+def test_a_value_that_was_read_unset_and_kept_in_shared_memory_is_found_where_it_was_read() -> None:
+    source = """k(float* out, const float* in, int n) {
+    __shared__ float tile[64], results[64];
+    if (threadIdx.x > n) tile[threadIdx.x] = in[threadIdx.x];
+    __syncthreads();
+    float sum = tile[threadIdx.x ^ 1] + in[threadIdx.x];
+    results[threadIdx.x] = sum;
+    __syncthreads();
+    out[threadIdx.x] = results[63 - threadIdx.x];
+}"""
+    findings = checked(source).findings
+    assert {(each.array, lines_of(each)) for each in findings} == {("tile", (8, 5))}

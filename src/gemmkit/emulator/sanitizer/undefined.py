@@ -85,10 +85,14 @@ class UndefinedUses:
 
     def _explained(self, number: int, block: int, finding: Finding) -> Finding:
         """The finding of a read that was never written, or was written with a value that was never
-        set."""
+        set; if that value was itself read, the finding of the first read."""
         at, store = self._kept.get(_space(self._names.actions[number]), (-1, 0))
         if at != block:
             return finding
+        for source in self._names.actions[store].sources:
+            origin = self._source_read(register_of(source), block)
+            if origin is not None:
+                return origin
         where = self._names.site(store, None)
         message = f"{finding.message}, or with a value that was never set, at {where}"
         return msgspec.structs.replace(finding, message=message)
