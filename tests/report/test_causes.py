@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from gemmkit.findings import AccessSite, Check, Finding
 from gemmkit.record import CheckRecord, DeviceRecord, ProblemRecord
 from gemmkit.report.causes import causes
 from gemmkit.report.findings import check_table, summary
 
-KINDS = {"racecheck": "read after write", "memcheck": "out of bounds", "initcheck": "uninitialized"}
+KINDS = {
+    "racecheck": "read after write",
+    "memcheck": "out of bounds",
+    "initcheck": "uninitialized",
+    "synccheck": "divergent barrier",
+}
 
 
 def site(line: int, instruction: str = "st.shared.f32", *calls: str) -> AccessSite:
@@ -94,3 +101,11 @@ def test_what_follows_from_nothing_stands_by_itself() -> None:
     argument = found("initcheck", site(30, "ld.global.f32"), array="C")
     race = found("racecheck", site(30), site(24), array="C")
     assert [each.finding for each in causes([record(16, argument, race)])] == [race, argument]
+
+
+def test_what_is_found_when_a_block_ends_comes_after_races() -> None:
+    at_exit = msgspec.structs.replace(found("synccheck", site(20)), kind="block may have exited")
+    barrier = found("synccheck", site(50))
+    race = found("racecheck", site(30), site(24))
+    every = causes([record(16, at_exit, race, barrier)])
+    assert [each.finding for each in every] == [barrier, race, at_exit]

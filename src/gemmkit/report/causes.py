@@ -17,7 +17,10 @@ _ARGUMENTS = frozenset(["A", "B", "C", "bias"])
 # An undefined value may be used at many lines: its origin is what counts.
 _USED_ELSEWHERE = frozenset(["uninitialized", "absent lane"])
 # Causes before consequences.
-_RANKS = {"memcheck": 0, "synccheck": 1, "racecheck": 2, "initcheck": 3}
+_RANKS = {"memcheck": 0, "synccheck": 1, "racecheck": 2, "initcheck": 4}
+# What a block leaves behind when it ends may be due to a wait that is missing before.
+_AT_EXIT = frozenset(["block may have exited", "copy not waited for"])
+_EXIT_RANK = 3
 
 
 @dataclass
@@ -64,9 +67,10 @@ def causes(records: Sequence[CheckRecord]) -> list[Cause]:
 
 
 def _order(cause: Cause) -> tuple[int, str, str, int]:
-    """By check, then by kind, then by source line."""
+    """By check, then by kind, then by source line; what is found when a block ends, late."""
     finding = cause.finding
-    return _RANKS[finding.check], finding.kind, finding.here.file, finding.here.line
+    rank = _EXIT_RANK if finding.kind in _AT_EXIT else _RANKS[finding.check]
+    return rank, finding.kind, finding.here.file, finding.here.line
 
 
 def _follows(read: Finding, before: Iterable[Cause]) -> bool:

@@ -31,6 +31,22 @@ def test_a_bug_is_found(name: str, seed: int) -> None:
     assert kinds & BUGS[name][3], execution.findings
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("stage read before it is full", "with no completed wait for that copy between"),
+        ("too few bytes announced", "expect_tx announces fewer than are copied"),
+    ],
+)
+def test_a_read_before_wait_says_whether_too_few_bytes_are_announced(name: str, text: str) -> None:
+    found = []
+    for seed in range(8):
+        found += run(with_bug(name), seed=seed)[0].findings
+    messages = {each.message for each in found if each.kind == "read before wait"}
+    assert messages
+    assert all(text in each for each in messages), messages
+
+
 def test_global_memory_that_an_mbarrier_orders_is_no_race() -> None:
     ptx = kernel_ptx(
         """mov.u32 %r10, bar;

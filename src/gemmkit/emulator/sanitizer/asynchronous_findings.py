@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from gemmkit.emulator.codegen.operands import access_bytes
 from gemmkit.emulator.codegen.shadow_layout import LOADED, SENT, UPDATED
 from gemmkit.emulator.isa.bulk_copies import is_reduction
 from gemmkit.emulator.isa.cluster import divided
 from gemmkit.emulator.isa.warpgroup_forms import OPERATION
 from gemmkit.emulator.machine.asynchronous import Copy
-from gemmkit.emulator.sanitizer.clocks import Clocks
 from gemmkit.emulator.sanitizer.collection import Collection
 from gemmkit.emulator.sanitizer.granules import Conflict, Numbers, instruction_of
 from gemmkit.emulator.sanitizer.parties import Parties
 from gemmkit.emulator.sanitizer.sites import Names
 from gemmkit.findings import AccessSite, Check, Finding, forgiven_text
 
+if TYPE_CHECKING:
+    from gemmkit.emulator.sanitizer.cluster_order import ClusterOrder
+
 _VERBS = {LOADED: "reads", UPDATED: "updates", SENT: "copies to"}
 _UNORDERED = "with no barrier, and no arrival and wait at an mbarrier, between"
 _NO_WGMMA_WAIT = "with no wgmma.wait_group for it, and synchronization after that, between"
 _FENCE = "with no fence.proxy.async between"
+
+
+def not_waited(cluster: ClusterOrder[Any], actor: int) -> str:
+    """What is missing between the bulk copies of an actor and an access to their bytes."""
+    if cluster.completed_early(actor):
+        return (
+            "after a phase of its mbarrier that completes before all bytes have arrived: "
+            "expect_tx announces fewer than are copied"
+        )
+    return "with no completed wait for that copy between"
 
 
 class AsynchronousFindings:
@@ -29,12 +43,18 @@ class AsynchronousFindings:
         self.parties = Parties(names)
 
     def conflict(
-        self, block: int, who: int, address: int, met: Conflict, kind: int, clocks: Clocks
+        self,
+        block: int,
+        who: int,
+        address: int,
+        met: Conflict,
+        kind: int,
+        cluster: ClusterOrder[Any],
     ) -> None:
         """A thread's access is not ordered after an earlier one."""
         reads = kind == LOADED
         array, offset, place = self.parties.place(address)
-        there_by = met.other
+        there_by, clocks = met.other, cluster.clocks
         here, there = self.parties.site(who), self.parties.site(there_by)
         does = _VERBS.get(kind, "writes")
         name = "read after write" if reads else "write after write"
@@ -45,7 +65,7 @@ class AsynchronousFindings:
         if clocks.warps <= met.actor < clocks.warps + clocks.places:
             name = "read before wait" if reads else "write before wait"
             other = f"the {self.parties.copy_name(instruction_of(there_by))} by {by}"
-            between = "with no completed wait for that copy between"
+            between = not_waited(cluster, met.actor)
             if self._is_wgmma(there_by):
                 other, between = f"the wgmma by {by}", _NO_WGMMA_WAIT
         elif met.actor >= clocks.warps + clocks.places:
@@ -252,12 +272,16 @@ class AsynchronousFindings:
         """A thread accesses the shared memory of a block that may have exited."""
         array, offset, place = self.parties.place(address, self.parties.rank_of(who))
         here = self.parties.site(who)
+        by = self.parties.name(who)
         text = (
-            f"{self.parties.name(who)} accesses {place}, and nothing that this block waits for "
-            "follows: it may have exited; a barrier.cluster.arrive after the access and a wait "
-            "before the exit keep it, and for an asynchronous store that block's own wait for "
-            "the mbarrier"
+            f"{by} accesses {place}, and nothing that this block waits for follows: it may have "
+            "exited; a barrier.cluster.arrive after the access and a wait before the exit keep it"
         )
+        if self._names.actions[instruction_of(who)].operation == "bulk_store":
+            text = (
+                f"{by} stores asynchronously to {place}, and this block does not wait for the "
+                "mbarrier that counts the bytes: it may have exited"
+            )
         block = self.parties.block_of(who)
         self._add(block, "synccheck", "block may have exited", text, here, None, array, offset)
 

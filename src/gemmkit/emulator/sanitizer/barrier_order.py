@@ -83,6 +83,7 @@ class BarrierOrder(AccessOrder):
         if found is not None:
             self._check_overrun(found, address)
             found.phases += 1
+            found.completed_early |= any(each <= found.phases for each in found.missing)
             arrived = min([found.phases + 1, *found.missing]) - 1
             actor = self._clocks.place("mbarrier", cluster_address(self._rank, address))
             found.arriving[ORDERED, actor] = arrived

@@ -31,6 +31,8 @@ class Object:
     # Phases that are complete, and those in which copies were issued that have not arrived.
     phases: int = 0
     missing: list[int] = field(default_factory=list)
+    # Whether a phase completed before the bytes of its copies had arrived.
+    completed_early: bool = False
     # The threads that observed the last complete phase, with the time, by their warps.
     observed: dict[int, tuple[int, int]] = field(default_factory=dict)
     reported: set[int] = field(default_factory=set)
@@ -79,6 +81,13 @@ class ClusterOrder(Generic[Member]):
         """The mbarrier at an address as the block of rank `own` uses it."""
         rank, within = divided(address, own)
         return self.objects[rank].get(within)
+
+    def completed_early(self, actor: int) -> bool:
+        """Whether the mbarrier of an actor's bulk copies completed a phase before their bytes had
+        arrived."""
+        address = self.clocks.mbarrier_of(actor)
+        found = self.object_at(address, 0) if address is not None else None
+        return found is not None and found.completed_early
 
     # The cluster's barrier
 

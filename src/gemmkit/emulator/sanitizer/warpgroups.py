@@ -7,6 +7,7 @@ group; each warp has an actor of its own for that.
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +18,8 @@ from gemmkit.emulator.isa.warpgroup_forms import WARPS
 from gemmkit.emulator.isa.warpgroups import WarpgroupProduct
 from gemmkit.emulator.ptx.module import Immediate
 from gemmkit.emulator.sanitizer.agreement import Agreement
-from gemmkit.emulator.sanitizer.clocks import ORDERED, VISIBLE, Clocks
+from gemmkit.emulator.sanitizer.clocks import ORDERED, VISIBLE
+from gemmkit.emulator.sanitizer.cluster_order import ClusterOrder
 from gemmkit.emulator.sanitizer.granules import Granules, Numbers, party
 from gemmkit.emulator.sanitizer.logged_accesses import LoggedAccesses
 from gemmkit.emulator.sanitizer.parties import Parties
@@ -32,7 +34,7 @@ class Warpgroups:
         self,
         block: int,
         warps: range,
-        clocks: Clocks,
+        cluster: ClusterOrder[Any],
         granules: Granules,
         accesses: LoggedAccesses,
         shadow: BlockShadow,
@@ -40,7 +42,8 @@ class Warpgroups:
         parties: Parties,
     ) -> None:
         """`warps` are the block's as the clocks count them."""
-        self._block, self._clocks, self._granules = block, clocks, granules
+        self._block, self._cluster, self._clocks = block, cluster, cluster.clocks
+        self._granules = granules
         self._first, self._shadow, self._accesses = warps.start, shadow, accesses
         self._found, self._parties = found, parties
         # The group of wgmma that is open in each warp.
@@ -84,7 +87,7 @@ class Warpgroups:
         met = granules.read(actor, time, where, whos, known[ORDERED])
         if met is not None:
             address = int(where[met.index]) << shift
-            self._found.too_early(self._parties, self._block, who, address, met, self._clocks)
+            self._found.too_early(self._parties, self._block, who, address, met, self._cluster)
             return
         writer = granules.writer[where]
         late = granules.time[where] > known[VISIBLE][writer]
