@@ -43,6 +43,8 @@ SHADOW = words(
     "asynchronous",
     # How many patterns had been built when Python last looked at the log.
     "patterns_seen",
+    # The wgmma that native code may enter into the log; null before the first.
+    "products",
 )
 DATA = tuple(f"data{index}" for index in range(4))
 
@@ -80,17 +82,25 @@ SENT = 4
 # that a phase is complete. `pattern` holds the instruction's number and, above 32 bits, the lane;
 # the tag's lowest bit says that this completes a phase.
 USED_BARRIER, ARRIVED, OBSERVED = 5, 6, 7
+# Not accesses of a site: a warp executes the wgmma whose record, see `PRODUCT`, is at `pattern`; it
+# commits its open group of wgmma, or waits until at most `base` groups are in flight.
+MULTIPLIED, GROUPED, WAITED = 8, 9, 10
 # The table by which native code compares the accesses in the log with earlier ones: the numbers of
 # the instructions by their records, where these begin, the bytes of a worker, a flag for each
 # instruction whose accesses do not race with each other; the last write of each granule (16, 32 and
 # 64 bits), a flag for those of mbarriers, by actor the arrays for the last reads, and a list of the
 # actors that have some; the warps' clocks, the open groups of their copies, and the number that the
-# first warp of the block has among them.
+# first warp of the block has among them. For wgmma: the block, the first block that was seen to
+# execute each instruction; by warp of the block, what it has executed (see `EXECUTED`), the actor
+# that stands for its wgmma, or −1, and its open group. For mbarriers: by address, where they are
+# (see `MBARRIER`) or null; a flag for each instruction with relaxed semantics.
 COMPARISON = words(
     *("numbers", "sites_at", "worker_bytes", "strong"),
     *("granules", "writer", "time", "who", "marks"),
     *("read_times", "read_whos", "readers", "reader_list"),
     *("clocks", "clock_bytes", "groups", "warps", "copies_from", "first_warp"),
+    *("block", "first_blocks", "executed", "product_actors", "product_groups"),
+    *("mbarriers", "relaxed"),
     # Where it stopped, and why: a conflict's granule (or −1), both parties, the other's actor and
     # whether that wrote; a granule of an mbarrier (or −1) that was accessed, and by whom.
     *("next", "granule", "by", "other", "other_actor", "wrote", "marked", "marked_by"),
@@ -103,6 +113,36 @@ COMPARISON_BYTES = 8 * len(COMPARISON) + 16 * REPORTED_PAIRS
 TOLD, SUSPICIOUS, READS_WANTED = 1, 2, 3
 # How many accesses of the same warp are compared, lane by lane.
 LOOK_BACK = 64
+
+# A wgmma of a warp that Python found valid: a key, which is never 0, of the instruction and the
+# warp's rank in its warpgroup; the descriptors of A, or 0, and of B; the granules that it reads,
+# and how many; the same as pairs, a word of a bitmap and the bits there; what it is told from
+# others by, its rank apart; the instruction's number. A hash leads to the first of the
+# `PRODUCT_PROBES` places in a table where it may be.
+PRODUCT = words(
+    *("key", "left", "right", "granules", "granule_count", "words", "word_count"),
+    *("identity", "number"),
+)
+PRODUCT_BYTES = 8 * len(PRODUCT)
+PRODUCTS_LOG2, PRODUCT_PROBES = 11, 8
+PRODUCT_FACTORS = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0xD6E8FEB86659FD93)
+# What a warp has executed of one kind of instruction: an array of identities, how many are there,
+# and for how many it has room.
+EXECUTED = words("identities", "count", "room")
+EXECUTED_BYTES = 24
+
+# The rows of a clock, see `sanitizer.clocks`.
+ORDERED, VISIBLE, INITIALIZED, CAUSED = range(4)
+# An mbarrier: the warp that initialized it, and its time then; the clocks of those that arrive and
+# of the complete phases; how many phases are complete, and how many copies issued to it have not
+# arrived; the actor that stands for its copies, or −1. Then the observations of the last complete
+# phase, in order, and how many: a warp as the clocks count it, its time, and the party.
+MBARRIER = words(
+    *("warp", "time", "arriving", "complete", "phases", "missing", "actor"),
+    *("observations", "observed"),
+)
+OBSERVATION = words("warp", "time", "who")
+OBSERVATION_BYTES = 24
 
 # A copy in flight: its lanes (bits), bytes per lane and instruction; for each lane the group, the
 # target in shared memory, and the data.

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gemmkit.emulator.codegen import sanitizer_calls, undefined_matrices
+from gemmkit.emulator.codegen import undefined_matrices
 from gemmkit.emulator.codegen.block import BlockWriter
 from gemmkit.emulator.codegen.context import C, W
 from gemmkit.emulator.codegen.ir import Function, Value, literal
 from gemmkit.emulator.codegen.layout import ALL_LANES, WARP, WORKER, vector_bytes
 from gemmkit.emulator.codegen.operands import Action, source_widths, unsupported
 from gemmkit.emulator.codegen.runtime.descriptors import SAME
+from gemmkit.emulator.codegen.runtime.logged_products import MULTIPLIES, ORDERS
 from gemmkit.emulator.codegen.runtime.warpgroups import ACCUMULATES, flags_of, function_of
 from gemmkit.emulator.codegen.values import Location, Scalar, Slot
 from gemmkit.emulator.codegen.warpgroup_operands import immediates_of, warpgroup_product
 from gemmkit.emulator.isa.warpgroup_forms import COLUMNS, WARPS
+from gemmkit.emulator.ptx.module import Immediate
 from gemmkit.errors import UnsupportedInstruction
 
 
 def multiply(b: BlockWriter, action: Action, lanes: Value) -> None:
     """`wgmma.mma_async`: native code unless it is not valid, which Python explains.
 
-    With sanitizers, Python is told of each before it runs.
+    With sanitizers each is entered into their log before it runs, or Python is told of it.
     """
     f, count = b.f, len(action.dests)
     product = warpgroup_product(action)
@@ -50,7 +52,11 @@ def multiply(b: BlockWriter, action: Action, lanes: Value) -> None:
     explain = f.name("explain")
     idle = f.compare("eq", lanes, 0)
     if b.context.sanitize:
-        f.runtime("operate_asynchronous", "void", C, W, number, lanes)
+        first = literal("i64", 0) if product.in_registers else _scalar(b, left[0])
+        given = (valid, first, _scalar(b, right), rank)
+        logged = f.runtime(MULTIPLIES, "i1", C, W, number, *given)
+        with f.when(f.not_(logged)):
+            f.runtime("operate_asynchronous", "void", C, W, number, lanes)
     f.branch_if(idle, after, f"{compute}some")
     f.label(f"{compute}some")
     f.branch_if(valid, compute, explain)
@@ -79,8 +85,14 @@ def multiply(b: BlockWriter, action: Action, lanes: Value) -> None:
 def synchronize(b: BlockWriter, action: Action, lanes: Value) -> None:
     """`commit_group` and `wait_group`, which only the sanitizers need to know of; where a
     `wgmma.fence` is missing they find in the code alone."""
-    if action.operation != "wgmma_fence":
-        sanitizer_calls.tell_python(b, action, lanes)
+    if action.operation == "wgmma_fence" or not b.context.sanitize:
+        return
+    going = action.sources[0] if action.sources else Immediate(-1)
+    assert isinstance(going, Immediate)
+    # Where it is not valid, Python is told of it.
+    b.context.outside[action.number] = ((), ())
+    number, groups = literal("i32", action.number), literal("i64", going.value)
+    b.f.runtime(ORDERS, "void", C, W, number, lanes, groups)
 
 
 def _kept(b: BlockWriter, location: Location) -> Scalar | Slot:

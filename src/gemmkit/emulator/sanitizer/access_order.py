@@ -13,13 +13,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from gemmkit.emulator.codegen.layout import LANES
-from gemmkit.emulator.codegen.shadow_layout import LOADED, LOG_ENTRIES, LOG_ENTRY, TAG_KIND
+from gemmkit.emulator.codegen.shadow_layout import LOADED, LOG_ENTRIES, LOG_ENTRY, ORDERED, TAG_KIND
 from gemmkit.emulator.isa.cluster import cluster_address, divided
 from gemmkit.emulator.isa.mbarriers import OBJECT_BYTES
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.ptx.module import Immediate, Register
 from gemmkit.emulator.sanitizer.asynchronous_findings import AsynchronousFindings
-from gemmkit.emulator.sanitizer.clocks import ORDERED
 from gemmkit.emulator.sanitizer.cluster_order import ClusterOrder
 from gemmkit.emulator.sanitizer.granules import Conflict, Granules, Numbers, instruction_of, party
 from gemmkit.emulator.sanitizer.logged_accesses import LoggedAccesses, Stop
@@ -37,7 +36,8 @@ class AccessOrder(ABC):
         self._strong = np.array(
             [action.number for action in names.actions if names.strong(action.number)], np.int64
         )
-        self._accesses = LoggedAccesses(worker, self._strong, len(shadow.copies))
+        relaxed = [each.number for each in names.actions if ".relaxed" in each.form.opcode]
+        self._accesses = LoggedAccesses(worker, self._strong, relaxed, len(shadow.copies))
         self._logged = 0
         self._block = -1
 
@@ -148,7 +148,7 @@ class AccessOrder(ABC):
 
     @abstractmethod
     def _replay(self, entry: Sequence[int]) -> None:
-        """An mbarrier instruction that native code has executed."""
+        """An instruction in the log that native code leaves to Python."""
 
     def _report(self, stop: Stop) -> None:
         """An access is in conflict with an earlier one, or with an mbarrier."""

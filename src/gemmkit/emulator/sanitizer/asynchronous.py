@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from gemmkit.emulator.codegen.layout import AT_BARRIER, BARRIERS
 from gemmkit.emulator.codegen.operands import Action
-from gemmkit.emulator.codegen.shadow_layout import ARRIVES, BEGINS, COMMITS, FENCES, OPENS, WAITS
+from gemmkit.emulator.codegen.shadow_layout import (
+    ARRIVES,
+    BEGINS,
+    COMMITS,
+    FENCES,
+    INITIALIZED,
+    MULTIPLIED,
+    OPENS,
+    TAG_KIND,
+    TAG_WARP,
+    VISIBLE,
+    WAITED,
+    WAITS,
+)
 from gemmkit.emulator.isa.warpgroups import WarpgroupProduct
 from gemmkit.emulator.machine.worker import Worker
+from gemmkit.emulator.ptx.module import Immediate
 from gemmkit.emulator.sanitizer.asynchronous_findings import AsynchronousFindings
-from gemmkit.emulator.sanitizer.clocks import INITIALIZED, VISIBLE
 from gemmkit.emulator.sanitizer.copy_order import CopyOrder
+from gemmkit.emulator.sanitizer.products import Known, Products
 from gemmkit.emulator.sanitizer.register_pool import RegisterPool
 from gemmkit.emulator.sanitizer.shadow import BlockShadow
 from gemmkit.emulator.sanitizer.sites import Names
@@ -34,6 +50,7 @@ class Order(CopyOrder):
     ) -> None:
         super().__init__(names, worker, shadow, found, maps)
         self._warpgroup_findings = warpgroup_findings
+        self._products = Products(shadow)
         self._begin()
 
     def _begin(self) -> None:
@@ -49,6 +66,7 @@ class Order(CopyOrder):
             self._shadow,
             self._warpgroup_findings,
             self._found.parties,
+            self._products,
         )
         self._registers = RegisterPool(
             self._block,
@@ -96,12 +114,29 @@ class Order(CopyOrder):
     ) -> None:
         """A warp issues a wgmma."""
         self.look()
-        self._warpgroups.multiply(warp, number, product, descriptors)
+        known = Known(number, product, descriptors)
+        self._products.add(warp, known)
+        self._warpgroups.multiply(warp, known)
 
     def wgmma_ordered(self, warp: int, action: Action) -> None:
         """A warp commits a group of wgmma, or waits for groups."""
         self.look()
-        self._warpgroups.order(warp, action)
+        if action.operation == "wgmma_commit":
+            self._warpgroups.commit(warp)
+            return
+        going = action.sources[0]
+        assert isinstance(going, Immediate)
+        self._warpgroups.wait(warp, going.value)
+
+    def _replay(self, entry: Sequence[int]) -> None:
+        first, base, _, tag = entry
+        kind, warp = tag >> TAG_KIND, tag >> TAG_WARP & 255
+        if kind == MULTIPLIED:
+            self._warpgroups.multiply(warp, self._products.at(first))
+        elif kind == WAITED:
+            self._warpgroups.wait(warp, base)
+        else:
+            super()._replay(entry)
 
     def registers_set(self, warp: int, action: Action) -> None:
         """A warp executes `setmaxnreg`."""

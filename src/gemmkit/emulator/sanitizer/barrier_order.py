@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from gemmkit.emulator.codegen.layout import LANES
-from gemmkit.emulator.codegen.shadow_layout import ARRIVED, OBSERVED, TAG_KIND, TAG_WARP
+from gemmkit.emulator.codegen.shadow_layout import (
+    ARRIVED,
+    CAUSED,
+    INITIALIZED,
+    OBSERVED,
+    ORDERED,
+    TAG_KIND,
+    TAG_WARP,
+)
 from gemmkit.emulator.isa.cluster import cluster_address
 from gemmkit.emulator.isa.mbarriers import OBJECT_BYTES
 from gemmkit.emulator.sanitizer.access_order import AccessOrder
-from gemmkit.emulator.sanitizer.clocks import CAUSED, INITIALIZED, ORDERED
 from gemmkit.emulator.sanitizer.cluster_order import Object
 
 
@@ -24,16 +29,16 @@ class BarrierOrder(AccessOrder):
         objects = self._cluster.objects[self._rank]
         if address in objects:
             self._found.initialized_again(self._block, number, thread, address)
-        warp, clocks = self._warp_of(thread), self._clocks
         who = self._who(number, thread)
-        made = Object(who, warp, clocks.now(warp), clocks.empty(), clocks.empty())
-        objects[address] = made
+        made = objects[address] = Object(who, self._warp_of(thread), self._clocks)
+        self._accesses.initialized(address, made.state)
         self._mark(address, used=True)
 
     def invalidated(self, number: int, thread: int, address: int) -> None:
         """A thread invalidates an mbarrier."""
         self.used(number, thread, address)
         self._cluster.objects[self._rank].pop(address, None)
+        self._accesses.initialized(address, None)
         self._mark(address, used=False)
 
     def _mark(self, address: int, *, used: bool) -> None:
@@ -82,20 +87,14 @@ class BarrierOrder(AccessOrder):
         found = self._cluster.object_at(address, self._rank)
         if found is not None:
             self._check_overrun(found, address)
-            found.phases += 1
-            found.completed_early |= any(each <= found.phases for each in found.missing)
-            arrived = min([found.phases + 1, *found.missing]) - 1
             actor = self._clocks.place("mbarrier", cluster_address(self._rank, address))
-            found.arriving[ORDERED, actor] = arrived
-            np.maximum(found.complete, found.arriving, out=found.complete)
-            found.arriving = self._clocks.empty()
+            found.complete_phase(actor)
 
     def _check_overrun(self, found: Object, address: int) -> None:
         """Whoever waits for a phase must have observed it before the next one completes."""
-        for warp, (time, who) in found.observed.items():
+        for warp, time, who in found.observed():
             if found.arriving[CAUSED, warp] < time:
                 self._found.overrun_phase(self._block, who, address)
-        found.observed.clear()
 
     def waited(self, number: int, thread: int, address: int) -> None:
         """A thread has observed the completion of a phase."""
@@ -111,9 +110,10 @@ class BarrierOrder(AccessOrder):
             self._clocks.acquire_relaxed(warp, found.complete)
             return
         self._clocks.acquire(warp, found.complete)
-        found.observed[warp] = self._clocks.now(warp), self._who(number, thread)
+        found.observe(warp, self._clocks.now(warp), self._who(number, thread))
 
     def _replay(self, entry: Sequence[int]) -> None:
+        """An mbarrier instruction in the log that is not sound, or not simple."""
         both, address, _, tag = entry
         number, kind = both & (1 << 32) - 1, tag >> TAG_KIND
         thread = (tag >> TAG_WARP & 255) * LANES + (both >> 32)

@@ -17,9 +17,10 @@ import itertools
 import numpy as np
 from numpy.typing import NDArray
 
+from gemmkit.emulator.codegen.shadow_layout import CAUSED, INITIALIZED, ORDERED
+
 Clock = NDArray[np.int32]
 
-ORDERED, VISIBLE, INITIALIZED, CAUSED = range(4)
 # The mbarriers, and the threads with bulk groups, that are told apart per block; those beyond share
 # a place.
 PLACES = 64

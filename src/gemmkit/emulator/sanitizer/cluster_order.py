@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 
+from gemmkit.emulator.codegen.shadow_layout import CAUSED, MBARRIER, OBSERVATION, ORDERED
 from gemmkit.emulator.isa.cluster import cluster_address, divided
 from gemmkit.emulator.machine.asynchronous import Copy
-from gemmkit.emulator.sanitizer.clocks import CAUSED, ORDERED, Clock, Clocks
+from gemmkit.emulator.sanitizer.clocks import Clock, Clocks
 
 if TYPE_CHECKING:
     from gemmkit.emulator.sanitizer.asynchronous_findings import AsynchronousFindings
@@ -19,28 +20,88 @@ if TYPE_CHECKING:
 Member = TypeVar("Member")
 
 
-@dataclass(slots=True)
 class Object:
-    """An mbarrier: who initialized it, and what is released to the threads that wait for it."""
+    """An mbarrier: who initialized it, and what is released to the threads that wait for it.
 
-    who: int
-    warp: int
-    time: int
-    arriving: Clock
-    complete: Clock
-    # Phases that are complete, and those in which copies were issued that have not arrived.
-    phases: int = 0
-    missing: list[int] = field(default_factory=list)
-    # Whether a phase completed before the bytes of its copies had arrived.
-    completed_early: bool = False
-    # The threads that observed the last complete phase, with the time, by their warps.
-    observed: dict[int, tuple[int, int]] = field(default_factory=dict)
-    reported: set[int] = field(default_factory=set)
-    # What was earlier than the issue of copies in flight.
-    issued: dict[Copy, Clock] = field(default_factory=dict)
+    Native code reads and changes it as `state` says, see `shadow_layout.MBARRIER`.
+    """
 
-    def count_bytes(self, copy: Copy) -> None:
-        """The bytes of a copy arrive."""
+    def __init__(self, who: int, warp: int, clocks: Clocks) -> None:
+        """A thread (`who`) of a warp initializes it."""
+        self.who, self.warp, self.time = who, warp, clocks.now(warp)
+        self.arriving, self.complete = clocks.empty(), clocks.empty()
+        # Whether a phase completed before the bytes of its copies had arrived.
+        self.completed_early = False
+        # The instructions at which its use was reported.
+        self.reported: set[int] = set()
+        # What was earlier than the issue of copies in flight.
+        self.issued: dict[Copy, Clock] = {}
+        # Phases in which copies were issued that have not arrived.
+        self._missing: list[int] = []
+        self._observations = np.zeros((clocks.warps, len(OBSERVATION)), np.int64)
+        self.state = np.zeros(len(MBARRIER), np.int64)
+        for name, value in {
+            "warp": warp,
+            "time": self.time,
+            "arriving": self.arriving.ctypes.data,
+            "complete": self.complete.ctypes.data,
+            "actor": -1,
+            "observations": self._observations.ctypes.data,
+        }.items():
+            self._set(name, value)
+
+    def _set(self, name: str, value: int) -> None:
+        self.state[MBARRIER[name] // 8] = value
+
+    def _get(self, name: str) -> int:
+        return int(self.state[MBARRIER[name] // 8])
+
+    @property
+    def phases(self) -> int:
+        """How many phases are complete."""
+        return self._get("phases")
+
+    def complete_phase(self, actor: int) -> None:
+        """A phase is complete; `actor` stands for the copies that the mbarrier counts."""
+        phases = self.phases + 1
+        self._set("phases", phases)
+        self._set("actor", actor)
+        self.completed_early |= any(each <= phases for each in self._missing)
+        self.arriving[ORDERED, actor] = min([phases + 1, *self._missing]) - 1
+        np.maximum(self.complete, self.arriving, out=self.complete)
+        self.arriving[...] = 0
+        self._set("observed", 0)
+
+    def observe(self, warp: int, time: int, who: int) -> None:
+        """A thread of a warp has observed that the last phase is complete."""
+        seen, count = self._observations, self._get("observed")
+        before = np.flatnonzero(seen[:count, 0] == warp)
+        place = int(before[0]) if len(before) else count
+        seen[place] = warp, time, who
+        self._set("observed", max(count, place + 1))
+
+    def observed(self) -> list[list[int]]:
+        """Who has observed that the last phase is complete, one for each warp: the warp, its time,
+        and the party."""
+        found: list[list[int]] = self._observations[: self._get("observed")].tolist()
+        return found
+
+    def issue(self, copy: Copy, before: Clock) -> int:
+        """A copy is issued to it, after `before`; returns the phase to which it belongs."""
+        time = self.phases + 1
+        self._missing.append(time)
+        self._set("missing", len(self._missing))
+        self.issued[copy] = before
+        return time
+
+    def deliver(self, copy: Copy, time: int) -> None:
+        """The bytes of a copy that belongs to a phase arrive."""
+        self._count_bytes(copy)
+        if time in self._missing:
+            self._missing.remove(time)
+            self._set("missing", len(self._missing))
+
+    def _count_bytes(self, copy: Copy) -> None:
         before = self.issued.pop(copy, None)
         if before is not None:
             np.maximum(self.arriving[CAUSED], before, out=self.arriving[CAUSED])

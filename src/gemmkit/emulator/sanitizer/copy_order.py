@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
+from gemmkit.emulator.codegen.shadow_layout import INITIALIZED, ORDERED, VISIBLE
 from gemmkit.emulator.isa.bulk_copies import is_reduction
 from gemmkit.emulator.isa.cluster import cluster_address, divided
 from gemmkit.emulator.isa.tensor_copies import footprint
@@ -14,7 +15,7 @@ from gemmkit.emulator.machine.asynchronous import Copy
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.sanitizer.asynchronous_findings import AsynchronousFindings
 from gemmkit.emulator.sanitizer.barrier_order import BarrierOrder
-from gemmkit.emulator.sanitizer.clocks import INITIALIZED, ORDERED, VISIBLE, Clock
+from gemmkit.emulator.sanitizer.clocks import Clock
 from gemmkit.emulator.sanitizer.granules import Conflict, Numbers
 from gemmkit.emulator.sanitizer.shadow import BlockShadow
 from gemmkit.emulator.sanitizer.sites import Names
@@ -84,6 +85,9 @@ class CopyOrder(BarrierOrder):
         # `st.async` and `red.async` write through the generic proxy, as other stores do.
         proxy = copy.action.operation != "bulk_store"
         reduces = is_reduction(copy.action.form)
+        warp = self._warp_of(copy.thread)
+        if proxy and not reduces and home._accesses.write(where, warp, by, who):
+            return
         before = granules.written(where)
         if reduces and proxy:
             self._check_visible(copy, where, before, known, writes=True)
@@ -97,10 +101,9 @@ class CopyOrder(BarrierOrder):
         if copy.barrier is None:
             return self._clocks.place("thread", self._thread + copy.thread), copy.group
         found = self._cluster.object_at(copy.barrier, self._rank)
-        time = found.phases + 1 if found is not None else 1
+        time = 1
         if found is not None:
-            found.missing.append(time)
-            found.issued[copy] = self._clocks.caused(self._warp_of(copy.thread))
+            time = found.issue(copy, self._clocks.caused(self._warp_of(copy.thread)))
         place = cluster_address(*divided(copy.barrier, self._rank))
         return self._clocks.place("mbarrier", place), time
 
@@ -171,9 +174,7 @@ class CopyOrder(BarrierOrder):
         found = self._cluster.object_at(copy.barrier, self._rank)
         _, time = self._cluster.copies.pop(copy)
         if found is not None:
-            found.count_bytes(copy)
-        if found is not None and time in found.missing:
-            found.missing.remove(time)
+            found.deliver(copy, time)
 
     def landed(self, copy: Copy) -> None:
         """A bulk copy has written its destination."""

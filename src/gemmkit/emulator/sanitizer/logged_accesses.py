@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gemmkit.emulator.codegen.native import runtime
-from gemmkit.emulator.codegen.runtime.logged_accesses import NAME, READ_NAME
+from gemmkit.emulator.codegen.runtime.granules import READ, WRITE
+from gemmkit.emulator.codegen.runtime.logged_accesses import NAME
 from gemmkit.emulator.codegen.shadow_layout import (
     COMPARISON,
     COMPARISON_BYTES,
@@ -18,6 +20,7 @@ from gemmkit.emulator.codegen.shadow_layout import (
     SUSPICIOUS,
     TOLD,
 )
+from gemmkit.emulator.isa.mbarriers import OBJECT_BYTES
 from gemmkit.emulator.machine.memory import aligned_bytes
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.sanitizer.clocks import Clocks
@@ -27,6 +30,7 @@ _Compare = ctypes.CFUNCTYPE(
     ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64
 )
 _Read = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 5)
+_Write = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, *[ctypes.c_int64] * 6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +53,25 @@ class Stop:
 class LoggedAccesses:
     """The comparison for one worker."""
 
-    def __init__(self, worker: Worker, strong: Numbers, granules: int) -> None:
+    def __init__(
+        self, worker: Worker, strong: Numbers, relaxed: Sequence[int], granules: int
+    ) -> None:
+        """`strong` are the instructions whose accesses do not race with each other, `relaxed` those
+        with relaxed semantics."""
         self._compare = _Compare(runtime().addresses[NAME])
-        self._read = _Read(runtime().addresses[READ_NAME])
+        self._read = _Read(runtime().addresses[READ])
+        self._write = _Write(runtime().addresses[WRITE])
         self._table = aligned_bytes(COMPARISON_BYTES).view(np.int64)
         self._addresses = worker.fields.ctypes.data, self._table.ctypes.data
         sites = worker.kernel.areas.sites
         self._numbers = np.array([*sites, 0], np.int64)
-        self._strong = np.zeros(len(worker.kernel.actions) + 1, np.uint8)
-        self._strong[strong] = 1
+        self._strong, self._relaxed = np.zeros((2, len(worker.kernel.actions) + 1), np.uint8)
+        self._strong[strong] = self._relaxed[relaxed] = 1
+        # By address, where the mbarriers are.
+        self._mbarriers = np.zeros(worker.shared_end // OBJECT_BYTES + 1, np.int64)
         self._marks = np.zeros(granules, np.uint8)
+        # By instruction, the first block that was seen to execute it, if it is a wgmma.
+        self._first_blocks = np.full(len(self._strong), np.iinfo(np.int64).max)
         self._set(
             numbers=self._numbers.ctypes.data,
             sites_at=worker.kernel.compiled.sites_start,
@@ -66,6 +79,9 @@ class LoggedAccesses:
             strong=self._strong.ctypes.data,
             granules=granules,
             marks=self._marks.ctypes.data,
+            first_blocks=self._first_blocks.ctypes.data,
+            mbarriers=self._mbarriers.ctypes.data,
+            relaxed=self._relaxed.ctypes.data,
         )
 
     def _set(self, **values: int) -> None:
@@ -80,6 +96,7 @@ class LoggedAccesses:
         from `first_warp` on."""
         self._granules = granules
         self._marks[:] = 0
+        self._mbarriers[:] = 0
         arrays: dict[str, NDArray[Any]] = {
             "writer": granules.writer,
             "time": granules.time,
@@ -95,6 +112,25 @@ class LoggedAccesses:
         self._set(warps=clocks.warps, copies_from=clocks.warps + clocks.places)
         self._set(first_warp=first_warp)
 
+    def begin_products(
+        self, block: int, executed: Numbers, actors: Numbers, groups: NDArray[np.int32]
+    ) -> None:
+        """A block begins, with these for the wgmma of its warps: what each has executed, the actor
+        that stands for its wgmma, and the group that is open."""
+        self._products = executed, actors, groups
+        addresses = (each.ctypes.data for each in self._products)
+        names = ("executed", "product_actors", "product_groups")
+        self._set(block=block, **dict(zip(names, addresses, strict=True)))
+
+    def executed(self, number: int, block: int) -> None:
+        """Python has seen a block execute a wgmma; native code need not tell it of later ones."""
+        self._first_blocks[number] = min(self._first_blocks[number], block)
+
+    def initialized(self, address: int, state: Numbers | None) -> None:
+        """There is an mbarrier at an address from now on, or no longer."""
+        place = address // OBJECT_BYTES
+        self._mbarriers[place : place + 1] = 0 if state is None else state.ctypes.data
+
     def mark(self, first: int, end: int, *, used: bool) -> None:
         """Granules belong to an mbarrier from now on, or no longer do."""
         self._marks[first:end] = used
@@ -106,6 +142,19 @@ class LoggedAccesses:
         """
         self._granules.reads_of(actor)
         return bool(self._read(*self._addresses, *granules, warp, actor, time, who))
+
+    def write(self, where: Numbers, warp: int, by: tuple[int, int], who: int) -> bool:
+        """An actor at a time (`by`) overwrites granules, in ascending order, by a copy that a warp
+        issues.
+
+        Returns whether all that was read or written there before is in order, and visible; if not,
+        nothing is recorded.
+        """
+        count, first = len(where), int(where[0]) if len(where) else 0
+        if not count or int(where[-1]) - first != count - 1:
+            return False
+        self._set(readers=self._granules.reading)
+        return bool(self._write(self._addresses[1], first, count, warp, *by, who))
 
     def until_stop(self, first: int, end: int, *, resumes: bool) -> Stop | None:
         """Compare entries of the log, up to one that needs Python; None if there is none.

@@ -12,9 +12,10 @@ import numpy as np
 
 from gemmkit.emulator.codegen.layout import LANES
 from gemmkit.emulator.codegen.operands import Action
+from gemmkit.emulator.codegen.shadow_layout import CAUSED
 from gemmkit.emulator.ptx.module import Immediate
-from gemmkit.emulator.sanitizer.agreement import Agreement
-from gemmkit.emulator.sanitizer.clocks import CAUSED, Clocks
+from gemmkit.emulator.sanitizer.agreement import Agreement, Identities
+from gemmkit.emulator.sanitizer.clocks import Clocks
 from gemmkit.emulator.sanitizer.warpgroup_findings import WarpgroupFindings
 
 
@@ -34,7 +35,7 @@ class RegisterPool:
         self._block, self._first, self._clocks, self._found = block, warps.start, clocks, found
         self._registers = registers
         self._counts = np.full(len(warps), registers or 0)
-        self._agreement = Agreement(len(warps))
+        self._agreement = Agreement(len(warps), Identities())
         # The warps that asked for more than there was then, with the instruction and their time.
         self._waiting: dict[int, tuple[int, int]] = {}
 

@@ -44,6 +44,7 @@ Event = ctypes.CFUNCTYPE(
 )
 
 _LANE = np.arange(LANES)
+_ALL = np.uint64((1 << 64) - 1)
 
 
 class Pattern:
@@ -188,9 +189,13 @@ class BlockShadow:
         """The value of a field."""
         return int(self._header[SHADOW[name] // 8])
 
+    def set_field(self, name: str, value: int) -> None:
+        """Change a field."""
+        self._header[SHADOW[name] // 8] = value
+
     def looked(self, patterns: int) -> None:
         """The log has been examined when so many patterns had been built."""
-        self._header[SHADOW["patterns_seen"] // 8] = patterns
+        self.set_field("patterns_seen", patterns)
 
     @property
     def by_pairs(self) -> bool:
@@ -238,14 +243,25 @@ class BlockShadow:
         return bits_at(self.common_bits("initialized"), granules)
 
     def define_shared(self, granules: Numbers) -> None:
-        """Granules of shared memory have been written."""
+        """Granules of shared memory, in ascending order, have been written."""
         if not len(granules):
+            return
+        least, most = int(granules[0]), int(granules[-1])
+        if most - least == len(granules) - 1:
+            self._define_range(least, most)
             return
         first, end = int(granules.min()) >> 6, (int(granules.max()) >> 6) + 1
         bits = np.zeros((end - first) * 64, np.uint8)
         bits[granules - (first << 6)] = 1
         words = np.packbits(bits, bitorder="little").view("<u8")
         self.common[first:end, COMMON["initialized"] // 8] |= words
+
+    def _define_range(self, first: int, last: int) -> None:
+        """Granules have been written, from the first to the last."""
+        words = np.full((last >> 6) - (first >> 6) + 1, _ALL)
+        words[0] &= _ALL << np.uint64(first & 63)
+        words[-1] &= _ALL >> np.uint64(63 - (last & 63))
+        self.common[first >> 6 : (last >> 6) + 1, COMMON["initialized"] // 8] |= words
 
     def in_step(self, warp: int) -> None:
         """The lanes of a warp are in step."""

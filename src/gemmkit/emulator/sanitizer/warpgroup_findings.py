@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 from gemmkit.emulator.codegen.layout import LANES
@@ -32,11 +33,14 @@ class WarpgroupFindings:
         self._names, self._collection = names, collection
         # By instruction, the first block and thread that executed it.
         self.first: dict[int, tuple[int, int]] = {}
+        # All workers tell of it, also when they read their logs.
+        self._lock = threading.Lock()
 
     def executed(self, number: int, block: int, thread: int) -> None:
         """A thread, the first of its warp, executes a wgmma."""
-        if number not in self.first or block < self.first[number][0]:
-            self.first[number] = block, thread
+        with self._lock:
+            if number not in self.first or block < self.first[number][0]:
+                self.first[number] = block, thread
 
     def too_early(
         self,

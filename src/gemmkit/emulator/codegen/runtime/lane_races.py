@@ -14,8 +14,10 @@ from gemmkit.emulator.codegen.shadow_layout import (
     IN_STEP,
     LANES_RACE,
     LOADED,
+    LOG_ENTRIES,
     LOG_ENTRY,
     LOOK_BACK,
+    MULTIPLIED,
     OWN,
     SAME_STORE,
     SHADOW,
@@ -43,7 +45,8 @@ def _define_look_back(module: Module) -> None:
         own, now = f.load("ptr", s, SHADOW["own"]), f.load("i64", s, SHADOW["log_count"])
         oldest = f.intrinsic("umax", f.load("i64", own, OWN["in_step"]),
                              f.load("i64", s, SHADOW["log_epoch"]))  # fmt: skip
-        back = f.intrinsic("umin", f.sub(now, oldest), literal("i64", LOOK_BACK))
+        back = f.intrinsic("umin", f.sub(now, oldest), literal("i64", LOG_ENTRIES))
+        looked = f.variable(literal("i64", 0))
         # For each lane, the lanes whose accesses before the current entry come before its own.
         known = f.variable(literal("<32 x i32>", 0))
         parts = f.compare("ugt", f.load("i64", own, OWN["in_part"]), oldest)
@@ -57,6 +60,11 @@ def _define_look_back(module: Module) -> None:
             warp = f.and_(f.lshr(tag, TAG_WARP), 255)
             mine = f.and_(f.lshr(f.load("i64", s, SHADOW["own_tag"]), TAG_WARP), 255)
             kind = f.lshr(tag, TAG_KIND)
+            # Entries about wgmma do not count.
+            counts = f.resize(f.compare("ult", kind, MULTIPLIED), 64)
+            f.set(looked, f.add(f.get("i64", looked), counts))
+            with f.when(f.compare("ugt", f.get("i64", looked), LOOK_BACK)):
+                f.ret()
             step = f.and_(f.compare("eq", kind, IN_STEP), f.compare("eq", warp, mine))
             with f.when(f.and_(step, parts)):
                 members = f.resize(f.load("i64", entry, LOG_ENTRY["base"]), 32)

@@ -9,15 +9,16 @@ from dataclasses import dataclass
 
 from gemmkit.emulator.codegen.ir import Function, Module, Value, literal
 from gemmkit.emulator.codegen.layout import LANES, PATTERN, SITE_BYTES
+from gemmkit.emulator.codegen.runtime import logged_barriers, logged_products
 from gemmkit.emulator.codegen.runtime.bounds import C
+from gemmkit.emulator.codegen.runtime.comparison import T, field, pointer
 from gemmkit.emulator.codegen.runtime.patterns import element
 from gemmkit.emulator.codegen.runtime.shadow import log_entry, shadow
 from gemmkit.emulator.codegen.shadow_layout import (
-    COMMON,
-    COMMON_BYTES,
     COMPARISON,
     LOADED,
     LOG_ENTRY,
+    MULTIPLIED,
     READS_WANTED,
     REPORTED_PAIRS,
     SENT,
@@ -31,28 +32,18 @@ from gemmkit.emulator.codegen.shadow_layout import (
 )
 
 NULL = Value("ptr", "null")
-T = Value("ptr", "%t")
 FIRST, END = Value("i64", "%first"), Value("i64", "%end")
-NAME, READ_NAME = "gemmkit.compare_logged", "gemmkit.read_granules"
+NAME = "gemmkit.compare_logged"
 
 
 def define(module: Module) -> None:
     """Add the functions of this file to the runtime."""
     _define_suspicious(module)
     _define_compare(module)
-    _define_read(module)
-
-
-def _field(f: Function, name: str) -> Value:
-    return f.load("i64", T, COMPARISON[name])
-
-
-def _pointer(f: Function, name: str) -> Value:
-    return f.load("ptr", T, COMPARISON[name])
 
 
 def _strong(f: Function, number: Value) -> Value:
-    return f.load("i8", f.offset(_pointer(f, "strong"), number))
+    return f.load("i8", f.offset(pointer(f, "strong"), number))
 
 
 def _define_suspicious(module: Module) -> None:
@@ -61,7 +52,7 @@ def _define_suspicious(module: Module) -> None:
     tag, serial = Value("i64", "%tag"), Value("i64", "%serial")
     with module.function("gemmkit.suspicious", "i1", (T, tag, serial), inline=False) as f:
         kind = f.lshr(tag, TAG_WARP)
-        pairs, count = f.offset(T, COMPARISON["reported"]), _field(f, "reports")
+        pairs, count = f.offset(T, COMPARISON["reported"]), field(f, "reports")
         with f.loop(count) as each:
             place = f.offset(pairs, f.shl(each, 4))
             same = f.and_(f.compare("eq", f.load("i64", place), kind),
@@ -89,8 +80,8 @@ class _Access:
 
 def _define_compare(module: Module) -> None:
     """compare_logged(worker, table, first, end) -> why it stops: at `next` there is an entry that
-    is not an access (TOLD); the entry before `next` is suspicious; the actor needs an array for its
-    reads; or 0, at the end."""
+    is not an access, and needs Python (TOLD); the entry before `next` is suspicious; the actor
+    needs an array for its reads; or 0, at the end."""
     with module.function(NAME, "i32", (C, T, FIRST, END)) as f:
         s = shadow(f)
         head, body, skip, done = (f.name(each) for each in ("head", "body", "skip", "done"))
@@ -109,17 +100,28 @@ def _define_compare(module: Module) -> None:
         tag, serial = (f.load("i64", entry, LOG_ENTRY[each]) for each in ("tag", "serial"))
         kind, warp = f.lshr(tag, TAG_KIND), f.and_(f.lshr(tag, TAG_WARP), 255)
         # As the clocks count the warps.
-        warp = f.add(warp, _field(f, "first_warp"))
+        within, warp = warp, f.add(warp, field(f, "first_warp"))
         with f.when(f.compare("ugt", kind, SENT)):
+            # What comes next counts as another turn.
+            f.store(literal("i64", -1), T, COMPARISON["turn_of"])
+            told = f.name("told")
+            with f.when(f.compare("ult", kind, MULTIPLIED)):
+                clean = f.call(logged_barriers.COMPARE, "i1", T, entry, kind, warp)
+                f.branch_if(clean, skip, told)
+            with f.when(f.compare("eq", kind, MULTIPLIED)):
+                clean = f.call(logged_products.COMPARE, "i1", C, T, entry, within)
+                f.branch_if(clean, skip, told)
+            f.branch_if(f.call(logged_products.ORDER, "i1", T, entry, kind, within), skip, told)
+            f.label(told)
             f.store(f.get("i64", now), T, COMPARISON["next"])
             f.ret(literal("i32", TOLD))
-        with f.when(f.compare("ne", warp, _field(f, "turn_of"))):
+        with f.when(f.compare("ne", warp, field(f, "turn_of"))):
             f.store(warp, T, COMPARISON["turn_of"])
             f.store(literal("i64", 0), T, COMPARISON["reports"])
         access = f.or_(f.compare("ule", kind, UPDATED), f.compare("eq", kind, SENT))
         p = f.load("ptr", entry, LOG_ENTRY["pattern"])
         distance = f.sub(f.integer(p), f.integer(C))
-        held = f.compare("ult", distance, _field(f, "worker_bytes"))
+        held = f.compare("ult", distance, field(f, "worker_bytes"))
         real = f.and_(f.and_(access, held), f.compare("ne", serial, 0))
         looked = f.name("looked")
         f.branch_if(real, looked, skip)
@@ -130,18 +132,18 @@ def _define_compare(module: Module) -> None:
         f.branch_if(same, current, skip)
         f.label(current)
         sent = f.compare("eq", kind, SENT)
-        known = f.offset(_pointer(f, "clocks"), f.binary("mul", warp, _field(f, "clock_bytes")))
-        groups = f.offset(_pointer(f, "groups"), f.shl(warp, 2))
-        actor = f.select(sent, f.add(_field(f, "copies_from"), warp), warp)
+        known = f.offset(pointer(f, "clocks"), f.binary("mul", warp, field(f, "clock_bytes")))
+        groups = f.offset(pointer(f, "groups"), f.shl(warp, 2))
+        actor = f.select(sent, f.add(field(f, "copies_from"), warp), warp)
         own = f.load("i32", known, f.shl(warp, 2))
         time = f.select(sent, f.load("i32", groups), own)
-        site = f.binary("udiv", f.sub(f.and_(tag, 0xFFFFFFFF), _field(f, "sites_at")), SITE_BYTES)
-        number = f.load("i64", f.offset(_pointer(f, "numbers"), f.shl(site, 3)))
+        site = f.binary("udiv", f.sub(f.and_(tag, 0xFFFFFFFF), field(f, "sites_at")), SITE_BYTES)
+        number = f.load("i64", f.offset(pointer(f, "numbers"), f.shl(site, 3)))
         party = f.or_(f.shl(number, 16), f.binary("mul", warp, LANES))
         one = _Access(actor, time, party, known, _strong(f, number))
         f.store(literal("i64", -1), T, COMPARISON["granule"])
         f.store(literal("i64", -1), T, COMPARISON["marked"])
-        wanted = f.load("ptr", f.offset(_pointer(f, "read_times"), f.shl(actor, 3)))
+        wanted = f.load("ptr", f.offset(pointer(f, "read_times"), f.shl(actor, 3)))
         loads = f.compare("eq", kind, LOADED)
         with f.when(f.and_(loads, f.compare("eq", wanted, NULL))):
             f.store(f.get("i64", now), T, COMPARISON["next"])
@@ -155,8 +157,8 @@ def _define_compare(module: Module) -> None:
             _each_granule(f, s, entry, p, tag, one, reading=reading)
             f.branch(checked)
         f.label(checked)
-        clean = f.and_(f.compare("slt", _field(f, "granule"), 0),
-                       f.compare("slt", _field(f, "marked"), 0))  # fmt: skip
+        clean = f.and_(f.compare("slt", field(f, "granule"), 0),
+                       f.compare("slt", field(f, "marked"), 0))  # fmt: skip
         odd, new = f.name("odd"), f.name("new")
         f.branch_if(clean, skip, odd)
         f.label(odd)
@@ -175,12 +177,12 @@ def _each_granule(
     wide = f.lshr(f.and_(f.lshr(tag, TAG_BYTES), 255), shift)
     parts = f.intrinsic("umax", wide, literal("i64", 1))
     last = f.variable(literal("i64", -1))
-    writer, times, whos, marks = (_pointer(f, name) for name in ("writer", "time", "who", "marks"))
+    writer, times, whos, marks = (pointer(f, name) for name in ("writer", "time", "who", "marks"))
     at_actor = f.shl(one.actor, 3)
     read_times, read_whos = (
-        f.load("ptr", f.offset(_pointer(f, name), at_actor)) for name in ("read_times", "read_whos")
+        f.load("ptr", f.offset(pointer(f, name), at_actor)) for name in ("read_times", "read_whos")
     )
-    limit = f.sub(_field(f, "granules"), parts)
+    limit = f.sub(field(f, "granules"), parts)
     with f.each_bit(f.load("i32", p, PATTERN.mask)) as lane:
         first = f.lshr(f.add(base, element(f, p, lane, 64)), shift)
         # A lane that accesses the same place as the one before it differs only in who it is.
@@ -215,11 +217,11 @@ def _each_granule(
 def _forget_reads(f: Function, one: _Access, granule: Value, who: Value) -> None:
     """A write comes after the reads of a granule by other actors, or should."""
     at4, at8 = f.shl(granule, 2), f.shl(granule, 3)
-    with f.loop(_field(f, "readers")) as index:
-        reader = f.load("i64", f.offset(_pointer(f, "reader_list"), f.shl(index, 3)))
+    with f.loop(field(f, "readers")) as index:
+        reader = f.load("i64", f.offset(pointer(f, "reader_list"), f.shl(index, 3)))
         with f.when(f.compare("ne", reader, one.actor)):
             times, whos = (
-                f.load("ptr", f.offset(_pointer(f, name), f.shl(reader, 3)))
+                f.load("ptr", f.offset(pointer(f, name), f.shl(reader, 3)))
                 for name in ("read_times", "read_whos")
             )
             place = f.offset(times, at4)
@@ -235,9 +237,9 @@ def _note(
     """Record the first conflict of an access, one with a write if there is any; instructions whose
     accesses may conflict without a race do not."""
     both = f.and_(one.strong, _strong(f, f.lshr(other, 16)))
-    first = f.compare("slt", _field(f, "granule"), 0)
+    first = f.compare("slt", field(f, "granule"), 0)
     if wrote:
-        first = f.or_(first, f.compare("eq", _field(f, "wrote"), 0))
+        first = f.or_(first, f.compare("eq", field(f, "wrote"), 0))
     with f.when(f.and_(first, f.compare("eq", both, 0))):
         for name, a in (
             ("granule", granule),
@@ -247,44 +249,3 @@ def _note(
             ("wrote", literal("i64", wrote)),
         ):
             f.store(a, T, COMPARISON[name])
-
-
-def _define_read(module: Module) -> None:
-    """read_granules(worker, table, granules, count, warp, actor, time, who) -> whether it is clean:
-    a warp's wgmma, which is an actor of its own, reads these granules through the asynchronous
-    proxy, and all of them were written before, in order and visibly."""
-    granules = Value("ptr", "%granules")
-    count, warp, actor, time, who = (
-        Value("i64", f"%{name}") for name in ("count", "warp", "actor", "time", "who")
-    )
-    parameters = (C, T, granules, count, warp, actor, time, who)
-    with module.function(READ_NAME, "i32", parameters) as f:
-        common = f.load("ptr", shadow(f), SHADOW["common"])
-        row = _field(f, "clock_bytes")
-        ordered = f.offset(_pointer(f, "clocks"), f.binary("mul", warp, row))
-        # The rows of a clock: what is ordered, then what is visible too.
-        visible = f.offset(ordered, f.lshr(row, 2))
-        writer, times = _pointer(f, "writer"), _pointer(f, "time")
-        read_times, read_whos = (
-            f.load("ptr", f.offset(_pointer(f, name), f.shl(actor, 3)))
-            for name in ("read_times", "read_whos")
-        )
-        warps, copies = _field(f, "warps"), _field(f, "copies_from")
-        clean = f.variable(literal("i32", 1))
-        with f.loop(count) as index:
-            granule = f.load("i64", f.offset(granules, f.shl(index, 3)))
-            place = f.binary("mul", f.lshr(granule, 6), COMMON_BYTES)
-            word = f.load("i64", f.offset(common, place), COMMON["initialized"])
-            unset = f.compare("eq", f.and_(f.lshr(word, f.and_(granule, 63)), 1), 0)
-            at4, at8 = f.shl(granule, 2), f.shl(granule, 3)
-            by = f.resize(f.load("i16", f.offset(writer, f.shl(granule, 1))), 64)
-            written, column = f.load("i32", f.offset(times, at4)), f.shl(by, 2)
-            late = f.compare("sgt", written, f.load("i32", f.offset(ordered, column)))
-            late = f.and_(late, f.compare("ne", by, actor))
-            unseen = f.compare("sgt", written, f.load("i32", f.offset(visible, column)))
-            generic = f.or_(f.compare("ult", by, warps), f.compare("uge", by, copies))
-            with f.when(f.or_(f.or_(unset, late), f.and_(unseen, generic))):
-                f.set(clean, literal("i32", 0))
-            f.store(f.resize(time, 32), f.offset(read_times, at4))
-            f.store(who, f.offset(read_whos, at8))
-        f.ret(f.get("i32", clean))

@@ -18,9 +18,12 @@ from gemmkit.emulator.codegen.runtime import (
     descriptors,
     fenced_blocks,
     fused_sums,
+    granules,
     lane_races,
     lanes,
     logged_accesses,
+    logged_barriers,
+    logged_products,
     matrices,
     matrix_moves,
     mbarrier_objects,
@@ -112,6 +115,9 @@ def build_module(name: str, *, permutes: bool) -> Module:
         warp_pairs.define(module)
         within_block.define(module)
         undefined.define(module)
+        granules.define(module)
+        logged_products.define(module)
+        logged_barriers.define(module)
         logged_accesses.define(module)
         blocks.define(module, sanitize=True)
     elif name.startswith(sanitized.PREFIX):
