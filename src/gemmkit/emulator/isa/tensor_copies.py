@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,7 +52,7 @@ NAN_FILL = 0x7FF7
 _CHANGED: frozenset[Element] = frozenset(["float32_ftz", "tfloat32", "tfloat32_ftz"])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Box:
     """A box of a tensor: `coordinates` of its first element, innermost dimension first.
 
@@ -65,22 +65,22 @@ class Box:
     low: tuple[int, ...]
     high: tuple[int, ...]
 
-    @property
+    @cached_property
     def empty(self) -> bool:
         """Whether nothing of it is in the tensor."""
         return any(low >= high for low, high in zip(self.low, self.high, strict=True))
 
-    @property
+    @cached_property
     def whole(self) -> bool:
         """Whether all of it is in the tensor."""
         return not any(self.low) and self.high == self.map.counts
 
-    @property
+    @cached_property
     def first(self) -> int:
         """The address of the first byte in the tensor; of the tensor if there is none."""
         return self.map.address if self.empty else self._address(self.low)
 
-    @property
+    @cached_property
     def end(self) -> int:
         """The address past the last byte in the tensor."""
         if self.empty:

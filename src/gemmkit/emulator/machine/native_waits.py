@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-import numpy as np
-
 from gemmkit.emulator.codegen.layout import WAITS_IN_PYTHON, WAITS_NATIVELY, WARP
 from gemmkit.emulator.machine.asynchronous import Wait
 from gemmkit.emulator.machine.worker import Worker
@@ -16,7 +14,9 @@ _MASK, _INSTRUCTION, _AWAITED = (WARP[name] // 4 for name in ("mask", "instructi
 def adopt(worker: Worker, waits: Sequence[list[Wait]]) -> None:
     """Add the waits of which only native code knows to the lists of the warps."""
     known = worker.warp_fields("waits")
-    for warp in np.flatnonzero(known == WAITS_NATIVELY).tolist():
+    for warp, how in enumerate(known.tolist()):
+        if how != WAITS_NATIVELY:
+            continue
         header = worker.header(warp)
         awaited, lanes = int(header[_AWAITED]), int(header[_MASK])
         phase = {awaited & ~1: awaited & 1}

@@ -14,7 +14,9 @@ from gemmkit.emulator.machine.paths import Paths
 from gemmkit.emulator.machine.worker import Worker
 
 _POLLS = "mbarrier_test"
-_STATUS, _VERDICT, _BLOCK = (WARP[name] // 4 for name in ("status", "verdict", "block"))
+_STATUS, _VERDICT, _BLOCK, _MASK = (
+    WARP[name] // 4 for name in ("status", "verdict", "block", "mask")
+)
 
 
 class WaitingLanes:
@@ -62,11 +64,12 @@ class WaitingLanes:
     def _wake(self, warp: int, wait: Wait) -> None:
         """Let lanes execute their `try_wait` again."""
         self._waits[warp] = [each for each in self._waits[warp] if each is not wait]
-        header, paths = self._worker.header(warp), Paths(self._worker, warp)
+        header = self._worker.header(warp)
         if int(header[_STATUS]) != AT_PHASE:
             return
         header[_STATUS] = RUNNING
-        if paths.running != wait.lanes:
+        if int(header[_MASK]) != wait.lanes:
+            paths = Paths(self._worker, warp)
             places = [place for place, lanes in paths.ready() if lanes == wait.lanes]
             paths.switch(places[0], int(header[_BLOCK]))
 

@@ -144,6 +144,9 @@ class Worker:
         self._warp_order = np.zeros(self.warps, np.int64)
         self._warp_bytes = compiled.warp_bytes
         self.warp_memory = aligned_bytes(self.warps * self._warp_bytes)
+        self._warps_at = self.warp_memory.ctypes.data
+        headers = self.warp_memory.reshape(self.warps, -1)[:, :WARP_REGISTERS]
+        self._headers: NDArray[np.int32] = headers.view(np.int32)
         self._run = _Run(runtime().addresses[kernel.run])
         self._address = self._buffer.ctypes.data
         self.fields = self._buffer[: 8 * len(WORKER)].view(np.int64)
@@ -289,12 +292,11 @@ class Worker:
 
     def warp_number(self, address: int) -> int:
         """The number of the warp at an address."""
-        return (address - self.warp_memory.ctypes.data) // self._warp_bytes
+        return (address - self._warps_at) // self._warp_bytes
 
     def warp_fields(self, name: str) -> NDArray[np.int32]:
         """One header field of every warp."""
-        memory = self.warp_memory.reshape(self.warps, self._warp_bytes)
-        return memory[:, :WARP_REGISTERS].view(np.int32)[:, WARP[name] // 4]
+        return self._headers[:, WARP[name] // 4]
 
     def header(self, warp: int) -> NDArray[np.uint32]:
         """The header fields of one warp, to read and write."""
@@ -331,7 +333,7 @@ class Worker:
 
     def site_number(self, address: int) -> int:
         """The instruction that a memory record belongs to."""
-        return self.site_at(address - self._buffer.ctypes.data)
+        return self.site_at(address - self._address)
 
     def site_at(self, distance: int) -> int:
         """The instruction whose memory record is `distance` bytes from the start."""
@@ -340,7 +342,7 @@ class Worker:
 
     def holds(self, address: int) -> bool:
         """Whether an address is in this worker's buffer."""
-        return 0 <= address - self._buffer.ctypes.data < len(self._buffer)
+        return 0 <= address - self._address < len(self._buffer)
 
     def add_to_site(self, number: int, name: str, amount: int) -> None:
         """Add to a count of a memory instruction."""
@@ -350,7 +352,9 @@ class Worker:
     def count_transfer(self, number: int, requests: int, sectors: int) -> None:
         """Add to the counts of a bulk copy, `st.async` or `red.async`."""
         at = self.kernel.areas.transfer(number)
-        self._buffer[at : at + TRANSFER_BYTES].view(np.int64)[:] += (requests, sectors)
+        counts = self._buffer[at : at + TRANSFER_BYTES].view(np.int64)
+        counts[0] += requests
+        counts[1] += sectors
 
     def limit_shared(self, number: int, start: int, size: int) -> None:
         """Restrict a memory instruction to a range of shared memory; sizes in bytes."""
