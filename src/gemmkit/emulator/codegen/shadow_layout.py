@@ -117,11 +117,12 @@ LOOK_BACK = 64
 # A wgmma of a warp that Python found valid: a key, which is never 0, of the instruction and the
 # warp's rank in its warpgroup; the descriptors of A, or 0, and of B; the granules that it reads,
 # and how many; the same as pairs, a word of a bitmap and the bits there; what it is told from
-# others by, its rank apart; the instruction's number. A hash leads to the first of the
+# others by, its rank apart; the instruction's number; the first granules of strips, see
+# `runtime.granules`, and how many, or 0 if they are no strips. A hash leads to the first of the
 # `PRODUCT_PROBES` places in a table where it may be.
 PRODUCT = words(
     *("key", "left", "right", "granules", "granule_count", "words", "word_count"),
-    *("identity", "number"),
+    *("identity", "number", "strips", "strip_count"),
 )
 PRODUCT_BYTES = 8 * len(PRODUCT)
 PRODUCTS_LOG2, PRODUCT_PROBES = 11, 8

@@ -9,8 +9,8 @@ writes past the edge of a tensor.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,40 +52,38 @@ NAN_FILL = 0x7FF7
 _CHANGED: frozenset[Element] = frozenset(["float32_ftz", "tfloat32", "tfloat32_ftz"])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Box:
     """A box of a tensor: `coordinates` of its first element, innermost dimension first.
 
     `low` and `high` limit, along each dimension, the box's elements that are in the tensor; of a
-    store, those that it writes, which end at a multiple of 16 bytes.
+    store, those that it writes, which end at a multiple of 16 bytes. The box is `empty` if there
+    are none. `first` is the address of the first byte in the tensor, and `end` that past the last;
+    both are that of the tensor if there is none.
     """
 
     map: TensorMap
     coordinates: tuple[int, ...]
     low: tuple[int, ...]
     high: tuple[int, ...]
+    empty: bool = field(init=False)
+    first: int = field(init=False)
+    end: int = field(init=False)
 
-    @cached_property
-    def empty(self) -> bool:
-        """Whether nothing of it is in the tensor."""
-        return any(low >= high for low, high in zip(self.low, self.high, strict=True))
+    def __post_init__(self) -> None:
+        # Each copy asks for these several times.
+        empty = any(low >= high for low, high in zip(self.low, self.high, strict=True))
+        first = end = self.map.address
+        if not empty:
+            first = self._address(self.low)
+            end = self._address([high - 1 for high in self.high]) + self.map.item_bytes
+        for name, value in (("empty", empty), ("first", first), ("end", end)):
+            object.__setattr__(self, name, value)
 
-    @cached_property
+    @property
     def whole(self) -> bool:
         """Whether all of it is in the tensor."""
         return not any(self.low) and self.high == self.map.counts
-
-    @cached_property
-    def first(self) -> int:
-        """The address of the first byte in the tensor; of the tensor if there is none."""
-        return self.map.address if self.empty else self._address(self.low)
-
-    @cached_property
-    def end(self) -> int:
-        """The address past the last byte in the tensor."""
-        if self.empty:
-            return self.map.address
-        return self._address([high - 1 for high in self.high]) + self.map.item_bytes
 
     def _address(self, place: Sequence[int]) -> int:
         each = self.map

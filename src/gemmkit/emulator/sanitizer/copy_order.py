@@ -20,7 +20,12 @@ from gemmkit.emulator.sanitizer.granules import Conflict, Numbers
 from gemmkit.emulator.sanitizer.shadow import BlockShadow
 from gemmkit.emulator.sanitizer.sites import Names
 from gemmkit.emulator.sanitizer.tensor_maps import MapOrder
-from gemmkit.emulator.sanitizer.tensor_places import box_granules, define_written, never_written
+from gemmkit.emulator.sanitizer.tensor_places import (
+    box_granules,
+    box_span,
+    define_written,
+    never_written,
+)
 
 
 class CopyOrder(BarrierOrder):
@@ -81,13 +86,13 @@ class CopyOrder(BarrierOrder):
         if home is not self:
             home.look()
             self._visit(copy.to, self._warp_of(copy.thread), by, who)
-        where, granules = self._places(copy, address), home._granules
         # `st.async` and `red.async` write through the generic proxy, as other stores do.
         proxy = copy.action.operation != "bulk_store"
         reduces = is_reduction(copy.action.form)
-        warp = self._warp_of(copy.thread)
-        if proxy and not reduces and home._accesses.write(where, warp, by, who):
+        span, warp = self._span(copy, address), self._warp_of(copy.thread)
+        if proxy and not reduces and span and home._accesses.write(span, warp, by, who):
             return
+        where, granules = self._places(copy, address), home._granules
         before = granules.written(where)
         if reduces and proxy:
             self._check_visible(copy, where, before, known, writes=True)
@@ -180,7 +185,11 @@ class CopyOrder(BarrierOrder):
         """A bulk copy has written its destination."""
         if copy.action.form["D"] == "shared":
             home, address = self._home(copy.to)
-            home._shadow.define_shared(self._places(copy, address))
+            span = self._span(copy, address)
+            if span:
+                home._shadow.define_range(span)
+            else:
+                home._shadow.define_shared(self._places(copy, address))
 
     def groups_waited(self, thread: int, copies: Iterable[Copy]) -> None:
         """A thread has waited for bulk copies that it issued."""
@@ -197,7 +206,15 @@ class CopyOrder(BarrierOrder):
 
     def _places(self, copy: Copy, address: int) -> Numbers:
         """The granules of shared memory that a copy reads or writes, from an address on."""
+        if copy.box is not None:
+            return box_granules(copy.box, address, self._shadow.shift)
+        span = self._span(copy, address)
+        assert span is not None
+        return np.arange(span.start, span.stop)
+
+    def _span(self, copy: Copy, address: int) -> range | None:
+        """The same granules if they follow each other, else None."""
         shift = self._shadow.shift
         if copy.box is not None:
-            return box_granules(copy.box, address, shift)
-        return np.arange(address >> shift, (address + copy.nbytes + (1 << shift) - 1) >> shift)
+            return box_span(copy.box, address, shift)
+        return range(address >> shift, (address + copy.nbytes + (1 << shift) - 1) >> shift)

@@ -143,18 +143,15 @@ class LoggedAccesses:
         self._granules.reads_of(actor)
         return bool(self._read(*self._addresses, *granules, warp, actor, time, who))
 
-    def write(self, where: Numbers, warp: int, by: tuple[int, int], who: int) -> bool:
-        """An actor at a time (`by`) overwrites granules, in ascending order, by a copy that a warp
-        issues.
+    def write(self, where: range, warp: int, by: tuple[int, int], who: int) -> bool:
+        """An actor at a time (`by`) overwrites granules by a copy that a warp issues.
 
         Returns whether all that was read or written there before is in order, and visible; if not,
         nothing is recorded.
         """
-        count, first = len(where), int(where[0]) if len(where) else 0
-        if not count or int(where[-1]) - first != count - 1:
-            return False
         self._set(readers=self._granules.reading)
-        return bool(self._write(self._addresses[1], first, count, warp, *by, who))
+        place = where.start, len(where)
+        return bool(self._write(self._addresses[1], *place, warp, *by, who))
 
     def until_stop(self, first: int, end: int, *, resumes: bool) -> Stop | None:
         """Compare entries of the log, up to one that needs Python; None if there is none.

@@ -7,6 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from gemmkit.emulator.codegen.runtime.granules import STRIP
 from gemmkit.emulator.codegen.shadow_layout import (
     PRODUCT,
     PRODUCT_FACTORS,
@@ -27,11 +28,12 @@ _WORD = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """The granules of shared memory that a warp's product reads, and the same as pairs: a word of a
-    bitmap, and the bits there."""
+    """The granules of shared memory that a warp's product reads; the same as pairs, a word of a
+    bitmap and the bits there, and as strips by their first granules, if they are strips."""
 
     granules: Numbers
     words: Numbers
+    strips: Numbers
 
     @property
     def place(self) -> tuple[int, int]:
@@ -76,6 +78,7 @@ class Products:
         read = footprint(known.product, known.descriptors, warp % WARPS, self._shadow.shift)
         record += [*read.place, read.words.ctypes.data, len(read.words)]
         record += [self.identities.of(known.number, known.descriptors), known.number]
+        record += [read.strips.ctypes.data, len(read.strips)]
         self._table[place] = record
         self._known[place] = known, read
 
@@ -105,4 +108,13 @@ def footprint(
     every = np.unique(np.concatenate(found))
     numbers, starts = np.unique(every >> 6, return_index=True)
     bits = np.bitwise_or.reduceat(np.uint64(1) << (every & 63).astype(np.uint64), starts)
-    return Footprint(every, np.stack([numbers, bits.view(np.int64)], axis=1))
+    return Footprint(every, np.stack([numbers, bits.view(np.int64)], axis=1), _strips(every))
+
+
+def _strips(granules: Numbers) -> Numbers:
+    """The first granules of strips; none if not all granules are in strips."""
+    if len(granules) % STRIP:
+        return granules[:0]
+    strips = granules.reshape(-1, STRIP)
+    whole = strips[:, -1] - strips[:, 0] == STRIP - 1
+    return strips[:, 0].copy() if whole.all() else granules[:0]

@@ -243,12 +243,8 @@ class BlockShadow:
         return bits_at(self.common_bits("initialized"), granules)
 
     def define_shared(self, granules: Numbers) -> None:
-        """Granules of shared memory, in ascending order, have been written."""
+        """Granules of shared memory have been written."""
         if not len(granules):
-            return
-        least, most = int(granules[0]), int(granules[-1])
-        if most - least == len(granules) - 1:
-            self._define_range(least, most)
             return
         first, end = int(granules.min()) >> 6, (int(granules.max()) >> 6) + 1
         bits = np.zeros((end - first) * 64, np.uint8)
@@ -256,8 +252,9 @@ class BlockShadow:
         words = np.packbits(bits, bitorder="little").view("<u8")
         self.common[first:end, COMMON["initialized"] // 8] |= words
 
-    def _define_range(self, first: int, last: int) -> None:
-        """Granules have been written, from the first to the last."""
+    def define_range(self, granules: range) -> None:
+        """Granules of shared memory that follow each other have been written."""
+        first, last = granules.start, granules.stop - 1
         words = np.full((last >> 6) - (first >> 6) + 1, _ALL)
         words[0] &= _ALL << np.uint64(first & 63)
         words[-1] &= _ALL >> np.uint64(63 - (last & 63))

@@ -20,6 +20,22 @@ def box_granules(box: Box, address: int, shift: int) -> Numbers:
     return found + (address >> shift)
 
 
+def box_span(box: Box, address: int, shift: int) -> range | None:
+    """The same granules if they follow each other, else None."""
+    each = box.map
+    rows = each.box_bytes // each.row_bytes
+    count = _span(each.swizzle, address % 1024, each.row_bytes, rows, shift)
+    return range(address >> shift, (address >> shift) + count) if count else None
+
+
+@lru_cache(maxsize=256)
+def _span(swizzle: int, address: int, row_bytes: int, rows: int, shift: int) -> int:
+    """The number of granules if they follow each other, else 0."""
+    found = _granules(swizzle, address, row_bytes, rows, shift)
+    last = len(found) - 1
+    return len(found) if last >= 0 and found[0] == 0 and found[-1] == last else 0
+
+
 @lru_cache(maxsize=256)
 def _granules(swizzle: int, address: int, row_bytes: int, rows: int, shift: int) -> Numbers:
     nbytes = row_bytes * rows

@@ -11,13 +11,17 @@ from gemmkit.emulator.codegen.runtime.comparison import T, field, pointer
 from gemmkit.emulator.codegen.runtime.shadow import shadow
 from gemmkit.emulator.codegen.shadow_layout import COMMON, COMMON_BYTES, SHADOW
 
-READ, WRITE = "gemmkit.read_granules", "gemmkit.write_granules"
-_STRIP = 8
+READ, READ_STRIPS, WRITE = (
+    f"gemmkit.{name}_granules" for name in ("read", "read_strips_of", "write")
+)
+# Granules that follow each other and are compared at once.
+STRIP = 8
 
 
 def define(module: Module) -> None:
     """Add the functions of this file to the runtime."""
     _define_read(module)
+    _define_read_strips(module)
     _define_read_late(module)
     _define_write(module)
 
@@ -63,18 +67,61 @@ def _define_read(module: Module) -> None:
         f.ret(f.get("i32", clean))
 
 
+def _define_read_strips(module: Module) -> None:
+    """read_strips(table, strips, count, warp, actor, time, who): the same for strips of
+    granules, by their first ones, all of which were written before."""
+    strips = Value("ptr", "%strips")
+    count, warp, actor, time, who = (
+        Value("i64", f"%{name}") for name in ("count", "warp", "actor", "time", "who")
+    )
+    with module.function(READ_STRIPS, "i32", (T, strips, count, warp, actor, time, who)) as f:
+        ordered = f.offset(pointer(f, "clocks"), f.binary("mul", warp, field(f, "clock_bytes")))
+        visible = f.offset(ordered, f.lshr(field(f, "clock_bytes"), 2))
+        writers, times = pointer(f, "writer"), pointer(f, "time")
+        read_times, read_whos = (
+            f.load("ptr", f.offset(pointer(f, name), f.shl(actor, 3)))
+            for name in ("read_times", "read_whos")
+        )
+        warps, copies = field(f, "warps"), field(f, "copies_from")
+        now, party = f.splat(f.resize(time, 32)), f.splat(who)
+        with f.loop(count) as index:
+            first = f.load("i64", f.offset(strips, f.shl(index, 3)))
+            by_all = f.load(f"<{STRIP} x i16>", f.offset(writers, f.shl(first, 1)), align=2)
+            times_of_all = f.load(f"<{STRIP} x i32>", f.offset(times, f.shl(first, 2)), align=4)
+            one, at = f.extract(by_all, 0), f.extract(times_of_all, 0)
+            same = f.and_(f.compare("eq", by_all, f.splat(one)),
+                          f.compare("eq", times_of_all, f.splat(at)))  # fmt: skip
+            # Mostly one copy has written all of them.
+            different = f.select(f.compare("eq", f.packed(same), -1), literal("i64", 1), STRIP)
+            with f.loop(different) as each:
+                granule = f.add(first, each)
+                by = f.resize(f.load("i16", f.offset(writers, f.shl(granule, 1))), 64)
+                written = f.load("i32", f.offset(times, f.shl(granule, 2)))
+                late, unseen = (
+                    f.compare("sgt", written, f.load("i32", f.offset(known, f.shl(by, 2))))
+                    for known in (ordered, visible)
+                )
+                late = f.and_(late, f.compare("ne", by, actor))
+                generic = f.or_(f.compare("ult", by, warps), f.compare("uge", by, copies))
+                with f.when(f.or_(late, f.and_(unseen, generic))):
+                    f.ret(literal("i32", 0))
+            f.store(now, f.offset(read_times, f.shl(first, 2)), align=4)
+            f.store(party, f.offset(read_whos, f.shl(first, 3)), align=8)
+        f.ret(literal("i32", 1))
+
+
 def _define_read_late(module: Module) -> None:
     """read_late(times, count, known) -> whether one of these times is later than it."""
     times, count, known = Value("ptr", "%times"), Value("i64", "%count"), Value("i32", "%known")
     with module.function("gemmkit.read_late", "i1", (times, count, known), inline=False) as f:
-        latest = f.variable(literal(f"<{_STRIP} x i32>", 0))
-        strips = f.lshr(count, _STRIP.bit_length() - 1)
+        latest = f.variable(literal(f"<{STRIP} x i32>", 0))
+        strips = f.lshr(count, STRIP.bit_length() - 1)
         with f.loop(strips) as strip:
-            here = f.load(f"<{_STRIP} x i32>", f.offset(times, f.shl(strip, 5)), align=4)
-            f.set(latest, f.intrinsic("smax", f.get(f"<{_STRIP} x i32>", latest), here))
-        most = f.variable(f.intrinsic("vector.reduce.smax", f.get(f"<{_STRIP} x i32>", latest),
+            here = f.load(f"<{STRIP} x i32>", f.offset(times, f.shl(strip, 5)), align=4)
+            f.set(latest, f.intrinsic("smax", f.get(f"<{STRIP} x i32>", latest), here))
+        most = f.variable(f.intrinsic("vector.reduce.smax", f.get(f"<{STRIP} x i32>", latest),
                                       result="i32"))  # fmt: skip
-        done = f.shl(strips, _STRIP.bit_length() - 1)
+        done = f.shl(strips, STRIP.bit_length() - 1)
         with f.loop(f.sub(count, done)) as rest:
             here = f.load("i32", f.offset(times, f.shl(f.add(done, rest), 2)))
             f.set(most, f.intrinsic("smax", f.get("i32", most), here))

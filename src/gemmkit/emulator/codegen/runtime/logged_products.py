@@ -11,7 +11,7 @@ from gemmkit.emulator.codegen.layout import ALL_LANES, LANES, WARP, WORKER
 from gemmkit.emulator.codegen.runtime.blocks import ASYNCHRONOUS_COST
 from gemmkit.emulator.codegen.runtime.bounds import C
 from gemmkit.emulator.codegen.runtime.comparison import T, field, pointer
-from gemmkit.emulator.codegen.runtime.granules import READ
+from gemmkit.emulator.codegen.runtime.granules import READ, READ_STRIPS
 from gemmkit.emulator.codegen.runtime.mbarrier_log import keep_patterns
 from gemmkit.emulator.codegen.runtime.sanitized import PREFIX
 from gemmkit.emulator.codegen.runtime.shadow import common_word, log_entry, shadow
@@ -39,6 +39,8 @@ NULL, NO, YES = Value("ptr", "null"), literal("i1", 0), literal("i1", 1)
 # What is called when a warp executes a wgmma, or an instruction that orders them; and when the log
 # is read.
 MULTIPLIES, ORDERS = f"{PREFIX}multiplies", f"{PREFIX}orders_products"
+_STRIPS = (("ptr", "strips"), ("i64", "strip_count"))
+_GRANULES = (("ptr", "granules"), ("i64", "granule_count"))
 COMPARE, ORDER = "gemmkit.compare_product", "gemmkit.order_products"
 
 
@@ -174,11 +176,17 @@ def _define_compare(module: Module) -> None:
         warp = f.add(WARP_NUMBER, field(f, "first_warp"))
         time = f.load("i32", f.offset(pointer(f, "product_groups"), f.shl(WARP_NUMBER, 2)))
         who = f.or_(f.shl(number, 16), f.binary("mul", warp, LANES))
-        granules = f.load("ptr", record, PRODUCT["granules"])
-        total = f.load("i64", record, PRODUCT["granule_count"])
-        clean = f.call(READ, "i32", C, T, granules, total, warp, actor, f.resize(time, 64), who)
-        with f.when(f.compare("eq", clean, 0)):
-            f.ret(NO)
+        access = (warp, actor, f.resize(time, 64), who)
+        strips, total = (f.load(of, record, PRODUCT[name]) for of, name in _STRIPS)
+        with f.when(f.compare("ne", total, 0)):
+            clean = f.call(READ_STRIPS, "i32", T, strips, total, *access)
+            with f.when(f.compare("eq", clean, 0)):
+                f.ret(NO)
+        with f.when(f.compare("eq", total, 0)):
+            granules, total = (f.load(of, record, PRODUCT[name]) for of, name in _GRANULES)
+            clean = f.call(READ, "i32", C, T, granules, total, *access)
+            with f.when(f.compare("eq", clean, 0)):
+                f.ret(NO)
         place = f.offset(f.load("ptr", mine, EXECUTED["identities"]), f.shl(count, 3))
         f.store(identity, place)
         f.store(f.add(count, 1), mine, EXECUTED["count"])
