@@ -46,7 +46,7 @@ def compile_kernel(
     """Compile one kernel, or take it from the cache.
 
     Args:
-        source: CUDA C++.
+        source: CUDA C++. Files that it includes in angle brackets are CUDA's headers.
         entry: a C++ name expression (`naive<32, 32>`) or the name of an `extern "C"` kernel.
         arch: such as `sm_86`, `sm_90a`.
         headers: text of each file that the source may include, by the name it is included by.
@@ -70,7 +70,7 @@ def compile_kernel(
         _with_defaults(options),
         assemble,
     )
-    return _compile(request, cache_dir)
+    return _compile(request, cache_dir, with_cuda_headers=request.includes_cuda)
 
 
 def compile_source(

@@ -9,6 +9,7 @@ from gemmkit.kernels.ladder import (
     coarsening_2d,
     conflict_free,
     double_buffered,
+    mma_sync,
     naive,
     naive_uncoalesced,
     shared_tiling,
@@ -17,6 +18,7 @@ from gemmkit.kernels.ladder import (
     vectorized,
     warp_reduce,
     warp_tiled,
+    wmma,
 )
 
 LADDER: tuple[Kernel, ...] = (
@@ -33,5 +35,7 @@ LADDER: tuple[Kernel, ...] = (
     split_k.KERNEL,
     warp_reduce.KERNEL,
     stream_k.KERNEL,
+    wmma.KERNEL,
+    mma_sync.KERNEL,
 )
 """The rungs, from `naive_uncoalesced` to `stream_k`."""
