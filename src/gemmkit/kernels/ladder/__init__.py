@@ -9,6 +9,7 @@ from gemmkit.kernels.ladder import (
     coarsening_2d,
     conflict_free,
     double_buffered,
+    mma_pipelined,
     mma_sync,
     naive,
     naive_uncoalesced,
@@ -37,5 +38,7 @@ LADDER: tuple[Kernel, ...] = (
     stream_k.KERNEL,
     wmma.KERNEL,
     mma_sync.KERNEL,
+    mma_pipelined.KERNEL,
 )
-"""The rungs, from `naive_uncoalesced` to `stream_k`."""
+"""The rungs, from `naive_uncoalesced` to `mma_pipelined`: those for fp32, then those for
+tensor cores."""

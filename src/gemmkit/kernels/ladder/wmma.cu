@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
   constexpr int WARPS = BM / WM * (BN / WN), THREADS = WARPS * 32;
   __shared__ PaddedTile<In, BM, BK, PAD> As[2];
   __shared__ PaddedTile<In, BK, BN, PAD> Bs[2];
-  __shared__ PaddedTile<float, 16, 16, 4> results[WARPS];
+  __shared__ alignas(32) float results[WARPS][16][16];
 
   const int block_row = grid_row() * BM, block_col = blockIdx.x * BN;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -93,15 +93,14 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
   for (int i = 0; i < WM / 16; ++i) {
 #pragma unroll
     for (int j = 0; j < WN / 16; ++j) {
-      tc::store_matrix_sync(results[warp].at(0, 0), sums[i][j], results[warp].PITCH,
-                            tc::mem_row_major);
+      tc::store_matrix_sync(results[warp][0], sums[i][j], 16, tc::mem_row_major);
       __syncwarp();
 #pragma unroll
       for (int place = lane * VEC; place < 16 * 16; place += 32 * VEC) {
         const int row = warp_row + i * 16 + place / 16, col = warp_col + j * 16 + place % 16;
         if (block_row + row < M && block_col + col < N) {
           epilogue.template store_vector<VEC>(element(C, ldc, block_row + row, block_col + col),
-                                              results[warp].at(place / 16, place % 16),
+                                              &results[warp][place / 16][place % 16],
                                               block_row + row, block_col + col);
         }
       }

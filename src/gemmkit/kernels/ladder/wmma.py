@@ -13,8 +13,8 @@ from gemmkit.problem import GemmProblem
 # Template parameters of the `.cu` file after the type.
 TEMPLATE = ("BM", "BN", "BK", "WM", "WN", "PAD", "VEC")
 
-# Floats of a warp's 16 × 16 results on their way to the epilogue, with padding.
-RESULTS = 16 * (16 + 4)
+# Floats of a warp's 16 × 16 results on their way to the epilogue.
+RESULTS = 16 * 16
 
 
 def shared_bytes(config: TileConfig) -> int:
