@@ -17,7 +17,7 @@ from gemmkit.analysis.model import Prediction, predict
 from gemmkit.analysis.trace import trace
 from gemmkit.gpu import find_board
 from gemmkit.kernels.catalog import LADDER, find_kernel
-from gemmkit.kernels.fitting import fitting
+from gemmkit.kernels.fitting import fitting, in_types_of
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.problem import GemmProblem
 from gemmkit.record import Record
@@ -82,15 +82,18 @@ class Figures(NamedTuple):
 
 
 def rung_facts(kernel: Kernel, problem: GemmProblem = COMPARED) -> Facts:
-    return gather(kernel, problem, BOARD)
+    return gather(kernel, in_types_of(kernel, problem), BOARD)
 
 
 def figures(facts: Facts, before: Facts | None) -> Figures:
     kernel = facts.kernel
     shown = SHOWN_ON.get(kernel.name)
+    problems = [
+        in_types_of(kernel, problem) for problem in (shown.problems if shown is not None else CUBES)
+    ]
     predictions = {
         problem: facts.prediction if problem == facts.problem else predict(kernel, problem, BOARD)
-        for problem in (shown.problems if shown is not None else CUBES)
+        for problem in problems
     }
     with_strides = strides(kernel) if kernel.name == "coarsening_1d" else {}
     return Figures(facts, before, predictions, measurements(), with_strides)
@@ -127,7 +130,8 @@ def strides(kernel: Kernel) -> dict[int, Facts]:
 
 def rung_pictures(kernel: Kernel) -> dict[str, str]:
     """File name to SVG."""
-    seen = trace(kernel, fitting(kernel, GemmProblem(1024, 1024, 1024), BOARD), BOARD)
+    problem = in_types_of(kernel, GemmProblem(1024, 1024, 1024))
+    seen = trace(kernel, fitting(kernel, problem, BOARD), BOARD)
     return {f"{each.name}.svg": each.to_svg() for each in shown_pictures(seen)}
 
 

@@ -66,7 +66,7 @@ class Request:
     @property
     def includes_cuda(self) -> bool:
         """Whether it includes, in angle brackets, a file that is not in `headers`."""
-        return not {bracketed for _, bracketed in self._included if bracketed} <= self.headers.keys()
+        return not {name for _, name in self._included if name} <= self.headers.keys()
 
     @property
     def _included(self) -> list[tuple[str, str]]:

@@ -1,5 +1,5 @@
-// mma.sync: a warp multiplies small matrices on the tensor cores, 16 x 8 results at once. Lane number
-// 4 g + t holds rows g and g + 8 of A, column g of B, and results in columns 2 t and 2 t + 1.
+// mma.sync: a warp multiplies small matrices on the tensor cores, 16 x 8 results at once. Lane
+// number 4 g + t holds rows g and g + 8 of A, column g of B, and results in columns 2 t and 2 t + 1.
 #pragma once
 
 #include "layout.cuh"

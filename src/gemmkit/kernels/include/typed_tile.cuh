@@ -5,8 +5,8 @@
 #include "tile_io.cuh"
 #include "typed.cuh"
 
-// Rows one below the other, each with PAD elements behind it, so that a column of the tile is spread
-// over the banks.
+// Rows one below the other, each with PAD elements behind it, so that a column of the tile is
+// spread over the banks.
 template <class T, int ROWS, int COLS, int PAD>
 struct PaddedTile {
   static constexpr int PITCH = COLS + PAD;
@@ -15,9 +15,9 @@ struct PaddedTile {
   __device__ __forceinline__ T* at(int row, int col) { return elements + row * PITCH + col; }
 };
 
-// Rows without padding whose 16-byte chunks change places, by an exclusive or with the number of the
-// row: 16 bytes at one column of eight neighboring rows then lie in all 32 banks. Rows shorter than
-// 128 bytes share a line of the banks, and count together.
+// Rows without padding whose 16-byte chunks change places, by an exclusive or with the number of
+// the row: 16 bytes at one column of eight neighboring rows then lie in all 32 banks. Rows shorter
+// than 128 bytes share a line of the banks, and count together.
 template <class T, int ROWS, int COLS>
 struct SwizzledTile {
   static constexpr int CHUNK = 16 / sizeof(T), IN_ROW = COLS / CHUNK;

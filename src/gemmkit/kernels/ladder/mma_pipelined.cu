@@ -7,7 +7,7 @@
 //   stage 1   ............  multiplied      tile 4 arrives  ............    one barrier a step
 //   stage 2   ............  ............    multiplied      tile 5 arrives
 //
-// Loads per result, 128 x 256, warps of 64 x 64: 3K/256 elements from global memory, K/32 from shared.
+// Loads per result, 128 x 256, warps of 64 x 64: 3K/256 elements from global memory, K/32 shared.
 #include "epilogue.cuh"
 #include "mma.cuh"
 #include "typed_async.cuh"

@@ -1,12 +1,12 @@
 // Rung 15: mma.sync and ldmatrix, out of swizzled tiles.
 //
-// A fragment is registers of known lanes, which go from shared memory to mma.sync by ldmatrix, eight
-// rows of 16 bytes at a time, and to C as they are. Chunks of 16 bytes change places by row, so that
-// eight rows lie in all banks with no padding.
+// Which lane holds which element is known: ldmatrix brings fragments from shared memory, eight rows
+// of 16 bytes a phase, and results go to C from registers. Chunks of 16 bytes change places by row,
+// so that those eight lie in all banks without padding.
 //
 //   As, BK = 32:   row 0, 1 | 0 1 2 3 | 0 1 2 3 |     result of lane 4 g + t:  rows g, g + 8
 //                  row 2, 3 | 1 0 3 2 | 1 0 3 2 |     of each 16 x 8           columns 2 t, 2 t + 1
-// Loads per result, 128 x 128, warps of 64 x 32: K/64 elements from global memory, 3K/64 from shared.
+// Loads per result, 128 x 128, warps of 64 x 32: K/64 elements from global memory, 3K/64 shared.
 #include "epilogue.cuh"
 #include "mma.cuh"
 #include "typed_tile.cuh"

@@ -1,12 +1,12 @@
 // Rung 14: tensor cores, through nvcuda::wmma.
 //
 // A warp loads 16 x 16 fragments of A and B, which are spread over its lanes, and multiplies two in
-// one call. Which lane holds which element is not specified: so results reach the epilogue by way of
-// shared memory, and only a pitch of the tiles can keep their rows in different banks.
+// one call. Which lane holds which element is not specified: results reach the epilogue by way of
+// shared memory, and all that keeps rows of a tile in different banks is padding.
 //
 //   warp tile   | sums[0][0] | sums[0][1] |    a[i]: 16 rows of A, 16 steps of k
 //               | sums[1][0] | sums[1][1] |    b[j]: 16 steps of k, 16 columns of B
-// Loads per result, 128 x 128, warps of 64 x 32: K/64 elements from global memory, 3K/64 from shared.
+// Loads per result, 128 x 128, warps of 64 x 32: K/64 elements from global memory, 3K/64 shared.
 #include <mma.h>
 
 #include "epilogue.cuh"

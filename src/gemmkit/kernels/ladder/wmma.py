@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gemmkit.gpu import WARP_SIZE, GpuSpec
-from gemmkit.kernels import rules, tensor_cores
+from gemmkit.kernels import loads, rules, tensor_cores
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.mainloops.typed import tensor
 from gemmkit.kernels.plan import LaunchShape, TileConfig
@@ -42,6 +42,13 @@ def work(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> Work:
     return tensor(tensor_cores.thread_count(config), shared_bytes(config), problem, config)
 
 
+def words(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> loads.Words:
+    """The fragments, and each result once on its way to the epilogue."""
+    of_tiles = tensor_cores.words(problem, config, gpu)
+    results = float(sum(each.m * each.n * each.number for each in loads.products(problem)))
+    return of_tiles._replace(from_shared=of_tiles.from_shared + results)
+
+
 KERNEL = Kernel(
     name="wmma",
     rung=14,
@@ -57,7 +64,7 @@ KERNEL = Kernel(
     },
     launch=launch,
     work=work,
-    loads=tensor_cores.words,
+    loads=words,
     rule=rule,
     dtypes=tensor_cores.HALVES,
     result_dtypes=tensor_cores.RESULTS,

@@ -35,8 +35,8 @@ def converted(threads: int, shared_bytes: int, problem: GemmProblem, config: Til
 
 
 def tensor(threads: int, shared_bytes: int, problem: GemmProblem, config: TileConfig) -> Work:
-    """One tile a CTA, multiplied by mma.sync; where the configuration names `stages`, cp.async copies
-    tiles that many less one steps ahead."""
+    """One tile a CTA, multiplied by mma.sync. Where the configuration names `stages`, cp.async
+    copies tiles, all of these but one ahead."""
     found = cut.whole_tiles(problem, config, config["BM"], config["BN"])
     demands = _tensor(config, threads, problem.dtype, *_arrival(problem))
     return Work.of(found, threads, shared_bytes, demands)
