@@ -46,7 +46,9 @@ def test_types_are_the_problems_own_or_the_kernels_first():
     half = GemmProblem(8, 8, 8, dtype="float16", out_dtype="float32")
     assert in_types_of(find_kernel("wmma"), half) == half
     assert in_types_of(find_kernel("naive"), half) == GemmProblem(8, 8, 8)
-    assert in_types_of(find_kernel("wmma"), CUBE) == replace(CUBE, dtype="bfloat16")
+    assert in_types_of(find_kernel("wmma"), CUBE) == replace(
+        CUBE, dtype="bfloat16", out_dtype="bfloat16"
+    )
 
 
 def test_few_rows_then_few_columns():

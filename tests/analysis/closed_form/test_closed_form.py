@@ -86,9 +86,7 @@ def test_nothing_is_faster_than_its_matrices_come_from_memory():
 
 @pytest.mark.parametrize("kernel", LADDER, ids=lambda kernel: kernel.name)
 def test_more_work_takes_longer(kernel):
-    problem, deeper = (
-        in_types_of(kernel, GemmProblem(16, 2048, depth)) for depth in (1024, 8192)
-    )
+    problem, deeper = (in_types_of(kernel, GemmProblem(16, 2048, depth)) for depth in (1024, 8192))
     if kernel.supports(problem, kernel.default, H100) is not None:
         pytest.skip("the kernel does not take 16 rows")
     times = [default_form(kernel.name).estimate(each) for each in (problem, deeper)]
