@@ -52,20 +52,23 @@ CUBES = (GemmProblem(1024, 1024, 1024), GemmProblem(2048, 2048, 2048), COMPARED)
 
 
 class Shown(NamedTuple):
-    """What a page shows its rung on: the rung that it is compared with, and problems, the first of
-    them for the comparison."""
+    """What a page shows its rung on: the rung that it is compared with, and problems, of which one
+    is for the comparison, by default the first."""
 
     against: str
     problems: tuple[GemmProblem, ...]
+    compared: int = 0
 
 
-# Rungs for shapes of their own.
+# Rungs for shapes of their own, and those that follow another one than the one before.
 SHOWN_ON = {
     "split_k": Shown("async_copy", tuple(GemmProblem(n, n, n) for n in (512, 256, 1024))),
     "warp_reduce": Shown("split_k", tuple(GemmProblem(m, 4096, 4096) for m in (16, 8, 1))),
     "stream_k": Shown(
         "async_copy", (GemmProblem(3072, 3072, 1024), GemmProblem(1536, 1536, 1024), *CUBES)
     ),
+    # The last one for any shape that does all that it does, but on the FMA pipe.
+    "wmma": Shown("warp_tiled", CUBES, compared=CUBES.index(COMPARED)),
 }
 RECORDS = ("ladder", "sweep", "configs", "odd")
 
@@ -132,7 +135,7 @@ def rung_pictures(kernel: Kernel) -> dict[str, str]:
     """File name to SVG."""
     problem = in_types_of(kernel, GemmProblem(1024, 1024, 1024))
     seen = trace(kernel, fitting(kernel, problem, BOARD), BOARD)
-    return {f"{each.name}.svg": each.to_svg() for each in shown_pictures(seen)}
+    return {f"{each.name}.svg": each.to_svg() for each in shown_pictures(seen, BOARD)}
 
 
 def main() -> None:
@@ -145,7 +148,8 @@ def main() -> None:
             facts, before = rung_facts(kernel), last
         else:
             both = (kernel, find_kernel(shown.against))
-            facts, before = (rung_facts(each, shown.problems[0]) for each in both)
+            problem = shown.problems[shown.compared]
+            facts, before = (rung_facts(each, problem) for each in both)
         seen = figures(facts, before)
         for language, folder in PAGES.items():
             page = folder / page_name(kernel)
