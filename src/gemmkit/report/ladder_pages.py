@@ -101,9 +101,10 @@ def pictures_section(kernel: Kernel, folder: str, phrases: Phrases) -> str:
 
     `phrases` are, here as below, those of the page's language.
     """
+    name = kernel.name
     return "\n".join(
-        f"![{phrases.say(f'{kernel.name}: {_CAPTIONS[what]}')}]({folder}/{kernel.name}-{what}.svg)\n"
-        for what in SHOWN.get(kernel.name, ())
+        f"![{phrases.say(f'{name}: {_CAPTIONS[what]}')}]({folder}/{name}-{what}.svg)\n"
+        for what in SHOWN.get(name, ())
     )
 
 

@@ -1,4 +1,5 @@
-"""Pictures for tensor cores: which lane holds which element, and where swizzled tiles have theirs."""
+"""Pictures for tensor cores: which lane holds which element, and what lies where in a swizzled
+tile."""
 
 from __future__ import annotations
 
