@@ -13,7 +13,7 @@ from gemmkit.devices.cuda import CudaDevice
 from gemmkit.devices.device import Scratch
 from gemmkit.devices.operands import Operands, bind_arguments
 from gemmkit.jit.compiler import compile_plan
-from gemmkit.kernels.fitting import fitting
+from gemmkit.kernels.fitting import fitting, in_types_of
 from gemmkit.trials.freshness import source_digest
 from gemmkit.verify import check, make_inputs
 
@@ -32,7 +32,7 @@ def main() -> None:
 def launch(device: CudaDevice, name: str, problem: GemmProblem) -> dict[str, object]:
     """Run a kernel as it is by default, on the likest problem it takes; what ran, and if right."""
     kernel = find_kernel(name)
-    problem = fitting(kernel, problem, device.spec)
+    problem = fitting(kernel, in_types_of(kernel, problem), device.spec)
     plan = kernel.plan(problem, kernel.default, device.spec)
     binary = compile_plan(plan, device.spec.arch)
     inputs = make_inputs(problem)

@@ -130,13 +130,15 @@ def main() -> None:
 
 
 def timed_records() -> list[Record]:
-    """The rungs' timed records of plain products."""
+    """The rungs' timed records of plain fp32 products."""
     rungs = {kernel.name for kernel in LADDER}
     records = [each for path in MEASURED if path.is_file() for each in read_records(path)]
     return [
         each
         for each in records
-        if each.time_us is not None and each.kernel in rungs and each.problem.epilogue == "none"
+        if each.time_us is not None
+        and each.kernel in rungs
+        and (each.problem.epilogue, each.problem.dtype) == ("none", "float32")
     ]
 
 

@@ -17,7 +17,7 @@ from gemmkit.analysis.model import Prediction, predict
 from gemmkit.analysis.trace import trace
 from gemmkit.gpu import find_board
 from gemmkit.kernels.catalog import LADDER, find_kernel
-from gemmkit.kernels.fitting import fitting
+from gemmkit.kernels.fitting import fitting, in_types_of
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.problem import GemmProblem
 from gemmkit.record import Record
@@ -52,20 +52,23 @@ CUBES = (GemmProblem(1024, 1024, 1024), GemmProblem(2048, 2048, 2048), COMPARED)
 
 
 class Shown(NamedTuple):
-    """What a page shows its rung on: the rung that it is compared with, and problems, the first of
-    them for the comparison."""
+    """What a page shows its rung on: the rung that it is compared with, and problems, of which one
+    is for the comparison, by default the first."""
 
     against: str
     problems: tuple[GemmProblem, ...]
+    compared: int = 0
 
 
-# Rungs for shapes of their own.
+# Rungs for shapes of their own, and those that follow another one than the one before.
 SHOWN_ON = {
     "split_k": Shown("async_copy", tuple(GemmProblem(n, n, n) for n in (512, 256, 1024))),
     "warp_reduce": Shown("split_k", tuple(GemmProblem(m, 4096, 4096) for m in (16, 8, 1))),
     "stream_k": Shown(
         "async_copy", (GemmProblem(3072, 3072, 1024), GemmProblem(1536, 1536, 1024), *CUBES)
     ),
+    # The last one for any shape that does all that it does, but on the FMA pipe.
+    "wmma": Shown("warp_tiled", CUBES, compared=CUBES.index(COMPARED)),
 }
 RECORDS = ("ladder", "sweep", "configs", "odd")
 
@@ -82,15 +85,18 @@ class Figures(NamedTuple):
 
 
 def rung_facts(kernel: Kernel, problem: GemmProblem = COMPARED) -> Facts:
-    return gather(kernel, problem, BOARD)
+    return gather(kernel, in_types_of(kernel, problem), BOARD)
 
 
 def figures(facts: Facts, before: Facts | None) -> Figures:
     kernel = facts.kernel
     shown = SHOWN_ON.get(kernel.name)
+    problems = [
+        in_types_of(kernel, problem) for problem in (shown.problems if shown is not None else CUBES)
+    ]
     predictions = {
         problem: facts.prediction if problem == facts.problem else predict(kernel, problem, BOARD)
-        for problem in (shown.problems if shown is not None else CUBES)
+        for problem in problems
     }
     with_strides = strides(kernel) if kernel.name == "coarsening_1d" else {}
     return Figures(facts, before, predictions, measurements(), with_strides)
@@ -127,8 +133,9 @@ def strides(kernel: Kernel) -> dict[int, Facts]:
 
 def rung_pictures(kernel: Kernel) -> dict[str, str]:
     """File name to SVG."""
-    seen = trace(kernel, fitting(kernel, GemmProblem(1024, 1024, 1024), BOARD), BOARD)
-    return {f"{each.name}.svg": each.to_svg() for each in shown_pictures(seen)}
+    problem = in_types_of(kernel, GemmProblem(1024, 1024, 1024))
+    seen = trace(kernel, fitting(kernel, problem, BOARD), BOARD)
+    return {f"{each.name}.svg": each.to_svg() for each in shown_pictures(seen, BOARD)}
 
 
 def main() -> None:
@@ -141,7 +148,8 @@ def main() -> None:
             facts, before = rung_facts(kernel), last
         else:
             both = (kernel, find_kernel(shown.against))
-            facts, before = (rung_facts(each, shown.problems[0]) for each in both)
+            problem = shown.problems[shown.compared]
+            facts, before = (rung_facts(each, problem) for each in both)
         seen = figures(facts, before)
         for language, folder in PAGES.items():
             page = folder / page_name(kernel)

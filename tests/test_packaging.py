@@ -140,7 +140,8 @@ def test_the_example_of_the_page_on_commands_runs(capsys):
     exec(example.replace("512", "32"), {})
     lines = capsys.readouterr().out.splitlines()
     # One rung is for skinny products only.
-    assert len(lines) == sum(each.condition is None for each in gemmkit.LADDER)
+    rungs = [each for each in gemmkit.LADDER if "float32" in each.dtypes]
+    assert len(lines) == sum(each.condition is None for each in rungs)
     assert all(line.split()[1] == "True" for line in lines)
 
 

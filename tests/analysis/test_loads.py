@@ -11,7 +11,7 @@ from gemmkit.emulator.counters.metrics import METRICS
 from gemmkit.gpu import find_board
 from gemmkit.groups import Groups
 from gemmkit.kernels.catalog import LADDER, find_kernel
-from gemmkit.kernels.fitting import fitting
+from gemmkit.kernels.fitting import fitting, in_types_of
 from gemmkit.problem import GemmProblem
 
 COUNTERS = {
@@ -69,7 +69,8 @@ SMALL = {"BM": 64, "BN": 64, "WM": 32, "WN": 32, "TM": 8, "TN": 4}
 @pytest.mark.parametrize("kernel", LADDER, ids=lambda kernel: kernel.name)
 @pytest.mark.sample(3)
 def test_formulas_of_rungs_give_what_is_counted(kernel):
-    problem = fitting(kernel, GemmProblem(100, 75, 50), find_board("rtx3090"))
+    problem = in_types_of(kernel, GemmProblem(100, 75, 50))
+    problem = fitting(kernel, problem, find_board("rtx3090"))
     seen, foreseen = _counted(kernel, problem)
     if kernel.name == "warp_reduce" or kernel.name == "stream_k":
         assert isinstance(foreseen, str)

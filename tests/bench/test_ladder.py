@@ -6,14 +6,16 @@ from gemmkit.bench.ladder import ladder
 from gemmkit.bench.peers import HOW_TO_GET
 from gemmkit.bench.progress import Progress
 from gemmkit.bench.sweep import SIZES, sweep
+from gemmkit.devices.choose import open_device
 from gemmkit.dispatch.choose import choose
 from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.gpu import find_board
-from gemmkit.kernels.catalog import LADDER
+from gemmkit.kernels.catalog import LADDER, kernels_for
 from gemmkit.problem import GemmProblem
 from gemmkit.report.tables import ladder_table
 
 SOME = ["naive_uncoalesced", "naive", "shared_tiling"]
+FP32 = [each for each in LADDER if "float32" in each.dtypes]
 
 
 class Watcher(Progress):
@@ -86,7 +88,7 @@ def test_all_rungs_leave_out_those_that_refuse(fakes):
     watcher = Watcher()
     device = fakes["FakeDevice"](epilogue="relu")
     records = ladder(16, device=device, epilogue="relu", progress=watcher)
-    assert [record.kernel for record in records] == [kernel.name for kernel in LADDER[1:]]
+    assert [record.kernel for record in records] == [kernel.name for kernel in FP32[1:]]
     assert all(record.correct for record in records)
     (skipped,) = (each for each in watcher.heard if each[0] == "skipped")
     assert skipped[1] == "naive_uncoalesced"
@@ -103,6 +105,38 @@ def test_the_production_kernel_follows_the_rungs(fake_device):
     text = ladder_table(records).to_text().plain
     assert f"Below the rungs: {last.kernel}, which the library launches here." in text
     assert "Below the rungs" not in ladder_table(rungs).to_text().plain
+
+
+@pytest.mark.parametrize(
+    ("problems", "dtypes"),
+    [
+        ([GemmProblem(8, 8, 8)], {"float32"}),
+        ([GemmProblem(8, 8, 8, dtype="float16")], {"float16"}),
+        ([GemmProblem(8, 8, 8, dtype="bfloat16", out_dtype="float32")], {"bfloat16"}),
+        ([GemmProblem(8, 8, 8), GemmProblem(9, 9, 9, dtype="bfloat16")], {"float32", "bfloat16"}),
+    ],
+)
+def test_unless_named_the_rungs_for_the_types_are_run(problems, dtypes):
+    wanted = [each for each in LADDER if dtypes & {*each.dtypes}]
+    assert [*kernels_for(problems)] == wanted
+    assert [each.rung for each in wanted] == sorted(each.rung for each in wanted)
+
+
+@pytest.mark.parametrize("dtypes", [("float64", "float64"), ("bfloat16", "float64")])
+def test_types_that_no_rung_takes_are_for_production_kernels(dtypes):
+    found = kernels_for([GemmProblem(8, 8, 8, dtype=dtypes[0], out_dtype=dtypes[1])])
+    assert found
+    assert all(each.rung is None for each in found)
+
+
+def test_named_kernels_say_which_types_are_meant():
+    device = open_device("emulator", "h100")
+    records = ladder(16, device=device, kernels=["mma_sync"])
+    assert [(each.problem.dtype, each.correct) for each in records] == [("bfloat16", True)]
+    with pytest.raises(UnsupportedProblem, match="is for bfloat16, float16, not float32"):
+        ladder(shape=GemmProblem(16, 16, 16), device=device, kernels=["mma_sync"])
+    with pytest.raises(UnsupportedProblem, match="is for bfloat16, float16, not float32"):
+        ladder(16, device=device, kernels=["naive", "mma_sync"])
 
 
 @pytest.mark.parametrize("changes", [{"kernels": ["naive"]}, {"config": {}, "kernels": SOME}])

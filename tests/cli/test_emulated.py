@@ -27,7 +27,7 @@ def test_the_whole_ladder_is_correct_and_counted(call):
     seen = records(result.stdout)
     cube, board = GemmProblem(48, 48, 48), find_board("rtx3090")
     rungs = [each.name for each in LADDER if each.supports(cube, each.default, board) is None]
-    assert len(rungs) >= len(LADDER) - 1
+    assert len(rungs) >= sum("float32" in each.dtypes for each in LADDER) - 1
     taking = [*rungs, choose(cube, board).kernel.name]
     assert [each.kernel for each in seen] == taking
     assert all(each.correct and each.counters for each in seen)

@@ -11,13 +11,16 @@ STAGES_PROBLEM = GemmProblem(64, 64, 32)
 _WAIT = "cp_async_wait<STAGES - 2>();"
 
 
-def waiting_bugs(kernel: str, barrier: str, file: str = "") -> tuple[Mutation, ...]:
+def waiting_bugs(
+    kernel: str, barrier: str, file: str = "", problem: GemmProblem = STAGES_PROBLEM
+) -> tuple[Mutation, ...]:
     """Bugs in how threads wait for copies: of the copying thread, or of those that read the tile.
 
     Args:
         kernel: its name.
         barrier: the line with the barrier that follows the wait.
         file: the include with the main loop, if it is not in the kernel's own file.
+        problem: of whole tiles, and as many steps as the buffer needs.
     """
     changes = {
         "no wait": (_WAIT, ""),
@@ -31,7 +34,7 @@ def waiting_bugs(kernel: str, barrier: str, file: str = "") -> tuple[Mutation, .
         Mutation(
             name=name,
             kernel=kernel,
-            problem=STAGES_PROBLEM,
+            problem=problem,
             old=old,
             new=new,
             expects=("racecheck",),
@@ -41,12 +44,15 @@ def waiting_bugs(kernel: str, barrier: str, file: str = "") -> tuple[Mutation, .
     )
 
 
-def copies_past_the_matrix(kernel: str) -> Mutation:
+def copies_past_the_matrix(
+    kernel: str,
+    problem: GemmProblem = GemmProblem(65, 64, 8),  # noqa: B008
+) -> Mutation:
     """Copies that read bytes where they should write zeros."""
     return Mutation(
         name="copies read past the matrix",
         kernel=kernel,
-        problem=GemmProblem(65, 64, 8),
+        problem=problem,
         old="const int bytes = inside ? 4 * VEC : 0;",
         new="const int bytes = 4 * VEC;",
         expects=("memcheck",),

@@ -17,6 +17,7 @@ WRONG_RESULT = "wrong result"
 # Small tiles: quick to compile for the emulator, and more than one warp per block.
 _SMALL = {"BM": 32, "BN": 32, "BK": 8, "TM": 4, "TN": 4}
 _SMALL_WARPS = {"BM": 64, "BN": 64, "BK": 8, "WM": 32, "WN": 32, "TM": 8, "TN": 4}
+_SMALL_TENSOR = {"BM": 32, "BN": 32, "BK": 16, "WM": 32, "WN": 16}
 CONFIGS = {
     "naive_uncoalesced": {"BM": 16, "BN": 8},
     "naive": {"BM": 8, "BN": 16},
@@ -28,6 +29,8 @@ CONFIGS = {
     "split_k": {**_SMALL_WARPS, "BK": 16, "stages": 2, "split_k": 3},
     "warp_reduce": {"BN": 32, "BK": 64, "stages": 3},
     "stream_k": {**_SMALL_WARPS, "stages": 3},
+    **dict.fromkeys(("wmma", "mma_sync"), _SMALL_TENSOR),
+    "mma_pipelined": {**_SMALL_TENSOR, "stages": 3},
     "gemm_tiled": {**_SMALL_WARPS, "stages": 3},
     "gemm_split_k": {**_SMALL_WARPS, "BK": 16, "stages": 2, "split_k": 3},
     "gemm_skinny": {"BN": 32, "BK": 32, "split_k": 3},

@@ -12,6 +12,7 @@ import planted_rung_skinny
 import planted_rung_split
 import planted_skinny
 import planted_split
+import planted_tensor
 import planted_tiled
 import planted_vector
 from mutation import CONFIGS, WRONG_RESULT, Mutation
@@ -20,7 +21,7 @@ from gemmkit.bench.check import check
 from gemmkit.devices.device import Device
 from gemmkit.gpu import find_board
 from gemmkit.kernels.catalog import find_kernel
-from gemmkit.kernels.fitting import fitting
+from gemmkit.kernels.fitting import fitting, in_types_of
 from gemmkit.problem import GemmProblem
 from gemmkit.record import CheckRecord
 
@@ -31,6 +32,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *planted_rung_async.PLANTED,
     *planted_rung_split.PLANTED,
     *planted_rung_skinny.PLANTED,
+    *planted_tensor.PLANTED,
     *planted_async.PLANTED,
     *planted_split.PLANTED,
     *planted_skinny.PLANTED,
@@ -45,7 +47,7 @@ def clean_problems(kernel: str) -> dict[str, GemmProblem]:
         "quads": GemmProblem(68, 132, 36, -1.5, 0.5, lda=40, ldb=136, ldc=140),
     }
     rung, board = find_kernel(kernel), find_board("rtx3090")
-    return {name: fitting(rung, each, board) for name, each in problems.items()}
+    return {name: fitting(rung, in_types_of(rung, each), board) for name, each in problems.items()}
 
 
 def check_mutant(mutation: Mutation, device: Device, folder: Path) -> CheckRecord:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from launching import Executor, Outcome, launch
@@ -13,29 +14,36 @@ from gemmkit.jit.compiler import compile_kernel
 from gemmkit.kernels import include_files
 from gemmkit.kernels.catalog import find_kernel
 from gemmkit.problem import GemmProblem
+from gemmkit.verify.encoding import encode
 
-Floats = NDArray[np.float32]
+# Elements as they are stored, of the problem's types.
+Elements = NDArray[Any]
 
 
 @dataclass(frozen=True)
 class Operands:
     """Row-major matrices with their leading dimensions, including C's initial content."""
 
-    A: Floats
-    B: Floats
-    C: Floats
-    bias: Floats
+    A: Elements
+    B: Elements
+    C: Elements
+    bias: Elements
 
     @classmethod
     def random(cls, problem: GemmProblem, seed: int = 0) -> Operands:
         rng = np.random.default_rng(seed)
         shapes = (
-            (problem.m, problem.lda),
-            (problem.k, problem.ldb),
-            (problem.m, problem.ldc),
-            (problem.n,),
+            ((problem.m, problem.lda), problem.dtype),
+            ((problem.k, problem.ldb), problem.dtype),
+            ((problem.m, problem.ldc), problem.result_dtype),
+            ((problem.n,), problem.result_dtype),
         )
-        return cls(*(rng.standard_normal(shape, dtype=np.float32) for shape in shapes))
+        return cls(
+            *(
+                encode(rng.standard_normal(shape, dtype=np.float32), dtype)
+                for shape, dtype in shapes
+            )
+        )
 
 
 def run_rung(
@@ -45,7 +53,7 @@ def run_rung(
     operands: Operands,
     arch: str = "sm_86",
     **config: int,
-) -> tuple[Floats, Outcome]:
+) -> tuple[Elements, Outcome]:
     """C after the launch, and the launch's execution."""
     kernel, gpu = find_kernel(name), find_board("RTX 3090")
     plan = kernel.plan(problem, kernel.configure(config), gpu)

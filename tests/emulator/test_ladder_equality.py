@@ -12,7 +12,7 @@ from launching import ENGINE, ORACLE
 from gemmkit.epilogue import Epilogue
 from gemmkit.gpu import find_board
 from gemmkit.kernels.catalog import LADDER, find_kernel
-from gemmkit.kernels.fitting import fitting
+from gemmkit.kernels.fitting import fitting, in_types_of
 from gemmkit.problem import GemmProblem
 
 # Ragged, tiny and aligned shapes; an architecture of each PTX dialect. The tiny one runs the code
@@ -25,11 +25,18 @@ CASES = {
 }
 
 
+# What counts the multiply-adds of each type.
+MULTIPLIED = {
+    "float32": "ptx__inst_executed_op_fma.sum",
+    "bfloat16": "ptx__inst_executed_op_tensor.sum",
+}
+
 # Tiles smaller than the defaults: less code to compile, more blocks and edges.
 TILES = {"BM": 32, "BN": 32, "BK": 8, "TM": 4, "TN": 4}
 WARP_TILES = {"BM": 64, "BN": 64, "BK": 8, "WM": 32, "WN": 32, "TM": 8, "TN": 4}
 # One warp per tile; there are already many blocks that share tiles.
 WARP_TILE = {**WARP_TILES, "BM": 32, "BN": 32}
+TENSOR_TILES = {"BM": 32, "BN": 32, "BK": 16, "WM": 32, "WN": 16}
 CONFIGS = {
     **dict.fromkeys(("coarsening_2d", "vectorized", "conflict_free", "double_buffered"), TILES),
     "warp_tiled": WARP_TILES,
@@ -37,6 +44,7 @@ CONFIGS = {
     "split_k": {**WARP_TILE, "BK": 16, "stages": 2, "split_k": 3},
     "warp_reduce": {"BN": 32, "BK": 64},
     "stream_k": {**WARP_TILE, "stages": 2},
+    **dict.fromkeys(("wmma", "mma_sync", "mma_pipelined"), TENSOR_TILES),
 }
 
 
@@ -47,6 +55,7 @@ def test_every_rung(kernel: str, case: str) -> None:
     arch, problem = CASES[case]
     if kernel != "naive_uncoalesced" and arch == "sm_86":
         problem = replace(problem, epilogue=Epilogue(bias=True, activation="relu"))
+    problem = in_types_of(find_kernel(kernel), problem)
     problem = fitting(find_kernel(kernel), problem, find_board("rtx3090"))
     operands = Operands.random(problem)
     engine, oracle = (
@@ -55,7 +64,7 @@ def test_every_rung(kernel: str, case: str) -> None:
     )
     assert engine[0].tobytes() == oracle[0].tobytes()
     assert engine[1].tally.differences(oracle[1].tally) == {}
-    assert engine[1].metrics["ptx__inst_executed_op_fma.sum"] > 0
+    assert engine[1].metrics[MULTIPLIED[problem.dtype]] > 0
 
 
 def test_the_result_is_the_product() -> None:

@@ -13,6 +13,7 @@ from gemmkit.gpu import find_board
 from gemmkit.jit import compiler
 from gemmkit.jit.compiler import build_all, compile_kernel, compile_many, compile_plan
 from gemmkit.kernels.catalog import LADDER, find_kernel
+from gemmkit.kernels.fitting import in_types_of
 from gemmkit.kernels.plan import SourceFile
 from gemmkit.problem import GemmProblem
 
@@ -58,7 +59,8 @@ TIMES = 6
 
 def texts_of(kernel, shape, folder) -> set[str]:
     """The PTX of one launch, compiled `TIMES` times."""
-    plan = kernel.plan(GemmProblem.from_shape(shape), kernel.default, find_board("h100"))
+    problem = in_types_of(kernel, GemmProblem.from_shape(shape))
+    plan = kernel.plan(problem, kernel.default, find_board("h100"))
     folders = [folder / str(time) for time in range(TIMES)]
     return {compile_plan(plan, "sm_90a", cache_dir=each).ptx for each in folders}
 
@@ -73,7 +75,7 @@ def test_a_skinny_product_compiles_to_the_same_code_each_time(tmp_path, shape) -
 @pytest.mark.parametrize("kernel", LADDER, ids=lambda kernel: kernel.name)
 @pytest.mark.parametrize("shape", ["16x512x512", "512x16x512", "512x512x512", "255x257x129"])
 def test_each_rung_compiles_to_the_same_code_each_time(tmp_path, kernel, shape) -> None:
-    problem = GemmProblem.from_shape(shape)
+    problem = in_types_of(kernel, GemmProblem.from_shape(shape))
     if reason := kernel.supports(problem, kernel.default, find_board("h100")):
         pytest.skip(reason)
     assert len(texts_of(kernel, shape, tmp_path)) == 1

@@ -13,7 +13,7 @@ from gemmkit.jit.compiler import assemble_kernel, compile_plan
 from gemmkit.jit.nvrtc import compiler_version
 from gemmkit.jit.resources import registers_from_cubin
 from gemmkit.kernels.catalog import LADDER
-from gemmkit.kernels.fitting import fitting
+from gemmkit.kernels.fitting import fitting, in_types_of
 from gemmkit.problem import GemmProblem
 
 PTX = """//
@@ -51,7 +51,7 @@ def test_ptxas_and_nvrtc_of_one_version_agree(kernel):
     if ptxas.assembler_version() != f"ptxas {compiler_version()}":
         pytest.skip(f"NVRTC {compiler_version()} beside {ptxas.assembler_version()}")
     gpu = find_board("rtx3090")
-    problem = fitting(kernel, GemmProblem(256, 256, 256), gpu)
+    problem = fitting(kernel, in_types_of(kernel, GemmProblem(256, 256, 256)), gpu)
     plan = kernel.plan(problem, kernel.default, gpu)
     compiled = compile_plan(plan, gpu.arch)
     assembled = assemble_kernel(compiled.ptx, compiled.entry, gpu.arch)

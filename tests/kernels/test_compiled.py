@@ -8,18 +8,19 @@ from gemmkit.analysis.occupancy import occupancy
 from gemmkit.gpu import find_board
 from gemmkit.jit.compiler import compile_plan
 from gemmkit.kernels.catalog import LADDER, PRODUCTION, find_kernel
-from gemmkit.kernels.fitting import fitting
+from gemmkit.kernels.fitting import fitting, in_types_of
 from gemmkit.problem import GemmProblem
 
 RTX3090 = find_board("rtx3090")
 
 
 def compiled(kernel, problem, config, gpu):
-    plan = kernel.plan(fitting(kernel, problem, gpu, config), config, gpu)
+    problem = fitting(kernel, in_types_of(kernel, problem), gpu, config)
+    plan = kernel.plan(problem, config, gpu)
     return plan, compile_plan(plan, gpu.arch).resources
 
 
-# The rungs, and the production kernels for the same type.
+# The rungs, each with matrices of its own type, and the production kernels for fp32.
 KERNELS = (*LADDER, *(each for each in PRODUCTION if each.dtypes == ("float32",)))
 
 
@@ -41,10 +42,13 @@ def test_configurations_that_the_rules_allow_compile(kernel):
     """
     for board, size in (("t4", 64), ("b200", 65)):
         gpu = find_board(board)
+        problem = in_types_of(kernel, GemmProblem(size, size, size))
+        if kernel.condition is not None and "bfloat16" in kernel.dtypes:
+            # The tensor cores of all boards take it.
+            problem = replace(problem, dtype="float16", out_dtype=None)
         allowed = list(kernel.configurations(gpu))
         for config in allowed[:1] + allowed[-1:]:
-            problem = fitting(kernel, GemmProblem(size, size, size), gpu, config)
-            plan = kernel.plan(problem, config, gpu)
+            plan = kernel.plan(fitting(kernel, problem, gpu, config), config, gpu)
             options = (*plan.source.options, "--device-debug")
             compile_plan(replace(plan, source=replace(plan.source, options=options)), gpu.arch)
 

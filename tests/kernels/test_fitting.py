@@ -9,7 +9,7 @@ import pytest
 from gemmkit.errors import UnsupportedProblem
 from gemmkit.gpu import find_board
 from gemmkit.kernels.catalog import LADDER, PRODUCTION, find_kernel
-from gemmkit.kernels.fitting import asked_problem, default_problem, fitting
+from gemmkit.kernels.fitting import asked_problem, default_problem, fitting, in_types_of
 from gemmkit.kernels.sizes import multiples_text
 from gemmkit.problem import GemmProblem
 
@@ -35,10 +35,20 @@ def taking(condition):
 
 @pytest.mark.parametrize("kernel", LADDER, ids=lambda kernel: kernel.name)
 def test_every_rung_takes_what_is_found(kernel):
-    found = fitting(kernel, CUBE, H100)
+    cube = in_types_of(kernel, CUBE)
+    found = fitting(kernel, cube, H100)
     assert kernel.supports(found, kernel.default, H100) is None
-    if kernel.supports(CUBE, kernel.default, H100) is None:
-        assert found == CUBE
+    if kernel.supports(cube, kernel.default, H100) is None:
+        assert found == cube
+
+
+def test_types_are_the_problems_own_or_the_kernels_first():
+    half = GemmProblem(8, 8, 8, dtype="float16", out_dtype="float32")
+    assert in_types_of(find_kernel("wmma"), half) == half
+    assert in_types_of(find_kernel("naive"), half) == GemmProblem(8, 8, 8)
+    assert in_types_of(find_kernel("wmma"), CUBE) == replace(
+        CUBE, dtype="bfloat16", out_dtype="bfloat16"
+    )
 
 
 def test_few_rows_then_few_columns():

@@ -11,7 +11,7 @@ from gemmkit.bench.run import run_kernel
 from gemmkit.devices.cuda import CudaDevice
 from gemmkit.epilogue import Epilogue
 from gemmkit.kernels.catalog import LADDER
-from gemmkit.kernels.fitting import fitting
+from gemmkit.kernels.fitting import fitting, in_types_of
 from gemmkit.problem import GemmProblem
 
 pytestmark = pytest.mark.gpu
@@ -50,7 +50,8 @@ def device():
 @pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS.keys())
 @pytest.mark.parametrize("kernel", LADDER, ids=lambda kernel: kernel.name)
 def test_rung(device, kernel, problem):
-    record = run_kernel(kernel, fitting(kernel, problem, device.spec), device, time=False)
+    problem = fitting(kernel, in_types_of(kernel, problem), device.spec)
+    record = run_kernel(kernel, problem, device, time=False)
     assert record.correct, record.check
 
 
@@ -59,7 +60,8 @@ def test_rung(device, kernel, problem):
 @pytest.mark.parametrize("kernel", LADDER[1:], ids=lambda kernel: kernel.name)
 def test_fused_epilogues(device, kernel, beta, epilogue):
     problem = GemmProblem(130, 141, 67, 1.5, beta, epilogue=Epilogue.parse(epilogue))
-    record = run_kernel(kernel, fitting(kernel, problem, device.spec), device, time=False)
+    problem = fitting(kernel, in_types_of(kernel, problem), device.spec)
+    record = run_kernel(kernel, problem, device, time=False)
     assert record.correct, record.check
 
 
@@ -68,7 +70,7 @@ def test_several_configurations(device, kernel):
     """The ends of the configuration space and some in between."""
     configurations = list(kernel.configurations(device.spec))
     chosen = configurations[:: max(1, len(configurations) // 6)] + configurations[-1:]
-    problem = fitting(kernel, GemmProblem(150, 170, 90), device.spec)
+    problem = fitting(kernel, in_types_of(kernel, GemmProblem(150, 170, 90)), device.spec)
     for config in chosen:
         record = run_kernel(kernel, problem, device, config=config, time=False)
         assert record.correct, f"{config}: {record.check}"

@@ -9,7 +9,7 @@ from gemmkit.devices.emulated import EmulatedDevice
 from gemmkit.epilogue import Epilogue
 from gemmkit.gpu import find_board
 from gemmkit.kernels.catalog import LADDER, PRODUCTION, find_kernel
-from gemmkit.kernels.fitting import fitting
+from gemmkit.kernels.fitting import fitting, in_types_of
 from gemmkit.problem import GemmProblem
 
 # Small tiles: quick to compile for the emulator, and many blocks even of a small problem.
@@ -20,6 +20,7 @@ TILED = {**SMALL_WARPS, "stages": 3}
 SPLIT = {**SMALL, **SMALL_LANES, "BK": 16, "stages": 3, "split_k": 3}
 SKINNY = {"BN": 32, "BK": 32, "stages": 2, "split_k": 3}
 STREAM = {**SMALL, **SMALL_LANES, "stages": 3}
+TENSOR = {"BM": 32, "BN": 32, "BK": 16, "WM": 32, "WN": 16}
 CONFIGS = {
     "naive_uncoalesced": {"BM": 16, "BN": 8},
     "naive": {"BM": 8, "BN": 16},
@@ -32,9 +33,11 @@ CONFIGS = {
     "warp_reduce": {"BN": 32, "BK": 64, "stages": 3},
     "gemm_skinny": SKINNY,
     **dict.fromkeys(("stream_k", "gemm_stream_k"), STREAM),
+    **dict.fromkeys(("wmma", "mma_sync"), TENSOR),
+    "mma_pipelined": {**TENSOR, "stages": 3},
 }
 
-# The rungs, and the production kernels for the same type.
+# The rungs, each with matrices of its own type, and the production kernels for fp32.
 KERNELS = (*LADDER, *(each for each in PRODUCTION if each.dtypes == ("float32",)))
 
 PROBLEMS = {
@@ -66,7 +69,7 @@ def device():
 
 def run(kernel, problem, device, seed=0):
     config = kernel.configure(CONFIGS[kernel.name])
-    problem = fitting(kernel, problem, device.spec, config)
+    problem = fitting(kernel, in_types_of(kernel, problem), device.spec, config)
     return run_kernel(kernel, problem, device, config=config, seed=seed, assemble=False)
 
 

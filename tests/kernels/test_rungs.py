@@ -9,11 +9,12 @@ from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.gpu import BOARDS, MAX_GRID_YZ, find_board
 from gemmkit.kernels import include_files
 from gemmkit.kernels.catalog import LADDER, find_kernel
-from gemmkit.kernels.fitting import fitting
+from gemmkit.kernels.fitting import fitting, in_types_of
 from gemmkit.kernels.grids import tile_grid
 from gemmkit.kernels.launches import vector_width
 from gemmkit.kernels.limits import MAX_EXTENT, SKINNY
-from gemmkit.kernels.rules import MAP_K, PAD
+from gemmkit.kernels.policy import CUDA_TYPES
+from gemmkit.kernels.rules import MAP_K
 from gemmkit.problem import GemmProblem
 
 H100 = find_board("h100")
@@ -31,10 +32,13 @@ NAMES = [
     "split_k",
     "warp_reduce",
     "stream_k",
+    "wmma",
+    "mma_sync",
+    "mma_pipelined",
 ]
-RUNGS = list(range(1, 14))
+RUNGS = list(range(1, 17))
 # Kernels that copy with cp.async, which boards before compute capability 8.0 do not have.
-ASYNC = {"async_copy", "split_k", "warp_reduce", "stream_k"}
+ASYNC = {"async_copy", "split_k", "warp_reduce", "stream_k", "mma_pipelined"}
 
 each_kernel = pytest.mark.parametrize("kernel", LADDER, ids=lambda kernel: kernel.name)
 
@@ -69,13 +73,15 @@ def test_a_source_has_the_entry_and_the_signature_that_the_ladder_says(kernel):
 @each_kernel
 def test_a_module_passes_the_template_arguments_that_the_source_declares(kernel):
     """Two arguments that change places give another entry, or none that compiles."""
-    declared = re.search(r"^template <([^>]*)>", kernel.source, re.M)[1].split(",")
-    names = [each.split()[-1] for each in declared if "class" not in each]
-    problem = fitting(kernel, GemmProblem(1024, 1024, 1024), H100)
+    declared = re.search(r"^template <([^>]*)>\n__global__", kernel.source, re.M)[1].split(",")
+    names = [each.split()[-1] for each in declared if "class Epilogue" not in each]
+    problem = fitting(kernel, in_types_of(kernel, GemmProblem(1024, 1024, 1024)), H100)
     entry = kernel.plan(problem, kernel.default, H100).entry
     passed = re.match(r"\w+<([^<>]*?)(, Epilogue<.*)?>$", entry)[1].split(", ")
     assert len(passed) == len(names)
-    values = {"STAGES": kernel.default.stages, "PAD": PAD, "MAP_K": MAP_K, "VEC": 4}
+    vector = 16 // problem.item_bytes
+    values = {"STAGES": kernel.default.stages, "PAD": vector, "MAP_K": MAP_K, "VEC": vector}
+    values |= {"In": CUDA_TYPES[problem.dtype]}
     values |= {"SMALL": SKINNY, "TALL": "false", **kernel.default.as_dict()}
     assert passed == [str(values[name]) for name in names]
 
@@ -84,6 +90,8 @@ def test_a_module_passes_the_template_arguments_that_the_source_declares(kernel)
 def test_a_source_includes_headers_that_there_are(kernel):
     included = set(re.findall(r'#include "([^"]+)"', kernel.source))
     assert included <= include_files().keys()
+    # Those in angle brackets are CUDA's.
+    assert set(re.findall(r"#include <([^>]+)>", kernel.source)) <= {"mma.h"}
 
 
 @each_kernel
@@ -131,7 +139,8 @@ def test_an_unknown_key_is_refused_with_those_there_are():
     ids=lambda kernel: kernel.name,
 )
 def test_a_plan_covers_the_result(kernel):
-    plan = kernel.plan(GemmProblem(1000, 700, 30), kernel.default, H100)
+    problem = in_types_of(kernel, GemmProblem(1000, 700, 30))
+    plan = kernel.plan(problem, kernel.default, H100)
     BM, BN = kernel.default["BM"], kernel.default["BN"]
     assert plan.threads_per_block <= 1024
     rows, columns = plan.grid[1], plan.grid[0]
@@ -145,12 +154,14 @@ def test_a_plan_covers_the_result(kernel):
 @each_kernel
 @pytest.mark.parametrize("shape", [(0, 5, 5), (5, 0, 5)])
 def test_an_empty_result_is_an_empty_grid(kernel, shape):
-    assert kernel.plan(GemmProblem(*shape), kernel.default, H100).blocks == 0
+    problem = in_types_of(kernel, GemmProblem(*shape))
+    assert kernel.plan(problem, kernel.default, H100).blocks == 0
 
 
 @each_kernel
 def test_no_depth_still_writes_c(kernel):
-    assert kernel.plan(GemmProblem(5, 5, 0), kernel.default, H100).blocks == 1
+    problem = in_types_of(kernel, GemmProblem(5, 5, 0))
+    assert kernel.plan(problem, kernel.default, H100).blocks == 1
 
 
 @pytest.mark.parametrize("rows", [1, MAX_GRID_YZ, MAX_GRID_YZ + 1, 3 * MAX_GRID_YZ, 10_000_019])

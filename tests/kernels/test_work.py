@@ -23,6 +23,7 @@ PROBLEMS = [
     GemmProblem(16, 5000, 300),
     GemmProblem(130, 70, 90, batch=7),
     GemmProblem(640, 640, 640, dtype="float16", transb=True),
+    GemmProblem(300, 640, 200, dtype="float16", out_dtype="float32"),
     GemmProblem(2049, 2049, 64),
 ]
 

@@ -23,10 +23,12 @@ from gemmkit.verify import Reference, Verdict, make_inputs
 from gemmkit.verify.encoding import decode, encode
 from gemmkit.verify.reference import Expected
 
+TENSOR = {"BM": 32, "BN": 32, "BK": 16, "WM": 32, "WN": 16}
 # Small tiles of each kernel, quick to compile for the emulator.
 SMALL = {
     "typed": {"BM": 32, "BN": 32, "BK": 8, "WM": 16, "WN": 32, "TM": 4, "TN": 4},
     "typed_mma": {"BM": 32, "BN": 32, "BK": 16, "WM": 16, "WN": 16},
+    **dict.fromkeys(("wmma", "mma_sync", "mma_pipelined"), TENSOR),
     "gemm_small_k": {"BM": 32, "BN": 64, "BK": 16, "WM": 16, "WN": 32, "TM": 2},
 }
 

@@ -29,6 +29,7 @@ from gemmkit.kernels.fitting import (
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import TileConfig
 from gemmkit.kernels.sizes import with_padding_in
+from gemmkit.kernels.work import VECTOR_BYTES
 from gemmkit.problem import GemmProblem
 from gemmkit.verify import InputKind
 
@@ -74,8 +75,13 @@ def default_cases(
     fusing = own and kernel.fuses and epilogue is None
     extents = tiles if own else tiles.enough
     found: dict[tuple[GemmProblem, InputKind], Case] = {}
+    element = asked_problem(kernel, (1, 1, 1), dtype=dtype, out_dtype=out_dtype)
     cases = edge_cases(
-        extents, fusing=fusing, batched=kernel.takes_batches, grouped=kernel.takes_groups
+        extents,
+        fusing=fusing,
+        batched=kernel.takes_batches,
+        grouped=kernel.takes_groups,
+        vector=VECTOR_BYTES // element.item_bytes,
     )
     for name, each in cases.items():
         problem = _taken(kernel, config, gpu, asked, tiles, each)

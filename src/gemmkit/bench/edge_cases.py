@@ -61,13 +61,14 @@ def _leading(problem: GemmProblem) -> tuple[int, int, int]:
 
 
 def edge_cases(
-    tiles: Tiles, *, fusing: bool, batched: bool = False, grouped: bool = False
+    tiles: Tiles, *, fusing: bool, batched: bool = False, grouped: bool = False, vector: int = QUAD
 ) -> dict[str, GemmProblem]:
     """Problems by name, a few tiles in size, so that emulating them is quick.
 
     α and β are 0, 1 and neither in every pair, where k > 0: BLAS libraries have code of its own for
     each. With `fusing`, one has an epilogue, with `batched` some have several products, with
-    `grouped` some have products of different shapes.
+    `grouped` some have products of different shapes. `vector` is the number of elements of A in 16
+    bytes: where it is more than four, residues and padding of such vectors are other cases.
     """
     rows, columns, step = tiles.rows, tiles.columns, tiles.step
     # A circular buffer must wrap once, and two steps are what a missing barrier needs.
@@ -117,6 +118,15 @@ def edge_cases(
         "alpha 0, beta 1": GemmProblem(m, n, below, alpha=0.0, beta=1.0),
         "alpha 0, beta 0": GemmProblem(m, n, below, alpha=0.0),
     }
+    if vector > QUAD:
+        past = rows + vector, columns + vector
+        found["a vector more"] = GemmProblem(*past, depth + vector)
+        found["padded by vectors"] = GemmProblem(
+            *(*past, step + vector, -1.5, 0.5),
+            lda=step + 2 * vector,
+            ldb=columns + 3 * vector,
+            ldc=columns + 2 * vector,
+        )
     if fusing:
         found["bias and relu"] = GemmProblem(m, n, k, -1.5, 0.5, epilogue=Epilogue(True, "relu"))
     if batched:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from gemmkit.bench.baseline import Baseline
 from gemmkit.bench.estimate import emulation_seconds
@@ -83,13 +83,14 @@ def ladder(
         device: "auto" (the GPU if there is a usable one, otherwise the emulator), "cuda",
             "emulator", or an open device.
         gpu: the target board of the emulator, such as "rtx3090".
-        kernels: names, or kernels of your own; by default all rungs.
+        kernels: names, or kernels of your own; by default the rungs for the problem's types.
         config: keys of the configuration to change, such as `{"BM": 64}`.
         epilogue: fused into the write-back: see `Epilogue.parse`.
         alpha: the factor of A·B.
         beta: the factor of the previous C.
         layout: the layout of A and B: "NN", "NT", "TN" or "TT".
-        dtype: the type of A and B, by default float32. For groups, and for types that no rung
+        dtype: the type of A and B, by default float32, or that of the named kernels if none takes
+            it: rungs 14 and up are for bfloat16 and float16. For groups, and for types that no rung
             accepts, production kernels run instead.
         out_dtype: the type of C, by default the same.
         seed: seed for the inputs.
@@ -104,7 +105,10 @@ def ladder(
         CompileError: a kernel does not compile.
         DeviceError: there is no such device, or it failed.
     """
-    problem = asked_problem(None, _sizes(size, shape), alpha, beta, epilogue, dtype, out_dtype)
+    # A problem says what its types are.
+    named = None if isinstance(shape, GemmProblem) else kernels
+    types = asked_types(named, dtype, out_dtype)
+    problem = asked_problem(None, _sizes(size, shape), alpha, beta, epilogue, **types)
     problem = problem.laid_out(read_layout(layout))
     return run_suite(
         [problem],
@@ -117,6 +121,21 @@ def ladder(
         progress=progress,
         cache_dir=cache_dir,
     )
+
+
+def asked_types(
+    kernels: Sequence[str | Kernel] | None, dtype: str | None, out_dtype: str | None
+) -> dict[str, Any]:
+    """`dtype` and `out_dtype` by name; where neither is given and no named kernel multiplies fp32,
+    those of the first kernel.
+
+    Raises:
+        UsageError: there is no kernel of that name.
+    """
+    named = [find_kernel(each) if isinstance(each, str) else each for each in kernels or ()]
+    if dtype is None and named and not any("float32" in each.dtypes for each in named):
+        return named[0].types(None, out_dtype)
+    return {"dtype": dtype, "out_dtype": out_dtype}
 
 
 def run_suite(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gemmkit.bench.ladder import ProductionChoice, run_suite
+from gemmkit.bench.ladder import ProductionChoice, asked_types, run_suite
 from gemmkit.bench.progress import Progress
 from gemmkit.devices.choose import DeviceKind
 from gemmkit.devices.device import Device
@@ -63,9 +63,8 @@ def sweep(
     """
     letters = read_layout(layout)
     shapes: Sequence[Shape] = groups or [(size, size, k) for size in sizes]
-    problems = [
-        asked_problem(None, each, alpha, beta, epilogue, dtype, out_dtype) for each in shapes
-    ]
+    types = asked_types(None if groups else kernels, dtype, out_dtype)
+    problems = [asked_problem(None, each, alpha, beta, epilogue, **types) for each in shapes]
     problems = [problem.laid_out(letters) for problem in problems]
     if kernels is None and not groups and all(map(_is_of_the_study, problems)):
         kernels = KERNELS
@@ -87,9 +86,6 @@ def _is_of_the_study(problem: GemmProblem) -> bool:
     """Whether both kernels of the study take its types, layout and epilogue."""
     plain = str(problem.epilogue) == "none"
     return all(
-        problem.dtype in each.dtypes
-        and problem.result_dtype in (each.result_dtypes or each.dtypes)
-        and problem.layout in each.layouts
-        and (plain or each.fuses)
+        each.takes_types(problem) and problem.layout in each.layouts and (plain or each.fuses)
         for each in map(find_kernel, KERNELS)
     )

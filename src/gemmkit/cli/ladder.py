@@ -45,8 +45,9 @@ def command(
     groups: GemmProblem | None,
     **asked: Any,
 ) -> None:
-    """Run every kernel on one problem, check it, and show what each step changes.
+    """Run every rung for one problem's types, check it, and show what each step changes.
 
+    The first 13 rungs are for fp32, those from 14 on, with --dtype bf16 or fp16, for tensor cores.
     The last row is the production kernel that the library launches for the problem, unless that
     is one of the rungs. On a GPU the table has times, compared with cuBLAS if that is installed.
     Without one the kernels' PTX runs on the CPU, and the table has counters. Groups are run by the

@@ -61,12 +61,18 @@ class Request:
         Others come from the user's disk, where they may change without the key changing. Files
         in angle brackets count as the compiler's own.
         """
-        included = {
-            quoted
-            for text in (self.source, *self.headers.values())
-            for quoted, _ in _INCLUDE.findall(text)
-        }
-        return included <= self.headers.keys()
+        return {quoted for quoted, _ in self._included if quoted} <= self.headers.keys()
+
+    @property
+    def includes_cuda(self) -> bool:
+        """Whether it includes, in angle brackets, a file that is not in `headers`."""
+        return not {name for _, name in self._included if name} <= self.headers.keys()
+
+    @property
+    def _included(self) -> list[tuple[str, str]]:
+        """The names that it includes, in quotes or in angle brackets, the other one being empty."""
+        texts = (self.source, *self.headers.values())
+        return [names for text in texts for names in _INCLUDE.findall(text)]
 
 
 def included_headers(source: str, headers: Mapping[str, str]) -> dict[str, str]:

@@ -46,7 +46,7 @@ def compile_kernel(
     """Compile one kernel, or take it from the cache.
 
     Args:
-        source: CUDA C++.
+        source: CUDA C++. Files that it includes in angle brackets are CUDA's headers.
         entry: a C++ name expression (`naive<32, 32>`) or the name of an `extern "C"` kernel.
         arch: such as `sm_86`, `sm_90a`.
         headers: text of each file that the source may include, by the name it is included by.
@@ -70,7 +70,7 @@ def compile_kernel(
         _with_defaults(options),
         assemble,
     )
-    return _compile(request, cache_dir)
+    return _compile(request, cache_dir, with_cuda_headers=request.includes_cuda)
 
 
 def compile_source(
@@ -317,9 +317,9 @@ def build_all(
 ) -> list[Binary]:
     """Fill the cache with what `kernels` (by default the ladder) need on one board.
 
-    That is each kernel's default configuration with each epilogue that it fuses, for aligned and
-    unaligned rows. Configurations that the board refuses are left out: the kernels of which there
-    is nothing to build are added to `left_out`, with the reason.
+    That is each kernel's default configuration for each type that it multiplies, with each epilogue
+    that it fuses, for aligned and unaligned rows. Configurations that the board refuses are left
+    out: the kernels of which there is nothing to build are added to `left_out`, with the reason.
 
     Raises:
         CompileError, CompilerMissing: as `compile_kernel`.
@@ -334,7 +334,8 @@ def build_all(
         plans |= {(plan.source, plan.entry): plan for plan in found}
         if not found and left_out is not None:
             size = _REPRESENTATIVE_SIZES[0]
-            problem = kernel.lay_out(GemmProblem(size, size, size))
+            problem = GemmProblem(size, size, size, **kernel.types(None, None))
+            problem = kernel.lay_out(problem)
             reason = kernel.supports(problem, kernel.default, gpu)
             left_out.append((kernel.name, reason or "it takes none of the usual problems"))
     return compile_many(list(plans.values()), gpu.arch, cache_dir=cache_dir, progress=progress)
@@ -342,9 +343,10 @@ def build_all(
 
 def _default_plans(kernel: Kernel, gpu: GpuSpec) -> list[LaunchPlan]:
     plans = []
-    for m, n, k in product(_REPRESENTATIVE_SIZES, repeat=3):
+    for dtype, (m, n, k) in product(kernel.dtypes, product(_REPRESENTATIVE_SIZES, repeat=3)):
+        problem = GemmProblem(m, n, k, **kernel.types(dtype, None))
         for words in ("none", "bias", "relu", "bias+relu"):
-            problem = replace(GemmProblem(m, n, k), epilogue=Epilogue.parse(words))
+            problem = replace(problem, epilogue=Epilogue.parse(words))
             if kernel.supports(problem, kernel.default, gpu) is None:
                 plans.append(kernel.plan(problem, kernel.default, gpu))
     return plans

@@ -27,19 +27,22 @@ __all__ = [
 # Kernels that are named; more would hide the reason.
 NAMED = 2
 
-# The types that rungs take.
-_OF_RUNGS = {dtype for kernel in LADDER for dtype in kernel.dtypes}
+# The types of the kernels that are tuned for fp32.
+_FP32 = set(WARP_TILED.dtypes)
 
 _FOR_GROUPS = tuple(each for each in PRODUCTION if each.takes_groups)
 _FOR_ONE_SHAPE = tuple(each for each in PRODUCTION if not each.takes_groups)
 
 
 def kernels_for(problems: Sequence[GemmProblem]) -> tuple[Kernel, ...]:
-    """What is run where nobody names kernels: the rungs, and for groups and types that no rung
-    takes the production kernels for these."""
+    """What is run where nobody names kernels: the rungs for the problems' types, and for groups and
+    types that no rung takes the production kernels for these."""
     if any(problem.groups is not None for problem in problems):
         return _FOR_GROUPS
-    return LADDER if _types(problems) <= _OF_RUNGS else _of_other_types(problems)
+    rungs = tuple(each for each in LADDER if any(map(each.takes_types, problems)))
+    if all(any(each.takes_types(problem) for each in rungs) for problem in problems):
+        return rungs
+    return _of_other_types(problems)
 
 
 def tunable_kernels(problems: Sequence[GemmProblem], gpu: GpuSpec) -> tuple[Kernel, ...]:
@@ -66,9 +69,9 @@ def _takes(kernel: Kernel, problem: GemmProblem, gpu: GpuSpec) -> bool:
 def _tunable_anywhere(problems: Sequence[GemmProblem]) -> tuple[Kernel, ...]:
     if any(problem.groups is not None for problem in problems):
         return _FOR_GROUPS
-    if not _types(problems) <= _OF_RUNGS:
+    if not _types(problems) <= _FP32:
         return _of_other_types(problems)
-    return (WARP_TILED, *(each for each in _FOR_ONE_SHAPE if set(each.dtypes) <= _OF_RUNGS))
+    return (WARP_TILED, *(each for each in _FOR_ONE_SHAPE if set(each.dtypes) <= _FP32))
 
 
 def _types(problems: Sequence[GemmProblem]) -> set[str]:
@@ -76,7 +79,7 @@ def _types(problems: Sequence[GemmProblem]) -> set[str]:
 
 
 def _of_other_types(problems: Sequence[GemmProblem]) -> tuple[Kernel, ...]:
-    wanted = _types(problems) - _OF_RUNGS
+    wanted = _types(problems) - _FP32
     return tuple(each for each in PRODUCTION if wanted & set(each.dtypes))
 
 

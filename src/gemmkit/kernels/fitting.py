@@ -64,6 +64,13 @@ def _neighbors(
         yield problem.resized(problem.m, problem.n, min(problem.k, most))
 
 
+def in_types_of(kernel: Kernel, problem: GemmProblem) -> GemmProblem:
+    """The problem itself where the kernel takes its types, else in the first of the kernel's."""
+    if kernel.takes_types(problem):
+        return problem
+    return replace(problem, **kernel.types(None, None))
+
+
 def in_whole_tiles(problem: GemmProblem, tiles: Multiples) -> GemmProblem:
     """The problem with M, N and K rounded up to multiples of these."""
     sizes = (problem.m, problem.n, problem.k)

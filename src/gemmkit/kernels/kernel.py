@@ -175,10 +175,12 @@ class Kernel(UsersKernels):
         return problem.laid_out(self.layouts[0])
 
     def types(self, dtype: str | None, out_dtype: str | None) -> dict[str, Any]:
-        """`dtype` and `out_dtype` by name; the first that the kernel takes in place of None."""
-        if out_dtype is None and self.result_dtypes:
+        """`dtype` and `out_dtype` by name. In place of None, the first that the kernel takes; for C
+        the type of A and B if it writes that."""
+        dtype = dtype or self.dtypes[0]
+        if out_dtype is None and self.result_dtypes and dtype not in self.result_dtypes:
             out_dtype = self.result_dtypes[0]
-        return {"dtype": dtype or self.dtypes[0], "out_dtype": out_dtype}
+        return {"dtype": dtype, "out_dtype": out_dtype}
 
     def configurations(self, gpu: GpuSpec) -> Iterator[TileConfig]:
         """Every configuration of `space` that the rules allow on the board `gpu`."""
@@ -237,6 +239,11 @@ class Kernel(UsersKernels):
         names = set(self.signature)
         return self.fuses and (self.takes_groups or set(EPILOGUE_ARGUMENTS) <= names)
 
+    def takes_types(self, problem: GemmProblem) -> bool:
+        """Whether it reads A and B of the problem's type and writes C of its own."""
+        results = self.result_dtypes or self.dtypes
+        return problem.dtype in self.dtypes and problem.result_dtype in results
+
     def accepts(self, problem: GemmProblem, gpu: GpuSpec) -> str | None:
         """Why it cannot run `problem` on the board `gpu`, whatever the configuration, or None."""
         if str(problem.epilogue) != "none" and not self.fuses:
@@ -246,11 +253,11 @@ class Kernel(UsersKernels):
                 f"'{self.name}' fuses only a bias and an activation: it adds no residual, "
                 "does not scale, and does not keep the activation's argument"
             )
-        results = self.result_dtypes or self.dtypes
         if problem.dtype not in self.dtypes:
             return f"'{self.name}' is for {', '.join(self.dtypes)}, not {problem.dtype}"
-        if problem.result_dtype not in results:
-            return f"'{self.name}' writes C as {', '.join(results)}, not {problem.result_dtype}"
+        if not self.takes_types(problem):
+            results = ", ".join(self.result_dtypes or self.dtypes)
+            return f"'{self.name}' writes C as {results}, not {problem.result_dtype}"
         if problem.layout not in self.layouts:
             shown = ", ".join(map(layout_text, self.layouts))
             otherwise = "; --layout says otherwise" if self.user_defined else ""

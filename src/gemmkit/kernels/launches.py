@@ -8,6 +8,7 @@ from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.grids import tile_grid
 from gemmkit.kernels.plan import LaunchShape, TileConfig
 from gemmkit.kernels.rules import MAP_K, PAD, thread_count
+from gemmkit.kernels.work import VECTOR_BYTES
 from gemmkit.problem import GemmProblem
 
 # How a kernel is launched for a problem and a configuration on a board.
@@ -15,7 +16,8 @@ LaunchFunction = Callable[[GemmProblem, TileConfig, GpuSpec], LaunchShape]
 
 
 def vector_width(problem: GemmProblem) -> int:
-    """Floats per global access: 4 where rows start at multiples of 16 bytes and end there, else 1.
+    """Elements per global access: those of 16 bytes where rows start at multiples of that and end
+    there, else 1.
 
     Matrices of a batch must do so too. With whole vectors only, no kernel has to take one apart at
     an edge.
@@ -23,8 +25,9 @@ def vector_width(problem: GemmProblem) -> int:
     rows = (problem.m if problem.transa else problem.k) | (problem.k if problem.transb else 0)
     extents = problem.n | rows | problem.lda | problem.ldb | problem.ldc
     stride_a, stride_b, stride_c = problem.strides
-    aligned = (extents | stride_a | stride_b | stride_c) % 4 == problem.alignment % 16 == 0
-    return 4 if aligned else 1
+    width = VECTOR_BYTES // problem.item_bytes
+    extents |= stride_a | stride_b | stride_c
+    return width if extents % width == problem.alignment % VECTOR_BYTES == 0 else 1
 
 
 def template(config: TileConfig, problem: GemmProblem, names: tuple[str, ...]) -> tuple[int, ...]:

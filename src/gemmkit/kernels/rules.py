@@ -11,6 +11,7 @@ from functools import partial
 from gemmkit.dtypes import FLOAT_BYTES
 from gemmkit.gpu import WARP_SIZE, GpuSpec
 from gemmkit.kernels.plan import TileConfig
+from gemmkit.problem import GemmProblem
 
 STATIC_SHARED_LIMIT = 48 * 1024
 # What a kernel's own variables take before its dynamic shared memory, which begins at a line of 128
@@ -18,6 +19,9 @@ STATIC_SHARED_LIMIT = 48 * 1024
 STATIC_SHARED_BYTES = 128
 MAX_RESULTS_PER_THREAD = 256
 MAX_RESULTS_IN_128 = 64
+# 32-bit registers for the results of a thread that has fragments of other types; the rest of its
+# 255 is for what it multiplies.
+RESULT_REGISTERS = 128
 
 # Passed as template arguments: floats of padding in each row of a tile that is transposed on its
 # way, and the width along k of the thread map of such copies.
@@ -69,6 +73,12 @@ def divides(config: TileConfig, part: str | int, whole: str) -> str | None:
         return None
     name = f"{part} = {divisor}" if isinstance(part, str) else str(part)
     return f"{whole} = {config[whole]} is not a multiple of {name}"
+
+
+def power_of_two(config: TileConfig, key: str) -> str | None:
+    """A key's value is a power of two."""
+    value = config[key]
+    return f"{key} = {value} is not a power of two" if value & (value - 1) else None
 
 
 def threads_fit(config: TileConfig, gpu: GpuSpec) -> str | None:
@@ -172,6 +182,15 @@ def shared_evenly(
                 f"{threads} threads cannot share the {tile} tile evenly "
                 f"({rows} x {columns} = {config[rows]} x {config[columns]} floats)"
             )
+    return None
+
+
+def whole_elements(problem: GemmProblem) -> str | None:
+    """A problem's elements lie at multiples of their size, of which the larger one goes without
+    saying."""
+    least = min(problem.item_bytes, problem.out_item_bytes)
+    if problem.alignment % least:
+        return f"addresses must be multiples of {least} bytes, not {problem.alignment}: copy first"
     return None
 
 

@@ -20,13 +20,16 @@ from gemmkit.analysis.explain.derived import (
 )
 from gemmkit.analysis.loads import GLOBAL_REQUESTS, GLOBAL_SECTORS
 from gemmkit.analysis.model import Prediction
+from gemmkit.analysis.shared_map import shared_map
 from gemmkit.analysis.trace import Trace
+from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.problem import GemmProblem
 from gemmkit.record import Record
 from gemmkit.report.explain_text import is_verdict, operand_table
 from gemmkit.report.layout import MISSING, Cell, Column, Row, Table, value_text
 from gemmkit.report.pictures.drawn import Picture, pictures
+from gemmkit.report.pictures.tensor import fragment_picture, swizzle_picture
 from gemmkit.report.translation import Phrases
 
 WRITER = "benchmarks/render_docs.py"
@@ -49,6 +52,16 @@ SHOWN: Mapping[str, tuple[str, ...]] = {
     "split_k": ("addresses",),
     "warp_reduce": ("addresses",),
     "stream_k": (),
+    "wmma": ("banks",),
+    "mma_sync": ("fragments", "swizzle"),
+    "mma_pipelined": ("addresses",),
+}
+_CAPTIONS: Mapping[str, str] = {
+    "addresses": "addresses that the lanes of warp 0 access",
+    "banks": "banks that the lanes of warp 0 access",
+    "tiles": "threads that load the tiles of A and B and store the tile of C",
+    "fragments": "lanes that hold the elements of A, B and C in mma.m16n8k16",
+    "swizzle": "elements in the banks of shared memory, and what a phase of ldmatrix reads",
 }
 _ROWS = (
     ("global-load requests", GLOBAL_REQUESTS[0]),
@@ -71,10 +84,16 @@ def page_name(kernel: Kernel) -> str:
     return f"{kernel.rung:02}-{kernel.name}.md"
 
 
-def shown_pictures(seen: Trace) -> tuple[Picture, ...]:
+def shown_pictures(seen: Trace, gpu: GpuSpec) -> tuple[Picture, ...]:
     """The pictures of a rung's page."""
-    wanted = {f"{seen.kernel}-{what}" for what in SHOWN.get(seen.kernel, ())}
-    return tuple(picture for picture in pictures(seen) if picture.name in wanted)
+    shown = SHOWN.get(seen.kernel, ())
+    wanted = {f"{seen.kernel}-{what}" for what in shown}
+    found = [picture for picture in pictures(seen) if picture.name in wanted]
+    if "fragments" in shown:
+        found.append(fragment_picture(seen.kernel))
+    if "swizzle" in shown and (places := shared_map(seen, gpu)) is not None:
+        found.append(swizzle_picture(places))
+    return tuple(found)
 
 
 def pictures_section(kernel: Kernel, folder: str, phrases: Phrases) -> str:
@@ -82,14 +101,10 @@ def pictures_section(kernel: Kernel, folder: str, phrases: Phrases) -> str:
 
     `phrases` are, here as below, those of the page's language.
     """
-    captions = {
-        "addresses": "addresses that the lanes of warp 0 access",
-        "banks": "banks that the lanes of warp 0 access",
-        "tiles": "threads that load the tiles of A and B and store the tile of C",
-    }
+    name = kernel.name
     return "\n".join(
-        f"![{phrases.say(f'{kernel.name}: {captions[what]}')}]({folder}/{kernel.name}-{what}.svg)\n"
-        for what in SHOWN.get(kernel.name, ())
+        f"![{phrases.say(f'{name}: {_CAPTIONS[what]}')}]({folder}/{name}-{what}.svg)\n"
+        for what in SHOWN.get(name, ())
     )
 
 

@@ -251,7 +251,9 @@ def _conditions(records: Sequence[Record]) -> str:
         named = "; ".join(f"{size}³: {name}" for size, name in sorted(peers.items()))
         parts.append(f"the peer, timed in turn in the same run, is its fastest at {named}")
     seen = {record.kernel for record in records}
-    absent = [f"`{each.name}`" for each in LADDER if each.name not in seen]
+    dtypes = {record.problem.dtype for record in records}
+    rungs = [each for each in LADDER if dtypes.intersection(each.dtypes)]
+    absent = [f"`{each.name}`" for each in rungs if each.name not in seen]
     if absent:
         parts.append(f"no record for {listed(absent)}, which these sizes do not suit")
     facts = records[0].environment

@@ -14,6 +14,7 @@ from gemmkit.analysis.closed_form.form import ClosedForm
 from gemmkit.epilogue import Epilogue
 from gemmkit.gpu import BOARDS
 from gemmkit.kernels.catalog import LADDER, find_kernel
+from gemmkit.kernels.fitting import in_types_of
 from gemmkit.kernels.plan import TileConfig
 from gemmkit.problem import GemmProblem
 from gemmkit.record import Record
@@ -74,8 +75,9 @@ def test_a_batch_fills_the_board_as_one_large_product_does():
 
 
 def test_nothing_is_faster_than_its_matrices_come_from_memory():
-    problem = GemmProblem(1, 8192, 8192, epilogue=Epilogue(bias=True))
     for kernel in LADDER:
+        problem = GemmProblem(1, 8192, 8192, epilogue=Epilogue(bias=True))
+        problem = in_types_of(kernel, problem)
         if kernel.supports(problem, kernel.default, H100) is None:
             seen = default_form(kernel.name).estimate(problem)
             least = problem.minimal_bytes / (H100.dram_gb_per_s * 1e3)
@@ -84,7 +86,7 @@ def test_nothing_is_faster_than_its_matrices_come_from_memory():
 
 @pytest.mark.parametrize("kernel", LADDER, ids=lambda kernel: kernel.name)
 def test_more_work_takes_longer(kernel):
-    problem, deeper = GemmProblem(16, 2048, 1024), GemmProblem(16, 2048, 8192)
+    problem, deeper = (in_types_of(kernel, GemmProblem(16, 2048, depth)) for depth in (1024, 8192))
     if kernel.supports(problem, kernel.default, H100) is not None:
         pytest.skip("the kernel does not take 16 rows")
     times = [default_form(kernel.name).estimate(each) for each in (problem, deeper)]
@@ -94,8 +96,8 @@ def test_more_work_takes_longer(kernel):
 
 @pytest.mark.parametrize("board", BOARDS.values(), ids=lambda board: board.key)
 def test_derived_costs_stay_below_the_peak(board):
-    problem = GemmProblem(8192, 8192, 8192)
     for kernel in LADDER:
+        problem = in_types_of(kernel, GemmProblem(8192, 8192, 8192))
         if kernel.supports(problem, kernel.default, board) is not None:
             continue
         found = default_form(kernel.name, board)
@@ -104,7 +106,8 @@ def test_derived_costs_stay_below_the_peak(board):
         assert 0 < shares.speed <= 1
         assert 0 < shares.busy <= 1
         assert 0 < shares.inside <= 1
-        assert seen.microseconds > problem.flops / board.peak_tflops / 1e6
+        pipe = kernel.work(problem, kernel.default, board).demands.math
+        assert seen.microseconds > problem.flops / board.peak(pipe) / 1e6
 
 
 def test_registers_decide_how_many_blocks_fit():

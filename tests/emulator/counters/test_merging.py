@@ -14,7 +14,7 @@ from gemmkit.gpu import find_board
 from gemmkit.jit.compiler import compile_kernel, compile_plan
 from gemmkit.jit.sass import disassemble, disassembler
 from gemmkit.kernels.catalog import LADDER
-from gemmkit.kernels.fitting import fitting
+from gemmkit.kernels.fitting import fitting, in_types_of
 from gemmkit.problem import GemmProblem
 
 needs_disassembler = pytest.mark.skipif(disassembler() is None, reason="needs nvdisasm")
@@ -93,7 +93,8 @@ def test_other_configurations(kernel):
 
 
 def check(kernel, config, arch, shape="512"):
-    problem = fitting(kernel, GemmProblem.from_shape(shape), H100, config)
+    problem = in_types_of(kernel, GemmProblem.from_shape(shape))
+    problem = fitting(kernel, problem, H100, config)
     binary = compile_plan(kernel.plan(problem, config, H100), arch)
     (made,) = in_machine_code(disassemble(binary.cubin)).values()
     said = foreseen(flow_of(binary.ptx, binary.entry))

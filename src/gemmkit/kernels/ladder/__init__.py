@@ -9,6 +9,8 @@ from gemmkit.kernels.ladder import (
     coarsening_2d,
     conflict_free,
     double_buffered,
+    mma_pipelined,
+    mma_sync,
     naive,
     naive_uncoalesced,
     shared_tiling,
@@ -17,6 +19,7 @@ from gemmkit.kernels.ladder import (
     vectorized,
     warp_reduce,
     warp_tiled,
+    wmma,
 )
 
 LADDER: tuple[Kernel, ...] = (
@@ -33,5 +36,9 @@ LADDER: tuple[Kernel, ...] = (
     split_k.KERNEL,
     warp_reduce.KERNEL,
     stream_k.KERNEL,
+    wmma.KERNEL,
+    mma_sync.KERNEL,
+    mma_pipelined.KERNEL,
 )
-"""The rungs, from `naive_uncoalesced` to `stream_k`."""
+"""The rungs, from `naive_uncoalesced` to `mma_pipelined`: those for fp32, then those for
+tensor cores."""

@@ -35,7 +35,8 @@ def converted(threads: int, shared_bytes: int, problem: GemmProblem, config: Til
 
 
 def tensor(threads: int, shared_bytes: int, problem: GemmProblem, config: TileConfig) -> Work:
-    """One tile a CTA, multiplied by mma.sync."""
+    """One tile a CTA, multiplied by mma.sync. Where the configuration names `stages`, cp.async
+    copies tiles, all of these but one ahead."""
     found = cut.whole_tiles(problem, config, config["BM"], config["BN"])
     demands = _tensor(config, threads, problem.dtype, *_arrival(problem))
     return Work.of(found, threads, shared_bytes, demands)
@@ -100,6 +101,11 @@ def _tensor(
     wavefronts = warps * (WM + WN) * BK * item_bytes / 128
     sums = WM * WN // WARP_SIZE * (2 if double else 1)
     fragments = (WM + WN) * (4 if double else 16) * item_bytes // WORD_BYTES // WARP_SIZE
+    copies = _through(config, threads, item_bytes, a_along_k, b_along_k, aligned, whole=True)
+    covers = CONVERTED_COVERS
+    # Single elements of less than four bytes are no copies of cp.async.
+    if config.stages is not None and aligned:
+        copies, covers = Copies(vectors=copies.through), 1 / (config.stages - 1)
     return Demands(
         math=MathPipe(dtype, tensor=True),  # type: ignore[arg-type]
         multiply_adds=BM * BN * BK / threads,
@@ -108,9 +114,9 @@ def _tensor(
         issue=wavefronts / warps / (1 if double else 4),
         wavefronts=wavefronts,
         l2_bytes=float(item_bytes * BK * (BM + BN)),
-        copies=_through(config, threads, item_bytes, a_along_k, b_along_k, aligned, whole=True),
+        copies=copies,
         waits=0.0,
-        covers=CONVERTED_COVERS,
+        covers=covers,
         streams=0.0,
         barriers=1,
         results=WM * WN // WARP_SIZE,

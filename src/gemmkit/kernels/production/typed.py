@@ -29,9 +29,6 @@ from gemmkit.problem import GemmProblem
 # Bytes of the widest access to memory, and of a row of a thread map along k: a sector.
 WIDEST, SECTOR = 16, 32
 
-# 32-bit registers for the results of a thread; the rest of its 255 is for what it multiplies.
-RESULT_REGISTERS = 128
-
 
 def launch(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> LaunchShape:
     """Column tiles on x, row tiles on y, products on z; types and access widths as arguments."""
@@ -109,11 +106,8 @@ def shared_bytes(problem: GemmProblem, config: TileConfig) -> int:
 
 
 def condition(problem: GemmProblem, _: GpuSpec) -> str | None:
-    """Elements lie at multiples of their size, of which the larger one goes without saying."""
-    least = min(problem.item_bytes, problem.out_item_bytes)
-    if problem.alignment % least:
-        return f"addresses must be multiples of {least} bytes, not {problem.alignment}: copy first"
-    return None
+    """Elements lie at multiples of their size."""
+    return rules.whole_elements(problem)
 
 
 def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
@@ -127,10 +121,10 @@ def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
 def pairing(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> str | None:
     """What depends on the types: room for sums and tiles, and even shares of what is copied."""
     registers = config["TM"] * config["TN"] * ITEM_BYTES[problem.sum_dtype] // 4
-    if registers > RESULT_REGISTERS:
+    if registers > rules.RESULT_REGISTERS:
         return (
             f"TM*TN {problem.sum_dtype} sums take {registers} registers: a thread has "
-            f"{RESULT_REGISTERS} for them"
+            f"{rules.RESULT_REGISTERS} for them"
         )
     return rules.first_reason(
         lambda: even_shares(problem, config, rules.thread_count(config)),

@@ -195,16 +195,17 @@ def _draw_cells(
         axes.broken_barh(
             [(start + 0.05, length - 0.1)],
             (row + 0.1, 0.8),
-            facecolor=INK if text else _color(lane),
+            facecolor=INK if text else lane_color(lane),
             edgecolor=edge or "none",
             linewidth=1.2 if edge else 0,
             clip_on=False,
         )
         place = start + length / 2, row + 0.5
-        _write(axes, place, text or str(lane), light=not text and lane < LANES * 0.6)
+        write(axes, place, text or str(lane), light=not text and lane < LANES * 0.6)
 
 
-def _write(axes: Axes, place: tuple[float, float], text: str, *, light: bool) -> None:
+def write(axes: Axes, place: tuple[float, float], text: str, *, light: bool) -> None:
+    """A label in the middle of a cell."""
     color = "white" if light else "black"
     axes.text(*place, text, ha="center", va="center", fontsize=_SMALL, color=color)
 
@@ -220,7 +221,8 @@ def _runs(cells: _Cells) -> Iterator[tuple[int, int, int]]:
             start = place
 
 
-def _color(lane: int, of: int = LANES) -> Any:
+def lane_color(lane: int, of: int = LANES) -> Any:
+    """The color of a lane, or of a number out of `of`."""
     import matplotlib as mpl
 
     return mpl.colormaps[_MAP](_MAP_END * lane / max(of - 1, 1))
@@ -233,7 +235,7 @@ def _draw_tile(axes: Axes, owned: Ownership, warps: int) -> None:
     for piece, warp in _rectangles(owned.threads // LANES):
         pieces[warp].append(piece)
     for warp in sorted(set(pieces) - {-1}):
-        _draw_rectangles(axes, pieces[warp], facecolor=_color(warp, warps), alpha=0.55)
+        _draw_rectangles(axes, pieces[warp], facecolor=lane_color(warp, warps), alpha=0.55)
     first = np.where((owned.threads >= 0) & (owned.threads < LANES), owned.threads, -1)
     lanes = [(piece, lane) for piece, lane in _rectangles(first) if lane >= 0]
     outline = [piece for piece, _ in lanes]
@@ -242,7 +244,7 @@ def _draw_tile(axes: Axes, owned: Ownership, warps: int) -> None:
     for (top, left, height, width), lane in lanes:
         if width * 50 >= cols and height * 70 >= rows and lane not in numbered:
             numbered.add(lane)
-            _write(axes, (left + width / 2, top + height / 2), str(lane), light=False)
+            write(axes, (left + width / 2, top + height / 2), str(lane), light=False)
     axes.set_xlim(0, cols)
     axes.set_ylim(rows, 0)
     axes.tick_params(labelsize=_SMALL + 1)
