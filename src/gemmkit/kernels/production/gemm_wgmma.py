@@ -1,0 +1,213 @@
+"""How `gemm_wgmma` is launched, and what it refuses: bfloat16 and float16 on Hopper's tensor cores."""
+
+from __future__ import annotations
+
+from gemmkit.dtypes import ITEM_BYTES
+from gemmkit.gpu import WARP_SIZE, GpuSpec
+from gemmkit.kernels import loads, rules
+from gemmkit.kernels.kernel import Kernel
+from gemmkit.kernels.mainloops.wgmma import warpgroups
+from gemmkit.kernels.plan import LAYOUTS, MAP_ARGUMENTS, LaunchShape, TileConfig, ceil_div
+from gemmkit.kernels.policy import CUDA_TYPES
+from gemmkit.kernels.production.arguments import CUDA_LAYOUTS, SIGNATURE, named
+from gemmkit.kernels.production.schedule import RASTER_EXTENT, schedule_argument
+from gemmkit.kernels.tensor_maps import MapRule
+from gemmkit.kernels.work import WORD_BYTES, Work
+from gemmkit.problem import GemmProblem
+
+# The compute capability whose tensor cores have wgmma.
+CAPABILITY = (9, 0)
+# Rows of a product; columns come in steps, up to the most that one instruction has.
+ROWS, COLUMN_STEP, MOST_COLUMNS = 64, 16, 256
+WARPGROUP = 4 * WARP_SIZE
+# Bytes of a line in shared memory, after which the swizzle turns to the next one; what TMA needs
+# addresses and distances in memory to be multiples of; and of what swizzled tiles begin at.
+LINE_BYTES, TMA_UNIT, TILE_ALIGNMENT = 128, 16, 1024
+# Buffers for results on their way to memory, per consumer.
+BUFFERS = 2
+# 32-bit registers of a consumer's thread, and those of it that results may take.
+RESULT_REGISTERS = 192
+# Largest box of a tensor map along one dimension.
+MOST_LINES = 256
+
+
+def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
+    """Persistent clusters, one block per SM."""
+    threads, cluster = thread_count(config), config["cluster_m"] * config["cluster_n"]
+    rows, columns = config["BM"] * config["cluster_m"], config["BN"] * config["cluster_n"]
+    tiles = ceil_div(problem.m, rows) * ceil_div(problem.n, columns) * problem.batch
+    stored = stores_by_tma(problem)
+    return LaunchShape(
+        template=(
+            CUDA_TYPES[problem.dtype],
+            named("Tile", {**config.as_dict(), "threads": threads}),
+            CUDA_LAYOUTS[problem.layout],
+            str(stored).lower(),
+            schedule_argument(problem, raster=max(1, RASTER_EXTENT // rows)),
+        ),
+        grid=(min(tiles, gpu.sm_count // cluster) * cluster, 1, 1),
+        block=(threads, 1, 1),
+        cluster=(cluster, 1, 1),
+        shared_bytes=shared_bytes(problem, config),
+        rasterized=True,
+        tensor_maps=maps(problem, config, stored=stored),
+    )
+
+
+def thread_count(config: TileConfig) -> int:
+    """Threads of a block: its consumers and the producer's warpgroup."""
+    return (config["consumers"] + 1) * WARPGROUP
+
+
+def line(item_bytes: int) -> int:
+    """Elements of a line in shared memory."""
+    return LINE_BYTES // item_bytes
+
+
+def stores_by_tma(problem: GemmProblem) -> bool:
+    """Whether C's rows are aligned, and end where units of a tensor store do."""
+    units = (problem.n | problem.ldc | problem.strides[2]) * problem.out_item_bytes
+    return units % TMA_UNIT == 0 and problem.alignment % TMA_UNIT == 0
+
+
+def store_columns(BN: int, item_bytes: int) -> int:
+    """Columns of a box of C, as `FragmentStore` of fragment_store.cuh has them."""
+    full = line(item_bytes)
+    return next(each for each in (full, full // 2, full // 4) if BN % each == 0)
+
+
+def maps(problem: GemmProblem, config: TileConfig, *, stored: bool) -> tuple[MapRule, ...]:
+    """Tensor maps of A and B, and of C if it is stored by TMA."""
+    product = (1,) if problem.batch != 1 else ()
+    found = []
+    for name, operand, k_major, side, sharing in (
+        ("map_a", "A", not problem.transa, config["BM"], config["cluster_n"]),
+        ("map_b", "B", problem.transb, config["BN"], config["cluster_m"]),
+    ):
+        lines = side // sharing if k_major else config["BK"]
+        box = (line(problem.item_bytes), lines, *product)
+        found.append(MapRule(name, operand, box, swizzle=LINE_BYTES, l2=256))
+    if stored:
+        columns = store_columns(config["BN"], problem.out_item_bytes)
+        swizzle = columns * problem.out_item_bytes
+        found.append(MapRule("map_c", "C", (columns, ROWS, *product), swizzle=swizzle))
+    return tuple(found)
+
+
+def shared_bytes(problem: GemmProblem, config: TileConfig) -> int:
+    """Shared bytes of all stages, of results on their way, and of barriers."""
+    item, BK, stages = problem.item_bytes, config["BK"], config["stages"]
+    # Boxes across k are whole.
+    a = ceil_div(config["BM"], line(item)) * line(item) if problem.transa else config["BM"]
+    b = config["BN"] if problem.transb else ceil_div(config["BN"], line(item)) * line(item)
+    tiles = stages * (a + b) * BK * item
+    results = BUFFERS * 16
+    if stores_by_tma(problem):
+        box = ROWS * store_columns(config["BN"], problem.out_item_bytes) * problem.out_item_bytes
+        results = config["consumers"] * BUFFERS * box
+    barriers = 2 * stages * 8
+    return ceil_div(tiles + results + barriers, TILE_ALIGNMENT) * TILE_ALIGNMENT
+
+
+def condition(problem: GemmProblem, gpu: GpuSpec) -> str | None:
+    """A Hopper board, and operands that TMA can load."""
+    if (gpu.capability.major, gpu.capability.minor) != CAPABILITY:
+        return f"wgmma is for compute capability 9.0; {gpu.name} has {gpu.capability}"
+    if problem.k == 0:
+        return "there is nothing to load where k is 0"
+    if problem.alignment % TMA_UNIT:
+        return f"TMA needs addresses that are multiples of {TMA_UNIT} bytes: copy first"
+    for name, ld, stride in (
+        ("A", problem.lda, problem.strides[0]),
+        ("B", problem.ldb, problem.strides[1]),
+    ):
+        apart = (ld | (stride if problem.batch != 1 else 0)) * problem.item_bytes
+        if apart % TMA_UNIT:
+            return (
+                f"TMA needs rows that lie a multiple of {TMA_UNIT} bytes apart: those of {name} "
+                f"lie {ld * problem.item_bytes}"
+            )
+    return None
+
+
+def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
+    """Whole products of wgmma, registers for the results, boxes of at most 256 lines."""
+    consumers, BN = config["consumers"], config["BN"]
+    results = config["BM"] * BN // (consumers * WARPGROUP)
+    sharing = config["cluster_m"] * config["cluster_n"]
+    return rules.first_reason(
+        lambda: rules.positive(config),
+        lambda: rules.divides(config, ROWS * consumers, "BM"),
+        lambda: rules.divides(config, COLUMN_STEP, "BN"),
+        lambda: rules.divides(config, line(ITEM_BYTES["float16"]), "BK"),
+        lambda: (
+            f"BN = {BN}: wgmma has at most {MOST_COLUMNS} columns" if BN > MOST_COLUMNS else None
+        ),
+        lambda: None if config["BM"] <= MOST_LINES else f"BM is at most {MOST_LINES}",
+        lambda: (
+            None
+            if results <= RESULT_REGISTERS
+            else f"{results} results per thread do not fit its registers"
+        ),
+        lambda: None if config["stages"] >= 2 else "a pipeline needs 2 stages or more",
+        lambda: (
+            None
+            if consumers <= 2
+            else f"{consumers} consumers: registers of a block are for 1 or 2"
+        ),
+        lambda: (
+            None
+            if sharing in (1, 2)
+            else f"clusters have 1 or 2 blocks, not {sharing}"
+        ),
+        lambda: rules.divides(config, 8 * config["cluster_m"], "BN"),
+    )
+
+
+def pairing(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> str | None:
+    """Room for the stages."""
+    return rules.dynamic_shared(shared_bytes(problem, config), gpu)
+
+
+def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Work:
+    """A tile of C at a time per block."""
+    return warpgroups(thread_count(config), shared_bytes(problem, config), problem, config)
+
+
+def words(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> loads.Words:
+    """A tile of each operand per block and step; wgmma reads B once for each 64 rows."""
+    per_step = config["BM"] + config["BN"] * (config["BM"] // ROWS)
+    elements = loads.tile_steps(problem, config) * config["BK"] * per_step
+    return loads.Words(
+        loads.tiles(problem, config, gpu).from_global, elements * problem.item_bytes / WORD_BYTES
+    )
+
+
+KERNEL = Kernel(
+    name="gemm_wgmma",
+    rung=None,
+    idea="One warp loads tiles by TMA while warpgroups multiply them by wgmma straight from shared "
+    "memory, so that no instruction but these moves or multiplies an operand.",
+    default=TileConfig(
+        BM=128, BN=256, BK=64, stages=4, consumers=2, cluster_m=2, cluster_n=1
+    ),
+    space={
+        "BM": (64, 128, 256),
+        "BN": (64, 96, 128, 160, 192, 208, 224, 256),
+        "BK": (64, 128),
+        "stages": (3, 4, 5, 6, 7),
+        "consumers": (1, 2),
+        "cluster_m": (1, 2),
+        "cluster_n": (1, 2),
+    },
+    launch=launch,
+    work=work,
+    loads=words,
+    rule=rule,
+    signature=(*MAP_ARGUMENTS, *SIGNATURE),
+    layouts=LAYOUTS,
+    # Of float32 it makes results alone.
+    dtypes=("bfloat16", "float16", "float32"),
+    condition=condition,
+    pairing=pairing,
+)
