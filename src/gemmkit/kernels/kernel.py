@@ -18,7 +18,6 @@ from gemmkit.kernels.loads import LoadFormula
 from gemmkit.kernels.plan import (
     BATCH_ARGUMENTS,
     EPILOGUE_ARGUMENTS,
-    MAP_ARGUMENTS,
     SGEMM_SIGNATURE,
     TABLE_ARGUMENTS,
     LaunchPlan,
@@ -294,7 +293,7 @@ class Kernel(UsersKernels):
             entry=entry,
             grid=shape.grid,
             block=shape.block,
-            signature=(*self._passed_by(shape), *problem.epilogue.arguments),
+            signature=(*self.signature, *problem.epilogue.arguments),
             shared_bytes=shape.shared_bytes,
             cluster=shape.cluster,
             workspace_bytes=shape.workspace_bytes,
@@ -311,15 +310,6 @@ class Kernel(UsersKernels):
             tensor_maps=tuple(
                 each.planned(problem) for each in (*self.tensor_maps, *shape.tensor_maps)
             ),
-        )
-
-    def _passed_by(self, shape: LaunchShape) -> Signature:
-        """The signature with 0 in place of tensor maps of its own that a launch does without."""
-        if self.user_defined:
-            return self.signature
-        made = {each.name for each in shape.tensor_maps}
-        return tuple(
-            "0" if name in MAP_ARGUMENTS and name not in made else name for name in self.signature
         )
 
     def _scalars_for(self, problem: GemmProblem) -> tuple[tuple[str, Dtype], ...]:

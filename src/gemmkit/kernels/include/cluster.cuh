@@ -22,8 +22,23 @@ __device__ __forceinline__ int cluster_rank() {
   return rank;
 }
 
-// A barrier for all threads of the cluster.
+// The two halves of a barrier for all threads of the cluster.
+__device__ __forceinline__ void cluster_arrive() {
+  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+}
+__device__ __forceinline__ void cluster_wait() {
+  asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+}
 __device__ __forceinline__ void cluster_sync() {
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+  cluster_arrive();
+  cluster_wait();
+}
+
+// Stores four numbers to the shared memory of another block; its barrier, there too, counts the
+// bytes when they have come.
+__device__ __forceinline__ void store_at_peer(unsigned to, const float* numbers, unsigned barrier) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];"
+      ::"r"(to), "f"(numbers[0]), "f"(numbers[1]), "f"(numbers[2]), "f"(numbers[3]), "r"(barrier)
+      : "memory");
 }

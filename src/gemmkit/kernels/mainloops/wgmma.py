@@ -27,13 +27,14 @@ def warpgroups(threads: int, shared_bytes: int, problem: GemmProblem, config: Ti
 @lru_cache(maxsize=4096)
 def _demands(config: TileConfig, dtype: str, item_bytes: int) -> Demands:
     BM, BN, BK, consumers = (config[key] for key in ("BM", "BN", "BK", "consumers"))
-    warps = 4 * consumers
+    # Of all threads, though those of the producer multiply nothing.
+    threads, results = 4 * WARP_SIZE * (consumers + 1), BM * BN // (4 * WARP_SIZE * consumers)
     products = BM // ROWS * (BK * item_bytes // K_BYTES)
     # A block of a cluster reads its share of what it has in common with the others.
     l2_bytes = item_bytes * BK * (BM / config["cluster_n"] + BN / config["cluster_m"])
     return Demands(
         math=MathPipe(dtype, tensor=True),  # type: ignore[arg-type]
-        multiply_adds=BM * BN * BK / (warps * WARP_SIZE),
+        multiply_adds=BM * BN * BK / threads,
         per_instruction=BN * K_BYTES // item_bytes * ROWS / (4 * WARP_SIZE),
         issue=0.0,
         # Each product reads its rows of A and all columns of B.
@@ -44,8 +45,8 @@ def _demands(config: TileConfig, dtype: str, item_bytes: int) -> Demands:
         covers=COVERS,
         streams=0.0,
         barriers=0,
-        results=BM * BN // (warps * WARP_SIZE),
-        registers=BM * BN // (warps * WARP_SIZE),
+        results=results,
+        registers=results,
         other_registers=OTHER_REGISTERS,
         most_registers=MOST_REGISTERS,
         places=0.0,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gemmkit.dtypes import ITEM_BYTES
+from gemmkit.dtypes import FLOAT_BYTES, ITEM_BYTES
 from gemmkit.gpu import WARP_SIZE, GpuSpec
 from gemmkit.kernels import loads, rules
 from gemmkit.kernels.kernel import Kernel
@@ -33,7 +33,8 @@ MOST_LINES = 256
 
 def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
     """Persistent clusters, one block per SM."""
-    threads, cluster = thread_count(config), config["cluster_m"] * config["cluster_n"]
+    threads, parts = thread_count(config), config["cluster_k"]
+    cluster = config["cluster_m"] * config["cluster_n"] * parts
     rows, columns = config["BM"] * config["cluster_m"], config["BN"] * config["cluster_n"]
     tiles = ceil_div(problem.m, rows) * ceil_div(problem.n, columns) * problem.batch
     stored = stores_by_tma(problem)
@@ -45,7 +46,8 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
             str(stored).lower(),
             schedule_argument(problem, raster=max(1, RASTER_EXTENT // rows)),
         ),
-        grid=(min(tiles, gpu.sm_count // cluster) * cluster, 1, 1),
+        # Clusters that share the k of a tile have one each.
+        grid=((tiles if parts > 1 else min(tiles, gpu.sm_count // cluster)) * cluster, 1, 1),
         block=(threads, 1, 1),
         cluster=(cluster, 1, 1),
         shared_bytes=shared_bytes(problem, config),
@@ -71,9 +73,13 @@ def stores_by_tma(problem: GemmProblem) -> bool:
 
 
 def store_columns(BN: int, item_bytes: int) -> int:
-    """Columns of a box of C, as `FragmentStore` of fragment_store.cuh has them."""
-    full = line(item_bytes)
-    return next(each for each in (full, full // 2, full // 4) if BN % each == 0)
+    """Columns of a box of C, as `store_columns` of fragment_store.cuh has them."""
+    return next(each for each in range(line(item_bytes), 0, -16) if BN % each == 0)
+
+
+def store_swizzle(columns: int, item_bytes: int) -> int:
+    """Bytes that the swizzle of a box of C spans, and its lines lie apart."""
+    return next(each for each in (32, 64, LINE_BYTES) if each >= columns * item_bytes)
 
 
 def maps(problem: GemmProblem, config: TileConfig, *, stored: bool) -> tuple[MapRule, ...]:
@@ -88,9 +94,10 @@ def maps(problem: GemmProblem, config: TileConfig, *, stored: bool) -> tuple[Map
         box = (line(problem.item_bytes), lines, *product)
         found.append(MapRule(name, operand, box, swizzle=LINE_BYTES, l2=256))
     if stored:
-        columns = store_columns(config["BN"], problem.out_item_bytes)
-        swizzle = columns * problem.out_item_bytes
-        found.append(MapRule("map_c", "C", (columns, ROWS, *product), swizzle=swizzle))
+        item = problem.out_item_bytes
+        columns = store_columns(config["BN"] // config["cluster_k"], item)
+        box = (columns, ROWS, *product)
+        found.append(MapRule("map_c", "C", box, swizzle=store_swizzle(columns, item)))
     return tuple(found)
 
 
@@ -100,13 +107,20 @@ def shared_bytes(problem: GemmProblem, config: TileConfig) -> int:
     # Boxes across k are whole.
     a = ceil_div(config["BM"], line(item)) * line(item) if problem.transa else config["BM"]
     b = config["BN"] if problem.transb else ceil_div(config["BN"], line(item)) * line(item)
-    tiles = stages * (a + b) * BK * item
-    results = BUFFERS * 16
+    total, parts = stages * (a + b) * BK * item, config["cluster_k"]
+    buffer = TMA_UNIT
     if stores_by_tma(problem):
-        box = ROWS * store_columns(config["BN"], problem.out_item_bytes) * problem.out_item_bytes
-        results = config["consumers"] * BUFFERS * box
-    barriers = 2 * stages * 8
-    return ceil_div(tiles + results + barriers, TILE_ALIGNMENT) * TILE_ALIGNMENT
+        columns = store_columns(config["BN"] // parts, problem.out_item_bytes)
+        buffer = ROWS * store_swizzle(columns, problem.out_item_bytes)
+    total += config["consumers"] * _whole(BUFFERS * buffer)
+    # Sums that other blocks send.
+    total += FLOAT_BYTES * config["BM"] * config["BN"] // parts * (parts - 1) or FLOAT_BYTES
+    barriers = 2 * stages + 1
+    return _whole(total + 8 * barriers + 8)
+
+
+def _whole(nbytes: int) -> int:
+    return ceil_div(nbytes, TILE_ALIGNMENT) * TILE_ALIGNMENT
 
 
 def condition(problem: GemmProblem, gpu: GpuSpec) -> str | None:
@@ -134,7 +148,7 @@ def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
     """Whole products of wgmma, registers for the results, boxes of at most 256 lines."""
     consumers, BN = config["consumers"], config["BN"]
     results = config["BM"] * BN // (consumers * WARPGROUP)
-    sharing = config["cluster_m"] * config["cluster_n"]
+    sharing, parts = config["cluster_m"] * config["cluster_n"], config["cluster_k"]
     return rules.first_reason(
         lambda: rules.positive(config),
         lambda: rules.divides(config, ROWS * consumers, "BM"),
@@ -158,9 +172,15 @@ def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
         lambda: (
             None
             if sharing in (1, 2)
-            else f"clusters have 1 or 2 blocks, not {sharing}"
+            else f"1 or 2 blocks of a cluster share operands, not {sharing}"
+        ),
+        lambda: (
+            None
+            if parts in (1, 2, 4) and 1 in (parts, sharing)
+            else "1, 2 or 4 blocks of a cluster share a tile's k, if they share no operands"
         ),
         lambda: rules.divides(config, 8 * config["cluster_m"], "BN"),
+        lambda: rules.divides(config, COLUMN_STEP * parts, "BN"),
     )
 
 
@@ -189,16 +209,17 @@ KERNEL = Kernel(
     idea="One warp loads tiles by TMA while warpgroups multiply them by wgmma straight from shared "
     "memory, so that no instruction but these moves or multiplies an operand.",
     default=TileConfig(
-        BM=128, BN=256, BK=64, stages=4, consumers=2, cluster_m=2, cluster_n=1
+        BM=128, BN=256, BK=64, stages=4, consumers=2, cluster_m=2, cluster_n=1, cluster_k=1
     ),
     space={
         "BM": (64, 128, 256),
-        "BN": (64, 96, 128, 160, 192, 208, 224, 256),
+        "BN": (32, 64, 96, 128, 144, 160, 192, 224, 240, 256),
         "BK": (64, 128),
         "stages": (3, 4, 5, 6, 7),
         "consumers": (1, 2),
         "cluster_m": (1, 2),
         "cluster_n": (1, 2),
+        "cluster_k": (1, 2, 4),
     },
     launch=launch,
     work=work,

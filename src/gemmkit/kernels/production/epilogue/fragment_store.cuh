@@ -29,17 +29,31 @@ __device__ __forceinline__ void stmatrix(unsigned line, const unsigned (&words)[
                : "memory");
 }
 
+// The most columns that divide a tile's, in sixteens.
+__device__ constexpr int store_columns(int columns, int most) {
+  int found = most;
+  while (columns % found) found -= 16;
+  return found;
+}
+
 // A warpgroup's 64 x BN sums. Lane l of warp w has of each row 16 w + l / 4 (and + 8) two neighbors in
 // every eight columns, from 2 (l % 4) on.
 template <int BN, class Epilogue>
 struct FragmentStore {
   using Out = typename Epilogue::Out;
-  // Columns of a box: as many as make lines of 128 bytes, or the half or quarter if BN needs it.
-  static constexpr int FULL = 128 / sizeof(Out);
-  static constexpr int COLS = BN % FULL == 0 ? FULL : BN % (FULL / 2) == 0 ? FULL / 2 : FULL / 4;
-  static constexpr int LINE_BYTES = COLS * sizeof(Out), BOX_BYTES = 64 * LINE_BYTES;
+  // Columns of a box: up to 128 bytes of them. Its lines are as far apart as the swizzle spans.
+  static constexpr int COLS = store_columns(BN, 128 / sizeof(Out));
+  static constexpr int LINE_BYTES = COLS * sizeof(Out);
+  static constexpr int PITCH = LINE_BYTES <= 32 ? 32 : LINE_BYTES <= 64 ? 64 : 128;
+  static constexpr int BOX_BYTES = 64 * PITCH;
   static constexpr int BUFFERS = 2;
   static_assert(BN % COLS == 0, "boxes of C must not reach into the next tile");
+
+  // A warpgroup's buffers, if results leave through them.
+  template <bool USED>
+  struct alignas(1024) Buffers {
+    unsigned char bytes[BUFFERS][USED ? BOX_BYTES : 16];
+  };
 
   // What two neighbors become; those outside of C are left as they are, for nothing may be read there.
   static __device__ __forceinline__ void finish(const Epilogue& epilogue, const Out* C, int ldc,
@@ -134,8 +148,8 @@ struct FragmentStore {
 
   // Where a byte of a line lies in a box that TMA stores with this swizzle.
   static __device__ __forceinline__ unsigned swizzled(int line, int byte) {
-    constexpr unsigned CHUNKS = LINE_BYTES / 16;
-    const unsigned place = line * LINE_BYTES + byte;
+    constexpr unsigned CHUNKS = PITCH / 16;
+    const unsigned place = line * PITCH + byte;
     return place ^ (place >> 7 & (CHUNKS - 1)) << 4;
   }
 

@@ -8,13 +8,18 @@
 #include "tma.cuh"
 #include "wgmma.cuh"
 
+// Steps along k of a block.
+struct Steps {
+  int first, count;
+};
+
 template <class In, Tile TILE, Layout LAYOUT, bool BATCHED>
 struct WgmmaMainloop {
   static constexpr int BM = TILE.BM, BN = TILE.BN, BK = TILE.BK, STAGES = TILE.stages;
   static constexpr bool A_K_MAJOR = !TRANSPOSED_A<LAYOUT>, B_K_MAJOR = TRANSPOSED_B<LAYOUT>;
-  // Blocks of a cluster lie side by side along M, then along N.
+  // Blocks of a cluster lie side by side along M, then along N; or they share the k of one tile.
   static constexpr int ALONG_M = TILE.cluster_m, ALONG_N = TILE.cluster_n;
-  static constexpr int CLUSTER = ALONG_M * ALONG_N;
+  static constexpr int SHARING = ALONG_M * ALONG_N;
   static constexpr int WARPS = 4 * TILE.consumers;
   // Each consumer has ROW_TILES times 64 rows.
   static constexpr int ROWS = BM / TILE.consumers, ROW_TILES = ROWS / WGMMA_ROWS;
@@ -35,7 +40,7 @@ struct WgmmaMainloop {
   Memory& memory;
   Barriers& barriers;
   // This block's place in its cluster.
-  const int rank = CLUSTER > 1 ? cluster_rank() : 0;
+  const int rank = SHARING > 1 ? cluster_rank() : 0;
   const int along_m = rank % ALONG_M, along_n = rank / ALONG_M;
 
   // By one thread of the block.
@@ -47,12 +52,12 @@ struct WgmmaMainloop {
     make_barriers_visible();
   }
 
-  // By one thread: loads the tiles of `steps` steps along k.
+  // By one thread: loads the tiles of some steps along k.
   __device__ __forceinline__ void produce(const TensorMap& map_a, const TensorMap& map_b,
-                                          int product_a, int product_b, int row, int col, int steps,
-                                          Counter& counter) const {
-    for (int step = 0; step < steps; ++step, counter.advance()) {
-      const int stage = counter.stage, k = step * BK;
+                                          int product_a, int product_b, int row, int col,
+                                          Steps steps, Counter& counter) const {
+    for (int step = 0; step < steps.count; ++step, counter.advance()) {
+      const int stage = counter.stage, k = (steps.first + step) * BK;
       barriers.empty[stage].wait(counter.parity ^ 1);
       Barrier& full = barriers.full[stage];
       full.arrive_expecting(A::BYTES + B::BYTES);
@@ -119,23 +124,23 @@ struct WgmmaMainloop {
   // A warp has read a stage: it tells each block that loads into this one.
   __device__ __forceinline__ void release(int stage) const {
     const int lane = threadIdx.x % 32;
-    if constexpr (CLUSTER == 1) {
+    if constexpr (SHARING == 1) {
       if (lane == 0) barriers.empty[stage].arrive();
     } else {
       const bool in_row = lane % ALONG_M == along_m, in_column = lane / ALONG_M == along_n;
-      if (lane < CLUSTER && (in_row || in_column)) barriers.empty[stage].arrive_at(lane);
+      if (lane < SHARING && (in_row || in_column)) barriers.empty[stage].arrive_at(lane);
     }
   }
 
-  // Loads this block's part of a tile that SHARING blocks of the cluster have in common.
-  template <class Operand, int EXTENT, bool K_MAJOR, int SHARING>
+  // Loads this block's part of a tile that SHARED_BY blocks of the cluster have in common.
+  template <class Operand, int EXTENT, bool K_MAJOR, int SHARED_BY>
   static __device__ __forceinline__ void load(const void* tile, const TensorMap& map, int product,
                                               int first, int k, const Barrier& full, int part,
                                               unsigned short mask) {
-    constexpr bool MULTICAST = SHARING > 1;
+    constexpr bool MULTICAST = SHARED_BY > 1;
     const unsigned to = shared_address(tile);
     if constexpr (K_MAJOR) {
-      constexpr int LINES = EXTENT / SHARING;
+      constexpr int LINES = EXTENT / SHARED_BY;
       const int line = part * LINES;
 #pragma unroll
       for (int box = 0; box < Operand::BOXES; ++box) {
@@ -145,7 +150,7 @@ struct WgmmaMainloop {
     } else {
 #pragma unroll
       for (int box = 0; box < Operand::BOXES; ++box) {
-        if (box % SHARING == part) {
+        if (box % SHARED_BY == part) {
           tma_load<BATCHED, MULTICAST>(to + box * Operand::BOX_BYTES, map,
                                        {first + box * Operand::SPAN, k, product}, full, mask);
         }
