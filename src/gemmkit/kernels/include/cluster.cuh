@@ -22,9 +22,10 @@ __device__ __forceinline__ int cluster_rank() {
   return rank;
 }
 
-// The two halves of a barrier for all threads of the cluster.
+// The two halves of a barrier for all threads of the cluster. It orders no accesses but those to
+// mbarriers that `make_barriers_visible` has made visible: a release would wait for all of memory.
 __device__ __forceinline__ void cluster_arrive() {
-  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+  asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
 }
 __device__ __forceinline__ void cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire;" ::: "memory");

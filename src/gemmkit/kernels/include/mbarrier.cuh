@@ -54,6 +54,17 @@ __device__ __forceinline__ void make_barriers_visible() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
+// Named barriers of a block, 0 to 15, for some of its warps: THREADS of those that arrive, and may go
+// on, and of those that wait.
+template <int THREADS>
+__device__ __forceinline__ void named_barrier_arrive(int number) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(number), "n"(THREADS) : "memory");
+}
+template <int THREADS>
+__device__ __forceinline__ void named_barrier_sync(int number) {
+  asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(THREADS) : "memory");
+}
+
 // The place of a thread in a circular buffer: its stage, and the parity of the round.
 template <int STAGES>
 struct StageCounter {

@@ -18,7 +18,7 @@ __global__ void __launch_bounds__(TILE.threads, 1)
   constexpr bool BATCHED = SCHEDULE.batched;
   constexpr int CONSUMERS = TILE.consumers, PARTS = TILE.cluster_k, COLS = TILE.BN / PARTS;
   using Mainloop = WgmmaMainloop<In, TILE, LAYOUT, BATCHED>;
-  using Store = FragmentStore<COLS, Epilogue>;
+  using Store = FragmentStore<COLS, TILE.buffers, Epilogue>;
   using Sum = ClusterSum<PARTS, CONSUMERS, Mainloop::ROW_TILES, TILE.BN>;
   constexpr int PRODUCER = CONSUMERS * 128;
   struct Shared {
@@ -33,13 +33,20 @@ __global__ void __launch_bounds__(TILE.threads, 1)
   const Arguments<In, Epilogue> args{GEMM_ARGUMENTS};
   const Mainloop mainloop{shared.tiles, shared.barriers};
 
+  // Meanwhile the producer's warp finds out where its first tile is.
+  if (threadIdx.x == PRODUCER + 32) {
+    mainloop.init_barriers();
+    if constexpr (PARTS > 1) Sum{shared.parts, shared.parts_arrived}.init();
+  }
   if (threadIdx.x == PRODUCER) {
     tma_prefetch(map_a);
     tma_prefetch(map_b);
     if constexpr (TMA_STORE) tma_prefetch(map_c);
-    mainloop.init_barriers();
-    if constexpr (PARTS > 1) Sum{shared.parts, shared.parts_arrived}.init();
   }
+  constexpr int ROWS = TILE.BM * TILE.cluster_m, TILE_COLS = TILE.BN * TILE.cluster_n;
+  Persistent<BATCHED, SCHEDULE.raster, Mainloop::SHARING * PARTS> schedule(
+      (M + ROWS - 1) / ROWS, (N + TILE_COLS - 1) / TILE_COLS, batch);
+  PersistentTile tile = schedule.tile();
   // Blocks that share operands find each other's barriers from here on, those that share a tile's k
   // when they exchange their sums.
   if constexpr (PARTS > 1) cluster_arrive();
@@ -49,9 +56,6 @@ __global__ void __launch_bounds__(TILE.threads, 1)
     __syncthreads();
   }
 
-  constexpr int ROWS = TILE.BM * TILE.cluster_m, TILE_COLS = TILE.BN * TILE.cluster_n;
-  Persistent<BATCHED, SCHEDULE.raster, Mainloop::SHARING * PARTS> schedule(
-      (M + ROWS - 1) / ROWS, (N + TILE_COLS - 1) / TILE_COLS, batch);
   Steps steps{0, (args.depth() + TILE.BK - 1) / TILE.BK};
   if constexpr (PARTS > 1) {
     const int all = steps.count, rank = cluster_rank();
@@ -62,21 +66,20 @@ __global__ void __launch_bounds__(TILE.threads, 1)
   if (threadIdx.x >= PRODUCER) {
     if constexpr (CONSUMERS > 1) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
     if (threadIdx.x == PRODUCER) {
-      for (; schedule.left(); schedule.advance()) {
-        const PersistentTile tile = schedule.tile();
+      for (; schedule.left(); schedule.advance(), tile = schedule.tile()) {
         mainloop.produce(map_a, map_b, stride_a == 0 ? 0 : tile.product,
                          stride_b == 0 ? 0 : tile.product,
                          tile.row * ROWS + mainloop.along_m * TILE.BM,
                          tile.col * TILE_COLS + mainloop.along_n * TILE.BN, steps, counter);
       }
+      if constexpr (Mainloop::SHARING > 1) mainloop.drain(counter);
     }
     if constexpr (PARTS > 1) cluster_wait();
   } else {
     if constexpr (CONSUMERS > 1) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
     const int consumer = threadIdx.x / 128;
     int buffer = 0;
-    for (; schedule.left(); schedule.advance()) {
-      const PersistentTile tile = schedule.tile();
+    for (; schedule.left(); schedule.advance(), tile = schedule.tile()) {
       typename Mainloop::Sums sums;
       mainloop.consume(sums, consumer * Mainloop::ROWS, steps.count, counter);
       const int first_row = tile.row * ROWS + mainloop.along_m * TILE.BM + consumer * Mainloop::ROWS;
@@ -120,6 +123,4 @@ __global__ void __launch_bounds__(TILE.threads, 1)
     }
     if (TMA_STORE && threadIdx.x % 128 == 0) tma_wait_read<0>();
   }
-  // A block must not end while its peers still send operands to its shared memory.
-  if constexpr (Mainloop::SHARING > 1) cluster_sync();
 }

@@ -23,8 +23,8 @@ WARPGROUP = 4 * WARP_SIZE
 # Bytes of a line in shared memory, after which the swizzle turns to the next one; what TMA needs
 # addresses and distances in memory to be multiples of; and of what swizzled tiles begin at.
 LINE_BYTES, TMA_UNIT, TILE_ALIGNMENT = 128, 16, 1024
-# Buffers for results on their way to memory, per consumer.
-BUFFERS = 2
+# Buffers for results on their way to memory, per consumer: those that there is room for.
+FEWEST_BUFFERS, MOST_BUFFERS = 2, 4
 # 32-bit registers of a consumer's thread, and those of it that results may take.
 RESULT_REGISTERS = 192
 # Largest box of a tensor map along one dimension.
@@ -41,7 +41,10 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
     return LaunchShape(
         template=(
             CUDA_TYPES[problem.dtype],
-            named("Tile", {**config.as_dict(), "threads": threads}),
+            named(
+                "Tile",
+                {**config.as_dict(), "buffers": buffers(problem, config, gpu), "threads": threads},
+            ),
             CUDA_LAYOUTS[problem.layout],
             str(stored).lower(),
             schedule_argument(problem, raster=max(1, RASTER_EXTENT // rows)),
@@ -50,7 +53,7 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
         grid=((tiles if parts > 1 else min(tiles, gpu.sm_count // cluster)) * cluster, 1, 1),
         block=(threads, 1, 1),
         cluster=(cluster, 1, 1),
-        shared_bytes=shared_bytes(problem, config),
+        shared_bytes=shared_bytes(problem, config, buffers(problem, config, gpu)),
         rasterized=True,
         tensor_maps=maps(problem, config, stored=stored),
     )
@@ -101,8 +104,8 @@ def maps(problem: GemmProblem, config: TileConfig, *, stored: bool) -> tuple[Map
     return tuple(found)
 
 
-def shared_bytes(problem: GemmProblem, config: TileConfig) -> int:
-    """Shared bytes of all stages, of results on their way, and of barriers."""
+def shared_bytes(problem: GemmProblem, config: TileConfig, count: int = FEWEST_BUFFERS) -> int:
+    """Shared bytes of all stages, of so many buffers per consumer, and of barriers."""
     item, BK, stages = problem.item_bytes, config["BK"], config["stages"]
     # Boxes across k are whole.
     a = ceil_div(config["BM"], line(item)) * line(item) if problem.transa else config["BM"]
@@ -112,11 +115,22 @@ def shared_bytes(problem: GemmProblem, config: TileConfig) -> int:
     if stores_by_tma(problem):
         columns = store_columns(config["BN"] // parts, problem.out_item_bytes)
         buffer = ROWS * store_swizzle(columns, problem.out_item_bytes)
-    total += config["consumers"] * _whole(BUFFERS * buffer)
+    total += config["consumers"] * _whole(count * buffer)
     # Sums that other blocks send.
     total += FLOAT_BYTES * config["BM"] * config["BN"] // parts * (parts - 1) or FLOAT_BYTES
     barriers = 2 * stages + 1
     return _whole(total + 8 * barriers + 8)
+
+
+def buffers(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> int:
+    """Buffers per consumer: with one for each box of its results it never waits for a store."""
+    columns = config["BN"] // config["cluster_k"]
+    boxes = columns // store_columns(columns, problem.out_item_bytes)
+    boxes *= config["BM"] // (config["consumers"] * ROWS)
+    count = max(FEWEST_BUFFERS, min(boxes, MOST_BUFFERS))
+    while count > FEWEST_BUFFERS and pairing(problem, config, gpu, count) is not None:
+        count -= 1
+    return count
 
 
 def _whole(nbytes: int) -> int:
@@ -184,9 +198,11 @@ def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
     )
 
 
-def pairing(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> str | None:
-    """Room for the stages."""
-    return rules.dynamic_shared(shared_bytes(problem, config), gpu)
+def pairing(
+    problem: GemmProblem, config: TileConfig, gpu: GpuSpec, count: int = FEWEST_BUFFERS
+) -> str | None:
+    """Room for the stages, and for so many buffers per consumer."""
+    return rules.dynamic_shared(shared_bytes(problem, config, count), gpu)
 
 
 def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Work:

@@ -15,6 +15,7 @@ struct Tile {
   int cluster_m = 1;   // blocks of a cluster along M, along N, and along k of one tile
   int cluster_n = 1;
   int cluster_k = 1;
+  int buffers = 2;     // for results on their way to memory, of each consumer
   int threads = 0;     // of a block
   int min_blocks = 1;  // that an SM is to hold
 };

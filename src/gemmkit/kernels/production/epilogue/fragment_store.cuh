@@ -38,7 +38,7 @@ __device__ constexpr int store_columns(int columns, int most) {
 
 // A warpgroup's 64 x BN sums. Lane l of warp w has of each row 16 w + l / 4 (and + 8) two neighbors in
 // every eight columns, from 2 (l % 4) on.
-template <int BN, class Epilogue>
+template <int BN, int BUFFERS, class Epilogue>
 struct FragmentStore {
   using Out = typename Epilogue::Out;
   // Columns of a box: up to 128 bytes of them. Its lines are as far apart as the swizzle spans.
@@ -46,7 +46,6 @@ struct FragmentStore {
   static constexpr int LINE_BYTES = COLS * sizeof(Out);
   static constexpr int PITCH = LINE_BYTES <= 32 ? 32 : LINE_BYTES <= 64 ? 64 : 128;
   static constexpr int BOX_BYTES = 64 * PITCH;
-  static constexpr int BUFFERS = 2;
   static_assert(BN % COLS == 0, "boxes of C must not reach into the next tile");
 
   // A warpgroup's buffers, if results leave through them.
@@ -68,8 +67,8 @@ struct FragmentStore {
     }
   }
 
-  // By TMA. `buffers` are this warpgroup's, aligned to 1024 bytes, of which `next` is the one to be
-  // used; `barrier` is its named barrier.
+  // By TMA. `buffers` are this warpgroup's, of which `next` is the one to be used; `barrier` is its named
+  // barrier.
   template <bool BATCHED>
   static __device__ __forceinline__ void by_tma(const float (&sums)[BN / 2], const TensorMap& map,
                                                 unsigned char (&buffers)[BUFFERS][BOX_BYTES],
@@ -77,46 +76,53 @@ struct FragmentStore {
                                                 const Out* C, int ldc, int M, int N, int product,
                                                 int row, int col) {
     const int thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
-    const bool plain = !Epilogue::READS && epilogue.beta == 0.0f;
+    const auto store = [&]<bool PLAIN>() {
 #pragma unroll
-    for (int box = 0; box < BN / COLS; ++box) {
-      // The store before the last one has read this buffer.
-      if (thread == 0) tma_wait_read<BUFFERS - 1>();
-      warpgroup_sync(barrier);
-      const unsigned to = shared_address(buffers[next]);
-      next = (next + 1) % BUFFERS;
+      for (int box = 0; box < BN / COLS; ++box) {
+        const unsigned to = shared_address(buffers[next]);
+        next = (next + 1) % BUFFERS;
 #pragma unroll
-      for (int c = 0; c < COLS; c += 16) {
-        unsigned words[4];
+        for (int c = 0; c < COLS; c += 16) {
+          unsigned words[4];
 #pragma unroll
-        for (int part = 0; part < 4; ++part) {
-          const int at = (box * COLS + c) / 2 + part * 2;
-          const int line = warp * 16 + lane / 4 + part % 2 * 8, across = c + part / 2 * 8 + lane % 4 * 2;
-          float x[2] = {sums[at], sums[at + 1]};
-          if (plain) {
-            x[0] = epilogue.finish(x[0], 0.0f, row, col), x[1] = epilogue.finish(x[1], 0.0f, row, col);
-          } else {
-            finish(epilogue, C, ldc, M, N, row + line, col + box * COLS + across, x);
+          for (int part = 0; part < 4; ++part) {
+            const int at = (box * COLS + c) / 2 + part * 2;
+            const int line = warp * 16 + lane / 4 + part % 2 * 8;
+            const int across = c + part / 2 * 8 + lane % 4 * 2;
+            float x[2] = {sums[at], sums[at + 1]};
+            if constexpr (PLAIN) {
+              x[0] = epilogue.finish(x[0], 0.0f, row, col);
+              x[1] = epilogue.finish(x[1], 0.0f, row, col);
+            } else {
+              finish(epilogue, C, ldc, M, N, row + line, col + box * COLS + across, x);
+            }
+            if constexpr (sizeof(Out) == 2) {
+              words[part] = pair<Out>(x[0], x[1]);
+            } else {
+              store_pair(to + swizzled(line, across * sizeof(Out)), x);
+            }
           }
           if constexpr (sizeof(Out) == 2) {
-            words[part] = pair<Out>(x[0], x[1]);
-          } else {
-            store_pair(to + swizzled(line, across * sizeof(Out)), x);
+            // Matrices are in the order of the words: the second is below the first.
+            stmatrix(to + swizzled(warp * 16 + lane % 16, (c + lane / 16 * 8) * sizeof(Out)), words);
           }
         }
-        if constexpr (sizeof(Out) == 2) {
-          // Matrices are in the order of the words: the second is below the first.
-          stmatrix(to + swizzled(warp * 16 + lane % 16, (c + lane / 16 * 8) * sizeof(Out)), words);
+        fence_for_tma();
+        // The buffer to be used next is free when the store before this one has read it.
+        if (thread == 0) tma_wait_read<BUFFERS - 2>();
+        named_barrier_sync<128>(barrier);
+        if (thread == 0) {
+          if (row < M && col + box * COLS < N) {
+            tma_store<BATCHED>(map, {col + box * COLS, row, product}, to);
+          }
+          tma_commit();
         }
       }
-      fence_for_tma();
-      warpgroup_sync(barrier);
-      if (thread == 0) {
-        if (row < M && col + box * COLS < N) {
-          tma_store<BATCHED>(map, {col + box * COLS, row, product}, to);
-        }
-        tma_commit();
-      }
+    };
+    if (!Epilogue::READS && epilogue.beta == 0.0f) {
+      store.template operator()<true>();
+    } else {
+      store.template operator()<false>();
     }
   }
 
@@ -142,10 +148,6 @@ struct FragmentStore {
   }
 
  private:
-  static __device__ __forceinline__ void warpgroup_sync(int barrier) {
-    asm volatile("bar.sync %0, 128;" ::"r"(barrier) : "memory");
-  }
-
   // Where a byte of a line lies in a box that TMA stores with this swizzle.
   static __device__ __forceinline__ unsigned swizzled(int line, int byte) {
     constexpr unsigned CHUNKS = PITCH / 16;

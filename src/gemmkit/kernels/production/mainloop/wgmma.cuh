@@ -68,6 +68,14 @@ struct WgmmaMainloop {
     }
   }
 
+  // By the same thread when it has loaded everything: waits until all stages have been read. No peer then
+  // has anything left to send to this block, which may end.
+  __device__ __forceinline__ void drain(Counter& counter) const {
+    for (int i = 0; i < STAGES; ++i, counter.advance()) {
+      barriers.empty[counter.stage].wait(counter.parity ^ 1);
+    }
+  }
+
   // By a consumer: adds the products of `steps` steps, its rows beginning `first` rows into the tile.
   __device__ __forceinline__ void consume(Sums& sums, int first, int steps, Counter& counter) const {
     if (steps == 0) {
