@@ -212,9 +212,7 @@ class PreparedLaunch:
             raise _explained(doing, error)
 
 
-def _with_addresses(
-    arguments: Mapping[str, Value], places: Places | None
-) -> Mapping[str, Value]:
+def _with_addresses(arguments: Mapping[str, Value], places: Places | None) -> Mapping[str, Value]:
     """The arguments with an address for each operand of a tensor map that each run gives anew."""
     return {**arguments, **dict.fromkeys(places or (), _SOME_ADDRESS)}
 

@@ -73,8 +73,6 @@ struct Epilogue {
   using Out = Out_;
   using Sum = Sum_;
   static constexpr bool BY_COLUMN = BIAS == COLUMN_BIAS;
-  // Whether it reads or writes matrices and vectors besides C.
-  static constexpr bool READS = BIAS != NO_BIAS || (EXTRA & (RESIDUAL | AUXILIARY)) != 0;
   Sum alpha, beta;
   const Out* bias;
   Extras<Out, Sum> extras = {};

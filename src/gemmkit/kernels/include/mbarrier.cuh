@@ -20,17 +20,16 @@ struct alignas(8) Barrier {
 
   // Arrives at the barrier that lies here in another block of the cluster.
   __device__ __forceinline__ void arrive_at(int rank) {
-    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(
-                     peer_address(this, rank))
+    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(peer_address(this, rank))
                  : "memory");
   }
 
   // Arrives, and announces bytes of copies that complete this phase too.
   __device__ __forceinline__ void arrive_expecting(int bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
-                     shared_address(this)),
-                 "r"(bytes)
-                 : "memory");
+    asm volatile(
+        "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(this)),
+        "r"(bytes)
+        : "memory");
   }
 
   // Waits until the phase of this parity is complete: 0 is the first, 1 the second or, before the

@@ -52,13 +52,17 @@ __device__ __forceinline__ void tma_load(unsigned to, const TensorMap& map, BoxP
 template <bool BATCHED>
 __device__ __forceinline__ void tma_store(const TensorMap& map, BoxPlace to, unsigned from) {
   if constexpr (BATCHED) {
-    asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3}], [%4];"
-                 ::"l"(&map), "r"(to.inner), "r"(to.outer), "r"(to.product), "r"(from)
-                 : "memory");
+    asm volatile(
+        "cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3}], [%4];" ::
+            "l"(&map),
+        "r"(to.inner), "r"(to.outer), "r"(to.product), "r"(from)
+        : "memory");
   } else {
-    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];"
-                 ::"l"(&map), "r"(to.inner), "r"(to.outer), "r"(from)
-                 : "memory");
+    asm volatile(
+        "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];" ::"l"(
+            &map),
+        "r"(to.inner), "r"(to.outer), "r"(from)
+        : "memory");
   }
 }
 __device__ __forceinline__ void tma_commit() {

@@ -21,7 +21,8 @@ struct SwizzledTile {
 
   // The matrix descriptor of what begins `first` rows (columns) and `k` elements into the tile.
   static __device__ __forceinline__ unsigned long long descriptor(unsigned tile, int first, int k) {
-    constexpr unsigned long long STRIDE = 8 * LINE_BYTES / 16, LEADING = K_MAJOR ? 1 : BOX_BYTES / 16;
+    constexpr unsigned long long STRIDE = 8 * LINE_BYTES / 16,
+                                 LEADING = K_MAJOR ? 1 : BOX_BYTES / 16;
     constexpr unsigned long long FORMAT = LEADING << 16 | STRIDE << 32 | 1ull << 62;
     const int box = (K_MAJOR ? k : first) / SPAN, line = K_MAJOR ? first : k;
     const int within = (K_MAJOR ? k : first) % SPAN * sizeof(In);
@@ -60,7 +61,7 @@ constexpr bool IS_BFLOAT16<BFloat16> = true;
 template <class In, int N, bool A_K_MAJOR, bool B_K_MAJOR>
 struct Wgmma;
 
-#define EIGHT_FROM(from) \
+#define EIGHT_FROM(from)                                                                     \
   "+f"(d[from]), "+f"(d[from + 1]), "+f"(d[from + 2]), "+f"(d[from + 3]), "+f"(d[from + 4]), \
       "+f"(d[from + 5]), "+f"(d[from + 6]), "+f"(d[from + 7])
 #define REGISTERS_1 EIGHT_FROM(0)
@@ -96,30 +97,32 @@ struct Wgmma;
 #define REGISTERS_16 REGISTERS_15, EIGHT_FROM(120)
 #define TEXT_16 TEXT_15 ", %120, %121, %122, %123, %124, %125, %126, %127"
 
-#define WGMMA_OF(TYPE, SIXTEENS, COLUMNS, A, B, KEEP, TRANSPOSE_A, TRANSPOSE_B)               \
-  asm volatile(                                                                               \
-      "{\n"                                                                                   \
-      ".reg .pred keep;\n"                                                                    \
-      "setp.ne.b32 keep, %" KEEP ", 0;\n"                                                     \
+#define WGMMA_OF(TYPE, SIXTEENS, COLUMNS, A, B, KEEP, TRANSPOSE_A, TRANSPOSE_B)                 \
+  asm volatile(                                                                                 \
+      "{\n"                                                                                     \
+      ".reg .pred keep;\n"                                                                      \
+      "setp.ne.b32 keep, %" KEEP                                                                \
+      ", 0;\n"                                                                                  \
       "wgmma.mma_async.sync.aligned.m64n" COLUMNS "k16.f32." TYPE "." TYPE " {" TEXT_##SIXTEENS \
-      "}, %" A ", %" B ", keep, 1, 1, %" TRANSPOSE_A ", %" TRANSPOSE_B ";\n"                   \
-      "}"                                                                                     \
-      : REGISTERS_##SIXTEENS                                                                  \
+      "}, %" A ", %" B ", keep, 1, 1, %" TRANSPOSE_A ", %" TRANSPOSE_B                          \
+      ";\n"                                                                                     \
+      "}"                                                                                       \
+      : REGISTERS_##SIXTEENS                                                                    \
       : "l"(a), "l"(b), "r"(static_cast<int>(keep)), "n"(!A_K_MAJOR), "n"(!B_K_MAJOR))
 
 // `keep` says whether the sums are added to; else their content does not matter.
-#define WGMMA(SIXTEENS, COLUMNS, A, B, KEEP, TRANSPOSE_A, TRANSPOSE_B)                           \
-  template <class In, bool A_K_MAJOR, bool B_K_MAJOR>                                            \
-  struct Wgmma<In, 16 * SIXTEENS, A_K_MAJOR, B_K_MAJOR> {                                        \
-    static __device__ __forceinline__ void multiply(float (&d)[8 * SIXTEENS],                    \
-                                                    unsigned long long a, unsigned long long b,  \
-                                                    bool keep) {                                 \
-      if constexpr (IS_BFLOAT16<In>) {                                                           \
-        WGMMA_OF("bf16", SIXTEENS, COLUMNS, A, B, KEEP, TRANSPOSE_A, TRANSPOSE_B);               \
-      } else {                                                                                   \
-        WGMMA_OF("f16", SIXTEENS, COLUMNS, A, B, KEEP, TRANSPOSE_A, TRANSPOSE_B);                \
-      }                                                                                          \
-    }                                                                                            \
+#define WGMMA(SIXTEENS, COLUMNS, A, B, KEEP, TRANSPOSE_A, TRANSPOSE_B)                          \
+  template <class In, bool A_K_MAJOR, bool B_K_MAJOR>                                           \
+  struct Wgmma<In, 16 * SIXTEENS, A_K_MAJOR, B_K_MAJOR> {                                       \
+    static __device__ __forceinline__ void multiply(float (&d)[8 * SIXTEENS],                   \
+                                                    unsigned long long a, unsigned long long b, \
+                                                    bool keep) {                                \
+      if constexpr (IS_BFLOAT16<In>) {                                                          \
+        WGMMA_OF("bf16", SIXTEENS, COLUMNS, A, B, KEEP, TRANSPOSE_A, TRANSPOSE_B);              \
+      } else {                                                                                  \
+        WGMMA_OF("f16", SIXTEENS, COLUMNS, A, B, KEEP, TRANSPOSE_A, TRANSPOSE_B);               \
+      }                                                                                         \
+    }                                                                                           \
   };
 
 WGMMA(1, "16", "8", "9", "10", "11", "12")

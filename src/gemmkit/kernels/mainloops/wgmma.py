@@ -1,12 +1,12 @@
-"""Products by wgmma: tiles come by TMA, and no warp but the producer's spends instructions on them."""
+"""Products by wgmma: TMA brings the tiles, and only the producer spends instructions on them."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 
-from gemmkit.gpu import WARP_SIZE, MathPipe
-from gemmkit.kernels import cut
-from gemmkit.kernels.plan import TileConfig
+from gemmkit.gpu import WARP_SIZE, GpuSpec, MathPipe
+from gemmkit.kernels.cut import Cut, steps_of
+from gemmkit.kernels.plan import TileConfig, ceil_div
 from gemmkit.kernels.work import MOST_REGISTERS, OTHER_REGISTERS, Copies, Demands, Work
 from gemmkit.problem import GemmProblem
 
@@ -18,10 +18,30 @@ ROWS, K_BYTES = 64, 32
 COVERS = 0.0
 
 
-def warpgroups(threads: int, shared_bytes: int, problem: GemmProblem, config: TileConfig) -> Work:
-    """A tile of C at a time per block."""
-    found = cut.whole_tiles(problem, config, config["BM"], config["BN"])
-    return Work.of(found, threads, shared_bytes, _demands(config, problem.dtype, problem.item_bytes))
+def warpgroups(
+    problem: GemmProblem, config: TileConfig, gpu: GpuSpec, threads: int, shared_bytes: int
+) -> Work:
+    """Persistent blocks, which go from tile to tile."""
+    demands = _demands(config, problem.dtype, problem.item_bytes)
+    return Work.of(clusters(problem, config, gpu), threads, shared_bytes, demands)
+
+
+def clusters(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Cut:
+    """A tile at a time for each block, one block per SM at most; or one tile for each cluster
+    whose blocks share its k.
+
+    The blocks of a cluster have a tile each, also where some of these lie outside of C.
+    """
+    along_m, along_n, parts = (config[key] for key in ("cluster_m", "cluster_n", "cluster_k"))
+    BM, BN = config["BM"], config["BN"]
+    size = along_m * along_n
+    places = ceil_div(problem.m, BM * along_m) * ceil_div(problem.n, BN * along_n) * problem.batch
+    steps = ceil_div(steps_of(problem, config), parts) if places else 0
+    if parts > 1 and places:
+        return Cut(BM, BN, places, places * parts, steps, 1, parts)
+    at_once = min(places, gpu.sm_count // size)
+    visits = ceil_div(places, at_once) if places else 1
+    return Cut(BM, BN, places * size, at_once * size, visits * steps, visits)
 
 
 @lru_cache(maxsize=4096)
@@ -51,4 +71,5 @@ def _demands(config: TileConfig, dtype: str, item_bytes: int) -> Demands:
         most_registers=MOST_REGISTERS,
         places=0.0,
         coalesced_stores=True,
+        by_tma=True,
     )

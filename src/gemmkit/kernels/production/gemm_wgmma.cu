@@ -9,12 +9,13 @@
 #include "epilogue/fragment_store.cuh"
 #include "mainloop/wgmma.cuh"
 #include "scheduler/persistent.cuh"
+#include "tile.cuh"
 
-template <class In, Tile TILE, Layout LAYOUT, bool TMA_STORE, Schedule SCHEDULE, class Epilogue>
+template <class In, WarpgroupTile TILE, Layout LAYOUT, bool TMA_STORE, Schedule SCHEDULE,
+          class Epilogue>
 __global__ void __launch_bounds__(TILE.threads, 1)
     gemm_wgmma(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
-               const __grid_constant__ TensorMap map_c,
-               GEMM_PARAMETERS(In, Epilogue)) {
+               const __grid_constant__ TensorMap map_c, GEMM_PARAMETERS(In, Epilogue)) {
   constexpr bool BATCHED = SCHEDULE.batched;
   constexpr int CONSUMERS = TILE.consumers, PARTS = TILE.cluster_k, COLS = TILE.BN / PARTS;
   using Mainloop = WgmmaMainloop<In, TILE, LAYOUT, BATCHED>;
@@ -82,7 +83,8 @@ __global__ void __launch_bounds__(TILE.threads, 1)
     for (; schedule.left(); schedule.advance(), tile = schedule.tile()) {
       typename Mainloop::Sums sums;
       mainloop.consume(sums, consumer * Mainloop::ROWS, steps.count, counter);
-      const int first_row = tile.row * ROWS + mainloop.along_m * TILE.BM + consumer * Mainloop::ROWS;
+      const int first_row =
+          tile.row * ROWS + mainloop.along_m * TILE.BM + consumer * Mainloop::ROWS;
       const int first_col = tile.col * TILE_COLS + mainloop.along_n * TILE.BN;
       // Finishes the columns from PART on that this block has, all if there is one part.
       const auto finish = [&]<int PART>() {
@@ -90,11 +92,12 @@ __global__ void __launch_bounds__(TILE.threads, 1)
 #pragma unroll
         for (int i = 0; i < Mainloop::ROW_TILES; ++i) {
           const int row = first_row + i * WGMMA_ROWS;
-          const auto& own = reinterpret_cast<const float(&)[COLS / 2]>(sums[i][PART * COLS / 2]);
+          const auto& own = reinterpret_cast<const float (&)[COLS / 2]>(sums[i][PART * COLS / 2]);
           if constexpr (TMA_STORE) {
             Store::template by_tma<BATCHED>(own, map_c, shared.results[consumer].bytes, buffer,
                                             1 + consumer, args.epilogue(tile.product),
-                                            args.c(tile.product), ldc, M, N, tile.product, row, col);
+                                            args.c(tile.product), ldc, M, N, tile.product, row,
+                                            col);
           } else {
             Store::directly(own, args.epilogue(tile.product), args.c(tile.product), ldc, M, N, row,
                             col);

@@ -1,4 +1,4 @@
-"""How `gemm_wgmma` is launched, and what it refuses: bfloat16 and float16 on Hopper's tensor cores."""
+"""How `gemm_wgmma` is launched, and what it refuses: types of 16 bits on Hopper's tensor cores."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from gemmkit.dtypes import FLOAT_BYTES, ITEM_BYTES
 from gemmkit.gpu import WARP_SIZE, GpuSpec
 from gemmkit.kernels import loads, rules
 from gemmkit.kernels.kernel import Kernel
-from gemmkit.kernels.mainloops.wgmma import warpgroups
+from gemmkit.kernels.mainloops.wgmma import clusters, warpgroups
 from gemmkit.kernels.plan import LAYOUTS, MAP_ARGUMENTS, LaunchShape, TileConfig, ceil_div
 from gemmkit.kernels.policy import CUDA_TYPES
 from gemmkit.kernels.production.arguments import CUDA_LAYOUTS, SIGNATURE, named
@@ -33,24 +33,21 @@ MOST_LINES = 256
 
 def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
     """Persistent clusters, one block per SM."""
-    threads, parts = thread_count(config), config["cluster_k"]
-    cluster = config["cluster_m"] * config["cluster_n"] * parts
-    rows, columns = config["BM"] * config["cluster_m"], config["BN"] * config["cluster_n"]
-    tiles = ceil_div(problem.m, rows) * ceil_div(problem.n, columns) * problem.batch
+    threads, rows = thread_count(config), config["BM"] * config["cluster_m"]
+    cluster = config["cluster_m"] * config["cluster_n"] * config["cluster_k"]
     stored = stores_by_tma(problem)
     return LaunchShape(
         template=(
             CUDA_TYPES[problem.dtype],
             named(
-                "Tile",
+                "WarpgroupTile",
                 {**config.as_dict(), "buffers": buffers(problem, config, gpu), "threads": threads},
             ),
             CUDA_LAYOUTS[problem.layout],
             str(stored).lower(),
             schedule_argument(problem, raster=max(1, RASTER_EXTENT // rows)),
         ),
-        # Clusters that share the k of a tile have one each.
-        grid=((tiles if parts > 1 else min(tiles, gpu.sm_count // cluster)) * cluster, 1, 1),
+        grid=(clusters(problem, config, gpu).ctas, 1, 1),
         block=(threads, 1, 1),
         cluster=(cluster, 1, 1),
         shared_bytes=shared_bytes(problem, config, buffers(problem, config, gpu)),
@@ -137,10 +134,19 @@ def _whole(nbytes: int) -> int:
     return ceil_div(nbytes, TILE_ALIGNMENT) * TILE_ALIGNMENT
 
 
+def has_wgmma(gpu: GpuSpec) -> str | None:
+    """The board's tensor cores have wgmma."""
+    if (gpu.capability.major, gpu.capability.minor) == CAPABILITY:
+        return None
+    return f"wgmma is for compute capability 9.0; {gpu.name} has {gpu.capability}"
+
+
 def condition(problem: GemmProblem, gpu: GpuSpec) -> str | None:
-    """A Hopper board, and operands that TMA can load."""
-    if (gpu.capability.major, gpu.capability.minor) != CAPABILITY:
-        return f"wgmma is for compute capability 9.0; {gpu.name} has {gpu.capability}"
+    """Types of 16 bits, a Hopper board, and operands that TMA can load."""
+    if problem.item_bytes != ITEM_BYTES["float16"]:
+        return f"tensor cores would cut {problem.dtype} to fewer bits"
+    if (reason := has_wgmma(gpu)) is not None:
+        return reason
     if problem.k == 0:
         return "there is nothing to load where k is 0"
     if problem.alignment % TMA_UNIT:
@@ -164,6 +170,7 @@ def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
     results = config["BM"] * BN // (consumers * WARPGROUP)
     sharing, parts = config["cluster_m"] * config["cluster_n"], config["cluster_k"]
     return rules.first_reason(
+        lambda: has_wgmma(gpu),
         lambda: rules.positive(config),
         lambda: rules.divides(config, ROWS * consumers, "BM"),
         lambda: rules.divides(config, COLUMN_STEP, "BN"),
@@ -207,7 +214,7 @@ def pairing(
 
 def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Work:
     """A tile of C at a time per block."""
-    return warpgroups(thread_count(config), shared_bytes(problem, config), problem, config)
+    return warpgroups(problem, config, gpu, thread_count(config), shared_bytes(problem, config))
 
 
 def words(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> loads.Words:

@@ -11,11 +11,6 @@ struct Tile {
   int order = 1;       // of the multiply-adds, see outer_product(); with 4 more, B is read first
   int pad = 0;         // elements behind each line of a tile that is transposed on its way
   int map_k = 0;       // width of the copies' thread map along k, in elements
-  int consumers = 1;   // warpgroups that multiply
-  int cluster_m = 1;   // blocks of a cluster along M, along N, and along k of one tile
-  int cluster_n = 1;
-  int cluster_k = 1;
-  int buffers = 2;     // for results on their way to memory, of each consumer
   int threads = 0;     // of a block
   int min_blocks = 1;  // that an SM is to hold
 };

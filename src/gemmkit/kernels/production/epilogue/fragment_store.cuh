@@ -29,6 +29,14 @@ __device__ __forceinline__ void stmatrix(unsigned line, const unsigned (&words)[
                : "memory");
 }
 
+// Whether an epilogue reads or writes matrices and vectors besides C.
+template <class Epilogue>
+constexpr bool READS = true;
+template <class Activation, class Out, class Sum>
+constexpr bool READS<Epilogue<NO_BIAS, Activation, 0, Out, Sum>> = false;
+template <class Activation, class Out, class Sum>
+constexpr bool READS<Epilogue<NO_BIAS, Activation, SCALE, Out, Sum>> = false;
+
 // The most columns that divide a tile's, in sixteens.
 __device__ constexpr int store_columns(int columns, int most) {
   int found = most;
@@ -104,7 +112,8 @@ struct FragmentStore {
           }
           if constexpr (sizeof(Out) == 2) {
             // Matrices are in the order of the words: the second is below the first.
-            stmatrix(to + swizzled(warp * 16 + lane % 16, (c + lane / 16 * 8) * sizeof(Out)), words);
+            stmatrix(to + swizzled(warp * 16 + lane % 16, (c + lane / 16 * 8) * sizeof(Out)),
+                     words);
           }
         }
         fence_for_tma();
@@ -119,7 +128,7 @@ struct FragmentStore {
         }
       }
     };
-    if (!Epilogue::READS && epilogue.beta == 0.0f) {
+    if (!READS<Epilogue> && epilogue.beta == 0.0f) {
       store.template operator()<true>();
     } else {
       store.template operator()<false>();

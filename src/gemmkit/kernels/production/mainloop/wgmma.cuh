@@ -4,16 +4,27 @@
 #pragma once
 
 #include "layout.cuh"
-#include "tile.cuh"
 #include "tma.cuh"
 #include "wgmma.cuh"
+
+// Template arguments that the host passes by name, as those of tile.cuh.
+struct WarpgroupTile {
+  int BM = 0, BN = 0, BK = 0;
+  int stages = 2;     // of the pipeline
+  int consumers = 1;  // warpgroups that multiply
+  int cluster_m = 1;  // blocks of a cluster along M, along N, and along k of one tile
+  int cluster_n = 1;
+  int cluster_k = 1;
+  int buffers = 2;  // for results on their way to memory, of each consumer
+  int threads = 0;  // of a block
+};
 
 // Steps along k of a block.
 struct Steps {
   int first, count;
 };
 
-template <class In, Tile TILE, Layout LAYOUT, bool BATCHED>
+template <class In, WarpgroupTile TILE, Layout LAYOUT, bool BATCHED>
 struct WgmmaMainloop {
   static constexpr int BM = TILE.BM, BN = TILE.BN, BK = TILE.BK, STAGES = TILE.stages;
   static constexpr bool A_K_MAJOR = !TRANSPOSED_A<LAYOUT>, B_K_MAJOR = TRANSPOSED_B<LAYOUT>;
@@ -77,7 +88,8 @@ struct WgmmaMainloop {
   }
 
   // By a consumer: adds the products of `steps` steps, its rows beginning `first` rows into the tile.
-  __device__ __forceinline__ void consume(Sums& sums, int first, int steps, Counter& counter) const {
+  __device__ __forceinline__ void consume(Sums& sums, int first, int steps,
+                                          Counter& counter) const {
     if (steps == 0) {
 #pragma unroll
       for (int i = 0; i < ROW_TILES; ++i) {
@@ -152,8 +164,9 @@ struct WgmmaMainloop {
       const int line = part * LINES;
 #pragma unroll
       for (int box = 0; box < Operand::BOXES; ++box) {
-        tma_load<BATCHED, MULTICAST>(to + box * Operand::BOX_BYTES + line * Operand::LINE_BYTES, map,
-                                     {k + box * Operand::SPAN, first + line, product}, full, mask);
+        tma_load<BATCHED, MULTICAST>(to + box * Operand::BOX_BYTES + line * Operand::LINE_BYTES,
+                                     map, {k + box * Operand::SPAN, first + line, product}, full,
+                                     mask);
       }
     } else {
 #pragma unroll
