@@ -65,9 +65,10 @@ class Pipes:
     `fp32` and `fp64` are multiply-adds of the lanes, `tensor_half` and `tensor_fp64` those of the
     tensor cores: of float16 or bfloat16 operands (at the full rate; `GpuSpec.pipes` has that of
     fp32 sums), and of fp64. `mma_sync` is the share of `tensor_half` that `mma.sync` reaches, 0 to
-    1: from compute capability 9.0 on only asynchronous instructions reach all of it. `issue` is
-    warp instructions, one for each scheduler; `shared_bytes` one wavefront of shared memory;
-    `l2_bytes` the SM's share of what L2 delivers; `load_store_lanes` the threads whose addresses
+    1: from compute capability 9.0 on only asynchronous instructions reach more, `wgmma` of it in a
+    long run, which the board's power limits. `issue` is warp instructions, one for each scheduler;
+    `shared_bytes` one wavefront of shared memory; `l2_bytes` the SM's share of what L2 delivers,
+    `tma_bytes` that of tensor copies; `load_store_lanes` the threads whose addresses
     are served. `launch_us` is from one kernel of a CUDA graph to the next, in microseconds.
     """
 
@@ -76,9 +77,11 @@ class Pipes:
     tensor_half: int = 512
     tensor_fp64: int = 2
     mma_sync: float = 1.0
+    wgmma: float = 1.0
     issue: int = 4
     shared_bytes: int = 128
     l2_bytes: float = 28.0
+    tma_bytes: float = 28.0
     load_store_lanes: int = 32
     launch_us: float = 2.0
 
@@ -96,10 +99,13 @@ class Pipes:
             return self.tensor_fp64
         return round(self.tensor_half * _OF_HALF.get(pipe.dtype, 1))
 
-    def sustained(self, pipe: MathPipe = FP32) -> float:
-        """The same for the instructions of gemmkit's kernels: tensor cores through `mma.sync`."""
+    def sustained(self, pipe: MathPipe = FP32, *, by_wgmma: bool = False) -> float:
+        """The same for the instructions of gemmkit's kernels: tensor cores through `mma.sync`, or
+        through `wgmma`."""
         if not pipe.tensor or pipe.dtype == "float64":
             return self.multiply_adds(pipe)
+        if by_wgmma:
+            return self.multiply_adds(pipe) * self.wgmma
         # Where asynchronous instructions are the fast ones, those that are not widen fp8 to fp16.
         widened = pipe.dtype == "float8" and self.mma_sync < 1
         return (self.tensor_half if widened else self.multiply_adds(pipe)) * self.mma_sync
@@ -108,13 +114,14 @@ class Pipes:
 # L2 rates are rounded from published micro-benchmarks of each generation. The share of `mma.sync`
 # on 9.0 is that of Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture via
 # Microbenchmarking" (2024); on later data-center parts it is taken to run as fast as on 8.0.
+# The share of wgmma, and what TMA gets from L2, were measured on an H100.
 PIPES = {
     (7, 5): Pipes(64, load_store_lanes=16, l2_bytes=20.0),
     (8, 0): Pipes(64, 32, 1024, 64),
     (8, 6): Pipes(128, load_store_lanes=16, l2_bytes=18.0),
     (8, 7): Pipes(128, tensor_half=1024, load_store_lanes=16, l2_bytes=18.0),
     (8, 9): Pipes(128, load_store_lanes=16, l2_bytes=16.0),
-    (9, 0): Pipes(128, 64, 2048, 128, mma_sync=0.63),
+    (9, 0): Pipes(128, 64, 2048, 128, mma_sync=0.63, wgmma=0.7, tma_bytes=56.0),
     (10, 0): Pipes(128, 64, 4096, 64, mma_sync=0.25),
     (10, 3): Pipes(128, 2, 4096, 2, mma_sync=0.25),
     (11, 0): Pipes(128, 2, 4096, 2, mma_sync=0.25),

@@ -132,8 +132,8 @@ def test_no_time_of_another_problem_is_called_measured(tmp_path):
 
 def test_other_types_have_alternatives_and_estimates_of_their_own(tmp_path):
     found = which("1024x1024x1024", H100, store=None, dtype="float16")
-    assert found.kernel == "typed_mma"
-    assert {each.kernel for each in found.alternatives} <= {"typed_mma", "typed"}
+    assert found.kernel == "gemm_wgmma"
+    assert {each.kernel for each in found.alternatives} <= {"gemm_wgmma", "typed_mma", "typed"}
     assert found.time_us == found.estimate_us
     assert all(each.estimate_us >= found.estimate_us for each in found.alternatives)
 

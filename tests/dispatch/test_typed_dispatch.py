@@ -31,13 +31,30 @@ def test_every_pair_of_types_has_a_choice_on_every_board(board, dtype, out):
 
 @pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
 def test_larger_products_get_larger_tiles(dtype):
-    sides = []
+    board, sides = find_board("a100"), []
     for size in (64, 512, 2048, 8192):
-        config = choose(GemmProblem(size, size, size, dtype=dtype), H100, store=None).config
+        config = choose(GemmProblem(size, size, size, dtype=dtype), board, store=None).config
         sides.append(config["BM"] * config["BN"])
     assert sides == sorted(sides)
     assert sides[0] == 32 * 32
     assert sides[-1] == 128 * 128
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+def test_hopper_multiplies_16_bits_by_wgmma_where_rows_are_aligned(dtype, layout):
+    def chosen(size, board=H100):
+        transposed = {"transa": layout[0] == "t", "transb": layout[1] == "t"}
+        problem = GemmProblem(size, size, size, dtype=dtype, **transposed)
+        return choose(problem, board, store=None)
+
+    for size in (512, 1000, 2048, 8192):
+        assert chosen(size).kernel.name == "gemm_wgmma"
+    small, large = chosen(256).config, chosen(4096).config
+    assert small["BM"] * small["BN"] < large["BM"] * large["BN"]
+    # Rows that TMA cannot load.
+    assert chosen(1001).kernel.name == "typed_mma"
+    assert chosen(1024, find_board("rtx4090")).kernel.name == "typed_mma"
 
 
 def test_mixtures_and_epilogues_have_their_reason():

@@ -35,6 +35,8 @@ Places = Mapping[str, tuple[str, int]]
 _NO_CONTEXT, _OTHER_CONTEXT = 201, 400
 
 _WORD = 8
+# Stands for the address of an operand that is not known yet; aligned as any may have to be.
+_SOME_ADDRESS = 1 << 20
 
 
 class PreparedLaunch:
@@ -61,6 +63,7 @@ class PreparedLaunch:
         "_each",
         "_function",
         "_launch",
+        "_map_words",
         "_name",
         "_parameters",
         "_patches",
@@ -87,7 +90,7 @@ class PreparedLaunch:
     ) -> None:
         self._context, self._name = context, plan.kernel
         self._function = ctypes.c_void_p(context.function(plan, binary))
-        arguments = with_tensor_maps(plan, arguments, driver_encoded)
+        arguments = with_tensor_maps(plan, _with_addresses(arguments, places), driver_encoded)
         bound = {"workspace": 0, "semaphores": 0, **dict.fromkeys(places or (), 0), **arguments}
         starts = [each.offset for each in entry_parameters(binary.ptx, binary.entry)]
         values = packed(binary, bound_values(binary, plan, bound))
@@ -96,17 +99,20 @@ class PreparedLaunch:
         self._configuration = driver.LaunchConfiguration.of(plan)
         self._pointer = ctypes.c_void_p(ctypes.addressof(self._configuration))
         offsets = argument_offsets(binary, plan)
-        self._patches = tuple(
+        patches = tuple(
             (_word(plan, offsets, name), ROLES.index(role), offset)
             for name, (role, offset) in (places or {}).items()
         )
-        found = {ROLES[place]: (word, offset) for word, place, offset in self._patches}
+        found = {ROLES[place]: (word, offset) for word, place, offset in patches}
         self.plain = all(found.get(role, (0, 1))[1] == 0 for role in ("a", "b", "out"))
-        self.plain &= len(self._patches) == 3
+        self.plain &= len(patches) == 3
         if self.plain:
             self._word_a, self._word_b, self._word_out = (
                 found[role][0] for role in ("a", "b", "out")
             )
+        maps = tuple(_map_patches(plan, offsets, arguments, places or {}))
+        self._patches = (*patches, *maps)
+        self._map_words = tuple((word, place) for word, place, _ in maps)
         given = bound["workspace"] or bound["semaphores"]
         self.needs = (0, 0) if given else (plan.workspace_bytes, plan.semaphores)
         self._scratch: LaunchScratch | None = None
@@ -163,6 +169,8 @@ class PreparedLaunch:
             words[self._word_a] = a
             words[self._word_b] = b
             words[self._word_out] = out
+            for word, operand in self._map_words:
+                words[word] = (a, b, out)[operand]
             if self._scratch is not None:
                 words[self._workspace_word], words[self._semaphores_word] = self._scratch.on(stream)
             self._configuration.stream = stream
@@ -202,6 +210,32 @@ class PreparedLaunch:
                 error = self._launch(self._pointer, self._function, self._each, None)
         if error:
             raise _explained(doing, error)
+
+
+def _with_addresses(arguments: Mapping[str, Value], places: Places | None) -> Mapping[str, Value]:
+    """The arguments with an address for each operand of a tensor map that each run gives anew."""
+    return {**arguments, **dict.fromkeys(places or (), _SOME_ADDRESS)}
+
+
+def _map_patches(
+    plan: LaunchPlan, offsets: Mapping[str, int], arguments: Mapping[str, Value], places: Places
+) -> Iterator[tuple[int, int, int]]:
+    """The first word of each tensor map, which is its matrix's address, and where that comes from.
+
+    The driver has cuTensorMapReplaceAddress for the same, which would take as long as the launch.
+
+    Raises:
+        DeviceError: the driver encodes maps otherwise.
+    """
+    for each in plan.tensor_maps:
+        if each.rule.operand not in places:
+            continue
+        encoded = arguments[each.rule.name]
+        assert isinstance(encoded, bytes)
+        if int.from_bytes(encoded[:_WORD], "little") != _SOME_ADDRESS:
+            raise DeviceError("this driver's tensor maps do not begin with an address")
+        role, offset = places[each.rule.operand]
+        yield _word(plan, offsets, each.rule.name), ROLES.index(role), offset
 
 
 def _word(plan: LaunchPlan, offsets: Mapping[str, int], name: str) -> int:

@@ -17,7 +17,7 @@ from gemmkit.dtypes import Dtype
 from gemmkit.errors import DeviceError, UsageError
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.group_table import MATRICES
-from gemmkit.kernels.plan import LaunchPlan, StructPlace
+from gemmkit.kernels.plan import MAP_ARGUMENTS, LaunchPlan, StructPlace
 from gemmkit.tensor_maps import MAP_ALIGNMENT, MAP_BYTES, TensorMap
 
 _SCALES = ("alpha", "beta")
@@ -119,15 +119,17 @@ def bound_values(
 def with_tensor_maps(
     plan: LaunchPlan, arguments: Mapping[str, Value], encoded: Callable[[TensorMap], bytes]
 ) -> Mapping[str, Value]:
-    """The arguments with the tensor maps of the plan's matrices, in a device's encoding.
+    """The arguments with the tensor maps of the plan's matrices, in a device's encoding; zeros for
+    those of gemmkit's own kernels that the launch does without.
 
     Raises:
         UsageError: a rule of tensor maps is broken.
     """
-    if not plan.tensor_maps:
+    left_out = dict.fromkeys(set(MAP_ARGUMENTS) & set(plan.signature), bytes(MAP_BYTES))
+    if not plan.tensor_maps and not left_out:
         return arguments
     maps = {each.rule.name: encoded(each.of(arguments)) for each in plan.tensor_maps}
-    return {**arguments, **maps}
+    return {**arguments, **left_out, **maps}
 
 
 def argument_offsets(binary: Binary, plan: LaunchPlan) -> dict[str, int]:

@@ -196,6 +196,33 @@ _SMALL_TILES = _rows(
     (16, 32, 16, 16, 32, 4, 4, 2, 1, 2),
 )
 
+# bfloat16 and float16 on Hopper. Larger tiles read less from L2; those that divide C otherwise, and
+# the small ones, leave fewer SMs idle in a last wave.
+_WGMMA = _rows(
+    "gemm_wgmma",
+    "BM BN BK stages consumers cluster_m cluster_n cluster_k",
+    (128, 256, 64, 4, 2, 2, 1, 1),
+    (128, 256, 64, 4, 2, 1, 1, 1),
+    (256, 128, 64, 4, 2, 1, 2, 1),
+    (256, 128, 64, 4, 2, 1, 1, 1),
+    (128, 192, 64, 4, 2, 2, 1, 1),
+    (128, 192, 64, 4, 2, 1, 1, 1),
+    (128, 160, 64, 5, 2, 2, 1, 1),
+    (128, 128, 64, 6, 2, 2, 1, 1),
+    (128, 128, 64, 6, 2, 1, 1, 1),
+    (128, 96, 64, 6, 2, 2, 1, 1),
+    (64, 256, 64, 4, 1, 1, 1, 1),
+    (64, 128, 64, 7, 1, 2, 1, 1),
+    (64, 128, 64, 7, 1, 1, 1, 1),
+    (128, 64, 64, 7, 2, 1, 1, 1),
+    (64, 96, 64, 8, 1, 1, 1, 1),
+    (64, 64, 128, 4, 1, 1, 1, 1),
+    (64, 64, 64, 4, 1, 1, 1, 4),
+    (64, 64, 128, 4, 1, 1, 1, 2),
+    (64, 32, 128, 4, 1, 1, 1, 1),
+    (64, 32, 128, 4, 1, 1, 1, 2),
+)
+
 # Other types than float32; without cp.async also other layouts and batches.
 _TYPED = (
     *_rows(
@@ -249,6 +276,7 @@ CANDIDATES: tuple[Candidate, ...] = (
     *_SHORT_K,
     *_GROUPED,
     *_WITHOUT_ASYNC,
+    *_WGMMA,
     *_TYPED,
     *_FALLBACK,
 )
@@ -260,7 +288,7 @@ def candidates_for(gpu: GpuSpec) -> tuple[Candidate, ...]:
     Where there is cp.async, tiles that come through registers are left out: the same come faster.
     """
     staged = _allowed((*_TILED, *_SMALL_TILES), gpu) or _allowed(_WITHOUT_ASYNC, gpu)
-    return (*staged, *_allowed((*_SHORT_K, *_GROUPED, *_TYPED, *_FALLBACK), gpu))
+    return (*staged, *_allowed((*_SHORT_K, *_GROUPED, *_WGMMA, *_TYPED, *_FALLBACK), gpu))
 
 
 def is_overtaken(candidate: Candidate, gpu: GpuSpec) -> bool:

@@ -302,6 +302,7 @@ class Kernel(UsersKernels):
             block=shape.block,
             signature=(*self.signature, *problem.epilogue.arguments),
             shared_bytes=shape.shared_bytes,
+            cluster=shape.cluster,
             workspace_bytes=shape.workspace_bytes,
             semaphores=shape.semaphores,
             residue=shape.residue,
@@ -313,7 +314,9 @@ class Kernel(UsersKernels):
             tolerance=self.tolerance,
             constants=self.variables.packed(problem) if self.variables is not None else (),
             scalars=self._scalars_for(problem),
-            tensor_maps=tuple(each.planned(problem) for each in self.tensor_maps),
+            tensor_maps=tuple(
+                each.planned(problem) for each in (*self.tensor_maps, *shape.tensor_maps)
+            ),
         )
 
     def _scalars_for(self, problem: GemmProblem) -> tuple[tuple[str, Dtype], ...]:

@@ -41,6 +41,9 @@ EPILOGUE_ARGUMENTS: Signature = (
 # The table of products of different shapes in global memory, their number, and the tiles of all.
 TABLE_ARGUMENTS: Signature = ("groups", "group_count", "tile_count")
 
+# Tensor maps of A, B and C of gemmkit's own kernels; a launch that does without one passes zeros.
+MAP_ARGUMENTS: Signature = ("map_a", "map_b", "map_c")
+
 # How A and B lie in memory, by BLAS's letters, for kernels that read all of them in place.
 LAYOUTS = ("nn", "nt", "tn", "tt")
 
@@ -51,10 +54,11 @@ class TileConfig:
 
     BM×BN is the block's tile of C and BK its step along k; WM×WN a warp's tile; TM×TN a thread's;
     `stages` the number of tiles in flight; `split_k` the blocks that share the k of one tile, and
-    `slice_k` the groups of warps in a block that share each step of it. The last two do not change
-    traffic, but the code of the inner loop: `interleave` is the number of places in a step where
-    its copies are issued, `order` the order of an outer product (see `outer_product` in
-    fragment.cuh).
+    `slice_k` the groups of warps in a block that share each step of it. `consumers` are the
+    warpgroups of a block that multiply, `cluster_m` × `cluster_n` × `cluster_k` the blocks of a
+    cluster, of which those along k share a tile. The last two do not change traffic, but the code
+    of the inner loop: `interleave` is the number of places in a step where its copies are issued,
+    `order` the order of an outer product (see `outer_product` in fragment.cuh).
 
     Raises:
         UsageError: a key is not a positive integer.
@@ -70,6 +74,10 @@ class TileConfig:
     stages: int | None = None
     split_k: int | None = None
     slice_k: int | None = None
+    consumers: int | None = None
+    cluster_m: int | None = None
+    cluster_n: int | None = None
+    cluster_k: int | None = None
     interleave: int | None = None
     order: int | None = None
 
@@ -229,18 +237,23 @@ class LaunchPlan:
 
 @dataclass(frozen=True, slots=True)
 class LaunchShape:
-    """The part of a plan that each kernel works out for itself."""
+    """The part of a plan that each kernel works out for itself.
+
+    `tensor_maps` are those of gemmkit's own kernels, whose boxes depend on the configuration.
+    """
 
     template: tuple[int | str, ...]
     grid: Dim3
     block: Dim3
     shared_bytes: int = 0
+    cluster: Dim3 = (1, 1, 1)
     workspace_bytes: int = 0
     semaphores: int = 0
     residue: tuple[int, int] = (0, 0)
     chunks: int = 1
     rasterized: bool = False
     table: GroupTable | None = None
+    tensor_maps: tuple[MapRule, ...] = ()
 
 
 def ceil_div(numerator: int, denominator: int) -> int:

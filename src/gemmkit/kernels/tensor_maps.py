@@ -1,5 +1,5 @@
-"""`MapRule`: the tensor map of a matrix that a user's kernel takes, as a user describes it, and the
-map itself for a launch."""
+"""`MapRule`: the tensor map of a matrix that a kernel takes, one of gemmkit's own or a user's, as
+users describe theirs, and the map itself for a launch."""
 
 from __future__ import annotations
 
@@ -148,9 +148,14 @@ class PlannedMap:
         extents = [_whole(arguments, rows), _whole(arguments, columns)]
         inner, outer = extents if self.transposed else extents[::-1]
         pitch = _whole(arguments, ld)
-        sizes = [inner, outer, _whole(arguments, "batch")][: len(rule.box)]
-        strides = [pitch * item, _whole(arguments, stride) * item][: len(rule.box) - 1]
+        sizes, strides = [inner, outer], [pitch * item]
+        if len(rule.box) > 2:
+            # A matrix that all products share is one.
+            apart = _whole(arguments, stride)
+            sizes.append(_whole(arguments, "batch") if apart else 1)
+            strides.append((apart or pitch) * item)
         if len(rule.box) == 1:
+            strides = []
             sizes = [(outer - 1) * pitch + inner if outer else 0]
         return TensorMap(
             address,

@@ -6,6 +6,7 @@ clock and memory. Nothing here knows a kernel: `kernels.work` tells what each as
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import msgspec
@@ -175,13 +176,15 @@ def derived_costs(
     )
     issued = demands.multiply_adds / demands.per_instruction
     slots = issued * figures.multiply_add + demands.issue + copying
-    math = demands.multiply_adds * WARP_SIZE * pipes.issue / pipes.sustained(demands.math)
-    dispatch = max(math, slots)
+    rate = pipes.sustained(demands.math, by_wgmma=demands.by_tma)
+    multiplying = demands.multiply_adds * WARP_SIZE * pipes.issue / rate
+    dispatch = max(multiplying, slots)
+    # Copies by TMA and products by wgmma do not hold each other up.
     step = _joined(
-        figures.unit_exponent,
+        math.inf if demands.by_tma else figures.unit_exponent,
         warps / pipes.issue * dispatch,
         demands.wavefronts,
-        demands.l2_bytes / pipes.l2_bytes,
+        demands.l2_bytes / (pipes.tma_bytes if demands.by_tma else pipes.l2_bytes),
     )
     latency = max(step, ceil_div(warps, pipes.issue) * dispatch)
     if demands.waits:
@@ -200,9 +203,12 @@ def derived_costs(
         crowding += figures.crowding * max(demands.registers + held - most, 0.0)
     writing = figures.coalesced_writing if demands.coalesced_stores else figures.writing
     write_bytes = writing * gpu.dram_gb_per_s * 1e3 / gpu.clock_mhz / gpu.sm_count
+    if demands.by_tma:
+        # What results wait for is L2 alone: they leave it while the next tiles are computed.
+        write_bytes = pipes.tma_bytes
     tile = figures.latencies * machine.dram_latency + WORD_BYTES * results / write_bytes
     # No step is faster than the pipe that multiplies.
-    step = max(step * crowding * correction.step, warps / pipes.issue * math)
+    step = max(step * crowding * correction.step, warps / pipes.issue * multiplying)
     return Costs(
         step=step,
         latency=max(latency * crowding * correction.latency, step),
@@ -225,5 +231,7 @@ def most_registers(gpu: GpuSpec, threads: int) -> int:
 
 def _joined(exponent: float, *times: float) -> float:
     longest = max(times)
+    if exponent == math.inf:
+        return longest
     total = sum((each / longest) ** exponent for each in times)
     return float(longest * total ** (1 / exponent))

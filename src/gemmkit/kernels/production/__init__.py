@@ -10,6 +10,7 @@ from gemmkit.kernels.production import (
     gemm_split_k,
     gemm_stream_k,
     gemm_tiled,
+    gemm_wgmma,
     typed,
     typed_mma,
 )
@@ -23,4 +24,5 @@ PRODUCTION: tuple[Kernel, ...] = (
     gemm_grouped.KERNEL,
     typed.KERNEL,
     typed_mma.KERNEL,
+    gemm_wgmma.KERNEL,
 )

@@ -1,0 +1,75 @@
+"""Products by wgmma: TMA brings the tiles, and only the producer spends instructions on them."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from gemmkit.gpu import WARP_SIZE, GpuSpec, MathPipe
+from gemmkit.kernels.cut import Cut, steps_of
+from gemmkit.kernels.plan import TileConfig, ceil_div
+from gemmkit.kernels.work import MOST_REGISTERS, OTHER_REGISTERS, Copies, Demands, Work
+from gemmkit.problem import GemmProblem
+
+# Bytes of shared memory in a wavefront.
+LINE_BYTES = 128
+# Rows of a wgmma, and elements of its k that 32 bytes hold.
+ROWS, K_BYTES = 64, 32
+# Latencies of L2 that a step lasts at least: none, since loads are several steps ahead.
+COVERS = 0.0
+
+
+def warpgroups(
+    problem: GemmProblem, config: TileConfig, gpu: GpuSpec, threads: int, shared_bytes: int
+) -> Work:
+    """Persistent blocks, which go from tile to tile."""
+    demands = _demands(config, problem.dtype, problem.item_bytes)
+    return Work.of(clusters(problem, config, gpu), threads, shared_bytes, demands)
+
+
+def clusters(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Cut:
+    """A tile at a time for each block, one block per SM at most; or one tile for each cluster
+    whose blocks share its k.
+
+    The blocks of a cluster have a tile each, also where some of these lie outside of C.
+    """
+    along_m, along_n, parts = (config[key] for key in ("cluster_m", "cluster_n", "cluster_k"))
+    BM, BN = config["BM"], config["BN"]
+    size = along_m * along_n
+    places = ceil_div(problem.m, BM * along_m) * ceil_div(problem.n, BN * along_n) * problem.batch
+    steps = ceil_div(steps_of(problem, config), parts) if places else 0
+    if parts > 1 and places:
+        return Cut(BM, BN, places, places * parts, steps, 1, parts)
+    at_once = min(places, gpu.sm_count // size)
+    visits = ceil_div(places, at_once) if places else 1
+    return Cut(BM, BN, places * size, at_once * size, visits * steps, visits)
+
+
+@lru_cache(maxsize=4096)
+def _demands(config: TileConfig, dtype: str, item_bytes: int) -> Demands:
+    BM, BN, BK, consumers = (config[key] for key in ("BM", "BN", "BK", "consumers"))
+    # Of all threads, though those of the producer multiply nothing.
+    threads, results = 4 * WARP_SIZE * (consumers + 1), BM * BN // (4 * WARP_SIZE * consumers)
+    products = BM // ROWS * (BK * item_bytes // K_BYTES)
+    # A block of a cluster reads its share of what it has in common with the others.
+    l2_bytes = item_bytes * BK * (BM / config["cluster_n"] + BN / config["cluster_m"])
+    return Demands(
+        math=MathPipe(dtype, tensor=True),  # type: ignore[arg-type]
+        multiply_adds=BM * BN * BK / threads,
+        per_instruction=BN * K_BYTES // item_bytes * ROWS / (4 * WARP_SIZE),
+        issue=0.0,
+        # Each product reads its rows of A and all columns of B.
+        wavefronts=products * (ROWS + BN) * K_BYTES / LINE_BYTES,
+        l2_bytes=l2_bytes,
+        copies=Copies(),
+        waits=0.0,
+        covers=COVERS,
+        streams=0.0,
+        barriers=0,
+        results=results,
+        registers=results,
+        other_registers=OTHER_REGISTERS,
+        most_registers=MOST_REGISTERS,
+        places=0.0,
+        coalesced_stores=True,
+        by_tma=True,
+    )

@@ -1,0 +1,257 @@
+"""How `gemm_wgmma` is launched, and what it refuses: types of 16 bits on Hopper's tensor cores."""
+
+from __future__ import annotations
+
+from gemmkit.dtypes import FLOAT_BYTES, ITEM_BYTES
+from gemmkit.gpu import WARP_SIZE, GpuSpec
+from gemmkit.kernels import loads, rules
+from gemmkit.kernels.kernel import Kernel
+from gemmkit.kernels.mainloops.wgmma import clusters, warpgroups
+from gemmkit.kernels.plan import LAYOUTS, MAP_ARGUMENTS, LaunchShape, TileConfig, ceil_div
+from gemmkit.kernels.policy import CUDA_TYPES
+from gemmkit.kernels.production.arguments import CUDA_LAYOUTS, SIGNATURE, named
+from gemmkit.kernels.production.schedule import RASTER_EXTENT, schedule_argument
+from gemmkit.kernels.tensor_maps import MapRule
+from gemmkit.kernels.work import WORD_BYTES, Work
+from gemmkit.problem import GemmProblem
+
+# The compute capability whose tensor cores have wgmma.
+CAPABILITY = (9, 0)
+# Rows of a product; columns come in steps, up to the most that one instruction has.
+ROWS, COLUMN_STEP, MOST_COLUMNS = 64, 16, 256
+WARPGROUP = 4 * WARP_SIZE
+# Bytes of a line in shared memory, after which the swizzle turns to the next one; what TMA needs
+# addresses and distances in memory to be multiples of; and of what swizzled tiles begin at.
+LINE_BYTES, TMA_UNIT, TILE_ALIGNMENT = 128, 16, 1024
+# Buffers for results on their way to memory, per consumer: those that there is room for.
+FEWEST_BUFFERS, MOST_BUFFERS = 2, 4
+# 32-bit registers of a consumer's thread, and those of it that results may take.
+RESULT_REGISTERS = 192
+# Largest box of a tensor map along one dimension.
+MOST_LINES = 256
+
+
+def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
+    """Persistent clusters, one block per SM."""
+    threads, rows = thread_count(config), config["BM"] * config["cluster_m"]
+    cluster = config["cluster_m"] * config["cluster_n"] * config["cluster_k"]
+    stored = stores_by_tma(problem)
+    return LaunchShape(
+        template=(
+            CUDA_TYPES[problem.dtype],
+            named(
+                "WarpgroupTile",
+                {**config.as_dict(), "buffers": buffers(problem, config, gpu), "threads": threads},
+            ),
+            CUDA_LAYOUTS[problem.layout],
+            str(stored).lower(),
+            schedule_argument(problem, raster=max(1, RASTER_EXTENT // rows)),
+        ),
+        grid=(clusters(problem, config, gpu).ctas, 1, 1),
+        block=(threads, 1, 1),
+        cluster=(cluster, 1, 1),
+        shared_bytes=shared_bytes(problem, config, buffers(problem, config, gpu)),
+        rasterized=True,
+        tensor_maps=maps(problem, config, stored=stored),
+    )
+
+
+def thread_count(config: TileConfig) -> int:
+    """Threads of a block: its consumers and the producer's warpgroup."""
+    return (config["consumers"] + 1) * WARPGROUP
+
+
+def line(item_bytes: int) -> int:
+    """Elements of a line in shared memory."""
+    return LINE_BYTES // item_bytes
+
+
+def stores_by_tma(problem: GemmProblem) -> bool:
+    """Whether C's rows are aligned, and end where units of a tensor store do."""
+    units = (problem.n | problem.ldc | problem.strides[2]) * problem.out_item_bytes
+    return units % TMA_UNIT == 0 and problem.alignment % TMA_UNIT == 0
+
+
+def store_columns(BN: int, item_bytes: int) -> int:
+    """Columns of a box of C, as `store_columns` of fragment_store.cuh has them."""
+    return next(each for each in range(line(item_bytes), 0, -16) if BN % each == 0)
+
+
+def store_swizzle(columns: int, item_bytes: int) -> int:
+    """Bytes that the swizzle of a box of C spans, and its lines lie apart."""
+    return next(each for each in (32, 64, LINE_BYTES) if each >= columns * item_bytes)
+
+
+def maps(problem: GemmProblem, config: TileConfig, *, stored: bool) -> tuple[MapRule, ...]:
+    """Tensor maps of A and B, and of C if it is stored by TMA."""
+    product = (1,) if problem.batch != 1 else ()
+    found = []
+    for name, operand, k_major, side, sharing in (
+        ("map_a", "A", not problem.transa, config["BM"], config["cluster_n"]),
+        ("map_b", "B", problem.transb, config["BN"], config["cluster_m"]),
+    ):
+        lines = side // sharing if k_major else config["BK"]
+        box = (line(problem.item_bytes), lines, *product)
+        found.append(MapRule(name, operand, box, swizzle=LINE_BYTES, l2=256))
+    if stored:
+        item = problem.out_item_bytes
+        columns = store_columns(config["BN"] // config["cluster_k"], item)
+        box = (columns, ROWS, *product)
+        found.append(MapRule("map_c", "C", box, swizzle=store_swizzle(columns, item)))
+    return tuple(found)
+
+
+def shared_bytes(problem: GemmProblem, config: TileConfig, count: int = FEWEST_BUFFERS) -> int:
+    """Shared bytes of all stages, of so many buffers per consumer, and of barriers."""
+    item, BK, stages = problem.item_bytes, config["BK"], config["stages"]
+    # Boxes across k are whole.
+    a = ceil_div(config["BM"], line(item)) * line(item) if problem.transa else config["BM"]
+    b = config["BN"] if problem.transb else ceil_div(config["BN"], line(item)) * line(item)
+    total, parts = stages * (a + b) * BK * item, config["cluster_k"]
+    buffer = TMA_UNIT
+    if stores_by_tma(problem):
+        columns = store_columns(config["BN"] // parts, problem.out_item_bytes)
+        buffer = ROWS * store_swizzle(columns, problem.out_item_bytes)
+    total += config["consumers"] * _whole(count * buffer)
+    # Sums that other blocks send.
+    total += FLOAT_BYTES * config["BM"] * config["BN"] // parts * (parts - 1) or FLOAT_BYTES
+    barriers = 2 * stages + 1
+    return _whole(total + 8 * barriers + 8)
+
+
+def buffers(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> int:
+    """Buffers per consumer: with one for each box of its results it never waits for a store."""
+    columns = config["BN"] // config["cluster_k"]
+    boxes = columns // store_columns(columns, problem.out_item_bytes)
+    boxes *= config["BM"] // (config["consumers"] * ROWS)
+    count = max(FEWEST_BUFFERS, min(boxes, MOST_BUFFERS))
+    while count > FEWEST_BUFFERS and pairing(problem, config, gpu, count) is not None:
+        count -= 1
+    return count
+
+
+def _whole(nbytes: int) -> int:
+    return ceil_div(nbytes, TILE_ALIGNMENT) * TILE_ALIGNMENT
+
+
+def has_wgmma(gpu: GpuSpec) -> str | None:
+    """The board's tensor cores have wgmma."""
+    if (gpu.capability.major, gpu.capability.minor) == CAPABILITY:
+        return None
+    return f"wgmma is for compute capability 9.0; {gpu.name} has {gpu.capability}"
+
+
+def condition(problem: GemmProblem, gpu: GpuSpec) -> str | None:
+    """Types of 16 bits, a Hopper board, and operands that TMA can load."""
+    if problem.item_bytes != ITEM_BYTES["float16"]:
+        return f"tensor cores would cut {problem.dtype} to fewer bits"
+    if (reason := has_wgmma(gpu)) is not None:
+        return reason
+    if problem.k == 0:
+        return "there is nothing to load where k is 0"
+    if problem.alignment % TMA_UNIT:
+        return f"TMA needs addresses that are multiples of {TMA_UNIT} bytes: copy first"
+    for name, ld, stride in (
+        ("A", problem.lda, problem.strides[0]),
+        ("B", problem.ldb, problem.strides[1]),
+    ):
+        apart = (ld | (stride if problem.batch != 1 else 0)) * problem.item_bytes
+        if apart % TMA_UNIT:
+            return (
+                f"TMA needs rows that lie a multiple of {TMA_UNIT} bytes apart: those of {name} "
+                f"lie {ld * problem.item_bytes}"
+            )
+    return None
+
+
+def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
+    """Whole products of wgmma, registers for the results, boxes of at most 256 lines."""
+    consumers, BN = config["consumers"], config["BN"]
+    results = config["BM"] * BN // (consumers * WARPGROUP)
+    sharing, parts = config["cluster_m"] * config["cluster_n"], config["cluster_k"]
+    return rules.first_reason(
+        lambda: has_wgmma(gpu),
+        lambda: rules.positive(config),
+        lambda: rules.divides(config, ROWS * consumers, "BM"),
+        lambda: rules.divides(config, COLUMN_STEP, "BN"),
+        lambda: rules.divides(config, line(ITEM_BYTES["float16"]), "BK"),
+        lambda: (
+            f"BN = {BN}: wgmma has at most {MOST_COLUMNS} columns" if BN > MOST_COLUMNS else None
+        ),
+        lambda: None if config["BM"] <= MOST_LINES else f"BM is at most {MOST_LINES}",
+        lambda: (
+            None
+            if results <= RESULT_REGISTERS
+            else f"{results} results per thread do not fit its registers"
+        ),
+        lambda: None if config["stages"] >= 2 else "a pipeline needs 2 stages or more",
+        lambda: (
+            None
+            if consumers <= 2
+            else f"{consumers} consumers: registers of a block are for 1 or 2"
+        ),
+        lambda: (
+            None
+            if sharing in (1, 2)
+            else f"1 or 2 blocks of a cluster share operands, not {sharing}"
+        ),
+        lambda: (
+            None
+            if parts in (1, 2, 4) and 1 in (parts, sharing)
+            else "1, 2 or 4 blocks of a cluster share a tile's k, if they share no operands"
+        ),
+        lambda: rules.divides(config, 8 * config["cluster_m"], "BN"),
+        lambda: rules.divides(config, COLUMN_STEP * parts, "BN"),
+    )
+
+
+def pairing(
+    problem: GemmProblem, config: TileConfig, gpu: GpuSpec, count: int = FEWEST_BUFFERS
+) -> str | None:
+    """Room for the stages, and for so many buffers per consumer."""
+    return rules.dynamic_shared(shared_bytes(problem, config, count), gpu)
+
+
+def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Work:
+    """A tile of C at a time per block."""
+    return warpgroups(problem, config, gpu, thread_count(config), shared_bytes(problem, config))
+
+
+def words(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> loads.Words:
+    """A tile of each operand per block and step; wgmma reads B once for each 64 rows."""
+    per_step = config["BM"] + config["BN"] * (config["BM"] // ROWS)
+    elements = loads.tile_steps(problem, config) * config["BK"] * per_step
+    return loads.Words(
+        loads.tiles(problem, config, gpu).from_global, elements * problem.item_bytes / WORD_BYTES
+    )
+
+
+KERNEL = Kernel(
+    name="gemm_wgmma",
+    rung=None,
+    idea="One warp loads tiles by TMA while warpgroups multiply them by wgmma straight from shared "
+    "memory, so that no instruction but these moves or multiplies an operand.",
+    default=TileConfig(
+        BM=128, BN=256, BK=64, stages=4, consumers=2, cluster_m=2, cluster_n=1, cluster_k=1
+    ),
+    space={
+        "BM": (64, 128, 256),
+        "BN": (32, 64, 96, 128, 144, 160, 192, 224, 240, 256),
+        "BK": (64, 128),
+        "stages": (3, 4, 5, 6, 7),
+        "consumers": (1, 2),
+        "cluster_m": (1, 2),
+        "cluster_n": (1, 2),
+        "cluster_k": (1, 2, 4),
+    },
+    launch=launch,
+    work=work,
+    loads=words,
+    rule=rule,
+    signature=(*MAP_ARGUMENTS, *SIGNATURE),
+    layouts=LAYOUTS,
+    # Of float32 it makes results alone.
+    dtypes=("bfloat16", "float16", "float32"),
+    condition=condition,
+    pairing=pairing,
+)
