@@ -117,17 +117,24 @@ def problem_of(given: ProblemRecord) -> GemmProblem:
 
 
 def fit(samples: Sequence[Sample], gpu: GpuSpec, registers: Mapping[str, int]) -> BoardCosts:
-    """The costs with which the estimates of these launches are nearest to their times."""
+    """The costs with which the estimates of these launches are nearest to their times.
+
+    What all configurations share follows from float32: without any, it stays as it ships.
+    """
     by_instance: dict[str, list[Sample]] = {}
     for each in samples:
         by_instance.setdefault(each.candidate.costed_as(each.problem.dtype), []).append(each)
     corrections = {
         instance: Correction(registers=registers.get(instance, 0)) for instance in by_instance
     }
-    board = msgspec.structs.replace(BoardCosts(), corrections=corrections)
-    for _ in range(ROUNDS):
-        # Other types were timed over arrays that the L2 cache holds: they tell nothing of memory.
-        board = _fit_board(board, [e for e in samples if e.problem.dtype == "float32"], gpu)
+    # Other types were timed over arrays that the L2 cache holds: they tell nothing of memory.
+    of_board = [each for each in samples if each.problem.dtype == "float32"]
+    limits = gpu.capability
+    board = BoardCosts() if of_board else board_costs(limits.major, limits.minor)
+    board = msgspec.structs.replace(board, corrections=corrections)
+    for _ in range(ROUNDS if of_board else 1):
+        if of_board:
+            board = _fit_board(board, of_board, gpu)
         corrections = {
             instance: _fit_correction(board, instance, some, gpu)
             for instance, some in by_instance.items()
@@ -220,6 +227,20 @@ def regrets(board: BoardCosts, shapes: Iterable[Sequence[Sample]], gpu: GpuSpec)
     return found
 
 
+def _board_of(path: Path) -> str:
+    """The board of a file, of either kind."""
+    if path.stem.endswith(SUITES):
+        return next(iter(read_records(path))).device.gpu
+    return read(path)[0].gpu
+
+
+def _told(before: BoardCosts, rests_on: str, fitted: Mapping[str, Correction]) -> str:
+    """What the costs rest on: for the configurations fitted now, and the others."""
+    if set(before.corrections) <= set(fitted) or not before.fitted:
+        return rests_on
+    return f"{before.fitted.partition(' | ')[0]} | {rests_on}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -227,7 +248,7 @@ def main() -> None:
     parser.add_argument("files", type=Path, nargs="+")
     parser.add_argument("--dry", action="store_true", help="write nothing")
     arguments = parser.parse_args()
-    gpu = find_board(read(arguments.files[0])[0].gpu)
+    gpu = find_board(_board_of(arguments.files[0]))
     limits = gpu.capability
     fitted_on: list[list[Sample]] = []
     held_out: list[list[Sample]] = []
@@ -257,8 +278,12 @@ def main() -> None:
     whole = msgspec.structs.replace(
         whole,
         corrections=kept | whole.corrections,
-        fitted=f"{number} shapes of {names} on {gpu.name}; fitted to every other one, regret on "
-        f"{told}",
+        fitted=_told(
+            before,
+            f"{number} shapes of {names} on {gpu.name}; fitted to every other one, "
+            f"regret on {told}",
+            whole.corrections,
+        ),
     )
     for name, costs in (
         ("derived costs", BoardCosts()),
