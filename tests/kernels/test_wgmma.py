@@ -1,0 +1,120 @@
+"""`gemm_wgmma`: types of 16 bits on Hopper's tensor cores, on the emulator with its sanitizers, and
+on a GPU to the bit."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from typed_run import check, check_exact, run_typed
+
+from gemmkit.devices.emulated import EmulatedDevice
+from gemmkit.dispatch.candidates import CANDIDATES
+from gemmkit.epilogue import Epilogue
+from gemmkit.errors import UnsupportedProblem
+from gemmkit.gpu import find_board
+from gemmkit.jit.compiler import compile_plan
+from gemmkit.kernels.catalog import find_kernel
+from gemmkit.problem import BROADCAST, GemmProblem
+
+KERNEL = find_kernel("gemm_wgmma")
+H100 = find_board("h100")
+CONFIGS = {
+    "two consumers": {"cluster_m": 1},
+    "cluster along M": {"cluster_m": 2},
+    "cluster along N": {"BM": 256, "BN": 128, "cluster_m": 1, "cluster_n": 2},
+    "one consumer": {"BM": 64, "BN": 96, "consumers": 1, "stages": 2, "cluster_m": 1},
+    "deep steps": {"BM": 64, "BN": 32, "BK": 128, "consumers": 1, "stages": 3, "cluster_m": 1},
+    "odd boxes of C": {"BN": 144, "cluster_m": 1},
+    "k over a cluster": {"BM": 64, "BN": 64, "consumers": 1, "cluster_m": 1, "cluster_k": 2},
+}
+PROBLEMS = {
+    "more than one tile": GemmProblem(200, 264, 136, dtype="bfloat16"),
+    "rows of C that TMA cannot store": GemmProblem(
+        136, 131, 72, 0.5, -2.0, lda=136, ldb=136, dtype="bfloat16"
+    ),
+    "fp32 results": GemmProblem(72, 264, 200, dtype="float16", out_dtype="float32", transb=True),
+    "transposed": GemmProblem(136, 40, 72, dtype="bfloat16", transa=True),
+    "a batch": GemmProblem(72, 40, 136, transa=True, transb=True, batch=3, dtype="float16"),
+    "alpha 0": GemmProblem(16, 24, 16, 0.0, 0.5, dtype="float16"),
+}
+
+
+@pytest.fixture(scope="module")
+def device():
+    return EmulatedDevice(H100, sanitize=True)
+
+
+@pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS.keys())
+@pytest.mark.parametrize("keys", CONFIGS.values(), ids=CONFIGS.keys())
+@pytest.mark.sample(5)
+def test_shapes(device, keys, problem):
+    config = KERNEL.configure(keys)
+    check_exact(problem, run_typed(problem, device, kernel="gemm_wgmma", config=config))
+
+
+def test_blocks_go_from_tile_to_tile():
+    """A board with few SMs, so that there are more tiles than blocks, in several groups of rows."""
+    small = EmulatedDevice(replace(H100, sm_count=3), sanitize=True)
+    problem = GemmProblem(520, 200, 72, dtype="bfloat16", out_dtype="float32")
+    config = KERNEL.configure({"BM": 64, "BN": 64, "consumers": 1, "cluster_m": 1})
+    assert KERNEL.plan(problem, config, small.spec).blocks == 3
+    check_exact(problem, run_typed(problem, small, kernel="gemm_wgmma", config=config))
+
+
+@pytest.mark.parametrize("keys", [CONFIGS["deep steps"], CONFIGS["k over a cluster"]], ids=str)
+def test_epilogues(device, keys):
+    epilogue = Epilogue("row", "gelu_tanh", residual=True, scale=0.75, auxiliary=True)
+    problem = GemmProblem(
+        *(72, 40, 136, 0.3, 0.5),
+        epilogue=epilogue,
+        batch=2,
+        stride_b=BROADCAST,
+        dtype="bfloat16",
+    )
+    config = KERNEL.configure(keys)
+    check(run_typed(problem, device, kernel="gemm_wgmma", config=config, integers=False))
+
+
+@pytest.mark.parametrize(
+    ("changes", "board", "message"),
+    [
+        ({"lda": 137}, "h100", r"rows that lie a multiple of 16 bytes apart: those of A lie 274"),
+        ({"alignment": 8}, "h100", "addresses that are multiples of 16 bytes"),
+        ({"k": 0, "lda": 0}, "h100", "nothing to load"),
+        ({"dtype": "float32"}, "h100", "would cut float32"),
+        ({}, "a100", r"compute capability 9.0; A100 has 8.0"),
+    ],
+)
+def test_what_it_refuses_is_told_with_what_takes_it(changes, board, message):
+    sizes = {"m": 72, "n": 40, "k": 136, "dtype": "bfloat16"} | changes
+    with pytest.raises(UnsupportedProblem, match=message) as caught:
+        KERNEL.plan(GemmProblem(**sizes), KERNEL.default, find_board(board))
+    assert re.search(r"; '\w+'.* takes? it$", str(caught.value))
+
+
+def test_registers_hold_everything():
+    problem = GemmProblem(512, 512, 512, dtype="bfloat16", epilogue="bias+relu")
+    largest = next(each for each in CANDIDATES if each.name == "gemm_wgmma")
+    resources = compile_plan(KERNEL.plan(problem, largest.config, H100), H100.arch).resources
+    assert resources.spill_bytes == resources.local_bytes == 0
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("keys", CONFIGS.values(), ids=CONFIGS.keys())
+def test_a_gpu_has_the_same_bits(keys):
+    from gemmkit.devices.cuda import CudaDevice
+
+    gpu = CudaDevice()
+    emulator, config = EmulatedDevice(gpu.spec), KERNEL.configure(keys)
+    for name, problem in PROBLEMS.items():
+        if reason := KERNEL.supports(problem, config, gpu.spec):
+            pytest.skip(reason)
+        runs = [
+            run_typed(problem, each, kernel="gemm_wgmma", config=config, integers=False)
+            for each in (gpu, emulator)
+        ]
+        check(runs[0])
+        assert np.array_equal(runs[0].results, runs[1].results), name
