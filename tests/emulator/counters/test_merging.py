@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 
 from gemmkit.emulator.counters.merging import Merging, merged_accesses
+from gemmkit.emulator.isa.matrix_access import has_rows, is_matrix, pieces
 from gemmkit.emulator.ptx.cfg import ControlFlow
 from gemmkit.emulator.ptx.parser import parse
 from gemmkit.gpu import find_board
@@ -35,11 +36,16 @@ UNROLLED_BY_PTXAS = ("warp_reduce",)
 
 
 def foreseen(flow: ControlFlow) -> Counter[str]:
-    """Shared-memory instructions of the machine code by name and width, predicted by the rule."""
+    """Shared-memory instructions of the machine code by name and width, predicted by the rule;
+    ldmatrix and stmatrix, which never merge, are not among them."""
     merging, found = Merging.of(flow), Counter()
     for number, form in enumerate(flow.forms):
         shared = form.modifiers.get("S", "").startswith("shared")
-        if form.operation in ("load", "store") and shared and number not in merging.silent:
+        if is_matrix(form):
+            if shared and not has_rows(form):
+                name = "LDS" if form.operation == "load" else "STS"
+                found.update(f"{name}.{8 * piece.nbytes}" for piece in pieces(form))
+        elif form.operation in ("load", "store") and shared and number not in merging.silent:
             elements = int(form.modifiers.get("V", "").removeprefix("v") or 1)
             width = merging.width.get(number, form.type.bytes * elements)
             name = "LDS" if form.operation == "load" else "STS"
