@@ -50,6 +50,11 @@ def kinds(records: Sequence[Record]) -> str:
     return f"{kinds_table(records).to_markdown()}\n{_overall(records)} {peer} {_facts(records)}.\n"
 
 
+def double_precision(records: Sequence[Record]) -> str:
+    """Of all types that were measured then, the one whose kernel is still the same."""
+    return kinds([record for record in records if record.problem.dtype == "float64"])
+
+
 def _overall(records: Sequence[Record]) -> str:
     """The ratios to the peer of each type, over all suites and layouts."""
     found: dict[str, list[float]] = {}
@@ -87,7 +92,8 @@ SECTIONS = {
     "layers": Section("library.md", "h100-layers.json", layers),
     "grouped products": Section("library.md", "h100-grouped.json", groups),
     "layouts": Section("benchmark.md", "h100-layouts.json", kinds),
-    "types": Section("benchmark.md", "h100-typed.json", kinds),
+    "half precision": Section("benchmark.md", "h100-half.json", kinds),
+    "types": Section("benchmark.md", "h100-typed.json", double_precision),
 }
 
 
