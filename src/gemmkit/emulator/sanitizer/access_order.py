@@ -89,7 +89,7 @@ class AccessOrder(ABC):
             met = access(warp, time, where, np.full(len(where), who), known)
             if met is not None:
                 place = cluster_address(rank, max(int(where[met.index]) << shift, address))
-                self._found.conflict(self._block, who, place, met, kind, self._cluster)
+                self._found.conflict(self._block, who, place, met, kind, self._clocks)
             if kind != LOADED:
                 home._shadow.define_shared(where)
             home._check_objects(where, who)
@@ -156,7 +156,7 @@ class AccessOrder(ABC):
         if stop.met is not None and not self._is_repeated(stop.who, stop.met):
             kind = int(self._shadow.log[stop.entry % LOG_ENTRIES, LOG_ENTRY["tag"] // 8])
             self._found.conflict(self._block, stop.who, stop.granule << shift, stop.met,
-                                 kind >> TAG_KIND, self._cluster)  # fmt: skip
+                                 kind >> TAG_KIND, self._clocks)  # fmt: skip
         for address in self._cluster.objects[self._rank] if stop.marked >= 0 else ():
             if address >> shift <= stop.marked < (address + OBJECT_BYTES) >> shift:
                 self._found.touched(self._block, stop.marked_by, address)

@@ -60,7 +60,7 @@ class Order(CopyOrder):
         self._warpgroups = Warpgroups(
             self._block,
             self._cluster.warps_of(self._rank),
-            self._cluster,
+            self._clocks,
             self._granules,
             self._accesses,
             self._shadow,

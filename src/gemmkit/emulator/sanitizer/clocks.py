@@ -12,8 +12,6 @@ waits.
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -38,6 +36,8 @@ class Clocks:
         # What each warp had ordered at its last fence.
         self._fenced = np.zeros_like(self.of)
         self._places: dict[tuple[str, int], int] = {}
+        # Actors whose mbarrier completed a phase before the bytes of its copies had arrived.
+        self.completed_early: set[int] = set()
         # The group of cp.async copies that is open in each warp.
         self.group = np.ones(warps, np.int32)
 
@@ -104,14 +104,6 @@ class Clocks:
         """The actor that stands for the bulk copies of an mbarrier or of a thread."""
         found = self._places.setdefault((kind, which), len(self._places))
         return self.warps + min(found, self.places - 1)
-
-    def mbarrier_of(self, actor: int) -> int | None:
-        """The address in the cluster of the mbarrier that an actor's bulk copies count at."""
-        at = actor - self.warps
-        if not 0 <= at < min(len(self._places), self.places):
-            return None
-        kind, address = next(itertools.islice(self._places, at, None))
-        return address if kind == "mbarrier" else None
 
     def wait_for_copies(self, warp: int, going: int) -> None:
         """A warp waits for its groups of cp.async copies but the latest `going`; −1: for all."""

@@ -29,9 +29,8 @@ class Object:
     def __init__(self, who: int, warp: int, clocks: Clocks) -> None:
         """A thread (`who`) of a warp initializes it."""
         self.who, self.warp, self.time = who, warp, clocks.now(warp)
+        self._clocks = clocks
         self.arriving, self.complete = clocks.empty(), clocks.empty()
-        # Whether a phase completed before the bytes of its copies had arrived.
-        self.completed_early = False
         # The instructions at which its use was reported.
         self.reported: set[int] = set()
         # What was earlier than the issue of copies in flight.
@@ -66,7 +65,8 @@ class Object:
         phases = self.phases + 1
         self._set("phases", phases)
         self._set("actor", actor)
-        self.completed_early |= any(each <= phases for each in self._missing)
+        if any(each <= phases for each in self._missing):
+            self._clocks.completed_early.add(actor)
         self.arriving[ORDERED, actor] = min([phases + 1, *self._missing]) - 1
         np.maximum(self.complete, self.arriving, out=self.complete)
         self.arriving[...] = 0
@@ -86,9 +86,17 @@ class Object:
         found: list[list[int]] = self._observations[: self._get("observed")].tolist()
         return found
 
-    def issue(self, copy: Copy, before: Clock) -> int:
-        """A copy is issued to it, after `before`; returns the phase to which it belongs."""
+    def issue(self, copy: Copy, before: Clock, warp: int, actor: int) -> int:
+        """A copy is issued to it by a warp, after `before`; returns the phase to which it belongs.
+
+        `actor` stands for the copies that the mbarrier counts.
+        """
         time = self.phases + 1
+        # The warp does not know that the last phase is complete, and has announced nothing since:
+        # it counts on that phase.
+        unaware = self._clocks.of[warp, ORDERED, actor] < self.phases
+        if unaware and not self.arriving[CAUSED, warp]:
+            self._clocks.completed_early.add(actor)
         self._missing.append(time)
         self._set("missing", len(self._missing))
         self.issued[copy] = before
@@ -142,13 +150,6 @@ class ClusterOrder(Generic[Member]):
         """The mbarrier at an address as the block of rank `own` uses it."""
         rank, within = divided(address, own)
         return self.objects[rank].get(within)
-
-    def completed_early(self, actor: int) -> bool:
-        """Whether the mbarrier of an actor's bulk copies completed a phase before their bytes had
-        arrived."""
-        address = self.clocks.mbarrier_of(actor)
-        found = self.object_at(address, 0) if address is not None else None
-        return found is not None and found.completed_early
 
     # The cluster's barrier
 

@@ -106,11 +106,12 @@ class CopyOrder(BarrierOrder):
         if copy.barrier is None:
             return self._clocks.place("thread", self._thread + copy.thread), copy.group
         found = self._cluster.object_at(copy.barrier, self._rank)
-        time = 1
-        if found is not None:
-            time = found.issue(copy, self._clocks.caused(self._warp_of(copy.thread)))
         place = cluster_address(*divided(copy.barrier, self._rank))
-        return self._clocks.place("mbarrier", place), time
+        actor, time = self._clocks.place("mbarrier", place), 1
+        if found is not None:
+            warp = self._warp_of(copy.thread)
+            time = found.issue(copy, self._clocks.caused(warp), warp, actor)
+        return actor, time
 
     def _check_bounds(self, copy: Copy) -> None:
         """A copy must stay within the variable in which it begins, if that has a size."""
