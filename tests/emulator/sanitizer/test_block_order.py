@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from sanitizing import Outcome, run
@@ -186,8 +188,8 @@ def test_waiting_by_atomics_takes_no_memory(fence: str, wait: str, monkeypatch) 
     kept: list[BlockOrder] = []
     made = BlockOrder.__init__
 
-    def keep(self: BlockOrder, warps: int) -> None:
-        made(self, warps)
+    def keep(self: BlockOrder, *arguments: Any) -> None:
+        made(self, *arguments)
         kept.append(self)
 
     monkeypatch.setattr(BlockOrder, "__init__", keep)

@@ -19,6 +19,7 @@ from gemmkit.emulator.isa.mbarriers import OBJECT_BYTES
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.ptx.module import Immediate, Register
 from gemmkit.emulator.sanitizer.asynchronous_findings import AsynchronousFindings
+from gemmkit.emulator.sanitizer.clocks import Clock
 from gemmkit.emulator.sanitizer.cluster_order import ClusterOrder
 from gemmkit.emulator.sanitizer.granules import Conflict, Granules, Numbers, instruction_of, party
 from gemmkit.emulator.sanitizer.logged_accesses import LoggedAccesses, Stop
@@ -55,6 +56,7 @@ class AccessOrder(ABC):
         # The first warp, and the first thread, as they are counted in the cluster.
         self._first, self._thread = self._rank * warps, self._rank * warps * LANES
         self._clocks = self._cluster.clocks
+        self._clocks.begin(self._rank, self._shadow.now)
         blocks = worker.cluster.blocks if worker.cluster is not None else None
         self._found.parties.begin(self._block, self._rank, blocks)
         self._granules = Granules(len(self._shadow.copies), self._strong, self._clocks.actors)
@@ -93,6 +95,24 @@ class AccessOrder(ABC):
             if kind != LOADED:
                 home._shadow.define_shared(where)
             home._check_objects(where, who)
+
+    def ordered_before(self, rank: int | None = None) -> list[int]:
+        """For each warp of the block of a rank, this one if none is given, the time on that block's
+        clock up to which its accesses are ordered before what the running warp does; for the
+        running warp the time now."""
+        self.look()
+        me, warps = self._running(), self._cluster.warps_of(self._rank if rank is None else rank)
+        times: list[int] = self._clocks.of[me, ORDERED, warps.start : warps.stop].tolist()
+        if me in warps:
+            times[me - warps.start] = int(self._shadow.now[0])
+        return times
+
+    @property
+    def known(self) -> Clock:
+        """By actor, the latest time that is ordered before what the running warp does."""
+        self.look()
+        row: Clock = self._clocks.of[self._running(), ORDERED]
+        return row
 
     def _check_objects(self, where: Numbers, who: int) -> None:
         """An access to granules of this block must not concern an mbarrier."""

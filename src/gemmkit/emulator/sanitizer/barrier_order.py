@@ -9,6 +9,7 @@ from gemmkit.emulator.codegen.shadow_layout import (
     ARRIVED,
     CAUSED,
     INITIALIZED,
+    LOGGED_TIME,
     OBSERVED,
     ORDERED,
     TAG_KIND,
@@ -65,7 +66,7 @@ class BarrierOrder(AccessOrder):
         self.look()
         self._arrived(number, thread, address)
 
-    def _arrived(self, number: int, thread: int, address: int) -> None:
+    def _arrived(self, number: int, thread: int, address: int, at: int | None = None) -> None:
         found = self._cluster.object_at(address, self._rank)
         if found is None:
             return
@@ -73,9 +74,9 @@ class BarrierOrder(AccessOrder):
         self._visit(address, warp, (warp, clocks.now(warp)), self._who(number, thread))
         action = self._names.actions[number]
         if ".relaxed" in action.form.opcode:
-            clocks.release_relaxed(warp, found.arriving)
+            clocks.release_relaxed(warp, found.arriving, at)
         else:
-            clocks.release(warp, found.arriving)
+            clocks.release(warp, found.arriving, at)
         if action.operation == "mbarrier_arrive_copies":
             actor = clocks.copies_of(warp)
             into = found.arriving[ORDERED]
@@ -114,12 +115,13 @@ class BarrierOrder(AccessOrder):
 
     def _replay(self, entry: Sequence[int]) -> None:
         """An mbarrier instruction in the log that is not sound, or not simple."""
-        both, address, _, tag = entry
+        both, base, _, tag = entry
+        address, at = base & (1 << LOGGED_TIME) - 1, base >> LOGGED_TIME
         number, kind = both & (1 << 32) - 1, tag >> TAG_KIND
         thread = (tag >> TAG_WARP & 255) * LANES + (both >> 32)
         self._used(number, thread, address)
         if kind == ARRIVED:
-            self._arrived(number, thread, address)
+            self._arrived(number, thread, address, at)
         elif kind == OBSERVED:
             self._observed(number, thread, address)
         if tag & 1:
