@@ -41,6 +41,8 @@ SHADOW = words(
     # Whether barriers, copies and fences are reported to Python, since the kernel uses mbarriers
     # or bulk copies.
     "asynchronous",
+    # The last instruction by which a warp arrived at a barrier.
+    "arriving",
     # How many patterns had been built when Python last looked at the log.
     "patterns_seen",
     # The wgmma that native code may enter into the log; null before the first.

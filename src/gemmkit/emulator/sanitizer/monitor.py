@@ -40,6 +40,7 @@ from gemmkit.emulator.sanitizer import synccheck
 from gemmkit.emulator.sanitizer.asynchronous import Order
 from gemmkit.emulator.sanitizer.asynchronous_findings import AsynchronousFindings
 from gemmkit.emulator.sanitizer.barrier_uses import BarrierUses
+from gemmkit.emulator.sanitizer.block_barriers import BarrierFindings, BlockBarriers
 from gemmkit.emulator.sanitizer.collection import Collection, Key
 from gemmkit.emulator.sanitizer.cross_block_races import cross_block_races, instruction_numbers
 from gemmkit.emulator.sanitizer.global_order import EVENTS, GlobalOrder, LaunchOrder
@@ -202,6 +203,8 @@ class _Watch:
         self._shadow = BlockShadow(worker, sanitizer.traits, sanitizer.known, self._event)
         self._races = Races(sanitizer.names, worker, self._shadow)
         self._undefined = UndefinedUses(sanitizer.names, sanitizer.collection)
+        barriers = BarrierFindings(self._names, sanitizer.collection)
+        self._arrivals = BlockBarriers(worker, self._shadow, barriers)
         # In asynchronous kernels vector clocks find the races between warps.
         self._order: Order | None = None
         if sanitizer.traits.asynchronous:
@@ -217,10 +220,12 @@ class _Watch:
         if trace is None:
             found = AsynchronousFindings(names, collection)
             maps = MapOrder(found, sanitizer.maps)
-            return Order(names, worker, shadow, found, maps, sanitizer.warpgroups)
+            return Order(names, worker, shadow, found, maps, sanitizer.warpgroups, self._arrivals)
         noting = RecordedFindings(names, collection, trace)
         maps = MapOrder(noting, sanitizer.maps)
-        recorder = RecordedOrder(names, worker, shadow, noting, maps, sanitizer.warpgroups, trace)
+        recorder = RecordedOrder(
+            names, worker, shadow, noting, maps, sanitizer.warpgroups, self._arrivals, trace
+        )
         sanitizer.recorders.append(recorder)
         return recorder
 
@@ -267,8 +272,8 @@ class _Watch:
                 self._note_absence(base, more)
                 return 1
             if ARRIVES <= what <= BEGINS:
-                if self._order is not None:
-                    self._order.told(what, base)
+                follows = self._order if self._order is not None else self._arrivals
+                follows.told(what, base)
                 return 0
             if what == REACHES and site is not None and pattern is not None:
                 self._on_reach(site, Pattern(pattern), base, more)

@@ -26,6 +26,7 @@ from gemmkit.emulator.machine.asynchronous import Copy
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.sanitizer.asynchronous import Order
 from gemmkit.emulator.sanitizer.asynchronous_findings import AsynchronousFindings
+from gemmkit.emulator.sanitizer.block_barriers import BlockBarriers
 from gemmkit.emulator.sanitizer.clocks import Clocks
 from gemmkit.emulator.sanitizer.collection import Collection
 from gemmkit.emulator.sanitizer.granules import Conflict, instruction_of, thread_of
@@ -184,11 +185,12 @@ class RecordedOrder(Order):
         found: RecordedFindings,
         maps: MapOrder,
         warpgroup_findings: WarpgroupFindings,
+        barriers: BlockBarriers,
         trace: Trace,
     ) -> None:
         self._trace, self._read, self._recorded = trace, 0, found
         self._site_numbers = list(worker.kernel.areas.sites)
-        super().__init__(names, worker, shadow, found, maps, warpgroup_findings)
+        super().__init__(names, worker, shadow, found, maps, warpgroup_findings, barriers)
 
     def _begin(self) -> None:
         super()._begin()
