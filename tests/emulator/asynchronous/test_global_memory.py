@@ -61,7 +61,8 @@ CASES = {
                                             "q[t] = out[t];", "read before wait"),
     "stored, and read after a barrier": (1, "if (t == 0) stored(out, s); __syncthreads();"
                                             "q[t] = out[t];", ""),
-    "stored, and read after an mbarrier": (1, "if (t < 32) { if (t == 0) stored(out, s); __syncwarp();"
+    "stored, and read after an mbarrier": (1, "if (t < 32) { if (t == 0) stored(out, s);"
+                                              "__syncwarp();"
                                               "arrive(at(&meet)); } else { wait(at(&meet), 0);"
                                               "q[t] = out[t]; }", ""),
     "no proxy fence before a load": (1, "out[t] = 1; __syncthreads(); if (t == 0) loaded(q, out, "

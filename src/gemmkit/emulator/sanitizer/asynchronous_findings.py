@@ -275,6 +275,18 @@ class AsynchronousFindings:
         block = self.parties.block_of(who)
         self._add(block, "synccheck", "block may have exited", text, here, None, array, offset)
 
+    def may_exit_too_early(self, who: int, address: int) -> None:
+        """A block may exit while its copy to another block still reads its shared memory."""
+        array, offset, place = self.parties.place(address, self.parties.rank_of(who))
+        here = self.parties.site(who)
+        text = (
+            f"the block ends while the bulk copy by {self.parties.name(who)} may still read "
+            f"{place}: only the other block waits for the mbarrier that counts the bytes; a "
+            "barrier.cluster.arrive there after that, and a wait here, keep this block"
+        )
+        block = self.parties.block_of(who)
+        self._add(block, "synccheck", "block may have exited", text, here, None, array, offset)
+
     def outside_peer(self, block: int, number: int, thread: int, address: int) -> None:
         """A thread accesses another block's shared memory out of bounds or misaligned."""
         rank, within = divided(address, self.parties.rank)

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 
+from gemmkit.emulator.codegen.layout import LANES
 from gemmkit.emulator.codegen.shadow_layout import CAUSED, MBARRIER, OBSERVATION, ORDERED
 from gemmkit.emulator.isa.cluster import cluster_address, divided
 from gemmkit.emulator.machine.asynchronous import Copy
 from gemmkit.emulator.sanitizer.clocks import Clock, Clocks
+from gemmkit.emulator.sanitizer.granules import thread_of
 
 if TYPE_CHECKING:
     from gemmkit.emulator.sanitizer.asynchronous_findings import AsynchronousFindings
@@ -184,14 +186,24 @@ class ClusterOrder(Generic[Member]):
             self._unstarted.add((rank, warp))
             found.may_not_run(who, place)
 
+    def copies_out(self, rank: int, by: tuple[int, int], who: int, address: int) -> None:
+        """A copy by an actor at a time (`by`) to another block reads the memory of that of a
+        rank, at its own address."""
+        actor, time = by
+        self._visits[rank, actor] = _Visit(time, who, address)
+
     def end(self, found: AsynchronousFindings) -> None:
         """A block has ended. Once all have, each visit must precede an event that a warp of the
-        visited block waited for."""
+        visited block waited for, and so must each copy out of a block's memory."""
         self._ended += 1
         if self._ended < self._blocks:
             return
         for (rank, actor), visit in self._visits.items():
             warps = self.warps_of(rank)
             known = self.clocks.of[warps.start : warps.stop, ORDERED, actor]
-            if int(np.max(known)) < visit.time:
+            if int(np.max(known)) >= visit.time:
+                continue
+            if thread_of(visit.who) // LANES in warps:
+                found.may_exit_too_early(visit.who, visit.address)
+            else:
                 found.may_have_exited(visit.who, visit.address)

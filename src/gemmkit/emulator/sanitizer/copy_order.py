@@ -77,6 +77,8 @@ class CopyOrder(BarrierOrder):
             if met is None:
                 written = self._granules.written(where)
                 self._check_visible(copy, where, written, known, writes=False)
+            if form["D"] == "shared" and self._home(copy.to)[0] is not self:
+                self._cluster.copies_out(self._rank, (actor, time), who, copy.start)
         if form["D"] == "shared":
             self._written(copy, (actor, time), known, who)
         else:
