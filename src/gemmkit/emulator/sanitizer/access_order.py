@@ -13,7 +13,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from gemmkit.emulator.codegen.layout import LANES
-from gemmkit.emulator.codegen.shadow_layout import LOADED, LOG_ENTRIES, LOG_ENTRY, ORDERED, TAG_KIND
+from gemmkit.emulator.codegen.shadow_layout import (
+    LOADED,
+    LOG_ENTRIES,
+    LOG_ENTRY,
+    ORDERED,
+    STORED,
+    TAG_KIND,
+)
 from gemmkit.emulator.isa.cluster import cluster_address, divided
 from gemmkit.emulator.isa.mbarriers import OBJECT_BYTES
 from gemmkit.emulator.machine.worker import Worker
@@ -37,7 +44,12 @@ class AccessOrder(ABC):
         self._strong = np.array(
             [action.number for action in names.actions if names.strong(action.number)], np.int64
         )
-        relaxed = [each.number for each in names.actions if ".relaxed" in each.form.opcode]
+        # Waits that observe other blocks too, and what is relaxed, are left to Python.
+        relaxed = [
+            each.number
+            for each in names.actions
+            if ".relaxed" in each.form.opcode or ".acquire.cluster" in each.form.opcode
+        ]
         self._accesses = LoggedAccesses(worker, self._strong, relaxed, len(shadow.copies))
         self._logged = 0
         self._block = -1
@@ -92,8 +104,11 @@ class AccessOrder(ABC):
             if met is not None:
                 place = cluster_address(rank, max(int(where[met.index]) << shift, address))
                 self._found.conflict(self._block, who, place, met, kind, self._clocks)
+            if kind != STORED and met is None:
+                home._check_scope(self._rank, where, who)
             if kind != LOADED:
                 home._shadow.define_shared(where)
+                home._accesses.mark_remote(where)
             home._check_objects(where, who)
 
     def ordered_before(self, rank: int | None = None) -> list[int]:
@@ -113,6 +128,19 @@ class AccessOrder(ABC):
         self.look()
         row: Clock = self._clocks.of[self._running(), ORDERED]
         return row
+
+    def _check_scope(self, rank: int, where: Numbers, who: int) -> None:
+        """A thread of the block of a rank reads granules of this block: an ordinary write of
+        another block must precede by instructions of cluster scope."""
+        writers, times, whos = self._granules.written(where)
+        for writer, time, other, granule in zip(
+            writers.tolist(), times.tolist(), whos.tolist(), where.tolist(), strict=True
+        ):
+            generic = time and writer < self._clocks.warps
+            if generic and not self._cluster.scope.is_ordered(rank, writer, time):
+                place = cluster_address(self._rank, granule << self._shadow.shift)
+                self._found.not_of_cluster_scope(self._block, who, place, other)
+                return
 
     def _check_objects(self, where: Numbers, who: int) -> None:
         """An access to granules of this block must not concern an mbarrier."""
@@ -177,6 +205,10 @@ class AccessOrder(ABC):
             kind = int(self._shadow.log[stop.entry % LOG_ENTRIES, LOG_ENTRY["tag"] // 8])
             self._found.conflict(self._block, stop.who, stop.granule << shift, stop.met,
                                  kind >> TAG_KIND, self._clocks)  # fmt: skip
+        if stop.marked >= 0 and stop.met is None:
+            kind = int(self._shadow.log[stop.entry % LOG_ENTRIES, LOG_ENTRY["tag"] // 8])
+            if kind >> TAG_KIND == LOADED:
+                self._check_scope(self._rank, np.array([stop.marked]), stop.marked_by)
         for address in self._cluster.objects[self._rank] if stop.marked >= 0 else ():
             if address >> shift <= stop.marked < (address + OBJECT_BYTES) >> shift:
                 self._found.touched(self._block, stop.marked_by, address)

@@ -287,6 +287,20 @@ class AsynchronousFindings:
         block = self.parties.block_of(who)
         self._add(block, "synccheck", "block may have exited", text, here, None, array, offset)
 
+    def not_of_cluster_scope(self, block: int, who: int, address: int, other: int) -> None:
+        """A thread reads what another block wrote, ordered by instructions of block scope only."""
+        array, offset, place = self.parties.place(address)
+        here, there = self.parties.site(who), self.parties.site(other)
+        text = (
+            f"{self.parties.name(who, block)} reads {place}, which {self.parties.name(other)} "
+            "writes; an mbarrier arrival or wait between is of block scope (.cta, the default), "
+            "which orders nothing between blocks: use .release.cluster and .acquire.cluster"
+        )
+        self._add(
+            block, "racecheck", "block scope between blocks", text, here, there, array, offset,
+            forgiven_by="current hardware",
+        )  # fmt: skip
+
     def outside_peer(self, block: int, number: int, thread: int, address: int) -> None:
         """A thread accesses another block's shared memory out of bounds or misaligned."""
         rank, within = divided(address, self.parties.rank)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from gemmkit.emulator.codegen.layout import LANES
 from gemmkit.emulator.codegen.shadow_layout import (
     ARRIVED,
@@ -15,9 +17,10 @@ from gemmkit.emulator.codegen.shadow_layout import (
     TAG_KIND,
     TAG_WARP,
 )
-from gemmkit.emulator.isa.cluster import cluster_address
+from gemmkit.emulator.isa.cluster import cluster_address, divided
 from gemmkit.emulator.isa.mbarriers import OBJECT_BYTES
 from gemmkit.emulator.sanitizer.access_order import AccessOrder
+from gemmkit.emulator.sanitizer.clocks import Clock
 from gemmkit.emulator.sanitizer.cluster_order import Object
 
 
@@ -73,6 +76,10 @@ class BarrierOrder(AccessOrder):
         warp, clocks = self._warp_of(thread), self._clocks
         self._visit(address, warp, (warp, clocks.now(warp)), self._who(number, thread))
         action = self._names.actions[number]
+        if divided(address, self._rank)[0] != self._rank:
+            of_cluster = ".release.cluster" in action.form.opcode
+            fenced = None if of_cluster else clocks.fenced(warp)
+            self._reach(found, warp, fenced)
         if ".relaxed" in action.form.opcode:
             clocks.release_relaxed(warp, found.arriving, at)
         else:
@@ -82,6 +89,15 @@ class BarrierOrder(AccessOrder):
             into = found.arriving[ORDERED]
             into[actor] = max(into[actor], clocks.group[warp])
             clocks.group[warp] += 1
+
+    def _reach(self, found: Object, warp: int, fenced: Clock | None) -> None:
+        """A warp arrives at the mbarrier of another block."""
+        scope, own = self._cluster.scope, self._clocks.of[warp, ORDERED]
+        times = scope.released(warp, fenced)
+        if fenced is None:
+            # All that the warp has done so far.
+            times[warp] = max(int(own[warp]), int(self._shadow.now[0]))
+        np.maximum(found.wide, times, out=found.wide)
 
     def completed(self, address: int) -> None:
         """A phase is complete."""
@@ -110,6 +126,8 @@ class BarrierOrder(AccessOrder):
         if ".relaxed" in self._names.actions[number].form.opcode:
             self._clocks.acquire_relaxed(warp, found.complete)
             return
+        if ".cluster" in self._names.actions[number].form.opcode:
+            self._cluster.scope.acquire(self._rank, found.wide)
         self._clocks.acquire(warp, found.complete)
         found.observe(warp, self._clocks.now(warp), self._who(number, thread))
 

@@ -96,6 +96,11 @@ class Clocks:
         np.maximum(into[INITIALIZED], self.of[warp, INITIALIZED], out=into[INITIALIZED])
         np.maximum(into[CAUSED], self.caused(warp, at), out=into[CAUSED])
 
+    def fenced(self, warp: int) -> Clock:
+        """What was ordered before a warp's last fence."""
+        found: Clock = self._fenced[warp]
+        return found
+
     def order_by_fence(self, warp: int) -> None:
         """What precedes a fence in a warp is released by its later relaxed arrivals."""
         self._reach(warp)

@@ -12,6 +12,7 @@ from gemmkit.emulator.codegen.shadow_layout import CAUSED, MBARRIER, OBSERVATION
 from gemmkit.emulator.isa.cluster import cluster_address, divided
 from gemmkit.emulator.machine.asynchronous import Copy
 from gemmkit.emulator.sanitizer.clocks import Clock, Clocks
+from gemmkit.emulator.sanitizer.cluster_scope import ClusterScope
 from gemmkit.emulator.sanitizer.granules import thread_of
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ class Object:
         self.who, self.warp, self.time = who, warp, clocks.now(warp)
         self._clocks = clocks
         self.arriving, self.complete = clocks.empty(), clocks.empty()
+        # What is released by arrivals from other blocks, see `ClusterScope`.
+        self.wide = np.zeros(clocks.warps, np.int32)
         # The instructions at which its use was reported.
         self.reported: set[int] = set()
         # What was earlier than the issue of copies in flight.
@@ -133,6 +136,7 @@ class ClusterOrder(Generic[Member]):
 
     def __init__(self, warps: int, blocks: int) -> None:
         self.clocks = Clocks(warps * blocks, blocks)
+        self.scope = ClusterScope(self.clocks, blocks)
         # The mbarriers of each block, by their addresses there.
         self.objects: list[dict[int, Object]] = [{} for _ in range(blocks)]
         self.copies: dict[Copy, tuple[int, int]] = {}
@@ -167,6 +171,8 @@ class ClusterOrder(Generic[Member]):
     def wait(self, warp: int) -> None:
         """A warp has waited."""
         self.clocks.acquire(warp, self._met)
+        times = self._met[ORDERED, : self.clocks.warps]
+        self.scope.acquire(self.scope.rank_of(warp), times)
 
     # Blocks that begin and end
 
