@@ -64,6 +64,8 @@ class BetweenBlocks:
         for `BlockOrder`."""
         self._names, self._worker, self._shadow, self._known = names, worker, shadow, known
         of_peer = peer.order if peer is not None else None
+        # By address, who last observed another block there.
+        self.observed: dict[int, Actor] = {}
         self.order: BlockOrder = BlockOrder(worker.warps, of_peer, reached)
         self._fences = worker.kernel.orders_blocks
         # The block and the race that stand for others of the same instructions, kind and array.
@@ -82,12 +84,14 @@ class BetweenBlocks:
             return
         for address in set((base + pattern.offsets[pattern.lanes]).tolist()):
             if address < min(WINDOWS.values()):
-                self.order.synchronize(
-                    *here(self._worker, self._shadow),
-                    address,
+                block, warp, barrier = here(self._worker, self._shadow)
+                observes = self.order.synchronize(
+                    *(block, warp, barrier, address),
                     reads=action.operation != "store",
                     writes=action.operation != "load",
                 )
+                if observes and action.operation != "reduction":
+                    self.observed[address] = Actor(block, warp * LANES, number)
 
     def conflict(self, site: int, address: int, more: int) -> tuple[int, Finding | None]:
         """The running warp accesses what another block accessed: the answer to native code, and the

@@ -155,8 +155,8 @@ class BlockOrder:
 
     def synchronize(
         self, block: int, warp: int, barrier: int, location: int, *, reads: bool, writes: bool
-    ) -> None:
-        """A strong access to an address."""
+    ) -> bool:
+        """A strong access to an address; returns whether it observes another block."""
         self._catch_up(block, warp, barrier)
         self._answers.clear()
         at, own = self._locations[location], self._own[warp]
@@ -164,6 +164,7 @@ class BlockOrder:
             own.seen[location] = len(at.releases)
             if self._reached is not None:
                 self._note(warp, self._reached()[warp])
+        observes = reads and any(each != block for each in at.of_block)
         if writes:
             all_of_it = self._nothing()
             all_of_it.join(own)
@@ -171,11 +172,12 @@ class BlockOrder:
             if any(all_of_it.fenced):
                 until, learned = tuple(all_of_it.fenced), all_of_it.passed_on
                 if self._renew(at, warp, location, until, learned):
-                    return
+                    return observes
                 released = _Release(block, until, learned)
                 at.of_block[block].append(len(at.releases))
                 at.releases.append(released)
                 self._by_block[block].append(released)
+        return observes
 
     def _renew(
         self, at: _Location, warp: int, location: int, until: tuple[int, ...], learned: Learned

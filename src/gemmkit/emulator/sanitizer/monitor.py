@@ -32,7 +32,7 @@ from gemmkit.emulator.codegen.shadow_layout import (
     USED_SHIFT,
 )
 from gemmkit.emulator.launch import LaunchRequest
-from gemmkit.emulator.machine.memory import DeviceMemory
+from gemmkit.emulator.machine.memory import Bytes, DeviceMemory
 from gemmkit.emulator.machine.refusals import Refusal
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.ptx.cfg import ControlFlow
@@ -44,6 +44,7 @@ from gemmkit.emulator.sanitizer.block_barriers import BarrierFindings, BlockBarr
 from gemmkit.emulator.sanitizer.collection import Collection, Key
 from gemmkit.emulator.sanitizer.cross_block_races import cross_block_races, instruction_numbers
 from gemmkit.emulator.sanitizer.global_order import EVENTS, GlobalOrder, LaunchOrder
+from gemmkit.emulator.sanitizer.left_flags import left_flags
 from gemmkit.emulator.sanitizer.memory_faults import outside, space_at, unwritten
 from gemmkit.emulator.sanitizer.races import Access, Races
 from gemmkit.emulator.sanitizer.read_only import read_only_writes
@@ -74,8 +75,9 @@ class Sanitizer:
 
     `readers_wanted` grows if a launch must be run again with more of those: a region that is both
     loaded and stored to may have cross-block races. `tracking_wanted` is set if it must be run
-    again with code that tracks undefined bits. `stop` ends the launch. With a `trace` it records
-    the block that runs, and what its findings are about.
+    again with code that tracks undefined bits. `before` is what memory held before the launch, and
+    `variables` are the names of module-scope variables. `stop` ends the launch. With a `trace` it
+    records the block that runs, and what its findings are about.
     """
 
     traits: Traits
@@ -84,6 +86,8 @@ class Sanitizer:
     memory: DeviceMemory
     readers: frozenset[int] = frozenset()
     trace: Trace | None = None
+    before: Sequence[tuple[Bytes, Bytes]] = ()
+    variables: frozenset[str] = frozenset()
     readers_wanted: set[int] = field(default_factory=set)
     tracking_wanted: bool = False
     stop: Callable[[], None] = lambda: None
@@ -175,6 +179,11 @@ class Sanitizer:
             self.collection.add(finding, block)
         for finding, block in read_only_writes(self.names, self.known, numbers):
             self.collection.add(finding, block)
+        if self.trace is None:
+            observed = {at: by for each in self.order.workers for at, by in each.observed.items()}
+            flags = left_flags(self.names, self.memory, self.variables, self.before, observed)
+            for finding, block in flags:
+                self.collection.add(finding, block)
         return self.collection.findings()
 
     def _want_loads(self, region: int) -> None:
