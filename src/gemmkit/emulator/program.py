@@ -247,6 +247,8 @@ class Program:
             if tracks not in self._traits:
                 self._traits[tracks] = Traits(kernel)
             sanitizer = Sanitizer(self._traits[tracks], self.flow, request, memory, readers)
+            sanitizer.before = before
+            sanitizer.variables = frozenset(map(source_name, self.module.globals))
             execution = run(kernel, sanitizer=sanitizer)
             if not sanitizer.runs_again:
                 if interleavings and sanitizer.traits.asynchronous and execution.findings:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from sanitizing import Outcome, run
@@ -186,8 +188,8 @@ def test_waiting_by_atomics_takes_no_memory(fence: str, wait: str, monkeypatch) 
     kept: list[BlockOrder] = []
     made = BlockOrder.__init__
 
-    def keep(self: BlockOrder, warps: int) -> None:
-        made(self, warps)
+    def keep(self: BlockOrder, *arguments: Any) -> None:
+        made(self, *arguments)
         kept.append(self)
 
     monkeypatch.setattr(BlockOrder, "__init__", keep)
@@ -205,3 +207,27 @@ def test_waiting_by_atomics_takes_no_memory(fence: str, wait: str, monkeypatch) 
     assert not run(source, grid=(2, 1, 1)).findings
     assert kept
     assert max(len(at.releases) for each in kept for at in each._locations.values()) < 200
+
+
+@pytest.mark.parametrize("reset", [False, True])
+def test_flags_left_set_in_a_variable(reset: bool) -> None:
+    source = """k(float* out) {
+        static int flags[3];
+        if (blockIdx.x == 0) {
+            out[0] = 1;
+            __threadfence();
+            atomicExch(flags + 2, 1);
+        } else {
+            while (atomicAdd(flags + 2, 0) == 0);
+            __threadfence();
+            out[1] = out[0];
+            RESET
+        }
+    }"""
+    source = source.replace("RESET", "atomicExch(flags + 2, 0);" if reset else "")
+    outcome = run(source, grid=(2, 1, 1), block=(1, 1, 1))
+    if reset:
+        assert not outcome.findings
+        return
+    assert outcome.kinds == {("synccheck", "flag left set")}
+    assert (outcome.only.offset, outcome.only.here.line) == (8, 8)

@@ -161,3 +161,38 @@ def test_reduction_that_a_part_of_a_warp_comes_to() -> None:
         "int some = 0; if (t % 2 || out[t] > 9) {\nsome = __syncthreads_or(t > 9);\n}",
     )
     assert ("synccheck", "divergent barrier") in run(text).kinds
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_two_groups_that_share_a_barrier(seed: int) -> None:
+    text = """k(float* out) {
+        __shared__ float As[128];
+        int t = threadIdx.x;
+        As[t] = t;
+        asm volatile("bar.sync NUMBER, 64;" ::: "memory");
+        out[t] = As[t ^ 32];
+    }"""
+    arguments = {"out": np.zeros(128, np.float32)}
+    shared = text.replace("NUMBER", "1")
+    found = run(shared, arguments, block=(128, 1, 1), warp_seed=seed).findings
+    (finding,) = (each for each in found if each.kind == "barrier shared")
+    assert "arrive at barrier 1 (thread (" in finding.message
+    apart = text.replace("NUMBER", "%0").replace('" ::: "', '" :: "r"(1 + t / 64) : "')
+    assert not run(apart, arguments, block=(128, 1, 1), warp_seed=seed).findings
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("ordered", [True, False])
+def test_groups_that_use_a_barrier_in_turn(seed: int, ordered: bool) -> None:
+    text = f"""k(float* out) {{
+        int group = threadIdx.x / 64;
+        {SYNC.format(1, 64)}
+        if (group == 0) {{ IN_TURN_0 }}
+        else {{ IN_TURN_1 {SYNC.format(1, 64)} }}
+    }}"""
+    text = text.replace(SYNC.format(1, 64), f"if (group == 0) {SYNC.format(1, 64)}", 1)
+    turns = ARRIVE.format(2, 128), SYNC.format(2, 128)
+    for index, what in enumerate(turns):
+        text = text.replace(f"IN_TURN_{index}", what if ordered else "")
+    found = run(text, {"out": np.zeros(1, np.float32)}, block=(128, 1, 1), warp_seed=seed).kinds
+    assert found == (set() if ordered else {("synccheck", "barrier shared")})

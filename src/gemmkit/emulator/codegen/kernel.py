@@ -57,11 +57,26 @@ class LoadedKernel:
 
     @cached_property
     def updates_global(self) -> bool:
-        """Whether it has atomics through which blocks may share global memory."""
+        """Whether it has atomics, or bulk reductions, through which blocks may share global
+        memory."""
         from gemmkit.emulator.codegen.ordering import ATOMICS, Ordering
 
-        return any(
+        return self.compiled.reduces_in_bulk or any(
             each.operation in ATOMICS and Ordering.of(each).between_blocks.strong
+            for each in self.actions
+        )
+
+    @cached_property
+    def mixes_stores(self) -> bool:
+        """Whether it writes global memory both by bulk copies and by ordinary stores."""
+        from gemmkit.emulator.codegen.addresses import space_of
+
+        bulk = any(
+            each.operation in ("bulk_copy", "bulk_tensor") and each.form["D"] == "global"
+            for each in self.actions
+        )
+        return bulk and any(
+            each.operation == "store" and space_of(each) in ("global", "generic")
             for each in self.actions
         )
 

@@ -41,6 +41,8 @@ SHADOW = words(
     # Whether barriers, copies and fences are reported to Python, since the kernel uses mbarriers
     # or bulk copies.
     "asynchronous",
+    # The last instruction by which a warp arrived at a barrier.
+    "arriving",
     # How many patterns had been built when Python last looked at the log.
     "patterns_seen",
     # The wgmma that native code may enter into the log; null before the first.
@@ -79,9 +81,11 @@ IN_STEP = 3
 # The issue of cp.async copies, which is recorded in asynchronous kernels only.
 SENT = 4
 # Not accesses: a lane of the warp uses the mbarrier at `base`, arrives there as well, or observes
-# that a phase is complete. `pattern` holds the instruction's number and, above 32 bits, the lane;
-# the tag's lowest bit says that this completes a phase.
+# that a phase is complete; above LOGGED_TIME bits of `base` is the time. `pattern` holds the
+# instruction's number and, above 32 bits, the lane; the tag's lowest bit says that this completes a
+# phase.
 USED_BARRIER, ARRIVED, OBSERVED = 5, 6, 7
+LOGGED_TIME = 32
 # Not accesses of a site: a warp executes the wgmma whose record, see `PRODUCT`, is at `pattern`; it
 # commits its open group of wgmma, or waits until at most `base` groups are in flight.
 MULTIPLIED, GROUPED, WAITED = 8, 9, 10
@@ -214,10 +218,17 @@ ROW = words(
 )
 ROW_BYTES = 192
 KNOWN_WARPS = 64
-# An actor, the writer or reader of a granule: the block plus one, the record's index among the
-# instructions, the thread. For the first actor the bits are inverted, so that it too is a maximum.
-ACTOR_BLOCK, ACTOR_SITE = 32, 10
+# An actor, the writer or reader of a granule: the block plus one, or the first block of its cluster
+# and the rank there, the record's index among the instructions, the thread. For the first actor the
+# bits are inverted, so that it too is a maximum.
+ACTOR_BLOCK, ACTOR_RANK, ACTOR_SITE = 32, 28, 10
 ACTOR_WARP = (1 << ACTOR_SITE) - LANES
+ACTOR_RANKS = (1 << ACTOR_BLOCK) - (1 << ACTOR_RANK)
+# A bulk copy has no record; its index has this bit, so that its actor has ACTOR_COPY. The time of a
+# copy in flight is later than all others.
+COPY_PLACE = 1 << 17
+ACTOR_COPY = COPY_PLACE << ACTOR_SITE
+IN_FLIGHT_TIME = 1 << 61
 # Undefined bits are used by a guard, by the first or second address, or by a source and those after
 # it; this is in the bits above the instruction's number.
 USED, USED_SHIFT = CLASSES + 20, 32

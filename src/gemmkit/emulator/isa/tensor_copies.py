@@ -100,11 +100,16 @@ class Box:
 
         Its shape is the extents, outermost dimension first; the last axis is in bytes.
         """
+        shape, strides = self.extent
+        return np.ndarray(shape, np.uint8, data, 0, strides)
+
+    @property
+    def extent(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The shape and the strides of `inside`."""
         each = self.map
         extents = [high - low for low, high in zip(self.low, self.high, strict=True)]
         steps = [step * stride for step, stride in zip(each.steps[1:], each.strides, strict=True)]
-        shape = (*extents[:0:-1], extents[0] * each.item_bytes)
-        return np.ndarray(shape, np.uint8, data, 0, (*steps[::-1], 1))
+        return (*extents[:0:-1], extents[0] * each.item_bytes), (*steps[::-1], 1)
 
     def part(self, dense: Bytes) -> Bytes:
         """The bytes within the limits, as a view of a box without gaps; shaped as `inside`."""

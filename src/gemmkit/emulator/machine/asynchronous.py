@@ -154,8 +154,8 @@ class Observer(Protocol):
     def landed(self, copy: Copy) -> None:
         """A bulk copy has written its destination."""
 
-    def groups_waited(self, thread: int, copies: Iterable[Copy]) -> None:
-        """A thread has waited for bulk copies that it issued, or for their reads."""
+    def groups_waited(self, thread: int, copies: Iterable[Copy], *, read: bool) -> None:
+        """A thread has waited for bulk copies that it issued, or for their reads only."""
 
     def arrived_in_cluster(self, number: int, warp: int) -> None:
         """Lanes of a warp have arrived at the cluster's barrier."""

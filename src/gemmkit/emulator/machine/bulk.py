@@ -145,7 +145,8 @@ class BulkCopies:
                 self._queue.remove(copy)
                 self._take_effect(copy)
         if self._worker.observer is not None:
-            self._worker.observer.groups_waited(thread, [each for group in done for each in group])
+            waited = [each for group in done for each in group]
+            self._worker.observer.groups_waited(thread, waited, read=read)
         covered = {copy for group in done for copy in group}
         groups.unread = [copy for copy in groups.unread if copy not in covered]
         if not read:

@@ -103,6 +103,10 @@ class DeviceMemory:
         allocation = self._allocations[self._starts[index]][0]
         return allocation if address < allocation.address + allocation.nbytes else None
 
+    def names(self) -> frozenset[str]:
+        """The names of the allocations."""
+        return frozenset(allocation.name for allocation, _ in self._allocations.values())
+
     def nearest(self, address: int) -> Allocation | None:
         """The allocation that holds an address or is closest to it."""
         index = bisect.bisect_right(self._starts, address)

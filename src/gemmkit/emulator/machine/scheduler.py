@@ -186,6 +186,8 @@ class _Launch:
             or self._follows
             or self._kernel.compiled.reduces_in_bulk
             or (self._sanitizer is not None and self._kernel.follows_blocks)
+            # Both record by whom, Python and native code.
+            or (self._sanitizer is not None and self._kernel.mixes_stores)
         )
         most = 1 if alone else max(1, min(threads or usable_cores(), self._grid.blocks))
         try:

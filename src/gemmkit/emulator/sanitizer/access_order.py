@@ -13,12 +13,20 @@ from collections.abc import Sequence
 import numpy as np
 
 from gemmkit.emulator.codegen.layout import LANES
-from gemmkit.emulator.codegen.shadow_layout import LOADED, LOG_ENTRIES, LOG_ENTRY, ORDERED, TAG_KIND
+from gemmkit.emulator.codegen.shadow_layout import (
+    LOADED,
+    LOG_ENTRIES,
+    LOG_ENTRY,
+    ORDERED,
+    STORED,
+    TAG_KIND,
+)
 from gemmkit.emulator.isa.cluster import cluster_address, divided
 from gemmkit.emulator.isa.mbarriers import OBJECT_BYTES
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.ptx.module import Immediate, Register
 from gemmkit.emulator.sanitizer.asynchronous_findings import AsynchronousFindings
+from gemmkit.emulator.sanitizer.clocks import Clock
 from gemmkit.emulator.sanitizer.cluster_order import ClusterOrder
 from gemmkit.emulator.sanitizer.granules import Conflict, Granules, Numbers, instruction_of, party
 from gemmkit.emulator.sanitizer.logged_accesses import LoggedAccesses, Stop
@@ -36,7 +44,12 @@ class AccessOrder(ABC):
         self._strong = np.array(
             [action.number for action in names.actions if names.strong(action.number)], np.int64
         )
-        relaxed = [each.number for each in names.actions if ".relaxed" in each.form.opcode]
+        # Waits that observe other blocks too, and what is relaxed, are left to Python.
+        relaxed = [
+            each.number
+            for each in names.actions
+            if ".relaxed" in each.form.opcode or ".acquire.cluster" in each.form.opcode
+        ]
         self._accesses = LoggedAccesses(worker, self._strong, relaxed, len(shadow.copies))
         self._logged = 0
         self._block = -1
@@ -55,6 +68,7 @@ class AccessOrder(ABC):
         # The first warp, and the first thread, as they are counted in the cluster.
         self._first, self._thread = self._rank * warps, self._rank * warps * LANES
         self._clocks = self._cluster.clocks
+        self._clocks.begin(self._rank, self._shadow.now)
         blocks = worker.cluster.blocks if worker.cluster is not None else None
         self._found.parties.begin(self._block, self._rank, blocks)
         self._granules = Granules(len(self._shadow.copies), self._strong, self._clocks.actors)
@@ -89,10 +103,44 @@ class AccessOrder(ABC):
             met = access(warp, time, where, np.full(len(where), who), known)
             if met is not None:
                 place = cluster_address(rank, max(int(where[met.index]) << shift, address))
-                self._found.conflict(self._block, who, place, met, kind, self._cluster)
+                self._found.conflict(self._block, who, place, met, kind, self._clocks)
+            if kind != STORED and met is None:
+                home._check_scope(self._rank, where, who)
             if kind != LOADED:
                 home._shadow.define_shared(where)
+                home._accesses.mark_remote(where)
             home._check_objects(where, who)
+
+    def ordered_before(self, rank: int | None = None) -> list[int]:
+        """For each warp of the block of a rank, this one if none is given, the time on that block's
+        clock up to which its accesses are ordered before what the running warp does; for the
+        running warp the time now."""
+        self.look()
+        me, warps = self._running(), self._cluster.warps_of(self._rank if rank is None else rank)
+        times: list[int] = self._clocks.of[me, ORDERED, warps.start : warps.stop].tolist()
+        if me in warps:
+            times[me - warps.start] = int(self._shadow.now[0])
+        return times
+
+    @property
+    def known(self) -> Clock:
+        """By actor, the latest time that is ordered before what the running warp does."""
+        self.look()
+        row: Clock = self._clocks.of[self._running(), ORDERED]
+        return row
+
+    def _check_scope(self, rank: int, where: Numbers, who: int) -> None:
+        """A thread of the block of a rank reads granules of this block: an ordinary write of
+        another block must precede by instructions of cluster scope."""
+        writers, times, whos = self._granules.written(where)
+        for writer, time, other, granule in zip(
+            writers.tolist(), times.tolist(), whos.tolist(), where.tolist(), strict=True
+        ):
+            generic = time and writer < self._clocks.warps
+            if generic and not self._cluster.scope.is_ordered(rank, writer, time):
+                place = cluster_address(self._rank, granule << self._shadow.shift)
+                self._found.not_of_cluster_scope(self._block, who, place, other)
+                return
 
     def _check_objects(self, where: Numbers, who: int) -> None:
         """An access to granules of this block must not concern an mbarrier."""
@@ -156,7 +204,11 @@ class AccessOrder(ABC):
         if stop.met is not None and not self._is_repeated(stop.who, stop.met):
             kind = int(self._shadow.log[stop.entry % LOG_ENTRIES, LOG_ENTRY["tag"] // 8])
             self._found.conflict(self._block, stop.who, stop.granule << shift, stop.met,
-                                 kind >> TAG_KIND, self._cluster)  # fmt: skip
+                                 kind >> TAG_KIND, self._clocks)  # fmt: skip
+        if stop.marked >= 0 and stop.met is None:
+            kind = int(self._shadow.log[stop.entry % LOG_ENTRIES, LOG_ENTRY["tag"] // 8])
+            if kind >> TAG_KIND == LOADED:
+                self._check_scope(self._rank, np.array([stop.marked]), stop.marked_by)
         for address in self._cluster.objects[self._rank] if stop.marked >= 0 else ():
             if address >> shift <= stop.marked < (address + OBJECT_BYTES) >> shift:
                 self._found.touched(self._block, stop.marked_by, address)

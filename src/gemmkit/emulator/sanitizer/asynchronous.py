@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
-from gemmkit.emulator.codegen.layout import AT_BARRIER, BARRIERS
 from gemmkit.emulator.codegen.operands import Action
 from gemmkit.emulator.codegen.shadow_layout import (
     ARRIVES,
@@ -26,6 +23,7 @@ from gemmkit.emulator.isa.warpgroups import WarpgroupProduct
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.ptx.module import Immediate
 from gemmkit.emulator.sanitizer.asynchronous_findings import AsynchronousFindings
+from gemmkit.emulator.sanitizer.block_barriers import BlockBarriers
 from gemmkit.emulator.sanitizer.copy_order import CopyOrder
 from gemmkit.emulator.sanitizer.products import Known, Products
 from gemmkit.emulator.sanitizer.register_pool import RegisterPool
@@ -47,20 +45,21 @@ class Order(CopyOrder):
         found: AsynchronousFindings,
         maps: MapOrder,
         warpgroup_findings: WarpgroupFindings,
+        barriers: BlockBarriers,
     ) -> None:
         super().__init__(names, worker, shadow, found, maps)
-        self._warpgroup_findings = warpgroup_findings
+        self._warpgroup_findings, self._barriers = warpgroup_findings, barriers
         self._products = Products(shadow)
         self._begin()
 
     def _begin(self) -> None:
         super()._begin()
-        self._barriers = [self._clocks.empty() for _ in range(BARRIERS)]
+        self._barriers.begin(self._clocks, self._first)
         self._left = self._worker.left
         self._warpgroups = Warpgroups(
             self._block,
             self._cluster.warps_of(self._rank),
-            self._cluster,
+            self._clocks,
             self._granules,
             self._accesses,
             self._shadow,
@@ -78,21 +77,15 @@ class Order(CopyOrder):
 
     def told(self, what: int, operand: int) -> None:
         """The running warp synchronizes, or a block begins."""
-        worker, clocks = self._worker, self._clocks
+        clocks = self._clocks
         if what == BEGINS:
             self.finish()
             self._begin()
             return
         self.look()
         warp = self._running()
-        if what == ARRIVES:
-            clocks.release(warp, self._barriers[operand % BARRIERS])
-        elif what == OPENS:
-            number = operand % BARRIERS
-            here = worker.warp_fields("barrier") == operand
-            for each in np.flatnonzero(here & (worker.warp_fields("status") == AT_BARRIER)):
-                clocks.acquire(self._first + int(each), self._barriers[number])
-            self._barriers[number] = clocks.empty()
+        if what in (ARRIVES, OPENS):
+            self._barriers.told(what, operand)
         elif what == COMMITS:
             clocks.group[warp] += 1
         elif what == WAITS:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from gemmkit.emulator.codegen.operands import access_bytes
 from gemmkit.emulator.codegen.shadow_layout import LOADED, SENT, UPDATED
 from gemmkit.emulator.isa.bulk_copies import is_reduction
 from gemmkit.emulator.isa.cluster import divided
 from gemmkit.emulator.isa.warpgroup_forms import OPERATION
 from gemmkit.emulator.machine.asynchronous import Copy
+from gemmkit.emulator.sanitizer.clocks import Clocks
 from gemmkit.emulator.sanitizer.collection import Collection
 from gemmkit.emulator.sanitizer.granules import Conflict, Numbers, instruction_of
 from gemmkit.emulator.sanitizer.parties import Parties
 from gemmkit.emulator.sanitizer.sites import Names
 from gemmkit.findings import AccessSite, Check, Finding, forgiven_text
-
-if TYPE_CHECKING:
-    from gemmkit.emulator.sanitizer.cluster_order import ClusterOrder
 
 _VERBS = {LOADED: "reads", UPDATED: "updates", SENT: "copies to"}
 _UNORDERED = "with no barrier, and no arrival and wait at an mbarrier, between"
@@ -25,9 +21,9 @@ _NO_WGMMA_WAIT = "with no wgmma.wait_group for it, and synchronization after tha
 _FENCE = "with no fence.proxy.async between"
 
 
-def not_waited(cluster: ClusterOrder[Any], actor: int) -> str:
+def not_waited(clocks: Clocks, actor: int) -> str:
     """What is missing between the bulk copies of an actor and an access to their bytes."""
-    if cluster.completed_early(actor):
+    if actor in clocks.completed_early:
         return (
             "after a phase of its mbarrier that completes before all bytes have arrived: "
             "expect_tx announces fewer than are copied"
@@ -43,18 +39,12 @@ class AsynchronousFindings:
         self.parties = Parties(names)
 
     def conflict(
-        self,
-        block: int,
-        who: int,
-        address: int,
-        met: Conflict,
-        kind: int,
-        cluster: ClusterOrder[Any],
+        self, block: int, who: int, address: int, met: Conflict, kind: int, clocks: Clocks
     ) -> None:
         """A thread's access is not ordered after an earlier one."""
         reads = kind == LOADED
         array, offset, place = self.parties.place(address)
-        there_by, clocks = met.other, cluster.clocks
+        there_by = met.other
         here, there = self.parties.site(who), self.parties.site(there_by)
         does = _VERBS.get(kind, "writes")
         name = "read after write" if reads else "write after write"
@@ -65,7 +55,7 @@ class AsynchronousFindings:
         if clocks.warps <= met.actor < clocks.warps + clocks.places:
             name = "read before wait" if reads else "write before wait"
             other = f"the {self.parties.copy_name(instruction_of(there_by))} by {by}"
-            between = not_waited(cluster, met.actor)
+            between = not_waited(clocks, met.actor)
             if self._is_wgmma(there_by):
                 other, between = f"the wgmma by {by}", _NO_WGMMA_WAIT
         elif met.actor >= clocks.warps + clocks.places:
@@ -284,6 +274,32 @@ class AsynchronousFindings:
             )
         block = self.parties.block_of(who)
         self._add(block, "synccheck", "block may have exited", text, here, None, array, offset)
+
+    def may_exit_too_early(self, who: int, address: int) -> None:
+        """A block may exit while its copy to another block still reads its shared memory."""
+        array, offset, place = self.parties.place(address, self.parties.rank_of(who))
+        here = self.parties.site(who)
+        text = (
+            f"the block ends while the bulk copy by {self.parties.name(who)} may still read "
+            f"{place}: only the other block waits for the mbarrier that counts the bytes; a "
+            "barrier.cluster.arrive there after that, and a wait here, keep this block"
+        )
+        block = self.parties.block_of(who)
+        self._add(block, "synccheck", "block may have exited", text, here, None, array, offset)
+
+    def not_of_cluster_scope(self, block: int, who: int, address: int, other: int) -> None:
+        """A thread reads what another block wrote, ordered by instructions of block scope only."""
+        array, offset, place = self.parties.place(address)
+        here, there = self.parties.site(who), self.parties.site(other)
+        text = (
+            f"{self.parties.name(who, block)} reads {place}, which {self.parties.name(other)} "
+            "writes; an mbarrier arrival or wait between is of block scope (.cta, the default), "
+            "which orders nothing between blocks: use .release.cluster and .acquire.cluster"
+        )
+        self._add(
+            block, "racecheck", "block scope between blocks", text, here, there, array, offset,
+            forgiven_by="current hardware",
+        )  # fmt: skip
 
     def outside_peer(self, block: int, number: int, thread: int, address: int) -> None:
         """A thread accesses another block's shared memory out of bounds or misaligned."""

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from gemmkit.emulator.codegen.layout import LANES
 from gemmkit.emulator.codegen.shadow_layout import (
     ARRIVED,
     CAUSED,
     INITIALIZED,
+    LOGGED_TIME,
     OBSERVED,
     ORDERED,
     TAG_KIND,
     TAG_WARP,
 )
-from gemmkit.emulator.isa.cluster import cluster_address
+from gemmkit.emulator.isa.cluster import cluster_address, divided
 from gemmkit.emulator.isa.mbarriers import OBJECT_BYTES
 from gemmkit.emulator.sanitizer.access_order import AccessOrder
+from gemmkit.emulator.sanitizer.clocks import Clock
 from gemmkit.emulator.sanitizer.cluster_order import Object
 
 
@@ -65,22 +69,35 @@ class BarrierOrder(AccessOrder):
         self.look()
         self._arrived(number, thread, address)
 
-    def _arrived(self, number: int, thread: int, address: int) -> None:
+    def _arrived(self, number: int, thread: int, address: int, at: int | None = None) -> None:
         found = self._cluster.object_at(address, self._rank)
         if found is None:
             return
         warp, clocks = self._warp_of(thread), self._clocks
         self._visit(address, warp, (warp, clocks.now(warp)), self._who(number, thread))
         action = self._names.actions[number]
+        if divided(address, self._rank)[0] != self._rank:
+            of_cluster = ".release.cluster" in action.form.opcode
+            fenced = None if of_cluster else clocks.fenced(warp)
+            self._reach(found, warp, fenced)
         if ".relaxed" in action.form.opcode:
-            clocks.release_relaxed(warp, found.arriving)
+            clocks.release_relaxed(warp, found.arriving, at)
         else:
-            clocks.release(warp, found.arriving)
+            clocks.release(warp, found.arriving, at)
         if action.operation == "mbarrier_arrive_copies":
             actor = clocks.copies_of(warp)
             into = found.arriving[ORDERED]
             into[actor] = max(into[actor], clocks.group[warp])
             clocks.group[warp] += 1
+
+    def _reach(self, found: Object, warp: int, fenced: Clock | None) -> None:
+        """A warp arrives at the mbarrier of another block."""
+        scope, own = self._cluster.scope, self._clocks.of[warp, ORDERED]
+        times = scope.released(warp, fenced)
+        if fenced is None:
+            # All that the warp has done so far.
+            times[warp] = max(int(own[warp]), int(self._shadow.now[0]))
+        np.maximum(found.wide, times, out=found.wide)
 
     def completed(self, address: int) -> None:
         """A phase is complete."""
@@ -109,17 +126,20 @@ class BarrierOrder(AccessOrder):
         if ".relaxed" in self._names.actions[number].form.opcode:
             self._clocks.acquire_relaxed(warp, found.complete)
             return
+        if ".cluster" in self._names.actions[number].form.opcode:
+            self._cluster.scope.acquire(self._rank, found.wide)
         self._clocks.acquire(warp, found.complete)
         found.observe(warp, self._clocks.now(warp), self._who(number, thread))
 
     def _replay(self, entry: Sequence[int]) -> None:
         """An mbarrier instruction in the log that is not sound, or not simple."""
-        both, address, _, tag = entry
+        both, base, _, tag = entry
+        address, at = base & (1 << LOGGED_TIME) - 1, base >> LOGGED_TIME
         number, kind = both & (1 << 32) - 1, tag >> TAG_KIND
         thread = (tag >> TAG_WARP & 255) * LANES + (both >> 32)
         self._used(number, thread, address)
         if kind == ARRIVED:
-            self._arrived(number, thread, address)
+            self._arrived(number, thread, address, at)
         elif kind == OBSERVED:
             self._observed(number, thread, address)
         if tag & 1:

@@ -3,6 +3,8 @@ fences."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from gemmkit.emulator.codegen.layout import LANES, WINDOWS
 from gemmkit.emulator.codegen.ordering import Ordering, is_cas_loop, scope
 from gemmkit.emulator.codegen.shadow_layout import (
@@ -26,7 +28,7 @@ from gemmkit.emulator.sanitizer.cross_block_races import (
     instruction_numbers,
 )
 from gemmkit.emulator.sanitizer.shadow import BlockShadow, GlobalShadow, Pattern
-from gemmkit.emulator.sanitizer.sites import Names
+from gemmkit.emulator.sanitizer.sites import Names, is_bulk_reduction, verb
 from gemmkit.findings import Finding
 
 # Loads that bypass the L1 cache, where no stale line can be, need no fence before them.
@@ -50,15 +52,25 @@ class BetweenBlocks:
     """The state of one worker, which runs all blocks."""
 
     def __init__(
-        self, names: Names, worker: Worker, shadow: BlockShadow, known: GlobalShadow
+        self,
+        names: Names,
+        worker: Worker,
+        shadow: BlockShadow,
+        known: GlobalShadow,
+        peer: BetweenBlocks | None,
+        reached: Callable[[], Sequence[int]] | None,
     ) -> None:
+        """`peer` is that of another worker, whose blocks may be in the same cluster; `reached` as
+        for `BlockOrder`."""
         self._names, self._worker, self._shadow, self._known = names, worker, shadow, known
-        self.order = BlockOrder(worker.warps)
+        of_peer = peer.order if peer is not None else None
+        # By address, who last observed another block there.
+        self.observed: dict[int, Actor] = {}
+        self.order: BlockOrder = BlockOrder(worker.warps, of_peer, reached)
         self._fences = worker.kernel.orders_blocks
         # The block and the race that stand for others of the same instructions, kind and array.
         self._made: dict[tuple[str, int, int, int, int], tuple[int, Finding]] = {}
-        areas = worker.kernel.areas
-        self._numbers = instruction_numbers(areas.sites, areas.sites_start)
+        self._numbers = instruction_numbers(worker.kernel.areas)
 
     def fence(self, now: int, *, in_block: bool) -> None:
         """The running warp executes a fence, possibly one for its block only."""
@@ -72,39 +84,51 @@ class BetweenBlocks:
             return
         for address in set((base + pattern.offsets[pattern.lanes]).tolist()):
             if address < min(WINDOWS.values()):
-                self.order.synchronize(
-                    *here(self._worker, self._shadow),
-                    address,
+                block, warp, barrier = here(self._worker, self._shadow)
+                observes = self.order.synchronize(
+                    *(block, warp, barrier, address),
                     reads=action.operation != "store",
                     writes=action.operation != "load",
                 )
+                if observes and action.operation != "reduction":
+                    self.observed[address] = Actor(block, warp * LANES, number)
 
     def conflict(self, site: int, address: int, more: int) -> tuple[int, Finding | None]:
         """The running warp accesses what another block accessed: the answer to native code, and the
-        race if it is one.
+        race if it is one."""
+        against_reader, thread = more & AGAINST_READER, more >> CONFLICT_THREAD
+        kind = "strong" if more & AGAINST_STRONG else "reader" if against_reader else "writer"
+        number = self._worker.site_number(site)
+        how, found = self.meets(number, thread, address, self._known.at(address, kind), kind)
+        return IN_ORDER if how == KNOWN else int(found is not None), found
+
+    def meets(
+        self, number: int, thread: int, address: int, met: tuple[int, int], kind: str
+    ) -> tuple[int, Finding | None]:
+        """A thread of the running warp accesses by an instruction what another block accessed
+        (`met`: the actor and the time) as the last "writer", "reader" or by a "strong" write: how
+        the two are ordered, and the race if it is one.
 
         Of races that differ only in the address and the threads, the first one of a block stands
         for those after it.
         """
-        against_reader, thread = more & AGAINST_READER, more >> CONFLICT_THREAD
-        kind = "strong" if more & AGAINST_STRONG else "reader" if against_reader else "writer"
-        note, time = self._known.at(address, kind)
+        (note, time), against_reader = met, kind == "reader"
         other = Actor.read(note, self._numbers)
         block, warp, barrier = here(self._worker, self._shadow)
-        how = self.order.before(block, warp, barrier, other.block, other.thread // LANES, time)
-        number = self._worker.site_number(site)
+        member = self._names.member_number(other.block, other.rank)
+        how = self.order.before(block, warp, barrier, member, other.thread // LANES, time)
         action = self._names.actions[number]
-        loads = action.operation in ("load", "copy_async")
+        loads = verb(action, in_global=True) == "reads"
         past_l1 = any(word in action.form.opcode for word in _PAST_L1)
         if how == KNOWN:
-            return IN_ORDER, None
+            return how, None
         pair = action, self._names.actions[other.number]
         if is_cas_loop(*pair) and "block" not in map(scope, pair):
-            return 0, None
+            return how, None
         # Atomics and the like also bypass the L1 cache.
-        strong = Ordering.of(action).between_blocks.strong
+        strong = Ordering.of(action).between_blocks.strong or is_bulk_reduction(action)
         if how == UNFENCED and ((loads and past_l1) or strong):
-            return 0, None
+            return how, None
         kind = "write after read" if against_reader else "write after write"
         if loads:
             kind = "read after write"
@@ -114,4 +138,4 @@ class BetweenBlocks:
             me, why = Actor(block, thread, number), _WHY[how] if self._fences else ANY_ORDER
             found = cross_block_race(self._names, kind, address, other, me, why=why)
             self._made[alike] = block, found
-        return 1, found
+        return how, found

@@ -9,7 +9,8 @@ the lanes of a warp count as one.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 
 # The number of releases at each address in memory.
@@ -68,16 +69,26 @@ def _join(mine: Learned, theirs: Mapping[int, int]) -> None:
 
 
 class BlockOrder:
-    """The order among the blocks of one launch, which run one at a time.
+    """The order among the blocks of one launch, which run one at a time, or cluster by cluster.
 
     Args:
         warps: of a block.
+        peer: the order as another block of the cluster knows it; releases are common.
+        reached: for each warp of the block, the time up to which mbarriers order its accesses
+            before what the running warp does, for itself the time now; None if there are none.
     """
 
-    def __init__(self, warps: int) -> None:
-        self._warps = warps
+    def __init__(
+        self,
+        warps: int,
+        peer: BlockOrder | None = None,
+        reached: Callable[[], Sequence[int]] | None = None,
+    ) -> None:
+        self._warps, self._reached = warps, reached
         self._locations: defaultdict[int, _Location] = defaultdict(_Location)
         self._by_block: defaultdict[int, list[_Release]] = defaultdict(list)
+        if peer is not None:
+            self._locations, self._by_block = peer._locations, peer._by_block
         # Answers of `before` that hold until what is known changes.
         self._answers: dict[tuple[int, int, int, int], int] = {}
         self._enter(-1)
@@ -86,12 +97,16 @@ class BlockOrder:
         self._block, self._barrier = block, 0
         self._own = [self._nothing() for _ in range(self._warps)]
         self._common = self._nothing()
+        # What each warp knew, from which time on; and how many of these another warp has learned.
+        self._history: list[list[tuple[int, _Knowledge]]] = [[] for _ in range(self._warps)]
+        self._taken: defaultdict[tuple[int, int], int] = defaultdict(int)
 
     def _nothing(self) -> _Knowledge:
         return _Knowledge([0] * self._warps)
 
-    def _catch_up(self, block: int, barrier: int) -> None:
-        """The running block passed its last barrier at this time."""
+    def _catch_up(self, block: int, warp: int, barrier: int) -> list[int]:
+        """The running block passed its last barrier at this time; returns for each warp up to when
+        its accesses are ordered before what a warp does now."""
         if block != self._block:
             self._answers.clear()
             self._enter(block)
@@ -100,28 +115,56 @@ class BlockOrder:
             self._barrier = barrier
             for own in self._own:
                 self._common.join(own)
+        if self._reached is None:
+            return [barrier] * self._warps
+        times = list(self._reached())
+        for other, time in enumerate(times):
+            if other != warp:
+                self._take(warp, other, time, times[warp])
+        # An access at this time comes before.
+        return [max(barrier, each + 1) for each in times]
+
+    def _take(self, warp: int, other: int, time: int, now: int) -> None:
+        """A warp learns now what another one knew at a time."""
+        history, taken = self._history[other], self._taken[warp, other]
+        last = taken
+        while last < len(history) and history[last][0] <= time:
+            last += 1
+        if last > taken:
+            self._answers.clear()
+            self._own[warp].join(history[last - 1][1])
+            self._taken[warp, other] = last
+            self._note(warp, now)
+
+    def _note(self, warp: int, now: int) -> None:
+        """From a time on a warp knows more."""
+        if self._reached is not None:
+            self._history[warp].append((now, deepcopy(self._own[warp])))
 
     def fence(self, block: int, warp: int, barrier: int, now: int) -> None:
         """A warp fences its accesses so far, and those of others before the last barrier."""
-        self._catch_up(block, barrier)
+        until = self._catch_up(block, warp, barrier)
         self._answers.clear()
         own = self._own[warp]
-        until = [barrier] * self._warps
         until[warp] = now + 1
         _join(own.known, own.seen)
         _join(own.known, self._common.seen)
         _join(own.known, self._common.known)
         own.join(_Knowledge(until, passed_on=dict(own.known)))
+        self._note(warp, now)
 
     def synchronize(
         self, block: int, warp: int, barrier: int, location: int, *, reads: bool, writes: bool
-    ) -> None:
-        """A strong access to an address."""
-        self._catch_up(block, barrier)
+    ) -> bool:
+        """A strong access to an address; returns whether it observes another block."""
+        self._catch_up(block, warp, barrier)
         self._answers.clear()
         at, own = self._locations[location], self._own[warp]
-        if reads and at.releases:
+        if reads and own.seen.get(location, 0) < len(at.releases):
             own.seen[location] = len(at.releases)
+            if self._reached is not None:
+                self._note(warp, self._reached()[warp])
+        observes = reads and any(each != block for each in at.of_block)
         if writes:
             all_of_it = self._nothing()
             all_of_it.join(own)
@@ -129,11 +172,12 @@ class BlockOrder:
             if any(all_of_it.fenced):
                 until, learned = tuple(all_of_it.fenced), all_of_it.passed_on
                 if self._renew(at, warp, location, until, learned):
-                    return
+                    return observes
                 released = _Release(block, until, learned)
                 at.of_block[block].append(len(at.releases))
                 at.releases.append(released)
                 self._by_block[block].append(released)
+        return observes
 
     def _renew(
         self, at: _Location, warp: int, location: int, until: tuple[int, ...], learned: Learned
@@ -162,7 +206,7 @@ class BlockOrder:
     ) -> int:
         """How an access of another block's warp at a time is ordered before this warp's current
         access."""
-        self._catch_up(block, barrier)
+        self._catch_up(block, warp, barrier)
         asked = warp, other, other_warp, time
         if asked not in self._answers:
             self._answers[asked] = self._before(*asked)

@@ -1,18 +1,16 @@
 """Vector clocks: which accesses to shared memory are ordered before which.
 
 An actor is a warp, the cp.async copies of a warp, the bulk copies that an mbarrier counts, or those
-of a thread's bulk groups. Each access has its actor's time: that of a warp advances when it
-synchronizes, that of copies is the number of their group or of the mbarrier's phase. A clock holds,
-for each actor, the latest time that is ordered before its owner, in four rows: ordered at all,
-ordered and visible to the asynchronous proxy through `fence.proxy.async`, the same for the
-initialization of mbarriers, for which `fence.mbarrier_init` is enough, and merely earlier in time,
-as the issue of a copy is before its completion. Clocks are joined at barriers, mbarriers and
-waits.
+of a thread's bulk groups. Each access has its actor's time: that of a warp is on its block's clock,
+which advances when a warp synchronizes (`Clocks.begin`), that of copies is the number of their
+group or of the mbarrier's phase. A clock holds, for each actor, the latest time that is ordered
+before its owner, in four rows: ordered at all, ordered and visible to the asynchronous proxy
+through `fence.proxy.async`, the same for the initialization of mbarriers, for which
+`fence.mbarrier_init` is enough, and merely earlier in time, as the issue of a copy is before its
+completion. Clocks are joined at barriers, mbarriers and waits.
 """
 
 from __future__ import annotations
-
-import itertools
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,17 +31,35 @@ class Clocks:
         self.warps, self.places = warps, PLACES * blocks
         self.actors = 2 * warps + self.places
         self.of = np.zeros((warps, 4, self.actors), np.int32)
+        self._block_warps = warps // blocks
+        self._now = [np.ones(1, np.int64) for _ in range(blocks)]
         own = np.arange(warps)
         self.of[own, ORDERED, own] = 1
         # What each warp had ordered at its last fence.
         self._fenced = np.zeros_like(self.of)
         self._places: dict[tuple[str, int], int] = {}
+        # Actors whose mbarrier completed a phase before the bytes of its copies had arrived.
+        self.completed_early: set[int] = set()
         # The group of cp.async copies that is open in each warp.
         self.group = np.ones(warps, np.int32)
 
+    def begin(self, rank: int, now: NDArray[np.int64]) -> None:
+        """The block of a rank begins; `now` holds the time of its clock, which goes on here."""
+        self._now[rank] = now
+        own = np.arange(rank * self._block_warps, (rank + 1) * self._block_warps)
+        self.of[own, ORDERED, own] = now[0]
+
     def now(self, warp: int) -> int:
-        """The time of a warp's accesses."""
+        """The time of a warp's accesses to shared memory."""
         return int(self.of[warp, ORDERED, warp])
+
+    def _reach(self, warp: int, at: int | None = None) -> None:
+        """All that a warp has done so far, or had at an earlier time, is in its own time."""
+        if at is None:
+            now = self._now[warp // self._block_warps]
+            at = int(now[0])
+            now[0] += 1
+        self.of[warp, ORDERED, warp] = at
 
     def copies_of(self, warp: int) -> int:
         """The actor that stands for a warp's cp.async copies."""
@@ -57,28 +73,37 @@ class Clocks:
         """A clock before which nothing is ordered."""
         return np.zeros((4, self.actors), np.int32)
 
-    def release(self, warp: int, into: Clock) -> None:
-        """What precedes this point in a warp is ordered before what acquires the clock."""
+    def release(self, warp: int, into: Clock, at: int | None = None) -> None:
+        """What precedes this point in a warp, or an earlier one, is ordered before what acquires
+        the clock."""
+        self._reach(warp, at)
         self.of[warp, CAUSED, warp] = self.of[warp, ORDERED, warp]
         np.maximum(into, self.of[warp], out=into)
         self.of[warp, ORDERED, warp] += 1
 
-    def caused(self, warp: int) -> Clock:
+    def caused(self, warp: int, at: int | None = None) -> Clock:
         """What is earlier than this point in a warp, for something that it causes."""
+        self._reach(warp, at)
         self.of[warp, CAUSED, warp] = self.of[warp, ORDERED, warp]
         self.of[warp, ORDERED, warp] += 1
         row: Clock = self.of[warp, CAUSED].copy()
         return row
 
-    def release_relaxed(self, warp: int, into: Clock) -> None:
+    def release_relaxed(self, warp: int, into: Clock, at: int | None = None) -> None:
         """A relaxed arrival releases what precedes the warp's last fence, and initializations of
         mbarriers that are fenced."""
         np.maximum(into, self._fenced[warp], out=into)
         np.maximum(into[INITIALIZED], self.of[warp, INITIALIZED], out=into[INITIALIZED])
-        np.maximum(into[CAUSED], self.caused(warp), out=into[CAUSED])
+        np.maximum(into[CAUSED], self.caused(warp, at), out=into[CAUSED])
+
+    def fenced(self, warp: int) -> Clock:
+        """What was ordered before a warp's last fence."""
+        found: Clock = self._fenced[warp]
+        return found
 
     def order_by_fence(self, warp: int) -> None:
         """What precedes a fence in a warp is released by its later relaxed arrivals."""
+        self._reach(warp)
         self._fenced[warp] = self.of[warp]
         self.of[warp, ORDERED, warp] += 1
 
@@ -96,6 +121,7 @@ class Clocks:
 
     def fence(self, warp: int, row: int) -> None:
         """What is ordered before this point in a warp becomes visible to the asynchronous proxy."""
+        self._reach(warp)
         for each in range(row, INITIALIZED + 1):
             np.maximum(self.of[warp, each], self.of[warp, ORDERED], out=self.of[warp, each])
         self.of[warp, ORDERED, warp] += 1
@@ -104,14 +130,6 @@ class Clocks:
         """The actor that stands for the bulk copies of an mbarrier or of a thread."""
         found = self._places.setdefault((kind, which), len(self._places))
         return self.warps + min(found, self.places - 1)
-
-    def mbarrier_of(self, actor: int) -> int | None:
-        """The address in the cluster of the mbarrier that an actor's bulk copies count at."""
-        at = actor - self.warps
-        if not 0 <= at < min(len(self._places), self.places):
-            return None
-        kind, address = next(itertools.islice(self._places, at, None))
-        return address if kind == "mbarrier" else None
 
     def wait_for_copies(self, warp: int, going: int) -> None:
         """A warp waits for its groups of cp.async copies but the latest `going`; −1: for all."""

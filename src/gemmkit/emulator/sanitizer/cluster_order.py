@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 
+from gemmkit.emulator.codegen.layout import LANES
 from gemmkit.emulator.codegen.shadow_layout import CAUSED, MBARRIER, OBSERVATION, ORDERED
 from gemmkit.emulator.isa.cluster import cluster_address, divided
 from gemmkit.emulator.machine.asynchronous import Copy
 from gemmkit.emulator.sanitizer.clocks import Clock, Clocks
+from gemmkit.emulator.sanitizer.cluster_scope import ClusterScope
+from gemmkit.emulator.sanitizer.granules import thread_of
 
 if TYPE_CHECKING:
     from gemmkit.emulator.sanitizer.asynchronous_findings import AsynchronousFindings
@@ -29,9 +32,10 @@ class Object:
     def __init__(self, who: int, warp: int, clocks: Clocks) -> None:
         """A thread (`who`) of a warp initializes it."""
         self.who, self.warp, self.time = who, warp, clocks.now(warp)
+        self._clocks = clocks
         self.arriving, self.complete = clocks.empty(), clocks.empty()
-        # Whether a phase completed before the bytes of its copies had arrived.
-        self.completed_early = False
+        # What is released by arrivals from other blocks, see `ClusterScope`.
+        self.wide = np.zeros(clocks.warps, np.int32)
         # The instructions at which its use was reported.
         self.reported: set[int] = set()
         # What was earlier than the issue of copies in flight.
@@ -66,7 +70,8 @@ class Object:
         phases = self.phases + 1
         self._set("phases", phases)
         self._set("actor", actor)
-        self.completed_early |= any(each <= phases for each in self._missing)
+        if any(each <= phases for each in self._missing):
+            self._clocks.completed_early.add(actor)
         self.arriving[ORDERED, actor] = min([phases + 1, *self._missing]) - 1
         np.maximum(self.complete, self.arriving, out=self.complete)
         self.arriving[...] = 0
@@ -86,9 +91,17 @@ class Object:
         found: list[list[int]] = self._observations[: self._get("observed")].tolist()
         return found
 
-    def issue(self, copy: Copy, before: Clock) -> int:
-        """A copy is issued to it, after `before`; returns the phase to which it belongs."""
+    def issue(self, copy: Copy, before: Clock, warp: int, actor: int) -> int:
+        """A copy is issued to it by a warp, after `before`; returns the phase to which it belongs.
+
+        `actor` stands for the copies that the mbarrier counts.
+        """
         time = self.phases + 1
+        # The warp does not know that the last phase is complete, and has announced nothing since:
+        # it counts on that phase.
+        unaware = self._clocks.of[warp, ORDERED, actor] < self.phases
+        if unaware and not self.arriving[CAUSED, warp]:
+            self._clocks.completed_early.add(actor)
         self._missing.append(time)
         self._set("missing", len(self._missing))
         self.issued[copy] = before
@@ -123,6 +136,7 @@ class ClusterOrder(Generic[Member]):
 
     def __init__(self, warps: int, blocks: int) -> None:
         self.clocks = Clocks(warps * blocks, blocks)
+        self.scope = ClusterScope(self.clocks, blocks)
         # The mbarriers of each block, by their addresses there.
         self.objects: list[dict[int, Object]] = [{} for _ in range(blocks)]
         self.copies: dict[Copy, tuple[int, int]] = {}
@@ -143,13 +157,6 @@ class ClusterOrder(Generic[Member]):
         rank, within = divided(address, own)
         return self.objects[rank].get(within)
 
-    def completed_early(self, actor: int) -> bool:
-        """Whether the mbarrier of an actor's bulk copies completed a phase before their bytes had
-        arrived."""
-        address = self.clocks.mbarrier_of(actor)
-        found = self.object_at(address, 0) if address is not None else None
-        return found is not None and found.completed_early
-
     # The cluster's barrier
 
     def arrive(self, warp: int, *, relaxed: bool) -> None:
@@ -164,6 +171,8 @@ class ClusterOrder(Generic[Member]):
     def wait(self, warp: int) -> None:
         """A warp has waited."""
         self.clocks.acquire(warp, self._met)
+        times = self._met[ORDERED, : self.clocks.warps]
+        self.scope.acquire(self.scope.rank_of(warp), times)
 
     # Blocks that begin and end
 
@@ -183,14 +192,24 @@ class ClusterOrder(Generic[Member]):
             self._unstarted.add((rank, warp))
             found.may_not_run(who, place)
 
+    def copies_out(self, rank: int, by: tuple[int, int], who: int, address: int) -> None:
+        """A copy by an actor at a time (`by`) to another block reads the memory of that of a
+        rank, at its own address."""
+        actor, time = by
+        self._visits[rank, actor] = _Visit(time, who, address)
+
     def end(self, found: AsynchronousFindings) -> None:
         """A block has ended. Once all have, each visit must precede an event that a warp of the
-        visited block waited for."""
+        visited block waited for, and so must each copy out of a block's memory."""
         self._ended += 1
         if self._ended < self._blocks:
             return
         for (rank, actor), visit in self._visits.items():
             warps = self.warps_of(rank)
             known = self.clocks.of[warps.start : warps.stop, ORDERED, actor]
-            if int(np.max(known)) < visit.time:
+            if int(np.max(known)) >= visit.time:
+                continue
+            if thread_of(visit.who) // LANES in warps:
+                found.may_exit_too_early(visit.who, visit.address)
+            else:
                 found.may_have_exited(visit.who, visit.address)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.sanitizer.asynchronous_findings import AsynchronousFindings
 from gemmkit.emulator.sanitizer.barrier_order import BarrierOrder
 from gemmkit.emulator.sanitizer.clocks import Clock
+from gemmkit.emulator.sanitizer.global_copies import GlobalCopies
 from gemmkit.emulator.sanitizer.granules import Conflict, Numbers
 from gemmkit.emulator.sanitizer.shadow import BlockShadow
 from gemmkit.emulator.sanitizer.sites import Names
@@ -41,6 +42,11 @@ class CopyOrder(BarrierOrder):
     ) -> None:
         super().__init__(names, worker, shadow, found)
         self._maps = maps
+
+    def follow_global(self, copies: GlobalCopies, want_loads: Callable[[int], None]) -> None:
+        """Tell of copies from and to global memory, and of a region (its first byte) whose loads
+        must be recorded from the start."""
+        self._global_copies, self._want_loads = copies, want_loads
 
     def acquired_map(self, thread: int, address: int) -> None:
         """A thread acquires a tensor map."""
@@ -71,10 +77,13 @@ class CopyOrder(BarrierOrder):
             if met is None:
                 written = self._granules.written(where)
                 self._check_visible(copy, where, written, known, writes=False)
+            if form["D"] == "shared" and self._home(copy.to)[0] is not self:
+                self._cluster.copies_out(self._rank, (actor, time), who, copy.start)
         if form["D"] == "shared":
             self._written(copy, (actor, time), known, who)
         else:
             define_written(self._names.memory, copy)
+        self._access_global(copy, warp, (actor, time))
         if source == "global":
             unset = never_written(self._names.memory, copy)
             if unset is not None:
@@ -106,11 +115,12 @@ class CopyOrder(BarrierOrder):
         if copy.barrier is None:
             return self._clocks.place("thread", self._thread + copy.thread), copy.group
         found = self._cluster.object_at(copy.barrier, self._rank)
-        time = 1
-        if found is not None:
-            time = found.issue(copy, self._clocks.caused(self._warp_of(copy.thread)))
         place = cluster_address(*divided(copy.barrier, self._rank))
-        return self._clocks.place("mbarrier", place), time
+        actor, time = self._clocks.place("mbarrier", place), 1
+        if found is not None:
+            warp = self._warp_of(copy.thread)
+            time = found.issue(copy, self._clocks.caused(warp), warp, actor)
+        return actor, time
 
     def _check_bounds(self, copy: Copy) -> None:
         """A copy must stay within the variable in which it begins, if that has a size."""
@@ -191,13 +201,29 @@ class CopyOrder(BarrierOrder):
             else:
                 home._shadow.define_shared(self._places(copy, address))
 
-    def groups_waited(self, thread: int, copies: Iterable[Copy]) -> None:
-        """A thread has waited for bulk copies that it issued."""
+    def groups_waited(self, thread: int, copies: Iterable[Copy], *, read: bool) -> None:
+        """A thread has waited for bulk copies that it issued, or for their reads only."""
         self.look()
         row = self._clocks.of[self._warp_of(thread), ORDERED]
         for copy in copies:
             actor, time = self._cluster.copies.get(copy, (0, 0))
             row[actor] = max(row[actor], time)
+            if not read and copy.action.form["D"] == "global":
+                actor = self._writes_of(copy)
+                row[actor] = max(row[actor], copy.group)
+                self._global_copies.waited(copy, int(self._shadow.now[0]))
+
+    def _writes_of(self, copy: Copy) -> int:
+        """Who writes global memory for the copies of a thread: later than they read."""
+        return self._clocks.place("writes", self._thread + copy.thread)
+
+    def _access_global(self, copy: Copy, warp: int, by: tuple[int, int]) -> None:
+        """A copy begins to read or to write global memory; `by` reads for it."""
+        if copy.action.form["D"] == "global":
+            by = self._writes_of(copy), copy.group
+        region = self._global_copies.issued(copy, warp, by, self._clocks)
+        if region is not None:
+            self._want_loads(region)
 
     def ended(self, copies: Iterable[Copy]) -> None:
         """All warps have ended; these copies to global memory were not waited for."""

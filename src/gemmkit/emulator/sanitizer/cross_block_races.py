@@ -8,11 +8,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gemmkit.emulator.codegen.areas import Areas
 from gemmkit.emulator.codegen.layout import SITE_BYTES
 from gemmkit.emulator.codegen.ordering import scope
-from gemmkit.emulator.codegen.shadow_layout import ACTOR_BLOCK, ACTOR_SITE
+from gemmkit.emulator.codegen.shadow_layout import (
+    ACTOR_BLOCK,
+    ACTOR_RANK,
+    ACTOR_RANKS,
+    ACTOR_SITE,
+    COPY_PLACE,
+)
 from gemmkit.emulator.sanitizer.shadow import GlobalShadow, Words
-from gemmkit.emulator.sanitizer.sites import Names, verb
+from gemmkit.emulator.sanitizer.sites import Names, is_bulk, verb
 from gemmkit.findings import Finding
 
 ANY_ORDER = "blocks run in any order"
@@ -61,7 +68,7 @@ def _pairs(
     if not met.any():
         return
     earlier, later, granules = earlier[met], later[met], granules[met]
-    mask = np.uint64((1 << ACTOR_BLOCK) - (1 << ACTOR_SITE))
+    mask = np.uint64((1 << ACTOR_RANK) - (1 << ACTOR_SITE))
     sites = (earlier & mask) << np.uint64(32) | later & mask
     for pair in np.unique(sites):
         chosen = np.flatnonzero(sites == pair)
@@ -74,17 +81,23 @@ def _pairs(
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """The thread and block, by their numbers, that accessed a granule, and the instruction."""
+    """The thread and block, by their numbers, that accessed a granule, and the instruction; in a
+    cluster `block` is its first one, and `rank` that of the block."""
 
     block: int
     thread: int
     number: int
+    rank: int = 0
+    asynchronous: bool = False
 
     @classmethod
     def read(cls, note: int, numbers: dict[int, int]) -> Actor:
         """Decode what native code recorded."""
-        place = (note & (1 << ACTOR_BLOCK) - 1) >> ACTOR_SITE
-        return cls((note >> ACTOR_BLOCK) - 1, note & (1 << ACTOR_SITE) - 1, numbers[place])
+        place = (note & (1 << ACTOR_RANK) - 1) >> ACTOR_SITE
+        rank = (note & ACTOR_RANKS) >> ACTOR_RANK
+        thread = note & (1 << ACTOR_SITE) - 1
+        copies = bool(place & COPY_PLACE)
+        return cls((note >> ACTOR_BLOCK) - 1, thread, numbers[place], rank, copies)
 
 
 def cross_block_race(
@@ -112,16 +125,18 @@ def cross_block_race(
     )
     if by_scope and all(scopes):
         why = f"{_BLOCK_SCOPE}, and {why}"
+    whos = ["the bulk copy by " if is_bulk(each) else "" for each in actions]
+    blocks = [names.member(each.block, each.rank) for each in (later, earlier)]
     message = (
-        f"{kind}: thread {second.thread} of block {names.block(later.block)} {does} {where} at "
-        f"{second_at}, which thread {first.thread} of block {names.block(earlier.block)} {did} at "
+        f"{kind}: {whos[0]}thread {second.thread} of block {blocks[0]} {does} {where} at "
+        f"{second_at}, which {whos[1]}thread {first.thread} of block {blocks[1]} {did} at "
         f"{first_at}; {why}"
     )
     return Finding(
         check="racecheck",
         kind=kind,
         message=message,
-        block=names.block(later.block),
+        block=blocks[0],
         here=second,
         other=first,
         array=array,
@@ -130,6 +145,10 @@ def cross_block_race(
     )
 
 
-def instruction_numbers(sites: dict[int, int], start: int) -> dict[int, int]:
-    """The instruction of each memory record, by the record's offset in a worker's buffer."""
-    return {(start + SITE_BYTES * place) // SITE_BYTES: number for number, place in sites.items()}
+def instruction_numbers(areas: Areas) -> dict[int, int]:
+    """The instruction of each memory record, by the record's index in a worker's buffer, and of
+    each bulk copy."""
+    first = areas.sites_start // SITE_BYTES
+    records = {first + place: number for number, place in areas.sites.items()}
+    copies = {COPY_PLACE | place: number for number, place in areas.transfers.items()}
+    return records | copies

@@ -43,6 +43,7 @@ _REASONS = {
         "ended"
     ),
 }
+_GLOBAL = "no order of steps shows it: only accesses to shared memory are recorded"
 _NOT_SEEN = "it was not seen again in the few blocks that were recorded, without the others"
 # Clusters of a launch that are recorded: the same bug shows in most of them.
 _MOST_CLUSTERS = 3
@@ -99,9 +100,12 @@ def _interleavings(
     threads = request.block[0] * request.block[1] * request.block[2]
     found: dict[Key, Interleaving] = {}
     clusters: dict[int, None] = {}
+    arrays = memory.names() - set(flow.kernel.shared)
     for each in findings:
         if each.kind in _REASONS:
             found[key_of(each)] = Interleaving(reason=_REASONS[each.kind])
+        elif each.kind in _KINDS and each.array in arrays:
+            found[key_of(each)] = Interleaving(reason=_GLOBAL)
         elif each.kind in _KINDS:
             clusters[cluster_of(request.grid, request.cluster_shape, each.block)] = None
     for cluster in list(clusters)[:_MOST_CLUSTERS]:

@@ -135,6 +135,11 @@ class LoggedAccesses:
         """Granules belong to an mbarrier from now on, or no longer do."""
         self._marks[first:end] = used
 
+    def mark_remote(self, where: Numbers) -> None:
+        """Granules are written by another block, by ordinary stores: Python must see who reads
+        them."""
+        self._marks[where] |= 2
+
     def read(self, warp: int, actor: int, time: int, who: int, granules: tuple[int, int]) -> bool:
         """The wgmma of a warp read granules, of which there is an array at an address, and so many.
 

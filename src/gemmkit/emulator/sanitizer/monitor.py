@@ -16,8 +16,6 @@ from gemmkit.emulator.codegen.shadow_layout import (
     ARRIVES,
     BEGINS,
     BOUNDS,
-    CONFLICT,
-    FENCE,
     GLOBAL_RACE,
     KEPT,
     LANES_RACE,
@@ -28,14 +26,13 @@ from gemmkit.emulator.codegen.shadow_layout import (
     REACHED_KIND,
     REACHES,
     STORED,
-    SYNCHRONIZES,
     UNINITIALIZED,
     UPDATED,
     USED,
     USED_SHIFT,
 )
 from gemmkit.emulator.launch import LaunchRequest
-from gemmkit.emulator.machine.memory import DeviceMemory
+from gemmkit.emulator.machine.memory import Bytes, DeviceMemory
 from gemmkit.emulator.machine.refusals import Refusal
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.ptx.cfg import ControlFlow
@@ -43,9 +40,11 @@ from gemmkit.emulator.sanitizer import synccheck
 from gemmkit.emulator.sanitizer.asynchronous import Order
 from gemmkit.emulator.sanitizer.asynchronous_findings import AsynchronousFindings
 from gemmkit.emulator.sanitizer.barrier_uses import BarrierUses
-from gemmkit.emulator.sanitizer.between_blocks import BetweenBlocks
+from gemmkit.emulator.sanitizer.block_barriers import BarrierFindings, BlockBarriers
 from gemmkit.emulator.sanitizer.collection import Collection, Key
 from gemmkit.emulator.sanitizer.cross_block_races import cross_block_races, instruction_numbers
+from gemmkit.emulator.sanitizer.global_order import EVENTS, GlobalOrder, LaunchOrder
+from gemmkit.emulator.sanitizer.left_flags import left_flags
 from gemmkit.emulator.sanitizer.memory_faults import outside, space_at, unwritten
 from gemmkit.emulator.sanitizer.races import Access, Races
 from gemmkit.emulator.sanitizer.read_only import read_only_writes
@@ -66,11 +65,7 @@ from gemmkit.emulator.sanitizer.trace import NotingCollection, Trace
 from gemmkit.emulator.sanitizer.traits import Traits
 from gemmkit.emulator.sanitizer.undefined import UndefinedUses, Use, absent_lane
 from gemmkit.emulator.sanitizer.warpgroup_findings import WarpgroupFindings
-from gemmkit.emulator.sanitizer.within_block import WithinBlock
 from gemmkit.findings import Finding
-
-# The events about the order of accesses to global memory.
-_ORDER = frozenset([FENCE, SYNCHRONIZES, CONFLICT, GLOBAL_RACE])
 
 
 @dataclass
@@ -80,8 +75,9 @@ class Sanitizer:
 
     `readers_wanted` grows if a launch must be run again with more of those: a region that is both
     loaded and stored to may have cross-block races. `tracking_wanted` is set if it must be run
-    again with code that tracks undefined bits. `stop` ends the launch. With a `trace` it records
-    the block that runs, and what its findings are about.
+    again with code that tracks undefined bits. `before` is what memory held before the launch, and
+    `variables` are the names of module-scope variables. `stop` ends the launch. With a `trace` it
+    records the block that runs, and what its findings are about.
     """
 
     traits: Traits
@@ -90,6 +86,8 @@ class Sanitizer:
     memory: DeviceMemory
     readers: frozenset[int] = frozenset()
     trace: Trace | None = None
+    before: Sequence[tuple[Bytes, Bytes]] = ()
+    variables: frozenset[str] = frozenset()
     readers_wanted: set[int] = field(default_factory=set)
     tracking_wanted: bool = False
     stop: Callable[[], None] = lambda: None
@@ -115,6 +113,7 @@ class Sanitizer:
         self._watches: list[_Watch] = []
         # The workers' orders, if they are recorded.
         self.recorders: list[RecordedOrder] = []
+        self.order = LaunchOrder(self.names, self.known, self.collection, self._want_loads)
         self.warpgroups = WarpgroupFindings(self.names, self.collection)
         if self.trace is not None:
             self.warpgroups = RecordedWarpgroupFindings(self.names, self.collection, self.trace)
@@ -175,12 +174,22 @@ class Sanitizer:
         for watch in self._watches:
             watch.finish()
         self._add_touches()
-        numbers = instruction_numbers(self.areas.sites, self.areas.sites_start)
+        numbers = instruction_numbers(self.areas)
         for finding, block in cross_block_races(self.names, self.known, numbers):
             self.collection.add(finding, block)
         for finding, block in read_only_writes(self.names, self.known, numbers):
             self.collection.add(finding, block)
+        if self.trace is None:
+            observed = {at: by for each in self.order.workers for at, by in each.observed.items()}
+            flags = left_flags(self.names, self.memory, self.variables, self.before, observed)
+            for finding, block in flags:
+                self.collection.add(finding, block)
         return self.collection.findings()
+
+    def _want_loads(self, region: int) -> None:
+        """The launch must be run again with the loads of a region recorded."""
+        self.readers_wanted.add(region)
+        self.stop()
 
     def _add_touches(self) -> None:
         """Report what touches registers of wgmma, if it was executed."""
@@ -202,15 +211,14 @@ class _Watch:
         self._event = Event(self._on_event)
         self._shadow = BlockShadow(worker, sanitizer.traits, sanitizer.known, self._event)
         self._races = Races(sanitizer.names, worker, self._shadow)
-        self._between_blocks = BetweenBlocks(sanitizer.names, worker, self._shadow, sanitizer.known)
-        self._within_block = WithinBlock(
-            sanitizer.names, worker, self._shadow, self._between_blocks.order
-        )
         self._undefined = UndefinedUses(sanitizer.names, sanitizer.collection)
+        barriers = BarrierFindings(self._names, sanitizer.collection)
+        self._arrivals = BlockBarriers(worker, self._shadow, barriers)
         # In asynchronous kernels vector clocks find the races between warps.
         self._order: Order | None = None
         if sanitizer.traits.asynchronous:
             self._order = worker.observer = self._new_order()
+        self._global_order = GlobalOrder(sanitizer.order, worker, self._shadow, self._order)
         # The last finding for each memory record and class; later unreported faults belong to it.
         self._last: dict[tuple[int, int], Key] = {}
         self._barriers = BarrierUses(sanitizer.names, worker, sanitizer.collection)
@@ -221,10 +229,12 @@ class _Watch:
         if trace is None:
             found = AsynchronousFindings(names, collection)
             maps = MapOrder(found, sanitizer.maps)
-            return Order(names, worker, shadow, found, maps, sanitizer.warpgroups)
+            return Order(names, worker, shadow, found, maps, sanitizer.warpgroups, self._arrivals)
         noting = RecordedFindings(names, collection, trace)
         maps = MapOrder(noting, sanitizer.maps)
-        recorder = RecordedOrder(names, worker, shadow, noting, maps, sanitizer.warpgroups, trace)
+        recorder = RecordedOrder(
+            names, worker, shadow, noting, maps, sanitizer.warpgroups, self._arrivals, trace
+        )
         sanitizer.recorders.append(recorder)
         return recorder
 
@@ -258,8 +268,7 @@ class _Watch:
         """Native code reports something that looks wrong; 1 if it is."""
         try:
             if what == LOADS_WANTED:
-                self._sanitizer.readers_wanted.add(base)
-                self._sanitizer.stop()
+                self._sanitizer.order.want_loads(base)
                 return 0
             if what == USED:
                 self._note_use(base, more)
@@ -272,13 +281,13 @@ class _Watch:
                 self._note_absence(base, more)
                 return 1
             if ARRIVES <= what <= BEGINS:
-                if self._order is not None:
-                    self._order.told(what, base)
+                follows = self._order if self._order is not None else self._arrivals
+                follows.told(what, base)
                 return 0
             if what == REACHES and site is not None and pattern is not None:
                 self._on_reach(site, Pattern(pattern), base, more)
                 return 0
-            if what in _ORDER:
+            if what in EVENTS:
                 return self._on_global_order(what, site, pattern, base, more)
             if site is None or pattern is None:
                 return self._barriers.reached(what, base, more)
@@ -311,21 +320,12 @@ class _Watch:
     def _on_global_order(
         self, what: int, site: int | None, pattern: int | None, base: int, more: int
     ) -> int:
-        if what == FENCE:
-            self._between_blocks.fence(base, in_block=bool(more))
-            self._within_block.fence(base)
-        elif pattern is not None:
-            strong = Pattern(pattern)
-            self._between_blocks.synchronize(strong, base, more)
-            self._within_block.synchronize(strong, base, more)
-        elif what == GLOBAL_RACE and site is not None:
-            return self._on_global_race(site, base, more)
-        elif site is not None:
-            answer, found = self._between_blocks.conflict(site, base, more)
-            if found is not None:
-                self._sanitizer.add(self._worker, found)
-            return answer
-        return 0
+        answer, finding = self._global_order.told(what, site, pattern, base, more)
+        if finding is not None and what == GLOBAL_RACE and site is not None:
+            self._keep(self._worker.site_number(site), GLOBAL_RACE, finding)
+        elif finding is not None:
+            self._sanitizer.add(self._worker, finding)
+        return answer
 
     def _on_reach(self, site: int, pattern: Pattern, base: int, more: int) -> None:
         """Lanes access the shared memory of other blocks of the cluster."""
@@ -338,15 +338,6 @@ class _Watch:
         }
         nbytes, kind = more >> REACHED_BYTES & 255, more >> REACHED_KIND
         self._order.reached(self._worker.site_number(site), addresses, nbytes, kind)
-
-    def _on_global_race(self, site: int, address: int, more: int) -> int:
-        if self._order is not None:
-            # mbarriers may order the two, which is not followed for global memory.
-            return 0
-        answer, finding = self._within_block.conflict(site, address, more)
-        if finding is not None:
-            self._keep(self._worker.site_number(site), GLOBAL_RACE, finding)
-        return answer
 
     def _on_memory(self, what: int, site: int, pattern: Pattern, base: int, more: int) -> int:
         number = self._worker.site_number(site)

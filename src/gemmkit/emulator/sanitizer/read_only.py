@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gemmkit.emulator.codegen.shadow_layout import ACTOR_BLOCK, ACTOR_SITE
+from gemmkit.emulator.codegen.shadow_layout import ACTOR_BLOCK, ACTOR_RANK, ACTOR_SITE
 from gemmkit.emulator.sanitizer.cross_block_races import Actor
 from gemmkit.emulator.sanitizer.shadow import GlobalShadow
 from gemmkit.emulator.sanitizer.sites import Names, verb
@@ -20,7 +20,7 @@ def read_only_writes(
 
     `numbers` gives the instruction of a memory record by the record's offset in a worker.
     """
-    pair = np.uint64((1 << ACTOR_BLOCK) - (1 << ACTOR_SITE))
+    pair = np.uint64((1 << ACTOR_RANK) - (1 << ACTOR_SITE))
     for start in known.stored():
         readers = known.actors.get((start, "nc_reader"))
         writers = known.actors.get((start, "last_writer"))

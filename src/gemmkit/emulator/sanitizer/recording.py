@@ -4,7 +4,6 @@ which events."""
 from __future__ import annotations
 
 import ctypes
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,8 +26,8 @@ from gemmkit.emulator.machine.asynchronous import Copy
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.sanitizer.asynchronous import Order
 from gemmkit.emulator.sanitizer.asynchronous_findings import AsynchronousFindings
+from gemmkit.emulator.sanitizer.block_barriers import BlockBarriers
 from gemmkit.emulator.sanitizer.clocks import Clocks
-from gemmkit.emulator.sanitizer.cluster_order import ClusterOrder
 from gemmkit.emulator.sanitizer.collection import Collection
 from gemmkit.emulator.sanitizer.granules import Conflict, instruction_of, thread_of
 from gemmkit.emulator.sanitizer.parties import Parties
@@ -74,13 +73,13 @@ class RecordedFindings(AsynchronousFindings):
         address: int,
         met: Conflict,
         kind: int,
-        cluster: ClusterOrder[Any],
+        clocks: Clocks,
     ) -> None:
         """A thread's access is not ordered after an earlier one."""
         trace, warp = self._trace, thread_of(who) // LANES
         place = place_in(self.parties.rank, address)
-        trace.pending = _pair(trace, Passed(warp, trace.last(warp)), place, met, cluster.clocks)
-        super().conflict(block, who, address, met, kind, cluster)
+        trace.pending = _pair(trace, Passed(warp, trace.last(warp)), place, met, clocks)
+        super().conflict(block, who, address, met, kind, clocks)
 
     def copy_conflict(
         self, block: int, copy: Copy, address: int, met: Conflict, *, writes: bool
@@ -152,13 +151,13 @@ class RecordedWarpgroupFindings(WarpgroupFindings):
         who: int,
         address: int,
         met: Conflict,
-        cluster: ClusterOrder[Any],
+        clocks: Clocks,
     ) -> None:
         """A wgmma reads what is not ordered before it."""
         trace, warp = self._trace, thread_of(who) // LANES
         place = place_in(parties.rank, address)
-        trace.pending = _pair(trace, Executed(warp, trace.last(warp)), place, met, cluster.clocks)
-        super().too_early(parties, block, who, address, met, cluster)
+        trace.pending = _pair(trace, Executed(warp, trace.last(warp)), place, met, clocks)
+        super().too_early(parties, block, who, address, met, clocks)
 
     def no_proxy_fence(
         self,
@@ -186,11 +185,12 @@ class RecordedOrder(Order):
         found: RecordedFindings,
         maps: MapOrder,
         warpgroup_findings: WarpgroupFindings,
+        barriers: BlockBarriers,
         trace: Trace,
     ) -> None:
         self._trace, self._read, self._recorded = trace, 0, found
         self._site_numbers = list(worker.kernel.areas.sites)
-        super().__init__(names, worker, shadow, found, maps, warpgroup_findings)
+        super().__init__(names, worker, shadow, found, maps, warpgroup_findings, barriers)
 
     def _begin(self) -> None:
         super()._begin()

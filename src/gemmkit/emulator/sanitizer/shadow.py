@@ -122,6 +122,11 @@ class GlobalShadow:
         """The first byte of the region that holds an address."""
         return self._starts[bisect.bisect_right(self._starts, address) - 1]
 
+    def row(self, start: int) -> Words:
+        """The row of the region with a first byte."""
+        found: Words = self.rows[bisect.bisect_left(self._starts, start)]
+        return found
+
     def stored(self) -> list[int]:
         """Regions (their first bytes) that the launch stored to."""
         rows = zip(self.regions.tolist(), self.rows, strict=False)
@@ -262,8 +267,14 @@ class BlockShadow:
 
     def in_step(self, warp: int) -> None:
         """The lanes of a warp are in step."""
-        own = self._warps[warp, OWN["in_step"] :][:8].view(np.int64)
-        own[0] = self.field("log_count")
+        self.now[0] += 1
+        for name, value in (("in_step", self.field("log_count")), ("step_time", self.now[0])):
+            self._warps[warp, OWN[name] :][:8].view(np.int64)[0] = value
+
+    @property
+    def now(self) -> Numbers:
+        """The time of the block's clock, to read and to advance."""
+        return self._header[SHADOW["time"] // 8 :][:1]
 
     def common_bits(self, name: str) -> Words:
         """A bitmap of the block."""

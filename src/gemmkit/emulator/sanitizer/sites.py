@@ -8,6 +8,7 @@ from functools import cached_property
 
 from gemmkit.emulator.codegen.layout import LANES
 from gemmkit.emulator.codegen.operands import Action
+from gemmkit.emulator.isa.bulk_copies import is_reduction
 from gemmkit.emulator.launch import Dim3, LaunchRequest
 from gemmkit.emulator.machine.memory import DeviceMemory
 from gemmkit.emulator.machine.worker import Worker
@@ -46,6 +47,15 @@ class Names:
         """A block's coordinates in the grid."""
         x, y, _ = self.request.grid
         return number % x, number // x % y, number // (x * y)
+
+    def member_number(self, first: int, rank: int) -> int:
+        """The number of the block of a rank in the cluster whose first block is given."""
+        (gx, gy, _), (cx, cy, _) = self.request.grid, self.request.cluster_shape
+        return first + rank % cx + gx * (rank // cx % cy + gy * (rank // (cx * cy)))
+
+    def member(self, first: int, rank: int) -> Dim3:
+        """The coordinates of that block in the grid."""
+        return self.block(self.member_number(first, rank))
 
     def site(self, number: int, thread: Dim3 | None) -> AccessSite:
         """An instruction and the thread that executed it."""
@@ -134,7 +144,27 @@ def verb(action: Action, *, in_global: bool = False) -> str:
         return "reads"
     if action.operation == "copy_async":
         return "copies to"
+    if is_bulk(action):
+        if action.form["D"] != "global":
+            return "reads"
+        return "updates" if is_reduction(action.form) else "writes"
     return "writes" if action.operation == "store" else "updates"
+
+
+def is_bulk(action: Action) -> bool:
+    """Whether an instruction copies between global and shared memory asynchronously."""
+    return action.operation in ("bulk_copy", "bulk_tensor")
+
+
+def is_bulk_reduction(action: Action) -> bool:
+    """Whether it updates global memory, each element atomically."""
+    return is_bulk(action) and is_reduction(action.form)
+
+
+def actor_text(action: Action, site: AccessSite, of: str) -> str:
+    """Who makes an access, in words; `of` says in which block."""
+    copy = "the bulk copy by " if is_bulk(action) else ""
+    return f"{copy}thread {site.thread}{of} at {site}"
 
 
 def at(site: AccessSite) -> str:

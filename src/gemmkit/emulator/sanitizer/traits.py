@@ -12,6 +12,7 @@ from gemmkit.emulator.codegen.kernel import LoadedKernel
 from gemmkit.emulator.codegen.operands import Action, access_bytes
 from gemmkit.emulator.codegen.ordering import Ordering, is_asynchronous
 from gemmkit.emulator.codegen.shadow_layout import SHADOW_SITE, SHADOW_SITE_BYTES
+from gemmkit.emulator.isa.bulk_copies import UNIT
 from gemmkit.emulator.sanitizer.accumulators import touches
 from gemmkit.emulator.sanitizer.shared_arrays import shared_arrays
 from gemmkit.emulator.sanitizer.sites import is_partial_barrier
@@ -43,7 +44,8 @@ class Traits:
         actions = kernel.actions
         self.arrays = shared_arrays(actions, kernel.flow.kernel.shared)
         self.shared_granule = _granule(actions, "shared", by_number=kernel.compiled.tracks)
-        self.global_granule = _granule(actions, "global")
+        # Bulk copies begin at, and step by, multiples of their unit.
+        self.global_granule = _granule(actions, "global", default=UNIT)
         self.read_only = any(map(_loads_read_only, actions))
         self.copies = any(action.operation == "copy_async" for action in actions)
         self.partial_barriers = any(map(is_partial_barrier, actions))
@@ -64,8 +66,10 @@ def _sites(kernel: LoadedKernel) -> NDArray[np.uint8]:
     return rows
 
 
-def _granule(actions: Iterable[Action], space: str, *, by_number: bool = False) -> int:
-    """The smallest access of the kernel that is, or may be, to a space; 4 if there is none.
+def _granule(
+    actions: Iterable[Action], space: str, *, by_number: bool = False, default: int = 4
+) -> int:
+    """The smallest access of the kernel that is, or may be, to a space; `default` if there is none.
 
     With `by_number`, the smallest number that an access moves.
     """
@@ -77,7 +81,7 @@ def _granule(actions: Iterable[Action], space: str, *, by_number: bool = False) 
         if action.operation in _MEMORY
         and (action.operation == "copy_async" or space_of(action) in (space, "generic"))
     ]
-    return min(sizes, default=4)
+    return min(sizes, default=default)
 
 
 def _loads_read_only(action: Action) -> bool:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
 
 from gemmkit.emulator.codegen.layout import LANES
 from gemmkit.emulator.sanitizer.accumulators import Touch
 from gemmkit.emulator.sanitizer.asynchronous_findings import not_waited
-from gemmkit.emulator.sanitizer.cluster_order import ClusterOrder
+from gemmkit.emulator.sanitizer.clocks import Clocks
 from gemmkit.emulator.sanitizer.collection import Collection
 from gemmkit.emulator.sanitizer.granules import Conflict, instruction_of
 from gemmkit.emulator.sanitizer.parties import Parties
@@ -49,17 +48,16 @@ class WarpgroupFindings:
         who: int,
         address: int,
         met: Conflict,
-        cluster: ClusterOrder[Any],
+        clocks: Clocks,
     ) -> None:
         """A wgmma reads what is not ordered before it."""
         array, offset = self._names.shared(address)
         here, there = parties.site(who), parties.site(met.other)
         kind, other, between = "read after write", parties.name(met.other), _UNORDERED
-        clocks = cluster.clocks
         if clocks.warps <= met.actor < clocks.warps + clocks.places:
             copy = parties.copy_name(instruction_of(met.other))
             kind, other = "read before wait", f"the {copy} by {other}"
-            between = not_waited(cluster, met.actor)
+            between = not_waited(clocks, met.actor)
         elif met.actor >= clocks.warps + clocks.places:
             kind, other = "read before wait", f"the cp.async by {other}"
             between = "with no wait for that copy and no synchronization between"

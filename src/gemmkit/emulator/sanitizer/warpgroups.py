@@ -7,15 +7,13 @@ are in the log and in order.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from gemmkit.emulator.codegen.layout import LANES
 from gemmkit.emulator.codegen.shadow_layout import ORDERED, VISIBLE
 from gemmkit.emulator.isa.warpgroup_forms import WARPS
 from gemmkit.emulator.sanitizer.agreement import Agreement
-from gemmkit.emulator.sanitizer.cluster_order import ClusterOrder
+from gemmkit.emulator.sanitizer.clocks import Clocks
 from gemmkit.emulator.sanitizer.granules import Granules, party
 from gemmkit.emulator.sanitizer.logged_accesses import LoggedAccesses
 from gemmkit.emulator.sanitizer.parties import Parties
@@ -31,7 +29,7 @@ class Warpgroups:
         self,
         block: int,
         warps: range,
-        cluster: ClusterOrder[Any],
+        clocks: Clocks,
         granules: Granules,
         accesses: LoggedAccesses,
         shadow: BlockShadow,
@@ -40,7 +38,7 @@ class Warpgroups:
         products: Products,
     ) -> None:
         """`warps` are the block's as the clocks count them."""
-        self._block, self._cluster, self._clocks = block, cluster, cluster.clocks
+        self._block, self._clocks = block, clocks
         self._granules = granules
         self._first, self._shadow, self._accesses = warps.start, shadow, accesses
         self._found, self._parties = found, parties
@@ -89,7 +87,7 @@ class Warpgroups:
         met = granules.read(actor, time, where, whos, clock[ORDERED])
         if met is not None:
             address = int(where[met.index]) << shift
-            self._found.too_early(self._parties, self._block, who, address, met, self._cluster)
+            self._found.too_early(self._parties, self._block, who, address, met, self._clocks)
             return
         writer = granules.writer[where]
         late = granules.time[where] > clock[VISIBLE][writer]

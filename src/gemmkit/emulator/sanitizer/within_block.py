@@ -6,12 +6,15 @@ from gemmkit.emulator.codegen.layout import LANES
 from gemmkit.emulator.codegen.ordering import Ordering, is_cas_loop
 from gemmkit.emulator.codegen.shadow_layout import AGAINST_READER, CONFLICT_THREAD, IN_ORDER
 from gemmkit.emulator.machine.worker import Worker
+from gemmkit.emulator.sanitizer.access_order import AccessOrder
 from gemmkit.emulator.sanitizer.between_blocks import here
 from gemmkit.emulator.sanitizer.block_order import KNOWN, UNFENCED, BlockOrder
 from gemmkit.emulator.sanitizer.cross_block_races import Actor, instruction_numbers
+from gemmkit.emulator.sanitizer.global_copies import GlobalCopies
+from gemmkit.emulator.sanitizer.global_findings import NOT_WAITED
 from gemmkit.emulator.sanitizer.memory_faults import space_at
 from gemmkit.emulator.sanitizer.shadow import BlockShadow, Pattern
-from gemmkit.emulator.sanitizer.sites import Names, at, verb
+from gemmkit.emulator.sanitizer.sites import Names, actor_text, at, verb
 from gemmkit.findings import Finding
 
 # Separates shared memory from global memory.
@@ -26,20 +29,33 @@ class WithinBlock:
     """
 
     def __init__(
-        self, names: Names, worker: Worker, shadow: BlockShadow, between_blocks: BlockOrder
+        self,
+        names: Names,
+        worker: Worker,
+        shadow: BlockShadow,
+        between_blocks: BlockOrder,
+        order: AccessOrder | None,
     ) -> None:
+        """`order` follows mbarriers, if the kernel may have some."""
         self._names, self._worker, self._shadow = names, worker, shadow
         self._own = any(Ordering.of(action).in_block for action in names.actions)
         self._block, self._order = -1, between_blocks
-        areas = worker.kernel.areas
-        self._numbers = instruction_numbers(areas.sites, areas.sites_start)
+        self._by_mbarriers = order
+        self._numbers = instruction_numbers(worker.kernel.areas)
         self._fences = any(Ordering.of(action).fence for action in names.actions)
+
+    def follow_copies(self, copies: GlobalCopies) -> None:
+        """The kernel may have bulk copies."""
+        self._copies = copies
 
     def _here(self) -> tuple[int, int, int]:
         """Coordinates within the block, so that no order is kept from blocks before it."""
         found = here(self._worker, self._shadow)
         if self._own and found[0] != self._block:
-            self._block, self._order = found[0], BlockOrder(self._worker.warps)
+            follows = self._by_mbarriers
+            reached = follows.ordered_before if follows is not None else None
+            self._block = found[0]
+            self._order = BlockOrder(self._worker.warps, None, reached)
         return found
 
     def fence(self, now: int) -> None:
@@ -70,6 +86,20 @@ class WithinBlock:
         other = Actor.read(self._shadow.field("conflict"), self._numbers)
         block, warp, barrier = self._here()
         time = self._shadow.field("conflict_time")
+        if other.asynchronous:
+            kind, follows = "reader" if against_reader else "writer", self._by_mbarriers
+            if follows is None or self._copies.is_ordered(address, kind, follows.known):
+                return 0, None
+            number = self._worker.site_number(site)
+            return 1, self._finding(number, thread, other, address, bool(against_reader), 0)
+        if self._by_mbarriers is not None:
+            if self._by_mbarriers.ordered_before(other.rank)[other.thread // LANES] >= time:
+                return IN_ORDER, None
+            if other.rank != self._worker.rank and self._fences:
+                # What fences order between the blocks of a cluster is not followed.
+                return 0, None
+        elif other.rank != self._worker.rank:
+            return 0, None
         how = self._order.before(block, warp, barrier, block, other.thread // LANES, time)
         if how == KNOWN:
             return IN_ORDER, None
@@ -82,7 +112,9 @@ class WithinBlock:
         self, number: int, thread: int, other: Actor, address: int, against_reader: bool, how: int
     ) -> Finding:
         names = self._names
-        block = names.block(self._worker.field("block"))
+        block, its = names.block(self._worker.field("block")), ""
+        if other.rank != self._worker.rank:
+            its = f" of block {names.member(other.block, other.rank)}"
         action = names.actions[number]
         site = names.site(number, names.thread(thread))
         met = names.site(other.number, names.thread(other.thread))
@@ -92,20 +124,30 @@ class WithinBlock:
         if action.operation in ("load", "copy_async"):
             kind = "read after write"
         does, did = (verb(each, in_global=True) for each in (action, names.actions[other.number]))
-        same_warp = thread // LANES == other.thread // LANES
+        same_warp = not its and thread // LANES == other.thread // LANES
         between = "no __syncwarp() or barrier" if same_warp else "no barrier"
         missing = names.missing_barrier(self._worker, other.number, number, within_warp=same_warp)
         between_lines = missing.text if missing is not None else "between"
+        if self._by_mbarriers is not None:
+            between += ", and no arrival and wait at an mbarrier"
         if self._fences:
             between += " and no fence" if how == UNFENCED else ", fence and atomic"
+        within_lines, between = f"with {between} between", f"with {between} {between_lines}"
+        if other.asynchronous:
+            between, missing = NOT_WAITED, None
+            kind = f"{kind.partition(' ')[0]} before wait"
+        earlier = actor_text(names.actions[other.number], met, its)
         message = (
-            f"{kind}: thread {site.thread} of block {block} {does} {where} at {site}, which thread "
-            f"{met.thread} {did} at {met} with {between} {between_lines}"
+            f"{kind}: thread {site.thread} of block {block} {does} {where} at {site}, which "
+            f"{earlier} {did}, {between}"
+            if other.asynchronous
+            else f"{kind}: thread {site.thread} of block {block} {does} {where} at {site}, which "
+            f"thread {met.thread}{its} {did} at {met} {between}"
         )
         if number == other.number and same_warp and kind == "write after write":
             message = (
                 f"{kind}: {at(site)} of block {block} writes {where}, to which thread "
-                f"{met.thread} stores another value with {between} between"
+                f"{met.thread} stores another value {within_lines}"
             )
         return Finding(
             check="racecheck",

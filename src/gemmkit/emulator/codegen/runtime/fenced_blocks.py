@@ -15,6 +15,7 @@ from gemmkit.emulator.codegen.runtime.sanitized import PREFIX
 from gemmkit.emulator.codegen.runtime.shadow import BYTES, NULL, event, shadow
 from gemmkit.emulator.codegen.shadow_layout import (
     ACTOR_BLOCK,
+    ACTOR_RANK,
     ACTOR_SITE,
     ACTOR_WARP,
     AGAINST_READER,
@@ -38,7 +39,7 @@ class Known:
 
     def __init__(self, f: Function, s: Value, actor: Value) -> None:
         self._f = f
-        self._warp = f.and_(actor, literal("i64", ~((1 << ACTOR_BLOCK) - 1) | ACTOR_WARP))
+        self._warp = f.and_(actor, literal("i64", ~((1 << ACTOR_RANK) - 1) | ACTOR_WARP))
         number = f.add(f.lshr(actor, ACTOR_BLOCK), f.lshr(actor, LANES.bit_length() - 1))
         offset = f.shl(f.and_(number, KNOWN_WARPS - 1), 4)
         self._entry = f.offset(f.load("ptr", s, SHADOW["known"]), offset)

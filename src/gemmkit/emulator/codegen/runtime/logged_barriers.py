@@ -16,6 +16,7 @@ from gemmkit.emulator.codegen.shadow_layout import (
     CAUSED,
     INITIALIZED,
     LOG_ENTRY,
+    LOGGED_TIME,
     MBARRIER,
     OBSERVATION,
     OBSERVATION_BYTES,
@@ -155,9 +156,10 @@ def _define_observe(module: Module) -> None:
 def _define_compare(module: Module) -> None:
     """compare_mbarrier(table, entry, kind, warp) -> whether it is done; if not, Python does it."""
     with module.function(COMPARE, "i1", (T, ENTRY, KIND, WARP), inline=False) as f:
-        both, address, tag = (
+        both, base, tag = (
             f.load("i64", ENTRY, LOG_ENTRY[each]) for each in ("pattern", "base", "tag")
         )
+        address = f.and_(base, (1 << LOGGED_TIME) - 1)
         m = f.load("ptr", f.offset(pointer(f, "mbarriers"), address))
         with f.when(f.compare("eq", m, NULL)):
             f.ret(NO)
@@ -180,10 +182,13 @@ def _define_compare(module: Module) -> None:
         size, own = field(f, "clock_bytes"), clock.place(ORDERED, WARP)
         now = f.load("i32", own)
         with f.when(arrives):
-            f.store(now, clock.place(CAUSED, WARP))
+            # All that the warp did until then is in its own time.
+            time = f.resize(f.lshr(base, LOGGED_TIME), 32)
+            for row in (ORDERED, CAUSED):
+                f.store(time, clock.place(row, WARP))
             into = f.load("ptr", m, MBARRIER["arriving"])
             f.call("gemmkit.join_clock", "void", into, clock.start, size)
-            f.store(f.add(now, 1), own)
+            f.store(f.add(time, 1), own)
         with f.when(observes):
             complete = f.load("ptr", m, MBARRIER["complete"])
             f.call("gemmkit.join_clock", "void", clock.start, complete, size)

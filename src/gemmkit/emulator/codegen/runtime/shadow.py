@@ -115,6 +115,13 @@ def tell(f: Function, s: Value, what: int, base: Value = ZERO) -> None:
         event(f, what, base)
 
 
+def tell_of_barriers(f: Function, s: Value, what: int, base: Value = ZERO) -> None:
+    """The same also in kernels in which a part of a block meets at barriers."""
+    either = f.or_(f.load("i64", s, SHADOW["asynchronous"]), f.load("i64", s, SHADOW["pairs"]))
+    with f.when(f.compare("ne", either, 0)):
+        event(f, what, base)
+
+
 def report(
     f: Function, what: int, p: Value = P, base: Value = BASE, extra: int | Value = 0
 ) -> None:

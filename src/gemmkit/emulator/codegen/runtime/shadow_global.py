@@ -9,6 +9,7 @@ from gemmkit.emulator.codegen.runtime.patterns import BASE, element
 from gemmkit.emulator.codegen.runtime.shadow import BYTES, event, report, shadow, site_shadow
 from gemmkit.emulator.codegen.shadow_layout import (
     ACTOR_BLOCK,
+    ACTOR_RANK,
     ACTOR_SITE,
     LOADS_WANTED,
     ROW,
@@ -173,6 +174,7 @@ def _running(f: Function, s: Value) -> Value:
     site, worker = (f.integer(each) for each in (SITE_POINTER, C))
     record = f.lshr(f.sub(site, worker), SITE_BYTES.bit_length() - 1)
     block = f.shl(f.add(f.load("i64", C, WORKER["cluster_start"]), 1), ACTOR_BLOCK)
+    block = f.or_(block, f.shl(f.load("i64", C, WORKER["cluster_rank"]), ACTOR_RANK))
     return f.add(f.or_(block, f.shl(record, ACTOR_SITE)), f.binary("mul", warp, LANES))
 
 

@@ -18,6 +18,7 @@ from gemmkit.emulator.codegen.runtime.shadow import (
     own_word,
     shadow,
     tell,
+    tell_of_barriers,
 )
 from gemmkit.emulator.codegen.shadow_layout import (
     BARRIER_COUNT,
@@ -72,7 +73,7 @@ def _define_fresh(module: Module) -> None:
         now = f.load("i64", s, SHADOW["log_count"])
         f.store(now, s, SHADOW["log_epoch"])
         words = f.load("i64", s, SHADOW["words"])
-        tell(f, s, BEGINS)
+        tell_of_barriers(f, s, BEGINS)
         f.clear(f.load("ptr", s, SHADOW["common"]), f.binary("mul", words, COMMON_BYTES))
         kept = f.load("ptr", s, SHADOW["local_defined"])
         with f.when(f.compare("ne", kept, NULL)):
@@ -106,7 +107,7 @@ def _define_opening(module: Module) -> None:
     number, everyone = Value("i32", "%number"), Value("i32", "%everyone")
     with module.function("gemmkit.opening", "void", (C, number, everyone)) as f:
         s = shadow(f)
-        tell(f, s, OPENS, f.resize(number, 64))
+        tell_of_barriers(f, s, OPENS, f.resize(number, 64))
         with f.when(f.compare("ne", everyone, 0)):
             _compare_sites(f, number)
         f.increase(s, SHADOW["epoch"], 1)
@@ -161,6 +162,7 @@ def _define_check_barrier(module: Module) -> None:
     number, threads = Value("i32", "%number"), Value("i32", "%threads")
     parameters = (C, W, _LANES, number, threads, _INSTRUCTION)
     with module.function(f"gemmkit.{PREFIX}check_barrier", "void", parameters) as f:
+        f.store(_INSTRUCTION, shadow(f), SHADOW["arriving"])
         lanes, everyone = f.resize(_LANES, 64), f.compare("eq", threads, -1)
         limit = f.resize(f.shl(f.load("i64", C, WORKER["warp_count"]), 5), 32)
         odd = f.or_(f.compare("ne", f.and_(threads, LANES - 1), 0),

@@ -11,7 +11,7 @@ from __future__ import annotations
 from gemmkit.emulator.codegen.ir import Function, Module, Value, literal
 from gemmkit.emulator.codegen.layout import AT_BARRIER, BARRIERS, DONE, WARP, WORKER
 from gemmkit.emulator.codegen.runtime.bounds import C
-from gemmkit.emulator.codegen.runtime.shadow import own_word, shadow, tell
+from gemmkit.emulator.codegen.runtime.shadow import own_word, shadow, tell_of_barriers
 from gemmkit.emulator.codegen.shadow_layout import (
     ARRIVES,
     OWN,
@@ -139,7 +139,7 @@ def _define_arriving(module: Module) -> None:
     """arriving(worker, barrier): the running warp contributes what it is ordered after."""
     with module.function("gemmkit.arriving", "void", (C, _NUMBER)) as f:
         s = shadow(f)
-        tell(f, s, ARRIVES, f.resize(_NUMBER, 64))
+        tell_of_barriers(f, s, ARRIVES, f.resize(_NUMBER, 64))
         with f.when(f.compare("eq", f.load("ptr", s, SHADOW["pairs"]), NULL)):
             f.ret()
         _learn(f, s, _barrier(f, s), _sets(f, s, _running(f, s)))

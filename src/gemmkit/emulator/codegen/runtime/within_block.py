@@ -16,6 +16,9 @@ from gemmkit.emulator.codegen.runtime.shadow import BYTES, NULL, event, shadow, 
 from gemmkit.emulator.codegen.runtime.warp_pairs import clock
 from gemmkit.emulator.codegen.shadow_layout import (
     ACTOR_BLOCK,
+    ACTOR_COPY,
+    ACTOR_RANK,
+    ACTOR_RANKS,
     ACTOR_SITE,
     ACTOR_WARP,
     AGAINST_READER,
@@ -37,7 +40,7 @@ _LANE, _OFFSET, _START = (Value("i64", f"%{name}") for name in ("lane", "offset"
 _ADDRESS, _TIME, _EXTRA = (Value("i64", f"%{name}") for name in ("address", "time", "extra"))
 _ACCESS = (C, SITE_POINTER, P, _LANE, _OFFSET, BYTES, _ROW, _ACTING)
 _THREAD = (1 << ACTOR_SITE) - 1
-_SITE = (1 << ACTOR_BLOCK) - 1 - _THREAD
+_SITE = (1 << ACTOR_RANK) - 1 - _THREAD
 
 
 def define(module: Module) -> None:
@@ -55,6 +58,10 @@ def _define_ordered(module: Module) -> None:
     s = Value("ptr", "%s")
     parameters = (s, C, _ACTING, _OTHER, _TIME)
     with module.function("gemmkit.ordered_in_block", "i1", parameters) as f:
+        # What orders blocks of a cluster is known to Python only.
+        ranks = f.and_(f.xor(_ACTING, _OTHER), ACTOR_RANKS)
+        with f.when(f.compare("ne", ranks, 0)):
+            f.ret(literal("i1", 0))
         me, other = (f.lshr(f.and_(each, ACTOR_WARP), LANES.bit_length() - 1)
                      for each in (_ACTING, _OTHER))  # fmt: skip
         with f.when(f.compare("eq", me, other)):
@@ -132,7 +139,7 @@ def _suspect(f: Function, s: Value, strong: Value, other: Value, stamp: Value) -
     """Whether a recorded access is one of another thread of this block that may race."""
     apart = f.xor(_ACTING, other)
     here = f.compare("eq", f.lshr(apart, ACTOR_BLOCK), 0)
-    another = f.compare("ne", f.and_(apart, _THREAD), 0)
+    another = f.compare("ne", f.and_(apart, _THREAD | ACTOR_RANKS | ACTOR_COPY), 0)
     both = f.compare("ne", f.and_(f.and_(stamp, strong), 1), 0)
     time = f.lshr(stamp, 1)
     ordered = f.call("gemmkit.ordered_in_block", "i1", s, C, _ACTING, other, time)
@@ -181,7 +188,7 @@ def _define_reader(module: Module) -> None:
             with f.when(f.compare("ne", before, _ACTING)):
                 others, others_at = _cell(f, "other_reader", at)
                 apart = f.xor(before, _ACTING)
-                warps = f.compare("ne", f.and_(apart, ACTOR_WARP), 0)
+                warps = f.compare("ne", f.and_(apart, ACTOR_WARP | ACTOR_RANKS), 0)
                 # A read of another lane of the same warp is kept only if it replaces no read that
                 # matters.
                 barrier = f.load("i64", s, SHADOW["barrier_time"])

@@ -1,0 +1,47 @@
+"""`ClusterScope`: what instructions of cluster scope order between the blocks of a cluster.
+
+An arrival or a wait of block scope (`.cta`, which PTX assumes) orders ordinary accesses of the
+threads of one block only. What a block knows of the others is kept for all of its warps together.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gemmkit.emulator.codegen.shadow_layout import ORDERED
+from gemmkit.emulator.sanitizer.clocks import Clock, Clocks
+
+Times = NDArray[np.int32]
+
+
+class ClusterScope:
+    """For each block, by warp of the cluster, the time up to which its ordinary accesses are
+    ordered before what the block does now."""
+
+    def __init__(self, clocks: Clocks, blocks: int) -> None:
+        self._clocks, self._each = clocks, clocks.warps // blocks
+        self._known = np.zeros((blocks, clocks.warps), np.int32)
+
+    def rank_of(self, warp: int) -> int:
+        """The rank of a warp's block."""
+        return warp // self._each
+
+    def released(self, warp: int, fenced: Clock | None = None) -> Times:
+        """What a warp releases by an instruction of cluster scope or, with what was ordered at its
+        last fence (`fenced`), by any."""
+        row = self._clocks.of[warp, ORDERED] if fenced is None else fenced[ORDERED]
+        rank = self.rank_of(warp)
+        first, found = rank * self._each, self._known[rank].copy()
+        own = slice(first, first + self._each)
+        found[own] = row[own]
+        return found
+
+    def acquire(self, rank: int, times: Times) -> None:
+        """A block acquires what others have released."""
+        np.maximum(self._known[rank], times, out=self._known[rank])
+
+    def is_ordered(self, rank: int, writer: int, time: int) -> bool:
+        """Whether an access of a warp (`writer`) is ordered before what a block does now; so are
+        all of its own."""
+        return self.rank_of(writer) == rank or bool(self._known[rank, writer] >= time)

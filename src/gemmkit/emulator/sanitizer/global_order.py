@@ -1,0 +1,71 @@
+"""`GlobalOrder`: the order of accesses to global memory, within a block and between blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from gemmkit.emulator.codegen.shadow_layout import CONFLICT, FENCE, GLOBAL_RACE, SYNCHRONIZES
+from gemmkit.emulator.machine.worker import Worker
+from gemmkit.emulator.sanitizer.asynchronous import Order
+from gemmkit.emulator.sanitizer.between_blocks import BetweenBlocks
+from gemmkit.emulator.sanitizer.collection import Collection
+from gemmkit.emulator.sanitizer.global_copies import GlobalCopies, LaunchCopies
+from gemmkit.emulator.sanitizer.global_findings import GlobalFindings
+from gemmkit.emulator.sanitizer.shadow import BlockShadow, GlobalShadow, Pattern
+from gemmkit.emulator.sanitizer.sites import Names
+from gemmkit.emulator.sanitizer.within_block import WithinBlock
+from gemmkit.findings import Finding
+
+# The events about the order of accesses to global memory.
+EVENTS = frozenset([FENCE, SYNCHRONIZES, CONFLICT, GLOBAL_RACE])
+
+
+@dataclass(frozen=True)
+class LaunchOrder:
+    """What the workers of a launch share. `want_loads` is told of a region (its first byte) whose
+    loads must be recorded from the start."""
+
+    names: Names
+    known: GlobalShadow
+    collection: Collection
+    want_loads: Callable[[int], None]
+    workers: list[BetweenBlocks] = field(default_factory=list)
+    copies: LaunchCopies = field(default_factory=LaunchCopies)
+
+
+class GlobalOrder:
+    """The order of one worker's accesses."""
+
+    def __init__(
+        self, launch: LaunchOrder, worker: Worker, shadow: BlockShadow, order: Order | None
+    ) -> None:
+        """`order` follows mbarriers and bulk copies, if the kernel may have some."""
+        self._worker = worker
+        peer = launch.workers[0] if launch.workers else None
+        reached = order.ordered_before if order is not None else None
+        names = launch.names
+        self._between = BetweenBlocks(names, worker, shadow, launch.known, peer, reached)
+        launch.workers.append(self._between)
+        self._within = WithinBlock(names, worker, shadow, self._between.order, order)
+        if order is not None:
+            found = GlobalFindings(names, launch.collection)
+            copies = GlobalCopies(worker, launch.known, launch.copies, self._between, found)
+            order.follow_global(copies, launch.want_loads)
+            self._within.follow_copies(copies)
+
+    def told(
+        self, what: int, site: int | None, pattern: int | None, base: int, more: int
+    ) -> tuple[int, Finding | None]:
+        """Native code tells one of the events: the answer to it, and the race if it is one."""
+        if what == FENCE:
+            self._between.fence(base, in_block=bool(more))
+            self._within.fence(base)
+        elif pattern is not None:
+            strong = Pattern(pattern)
+            self._between.synchronize(strong, base, more)
+            self._within.synchronize(strong, base, more)
+        elif site is not None:
+            follows = self._within if what == GLOBAL_RACE else self._between
+            return follows.conflict(site, base, more)
+        return 0, None
