@@ -14,7 +14,7 @@ from gemmkit.dtypes import Dtype, full_type_name
 from gemmkit.errors import UnsupportedType, UsageError, unknown_name
 from gemmkit.file_directives import text_name
 from gemmkit.frontends.cuda import given_to, read_source, user_kernel
-from gemmkit.frontends.refusals import check_maps
+from gemmkit.frontends.refusals import check_map_names, check_maps
 from gemmkit.frontends.signatures import (
     POINTERS,
     SCALES,
@@ -62,6 +62,7 @@ def kernel_from_ptx(ptx: str | Path, launch: LaunchOptions) -> Kernel:
             f"but args gives {len(listed)}: {','.join(listed)}"
         )
     maps = {each.name for each in read_maps(launch.tensor_maps)}
+    check_map_names(maps)
     check_maps(maps, listed, None)
     signature = told_signature(listed, None, {}, maps)
     for argument, kind in zip(signature, parameters, strict=True):

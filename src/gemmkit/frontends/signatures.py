@@ -74,7 +74,7 @@ def read_signature(
     read = _with_usual_letters(kernel)
     maps = maps or {}
     names = [
-        given.name if given.name in maps else _read_in(read, parameter)
+        map_name(given, maps) or _read_in(read, parameter)
         for given, parameter in zip(kernel.parameters, read.parameters, strict=True)
     ]
     integers = [each for each in kernel.parameters if _is_integer(each)]
@@ -99,6 +99,12 @@ def read_signature(
             f"parameter, in order{braces}{'' if not names else ': ' + shown}"
         )
     return tuple(names)
+
+
+def map_name(parameter: Parameter, maps: Collection[str]) -> str:
+    """The tensor map that a parameter, or the field of a struct, is called after; or empty."""
+    field = parameter.name.rpartition(".")[2]
+    return next((each for each in (parameter.name, field) if each in maps), "")
 
 
 def _is_only_size(names: Sequence[str], integer: Parameter, kernel: KernelDeclaration) -> bool:
