@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 from gemmkit.cxx.declarations import head_comment
 from gemmkit.cxx.expressions import split_list
-from gemmkit.dtypes import Dtype, full_type_name
+from gemmkit.dtypes import OPERAND_TYPES, RESULT_TYPES, Dtype, full_type_name
 from gemmkit.errors import UnsupportedType, UsageError, unknown_name
 from gemmkit.file_directives import text_name
 from gemmkit.frontends.cuda import given_to, read_source, user_kernel
@@ -102,7 +102,8 @@ def _types(launch: LaunchOptions) -> dict[str, Any]:
         return (found,)
 
     dtypes = read("dtype", launch.dtype, known)
-    results = read("out_dtype", launch.out_dtype, dtypes if len(dtypes) == 1 else ())
+    same = () if len(dtypes) > 1 else RESULT_TYPES if dtypes[0] in OPERAND_TYPES else dtypes
+    results = read("out_dtype", launch.out_dtype, same)
     return {"dtypes": dtypes, "result_dtypes": results}
 
 
