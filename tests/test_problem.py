@@ -251,7 +251,7 @@ def test_expressions_with_hidden_characters():
         (lambda: GemmProblem(1, 2, 3, groups="1x2x3"), "use GemmProblem.of_groups"),
         (lambda: GemmProblem(1, 2, 3, dtype=[]), "unknown dtype '[]'"),
         (lambda: GemmProblem(1, 2, 3, dtype="flaot32"), "unknown dtype 'flaot32': did you mean"),
-        (lambda: GemmProblem(1, 2, 3, dtype="e4m3"), "dtype 'e4m3' is not supported for matrices"),
+        (lambda: GemmProblem(1, 2, 3, dtype="tf32"), "dtype 'tf32' is not supported for matrices"),
         (lambda: read_problem(None), "None is not a shape"),
         (lambda: find_board(None), "None is not a board"),
         (lambda: find_kernel(None), "None is not the name of a kernel"),

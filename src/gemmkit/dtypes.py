@@ -7,8 +7,11 @@ from typing import Literal
 FLOAT_BYTES = 4
 LARGEST_DOUBLE = (2 - 2**-52) * 2.0**1023
 
-# Element types, with their sizes in bytes. 16-bit types are accumulated in fp32.
-Dtype = Literal["float32", "float64", "float16", "bfloat16"]
+# Element types, with their sizes in bytes. Narrower ones than float32 are accumulated in that.
+Dtype = Literal["float32", "float64", "float16", "bfloat16", "float8_e4m3", "float8_e5m2"]
+# Those that only A and B of a user's kernel may have, and no kernel of gemmkit.
+OPERAND_TYPES: tuple[Dtype, ...] = ("float8_e4m3", "float8_e5m2")
+RESULT_TYPES: tuple[Dtype, ...] = ("float32", "float64", "float16", "bfloat16")
 # Other common names of types, including those of CUDA C++ and PTX.
 _SHORT_NAMES = {
     "float16": ("half", "fp16", "f16", "__half"),
@@ -16,16 +19,26 @@ _SHORT_NAMES = {
     "float32": ("fp32", "f32", "single"),
     "float64": ("fp64", "f64", "double"),
     "tf32": ("tfloat32", "tensorfloat32"),
-    "float8_e4m3": ("fp8_e4m3", "e4m3", "float8_e4m3fn", "fp8_e4m3fn", "e4m3fn"),
-    "float8_e5m2": ("fp8_e5m2", "e5m2"),
+    "float8_e4m3": (
+        *("fp8_e4m3", "e4m3", "float8_e4m3fn", "fp8_e4m3fn", "e4m3fn", "__nv_fp8_e4m3"),
+    ),
+    "float8_e5m2": ("fp8_e5m2", "e5m2", "__nv_fp8_e5m2"),
 }
 _FULL_NAMES = {short: full for full, names in _SHORT_NAMES.items() for short in names}
-ITEM_BYTES: dict[Dtype, int] = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
+ITEM_BYTES: dict[Dtype, int] = {
+    "float32": 4,
+    "float64": 8,
+    "float16": 2,
+    "bfloat16": 2,
+    "float8_e4m3": 1,
+    "float8_e5m2": 1,
+}
 
 
 def types_text(dtype: str, out_dtype: str) -> str:
     """The short names of the types of A and B and of C: `fp32`, or `bf16 to fp32`."""
     short = {"float32": "fp32", "float64": "fp64", "float16": "fp16", "bfloat16": "bf16"}
+    short |= {each: each.removeprefix("float8_") for each in OPERAND_TYPES}
     names = dict.fromkeys(short.get(each, each) for each in (dtype, out_dtype))
     return " to ".join(names)
 

@@ -6,10 +6,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from gemmkit.dtypes import ITEM_BYTES, LARGEST_DOUBLE, Dtype
+from gemmkit.dtypes import ITEM_BYTES, LARGEST_DOUBLE, OPERAND_TYPES, RESULT_TYPES, Dtype
 from gemmkit.epilogue import LARGEST_FLOAT, Epilogue
 from gemmkit.errors import UnsupportedType, UsageError
-from gemmkit.problem_fields import are_usual, converted, known_type, transpositions
+from gemmkit.problem_fields import (
+    are_usual,
+    converted,
+    known_result_type,
+    known_type,
+    transpositions,
+)
 from gemmkit.units import read_shape, shape_text
 
 if TYPE_CHECKING:
@@ -85,11 +91,13 @@ class GemmProblem:
             )
         if self.groups is not None:
             self._take_groups(self.groups)
+        if self.dtype not in ITEM_BYTES:
+            object.__setattr__(self, "dtype", known_type("dtype", self.dtype))
         if self.out_dtype is None:
-            object.__setattr__(self, "out_dtype", self.dtype)
-        if self.dtype not in ITEM_BYTES or self.out_dtype not in ITEM_BYTES:
-            for name in ("dtype", "out_dtype"):
-                object.__setattr__(self, name, known_type(name, getattr(self, name)))
+            narrow = self.dtype in OPERAND_TYPES
+            object.__setattr__(self, "out_dtype", "float32" if narrow else self.dtype)
+        if self.out_dtype not in RESULT_TYPES:
+            object.__setattr__(self, "out_dtype", known_result_type(str(self.out_dtype)))
         for name in ("m", "n", "k", "batch"):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} = {getattr(self, name)}: sizes must be 0 or more")

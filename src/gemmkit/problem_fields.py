@@ -11,7 +11,7 @@ from numbers import Integral, Real
 from types import NoneType
 from typing import Any
 
-from gemmkit.dtypes import ITEM_BYTES, full_type_name, is_type_name
+from gemmkit.dtypes import ITEM_BYTES, RESULT_TYPES, Dtype, full_type_name, is_type_name
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedType, unknown_name
 
@@ -93,6 +93,22 @@ def known_type(field: str, name: str) -> str:
     if full not in ITEM_BYTES:
         raise UnsupportedType(unknown_name(field, name, ITEM_BYTES))
     return full
+
+
+def known_result_type(name: str) -> Dtype:
+    """The full name of the type of C.
+
+    Raises:
+        UnsupportedType: it is unknown, or no type of C.
+    """
+    found = known_type("out_dtype", name)
+    result = next((each for each in RESULT_TYPES if each == found), None)
+    if result is None:
+        raise UnsupportedType(
+            f"out_dtype '{name}' is supported for A and B only: use one of "
+            f"{', '.join(RESULT_TYPES)}"
+        )
+    return result
 
 
 def transpositions(layout: str) -> dict[str, Any]:

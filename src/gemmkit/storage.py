@@ -14,12 +14,14 @@ from gemmkit.problem import BROADCAST, GemmProblem
 
 Stored = NDArray[Any]
 
-# NumPy has no bfloat16: its bits are stored as uint16.
+# NumPy has no bfloat16, nor types of 8 bits: their bits are stored as integers.
 STORAGE: Mapping[Dtype, np.dtype[Any]] = {
     "float64": np.dtype(np.float64),
     "float32": np.dtype(np.float32),
     "float16": np.dtype(np.float16),
     "bfloat16": np.dtype(np.uint16),
+    "float8_e4m3": np.dtype(np.uint8),
+    "float8_e5m2": np.dtype(np.uint8),
 }
 
 

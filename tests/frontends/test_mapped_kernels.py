@@ -176,3 +176,41 @@ def test_ptx_takes_maps_too() -> None:
         Kernel.from_ptx(text, args="map_a,map_b,C,map_c".replace("C", "map_a"), **how)
     with pytest.raises(UsageError, match="tensor map 'map_c' is not among the arguments"):
         Kernel.from_ptx(text, args="map_a,map_b,map_a,K", **how)
+
+
+# The example with all of its arguments in one struct.
+STRUCT = (
+    (
+        'extern "C" __global__ void gemm(const __grid_constant__ CUtensorMap map_a,\n'
+        "                                const __grid_constant__ CUtensorMap map_b,\n"
+        "                                const __grid_constant__ CUtensorMap map_c, int K) {\n",
+        "struct Params { int K; CUtensorMap map_a, map_b, map_c; };\n"
+        'extern "C" __global__ void gemm(const __grid_constant__ Params p) {\n'
+        "const int K = p.K;\n",
+    ),
+    ("&map_a", "&p.map_a"),
+    ("&map_b", "&p.map_b"),
+    ("&map_c", "&p.map_c"),
+)
+
+
+@pytest.mark.parametrize("args", [None, "{K,map_a,map_b,map_c}"])
+def test_maps_in_a_struct(write: Write, args: str | None) -> None:
+    record = check(write(edited(*STRUCT)), "65x36x72", args=args)
+    assert record.verdict == "ok", record.detail
+
+
+@pytest.mark.parametrize(
+    ("maps", "args", "text"),
+    [
+        (MAPS, "{K,map_a,map_b,map_c", r"has no '}' for its '\{'"),
+        (MAPS, "{K,map_a,map_c}", r"has 4 fields .* gives 3"),
+        (MAPS, "{map_a,K,map_b,map_c}", r"is a number: a tensor map is a struct of 128 bytes"),
+        (MAPS[:2], None, r"'CUtensorMap p.map_c' .* is a tensor map: say of which matrix"),
+    ],
+)
+def test_what_does_not_fit_a_struct_with_maps(
+    write: Write, maps: tuple[str, ...], args: str | None, text: str
+) -> None:
+    with pytest.raises(UsageError, match=text):
+        check(write(edited(*STRUCT)), "64x32x64", maps, args=args)

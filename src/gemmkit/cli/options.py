@@ -192,9 +192,14 @@ type_options = combine(
         "--dtype",
         metavar="TYPE",
         help="Type of A and B: float32, float64, float16 or bfloat16, or short fp32, fp64, fp16, "
-        "bf16.  [default: float32, or the first that a named kernel accepts]",
+        "bf16; for files, float8_e4m3 or float8_e5m2 too, or short e4m3, e5m2.  [default: float32, "
+        "or the first that a named kernel accepts]",
     ),
-    click.option("--out-dtype", metavar="TYPE", help="Type of C.  [default: that of A and B]"),
+    click.option(
+        "--out-dtype",
+        metavar="TYPE",
+        help="Type of C.  [default: that of A and B, float32 if these have 8 bits]",
+    ),
 )
 
 # For commands without a TARGET, whose own options include the layout.

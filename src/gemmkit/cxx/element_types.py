@@ -28,6 +28,8 @@ ELEMENT_TYPES: Mapping[str, Dtype] = {
     **dict.fromkeys(("double", "double1", "double2", "double3", "double4"), "float64"),
     **dict.fromkeys(("half", "__half", "half2", "__half2"), "float16"),
     **dict.fromkeys(("nv_bfloat16", "__nv_bfloat16", "nv_bfloat162", "__nv_bfloat162"), "bfloat16"),
+    **dict.fromkeys(("__nv_fp8_e4m3", "__nv_fp8x2_e4m3", "__nv_fp8x4_e4m3"), "float8_e4m3"),
+    **dict.fromkeys(("__nv_fp8_e5m2", "__nv_fp8x2_e5m2", "__nv_fp8x4_e5m2"), "float8_e5m2"),
 }
 # What a pointer to elements of any type may be declared to point to.
 UNTYPED = frozenset(["void", "char"])
@@ -43,7 +45,10 @@ MARK = "gemmkit_element_types"
 _ASSERTED = re.compile(rf"{MARK}: (\w+) is (\w+)")
 
 # Classes of `cuda_fp16.h` and `cuda_bf16.h`, which a source need not include.
-_CLASSES = ("__half", "__half2", "__nv_bfloat16", "__nv_bfloat162")
+_CLASSES = (
+    *("__half", "__half2", "__nv_bfloat16", "__nv_bfloat162"),
+    *(name for name in ELEMENT_TYPES if name.startswith("__nv_fp8")),
+)
 _TRAITS = f"""
 namespace {MARK} {{
 template <class T> struct bare {{ using type = T; }};

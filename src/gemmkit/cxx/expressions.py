@@ -16,6 +16,7 @@ from gemmkit.errors import UsageError
 
 Number = int | float
 
+_BRACKETS = {"(": ")", "[": "]", "{": "}"}
 _LONGEST = 400
 # Bits of the widest integer that a shift may be meant for.
 _WIDEST = 64
@@ -130,8 +131,9 @@ def split_list(text: str) -> list[str]:
     """The parts between the commas that stand outside of brackets; none of them is empty.
 
     Raises:
-        UsageError: a part is empty.
+        UsageError: a part is empty, or a bracket has no counterpart.
     """
+    _check_brackets(text)
     parts, depth, start = [], 0, 0
     for position, character in enumerate(text):
         depth += (character in "([{<") - (character in ")]}>")
@@ -142,6 +144,19 @@ def split_list(text: str) -> list[str]:
     if not all(parts):
         raise UsageError(f"'{text}' has an empty part: separate expressions with single commas")
     return parts
+
+
+def _check_brackets(text: str) -> None:
+    opened: list[str] = []
+    for character in text:
+        if character in _BRACKETS:
+            opened.append(character)
+        elif character in _BRACKETS.values() and (
+            not opened or _BRACKETS[opened.pop()] != character
+        ):
+            raise UsageError(f"'{text}' closes a bracket that is not open: '{character}'")
+    if opened:
+        raise UsageError(f"'{text}' has no '{_BRACKETS[opened[-1]]}' for its '{opened[-1]}'")
 
 
 @cache

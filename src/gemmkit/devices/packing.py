@@ -106,7 +106,7 @@ def bound_values(
 
     def value(struct: StructPlace | None, place: Parameter) -> np.generic:
         if struct is not None:
-            return _struct(plan.kernel, struct, texts, numbers, place, halves)
+            return _struct(plan.kernel, struct, texts, arguments, place, halves)
         text = next(texts)
         whole = arguments.get(text)
         if isinstance(whole, bytes):
@@ -201,7 +201,7 @@ def _struct(
     kernel: str,
     struct: StructPlace,
     texts: Iterator[str],
-    arguments: Mapping[str, Number],
+    arguments: Mapping[str, Value],
     place: Parameter,
     halves: Mapping[str, Dtype],
 ) -> np.generic:
@@ -213,9 +213,15 @@ def _struct(
             f"aligned to {struct.alignment}: pass its fields as parameters of their own"
         )
     space = bytearray(struct.size)
+    numbers = {name: each for name, each in arguments.items() if not isinstance(each, bytes)}
     for each in struct.fields:
         field = Parameter(each.type, each.size, place.offset + each.offset, each.pointer, each.size)
-        value = _scalar(kernel, next(texts), arguments, field, marked=True, halves=halves)
+        text = next(texts)
+        whole_field = arguments.get(text)
+        if isinstance(whole_field, bytes):
+            value = _by_value(kernel, text, whole_field, field)
+        else:
+            value = _scalar(kernel, text, numbers, field, marked=True, halves=halves)
         space[each.offset : each.offset + each.size] = value.tobytes()
     whole: np.generic = np.frombuffer(bytes(space), f"V{struct.size}")[0]
     return whole

@@ -25,9 +25,10 @@ from gemmkit.file_directives import text_name
 from gemmkit.frontends.element_rule import ElementRule
 from gemmkit.frontends.entries import find_entry, find_overload, name_expression, split_entry
 from gemmkit.frontends.launch_rule import LaunchRule, condition_of
-from gemmkit.frontends.refusals import check_maps, check_parameters
+from gemmkit.frontends.refusals import check_map_names, check_maps, check_parameters
 from gemmkit.frontends.signatures import (
     hidden_elements,
+    map_name,
     matrix_types,
     named_size,
     narrow_scalars,
@@ -95,14 +96,19 @@ def kernel_from_file(path: str | Path, launch: LaunchOptions) -> Kernel:
         here = _file_of(declared, path, included)
         given = [each.name for each in declared.parameters] if listed is None else listed
         mapped = [number for number, each in enumerate(given) if each in maps]
-        check_maps(maps, given, declared)
+        check_map_names(maps)
         check_parameters(declared, here, mapped)
         known = Structs.of((*others, text), numbers)
         refuses = known.wrong_elements(declared, values)
         declared, structs = known.flattened(declared, values, here, mapped)
-    if listed is not None:
-        if declared is not None and structs:
+        if listed is not None and structs:
             listed = expanded(listed, declared, structs)
+        fields = [map_name(each, maps) or each.name for each in declared.parameters]
+        fields = fields if listed is None else listed
+        check_maps(maps, given, declared, fields)
+        mapped = [number for number, each in enumerate(fields) if each in maps]
+        check_parameters(declared, here, mapped)
+    if listed is not None:
         others_named = {key: value for key, value in numbers.items() if key not in ARGUMENT_NAMES}
         signature = told_signature(listed, declared, others_named, maps)
     elif declared is not None:

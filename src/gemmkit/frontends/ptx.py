@@ -10,11 +10,11 @@ from typing import Any, get_args
 
 from gemmkit.cxx.declarations import head_comment
 from gemmkit.cxx.expressions import split_list
-from gemmkit.dtypes import Dtype, full_type_name
+from gemmkit.dtypes import OPERAND_TYPES, RESULT_TYPES, Dtype, full_type_name
 from gemmkit.errors import UnsupportedType, UsageError, unknown_name
 from gemmkit.file_directives import text_name
 from gemmkit.frontends.cuda import given_to, read_source, user_kernel
-from gemmkit.frontends.refusals import check_maps
+from gemmkit.frontends.refusals import check_map_names, check_maps
 from gemmkit.frontends.signatures import (
     POINTERS,
     SCALES,
@@ -62,6 +62,7 @@ def kernel_from_ptx(ptx: str | Path, launch: LaunchOptions) -> Kernel:
             f"but args gives {len(listed)}: {','.join(listed)}"
         )
     maps = {each.name for each in read_maps(launch.tensor_maps)}
+    check_map_names(maps)
     check_maps(maps, listed, None)
     signature = told_signature(listed, None, {}, maps)
     for argument, kind in zip(signature, parameters, strict=True):
@@ -101,7 +102,8 @@ def _types(launch: LaunchOptions) -> dict[str, Any]:
         return (found,)
 
     dtypes = read("dtype", launch.dtype, known)
-    results = read("out_dtype", launch.out_dtype, dtypes if len(dtypes) == 1 else ())
+    same = () if len(dtypes) > 1 else RESULT_TYPES if dtypes[0] in OPERAND_TYPES else dtypes
+    results = read("out_dtype", launch.out_dtype, same)
     return {"dtypes": dtypes, "result_dtypes": results}
 
 

@@ -51,20 +51,33 @@ def check_parameters(kernel: KernelDeclaration, file: str, mapped: Collection[in
             raise UsageError(f"{where} {reason.format(name=named)}")
 
 
-def check_maps(
-    maps: Collection[str], given: Sequence[str], kernel: KernelDeclaration | None
-) -> None:
-    """Check that an argument, or a parameter's own name, asks for each tensor map.
+def check_map_names(maps: Collection[str]) -> None:
+    """Check that no tensor map has the name of an argument.
 
     Raises:
-        UsageError: none does, or a matrix's name hides a map's.
+        UsageError: one has.
     """
     for name in maps:
         if name in ARGUMENT_NAMES:
             raise UsageError(
                 f"a tensor map cannot be called '{name}', as an argument is: give it another name"
             )
-        if name not in given:
+
+
+def check_maps(
+    maps: Collection[str],
+    given: Sequence[str],
+    kernel: KernelDeclaration | None,
+    fields: Collection[str] = (),
+) -> None:
+    """Check that an argument, a parameter's own name, or one of the `fields` of structs, asks for
+    each tensor map.
+
+    Raises:
+        UsageError: none does.
+    """
+    for name in maps:
+        if name not in given and name not in fields:
             of = f" of '{kernel.name}'" if kernel is not None else ""
             raise UsageError(
                 f"tensor map '{name}' is not among the arguments{of}, {', '.join(given)}: give "

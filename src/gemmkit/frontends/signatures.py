@@ -10,7 +10,7 @@ from typing import get_args
 from gemmkit.cxx.declarations import KernelDeclaration, Parameter
 from gemmkit.cxx.element_types import ELEMENT_TYPES, unclear
 from gemmkit.cxx.expressions import Expression, Number
-from gemmkit.dtypes import ITEM_BYTES, Dtype
+from gemmkit.dtypes import ITEM_BYTES, OPERAND_TYPES, RESULT_TYPES, Dtype
 from gemmkit.errors import UsageError
 from gemmkit.frontends.struct_arguments import grouped, is_matrix, matrix_field
 from gemmkit.kernels.plan import ARGUMENT_NAMES, LEADING_DIMENSIONS, Signature
@@ -27,10 +27,12 @@ INTEGERS = frozenset([
     "uint16_t", "int32_t", "uint32_t", "int64_t", "uint64_t", "bool",
 ])  # fmt: skip
 FLOATS = frozenset(["float", "double"])
+# What numbers of 8 bits may be declared as.
+BYTES = frozenset(["unsigned char", "uchar", "uint8_t", "__nv_fp8_storage_t"])
 # Element types that no problem has; a template's T may be anything.
 _NOT_FLOAT = INTEGERS - {"char"} | {
     *("int2", "int4", "uint4"),
-    *("__nv_fp8_e4m3", "__nv_fp8_e5m2", "signed char", "unsigned char", "uchar", "unsigned short"),
+    *("signed char", "unsigned char", "uchar", "unsigned short"),
     *("short int", "long long int", "char4", "uchar4", "cuComplex", "cuFloatComplex"),
 }
 
@@ -74,7 +76,7 @@ def read_signature(
     read = _with_usual_letters(kernel)
     maps = maps or {}
     names = [
-        given.name if given.name in maps else _read_in(read, parameter)
+        map_name(given, maps) or _read_in(read, parameter)
         for given, parameter in zip(kernel.parameters, read.parameters, strict=True)
     ]
     integers = [each for each in kernel.parameters if _is_integer(each)]
@@ -99,6 +101,12 @@ def read_signature(
             f"parameter, in order{braces}{'' if not names else ': ' + shown}"
         )
     return tuple(names)
+
+
+def map_name(parameter: Parameter, maps: Collection[str]) -> str:
+    """The tensor map that a parameter, or the field of a struct, is called after; or empty."""
+    field = parameter.name.rpartition(".")[2]
+    return next((each for each in (parameter.name, field) if each in maps), "")
 
 
 def _is_only_size(names: Sequence[str], integer: Parameter, kernel: KernelDeclaration) -> bool:
@@ -156,6 +164,7 @@ def describe(kernel: KernelDeclaration) -> str:
 
 def wrong_matrices(signature: Signature, kernel: KernelDeclaration) -> str | None:
     """Why no problem has matrices like a kernel's, or None if one has, or may have."""
+    elements = _elements(signature, kernel)
     for name, parameter in zip(signature, kernel.parameters, strict=True):
         if name not in POINTERS:
             continue
@@ -164,12 +173,18 @@ def wrong_matrices(signature: Signature, kernel: KernelDeclaration) -> str | Non
                 f"its parameter '{parameter}' is an array of pointers, as in a batched kernel, "
                 "which is not supported; take a pointer to a single matrix"
             )
+        if parameter.pointer and parameter.type in BYTES and name in ("A", "B"):
+            continue
         if parameter.pointer and parameter.type in _NOT_FLOAT:
             return (
                 f"its parameter '{parameter}' points to {parameter.type}, which is not a supported "
-                "element type; use float, double, half or __nv_bfloat16"
+                "element type; use float, double, half or __nv_bfloat16, and for A and B "
+                "__nv_fp8_e4m3 or __nv_fp8_e5m2 as well"
             )
-    found = _elements(signature, kernel)
+    narrow = next((each for each in ("C", "bias") if elements.get(each) in OPERAND_TYPES), None)
+    if narrow is not None:
+        return f"its {narrow} is {elements[narrow]}, which is supported for A and B only"
+    found = elements
     for one, other in (("A", "B"), ("C", "bias")):
         if found.get(one, found.get(other)) != found.get(other, found.get(one)):
             return (
@@ -189,9 +204,21 @@ def matrix_types(
     found = _elements(signature, kernel) if kernel is not None else {}
     results = found.get("C", found.get("bias"))
     operands = found.get("A", found.get("B"))
+    if operands is None and kernel is not None and _of_bytes(signature, kernel):
+        return OPERAND_TYPES, (results,) if results is not None else RESULT_TYPES
     if operands is not None:
-        return (operands,), (results,) if results is not None else _any_type(operands)
+        narrow = operands in OPERAND_TYPES
+        others = RESULT_TYPES if narrow else _any_type(operands)
+        return (operands,), (results,) if results is not None else others
     return _any_type(results or "float32"), () if results is None else (results,)
+
+
+def _of_bytes(signature: Signature, kernel: KernelDeclaration) -> bool:
+    """Whether A or B is declared as bytes, which may be numbers of either type of 8 bits."""
+    return any(
+        name in ("A", "B") and parameter.type in BYTES
+        for name, parameter in zip(signature, kernel.parameters, strict=True)
+    )
 
 
 def _any_type(first: Dtype) -> tuple[Dtype, ...]:
@@ -225,7 +252,7 @@ def narrow_scalars(
 def hidden_elements(signature: Signature, kernel: KernelDeclaration | None) -> list[int]:
     """The numbers of the parameters that get matrices whose elements the text does not show."""
     numbers = range(len(signature))
-    unknown = numbers if kernel is None else unclear(kernel.parameters, _NOT_FLOAT)
+    unknown = numbers if kernel is None else unclear(kernel.parameters, _NOT_FLOAT | BYTES)
     return [number for number in unknown if signature[number] in POINTERS]
 
 

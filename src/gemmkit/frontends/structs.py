@@ -19,8 +19,10 @@ from gemmkit.cxx.declarations import (
 )
 from gemmkit.cxx.expressions import Expression, Number
 from gemmkit.errors import UsageError
+from gemmkit.frontends.refusals import MAP_TYPES
 from gemmkit.frontends.struct_packing import Packing, pack_operator_line, packing
-from gemmkit.kernels.plan import FieldPlace, StructPlace
+from gemmkit.kernels.plan import MAP_FIELD, FieldPlace, StructPlace
+from gemmkit.tensor_maps import MAP_ALIGNMENT, MAP_BYTES
 
 _HEAD = re.compile(
     r"\b(?:struct|class|union)\s+(?P<attributes>(?:(?:(?:alignas|__align__)\s*\([^()]*\)|"
@@ -226,6 +228,10 @@ class Structs:
         if resolved.pointer:
             return _scalar_layout(resolved, _POINTER)
         plain = " ".join(resolved.type.removeprefix("std::").removeprefix("struct ").split())
+        if plain.split("::")[-1] in MAP_TYPES:
+            place = FieldPlace(0, MAP_BYTES, MAP_FIELD)
+            field = (replace(resolved, name=""), place)
+            return _Layout((field,), MAP_BYTES, MAP_ALIGNMENT)
         plain = self.enums.get(plain.split("::")[-1], plain)
         if plain in _SCALARS:
             return _scalar_layout(resolved, _SCALARS[plain])

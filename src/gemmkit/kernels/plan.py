@@ -145,9 +145,14 @@ class SourceFile:
     expression: str = ""
 
 
+# The type of a field that is a tensor map.
+MAP_FIELD = "tensor map"
+
+
 @dataclass(frozen=True, slots=True)
 class FieldPlace:
-    """Where a scalar lies in a struct: `size` bytes at `offset`, `type` in PTX's words."""
+    """Where a scalar or a tensor map lies in a struct: `size` bytes at `offset`, `type` in PTX's
+    words."""
 
     offset: int
     size: int

@@ -138,7 +138,9 @@ class PlannedMap:
             UsageError: a rule of tensor maps is broken.
         """
         rule, item = self.rule, ITEM_BYTES[self.dtype]
-        element: Element = rule.element or self.dtype
+        # The driver's enumeration has no floating-point types of 8 bits.
+        own: Element = "uint8" if item == 1 else self.dtype  # type: ignore[assignment]
+        element = rule.element or own
         if ELEMENT_BYTES[element] != item:
             raise UsageError(
                 f"{element} has {ELEMENT_BYTES[element]} bytes, and the matrix's type "

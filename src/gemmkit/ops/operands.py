@@ -8,7 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from gemmkit.dtypes import ITEM_BYTES, Dtype, full_type_name
+from gemmkit.dtypes import ITEM_BYTES, RESULT_TYPES, Dtype, full_type_name
 from gemmkit.errors import UnsupportedType, UsageError
 
 # Bytes of the kernels' widest access, which all matrices have to be aligned to for vector accesses.
@@ -172,11 +172,11 @@ def known_dtype(name: str, role: str) -> Dtype:
     Raises:
         UnsupportedType: gemmkit does not multiply it; the text says what to do.
     """
-    for known in ITEM_BYTES:
+    for known in RESULT_TYPES:
         if name == known:
             return known
     advice = next(words for starts, words in _REFUSED if name.startswith(starts))
-    kinds = ", ".join(ITEM_BYTES)
+    kinds = ", ".join(RESULT_TYPES)
     raise UnsupportedType(f"{role} has type {name}; gemmkit multiplies {kinds}: {advice}")
 
 
@@ -190,10 +190,10 @@ def read_dtype(given: object, role: str = "out_dtype") -> Dtype:
     # A scalar type such as jax.numpy.float32 has the type itself inside.
     name = getattr(getattr(given, "dtype", None), "name", None) or name
     name = full_type_name(str(name).removeprefix("torch."))
-    for known in ITEM_BYTES:
+    for known in RESULT_TYPES:
         if known == {"float": "float64"}.get(name, name):
             return known
     raise UnsupportedType(
         f"{role} = {given!r} is not a type that gemmkit computes: use one of "
-        f"{', '.join(ITEM_BYTES)}"
+        f"{', '.join(RESULT_TYPES)}"
     )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gemmkit.dtypes import Dtype
+from gemmkit.dtypes import OPERAND_TYPES, Dtype
 from gemmkit.storage import STORAGE, Stored
 from gemmkit.verify.arithmetic import FORMATS, Format
 
@@ -21,12 +22,16 @@ ELEMENTS: Mapping[Dtype, Format] = {
     "float32": Format("float32", 24, 2.0**-150),
     "float16": FORMATS["float16"],
     "bfloat16": FORMATS["bfloat16"],
+    "float8_e4m3": FORMATS["float8_e4m3"],
+    "float8_e5m2": FORMATS["float8_e5m2"],
 }
 LARGEST: Mapping[Dtype, float] = {
     "float64": (2 - 2.0**-52) * 2.0**1023,
     "float32": (2 - 2.0**-23) * 2.0**127,
     "float16": (2 - 2.0**-10) * 2.0**15,
     "bfloat16": (2 - 2.0**-7) * 2.0**127,
+    "float8_e4m3": 448.0,
+    "float8_e5m2": 57344.0,
 }
 
 # Signaling NaNs: copies preserve them and arithmetic turns them into quiet NaNs, so they mark the
@@ -36,12 +41,19 @@ CANARIES: Mapping[Dtype, np.unsignedinteger[Any]] = {
     "float32": np.uint32(0x7FA0DEAD),
     "float16": np.uint16(0x7D5A),
     "bfloat16": np.uint16(0x7FA5),
+    # These have no signaling NaN; A and B, which alone have such types, are never written.
+    "float8_e4m3": np.uint8(0xFF),
+    "float8_e5m2": np.uint8(0xFF),
 }
 _BFLOAT16_NAN = 0x7FC0
+# Of the types of 8 bits.
+_NARROW_SIGN, _NARROW_NAN, _E5M2_INFINITY = 0x80, 0x7F, 0x7C
 
 
 def encode(values: Numbers, dtype: Dtype) -> Stored:
     """Round numbers to a type, to nearest, as stored; no copy if they already have that type."""
+    if dtype in OPERAND_TYPES:
+        return _encode_narrow(values, dtype)
     if dtype != "bfloat16":
         with np.errstate(over="ignore"):
             return values.astype(STORAGE[dtype], copy=False)
@@ -56,8 +68,42 @@ def decode(stored: Stored, dtype: Dtype) -> Numbers:
     """Stored elements as float64 if they are float64, else as float32; no copy if they are that."""
     if dtype == "bfloat16":
         return (stored.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    if dtype in OPERAND_TYPES:
+        found: Numbers = _narrow_numbers(dtype)[stored]
+        return found
     with np.errstate(invalid="ignore"):  # of a signaling NaN
         return stored.astype(np.float64 if dtype == "float64" else np.float32, copy=False)
+
+
+def _encode_narrow(values: Numbers, dtype: Dtype) -> Stored:
+    """To 8 bits, ties to even; what is too large becomes the largest number, infinities as well
+    (e4m3 has none)."""
+    numbers = _narrow_numbers(dtype)[:_NARROW_SIGN]
+    finite = numbers[np.isfinite(numbers)].astype(np.float64)
+    size = np.abs(values.astype(np.float64))
+    above = np.minimum(np.searchsorted(finite, size), len(finite) - 1)
+    below = np.maximum(above - 1, 0)
+    middle = (finite[above] + finite[below]) / 2
+    nearest = np.where((size > middle) | ((size == middle) & (above % 2 == 0)), above, below)
+    bits = nearest | np.where(np.signbit(values), _NARROW_SIGN, 0)
+    return np.where(np.isnan(values), _NARROW_NAN, bits).astype(np.uint8)
+
+
+@cache
+def _narrow_numbers(dtype: Dtype) -> Numbers:
+    """The number that each pattern of 8 bits is."""
+    fraction_bits = ELEMENTS[dtype].bits - 1
+    bits = np.arange(2 * _NARROW_SIGN)
+    fraction = bits & (1 << fraction_bits) - 1
+    field = (bits & _NARROW_SIGN - 1) >> fraction_bits
+    lowest = int(np.log2(2 * ELEMENTS[dtype].tiny))
+    significand = fraction + np.where(field > 0, 1 << fraction_bits, 0)
+    size = np.ldexp(significand.astype(np.float32), lowest + np.maximum(field - 1, 0))
+    size[size > LARGEST[dtype]] = np.nan
+    if dtype == "float8_e5m2":
+        size[bits & _NARROW_SIGN - 1 == _E5M2_INFINITY] = np.inf
+    found: Numbers = np.where(bits & _NARROW_SIGN, -size, size).astype(np.float32)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ DEVICE void tensor_multicast(void* to, const Map* map, int x, int y, unsigned b,
                :: "r"(at(to)), "l"(map), "r"(x), "r"(y), "r"(b), "h"(mask) : "memory");
 }}
 DEVICE unsigned long long descriptor(const void* tile) {{
-  return (at(tile) >> 4) | 1ull << 16 | 64ull << 32 | 1ull << 62;
+  return (at(tile) & 0x3FFFF) >> 4 | 1ull << 16 | 64ull << 32 | 1ull << 62;
 }}
 DEVICE void multiply(float (&d)[{SUMS}], unsigned long long a, unsigned long long b, int adds) {{
   asm volatile("{{ .reg .pred p; setp.ne.b32 p, %{SUMS + 2}, 0;"

@@ -7,7 +7,9 @@ from gemmkit.emulator.codegen.context import C, W
 from gemmkit.emulator.codegen.ir import Value, literal
 from gemmkit.emulator.codegen.layout import ALL_LANES, PATTERN
 from gemmkit.emulator.codegen.operands import Action
+from gemmkit.emulator.codegen.ranks import relative, relative_base
 from gemmkit.emulator.codegen.values import Location, Result, Scalar, Slot, root_of
+from gemmkit.emulator.isa.cluster import reaches_peers
 from gemmkit.emulator.ptx.module import Address, Register, Symbol
 
 
@@ -35,10 +37,21 @@ def address_of(
     `key` distinguishes sets of active lanes: the guard's predicate, if there is one.
     """
     bits = 32 if narrow else 64
-    pattern, base = pattern_at(b, action, base_of(b, address, bits), bits, lanes, key)
+    location = base_of(b, address, bits, peers=reaches_peers(action.form))
+    pattern, base = pattern_at(b, action, location, bits, lanes, key)
     if address.offset:
         base = b.f.add(base, address.offset)
-    return pattern, b.f.resize(base, 64)
+    return pattern, b.f.resize(own_base(b, action, address, base, bits), 64)
+
+
+def own_base(b: BlockWriter, action: Action, address: Address, base: Value, bits: int) -> Value:
+    """The address of an access without the rank that it has if it is in the block's own shared
+    memory, and comes from a register."""
+    ranked = isinstance(address.base, Register) and b.context.shows_ranks
+    own = (
+        bits == 32 and not reaches_peers(action.form) and action.form.modifiers.get("S") != "local"
+    )
+    return relative_base(b.f, base, bits) if own and ranked else base
 
 
 def pattern_at(
@@ -68,12 +81,14 @@ def pattern_at(
     return pattern, base
 
 
-def base_of(b: BlockWriter, address: Address, bits: int) -> Location:
-    """The base of an address: a register, a symbol or a number."""
-    if isinstance(address.base, Register):
-        return b.resized(b.location(address.base), bits)
+def base_of(b: BlockWriter, address: Address, bits: int, *, peers: bool = False) -> Location:
+    """The base of an address: a register, a symbol or a number. `peers` says that it may be in
+    the shared memory of any block: then it is a relative address."""
     if isinstance(address.base, Symbol):
         return b.symbol(address.base.name, bits)
+    if isinstance(address.base, Register):
+        found = b.resized(b.location(address.base), bits)
+        return relative(b, found, bits) if peers and b.context.shows_ranks else found
     return Scalar(literal(f"i{bits}", address.base.value))
 
 

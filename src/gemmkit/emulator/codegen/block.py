@@ -14,6 +14,7 @@ from gemmkit.emulator.codegen.computations import Computations
 from gemmkit.emulator.codegen.context import CodegenContext, T, W
 from gemmkit.emulator.codegen.ir import Function, Value, literal
 from gemmkit.emulator.codegen.operands import Action, unsupported
+from gemmkit.emulator.codegen.ranks import own_window
 from gemmkit.emulator.codegen.segment import Output, Segment
 from gemmkit.emulator.codegen.specials import LANE_MASKS, lane_mask, special
 from gemmkit.emulator.codegen.values import (
@@ -119,10 +120,13 @@ class BlockWriter(Computations):
             return self.inverted(self.location(operand.register))
         if isinstance(operand, Special):
             return self._special(operand.name)
-        return self.symbol(operand.name, bits)
+        found = self.symbol(operand.name, bits)
+        if self.context.shows_ranks and operand.name in self.context.analysis.flow.kernel.shared:
+            return Scalar(self.f.add(found.value, own_window(self.f, bits)))
+        return found
 
     def symbol(self, name: str, bits: int) -> Scalar:
-        """The address of a variable in its own space.
+        """The address of a variable in its own space, a relative one in shared memory.
 
         Raises:
             UnsupportedInstruction: there is no such variable.

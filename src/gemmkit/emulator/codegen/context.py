@@ -23,7 +23,8 @@ Outside = dict[int, tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ..
 class CodegenContext:
     """The function being emitted, facts about the kernel, and where its data is.
 
-    With `sanitize` the code reports to the sanitizers.
+    With `sanitize` the code reports to the sanitizers. `shows_ranks` says whether registers hold
+    addresses of shared memory with the rank of their block.
     """
 
     f: Function
@@ -33,6 +34,7 @@ class CodegenContext:
     symbols: Callable[[str], Value | None]
     outside: Outside
     sanitize: bool
+    shows_ranks: bool
 
     @property
     def shadows(self) -> Mapping[Register, Register]:

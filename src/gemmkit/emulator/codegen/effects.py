@@ -32,6 +32,7 @@ from gemmkit.emulator.codegen.operands import (
     unsupported,
 )
 from gemmkit.emulator.codegen.ordering import is_asynchronous
+from gemmkit.emulator.codegen.ranks import own_window
 from gemmkit.emulator.codegen.runtime.atomics import is_native
 from gemmkit.emulator.codegen.runtime.matrices import function_of
 from gemmkit.emulator.codegen.values import Lanes, Location, Result, Scalar, Slot, root_of
@@ -285,15 +286,20 @@ def _is_space(b: BlockWriter, action: Action) -> None:
     space = action.form["S"]
     own = space == "shared" and "::cluster" not in action.form.opcode
 
+    first = literal("i64", 0)
+    if own and b.context.shows_ranks:
+        first = own_window(b.f, 64)
+
     def emit(f: Function, s: Sequence[Value]) -> Sequence[Value]:
+        size = OFFSET_MASK + 1 if own else WINDOW_BYTES
         inside = {
-            name: f.compare("ult", f.sub(s[0], start), OFFSET_MASK + 1 if own else WINDOW_BYTES)
+            name: f.compare("ult", f.sub(f.sub(s[0], start), s[1]), size)
             for name, start in WINDOWS.items()
         }
         return (inside.get(space) or f.not_(f.or_(*inside.values())),)
 
     address = b.source(action.sources[0], 64)
-    b.put(action, b.node(emit, [(address, 64)], [1]))
+    b.put(action, b.node(emit, [(address, 64), (Scalar(first), 64)], [1]))
 
 
 def _create_policy(b: BlockWriter, action: Action) -> None:
@@ -391,7 +397,8 @@ def _to_scratch(b: BlockWriter, location: Location, bits: int) -> tuple[int, int
 
 
 def _address_to_scratch(b: BlockWriter, address: Address) -> tuple[int, int]:
-    base = base_of(b, address, 64)
+    # Any operand may be in shared memory; other addresses are left as they are.
+    base = base_of(b, address, 64, peers=True)
 
     def emit(f: Function, s: Sequence[Value]) -> Sequence[Value]:
         return (f.add(s[0], address.offset),)

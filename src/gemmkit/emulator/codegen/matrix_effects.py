@@ -10,6 +10,7 @@ from gemmkit.emulator.codegen.addresses import (
     base_of,
     guard_key,
     is_narrow,
+    own_base,
     pattern_at,
     space_of,
 )
@@ -20,6 +21,7 @@ from gemmkit.emulator.codegen.operands import Action, source_widths
 from gemmkit.emulator.codegen.runtime import matrix_moves
 from gemmkit.emulator.codegen.runtime.matrices import function_of
 from gemmkit.emulator.codegen.values import LaneNumber, Location, Scalar, Slot
+from gemmkit.emulator.isa.cluster import reaches_peers
 from gemmkit.emulator.isa.form import Form
 from gemmkit.emulator.isa.fragment_products import products, sums_type
 from gemmkit.emulator.isa.fragments import conversion, product_form
@@ -133,7 +135,7 @@ def _located(b: BlockWriter, action: Action, piece: Piece, lanes: Value) -> tupl
     assert action.address is not None
     f, space, key = b.f, space_of(action), guard_key(b, action)
     bits = 32 if is_narrow(action) else 64
-    location = base_of(b, action.address, bits)
+    location = base_of(b, action.address, bits, peers=reaches_peers(action.form))
     if piece.line is not None and piece.along is not None:
         location = _element(b, action, piece.line, piece.along, location, bits)
     acting = f.and_(lanes, piece.lanes) if piece.lanes != ALL_LANES else lanes
@@ -142,6 +144,7 @@ def _located(b: BlockWriter, action: Action, piece: Piece, lanes: Value) -> tupl
         base = f.add(base, action.address.offset)
     site = f.offset(C, b.context.areas.site(action.number))
     here = [C, W] if space in ("local", "generic") else [C]
+    base = own_base(b, action, action.address, base, bits)
     return space, [*here, site, pattern, f.resize(base, 64)]
 
 

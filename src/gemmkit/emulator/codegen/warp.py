@@ -39,6 +39,7 @@ from gemmkit.emulator.codegen.layout import (
 from gemmkit.emulator.codegen.operands import Action, unsupported
 from gemmkit.emulator.codegen.registers import RegisterMap
 from gemmkit.emulator.codegen.values import Scalar, Scratch
+from gemmkit.emulator.isa.cluster import shows_ranks
 from gemmkit.emulator.ptx.cfg import RETRIED
 
 
@@ -73,7 +74,14 @@ def write_warp(
     outside: Outside = {}
     with module.function(WARP_FUNCTION, "i32", (C, W, T)) as f:
         context = CodegenContext(
-            f, analysis, registers, areas, lambda name: symbols(f, name), outside, sanitize
+            f,
+            analysis,
+            registers,
+            areas,
+            lambda name: symbols(f, name),
+            outside,
+            sanitize,
+            shows_ranks(analysis.flow.kernel, analysis.flow.forms),
         )
         _WarpWriter(context, actions, scratch).write()
     return WarpCode(

@@ -1,8 +1,13 @@
 """Clusters: addresses of the blocks' shared memory, and the state of the cluster's barrier.
 
-An address in a block's own shared memory has less than 24 bits. In the window of the cluster
-(`shared::cluster`), the bits from 24 on hold the rank of the block plus one; without them an
-address is the executing block's own. The PTX ISA leaves the encoding open.
+The address of a variable in shared memory, as a program sees it, is in the window of the cluster:
+the bits from 24 on hold the rank of its block, also of the executing one. The PTX ISA leaves the
+encoding open; this is what an H100 does, on which an instruction for a block's own memory
+(`shared::cta`) refuses an address with another rank. A kernel in whose code no clusters occur has
+addresses without ranks here.
+
+The emulator itself uses relative addresses: those in the executing block's own memory have less
+than 24 bits; in others, the bits from 24 on hold the rank plus one.
 """
 
 from __future__ import annotations
@@ -13,27 +18,31 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gemmkit.emulator.clusters import NO_CLUSTERS
 from gemmkit.emulator.isa.form import Form
 from gemmkit.emulator.isa.mbarriers import Misuse
-from gemmkit.emulator.ptx.module import Instruction
+from gemmkit.emulator.ptx.module import Instruction, Kernel, Special
 from gemmkit.errors import DeviceError
 
 RANK_SHIFT = 24
 OFFSET_MASK = (1 << RANK_SHIFT) - 1
-# The bits of an address that hold a rank.
+# The bits of an address that hold a rank; the highest value is that of addresses below 0.
 RANK_MASK = 0xFF << RANK_SHIFT
+NO_RANK = 0xFF
+WINDOW_BYTES = 1 << 32
+_SHOWS = ("barrier.cluster", "mapa", "getctarank", "wgmma.mma_async")
 # Stands for the cluster's barrier where waiting lanes name an mbarrier's address.
 CLUSTER_BARRIER = -1
 
 
 def cluster_address(rank: int, address: int) -> int:
-    """The address in the window of the cluster of an address in one block's shared memory."""
+    """The relative address, with its rank, of an address in one block's shared memory."""
     return rank + 1 << RANK_SHIFT | (address & OFFSET_MASK)
 
 
 def divided(address: int, own: int) -> tuple[int, int]:
-    """The rank of the block that has an address, and the address in that block's shared memory;
-    `own` is the rank of the executing block. The rank may be that of no block."""
+    """The rank of the block that has a relative address, and the address in that block's shared
+    memory; `own` is the rank of the executing block. The rank may be that of no block."""
     rank = address >> RANK_SHIFT
     return (own, address) if rank == 0 else (rank - 1, address & OFFSET_MASK)
 
@@ -43,6 +52,35 @@ def reaches_peers(form: Form) -> bool:
     `shared::cluster`, and generic ones."""
     generic = form.modifiers.get("S") == "" and not form.operation.startswith("mbarrier")
     return generic or "shared::cluster" in form.opcode
+
+
+def shows_ranks(kernel: Kernel, forms: Sequence[Form]) -> bool:
+    """Whether addresses of shared memory have the rank of the block: a kernel's code names
+    clusters, or multiplies by descriptors, which may hold such bits."""
+    return (
+        kernel.cluster != NO_CLUSTERS
+        or any(form.opcode.startswith(_SHOWS) or "::cluster" in form.opcode for form in forms)
+        or any(
+            isinstance(operand, Special) and "cluster" in operand.name
+            for instruction in kernel.body
+            for operand in instruction.operands
+        )
+    )
+
+
+def relative(addresses: NDArray[Any], own: NDArray[Any] | int, start: int = 0) -> NDArray[Any]:
+    """Relative addresses from those that a program sees, in blocks whose ranks are `own`; 64 bits.
+    `start` is where the window of generic addresses begins, which are converted too.
+    """
+    kind = np.uint64
+    low = addresses & kind(WINDOW_BYTES - 1)
+    window = addresses - low
+    rank = low >> kind(RANK_SHIFT)
+    moved = low + (rank != kind(NO_RANK)).astype(kind) * kind(1 << RANK_SHIFT)
+    here = np.where(rank == np.asarray(own).astype(kind), low & kind(OFFSET_MASK), moved)
+    shared = (window == 0) | (window == kind(start))
+    found: NDArray[Any] = np.where(shared, window + here, addresses)
+    return found
 
 
 def mapped(
@@ -66,16 +104,16 @@ def mapped(
     if blocks == 1:
         return addresses
     kind = addresses.dtype.type
-    shifted = (ranks.astype(addresses.dtype) + kind(1)) << kind(RANK_SHIFT)
+    shifted = ranks.astype(addresses.dtype) << kind(RANK_SHIFT)
     found: NDArray[Any] = addresses & ~kind(RANK_MASK) | shifted
     return found
 
 
-def ranks_of(addresses: NDArray[Any], own: NDArray[Any] | int) -> NDArray[np.uint32]:
+def ranks_of(addresses: NDArray[Any]) -> NDArray[np.uint32]:
     """`getctarank`: the ranks of the blocks that have these addresses."""
     kind = addresses.dtype.type
-    ranks = (addresses & kind(RANK_MASK)) >> kind(RANK_SHIFT)
-    return np.where(ranks == 0, own, ranks - kind(1)).astype(np.uint32)
+    found: NDArray[np.uint32] = (addresses >> kind(RANK_SHIFT) & kind(NO_RANK)).astype(np.uint32)
+    return found
 
 
 def multicast_ranks(mask: int, blocks: int) -> list[int]:

@@ -15,6 +15,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from gemmkit.emulator.isa.cluster import RANK_SHIFT
 from gemmkit.emulator.isa.mbarriers import Misuse
 
 CHUNK_BYTES = 16
@@ -30,6 +31,9 @@ RESERVED = ((1 << 64) - 1) & ~(
 )
 # By the swizzle field: how many chunks a line of the pattern has, as a power of two.
 CHUNKS_LOG2 = (0, 3, 2, 1)
+# Where the rank of a block is in the leading offset's field if an address in the window of the
+# cluster is shifted into a descriptor as it is.
+RANK_PLACE = RANK_SHIFT - (CHUNK_BYTES.bit_length() - 1) - LEADING
 # Where the number of a line of the pattern begins in an address: a line of banks is 128 bytes.
 _LINE = 7
 
@@ -97,6 +101,13 @@ class Descriptor:
         line = (addresses >> _LINE) - self.base & across - 1
         swizzled: Addresses = addresses ^ line * CHUNK_BYTES
         return swizzled
+
+
+def holds_rank(word: int, rank: int) -> bool:
+    """Whether the rank of a block may have come into a descriptor's leading offset, with the upper
+    bits of the address."""
+    bits = rank << RANK_PLACE
+    return bits != 0 and word >> LEADING & bits == bits
 
 
 @lru_cache(maxsize=4096)

@@ -203,6 +203,11 @@ _ROWS: tuple[tuple[str, str, str, str], ...] = (
     (f"cvt{{{FLUSH}}}{{A:.sat}}.{{D:f32}}.{{T:f32}}", "saturate", "={D} {T}", "convert"),
     ("cvt{R:.rn,.rz}{A:,.relu}.{D:f16x2,bf16x2}.{T:f32}", "convert_pack", "={D} {T} {T}",
      "convert"),
+    ("cvt.rn.satfinite{A:,.relu}.{E:e4m3x2,e5m2x2}.{T:f32}", "convert_fp8_pack", "=b16 {T} {T}",
+     "convert"),
+    ("cvt.rn.satfinite{A:,.relu}.{E:e4m3x2,e5m2x2}.{T:f16x2}", "convert_fp8_narrow", "=b16 {T}",
+     "convert"),
+    ("cvt.rn{A:,.relu}.{T:f16x2}.{E:e4m3x2,e5m2x2}", "convert_fp8_widen", "={T} b16", "convert"),
     ("cvt{R:.rna}{A:}.tf32.{T:f32}|cvt{R:.rn,.rz}{A:,.relu}.tf32.{T:f32}", "convert_tf32",
      "=b32 {T}", "convert"),
     # Memory

@@ -116,7 +116,7 @@ class Operations:
             to[active] = chosen
             return (to,)
         if action.operation == "cluster_rank":
-            return (ranks_of(operands[0], worker.rank),)
+            return (ranks_of(operands[0]),)
         if action.operation.startswith(("mbarrier", "bulk", "barrier_cluster")):
             if worker.phases is None:
                 worker.phases = Phases(worker, self._memory)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from gemmkit.emulator.codegen.layout import LANES
 from gemmkit.emulator.codegen.operands import Action
 from gemmkit.emulator.codegen.warpgroup_operands import warpgroup_product
+from gemmkit.emulator.isa.matrix_descriptors import holds_rank
 from gemmkit.emulator.isa.mbarriers import Misuse
 from gemmkit.emulator.isa.warpgroup_forms import OPERATION, WARPS
 from gemmkit.emulator.isa.warpgroups import WarpgroupProduct, check_operands, check_warpgroup
@@ -54,6 +56,7 @@ class Warpgroups:
             Refusal: it is not valid.
         """
         number, active = action.number, lanes_of(lanes)
+        operands: list[Any] = []
         try:
             check_warpgroup(warp, worker.warps, active)
             if action.operation != OPERATION:
@@ -65,4 +68,12 @@ class Warpgroups:
             return check_operands(self._products[number], operands, warp % WARPS, memory)
         except Misuse as misuse:
             thread = warp * LANES + int(active.argmax())
-            raise Refusal(misuse.kind, misuse.what, number, thread, "", 0) from None
+            what = misuse.what
+            if misuse.kind == "out of bounds" and any(
+                holds_rank(int(each[0]), worker.rank) for each in operands[:-1]
+            ):
+                what += (
+                    f". The leading offset may hold bits of the block's rank, {worker.rank}: mask "
+                    "the shared address to 18 bits"
+                )
+            raise Refusal(misuse.kind, what, number, thread, "", 0) from None

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from gemmkit.emulator.codegen.operands import actions_of, addresses_parameters
 from gemmkit.emulator.counters.tally import Tally
+from gemmkit.emulator.isa.cluster import shows_ranks
 from gemmkit.emulator.launch import Execution, LaunchRequest
 from gemmkit.emulator.machine.memory import DeviceMemory
 from gemmkit.emulator.oracle.chunk import WARP, Chunk, Watcher
@@ -84,11 +85,19 @@ def run(
     together = 1 if alone else max(1, _LANES_TOGETHER // (-(-threads // WARP) * WARP))
     wanted = range(blocks) if only is None else only
     addressed = addresses_parameters(actions, flow.kernel)
+    ranked = shows_ranks(flow.kernel, flow.forms)
     with request.resident(memory, addressed=addressed) as request:
         names = Names(flow, actions, request, memory) if track else None
         for some in _chunks(request, wanted, together):
             chunk = Chunk(
-                flow.kernel, len(flow.blocks), request, memory, symbols or {}, some, watch
+                flow.kernel,
+                len(flow.blocks),
+                request,
+                memory,
+                symbols or {},
+                some,
+                watch,
+                shows_ranks=ranked,
             )
             defined = Definedness(chunk, names, memory, found) if names is not None else None
             steps_of_block = schedule if list(some) == scheduled else None

@@ -55,13 +55,17 @@ def space_of(group: Group, step: Step) -> str:
     return "parameters" if own else "arguments"
 
 
+def _address(group: Group, step: Step, space: str) -> Addresses:
+    return group.address(step.addresses[0], ranked=space in ("shared", "generic"))
+
+
 def load(group: Group, step: Step, lanes: Lanes, tally: Tally) -> None:
     """`ld`: one number, or a vector of them, into registers."""
     of, space = step.form.type, space_of(group, step)
     if space == "parameters":
         _load_parameters(group, step, lanes)
         return
-    addresses, nbytes = group.address(step.addresses[0]), of.bytes * len(step.dests)
+    addresses, nbytes = _address(group, step, space), of.bytes * len(step.dests)
     values = [np.zeros(lanes.shape, f"u{of.bytes}") for _ in step.dests]
     for span in _spans(group, step, space, addresses, lanes, nbytes, tally):
         for number, value in enumerate(values):
@@ -85,7 +89,7 @@ def _load_parameters(group: Group, step: Step, lanes: Lanes) -> None:
 def store(group: Group, step: Step, lanes: Lanes, tally: Tally) -> None:
     """`st`: one number, or a vector of them, from registers."""
     of, space = step.form.type, space_of(group, step)
-    addresses, nbytes = group.address(step.addresses[0]), of.bytes * len(step.sources)
+    addresses, nbytes = _address(group, step, space), of.bytes * len(step.sources)
     values = [group.read(source, of) for source, _ in step.sources]
     for span in _spans(group, step, space, addresses, lanes, nbytes, tally):
         for number, value in enumerate(values):
@@ -245,7 +249,7 @@ def copy_async(group: Group, step: Step, lanes: Lanes, tally: Tally) -> None:
 def atomic(group: Group, step: Step, lanes: Lanes, tally: Tally) -> None:
     """`atom` and `red`: one lane after the other."""
     of, space = step.form.type, space_of(group, step)
-    addresses = group.address(step.addresses[0])
+    addresses = _address(group, step, space)
     operands = [np.broadcast_to(group.read(*each), lanes.shape) for each in step.sources]
     before = np.zeros(lanes.shape, f"u{of.bytes}")
     for span in _spans(group, step, space, addresses, lanes, of.bytes, tally):
@@ -289,7 +293,8 @@ def is_space(group: Group, step: Step, lanes: Lanes) -> None:
     addresses = np.broadcast_to(group.read(*step.sources[0]), lanes.shape)
     inside: Mask = window_of(addresses, step.form["S"])
     if step.form["S"] == "shared" and "::cluster" not in step.form.opcode:
-        inside = addresses - np.uint64(SHARED_WINDOW) <= OFFSET_MASK
+        own = group.own_window(64) + np.uint64(SHARED_WINDOW)
+        inside = addresses - own <= OFFSET_MASK
     group.write(*step.dests[0], inside, lanes)
 
 
@@ -305,8 +310,7 @@ def map_address(group: Group, step: Step, lanes: Lanes) -> None:
 def cluster_rank(group: Group, step: Step, lanes: Lanes) -> None:
     """`getctarank`: the rank of the block that has an address."""
     addresses = np.broadcast_to(group.read(*step.sources[0]), lanes.shape)
-    own = group.take(group.chunk.rank)[:, None]
-    group.write(*step.dests[0], ranks_of(addresses, own), lanes)
+    group.write(*step.dests[0], ranks_of(addresses), lanes)
 
 
 def create_policy(group: Group, step: Step, lanes: Lanes) -> None:

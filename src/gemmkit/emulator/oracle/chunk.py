@@ -9,11 +9,18 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from gemmkit.emulator.isa.cluster import RANK_SHIFT, relative
 from gemmkit.emulator.isa.semantics.raw import Bits, Mask, Raw
 from gemmkit.emulator.isa.types import TYPES, PtxType
 from gemmkit.emulator.launch import LaunchRequest
 from gemmkit.emulator.oracle.control import Barriers, Rows, Warps
-from gemmkit.emulator.oracle.memory import Addresses, GlobalMemory, Lanes, PrivateSpace
+from gemmkit.emulator.oracle.memory import (
+    SHARED_WINDOW,
+    Addresses,
+    GlobalMemory,
+    Lanes,
+    PrivateSpace,
+)
 from gemmkit.emulator.ptx.module import (
     Address,
     Immediate,
@@ -62,6 +69,8 @@ class Chunk:
         symbols: Mapping[str, int],
         blocks: Sequence[int],
         watch: Watcher | None = None,
+        *,
+        shows_ranks: bool = False,
     ) -> None:
         self.kernel, self.request, self.memory = kernel, request, memory
         self.watch = watch
@@ -70,6 +79,8 @@ class Chunk:
         self.warps_per_block = -(-threads // WARP)
         # A chunk is one cluster, unless clusters have one block.
         self.cluster_blocks = request.cluster_blocks
+        # Whether addresses of shared memory have the rank of their block.
+        self.shows_ranks = shows_ranks and self.cluster_blocks > 1
         self.count = len(blocks) * self.warps_per_block
         thread = np.tile(np.arange(self.warps_per_block * WARP, dtype=np.uint32), len(blocks))
         self.thread = thread.reshape(self.count, WARP)
@@ -207,14 +218,23 @@ class Group:
             bits = self.take(self.chunk.special(source.name))
             bits = bits != 0 if of.kind == "pred" else bits
         else:
-            number = source.value if isinstance(source, Immediate) else self._address_of(source)
-            return _number(number, of)
+            if not isinstance(source, Immediate):
+                return self._address_of(source, of)
+            return _number(source.value, of)
         if of.kind == "pred" or bits.dtype.itemsize * 8 == of.bits:
             return bits
         return bits.astype(f"u{of.bits // 8}")
 
-    def _address_of(self, symbol: Symbol) -> int:
-        return self.chunk.variable(symbol.name)
+    def _address_of(self, symbol: Symbol, of: PtxType) -> Raw:
+        number = _number(self.chunk.variable(symbol.name), of)
+        if symbol.name in self.chunk.kernel.shared:
+            return number + self.own_window(of.bits)
+        return number
+
+    def own_window(self, bits: int) -> Raw:
+        """Where each warp's own shared memory begins in the window of the cluster."""
+        ranks = self.take(self.chunk.rank)[:, None] * self.chunk.shows_ranks
+        return (ranks << RANK_SHIFT).astype(f"u{bits // 8}")
 
     def write(self, dest: Register | None, of: PtxType, values: Raw, lanes: Mask) -> None:
         """Write a result to a register, extended as the type says, in some lanes."""
@@ -229,12 +249,18 @@ class Group:
         else:
             target[self.rows] = np.where(lanes, values, target[self.rows])
 
-    def address(self, operand: Address) -> Addresses:
-        """A memory operand as 64-bit addresses in its space; a 32-bit register stays 32 bits."""
+    def address(self, operand: Address, *, ranked: bool = True) -> Addresses:
+        """A memory operand as 64-bit addresses in its space; a 32-bit register stays 32 bits.
+
+        Those in shared memory are relative: see `isa.cluster`. `ranked` says that some may be.
+        """
         if isinstance(operand.base, Register):
             base = self.take(self.chunk.register(operand.base))
             moved = base + base.dtype.type(operand.offset % (1 << 8 * base.dtype.itemsize))
-            return np.asarray(moved).astype(np.uint64)
+            found = np.asarray(moved).astype(np.uint64)
+            if ranked and self.chunk.shows_ranks:
+                found = relative(found, self.take(self.chunk.rank)[:, None], SHARED_WINDOW)
+            return found
         if isinstance(operand.base, Symbol):
             start = self.chunk.variable(operand.base.name)
         else:

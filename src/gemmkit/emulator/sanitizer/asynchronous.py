@@ -108,6 +108,8 @@ class Order(CopyOrder):
         """A warp issues a wgmma."""
         self.look()
         known = Known(number, product, descriptors)
+        if self._worker.cluster is not None:
+            self._warpgroup_findings.descriptors.given(self._rank, self._block, warp, known)
         self._products.add(warp, known)
         self._warpgroups.multiply(warp, known)
 

@@ -174,6 +174,7 @@ class Sanitizer:
         for watch in self._watches:
             watch.finish()
         self._add_touches()
+        self.warpgroups.ranked_descriptors()
         numbers = instruction_numbers(self.areas)
         for finding, block in cross_block_races(self.names, self.known, numbers):
             self.collection.add(finding, block)

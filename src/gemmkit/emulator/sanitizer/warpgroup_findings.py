@@ -11,6 +11,7 @@ from gemmkit.emulator.sanitizer.clocks import Clocks
 from gemmkit.emulator.sanitizer.collection import Collection
 from gemmkit.emulator.sanitizer.granules import Conflict, instruction_of
 from gemmkit.emulator.sanitizer.parties import Parties
+from gemmkit.emulator.sanitizer.ranked_descriptors import RankedDescriptors
 from gemmkit.emulator.sanitizer.sites import Names
 from gemmkit.findings import AccessSite, Check, Finding, forgiven_text
 
@@ -23,6 +24,8 @@ _FORGIVEN = {
 }
 # CUTLASS has such main loops, and Triton 3.6 compiles loads through pointers to them.
 _COPIES = "current hardware"
+# So also for swizzled operands that are K-major.
+_UNUSED = "current hardware, which ignores the leading offset of this layout"
 
 
 class WarpgroupFindings:
@@ -32,6 +35,7 @@ class WarpgroupFindings:
         self._names, self._collection = names, collection
         # By instruction, the first block and thread that executed it.
         self.first: dict[int, tuple[int, int]] = {}
+        self.descriptors = RankedDescriptors()
         # All workers tell of it, also when they read their logs.
         self._lock = threading.Lock()
 
@@ -109,6 +113,23 @@ class WarpgroupFindings:
             f"warp {other[1]} of its warpgroup another at {there}, or one with other {operands}"
         )
         self._add(block, "synccheck", "warps disagree", text, here, there)
+
+    def ranked_descriptors(self) -> None:
+        """All blocks have ended: descriptors of wgmma that hold the rank of a block."""
+        for each in self.descriptors.found():
+            here = self._site_of(each.number, each.warp * LANES)
+            text = (
+                f"the descriptor of {each.operand} of the wgmma by thread {here.thread} of block "
+                f"{self._names.block(each.block)} (rank {each.rank}) at {here} holds bits of the "
+                f"block's rank in its cluster: its leading offset is {each.leading:,} bytes, and "
+                f"{each.other:,} without the rank; mask the shared address to 18 bits, "
+                "(address & 0x3FFFF) >> 4"
+            )
+            forgiven = "" if each.used else _UNUSED
+            self._add(
+                each.block, "synccheck", "rank in descriptor", text, here, None,
+                forgiven_by=forgiven,
+            )  # fmt: skip
 
     def absent(self, block: int, number: int, warp: int, other: int, what: str) -> None:
         """A warp executes an instruction without another one of its warpgroup."""

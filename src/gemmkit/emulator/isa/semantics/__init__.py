@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from gemmkit.emulator.isa.form import Form
-from gemmkit.emulator.isa.semantics import bits, compare, convert, floating, half, integer
+from gemmkit.emulator.isa.semantics import bits, compare, convert, floating, fp8, half, integer
 from gemmkit.emulator.isa.semantics.raw import Operation, Raw
 
 OPERATIONS: Mapping[str, Operation] = {
@@ -23,6 +23,7 @@ OPERATIONS: Mapping[str, Operation] = {
     **half.OPERATIONS,
     **compare.OPERATIONS,
     **convert.OPERATIONS,
+    **fp8.OPERATIONS,
 }
 
 

@@ -1,0 +1,50 @@
+"""Emits the conversion of addresses in shared memory from those that a program sees, which have the
+rank of their block, to relative ones (see `isa.cluster`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gemmkit.emulator.codegen.computations import Computations
+from gemmkit.emulator.codegen.context import C
+from gemmkit.emulator.codegen.ir import Function, Value
+from gemmkit.emulator.codegen.layout import WINDOW_BYTES, WINDOWS, WORKER
+from gemmkit.emulator.codegen.values import Location, Scalar
+from gemmkit.emulator.isa.cluster import NO_RANK, OFFSET_MASK, RANK_SHIFT
+
+
+def own_window(f: Function, bits: int) -> Value:
+    """Where the running block's shared memory begins in the window of the cluster."""
+    rank = f.load("i64", C, WORKER["cluster_rank"])
+    return f.shl(f.resize(rank, bits), RANK_SHIFT)
+
+
+def relative(b: Computations, location: Location, bits: int) -> Location:
+    """The relative addresses of a vector or scalar, which may be in any block's memory. If they
+    have 64 bits, shared addresses and generic ones in shared memory are converted, no others."""
+
+    def emit(f: Function, s: Sequence[Value]) -> Sequence[Value]:
+        address, own = s
+        low = f.and_(address, WINDOW_BYTES - 1) if bits == 64 else address
+        rank = f.lshr(low, RANK_SHIFT)
+        beyond = f.compare("eq", rank, NO_RANK)
+        step = f.shl(f.resize(f.not_(beyond), bits), RANK_SHIFT)
+        mine = f.compare("eq", rank, own)
+        moved = f.select(mine, f.and_(low, OFFSET_MASK), f.add(low, step))
+        if bits == 64:
+            window = f.sub(address, low)
+            shared = f.or_(f.compare("eq", window, 0), f.compare("eq", window, WINDOWS["shared"]))
+            moved = f.select(shared, f.add(window, moved), address)
+        return (moved,)
+
+    rank = Scalar(b.f.resize(b.f.load("i64", C, WORKER["cluster_rank"]), bits))
+    sources = [(location, bits), (rank, bits)]
+    if isinstance(location, Scalar):
+        return b.at_once(emit, sources)[0]
+    return b.node(emit, sources, [bits])[0]
+
+
+def relative_base(f: Function, base: Value, bits: int) -> Value:
+    """The relative address of an access to the block's own memory; beyond it if it has another
+    rank."""
+    return f.sub(base, own_window(f, bits))
