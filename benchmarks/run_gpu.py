@@ -1,8 +1,9 @@
 """Measure the ladder and the sweep on the GPU of this machine.
 
 It writes `results/<gpu>-ladder.json` and `results/<gpu>-sweep.json`, one record per line, from
-which `render_readme.py` makes a table and plots of `docs/results.md`. The exit status is 1 if a
-result is wrong.
+which `render_readme.py` makes a table and plots of `docs/results.md`; with `--dtype bf16`, the
+rungs for tensor cores, `results/<gpu>-bf16-ladder.json` alone. The exit status is 1 if a result is
+wrong.
 """
 
 from __future__ import annotations
@@ -67,20 +68,25 @@ def main() -> int:
     parser.add_argument("--sizes", default="1024,2048,4096", help="of the ladder, M = N = K")
     parser.add_argument("--sweep-sizes", default=",".join(map(str, SIZES)), help="M = N")
     parser.add_argument("--sweep-kernels", default=",".join(KERNELS))
+    parser.add_argument("--dtype", help="of A and B, by default fp32: the ladder's alone")
     parser.add_argument("--commit", help="of this tree, where git does not tell")
     arguments = parser.parse_args()
     device = open_device("cuda")
     arguments.results.mkdir(parents=True, exist_ok=True)
 
     records: list[Record] = []
-    with (arguments.results / f"{device.spec.key}-ladder.json").open("w", encoding="utf-8") as file:
+    dtype = arguments.dtype
+    name = f"{device.spec.key}-{dtype}-ladder" if dtype else f"{device.spec.key}-ladder"
+    with (arguments.results / f"{name}.json").open("w", encoding="utf-8") as file:
         for size in _numbers(arguments.sizes):
             writer = Writer(file, arguments.commit)
-            found = ladder(size, device=device, progress=writer)
-            top = [found[-1].kernel]
-            found += ladder(size, device=device, kernels=top, epilogue="bias+relu", progress=writer)
+            found = ladder(size, device=device, dtype=dtype, progress=writer)
+            fused = {"kernels": [found[-1].kernel], "epilogue": "bias+relu"}
+            found += ladder(size, device=device, dtype=dtype, progress=writer, **fused)
             print(ladder_table(found).to_text(), flush=True)
             records += found
+    if dtype:
+        return 0 if all(record.correct for record in records) else 1
     with (arguments.results / f"{device.spec.key}-sweep.json").open("w", encoding="utf-8") as file:
         found = sweep(
             _numbers(arguments.sweep_sizes),
