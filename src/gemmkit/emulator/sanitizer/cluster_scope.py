@@ -32,7 +32,8 @@ class ClusterScope:
         last fence (`fenced`), by any."""
         row = self._clocks.of[warp, ORDERED] if fenced is None else fenced[ORDERED]
         rank = self.rank_of(warp)
-        first, found = rank * self._each, self._known[rank].copy()
+        first = rank * self._each
+        found: Times = self._known[rank].copy()
         own = slice(first, first + self._each)
         found[own] = row[own]
         return found

@@ -67,9 +67,9 @@ def _finding(
     here, block = names.site(by.number, names.thread(by.thread)), names.block(by.block)
     text = (
         f"flag left set: byte {offset} of '{array}', by which thread {here.thread} of block "
-        f"{block} waits for another block at {here}, is {_old(before, address)} before the launch and "
-        f"{_now(memory, address)} after it: the blocks of the next launch do not wait; set it back "
-        "before the kernel ends"
+        f"{block} waits for another block at {here}, is {_old(before, address)} before the launch "
+        f"and {_now(memory, address)} after it: the next launch's blocks do not wait; set it "
+        "back before the kernel ends"
     )
     return Finding(
         check="synccheck",
