@@ -266,6 +266,8 @@ class EmulatedDevice:
             plan.shared_bytes,
             cluster=cluster,
             registers=binary.resources.registers if binary.resources is not None else None,
+            # Each SM holds at least one block of a launch that the board accepts.
+            at_once=self.spec.sm_count,
         )
         return program, request
 

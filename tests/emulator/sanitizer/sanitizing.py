@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -62,12 +62,15 @@ def run(
     warp_seed: int = 0,
     sanitize: bool = True,
     arch: str = "sm_86",
+    at_once: int = 1,
 ) -> Outcome:
-    """Run a kernel on arrays of these names; `unwritten` ones count as never written.
+    """Run a kernel on arrays of these names; `unwritten` ones count as never written. So many
+    blocks are on the board `at_once`.
 
     Without arguments it gets one array, `out`, of 64 words.
     """
     memory, request, held = _placed(arguments, grid, block, shared_bytes, unwritten)
+    request = replace(request, at_once=at_once)
     program = load(compiled(source, arch), "k")
     execution = program.run(
         request,

@@ -231,3 +231,31 @@ def test_flags_left_set_in_a_variable(reset: bool) -> None:
         return
     assert outcome.kinds == {("synccheck", "flag left set")}
     assert (outcome.only.offset, outcome.only.here.line) == (8, 8)
+
+
+WAITS_FOR_LATER = """k(float* out) {
+    static int flag;
+    const int blocks = gridDim.x;
+    if (blockIdx.x + 1 < blocks) {
+        while (atomicAdd(&flag, 0) != blocks - 1 - blockIdx.x);
+        __threadfence();
+    }
+    out[blockIdx.x] = 1 + (blockIdx.x + 1 < blocks ? out[blockIdx.x + 1] : 0);
+    __threadfence();
+    atomicExch(&flag, blockIdx.x ? blocks - blockIdx.x : 0);
+}"""
+
+
+@pytest.mark.parametrize("sanitize", [False, True])
+def test_blocks_that_wait_for_later_ones(sanitize: bool) -> None:
+    outcome = run(WAITS_FOR_LATER, grid=(3, 1, 1), block=(1, 1, 1), at_once=4, sanitize=sanitize)
+    assert not outcome.findings
+    assert outcome.arrays["out"].view(np.float32)[:3].tolist() == [3, 2, 1]
+
+
+def test_blocks_that_wait_for_some_that_do_not_run() -> None:
+    finding = run(WAITS_FOR_LATER, grid=(3, 1, 1), block=(1, 1, 1), max_steps=100_000).only
+    assert finding.kind == "endless"
+    assert "blocks run one after the other, and none waits for a later one" in finding.message
+    found = run(WAITS_FOR_LATER, grid=(3, 1, 1), block=(1, 1, 1), at_once=2, max_steps=100_000)
+    assert "at most 2 blocks run at a time, one per SM" in found.only.message

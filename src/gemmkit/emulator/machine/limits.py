@@ -1,4 +1,4 @@
-"""What ends a launch early: Ctrl-C, and a limit of steps."""
+"""What ends a launch early: Ctrl-C."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gemmkit.emulator.machine.cluster import Cluster
+    from gemmkit.emulator.machine.turns import Turns
     from gemmkit.emulator.machine.worker import Worker
 
 
 @contextmanager
-def interrupting(worker: Worker | Cluster) -> Iterator[None]:
+def interrupting(worker: Worker | Cluster | Turns) -> Iterator[None]:
     """Let Ctrl-C stop a worker also where Python is called by native code.
 
     Python handles a signal that arrived in native code when a callback begins, and what is raised
@@ -36,17 +37,3 @@ def interrupting(worker: Worker | Cluster) -> Iterator[None]:
         yield
     finally:
         sys.unraisablehook = before
-
-
-class Steps:
-    """How long a worker has been in one block."""
-
-    def __init__(self) -> None:
-        self._block = -1
-        self._steps = 0
-
-    def spent(self, block: int, fuel: int) -> int:
-        """The steps so far in the current block, after some more fuel was spent in it."""
-        self._steps = self._steps + fuel if block == self._block else 0
-        self._block = block
-        return self._steps

@@ -25,9 +25,10 @@ from gemmkit.emulator.codegen.layout import (
 )
 from gemmkit.emulator.codegen.ordering import orders_warps
 from gemmkit.emulator.launch import Execution, LaunchRequest
-from gemmkit.emulator.machine.limits import Steps, interrupting
+from gemmkit.emulator.machine.limits import interrupting
 from gemmkit.emulator.machine.memory import DeviceMemory
 from gemmkit.emulator.machine.refusals import Refusal
+from gemmkit.emulator.machine.turns import Steps, Turns, most_at_once
 from gemmkit.emulator.machine.worker import SharedGrid, Worker
 from gemmkit.errors import DeviceError
 from gemmkit.loading import load
@@ -212,10 +213,15 @@ class _Launch:
                 progress(max(0, taken - at_work) / max(self._grid.blocks, 1))
 
         try:
-            own = self._unit()
-            fuel, steps, first = min(FIRST_SHARE, self._share_fuel), Steps(), True
-            with interrupting(own):
-                while not self._stopped.is_set() and self._share(own, fuel, steps):
+            at_once = 1 if self._follows else most_at_once(self._kernel, self._request)
+            turns = Turns(self._unit, at_once, lambda: self._grid.left > 0)
+            fuel, first = min(FIRST_SHARE, self._share_fuel), True
+            with interrupting(turns):
+                while not self._stopped.is_set():
+                    if self._share(turns.current, fuel, turns.spent):
+                        turns.advance(fuel)
+                    elif not turns.ended():
+                        break
                     if first:
                         fuel, first = self._share_fuel, False
                         helpers = self._helpers(most - 1)
@@ -236,7 +242,7 @@ class _Launch:
 
     def _helpers(self, count: int) -> list[threading.Thread]:
         """Start as many more threads as there are blocks for, and as can be started."""
-        untaken = self._grid.blocks - int(self._grid.next_block[0])
+        untaken = self._grid.left
         found: list[threading.Thread] = []
         # A process that is ending starts no threads, and a system may have too many.
         with suppress(RuntimeError):
@@ -309,8 +315,12 @@ class _Launch:
 
     def _work(self, unit: Worker | Cluster) -> None:
         steps = Steps()
+
+        def spent(fuel: int) -> int:
+            return steps.spent(unit.running.peers[0].number, fuel)
+
         try:
-            while not self._stopped.is_set() and self._share(unit, self._share_fuel, steps):
+            while not self._stopped.is_set() and self._share(unit, self._share_fuel, spent):
                 pass
         except BaseException as error:
             if self._error is None:
@@ -319,7 +329,7 @@ class _Launch:
         finally:
             self._finished.release()
 
-    def _share(self, unit: Worker | Cluster, fuel: int, steps: Steps) -> bool:
+    def _share(self, unit: Worker | Cluster, fuel: int, spent_after: Callable[[int], int]) -> bool:
         """Run a worker or cluster for a while; returns whether it has more to do."""
         try:
             reason = unit.run(fuel)
@@ -332,7 +342,7 @@ class _Launch:
         if reason == FINISHED:
             return False
         if reason == OUT_OF_FUEL:
-            spent = steps.spent(worker.peers[0].number, fuel)
+            spent = spent_after(fuel)
             if self._max_steps is not None and spent > self._max_steps:
                 self._end(worker, self._max_steps)
             return True

@@ -82,6 +82,11 @@ class SharedGrid:
             self.next_block[0] += 1
         return number if number < self.blocks else None
 
+    @property
+    def left(self) -> int:
+        """How many blocks or clusters have not begun."""
+        return self.blocks - int(self.next_block[0])
+
     def stop(self) -> None:
         """Hand out no more blocks."""
         self.next_block[0] = self.blocks
@@ -129,6 +134,8 @@ class Worker:
         self.rank = 0
         # The fuel that was left when the block ended its turn by itself.
         self.pause: int | None = None
+        # Whether the running block was seen to ask for something in vain, again and again.
+        self.polls = False
         self.threads = request.block[0] * request.block[1] * request.block[2]
         self.warps = -(-self.threads // LANES)
         compiled = kernel.compiled
@@ -281,6 +288,11 @@ class Worker:
         if self.cluster is not None:
             self.pause = self.field("fuel")
             self.set_field("fuel", -1)
+
+    def end_poll(self) -> None:
+        """The running block polls in vain: let others run soon."""
+        self.polls = True
+        self.fields[WORKER["fuel"] // 8] = -1
 
     def forgive(self) -> None:
         """Continue after an access that was refused and skipped."""

@@ -3,6 +3,7 @@ fences."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 from gemmkit.emulator.codegen.layout import LANES, WINDOWS
@@ -13,6 +14,7 @@ from gemmkit.emulator.codegen.shadow_layout import (
     CONFLICT_THREAD,
     IN_ORDER,
 )
+from gemmkit.emulator.machine.turns import most_at_once
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.sanitizer.block_order import (
     KNOWN,
@@ -31,6 +33,8 @@ from gemmkit.emulator.sanitizer.shadow import BlockShadow, GlobalShadow, Pattern
 from gemmkit.emulator.sanitizer.sites import Names, is_bulk_reduction, verb
 from gemmkit.findings import Finding
 
+# A warp that accesses one address so often by one instruction waits for another block.
+_POLLS, _POLLED = 500, 4096
 # Loads that bypass the L1 cache, where no stale line can be, need no fence before them.
 _PAST_L1 = (".cg", ".cv")
 
@@ -66,6 +70,9 @@ class BetweenBlocks:
         of_peer = peer.order if peer is not None else None
         # By address, who last observed another block there.
         self.observed: dict[int, Actor] = {}
+        # How often each warp of a block has accessed an address by an instruction.
+        self._repeated: defaultdict[tuple[int, int, int], int] = defaultdict(int)
+        self._polling = -1
         self.order: BlockOrder = BlockOrder(worker.warps, of_peer, reached)
         self._fences = worker.kernel.orders_blocks
         # The block and the race that stand for others of the same instructions, kind and array.
@@ -90,8 +97,21 @@ class BetweenBlocks:
                     reads=action.operation != "store",
                     writes=action.operation != "load",
                 )
+                self._note_poll(block, (warp, number, address))
                 if observes and action.operation != "reduction":
                     self.observed[address] = Actor(block, warp * LANES, number)
+
+    def _note_poll(self, block: int, access: tuple[int, int, int]) -> None:
+        """A warp of a block has performed a strong access by an instruction at an address."""
+        if block != self._polling or len(self._repeated) > _POLLED:
+            self._polling = block
+            self._repeated.clear()
+        self._repeated[access] += 1
+        if self._repeated[access] < _POLLS:
+            return
+        self._repeated[access] = 0
+        if most_at_once(self._worker.kernel, self._names.request) > 1:
+            self._worker.end_poll()
 
     def conflict(self, site: int, address: int, more: int) -> tuple[int, Finding | None]:
         """The running warp accesses what another block accessed: the answer to native code, and the

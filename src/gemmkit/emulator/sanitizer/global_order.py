@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gemmkit.emulator.codegen.shadow_layout import CONFLICT, FENCE, GLOBAL_RACE, SYNCHRONIZES
+from gemmkit.emulator.machine.turns import most_at_once
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.sanitizer.asynchronous import Order
 from gemmkit.emulator.sanitizer.between_blocks import BetweenBlocks
@@ -47,6 +48,9 @@ class GlobalOrder:
         names = launch.names
         self._between = BetweenBlocks(names, worker, shadow, launch.known, peer, reached)
         launch.workers.append(self._between)
+        if most_at_once(worker.kernel, names.request) > 1:
+            # A fence of another worker's block matters too.
+            shadow.set_field("fences", 1)
         self._within = WithinBlock(names, worker, shadow, self._between.order, order)
         if order is not None:
             found = GlobalFindings(names, launch.collection)

@@ -175,4 +175,8 @@ def endless(names: Names, worker: Worker, limit: int) -> Finding:
     if worker.phases is not None:
         places = waits_text(worker, lambda index: _place(names, index))
         rest += f"; {'; '.join(places[:8])}" * bool(places)
+    if worker.kernel.orders_blocks and worker.grid.blocks > 1:
+        at_once = names.request.at_once
+        rest += f"; at most {at_once} blocks run at a time, one per SM" * (at_once > 1)
+        rest += "; blocks run one after the other, and none waits for a later one" * (at_once == 1)
     return _finding(names, worker, "endless", number, None, rest)
