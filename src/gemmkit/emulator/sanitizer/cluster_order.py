@@ -126,6 +126,11 @@ class ClusterOrder(Generic[Member]):
         # The mbarriers of each block, by their addresses there.
         self.objects: list[dict[int, Object]] = [{} for _ in range(blocks)]
         self.copies: dict[Copy, tuple[int, int]] = {}
+        # Copies, by actor and party, that overwrite what nobody has read since an earlier one of
+        # the same mbarrier, with the mbarrier whose phase was awaited last before, if any.
+        self.refills: dict[tuple[int, int], int | None] = {}
+        # Where mbarriers were that copies have overwritten: the array, and the byte in it.
+        self.overwritten: set[tuple[str, int]] = set()
         self.orders: list[Member] = []
         self._warps, self._blocks = warps, blocks
         self._arriving, self._met = self.clocks.empty(), self.clocks.empty()
@@ -149,6 +154,17 @@ class ClusterOrder(Generic[Member]):
         address = self.clocks.mbarrier_of(actor)
         found = self.object_at(address, 0) if address is not None else None
         return found is not None and found.completed_early
+
+    def awaited_by(self, warp: int) -> int | None:
+        """The mbarrier whose last phase a warp has observed last, as far as that is known."""
+        found = [
+            (time, cluster_address(rank, address))
+            for rank, objects in enumerate(self.objects)
+            for address, each in objects.items()
+            for observer, time, _ in each.observed()
+            if observer == warp
+        ]
+        return max(found)[1] if found else None
 
     # The cluster's barrier
 

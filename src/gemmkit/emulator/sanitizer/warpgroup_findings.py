@@ -7,7 +7,7 @@ from typing import Any
 
 from gemmkit.emulator.codegen.layout import LANES
 from gemmkit.emulator.sanitizer.accumulators import Touch
-from gemmkit.emulator.sanitizer.asynchronous_findings import not_waited
+from gemmkit.emulator.sanitizer.asynchronous_findings import REFILL, is_refill, not_waited
 from gemmkit.emulator.sanitizer.cluster_order import ClusterOrder
 from gemmkit.emulator.sanitizer.collection import Collection
 from gemmkit.emulator.sanitizer.granules import Conflict, instruction_of
@@ -62,8 +62,8 @@ class WarpgroupFindings:
         clocks = cluster.clocks
         if clocks.warps <= met.actor < clocks.warps + clocks.places:
             copy = parties.copy_name(instruction_of(met.other))
-            kind, other = "read before wait", f"the {copy} by {other}"
-            between = not_waited(cluster, met.actor)
+            kind = REFILL if is_refill(cluster, met) else "read before wait"
+            other, between = f"the {copy} by {other}", not_waited(cluster, met, parties)
         elif met.actor >= clocks.warps + clocks.places:
             kind, other = "read before wait", f"the cp.async by {other}"
             between = "with no wait for that copy and no synchronization between"
