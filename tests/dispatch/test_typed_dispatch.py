@@ -9,7 +9,7 @@ import pytest
 from gemmkit.dispatch.candidates import CANDIDATES
 from gemmkit.dispatch.choose import choose
 from gemmkit.dispatch.which import which
-from gemmkit.dtypes import ITEM_BYTES
+from gemmkit.dtypes import RESULT_TYPES
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedProblem
 from gemmkit.gpu import BOARDS, find_board
@@ -19,8 +19,8 @@ H100 = find_board("h100")
 
 
 @pytest.mark.parametrize("board", BOARDS.values(), ids=BOARDS.keys())
-@pytest.mark.parametrize("out", ITEM_BYTES)
-@pytest.mark.parametrize("dtype", ITEM_BYTES)
+@pytest.mark.parametrize("out", RESULT_TYPES)
+@pytest.mark.parametrize("dtype", RESULT_TYPES)
 def test_every_pair_of_types_has_a_choice_on_every_board(board, dtype, out):
     for size in (1, 64, 1000, 4096):
         problem = GemmProblem(size, size, size, dtype=dtype, out_dtype=out, transb=True)
@@ -92,7 +92,7 @@ TYPED = [each for each in CANDIDATES if each.name.startswith("typed")]
 def test_some_type_has_each_configuration_in_every_layout(candidate):
     taken = [
         problem
-        for dtype, layout, size in itertools.product(ITEM_BYTES, range(4), (63, 64))
+        for dtype, layout, size in itertools.product(RESULT_TYPES, range(4), (63, 64))
         if candidate.kernel.supports(
             problem := GemmProblem(
                 *(size, size, size), dtype=dtype, transa=layout > 1, transb=layout % 2 > 0

@@ -155,6 +155,8 @@ def test_a_schedule_determines_the_execution(text: str) -> None:
         ("w0@kernel.cu:8", "warp 0 waits at kernel.cu:5"),
         (f"{START},w0@kernel.cu:8x2", "warp 0 waits at kernel.cu:23"),
         ("w3@end", "the block has 3 warps"),
+        ("w0@kernel.cu:999", "the kernel has no code at kernel.cu:999"),
+        ("w0@other.cu:8", "the kernel has no code at other.cu:8"),
         ("w0r1@end", "the cluster has no block of rank 1"),
         (f"{START},c1t64", "thread 64 has not issued that copy"),
         ("b1.0.0", r"for block \(1, 0, 0\); the grid is \(1, 1, 1\)"),

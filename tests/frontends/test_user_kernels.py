@@ -297,6 +297,12 @@ def test_one_size_means_square(write: Any) -> None:
     assert "square matrices only" in str(kernel.supports(PROBLEM, kernel.default, BOARD))
 
 
+def test_a_kernel_without_a_matrix_is_told_which(write: Any) -> None:
+    path = write('extern "C" __global__ void k(float* C, int M, int N) { C[0] = 1; }')
+    with pytest.raises(UsageError, match="'k' has no parameter for A and B"):
+        Kernel.from_file(path, **LAUNCH)
+
+
 @pytest.mark.parametrize("kind", ["int", "signed char", "uint4"])
 def test_other_element_types_are_refused(write: Any, kind: str) -> None:
     kernel = Kernel.from_file(write(PLAIN.replace("float*", f"{kind}*")), **LAUNCH)

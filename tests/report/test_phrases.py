@@ -18,7 +18,7 @@ from gemmkit.analysis.explain.explanation import Operand
 from gemmkit.analysis.metric_list import metric_list
 from gemmkit.analysis.trace import trace
 from gemmkit.analysis.warp_time import Cause
-from gemmkit.dtypes import ITEM_BYTES, types_text
+from gemmkit.dtypes import ITEM_BYTES, RESULT_TYPES, types_text
 from gemmkit.gpu import find_board
 from gemmkit.kernels.catalog import LADDER, PRODUCTION, find_kernel
 from gemmkit.kernels.kernel import Kernel
@@ -306,7 +306,7 @@ def test_waits_and_types_are_translated():
     for causes in permutations(get_args(Cause), 3):
         said = catalog.say(", ".join(f"{cause} 7 %" for cause in causes))
         assert not re.search(r"loads|barrier|instructions|7%", said), said
-    for types in product(ITEM_BYTES, repeat=2):
+    for types in product(ITEM_BYTES, RESULT_TYPES):
         text = types_text(*types)
         assert " to " not in catalog.say(text), text
 

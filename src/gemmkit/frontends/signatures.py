@@ -89,6 +89,13 @@ def read_signature(
         names[kernel.parameters.index(integers[0])] = "N"
     by_extent = {name for name in names if _is_extent(read, names, name)}
     doubled = {name for name in names if name and names.count(name) > 1} - by_extent
+    missing = [each for each in MATRICES if each not in {*names, *maps.values()}]
+    if names and missing and "" not in names and not doubled:
+        raise UsageError(
+            f"{file}:{kernel.line}: '{kernel.name}' has no parameter for {' and '.join(missing)}: "
+            f"{describe(kernel)}; a kernel that computes C from A and B takes all three. If others "
+            "stand for them, give --args"
+        )
     if "" in names or doubled or not set(MATRICES) <= {*names, *maps.values()}:
         shown = grouped(
             [name if name and name not in doubled else "?" for name in names], kernel

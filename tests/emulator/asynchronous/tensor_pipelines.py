@@ -194,12 +194,12 @@ BUGS: dict[str, tuple[str, str, str, set[str]]] = {
     "pointer to something else": (
         RING, "load2(As[s], &map_a,", "load2(As[s], maps + 1,", {"invalid tensor map"}),
     "reduction of a box that has not arrived": (
-        REDUCE, "        wait(at(&full[s]), step / 2 & 1);\n", "", {"read after write"}),
+        REDUCE, "        wait(at(&full[s]), step / 2 & 1);\n", "", {"read before wait"}),
     "reduction's source refilled": (
         REDUCE, 'if (step > 1) asm volatile("cp.async.bulk.wait_group.read 1;" ::: "memory");', "",
-        {"write after read"}),
+        {"write before wait"}),
     "too few groups waited for": (
-        REDUCE, "wait_group.read 1;", "wait_group.read 2;", {"write after read"}),
+        REDUCE, "wait_group.read 1;", "wait_group.read 2;", {"write before wait"}),
     "map used without acquire": (
         OWN_MAP, _ACQUIRE, 'asm volatile("" :: "l"(maps)', {"tensor map not fenced"}),
     "map used without release": (

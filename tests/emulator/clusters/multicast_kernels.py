@@ -121,7 +121,7 @@ BUGS: dict[str, tuple[str, str, set[str]]] = {
     "a stage refilled before the peer's consumers released it": (
         "arrive_at(at(&empty[s]), threadIdx.x % 32)",
         "arrive_at(at(&empty[s]), rank)",
-        {"write after read", "write before wait", "read before wait"},
+        {"overwritten before read"},
     ),
     "a stage released before its products are complete": (
         'asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");',

@@ -39,6 +39,26 @@ def test_a_bug_is_found(name: str, seed: int) -> None:
     assert kinds & BUGS[name][2], [each.message for each in execution.findings]
 
 
+def test_a_stage_that_a_peer_fills_again_names_the_mbarrier_of_its_release() -> None:
+    bug = "a stage refilled before the peer's consumers released it"
+    execution, *_ = run(with_bug(bug), sanitize=True)
+    found = [each for each in execution.findings if each.kind == "overwritten before read"]
+    assert any(
+        "no arrival at the mbarrier at byte" in each.message
+        and "of 'empty' of rank" in each.message
+        for each in found
+    ), execution.findings
+
+
+def test_an_mbarrier_that_a_peer_has_not_initialized_is_named_with_its_rank() -> None:
+    source = with_bug("the multicast begins before the peer's mbarriers are there")
+    execution, *_ = run(source, sanitize=True)
+    texts = [each.message for each in execution.findings]
+    assert any("of rank 1, a block that may not run yet" in text for text in texts), texts
+    # Nothing in this kernel is relaxed.
+    assert not any("relaxed" in text for text in texts), texts
+
+
 # Each block fills its tile; the block of rank %r28 multicasts a box to those of the mask %r27,
 # which wait for it, or copies it to the tile of one of them. Then each stores its tile.
 PROGRAM = f"""mov.u32 %r10, full;

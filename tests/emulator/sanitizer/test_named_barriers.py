@@ -50,7 +50,9 @@ def test_what_is_written_after_the_arrival_is_not_known() -> None:
 
 
 def test_consumer_that_nobody_wakes() -> None:
-    assert run(pipeline("ARRIVE_2")).kinds == {("synccheck", "deadlock")}
+    found = run(pipeline("ARRIVE_2"))
+    assert found.kinds == {("synccheck", "deadlock")}
+    assert "for barrier 2 (32 of 64 threads)" in found.only.message
 
 
 # Warp 0 writes, warps 0 and 1 synchronize, warps 1 and 2 synchronize, warp 2 reads.

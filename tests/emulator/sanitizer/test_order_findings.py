@@ -97,7 +97,10 @@ def test_deadlock_does_not_hold_other_blocks() -> None:
     outcome = run(source, {"out": WORDS, "n": np.int32(1)}, grid=(3, 1, 1))
     found = outcome.only
     assert (found.check, found.kind, found.block) == ("synccheck", "deadlock", (1, 0, 0))
-    assert "warp 0 at kernel.cu:3; warp 1 at kernel.cu:4" in found.message
+    assert (
+        "warp 0 at kernel.cu:3 for barrier 1 (32 of 64 threads); "
+        "warp 1 at kernel.cu:4 for barrier 2 (32 of 64 threads)"
+    ) in found.message
     assert outcome.arrays["out"].view(np.float32)[:3].tolist() == [1, 0, 1]
     assert not run(source, {"out": WORDS, "n": np.int32(3)}, grid=(3, 1, 1)).findings
 

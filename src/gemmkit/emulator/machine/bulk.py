@@ -98,6 +98,8 @@ class BulkCopies:
                 continue
             array, offset = self._place(space, address)
             what = f"{does} {copy.nbytes:,} bytes at byte {offset:,} of '{array}', out of bounds"
+            if space == "shared":
+                what += f": the block has {self._worker.shared_bytes:,} bytes of shared memory"
             if not array:
                 what = f"{does} {copy.nbytes:,} bytes at {address:#x}, where nothing is allocated"
             number = copy.action.number

@@ -165,7 +165,8 @@ def waits_text(worker: Worker, place: Callable[[int], str]) -> list[str]:
     apart: list[str] = []
     for warp in range(worker.warps):
         if status[warp] == AT_BARRIER:
-            together.setdefault(("wait", f"at {place(int(at[warp]))}"), []).append(warp)
+            text = f"at {place(int(at[warp]))}{barrier_text(worker, warp)}"
+            together.setdefault(("wait", text), []).append(warp)
         elif phases is not None and status[warp] != DONE:
             living = int(~worker.warp_fields("exited")[warp] & worker.warp_fields("initial")[warp])
             for wait in phases.waits(warp):
@@ -181,6 +182,17 @@ def waits_text(worker: Worker, place: Callable[[int], str]) -> list[str]:
     if exited and phases is not None:
         apart.append(f"warp{'s' * (len(exited) > 1)} {span(exited)} exited")
     return found + apart
+
+
+def barrier_text(worker: Worker, warp: int) -> str:
+    """The barrier of a block at which a warp waits, with its counts; empty for the one of
+    `__syncthreads()`, at which all threads meet."""
+    number = int(worker.warp_fields("barrier")[warp])
+    arrived, expected = worker.barrier_counts(number)
+    if not number and not expected:
+        return ""
+    arrived, expected = arrived * LANES, (expected or worker.warps) * LANES
+    return f" for barrier {number} ({arrived:,} of {expected:,} threads)"
 
 
 def _verb(name: str, numbers: Sequence[int], does: str, more: str = "") -> str:

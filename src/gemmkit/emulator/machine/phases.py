@@ -214,8 +214,10 @@ class Phases:
         address %= WINDOW_BYTES
         rank, within = divided(address, self._worker.rank)
         if not 0 <= rank < len(self._worker.peers):
-            within = address
-        return Refusal.at_shared(misuse, action.number, thread, kernel, within)
+            rank, within = self._worker.rank, address
+        unset = misuse.kind == "invalid mbarrier" and "not initialized" in misuse.what
+        peer = rank if rank != self._worker.rank and unset else None
+        return Refusal.at_shared(misuse, action.number, thread, kernel, within, peer)
 
     def _home(self, action: Action, address: int) -> tuple[Phases, int]:
         """The block that has an mbarrier, and the address there; bulk copies accept generic

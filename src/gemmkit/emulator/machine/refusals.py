@@ -23,9 +23,20 @@ class Refusal(Exception):
 
     @classmethod
     def at_shared(
-        cls, misuse: Misuse, number: int, thread: int, kernel: Kernel, address: int
+        cls,
+        misuse: Misuse,
+        number: int,
+        thread: int,
+        kernel: Kernel,
+        address: int,
+        peer: int | None = None,
     ) -> Refusal:
-        """A refusal that concerns an address in shared memory."""
+        """A refusal that concerns an address in shared memory, maybe that of a peer's rank."""
         array, offset = shared_array(kernel, address)
         what = f"{misuse.what}, at byte {offset} of '{array}'"
+        if peer is not None:
+            what += (
+                f" of rank {peer}, a block that may not run yet: a barrier.cluster.arrive and wait "
+                "after the initialization there order it before"
+            )
         return cls(misuse.kind, what, number, thread, array, offset)

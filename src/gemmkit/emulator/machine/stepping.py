@@ -82,6 +82,10 @@ class Stepper:
         warp = step.warp if isinstance(step, Run) else step.thread // 32
         if warp >= self._warps:
             raise self._impossible(step, f"the block has {self._warps} warps")
+        if isinstance(step, Run) and step.until is not None:
+            file, line = step.until.file, step.until.line
+            if all(place_of(each) != (file, line) for each in self._body):
+                raise self._impossible(step, f"the kernel has no code at {file}:{line}")
 
     def _number(self, step: Run) -> int:
         """The warp of a step, as it is counted in the cluster."""

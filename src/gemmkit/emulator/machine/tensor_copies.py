@@ -85,7 +85,10 @@ def _check_shared_bounds(
         return
     array, offset = shared_array(worker.flow.kernel, address)
     does = "writes" if action.form["D"] == "shared" else "reads"
-    what = f"{does} a box of {nbytes:,} bytes at byte {offset:,} of '{array}', out of bounds"
+    what = (
+        f"{does} a box of {nbytes:,} bytes at byte {offset:,} of '{array}', out of bounds: the "
+        f"block has {worker.shared_bytes:,} bytes of shared memory"
+    )
     if rank >= len(worker.peers):
         what = f"{does} a box in the shared memory of rank {rank}, which its cluster does not have"
     raise Refusal("out of bounds", what, action.number, thread, array, offset)

@@ -335,8 +335,13 @@ class Worker:
 
     def warps_expected(self, barrier: int) -> int:
         """For how many warps a barrier of the block waits, or last did; 0 stands for all."""
-        at = WORKER_BARRIERS + barrier % BARRIERS * BARRIER_BYTES + 8
-        return int(self._buffer[at : at + 8].view(np.int64)[0])
+        return self.barrier_counts(barrier)[1]
+
+    def barrier_counts(self, barrier: int) -> tuple[int, int]:
+        """How many warps have arrived at a barrier of the block, and `warps_expected`."""
+        at = WORKER_BARRIERS + barrier % BARRIERS * BARRIER_BYTES
+        arrived, expected = self._buffer[at : at + 16].view(np.int64).tolist()
+        return arrived, expected
 
     def local_memory(self, thread: int) -> Bytes:
         """One thread's local memory."""

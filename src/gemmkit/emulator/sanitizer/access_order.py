@@ -150,6 +150,10 @@ class AccessOrder(ABC):
             if touched.any():
                 self._found.touched(self._block, who, address)
 
+    def _mark(self, address: int, *, used: bool) -> None:
+        shift = self._shadow.shift
+        self._accesses.mark(address >> shift, (address + OBJECT_BYTES) >> shift, used=used)
+
     # Threads and places in the cluster
 
     def _home(self, address: int) -> tuple[AccessOrder, int]:

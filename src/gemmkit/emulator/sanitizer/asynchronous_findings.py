@@ -18,11 +18,32 @@ from gemmkit.findings import AccessSite, Check, Finding, forgiven_text
 _VERBS = {LOADED: "reads", UPDATED: "updates", SENT: "copies to"}
 _UNORDERED = "with no barrier, and no arrival and wait at an mbarrier, between"
 _NO_WGMMA_WAIT = "with no wgmma.wait_group for it, and synchronization after that, between"
+# A stage that is filled again before its consumers have read it.
+REFILL = "overwritten before read"
+_NO_COPY_WAIT = "with no wait for that copy and no synchronization between"
+_NO_GROUP_WAIT = (
+    "with no cp.async.bulk.wait_group.read for it, and synchronization after that, between"
+)
 _FENCE = "with no fence.proxy.async between"
 
 
-def not_waited(clocks: Clocks, actor: int) -> str:
-    """What is missing between the bulk copies of an actor and an access to their bytes."""
+def is_refill(clocks: Clocks, met: Conflict) -> bool:
+    """Whether an access met a bulk copy that overwrote what an earlier one had brought before
+    anybody read it."""
+    return (met.actor, met.other) in clocks.refills and met.actor not in clocks.completed_early
+
+
+def not_waited(clocks: Clocks, met: Conflict, parties: Parties) -> str:
+    """What is missing between a bulk copy and an access to its bytes."""
+    actor = met.actor
+    if is_refill(clocks, met):
+        released = clocks.refills[actor, met.other]
+        if released is None:
+            return "too early: its thread has not waited for the release of what it overwrites"
+        return (
+            f"too early: no arrival at the mbarrier at {parties.place(released)[2]}, for which its "
+            "thread waits before, has to follow this access"
+        )
     if actor in clocks.completed_early:
         return (
             "after a phase of its mbarrier that completes before all bytes have arrived: "
@@ -37,6 +58,9 @@ class AsynchronousFindings:
     def __init__(self, names: Names, collection: Collection) -> None:
         self._names, self._collection = names, collection
         self.parties = Parties(names)
+        self._relaxed = any(
+            ".relaxed" in each.form.opcode and "arrive" in each.operation for each in names.actions
+        )
 
     def conflict(
         self, block: int, who: int, address: int, met: Conflict, kind: int, clocks: Clocks
@@ -54,19 +78,28 @@ class AsynchronousFindings:
         other, before = by, "writes" if met.wrote else "reads"
         if clocks.warps <= met.actor < clocks.warps + clocks.places:
             name = "read before wait" if reads else "write before wait"
+            if is_refill(clocks, met):
+                name = REFILL
             other = f"the {self.parties.copy_name(instruction_of(there_by))} by {by}"
-            between = not_waited(clocks, met.actor)
+            between = not_waited(clocks, met, self.parties)
             if self._is_wgmma(there_by):
                 other, between = f"the wgmma by {by}", _NO_WGMMA_WAIT
         elif met.actor >= clocks.warps + clocks.places:
             name = "read before wait" if reads else "write before wait"
             other = f"the cp.async by {by}"
-            between = "with no wait for that copy and no synchronization between"
+            between = _NO_COPY_WAIT
         text = f"{self.parties.name(who, block)} {does} {place}, which {other} {before}, {between}"
         self._add(block, "racecheck", name, text, here, there, array, offset)
 
     def copy_conflict(
-        self, block: int, copy: Copy, address: int, met: Conflict, *, writes: bool
+        self,
+        block: int,
+        copy: Copy,
+        address: int,
+        met: Conflict,
+        clocks: Clocks,
+        *,
+        writes: bool,
     ) -> None:
         """A bulk copy is not ordered after an earlier access to shared memory."""
         array, offset, place = self.parties.place(address)
@@ -76,6 +109,15 @@ class AsynchronousFindings:
         other, between = self.parties.name(there_by), _UNORDERED
         if self._is_wgmma(there_by):
             other, between = f"the wgmma by {other}", _NO_WGMMA_WAIT
+        elif clocks.warps <= met.actor < clocks.warps + clocks.places:
+            name = f"{'write' if writes else 'read'} before wait"
+            other = f"the {self.parties.copy_name(instruction_of(there_by))} by {other}"
+            between = not_waited(clocks, met, self.parties)
+            if clocks.mbarrier_of(met.actor) is None and not met.wrote:
+                between = _NO_GROUP_WAIT
+        elif met.actor >= clocks.warps + clocks.places:
+            name = f"{'write' if writes else 'read'} before wait"
+            other, between = f"the cp.async by {other}", _NO_COPY_WAIT
         text = (
             f"the {self.parties.copy_name(copy.action.number)} by "
             f"{self.parties.named(here, block)} "
@@ -110,8 +152,10 @@ class AsynchronousFindings:
         text = (
             f"{self.parties.named(here, block)} uses the mbarrier at {place}, which "
             f"{self.parties.name(there_by)} initializes, with no barrier between "
-            "that orders memory: a relaxed arrive needs a fence.mbarrier_init before it"
+            "that orders memory"
         )
+        if self._relaxed:
+            text += ": a relaxed arrive needs a fence.mbarrier_init before it"
         self._add(block, "racecheck", "mbarrier not visible", text, here, there, array, offset)
 
     def unfenced_barrier(self, block: int, copy: Copy, who: int) -> None:
@@ -139,6 +183,17 @@ class AsynchronousFindings:
             f"{place}, which only mbarrier instructions may until it is invalidated"
         )
         self._add(block, "synccheck", "mbarrier accessed", text, here, None, array, offset)
+
+    def overwritten(self, block: int, copy: Copy, address: int, who: int) -> None:
+        """A bulk copy overwrites an mbarrier, which a party initialized."""
+        array, offset, place = self.parties.place(address)
+        here, there = self._copy_site(copy), self.parties.site(who)
+        text = (
+            f"the {self.parties.copy_name(copy.action.number)} by "
+            f"{self.parties.named(here, block)} overwrites the mbarrier at {place}, which "
+            f"{self.parties.name(who)} initializes, without mbarrier.inval between"
+        )
+        self._add(block, "synccheck", "mbarrier overwritten", text, here, there, array, offset)
 
     def initialized_again(self, block: int, number: int, thread: int, address: int) -> None:
         """An mbarrier is initialized while it is in use."""

@@ -18,7 +18,6 @@ from gemmkit.emulator.codegen.shadow_layout import (
     TAG_WARP,
 )
 from gemmkit.emulator.isa.cluster import cluster_address, divided
-from gemmkit.emulator.isa.mbarriers import OBJECT_BYTES
 from gemmkit.emulator.sanitizer.access_order import AccessOrder
 from gemmkit.emulator.sanitizer.clocks import Clock
 from gemmkit.emulator.sanitizer.cluster_order import Object
@@ -44,10 +43,6 @@ class BarrierOrder(AccessOrder):
         self._cluster.objects[self._rank].pop(address, None)
         self._accesses.initialized(address, None)
         self._mark(address, used=False)
-
-    def _mark(self, address: int, *, used: bool) -> None:
-        shift = self._shadow.shift
-        self._accesses.mark(address >> shift, (address + OBJECT_BYTES) >> shift, used=used)
 
     def used(self, number: int, thread: int, address: int) -> None:
         """A thread uses an mbarrier."""

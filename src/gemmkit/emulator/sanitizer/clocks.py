@@ -12,6 +12,8 @@ completion. Clocks are joined at barriers, mbarriers and waits.
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -40,6 +42,9 @@ class Clocks:
         self._places: dict[tuple[str, int], int] = {}
         # Actors whose mbarrier completed a phase before the bytes of its copies had arrived.
         self.completed_early: set[int] = set()
+        # Copies, by actor and party, that overwrite what nobody has read since an earlier one of
+        # the same mbarrier, with the mbarrier whose phase was awaited last before, if any.
+        self.refills: dict[tuple[int, int], int | None] = {}
         # The group of cp.async copies that is open in each warp.
         self.group = np.ones(warps, np.int32)
 
@@ -130,6 +135,14 @@ class Clocks:
         """The actor that stands for the bulk copies of an mbarrier or of a thread."""
         found = self._places.setdefault((kind, which), len(self._places))
         return self.warps + min(found, self.places - 1)
+
+    def mbarrier_of(self, actor: int) -> int | None:
+        """The address in the cluster of the mbarrier that an actor's bulk copies count at."""
+        at = actor - self.warps
+        if not 0 <= at < min(len(self._places), self.places):
+            return None
+        kind, address = next(itertools.islice(self._places, at, None))
+        return address if kind == "mbarrier" else None
 
     def wait_for_copies(self, warp: int, going: int) -> None:
         """A warp waits for its groups of cp.async copies but the latest `going`; −1: for all."""

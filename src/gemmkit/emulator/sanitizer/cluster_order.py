@@ -140,6 +140,8 @@ class ClusterOrder(Generic[Member]):
         # The mbarriers of each block, by their addresses there.
         self.objects: list[dict[int, Object]] = [{} for _ in range(blocks)]
         self.copies: dict[Copy, tuple[int, int]] = {}
+        # Where mbarriers were that copies have overwritten: the array, and the byte in it.
+        self.overwritten: set[tuple[str, int]] = set()
         self.orders: list[Member] = []
         self._warps, self._blocks = warps, blocks
         self._arriving, self._met = self.clocks.empty(), self.clocks.empty()
@@ -156,6 +158,17 @@ class ClusterOrder(Generic[Member]):
         """The mbarrier at an address as the block of rank `own` uses it."""
         rank, within = divided(address, own)
         return self.objects[rank].get(within)
+
+    def awaited_by(self, warp: int) -> int | None:
+        """The mbarrier whose last phase a warp has observed last, as far as that is known."""
+        found = [
+            (time, cluster_address(rank, address))
+            for rank, objects in enumerate(self.objects)
+            for address, each in objects.items()
+            for observer, time, _ in each.observed()
+            if observer == warp
+        ]
+        return max(found)[1] if found else None
 
     # The cluster's barrier
 

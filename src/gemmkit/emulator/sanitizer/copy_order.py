@@ -10,9 +10,12 @@ from numpy.typing import NDArray
 from gemmkit.emulator.codegen.shadow_layout import INITIALIZED, ORDERED, VISIBLE
 from gemmkit.emulator.isa.bulk_copies import is_reduction
 from gemmkit.emulator.isa.cluster import cluster_address, divided
+from gemmkit.emulator.isa.mbarriers import OBJECT_BYTES
 from gemmkit.emulator.isa.tensor_copies import footprint
 from gemmkit.emulator.machine.asynchronous import Copy
+from gemmkit.emulator.machine.refusals import Refusal
 from gemmkit.emulator.machine.worker import Worker
+from gemmkit.emulator.sanitizer.access_order import AccessOrder
 from gemmkit.emulator.sanitizer.asynchronous_findings import AsynchronousFindings
 from gemmkit.emulator.sanitizer.barrier_order import BarrierOrder
 from gemmkit.emulator.sanitizer.clocks import Clock
@@ -95,6 +98,8 @@ class CopyOrder(BarrierOrder):
         if home is not self:
             home.look()
             self._visit(copy.to, self._warp_of(copy.thread), by, who)
+        self._note_refill(copy, home, address, by, who)
+        self._check_overwritten(copy, home, address)
         # `st.async` and `red.async` write through the generic proxy, as other stores do.
         proxy = copy.action.operation != "bulk_store"
         reduces = is_reduction(copy.action.form)
@@ -109,6 +114,34 @@ class CopyOrder(BarrierOrder):
         self._report_copy(copy, met, where, writes=True)
         if met is None and not reduces and proxy:
             self._check_visible(copy, where, before, known, writes=True)
+
+    def _check_overwritten(self, copy: Copy, home: AccessOrder, address: int) -> None:
+        """A copy must not write to an mbarrier in use."""
+        objects = self._cluster.objects[home._rank]
+        end = address + (copy.nbytes if copy.box is None else footprint(copy.box))
+        for at in [each for each in objects if address - OBJECT_BYTES < each < end]:
+            found, place = objects.pop(at), cluster_address(home._rank, at)
+            home._accesses.initialized(at, None)
+            home._mark(at, used=False)
+            self._found.overwritten(self._block, copy, place, found.who)
+            self._cluster.overwritten.add(self._names.shared(at))
+
+    def follows_overwriting(self, refusal: Refusal) -> bool:
+        """Whether an instruction is refused because a copy has overwritten its mbarrier."""
+        place = refusal.array, refusal.offset
+        return refusal.kind == "invalid mbarrier" and place in self._cluster.overwritten
+
+    def _note_refill(
+        self, copy: Copy, home: AccessOrder, address: int, by: tuple[int, int], who: int
+    ) -> None:
+        """Whether nobody has read the first bytes since an earlier copy of the same mbarrier."""
+        actor, time = by
+        first, refills = address >> self._shadow.shift, self._clocks.refills
+        granules = home._granules
+        if copy.barrier is not None and granules.is_unread(first, actor, time):
+            refills[actor, who] = self._cluster.awaited_by(self._warp_of(copy.thread))
+        elif refills:
+            refills.pop((actor, who), None)
 
     def _actor(self, copy: Copy) -> tuple[int, int]:
         """Who accesses memory for a copy, and when."""
@@ -175,7 +208,7 @@ class CopyOrder(BarrierOrder):
     ) -> None:
         if met is not None:
             address = self._address(copy, int(where[met.index]), writes=writes)
-            self._found.copy_conflict(self._block, copy, address, met, writes=writes)
+            self._found.copy_conflict(self._block, copy, address, met, self._clocks, writes=writes)
 
     def _address(self, copy: Copy, granule: int, *, writes: bool) -> int:
         place = copy.to if writes else copy.start

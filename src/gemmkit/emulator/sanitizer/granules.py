@@ -94,6 +94,15 @@ class Granules:
         part = _part_of(where)
         return self.writer[part].copy(), self.time[part].copy(), self.who[part].copy()
 
+    def is_unread(self, granule: int, actor: int, time: int) -> bool:
+        """Whether an actor wrote a granule before a time of its own, and nobody has read it since;
+        False for one that does not exist."""
+        if not 0 <= granule < self._count or self.writer[granule] != actor:
+            return False
+        if not 0 < self.time[granule] < time:
+            return False
+        return not any(reads.time[granule] for reads in self._reads.values())
+
     @property
     def reading(self) -> int:
         """How many actors have read."""

@@ -150,6 +150,9 @@ class Sanitizer:
 
     def refused(self, worker: Worker, refusal: Refusal) -> None:
         """Report an asynchronous instruction that is not valid."""
+        order = worker.observer
+        if isinstance(order, Order) and order.follows_overwriting(refusal):
+            return
         self.add(worker, synccheck.refused(self.names, worker, refusal))
 
     def deadlock(self, worker: Worker) -> None:

@@ -82,13 +82,20 @@ class RecordedFindings(AsynchronousFindings):
         super().conflict(block, who, address, met, kind, clocks)
 
     def copy_conflict(
-        self, block: int, copy: Copy, address: int, met: Conflict, *, writes: bool
+        self,
+        block: int,
+        copy: Copy,
+        address: int,
+        met: Conflict,
+        clocks: Clocks,
+        *,
+        writes: bool,
     ) -> None:
         """A bulk copy is not ordered after an earlier access to shared memory."""
         trace, warp = self._trace, self._warp_of(copy.thread)
         place = place_in(self.parties.rank, address)
         trace.pending = _pair(trace, Executed(warp, trace.last(warp)), place, met, self.clocks)
-        super().copy_conflict(block, copy, address, met, writes=writes)
+        super().copy_conflict(block, copy, address, met, clocks, writes=writes)
 
     def _warp_of(self, thread: int) -> int:
         return self.parties.first_warp + thread // LANES

@@ -5,13 +5,14 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from gemmkit.emulator.codegen.layout import AT_BARRIER, AT_PHASE, BARRIERS, LANES, RUNNING
+from gemmkit.emulator.codegen.operands import Action
 from gemmkit.emulator.codegen.shadow_layout import (
     BARRIER_COUNT,
     BARRIER_DIVERGENT,
     BARRIER_NUMBER,
     BARRIER_SITES,
 )
-from gemmkit.emulator.machine.errors import cluster_waits, span, waits_text
+from gemmkit.emulator.machine.errors import barrier_text, cluster_waits, span, waits_text
 from gemmkit.emulator.machine.refusals import Refusal
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.ptx.module import Immediate
@@ -120,6 +121,22 @@ def absent_members(
 
 def deadlock(names: Names, worker: Worker) -> Finding:
     """All warps of a block wait for others."""
+    found = _deadlock(names, worker)
+    alone = next((each.number for each in names.actions if _arrives_for_none(each)), None)
+    if alone is None:
+        return found
+    more = (
+        f". The cp.async.mbarrier.arrive at {names.site(alone, None)} has no .noinc: it adds a "
+        "pending arrival before it arrives, and so is none of those that the phase expects"
+    )
+    return replace(found, message=found.message + more)
+
+
+def _arrives_for_none(action: Action) -> bool:
+    return action.operation == "mbarrier_arrive_copies" and action.form.modifiers["K"] != "noinc"
+
+
+def _deadlock(names: Names, worker: Worker) -> Finding:
     for each in worker.peers:
         status, at_ = each.warp_fields("status"), each.warp_fields("instruction")
         waiting = [warp for warp in range(each.warps) if status[warp] in (AT_BARRIER, AT_PHASE)]
@@ -134,7 +151,10 @@ def deadlock(names: Names, worker: Worker) -> Finding:
     if worker.phases is not None:
         places = waits_text(worker, lambda number: _place(names, number))
         return _finding(names, worker, "deadlock", first, None, _blocked(places, 8))
-    places = [f"warp {warp} at {names.site(int(at_[warp]), None)}" for warp in waiting]
+    places = [
+        f"warp {warp} at {names.site(int(at_[warp]), None)}{barrier_text(worker, warp)}"
+        for warp in waiting
+    ]
     return _finding(names, worker, "deadlock", first, None, _blocked(places, 4))
 
 

@@ -6,7 +6,7 @@ import threading
 
 from gemmkit.emulator.codegen.layout import LANES
 from gemmkit.emulator.sanitizer.accumulators import Touch
-from gemmkit.emulator.sanitizer.asynchronous_findings import not_waited
+from gemmkit.emulator.sanitizer.asynchronous_findings import REFILL, is_refill, not_waited
 from gemmkit.emulator.sanitizer.clocks import Clocks
 from gemmkit.emulator.sanitizer.collection import Collection
 from gemmkit.emulator.sanitizer.granules import Conflict, instruction_of
@@ -60,8 +60,8 @@ class WarpgroupFindings:
         kind, other, between = "read after write", parties.name(met.other), _UNORDERED
         if clocks.warps <= met.actor < clocks.warps + clocks.places:
             copy = parties.copy_name(instruction_of(met.other))
-            kind, other = "read before wait", f"the {copy} by {other}"
-            between = not_waited(clocks, met.actor)
+            kind = REFILL if is_refill(clocks, met) else "read before wait"
+            other, between = f"the {copy} by {other}", not_waited(clocks, met, parties)
         elif met.actor >= clocks.warps + clocks.places:
             kind, other = "read before wait", f"the cp.async by {other}"
             between = "with no wait for that copy and no synchronization between"

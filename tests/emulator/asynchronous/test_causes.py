@@ -1,0 +1,141 @@
+"""Findings about bulk copies and barriers name what is missing, not a consequence of it."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from pipelines import HELPERS
+
+from gemmkit.emulator import DeviceMemory, LaunchRequest, load
+from gemmkit.findings import Finding
+from gemmkit.jit.compiler import compile_source
+from gemmkit.kernels.plan import SourceFile
+
+
+@cache
+def _program(source: str) -> str:
+    file = SourceFile(HELPERS + source, "k.cu", "cuda", ("",), ())
+    return compile_source(file, "k", "sm_90a", assemble=False).ptx
+
+
+def findings(source: str, threads: int = 64) -> tuple[Finding, ...]:
+    """Those of one block; `a` and `c` have 4,096 words."""
+    memory = DeviceMemory()
+    arrays = [memory.allocate(4 * 4096, name) for name in "ac"]
+    packed = b"".join(each.address.to_bytes(8, "little") for each in arrays)
+    request = LaunchRequest((1, 1, 1), (threads, 1, 1), packed)
+    return load(_program(source), "k", sanitize=True).run(request, memory, sanitize=True).findings
+
+
+# A tile is stored, and filled again through another thread.
+STORED = """
+extern "C" __global__ void k(float* a, float* c) {
+  __shared__ __align__(128) float tile[256];
+  __shared__ unsigned long long full;
+  const int t = threadIdx.x;
+  if (t == 0) { init(at(&full), 1); init_fence(); }
+  for (int i = t; i < 256; i += 64) tile[i] = i;
+  proxy_fence();
+  __syncthreads();
+  if (t == 0) { store(c, tile, 1024); commit(); WAIT }
+  __syncthreads();
+  if (t == 32) { arrive_expecting(at(&full), 1024); load(tile, a, 1024, at(&full)); }
+  wait(at(&full), 0);
+  a[1024 + t] = tile[t];
+  if (t == 0) wait_all();
+}
+"""
+
+
+def test_a_copy_that_is_still_read_is_named_with_the_missing_wait() -> None:
+    assert not findings(STORED.replace("WAIT", "wait_read();"))
+    (found,) = findings(STORED.replace("WAIT", ""))
+    assert found.kind == "write before wait"
+    assert "which the bulk copy by thread (0, 0, 0) at" in found.message
+    assert "with no cp.async.bulk.wait_group.read for it" in found.message
+
+
+# An mbarrier that lies within a tile.
+INSIDE = """
+extern "C" __global__ void k(float* a, float* c) {
+  __shared__ __align__(128) unsigned char memory[2048];
+  auto tile = (float*)memory;
+  auto full = (unsigned long long*)(memory + PLACE);
+  const int t = threadIdx.x;
+  if (t == 0) { init(at(full), 1); init_fence(); }
+  __syncthreads();
+  if (t == 0) { arrive_expecting(at(full), 1024); load(tile, a, 1024, at(full)); }
+  wait(at(full), 0);
+  c[t] = tile[t];
+}
+"""
+
+
+def test_a_copy_that_overwrites_an_mbarrier_is_named() -> None:
+    assert not findings(INSIDE.replace("PLACE", "1024"))
+    (found,) = findings(INSIDE.replace("PLACE", "1016"))
+    assert found.kind == "mbarrier overwritten"
+    assert "the bulk copy by thread (0, 0, 0)" in found.message
+    assert "overwrites the mbarrier at byte 1016 of" in found.message
+
+
+NAMED = """
+extern "C" __global__ void k(float* a, float* c) {
+  __shared__ unsigned long long full;
+  if (threadIdx.x == 0) init(at(&full), 1);
+  if (threadIdx.x >= 64) asm volatile("bar.sync 3, 64;" ::: "memory");
+}
+"""
+
+
+def test_a_deadlock_names_barriers_with_their_counts() -> None:
+    (found,) = findings(NAMED, 96)
+    assert found.kind == "deadlock"
+    assert "for barrier 3 (32 of 64 threads); warps 0-1 exited" in found.message
+
+
+# Copies whose arrival cancels itself: the form without `.noinc`.
+ARRIVING = """
+extern "C" __global__ void k(float* a, float* c) {
+  __shared__ __align__(128) float tile[128];
+  __shared__ unsigned long long full;
+  const int t = threadIdx.x;
+  if (t == 0) init(at(&full), 32);
+  __syncthreads();
+  if (t < 32) {
+    copy16(tile + 4 * t, a + 4 * t);
+    asm volatile("cp.async.mbarrier.arriveFORM.shared::cta.b64 [%0];" :: "r"(at(&full)) : "memory");
+  }
+  wait(at(&full), 0);
+  c[t] = tile[t];
+}
+"""
+
+
+def test_an_arrival_of_copies_that_counts_for_none_is_named() -> None:
+    assert not findings(ARRIVING.replace("FORM", ".noinc"))
+    (found,) = findings(ARRIVING.replace("FORM", ""))
+    assert found.kind == "deadlock"
+    assert "The cp.async.mbarrier.arrive at k.cu:" in found.message
+    assert "has no .noinc" in found.message
+
+
+BEYOND = """
+extern "C" __global__ void k(float* a, float* c) {
+  extern __shared__ __align__(128) float tile[];
+  __shared__ unsigned long long full;
+  if (threadIdx.x == 0) {
+    init(at(&full), 1);
+    init_fence();
+    arrive_expecting(at(&full), 1024);
+    load(tile, a, 1024, at(&full));
+    wait(at(&full), 0);
+  }
+}
+"""
+
+
+def test_a_copy_out_of_bounds_says_how_much_shared_memory_there_is() -> None:
+    (found,) = findings(BEYOND)
+    assert found.kind == "out of bounds"
+    assert "out of bounds: the block has 128 bytes of shared memory" in found.message
