@@ -91,8 +91,8 @@ def condition(problem: GemmProblem, gpu: GpuSpec) -> str | None:
 
 
 def loaded_by_tma(problem: GemmProblem, gpu: GpuSpec) -> str | None:
-    """The same, with operands that TMA can load; where k is 0 it loads none."""
-    return condition(problem, gpu) or (unaligned(problem) if problem.k else None)
+    """The same, with operands that TMA can load; where a size is 0 it loads none."""
+    return condition(problem, gpu) or (unaligned(problem) if problem.flops else None)
 
 
 def thread_count(config: TileConfig, producers: int = 0) -> int:

@@ -106,10 +106,6 @@ __global__ void __launch_bounds__(BM / WGMMA_ROWS * 128 + 128)
     }
     wgmma_wait<0>(sums);
     if (steps > 0) release(held);
-    if (steps == 0) {
-#pragma unroll
-      for (float& sum : sums) sum = 0.0f;
-    }
 
     // Results leave box by box, through two buffers in turn: BN has an even number of boxes.
     const int first_row = block_row + consumer * WGMMA_ROWS;
@@ -127,7 +123,8 @@ __global__ void __launch_bounds__(BM / WGMMA_ROWS * 128 + 128)
           float x = 0.0f;
           if (row < M && col < N) {
             const float old = beta != 0.0f ? widened<float>(*element(C, ldc, row, col)) : 0.0f;
-            x = epilogue.finish(sums[(box * COLS / 4 + i) * 2 + v], old, row, col);
+            const float sum = steps > 0 ? sums[(box * COLS / 4 + i) * 2 + v] : 0.0f;
+            x = epilogue.finish(sum, old, row, col);
           }
           pair.set(v, Narrowed<Out>::of(x));
         }

@@ -36,7 +36,7 @@ def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
 def condition(problem: GemmProblem, gpu: GpuSpec) -> str | None:
     """Operands that TMA can load, and results that it can store."""
     reason = warpgroups.loaded_by_tma(problem, gpu)
-    if reason is not None or warpgroups.stores_by_tma(problem):
+    if reason is not None or warpgroups.stores_by_tma(problem) or not problem.m * problem.n:
         return reason
     item = problem.out_item_bytes
     return (
