@@ -102,6 +102,14 @@ PLANTED = (
         "synccheck",
     ),
     _bug(
+        "registers not reserved",
+        "warp_specialized",
+        "* 128 + 128, 1)",
+        "* 128 + 128)",
+        "synccheck",
+        hangs=True,
+    ),
+    _bug(
         "sums without a product not zero",
         "warp_specialized",
         "if (steps == 0) {",

@@ -12,7 +12,7 @@
 #include "warpgroup.cuh"
 
 template <class In, int BM, int BN, int BK, int STAGES, int VEC, class Epilogue>
-__global__ void __launch_bounds__(BM / WGMMA_ROWS * 128 + 128)
+__global__ void __launch_bounds__(BM / WGMMA_ROWS * 128 + 128, 1)
     cluster_multicast(const __grid_constant__ TensorMap map_a,
                       const __grid_constant__ TensorMap map_b, int M, int N, int K, float alpha,
                       float beta, typename Epilogue::Out* C, int ldc,

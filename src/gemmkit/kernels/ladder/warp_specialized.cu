@@ -13,13 +13,14 @@
 #include "warpgroup.cuh"
 
 template <class In, int BM, int BN, int BK, int STAGES, int VEC, class Epilogue>
-__global__ void __launch_bounds__(BM / WGMMA_ROWS * 128 + 128)
+__global__ void __launch_bounds__(BM / WGMMA_ROWS * 128 + 128, 1)
     warp_specialized(const __grid_constant__ TensorMap map_a,
                      const __grid_constant__ TensorMap map_b, int M, int N, int K, float alpha,
                      float beta, typename Epilogue::Out* C, int ldc,
                      const typename Epilogue::Out* bias CUSTOM_PARAMETERS) {
   constexpr int CONSUMERS = BM / WGMMA_ROWS, PRODUCER = CONSUMERS * 128;
-  static_assert(CONSUMERS == 2, "registers of a block are 168 a thread: 40 + 2 x 232 in all");
+  // With one block per SM in its launch bounds a block has 168 registers a thread, whatever it needs.
+  static_assert(CONSUMERS == 2, "3 x 168 registers are 40 + 2 x 232");
   struct Stage {
     WarpgroupTile<In, BM, BK, true> As;
     WarpgroupTile<In, BN, BK, false> Bs;
