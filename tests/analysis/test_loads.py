@@ -13,6 +13,7 @@ from gemmkit.groups import Groups
 from gemmkit.kernels.catalog import LADDER, find_kernel
 from gemmkit.kernels.fitting import fitting, in_types_of
 from gemmkit.problem import GemmProblem
+from rung_boards import HOPPER
 
 COUNTERS = {
     "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum": 125,
@@ -66,7 +67,11 @@ def _counted(kernel, problem, config=None, metrics=loads.GLOBAL_BYTES):
 SMALL = {"BM": 64, "BN": 64, "WM": 32, "WN": 32, "TM": 8, "TN": 4}
 
 
-@pytest.mark.parametrize("kernel", LADDER, ids=lambda kernel: kernel.name)
+# What TMA and wgmma read, no counter of loads says.
+COUNTED = [each for each in LADDER if each.name not in HOPPER]
+
+
+@pytest.mark.parametrize("kernel", COUNTED, ids=lambda kernel: kernel.name)
 @pytest.mark.sample(3)
 def test_formulas_of_rungs_give_what_is_counted(kernel):
     problem = in_types_of(kernel, GemmProblem(100, 75, 50))

@@ -18,6 +18,7 @@ from gemmkit.kernels.catalog import LADDER, find_kernel
 from gemmkit.kernels.fitting import in_types_of
 from gemmkit.problem import GemmProblem
 from gemmkit.record import CheckRecord
+from rung_boards import BY_TMA, board_for
 
 SITE = AccessSite(file="naive.cu", line=23, instruction="ld.global.f32", thread=(0, 0, 0))
 RACE = Finding(
@@ -160,8 +161,8 @@ def test_bad_arguments(fake_device, arguments, message):
         check("naive", device=fake_device, **arguments)
 
 
-# Rungs for any shape: the other ones are for skinny products.
-ANY_SHAPE = [each for each in LADDER if each.name != "warp_reduce"]
+# Rungs for any shape: the other ones are for skinny products, or for aligned rows.
+ANY_SHAPE = [each for each in LADDER if each.name not in ("warp_reduce", *BY_TMA)]
 
 
 @pytest.mark.parametrize("kernel", ANY_SHAPE, ids=lambda kernel: kernel.name)
@@ -174,7 +175,10 @@ def test_edge_cases_meet_residues_and_every_vector_width(kernel):
     tile = kernel.default
     shapes = {(each.m % tile.BM, each.n % tile.BN) for each in problems.values()}
     assert {(0, 0), (1, 1), (tile.BM - 1, tile.BN - 1), (4, 4), (vector, vector)} <= shapes
-    plans = [kernel.plan(each, tile, find_board("rtx3090")) for each in problems.values()]
+    plans = [
+        kernel.plan(each, tile, board_for(kernel, find_board("rtx3090")))
+        for each in problems.values()
+    ]
     entries = {each.entry for each in plans}
     assert not any(any(each.residue) for each in plans), (
         "only production kernels have residue tiles"

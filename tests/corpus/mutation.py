@@ -11,6 +11,7 @@ from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import SourceFile
 from gemmkit.kernels.policy import STANDARD
 from gemmkit.problem import GemmProblem
+from rung_boards import SMALL_HOPPER
 
 WRONG_RESULT = "wrong result"
 
@@ -31,6 +32,7 @@ CONFIGS = {
     "stream_k": {**_SMALL_WARPS, "stages": 3},
     **dict.fromkeys(("wmma", "mma_sync"), _SMALL_TENSOR),
     "mma_pipelined": {**_SMALL_TENSOR, "stages": 3},
+    **SMALL_HOPPER,
     "gemm_tiled": {**_SMALL_WARPS, "stages": 3},
     "gemm_split_k": {**_SMALL_WARPS, "BK": 16, "stages": 2, "split_k": 3},
     "gemm_skinny": {"BN": 32, "BK": 32, "split_k": 3},

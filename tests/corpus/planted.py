@@ -7,6 +7,7 @@ from pathlib import Path
 import planted_async
 import planted_direct
 import planted_grouped
+import planted_hopper
 import planted_rung_async
 import planted_rung_skinny
 import planted_rung_split
@@ -18,12 +19,13 @@ import planted_vector
 from mutation import CONFIGS, WRONG_RESULT, Mutation
 
 from gemmkit.bench.check import check
-from gemmkit.devices.device import Device
+from gemmkit.devices.emulated import EmulatedDevice
 from gemmkit.gpu import find_board
 from gemmkit.kernels.catalog import find_kernel
 from gemmkit.kernels.fitting import fitting, in_types_of
 from gemmkit.problem import GemmProblem
 from gemmkit.record import CheckRecord
+from rung_boards import board_for, device_for
 
 MUTATIONS: tuple[Mutation, ...] = (
     *planted_direct.PLANTED,
@@ -33,6 +35,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *planted_rung_split.PLANTED,
     *planted_rung_skinny.PLANTED,
     *planted_tensor.PLANTED,
+    *planted_hopper.PLANTED,
     *planted_async.PLANTED,
     *planted_split.PLANTED,
     *planted_skinny.PLANTED,
@@ -46,14 +49,16 @@ def clean_problems(kernel: str) -> dict[str, GemmProblem]:
         "edges": GemmProblem(65, 67, 35),
         "quads": GemmProblem(68, 132, 36, -1.5, 0.5, lda=40, ldb=136, ldc=140),
     }
-    rung, board = find_kernel(kernel), find_board("rtx3090")
+    rung = find_kernel(kernel)
+    board = board_for(rung, find_board("rtx3090"))
     return {name: fitting(rung, in_types_of(rung, each), board) for name, each in problems.items()}
 
 
-def check_mutant(mutation: Mutation, device: Device, folder: Path) -> CheckRecord:
+def check_mutant(mutation: Mutation, device: EmulatedDevice, folder: Path) -> CheckRecord:
     """The sanitizers' and the reference's verdict on a mutant, on the problem that shows it."""
     kernel = mutation.mutant(folder)
     config = CONFIGS[mutation.kernel]
+    device = device_for(kernel, device)
     return check(kernel, [mutation.problem], config=config, device=device)[0]
 
 

@@ -13,6 +13,7 @@ from gemmkit.bench.check import CHECKS, check
 from gemmkit.devices.emulated import EmulatedDevice
 from gemmkit.gpu import find_board
 from gemmkit.kernels.catalog import LADDER, PRODUCTION
+from rung_boards import BY_TMA, device_for
 
 LEAST_BUGS = 44
 
@@ -40,10 +41,12 @@ def test_planted_bug_is_found(device, tmp_path, mutation):
 @pytest.mark.parametrize("kernel", [*LADDER, *GEMMS], ids=lambda kernel: kernel.name)
 @pytest.mark.sample(6)
 def test_kernel_as_it_is_has_no_finding(device, kernel):
+    device = device_for(kernel, device)
     records = check(kernel, config=CONFIGS[kernel.name], device=device)
-    assert [(each.case, each.verdict) for each in records] == [
-        (each.case, "ok") for each in records
-    ]
+    # Rows that TMA cannot copy are refused.
+    good = ("ok", "refused") if kernel.name in BY_TMA else ("ok",)
+    assert [(each.case, each.verdict) for each in records if each.verdict not in good] == []
+    assert sum(each.verdict == "ok" for each in records) > len(records) // 2
 
 
 def test_corpus_is_large_and_covers_every_kernel_and_check():

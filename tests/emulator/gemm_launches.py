@@ -9,12 +9,14 @@ import numpy as np
 from launching import Executor, Outcome, launch
 from numpy.typing import NDArray
 
+from gemmkit.emulator.isa.tensor_maps import encoded
 from gemmkit.gpu import find_board
 from gemmkit.jit.compiler import compile_kernel
 from gemmkit.kernels import include_files
 from gemmkit.kernels.catalog import find_kernel
 from gemmkit.problem import GemmProblem
 from gemmkit.verify.encoding import encode
+from rung_boards import board_for
 
 # Elements as they are stored, of the problem's types.
 Elements = NDArray[Any]
@@ -55,7 +57,8 @@ def run_rung(
     **config: int,
 ) -> tuple[Elements, Outcome]:
     """C after the launch, and the launch's execution."""
-    kernel, gpu = find_kernel(name), find_board("RTX 3090")
+    kernel = find_kernel(name)
+    gpu = board_for(kernel, find_board("RTX 3090"))
     plan = kernel.plan(problem, kernel.configure(config), gpu)
     binary = compile_kernel(
         plan.source.text, plan.entry, arch, headers=include_files(), assemble=False
@@ -77,6 +80,11 @@ def run_rung(
         **dict.fromkeys(("ldr", "ldx"), np.int32(0)),
         "scale": np.float32(1),
     }
+    for planned in plan.tensor_maps:
+        operand = planned.rule.operand
+        values[planned.rule.name] = lambda place, planned=planned, operand=operand: encoded(
+            planned.of({**values, operand: place(values[operand])})
+        )
     outcome = launch(
         executor,
         binary.ptx,
@@ -84,6 +92,7 @@ def run_rung(
         grid=plan.grid,
         block=plan.block,
         shared_bytes=plan.shared_bytes,
+        cluster=plan.cluster if plan.cluster != (1, 1, 1) else None,
     )
     matrices = [each for each in plan.signature if isinstance(values[each], np.ndarray)]
     return outcome.arrays[matrices.index("C")], outcome

@@ -18,7 +18,9 @@ from gemmkit.emulator.ptx.module import Kernel, Module
 from gemmkit.emulator.ptx.parser import parse
 from gemmkit.emulator.schedule import Schedule
 
-Argument = NDArray[np.generic] | np.generic
+# What an argument is made of where arrays lie: given an array, the function has its address.
+Placed = Callable[[Callable[[NDArray[np.generic]], int]], bytes]
+Argument = NDArray[np.generic] | np.generic | Placed
 
 
 @dataclass(frozen=True)
@@ -121,15 +123,22 @@ def launch(
     _, flow = parsed(ptx)
     kernel, memory = flow.kernel, DeviceMemory()
     values: list[np.generic] = []
-    outputs = []
+    outputs, places = [], {}
+
+    def place(array: NDArray[np.generic]) -> int:
+        if id(array) not in places:
+            held = places[id(array)] = memory.allocate(array.nbytes)
+            memory.view(held.address, held.nbytes)[:] = np.frombuffer(array.tobytes(), np.uint8)
+        return places[id(array)].address
+
     for each in arguments:
         if isinstance(each, np.ndarray):
-            held = memory.allocate(each.nbytes)
-            memory.view(held.address, held.nbytes)[:] = np.frombuffer(each.tobytes(), np.uint8)
-            outputs.append((held, each))
-            values.append(np.uint64(held.address))
-        else:
+            values.append(np.uint64(place(each)))
+            outputs.append((places[id(each)], each))
+        elif isinstance(each, np.generic):
             values.append(each)
+        else:
+            values.append(np.void(each(place)))
     request = LaunchRequest(
         _dim3(grid), _dim3(block), _pack(kernel, values), shared_bytes, cluster=cluster
     )

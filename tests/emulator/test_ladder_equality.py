@@ -14,6 +14,7 @@ from gemmkit.gpu import find_board
 from gemmkit.kernels.catalog import LADDER, find_kernel
 from gemmkit.kernels.fitting import fitting, in_types_of
 from gemmkit.problem import GemmProblem
+from rung_boards import HOPPER, SMALL_HOPPER, board_for
 
 # Ragged, tiny and aligned shapes; an architecture of each PTX dialect. The tiny one runs the code
 # of the first.
@@ -45,6 +46,7 @@ CONFIGS = {
     "warp_reduce": {"BN": 32, "BK": 64},
     "stream_k": {**WARP_TILE, "stages": 2},
     **dict.fromkeys(("wmma", "mma_sync", "mma_pipelined"), TENSOR_TILES),
+    **SMALL_HOPPER,
 }
 
 
@@ -55,8 +57,11 @@ def test_every_rung(kernel: str, case: str) -> None:
     arch, problem = CASES[case]
     if kernel != "naive_uncoalesced" and arch == "sm_86":
         problem = replace(problem, epilogue=Epilogue(bias=True, activation="relu"))
+    if kernel in HOPPER:
+        arch = "sm_90a"
     problem = in_types_of(find_kernel(kernel), problem)
-    problem = fitting(find_kernel(kernel), problem, find_board("rtx3090"))
+    board = board_for(find_kernel(kernel), find_board("rtx3090"))
+    problem = fitting(find_kernel(kernel), problem, board)
     operands = Operands.random(problem)
     engine, oracle = (
         run_rung(executor, kernel, problem, operands, arch, **CONFIGS.get(kernel, {}))

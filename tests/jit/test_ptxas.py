@@ -15,6 +15,7 @@ from gemmkit.jit.resources import registers_from_cubin
 from gemmkit.kernels.catalog import LADDER
 from gemmkit.kernels.fitting import fitting, in_types_of
 from gemmkit.problem import GemmProblem
+from rung_boards import board_for
 
 PTX = """//
 .version 7.0
@@ -50,7 +51,7 @@ def test_a_kernel_gets_cubin_and_figures(cache_dir):
 def test_ptxas_and_nvrtc_of_one_version_agree(kernel):
     if ptxas.assembler_version() != f"ptxas {compiler_version()}":
         pytest.skip(f"NVRTC {compiler_version()} beside {ptxas.assembler_version()}")
-    gpu = find_board("rtx3090")
+    gpu = board_for(kernel, find_board("rtx3090"))
     problem = fitting(kernel, in_types_of(kernel, GemmProblem(256, 256, 256)), gpu)
     plan = kernel.plan(problem, kernel.default, gpu)
     compiled = compile_plan(plan, gpu.arch)

@@ -11,6 +11,7 @@ from gemmkit.gpu import find_board
 from gemmkit.kernels.catalog import LADDER, PRODUCTION, find_kernel
 from gemmkit.kernels.fitting import fitting, in_types_of
 from gemmkit.problem import GemmProblem
+from rung_boards import SMALL_HOPPER, device_for
 
 # Small tiles: quick to compile for the emulator, and many blocks even of a small problem.
 SMALL = {"BM": 32, "BN": 32, "BK": 8, "TM": 4, "TN": 4}
@@ -35,6 +36,7 @@ CONFIGS = {
     **dict.fromkeys(("stream_k", "gemm_stream_k"), STREAM),
     **dict.fromkeys(("wmma", "mma_sync"), TENSOR),
     "mma_pipelined": {**TENSOR, "stages": 3},
+    **SMALL_HOPPER,
 }
 
 # The rungs, each with matrices of its own type, and the production kernels for fp32.
@@ -68,7 +70,7 @@ def device():
 
 
 def run(kernel, problem, device, seed=0):
-    config = kernel.configure(CONFIGS[kernel.name])
+    config, device = kernel.configure(CONFIGS[kernel.name]), device_for(kernel, device)
     problem = fitting(kernel, in_types_of(kernel, problem), device.spec, config)
     return run_kernel(kernel, problem, device, config=config, seed=seed, assemble=False)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from typed_run import ALIGNED, ODD, check, check_shapes, run_typed
+from typed_run import ALIGNED, ODD, check, check_exact, check_shapes, run_typed
 
 from gemmkit.bench.run import run_kernel
 from gemmkit.devices.emulated import EmulatedDevice
@@ -11,8 +13,10 @@ from gemmkit.epilogue import Epilogue
 from gemmkit.gpu import find_board
 from gemmkit.kernels.catalog import LADDER, find_kernel
 from gemmkit.problem import GemmProblem
+from rung_boards import BY_TMA, SMALL_H100, SMALL_HOPPER
 
 H100, T4 = find_board("h100"), find_board("t4")
+A100, HALF = find_board("a100"), GemmProblem(8, 8, 8, dtype="bfloat16")
 RUNGS = [each for each in LADDER if "float32" not in each.dtypes]
 CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_{}.sum"
 each_rung = pytest.mark.parametrize("kernel", RUNGS, ids=lambda each: each.name)
@@ -20,7 +24,7 @@ each_rung = pytest.mark.parametrize("kernel", RUNGS, ids=lambda each: each.name)
 
 @pytest.fixture(scope="module")
 def device():
-    return EmulatedDevice(H100, sanitize=True)
+    return EmulatedDevice(SMALL_H100, sanitize=True)
 
 
 @each_rung
@@ -49,8 +53,16 @@ def test_rounding_stays_within_the_bounds(device, kernel, out):
 
 @each_rung
 def test_a_row_bias_and_an_activation(device, kernel):
-    problem = GemmProblem(40, 25, 16, epilogue=Epilogue("row", "gelu_tanh"), dtype="bfloat16")
+    columns = 24 if kernel.name in BY_TMA else 25
+    problem = GemmProblem(40, columns, 16, epilogue=Epilogue("row", "gelu_tanh"), dtype="bfloat16")
     check(run_typed(problem, device, kernel=kernel.name, integers=False))
+
+
+@pytest.mark.parametrize("name", SMALL_HOPPER)
+@pytest.mark.sample(2)
+def test_more_tiles_than_blocks_and_more_steps_than_stages(device, name):
+    problem = GemmProblem(520, 272, 330, lda=336, dtype="bfloat16", beta=1.0)
+    check_exact(problem, run_typed(problem, device, kernel=name))
 
 
 @pytest.mark.parametrize("name", ["wmma", "mma_sync"])
@@ -69,6 +81,22 @@ def test_swizzled_tiles_have_no_bank_conflicts(name, BK):
     # Each of 4 warps reads 64 lines of 128 steps of k, in phases of 8 lines by 8 steps.
     assert seen["l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum"] == 4 * 64 * 128 // 64
     assert seen[CONFLICTS.format("ld")] == seen[CONFLICTS.format("st")] == 0
+
+
+@pytest.mark.parametrize("name", SMALL_HOPPER)
+def test_operands_of_wgmma_pass_through_no_register(name):
+    kernel = find_kernel(name)
+    problem = GemmProblem(256, 256, 128, dtype="bfloat16")
+    config = kernel.configure(SMALL_HOPPER[name])
+    seen = run_kernel(kernel, problem, EmulatedDevice(H100), config=config, assemble=False).counters
+    assert seen["l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum"] == 0
+    # Each result is stored once, in pairs: by TMA they pass through shared memory.
+    pairs = 256 * 256 // 2 // 32
+    by_tma = name == "persistent"
+    assert seen["l1tex__t_requests_pipe_lsu_mem_global_op_st.sum"] == (0 if by_tma else pairs)
+    assert seen["l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum"] == pairs * by_tma
+    copied = seen["l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum"]
+    assert (copied > 0) == (name == "wgmma")
 
 
 def test_padding_keeps_fragments_of_wmma_apart_but_not_its_stores():
@@ -168,6 +196,19 @@ def test_ldmatrix_reads_fragments_of_float16_only_in_wmma():
             H100,
             "256 results per lane do not fit",
         ),
+        ("wgmma", HALF, {}, A100, "wgmma is for compute capability 9.0; A100 has 8.0"),
+        ("wgmma", HALF, {"stages": 2}, H100, "a pipeline needs 3 stages or more"),
+        ("wgmma", HALF, {"BK": 32}, H100, "a line of the swizzle has 64 elements of k"),
+        ("wgmma", HALF, {"BM": 256}, H100, "128 results per thread do not fit the registers"),
+        ("wgmma", HALF, {"BN": 192}, H100, "BN = 192 is not a power of two"),
+        ("tma", HALF, {"BN": 512}, H100, "wgmma has at most 256 columns"),
+        ("tma", HALF, {"stages": 5}, H100, "its stages take 246784 bytes"),
+        ("tma", replace(HALF, k=9, lda=9), {}, H100, "multiple of 16 bytes apart: those of A"),
+        ("tma", replace(HALF, ldb=12), {}, H100, "multiple of 16 bytes apart: those of B lie 24"),
+        ("tma", replace(HALF, alignment=2), {}, H100, "addresses that are multiples of 16 bytes"),
+        ("warp_specialized", HALF, {"BM": 64}, H100, "BM = 64: two consumers have 128 rows"),
+        ("cluster_multicast", HALF, {"BN": 192}, H100, "BN = 192 is not a multiple of 128"),
+        ("persistent", replace(HALF, ldc=9), {}, H100, "long and apart: these are 16 and 18"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

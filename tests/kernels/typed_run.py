@@ -22,6 +22,7 @@ from gemmkit.storage import layouts
 from gemmkit.verify import Reference, Verdict, make_inputs
 from gemmkit.verify.encoding import decode, encode
 from gemmkit.verify.reference import Expected
+from rung_boards import BY_TMA, SMALL_HOPPER, STORED_BY_TMA
 
 TENSOR = {"BM": 32, "BN": 32, "BK": 16, "WM": 32, "WN": 16}
 # Small tiles of each kernel, quick to compile for the emulator.
@@ -29,6 +30,7 @@ SMALL = {
     "typed": {"BM": 32, "BN": 32, "BK": 8, "WM": 16, "WN": 32, "TM": 4, "TN": 4},
     "typed_mma": {"BM": 32, "BN": 32, "BK": 16, "WM": 16, "WN": 16},
     **dict.fromkeys(("wmma", "mma_sync", "mma_pipelined"), TENSOR),
+    **SMALL_HOPPER,
     "gemm_small_k": {"BM": 32, "BN": 64, "BK": 16, "WM": 16, "WN": 32, "TM": 2},
 }
 
@@ -113,6 +115,16 @@ def check_exact(problem: GemmProblem, outcome: Outcome) -> None:
         assert np.array_equal(result, decode(once, problem.result_dtype))
 
 
+def for_tma(problem: GemmProblem, *, stored: bool) -> GemmProblem:
+    """The problem with rows of A and B that lie a multiple of 16 bytes apart, and if TMA stores C,
+    such rows of C."""
+    k, n, ldc = (-(-each // 8) * 8 for each in (problem.k, problem.n, problem.ldc))
+    lda, ldb = max(problem.lda // 8 * 8, k, 8), max(problem.ldb // 8 * 8, n, 8)
+    if stored:
+        return replace(problem, n=n, lda=lda, ldb=ldb, ldc=ldc)
+    return replace(problem, lda=lda, ldb=ldb)
+
+
 def check_shapes(
     kernel: str, device: Device, dtype: Dtype, out: Dtype, layout: str, shapes: Mapping[str, Any]
 ) -> None:
@@ -120,6 +132,8 @@ def check_shapes(
     transa, transb = (letter == "t" for letter in layout)
     for name, sizes in shapes.items():
         problem = GemmProblem(**sizes, dtype=dtype, out_dtype=out, transa=transa, transb=transb)
+        if kernel in BY_TMA:
+            problem = for_tma(problem, stored=kernel in STORED_BY_TMA)
         try:
             check_exact(problem, run_typed(problem, device, kernel=kernel))
         except AssertionError as error:

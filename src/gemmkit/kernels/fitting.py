@@ -15,6 +15,7 @@ from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.limits import SHORT_K, SKINNY
 from gemmkit.kernels.plan import LEADING_DIMENSIONS, TileConfig, ceil_div
 from gemmkit.kernels.sizes import SIZES, Multiples
+from gemmkit.kernels.work import VECTOR_BYTES
 from gemmkit.problem import GemmProblem, Shape, read_problem
 
 
@@ -28,9 +29,9 @@ def fitting(
     """The problem itself where the kernel takes it, else the first of its neighbors that it takes.
 
     They are, in this order: as the kernel's rule of sizes has it, in whole `tiles` of M, N and K,
-    a cube, a cube of whole tiles, `SKINNY` rows, `SKINNY` columns, a k of `SHORT_K`, and a k of one
-    step of the configuration. Pitches and strides that another size does not need become tight, or
-    keep the padding that they had.
+    with rows of whole vectors, a cube, a cube of whole tiles, `SKINNY` rows, `SKINNY` columns, a k
+    of `SHORT_K`, and a k of one step of the configuration. Pitches and strides that another size
+    does not need become tight, or keep the padding that they had.
 
     Raises:
         UnsupportedProblem: the kernel takes none of them.
@@ -53,6 +54,7 @@ def _neighbors(
         yield kernel.sizes.nearest(problem)
         yield kernel.sizes.nearest(in_whole_tiles(problem, tiles))
     yield in_whole_tiles(problem, tiles)
+    yield in_aligned_rows(problem)
     largest = max(problem.m, problem.n, problem.k) if problem.flops else 0
     cube = problem.resized(largest, largest, largest)
     yield cube
@@ -77,6 +79,16 @@ def in_whole_tiles(problem: GemmProblem, tiles: Multiples) -> GemmProblem:
     return problem.resized(
         *(ceil_div(size, tile) * tile for size, tile in zip(sizes, tiles, strict=True))
     )
+
+
+def in_aligned_rows(problem: GemmProblem) -> GemmProblem:
+    """The problem with N and K rounded up to whole vectors of 16 bytes, and rows without padding
+    where theirs is none of such vectors."""
+    unit = VECTOR_BYTES // min(problem.item_bytes, problem.out_item_bytes)
+    n, k = (ceil_div(size, unit) * unit for size in (problem.n, problem.k))
+    found = problem.resized(problem.m, n, k)
+    odd = (found.lda | found.ldb | found.ldc) % unit
+    return replace(found, lda=0, ldb=0, ldc=0) if odd else found
 
 
 def default_problem(

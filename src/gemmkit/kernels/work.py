@@ -68,8 +68,8 @@ class Demands:
     `registers` (of 32 bits) hold what a thread multiplies and adds up, `other_registers` the rest;
     `most_registers` is what launch bounds leave it. `places` are those of the loop at which copies
     begin; 0 where the compiler never runs out of registers for them. `coalesced_stores` says that
-    each store of a warp to C covers neighbors, whatever the alignment. `by_tma` says that TMA
-    brings the operands and wgmma multiplies them.
+    each store of a warp to C covers neighbors, whatever the alignment. `by_wgmma` says that
+    wgmma multiplies the operands, `by_tma` that TMA brings them to it.
     """
 
     math: MathPipe
@@ -90,6 +90,7 @@ class Demands:
     places: float
     coalesced_stores: bool = False
     by_tma: bool = False
+    by_wgmma: bool = False
 
 
 class Work(NamedTuple):

@@ -29,6 +29,7 @@ from gemmkit.record import Record
 from gemmkit.report.explain_text import is_verdict, operand_table
 from gemmkit.report.layout import MISSING, Cell, Column, Row, Table, value_text
 from gemmkit.report.pictures.drawn import Picture, pictures
+from gemmkit.report.pictures.pipelines import cluster_picture, stages_picture
 from gemmkit.report.pictures.tensor import fragment_picture, swizzle_picture
 from gemmkit.report.translation import Phrases
 
@@ -55,6 +56,11 @@ SHOWN: Mapping[str, tuple[str, ...]] = {
     "wmma": ("banks",),
     "mma_sync": ("fragments", "swizzle"),
     "mma_pipelined": ("addresses",),
+    "wgmma": ("addresses",),
+    "tma": ("stages",),
+    "warp_specialized": ("stages",),
+    "cluster_multicast": ("cluster",),
+    "persistent": ("stages",),
 }
 _CAPTIONS: Mapping[str, str] = {
     "addresses": "addresses that the lanes of warp 0 access",
@@ -62,6 +68,8 @@ _CAPTIONS: Mapping[str, str] = {
     "tiles": "threads that load the tiles of A and B and store the tile of C",
     "fragments": "lanes that hold the elements of A, B and C in mma.m16n8k16",
     "swizzle": "elements in the banks of shared memory, and what a phase of ldmatrix reads",
+    "stages": "loads and products over time",
+    "cluster": "what each block of a cluster loads, and who gets it",
 }
 _ROWS = (
     ("global-load requests", GLOBAL_REQUESTS[0]),
@@ -93,6 +101,10 @@ def shown_pictures(seen: Trace, gpu: GpuSpec) -> tuple[Picture, ...]:
         found.append(fragment_picture(seen.kernel))
     if "swizzle" in shown and (places := shared_map(seen, gpu)) is not None:
         found.append(swizzle_picture(places))
+    if "stages" in shown:
+        found.append(stages_picture(seen.kernel))
+    if "cluster" in shown:
+        found.append(cluster_picture(seen.kernel))
     return tuple(found)
 
 

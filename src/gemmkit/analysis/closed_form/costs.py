@@ -176,7 +176,7 @@ def derived_costs(
     )
     issued = demands.multiply_adds / demands.per_instruction
     slots = issued * figures.multiply_add + demands.issue + copying
-    rate = pipes.sustained(demands.math, by_wgmma=demands.by_tma)
+    rate = pipes.sustained(demands.math, by_wgmma=demands.by_wgmma)
     multiplying = demands.multiply_adds * WARP_SIZE * pipes.issue / rate
     dispatch = max(multiplying, slots)
     # Copies by TMA and products by wgmma do not hold each other up.

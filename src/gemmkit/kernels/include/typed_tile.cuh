@@ -19,7 +19,7 @@ struct PaddedTile {
 // the row: 16 bytes at one column of eight neighboring rows then lie in all 32 banks. Rows shorter
 // than 128 bytes share a line of the banks, and count together.
 template <class T, int ROWS, int COLS>
-struct SwizzledTile {
+struct SwizzledRows {
   static constexpr int CHUNK = 16 / sizeof(T), IN_ROW = COLS / CHUNK;
   static constexpr int PLACES = IN_ROW < 8 ? IN_ROW : 8, ROWS_IN_LINE = 8 / PLACES;
   static_assert(COLS % CHUNK == 0 && (IN_ROW & (IN_ROW - 1)) == 0, "a power of two of chunks");

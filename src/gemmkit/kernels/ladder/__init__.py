@@ -5,6 +5,7 @@ from __future__ import annotations
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.ladder import (
     async_copy,
+    cluster_multicast,
     coarsening_1d,
     coarsening_2d,
     conflict_free,
@@ -13,12 +14,16 @@ from gemmkit.kernels.ladder import (
     mma_sync,
     naive,
     naive_uncoalesced,
+    persistent,
     shared_tiling,
     split_k,
     stream_k,
+    tma,
     vectorized,
     warp_reduce,
+    warp_specialized,
     warp_tiled,
+    wgmma,
     wmma,
 )
 
@@ -39,6 +44,11 @@ LADDER: tuple[Kernel, ...] = (
     wmma.KERNEL,
     mma_sync.KERNEL,
     mma_pipelined.KERNEL,
+    wgmma.KERNEL,
+    tma.KERNEL,
+    warp_specialized.KERNEL,
+    cluster_multicast.KERNEL,
+    persistent.KERNEL,
 )
-"""The rungs, from `naive_uncoalesced` to `mma_pipelined`: those for fp32, then those for
-tensor cores."""
+"""The rungs, from `naive_uncoalesced` to `persistent`: those for fp32, then those for
+tensor cores, the last of them on Hopper."""

@@ -19,8 +19,8 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
                   const typename Epilogue::Out* bias CUSTOM_PARAMETERS) {
   constexpr int THREADS = BM / WM * (BN / WN) * 32;
   struct Stage {
-    SwizzledTile<In, BM, BK> As;
-    SwizzledTile<In, BK, BN> Bs;
+    SwizzledRows<In, BM, BK> As;
+    SwizzledRows<In, BK, BN> Bs;
   };
   extern __shared__ float4 shared[];
   Stage* const stages = reinterpret_cast<Stage*>(shared);  // STAGES of them

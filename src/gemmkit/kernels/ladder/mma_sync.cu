@@ -17,8 +17,8 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
              float beta, typename Epilogue::Out* C, int ldc,
              const typename Epilogue::Out* bias CUSTOM_PARAMETERS) {
   constexpr int THREADS = BM / WM * (BN / WN) * 32;
-  __shared__ SwizzledTile<In, BM, BK> As[2];
-  __shared__ SwizzledTile<In, BK, BN> Bs[2];
+  __shared__ SwizzledRows<In, BM, BK> As[2];
+  __shared__ SwizzledRows<In, BK, BN> Bs[2];
 
   const int block_row = grid_row() * BM, block_col = blockIdx.x * BN;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;

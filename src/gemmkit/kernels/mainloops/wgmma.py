@@ -1,13 +1,23 @@
-"""Products by wgmma: TMA brings the tiles, and only the producer spends instructions on them."""
+"""Products by wgmma. Where TMA brings the tiles, only the producer spends instructions on them."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 
 from gemmkit.gpu import WARP_SIZE, GpuSpec, MathPipe
-from gemmkit.kernels.cut import Cut, steps_of
+from gemmkit.kernels.cut import Cut, steps_of, whole_tiles
+from gemmkit.kernels.mainloops.typed import CONVERTED_COVERS
 from gemmkit.kernels.plan import TileConfig, ceil_div
-from gemmkit.kernels.work import MOST_REGISTERS, OTHER_REGISTERS, Copies, Demands, Work
+from gemmkit.kernels.work import (
+    MOST_REGISTERS,
+    OTHER_REGISTERS,
+    STAGED_REGISTERS,
+    VECTOR_BYTES,
+    Copies,
+    Demands,
+    Work,
+)
 from gemmkit.problem import GemmProblem
 
 # Bytes of shared memory in a wavefront.
@@ -18,12 +28,48 @@ ROWS, K_BYTES = 64, 32
 COVERS = 0.0
 
 
-def warpgroups(
+def persistent(
     problem: GemmProblem, config: TileConfig, gpu: GpuSpec, threads: int, shared_bytes: int
 ) -> Work:
     """Persistent blocks, which go from tile to tile."""
-    demands = _demands(config, problem.dtype, problem.item_bytes)
+    demands = _demands(config, problem.dtype, problem.item_bytes, threads)
     return Work.of(clusters(problem, config, gpu), threads, shared_bytes, demands)
+
+
+def one_tile(problem: GemmProblem, config: TileConfig, threads: int, shared_bytes: int) -> Work:
+    """A tile for each block, or for each of a cluster."""
+    rows, columns = (config["BM"] * config["cluster_m"], config["BN"] * config["cluster_n"])
+    size, found = (
+        config["cluster_m"] * config["cluster_n"],
+        whole_tiles(problem, config, rows, columns),
+    )
+    found = found._replace(
+        rows=config["BM"], columns=config["BN"], tiles=found.tiles * size, ctas=found.ctas * size
+    )
+    demands = _demands(config, problem.dtype, problem.item_bytes, threads)
+    return Work.of(found, threads, shared_bytes, demands)
+
+
+def copied(problem: GemmProblem, config: TileConfig, threads: int, shared_bytes: int) -> Work:
+    """A tile for each block, whose threads copy operands themselves: by cp.async where rows are
+    aligned, two stages less ahead than there are."""
+    whole = one_tile(problem, config, threads, shared_bytes)
+    elements = config["BK"] * (config["BM"] + config["BN"]) / threads
+    aligned = problem.is_aligned(VECTOR_BYTES)
+    demands = replace(
+        whole.demands,
+        copies=(
+            Copies(vectors=elements * problem.item_bytes / VECTOR_BYTES)
+            if aligned
+            else Copies(plain=elements)
+        ),
+        covers=1 / (config["stages"] - 2) if aligned else CONVERTED_COVERS,
+        barriers=1,
+        other_registers=STAGED_REGISTERS,
+        coalesced_stores=False,
+        by_tma=False,
+    )
+    return whole._replace(demands=demands)
 
 
 def clusters(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Cut:
@@ -45,10 +91,10 @@ def clusters(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Cut:
 
 
 @lru_cache(maxsize=4096)
-def _demands(config: TileConfig, dtype: str, item_bytes: int) -> Demands:
+def _demands(config: TileConfig, dtype: str, item_bytes: int, threads: int) -> Demands:
     BM, BN, BK, consumers = (config[key] for key in ("BM", "BN", "BK", "consumers"))
     # Of all threads, though those of the producer multiply nothing.
-    threads, results = 4 * WARP_SIZE * (consumers + 1), BM * BN // (4 * WARP_SIZE * consumers)
+    results = BM * BN // (4 * WARP_SIZE * consumers)
     products = BM // ROWS * (BK * item_bytes // K_BYTES)
     # A block of a cluster reads its share of what it has in common with the others.
     l2_bytes = item_bytes * BK * (BM / config["cluster_n"] + BN / config["cluster_m"])
@@ -72,4 +118,5 @@ def _demands(config: TileConfig, dtype: str, item_bytes: int) -> Demands:
         places=0.0,
         coalesced_stores=True,
         by_tma=True,
+        by_wgmma=True,
     )

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 from gemmkit.dtypes import FLOAT_BYTES, ITEM_BYTES
-from gemmkit.gpu import WARP_SIZE, GpuSpec
-from gemmkit.kernels import loads, rules
+from gemmkit.gpu import GpuSpec
+from gemmkit.kernels import rules, warpgroups
 from gemmkit.kernels.kernel import Kernel
-from gemmkit.kernels.mainloops.wgmma import clusters, warpgroups
+from gemmkit.kernels.mainloops.wgmma import clusters, persistent
 from gemmkit.kernels.plan import LAYOUTS, MAP_ARGUMENTS, LaunchShape, TileConfig, ceil_div
 from gemmkit.kernels.policy import CUDA_TYPES
 from gemmkit.kernels.production.arguments import CUDA_LAYOUTS, SIGNATURE, named
 from gemmkit.kernels.production.schedule import RASTER_EXTENT, schedule_argument
 from gemmkit.kernels.tensor_maps import MapRule
-from gemmkit.kernels.work import WORD_BYTES, Work
+from gemmkit.kernels.warpgroups import (
+    LINE_BYTES,
+    MOST_COLUMNS,
+    ROWS,
+    TILE_ALIGNMENT,
+    TMA_UNIT,
+    WARPGROUP,
+    has_wgmma,
+    line,
+    stores_by_tma,
+)
+from gemmkit.kernels.work import Work
 from gemmkit.problem import GemmProblem
 
-# The compute capability whose tensor cores have wgmma.
-CAPABILITY = (9, 0)
-# Rows of a product; columns come in steps, up to the most that one instruction has.
-ROWS, COLUMN_STEP, MOST_COLUMNS = 64, 16, 256
-WARPGROUP = 4 * WARP_SIZE
-# Bytes of a line in shared memory, after which the swizzle turns to the next one; what TMA needs
-# addresses and distances in memory to be multiples of; and of what swizzled tiles begin at.
-LINE_BYTES, TMA_UNIT, TILE_ALIGNMENT = 128, 16, 1024
+# Columns of a product come in such steps.
+COLUMN_STEP = 16
 # Buffers for results on their way to memory, per consumer: those that there is room for.
 FEWEST_BUFFERS, MOST_BUFFERS = 2, 4
 # 32-bit registers of a consumer's thread, and those of it that results may take.
@@ -59,17 +64,6 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
 def thread_count(config: TileConfig) -> int:
     """Threads of a block: its consumers and the producer's warpgroup."""
     return (config["consumers"] + 1) * WARPGROUP
-
-
-def line(item_bytes: int) -> int:
-    """Elements of a line in shared memory."""
-    return LINE_BYTES // item_bytes
-
-
-def stores_by_tma(problem: GemmProblem) -> bool:
-    """Whether C's rows are aligned, and end where units of a tensor store do."""
-    units = (problem.n | problem.ldc | problem.strides[2]) * problem.out_item_bytes
-    return units % TMA_UNIT == 0 and problem.alignment % TMA_UNIT == 0
 
 
 def store_columns(BN: int, item_bytes: int) -> int:
@@ -134,13 +128,6 @@ def _whole(nbytes: int) -> int:
     return ceil_div(nbytes, TILE_ALIGNMENT) * TILE_ALIGNMENT
 
 
-def has_wgmma(gpu: GpuSpec) -> str | None:
-    """The board's tensor cores have wgmma."""
-    if (gpu.capability.major, gpu.capability.minor) == CAPABILITY:
-        return None
-    return f"wgmma is for compute capability 9.0; {gpu.name} has {gpu.capability}"
-
-
 def condition(problem: GemmProblem, gpu: GpuSpec) -> str | None:
     """Types of 16 bits, a Hopper board, and operands that TMA can load."""
     if problem.item_bytes != ITEM_BYTES["float16"]:
@@ -149,19 +136,7 @@ def condition(problem: GemmProblem, gpu: GpuSpec) -> str | None:
         return reason
     if problem.k == 0:
         return "there is nothing to load where k is 0"
-    if problem.alignment % TMA_UNIT:
-        return f"TMA needs addresses that are multiples of {TMA_UNIT} bytes: copy first"
-    for name, ld, stride in (
-        ("A", problem.lda, problem.strides[0]),
-        ("B", problem.ldb, problem.strides[1]),
-    ):
-        apart = (ld | (stride if problem.batch != 1 else 0)) * problem.item_bytes
-        if apart % TMA_UNIT:
-            return (
-                f"TMA needs rows that lie a multiple of {TMA_UNIT} bytes apart: those of {name} "
-                f"lie {ld * problem.item_bytes}"
-            )
-    return None
+    return warpgroups.unaligned(problem)
 
 
 def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
@@ -214,16 +189,7 @@ def pairing(
 
 def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Work:
     """A tile of C at a time per block."""
-    return warpgroups(problem, config, gpu, thread_count(config), shared_bytes(problem, config))
-
-
-def words(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> loads.Words:
-    """A tile of each operand per block and step; wgmma reads B once for each 64 rows."""
-    per_step = config["BM"] + config["BN"] * (config["BM"] // ROWS)
-    elements = loads.tile_steps(problem, config) * config["BK"] * per_step
-    return loads.Words(
-        loads.tiles(problem, config, gpu).from_global, elements * problem.item_bytes / WORD_BYTES
-    )
+    return persistent(problem, config, gpu, thread_count(config), shared_bytes(problem, config))
 
 
 KERNEL = Kernel(
@@ -246,7 +212,7 @@ KERNEL = Kernel(
     },
     launch=launch,
     work=work,
-    loads=words,
+    loads=warpgroups.words,
     rule=rule,
     signature=(*MAP_ARGUMENTS, *SIGNATURE),
     layouts=LAYOUTS,
