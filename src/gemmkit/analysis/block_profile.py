@@ -174,7 +174,7 @@ def profile_block(
     actions = actions_of(flow)
     merged = merged_accesses(flow)
     rows, columns, stored = _written(seen)
-    if kernel.shares_tiles:
+    if kernel.shares_tiles or tiles > 1:
         rows, columns = _tile(kernel, config, problem, spec)
         stored = _stored_bytes(problem, rows, columns, tiles, whole)
     gone = frozenset(number for group in merged for number in group.numbers[1:])
@@ -254,11 +254,21 @@ def _tile(
 def _tiles(
     kernel: Kernel, config: TileConfig, problem: GemmProblem, spec: GpuSpec, plan: LaunchPlan
 ) -> float:
-    """Tiles of C per block; one if blocks do not share tiles."""
-    if not kernel.shares_tiles or not plan.blocks:
+    """Tiles of C per block; one if blocks neither share tiles nor go from tile to tile."""
+    if not plan.blocks:
         return 1.0
+    if not kernel.shares_tiles:
+        return _visited(kernel, config, problem, spec)
     rows, columns = _tile(kernel, config, problem, spec)
     return ceil_div(problem.m, rows) * ceil_div(problem.n, columns) / plan.blocks
+
+
+def _visited(kernel: Kernel, config: TileConfig, problem: GemmProblem, spec: GpuSpec) -> float:
+    """Whole tiles that a block of a persistent kernel computes on average, 1 of other kernels."""
+    if kernel.user_defined or problem.groups is not None:
+        return 1.0
+    cut = kernel.work(problem, config, spec).cut
+    return cut.tiles / cut.ctas if cut.tiles > cut.ctas > 0 else 1.0
 
 
 def _cut_board(
