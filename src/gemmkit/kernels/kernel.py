@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from gemmkit.dtypes import ITEM_BYTES, Dtype
+from gemmkit.dtypes import ITEM_BYTES, OPERAND_TYPES, Dtype
 from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels import source_text
@@ -256,8 +256,11 @@ class Kernel(UsersKernels):
         if problem.dtype not in self.dtypes:
             return f"'{self.name}' is for {', '.join(self.dtypes)}, not {problem.dtype}"
         if not self.takes_types(problem):
-            results = ", ".join(self.result_dtypes or self.dtypes)
-            return f"'{self.name}' writes C as {results}, not {problem.result_dtype}"
+            results = self.result_dtypes or self.dtypes
+            unsupported = set(results) <= set(OPERAND_TYPES)
+            only = ", which is supported for A and B only" if unsupported else ""
+            listed = ", ".join(results)
+            return f"'{self.name}' writes C as {listed}, not {problem.result_dtype}{only}"
         if problem.layout not in self.layouts:
             shown = ", ".join(map(layout_text, self.layouts))
             otherwise = "; --layout says otherwise" if self.user_defined else ""
