@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(BM / WGMMA_ROWS * 128 + 128, 1)
                      float beta, typename Epilogue::Out* C, int ldc,
                      const typename Epilogue::Out* bias CUSTOM_PARAMETERS) {
   constexpr int CONSUMERS = BM / WGMMA_ROWS, PRODUCER = CONSUMERS * 128;
-  // With one block per SM in its launch bounds a block has 168 registers a thread, whatever it needs.
+  // With one block per SM in the launch bounds, a block has 168 registers a thread.
   static_assert(CONSUMERS == 2, "3 x 168 registers are 40 + 2 x 232");
   struct Stage {
     WarpgroupTile<In, BM, BK, true> As;
