@@ -133,6 +133,8 @@ def launch(
 
     for each in arguments:
         if isinstance(each, np.ndarray):
+            # The same array twice is two arrays in memory; structs refer to the last one.
+            places.pop(id(each), None)
             values.append(np.uint64(place(each)))
             outputs.append((places[id(each)], each))
         elif isinstance(each, np.generic):

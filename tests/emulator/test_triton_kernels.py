@@ -32,7 +32,7 @@ TYPES: dict[str, tuple[str, Element]] = {
 SHAPE = (144, 208, 144)
 # Triton initializes some mbarriers of specialized warps at the start of the tile of A, and never
 # uses them there.
-KNOWN = {"specialized_bf16": {"invalid mbarrier"}}
+KNOWN = {"specialized_bf16": {"invalid mbarrier", "mbarrier overwritten", "write after write"}}
 Bits = NDArray[np.unsignedinteger]
 
 

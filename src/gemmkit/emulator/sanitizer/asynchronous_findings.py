@@ -30,7 +30,7 @@ _FENCE = "with no fence.proxy.async between"
 def is_refill(clocks: Clocks, met: Conflict) -> bool:
     """Whether an access met a bulk copy that overwrote what an earlier one had brought before
     anybody read it."""
-    return (met.actor, met.other) in clocks.refills and met.actor not in clocks.completed_early
+    return (met.actor, met.other) in clocks.refills
 
 
 def not_waited(clocks: Clocks, met: Conflict, parties: Parties) -> str:
