@@ -151,7 +151,10 @@ def test_what_is_not_valid_is_refused(executor: Executor, body: str) -> None:
 
 def test_bounds_name_the_array() -> None:
     body = f"@%p0 {LOAD} [%r11+384], [%rd1], 256, [%r10];"
-    words = "writes 256 bytes at byte 128 of 'other', out of bounds: the block has 528 bytes of shared memory, by 'cp"
+    words = (
+        "writes 256 bytes at byte 128 of 'other', out of bounds: the block has 528 bytes of shared "
+        "memory, by 'cp.async.bulk"
+    )
     with pytest.raises(DeviceError, match=words):
         both(ENGINE, body, ZEROS, NUMBERS)
 
