@@ -13,6 +13,7 @@ from gemmkit.kernels.production.arguments import CUDA_LAYOUTS, SIGNATURE, named
 from gemmkit.kernels.production.schedule import RASTER_EXTENT, schedule_argument
 from gemmkit.kernels.tensor_maps import MapRule
 from gemmkit.kernels.warpgroups import (
+    L2_BYTES,
     LINE_BYTES,
     MOST_COLUMNS,
     ROWS,
@@ -40,13 +41,13 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
     """Persistent clusters, one block per SM."""
     threads, rows = thread_count(config), config["BM"] * config["cluster_m"]
     cluster = config["cluster_m"] * config["cluster_n"] * config["cluster_k"]
-    stored = stores_by_tma(problem)
+    stored, count = stores_by_tma(problem), buffers(problem, config, gpu)
     return LaunchShape(
         template=(
             CUDA_TYPES[problem.dtype],
             named(
                 "WarpgroupTile",
-                {**config.as_dict(), "buffers": buffers(problem, config, gpu), "threads": threads},
+                {**config.as_dict(), "buffers": count, "threads": threads},
             ),
             CUDA_LAYOUTS[problem.layout],
             str(stored).lower(),
@@ -55,7 +56,7 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
         grid=(clusters(problem, config, gpu).ctas, 1, 1),
         block=(threads, 1, 1),
         cluster=(cluster, 1, 1),
-        shared_bytes=shared_bytes(problem, config, buffers(problem, config, gpu)),
+        shared_bytes=shared_bytes(problem, config, count),
         rasterized=True,
         tensor_maps=maps(problem, config, stored=stored),
     )
@@ -86,7 +87,7 @@ def maps(problem: GemmProblem, config: TileConfig, *, stored: bool) -> tuple[Map
     ):
         lines = side // sharing if k_major else config["BK"]
         box = (line(problem.item_bytes), lines, *product)
-        found.append(MapRule(name, operand, box, swizzle=LINE_BYTES, l2=256))
+        found.append(MapRule(name, operand, box, swizzle=LINE_BYTES, l2=L2_BYTES))
     if stored:
         item = problem.out_item_bytes
         columns = store_columns(config["BN"] // config["cluster_k"], item)
