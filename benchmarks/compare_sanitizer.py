@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent / "tests" / "corpus"))
+sys.path[:0] = [str(HERE.parent / "tests" / "corpus"), str(HERE.parent / "tests")]
 
 from mutation import CONFIGS, Mutation  # noqa: E402
 from planted import MUTATIONS, clean_problems, seen  # noqa: E402

@@ -36,7 +36,7 @@ from run_suites import parts
 
 from gemmkit.bench.baseline import Baseline
 from gemmkit.bench.peers import find_baseline
-from gemmkit.bench.suites import find_suite
+from gemmkit.bench.suites import find_suite, variants
 from gemmkit.bench.workload import Workload
 from gemmkit.devices.choose import open_device
 from gemmkit.devices.device import TimedDevice
@@ -222,12 +222,12 @@ SHAPES_OF = {
 
 
 def given_problems(arguments: argparse.Namespace) -> list[tuple[Kind, GemmProblem]]:
-    """Those of suites or of a file, each in every layout that is asked for."""
+    """Those of suites or of a file, each in every type and layout that is asked for."""
     found = [problem for name in arguments.suites for problem in find_suite(name)]
     if arguments.shapes_file is not None:
         found += [read_problem(each) for each in arguments.shapes_file.read_text().split()]
     layouts = [read_layout(each) for each in arguments.layouts or ["nn"]]
-    return [("given", problem.laid_out(layout)) for layout in layouts for problem in found]
+    return [("given", each) for each in variants(found, arguments.dtype, layouts=layouts)]
 
 
 def asked_problems(kinds: Sequence[Kind], count: int, seed: int) -> list[tuple[Kind, GemmProblem]]:
@@ -541,6 +541,7 @@ def main() -> int:
     parser.add_argument("--results", type=Path, help="by default results/<gpu>-dispatch.json")
     parser.add_argument("--suites", type=parts, default=(), help="their problems, such as llm")
     parser.add_argument("--layouts", type=parts, help="of those and of a file's, such as NT,TN,TT")
+    parser.add_argument("--dtype", type=parts, default=(), help="of those, such as bf16,fp16")
     parser.add_argument("--shapes-file", type=Path, help="a shape MxNxK on each line")
     parser.add_argument(
         "--kind", action="append", choices=KINDS, help="of problems; by default random ones"

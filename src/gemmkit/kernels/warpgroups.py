@@ -37,6 +37,17 @@ def line(item_bytes: int) -> int:
     return LINE_BYTES // item_bytes
 
 
+def is_swapped(config: TileConfig) -> bool:
+    """Whether a tile has fewer rows than a wgmma, so that its transpose is computed."""
+    return config["BM"] < ROWS
+
+
+def product_sides(config: TileConfig) -> tuple[int, int]:
+    """Rows and columns of a block's products by wgmma: those of its tile, or of its transpose."""
+    sides = config["BM"], config["BN"]
+    return sides[::-1] if is_swapped(config) else sides
+
+
 def has_wgmma(gpu: GpuSpec) -> str | None:
     """The board's tensor cores have wgmma."""
     if (gpu.capability.major, gpu.capability.minor) == CAPABILITY:
@@ -70,7 +81,8 @@ def stores_by_tma(problem: GemmProblem) -> bool:
 def words(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> loads.Words:
     """A tile of each operand per block and step, of which the blocks of a cluster load shares;
     wgmma reads B once for each 64 rows."""
-    per_step = config["BM"] + config["BN"] * (config["BM"] // ROWS)
+    rows, columns = product_sides(config)
+    per_step = rows + columns * (rows // ROWS)
     elements = loads.tile_steps(problem, config) * config["BK"] * per_step
     shared = replace(
         config,

@@ -64,6 +64,8 @@ struct Wgmma;
 #define EIGHT_FROM(from)                                                                     \
   "+f"(d[from]), "+f"(d[from + 1]), "+f"(d[from + 2]), "+f"(d[from + 3]), "+f"(d[from + 4]), \
       "+f"(d[from + 5]), "+f"(d[from + 6]), "+f"(d[from + 7])
+#define REGISTERS_HALF "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+#define TEXT_HALF "%0, %1, %2, %3"
 #define REGISTERS_1 EIGHT_FROM(0)
 #define TEXT_1 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define REGISTERS_2 REGISTERS_1, EIGHT_FROM(8)
@@ -111,36 +113,36 @@ struct Wgmma;
       : "l"(a), "l"(b), "r"(static_cast<int>(keep)), "n"(!A_K_MAJOR), "n"(!B_K_MAJOR))
 
 // `keep` says whether the sums are added to; else their content does not matter.
-#define WGMMA(SIXTEENS, COLUMNS, A, B, KEEP, TRANSPOSE_A, TRANSPOSE_B)                          \
-  template <class In, bool A_K_MAJOR, bool B_K_MAJOR>                                           \
-  struct Wgmma<In, 16 * SIXTEENS, A_K_MAJOR, B_K_MAJOR> {                                       \
-    static __device__ __forceinline__ void multiply(float (&d)[8 * SIXTEENS],                   \
-                                                    unsigned long long a, unsigned long long b, \
-                                                    bool keep) {                                \
-      if constexpr (IS_BFLOAT16<In>) {                                                          \
-        WGMMA_OF("bf16", SIXTEENS, COLUMNS, A, B, KEEP, TRANSPOSE_A, TRANSPOSE_B);              \
-      } else {                                                                                  \
-        WGMMA_OF("f16", SIXTEENS, COLUMNS, A, B, KEEP, TRANSPOSE_A, TRANSPOSE_B);               \
-      }                                                                                         \
-    }                                                                                           \
+#define WGMMA(SIXTEENS, COLUMNS, A, B, KEEP, TRANSPOSE_A, TRANSPOSE_B)                             \
+  template <class In, bool A_K_MAJOR, bool B_K_MAJOR>                                              \
+  struct Wgmma<In, COLUMNS, A_K_MAJOR, B_K_MAJOR> {                                                \
+    static __device__ __forceinline__ void multiply(float (&d)[COLUMNS / 2], unsigned long long a, \
+                                                    unsigned long long b, bool keep) {             \
+      if constexpr (IS_BFLOAT16<In>) {                                                             \
+        WGMMA_OF("bf16", SIXTEENS, #COLUMNS, A, B, KEEP, TRANSPOSE_A, TRANSPOSE_B);                \
+      } else {                                                                                     \
+        WGMMA_OF("f16", SIXTEENS, #COLUMNS, A, B, KEEP, TRANSPOSE_A, TRANSPOSE_B);                 \
+      }                                                                                            \
+    }                                                                                              \
   };
 
-WGMMA(1, "16", "8", "9", "10", "11", "12")
-WGMMA(2, "32", "16", "17", "18", "19", "20")
-WGMMA(3, "48", "24", "25", "26", "27", "28")
-WGMMA(4, "64", "32", "33", "34", "35", "36")
-WGMMA(5, "80", "40", "41", "42", "43", "44")
-WGMMA(6, "96", "48", "49", "50", "51", "52")
-WGMMA(7, "112", "56", "57", "58", "59", "60")
-WGMMA(8, "128", "64", "65", "66", "67", "68")
-WGMMA(9, "144", "72", "73", "74", "75", "76")
-WGMMA(10, "160", "80", "81", "82", "83", "84")
-WGMMA(11, "176", "88", "89", "90", "91", "92")
-WGMMA(12, "192", "96", "97", "98", "99", "100")
-WGMMA(13, "208", "104", "105", "106", "107", "108")
-WGMMA(14, "224", "112", "113", "114", "115", "116")
-WGMMA(15, "240", "120", "121", "122", "123", "124")
-WGMMA(16, "256", "128", "129", "130", "131", "132")
+WGMMA(HALF, 8, "4", "5", "6", "7", "8")
+WGMMA(1, 16, "8", "9", "10", "11", "12")
+WGMMA(2, 32, "16", "17", "18", "19", "20")
+WGMMA(3, 48, "24", "25", "26", "27", "28")
+WGMMA(4, 64, "32", "33", "34", "35", "36")
+WGMMA(5, 80, "40", "41", "42", "43", "44")
+WGMMA(6, 96, "48", "49", "50", "51", "52")
+WGMMA(7, 112, "56", "57", "58", "59", "60")
+WGMMA(8, 128, "64", "65", "66", "67", "68")
+WGMMA(9, 144, "72", "73", "74", "75", "76")
+WGMMA(10, 160, "80", "81", "82", "83", "84")
+WGMMA(11, 176, "88", "89", "90", "91", "92")
+WGMMA(12, 192, "96", "97", "98", "99", "100")
+WGMMA(13, 208, "104", "105", "106", "107", "108")
+WGMMA(14, 224, "112", "113", "114", "115", "116")
+WGMMA(15, 240, "120", "121", "122", "123", "124")
+WGMMA(16, 256, "128", "129", "130", "131", "132")
 
 #undef WGMMA
 #undef WGMMA_OF

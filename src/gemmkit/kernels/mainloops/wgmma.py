@@ -9,6 +9,7 @@ from gemmkit.gpu import WARP_SIZE, GpuSpec, MathPipe
 from gemmkit.kernels.cut import Cut, steps_of, whole_tiles
 from gemmkit.kernels.mainloops.typed import CONVERTED_COVERS
 from gemmkit.kernels.plan import TileConfig, ceil_div
+from gemmkit.kernels.warpgroups import LINE_BYTES, ROWS, product_sides
 from gemmkit.kernels.work import (
     MOST_REGISTERS,
     OTHER_REGISTERS,
@@ -20,10 +21,8 @@ from gemmkit.kernels.work import (
 )
 from gemmkit.problem import GemmProblem
 
-# Bytes of shared memory in a wavefront.
-LINE_BYTES = 128
-# Rows of a wgmma, and elements of its k that 32 bytes hold.
-ROWS, K_BYTES = 64, 32
+# Bytes along k of one wgmma.
+K_BYTES = 32
 # Latencies of L2 that a step lasts at least: none, since loads are several steps ahead.
 COVERS = 0.0
 
@@ -95,16 +94,17 @@ def _demands(config: TileConfig, dtype: str, item_bytes: int, threads: int) -> D
     BM, BN, BK, consumers = (config[key] for key in ("BM", "BN", "BK", "consumers"))
     # Of all threads, though those of the producer multiply nothing.
     results = BM * BN // (4 * WARP_SIZE * consumers)
-    products = BM // ROWS * (BK * item_bytes // K_BYTES)
+    rows, columns = product_sides(config)
+    products = rows // ROWS * (BK * item_bytes // K_BYTES)
     # A block of a cluster reads its share of what it has in common with the others.
     l2_bytes = item_bytes * BK * (BM / config["cluster_n"] + BN / config["cluster_m"])
     return Demands(
         math=MathPipe(dtype, tensor=True),  # type: ignore[arg-type]
         multiply_adds=BM * BN * BK / threads,
-        per_instruction=BN * K_BYTES // item_bytes * ROWS / (4 * WARP_SIZE),
+        per_instruction=columns * K_BYTES // item_bytes * ROWS / (4 * WARP_SIZE),
         issue=0.0,
-        # Each product reads its rows of A and all columns of B.
-        wavefronts=products * (ROWS + BN) * K_BYTES / LINE_BYTES,
+        # Each product reads its rows and all columns; a line is a wavefront.
+        wavefronts=products * (ROWS + columns) * K_BYTES / LINE_BYTES,
         l2_bytes=l2_bytes,
         copies=Copies(),
         waits=0.0,

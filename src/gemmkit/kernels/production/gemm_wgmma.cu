@@ -3,7 +3,8 @@
 // Blocks are persistent: one warp of the last warpgroup loads tiles of A and B into a circular buffer,
 // the other warpgroups, consumers, multiply them, each its own rows of the block's tile of C. While
 // they write it back by TMA, the next tile's operands are on their way. Where there are few tiles, the
-// blocks of a cluster share the k of one.
+// blocks of a cluster share the k of one. A tile with fewer rows than a wgmma is computed as its
+// transpose, B^T by A^T ("swap AB"), for a wgmma may have as few as eight columns.
 #include "arguments.cuh"
 #include "epilogue/cluster_sum.cuh"
 #include "epilogue/fragment_store.cuh"
@@ -17,10 +18,14 @@ __global__ void __launch_bounds__(TILE.threads, 1)
     gemm_wgmma(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
                const __grid_constant__ TensorMap map_c, GEMM_PARAMETERS(In, Epilogue)) {
   constexpr bool BATCHED = SCHEDULE.batched;
-  constexpr int CONSUMERS = TILE.consumers, PARTS = TILE.cluster_k, COLS = TILE.BN / PARTS;
-  using Mainloop = WgmmaMainloop<In, TILE, LAYOUT, BATCHED>;
-  using Store = FragmentStore<COLS, TILE.buffers, Epilogue>;
-  using Sum = ClusterSum<PARTS, CONSUMERS, Mainloop::ROW_TILES, TILE.BN>;
+  // What follows is about the product that is computed: the wgmma's rows, or their tiles, are of B^T
+  // if it is swapped.
+  constexpr bool SWAPPED = TILE.BM < WGMMA_ROWS;
+  constexpr WarpgroupTile OWN = SWAPPED ? swapped(TILE) : TILE;
+  constexpr int CONSUMERS = OWN.consumers, PARTS = OWN.cluster_k, COLS = OWN.BN / PARTS;
+  using Mainloop = WgmmaMainloop<In, OWN, SWAPPED ? SWAPPED_LAYOUT<LAYOUT> : LAYOUT, BATCHED>;
+  using Store = FragmentStore<COLS, OWN.buffers, Epilogue>;
+  using Sum = ClusterSum<PARTS, CONSUMERS, Mainloop::ROW_TILES, OWN.BN>;
   constexpr int PRODUCER = CONSUMERS * 128;
   struct Shared {
     typename Mainloop::Memory tiles;
@@ -44,9 +49,10 @@ __global__ void __launch_bounds__(TILE.threads, 1)
     tma_prefetch(map_b);
     if constexpr (TMA_STORE) tma_prefetch(map_c);
   }
-  constexpr int ROWS = TILE.BM * TILE.cluster_m, TILE_COLS = TILE.BN * TILE.cluster_n;
+  constexpr int ROWS = OWN.BM * OWN.cluster_m, TILE_COLS = OWN.BN * OWN.cluster_n;
+  const int rows = SWAPPED ? N : M, cols = SWAPPED ? M : N;
   Persistent<BATCHED, SCHEDULE.raster, Mainloop::SHARING * PARTS> schedule(
-      (M + ROWS - 1) / ROWS, (N + TILE_COLS - 1) / TILE_COLS, batch);
+      (rows + ROWS - 1) / ROWS, (cols + TILE_COLS - 1) / TILE_COLS, batch);
   PersistentTile tile = schedule.tile();
   // Blocks that share operands find each other's barriers from here on, those that share a tile's k
   // when they exchange their sums.
@@ -57,7 +63,7 @@ __global__ void __launch_bounds__(TILE.threads, 1)
     __syncthreads();
   }
 
-  Steps steps{0, (args.depth() + TILE.BK - 1) / TILE.BK};
+  Steps steps{0, (args.depth() + OWN.BK - 1) / OWN.BK};
   if constexpr (PARTS > 1) {
     const int all = steps.count, rank = cluster_rank();
     steps.first = all * rank / PARTS;
@@ -68,10 +74,12 @@ __global__ void __launch_bounds__(TILE.threads, 1)
     if constexpr (CONSUMERS > 1) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
     if (threadIdx.x == PRODUCER) {
       for (; schedule.left(); schedule.advance(), tile = schedule.tile()) {
-        mainloop.produce(map_a, map_b, stride_a == 0 ? 0 : tile.product,
-                         stride_b == 0 ? 0 : tile.product,
-                         tile.row * ROWS + mainloop.along_m * TILE.BM,
-                         tile.col * TILE_COLS + mainloop.along_n * TILE.BN, steps, counter);
+        const int product_a = stride_a == 0 ? 0 : tile.product;
+        const int product_b = stride_b == 0 ? 0 : tile.product;
+        mainloop.produce(SWAPPED ? map_b : map_a, SWAPPED ? map_a : map_b,
+                         SWAPPED ? product_b : product_a, SWAPPED ? product_a : product_b,
+                         tile.row * ROWS + mainloop.along_m * OWN.BM,
+                         tile.col * TILE_COLS + mainloop.along_n * OWN.BN, steps, counter);
       }
       if constexpr (Mainloop::SHARING > 1) mainloop.drain(counter);
     }
@@ -83,9 +91,8 @@ __global__ void __launch_bounds__(TILE.threads, 1)
     for (; schedule.left(); schedule.advance(), tile = schedule.tile()) {
       typename Mainloop::Sums sums;
       mainloop.consume(sums, consumer * Mainloop::ROWS, steps.count, counter);
-      const int first_row =
-          tile.row * ROWS + mainloop.along_m * TILE.BM + consumer * Mainloop::ROWS;
-      const int first_col = tile.col * TILE_COLS + mainloop.along_n * TILE.BN;
+      const int first_row = tile.row * ROWS + mainloop.along_m * OWN.BM + consumer * Mainloop::ROWS;
+      const int first_col = tile.col * TILE_COLS + mainloop.along_n * OWN.BN;
       // Finishes the columns from PART on that this block has, all if there is one part.
       const auto finish = [&]<int PART>() {
         const int col = first_col + PART * COLS;
@@ -99,8 +106,8 @@ __global__ void __launch_bounds__(TILE.threads, 1)
                                             args.c(tile.product), ldc, M, N, tile.product, row,
                                             col);
           } else {
-            Store::directly(own, args.epilogue(tile.product), args.c(tile.product), ldc, M, N, row,
-                            col);
+            store_fragments<COLS, SWAPPED>(own, args.epilogue(tile.product), args.c(tile.product),
+                                           ldc, M, N, row, col);
           }
         }
       };

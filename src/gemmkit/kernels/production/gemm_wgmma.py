@@ -15,33 +15,34 @@ from gemmkit.kernels.tensor_maps import MapRule
 from gemmkit.kernels.warpgroups import (
     L2_BYTES,
     LINE_BYTES,
-    MOST_COLUMNS,
     ROWS,
     TILE_ALIGNMENT,
     TMA_UNIT,
     WARPGROUP,
     has_wgmma,
+    is_swapped,
     line,
+    product_sides,
     stores_by_tma,
 )
 from gemmkit.kernels.work import Work
 from gemmkit.problem import GemmProblem
 
 # Columns of a product come in such steps.
-COLUMN_STEP = 16
+COLUMN_STEP, EIGHT = 16, 8
 # Buffers for results on their way to memory, per consumer: those that there is room for.
 FEWEST_BUFFERS, MOST_BUFFERS = 2, 4
 # 32-bit registers of a consumer's thread, and those of it that results may take.
 RESULT_REGISTERS = 192
-# Largest box of a tensor map along one dimension.
+# Largest box of a tensor map along one dimension, and columns of a wgmma.
 MOST_LINES = 256
 
 
 def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
     """Persistent clusters, one block per SM."""
-    threads, rows = thread_count(config), config["BM"] * config["cluster_m"]
+    threads, rows = thread_count(config), product_sides(config)[0] * config["cluster_m"]
     cluster = config["cluster_m"] * config["cluster_n"] * config["cluster_k"]
-    stored, count = stores_by_tma(problem), buffers(problem, config, gpu)
+    stored, count = leaves_by_tma(problem, config), buffers(problem, config, gpu)
     return LaunchShape(
         template=(
             CUDA_TYPES[problem.dtype],
@@ -65,6 +66,11 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
 def thread_count(config: TileConfig) -> int:
     """Threads of a block: its consumers and the producer's warpgroup."""
     return (config["consumers"] + 1) * WARPGROUP
+
+
+def leaves_by_tma(problem: GemmProblem, config: TileConfig) -> bool:
+    """Whether results are stored by TMA; those of a transposed tile do not lie as C's rows do."""
+    return stores_by_tma(problem) and not is_swapped(config)
 
 
 def store_columns(BN: int, item_bytes: int) -> int:
@@ -104,7 +110,7 @@ def shared_bytes(problem: GemmProblem, config: TileConfig, count: int = FEWEST_B
     b = config["BN"] if problem.transb else ceil_div(config["BN"], line(item)) * line(item)
     total, parts = stages * (a + b) * BK * item, config["cluster_k"]
     buffer = TMA_UNIT
-    if stores_by_tma(problem):
+    if leaves_by_tma(problem, config):
         columns = store_columns(config["BN"] // parts, problem.out_item_bytes)
         buffer = ROWS * store_swizzle(columns, problem.out_item_bytes)
     total += config["consumers"] * _whole(count * buffer)
@@ -116,6 +122,8 @@ def shared_bytes(problem: GemmProblem, config: TileConfig, count: int = FEWEST_B
 
 def buffers(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> int:
     """Buffers per consumer: with one for each box of its results it never waits for a store."""
+    if not leaves_by_tma(problem, config):
+        return FEWEST_BUFFERS
     columns = config["BN"] // config["cluster_k"]
     boxes = columns // store_columns(columns, problem.out_item_bytes)
     boxes *= config["BM"] // (config["consumers"] * ROWS)
@@ -142,19 +150,24 @@ def condition(problem: GemmProblem, gpu: GpuSpec) -> str | None:
 
 def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
     """Whole products of wgmma, registers for the results, boxes of at most 256 lines."""
-    consumers, BN = config["consumers"], config["BN"]
-    results = config["BM"] * BN // (consumers * WARPGROUP)
+    consumers, (rows, columns) = config["consumers"], product_sides(config)
+    results = rows * columns // (consumers * WARPGROUP)
     sharing, parts = config["cluster_m"] * config["cluster_n"], config["cluster_k"]
     return rules.first_reason(
         lambda: has_wgmma(gpu),
         lambda: rules.positive(config),
-        lambda: rules.divides(config, ROWS * consumers, "BM"),
-        lambda: rules.divides(config, COLUMN_STEP, "BN"),
+        lambda: rules.divides(config, ROWS * consumers, "BN" if is_swapped(config) else "BM"),
+        lambda: _columns(config),
         lambda: rules.divides(config, line(ITEM_BYTES["float16"]), "BK"),
-        lambda: (
-            f"BN = {BN}: wgmma has at most {MOST_COLUMNS} columns" if BN > MOST_COLUMNS else None
+        lambda: next(
+            (
+                f"{key} = {config[key]}: boxes of tensor maps, and a wgmma's columns, are at most "
+                f"{MOST_LINES}"
+                for key in ("BM", "BN")
+                if config[key] > MOST_LINES
+            ),
+            None,
         ),
-        lambda: None if config["BM"] <= MOST_LINES else f"BM is at most {MOST_LINES}",
         lambda: (
             None
             if results <= RESULT_REGISTERS
@@ -177,8 +190,23 @@ def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
             else "1, 2 or 4 blocks of a cluster share a tile's k, if they share no operands"
         ),
         lambda: rules.divides(config, 8 * config["cluster_m"], "BN"),
-        lambda: rules.divides(config, COLUMN_STEP * parts, "BN"),
+        lambda: (
+            f"BM = {config['BM']}: tiles with fewer than {ROWS} rows share no operands in a cluster"
+            if is_swapped(config) and sharing > 1
+            else None
+        ),
     )
+
+
+def _columns(config: TileConfig) -> str | None:
+    """Columns of wgmma, for each block that shares a tile's k: sixteens, as they are stored; of
+    the transposed, whose results leave from the registers, eights."""
+    parts = config["cluster_k"]
+    if not is_swapped(config):
+        return rules.divides(config, COLUMN_STEP * parts, "BN")
+    if config["BM"] == EIGHT == EIGHT * parts:
+        return None
+    return rules.divides(config, COLUMN_STEP, "BM") or rules.divides(config, EIGHT * parts, "BM")
 
 
 def pairing(
@@ -202,10 +230,10 @@ KERNEL = Kernel(
         BM=128, BN=256, BK=64, stages=4, consumers=2, cluster_m=2, cluster_n=1, cluster_k=1
     ),
     space={
-        "BM": (64, 128, 256),
+        "BM": (8, 16, 32, 64, 128, 256),
         "BN": (32, 64, 96, 128, 144, 160, 192, 224, 240, 256),
         "BK": (64, 128),
-        "stages": (3, 4, 5, 6, 7),
+        "stages": (3, 4, 5, 6, 7, 8, 12, 16),
         "consumers": (1, 2),
         "cluster_m": (1, 2),
         "cluster_n": (1, 2),

@@ -12,7 +12,7 @@ struct ClusterSum {
   struct Memory {
     alignas(16) float sums[PARTS - 1][CONSUMERS][ROW_TILES][QUADS][128][4];
   };
-  static_assert(BN % (16 * PARTS) == 0, "each block finishes sixteens of columns");
+  static_assert(BN % (8 * PARTS) == 0, "each block finishes eights of columns");
 
   Memory& memory;
   Barrier& arrived;

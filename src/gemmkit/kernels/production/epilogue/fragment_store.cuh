@@ -37,11 +37,36 @@ constexpr bool READS<Epilogue<NO_BIAS, Activation, 0, Out, Sum>> = false;
 template <class Activation, class Out, class Sum>
 constexpr bool READS<Epilogue<NO_BIAS, Activation, SCALE, Out, Sum>> = false;
 
-// The most columns that divide a tile's, in sixteens.
+// The most columns that divide a tile's, in sixteens. Fewer than that are stored from the registers.
 __device__ constexpr int store_columns(int columns, int most) {
+  if (columns < 16) return columns;
   int found = most;
   while (columns % found) found -= 16;
   return found;
+}
+
+// From the registers, element by element: a warpgroup's 64 x BN sums of a tile of C that begins at
+// (row, col), or, if SWAPPED, of one of its transpose.
+template <int BN, bool SWAPPED, class Epilogue>
+__device__ __forceinline__ void store_fragments(const float (&sums)[BN / 2],
+                                                const Epilogue& epilogue, typename Epilogue::Out* C,
+                                                int ldc, int M, int N, int row, int col) {
+  const int thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int line = row + warp * 16 + lane / 4 + half * 8;
+#pragma unroll
+    for (int c = 0; c < BN; c += 8) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int across = col + c + lane % 4 * 2 + i;
+        const int m = SWAPPED ? across : line, n = SWAPPED ? line : across;
+        if (m < M && n < N) {
+          epilogue.store(element(C, ldc, m, n), sums[c / 2 + half * 2 + i], m, n);
+        }
+      }
+    }
+  }
 }
 
 // A warpgroup's 64 x BN sums. Lane l of warp w has of each row 16 w + l / 4 (and + 8) two neighbors in
@@ -132,27 +157,6 @@ struct FragmentStore {
       store.template operator()<true>();
     } else {
       store.template operator()<false>();
-    }
-  }
-
-  // From the registers, element by element.
-  static __device__ __forceinline__ void directly(const float (&sums)[BN / 2],
-                                                  const Epilogue& epilogue, Out* C, int ldc, int M,
-                                                  int N, int row, int col) {
-    const int thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int line = row + warp * 16 + lane / 4 + half * 8;
-#pragma unroll
-      for (int c = 0; c < BN; c += 8) {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const int across = col + c + lane % 4 * 2 + i;
-          if (line < M && across < N) {
-            epilogue.store(element(C, ldc, line, across), sums[c / 2 + half * 2 + i], line, across);
-          }
-        }
-      }
     }
   }
 

@@ -19,6 +19,19 @@ struct WarpgroupTile {
   int threads = 0;  // of a block
 };
 
+// The tile, and the layout, of the transposed product.
+__host__ __device__ constexpr WarpgroupTile swapped(WarpgroupTile tile) {
+  WarpgroupTile other = tile;
+  other.BM = tile.BN;
+  other.BN = tile.BM;
+  other.cluster_m = tile.cluster_n;
+  other.cluster_n = tile.cluster_m;
+  return other;
+}
+template <Layout LAYOUT>
+constexpr Layout SWAPPED_LAYOUT =
+    static_cast<Layout>((TRANSPOSED_B<LAYOUT> ? 0 : AT_B) + (TRANSPOSED_A<LAYOUT> ? 0 : A_BT));
+
 // Steps along k of a block.
 struct Steps {
   int first, count;
