@@ -29,11 +29,18 @@ CONFIGS = {
     "deep steps": {"BM": 64, "BN": 32, "BK": 128, "consumers": 1, "stages": 3, "cluster_m": 1},
     "odd boxes of C": {"BN": 144, "cluster_m": 1},
     "k over a cluster": {"BM": 64, "BN": 64, "consumers": 1, "cluster_m": 1, "cluster_k": 2},
+    "ping-pong": {"BM": 64, "BN": 96, "pingpong": 2, "stages": 3, "cluster_m": 1},
+    "ping-pong along M": {"BN": 128, "pingpong": 2, "cluster_m": 2},
+    "three tiles of rows": {"BM": 192, "BN": 96, "consumers": 1, "cluster_m": 1},
     "eight rows": {"BM": 8, "BN": 64, "consumers": 1, "stages": 8, "cluster_m": 1},
     "few rows, two consumers": {"BM": 32, "BN": 256, "cluster_m": 1},
     "few rows, k over a cluster": {
-        **{"BM": 16, "BN": 64, "BK": 128, "consumers": 1},
-        **{"cluster_m": 1, "cluster_k": 2},
+        "BM": 16,
+        "BN": 64,
+        "BK": 128,
+        "consumers": 1,
+        "cluster_m": 1,
+        "cluster_k": 2,
     },
 }
 PROBLEMS = {

@@ -55,7 +55,8 @@ class TileConfig:
     BM×BN is the block's tile of C and BK its step along k; WM×WN a warp's tile; TM×TN a thread's;
     `stages` the number of tiles in flight; `split_k` the blocks that share the k of one tile, and
     `slice_k` the groups of warps in a block that share each step of it. `consumers` are the
-    warpgroups of a block that multiply, `cluster_m` × `cluster_n` × `cluster_k` the blocks of a
+    warpgroups of a block that multiply, `pingpong` the tiles that they have in hand, in equal
+    shares, so that one is written back while another is multiplied; `cluster_m` × `cluster_n` × `cluster_k` the blocks of a
     cluster, of which those along k share a tile. The last two do not change traffic, but the code
     of the inner loop: `interleave` is the number of places in a step where its copies are issued,
     `order` the order of an outer product (see `outer_product` in fragment.cuh).
@@ -75,6 +76,7 @@ class TileConfig:
     split_k: int | None = None
     slice_k: int | None = None
     consumers: int | None = None
+    pingpong: int | None = None
     cluster_m: int | None = None
     cluster_n: int | None = None
     cluster_k: int | None = None

@@ -73,4 +73,9 @@ struct StageCounter {
   __device__ __forceinline__ void advance() {
     if (++stage == STAGES) stage = 0, parity ^= 1;
   }
+  __device__ __forceinline__ void skip(int stages) {
+    stage += stages;
+    parity ^= stage / STAGES & 1;
+    stage %= STAGES;
+  }
 };

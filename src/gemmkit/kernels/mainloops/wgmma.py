@@ -92,8 +92,8 @@ def clusters(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Cut:
 @lru_cache(maxsize=4096)
 def _demands(config: TileConfig, dtype: str, item_bytes: int, threads: int) -> Demands:
     BM, BN, BK, consumers = (config[key] for key in ("BM", "BN", "BK", "consumers"))
-    # Of all threads, though those of the producer multiply nothing.
-    results = BM * BN // (4 * WARP_SIZE * consumers)
+    # Of a consumer's threads; those of the producer multiply nothing.
+    results = BM * BN // (4 * WARP_SIZE * (consumers // (config.pingpong or 1)))
     rows, columns = product_sides(config)
     products = rows // ROWS * (BK * item_bytes // K_BYTES)
     # A block of a cluster reads its share of what it has in common with the others.

@@ -2,8 +2,9 @@
 //
 // Blocks are persistent: one warp of the last warpgroup loads tiles of A and B into a circular buffer,
 // the other warpgroups, consumers, multiply them, each its own rows of the block's tile of C. While
-// they write it back by TMA, the next tile's operands are on their way. Where there are few tiles, the
-// blocks of a cluster share the k of one. A tile with fewer rows than a wgmma is computed as its
+// they write it back by TMA, the next tile's operands are on their way; or, if consumers have a tile
+// each ("ping-pong"), one writes while the other multiplies. Where there are few tiles, the blocks of
+// a cluster share the k of one. A tile with fewer rows than a wgmma is computed as its
 // transpose, B^T by A^T ("swap AB"), for a wgmma may have as few as eight columns.
 #include "arguments.cuh"
 #include "epilogue/cluster_sum.cuh"
@@ -86,12 +87,26 @@ __global__ void __launch_bounds__(TILE.threads, 1)
     if constexpr (PARTS > 1) cluster_wait();
   } else {
     if constexpr (CONSUMERS > 1) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-    const int consumer = threadIdx.x / 128;
+    const int consumer = threadIdx.x / 128, place = consumer % Mainloop::CONSUMERS;
     int buffer = 0;
-    for (; schedule.left(); schedule.advance(), tile = schedule.tile()) {
+    // The block's tiles go round among the consumers, and with them the stages. One begins when that of
+    // the tile before has all it needs: the parity of a stage does not tell two rounds apart.
+    constexpr int TURNS = OWN.pingpong, ORDER = 1 + CONSUMERS;
+    const int turn = consumer / Mainloop::CONSUMERS;
+    bool first = turn == 0;
+    if (TURNS > 1) {
+      schedule.advance(turn);
+      counter.skip(turn * steps.count);
+    }
+    for (; schedule.left(); schedule.advance(TURNS), counter.skip((TURNS - 1) * steps.count)) {
+      tile = schedule.tile();
       typename Mainloop::Sums sums;
-      mainloop.consume(sums, consumer * Mainloop::ROWS, steps.count, counter);
-      const int first_row = tile.row * ROWS + mainloop.along_m * OWN.BM + consumer * Mainloop::ROWS;
+      if (TURNS > 1 && !first) named_barrier_sync<256>(ORDER + turn);
+      first = false;
+      mainloop.consume(sums, place * Mainloop::ROWS, steps.count, counter, [&] {
+        if (TURNS > 1 && schedule.left(2)) named_barrier_arrive<256>(ORDER + (turn + 1) % TURNS);
+      });
+      const int first_row = tile.row * ROWS + mainloop.along_m * OWN.BM + place * Mainloop::ROWS;
       const int first_col = tile.col * TILE_COLS + mainloop.along_n * OWN.BN;
       // Finishes the columns from PART on that this block has, all if there is one part.
       const auto finish = [&]<int PART>() {

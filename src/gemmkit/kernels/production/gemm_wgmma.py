@@ -126,7 +126,7 @@ def buffers(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> int:
         return FEWEST_BUFFERS
     columns = config["BN"] // config["cluster_k"]
     boxes = columns // store_columns(columns, problem.out_item_bytes)
-    boxes *= config["BM"] // (config["consumers"] * ROWS)
+    boxes *= config["BM"] // (config["consumers"] // config["pingpong"] * ROWS)
     count = max(FEWEST_BUFFERS, min(boxes, MOST_BUFFERS))
     while count > FEWEST_BUFFERS and pairing(problem, config, gpu, count) is not None:
         count -= 1
@@ -151,12 +151,20 @@ def condition(problem: GemmProblem, gpu: GpuSpec) -> str | None:
 def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
     """Whole products of wgmma, registers for the results, boxes of at most 256 lines."""
     consumers, (rows, columns) = config["consumers"], product_sides(config)
-    results = rows * columns // (consumers * WARPGROUP)
+    turns = config["pingpong"]
+    results = rows * columns // (max(1, consumers // turns) * WARPGROUP)
     sharing, parts = config["cluster_m"] * config["cluster_n"], config["cluster_k"]
     return rules.first_reason(
         lambda: has_wgmma(gpu),
         lambda: rules.positive(config),
-        lambda: rules.divides(config, ROWS * consumers, "BN" if is_swapped(config) else "BM"),
+        lambda: (
+            None
+            if turns in (1, consumers)
+            else f"1 tile, or one for each of {consumers} consumers is in hand, not {turns}"
+        ),
+        lambda: rules.divides(
+            config, ROWS * consumers // turns, "BN" if is_swapped(config) else "BM"
+        ),
         lambda: _columns(config),
         lambda: rules.divides(config, line(ITEM_BYTES["float16"]), "BK"),
         lambda: next(
@@ -190,6 +198,11 @@ def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
             else "1, 2 or 4 blocks of a cluster share a tile's k, if they share no operands"
         ),
         lambda: rules.divides(config, 8 * config["cluster_m"], "BN"),
+        lambda: (
+            "consumers with a tile each do not share its k with other blocks"
+            if turns > 1 and parts > 1
+            else None
+        ),
         lambda: (
             f"BM = {config['BM']}: tiles with fewer than {ROWS} rows share no operands in a cluster"
             if is_swapped(config) and sharing > 1
@@ -227,14 +240,23 @@ KERNEL = Kernel(
     idea="One warp loads tiles by TMA while warpgroups multiply them by wgmma straight from shared "
     "memory, so that no instruction but these moves or multiplies an operand.",
     default=TileConfig(
-        BM=128, BN=256, BK=64, stages=4, consumers=2, cluster_m=2, cluster_n=1, cluster_k=1
+        BM=128,
+        BN=256,
+        BK=64,
+        stages=4,
+        consumers=2,
+        pingpong=1,
+        cluster_m=2,
+        cluster_n=1,
+        cluster_k=1,
     ),
     space={
-        "BM": (8, 16, 32, 64, 128, 256),
+        "BM": (8, 16, 32, 64, 128, 192, 256),
         "BN": (32, 64, 96, 128, 144, 160, 192, 224, 240, 256),
         "BK": (64, 128),
         "stages": (3, 4, 5, 6, 7, 8, 12, 16),
         "consumers": (1, 2),
+        "pingpong": (1, 2),
         "cluster_m": (1, 2),
         "cluster_n": (1, 2),
         "cluster_k": (1, 2, 4),

@@ -12,6 +12,7 @@ struct WarpgroupTile {
   int BM = 0, BN = 0, BK = 0;
   int stages = 2;     // of the pipeline
   int consumers = 1;  // warpgroups that multiply
+  int pingpong = 1;   // tiles that the consumers have in hand, in equal shares
   int cluster_m = 1;  // blocks of a cluster along M, along N, and along k of one tile
   int cluster_n = 1;
   int cluster_k = 1;
@@ -44,9 +45,9 @@ struct WgmmaMainloop {
   // Blocks of a cluster lie side by side along M, then along N; or they share the k of one tile.
   static constexpr int ALONG_M = TILE.cluster_m, ALONG_N = TILE.cluster_n;
   static constexpr int SHARING = ALONG_M * ALONG_N;
-  static constexpr int WARPS = 4 * TILE.consumers;
-  // Each consumer has ROW_TILES times 64 rows.
-  static constexpr int ROWS = BM / TILE.consumers, ROW_TILES = ROWS / WGMMA_ROWS;
+  // Consumers of a tile; each has ROW_TILES times 64 rows.
+  static constexpr int CONSUMERS = TILE.consumers / TILE.pingpong, WARPS = 4 * CONSUMERS;
+  static constexpr int ROWS = BM / CONSUMERS, ROW_TILES = ROWS / WGMMA_ROWS;
   static constexpr int DEPTH = WGMMA_BYTES / sizeof(In);
   using A = SwizzledTile<In, BM, BK, A_K_MAJOR>;
   using B = SwizzledTile<In, BN, BK, B_K_MAJOR>;
@@ -101,9 +102,12 @@ struct WgmmaMainloop {
   }
 
   // By a consumer: adds the products of `steps` steps, its rows beginning `first` rows into the tile.
-  __device__ __forceinline__ void consume(Sums& sums, int first, int steps,
-                                          Counter& counter) const {
+  // `loaded` is called when all operands have come.
+  template <class Call>
+  __device__ __forceinline__ void consume(Sums& sums, int first, int steps, Counter& counter,
+                                          const Call& loaded) const {
     if (steps == 0) {
+      loaded();
 #pragma unroll
       for (int i = 0; i < ROW_TILES; ++i) {
 #pragma unroll
@@ -138,6 +142,7 @@ struct WgmmaMainloop {
       if (step > 0) release(held);
       held = stage;
     }
+    loaded();
 #pragma unroll
     for (int i = 0; i < ROW_TILES; ++i) wgmma_wait<0>(sums[i]);
     release(held);

@@ -17,8 +17,11 @@ struct Persistent {
   __device__ __forceinline__ Persistent(int rows, int cols, int products)
       : rows(rows), cols(cols), tiles(rows * cols * (BATCHED ? products : 1)) {}
 
-  __device__ __forceinline__ bool left() const { return number < tiles; }
-  __device__ __forceinline__ void advance() { number += step; }
+  // Whether so many tiles are left.
+  __device__ __forceinline__ bool left(int count = 1) const {
+    return number + (count - 1) * step < tiles;
+  }
+  __device__ __forceinline__ void advance(int tiles = 1) { number += tiles * step; }
   __device__ __forceinline__ PersistentTile tile() const {
     const int product = BATCHED ? number / (rows * cols) : 0;
     const TilePlace place = rasterized<RASTER>(number - product * rows * cols, rows, cols);
