@@ -20,6 +20,7 @@ from gemmkit.emulator.codegen.shadow_layout import (
     ORDERED,
     STORED,
     TAG_KIND,
+    VISIBLE_GLOBAL,
 )
 from gemmkit.emulator.isa.cluster import cluster_address, divided
 from gemmkit.emulator.isa.mbarriers import OBJECT_BYTES
@@ -120,6 +121,21 @@ class AccessOrder(ABC):
         times: list[int] = self._clocks.of[me, ORDERED, warps.start : warps.stop].tolist()
         if me in warps:
             times[me - warps.start] = int(self._shadow.now[0])
+        return times
+
+    def ordered_in_cluster(self) -> list[int]:
+        """The same for all warps of the cluster, each on the clock of its own block."""
+        self.look()
+        me = self._running()
+        times: list[int] = self._clocks.of[me, ORDERED, : self._clocks.warps].tolist()
+        times[me] = int(self._shadow.now[0])
+        return times
+
+    def visible_in_cluster(self) -> list[int]:
+        """The same as far as accesses to global memory are visible to the asynchronous proxy."""
+        self.look()
+        row = self._clocks.of[self._running(), VISIBLE_GLOBAL, : self._clocks.warps]
+        times: list[int] = row.tolist()
         return times
 
     @property

@@ -10,12 +10,11 @@ from gemmkit.emulator.codegen.shadow_layout import (
     BEGINS,
     COMMITS,
     FENCES,
-    INITIALIZED,
     MULTIPLIED,
     OPENS,
+    OTHER_FENCE,
     TAG_KIND,
     TAG_WARP,
-    VISIBLE,
     WAITED,
     WAITS,
 )
@@ -24,6 +23,7 @@ from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.ptx.module import Immediate
 from gemmkit.emulator.sanitizer.asynchronous_findings import AsynchronousFindings
 from gemmkit.emulator.sanitizer.block_barriers import BlockBarriers
+from gemmkit.emulator.sanitizer.clocks import FENCED_ROWS
 from gemmkit.emulator.sanitizer.copy_order import CopyOrder
 from gemmkit.emulator.sanitizer.products import Known, Products
 from gemmkit.emulator.sanitizer.register_pool import RegisterPool
@@ -90,10 +90,10 @@ class Order(CopyOrder):
             clocks.group[warp] += 1
         elif what == WAITS:
             clocks.wait_for_copies(warp, operand)
-        elif what == FENCES and operand:
-            clocks.fence(warp, VISIBLE if operand == 1 else INITIALIZED)
-        elif what == FENCES:
+        elif what == FENCES and operand == OTHER_FENCE:
             clocks.order_by_fence(warp)
+        elif what == FENCES:
+            clocks.fence(warp, FENCED_ROWS[operand])
 
     def finish(self) -> None:
         """The block has ended, or was left."""

@@ -11,7 +11,7 @@ from gemmkit.findings import Finding
 
 NOT_WAITED = "with no completed wait for that copy between"
 _UNORDERED = "with no barrier, and no arrival and wait at an mbarrier, between"
-_FENCE = "with no fence.proxy.async between"
+_FENCE = "with no fence.proxy.async, or fence.proxy.async.global, between"
 
 
 class GlobalFindings:
@@ -56,7 +56,7 @@ class GlobalFindings:
         where = f"byte {offset} of '{array}'" if array else f"byte {offset} of an array"
         did = "reads" if kind == "reader" else verb(names.actions[other.number], in_global=True)
         its = ""
-        if other.rank != worker.rank:
+        if names.member_number(other.block, other.rank) != block:
             its = f" of block {names.member(other.block, other.rank)}"
         text = (
             f"{actor_text(copy.action, here, f' of block {names.block(block)}')} "
