@@ -74,7 +74,8 @@ CASES = {
         2, WRITES, AWAIT + "}" + OTHER_WARP.replace("{ loaded", "{ fence(); loaded"), False),
     "by no warp of the reader": (2, WRITES, AWAIT + "}" + OTHER_WARP, True),
     "by an atomic": (2, "atomicAdd(out + t, 1);" + SET, AWAIT + LOAD + WAIT, True),
-    "by an atomic, fenced": (2, "atomicAdd(out + t, 1); fence();" + SET, AWAIT + LOAD + WAIT, False),
+    "by an atomic, fenced": (
+        2, "atomicAdd(out + t, 1); fence();" + SET, AWAIT + LOAD + WAIT, False),
     "overwritten": (2, WRITES, FILL + AWAIT + STORED, True),
     "overwritten after a fence": (2, WRITES, FILL + AWAIT + "fence();" + STORED, False),
     "through a third block": (
@@ -87,8 +88,10 @@ CASES = {
         + LOAD + WAIT + "}", False),
     "at the writer, through a third block": (
         3, WRITES_FENCED, "if (t == 0 && b == 1) { await(flags); __threadfence(); set(flags + 1); }"
-        "if (b == 2) { if (t == 0) { await(flags + 1); __threadfence();" + LOAD + WAIT + "}", False),
-    "written by a bulk copy": (2, FILL + "if (t == 0) { " + STORED + SET, AWAIT + LOAD + WAIT, False),
+        "if (b == 2) { if (t == 0) { await(flags + 1); __threadfence();"
+        + LOAD + WAIT + "}", False),
+    "written by a bulk copy": (
+        2, FILL + "if (t == 0) { " + STORED + SET, AWAIT + LOAD + WAIT, False),
 }  # fmt: skip
 
 

@@ -37,6 +37,8 @@ from gemmkit.findings import Finding
 
 # A warp that accesses one address so often by one instruction waits for another block.
 _POLLS, _POLLED = 500, 4096
+# Of so many such turns of a block in a cluster, one is for other clusters.
+_POLLS_OF_CLUSTER = 4
 # Loads that bypass the L1 cache, where no stale line can be, need no fence before them.
 _PAST_L1 = (".cg", ".cv")
 
@@ -120,6 +122,9 @@ class BetweenBlocks:
         """The running warp has performed a strong access."""
         action = self._names.actions[number]
         if Ordering.of(action).in_block:
+            # It may still wait for another block of the cluster.
+            if self._names.request.cluster_blocks > 1:
+                self._note_poll(self._here(), number, base)
             return
         for address in set((base + pattern.offsets[pattern.lanes]).tolist()):
             if address >= min(WINDOWS.values()):
@@ -132,22 +137,29 @@ class BetweenBlocks:
                     reads=action.operation != "store",
                     writes=action.operation != "load",
                 )
-                warp = at.warp % self._worker.warps
-                self._note_poll(at.block, (warp, number, address))
+                self._note_poll(at, number, address)
                 if observes and action.operation != "reduction":
+                    warp = at.warp % self._worker.warps
                     self.observed[address] = Actor(at.block, warp * LANES, number)
 
-    def _note_poll(self, block: int, access: tuple[int, int, int]) -> None:
-        """A warp of a block has performed a strong access by an instruction at an address."""
-        if block != self._polling or len(self._repeated) > _POLLED:
-            self._polling = block
+    def _note_poll(self, at: Place, number: int, address: int) -> None:
+        """A warp has performed a strong access by an instruction at an address."""
+        access = at.warp, number, address
+        if at.block != self._polling or len(self._repeated) > _POLLED:
+            self._polling = at.block
             self._repeated.clear()
         self._repeated[access] += 1
-        if self._repeated[access] < _POLLS:
+        times = self._repeated[access]
+        if times % _POLLS:
             return
-        self._repeated[access] = 0
-        if most_at_once(self._worker.kernel, self._names.request) > 1:
+        in_cluster = self._names.request.cluster_blocks > 1
+        if in_cluster and times % (_POLLS_OF_CLUSTER * _POLLS):
+            # First the other blocks of the cluster.
+            self._worker.end_turn(polls=True)
+        elif most_at_once(self._worker.kernel, self._names.request) > 1:
             self._worker.end_poll()
+        elif in_cluster:
+            self._worker.end_turn(polls=True)
 
     def conflict(self, site: int, address: int, more: int) -> tuple[int, Finding | None]:
         """The running warp accesses what another block accessed: the answer to native code, and the
