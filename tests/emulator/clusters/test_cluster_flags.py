@@ -78,7 +78,8 @@ CASES = {
                                        "out[64 + t] = out[t]; }",
                                     "read after write"),
     "a flag with no fence after": (2, "if (r == 0) { out[t] = t; handed(flags); } else { "
-                                      "if (t == 0) await(flags); __syncthreads(); out[64 + t] = out[t]; }",
+                                      "if (t == 0) await(flags); __syncthreads();"
+                                      "out[64 + t] = out[t]; }",
                                    "read after write"),
     "past the L1 with no fence after": (2, "if (r == 0) { out[t] = t; handed(flags); } else {"
                                            "if (t == 0) await(flags); __syncthreads();"
