@@ -53,6 +53,8 @@ class AccessOrder(ABC):
         ]
         self._accesses = LoggedAccesses(worker, self._strong, relaxed, len(shadow.copies))
         self._logged = 0
+        # The entry of the log that is replayed.
+        self._replayed: int | None = None
         self._block = -1
 
     def _begin(self) -> None:
@@ -209,7 +211,9 @@ class AccessOrder(ABC):
             if stop is None:
                 return
             if stop.told:
+                self._replayed = stop.entry
                 self._replay(self._shadow.log[stop.entry % LOG_ENTRIES].tolist())
+                self._replayed = None
             else:
                 self._report(stop)
             first, resumes = stop.entry + 1, not stop.told
