@@ -60,7 +60,8 @@ class WithinBlock:
     def fence(self, now: int) -> None:
         """The running warp executes a fence."""
         if self._own:
-            self._order.fence(self._here(), now)
+            place = self._here()
+            self._order.fence(place, now)
 
     def synchronize(self, pattern: Pattern, base: int, number: int) -> None:
         """The running warp has performed a strong access."""
