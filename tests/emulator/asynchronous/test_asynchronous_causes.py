@@ -186,3 +186,43 @@ def test_an_overrun_phase_names_the_arrivals_of_the_next_one() -> None:
     assert found.other is not None
     assert found.other.called_from[0] == f"k.cu:{one}"
     assert other > one
+
+
+# Two tiles are written, and copied to two places each.
+UNFENCED = """
+extern "C" __global__ void k(float* a, float* c) {
+  __shared__ __align__(128) float one[64], other[64];
+  const int t = threadIdx.x;
+  one[t] = t;
+  MIDDLE
+  other[t] = t;
+  END
+  if (t == 0) {
+    store(a, one, 256);
+    store(c, one, 256);
+    store(a + 64, other, 256);
+    store(c + 64, other, 256);
+    commit();
+    wait_all();
+  }
+}
+"""
+
+
+def test_findings_that_one_proxy_fence_would_end_have_one_cause() -> None:
+    def causes_of(middle: str, end: str) -> list[str]:
+        found = findings(UNFENCED.replace("MIDDLE", middle).replace("END", end))
+        assert {each.kind for each in found} <= {"missing proxy fence"}
+        return [each.cause for each in found]
+
+    barrier = "__syncthreads();"
+    fenced = f"proxy_fence(); {barrier}"
+    assert causes_of("", fenced) == []
+    together = causes_of("", barrier)
+    assert len(together) == 2
+    assert len(set(together)) == 1
+    assert together[0].startswith("no-proxy-fence/before:k.cu:")
+    apart = causes_of(barrier, barrier)
+    assert len(apart) == 2
+    assert len(set(apart)) == 2
+    assert len(set(causes_of(fenced, barrier))) == 1

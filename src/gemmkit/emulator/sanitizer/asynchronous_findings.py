@@ -139,7 +139,10 @@ class AsynchronousFindings(ClusterFindings):
             f"{'writes' if writes else 'reads'} "
             f"{place}, which {self.parties.name(there_by)} writes {_FENCE}"
         )
-        self._add(block, "racecheck", "missing proxy fence", text, here, there, array, offset)
+        cause = self._names.missing_fences.cause(instruction_of(other))
+        self._add(
+            block, "racecheck", "missing proxy fence", text, here, there, array, offset, cause=cause
+        )
 
     def not_visible(self, block: int, number: int, thread: int, address: int, who: int) -> None:
         """An mbarrier is used before its initialization is visible."""
@@ -234,7 +237,10 @@ class AsynchronousFindings(ClusterFindings):
             f"{self._arrivals(arrived)}: if that completes first, the wait does not end"
         )
         there = self.parties.site(arrived[0]) if arrived else None
-        self._add(block, "synccheck", "phase overrun", text, here, there, array, offset)
+        cause = "/".join(("phase-overrun", array, str(here), *here.called_from))
+        self._add(
+            block, "synccheck", "phase overrun", text, here, there, array, offset, cause=cause
+        )
 
     def _arrivals(self, arrived: Sequence[int]) -> str:
         """The first thread that arrives at each line, in words."""

@@ -104,6 +104,7 @@ class ClusterFindings:
         array: str,
         offset: int,
         forgiven_by: str = "",
+        cause: str = "",
     ) -> None:
         finding = Finding(
             check=check,
@@ -115,5 +116,6 @@ class ClusterFindings:
             array=array,
             offset=offset,
             forgiven_by=forgiven_by,
+            cause=cause,
         )
         self._collection.add(finding, block)

@@ -37,7 +37,8 @@ class GlobalFindings:
 
     def no_proxy_fence(self, copy: Copy, address: int, other: Actor, worker: Worker) -> None:
         """A bulk copy reads or overwrites what an ordinary write may not have made visible."""
-        self._add(copy, address, other, worker, "missing proxy fence", "writer", _FENCE)
+        cause = self._names.missing_fences.cause(other.number)
+        self._add(copy, address, other, worker, "missing proxy fence", "writer", _FENCE, cause)
 
     def _add(
         self,
@@ -48,6 +49,7 @@ class GlobalFindings:
         name: str,
         kind: str,
         between: str,
+        cause: str = "",
     ) -> None:
         names, block = self._names, worker.number
         here = names.site(copy.action.number, names.thread(copy.thread))
@@ -73,6 +75,7 @@ class GlobalFindings:
                 other=met,
                 array=array,
                 offset=offset,
+                cause=cause,
             ),
             block,
         )

@@ -92,6 +92,7 @@ class WarpgroupFindings:
         self._add(
             block, "racecheck", "missing proxy fence", text, here, there, array, offset,
             forgiven_by=_COPIES if copied else "",
+            cause=self._names.missing_fences.cause(instruction_of(other)),
         )  # fmt: skip
 
     def uninitialized(self, parties: Parties, block: int, who: int, address: int) -> None:
@@ -203,6 +204,7 @@ class WarpgroupFindings:
         array: str = "",
         offset: int | None = None,
         forgiven_by: str = "",
+        cause: str = "",
     ) -> None:
         finding = Finding(
             check=check,
@@ -214,6 +216,7 @@ class WarpgroupFindings:
             array=array,
             offset=offset,
             forgiven_by=forgiven_by,
+            cause=cause,
         )
         self._collection.add(finding, block)
 
