@@ -33,6 +33,7 @@ from gemmkit.emulator.sanitizer.granules import Conflict, Granules, Numbers, ins
 from gemmkit.emulator.sanitizer.logged_accesses import LoggedAccesses, Stop
 from gemmkit.emulator.sanitizer.shadow import BlockShadow
 from gemmkit.emulator.sanitizer.sites import Names
+from gemmkit.emulator.sanitizer.swizzles import Swizzles
 
 
 class AccessOrder(ABC):
@@ -76,6 +77,8 @@ class AccessOrder(ABC):
         self._found.parties.begin(self._block, self._rank, blocks)
         self._granules = Granules(len(self._shadow.copies), self._strong, self._clocks.actors)
         self._accesses.begin(self._granules, self._clocks, self._first)
+        count = len(self._shadow.copies)
+        self._swizzles = Swizzles(self._granules, self._shadow.shift, count)
 
     def look(self) -> None:
         """Examine what was logged, before the log is full or when native code returns."""

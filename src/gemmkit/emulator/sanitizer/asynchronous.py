@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gemmkit.emulator.codegen.layout import LANES
 from gemmkit.emulator.codegen.operands import Action
 from gemmkit.emulator.codegen.shadow_layout import (
     ARRIVES,
@@ -110,6 +111,12 @@ class Order(CopyOrder):
         known = Known(number, product, descriptors)
         if self._worker.cluster is not None:
             self._warpgroup_findings.descriptors.given(self._rank, self._block, warp, known)
+        # Others with the same descriptors read the same chunks.
+        first = self._clocks.warps
+        mismatch = self._swizzles.mismatch(warp, known, range(first, first + self._clocks.places))
+        if mismatch is not None:
+            who = self._who(number, warp * LANES)
+            self._warpgroup_findings.swizzled(self._found.parties, self._block, who, mismatch)
         self._products.add(warp, known)
         self._warpgroups.multiply(warp, known)
 
