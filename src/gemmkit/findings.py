@@ -61,9 +61,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     `here`, `other`, `offset` and `block` are those of the first one. Races with the same `cause`
     are due to the same missing barrier: it is an identifier such as
     `no-barrier/after:tiled.cu:21/next-iteration`, made of what is missing and the location of the
-    nearest barrier. `forgiven_by` says who makes up for it today, such as "ptxas, which inserts the
-    fence": the PTX ISA does not allow it all the same; empty as a rule. `interleaving` is given for
-    the order of asynchronous kernels.
+    nearest barrier; for a missing proxy fence, of what follows the stores. `forgiven_by` says who
+    makes up for it today, such as "ptxas, which inserts the fence": the PTX ISA does not allow it
+    all the same; empty as a rule. `interleaving` is given for the order of asynchronous kernels.
     """
 
     check: Check

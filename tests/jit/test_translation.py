@@ -391,3 +391,12 @@ def test_a_library_made_for_nvrtc_stays_as_it_is(tmp_path: Path) -> None:
     (arrays,) = (each for name, each in unit.headers.items() if name.endswith("arrays.h"))
     assert "int of_the_host();" in arrays
     assert _bits(1) in compile_source(source, "k", "sm_80", cache_dir=tmp_path / "cache").ptx
+
+
+@pytest.mark.parametrize("written", ['"absent.h"', "<absent.h>", ' "absent.h"', "  <absent.h>"])
+def test_a_message_quotes_an_include_as_it_was_written(written: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.h").write_text("constexpr int two = 2;\n")
+    text = f'#include "mine.h"\n#include{written}\n{KERNEL}'
+    with pytest.raises(CompileError, match="cannot open source file") as refused:
+        compiled(text, tmp_path)
+    assert f'     1 | #include "mine.h"\n>    2 | #include{written}\n' in str(refused.value)

@@ -7,7 +7,7 @@ import msgspec
 from gemmkit.findings import AccessSite, Check, Finding
 from gemmkit.record import CheckRecord, DeviceRecord, ProblemRecord
 from gemmkit.report.causes import causes
-from gemmkit.report.findings import check_table, summary
+from gemmkit.report.findings import check_table, further_lines, summary
 
 KINDS = {
     "racecheck": "read after write",
@@ -109,3 +109,25 @@ def test_what_is_found_when_a_block_ends_comes_after_races() -> None:
     race = found("racecheck", site(30), site(24))
     every = causes([record(16, at_exit, race, barrier)])
     assert [each.finding for each in every] == [barrier, race, at_exit]
+
+
+def test_one_missing_proxy_fence_names_all_lines_that_it_concerns() -> None:
+    def unfenced(reads: int, writes: int, *calls: str, cause: str) -> Finding:
+        read, wrote = site(reads, "wgmma.mma_async", *calls), site(writes)
+        plain = found("racecheck", read, wrote, cause=f"no-proxy-fence/before:{cause}")
+        return msgspec.structs.replace(plain, kind="missing proxy fence")
+
+    findings = [
+        unfenced(14, 20, cause="k.cu:25"),
+        unfenced(15, 20, cause="k.cu:25"),
+        unfenced(14, 22, cause="k.cu:25"),
+        unfenced(16, 22, "k.cu:40", cause="k.cu:25"),
+        unfenced(14, 30, cause="k.cu:35"),
+    ]
+    records = [record(16, *findings)]
+    one, other = causes(records)
+    assert (one.count, other.count) == (8, 2)
+    lines = "\n".join(further_lines(one, records))
+    also = "also read or overwritten at k.cu:15, k.cu:16 (called at k.cu:40); written at k.cu:22"
+    assert also in lines
+    assert "also" not in "\n".join(further_lines(other, records))

@@ -110,6 +110,7 @@ def compile_source(
     except CompileError as error:
         refused = refused_elements(str(error)) if source.assertions else None
         if refused is None:
+            error.args = (unit.as_written(str(error)),)
             raise
         raise UnsupportedProblem(_other_elements(entry, refused)) from error
 

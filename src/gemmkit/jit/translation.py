@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,10 @@ from gemmkit.kernels.plan import SourceFile
 # Constant expressions may call functions without annotation, as with nvcc.
 # Libraries whose headers NVRTC can compile ask for it by this macro.
 _KNOWS_NVRTC = "__CUDACC_RTC__"
+# An include directive in a line that a message quotes.
+_QUOTED_DIRECTIVE = re.compile(
+    r'^(?P<head>[> ] *\d+ \| [ \t]*#[ \t]*include[ \t]*)(?P<name>"[^"\n]+"|<[^>\n]+>)', re.MULTILINE
+)
 _OPTIONS = ("-default-device", f"--pre-include={PRELUDE}")
 
 
@@ -24,13 +29,24 @@ _OPTIONS = ("-default-device", f"--pre-include={PRELUDE}")
 class TranslationUnit:
     """What NVRTC is given: nothing in it is read from the user's disk any more.
 
-    `cuda_headers` are those that must come with the compiler or from a CUDA toolkit.
+    `cuda_headers` are those that must come with the compiler or from a CUDA toolkit. `spelled` maps
+    included names, with their quotes or brackets, to what the user wrote instead.
     """
 
     text: str
     headers: Mapping[str, str]
     options: tuple[str, ...]
     cuda_headers: tuple[str, ...]
+    spelled: Mapping[str, str]
+
+    def as_written(self, message: str) -> str:
+        """A compiler's message with the include directives in its excerpts as the user wrote
+        them."""
+
+        def written(match: re.Match[str]) -> str:
+            return match["head"] + self.spelled.get(match["name"], match["name"])
+
+        return _QUOTED_DIRECTIVE.sub(written, message)
 
 
 def translate(source: SourceFile, ladder_headers: Mapping[str, str]) -> TranslationUnit:
@@ -61,6 +77,7 @@ def translate(source: SourceFile, ladder_headers: Mapping[str, str]) -> Translat
         {PRELUDE: STAND_INS[PRELUDE], **headers},
         (*_OPTIONS, *source.options),
         tuple(name for name in unit.others if name not in headers),
+        unit.spelled,
     )
 
 
@@ -76,12 +93,14 @@ def _made_for_nvrtc(files: Mapping[Path, str], folders: Sequence[str]) -> set[Pa
 
 @dataclass(slots=True)
 class _Unit:
-    """The files of one translation unit; `others` are included names that are no files of it."""
+    """The files of one translation unit; `others` are included names that are no files of it,
+    `spelled` as in `TranslationUnit`."""
 
     folder: Path
     include_dirs: tuple[str, ...]
     survey: Survey
     others: list[str] = field(default_factory=list)
+    spelled: dict[str, str] = field(default_factory=dict)
 
     def name_of(self, path: Path) -> str:
         """How messages and line tables call an included file: relative to the source's folder."""
@@ -100,5 +119,6 @@ class _Unit:
                 replaced = f"<{name}>"
                 if name not in self.others:
                     self.others.append(name)
+            self.spelled[replaced] = match[0].removeprefix(match["head"])
             text = f"{text[: match.end('head')]}{replaced}{text[match.end() :]}"
         return text if whole else without_host_code(text, self.survey)

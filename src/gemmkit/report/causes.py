@@ -93,9 +93,9 @@ def _writes(finding: Finding) -> bool:
 
 def _cause(finding: Finding) -> tuple[object, ...]:
     """The key that findings of one cause share."""
+    if finding.cause:
+        return finding.check, finding.cause
     if finding.check == "racecheck":
-        if finding.cause:
-            return finding.check, finding.cause
         return finding.check, _places(finding)
     if finding.kind in _USED_ELSEWHERE:
         return finding.check, finding.kind, finding.array, way(finding.here)

@@ -21,6 +21,7 @@ from gemmkit.record import CheckRecord, CheckVerdict, ProblemRecord
 from gemmkit.report.causes import Cause, causes, way
 from gemmkit.report.interleavings import interleaving_lines
 from gemmkit.report.layout import MISSING, TIE, Cell, Column, Row, Style, Table
+from gemmkit.report.same_cause import listed, same_cause
 from gemmkit.report.wrong_result import bound_notes, shortened, wrong_result
 from gemmkit.units import counted
 
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 SHOWN_CASES = 4
 SHOWN_FINDINGS = 20
-SHOWN_OTHERS = 4
 # Findings that differ in line and offset only: those in full, and those in a list of lines.
 SHOWN_ALIKE = 3
 SHOWN_LINES = 100
@@ -251,8 +251,8 @@ def further_lines(each: Cause, records: Sequence[CheckRecord]) -> Iterator[str]:
     if hint := _layout_hint(finding, records):
         yield hint
     yield from interleaving_lines(finding, records)
-    yield from _listed("the same", each.others)
-    yield from _listed("may lead to", each.follows)
+    yield from same_cause(each)
+    yield from listed("may lead to", each.follows)
     yield f"seen {_times(each)}"
 
 
@@ -275,16 +275,6 @@ def _layout_hint(finding: Finding, records: Sequence[CheckRecord]) -> str:
         f"The likely reason: {finding.array} is indexed with rows and columns exchanged, as the "
         f"results show. {advice}, if this is intended."
     )
-
-
-def _listed(head: str, findings: Sequence[Finding]) -> Iterator[str]:
-    """Other findings with the same cause, one per line; after the first four, their number."""
-    for finding in findings[:SHOWN_OTHERS]:
-        sites = dict.fromkeys(str(each) for each in (finding.here, finding.other) if each)
-        name = f" '{finding.array}'" if finding.array else ""
-        yield f"{head}: {finding.kind},{name} at {' and '.join(sites)}"
-    if len(findings) > SHOWN_OTHERS:
-        yield f"{head}: {len(findings) - SHOWN_OTHERS} more; --json lists them"
 
 
 def _times(each: Cause) -> str:

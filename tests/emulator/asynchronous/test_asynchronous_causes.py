@@ -139,3 +139,90 @@ def test_a_copy_out_of_bounds_says_how_much_shared_memory_there_is() -> None:
     (found,) = findings(BEYOND)
     assert found.kind == "out of bounds"
     assert "out of bounds: the block has 128 bytes of shared memory" in found.message
+
+
+# Thread 0 waits for a phase; then two warps arrive for the next one, each at a line of its own.
+OVERRUN = """
+DEVICE void release(unsigned b) {
+  arrive(b);
+}
+extern "C" __global__ void k(float* a, float* c) {
+  __shared__ unsigned long long full, seen;
+  __shared__ volatile int flag;
+  const int t = threadIdx.x;
+  if (t == 0) { init(at(&full), 64); init(at(&seen), 1); init_fence(); flag = 0; }
+  __syncthreads();
+  if (t >= 32) arrive(at(&full));
+  if (t == 0) {
+    wait(at(&full), 0);
+    TELL
+  } else if (t >= 32) {
+    AWAIT
+    if (t < 64)
+      arrive(at(&full));  // one
+    else
+      release(at(&full));  // other
+  }
+}
+"""
+
+
+def test_an_overrun_phase_names_the_arrivals_of_the_next_one() -> None:
+    sound = OVERRUN.replace("TELL", "arrive(at(&seen));").replace("AWAIT", "wait(at(&seen), 0);")
+    assert not findings(sound, 96)
+    bug = OVERRUN.replace("TELL", "flag = 1;").replace("AWAIT", "while (!flag);")
+    (found,) = findings(bug, 96)
+    lines = (HELPERS + bug).split("\n")
+    (one,), (other,), (arrival,) = (
+        [number for number, line in enumerate(lines, 1) if words in line]
+        for words in ("// one", "// other", '"mbarrier.arrive.shared::cta')
+    )
+    release = lines.index("DEVICE void release(unsigned b) {") + 2
+    assert found.kind == "phase overrun"
+    assert (
+        f"before the arrivals of the next phase by thread (63, 0, 0) at k.cu:{arrival} (called at "
+        f"k.cu:{one}) and thread (95, 0, 0) at k.cu:{arrival} (called at k.cu:{release}): if"
+    ) in found.message
+    assert found.other is not None
+    assert found.other.called_from[0] == f"k.cu:{one}"
+    assert other > one
+
+
+# Two tiles are written, and copied to two places each.
+UNFENCED = """
+extern "C" __global__ void k(float* a, float* c) {
+  __shared__ __align__(128) float one[64], other[64];
+  const int t = threadIdx.x;
+  one[t] = t;
+  MIDDLE
+  other[t] = t;
+  END
+  if (t == 0) {
+    store(a, one, 256);
+    store(c, one, 256);
+    store(a + 64, other, 256);
+    store(c + 64, other, 256);
+    commit();
+    wait_all();
+  }
+}
+"""
+
+
+def test_findings_that_one_proxy_fence_would_end_have_one_cause() -> None:
+    def causes_of(middle: str, end: str) -> list[str]:
+        found = findings(UNFENCED.replace("MIDDLE", middle).replace("END", end))
+        assert {each.kind for each in found} <= {"missing proxy fence"}
+        return [each.cause for each in found]
+
+    barrier = "__syncthreads();"
+    fenced = f"proxy_fence(); {barrier}"
+    assert causes_of("", fenced) == []
+    together = causes_of("", barrier)
+    assert len(together) == 2
+    assert len(set(together)) == 1
+    assert together[0].startswith("no-proxy-fence/before:k.cu:")
+    apart = causes_of(barrier, barrier)
+    assert len(apart) == 2
+    assert len(set(apart)) == 2
+    assert len(set(causes_of(fenced, barrier))) == 1

@@ -10,6 +10,13 @@ from gemmkit.emulator.codegen.ir import Value, literal
 from gemmkit.emulator.codegen.operands import Action
 from gemmkit.emulator.codegen.ordering import Ordering, is_asynchronous, orders_warps
 from gemmkit.emulator.codegen.runtime.sanitized import PREFIX
+from gemmkit.emulator.codegen.shadow_layout import (
+    GLOBAL_PROXY_FENCE,
+    INIT_FENCE,
+    OTHER_FENCE,
+    PROXY_FENCE,
+    SHARED_PROXY_FENCE,
+)
 from gemmkit.emulator.codegen.values import Scalar
 from gemmkit.emulator.ptx.module import Immediate
 
@@ -28,14 +35,24 @@ def nothing(b: BlockWriter, action: Action, lanes: Value) -> None:
         members(b, action, lanes, "warp_barrier")
     elif action.form.opcode.startswith(("membar", "fence")):
         if is_asynchronous(b.context.analysis.actions):
-            words = action.form.opcode.split(".")
-            kind = 1 if "proxy" in words else 2 if "mbarrier_init" in words else 0
-            b.f.runtime(PREFIX + "tell_fence", "void", C, literal("i64", kind))
+            kind = literal("i64", _fence_kind(action.form.opcode))
+            b.f.runtime(PREFIX + "tell_fence", "void", C, kind)
         if not Ordering.of(action).fence:
             return
         if orders_warps(b.context.analysis.actions):
             b.f.runtime(PREFIX + "fence", "void", C)
         _device_fence(b, action)
+
+
+def _fence_kind(opcode: str) -> int:
+    words = opcode.split(".")
+    if "mbarrier_init" in words:
+        return INIT_FENCE
+    if "proxy" not in words:
+        return OTHER_FENCE
+    if "global" in words:
+        return GLOBAL_PROXY_FENCE
+    return SHARED_PROXY_FENCE if words[-1].startswith("shared") else PROXY_FENCE
 
 
 def copies_arrive(b: BlockWriter, lanes: Value) -> None:

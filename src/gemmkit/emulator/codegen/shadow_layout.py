@@ -93,16 +93,17 @@ MULTIPLIED, GROUPED, WAITED = 8, 9, 10
 # the instructions by their records, where these begin, the bytes of a worker, a flag for each
 # instruction whose accesses do not race with each other; the last write of each granule (16, 32 and
 # 64 bits), a flag for those of mbarriers, by actor the arrays for the last reads, and a list of the
-# actors that have some; the warps' clocks, the open groups of their copies, and the number that the
-# first warp of the block has among them. For wgmma: the block, the first block that was seen to
-# execute each instruction; by warp of the block, what it has executed (see `EXECUTED`), the actor
+# actors that have some; the warps' clocks, the bytes of each and of one of its rows, the open
+# groups of their copies, and the number that the first warp of the block has among them. For wgmma:
+# the block, the first block that was seen to execute each instruction; by warp of the block, what
+# it has executed (see `EXECUTED`), the actor
 # that stands for its wgmma, or −1, and its open group. For mbarriers: by address, where they are
 # (see `MBARRIER`) or null; a flag for each instruction with relaxed semantics.
 COMPARISON = words(
     *("numbers", "sites_at", "worker_bytes", "strong"),
     *("granules", "writer", "time", "who", "marks"),
     *("read_times", "read_whos", "readers", "reader_list"),
-    *("clocks", "clock_bytes", "groups", "warps", "copies_from", "first_warp"),
+    *("clocks", "clock_bytes", "row_bytes", "groups", "warps", "copies_from", "first_warp"),
     *("block", "first_blocks", "executed", "product_actors", "product_groups"),
     *("mbarriers", "relaxed"),
     # Where it stopped, and why: a conflict's granule (or −1), both parties, the other's actor and
@@ -137,7 +138,7 @@ EXECUTED = words("identities", "count", "room")
 EXECUTED_BYTES = 24
 
 # The rows of a clock, see `sanitizer.clocks`.
-ORDERED, VISIBLE, INITIALIZED, CAUSED = range(4)
+ORDERED, VISIBLE, INITIALIZED, CAUSED, VISIBLE_GLOBAL = range(CLOCK_ROWS := 5)
 # An mbarrier: the warp that initialized it, and its time then; the clocks of those that arrive and
 # of the complete phases; how many phases are complete, and how many copies issued to it have not
 # arrived; the actor that stands for its copies, or −1. Then the observations of the last complete
@@ -238,10 +239,12 @@ ABSENT = USED + 1
 KEPT = USED + 2
 USED_GUARD, USED_ADDRESS, USED_SOURCE = 0, 1, 3
 # Not faults, in asynchronous kernels: the running warp arrives at a barrier, which opens; it
-# commits a group of copies, or waits until so many are in flight; it executes a fence (1:
-# `fence.proxy`, 2: `fence.mbarrier_init`, 0: any other). Python should look at the log. A block
-# begins.
+# commits a group of copies, or waits until so many are in flight; it executes a fence of a kind.
+# Python should look at the log. A block begins.
 ARRIVES, OPENS, COMMITS, WAITS, FENCES, LOOKS, BEGINS = range(CLASSES + 30, CLASSES + 37)
+# The kinds of fences: `fence.proxy.async`, or only for shared or for global memory,
+# `fence.mbarrier_init`, any other.
+OTHER_FENCE, PROXY_FENCE, INIT_FENCE, SHARED_PROXY_FENCE, GLOBAL_PROXY_FENCE = range(5)
 # Not a fault: lanes (a mask) are about to access other blocks' shared memory, so many bytes each.
 REACHES = CLASSES + 37
 REACHED_BYTES, REACHED_KIND = 32, 40

@@ -125,8 +125,11 @@ class Cluster:
             self._random.shuffle(self._round)
 
     def _end_turn(self) -> None:
-        self._round.pop(0)
+        ended = self._round.pop(0)
         self._used = 0
+        if ended.polls_peers and ended.replay is None:
+            any(each.phases is not None and each.phases.land_one() for each in self.workers)
+        ended.polls_peers = False
 
     def _can_go_on(self) -> bool:
         """Whether a warp of the cluster can run or, if none can, whether copies in flight or

@@ -135,7 +135,7 @@ class Worker:
         # The fuel that was left when the block ended its turn by itself.
         self.pause: int | None = None
         # Whether the running block was seen to ask for something in vain, again and again.
-        self.polls = False
+        self.polls = self.polls_peers = False
         self.threads = request.block[0] * request.block[1] * request.block[2]
         self.warps = -(-self.threads // LANES)
         compiled = kernel.compiled
@@ -283,9 +283,11 @@ class Worker:
         self.fields[WORKER["in_flight"] // 8] = 0
         self.fields[WORKER["block"] // 8] = -1
 
-    def end_turn(self) -> None:
-        """Let the other blocks of the cluster run once the running warp has stopped."""
+    def end_turn(self, *, polls: bool = False) -> None:
+        """Let the other blocks of the cluster run once the running warp has stopped, and a copy in
+        flight land if it polls memory in vain."""
         if self.cluster is not None:
+            self.polls_peers = polls
             self.pause = self.field("fuel")
             self.set_field("fuel", -1)
 

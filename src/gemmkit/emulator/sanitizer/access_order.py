@@ -20,6 +20,7 @@ from gemmkit.emulator.codegen.shadow_layout import (
     ORDERED,
     STORED,
     TAG_KIND,
+    VISIBLE_GLOBAL,
 )
 from gemmkit.emulator.isa.cluster import cluster_address, divided
 from gemmkit.emulator.isa.mbarriers import OBJECT_BYTES
@@ -32,6 +33,7 @@ from gemmkit.emulator.sanitizer.granules import Conflict, Granules, Numbers, ins
 from gemmkit.emulator.sanitizer.logged_accesses import LoggedAccesses, Stop
 from gemmkit.emulator.sanitizer.shadow import BlockShadow
 from gemmkit.emulator.sanitizer.sites import Names
+from gemmkit.emulator.sanitizer.swizzles import Swizzles
 
 
 class AccessOrder(ABC):
@@ -52,6 +54,8 @@ class AccessOrder(ABC):
         ]
         self._accesses = LoggedAccesses(worker, self._strong, relaxed, len(shadow.copies))
         self._logged = 0
+        # The entry of the log that is replayed.
+        self._replayed: int | None = None
         self._block = -1
 
     def _begin(self) -> None:
@@ -73,6 +77,8 @@ class AccessOrder(ABC):
         self._found.parties.begin(self._block, self._rank, blocks)
         self._granules = Granules(len(self._shadow.copies), self._strong, self._clocks.actors)
         self._accesses.begin(self._granules, self._clocks, self._first)
+        count = len(self._shadow.copies)
+        self._swizzles = Swizzles(self._granules, self._shadow.shift, count)
 
     def look(self) -> None:
         """Examine what was logged, before the log is full or when native code returns."""
@@ -120,6 +126,21 @@ class AccessOrder(ABC):
         times: list[int] = self._clocks.of[me, ORDERED, warps.start : warps.stop].tolist()
         if me in warps:
             times[me - warps.start] = int(self._shadow.now[0])
+        return times
+
+    def ordered_in_cluster(self) -> list[int]:
+        """The same for all warps of the cluster, each on the clock of its own block."""
+        self.look()
+        me = self._running()
+        times: list[int] = self._clocks.of[me, ORDERED, : self._clocks.warps].tolist()
+        times[me] = int(self._shadow.now[0])
+        return times
+
+    def visible_in_cluster(self) -> list[int]:
+        """The same as far as accesses to global memory are visible to the asynchronous proxy."""
+        self.look()
+        row = self._clocks.of[self._running(), VISIBLE_GLOBAL, : self._clocks.warps]
+        times: list[int] = row.tolist()
         return times
 
     @property
@@ -193,7 +214,9 @@ class AccessOrder(ABC):
             if stop is None:
                 return
             if stop.told:
+                self._replayed = stop.entry
                 self._replay(self._shadow.log[stop.entry % LOG_ENTRIES].tolist())
+                self._replayed = None
             else:
                 self._report(stop)
             first, resumes = stop.entry + 1, not stop.told

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gemmkit.emulator.codegen.layout import LANES
 from gemmkit.emulator.codegen.operands import Action
 from gemmkit.emulator.codegen.shadow_layout import (
     ARRIVES,
     BEGINS,
     COMMITS,
     FENCES,
-    INITIALIZED,
     MULTIPLIED,
     OPENS,
+    OTHER_FENCE,
     TAG_KIND,
     TAG_WARP,
-    VISIBLE,
     WAITED,
     WAITS,
 )
@@ -24,6 +24,7 @@ from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.ptx.module import Immediate
 from gemmkit.emulator.sanitizer.asynchronous_findings import AsynchronousFindings
 from gemmkit.emulator.sanitizer.block_barriers import BlockBarriers
+from gemmkit.emulator.sanitizer.clocks import FENCED_ROWS
 from gemmkit.emulator.sanitizer.copy_order import CopyOrder
 from gemmkit.emulator.sanitizer.products import Known, Products
 from gemmkit.emulator.sanitizer.register_pool import RegisterPool
@@ -90,10 +91,10 @@ class Order(CopyOrder):
             clocks.group[warp] += 1
         elif what == WAITS:
             clocks.wait_for_copies(warp, operand)
-        elif what == FENCES and operand:
-            clocks.fence(warp, VISIBLE if operand == 1 else INITIALIZED)
-        elif what == FENCES:
+        elif what == FENCES and operand == OTHER_FENCE:
             clocks.order_by_fence(warp)
+        elif what == FENCES:
+            clocks.fence(warp, FENCED_ROWS[operand])
 
     def finish(self) -> None:
         """The block has ended, or was left."""
@@ -110,6 +111,12 @@ class Order(CopyOrder):
         known = Known(number, product, descriptors)
         if self._worker.cluster is not None:
             self._warpgroup_findings.descriptors.given(self._rank, self._block, warp, known)
+        # Others with the same descriptors read the same chunks.
+        first = self._clocks.warps
+        mismatch = self._swizzles.mismatch(warp, known, range(first, first + self._clocks.places))
+        if mismatch is not None:
+            who = self._who(number, warp * LANES)
+            self._warpgroup_findings.swizzled(self._found.parties, self._block, who, mismatch)
         self._products.add(warp, known)
         self._warpgroups.multiply(warp, known)
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from gemmkit.emulator.codegen.operands import access_bytes
+from collections.abc import Sequence
+
 from gemmkit.emulator.codegen.shadow_layout import LOADED, SENT, UPDATED
 from gemmkit.emulator.isa.bulk_copies import is_reduction
-from gemmkit.emulator.isa.cluster import divided
 from gemmkit.emulator.isa.warpgroup_forms import OPERATION
 from gemmkit.emulator.machine.asynchronous import Copy
 from gemmkit.emulator.sanitizer.clocks import Clocks
+from gemmkit.emulator.sanitizer.cluster_findings import ClusterFindings
 from gemmkit.emulator.sanitizer.collection import Collection
 from gemmkit.emulator.sanitizer.granules import Conflict, Numbers, instruction_of
-from gemmkit.emulator.sanitizer.parties import Parties
+from gemmkit.emulator.sanitizer.parties import Parties, listed
 from gemmkit.emulator.sanitizer.sites import Names
-from gemmkit.findings import AccessSite, Check, Finding, forgiven_text
+from gemmkit.findings import AccessSite
 
 _VERBS = {LOADED: "reads", UPDATED: "updates", SENT: "copies to"}
 _UNORDERED = "with no barrier, and no arrival and wait at an mbarrier, between"
@@ -52,12 +53,11 @@ def not_waited(clocks: Clocks, met: Conflict, parties: Parties) -> str:
     return "with no completed wait for that copy between"
 
 
-class AsynchronousFindings:
+class AsynchronousFindings(ClusterFindings):
     """Adds findings to a collection."""
 
     def __init__(self, names: Names, collection: Collection) -> None:
-        self._names, self._collection = names, collection
-        self.parties = Parties(names)
+        super().__init__(names, collection)
         self._relaxed = any(
             ".relaxed" in each.form.opcode and "arrive" in each.operation for each in names.actions
         )
@@ -139,7 +139,10 @@ class AsynchronousFindings:
             f"{'writes' if writes else 'reads'} "
             f"{place}, which {self.parties.name(there_by)} writes {_FENCE}"
         )
-        self._add(block, "racecheck", "missing proxy fence", text, here, there, array, offset)
+        cause = self._names.missing_fences.cause(instruction_of(other))
+        self._add(
+            block, "racecheck", "missing proxy fence", text, here, there, array, offset, cause=cause
+        )
 
     def not_visible(self, block: int, number: int, thread: int, address: int, who: int) -> None:
         """An mbarrier is used before its initialization is visible."""
@@ -223,16 +226,30 @@ class AsynchronousFindings:
         )
         self._add(block, "initcheck", "uninitialized", text, here, None, array, offset)
 
-    def overrun_phase(self, block: int, who: int, address: int) -> None:
-        """The next phase of an mbarrier may complete before a thread has observed this one."""
+    def overrun_phase(self, block: int, who: int, address: int, arrived: Sequence[int]) -> None:
+        """The next phase of an mbarrier, by these arrivals, may complete before a thread has
+        observed this one."""
         array, offset, place = self.parties.place(address)
         here = self.parties.site(who)
         text = (
             f"{self.parties.name(who, block)} waits for a phase of the mbarrier at "
-            f"{place}, but nothing orders this wait before the arrivals of the next phase: if "
-            f"that completes first, the wait does not end"
+            f"{place}, but nothing orders this wait before the arrivals of the next phase"
+            f"{self._arrivals(arrived)}: if that completes first, the wait does not end"
         )
-        self._add(block, "synccheck", "phase overrun", text, here, None, array, offset)
+        there = self.parties.site(arrived[0]) if arrived else None
+        cause = "/".join(("phase-overrun", array, str(here), *here.called_from))
+        self._add(
+            block, "synccheck", "phase overrun", text, here, there, array, offset, cause=cause
+        )
+
+    def _arrivals(self, arrived: Sequence[int]) -> str:
+        """The first thread that arrives at each line, in words."""
+        names: dict[str, str] = {}
+        for who in arrived:
+            site = self.parties.site(who)
+            called = f" (called at {site.called_from[0]})" if site.called_from else ""
+            names.setdefault(f"{site}{called}", f"{self.parties.name(who)}{called}")
+        return f" by {listed(tuple(names.values()))}" if names else ""
 
     def past_end(self, block: int, copy: Copy, array: str, size: int, offset: int) -> None:
         """A bulk copy extends beyond the end of a variable in shared memory."""
@@ -300,110 +317,8 @@ class AsynchronousFindings:
             forgiven_by="current hardware if nothing reuses the memory",
         )  # fmt: skip
 
-    # The blocks of a cluster
-
-    def may_not_run(self, who: int, address: int) -> None:
-        """A thread accesses the shared memory of a block that may not run yet."""
-        array, offset, place = self.parties.place(address, self.parties.rank_of(who))
-        here = self.parties.site(who)
-        text = (
-            f"{self.parties.name(who)} accesses {place}, with no barrier.cluster.arrive and "
-            "wait before that show that this block runs"
-        )
-        block = self.parties.block_of(who)
-        self._add(block, "synccheck", "block may not run yet", text, here, None, array, offset)
-
-    def may_have_exited(self, who: int, address: int) -> None:
-        """A thread accesses the shared memory of a block that may have exited."""
-        array, offset, place = self.parties.place(address, self.parties.rank_of(who))
-        here = self.parties.site(who)
-        by = self.parties.name(who)
-        text = (
-            f"{by} accesses {place}, and nothing that this block waits for follows: it may have "
-            "exited; a barrier.cluster.arrive after the access and a wait before the exit keep it"
-        )
-        if self._names.actions[instruction_of(who)].operation == "bulk_store":
-            text = (
-                f"{by} stores asynchronously to {place}, and this block does not wait for the "
-                "mbarrier that counts the bytes: it may have exited"
-            )
-        block = self.parties.block_of(who)
-        self._add(block, "synccheck", "block may have exited", text, here, None, array, offset)
-
-    def may_exit_too_early(self, who: int, address: int) -> None:
-        """A block may exit while its copy to another block still reads its shared memory."""
-        array, offset, place = self.parties.place(address, self.parties.rank_of(who))
-        here = self.parties.site(who)
-        text = (
-            f"the block ends while the bulk copy by {self.parties.name(who)} may still read "
-            f"{place}: only the other block waits for the mbarrier that counts the bytes; a "
-            "barrier.cluster.arrive there after that, and a wait here, keep this block"
-        )
-        block = self.parties.block_of(who)
-        self._add(block, "synccheck", "block may have exited", text, here, None, array, offset)
-
-    def not_of_cluster_scope(self, block: int, who: int, address: int, other: int) -> None:
-        """A thread reads what another block wrote, ordered by instructions of block scope only."""
-        array, offset, place = self.parties.place(address)
-        here, there = self.parties.site(who), self.parties.site(other)
-        text = (
-            f"{self.parties.name(who, block)} reads {place}, which {self.parties.name(other)} "
-            "writes; an mbarrier arrival or wait between is of block scope (.cta, the default), "
-            "which orders nothing between blocks: use .release.cluster and .acquire.cluster"
-        )
-        self._add(
-            block, "racecheck", "block scope between blocks", text, here, there, array, offset,
-            forgiven_by="current hardware",
-        )  # fmt: skip
-
-    def outside_peer(self, block: int, number: int, thread: int, address: int) -> None:
-        """A thread accesses another block's shared memory out of bounds or misaligned."""
-        rank, within = divided(address, self.parties.rank)
-        size = access_bytes(self._names.actions[number])
-        here = self._names.site(number, self._names.thread(thread))
-        kind = "misaligned" if within % size else "out of bounds"
-        text = (
-            f"{self.parties.named(here, block)} accesses {size} bytes at byte {within:,} of the "
-            "shared "
-            f"memory of rank {rank}, in a cluster of {self.parties.count} blocks"
-        )
-        self._add(block, "memcheck", kind, text, here, None, "", within)
-
-    def uninitialized_peer(self, who: int, address: int) -> None:
-        """A thread reads another block's shared memory, which was never written."""
-        array, offset, place = self.parties.place(address)
-        here = self.parties.site(who)
-        text = f"{self.parties.name(who)} reads {place}, which was never written"
-        block = self.parties.block_of(who)
-        self._add(block, "initcheck", "uninitialized", text, here, None, array, offset)
-
     def _is_wgmma(self, who: int) -> bool:
         return self._names.actions[instruction_of(who)].operation == OPERATION
 
     def _copy_site(self, copy: Copy) -> AccessSite:
         return self._names.site(copy.action.number, self._names.thread(copy.thread))
-
-    def _add(
-        self,
-        block: int,
-        check: Check,
-        kind: str,
-        text: str,
-        here: AccessSite,
-        other: AccessSite | None,
-        array: str,
-        offset: int,
-        forgiven_by: str = "",
-    ) -> None:
-        finding = Finding(
-            check=check,
-            kind=kind,
-            message=f"{kind}: {text}{forgiven_text(forgiven_by)}",
-            block=self._names.block(block),
-            here=here,
-            other=other,
-            array=array,
-            offset=offset,
-            forgiven_by=forgiven_by,
-        )
-        self._collection.add(finding, block)

@@ -11,6 +11,8 @@ from gemmkit.emulator.codegen.shadow_layout import (
     ARRIVED,
     CAUSED,
     INITIALIZED,
+    LOG_ENTRIES,
+    LOG_ENTRY,
     LOGGED_TIME,
     OBSERVED,
     ORDERED,
@@ -70,6 +72,8 @@ class BarrierOrder(AccessOrder):
             return
         warp, clocks = self._warp_of(thread), self._clocks
         self._visit(address, warp, (warp, clocks.now(warp)), self._who(number, thread))
+        if at is None:
+            found.arrived.append(self._who(number, thread))
         action = self._names.actions[number]
         if divided(address, self._rank)[0] != self._rank:
             of_cluster = ".release.cluster" in action.form.opcode
@@ -99,6 +103,8 @@ class BarrierOrder(AccessOrder):
         found = self._cluster.object_at(address, self._rank)
         if found is not None:
             self._check_overrun(found, address)
+            found.arrived.clear()
+            found.logged_from = self._log_end
             actor = self._clocks.place("mbarrier", cluster_address(self._rank, address))
             found.complete_phase(actor)
 
@@ -106,7 +112,30 @@ class BarrierOrder(AccessOrder):
         """Whoever waits for a phase must have observed it before the next one completes."""
         for warp, time, who in found.observed():
             if found.arriving[CAUSED, warp] < time:
-                self._found.overrun_phase(self._block, who, address)
+                arrived = self._arrivals(found, address)
+                self._found.overrun_phase(self._block, who, address, arrived)
+
+    @property
+    def _log_end(self) -> int:
+        """The end of what is known of the log so far."""
+        return self._logged if self._replayed is None else self._replayed + 1
+
+    def _arrivals(self, found: Object, address: int) -> list[int]:
+        """The parties that have arrived at an mbarrier since its last complete phase."""
+        end = self._log_end
+        first = max(found.logged_from, end - LOG_ENTRIES)
+        entries = self._shadow.log[np.arange(first, end) % LOG_ENTRIES]
+        tags, bases = entries[:, LOG_ENTRY["tag"] // 8], entries[:, LOG_ENTRY["base"] // 8]
+        mine = (tags >> TAG_KIND == ARRIVED) & (bases & (1 << LOGGED_TIME) - 1 == address)
+        places = np.flatnonzero(mine)
+        # The last one may complete this phase, and an earlier one has completed the last.
+        done = np.flatnonzero(tags[places[:-1]] & 1)
+        parties = list(found.arrived)
+        for place in places[int(done[-1]) + 1 if len(done) else 0 :].tolist():
+            both, tag = int(entries[place, LOG_ENTRY["pattern"] // 8]), int(tags[place])
+            thread = (tag >> TAG_WARP & 255) * LANES + (both >> 32)
+            parties.append(self._who(both & (1 << 32) - 1, thread))
+        return parties
 
     def waited(self, number: int, thread: int, address: int) -> None:
         """A thread has observed the completion of a phase."""

@@ -4,10 +4,10 @@ fences."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
 
 from gemmkit.emulator.codegen.layout import LANES, WINDOWS
-from gemmkit.emulator.codegen.ordering import Ordering, is_cas_loop, scope
+from gemmkit.emulator.codegen.operands import Action
+from gemmkit.emulator.codegen.ordering import ATOMICS, Ordering, is_cas_loop, scope
 from gemmkit.emulator.codegen.shadow_layout import (
     AGAINST_READER,
     AGAINST_STRONG,
@@ -22,6 +22,8 @@ from gemmkit.emulator.sanitizer.block_order import (
     UNLEARNED,
     UNRELEASED,
     BlockOrder,
+    Place,
+    Reached,
 )
 from gemmkit.emulator.sanitizer.cross_block_races import (
     ANY_ORDER,
@@ -35,6 +37,8 @@ from gemmkit.findings import Finding
 
 # A warp that accesses one address so often by one instruction waits for another block.
 _POLLS, _POLLED = 500, 4096
+# Of so many such turns of a block in a cluster, one is for other clusters.
+_POLLS_OF_CLUSTER = 4
 # Loads that bypass the L1 cache, where no stale line can be, need no fence before them.
 _PAST_L1 = (".cg", ".cv")
 
@@ -46,14 +50,16 @@ _WHY = {
 }
 
 
-def here(worker: Worker, shadow: BlockShadow) -> tuple[int, int, int]:
-    """The running block, its warp, and the time of the block's last barrier."""
-    warp = worker.warp_number(worker.field("running"))
-    return worker.field("block"), warp, shadow.field("barrier_time")
+def here(worker: Worker, shadow: BlockShadow) -> Place:
+    """The running warp of the running block."""
+    warp = worker.rank * worker.warps + worker.warp_number(worker.field("running"))
+    barrier = shadow.field("barrier_time")
+    return Place(worker.field("block"), worker.field("cluster_start"), warp, barrier)
 
 
 class BetweenBlocks:
-    """The state of one worker, which runs all blocks."""
+    """The state of one worker; those of a cluster's blocks, and of blocks in turn, share what is
+    released."""
 
     def __init__(
         self,
@@ -62,7 +68,7 @@ class BetweenBlocks:
         shadow: BlockShadow,
         known: GlobalShadow,
         peer: BetweenBlocks | None,
-        reached: Callable[[], Sequence[int]] | None,
+        reached: Reached | None,
     ) -> None:
         """`peer` is that of another worker, whose blocks may be in the same cluster; `reached` as
         for `BlockOrder`."""
@@ -73,45 +79,87 @@ class BetweenBlocks:
         # How often each warp of a block has accessed an address by an instruction.
         self._repeated: defaultdict[tuple[int, int, int], int] = defaultdict(int)
         self._polling = -1
-        self.order: BlockOrder = BlockOrder(worker.warps, of_peer, reached)
+        blocks = names.request.cluster_blocks
+        self.order: BlockOrder = BlockOrder(worker.warps, blocks, of_peer, reached)
         self._fences = worker.kernel.orders_blocks
+        # Whether all that orders the blocks of a cluster is known.
+        fences = any(Ordering.of(action).fence for action in names.actions)
+        self._flags_followed = not fences or not any(map(self._is_flag_of_cluster, names.actions))
         # The block and the race that stand for others of the same instructions, kind and array.
         self._made: dict[tuple[str, int, int, int, int], tuple[int, Finding]] = {}
         self._numbers = instruction_numbers(worker.kernel.areas)
 
+    def _is_flag_of_cluster(self, action: Action) -> bool:
+        """Whether an instruction may order only blocks of a cluster: through shared memory, or by
+        the scope of the cluster."""
+        if action.operation not in (*ATOMICS, "load", "store", "no_operation"):
+            return False
+        if Ordering.of(action) != Ordering() and "cluster" in action.form.opcode.split("."):
+            return True
+        in_shared = action.form.modifiers.get("S", "").startswith("shared")
+        return in_shared and self._names.strong(action.number)
+
+    @property
+    def follows_cluster(self) -> bool:
+        """Whether all flags of the kernel by which blocks of a cluster may wait for each other are
+        followed: those in shared memory, or of the cluster's scope, are not."""
+        return self._flags_followed
+
     def fence(self, now: int, *, in_block: bool) -> None:
         """The running warp executes a fence, possibly one for its block only."""
         if not in_block:
-            self.order.fence(*here(self._worker, self._shadow), now)
+            self.order.fence(self._here(), now)
+
+    def fence_proxy(self, now: int) -> None:
+        """The running warp executes a proxy fence that covers global memory."""
+        if self._fences:
+            self.order.fence_proxy(self._here(), now)
+
+    def _here(self) -> Place:
+        return here(self._worker, self._shadow)
 
     def synchronize(self, pattern: Pattern, base: int, number: int) -> None:
         """The running warp has performed a strong access."""
         action = self._names.actions[number]
         if Ordering.of(action).in_block:
+            # It may still wait for another block of the cluster.
+            if self._names.request.cluster_blocks > 1:
+                self._note_poll(self._here(), number, base)
             return
         for address in set((base + pattern.offsets[pattern.lanes]).tolist()):
-            if address < min(WINDOWS.values()):
-                block, warp, barrier = here(self._worker, self._shadow)
+            if address >= min(WINDOWS.values()):
+                self._flags_followed = False
+            else:
+                at = self._here()
                 observes = self.order.synchronize(
-                    *(block, warp, barrier, address),
+                    at,
+                    address,
                     reads=action.operation != "store",
                     writes=action.operation != "load",
                 )
-                self._note_poll(block, (warp, number, address))
+                self._note_poll(at, number, address)
                 if observes and action.operation != "reduction":
-                    self.observed[address] = Actor(block, warp * LANES, number)
+                    warp = at.warp % self._worker.warps
+                    self.observed[address] = Actor(at.block, warp * LANES, number)
 
-    def _note_poll(self, block: int, access: tuple[int, int, int]) -> None:
-        """A warp of a block has performed a strong access by an instruction at an address."""
-        if block != self._polling or len(self._repeated) > _POLLED:
-            self._polling = block
+    def _note_poll(self, at: Place, number: int, address: int) -> None:
+        """A warp has performed a strong access by an instruction at an address."""
+        access = at.warp, number, address
+        if at.block != self._polling or len(self._repeated) > _POLLED:
+            self._polling = at.block
             self._repeated.clear()
         self._repeated[access] += 1
-        if self._repeated[access] < _POLLS:
+        times = self._repeated[access]
+        if times % _POLLS:
             return
-        self._repeated[access] = 0
-        if most_at_once(self._worker.kernel, self._names.request) > 1:
+        in_cluster = self._names.request.cluster_blocks > 1
+        if in_cluster and times % (_POLLS_OF_CLUSTER * _POLLS):
+            # First the other blocks of the cluster.
+            self._worker.end_turn(polls=True)
+        elif most_at_once(self._worker.kernel, self._names.request) > 1:
             self._worker.end_poll()
+        elif in_cluster:
+            self._worker.end_turn(polls=True)
 
     def conflict(self, site: int, address: int, more: int) -> tuple[int, Finding | None]:
         """The running warp accesses what another block accessed: the answer to native code, and the
@@ -121,6 +169,32 @@ class BetweenBlocks:
         number = self._worker.site_number(site)
         how, found = self.meets(number, thread, address, self._known.at(address, kind), kind)
         return IN_ORDER if how == KNOWN else int(found is not None), found
+
+    def relation(self, other: Actor, time: int) -> int:
+        """How fences and atomics order an access of another block at a time before what the running
+        warp does now."""
+        return self.order.before(self._here(), other.block, self._warp_of(other), time)
+
+    def is_visible(self, other: Actor, time: int) -> bool:
+        """Whether such an access, which is ordered before, is visible to the asynchronous proxy."""
+        return self.order.is_visible(self._here(), other.block, self._warp_of(other), time)
+
+    def _warp_of(self, other: Actor) -> int:
+        return other.rank * self._worker.warps + other.thread // LANES
+
+    def is_race(self, number: int, other: Actor, how: int) -> bool:
+        """Whether an access by an instruction races with one of another block ordered so."""
+        if how == KNOWN:
+            return False
+        action = self._names.actions[number]
+        pair = action, self._names.actions[other.number]
+        if is_cas_loop(*pair) and "block" not in map(scope, pair):
+            return False
+        loads = verb(action, in_global=True) == "reads"
+        past_l1 = any(word in action.form.opcode for word in _PAST_L1)
+        # Atomics and the like also bypass the L1 cache.
+        strong = Ordering.of(action).between_blocks.strong or is_bulk_reduction(action)
+        return how != UNFENCED or not ((loads and past_l1) or strong)
 
     def meets(
         self, number: int, thread: int, address: int, met: tuple[int, int], kind: str
@@ -133,24 +207,12 @@ class BetweenBlocks:
         for those after it.
         """
         (note, time), against_reader = met, kind == "reader"
-        other = Actor.read(note, self._numbers)
-        block, warp, barrier = here(self._worker, self._shadow)
-        member = self._names.member_number(other.block, other.rank)
-        how = self.order.before(block, warp, barrier, member, other.thread // LANES, time)
-        action = self._names.actions[number]
-        loads = verb(action, in_global=True) == "reads"
-        past_l1 = any(word in action.form.opcode for word in _PAST_L1)
-        if how == KNOWN:
-            return how, None
-        pair = action, self._names.actions[other.number]
-        if is_cas_loop(*pair) and "block" not in map(scope, pair):
-            return how, None
-        # Atomics and the like also bypass the L1 cache.
-        strong = Ordering.of(action).between_blocks.strong or is_bulk_reduction(action)
-        if how == UNFENCED and ((loads and past_l1) or strong):
+        other, block = Actor.read(note, self._numbers), self._worker.field("block")
+        how = self.relation(other, time)
+        if not self.is_race(number, other, how):
             return how, None
         kind = "write after read" if against_reader else "write after write"
-        if loads:
+        if verb(self._names.actions[number], in_global=True) == "reads":
             kind = "read after write"
         alike = kind, number, other.number, self._known.region(address), how
         first, found = self._made.get(alike, (block + 1, None))

@@ -2,16 +2,20 @@
 
 A block releases its fenced accesses by a strong write, such as an atomic. Another block that reads
 it, directly or through further atomics, observes them, and is ordered after them once it executes a
-fence. Within a block, barriers carry this from warp to warp. Times are those of the shadow's clock;
-the lanes of a warp count as one.
+fence. Barriers and mbarriers carry this from warp to warp, in a cluster also to those of other
+blocks. Times are those of the clocks of the blocks' shadows; the lanes of a warp count as one.
+
+For accesses of the asynchronous proxy there must be a `fence.proxy.async` on the way besides:
+between an access and the release of it, or after it is known.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
 
 # The number of releases at each address in memory.
 Learned = dict[int, int]
@@ -21,37 +25,79 @@ Learned = dict[int, int]
 KNOWN, UNFENCED, UNLEARNED, UNRELEASED = range(4)
 
 
-@dataclass(slots=True)
-class _Release:
-    """What a block made known at an address: for each of its warps the accesses before a time, and
-    what it knew of other blocks."""
+class Place(NamedTuple):
+    """A running warp, as its cluster counts the warps; its block, the first block of the cluster,
+    and the time of the block's last barrier."""
 
     block: int
+    cluster: int
+    warp: int
+    barrier: int
+
+
+class Reached(Protocol):
+    """What mbarriers and barriers order before what the running warp does now."""
+
+    def ordered_in_cluster(self) -> list[int]:
+        """By warp of the cluster, the time up to which its accesses are ordered before; for the
+        running warp the time now."""
+
+    def visible_in_cluster(self) -> list[int]:
+        """The same for accesses to global memory that are visible to the asynchronous proxy."""
+
+
+@dataclass(slots=True)
+class _Release:
+    """What a block made known at an address: for each warp of its cluster the accesses before a
+    time, and those up to a time that are visible to the asynchronous proxy; what it knew of other
+    clusters, and what of that before a proxy fence."""
+
+    block: int
+    cluster: int
     until: tuple[int, ...]
+    visible: tuple[int, ...]
     learned: Learned
+    proxied: Learned
 
     def covers(self, warp: int, time: int) -> bool:
         return time < self.until[warp]
 
+    def says_more_than(self, other: _Release) -> bool:
+        """Whether it makes more known."""
+        times = zip(self.until + self.visible, other.until + other.visible, strict=True)
+        pairs = (self.learned, other.learned), (self.proxied, other.proxied)
+        return any(mine > theirs for mine, theirs in times) or any(
+            theirs.get(each, 0) < count for mine, theirs in pairs for each, count in mine.items()
+        )
+
+    def join(self, other: _Release) -> None:
+        self.until = tuple(map(max, self.until, other.until))
+        self.visible = tuple(map(max, self.visible, other.visible))
+        _join(self.learned, other.learned)
+        _join(self.proxied, other.proxied)
+
 
 @dataclass(slots=True)
 class _Location:
-    """All releases at one address, in order; and by block, which of them it made."""
+    """All releases at one address, in order; by cluster, which of them it made; and the blocks that
+    made some."""
 
     releases: list[_Release] = field(default_factory=list)
-    of_block: defaultdict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    of_cluster: defaultdict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    blocks: set[int] = field(default_factory=set)
 
 
 @dataclass(slots=True)
 class _Knowledge:
     """For a warp, or all warps of a block: up to when each warp's accesses are fenced, what was
-    observed of other blocks, what of that is behind a fence, and what of that preceded the last
-    fence, which a release passes on."""
+    observed of other blocks, what of that is behind a fence, what of that preceded the last fence,
+    which a release passes on, and what preceded the last proxy fence."""
 
     fenced: list[int]
     seen: Learned = field(default_factory=dict)
     known: Learned = field(default_factory=dict)
     passed_on: Learned = field(default_factory=dict)
+    proxied: Learned = field(default_factory=dict)
 
     def join(self, other: _Knowledge) -> None:
         self.fenced = [max(pair) for pair in zip(self.fenced, other.fenced, strict=True)]
@@ -59,6 +105,7 @@ class _Knowledge:
             (self.seen, other.seen),
             (self.known, other.known),
             (self.passed_on, other.passed_on),
+            (self.proxied, other.proxied),
         ):
             _join(mine, theirs)
 
@@ -68,162 +115,214 @@ def _join(mine: Learned, theirs: Mapping[int, int]) -> None:
         mine[location] = max(count, mine.get(location, 0))
 
 
+class _Members:
+    """What the warps of one cluster know."""
+
+    def __init__(self, warps: int) -> None:
+        self.own = [_Knowledge([0] * warps) for _ in range(warps)]
+        # What each warp knew, from which time on; and how many of these another warp has learned.
+        self.history: list[list[tuple[int, _Knowledge]]] = [[] for _ in range(warps)]
+        self.taken: defaultdict[tuple[int, int], int] = defaultdict(int)
+
+
 class BlockOrder:
     """The order among the blocks of one launch, which run one at a time, or cluster by cluster.
 
     Args:
         warps: of a block.
-        peer: the order as another block of the cluster knows it; releases are common.
-        reached: for each warp of the block, the time up to which mbarriers order its accesses
-            before what the running warp does, for itself the time now; None if there are none.
+        blocks: of a cluster.
+        peer: the order as another block knows it; releases are common, and within a cluster what
+            its warps know.
+        reached: what mbarriers and barriers order; None if there are no mbarriers.
     """
 
     def __init__(
         self,
         warps: int,
+        blocks: int = 1,
         peer: BlockOrder | None = None,
-        reached: Callable[[], Sequence[int]] | None = None,
+        reached: Reached | None = None,
     ) -> None:
-        self._warps, self._reached = warps, reached
+        self._warps, self._all, self._reached = warps, warps * blocks, reached
         self._locations: defaultdict[int, _Location] = defaultdict(_Location)
-        self._by_block: defaultdict[int, list[_Release]] = defaultdict(list)
+        self._by_cluster: defaultdict[int, list[_Release]] = defaultdict(list)
+        self._clusters: dict[int, _Members] = {}
         if peer is not None:
-            self._locations, self._by_block = peer._locations, peer._by_block
-        # Answers of `before` that hold until what is known changes.
+            self._locations, self._by_cluster = peer._locations, peer._by_cluster
+            self._clusters = peer._clusters
+        # Answers of `before` and `is_visible` that hold until what is known changes.
         self._answers: dict[tuple[int, int, int, int], int] = {}
-        self._enter(-1)
+        self._visible: dict[tuple[int, int, int, int], bool] = {}
+        self._block = self._cluster = -1
 
-    def _enter(self, block: int) -> None:
-        self._block, self._barrier = block, 0
-        self._own = [self._nothing() for _ in range(self._warps)]
+    def _enter(self, at: Place) -> None:
+        if at.cluster != self._cluster:
+            self._clusters.pop(self._cluster, None)
+        self._block, self._cluster, self._barrier = at.block, at.cluster, 0
+        self._members = self._clusters.setdefault(at.cluster, _Members(self._all))
         self._common = self._nothing()
-        # What each warp knew, from which time on; and how many of these another warp has learned.
-        self._history: list[list[tuple[int, _Knowledge]]] = [[] for _ in range(self._warps)]
-        self._taken: defaultdict[tuple[int, int], int] = defaultdict(int)
 
     def _nothing(self) -> _Knowledge:
-        return _Knowledge([0] * self._warps)
+        return _Knowledge([0] * self._all)
 
-    def _catch_up(self, block: int, warp: int, barrier: int) -> list[int]:
+    def _forget_answers(self) -> None:
+        self._answers.clear()
+        self._visible.clear()
+
+    def _catch_up(self, at: Place) -> list[int]:
         """The running block passed its last barrier at this time; returns for each warp up to when
-        its accesses are ordered before what a warp does now."""
-        if block != self._block:
-            self._answers.clear()
-            self._enter(block)
-        if barrier != self._barrier:
-            self._answers.clear()
-            self._barrier = barrier
-            for own in self._own:
-                self._common.join(own)
+        its accesses are ordered before what the running one does now."""
+        if at.block != self._block:
+            self._forget_answers()
+            self._enter(at)
+        first = at.warp // self._warps * self._warps
+        own = slice(first, first + self._warps)
+        if at.barrier != self._barrier:
+            self._forget_answers()
+            self._barrier = at.barrier
+            for each in self._members.own[own]:
+                self._common.join(each)
+        until = [0] * self._all
+        until[own] = [at.barrier] * self._warps
         if self._reached is None:
-            return [barrier] * self._warps
-        times = list(self._reached())
+            return until
+        times = self._reached.ordered_in_cluster()
         for other, time in enumerate(times):
-            if other != warp:
-                self._take(warp, other, time, times[warp])
-        # An access at this time comes before.
-        return [max(barrier, each + 1) for each in times]
+            if other != at.warp:
+                self._take(at.warp, other, time, times[at.warp])
+        # An access at this time comes before; nothing was accessed at time 0.
+        return [max(barrier, each + (each > 0)) for barrier, each in zip(until, times, strict=True)]
 
     def _take(self, warp: int, other: int, time: int, now: int) -> None:
         """A warp learns now what another one knew at a time."""
-        history, taken = self._history[other], self._taken[warp, other]
+        members = self._members
+        history, taken = members.history[other], members.taken[warp, other]
         last = taken
         while last < len(history) and history[last][0] <= time:
             last += 1
         if last > taken:
-            self._answers.clear()
-            self._own[warp].join(history[last - 1][1])
-            self._taken[warp, other] = last
+            self._forget_answers()
+            members.own[warp].join(history[last - 1][1])
+            members.taken[warp, other] = last
             self._note(warp, now)
 
     def _note(self, warp: int, now: int) -> None:
         """From a time on a warp knows more."""
         if self._reached is not None:
-            self._history[warp].append((now, deepcopy(self._own[warp])))
+            self._members.history[warp].append((now, deepcopy(self._members.own[warp])))
 
-    def fence(self, block: int, warp: int, barrier: int, now: int) -> None:
-        """A warp fences its accesses so far, and those of others before the last barrier."""
-        until = self._catch_up(block, warp, barrier)
-        self._answers.clear()
-        own = self._own[warp]
-        until[warp] = now + 1
+    def fence(self, at: Place, now: int) -> None:
+        """A warp fences its accesses so far, and those of others that precede."""
+        until = self._catch_up(at)
+        self._forget_answers()
+        own = self._members.own[at.warp]
+        until[at.warp] = now + 1
         _join(own.known, own.seen)
         _join(own.known, self._common.seen)
         _join(own.known, self._common.known)
         own.join(_Knowledge(until, passed_on=dict(own.known)))
-        self._note(warp, now)
+        self._note(at.warp, now)
 
-    def synchronize(
-        self, block: int, warp: int, barrier: int, location: int, *, reads: bool, writes: bool
-    ) -> bool:
+    def fence_proxy(self, at: Place, now: int) -> None:
+        """What a warp knows becomes visible to the asynchronous proxy."""
+        self._catch_up(at)
+        self._forget_answers()
+        own = self._members.own[at.warp]
+        _join(own.proxied, own.known)
+        _join(own.proxied, self._common.known)
+        self._note(at.warp, now)
+
+    def synchronize(self, at: Place, location: int, *, reads: bool, writes: bool) -> bool:
         """A strong access to an address; returns whether it observes another block."""
-        self._catch_up(block, warp, barrier)
-        self._answers.clear()
-        at, own = self._locations[location], self._own[warp]
-        if reads and own.seen.get(location, 0) < len(at.releases):
-            own.seen[location] = len(at.releases)
+        self._catch_up(at)
+        self._forget_answers()
+        there, own = self._locations[location], self._members.own[at.warp]
+        if reads and own.seen.get(location, 0) < len(there.releases):
+            own.seen[location] = len(there.releases)
             if self._reached is not None:
-                self._note(warp, self._reached()[warp])
-        observes = reads and any(each != block for each in at.of_block)
+                self._note(at.warp, self._reached.ordered_in_cluster()[at.warp])
+        observes = reads and any(each != at.block for each in there.blocks)
         if writes:
             all_of_it = self._nothing()
             all_of_it.join(own)
             all_of_it.join(self._common)
             if any(all_of_it.fenced):
-                until, learned = tuple(all_of_it.fenced), all_of_it.passed_on
-                if self._renew(at, warp, location, until, learned):
-                    return observes
-                released = _Release(block, until, learned)
-                at.of_block[block].append(len(at.releases))
-                at.releases.append(released)
-                self._by_block[block].append(released)
+                visible: Sequence[int] = [0] * self._all
+                if self._reached is not None:
+                    visible = self._reached.visible_in_cluster()
+                released = _Release(
+                    at.block,
+                    at.cluster,
+                    tuple(all_of_it.fenced),
+                    tuple(visible),
+                    all_of_it.passed_on,
+                    all_of_it.proxied,
+                )
+                self._release(there, at.warp, location, released)
         return observes
 
-    def _renew(
-        self, at: _Location, warp: int, location: int, until: tuple[int, ...], learned: Learned
-    ) -> bool:
+    def _release(self, at: _Location, warp: int, location: int, released: _Release) -> None:
+        if self._renew(at, warp, location, released):
+            return
+        at.of_cluster[released.cluster].append(len(at.releases))
+        at.blocks.add(released.block)
+        at.releases.append(released)
+        self._by_cluster[released.cluster].append(released)
+
+    def _renew(self, at: _Location, warp: int, location: int, released: _Release) -> bool:
         """Add to the last release at an address if it is of the same block and no other warp has
         observed it: a loop of atomics that waits for others would otherwise add one per iteration.
 
         An observer of a release has observed all those before it at the same address, so one
         suffices.
         """
-        if not at.releases or at.releases[-1].block != self._block:
+        if not at.releases or at.releases[-1].block != released.block:
             return False
         last, count = at.releases[-1], len(at.releases)
-        more = any(then > before for then, before in zip(until, last.until, strict=True))
-        if not more and all(last.learned.get(each, 0) >= n for each, n in learned.items()):
+        if not released.says_more_than(last):
             return True
-        others = (each for number, each in enumerate(self._own) if number != warp)
+        own = self._members.own
+        others = (each for number, each in enumerate(own) if number != warp)
         if any(each.seen.get(location, 0) == count for each in (*others, self._common)):
             return False
-        last.until = tuple(map(max, last.until, until))
-        _join(last.learned, learned)
+        last.join(released)
         return True
 
-    def before(
-        self, block: int, warp: int, barrier: int, other: int, other_warp: int, time: int
-    ) -> int:
-        """How an access of another block's warp at a time is ordered before this warp's current
-        access."""
-        self._catch_up(block, warp, barrier)
-        asked = warp, other, other_warp, time
+    def before(self, at: Place, cluster: int, warp: int, time: int) -> int:
+        """How an access by a warp of a cluster at a time is ordered before the running warp's
+        current access."""
+        self._catch_up(at)
+        asked = at.warp, cluster, warp, time
         if asked not in self._answers:
             self._answers[asked] = self._before(*asked)
         return self._answers[asked]
 
-    def _before(self, warp: int, other: int, other_warp: int, time: int) -> int:
-        own, common = self._own[warp], self._common
+    def _before(self, me: int, cluster: int, warp: int, time: int) -> int:
+        own, common = self._members.own[me], self._common
         for answer, learned in (
             (KNOWN, (own.known, common.known)),
             (UNFENCED, (own.seen, common.seen)),
         ):
-            if any(self._holds(each, other, other_warp, time) for each in learned):
+            if any(self._holds(each, cluster, warp, time) for each in learned):
                 return answer
-        released = any(each.covers(other_warp, time) for each in self._by_block[other])
+        released = any(each.covers(warp, time) for each in self._by_cluster[cluster])
         return UNLEARNED if released else UNRELEASED
 
-    def _holds(self, learned: Mapping[int, int], block: int, warp: int, time: int) -> bool:
+    def is_visible(self, at: Place, cluster: int, warp: int, time: int) -> bool:
+        """Whether an access that is known to come first (`before`) is visible to the asynchronous
+        proxy."""
+        self._catch_up(at)
+        asked = at.warp, cluster, warp, time
+        if asked not in self._visible:
+            own, common = self._members.own[at.warp], self._common
+            self._visible[asked] = any(
+                self._holds(each.proxied, cluster, warp, time)
+                or self._holds_visibly(each.known, cluster, warp, time)
+                for each in (own, common)
+            )
+        return self._visible[asked]
+
+    def _holds(self, learned: Mapping[int, int], cluster: int, warp: int, time: int) -> bool:
         """Whether an access is among those released, or known before the release."""
         looked_at: Learned = {}
         left = [learned]
@@ -233,8 +332,28 @@ class BlockOrder:
                 if count <= done:
                     continue
                 looked_at[location] = count
-                own = (number for number in at.of_block.get(block, ()) if number < count)
+                own = (number for number in at.of_cluster.get(cluster, ()) if number < count)
                 if any(at.releases[number].covers(warp, time) for number in own):
                     return True
                 left += [each.learned for each in at.releases[done:count] if each.learned]
+        return False
+
+    def _holds_visibly(
+        self, learned: Mapping[int, int], cluster: int, warp: int, time: int
+    ) -> bool:
+        """Whether there is a proxy fence before one of the releases by which an access is known."""
+        looked_at: Learned = {}
+        left = [learned]
+        while left:
+            for location, count in left.pop().items():
+                at, done = self._locations[location], looked_at.get(location, 0)
+                if count <= done:
+                    continue
+                looked_at[location] = count
+                for each in at.releases[done:count]:
+                    if each.cluster == cluster and each.visible[warp] >= time:
+                        return True
+                    if each.proxied and self._holds(each.proxied, cluster, warp, time):
+                        return True
+                    left.append(each.learned)
         return False

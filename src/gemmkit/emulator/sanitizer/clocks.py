@@ -4,26 +4,48 @@ An actor is a warp, the cp.async copies of a warp, the bulk copies that an mbarr
 of a thread's bulk groups. Each access has its actor's time: that of a warp is on its block's clock,
 which advances when a warp synchronizes (`Clocks.begin`), that of copies is the number of their
 group or of the mbarrier's phase. A clock holds, for each actor, the latest time that is ordered
-before its owner, in four rows: ordered at all, ordered and visible to the asynchronous proxy
+before its owner, in five rows: ordered at all, ordered and visible to the asynchronous proxy
 through `fence.proxy.async`, the same for the initialization of mbarriers, for which
-`fence.mbarrier_init` is enough, and merely earlier in time, as the issue of a copy is before its
-completion. Clocks are joined at barriers, mbarriers and waits.
+`fence.mbarrier_init` is enough, merely earlier in time, as the issue of a copy is before its
+completion, and visible for accesses to global memory. Clocks are joined at barriers, mbarriers and
+waits.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gemmkit.emulator.codegen.shadow_layout import CAUSED, INITIALIZED, ORDERED
+from gemmkit.emulator.codegen.shadow_layout import (
+    CAUSED,
+    CLOCK_ROWS,
+    GLOBAL_PROXY_FENCE,
+    INIT_FENCE,
+    INITIALIZED,
+    ORDERED,
+    PROXY_FENCE,
+    SHARED_PROXY_FENCE,
+    VISIBLE,
+    VISIBLE_GLOBAL,
+)
 
 Clock = NDArray[np.int32]
 
 # The mbarriers, and the threads with bulk groups, that are told apart per block; those beyond share
 # a place.
 PLACES = 64
+# The rows that each kind of fence brings up to date.
+FENCED_ROWS = {
+    PROXY_FENCE: (VISIBLE, INITIALIZED, VISIBLE_GLOBAL),
+    SHARED_PROXY_FENCE: (VISIBLE, INITIALIZED),
+    GLOBAL_PROXY_FENCE: (VISIBLE_GLOBAL,),
+    INIT_FENCE: (INITIALIZED,),
+}
+# Native code joins clocks so many actors at a time.
+_STRIP = 8
 
 
 class Clocks:
@@ -31,8 +53,8 @@ class Clocks:
 
     def __init__(self, warps: int, blocks: int = 1) -> None:
         self.warps, self.places = warps, PLACES * blocks
-        self.actors = 2 * warps + self.places
-        self.of = np.zeros((warps, 4, self.actors), np.int32)
+        self.actors = -(-(2 * warps + self.places) // _STRIP) * _STRIP
+        self.of = np.zeros((warps, CLOCK_ROWS, self.actors), np.int32)
         self._block_warps = warps // blocks
         self._now = [np.ones(1, np.int64) for _ in range(blocks)]
         own = np.arange(warps)
@@ -76,7 +98,7 @@ class Clocks:
 
     def empty(self) -> Clock:
         """A clock before which nothing is ordered."""
-        return np.zeros((4, self.actors), np.int32)
+        return np.zeros((CLOCK_ROWS, self.actors), np.int32)
 
     def release(self, warp: int, into: Clock, at: int | None = None) -> None:
         """What precedes this point in a warp, or an earlier one, is ordered before what acquires
@@ -124,10 +146,11 @@ class Clocks:
         """A relaxed wait orders nothing, but what follows has its causes."""
         np.maximum(self.of[warp, CAUSED], clock[CAUSED], out=self.of[warp, CAUSED])
 
-    def fence(self, warp: int, row: int) -> None:
-        """What is ordered before this point in a warp becomes visible to the asynchronous proxy."""
+    def fence(self, warp: int, rows: Iterable[int]) -> None:
+        """What is ordered before this point in a warp becomes visible to the asynchronous proxy, as
+        far as these rows say."""
         self._reach(warp)
-        for each in range(row, INITIALIZED + 1):
+        for each in rows:
             np.maximum(self.of[warp, each], self.of[warp, ORDERED], out=self.of[warp, each])
         self.of[warp, ORDERED, warp] += 1
 

@@ -42,6 +42,10 @@ class Object:
         self.issued: dict[Copy, Clock] = {}
         # Phases in which copies were issued that have not arrived.
         self._missing: list[int] = []
+        # The parties that have arrived since the last complete phase, as far as Python was told;
+        # from where on the log may have others.
+        self.arrived: list[int] = []
+        self.logged_from = 0
         self._observations = np.zeros((clocks.warps, len(OBSERVATION)), np.int64)
         self.state = np.zeros(len(MBARRIER), np.int64)
         for name, value in {

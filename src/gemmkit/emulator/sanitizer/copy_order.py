@@ -104,6 +104,8 @@ class CopyOrder(BarrierOrder):
         proxy = copy.action.operation != "bulk_store"
         reduces = is_reduction(copy.action.form)
         span, warp = self._span(copy, address), self._warp_of(copy.thread)
+        swizzle = copy.box.map.swizzle if copy.box is not None else 0
+        home._swizzles.wrote(span or self._places(copy, address), swizzle)
         if proxy and not reduces and span and home._accesses.write(span, warp, by, who):
             return
         where, granules = self._places(copy, address), home._granules

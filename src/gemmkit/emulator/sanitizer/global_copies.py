@@ -24,12 +24,13 @@ from gemmkit.emulator.codegen.shadow_layout import (
     IN_FLIGHT_TIME,
     ORDERED,
     ROW,
-    VISIBLE,
+    VISIBLE_GLOBAL,
 )
 from gemmkit.emulator.isa.bulk_copies import is_reduction
 from gemmkit.emulator.machine.asynchronous import Copy
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.sanitizer.between_blocks import BetweenBlocks
+from gemmkit.emulator.sanitizer.block_order import KNOWN
 from gemmkit.emulator.sanitizer.clocks import Clocks
 from gemmkit.emulator.sanitizer.cross_block_races import Actor, instruction_numbers
 from gemmkit.emulator.sanitizer.global_findings import GlobalFindings
@@ -169,11 +170,19 @@ class GlobalCopies:
             for note, time, place in _kinds_of(cells, times):
                 if note >> ACTOR_BLOCK != block:
                     address = span.start + span.index(place) * self._known.granule
-                    _, found = self._between.meets(
-                        copy.action.number, copy.thread, address, (note, time), kind
-                    )
-                    if found is not None:
-                        self._found.add(found, self._worker.number)
+                    self._meet_block(copy, address, (note, time), kind)
+
+    def _meet_block(self, copy: Copy, address: int, met: tuple[int, int], kind: str) -> None:
+        """The copy touches what an access of another block or cluster touched (`met`: the note of
+        that, and its time)."""
+        how, found = self._between.meets(copy.action.number, copy.thread, address, met, kind)
+        if found is not None:
+            self._found.add(found, self._worker.number)
+        other = Actor.read(met[0], self._numbers)
+        if how != KNOWN or kind == "reader" or other.asynchronous:
+            return
+        if not self._between.is_visible(other, met[1]):
+            self._found.no_proxy_fence(copy, address, other, self._worker)
 
     def _meet(
         self,
@@ -196,14 +205,21 @@ class GlobalCopies:
         granule, other = span.index(place), Actor.read(note, self._numbers)
         address = span.start + granule * self._known.granule
         if other.asynchronous:
-            if not self._is_waited_for(span.start, granule, kind, clocks.of[warp, ORDERED]):
+            known = clocks.of[warp, ORDERED]
+            waited = self._is_waited_for(span.start, granule, kind, known)
+            if not waited and not self.is_released(address, kind, other):
                 self._found.copy_after(copy, address, other, kind, self._worker, waits=True)
             return
         its = other.rank * self._worker.warps + other.thread // LANES
-        time = stamp >> 1
+        time, between = stamp >> 1, self._between
         if its != warp and clocks.of[warp, ORDERED, its] < time:
-            self._found.copy_after(copy, address, other, kind, self._worker, waits=False)
-        elif kind == "writer" and clocks.of[warp, VISIBLE, its] < time:
+            how = between.relation(other, time)
+            if between.is_race(copy.action.number, other, how):
+                if other.rank == self._worker.rank or between.follows_cluster:
+                    self._found.copy_after(copy, address, other, kind, self._worker, waits=False)
+                return
+        visible = clocks.of[warp, VISIBLE_GLOBAL, its] >= time
+        if kind == "writer" and not visible and not between.is_visible(other, time):
             self._found.no_proxy_fence(copy, address, other, self._worker)
 
     def _is_waited_for(self, start: int, granule: int, kind: str, known: NDArray[np.int32]) -> bool:
@@ -216,6 +232,16 @@ class GlobalCopies:
         start = self._known.region(address)
         granule = (address - start) // self._known.granule
         return self._is_waited_for(start, granule, kind, known)
+
+    def is_released(self, address: int, kind: str, other: Actor) -> bool:
+        """Whether fences and atomics order the last copy that wrote, or read, an address, by
+        `other`, before what the running warp does."""
+        if (self._known.region(address), f"{kind}_time") not in self._known.actors:
+            return False
+        note, time = self._known.at(address, kind)
+        return Actor.read(note, self._numbers) == other and (
+            self._between.relation(other, time) == KNOWN
+        )
 
     # Records
 

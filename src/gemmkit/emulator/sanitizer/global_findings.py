@@ -11,7 +11,7 @@ from gemmkit.findings import Finding
 
 NOT_WAITED = "with no completed wait for that copy between"
 _UNORDERED = "with no barrier, and no arrival and wait at an mbarrier, between"
-_FENCE = "with no fence.proxy.async between"
+_FENCE = "with no fence.proxy.async, or fence.proxy.async.global, between"
 
 
 class GlobalFindings:
@@ -37,7 +37,8 @@ class GlobalFindings:
 
     def no_proxy_fence(self, copy: Copy, address: int, other: Actor, worker: Worker) -> None:
         """A bulk copy reads or overwrites what an ordinary write may not have made visible."""
-        self._add(copy, address, other, worker, "missing proxy fence", "writer", _FENCE)
+        cause = self._names.missing_fences.cause(other.number)
+        self._add(copy, address, other, worker, "missing proxy fence", "writer", _FENCE, cause)
 
     def _add(
         self,
@@ -48,6 +49,7 @@ class GlobalFindings:
         name: str,
         kind: str,
         between: str,
+        cause: str = "",
     ) -> None:
         names, block = self._names, worker.number
         here = names.site(copy.action.number, names.thread(copy.thread))
@@ -56,7 +58,7 @@ class GlobalFindings:
         where = f"byte {offset} of '{array}'" if array else f"byte {offset} of an array"
         did = "reads" if kind == "reader" else verb(names.actions[other.number], in_global=True)
         its = ""
-        if other.rank != worker.rank:
+        if names.member_number(other.block, other.rank) != block:
             its = f" of block {names.member(other.block, other.rank)}"
         text = (
             f"{actor_text(copy.action, here, f' of block {names.block(block)}')} "
@@ -73,6 +75,7 @@ class GlobalFindings:
                 other=met,
                 array=array,
                 offset=offset,
+                cause=cause,
             ),
             block,
         )

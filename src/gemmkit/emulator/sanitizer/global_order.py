@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from gemmkit.emulator.codegen.shadow_layout import CONFLICT, FENCE, GLOBAL_RACE, SYNCHRONIZES
+from gemmkit.emulator.codegen.shadow_layout import (
+    CONFLICT,
+    FENCE,
+    GLOBAL_RACE,
+    SYNCHRONIZES,
+    VISIBLE_GLOBAL,
+)
 from gemmkit.emulator.machine.turns import most_at_once
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.sanitizer.asynchronous import Order
 from gemmkit.emulator.sanitizer.between_blocks import BetweenBlocks
+from gemmkit.emulator.sanitizer.clocks import FENCED_ROWS
 from gemmkit.emulator.sanitizer.collection import Collection
 from gemmkit.emulator.sanitizer.global_copies import GlobalCopies, LaunchCopies
 from gemmkit.emulator.sanitizer.global_findings import GlobalFindings
@@ -44,19 +51,25 @@ class GlobalOrder:
         """`order` follows mbarriers and bulk copies, if the kernel may have some."""
         self._worker = worker
         peer = launch.workers[0] if launch.workers else None
-        reached = order.ordered_before if order is not None else None
         names = launch.names
-        self._between = BetweenBlocks(names, worker, shadow, launch.known, peer, reached)
+        self._between = BetweenBlocks(names, worker, shadow, launch.known, peer, order)
         launch.workers.append(self._between)
-        if most_at_once(worker.kernel, names.request) > 1:
+        if most_at_once(worker.kernel, names.request) > 1 or (
+            worker.kernel.orders_blocks and names.request.cluster_blocks > 1
+        ):
             # A fence of another worker's block matters too.
             shadow.set_field("fences", 1)
-        self._within = WithinBlock(names, worker, shadow, self._between.order, order)
+        self._within = WithinBlock(names, worker, shadow, self._between, order)
         if order is not None:
             found = GlobalFindings(names, launch.collection)
             copies = GlobalCopies(worker, launch.known, launch.copies, self._between, found)
             order.follow_global(copies, launch.want_loads)
             self._within.follow_copies(copies)
+
+    def fence_proxy(self, kind: int, now: int) -> None:
+        """The running warp executes a proxy fence of a kind."""
+        if VISIBLE_GLOBAL in FENCED_ROWS.get(kind, ()):
+            self._between.fence_proxy(now)
 
     def told(
         self, what: int, site: int | None, pattern: int | None, base: int, more: int

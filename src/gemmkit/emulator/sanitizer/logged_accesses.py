@@ -108,7 +108,7 @@ class LoggedAccesses:
             "groups": clocks.group,
         }
         self._set(**{name: array.ctypes.data for name, array in arrays.items()})
-        self._set(clock_bytes=clocks.of.strides[0])
+        self._set(clock_bytes=clocks.of.strides[0], row_bytes=clocks.of.strides[1])
         self._set(warps=clocks.warps, copies_from=clocks.warps + clocks.places)
         self._set(first_warp=first_warp)
 

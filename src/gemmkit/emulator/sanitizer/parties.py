@@ -80,3 +80,9 @@ class Parties:
         if action.operation in ("bulk_copy", "bulk_tensor"):
             return "bulk copy"
         return ".".join(action.form.opcode.split(".")[:2])
+
+
+def listed(parts: Sequence[str]) -> str:
+    """Parts of a sentence as a list: "a, b and c"."""
+    *most, last = parts
+    return f"{', '.join(most)} and {last}" if most else last

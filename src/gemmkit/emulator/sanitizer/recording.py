@@ -4,6 +4,7 @@ which events."""
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,7 +108,7 @@ class RecordedFindings(AsynchronousFindings):
         self._trace.pending = Pair(reason=_VISIBILITY)
         super().no_proxy_fence(block, copy, address, other, writes=writes)
 
-    def overrun_phase(self, block: int, who: int, address: int) -> None:
+    def overrun_phase(self, block: int, who: int, address: int, arrived: Sequence[int]) -> None:
         """The next phase of an mbarrier may complete before a thread has observed this one."""
         trace, warp = self._trace, thread_of(who) // LANES
         phase = Phase(set(trace.arrivals(place_in(self.parties.rank, address))))
@@ -115,7 +116,7 @@ class RecordedFindings(AsynchronousFindings):
         wait = trace.event_of(warp, instruction_of(who))
         if wait is not None:
             trace.pending = Pair(Completed(len(trace.phases) - 1), Passed(warp, wait))
-        super().overrun_phase(block, who, address)
+        super().overrun_phase(block, who, address, arrived)
 
     def not_visible(self, block: int, number: int, thread: int, address: int, who: int) -> None:
         """An mbarrier is used before its initialization is visible."""

@@ -17,6 +17,7 @@ from gemmkit.emulator.ptx.module import SourceLine
 from gemmkit.emulator.ptx.places import source_place
 from gemmkit.emulator.ptx.shared_names import shared_array
 from gemmkit.emulator.sanitizer.missing_barriers import MissingBarrier, MissingBarriers
+from gemmkit.emulator.sanitizer.missing_fences import MissingFences
 from gemmkit.emulator.sanitizer.shared_arrays import bounds
 from gemmkit.findings import AccessSite
 
@@ -78,6 +79,11 @@ class Names:
     def missing_barriers(self) -> MissingBarriers:
         """The kernel's analysis of missing barriers."""
         return MissingBarriers(self.flow, lambda number: self.site(number, None))
+
+    @cached_property
+    def missing_fences(self) -> MissingFences:
+        """The kernel's analysis of missing proxy fences."""
+        return MissingFences(self.flow, lambda number: self.site(number, None))
 
     @cached_property
     def _partial_barriers(self) -> bool:

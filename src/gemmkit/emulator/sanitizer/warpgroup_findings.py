@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 from gemmkit.emulator.codegen.layout import LANES
+from gemmkit.emulator.isa.matrix_descriptors import CHUNK_BYTES
 from gemmkit.emulator.sanitizer.accumulators import Touch
 from gemmkit.emulator.sanitizer.asynchronous_findings import REFILL, is_refill, not_waited
 from gemmkit.emulator.sanitizer.clocks import Clocks
@@ -13,6 +14,7 @@ from gemmkit.emulator.sanitizer.granules import Conflict, instruction_of
 from gemmkit.emulator.sanitizer.parties import Parties
 from gemmkit.emulator.sanitizer.ranked_descriptors import RankedDescriptors
 from gemmkit.emulator.sanitizer.sites import Names
+from gemmkit.emulator.sanitizer.swizzles import Mismatch
 from gemmkit.findings import AccessSite, Check, Finding, forgiven_text
 
 _UNORDERED = "with no barrier, and no arrival and wait at an mbarrier, between"
@@ -92,7 +94,25 @@ class WarpgroupFindings:
         self._add(
             block, "racecheck", "missing proxy fence", text, here, there, array, offset,
             forgiven_by=_COPIES if copied else "",
+            cause=self._names.missing_fences.cause(instruction_of(other)),
         )  # fmt: skip
+
+    def swizzled(self, parties: Parties, block: int, who: int, met: Mismatch) -> None:
+        """A wgmma reads chunks in another order than a tensor copy wrote them."""
+        array, offset = self._names.shared(met.address)
+        here, there = parties.site(who), parties.site(met.writer)
+        layout, base = met.descriptor.layout, met.descriptor.base
+        if base:
+            layout += f" and base offset {base}"
+        hint = "give map and descriptor the same swizzle"
+        if CHUNK_BYTES << met.descriptor.chunks_log2 == met.swizzle:
+            hint = f"TMA's pattern begins at multiples of {8 * met.swizzle:,} bytes, base offset 0"
+        text = (
+            f"the wgmma by {parties.name(who, block)} reads byte {offset} of '{array}' as part of "
+            f"{met.operand} with {layout}, which the bulk copy by {parties.name(met.writer)} "
+            f"writes with a {met.swizzle}-byte swizzle; {hint}"
+        )
+        self._add(block, "synccheck", "swizzle mismatch", text, here, there, array, offset)
 
     def uninitialized(self, parties: Parties, block: int, who: int, address: int) -> None:
         """A wgmma reads shared memory that was never written."""
@@ -203,6 +223,7 @@ class WarpgroupFindings:
         array: str = "",
         offset: int | None = None,
         forgiven_by: str = "",
+        cause: str = "",
     ) -> None:
         finding = Finding(
             check=check,
@@ -214,6 +235,7 @@ class WarpgroupFindings:
             array=array,
             offset=offset,
             forgiven_by=forgiven_by,
+            cause=cause,
         )
         self._collection.add(finding, block)
 

@@ -7,8 +7,8 @@ from gemmkit.emulator.codegen.ordering import Ordering, is_cas_loop
 from gemmkit.emulator.codegen.shadow_layout import AGAINST_READER, CONFLICT_THREAD, IN_ORDER
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.sanitizer.access_order import AccessOrder
-from gemmkit.emulator.sanitizer.between_blocks import here
-from gemmkit.emulator.sanitizer.block_order import KNOWN, UNFENCED, BlockOrder
+from gemmkit.emulator.sanitizer.between_blocks import BetweenBlocks, here
+from gemmkit.emulator.sanitizer.block_order import KNOWN, UNFENCED, BlockOrder, Place
 from gemmkit.emulator.sanitizer.cross_block_races import Actor, instruction_numbers
 from gemmkit.emulator.sanitizer.global_copies import GlobalCopies
 from gemmkit.emulator.sanitizer.global_findings import NOT_WAITED
@@ -25,7 +25,7 @@ class WithinBlock:
     """The state of one worker: fences and atomics order its warps, besides barriers.
 
     What orders blocks also orders the warps of a block. If the kernel has nothing else that does,
-    `between_blocks` serves for both.
+    `BetweenBlocks` serves for both.
     """
 
     def __init__(
@@ -33,13 +33,13 @@ class WithinBlock:
         names: Names,
         worker: Worker,
         shadow: BlockShadow,
-        between_blocks: BlockOrder,
+        between: BetweenBlocks,
         order: AccessOrder | None,
     ) -> None:
         """`order` follows mbarriers, if the kernel may have some."""
         self._names, self._worker, self._shadow = names, worker, shadow
         self._own = any(Ordering.of(action).in_block for action in names.actions)
-        self._block, self._order = -1, between_blocks
+        self._block, self._order, self._between = -1, between.order, between
         self._by_mbarriers = order
         self._numbers = instruction_numbers(worker.kernel.areas)
         self._fences = any(Ordering.of(action).fence for action in names.actions)
@@ -48,21 +48,20 @@ class WithinBlock:
         """The kernel may have bulk copies."""
         self._copies = copies
 
-    def _here(self) -> tuple[int, int, int]:
-        """Coordinates within the block, so that no order is kept from blocks before it."""
+    def _here(self) -> Place:
+        """The running warp; no order is kept from blocks before it."""
         found = here(self._worker, self._shadow)
-        if self._own and found[0] != self._block:
-            follows = self._by_mbarriers
-            reached = follows.ordered_before if follows is not None else None
-            self._block = found[0]
-            self._order = BlockOrder(self._worker.warps, None, reached)
+        if self._own and found.block != self._block:
+            blocks = self._names.request.cluster_blocks
+            self._block = found.block
+            self._order = BlockOrder(self._worker.warps, blocks, None, self._by_mbarriers)
         return found
 
     def fence(self, now: int) -> None:
         """The running warp executes a fence."""
         if self._own:
             place = self._here()
-            self._order.fence(*place, now)
+            self._order.fence(place, now)
 
     def synchronize(self, pattern: Pattern, base: int, number: int) -> None:
         """The running warp has performed a strong access."""
@@ -73,7 +72,7 @@ class WithinBlock:
         shared = _SHARED if space_at(action, base) == "shared" else 0
         for address in set((base + pattern.offsets[pattern.lanes]).tolist()):
             self._order.synchronize(
-                *place,
+                place,
                 address | shared,
                 reads=action.operation != "store",
                 writes=action.operation != "load",
@@ -84,26 +83,29 @@ class WithinBlock:
         between: the answer to native code, and the race if it is one."""
         against_reader, thread = more & AGAINST_READER, more >> CONFLICT_THREAD
         other = Actor.read(self._shadow.field("conflict"), self._numbers)
-        block, warp, barrier = self._here()
+        place = self._here()
         time = self._shadow.field("conflict_time")
         if other.asynchronous:
             kind, follows = "reader" if against_reader else "writer", self._by_mbarriers
             if follows is None or self._copies.is_ordered(address, kind, follows.known):
                 return 0, None
+            if self._copies.is_released(address, kind, other):
+                return 0, None
             number = self._worker.site_number(site)
             return 1, self._finding(number, thread, other, address, bool(against_reader), 0)
-        if self._by_mbarriers is not None:
-            if self._by_mbarriers.ordered_before(other.rank)[other.thread // LANES] >= time:
-                return IN_ORDER, None
-            if other.rank != self._worker.rank and self._fences:
-                # What fences order between the blocks of a cluster is not followed.
-                return 0, None
-        elif other.rank != self._worker.rank:
-            return 0, None
-        how = self._order.before(block, warp, barrier, block, other.thread // LANES, time)
-        if how == KNOWN:
+        its = other.rank * self._worker.warps + other.thread // LANES
+        if self._by_mbarriers is not None and self._by_mbarriers.ordered_in_cluster()[its] >= time:
             return IN_ORDER, None
         number = self._worker.site_number(site)
+        if other.rank != self._worker.rank:
+            how = self._between.relation(other, time)
+            race = self._between.is_race(number, other, how)
+            if how != KNOWN and not (race and self._between.follows_cluster):
+                return 0, None
+        else:
+            how = self._order.before(place, place.cluster, its, time)
+        if how == KNOWN:
+            return IN_ORDER, None
         if is_cas_loop(*(self._names.actions[each] for each in (number, other.number))):
             return 0, None
         return 1, self._finding(number, thread, other, address, bool(against_reader), how)

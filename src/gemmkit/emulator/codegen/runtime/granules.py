@@ -40,7 +40,7 @@ def _define_read(module: Module) -> None:
         row = field(f, "clock_bytes")
         ordered = f.offset(pointer(f, "clocks"), f.binary("mul", warp, row))
         # The rows of a clock: what is ordered, then what is visible too.
-        visible = f.offset(ordered, f.lshr(row, 2))
+        visible = f.offset(ordered, field(f, "row_bytes"))
         writer, times = pointer(f, "writer"), pointer(f, "time")
         read_times, read_whos = (
             f.load("ptr", f.offset(pointer(f, name), f.shl(actor, 3)))
@@ -76,7 +76,7 @@ def _define_read_strips(module: Module) -> None:
     )
     with module.function(READ_STRIPS, "i32", (T, strips, count, warp, actor, time, who)) as f:
         ordered = f.offset(pointer(f, "clocks"), f.binary("mul", warp, field(f, "clock_bytes")))
-        visible = f.offset(ordered, f.lshr(field(f, "clock_bytes"), 2))
+        visible = f.offset(ordered, field(f, "row_bytes"))
         writers, times = pointer(f, "writer"), pointer(f, "time")
         read_times, read_whos = (
             f.load("ptr", f.offset(pointer(f, name), f.shl(actor, 3)))
@@ -138,7 +138,7 @@ def _define_write(module: Module) -> None:
     with module.function(WRITE, "i32", (T, first, count, warp, actor, time, who)) as f:
         row = field(f, "clock_bytes")
         ordered = f.offset(pointer(f, "clocks"), f.binary("mul", warp, row))
-        visible = f.offset(ordered, f.lshr(row, 2))
+        visible = f.offset(ordered, field(f, "row_bytes"))
         warps, copies = field(f, "warps"), field(f, "copies_from")
         writers = f.offset(pointer(f, "writer"), f.shl(first, 1))
         times = f.offset(pointer(f, "time"), f.shl(first, 2))

@@ -27,7 +27,7 @@ from gemmkit.emulator.codegen.shadow_layout import (
 ENTRY, KIND, WARP = Value("ptr", "%logged"), Value("i64", "%kind"), Value("i64", "%warp")
 NULL, NO, YES = Value("ptr", "null"), literal("i1", 0), literal("i1", 1)
 COMPARE = "gemmkit.compare_mbarrier"
-# Clocks are joined so many actors at a time; there is an even number of them, and four rows.
+# Clocks are joined so many actors at a time; each row has a multiple of that.
 _STRIP = 8
 
 
@@ -43,7 +43,7 @@ def define(module: Module) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Clock:
-    """A clock: its address, and the bytes of one of its four rows."""
+    """A clock: its address, and the bytes of one of its rows."""
 
     f: Function
     start: Value
@@ -52,7 +52,7 @@ class _Clock:
     @classmethod
     def at(cls, f: Function, start: Value) -> _Clock:
         """The clock at an address."""
-        return cls(f, start, f.lshr(field(f, "clock_bytes"), 2))
+        return cls(f, start, field(f, "row_bytes"))
 
     @classmethod
     def of(cls, f: Function, warp: Value) -> _Clock:
