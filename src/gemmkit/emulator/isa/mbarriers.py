@@ -145,6 +145,20 @@ class State:
         return State(self.phase ^ 1, self.expected, self.expected)
 
 
+def received(word: int, nbytes: int, count: int) -> State | None:
+    """The state of an object's 8 bytes after `count` deliveries of so many bytes each; None if one
+    of them is not valid, or completes the phase before the last."""
+    try:
+        state = State.of(word)
+        after = state.expect(-nbytes * count)
+    except Misuse:
+        return None
+    early = not state.pending and state.transactions % nbytes == 0
+    if early and 0 < state.transactions < nbytes * count:
+        return None
+    return after.settled()
+
+
 def object_at(address: int, start: int, end: int) -> int:
     """The address of an object, in a block's shared memory from `start` to `end`.
 

@@ -30,6 +30,7 @@ from gemmkit.emulator.isa.mbarriers import (
     awaited_phase,
     completes,
     object_at,
+    received,
     state_text,
     updated,
 )
@@ -41,6 +42,7 @@ from gemmkit.emulator.machine.memory import DeviceMemory
 from gemmkit.emulator.machine.refusals import Refusal
 from gemmkit.emulator.machine.transfers import count_transfers
 from gemmkit.emulator.machine.waiting_lanes import WaitingLanes
+from gemmkit.emulator.machine.warp_stores import WarpStores
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.ptx.shared_names import shared_array
 
@@ -92,6 +94,8 @@ class Phases:
         self._copies.tick()
         if action.operation.startswith("barrier_cluster"):
             return self._at_cluster_barrier(warp, action, active)
+        if action.operation == "bulk_store" and self._send(warp, action, operands, active):
+            return ()
         if action.operation.startswith("bulk"):
             made: list[Copy] = []
             for lane in np.flatnonzero(active).tolist():
@@ -183,6 +187,30 @@ class Phases:
             else:
                 self._worker.observer.released_maps()
         return made
+
+    def _send(
+        self, warp: int, action: Action, operands: Sequence[NDArray[Any]], active: NDArray[np.bool_]
+    ) -> bool:
+        """Execute `st.async` or `red.async` in all lanes at once; returns whether that is the same
+        as one after the other, and was done."""
+        if not active.any() or self._copies.are_delayed:
+            return False
+        stores = WarpStores.of(self._worker, warp, action, operands, active)
+        if stores is None:
+            return False
+        worker = self._worker.peers[stores.rank]
+        home = self if worker is self._worker else self._of(worker)
+        before = home.read(stores.barrier)
+        after = received(before, stores.nbytes, len(stores.lanes))
+        observer = self._worker.observer
+        if after is None or (observer is not None and not observer.sent(stores)):
+            return False
+        stores.perform(worker.shared)
+        home.write(stores.barrier, after.word)
+        if after.phase != State.of(before).phase:
+            home.completed(stores.barrier, after)
+        self._worker.count_transfer(action.number, 1, stores.sectors)
+        return True
 
     def _check_barrier(self, copy: Copy, barrier: int) -> None:
         """The mbarrier of a copy must be valid."""

@@ -86,8 +86,10 @@ class Clocks:
         np.maximum(into, self.of[warp], out=into)
         self.of[warp, ORDERED, warp] += 1
 
-    def caused(self, warp: int, at: int | None = None) -> Clock:
-        """What is earlier than this point in a warp, for something that it causes."""
+    def caused(self, warp: int, at: int | None = None, *, times: int = 1) -> Clock:
+        """What is earlier than this point in a warp, for something that it causes; so many `times`,
+        for the last of them."""
+        self._now[warp // self._block_warps][0] += times - 1
         self._reach(warp, at)
         self.of[warp, CAUSED, warp] = self.of[warp, ORDERED, warp]
         self.of[warp, ORDERED, warp] += 1

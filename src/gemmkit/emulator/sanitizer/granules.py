@@ -103,6 +103,16 @@ class Granules:
             return False
         return not any(reads.time[granule] for reads in self._reads.values())
 
+    def any_unread(self, granules: Numbers, actor: int, time: int) -> bool:
+        """The same for any of some granules, which exist."""
+        times = self.time[granules]
+        unread = (self.writer[granules] == actor) & (times > 0) & (times < time)
+        if not unread.any():
+            return False
+        for reads in self._reads.values():
+            unread &= reads.time[granules] == 0
+        return bool(unread.any())
+
     @property
     def reading(self) -> int:
         """How many actors have read."""
@@ -115,17 +125,54 @@ class Granules:
         part = _part_of(where)
         found = self._unordered_write(actor, part, who, known)
         for other, reads in self._reads.items():
-            if other == actor:
-                continue
-            late = reads.time[part] > known[other]
-            if found is None and late.any():
-                late = self._count_out(late, who, reads.who[part])
-                index = int(late.argmax())
-                if late[index]:
-                    found = Conflict(index, int(reads.who[part][index]), other, False)
-            reads.time[part] = 0
-        self.writer[part], self.time[part], self.who[part] = actor, time, who
+            if other != actor and found is None:
+                found = self._unordered_read(other, reads, part, who, known)
+        self._enter_write(actor, time, part, who)
         return found
+
+    def read_in_order(
+        self, actor: int, time: int, where: Numbers, who: Numbers, known: Clock
+    ) -> bool:
+        """An actor reads, if all writes are ordered before; else nothing is recorded."""
+        part = _part_of(where)
+        if self._unordered_write(actor, part, who, known) is not None:
+            return False
+        reads = self.reads_of(actor)
+        reads.time[part], reads.who[part] = time, who
+        return True
+
+    def write_in_order(
+        self, actor: int, time: int, where: Numbers, who: Numbers, known: Clock
+    ) -> bool:
+        """An actor writes, if all accesses are ordered before; else nothing is recorded."""
+        part = _part_of(where)
+        if self._unordered_write(actor, part, who, known) is not None:
+            return False
+        for other, reads in self._reads.items():
+            late = other != actor and self._unordered_read(other, reads, part, who, known)
+            if late:
+                return False
+        self._enter_write(actor, time, part, who)
+        return True
+
+    def _enter_write(
+        self, actor: int, time: int, part: Numbers | slice, who: Numbers
+    ) -> None:
+        for other, reads in self._reads.items():
+            if other != actor:
+                reads.time[part] = 0
+        self.writer[part], self.time[part], self.who[part] = actor, time, who
+
+    def _unordered_read(
+        self, other: int, reads: _Reads, part: Numbers | slice, who: Numbers, known: Clock
+    ) -> Conflict | None:
+        """The first read by another actor that is not ordered before a write."""
+        late = reads.time[part] > known[other]
+        if not late.any():
+            return None
+        late = self._count_out(late, who, reads.who[part])
+        index = int(late.argmax())
+        return Conflict(index, int(reads.who[part][index]), other, False) if late[index] else None
 
     def _count_out(self, late: Flags, who: Numbers, others: Numbers) -> Flags:
         """Without pairs of accesses that do not race with each other."""

@@ -23,6 +23,7 @@ from gemmkit.emulator.codegen.shadow_layout import (
 )
 from gemmkit.emulator.isa.cluster import CLUSTER_BARRIER
 from gemmkit.emulator.machine.asynchronous import Copy
+from gemmkit.emulator.machine.warp_stores import WarpStores
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.sanitizer.asynchronous import Order
 from gemmkit.emulator.sanitizer.asynchronous_findings import AsynchronousFindings
@@ -303,6 +304,10 @@ class RecordedOrder(Order):
         """A bulk copy begins."""
         self._trace.issued(copy, self._rank)
         super().issued(copy)
+
+    def sent(self, stores: WarpStores) -> bool:
+        """Each lane's store is recorded by itself."""
+        return False
 
     def delivered(self, copy: Copy) -> None:
         """The bytes of a bulk copy are counted at its mbarrier."""
