@@ -44,7 +44,8 @@ class WarpStores:
     @property
     def nbytes(self) -> int:
         """What each lane stores."""
-        return self.data.shape[1]
+        nbytes: int = self.data.shape[1]
+        return nbytes
 
     @property
     def sectors(self) -> int:

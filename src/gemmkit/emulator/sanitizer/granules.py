@@ -155,9 +155,7 @@ class Granules:
         self._enter_write(actor, time, part, who)
         return True
 
-    def _enter_write(
-        self, actor: int, time: int, part: Numbers | slice, who: Numbers
-    ) -> None:
+    def _enter_write(self, actor: int, time: int, part: Numbers | slice, who: Numbers) -> None:
         for other, reads in self._reads.items():
             if other != actor:
                 reads.time[part] = 0
