@@ -48,15 +48,7 @@ class AccessOrder(ABC):
         self, names: Names, worker: Worker, shadow: BlockShadow, found: AsynchronousFindings
     ) -> None:
         self._names, self._worker, self._shadow, self._found = names, worker, shadow, found
-        self._strong = np.array(
-            [action.number for action in names.actions if names.strong(action.number)], np.int64
-        )
-        # Waits that observe other blocks too, and what is relaxed, are left to Python.
-        relaxed = [
-            each.number
-            for each in names.actions
-            if ".relaxed" in each.form.opcode or ".acquire.cluster" in each.form.opcode
-        ]
+        self._strong, relaxed = shadow.traits.strong, shadow.traits.relaxed
         self._accesses = LoggedAccesses(worker, self._strong, relaxed, len(shadow.copies))
         self._logged = 0
         self._block = -1

@@ -38,7 +38,7 @@ class Clocks:
         own = np.arange(warps)
         self.of[own, ORDERED, own] = 1
         # What each warp had ordered at its last fence.
-        self._fenced = np.zeros_like(self.of)
+        self._fenced = np.zeros(self.of.shape, np.int32)
         self._places: dict[tuple[str, int], int] = {}
         # Actors whose mbarrier completed a phase before the bytes of its copies had arrived.
         self.completed_early: set[int] = set()
