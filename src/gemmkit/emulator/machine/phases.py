@@ -82,6 +82,8 @@ class Phases:
             Refusal: it is not valid in one of them.
         """
         self._begin()
+        if action.operation == "bulk_store" and self._send(warp, action, operands, active):
+            return ()
         self._lanes.adopt()
         try:
             return self._execute(warp, action, operands, active)
@@ -94,8 +96,6 @@ class Phases:
         self._copies.tick()
         if action.operation.startswith("barrier_cluster"):
             return self._at_cluster_barrier(warp, action, active)
-        if action.operation == "bulk_store" and self._send(warp, action, operands, active):
-            return ()
         if action.operation.startswith("bulk"):
             made: list[Copy] = []
             for lane in np.flatnonzero(active).tolist():

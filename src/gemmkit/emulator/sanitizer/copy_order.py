@@ -111,13 +111,15 @@ class CopyOrder(BarrierOrder):
             return False
         actor = clocks.place("mbarrier", cluster_address(rank, stores.barrier))
         shift, time, granules = self._shadow.shift, found.phases + 1, home._granules
-        first = stores.to >> shift
-        where = (first[:, None] + np.arange(max(stores.nbytes >> shift, 1))).reshape(-1)
-        threads = self._thread + stores.warp * LANES + stores.lanes
-        whos = party(number, 0) | threads
-        every = np.repeat(whos, len(where) // len(whos))
+        first, each = stores.to >> shift, max(stores.nbytes >> shift, 1)
+        span = range(int(first[0]), int(first[0]) + each * len(first))
+        where: slice | Numbers = slice(span.start, span.stop)
+        if not stores.in_one_piece:
+            where = (first[:, None] + np.arange(each)).reshape(-1)
+        whos = party(number, 0) | (self._thread + stores.warp * LANES + stores.lanes)
+        by, known = np.repeat(whos, each), clocks.of[warp, ORDERED]
         if granules.any_unread(first, actor, time) or not granules.write_in_order(
-            actor, time, where, every, clocks.of[warp, ORDERED]
+            actor, time, where, by, known
         ):
             return False
         before = clocks.caused(warp, times=len(whos))
@@ -126,8 +128,8 @@ class CopyOrder(BarrierOrder):
         self._visit(cluster_address(rank, int(stores.to[-1])), warp, (actor, time), last)
         for who in whos.tolist() if clocks.refills else ():
             clocks.refills.pop((actor, who), None)
-        if stores.in_one_piece:
-            home._shadow.define_range(range(int(where[0]), int(where[-1]) + 1))
+        if isinstance(where, slice):
+            home._shadow.define_range(span)
         else:
             home._shadow.define_shared(where)
         return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -105,10 +106,11 @@ class Granules:
 
     def any_unread(self, granules: Numbers, actor: int, time: int) -> bool:
         """The same for any of some granules, which exist."""
-        times = self.time[granules]
-        unread = (self.writer[granules] == actor) & (times > 0) & (times < time)
+        unread = self.writer[granules] == actor
         if not unread.any():
             return False
+        times = self.time[granules]
+        unread &= (times > 0) & (times < time)
         for reads in self._reads.values():
             unread &= reads.time[granules] == 0
         return bool(unread.any())
@@ -124,10 +126,11 @@ class Granules:
         """An actor writes; returns the first access that is not ordered before."""
         part = _part_of(where)
         found = self._unordered_write(actor, part, who, known)
-        for other, reads in self._reads.items():
-            if other != actor and found is None:
+        others = [(other, reads) for other, reads in self._reads.items() if other != actor]
+        for other, reads in others:
+            if found is None:
                 found = self._unordered_read(other, reads, part, who, known)
-        self._enter_write(actor, time, part, who)
+        self._enter_write(actor, time, part, who, [reads for _, reads in others])
         return found
 
     def read_in_order(
@@ -142,23 +145,33 @@ class Granules:
         return True
 
     def write_in_order(
-        self, actor: int, time: int, where: Numbers, who: Numbers, known: Clock
+        self, actor: int, time: int, where: Numbers | slice, who: Numbers, known: Clock
     ) -> bool:
         """An actor writes, if all accesses are ordered before; else nothing is recorded."""
-        part = _part_of(where)
+        part = where if isinstance(where, slice) else _part_of(where)
         if self._unordered_write(actor, part, who, known) is not None:
             return False
+        read = []
         for other, reads in self._reads.items():
-            late = other != actor and self._unordered_read(other, reads, part, who, known)
-            if late:
+            last = int(reads.time[part].max()) if other != actor else 0
+            late = last > known[other]
+            if late and self._unordered_read(other, reads, part, who, known) is not None:
                 return False
-        self._enter_write(actor, time, part, who)
+            if last:
+                read.append(reads)
+        self._enter_write(actor, time, part, who, read)
         return True
 
-    def _enter_write(self, actor: int, time: int, part: Numbers | slice, who: Numbers) -> None:
-        for other, reads in self._reads.items():
-            if other != actor:
-                reads.time[part] = 0
+    def _enter_write(
+        self,
+        actor: int,
+        time: int,
+        part: Numbers | slice,
+        who: Numbers,
+        read: Iterable[_Reads],
+    ) -> None:
+        for reads in read:
+            reads.time[part] = 0
         self.writer[part], self.time[part], self.who[part] = actor, time, who
 
     def _unordered_read(
