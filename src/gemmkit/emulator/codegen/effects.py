@@ -34,6 +34,7 @@ from gemmkit.emulator.codegen.operands import (
 from gemmkit.emulator.codegen.ordering import is_asynchronous
 from gemmkit.emulator.codegen.ranks import mapped, own_window
 from gemmkit.emulator.codegen.runtime.atomics import is_native
+from gemmkit.emulator.codegen.runtime.blocks import ASYNCHRONOUS_COST
 from gemmkit.emulator.codegen.runtime.matrices import function_of
 from gemmkit.emulator.codegen.values import Lanes, Location, Result, Scalar, Slot, root_of
 from gemmkit.emulator.isa.cluster import OFFSET_MASK
@@ -338,6 +339,9 @@ def _map_address(b: BlockWriter, action: Action) -> None:
     b.context.outside[action.number] = (tuple(operands), ())
     with f.when(f.compare("ne", refused, 0)):
         f.runtime("operate_asynchronous", "void", C, W, literal("i32", action.number), lanes)
+    # It costs as much as in Python, so that warps take the same turns.
+    cost = f.select(f.compare("ne", lanes, 0), literal("i64", ASYNCHRONOUS_COST), 0)
+    f.store(f.sub(f.load("i64", C, WORKER["fuel"]), cost), C, WORKER["fuel"])
     b.put(action, [mapped(b, address, rank, widths[0])])
 
 
