@@ -27,11 +27,11 @@ from gemmkit.emulator.isa.mbarriers import (
     PATIENCE,
     Misuse,
     State,
+    announced_text,
     awaited_phase,
     completes,
     object_at,
     received,
-    state_text,
     updated,
 )
 from gemmkit.emulator.machine.asynchronous import Copy, Wait
@@ -407,17 +407,6 @@ class Phases:
         if address == CLUSTER_BARRIER:
             return self._cluster.text()
         array, offset = shared_array(self._worker.flow.kernel, address)
-        held = state_text(self.read(address))
         announced = int(self._announced[address // OBJECT_BYTES])
-        try:
-            # The tx-count is what was announced minus what has arrived.
-            arrived = announced - State.of(self.read(address)).transactions
-        except Misuse:
-            arrived = 0
-        if announced or arrived:
-            held = held.partition(", ")[0]
-            held += f", {arrived:,} of {announced:,} announced bytes"
-            if boxes := self._boxes.get(address):
-                sizes = " and ".join(f"{size:,}" for size in sorted(boxes))
-                held += f", in boxes of {sizes} bytes"
+        held = announced_text(self.read(address), announced, self._boxes.get(address, ()))
         return f"the mbarrier at byte {offset} of '{array}' ({held})"
