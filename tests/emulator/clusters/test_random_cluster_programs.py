@@ -4,13 +4,17 @@ the oracle does, and any order of the blocks' turns gives the same results."""
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from launching import ENGINE, ORACLE, Executor, kernel_ptx, launch
 
 from gemmkit.emulator import load
+from gemmkit.emulator.sanitizer.access_order import AccessOrder
+from gemmkit.emulator.sanitizer.copy_order import CopyOrder
 
 MEETINGS = (
     "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;",
@@ -18,6 +22,7 @@ MEETINGS = (
     "fence.acq_rel.cluster; barrier.cluster.arrive.relaxed.aligned; add.u32 %r30, %r30, 1;"
     " barrier.cluster.wait.acquire.aligned;",
 )
+NO_MEETING = len(MEETINGS)
 # The accumulator is %r30; %r10 is the address of the thread's word of `own`, %r16 a permuted one
 # in a peer, %r17 the peer's mbarrier.
 START = """
@@ -61,26 +66,40 @@ OPERATIONS = {
         WAIT: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 %p2, [%r11], PARITY;
         @!%p2 bra WAIT; add.u32 %r30, %r30, 3;""",
 }
+# Some lanes write past the end of `own`, where the mbarrier is, or past all of it.
+ASTRAY = {
+    "store past the end": "st.shared::cluster.u32 [%r16+64], %r30;",
+    "load past the end": "ld.shared::cluster.u32 %r20, [%r16+72]; xor.b32 %r30, %r30, %r20;",
+    "load of what nobody wrote": "ld.shared::cluster.u32 %r20, [%r16+-32];",
+    "send past the end": """
+        st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [%r16+16], %r30, [%r17];""",
+}
 # Operations that complete a phase of the block's mbarrier.
 PHASES = ("send", "send sums", "signal")
 Round = tuple[str, int, int, int]
-ROUNDS = st.lists(
-    st.tuples(
-        st.sampled_from(sorted(OPERATIONS)),
+
+
+def rounds_of(operations: Iterable[str], meetings: int) -> st.SearchStrategy[list[Round]]:
+    """Operations, each at a distance and with a factor, and what follows it."""
+    each = st.tuples(
+        st.sampled_from(sorted(operations)),
         st.integers(0, 4),
         st.sampled_from([1, 3, 7, 31]),
-        st.integers(0, len(MEETINGS) - 1),
-    ),
-    min_size=1,
-    max_size=6,
-)
+        st.integers(0, meetings - 1),
+    )
+    return st.lists(each, min_size=1, max_size=6)
+
+
+ROUNDS = rounds_of(OPERATIONS, len(MEETINGS))
+RACING = rounds_of(OPERATIONS, NO_MEETING + 1)
+FAULTY = rounds_of({**OPERATIONS, **ASTRAY}, NO_MEETING + 1)
 
 
 def program(rounds: list[Round], threads: int) -> str:
     """Each round permutes the threads' words and goes to the peer so many ranks further."""
     text, phase = [START], 0
     for number, (name, distance, factor, meeting) in enumerate(rounds):
-        operation = OPERATIONS[name].replace("WAIT", f"WAIT{number}")
+        operation = {**OPERATIONS, **ASTRAY}[name].replace("WAIT", f"WAIT{number}")
         text.append(f"""
             add.u32 %r14, %r12, {distance}; rem.u32 %r14, %r14, %r13;
             mad.lo.u32 %r15, %tid, {factor}, {number}; rem.u32 %r15, %r15, {threads};
@@ -88,7 +107,7 @@ def program(rounds: list[Round], threads: int) -> str:
             mapa.shared::cluster.u32 %r16, %r15, %r14;
             mapa.shared::cluster.u32 %r17, %r11, %r14;
             {operation.replace("PARITY", str(phase & 1))}
-            {MEETINGS[meeting]}""")
+            {(*MEETINGS, "")[meeting]}""")
         phase += name in PHASES
     text.append("ld.shared.u32 %r20, [%r10]; st.global.v2.u32 [%at], {%r20, %r30};")
     return re.sub(r"\n\s+\[", " [", "".join(text))
@@ -115,3 +134,31 @@ def test_random_programs_agree(rounds: list[Round], blocks: int, threads: int, s
     assert np.array_equal(mine.arrays[0], wanted.arrays[0])
     assert not mine.tally.differences(wanted.tally)
     assert np.array_equal(launch(seeded(seed), ptx, zeros, **shape).arrays[0], wanted.arrays[0])
+
+
+CHECKED = Executor(
+    "checked",
+    lambda text, flow, request, memory: load(text, flow.kernel.name).run(
+        request, memory, threads=1, sanitize=True
+    ),
+)
+
+
+@settings(max_examples=12, deadline=None, derandomize=True)
+@given(RACING | FAULTY, st.integers(1, 4), st.sampled_from([32, 40, 64]))
+def test_lanes_are_checked_together_as_one_by_one(
+    rounds: list[Round], blocks: int, threads: int
+) -> None:
+    """Findings, results and counts are the same whether a warp's accesses are recorded at once."""
+    declarations = f".shared .align 16 .b8 own[{4 * threads}]; .shared .align 8 .b64 bar;"
+    ptx = kernel_ptx(program(rounds, threads), declarations=declarations, target="sm_90a")
+    shape = {"grid": 2 * blocks, "block": threads, "cluster": (blocks, 1, 1)}
+    zeros = np.zeros((2 * blocks, threads, 2), np.uint32)
+    together = launch(CHECKED, ptx, zeros, **shape)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CopyOrder, "sent", lambda *_: False)
+        patch.setattr(AccessOrder, "_reach_in_order", lambda *_: False)
+        alone = launch(CHECKED, ptx, zeros, **shape)
+    assert together.execution.findings == alone.execution.findings
+    assert np.array_equal(together.arrays[0], alone.arrays[0])
+    assert not together.tally.differences(alone.tally)

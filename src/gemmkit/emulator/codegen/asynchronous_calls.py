@@ -9,10 +9,11 @@ from gemmkit.emulator.codegen.layout import WINDOWS
 from gemmkit.emulator.codegen.operands import Action
 from gemmkit.emulator.codegen.runtime.mbarrier_objects import PREFIX
 from gemmkit.emulator.isa.bulk_copies import is_reduction
+from gemmkit.emulator.isa.types import TYPES
 
 NULL = Value("ptr", "null")
 
-_COPIES = ("bulk_copy", "mbarrier_arrive_copies")
+_COPIES = ("bulk_copy", "bulk_store", "mbarrier_arrive_copies")
 
 # Where an operand or a result is in scratch: offset and width.
 Place = tuple[int, int]
@@ -37,7 +38,7 @@ def call(
         f.runtime("operate_asynchronous", "void", C, W, number, lanes)
         return
     head = (C, W, number, lanes)
-    if action.operation == "bulk_copy":
+    if action.operation in ("bulk_copy", "bulk_store"):
         counts = f.offset(C, b.context.areas.transfer(action.number))
         f.runtime(PREFIX + name, "void", *head, counts, *places)
         return
@@ -56,6 +57,9 @@ def _function_of(action: Action) -> str:
     if operation == "bulk_copy":
         counted = form["C"] == "mbarrier" and not is_reduction(form)
         return f"copy_{form['F']}" if counted and len(action.sources) == 1 else ""
+    if operation == "bulk_store":
+        shape = f"{8 * TYPES[form['T']].bytes}x{len(action.sources)}"
+        return "" if is_reduction(form) else f"send_{shape}"
     if "shared::cluster" in form.opcode:
         return ""
     if operation in ("mbarrier_test", "mbarrier_try"):

@@ -23,7 +23,7 @@ from gemmkit.emulator.codegen.areas import counted_separately
 from gemmkit.emulator.codegen.block import BlockWriter
 from gemmkit.emulator.codegen.context import C, T, W
 from gemmkit.emulator.codegen.ir import RUNTIME_PREFIX, Function, Value, literal
-from gemmkit.emulator.codegen.layout import WINDOW_BYTES, WINDOWS
+from gemmkit.emulator.codegen.layout import WINDOW_BYTES, WINDOWS, WORKER
 from gemmkit.emulator.codegen.operands import (
     Action,
     extends_sign,
@@ -32,8 +32,9 @@ from gemmkit.emulator.codegen.operands import (
     unsupported,
 )
 from gemmkit.emulator.codegen.ordering import is_asynchronous
-from gemmkit.emulator.codegen.ranks import own_window
+from gemmkit.emulator.codegen.ranks import mapped, own_window
 from gemmkit.emulator.codegen.runtime.atomics import is_native
+from gemmkit.emulator.codegen.runtime.blocks import ASYNCHRONOUS_COST
 from gemmkit.emulator.codegen.runtime.matrices import function_of
 from gemmkit.emulator.codegen.values import Lanes, Location, Result, Scalar, Slot, root_of
 from gemmkit.emulator.isa.cluster import OFFSET_MASK
@@ -319,6 +320,31 @@ def _set_registers(b: BlockWriter, action: Action) -> None:
     sanitizer_calls.tell_python(b, action, lanes)
 
 
+def _map_address(b: BlockWriter, action: Action) -> None:
+    """`mapa`; Python refuses a rank that the cluster does not have."""
+    lanes = _active(b, action)
+    b.make_room()
+    f, widths = b.f, source_widths(action)
+    address, rank = (
+        b.source(each, bits) for each, bits in zip(action.sources, widths, strict=True)
+    )
+    blocks = Scalar(f.resize(f.load("i64", C, WORKER["cluster_blocks"]), 32))
+    beyond = b.node(lambda f, s: (f.compare("uge", s[0], s[1]),), [(rank, 32), (blocks, 32)], [1])[
+        0
+    ]
+    refused = f.and_(b.lanes(beyond), lanes)
+    operands = [
+        _to_scratch(b, each, bits) for each, bits in zip((address, rank), widths, strict=True)
+    ]
+    b.context.outside[action.number] = (tuple(operands), ())
+    with f.when(f.compare("ne", refused, 0)):
+        f.runtime("operate_asynchronous", "void", C, W, literal("i32", action.number), lanes)
+    # It costs as much as in Python, so that warps take the same turns.
+    cost = f.select(f.compare("ne", lanes, 0), literal("i64", ASYNCHRONOUS_COST), 0)
+    f.store(f.sub(f.load("i64", C, WORKER["fuel"]), cost), C, WORKER["fuel"])
+    b.put(action, [mapped(b, address, rank, widths[0])])
+
+
 def _arrive_in_cluster(b: BlockWriter, action: Action) -> None:
     sanitizer_calls.aligned(b, action)
     through_python(b, action)
@@ -422,7 +448,8 @@ _WRITERS: Mapping[str, Callable[[BlockWriter, Action], None]] = {
     "create_policy": _create_policy,
     "barrier_arrive": _barrier_arrive,
     "set_registers": _set_registers,
-    **dict.fromkeys(("map_address", "cluster_rank"), through_python),
+    "map_address": _map_address,
+    "cluster_rank": through_python,
     "barrier_cluster_arrive": _arrive_in_cluster,
     **dict.fromkeys(("no_operation", "copy_async_commit", "copy_async_wait"), _nothing),
     **dict.fromkeys(("match_any", "match_all", "reduce_warp", "elect", "call"), through_python),

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from gemmkit.emulator.codegen.computations import Computations
 from gemmkit.emulator.codegen.context import C
-from gemmkit.emulator.codegen.ir import Function, Value
+from gemmkit.emulator.codegen.ir import Function, Value, literal
 from gemmkit.emulator.codegen.layout import WINDOW_BYTES, WINDOWS, WORKER
 from gemmkit.emulator.codegen.values import Location, Scalar
-from gemmkit.emulator.isa.cluster import NO_RANK, OFFSET_MASK, RANK_SHIFT
+from gemmkit.emulator.isa.cluster import NO_RANK, OFFSET_MASK, RANK_MASK, RANK_SHIFT
 
 
 def own_window(f: Function, bits: int) -> Value:
@@ -42,6 +42,19 @@ def relative(b: Computations, location: Location, bits: int) -> Location:
     if isinstance(location, Scalar):
         return b.at_once(emit, sources)[0]
     return b.node(emit, sources, [bits])[0]
+
+
+def mapped(b: Computations, address: Location, rank: Location, bits: int) -> Location:
+    """The addresses of the same variables in the blocks of these ranks, as `isa.cluster.mapped`."""
+    f = b.f
+    several = f.compare("ugt", f.load("i64", C, WORKER["cluster_blocks"]), 1)
+    changed = f.select(several, literal(f"i{bits}", RANK_MASK), literal(f"i{bits}", 0))
+
+    def emit(f: Function, s: Sequence[Value]) -> Sequence[Value]:
+        place = f.shl(f.resize(s[1], bits), RANK_SHIFT)
+        return (f.xor(s[0], f.and_(f.xor(s[0], place), s[2])),)
+
+    return b.node(emit, [(address, bits), (rank, 32), (Scalar(changed), bits)], [bits])[0]
 
 
 def relative_base(f: Function, base: Value, bits: int) -> Value:

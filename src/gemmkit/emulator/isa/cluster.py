@@ -12,7 +12,7 @@ than 24 bits; in others, the bits from 24 on hold the rank plus one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -175,17 +175,18 @@ class ClusterBarrier:
         self._passing[warp] &= ~lanes
         return True
 
-    def settle(self, living: Sequence[int]) -> bool:
+    def settle(self, living: Iterable[int]) -> bool:
         """Complete the phase if all of the threads that have not exited have arrived."""
-        pairs = list(zip(living, self._arrived, strict=True))
-        if not any(self._arrived) or any(alive & ~arrived for alive, arrived in pairs):
+        if not any(self._arrived) or any(
+            alive & ~arrived for alive, arrived in zip(living, self._arrived, strict=True)
+        ):
             return False
         self._passing = self._arrived
-        self._arrived = [0] * len(living)
+        self._arrived = [0] * len(self._passing)
         self.phase ^= 1
         return True
 
-    def text(self, living: Sequence[int]) -> str:
+    def text(self, living: Iterable[int]) -> str:
         """The barrier in words, with the number of its arrivals."""
         arrived = sum(each.bit_count() for each in self._arrived)
         missing = sum(

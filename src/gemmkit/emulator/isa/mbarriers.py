@@ -10,6 +10,7 @@ The state token of an arrival is the object before it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -145,6 +146,20 @@ class State:
         return State(self.phase ^ 1, self.expected, self.expected)
 
 
+def received(word: int, nbytes: int, count: int) -> State | None:
+    """The state of an object's 8 bytes after `count` deliveries of so many bytes each; None if one
+    of them is not valid, or completes the phase before the last."""
+    try:
+        state = State.of(word)
+        after = state.expect(-nbytes * count)
+    except Misuse:
+        return None
+    early = not state.pending and state.transactions % nbytes == 0
+    if early and 0 < state.transactions < nbytes * count:
+        return None
+    return after.settled()
+
+
 def object_at(address: int, start: int, end: int) -> int:
     """The address of an object, in a block's shared memory from `start` to `end`.
 
@@ -207,6 +222,23 @@ def state_text(word: int) -> str:
     return f"{state.arrived:,} of {state.expected:,} arrivals" + (
         f", a tx-count of {state.transactions:,} bytes" if state.transactions else ""
     )
+
+
+def announced_text(word: int, announced: int, boxes: Iterable[int]) -> str:
+    """The same with the bytes that were announced in this phase, and the sizes of the boxes of a
+    tensor that have arrived."""
+    held = state_text(word)
+    try:
+        # The tx-count is what was announced minus what has arrived.
+        arrived = announced - State.of(word).transactions
+    except Misuse:
+        arrived = 0
+    if announced or arrived:
+        held = held.partition(", ")[0]
+        held += f", {arrived:,} of {announced:,} announced bytes"
+        if sizes := " and ".join(f"{size:,}" for size in sorted(boxes)):
+            held += f", in boxes of {sizes} bytes"
+    return held
 
 
 def completes(form: Form, before: int, after: int) -> bool:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from gemmkit.emulator.codegen.operands import Action
 from gemmkit.emulator.isa.tensor_copies import Box
 from gemmkit.emulator.isa.warpgroups import WarpgroupProduct
+from gemmkit.emulator.machine.warp_stores import WarpStores
 
 
 @dataclass(slots=True, eq=False)
@@ -141,6 +142,11 @@ class Observer(Protocol):
 
     def issued(self, copy: Copy) -> None:
         """A thread has issued a bulk copy."""
+
+    def sent(self, stores: WarpStores) -> bool:
+        """Lanes of a warp have executed `st.async` or `red.async`, and their bytes have arrived;
+        this precedes the completion of the phase. If it returns False, there may be something to
+        report, and each lane's store is reported by itself instead."""
 
     def acquired_map(self, thread: int, address: int) -> None:
         """A thread has executed a `fence.proxy.tensormap` that acquires a tensor map."""

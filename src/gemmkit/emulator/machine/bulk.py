@@ -62,6 +62,11 @@ class BulkCopies:
         self._random = random.Random(f"{self._seed}/{self._worker.number}")
         self._worker.set_field("in_flight", 0)
 
+    @property
+    def are_delayed(self) -> bool:
+        """Whether copies may take effect later than they are issued."""
+        return self._seed != 0 or self._worker.replay is not None
+
     def issue(self, copy: Copy) -> None:
         """A thread issues a copy.
 

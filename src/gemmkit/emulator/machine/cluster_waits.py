@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import numpy as np
+
 from gemmkit.emulator.codegen.layout import ALL_LANES, DONE
 from gemmkit.emulator.codegen.operands import Action
 from gemmkit.emulator.isa.cluster import CLUSTER_BARRIER, ClusterBarrier
@@ -54,15 +58,12 @@ class ClusterWaits:
                 each.phases.wake(CLUSTER_BARRIER, self.phase)
         return True
 
-    def _living(self) -> list[int]:
+    def _living(self) -> Iterator[int]:
         """The threads of each warp of the cluster that have not exited, as masks."""
-        found: list[int] = []
         for worker in self._worker.peers:
-            fields = (worker.warp_fields(name) for name in ("initial", "exited", "status"))
-            for initial, exited, status in zip(*fields, strict=True):
-                alive = int(initial) & ~int(exited) & ALL_LANES
-                found.append(0 if status == DONE else alive)
-        return found
+            initial, exited, status = map(worker.warp_fields, ("initial", "exited", "status"))
+            alive = np.where(status == DONE, 0, initial & ~exited)
+            yield from (alive.astype(np.int64) & ALL_LANES).tolist()
 
     def text(self) -> str:
         """The barrier in words."""

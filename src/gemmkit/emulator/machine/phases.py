@@ -27,10 +27,11 @@ from gemmkit.emulator.isa.mbarriers import (
     PATIENCE,
     Misuse,
     State,
+    announced_text,
     awaited_phase,
     completes,
     object_at,
-    state_text,
+    received,
     updated,
 )
 from gemmkit.emulator.machine.asynchronous import Copy, Wait
@@ -41,6 +42,7 @@ from gemmkit.emulator.machine.memory import DeviceMemory
 from gemmkit.emulator.machine.refusals import Refusal
 from gemmkit.emulator.machine.transfers import count_transfers
 from gemmkit.emulator.machine.waiting_lanes import WaitingLanes
+from gemmkit.emulator.machine.warp_stores import WarpStores
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.ptx.shared_names import shared_array
 
@@ -80,6 +82,8 @@ class Phases:
             Refusal: it is not valid in one of them.
         """
         self._begin()
+        if action.operation == "bulk_store" and self._send(warp, action, operands, active):
+            return ()
         self._lanes.adopt()
         try:
             return self._execute(warp, action, operands, active)
@@ -183,6 +187,30 @@ class Phases:
             else:
                 self._worker.observer.released_maps()
         return made
+
+    def _send(
+        self, warp: int, action: Action, operands: Sequence[NDArray[Any]], active: NDArray[np.bool_]
+    ) -> bool:
+        """Execute `st.async` or `red.async` in all lanes at once; returns whether that is the same
+        as one after the other, and was done."""
+        if not active.any() or self._copies.are_delayed:
+            return False
+        stores = WarpStores.of(self._worker, warp, action, operands, active)
+        if stores is None:
+            return False
+        worker = self._worker.peers[stores.rank]
+        home = self if worker is self._worker else self._of(worker)
+        before = home.read(stores.barrier)
+        after = received(before, stores.nbytes, len(stores.lanes))
+        observer = self._worker.observer
+        if after is None or (observer is not None and not observer.sent(stores)):
+            return False
+        stores.perform(worker.shared)
+        home.write(stores.barrier, after.word)
+        if after.phase != State.of(before).phase:
+            home.completed(stores.barrier, after)
+        self._worker.count_transfer(action.number, 1, stores.sectors)
+        return True
 
     def _check_barrier(self, copy: Copy, barrier: int) -> None:
         """The mbarrier of a copy must be valid."""
@@ -379,17 +407,6 @@ class Phases:
         if address == CLUSTER_BARRIER:
             return self._cluster.text()
         array, offset = shared_array(self._worker.flow.kernel, address)
-        held = state_text(self.read(address))
         announced = int(self._announced[address // OBJECT_BYTES])
-        try:
-            # The tx-count is what was announced minus what has arrived.
-            arrived = announced - State.of(self.read(address)).transactions
-        except Misuse:
-            arrived = 0
-        if announced or arrived:
-            held = held.partition(", ")[0]
-            held += f", {arrived:,} of {announced:,} announced bytes"
-            if boxes := self._boxes.get(address):
-                sizes = " and ".join(f"{size:,}" for size in sorted(boxes))
-                held += f", in boxes of {sizes} bytes"
+        held = announced_text(self.read(address), announced, self._boxes.get(address, ()))
         return f"the mbarrier at byte {offset} of '{array}' ({held})"

@@ -23,7 +23,6 @@ from gemmkit.emulator.codegen.layout import (
     STUCK,
     TRAP,
 )
-from gemmkit.emulator.codegen.ordering import orders_warps
 from gemmkit.emulator.launch import Execution, LaunchRequest
 from gemmkit.emulator.machine.limits import interrupting
 from gemmkit.emulator.machine.memory import DeviceMemory
@@ -159,7 +158,7 @@ class _Launch:
         self._sanitizer = sanitizer
         self._max_steps = max_steps
         self._share_fuel = SHARE
-        if sanitizer is not None and (kernel.follows_blocks or orders_warps(kernel.actions)):
+        if sanitizer is not None and (kernel.follows_blocks or sanitizer.traits.flags_order_warps):
             self._share_fuel = FOLLOWED_SHARE
         if sanitizer is not None and sanitizer.traits.asynchronous:
             self._share_fuel = LOGGED_SHARE

@@ -22,14 +22,21 @@ from gemmkit.emulator.codegen.shadow_layout import (
     TAG_KIND,
     VISIBLE_GLOBAL,
 )
-from gemmkit.emulator.isa.cluster import cluster_address, divided
+from gemmkit.emulator.isa.cluster import OFFSET_MASK, RANK_SHIFT, cluster_address, divided
 from gemmkit.emulator.isa.mbarriers import OBJECT_BYTES
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.ptx.module import Immediate, Register
 from gemmkit.emulator.sanitizer.asynchronous_findings import AsynchronousFindings
 from gemmkit.emulator.sanitizer.clocks import Clock
 from gemmkit.emulator.sanitizer.cluster_order import ClusterOrder
-from gemmkit.emulator.sanitizer.granules import Conflict, Granules, Numbers, instruction_of, party
+from gemmkit.emulator.sanitizer.granules import (
+    Conflict,
+    Granules,
+    Numbers,
+    instruction_of,
+    party,
+    thread_of,
+)
 from gemmkit.emulator.sanitizer.logged_accesses import LoggedAccesses, Stop
 from gemmkit.emulator.sanitizer.shadow import BlockShadow
 from gemmkit.emulator.sanitizer.sites import Names
@@ -43,15 +50,7 @@ class AccessOrder(ABC):
         self, names: Names, worker: Worker, shadow: BlockShadow, found: AsynchronousFindings
     ) -> None:
         self._names, self._worker, self._shadow, self._found = names, worker, shadow, found
-        self._strong = np.array(
-            [action.number for action in names.actions if names.strong(action.number)], np.int64
-        )
-        # Waits that observe other blocks too, and what is relaxed, are left to Python.
-        relaxed = [
-            each.number
-            for each in names.actions
-            if ".relaxed" in each.form.opcode or ".acquire.cluster" in each.form.opcode
-        ]
+        self._strong, relaxed = shadow.traits.strong, shadow.traits.relaxed
         self._accesses = LoggedAccesses(worker, self._strong, relaxed, len(shadow.copies))
         self._logged = 0
         # The entry of the log that is replayed.
@@ -84,38 +83,88 @@ class AccessOrder(ABC):
         """Examine what was logged, before the log is full or when native code returns."""
         self._flush(self._shadow.field("log_count"))
 
-    def reached(self, number: int, addresses: dict[int, int], nbytes: int, kind: int) -> None:
+    def reached(
+        self, number: int, lanes: Numbers, addresses: Numbers, nbytes: int, kind: int
+    ) -> None:
         """Lanes of the running warp access other blocks' shared memory, at these addresses in the
         window of the cluster."""
         self.look()
-        warp, clocks, start = self._running(), self._clocks, self._worker.shared_base
+        warp = self._running()
+        whos = party(number, 0) | (warp * LANES + lanes)
+        left = np.ones(len(lanes), bool)
+        ranks = addresses >> RANK_SHIFT
+        for rank in dict.fromkeys(ranks.tolist()):
+            here = ranks == rank
+            at = addresses[here] & OFFSET_MASK
+            if self._reach_in_order(rank - 1, warp, at, whos[here], nbytes, kind):
+                left &= ~here
+        for who, place in zip(whos[left].tolist(), addresses[left].tolist(), strict=True):
+            self._reach_alone(warp, who, place, nbytes, kind)
+
+    def _reach_in_order(
+        self, rank: int, warp: int, at: Numbers, whos: Numbers, nbytes: int, kind: int
+    ) -> bool:
+        """Lanes of a warp access the memory of the block of a rank; if there may be something to
+        report, nothing is recorded, and it returns False."""
+        low, high = int(at.min()), int(at.max())
+        inside = self._worker.shared_base <= low and high <= self._worker.shared_end - nbytes
+        if rank >= len(self._cluster.orders) or not inside or (at % nbytes).any():
+            return False
+        home = self._cluster.orders[rank]
+        home.look()
+        if home is not self and not self._cluster.may_visit(rank, warp):
+            return False
+        shift = self._shadow.shift
+        granules = np.arange(max(nbytes >> shift, 1))
+        where = ((at >> shift)[:, None] + granules).reshape(-1)
+        every = np.repeat(whos, len(granules))
+        if kind == LOADED and (
+            len(home._unset(where)) or home._of_other_scope(self._rank, where) is not None
+        ):
+            return False
+        if home._touched(where):
+            return False
+        clocks = self._clocks
         known, time = clocks.of[warp, ORDERED], clocks.now(warp)
-        shift, first = self._shadow.shift, warp * LANES
-        for lane, place in addresses.items():
-            rank, address = divided(place, self._rank)
-            inside = start <= address <= self._worker.shared_end - nbytes
-            if rank >= len(self._cluster.orders) or not inside or address % nbytes:
-                self._found.outside_peer(self._block, number, first - self._thread + lane, place)
-                continue
-            home, who = self._cluster.orders[rank], party(number, first + lane)
-            home.look()
-            where = np.arange(address >> shift, (address >> shift) + max(nbytes >> shift, 1))
-            self._visit(place, warp, (warp, time), who)
-            if kind == LOADED:
-                unset = home._unset(where)
-                if len(unset):
-                    self._found.uninitialized_peer(who, cluster_address(rank, int(unset[0])))
-            access = home._granules.read if kind == LOADED else home._granules.write
-            met = access(warp, time, where, np.full(len(where), who), known)
-            if met is not None:
-                place = cluster_address(rank, max(int(where[met.index]) << shift, address))
-                self._found.conflict(self._block, who, place, met, kind, self._clocks)
-            if kind != STORED and met is None:
-                home._check_scope(self._rank, where, who)
-            if kind != LOADED:
-                home._shadow.define_shared(where)
-                home._accesses.mark_remote(where)
-            home._check_objects(where, who)
+        records = home._granules.read_in_order if kind == LOADED else home._granules.write_in_order
+        if not records(warp, time, where, every, known):
+            return False
+        self._visit(cluster_address(rank, int(at[-1])), warp, (warp, time), int(whos[-1]))
+        if kind != LOADED:
+            home._shadow.define_shared(where)
+            home._accesses.mark_remote(where)
+        return True
+
+    def _reach_alone(self, warp: int, who: int, place: int, nbytes: int, kind: int) -> None:
+        """One lane accesses the memory of another block."""
+        clocks, start, shift = self._clocks, self._worker.shared_base, self._shadow.shift
+        known, time = clocks.of[warp, ORDERED], clocks.now(warp)
+        rank, address = divided(place, self._rank)
+        inside = start <= address <= self._worker.shared_end - nbytes
+        if rank >= len(self._cluster.orders) or not inside or address % nbytes:
+            thread = thread_of(who) - self._thread
+            self._found.outside_peer(self._block, instruction_of(who), thread, place)
+            return
+        home = self._cluster.orders[rank]
+        home.look()
+        where = np.arange(address >> shift, (address >> shift) + max(nbytes >> shift, 1))
+        self._visit(place, warp, (warp, time), who)
+        if kind == LOADED:
+            unset = home._unset(where)
+            if len(unset):
+                self._found.uninitialized_peer(who, cluster_address(rank, int(unset[0])))
+        access = home._granules.read if kind == LOADED else home._granules.write
+        met = access(warp, time, where, np.full(len(where), who), known)
+        if met is not None:
+            place = cluster_address(rank, max(int(where[met.index]) << shift, address))
+            self._found.conflict(self._block, who, place, met, kind, self._clocks)
+        if kind != STORED and met is None:
+            home._check_scope(self._rank, where, who)
+        if kind != LOADED:
+            home._shadow.define_shared(where)
+            home._accesses.mark_remote(where)
+        for at in home._touched(where):
+            home._found.touched(home._block, who, at)
 
     def ordered_before(self, rank: int | None = None) -> list[int]:
         """For each warp of the block of a rank, this one if none is given, the time on that block's
@@ -153,23 +202,32 @@ class AccessOrder(ABC):
     def _check_scope(self, rank: int, where: Numbers, who: int) -> None:
         """A thread of the block of a rank reads granules of this block: an ordinary write of
         another block must precede by instructions of cluster scope."""
-        writers, times, whos = self._granules.written(where)
-        for writer, time, other, granule in zip(
-            writers.tolist(), times.tolist(), whos.tolist(), where.tolist(), strict=True
-        ):
-            generic = time and writer < self._clocks.warps
-            if generic and not self._cluster.scope.is_ordered(rank, writer, time):
-                place = cluster_address(self._rank, granule << self._shadow.shift)
-                self._found.not_of_cluster_scope(self._block, who, place, other)
-                return
+        found = self._of_other_scope(rank, where)
+        if found is not None:
+            granule, other = found
+            place = cluster_address(self._rank, granule << self._shadow.shift)
+            self._found.not_of_cluster_scope(self._block, who, place, other)
 
-    def _check_objects(self, where: Numbers, who: int) -> None:
-        """An access to granules of this block must not concern an mbarrier."""
+    def _of_other_scope(self, rank: int, where: Numbers) -> tuple[int, int] | None:
+        """The first of some granules, which the block of a rank reads, with an ordinary write of
+        another block that does not precede by instructions of cluster scope; and whose it is."""
+        writers, times, whos = self._granules.written(where)
+        generic = np.flatnonzero((times > 0) & (writers < self._clocks.warps))
+        if not len(generic):
+            return None
+        late = generic[~self._cluster.scope.are_ordered(rank, writers[generic], times[generic])]
+        return (int(where[late[0]]), int(whos[late[0]])) if len(late) else None
+
+    def _touched(self, where: Numbers) -> list[int]:
+        """The mbarriers of this block that an access to granules concerns, which it must not."""
         shift = self._shadow.shift
+        low, high = int(where.min()), int(where.max())
+        found: list[int] = []
         for address in self._cluster.objects[self._rank]:
-            touched = (where >= address >> shift) & (where < (address + OBJECT_BYTES) >> shift)
-            if touched.any():
-                self._found.touched(self._block, who, address)
+            first, end = address >> shift, (address + OBJECT_BYTES) >> shift
+            if first <= high and low < end and ((first <= where) & (where < end)).any():
+                found.append(address)
+        return found
 
     def _mark(self, address: int, *, used: bool) -> None:
         shift = self._shadow.shift

@@ -53,13 +53,17 @@ class BarrierOrder(AccessOrder):
 
     def _used(self, number: int, thread: int, address: int) -> None:
         found = self._cluster.object_at(address, self._rank)
-        if found is None or number in found.reported:
-            return
-        warp = self._warp_of(thread)
-        known = self._clocks.of[warp, :, found.warp]
-        if warp != found.warp and max(known[ORDERED], known[INITIALIZED]) < found.time:
+        if found is not None and not self._may_use(number, self._warp_of(thread), found):
             found.reported.add(number)
             self._found.not_visible(self._block, number, thread, address, found.who)
+
+    def _may_use(self, number: int, warp: int, found: Object) -> bool:
+        """Whether a warp sees that an mbarrier is initialized, or it was reported that this
+        instruction does not."""
+        if warp == found.warp or number in found.reported:
+            return True
+        known = self._clocks.of[warp, :, found.warp]
+        return bool(max(known[ORDERED], known[INITIALIZED]) >= found.time)
 
     def arrived(self, number: int, thread: int, address: int) -> None:
         """A thread arrives at an mbarrier, the last one of its warp that does."""

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from gemmkit.emulator.codegen.layout import AT_BARRIER, BARRIERS
-from gemmkit.emulator.codegen.ordering import orders_warps
 from gemmkit.emulator.codegen.shadow_layout import ARRIVES, BEGINS, CAUSED, OPENS
 from gemmkit.emulator.machine.errors import span
 from gemmkit.emulator.machine.worker import Worker
@@ -75,7 +74,7 @@ class BlockBarriers:
     def __init__(self, worker: Worker, shadow: BlockShadow, found: BarrierFindings) -> None:
         self._worker, self._shadow, self._found = worker, shadow, found
         # Flags in shared memory may order warps too, which clocks do not know.
-        self._compares = not orders_warps(worker.kernel.actions)
+        self._compares = not shadow.traits.flags_order_warps
         self.begin(Clocks(worker.warps))
 
     def begin(self, clocks: Clocks, first: int = 0) -> None:

@@ -60,7 +60,7 @@ class Clocks:
         own = np.arange(warps)
         self.of[own, ORDERED, own] = 1
         # What each warp had ordered at its last fence.
-        self._fenced = np.zeros_like(self.of)
+        self._fenced = np.zeros(self.of.shape, np.int32)
         self._places: dict[tuple[str, int], int] = {}
         # Actors whose mbarrier completed a phase before the bytes of its copies had arrived.
         self.completed_early: set[int] = set()
@@ -108,8 +108,10 @@ class Clocks:
         np.maximum(into, self.of[warp], out=into)
         self.of[warp, ORDERED, warp] += 1
 
-    def caused(self, warp: int, at: int | None = None) -> Clock:
-        """What is earlier than this point in a warp, for something that it causes."""
+    def caused(self, warp: int, at: int | None = None, *, times: int = 1) -> Clock:
+        """What is earlier than this point in a warp, for something that it causes; so many `times`,
+        for the last of them."""
+        self._now[warp // self._block_warps][0] += times - 1
         self._reach(warp, at)
         self.of[warp, CAUSED, warp] = self.of[warp, ORDERED, warp]
         self.of[warp, ORDERED, warp] += 1

@@ -101,15 +101,23 @@ class Object:
         `actor` stands for the copies that the mbarrier counts.
         """
         time = self.phases + 1
+        self._count_on(warp, actor)
+        self._missing.append(time)
+        self._set("missing", len(self._missing))
+        self.issued[copy] = before
+        return time
+
+    def _count_on(self, warp: int, actor: int) -> None:
         # The warp does not know that the last phase is complete, and has announced nothing since:
         # it counts on that phase.
         unaware = self._clocks.of[warp, ORDERED, actor] < self.phases
         if unaware and not self.arriving[CAUSED, warp]:
             self._clocks.completed_early.add(actor)
-        self._missing.append(time)
-        self._set("missing", len(self._missing))
-        self.issued[copy] = before
-        return time
+
+    def receive(self, before: Clock, warp: int, actor: int) -> None:
+        """Bytes that a warp sends to it, after `before`, arrive at once."""
+        self._count_on(warp, actor)
+        np.maximum(self.arriving[CAUSED], before, out=self.arriving[CAUSED])
 
     def deliver(self, copy: Copy, time: int) -> None:
         """The bytes of a copy that belongs to a phase arrive."""
@@ -204,10 +212,15 @@ class ClusterOrder(Generic[Member]):
             return
         place = cluster_address(rank, address)
         self._visits[rank, actor] = _Visit(time, who, place)
-        known = self.clocks.has_started(warp, self.warps_of(rank))
-        if not known and (rank, warp) not in self._unstarted:
+        if not self.may_visit(rank, warp):
             self._unstarted.add((rank, warp))
             found.may_not_run(who, place)
+
+    def may_visit(self, rank: int, warp: int) -> bool:
+        """Whether a warp knows that the block of a rank runs, or it was reported that it does
+        not."""
+        known = self.clocks.has_started(warp, self.warps_of(rank))
+        return known or (rank, warp) in self._unstarted
 
     def copies_out(self, rank: int, by: tuple[int, int], who: int, address: int) -> None:
         """A copy by an actor at a time (`by`) to another block reads the memory of that of a

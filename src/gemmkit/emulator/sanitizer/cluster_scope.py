@@ -42,7 +42,9 @@ class ClusterScope:
         """A block acquires what others have released."""
         np.maximum(self._known[rank], times, out=self._known[rank])
 
-    def is_ordered(self, rank: int, writer: int, time: int) -> bool:
-        """Whether an access of a warp (`writer`) is ordered before what a block does now; so are
-        all of its own."""
-        return self.rank_of(writer) == rank or bool(self._known[rank, writer] >= time)
+    def are_ordered(self, rank: int, writers: NDArray[np.int16], times: Times) -> NDArray[np.bool_]:
+        """Which accesses of warps (`writers`) are ordered before what a block does now; so are all
+        of its own."""
+        own = writers // self._each == rank
+        found: NDArray[np.bool_] = own | (self._known[rank, writers] >= times)
+        return found

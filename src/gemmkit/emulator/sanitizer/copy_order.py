@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 from numpy.typing import NDArray
 
+from gemmkit.emulator.codegen.layout import LANES
 from gemmkit.emulator.codegen.shadow_layout import INITIALIZED, ORDERED, VISIBLE
 from gemmkit.emulator.isa.bulk_copies import is_reduction
 from gemmkit.emulator.isa.cluster import cluster_address, divided
@@ -14,13 +15,14 @@ from gemmkit.emulator.isa.mbarriers import OBJECT_BYTES
 from gemmkit.emulator.isa.tensor_copies import footprint
 from gemmkit.emulator.machine.asynchronous import Copy
 from gemmkit.emulator.machine.refusals import Refusal
+from gemmkit.emulator.machine.warp_stores import WarpStores
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.sanitizer.access_order import AccessOrder
 from gemmkit.emulator.sanitizer.asynchronous_findings import AsynchronousFindings
 from gemmkit.emulator.sanitizer.barrier_order import BarrierOrder
 from gemmkit.emulator.sanitizer.clocks import Clock
 from gemmkit.emulator.sanitizer.global_copies import GlobalCopies
-from gemmkit.emulator.sanitizer.granules import Conflict, Numbers
+from gemmkit.emulator.sanitizer.granules import Conflict, Numbers, party
 from gemmkit.emulator.sanitizer.shadow import BlockShadow
 from gemmkit.emulator.sanitizer.sites import Names
 from gemmkit.emulator.sanitizer.tensor_maps import MapOrder
@@ -91,6 +93,63 @@ class CopyOrder(BarrierOrder):
             unset = never_written(self._names.memory, copy)
             if unset is not None:
                 self._found.uninitialized_global(self._block, copy, *unset)
+
+    def sent(self, stores: WarpStores) -> bool:
+        """Lanes of a warp store by `st.async` or `red.async`, which takes effect now; if there may
+        be something to report, nothing is recorded, and it returns False."""
+        self.look()
+        cluster, clocks, rank = self._cluster, self._clocks, stores.rank
+        if rank >= len(cluster.orders):
+            return False
+        home, warp, number = cluster.orders[rank], self._first + stores.warp, stores.action.number
+        found = cluster.objects[rank].get(stores.barrier)
+        if home is not self:
+            home.look()
+            if not cluster.may_visit(rank, warp):
+                return False
+        if found is None or not self._may_use(number, warp, found) or self._leaves(stores):
+            return False
+        actor = clocks.place("mbarrier", cluster_address(rank, stores.barrier))
+        shift, time, granules = self._shadow.shift, found.phases + 1, home._granules
+        first, each = stores.to >> shift, max(stores.nbytes >> shift, 1)
+        span = range(int(first[0]), int(first[0]) + each * len(first))
+        where: slice | Numbers = slice(span.start, span.stop)
+        if not stores.in_one_piece:
+            where = (first[:, None] + np.arange(each)).reshape(-1)
+        whos = party(number, 0) | (self._thread + stores.warp * LANES + stores.lanes)
+        by, known = np.repeat(whos, each), clocks.of[warp, ORDERED]
+        if granules.any_unread(first, actor, time) or not granules.write_in_order(
+            actor, time, where, by, known
+        ):
+            return False
+        before = clocks.caused(warp, times=len(whos))
+        found.receive(before, warp, actor)
+        last = int(whos[-1])
+        self._visit(cluster_address(rank, int(stores.to[-1])), warp, (actor, time), last)
+        for who in whos.tolist() if clocks.refills else ():
+            clocks.refills.pop((actor, who), None)
+        if isinstance(where, slice):
+            home._shadow.define_range(span)
+        else:
+            home._shadow.define_shared(where)
+        return True
+
+    def _leaves(self, stores: WarpStores) -> bool:
+        """Whether stores run past the end of a variable, or overwrite an mbarrier."""
+        to, nbytes = stores.to, stores.nbytes
+        low, high = int(to.min()), int(to.max()) + nbytes
+        for at in self._cluster.objects[stores.rank]:
+            if low - OBJECT_BYTES < at < high and (
+                (to - OBJECT_BYTES < at) & (at < to + nbytes)
+            ).any():  # fmt: skip
+                return True
+        for variable in self._names.flow.kernel.shared.values():
+            end = variable.offset + variable.size
+            if low < end < high and (
+                (variable.offset <= to) & (to < end) & (end < to + nbytes)
+            ).any():  # fmt: skip
+                return True
+        return False
 
     def _written(self, copy: Copy, by: tuple[int, int], known: Clock, who: int) -> None:
         """A bulk copy begins to write shared memory, maybe that of another block."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -103,6 +104,17 @@ class Granules:
             return False
         return not any(reads.time[granule] for reads in self._reads.values())
 
+    def any_unread(self, granules: Numbers, actor: int, time: int) -> bool:
+        """The same for any of some granules, which exist."""
+        unread = self.writer[granules] == actor
+        if not unread.any():
+            return False
+        times = self.time[granules]
+        unread &= (times > 0) & (times < time)
+        for reads in self._reads.values():
+            unread &= reads.time[granules] == 0
+        return bool(unread.any())
+
     @property
     def reading(self) -> int:
         """How many actors have read."""
@@ -114,18 +126,64 @@ class Granules:
         """An actor writes; returns the first access that is not ordered before."""
         part = _part_of(where)
         found = self._unordered_write(actor, part, who, known)
+        others = [(other, reads) for other, reads in self._reads.items() if other != actor]
+        for other, reads in others:
+            if found is None:
+                found = self._unordered_read(other, reads, part, who, known)
+        self._enter_write(actor, time, part, who, [reads for _, reads in others])
+        return found
+
+    def read_in_order(
+        self, actor: int, time: int, where: Numbers, who: Numbers, known: Clock
+    ) -> bool:
+        """An actor reads, if all writes are ordered before; else nothing is recorded."""
+        part = _part_of(where)
+        if self._unordered_write(actor, part, who, known) is not None:
+            return False
+        reads = self.reads_of(actor)
+        reads.time[part], reads.who[part] = time, who
+        return True
+
+    def write_in_order(
+        self, actor: int, time: int, where: Numbers | slice, who: Numbers, known: Clock
+    ) -> bool:
+        """An actor writes, if all accesses are ordered before; else nothing is recorded."""
+        part = where if isinstance(where, slice) else _part_of(where)
+        if self._unordered_write(actor, part, who, known) is not None:
+            return False
+        read = []
         for other, reads in self._reads.items():
-            if other == actor:
-                continue
-            late = reads.time[part] > known[other]
-            if found is None and late.any():
-                late = self._count_out(late, who, reads.who[part])
-                index = int(late.argmax())
-                if late[index]:
-                    found = Conflict(index, int(reads.who[part][index]), other, False)
+            last = int(reads.time[part].max()) if other != actor else 0
+            late = last > known[other]
+            if late and self._unordered_read(other, reads, part, who, known) is not None:
+                return False
+            if last:
+                read.append(reads)
+        self._enter_write(actor, time, part, who, read)
+        return True
+
+    def _enter_write(
+        self,
+        actor: int,
+        time: int,
+        part: Numbers | slice,
+        who: Numbers,
+        read: Iterable[_Reads],
+    ) -> None:
+        for reads in read:
             reads.time[part] = 0
         self.writer[part], self.time[part], self.who[part] = actor, time, who
-        return found
+
+    def _unordered_read(
+        self, other: int, reads: _Reads, part: Numbers | slice, who: Numbers, known: Clock
+    ) -> Conflict | None:
+        """The first read by another actor that is not ordered before a write."""
+        late = reads.time[part] > known[other]
+        if not late.any():
+            return None
+        late = self._count_out(late, who, reads.who[part])
+        index = int(late.argmax())
+        return Conflict(index, int(reads.who[part][index]), other, False) if late[index] else None
 
     def _count_out(self, late: Flags, who: Numbers, others: Numbers) -> Flags:
         """Without pairs of accesses that do not race with each other."""

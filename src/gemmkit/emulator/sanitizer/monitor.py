@@ -35,6 +35,7 @@ from gemmkit.emulator.codegen.shadow_layout import (
 from gemmkit.emulator.launch import LaunchRequest
 from gemmkit.emulator.machine.memory import Bytes, DeviceMemory
 from gemmkit.emulator.machine.refusals import Refusal
+from gemmkit.emulator.machine.scratch import lanes_of
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.ptx.cfg import ControlFlow
 from gemmkit.emulator.sanitizer import synccheck
@@ -338,13 +339,10 @@ class _Watch:
         """Lanes access the shared memory of other blocks of the cluster."""
         if self._order is None:
             return
-        addresses = {
-            lane: (base + int(pattern.offsets[lane])) % WINDOW_BYTES
-            for lane in pattern.lanes.tolist()
-            if more >> lane & 1
-        }
+        lanes = np.flatnonzero(lanes_of(more & (1 << LANES) - 1))
+        addresses = (base + pattern.offsets[lanes]) % WINDOW_BYTES
         nbytes, kind = more >> REACHED_BYTES & 255, more >> REACHED_KIND
-        self._order.reached(self._worker.site_number(site), addresses, nbytes, kind)
+        self._order.reached(self._worker.site_number(site), lanes, addresses, nbytes, kind)
 
     def _on_memory(self, what: int, site: int, pattern: Pattern, base: int, more: int) -> int:
         number = self._worker.site_number(site)

@@ -30,7 +30,7 @@ from gemmkit.emulator.sanitizer.asynchronous_findings import AsynchronousFinding
 from gemmkit.emulator.sanitizer.block_barriers import BlockBarriers
 from gemmkit.emulator.sanitizer.clocks import Clocks
 from gemmkit.emulator.sanitizer.collection import Collection
-from gemmkit.emulator.sanitizer.granules import Conflict, instruction_of, thread_of
+from gemmkit.emulator.sanitizer.granules import Conflict, Numbers, instruction_of, thread_of
 from gemmkit.emulator.sanitizer.parties import Parties
 from gemmkit.emulator.sanitizer.shadow import BlockShadow
 from gemmkit.emulator.sanitizer.sites import Names
@@ -245,13 +245,15 @@ class RecordedOrder(Order):
             self._trace.accessed(warp, self._site_numbers[site], first, end)
         self._read = now
 
-    def reached(self, number: int, addresses: dict[int, int], nbytes: int, kind: int) -> None:
+    def reached(
+        self, number: int, lanes: Numbers, addresses: Numbers, nbytes: int, kind: int
+    ) -> None:
         """Lanes of the running warp access other blocks' shared memory."""
         self.look()
-        for place in addresses.values():
+        for place in addresses.tolist():
             start = place_in(self._rank, place)
             self._trace.accessed(self._running(), number, start, start + nbytes)
-        super().reached(number, addresses, nbytes, kind)
+        super().reached(number, lanes, addresses, nbytes, kind)
 
     def begin(self, warp: int, number: int, lanes: int) -> None:
         """A warp is about to execute an instruction at which a schedule could stop it."""

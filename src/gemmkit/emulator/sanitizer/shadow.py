@@ -137,6 +137,7 @@ class BlockShadow:
     """The shadow of one worker's block: shared memory, warps, recent accesses."""
 
     def __init__(self, worker: Worker, traits: Traits, known: GlobalShadow, event: object) -> None:
+        self.traits = traits
         self.granule = granule = traits.shared_granule
         self.shift = granule.bit_length() - 1
         granules = max(-(-worker.shared_end // granule), 1)

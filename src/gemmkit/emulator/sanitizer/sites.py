@@ -132,9 +132,13 @@ class Names:
 
     def strong(self, number: int) -> bool:
         """Whether an access may conflict with others of its kind: atomic, or volatile."""
-        action = self.actions[number]
-        named = any(word in action.form.opcode for word in _STRONG)
-        return named or action.operation in ("atomic", "reduction", "compare_and_swap")
+        return is_strong(self.actions[number])
+
+
+def is_strong(action: Action) -> bool:
+    """Whether an access may conflict with others of its kind: atomic, or volatile."""
+    named = any(word in action.form.opcode for word in _STRONG)
+    return named or action.operation in ("atomic", "reduction", "compare_and_swap")
 
 
 def is_partial_barrier(action: Action) -> bool:

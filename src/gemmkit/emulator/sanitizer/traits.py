@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from gemmkit.emulator.codegen.addresses import space_of
 from gemmkit.emulator.codegen.kernel import LoadedKernel
 from gemmkit.emulator.codegen.operands import Action, access_bytes
-from gemmkit.emulator.codegen.ordering import Ordering, is_asynchronous
+from gemmkit.emulator.codegen.ordering import Ordering, is_asynchronous, orders_warps
 from gemmkit.emulator.codegen.shadow_layout import SHADOW_SITE, SHADOW_SITE_BYTES
 from gemmkit.emulator.isa.bulk_copies import UNIT
 from gemmkit.emulator.sanitizer.accumulators import touches
 from gemmkit.emulator.sanitizer.shared_arrays import shared_arrays
-from gemmkit.emulator.sanitizer.sites import is_partial_barrier
+from gemmkit.emulator.sanitizer.sites import is_partial_barrier, is_strong
 
 _MEMORY = frozenset(
     ["load", "store", "atomic", "reduction", "compare_and_swap", "copy_async"],
@@ -37,6 +37,10 @@ class Traits:
         asynchronous: whether it uses mbarriers, bulk copies or wgmma.
         touches: instructions that touch registers of a wgmma in flight.
         sites: the initial shadow of its memory records, one row each.
+        strong: the instructions whose accesses do not race with each other.
+        relaxed: those that wait for other blocks too, or are relaxed: Python follows what they
+            order.
+        flags_order_warps: whether flags in shared memory may order the warps of a block.
     """
 
     def __init__(self, kernel: LoadedKernel) -> None:
@@ -52,6 +56,13 @@ class Traits:
         self.asynchronous = is_asynchronous(actions)
         self.sites = _sites(kernel)
         self.touches = touches(kernel.flow, actions)
+        self.strong = np.array([each.number for each in actions if is_strong(each)], np.int64)
+        self.relaxed = [
+            each.number
+            for each in actions
+            if ".relaxed" in each.form.opcode or ".acquire.cluster" in each.form.opcode
+        ]
+        self.flags_order_warps = orders_warps(actions)
 
 
 def _sites(kernel: LoadedKernel) -> NDArray[np.uint8]:

@@ -141,7 +141,10 @@ def _define_move(
             def again(p: Value, base: Value) -> None:
                 f.call(slow, "void", C, SITE_POINTER, p, base, *data)
 
-            visit_peers(f, size, move_lane(f, kind, data, bits), again)
+            def whole(at: Value) -> None:
+                (load_each if kind == "load" else store_each)(f, at, data, bits)
+
+            visit_peers(f, size, whole, move_lane(f, kind, data, bits), again)
         begin(f, space, size, store=kind == "store")
         (load_each if kind == "load" else store_each)(f, host_pointer(f, space), data, bits)
         f.ret()

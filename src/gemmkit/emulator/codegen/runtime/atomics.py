@@ -85,7 +85,10 @@ def _define_atomic(module: Module, space: str, bits: int) -> None:
             def again(p: Value, base: Value) -> None:
                 f.call(name, "void", C, SITE_AT, p, base, ACT, *rest)
 
-            visit_peers(f, bits // 8, update_lane(f, ACT, rest), again)
+            def whole(at: Value) -> None:
+                f.call_pointer(ACT, "void", P, at, *rest)
+
+            visit_peers(f, bits // 8, whole, update_lane(f, ACT, rest), again)
         begin(f, space, bits // 8, store=True)
         at = host_pointer(f, space)
         f.call_pointer(ACT, "void", P, at, RESULT, OPERAND, OTHER)

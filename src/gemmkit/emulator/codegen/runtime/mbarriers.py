@@ -19,7 +19,7 @@ from gemmkit.emulator.codegen.layout import (
     WAITS_NATIVELY,
     WARP,
 )
-from gemmkit.emulator.codegen.runtime import bulk_copies
+from gemmkit.emulator.codegen.runtime import bulk_copies, peer_stores
 from gemmkit.emulator.codegen.runtime.bounds import C
 from gemmkit.emulator.codegen.runtime.mbarrier_log import enter
 from gemmkit.emulator.codegen.runtime.mbarrier_objects import (
@@ -65,6 +65,7 @@ def define(module: Module, *, sanitize: bool = False) -> None:
         _define_wait(module, names, kind)
     if not sanitize:
         bulk_copies.define(module)
+        peer_stores.define(module)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """Accesses to the shared memory of other blocks of a cluster.
 
-They take the slow path of an access to shared memory, lane by lane. Their requests and sectors are
-counted; the rules of wavefronts are those of a block's own memory.
+They take the slow path of an access to shared memory: as a whole if all lanes may access the memory
+of one other block, else lane by lane. Their requests and sectors are counted; the rules of
+wavefronts are those of a block's own memory.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ def define(module: Module) -> None:
             own = f.compare("eq", rank, 0)
             f.set(found, f.or_(f.get("i32", found), f.select(own, literal("i32", 0), bit)))
         f.ret(f.get("i32", found))
+    _define_common_peer(module)
     parameters = (C, SITE_POINTER, _ADDRESS, _SIZE, _LANE)
     with module.function("gemmkit.peer_pointer", "ptr", parameters) as f:
         rank = f.sub(f.lshr(_ADDRESS, RANK_SHIFT), 1)
@@ -81,6 +83,29 @@ def define(module: Module) -> None:
         f.ret()
 
 
+def _define_common_peer(module: Module) -> None:
+    """common_peer(worker, site, pattern, base, bytes): where the base address is on the host, if
+    all lanes certainly may access the memory of one other block; else null."""
+    with module.function("gemmkit.common_peer", "ptr", (C, SITE_POINTER, P, BASE, _SIZE)) as f:
+        may = f.and_(f.load("i64", SITE_POINTER, SITE["counts_as"]), REACHES_PEERS)
+        start = f.add(BASE, f.load("i64", P, PATTERN.least))
+        rank = f.lshr(start, RANK_SHIFT)
+        # An address beyond the window, or before it, has a higher rank.
+        exists = f.compare("ult", f.sub(rank, 1), f.load("i64", C, WORKER["cluster_blocks"]))
+        several = f.compare("ugt", f.load("i64", C, WORKER["cluster_blocks"]), 1)
+        within = f.sub(f.and_(start, OFFSET_MASK), f.load("i64", C, WORKER["shared_base"]))
+        extent = f.load("i64", P, PATTERN.extent)
+        room = f.sub(f.sub(f.load("i64", C, WORKER["shared_bytes"]), _SIZE), extent)
+        fits = f.and_(f.compare("ule", within, room), f.compare("sge", room, 0))
+        low = f.and_(f.or_(BASE, f.load("i64", P, PATTERN.bits)), f.sub(_SIZE, 1))
+        good = f.and_(f.and_(exists, several), f.and_(fits, f.compare("eq", low, 0)))
+        with f.when(f.not_(f.and_(good, f.compare("ne", may, 0)))):
+            f.ret(NULL)
+        place = f.shl(f.sub(rank, 1), 3)
+        memory = f.load("ptr", f.offset(f.load("ptr", C, WORKER["peers"]), place))
+        f.ret(f.offset(memory, f.sub(BASE, f.shl(rank, RANK_SHIFT))))
+
+
 def _address_of(f: Function, lane: Value) -> Value:
     return f.and_(f.add(BASE, element(f, P, lane, 64)), WINDOW_BYTES - 1)
 
@@ -88,15 +113,26 @@ def _address_of(f: Function, lane: Value) -> Value:
 def visit_peers(
     f: Function,
     size: int,
+    whole: Callable[[Value], None],
     act: Callable[[Value, Value], None],
     again: Callable[[Value, Value], None],
     before: Callable[[Value], None] | None = None,
 ) -> None:
     """Perform an access to shared memory in the lanes that address other blocks, and return.
 
-    `act` performs it in one lane, at a host address; `again` in the lanes that are left, given
-    their pattern and base address. `before` is called with the mask of the lanes first.
+    `whole` performs it in all lanes, given where the base address is on the host, `act` in one
+    lane, at a host address, and `again` in the lanes that are left, given their pattern and base
+    address. `before` is called with the mask of the lanes first.
     """
+    arguments = (C, SITE_POINTER, P, BASE, literal("i64", size))
+    common = f.call("gemmkit.common_peer", "ptr", *arguments)
+    with f.when(f.compare("ne", common, NULL)):
+        lanes = f.load("i32", P, PATTERN.mask)
+        if before is not None:
+            before(lanes)
+        f.call("gemmkit.count_peers", "void", C, SITE_POINTER, P, BASE, lanes)
+        whole(common)
+        f.ret()
     lanes = f.call("gemmkit.peer_lanes", "i32", C, SITE_POINTER, P, BASE)
     with f.when(f.compare("ne", lanes, 0)):
         if before is not None:

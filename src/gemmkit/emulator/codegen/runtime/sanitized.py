@@ -122,8 +122,12 @@ def _define_atomic(module: Module, space: str, bits: int) -> None:
             def again(p: Value, base: Value) -> None:
                 f.call(name, "void", C, SITE_POINTER, p, base, ACT, *rest)
 
+            def whole(at: Value) -> None:
+                f.call_pointer(ACT, "void", P, at, *rest)
+
             size = bits // 8
-            visit_peers(f, size, update_lane(f, ACT, rest), again, _reaching(f, "atomic", size))
+            before = _reaching(f, "atomic", size)
+            visit_peers(f, size, whole, update_lane(f, ACT, rest), again, before)
 
         def act(p: Value, base: Value) -> None:
             at = host_pointer(f, space, base)
@@ -149,9 +153,12 @@ def _define_slow(
             def again(p: Value, base: Value) -> None:
                 f.call(name, "void", C, SITE_POINTER, p, base, *data)
 
-            whole = bits // 8 * len(data)
-            one, before = move_lane(f, kind, data, bits), _reaching(f, kind, whole)
-            visit_peers(f, whole, one, again, before)
+            def whole(at: Value) -> None:
+                f.call(parts, "void", P, at, *data)
+
+            size = bits // 8 * len(data)
+            one, before = move_lane(f, kind, data, bits), _reaching(f, kind, size)
+            visit_peers(f, size, whole, one, again, before)
 
         def act(p: Value, base: Value) -> None:
             f.call(parts, "void", p, host_pointer(f, space, base), *data)
