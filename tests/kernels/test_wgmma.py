@@ -32,6 +32,8 @@ CONFIGS = {
     "ping-pong": {"BM": 64, "BN": 96, "pingpong": 2, "stages": 3, "cluster_m": 1},
     "ping-pong along M": {"BN": 128, "pingpong": 2, "cluster_m": 2},
     "three tiles of rows": {"BM": 192, "BN": 96, "consumers": 1, "cluster_m": 1},
+    "rows in finer steps": {"BM": 80, "BN": 64, "consumers": 1, "stages": 3, "cluster_m": 1},
+    "rows in finer steps, ping-pong": {"BM": 176, "BN": 128, "pingpong": 2, "cluster_m": 1},
     "eight rows": {"BM": 8, "BN": 64, "consumers": 1, "stages": 8, "cluster_m": 1},
     "few rows, two consumers": {"BM": 32, "BN": 256, "cluster_m": 1},
     "few rows, k over a cluster": {

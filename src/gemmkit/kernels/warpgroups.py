@@ -38,8 +38,8 @@ def line(item_bytes: int) -> int:
 
 
 def is_swapped(config: TileConfig) -> bool:
-    """Whether a tile has fewer rows than a wgmma, so that its transpose is computed."""
-    return config["BM"] < ROWS
+    """Whether a tile's rows are no multiple of a wgmma's, so that its transpose is computed."""
+    return config["BM"] % ROWS != 0
 
 
 def product_sides(config: TileConfig) -> tuple[int, int]:

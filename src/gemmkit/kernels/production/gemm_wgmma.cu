@@ -4,8 +4,8 @@
 // the other warpgroups, consumers, multiply them, each its own rows of the block's tile of C. While
 // they write it back by TMA, the next tile's operands are on their way; or, if consumers have a tile
 // each ("ping-pong"), one writes while the other multiplies. Where there are few tiles, the blocks of
-// a cluster share the k of one. A tile with fewer rows than a wgmma is computed as its
-// transpose, B^T by A^T ("swap AB"), for a wgmma may have as few as eight columns.
+// a cluster share the k of one. A tile whose rows are no multiple of a wgmma's 64 is computed as its
+// transpose, B^T by A^T ("swap AB"), for a wgmma's columns come in finer steps.
 #include "arguments.cuh"
 #include "epilogue/cluster_sum.cuh"
 #include "epilogue/fragment_store.cuh"
@@ -21,16 +21,18 @@ __global__ void __launch_bounds__(TILE.threads, 1)
   constexpr bool BATCHED = SCHEDULE.batched;
   // What follows is about the product that is computed: the wgmma's rows, or their tiles, are of B^T
   // if it is swapped.
-  constexpr bool SWAPPED = TILE.BM < WGMMA_ROWS;
+  constexpr bool SWAPPED = TILE.BM % WGMMA_ROWS != 0;
   constexpr WarpgroupTile OWN = SWAPPED ? swapped(TILE) : TILE;
   constexpr int CONSUMERS = OWN.consumers, PARTS = OWN.cluster_k, COLS = OWN.BN / PARTS;
   using Mainloop = WgmmaMainloop<In, OWN, SWAPPED ? SWAPPED_LAYOUT<LAYOUT> : LAYOUT, BATCHED>;
-  using Store = FragmentStore<COLS, OWN.buffers, Epilogue>;
+  using StoreByTma = Either<SWAPPED, SwappedStore<COLS, OWN.buffers, Epilogue>,
+                            FragmentStore<COLS, OWN.buffers, Epilogue>>;
+  using Store = Either<TMA_STORE, StoreByTma, NoStore>;
   using Sum = ClusterSum<PARTS, CONSUMERS, Mainloop::ROW_TILES, OWN.BN>;
   constexpr int PRODUCER = CONSUMERS * 128;
   struct Shared {
     typename Mainloop::Memory tiles;
-    typename Store::template Buffers<TMA_STORE> results[CONSUMERS];
+    typename Store::Buffers results[CONSUMERS];
     Either<(PARTS > 1), typename Sum::Memory, int> parts;
     typename Mainloop::Barriers barriers;
     Barrier parts_arrived;
@@ -116,10 +118,9 @@ __global__ void __launch_bounds__(TILE.threads, 1)
           const int row = first_row + i * WGMMA_ROWS;
           const auto& own = reinterpret_cast<const float (&)[COLS / 2]>(sums[i][PART * COLS / 2]);
           if constexpr (TMA_STORE) {
-            Store::template by_tma<BATCHED>(own, map_c, shared.results[consumer].bytes, buffer,
-                                            1 + consumer, args.epilogue(tile.product),
-                                            args.c(tile.product), ldc, M, N, tile.product, row,
-                                            col);
+            Store::template store<BATCHED>(own, map_c, shared.results[consumer], buffer,
+                                           1 + consumer, args.epilogue(tile.product),
+                                           args.c(tile.product), ldc, M, N, tile.product, row, col);
           } else {
             store_fragments<COLS, SWAPPED>(own, args.epilogue(tile.product), args.c(tile.product),
                                            ldc, M, N, row, col);

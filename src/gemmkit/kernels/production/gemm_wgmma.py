@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from gemmkit.dtypes import FLOAT_BYTES, ITEM_BYTES
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels import rules, warpgroups
@@ -28,8 +30,10 @@ from gemmkit.kernels.warpgroups import (
 from gemmkit.kernels.work import Work
 from gemmkit.problem import GemmProblem
 
-# Columns of a product come in such steps.
+# Columns of a product come in such steps, those of the transposed in the smaller one.
 COLUMN_STEP, EIGHT = 16, 8
+# Lines of a box of transposed results.
+MOST_BOX_LINES = 96
 # Buffers for results on their way to memory, per consumer: those that there is room for.
 FEWEST_BUFFERS, MOST_BUFFERS = 2, 4
 # 32-bit registers of a consumer's thread, and those of it that results may take.
@@ -69,18 +73,44 @@ def thread_count(config: TileConfig) -> int:
 
 
 def leaves_by_tma(problem: GemmProblem, config: TileConfig) -> bool:
-    """Whether results are stored by TMA; those of a transposed tile do not lie as C's rows do."""
-    return stores_by_tma(problem) and not is_swapped(config)
+    """Whether results are stored by TMA: of transposed tiles those that stmatrix can turn, which
+    has elements of 16 bits."""
+    narrow = problem.out_item_bytes == ITEM_BYTES["float16"] and config["BM"] > EIGHT
+    return stores_by_tma(problem) and (narrow or not is_swapped(config))
 
 
-def store_columns(BN: int, item_bytes: int) -> int:
-    """Columns of a box of C, as `store_columns` of fragment_store.cuh has them."""
-    return next(each for each in range(line(item_bytes), 0, -16) if BN % each == 0)
+class Boxes(NamedTuple):
+    """Boxes in which a consumer's results are stored: their sides, the bytes that the swizzle
+    spans and lines lie apart, and how many a tile has."""
+
+    columns: int
+    lines: int
+    pitch: int
+    count: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one."""
+        return self.lines * self.pitch
 
 
-def store_swizzle(columns: int, item_bytes: int) -> int:
-    """Bytes that the swizzle of a box of C spans, and its lines lie apart."""
-    return next(each for each in (32, 64, LINE_BYTES) if each >= columns * item_bytes)
+def result_boxes(problem: GemmProblem, config: TileConfig) -> Boxes:
+    """Those of C, as fragment_store.cuh has them."""
+    rows, columns = product_sides(config)
+    columns //= config["cluster_k"]
+    tiles = rows // (config["consumers"] // config["pingpong"] * ROWS)
+    if is_swapped(config):
+        lines = _even_part(columns, EIGHT, min(columns, MOST_BOX_LINES))
+        return Boxes(ROWS, lines, LINE_BYTES, tiles * (columns // lines))
+    item = problem.out_item_bytes
+    across = _even_part(columns, COLUMN_STEP, line(item))
+    pitch = next(each for each in (32, 64, LINE_BYTES) if each >= across * item)
+    return Boxes(across, ROWS, pitch, tiles * (columns // across))
+
+
+def _even_part(extent: int, step: int, most: int) -> int:
+    """The largest part in such steps that divides an extent and is `most` or less."""
+    return next(each for each in range(most, 0, -step) if extent % each == 0)
 
 
 def maps(problem: GemmProblem, config: TileConfig, *, stored: bool) -> tuple[MapRule, ...]:
@@ -95,10 +125,9 @@ def maps(problem: GemmProblem, config: TileConfig, *, stored: bool) -> tuple[Map
         box = (line(problem.item_bytes), lines, *product)
         found.append(MapRule(name, operand, box, swizzle=LINE_BYTES, l2=L2_BYTES))
     if stored:
-        item = problem.out_item_bytes
-        columns = store_columns(config["BN"] // config["cluster_k"], item)
-        box = (columns, ROWS, *product)
-        found.append(MapRule("map_c", "C", box, swizzle=store_swizzle(columns, item)))
+        boxes = result_boxes(problem, config)
+        box = (boxes.columns, boxes.lines, *product)
+        found.append(MapRule("map_c", "C", box, swizzle=boxes.pitch))
     return tuple(found)
 
 
@@ -109,11 +138,10 @@ def shared_bytes(problem: GemmProblem, config: TileConfig, count: int = FEWEST_B
     a = ceil_div(config["BM"], line(item)) * line(item) if problem.transa else config["BM"]
     b = config["BN"] if problem.transb else ceil_div(config["BN"], line(item)) * line(item)
     total, parts = stages * (a + b) * BK * item, config["cluster_k"]
-    buffer = TMA_UNIT
     if leaves_by_tma(problem, config):
-        columns = store_columns(config["BN"] // parts, problem.out_item_bytes)
-        buffer = ROWS * store_swizzle(columns, problem.out_item_bytes)
-    total += config["consumers"] * _whole(count * buffer)
+        total += config["consumers"] * _whole(count * result_boxes(problem, config).nbytes)
+    else:
+        total += TMA_UNIT
     # Sums that other blocks send.
     total += FLOAT_BYTES * config["BM"] * config["BN"] // parts * (parts - 1) or FLOAT_BYTES
     barriers = 2 * stages + 1
@@ -124,10 +152,7 @@ def buffers(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> int:
     """Buffers per consumer: with one for each box of its results it never waits for a store."""
     if not leaves_by_tma(problem, config):
         return FEWEST_BUFFERS
-    columns = config["BN"] // config["cluster_k"]
-    boxes = columns // store_columns(columns, problem.out_item_bytes)
-    boxes *= config["BM"] // (config["consumers"] // config["pingpong"] * ROWS)
-    count = max(FEWEST_BUFFERS, min(boxes, MOST_BUFFERS))
+    count = max(FEWEST_BUFFERS, min(result_boxes(problem, config).count, MOST_BUFFERS))
     while count > FEWEST_BUFFERS and pairing(problem, config, gpu, count) is not None:
         count -= 1
     return count
@@ -204,7 +229,7 @@ def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
             else None
         ),
         lambda: (
-            f"BM = {config['BM']}: tiles with fewer than {ROWS} rows share no operands in a cluster"
+            f"BM = {config['BM']} is not a multiple of {ROWS}: such tiles share no operands"
             if is_swapped(config) and sharing > 1
             else None
         ),
@@ -251,7 +276,7 @@ KERNEL = Kernel(
         cluster_k=1,
     ),
     space={
-        "BM": (8, 16, 32, 64, 128, 192, 256),
+        "BM": (8, 16, 32, 64, 80, 96, 128, 144, 160, 176, 192, 256),
         "BN": (32, 64, 96, 128, 144, 160, 192, 224, 240, 256),
         "BK": (64, 128),
         "stages": (3, 4, 5, 6, 7, 8, 12, 16),

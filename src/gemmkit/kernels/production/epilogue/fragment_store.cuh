@@ -29,6 +29,14 @@ __device__ __forceinline__ void stmatrix(unsigned line, const unsigned (&words)[
                : "memory");
 }
 
+// Stores the transposes of two such matrices: lanes 0-7 give the addresses of the first one's lines,
+// lanes 8-15 those of the second's.
+__device__ __forceinline__ void stmatrix_transposed(unsigned line, const unsigned (&words)[2]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(line),
+               "r"(words[0]), "r"(words[1])
+               : "memory");
+}
+
 // Whether an epilogue reads or writes matrices and vectors besides C.
 template <class Epilogue>
 constexpr bool READS = true;
@@ -37,12 +45,51 @@ constexpr bool READS<Epilogue<NO_BIAS, Activation, 0, Out, Sum>> = false;
 template <class Activation, class Out, class Sum>
 constexpr bool READS<Epilogue<NO_BIAS, Activation, SCALE, Out, Sum>> = false;
 
-// The most columns that divide a tile's, in sixteens. Fewer than that are stored from the registers.
-__device__ constexpr int store_columns(int columns, int most) {
-  if (columns < 16) return columns;
+// Whether nothing but the sums goes into the results.
+template <class Epilogue>
+__device__ __forceinline__ bool is_plain(const Epilogue& epilogue) {
+  return !READS<Epilogue> && epilogue.beta == 0.0f;
+}
+
+// What a sum becomes; one outside of C is left as it is, for nothing may be read there.
+template <bool PLAIN, class Epilogue>
+__device__ __forceinline__ float finished(const Epilogue& epilogue, const typename Epilogue::Out* C,
+                                          int ldc, int M, int N, int row, int col, float sum) {
+  if constexpr (PLAIN) return epilogue.finish(sum, 0.0f, row, col);
+  if (row >= M || col >= N) return sum;
+  float old = 0.0f;
+  if (epilogue.beta != 0.0f) old = widened<float>(*element(C, ldc, row, col));
+  return epilogue.finish(sum, old, row, col);
+}
+
+// The largest part of an extent, in so many steps of `step`, that divides it and is `most` or less.
+__host__ __device__ constexpr int even_part(int extent, int step, int most) {
   int found = most;
-  while (columns % found) found -= 16;
+  while (extent % found) found -= step;
   return found;
+}
+
+// Where a byte of a line lies in a box whose lines lie PITCH bytes apart, swizzled over as many.
+template <int PITCH>
+__device__ __forceinline__ unsigned swizzled(int line, int byte) {
+  constexpr unsigned CHUNKS = PITCH / 16;
+  const unsigned place = line * PITCH + byte;
+  return place ^ (place >> 7 & (CHUNKS - 1)) << 4;
+}
+
+// Stores a box that a warpgroup has written to shared memory, unless it lies outside of C. One of the
+// BUFFERS is then free. `barrier` is the warpgroup's named barrier.
+template <int BUFFERS, bool BATCHED>
+__device__ __forceinline__ void send_box(const TensorMap& map, BoxPlace to, unsigned from,
+                                         int barrier, bool inside) {
+  fence_for_tma();
+  // The buffer to be used next is free when the store before this one has read it.
+  if (threadIdx.x % 128 == 0) tma_wait_read<BUFFERS - 2>();
+  named_barrier_sync<128>(barrier);
+  if (threadIdx.x % 128 == 0) {
+    if (inside) tma_store<BATCHED>(map, to, from);
+    tma_commit();
+  }
 }
 
 // From the registers, element by element: a warpgroup's 64 x BN sums of a tile of C that begins at
@@ -69,91 +116,62 @@ __device__ __forceinline__ void store_fragments(const float (&sums)[BN / 2],
   }
 }
 
-// A warpgroup's 64 x BN sums. Lane l of warp w has of each row 16 w + l / 4 (and + 8) two neighbors in
-// every eight columns, from 2 (l % 4) on.
+// A warpgroup's 64 x BN sums, by TMA through its buffers, of which `next` is the one to be used. Lane l
+// of warp w has of each row 16 w + l / 4 (and + 8) two neighbors in every eight columns, from
+// 2 (l % 4) on.
 template <int BN, int BUFFERS, class Epilogue>
 struct FragmentStore {
   using Out = typename Epilogue::Out;
   // Columns of a box: up to 128 bytes of them. Its lines are as far apart as the swizzle spans.
-  static constexpr int COLS = store_columns(BN, 128 / sizeof(Out));
+  static constexpr int COLS = even_part(BN, 16, 128 / sizeof(Out));
   static constexpr int LINE_BYTES = COLS * sizeof(Out);
   static constexpr int PITCH = LINE_BYTES <= 32 ? 32 : LINE_BYTES <= 64 ? 64 : 128;
-  static constexpr int BOX_BYTES = 64 * PITCH;
-  static_assert(BN % COLS == 0, "boxes of C must not reach into the next tile");
-
-  // A warpgroup's buffers, if results leave through them.
-  template <bool USED>
   struct alignas(1024) Buffers {
-    unsigned char bytes[BUFFERS][USED ? BOX_BYTES : 16];
+    unsigned char bytes[BUFFERS][64 * PITCH];
   };
 
-  // What two neighbors become; those outside of C are left as they are, for nothing may be read there.
-  static __device__ __forceinline__ void finish(const Epilogue& epilogue, const Out* C, int ldc,
-                                                int M, int N, int row, int col, float (&x)[2]) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      if (row < M && col + i < N) {
-        float old = 0.0f;
-        if (epilogue.beta != 0.0f) old = widened<float>(*element(C, ldc, row, col + i));
-        x[i] = epilogue.finish(x[i], old, row, col + i);
-      }
-    }
-  }
-
-  // By TMA. `buffers` are this warpgroup's, of which `next` is the one to be used; `barrier` is its named
-  // barrier.
   template <bool BATCHED>
-  static __device__ __forceinline__ void by_tma(const float (&sums)[BN / 2], const TensorMap& map,
-                                                unsigned char (&buffers)[BUFFERS][BOX_BYTES],
-                                                int& next, int barrier, const Epilogue& epilogue,
-                                                const Out* C, int ldc, int M, int N, int product,
-                                                int row, int col) {
-    const int thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
+  static __device__ __forceinline__ void store(const float (&sums)[BN / 2], const TensorMap& map,
+                                               Buffers& buffers, int& next, int barrier,
+                                               const Epilogue& epilogue, const Out* C, int ldc,
+                                               int M, int N, int product, int row, int col) {
+    const int warp = threadIdx.x % 128 / 32, lane = threadIdx.x % 32;
     const auto store = [&]<bool PLAIN>() {
 #pragma unroll
       for (int box = 0; box < BN / COLS; ++box) {
-        const unsigned to = shared_address(buffers[next]);
+        const unsigned to = shared_address(buffers.bytes[next]);
         next = (next + 1) % BUFFERS;
 #pragma unroll
         for (int c = 0; c < COLS; c += 16) {
-          unsigned words[4];
+          [[maybe_unused]] unsigned words[4];
 #pragma unroll
           for (int part = 0; part < 4; ++part) {
             const int at = (box * COLS + c) / 2 + part * 2;
             const int line = warp * 16 + lane / 4 + part % 2 * 8;
             const int across = c + part / 2 * 8 + lane % 4 * 2;
-            float x[2] = {sums[at], sums[at + 1]};
-            if constexpr (PLAIN) {
-              x[0] = epilogue.finish(x[0], 0.0f, row, col);
-              x[1] = epilogue.finish(x[1], 0.0f, row, col);
-            } else {
-              finish(epilogue, C, ldc, M, N, row + line, col + box * COLS + across, x);
+            float x[2];
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+              x[i] = finished<PLAIN>(epilogue, C, ldc, M, N, row + line,
+                                     col + box * COLS + across + i, sums[at + i]);
             }
             if constexpr (sizeof(Out) == 2) {
               words[part] = pair<Out>(x[0], x[1]);
             } else {
-              store_pair(to + swizzled(line, across * sizeof(Out)), x);
+              store_pair(to + swizzled<PITCH>(line, across * sizeof(Out)), x);
             }
           }
           if constexpr (sizeof(Out) == 2) {
             // Matrices are in the order of the words: the second is below the first.
-            stmatrix(to + swizzled(warp * 16 + lane % 16, (c + lane / 16 * 8) * sizeof(Out)),
+            stmatrix(to + swizzled<PITCH>(warp * 16 + lane % 16, (c + lane / 16 * 8) * sizeof(Out)),
                      words);
           }
         }
-        fence_for_tma();
-        // The buffer to be used next is free when the store before this one has read it.
-        if (thread == 0) tma_wait_read<BUFFERS - 2>();
-        named_barrier_sync<128>(barrier);
-        if (thread == 0) {
-          if (row < M && col + box * COLS < N) {
-            tma_store<BATCHED>(map, {col + box * COLS, row, product}, to);
-          }
-          tma_commit();
-        }
+        const int first = col + box * COLS;
+        send_box<BUFFERS, BATCHED>(map, {first, row, product}, to, barrier, row < M && first < N);
       }
     };
-    if (!READS<Epilogue> && epilogue.beta == 0.0f) {
+    if (is_plain(epilogue)) {
       store.template operator()<true>();
     } else {
       store.template operator()<false>();
@@ -161,14 +179,66 @@ struct FragmentStore {
   }
 
  private:
-  // Where a byte of a line lies in a box that TMA stores with this swizzle.
-  static __device__ __forceinline__ unsigned swizzled(int line, int byte) {
-    constexpr unsigned CHUNKS = PITCH / 16;
-    const unsigned place = line * PITCH + byte;
-    return place ^ (place >> 7 & (CHUNKS - 1)) << 4;
-  }
-
   static __device__ __forceinline__ void store_pair(unsigned to, const float (&x)[2]) {
     asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(x[0]), "f"(x[1]) : "memory");
   }
+};
+
+// The same of the transpose of a tile of C, in elements of 16 bits: 64 columns of C, a line of a box,
+// by BN of its rows.
+template <int BN, int BUFFERS, class Epilogue>
+struct SwappedStore {
+  using Out = typename Epilogue::Out;
+  static constexpr int LINES = even_part(BN, 8, BN < 96 ? BN : 96), PITCH = 128;
+  struct alignas(1024) Buffers {
+    unsigned char bytes[BUFFERS][LINES * PITCH];
+  };
+
+  // `row` is the tile's first column of C, `col` its first row.
+  template <bool BATCHED>
+  static __device__ __forceinline__ void store(const float (&sums)[BN / 2], const TensorMap& map,
+                                               Buffers& buffers, int& next, int barrier,
+                                               const Epilogue& epilogue, const Out* C, int ldc,
+                                               int M, int N, int product, int row, int col) {
+    const int warp = threadIdx.x % 128 / 32, lane = threadIdx.x % 32;
+    const auto store = [&]<bool PLAIN>() {
+#pragma unroll
+      for (int box = 0; box < BN / LINES; ++box) {
+        const unsigned to = shared_address(buffers.bytes[next]);
+        next = (next + 1) % BUFFERS;
+#pragma unroll
+        for (int c = 0; c < LINES; c += 8) {
+          unsigned words[2];
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            const int at = (box * LINES + c) / 2 + half * 2;
+            const int across = row + warp * 16 + half * 8 + lane / 4;
+            float x[2];
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+              x[i] =
+                  finished<PLAIN>(epilogue, C, ldc, M, N, col + box * LINES + c + lane % 4 * 2 + i,
+                                  across, sums[at + i]);
+            }
+            words[half] = pair<Out>(x[0], x[1]);
+          }
+          stmatrix_transposed(
+              to + swizzled<PITCH>(c + lane % 8, (warp * 16 + lane / 8 % 2 * 8) * sizeof(Out)),
+              words);
+        }
+        const int first = col + box * LINES;
+        send_box<BUFFERS, BATCHED>(map, {row, first, product}, to, barrier, row < N && first < M);
+      }
+    };
+    if (is_plain(epilogue)) {
+      store.template operator()<true>();
+    } else {
+      store.template operator()<false>();
+    }
+  }
+};
+
+// Where results leave from the registers alone.
+struct NoStore {
+  struct Buffers {};
 };
