@@ -164,6 +164,25 @@ def test_times_with_the_same_epilogue_go_first(table, store):
     assert chosen(PROBLEM)[2] == SLOW
 
 
+@pytest.mark.parametrize("where", ["store", "shipped table"])
+def test_types_of_16_bits_have_each_other_s_measurements(table, store, where):
+    bfloat16 = GemmProblem(1000, 1024, 1024, dtype="bfloat16")
+    won = {"BM": 64, "BN": 64, "BK": 64, "stages": 3, "consumers": 1, "cluster_m": 1}
+    config = find_kernel("gemm_wgmma").configure(won).as_dict()
+    of_one = entry(bfloat16, kernel="gemm_wgmma", config=config)
+    if where == "store":
+        store.put(of_one)
+    else:
+        table(of_one)
+    dispatcher = Dispatcher(H100, store)
+    own = dispatcher.choose(bfloat16)
+    assert (own.source, own.config.as_dict(), own.measured) == (where, config, True)
+    found = dispatcher.choose(dataclasses.replace(bfloat16, dtype="float16"))
+    assert (found.source, found.config.as_dict(), found.measured) == (where, config, False)
+    wide = dataclasses.replace(bfloat16, dtype="float16", out_dtype="float32")
+    assert dispatcher.choose(wide).source == "heuristic"
+
+
 # --- the nearest tuned shape --------------------------------------------------------------------
 
 

@@ -314,7 +314,7 @@ def _is_of(entry: Entry, problem: GemmProblem) -> bool:
     if problem.groups is not None and ":" in problem.groups_text:
         return False
     return (
-        entry.epilogue == str(problem.epilogue)
+        (entry.problem.dtype, entry.epilogue) == (problem.dtype, str(problem.epilogue))
         and (problem.alpha, problem.beta) == (own.alpha, own.beta)
         and (problem.lda, problem.ldb, problem.ldc) == (own.lda, own.ldb, own.ldc)
         and problem.strides == own.strides

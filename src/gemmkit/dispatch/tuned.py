@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache, cached_property
 from typing import NamedTuple
 
+import msgspec
+
 from gemmkit.dispatch import shipped_file
+from gemmkit.dtypes import Dtype
 from gemmkit.errors import TuningError
 from gemmkit.gpu import GpuSpec
 from gemmkit.trials.entry import Entry, ProblemClass, gpu_key
@@ -22,10 +25,22 @@ from gemmkit.trials.store import Store, fastest
 
 # How far a tuned shape may be away: the root of the summed squares of its sizes' ratios' logarithms
 # to base 2, so that 0.5 is one size 1.41 times as large. Other alignment and another layout count
-# as distances too; other types are no neighbors.
+# as distances too; other types are no neighbors, but for those of 16 bits, which run alike.
 MOST_DISTANCE = 0.5
 OTHER_ALIGNMENT = 0.3
 OTHER_LAYOUT = 0.3
+
+
+OTHER_HALF: Mapping[Dtype, Dtype] = {"float16": "bfloat16", "bfloat16": "float16"}
+
+
+def running_alike(problem: ProblemClass) -> tuple[ProblemClass, ...]:
+    """The class, and that of the other 16-bit type if it is of one."""
+    if problem.dtype not in OTHER_HALF:
+        return (problem,)
+    types = {name: OTHER_HALF.get(getattr(problem, name)) for name in ("dtype", "out_dtype")}
+    changes = {name: other for name, other in types.items() if other is not None}
+    return problem, msgspec.structs.replace(problem, **changes)
 
 
 class Neighbor(NamedTuple):
@@ -44,10 +59,14 @@ class Winners:
             self._classes.setdefault(entry.problem, []).append(entry)
 
     def best(self, problem: ProblemClass, epilogue: str) -> Entry | None:
-        """The fastest entry of just this class: with this epilogue, or else with any."""
-        entries = self._classes.get(problem, ())
-        own = [each for each in entries if each.epilogue == epilogue]
-        return fastest(own) or fastest(entries)
+        """The fastest entry of just this class: with this epilogue, or else with any; where there
+        is none, that of a class that runs alike."""
+        for each in running_alike(problem):
+            entries = self._classes.get(each, ())
+            own = [entry for entry in entries if entry.epilogue == epilogue]
+            if found := fastest(own) or fastest(entries):
+                return found
+        return None
 
     @cached_property
     def has_groups(self) -> bool:
@@ -72,7 +91,8 @@ class Winners:
 
 def distance_between(one: ProblemClass, other: ProblemClass) -> float:
     """How unlike two classes are; infinite if types or groups differ, or only one is empty."""
-    if (one.dtype, one.out_dtype, one.groups) != (other.dtype, other.out_dtype, other.groups):
+    types = {(each.dtype, each.out_dtype) for each in running_alike(one)}
+    if (other.dtype, other.out_dtype) not in types or one.groups != other.groups:
         return math.inf
     total = 0.0 if one.aligned == other.aligned else OTHER_ALIGNMENT**2
     total += 0.0 if one.layout == other.layout else OTHER_LAYOUT**2
@@ -127,14 +147,16 @@ class UserStore:
         return self._has_groups
 
     def best(self, problem: ProblemClass, epilogue: str) -> Entry | None:
-        """The fastest entry of just this class."""
+        """The fastest entry of just this class, or of one that runs alike."""
         if self._store is None:
             return None
         try:
-            return self._store.best(self._gpu, problem, epilogue)
+            for each in running_alike(problem):
+                if found := self._store.best(self._gpu, each, epilogue):
+                    return found
         except TuningError as error:
             self._fail(error)
-            return None
+        return None
 
     def neighbors(self, problem: ProblemClass, epilogue: str) -> list[Neighbor]:
         """The winners of near classes; the store is read once for all questions."""

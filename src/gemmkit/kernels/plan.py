@@ -58,8 +58,9 @@ class TileConfig:
     warpgroups of a block that multiply, `pingpong` the tiles that they have in hand, in equal
     shares, so that one is written back while another is multiplied; `cluster_m` × `cluster_n` ×
     `cluster_k` the blocks of a cluster, of which those along k share a tile. The last two do not
-    change traffic, but the code of the inner loop: `interleave` is the number of places in a step where its copies are issued,
-    `order` the order of an outer product (see `outer_product` in fragment.cuh).
+    change traffic, but the code of the inner loop: `interleave` is the number of places in a step
+    where its copies are issued, `order` the order of an outer product (see `outer_product` in
+    fragment.cuh).
 
     Raises:
         UsageError: a key is not a positive integer.

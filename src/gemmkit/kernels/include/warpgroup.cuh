@@ -27,13 +27,6 @@ struct WarpgroupTile : SwizzledTile<T, EXTENT, DEPTH, K_MAJOR> {
   }
 };
 
-// Gives sums a content without an instruction: the first product replaces it.
-template <int COUNT>
-__device__ __forceinline__ void leave_undefined(float (&sums)[COUNT]) {
-#pragma unroll
-  for (int i = 0; i < COUNT; ++i) asm volatile("" : "=f"(sums[i]));
-}
-
 // Finishes and stores the 64 rows of a warpgroup. Its warps have 16 rows each, in the layout of
 // mma.sync.
 template <int VEC, int COUNT, class Epilogue>

@@ -51,6 +51,13 @@ __device__ __forceinline__ void wgmma_wait(float (&sums)[COUNT]) {
   for (int i = 0; i < COUNT; ++i) asm volatile("" : "+f"(sums[i])::"memory");
 }
 
+// Gives sums a content without an instruction: the first product replaces it.
+template <int COUNT>
+__device__ __forceinline__ void leave_undefined(float (&sums)[COUNT]) {
+#pragma unroll
+  for (int i = 0; i < COUNT; ++i) asm volatile("" : "=f"(sums[i]));
+}
+
 template <class In>
 constexpr bool IS_BFLOAT16 = false;
 template <>

@@ -13,7 +13,7 @@
 #include "scheduler/persistent.cuh"
 #include "tile.cuh"
 
-template <class In, WarpgroupTile TILE, Layout LAYOUT, bool TMA_STORE, Schedule SCHEDULE,
+template <class In, WgmmaTile TILE, Layout LAYOUT, bool TMA_STORE, Schedule SCHEDULE,
           class Epilogue>
 __global__ void __launch_bounds__(TILE.threads, 1)
     gemm_wgmma(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(TILE.threads, 1)
   // What follows is about the product that is computed: the wgmma's rows, or their tiles, are of B^T
   // if it is swapped.
   constexpr bool SWAPPED = TILE.BM % WGMMA_ROWS != 0;
-  constexpr WarpgroupTile OWN = SWAPPED ? swapped(TILE) : TILE;
+  constexpr WgmmaTile OWN = SWAPPED ? swapped(TILE) : TILE;
   constexpr int CONSUMERS = OWN.consumers, PARTS = OWN.cluster_k, COLS = OWN.BN / PARTS;
   using Mainloop = WgmmaMainloop<In, OWN, SWAPPED ? SWAPPED_LAYOUT<LAYOUT> : LAYOUT, BATCHED>;
   using StoreByTma = Either<SWAPPED, SwappedStore<COLS, OWN.buffers, Epilogue>,

@@ -51,7 +51,7 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
         template=(
             CUDA_TYPES[problem.dtype],
             named(
-                "WarpgroupTile",
+                "WgmmaTile",
                 {**config.as_dict(), "buffers": count, "threads": threads},
             ),
             CUDA_LAYOUTS[problem.layout],
@@ -86,7 +86,7 @@ class Boxes(NamedTuple):
     columns: int
     lines: int
     pitch: int
-    count: int
+    number: int
 
     @property
     def nbytes(self) -> int:
@@ -152,7 +152,7 @@ def buffers(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> int:
     """Buffers per consumer: with one for each box of its results it never waits for a store."""
     if not leaves_by_tma(problem, config):
         return FEWEST_BUFFERS
-    count = max(FEWEST_BUFFERS, min(result_boxes(problem, config).count, MOST_BUFFERS))
+    count = max(FEWEST_BUFFERS, min(result_boxes(problem, config).number, MOST_BUFFERS))
     while count > FEWEST_BUFFERS and pairing(problem, config, gpu, count) is not None:
         count -= 1
     return count

@@ -8,7 +8,7 @@
 #include "wgmma.cuh"
 
 // Template arguments that the host passes by name, as those of tile.cuh.
-struct WarpgroupTile {
+struct WgmmaTile {
   int BM = 0, BN = 0, BK = 0;
   int stages = 2;     // of the pipeline
   int consumers = 1;  // warpgroups that multiply
@@ -21,8 +21,8 @@ struct WarpgroupTile {
 };
 
 // The tile, and the layout, of the transposed product.
-__host__ __device__ constexpr WarpgroupTile swapped(WarpgroupTile tile) {
-  WarpgroupTile other = tile;
+__host__ __device__ constexpr WgmmaTile swapped(WgmmaTile tile) {
+  WgmmaTile other = tile;
   other.BM = tile.BN;
   other.BN = tile.BM;
   other.cluster_m = tile.cluster_n;
@@ -38,7 +38,7 @@ struct Steps {
   int first, count;
 };
 
-template <class In, WarpgroupTile TILE, Layout LAYOUT, bool BATCHED>
+template <class In, WgmmaTile TILE, Layout LAYOUT, bool BATCHED>
 struct WgmmaMainloop {
   static constexpr int BM = TILE.BM, BN = TILE.BN, BK = TILE.BK, STAGES = TILE.stages;
   static constexpr bool A_K_MAJOR = !TRANSPOSED_A<LAYOUT>, B_K_MAJOR = TRANSPOSED_B<LAYOUT>;
@@ -115,12 +115,8 @@ struct WgmmaMainloop {
       }
       return;
     }
-    // Whatever the sums hold, the first products replace it; no instruction is to come from this.
 #pragma unroll
-    for (int i = 0; i < ROW_TILES; ++i) {
-#pragma unroll
-      for (int j = 0; j < BN / 2; ++j) asm volatile("" : "=f"(sums[i][j]));
-    }
+    for (int i = 0; i < ROW_TILES; ++i) leave_undefined(sums[i]);
     int held = counter.stage;
 #pragma unroll 1
     for (int step = 0; step < steps; ++step, counter.advance()) {
