@@ -177,7 +177,7 @@ def test_types_of_16_bits_have_each_other_s_measurements(table, store, where):
     dispatcher = Dispatcher(H100, store)
     own = dispatcher.choose(bfloat16)
     assert (own.source, own.config.as_dict(), own.measured) == (where, config, True)
-    found = dispatcher.choose(dataclasses.replace(bfloat16, dtype="float16"))
+    found = dispatcher.choose(GemmProblem(1000, 1024, 1024, dtype="float16"))
     assert (found.source, found.config.as_dict(), found.measured) == (where, config, False)
     wide = dataclasses.replace(bfloat16, dtype="float16", out_dtype="float32")
     assert dispatcher.choose(wide).source == "heuristic"
