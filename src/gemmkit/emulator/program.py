@@ -240,8 +240,6 @@ class Program:
 
         readers: frozenset[int] = frozenset()
         before = memory.snapshot()
-        if kernel.compiled.may_hold_undefined:
-            kernel = self._load(sanitize=True, track=True)
         while True:
             tracks = kernel.compiled.tracks
             if tracks not in self._traits:

@@ -108,8 +108,8 @@ def load_kernel(
 ) -> LoadedKernel:
     """Load a kernel from the cache, or compile it.
 
-    With `sanitize` its code reports to the sanitizers; with `track` it also reports uses of
-    undefined bits. With `quick` it is compiled in a third of the time, unless the cache has faster
+    With `sanitize` its code reports to the sanitizers; with `track`, or where registers or local
+    memory may hold undefined bits from the start, it also reports uses of these. With `quick` it is compiled in a third of the time, unless the cache has faster
     code.
 
     Raises:
