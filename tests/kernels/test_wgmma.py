@@ -32,8 +32,12 @@ CONFIGS = {
     "eight rows": {"BM": 8, "BN": 64, "consumers": 1, "stages": 8, "cluster_m": 1},
     "few rows, two consumers": {"BM": 32, "BN": 256, "cluster_m": 1},
     "few rows, k over a cluster": {
-        **{"BM": 16, "BN": 64, "BK": 128, "consumers": 1},
-        **{"cluster_m": 1, "cluster_k": 2},
+        "BM": 16,
+        "BN": 64,
+        "BK": 128,
+        "consumers": 1,
+        "cluster_m": 1,
+        "cluster_k": 2,
     },
 }
 PROBLEMS = {
