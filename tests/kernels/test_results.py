@@ -77,7 +77,7 @@ def run(kernel, problem, device, seed=0):
 
 @pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS.keys())
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
-@pytest.mark.sample(6)
+@pytest.mark.sample(7)
 def test_shape(device, kernel, problem):
     record = run(kernel, problem, device)
     assert record.correct, record.check
