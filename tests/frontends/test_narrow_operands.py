@@ -87,9 +87,9 @@ def check(path: Path, text: str, shape: str, types: dict[str, str], **launch: An
 def test_a_plain_kernel(tmp_path: Path, declared: str, types: dict[str, str]) -> None:
     launch: dict[str, Any] = {"grid": "(N+31)/32,M", "block": 32}
     text = NAIVE.replace("TYPE", declared)
-    record = check(tmp_path, text, "33x40x65", types, **launch)
+    record = check(tmp_path, text, "9x40x17", types, **launch)
     assert record.verdict == "ok", record.detail
-    wrong = check(tmp_path, text.replace("i < K", "i < K - 1"), "33x40x65", types, **launch)
+    wrong = check(tmp_path, text.replace("i < K", "i < K - 1"), "9x40x17", types, **launch)
     assert wrong.verdict == "wrong result"
 
 

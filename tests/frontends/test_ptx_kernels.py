@@ -47,7 +47,9 @@ def device():
     return EmulatedDevice(GPU)
 
 
-@pytest.mark.parametrize("name", ["naive", "vectorized", "async_copy"])
+@pytest.mark.parametrize(
+    "name", ["naive", pytest.param("vectorized", marks=pytest.mark.slow), "async_copy"]
+)
 def test_a_rung_s_own_ptx_is_the_same_kernel(name, device):
     rung = find_kernel(name)
     plan = rung.plan(PROBLEM, rung.default, GPU)

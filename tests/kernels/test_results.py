@@ -77,7 +77,7 @@ def run(kernel, problem, device, seed=0):
 
 @pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS.keys())
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
-@pytest.mark.sample(6)
+@pytest.mark.sample(7)
 def test_shape(device, kernel, problem):
     record = run(kernel, problem, device)
     assert record.correct, record.check
@@ -122,9 +122,16 @@ def test_more_row_tiles_than_the_grid_has_rows(device):
     assert record.correct, record.check
 
 
+# Each shape is another instance of `gemm_skinny`, which test_skinny.py takes one by one.
+ANY_SHAPE = [
+    pytest.param(each, marks=pytest.mark.slow if each.name == "gemm_skinny" else ())
+    for each in KERNELS
+]
+
+
 @settings(max_examples=15)
 @given(data=st.data())
-@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize("kernel", ANY_SHAPE, ids=lambda kernel: kernel.name)
 @pytest.mark.sample(3)
 def test_any_shape(device, kernel, data):
     extent = st.integers(0, 140)

@@ -38,20 +38,31 @@ def device():
     ],
     ids=lambda value: value if isinstance(value, str) else "odd" if value is ODD else "aligned",
 )
-@pytest.mark.sample(2)
+@pytest.mark.sample(3)
 def test_shapes(device, kernel, dtype, out, shapes):
     check_shapes(kernel.name, device, dtype, out, "nn", shapes)
 
 
 @each_rung
 @pytest.mark.parametrize("out", ["float16", "float32"])
-@pytest.mark.sample(2)
+@pytest.mark.sample(3)
 def test_rounding_stays_within_the_bounds(device, kernel, out):
     problem = GemmProblem(40, 48, 200, 1 / 3, -0.7, dtype="float16", out_dtype=out)
     check(run_typed(problem, device, kernel=kernel.name, integers=False))
 
 
-@each_rung
+# One rung of each way back: from fragments of wmma, of mma and of wgmma, and through TMA.
+WRITES_BACK = ("wmma", "mma_sync", "wgmma", "persistent")
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        pytest.param(each, marks=() if each.name in WRITES_BACK else pytest.mark.slow)
+        for each in RUNGS
+    ],
+    ids=lambda each: each.name,
+)
 def test_a_row_bias_and_an_activation(device, kernel):
     columns = 24 if kernel.name in BY_TMA else 25
     problem = GemmProblem(40, columns, 16, epilogue=Epilogue("row", "gelu_tanh"), dtype="bfloat16")

@@ -184,7 +184,9 @@ def check(
         reasons = told_once(each.reason for each in refusals)
         raise UnsupportedProblem(f"there is nothing to check: {reasons}")
     unset = UnsetValues(device, cache_dir)
-    binaries = iter(compile_plans(wanted, device.spec, progress, cache_dir))
+    # Of gemmkit's own kernels nothing else is asked of ptxas, which takes half of the time.
+    assemble = found.user_defined or any(_may_lack_registers(each, device.spec) for each in wanted)
+    binaries = iter(compile_plans(wanted, device.spec, progress, cache_dir, assemble=assemble))
     seconds = [
         emulation_seconds(plan, each.problem, device) if isinstance(plan, LaunchPlan) else 0.0
         for each, plan in zip(cases, plans, strict=True)
@@ -237,6 +239,13 @@ def check(
         progress.checked(record)
         records.append(record)
     return records
+
+
+def _may_lack_registers(plan: LaunchPlan, gpu: GpuSpec) -> bool:
+    """Whether only ptxas can tell if a block's registers suffice."""
+    limits = gpu.capability
+    most = limits.max_registers_per_thread + 1
+    return plan.threads_per_block * most > limits.registers_per_block
 
 
 def _blank(

@@ -232,16 +232,27 @@ def _ended(
 
 
 def compile_plans(
-    plans: Sequence[LaunchPlan], gpu: GpuSpec, progress: Progress, cache_dir: Path | None
+    plans: Sequence[LaunchPlan],
+    gpu: GpuSpec,
+    progress: Progress,
+    cache_dir: Path | None,
+    *,
+    assemble: bool = True,
 ) -> list[Binary]:
     """A binary for each plan; each distinct instance is compiled once.
+
+    `assemble` is as in `compile_kernel`.
 
     Raises:
         CompileError: a kernel does not compile.
     """
     entries = {(plan.source, plan.entry): plan for plan in plans}
     binaries = compile_many(
-        list(entries.values()), gpu.arch, cache_dir=cache_dir, progress=progress.compiled
+        list(entries.values()),
+        gpu.arch,
+        assemble=assemble,
+        cache_dir=cache_dir,
+        progress=progress.compiled,
     )
     found = dict(zip(entries, binaries, strict=True))
     return [found[plan.source, plan.entry] for plan in plans]

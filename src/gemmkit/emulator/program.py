@@ -41,7 +41,7 @@ MAX_THREADS = 1024
 
 
 class Program:
-    """One kernel, ready to run; `shared_bytes` is the static shared memory of a block.
+    """One kernel, compiled when it is needed.
 
     Args:
         text: the kernel.
@@ -50,7 +50,7 @@ class Program:
     """
 
     def __init__(self, text: KernelText, objects: DiskCache, *, sanitize: bool = False) -> None:
-        self._text = text
+        self._text, self._sanitize = text, sanitize
         self._load = cache(partial(load_kernel, text, objects))
         self._variables: WeakKeyDictionary[DeviceMemory, Allocation] = WeakKeyDictionary()
         # Workers of finished launches, by their code and the shape of their blocks.
@@ -60,8 +60,12 @@ class Program:
         # How long it has run, without sanitizers.
         self._seconds = 0.0
         self._objects = objects
-        kernel = self._load(sanitize=True) if sanitize else self._plain()
-        self.shared_bytes = kernel.compiled.shared_bytes
+
+    @cached_property
+    def shared_bytes(self) -> int:
+        """The static shared memory of a block."""
+        kernel = self._load(sanitize=True) if self._sanitize else self._plain()
+        return kernel.compiled.shared_bytes
 
     def _plain(self) -> LoadedKernel:
         """The kernel without sanitizers: compiled quickly at first, and for speed if it is worth
@@ -81,7 +85,7 @@ class Program:
     @cached_property
     def with_stops(self) -> Program:
         """The same kernel, compiled so that its warps can follow a schedule."""
-        found = Program(self._text.with_stops(), self._objects)
+        found = Program(self._text.with_stops(), self._objects, sanitize=self._sanitize)
         found._variables = self._variables
         return found
 
@@ -240,8 +244,6 @@ class Program:
 
         readers: frozenset[int] = frozenset()
         before = memory.snapshot()
-        if kernel.compiled.may_hold_undefined:
-            kernel = self._load(sanitize=True, track=True)
         while True:
             tracks = kernel.compiled.tracks
             if tracks not in self._traits:
@@ -272,7 +274,7 @@ class Program:
         from gemmkit.emulator.sanitizer.traits import Traits
 
         program = self.with_stops if not self._text.stops else self
-        kernel = program._load(sanitize=True)
+        kernel = program._load(sanitize=True, track=False)
         if False not in program._traits:
             program._traits[False] = Traits(kernel)
         again = partial(run, kernel, threads=1, progress=None, schedule=None)
@@ -374,7 +376,9 @@ def load(
     """
     folder = default_cache_directory(CACHE_KIND) if cache_dir is None else cache_dir / CACHE_KIND
     text = KernelText(ptx, entry, name, capability)
-    return Program(text, DiskCache(folder), sanitize=sanitize)
+    program = Program(text, DiskCache(folder), sanitize=sanitize)
+    program.prepare(sanitize=sanitize)
+    return program
 
 
 def _checked(request: LaunchRequest, entry: str, compiled: CompiledKernel) -> LaunchRequest:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -282,13 +283,14 @@ def compile_many(
     plans: Sequence[LaunchPlan],
     arch: str,
     *,
+    assemble: bool = True,
     cache_dir: Path | None = None,
     progress: Progress | None = None,
 ) -> list[Binary]:
     """Compile plans on all cores (NVRTC runs in parallel in threads); binaries in their order.
 
-    `progress(done, total, name)` is called in the caller's thread after each. An error or Ctrl-C
-    drops what has not begun.
+    `assemble` is as in `compile_kernel`. `progress(done, total, name)` is called in the caller's
+    thread after each. An error or Ctrl-C drops what has not begun.
 
     Raises:
         CompileError, CompilerMissing: as `compile_kernel`, of the first that failed.
@@ -297,7 +299,8 @@ def compile_many(
 
     executor = ThreadPoolExecutor(max_workers=usable_cores())
     try:
-        futures = [executor.submit(compile_plan, plan, arch, cache_dir=cache_dir) for plan in plans]
+        compiled = partial(compile_plan, arch=arch, assemble=assemble, cache_dir=cache_dir)
+        futures = [executor.submit(compiled, plan) for plan in plans]
         names = {future: plan.kernel for future, plan in zip(futures, plans, strict=True)}
         for done, future in enumerate(as_completed(futures), 1):
             future.result()

@@ -65,12 +65,18 @@ class Analysis:
         self.shadows = shadows or {}
         self.actions = actions
         self._scalar_forms = scalar_forms
+        # By the number of an instruction, all registers that it reads or writes, with shadows.
+        self.read_by = [self._with_shadows(action.registers_read()) for action in actions]
+        self.written_by = [
+            self._with_shadows([each for each in action.dests if each is not None])
+            for action in actions
+        ]
         self.registers: dict[Register, int] = {}
-        for action in actions:
-            for register in (*self.read_by(action), *self.written_by(action)):
+        for read, written in zip(self.read_by, self.written_by, strict=True):
+            for register in (*read, *written):
                 self.registers.setdefault(register, len(self.registers))
-        self.reads = [self._set(self.read_by(action)) for action in actions]
-        self.writes = [self._set(self.written_by(action)) for action in actions]
+        self.reads = [self._set(registers) for registers in self.read_by]
+        self.writes = [self._set(registers) for registers in self.written_by]
         self.live_in = self._live_in()
         self.varying = 0
         self.regions: tuple[Region, ...] = ()
@@ -78,15 +84,9 @@ class Analysis:
         self._kept = self._find_kept()
         self.scalar = self._find_scalar()
 
-    def read_by(self, action: Action) -> list[Register]:
-        """All registers that an instruction reads, shadows included."""
-        return self._with_shadows(action.registers_read())
-
-    def written_by(self, action: Action) -> list[Register]:
-        """All registers that an instruction writes, shadows included."""
-        return self._with_shadows([each for each in action.dests if each is not None])
-
     def _with_shadows(self, registers: list[Register]) -> list[Register]:
+        if not self.shadows:
+            return registers
         return registers + [self.shadows[each] for each in registers if each in self.shadows]
 
     @property

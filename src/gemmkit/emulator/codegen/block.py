@@ -76,14 +76,13 @@ class BlockWriter(Computations):
 
     def _find_last_reads(self) -> Mapping[Register, int]:
         last: dict[Register, int] = {}
+        analysis = self.context.analysis
         for location in range(self.block.start, self.block.end):
-            analysis = self.context.analysis
-            action = analysis.actions[location]
-            read = analysis.read_by(action)
-            if action.guard is not None:
+            for register in analysis.read_by[location]:
+                last[register] = location
+            if analysis.actions[location].guard is not None:
                 # Lanes in which the guard does not hold keep the old values.
-                read += analysis.written_by(action)
-            last |= dict.fromkeys(read, location)
+                last |= dict.fromkeys(analysis.written_by[location], location)
         return last
 
     # Registers

@@ -22,17 +22,21 @@ _WORD = 4
 
 
 def compile_kernel(
-    text: KernelText, run: str, *, sanitize: bool, track: bool = False, quick: bool = False
+    text: KernelText, run: str, *, sanitize: bool, track: bool | None = None, quick: bool = False
 ) -> CompiledKernel:
     """Compile a kernel; `run` is the runtime function that runs its blocks.
 
-    With `track` the code tracks undefined bits; `quick` is as for `compile_ir`.
+    With `track` the code tracks undefined bits; by default it does with `sanitize` where registers
+    or local memory may hold some from the start. `quick` is as for `compile_ir`.
 
     Raises:
         UnsupportedInstruction: it has an instruction that the emulator cannot execute.
     """
     flow, actions, kernel = text.flow, text.actions, text.flow.kernel
     analysis = Analysis(flow, actions, arithmetic.scalar_native)
+    if track is None:
+        loads_local = kernel.local_bytes > 0 and any(map(_loads_local, actions))
+        track = sanitize and (bool(analysis.unset) or loads_local)
     if track:
         followed = shadows(actions, analysis.unset)
         analysis = Analysis(flow, actions, arithmetic.scalar_native, followed)
@@ -60,8 +64,6 @@ def compile_kernel(
         orders_blocks=any(Ordering.of(action).between_blocks.fence for action in actions),
         reduces_in_bulk=any(map(_reduces_in_bulk, actions)),
         tracks=track,
-        may_hold_undefined=code.clears_registers
-        or (kernel.local_bytes > 0 and any(map(_loads_local, actions))),
         outside=code.outside,
     )
 

@@ -133,5 +133,4 @@ class CompiledKernel(msgspec.Struct, frozen=True, kw_only=True):
     orders_blocks: bool
     reduces_in_bulk: bool
     tracks: bool
-    may_hold_undefined: bool
     outside: dict[int, tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]]

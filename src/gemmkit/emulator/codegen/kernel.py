@@ -103,14 +103,14 @@ def load_kernel(
     cache: DiskCache,
     *,
     sanitize: bool = False,
-    track: bool = False,
+    track: bool | None = None,
     quick: bool = False,
 ) -> LoadedKernel:
     """Load a kernel from the cache, or compile it.
 
     With `sanitize` its code reports to the sanitizers; with `track` it also reports uses of
-    undefined bits. With `quick` it is compiled in a third of the time, unless the cache has faster
-    code.
+    undefined bits, by default where registers or local memory may hold some from the start. With
+    `quick` it is compiled in a third of the time, unless the cache has faster code.
 
     Raises:
         PtxSyntaxError: the PTX cannot be read.
@@ -122,13 +122,16 @@ def load_kernel(
 
 
 def _loaded(
-    text: KernelText, cache: DiskCache, *, sanitize: bool, track: bool, quick: bool
+    text: KernelText, cache: DiskCache, *, sanitize: bool, track: bool | None, quick: bool
 ) -> LoadedKernel:
     kernel = f"{text.key}/{host().key}"
     run = RUN if not sanitize else RUN_SANITIZED
     # With sanitizers most of the time is spent in the runtime, which is compiled apart.
     quick = quick or sanitize
-    flavour = "tracked" if track else "sanitized" if sanitize else "quick" if quick else "kernel"
+    if sanitize:
+        flavour = {None: "sanitized", False: "untracked", True: "tracked"}[track]
+    else:
+        flavour = "quick" if quick else "kernel"
     faster = cache.get(f"kernel/{kernel}") if flavour == "quick" else None
 
     def make() -> bytes:

@@ -74,8 +74,14 @@ class Action:
 
     def registers_read(self) -> list[Register]:
         """All registers that it reads, the guard's included."""
-        found = [each for source in self.sources if (each := register_of(source)) is not None]
-        found += [each.base for each in self.addresses if isinstance(each.base, Register)]
+        found: list[Register] = []
+        for source in self.sources:
+            if isinstance(source, Register):
+                found.append(source)
+            elif isinstance(source, Negated):
+                found.append(source.register)
+        if self.address is not None:
+            found += [each.base for each in self.addresses if isinstance(each.base, Register)]
         if self.guard is not None:
             found.append(self.guard.register)
         return found
