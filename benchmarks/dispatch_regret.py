@@ -11,7 +11,8 @@ out in several ways.
 
 Started again, it goes on where it stopped. What the next problems need is compiled while the ones
 before them are timed. `--compile BOARD --cache FOLDER` fills a cache ahead where there is no GPU,
-and `--report FILE` prints what a file says. `dispatch_fit.py` fits the heuristic to such a file.
+`--report FILE` prints what a file says, and `--enter FILE --table TABLE` puts its winners into a
+table of tuned shapes. `dispatch_fit.py` fits the heuristic to such a file.
 
 What it bounds: the regret is against the best of dispatch's own candidates. A search over all
 configurations may find one that is not in the list.
@@ -48,13 +49,18 @@ from gemmkit.errors import DeviceError, UnsupportedProblem
 from gemmkit.gpu import find_board
 from gemmkit.jit.binary import Binary
 from gemmkit.jit.compiler import compile_many
+from gemmkit.kernels.catalog import find_kernel
+from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.layouts import read_layout
 from gemmkit.kernels.limits import SHORT_K
-from gemmkit.kernels.plan import LaunchPlan
+from gemmkit.kernels.plan import LaunchPlan, TileConfig
 from gemmkit.problem import GemmProblem, read_problem
+from gemmkit.trials.entry import Entry, ProblemClass, gpu_key
+from gemmkit.trials.exchange import decode_table, write_table
 from gemmkit.trials.freshness import source_digest
 from gemmkit.tune.space import Candidate
 from gemmkit.tune.trial import Bench, Compiled, Planned
+from gemmkit.version import __version__
 
 RESULTS = Path(__file__).resolve().parent / "results"
 SEED, SHAPES = 0, 200
@@ -490,6 +496,46 @@ def told(row: Row) -> str:
     )
 
 
+def enter(path: Path, table: Path) -> int:
+    """Put the winners of a file of results into a table of tuned shapes; how many there are.
+
+    Raises:
+        SystemExit: the file is of other kernels than these.
+    """
+    head, rows = read(path)
+    gpu, found = find_board(head.gpu), []
+    for row in rows:
+        kernel, config = find_config(row.best)
+        if head.sources.get(kernel.name) != source_digest(kernel):
+            raise SystemExit(f"{path} is of another {kernel.name}")
+        found.append(
+            Entry(
+                gpu=gpu_key(gpu),
+                problem=ProblemClass.of(row.problem),
+                kernel=kernel.name,
+                config=config.as_dict(),
+                outcome="ok",
+                source=source_digest(kernel),
+                compiler=str(head.environment["compiler"]).removeprefix("NVRTC "),
+                time_us=row.turns[row.best],
+                final=True,
+                gemmkit=__version__,
+            )
+        )
+    classes = {(each.problem, each.epilogue) for each in found}
+    kept = decode_table(table.read_bytes(), str(table)) if table.exists() else ()
+    left = [each for each in kept if (each.problem, each.epilogue) not in classes]
+    write_table(table, [*left, *found])
+    return len(found)
+
+
+def find_config(label: str) -> tuple[Kernel, TileConfig]:
+    """The kernel and the configuration of a label."""
+    name, _, keys = label.partition(":")
+    values = {key: int(value) for key, value in (each.split("=") for each in keys.split(","))}
+    return find_kernel(name), TileConfig(**values)
+
+
 def summary(ratios: Sequence[float]) -> str:
     """Regret in words: how much longer than the best the choice takes."""
     p50, p80, p90, p95 = np.percentile(ratios, (50, 80, 90, 95))
@@ -556,7 +602,14 @@ def main() -> int:
     parser.add_argument("--anew", action="store_true", help="replace what the file has")
     parser.add_argument("--compile", metavar="BOARD", help="only fill the cache for a board")
     parser.add_argument("--report", type=Path, metavar="FILE", help="only print what a file says")
+    parser.add_argument("--enter", type=Path, metavar="FILE", help="a file's winners, into --table")
+    parser.add_argument("--table", type=Path, help="of tuned shapes")
     arguments = parser.parse_args()
+    if arguments.enter is not None:
+        if arguments.table is None:
+            parser.error("--enter needs --table")
+        print(f"{enter(arguments.enter, arguments.table)} entries in {arguments.table}")
+        return 0
     if arguments.report is not None:
         print(report(read(arguments.report)[1]))
         return 0
