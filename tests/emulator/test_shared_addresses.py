@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import mmap
+
 import numpy as np
 import pytest
 from launching import ENGINE, Executor, launch
 
+from gemmkit.emulator.machine import memory
 from gemmkit.errors import DeviceError
 from gemmkit.jit.compiler import compile_kernel
 
@@ -69,3 +72,25 @@ def test_what_lies_below_is_named() -> None:
     ptx = compile_kernel(source, "k", "sm_90a", assemble=False).ptx
     with pytest.raises(DeviceError, match=r"1,024 bytes that the system reserves.*0x400"):
         launch(ENGINE, ptx, TILES)
+
+
+@pytest.mark.skipif(not hasattr(mmap, "MAP_32BIT"), reason="memory cannot be asked for below 4 GiB")
+def test_device_memory_is_not_where_shared_addresses_are(monkeypatch):
+    """The heap of some interpreters is below 4 GiB."""
+    below: list[mmap.mmap] = []
+
+    def low(nbytes: int, alignment: int) -> np.ndarray:
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_32BIT
+        below.append(mmap.mmap(-1, nbytes + alignment, flags))
+        whole = np.frombuffer(below[-1], np.uint8)
+        start = -whole.ctypes.data % alignment
+        assert whole.ctypes.data < 1 << 32
+        return whole[start : start + nbytes]
+
+    monkeypatch.setattr(memory, "aligned_bytes", low)
+    device = memory.DeviceMemory()
+    allocation = device.allocate(1000)
+    assert below
+    assert allocation.address >= 1 << 32
+    assert allocation.address % memory.ALIGNMENT == 0
+    assert not device.view(allocation.address, 1000).any()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable
+import mmap
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gemmkit.emulator.isa.cluster import WINDOW_BYTES
 from gemmkit.errors import DeviceError
 
 # cudaMalloc aligns to at least 256 bytes, and large allocations to 2 MiB. The bank of a line in the
@@ -38,9 +40,22 @@ def aligned_bytes(nbytes: int, alignment: int = 64) -> Bytes:
     Raises:
         DeviceError: there is not enough memory.
     """
+    return _aligned(nbytes, alignment, lambda size: np.zeros(size, np.uint8))
+
+
+def device_bytes(nbytes: int, alignment: int) -> Bytes:
+    """The same above 4 GiB, below which a 64-bit address is one of shared memory: the heap of some
+    interpreters is down there, but not what the system maps."""
+    found = aligned_bytes(nbytes, alignment)
+    if found.ctypes.data >= WINDOW_BYTES:
+        return found
+    return _aligned(nbytes, alignment, lambda size: np.frombuffer(mmap.mmap(-1, size), np.uint8))
+
+
+def _aligned(nbytes: int, alignment: int, make: Callable[[int], Bytes]) -> Bytes:
     try:
-        whole = np.zeros(nbytes + alignment + PADDING, np.uint8)
-    except (MemoryError, ValueError):
+        whole = make(nbytes + alignment + PADDING)
+    except (MemoryError, ValueError, OSError, OverflowError):
         raise DeviceError(f"the host has no {nbytes:,} bytes free for device memory") from None
     start = -whole.ctypes.data % alignment
     return whole[start : start + nbytes]
@@ -64,7 +79,7 @@ class DeviceMemory:
             DeviceError: there is not enough memory.
         """
         # An empty allocation has an address too, at which nothing may be read.
-        data = aligned_bytes(max(nbytes, 1), self._alignment)
+        data = device_bytes(max(nbytes, 1), self._alignment)
         allocation = Allocation(data.ctypes.data, nbytes, name)
         self._allocations[allocation.address] = allocation, data
         bisect.insort(self._starts, allocation.address)
