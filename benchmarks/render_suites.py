@@ -93,6 +93,8 @@ SECTIONS = {
     "grouped products": Section("library.md", "h100-grouped.json", groups),
     "layouts": Section("benchmark.md", "h100-layouts.json", kinds),
     "half precision": Section("benchmark.md", "h100-half.json", kinds),
+    "half precision, few rows": Section("benchmark.md", "h100-half-llm.json", kinds),
+    "half precision on an H200": Section("benchmark.md", "h200-half.json", kinds),
     "types": Section("benchmark.md", "h100-typed.json", double_precision),
 }
 
