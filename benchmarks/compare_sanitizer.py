@@ -33,6 +33,9 @@ from mutation import CONFIGS, Mutation  # noqa: E402
 from planted import MUTATIONS, clean_problems, seen  # noqa: E402
 
 from gemmkit import GemmProblem, Kernel, check, find_board, find_kernel  # noqa: E402
+from gemmkit.gpu import GpuSpec  # noqa: E402
+from gemmkit.kernels.plan import LaunchPlan  # noqa: E402
+from rung_boards import board_for, device_for  # noqa: E402
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 PLAIN = "plain"
@@ -80,6 +83,13 @@ def targets(folder: Path, only: str | None = None) -> dict[str, Target]:
     return {each.name: each for each in found}
 
 
+def planned(target: Target, board: GpuSpec) -> LaunchPlan:
+    """The launch that the tests make: of persistent kernels one with few blocks, which have several
+    tiles each."""
+    config = target.kernel.configure(target.config)
+    return target.kernel.plan(target.problem, config, board_for(target.kernel, board))
+
+
 def label(mutation: Mutation) -> str:
     return f"{mutation.kernel}: {mutation.name}"
 
@@ -102,7 +112,7 @@ def launch(target: Target, *, plain: bool) -> dict[str, Any]:
     from gemmkit.verify import make_inputs
 
     device, problem = CudaDevice(), target.problem
-    plan = target.kernel.plan(problem, target.kernel.configure(target.config), device.spec)
+    plan = planned(target, device.spec)
     binary = compile_plan(plan, device.spec.arch)
     inputs = make_inputs(problem)
 
@@ -138,10 +148,7 @@ def collect(
         if not known_rows.get(name, NOT_RUN)["compute_sanitizer"]
     }
     device = CudaDevice()
-    plans = [
-        each.kernel.plan(each.problem, each.kernel.configure(each.config), device.spec)
-        for each in found.values()
-    ]
+    plans = [planned(each, device.spec) for each in found.values()]
     compile_many(plans, device.spec.arch)
     known = _output([sanitizer, "--help"])
     commands = {tool: [sanitizer, *options(tool, known)] for tool in TOOLS} | {PLAIN: []}
@@ -258,7 +265,8 @@ def compare(raw: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     planted = {label(each): each for each in MUTATIONS}
     rows = []
     for name, target in targets(folder).items():
-        (record,) = check(target.kernel, [target.problem], config=target.config, device=device)
+        own = device_for(target.kernel, device)
+        (record,) = check(target.kernel, [target.problem], config=target.config, device=own)
         row: dict[str, Any] = {"target": name, "kernel": target.kernel.name}
         if name in planted:
             mutation = planted[name]
