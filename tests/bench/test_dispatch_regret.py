@@ -9,6 +9,7 @@ import sys
 import zlib
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -18,8 +19,12 @@ from gemmkit.dispatch.candidates import candidates_for
 from gemmkit.dispatch.choose import Dispatcher
 from gemmkit.gpu import BOARDS, find_board
 from gemmkit.jit.binary import Binary, Resources
+from gemmkit.kernels.catalog import find_kernel
 from gemmkit.problem import GemmProblem
 from gemmkit.record import Record
+from gemmkit.trials.entry import ProblemClass
+from gemmkit.trials.exchange import decode_table
+from gemmkit.trials.freshness import source_digest
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 SHAPES = [GemmProblem(40, 36, 64), GemmProblem(33, 7, 50), GemmProblem(3, 100, 60)]
@@ -101,10 +106,40 @@ def test_thin_and_wide_problems_cover_what_they_say(regret):
 
 
 def test_suites_are_laid_out_in_each_layout(regret):
-    arguments = argparse.Namespace(suites=["skinny"], shapes_file=None, layouts=["NT", "TN"])
+    arguments = argparse.Namespace(
+        suites=["skinny"], shapes_file=None, layouts=["NT", "TN"], dtype=["bf16"]
+    )
     given = regret.given_problems(arguments)
     assert {kind for kind, _ in given} == {"given"}
     assert [each.layout for _, each in given] == ["nt"] * 10 + ["tn"] * 10
+    assert {each.dtype for _, each in given} == {"bfloat16"}
+
+
+def test_winners_are_entered_into_a_table(regret, tmp_path):
+    measured = regret.RESULTS / "h100-dispatch-half.json"
+    head, rows = regret.read(measured)
+    table = tmp_path / "h100.json"
+
+    def of_source(digest: str) -> Path:
+        """The file as if it were of this text of the kernel."""
+        lines = measured.read_bytes().splitlines()
+        sources = head.sources | {"gemm_wgmma": digest}
+        lines[0] = msgspec.json.encode(msgspec.structs.replace(head, sources=sources))
+        found = tmp_path / f"{digest}.json"
+        found.write_bytes(b"\n".join(lines))
+        return found
+
+    own = of_source(source_digest(find_kernel("gemm_wgmma")))
+    # The same again replaces itself.
+    for _ in range(2):
+        assert regret.enter(own, table) == len(rows)
+        entries = decode_table(table.read_bytes(), table.name)
+        assert len(entries) == len(rows)
+    best = {ProblemClass.of(row.problem): row for row in rows}
+    for each in entries:
+        assert each.time_us == min(best[each.problem].turns.values())
+    with pytest.raises(SystemExit, match="another gemm_wgmma"):
+        regret.enter(of_source("another"), table)
 
 
 def test_candidates_without_measured_costs_are_timed_whatever_their_estimate(regret):

@@ -131,7 +131,7 @@ def test_no_time_of_another_problem_is_called_measured(tmp_path):
 
 
 def test_other_types_have_alternatives_and_estimates_of_their_own(tmp_path):
-    found = which("1024x1024x1024", H100, store=None, dtype="float16")
+    found = which("1024x1024x9216", H100, store=None, dtype="float16")
     assert found.kernel == "gemm_wgmma"
     assert {each.kernel for each in found.alternatives} <= {"gemm_wgmma", "typed_mma", "typed"}
     assert found.time_us == found.estimate_us
