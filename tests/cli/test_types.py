@@ -74,8 +74,9 @@ def test_which_tells_layouts_and_types_apart(call):
     assert plain["source"] == turned["source"] == "shipped table"
     assert plain["time_us"] != turned["time_us"]
     assert "6144x6144x6144 NT" in turned["reason"]
-    assert (half["dtype"], half["source"]) == ("float16", "heuristic")
-    assert "estimated" in half["reason"]
+    assert (half["dtype"], half["source"]) == ("float16", "shipped table")
+    assert "6144x6144x6144, bf16, measured with" in half["reason"]
+    assert not half["measured"]
     assert "estimated" in unlike["reason"]
 
 

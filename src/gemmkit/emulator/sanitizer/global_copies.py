@@ -239,8 +239,10 @@ class GlobalCopies:
         if (self._known.region(address), f"{kind}_time") not in self._known.actors:
             return False
         note, time = self._known.at(address, kind)
-        return Actor.read(note, self._numbers) == other and (
-            self._between.relation(other, time) == KNOWN
+        # Of a copy whose thread has not waited for it, nothing has been noted.
+        return bool(note) and (
+            Actor.read(note, self._numbers) == other
+            and self._between.relation(other, time) == KNOWN
         )
 
     # Records
