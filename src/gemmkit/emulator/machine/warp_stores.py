@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +17,28 @@ from gemmkit.emulator.isa.cluster import divided
 from gemmkit.emulator.isa.mbarriers import OBJECT_BYTES
 from gemmkit.emulator.isa.types import TYPES
 from gemmkit.emulator.machine.memory import Bytes
-from gemmkit.emulator.machine.worker import Worker
 
 Numbers = NDArray[np.int64]
+
+
+class Sender(Protocol):
+    """What is asked of the block that stores."""
+
+    @property
+    def rank(self) -> int:
+        """Its rank in its cluster."""
+
+    @property
+    def peers(self) -> Sequence[Any]:
+        """The blocks of its cluster, by rank."""
+
+    @property
+    def shared_base(self) -> int:
+        """Where its shared memory begins."""
+
+    @property
+    def shared_end(self) -> int:
+        """Where that ends."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,7 +77,7 @@ class WarpStores:
     @classmethod
     def of(
         cls,
-        worker: Worker,
+        worker: Sender,
         warp: int,
         action: Action,
         operands: Sequence[NDArray[Any]],
