@@ -50,10 +50,9 @@ from gemmkit.gpu import find_board
 from gemmkit.jit.binary import Binary
 from gemmkit.jit.compiler import compile_many
 from gemmkit.kernels.catalog import find_kernel
-from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.layouts import read_layout
 from gemmkit.kernels.limits import SHORT_K
-from gemmkit.kernels.plan import LaunchPlan, TileConfig
+from gemmkit.kernels.plan import LaunchPlan
 from gemmkit.problem import GemmProblem, read_problem
 from gemmkit.trials.entry import Entry, ProblemClass, gpu_key
 from gemmkit.trials.exchange import decode_table, write_table
@@ -505,17 +504,18 @@ def enter(path: Path, table: Path) -> int:
     head, rows = read(path)
     gpu, found = find_board(head.gpu), []
     for row in rows:
-        kernel, config = find_config(row.best)
-        if head.sources.get(kernel.name) != source_digest(kernel):
+        kernel = find_kernel(row.best)
+        source = source_digest(kernel)
+        if head.sources.get(kernel.name) != source:
             raise SystemExit(f"{path} is of another {kernel.name}")
         found.append(
             Entry(
                 gpu=gpu_key(gpu),
                 problem=ProblemClass.of(row.problem),
                 kernel=kernel.name,
-                config=config.as_dict(),
+                config=kernel.default.as_dict(),
                 outcome="ok",
-                source=source_digest(kernel),
+                source=source,
                 compiler=str(head.environment["compiler"]).removeprefix("NVRTC "),
                 time_us=row.turns[row.best],
                 final=True,
@@ -527,13 +527,6 @@ def enter(path: Path, table: Path) -> int:
     left = [each for each in kept if (each.problem, each.epilogue) not in classes]
     write_table(table, [*left, *found])
     return len(found)
-
-
-def find_config(label: str) -> tuple[Kernel, TileConfig]:
-    """The kernel and the configuration of a label."""
-    name, _, keys = label.partition(":")
-    values = {key: int(value) for key, value in (each.split("=") for each in keys.split(","))}
-    return find_kernel(name), TileConfig(**values)
 
 
 def summary(ratios: Sequence[float]) -> str:

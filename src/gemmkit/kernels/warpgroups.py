@@ -37,6 +37,11 @@ def line(item_bytes: int) -> int:
     return LINE_BYTES // item_bytes
 
 
+def aligned_bytes(nbytes: int) -> int:
+    """Bytes up to where another swizzled tile may begin."""
+    return ceil_div(nbytes, TILE_ALIGNMENT) * TILE_ALIGNMENT
+
+
 def is_swapped(config: TileConfig) -> bool:
     """Whether a tile's rows are no multiple of a wgmma's, so that its transpose is computed."""
     return config["BM"] % ROWS != 0
@@ -153,7 +158,7 @@ def stage_bytes(config: TileConfig) -> int:
 def shared_bytes(config: TileConfig, results: int = 0) -> int:
     """Shared bytes of stages, of buffers for results, and of barriers."""
     total = config["stages"] * (stage_bytes(config) + BARRIER_BYTES) + results
-    return ceil_div(total, TILE_ALIGNMENT) * TILE_ALIGNMENT
+    return aligned_bytes(total)
 
 
 def maps(problem: GemmProblem, config: TileConfig) -> tuple[MapRule, ...]:

@@ -12,7 +12,7 @@ between an access and the release of it, or after it is known.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -324,24 +324,27 @@ class BlockOrder:
 
     def _holds(self, learned: Mapping[int, int], cluster: int, warp: int, time: int) -> bool:
         """Whether an access is among those released, or known before the release."""
-        looked_at: Learned = {}
-        left = [learned]
-        while left:
-            for location, count in left.pop().items():
-                at, done = self._locations[location], looked_at.get(location, 0)
-                if count <= done:
-                    continue
-                looked_at[location] = count
-                own = (number for number in at.of_cluster.get(cluster, ()) if number < count)
-                if any(at.releases[number].covers(warp, time) for number in own):
-                    return True
-                left += [each.learned for each in at.releases[done:count] if each.learned]
+        for at, _, count in self._looked_through(learned):
+            own = (number for number in at.of_cluster.get(cluster, ()) if number < count)
+            if any(at.releases[number].covers(warp, time) for number in own):
+                return True
         return False
 
     def _holds_visibly(
         self, learned: Mapping[int, int], cluster: int, warp: int, time: int
     ) -> bool:
         """Whether there is a proxy fence before one of the releases by which an access is known."""
+        for at, done, count in self._looked_through(learned):
+            for each in at.releases[done:count]:
+                if each.cluster == cluster and each.visible[warp] >= time:
+                    return True
+                if each.proxied and self._holds(each.proxied, cluster, warp, time):
+                    return True
+        return False
+
+    def _looked_through(self, learned: Mapping[int, int]) -> Iterator[tuple[_Location, int, int]]:
+        """The locations of all releases that are known by way of these, each with the numbers of
+        its first such release and of that after the last; none is looked at twice."""
         looked_at: Learned = {}
         left = [learned]
         while left:
@@ -350,10 +353,5 @@ class BlockOrder:
                 if count <= done:
                     continue
                 looked_at[location] = count
-                for each in at.releases[done:count]:
-                    if each.cluster == cluster and each.visible[warp] >= time:
-                        return True
-                    if each.proxied and self._holds(each.proxied, cluster, warp, time):
-                        return True
-                    left.append(each.learned)
-        return False
+                yield at, done, count
+                left += [each.learned for each in at.releases[done:count] if each.learned]

@@ -8,14 +8,14 @@ from gemmkit.emulator.sanitizer.collection import Collection
 from gemmkit.emulator.sanitizer.granules import instruction_of
 from gemmkit.emulator.sanitizer.parties import Parties
 from gemmkit.emulator.sanitizer.sites import Names
-from gemmkit.findings import AccessSite, Check, Finding, forgiven_text
+from gemmkit.emulator.sanitizer.worded_findings import WordedFindings
 
 
-class ClusterFindings:
+class ClusterFindings(WordedFindings):
     """Adds findings to a collection."""
 
     def __init__(self, names: Names, collection: Collection) -> None:
-        self._names, self._collection = names, collection
+        super().__init__(names, collection)
         self.parties = Parties(names)
 
     def may_not_run(self, who: int, address: int) -> None:
@@ -92,30 +92,3 @@ class ClusterFindings:
         text = f"{self.parties.name(who)} reads {place}, which was never written"
         block = self.parties.block_of(who)
         self._add(block, "initcheck", "uninitialized", text, here, None, array, offset)
-
-    def _add(
-        self,
-        block: int,
-        check: Check,
-        kind: str,
-        text: str,
-        here: AccessSite,
-        other: AccessSite | None,
-        array: str,
-        offset: int,
-        forgiven_by: str = "",
-        cause: str = "",
-    ) -> None:
-        finding = Finding(
-            check=check,
-            kind=kind,
-            message=f"{kind}: {text}{forgiven_text(forgiven_by)}",
-            block=self._names.block(block),
-            here=here,
-            other=other,
-            array=array,
-            offset=offset,
-            forgiven_by=forgiven_by,
-            cause=cause,
-        )
-        self._collection.add(finding, block)

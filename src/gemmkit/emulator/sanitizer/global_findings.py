@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from gemmkit.emulator.machine.asynchronous import Copy
 from gemmkit.emulator.machine.worker import Worker
-from gemmkit.emulator.sanitizer.collection import Collection
 from gemmkit.emulator.sanitizer.cross_block_races import Actor
-from gemmkit.emulator.sanitizer.sites import Names, actor_text, verb
+from gemmkit.emulator.sanitizer.sites import actor_text, verb
+from gemmkit.emulator.sanitizer.worded_findings import WordedFindings
 from gemmkit.findings import Finding
 
 NOT_WAITED = "with no completed wait for that copy between"
@@ -14,11 +14,8 @@ _UNORDERED = "with no barrier, and no arrival and wait at an mbarrier, between"
 _FENCE = "with no fence.proxy.async, or fence.proxy.async.global, between"
 
 
-class GlobalFindings:
+class GlobalFindings(WordedFindings):
     """Adds findings to a collection."""
-
-    def __init__(self, names: Names, collection: Collection) -> None:
-        self._names, self._collection = names, collection
 
     def add(self, finding: Finding, block: int) -> None:
         """Add one that is complete, in a block."""
@@ -33,14 +30,14 @@ class GlobalFindings:
         before = {"writer": "write", "reader": "read"}[kind]
         name = f"{'read' if does == 'reads' else 'write'} after {before}"
         between = NOT_WAITED if waits else _UNORDERED
-        self._add(copy, address, other, worker, name, kind, between)
+        self._between(copy, address, other, worker, name, kind, between)
 
     def no_proxy_fence(self, copy: Copy, address: int, other: Actor, worker: Worker) -> None:
         """A bulk copy reads or overwrites what an ordinary write may not have made visible."""
         cause = self._names.missing_fences.cause(other.number)
-        self._add(copy, address, other, worker, "missing proxy fence", "writer", _FENCE, cause)
+        self._between(copy, address, other, worker, "missing proxy fence", "writer", _FENCE, cause)
 
-    def _add(
+    def _between(
         self,
         copy: Copy,
         address: int,
@@ -65,17 +62,4 @@ class GlobalFindings:
             f"{verb(copy.action, in_global=True)} {where}, which "
             f"{actor_text(names.actions[other.number], met, its)} {did}, {between}"
         )
-        self._collection.add(
-            Finding(
-                check="racecheck",
-                kind=name,
-                message=f"{name}: {text}",
-                block=names.block(block),
-                here=here,
-                other=met,
-                array=array,
-                offset=offset,
-                cause=cause,
-            ),
-            block,
-        )
+        self._add(block, "racecheck", name, text, here, met, array, offset, cause=cause)

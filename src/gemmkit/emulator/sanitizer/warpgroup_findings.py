@@ -15,7 +15,8 @@ from gemmkit.emulator.sanitizer.parties import Parties
 from gemmkit.emulator.sanitizer.ranked_descriptors import RankedDescriptors
 from gemmkit.emulator.sanitizer.sites import Names
 from gemmkit.emulator.sanitizer.swizzles import Mismatch
-from gemmkit.findings import AccessSite, Check, Finding, forgiven_text
+from gemmkit.emulator.sanitizer.worded_findings import WordedFindings
+from gemmkit.findings import AccessSite
 
 _UNORDERED = "with no barrier, and no arrival and wait at an mbarrier, between"
 # What ptxas 13.0 does about each, by its messages C7519 and C7518: such a kernel may be slow.
@@ -30,11 +31,11 @@ _COPIES = "current hardware"
 _UNUSED = "current hardware, which ignores the leading offset of this layout"
 
 
-class WarpgroupFindings:
+class WarpgroupFindings(WordedFindings):
     """Adds findings to a collection."""
 
     def __init__(self, names: Names, collection: Collection) -> None:
-        self._names, self._collection = names, collection
+        super().__init__(names, collection)
         # By instruction, the first block and thread that executed it.
         self.first: dict[int, tuple[int, int]] = {}
         self.descriptors = RankedDescriptors()
@@ -211,33 +212,6 @@ class WarpgroupFindings:
 
     def _party(self, site: AccessSite, block: int) -> str:
         return f"thread {site.thread} of block {self._names.block(block)} at {site}"
-
-    def _add(
-        self,
-        block: int,
-        check: Check,
-        kind: str,
-        text: str,
-        here: AccessSite,
-        other: AccessSite | None,
-        array: str = "",
-        offset: int | None = None,
-        forgiven_by: str = "",
-        cause: str = "",
-    ) -> None:
-        finding = Finding(
-            check=check,
-            kind=kind,
-            message=f"{kind}: {text}{forgiven_text(forgiven_by)}",
-            block=self._names.block(block),
-            here=here,
-            other=other,
-            array=array,
-            offset=offset,
-            forgiven_by=forgiven_by,
-            cause=cause,
-        )
-        self._collection.add(finding, block)
 
 
 def _does(touch: Touch) -> str:

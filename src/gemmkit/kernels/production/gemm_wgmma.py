@@ -18,9 +18,9 @@ from gemmkit.kernels.warpgroups import (
     L2_BYTES,
     LINE_BYTES,
     ROWS,
-    TILE_ALIGNMENT,
     TMA_UNIT,
     WARPGROUP,
+    aligned_bytes,
     has_wgmma,
     is_swapped,
     line,
@@ -139,13 +139,13 @@ def shared_bytes(problem: GemmProblem, config: TileConfig, count: int = FEWEST_B
     b = config["BN"] if problem.transb else ceil_div(config["BN"], line(item)) * line(item)
     total, parts = stages * (a + b) * BK * item, config["cluster_k"]
     if leaves_by_tma(problem, config):
-        total += config["consumers"] * _whole(count * result_boxes(problem, config).nbytes)
+        total += config["consumers"] * aligned_bytes(count * result_boxes(problem, config).nbytes)
     else:
         total += TMA_UNIT
     # Sums that other blocks send.
     total += FLOAT_BYTES * config["BM"] * config["BN"] // parts * (parts - 1) or FLOAT_BYTES
     barriers = 2 * stages + 1
-    return _whole(total + 8 * barriers + 8)
+    return aligned_bytes(total + 8 * barriers + 8)
 
 
 def buffers(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> int:
@@ -156,10 +156,6 @@ def buffers(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> int:
     while count > FEWEST_BUFFERS and pairing(problem, config, gpu, count) is not None:
         count -= 1
     return count
-
-
-def _whole(nbytes: int) -> int:
-    return ceil_div(nbytes, TILE_ALIGNMENT) * TILE_ALIGNMENT
 
 
 def condition(problem: GemmProblem, gpu: GpuSpec) -> str | None:
@@ -237,12 +233,13 @@ def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
 
 
 def _columns(config: TileConfig) -> str | None:
-    """Columns of wgmma, for each block that shares a tile's k: sixteens, as they are stored; of
-    the transposed, whose results leave from the registers, eights."""
+    """Columns of wgmma, for each block that shares a tile's k: sixteens, as they are stored. Those
+    of the transposed are stored in eights, but there is no wgmma for other widths than 8 and
+    sixteens."""
     parts = config["cluster_k"]
     if not is_swapped(config):
         return rules.divides(config, COLUMN_STEP * parts, "BN")
-    if config["BM"] == EIGHT == EIGHT * parts:
+    if config["BM"] == EIGHT and parts == 1:
         return None
     return rules.divides(config, COLUMN_STEP, "BM") or rules.divides(config, EIGHT * parts, "BM")
 

@@ -1,0 +1,41 @@
+"""`WordedFindings`: what all that puts findings into words has in common."""
+
+from __future__ import annotations
+
+from gemmkit.emulator.sanitizer.collection import Collection
+from gemmkit.emulator.sanitizer.sites import Names
+from gemmkit.findings import AccessSite, Check, Finding, forgiven_text
+
+
+class WordedFindings:
+    """Adds findings to a collection."""
+
+    def __init__(self, names: Names, collection: Collection) -> None:
+        self._names, self._collection = names, collection
+
+    def _add(
+        self,
+        block: int,
+        check: Check,
+        kind: str,
+        text: str,
+        here: AccessSite,
+        other: AccessSite | None,
+        array: str = "",
+        offset: int | None = None,
+        forgiven_by: str = "",
+        cause: str = "",
+    ) -> None:
+        finding = Finding(
+            check=check,
+            kind=kind,
+            message=f"{kind}: {text}{forgiven_text(forgiven_by)}",
+            block=self._names.block(block),
+            here=here,
+            other=other,
+            array=array,
+            offset=offset,
+            forgiven_by=forgiven_by,
+            cause=cause,
+        )
+        self._collection.add(finding, block)
