@@ -13,7 +13,7 @@ from gemmkit.devices.context import context_of, refuse_forks
 from gemmkit.devices.cuda_errors import cuda_errors, result
 from gemmkit.devices.device import Buffer, Launch, Value, Work
 from gemmkit.devices.host import host_environment, package_version
-from gemmkit.devices.launcher import PreparedLaunch
+from gemmkit.devices.launcher import prepared_launches
 from gemmkit.devices.limits import refusal
 from gemmkit.devices.streams import stream_handle
 from gemmkit.errors import DeviceError
@@ -143,12 +143,13 @@ class CudaDevice:
         Raises:
             DeviceError: the driver refuses the kernel.
         """
-        if plan.blocks == 0:
+        launches = prepared_launches(self.context, plan, binary, arguments)
+        if not launches:
             return _nothing
-        launch = PreparedLaunch(self.context, plan, binary, arguments)
 
         def enqueue(stream: Any) -> None:
-            launch.run((), stream_handle(stream))
+            for launch in launches:
+                launch.run((), stream_handle(stream))
 
         return enqueue
 

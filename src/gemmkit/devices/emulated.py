@@ -131,6 +131,8 @@ class EmulatedDevice:
     def launch(self, binary: Binary, plan: LaunchPlan, arguments: Mapping[str, Value]) -> Launch:
         """Run the plan's grid and wait; the counters are named as Nsight Compute names them.
 
+        They are of the plan's own kernel; findings are also of a launch before it.
+
         Raises:
             DeviceError: the board cannot take the launch, or the kernel failed.
             UnsupportedInstruction: the kernel has an instruction that the emulator lacks.
@@ -141,6 +143,7 @@ class EmulatedDevice:
             found = self.memory.find(execution.regions.get(number, 0))
             return found.name if found is not None else ""
 
+        first = self._launch_before(binary, plan, arguments)
         program, request = self._prepare(binary, plan, arguments)
         execution = program.run(
             request,
@@ -153,7 +156,7 @@ class EmulatedDevice:
             schedule=self._schedule,
             interleavings=self.sanitize and self._schedule is None,
         )
-        findings = execution.findings
+        findings = (*first.findings, *execution.findings)
         if self.sanitize:
             from gemmkit.devices.unset_variables import compiler_findings
 
@@ -163,8 +166,8 @@ class EmulatedDevice:
             line_counters=summarise_lines(program.flow, execution.tally),
             accesses=program.accesses.counts(execution.tally, array),
             findings=findings,
-            printed=execution.printed,
-            emulation_seconds=execution.seconds,
+            printed=(*first.printed, *execution.printed),
+            emulation_seconds=execution.seconds + (first.emulation_seconds or 0.0),
         )
 
     def execute(
@@ -182,6 +185,8 @@ class EmulatedDevice:
             DeviceError: the board cannot take the launch, or the kernel failed.
             UnsupportedInstruction: the kernel has an instruction that the emulator lacks.
         """
+        if plan.before is not None and binary.before is not None:
+            self.execute(binary.before, plan.before, arguments)
         program, request = self._prepare(binary, plan, arguments)
         program.execute(
             request, self.memory, threads=self.threads, max_steps=self._max_steps, only=only
@@ -196,6 +201,7 @@ class EmulatedDevice:
             DeviceError: the board cannot take the launch, or the kernel failed.
             UnsupportedInstruction: the kernel has an instruction that the emulator lacks.
         """
+        self._launch_before(binary, plan, arguments)
         program, request = self._prepare(binary, plan, arguments)
         execution = program.run(request, self.memory, threads=self.threads)
         return program.flow, execution.tally
@@ -213,6 +219,7 @@ class EmulatedDevice:
             DeviceError: the board cannot take the launch, or the kernel failed.
             UnsupportedInstruction: the kernel has an instruction that the emulator lacks.
         """
+        self._launch_before(binary, plan, arguments)
         program, request = self._prepare(binary, plan, arguments)
         return program.watch(request, self.memory, blocks)
 
@@ -231,6 +238,7 @@ class EmulatedDevice:
             DeviceError: the board cannot take the launch, or the kernel failed.
             UnsupportedInstruction: the kernel has an instruction that the emulator lacks.
         """
+        self._launch_before(binary, plan, arguments)
         program, request = self._prepare(binary, plan, arguments)
         return program.read_shared(request, self.memory, block, barriers)
 
@@ -241,6 +249,14 @@ class EmulatedDevice:
             "threads": self.threads,
             "llvmlite": package_version("llvmlite"),
         } | host_environment()
+
+    def _launch_before(
+        self, binary: Binary, plan: LaunchPlan, arguments: Mapping[str, Value]
+    ) -> Launch:
+        """What the launch before a plan's own showed."""
+        if plan.before is None or binary.before is None:
+            return Launch()
+        return self.launch(binary.before, plan.before, arguments)
 
     def _prepare(
         self, binary: Binary, plan: LaunchPlan, arguments: Mapping[str, Value]

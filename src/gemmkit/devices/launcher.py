@@ -16,6 +16,7 @@ from gemmkit.devices.packing import (
     bound_values,
     entry_parameters,
     packed,
+    places_in_workspace,
     with_tensor_maps,
 )
 from gemmkit.devices.scratch import LaunchScratch, Temporary, no_memory
@@ -69,12 +70,12 @@ class PreparedLaunch:
         "_patches",
         "_pointer",
         "_scratch",
-        "_semaphores_word",
+        "_semaphores_words",
         "_word_a",
         "_word_b",
         "_word_out",
         "_words",
-        "_workspace_word",
+        "_workspace_words",
         "needs",
         "plain",
     )
@@ -90,8 +91,11 @@ class PreparedLaunch:
     ) -> None:
         self._context, self._name = context, plan.kernel
         self._function = ctypes.c_void_p(context.function(plan, binary))
-        arguments = with_tensor_maps(plan, _with_addresses(arguments, places), driver_encoded)
-        bound = {"workspace": 0, "semaphores": 0, **dict.fromkeys(places or (), 0), **arguments}
+        given = bool(arguments.get("workspace") or arguments.get("semaphores"))
+        arguments = with_tensor_maps(
+            plan, _with_addresses(plan, arguments, places), driver_encoded
+        )
+        bound = {"semaphores": 0, **dict.fromkeys(places or (), 0), **arguments}
         starts = [each.offset for each in entry_parameters(binary.ptx, binary.entry)]
         values = packed(binary, bound_values(binary, plan, bound))
         self._parameters = ParameterSpace(values, starts)
@@ -102,6 +106,7 @@ class PreparedLaunch:
         patches = tuple(
             (_word(plan, offsets, name), ROLES.index(role), offset)
             for name, (role, offset) in (places or {}).items()
+            if name in offsets
         )
         found = {ROLES[place]: (word, offset) for word, place, offset in patches}
         self.plain = all(found.get(role, (0, 1))[1] == 0 for role in ("a", "b", "out"))
@@ -113,13 +118,15 @@ class PreparedLaunch:
         maps = tuple(_map_patches(plan, offsets, arguments, places or {}))
         self._patches = (*patches, *maps)
         self._map_words = tuple((word, place) for word, place, _ in maps)
-        given = bound["workspace"] or bound["semaphores"]
         self.needs = (0, 0) if given else (plan.workspace_bytes, plan.semaphores)
         self._scratch: LaunchScratch | None = None
+        self._workspace_words: tuple[tuple[int, int], ...] = ()
+        self._semaphores_words: tuple[int, ...] = ()
         if any(self.needs):
             self._scratch = LaunchScratch(context, context.scratch, *self.needs, temporary)
-            self._workspace_word = _word(plan, offsets, "workspace")
-            self._semaphores_word = _word(plan, offsets, "semaphores")
+            self._workspace_words = tuple(_workspace_words(plan, offsets, bound))
+            if "semaphores" in offsets:
+                self._semaphores_words = (_word(plan, offsets, "semaphores"),)
         self._launch = driver.launcher()
         self._busy = False
 
@@ -144,8 +151,11 @@ class PreparedLaunch:
             for word, operand, offset in self._patches:
                 words[word] = addresses[operand] + offset
             if self._scratch is not None:
-                found = self._scratch.on(stream) if scratch is None else scratch
-                words[self._workspace_word], words[self._semaphores_word] = found
+                workspace, semaphores = self._scratch.on(stream) if scratch is None else scratch
+                for word, offset in self._workspace_words:
+                    words[word] = workspace + offset
+                for word in self._semaphores_words:
+                    words[word] = semaphores
             self._configuration.stream = stream
             error = self._launch(self._pointer, self._function, self._each, None)
             if error:
@@ -172,7 +182,11 @@ class PreparedLaunch:
             for word, operand in self._map_words:
                 words[word] = (a, b, out)[operand]
             if self._scratch is not None:
-                words[self._workspace_word], words[self._semaphores_word] = self._scratch.on(stream)
+                workspace, semaphores = self._scratch.on(stream)
+                for word, offset in self._workspace_words:
+                    words[word] = workspace + offset
+                for word in self._semaphores_words:
+                    words[word] = semaphores
             self._configuration.stream = stream
             error = self._launch(self._pointer, self._function, self._each, None)
             if error:
@@ -212,9 +226,42 @@ class PreparedLaunch:
             raise _explained(doing, error)
 
 
-def _with_addresses(arguments: Mapping[str, Value], places: Places | None) -> Mapping[str, Value]:
-    """The arguments with an address for each operand of a tensor map that each run gives anew."""
-    return {**arguments, **dict.fromkeys(places or (), _SOME_ADDRESS)}
+def _with_addresses(
+    plan: LaunchPlan, arguments: Mapping[str, Value], places: Places | None
+) -> Mapping[str, Value]:
+    """The arguments with an address for each operand of a tensor map that each run gives anew, and
+    for the workspace."""
+    workspace = arguments.get("workspace") or (_SOME_ADDRESS if plan.workspace_bytes else 0)
+    return {
+        **arguments,
+        "workspace": workspace,
+        **dict.fromkeys(places or (), _SOME_ADDRESS),
+    }
+
+
+def _workspace_words(
+    plan: LaunchPlan, offsets: Mapping[str, int], bound: Mapping[str, Value]
+) -> Iterator[tuple[int, int]]:
+    """The words that hold addresses in the workspace, and the bytes from its start.
+
+    Raises:
+        DeviceError: the driver encodes tensor maps otherwise.
+    """
+    for text, offset in places_in_workspace(plan).items():
+        encoded = bound.get(text)
+        if isinstance(encoded, bytes):
+            _check_map(encoded, _SOME_ADDRESS + offset)
+        yield _word(plan, offsets, text), offset
+
+
+def _check_map(encoded: bytes, address: int) -> None:
+    """Check that a tensor map begins with its matrix's address.
+
+    Raises:
+        DeviceError: it does not.
+    """
+    if int.from_bytes(encoded[:_WORD], "little") != address:
+        raise DeviceError("this driver's tensor maps do not begin with an address")
 
 
 def _map_patches(
@@ -228,12 +275,11 @@ def _map_patches(
         DeviceError: the driver encodes maps otherwise.
     """
     for each in plan.tensor_maps:
-        if each.rule.operand not in places:
+        if each.rule.operand not in places or each.copy is not None:
             continue
         encoded = arguments[each.rule.name]
         assert isinstance(encoded, bytes)
-        if int.from_bytes(encoded[:_WORD], "little") != _SOME_ADDRESS:
-            raise DeviceError("this driver's tensor maps do not begin with an address")
+        _check_map(encoded, _SOME_ADDRESS)
         role, offset = places[each.rule.operand]
         yield _word(plan, offsets, each.rule.name), ROLES.index(role), offset
 
@@ -251,6 +297,29 @@ def _word(plan: LaunchPlan, offsets: Mapping[str, int], name: str) -> int:
             "parameters, which is not aligned to 8: pass it as a parameter of its own"
         )
     return word
+
+
+def prepared_launches(
+    context: Context,
+    plan: LaunchPlan,
+    binary: Binary,
+    arguments: Mapping[str, Value],
+    places: Places | None = None,
+    temporary: Temporary = no_memory,
+) -> tuple[PreparedLaunch, ...]:
+    """The launches of a plan in their order, for the arguments of `PreparedLaunch`; none where
+    grids are empty.
+
+    Raises:
+        DeviceError: as `PreparedLaunch`.
+    """
+    if plan.blocks == 0:
+        return ()
+    own = PreparedLaunch(context, plan, binary, arguments, places, temporary)
+    if plan.before is None or binary.before is None:
+        return (own,)
+    first = prepared_launches(context, plan.before, binary.before, arguments, places, temporary)
+    return (*first, own)
 
 
 class LaunchSequence:

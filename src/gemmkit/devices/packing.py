@@ -17,6 +17,7 @@ from gemmkit.dtypes import Dtype
 from gemmkit.errors import DeviceError, UsageError
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.group_table import MATRICES
+from gemmkit.kernels.operand_copies import place_in_workspace
 from gemmkit.kernels.plan import MAP_ARGUMENTS, LaunchPlan, StructPlace
 from gemmkit.tensor_maps import MAP_ALIGNMENT, MAP_BYTES, TensorMap
 
@@ -197,6 +198,21 @@ def address_names(plan: LaunchPlan) -> tuple[str, ...]:
     return tuple(name for name in names if ARGUMENT_TYPES.get(name) is np.uint64)
 
 
+def is_address_text(text: str) -> bool:
+    """Whether an entry of a signature is an address: that of an operand, or one in the workspace."""
+    return ARGUMENT_TYPES.get(text) is np.uint64 or place_in_workspace(text) is not None
+
+
+def places_in_workspace(plan: LaunchPlan) -> dict[str, int]:
+    """The entries of a plan's signature that are addresses in the workspace, and tensor maps of
+    what lies there, with the bytes from its start."""
+    found = {text: place_in_workspace(text) for text in plan.signature}
+    found |= {
+        each.rule.name: each.copy.offset for each in plan.tensor_maps if each.copy is not None
+    }
+    return {text: place for text, place in found.items() if place is not None}
+
+
 def _struct(
     kernel: str,
     struct: StructPlace,
@@ -249,7 +265,7 @@ def _scalar(
     halves: Mapping[str, Dtype],
 ) -> np.generic:
     value = arguments[text] if text in arguments else Expression.parse(text).evaluate(arguments)
-    is_address = ARGUMENT_TYPES.get(text) is np.uint64
+    is_address = is_address_text(text)
     kind, bits = place.type[0], 8 * place.size
     if is_address:
         if place.size != 8 or kind == "f" or (marked and not place.pointer):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from gemmkit.devices.context import Context, context_of
 from gemmkit.devices.cuda_errors import cuda_errors, result
 from gemmkit.devices.device import Buffer, Value
-from gemmkit.devices.launcher import PreparedLaunch
+from gemmkit.devices.launcher import prepared_launches
 from gemmkit.devices.pinned import PinnedMemory
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.plan import LaunchPlan
@@ -74,8 +74,8 @@ class Staging:
         Raises:
             DeviceError: the driver refuses it.
         """
-        if plan.blocks:
-            PreparedLaunch(self._context, plan, binary, arguments).run((), self._stream)
+        for launch in prepared_launches(self._context, plan, binary, arguments):
+            launch.run((), self._stream)
 
     def download(self, buffer: Buffer, out: NDArray[Any]) -> None:
         """Fill a C-contiguous array from the start of a buffer, when all launches are done.

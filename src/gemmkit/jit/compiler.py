@@ -9,6 +9,8 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from gemmkit.cores import usable_cores
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import CompileError, CompilerMissing, UnsupportedProblem
@@ -245,6 +247,12 @@ def compile_plan(
         CompileError, CompilerMissing: as `compile_kernel`, or as `assemble_kernel` for PTX.
             Where the epilogue is a user's own expression, the text quotes it.
     """
+    if plan.before is not None:
+        first = compile_plan(plan.before, arch, assemble=assemble, cache_dir=cache_dir)
+        own = compile_plan(
+            replace(plan, before=None), arch, assemble=assemble, cache_dir=cache_dir
+        )
+        return msgspec.structs.replace(own, before=first)
     if plan.source.language == "ptx":
         return assemble_kernel(
             plan.source.text,

@@ -15,6 +15,7 @@ from gemmkit.kernels.constructors import UsersKernels
 from gemmkit.kernels.layouts import layout_text
 from gemmkit.kernels.limits import MAX_EXTENT
 from gemmkit.kernels.loads import LoadFormula
+from gemmkit.kernels.operand_copies import copying, workspace_bytes
 from gemmkit.kernels.plan import (
     BATCH_ARGUMENTS,
     EPILOGUE_ARGUMENTS,
@@ -288,6 +289,7 @@ class Kernel(UsersKernels):
             configured = f" ({config})" if config.as_dict() else ""
             raise UnsupportedProblem(f"{self.name}{configured}: {reason}{instead}")
         shape = self.launch(problem, config, gpu)
+        copies = {each.operand: each for each in shape.copies}
         arguments = ", ".join(map(str, shape.template))
         if self.fuses:
             arguments += f", {policy(problem)}"
@@ -306,7 +308,7 @@ class Kernel(UsersKernels):
             signature=(*self.signature, *problem.epilogue.arguments),
             shared_bytes=shape.shared_bytes,
             cluster=shape.cluster,
-            workspace_bytes=shape.workspace_bytes,
+            workspace_bytes=shape.workspace_bytes + workspace_bytes(problem, shape.copies),
             semaphores=shape.semaphores,
             residue=shape.residue,
             chunks=shape.chunks,
@@ -318,8 +320,11 @@ class Kernel(UsersKernels):
             constants=self.variables.packed(problem) if self.variables is not None else (),
             scalars=self._scalars_for(problem),
             tensor_maps=tuple(
-                each.planned(problem) for each in (*self.tensor_maps, *shape.tensor_maps)
+                each.planned(problem, copies.get(each.operand))
+                for each in (*self.tensor_maps, *shape.tensor_maps)
             ),
+            # By the rules of BLAS, neither A nor B is read where α = 0.
+            before=copying(problem, shape.copies, gpu) if copies and problem.alpha else None,
         )
 
     def _scalars_for(self, problem: GemmProblem) -> tuple[tuple[str, Dtype], ...]:

@@ -14,6 +14,7 @@ from gemmkit.errors import UnsupportedType, UsageError
 
 if TYPE_CHECKING:
     from gemmkit.kernels.group_table import GroupTable
+    from gemmkit.kernels.operand_copies import OperandCopy
     from gemmkit.kernels.tensor_maps import MapRule, PlannedMap
 
 Dim3 = tuple[int, int, int]
@@ -197,7 +198,9 @@ class LaunchPlan:
     the kernel reads its products; `constants` are `__constant__` and `__device__` variables that
     are set before the launch, by name, and their bytes; those that the source initializes have
     none. `scalars` are the types of those of α and β that 16-bit parameters take: PTX does not show
-    them. `tensor_maps` are those that the signature names.
+    them. `tensor_maps` are those that the signature names. `before` is a launch that comes first, on
+    the same arguments: what it leaves in the workspace, this one reads. Besides names, a signature
+    has addresses there, as `workspace + 256`.
     """
 
     kernel: str
@@ -220,6 +223,7 @@ class LaunchPlan:
     scalars: tuple[tuple[str, Dtype], ...] = ()
     table: GroupTable | None = None
     tensor_maps: tuple[PlannedMap, ...] = ()
+    before: LaunchPlan | None = None
 
     @property
     def arguments(self) -> str:
@@ -247,7 +251,8 @@ class LaunchPlan:
 class LaunchShape:
     """The part of a plan that each kernel works out for itself.
 
-    `tensor_maps` are those of gemmkit's own kernels, whose boxes depend on the configuration.
+    `tensor_maps` are those of gemmkit's own kernels, whose boxes depend on the configuration;
+    `copies` the operands that are copied into the workspace first, of which maps are made then.
     """
 
     template: tuple[int | str, ...]
@@ -262,6 +267,7 @@ class LaunchShape:
     rasterized: bool = False
     table: GroupTable | None = None
     tensor_maps: tuple[MapRule, ...] = ()
+    copies: tuple[OperandCopy, ...] = ()
 
 
 def ceil_div(numerator: int, denominator: int) -> int:

@@ -6,13 +6,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from gemmkit.cxx.expressions import Number
 from gemmkit.dtypes import ITEM_BYTES, Dtype, full_type_name
 from gemmkit.errors import UsageError, unknown_name
 from gemmkit.problem import GemmProblem
 from gemmkit.tensor_maps import ELEMENT_BYTES, MAX_BOX, MAX_RANK, Element, TensorMap
+
+if TYPE_CHECKING:
+    from gemmkit.kernels.operand_copies import OperandCopy
 
 # Rows and columns of each matrix, its leading dimension, and its batch stride.
 OPERANDS: Mapping[str, tuple[str, str, str, str]] = {
@@ -109,11 +112,11 @@ class MapRule:
             return f"its tensor map '{self.name}' of {self.operand} ({sizes}) cannot be: {error}"
         return None
 
-    def planned(self, problem: GemmProblem) -> PlannedMap:
-        """The map for problems of this type and layout."""
+    def planned(self, problem: GemmProblem, copy: OperandCopy | None = None) -> PlannedMap:
+        """The map for problems of this type and layout, of a copy of the matrix if there is one."""
         transposed = problem.transposed[list(OPERANDS).index(self.operand)]
         dtype = problem.result_dtype if self.operand == "C" else problem.dtype
-        return PlannedMap(self, dtype, transposed)
+        return PlannedMap(self, dtype, transposed, copy)
 
     def along(self, problem: GemmProblem) -> tuple[str, int]:
         """Which size runs along the matrix's rows in memory, and what it must be a multiple of."""
@@ -125,11 +128,15 @@ class MapRule:
 
 @dataclass(frozen=True)
 class PlannedMap:
-    """The map of a matrix of elements `dtype` whose columns, if `transposed`, are contiguous."""
+    """The map of a matrix of elements `dtype` whose columns, if `transposed`, are contiguous.
+
+    With `copy` it is that of a copy of the matrix in the workspace.
+    """
 
     rule: MapRule
     dtype: Dtype
     transposed: bool
+    copy: OperandCopy | None = None
 
     def at(self, address: int, arguments: Mapping[str, Number | bytes]) -> TensorMap:
         """The map of the matrix at an address; sizes and pitches, in elements, by their names.
@@ -149,11 +156,14 @@ class PlannedMap:
         rows, columns, ld, stride = OPERANDS[rule.operand]
         extents = [_whole(arguments, rows), _whole(arguments, columns)]
         inner, outer = extents if self.transposed else extents[::-1]
-        pitch = _whole(arguments, ld)
-        sizes, strides = [inner, outer], [pitch * item]
+        copy = self.copy
+        pitch = _whole(arguments, ld) if copy is None else copy.ld
+        # Where a single row has no next one, its pitch need not be one that a map could have.
+        row = pitch * item if outer > 1 else -(-pitch * item // _ROW_UNIT) * _ROW_UNIT
+        sizes, strides = [inner, outer], [row]
         if len(rule.box) > 2:
             # A matrix that all products share is one.
-            apart = _whole(arguments, stride)
+            apart = _whole(arguments, stride) if copy is None else copy.stride
             sizes.append(_whole(arguments, "batch") if apart else 1)
             strides.append((apart or pitch) * item)
         if len(rule.box) == 1:
@@ -176,6 +186,8 @@ class PlannedMap:
         Raises:
             UsageError: as `at`.
         """
+        if self.copy is not None:
+            return self.at(_whole(arguments, "workspace") + self.copy.offset, arguments)
         return self.at(_whole(arguments, self.rule.operand), arguments)
 
 

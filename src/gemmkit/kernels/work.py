@@ -100,7 +100,8 @@ class Work(NamedTuple):
     and `steps` are those of the cut and of its residue tiles: these count as tiles where a wave has
     room for them, and as more steps of all CTAs where it has not. `demands` are those of one step.
     `thin` is the shorter side of C where the demands are those of a single row of it.
-    `longest` are the steps of the CTA with the most, if these differ.
+    `longest` are the steps of the CTA with the most, if these differ. `copied_bytes` are those that
+    a launch before it reads and writes, to copy operands into rows that can be loaded.
     """
 
     cut: Cut
@@ -112,6 +113,7 @@ class Work(NamedTuple):
     steps: int
     thin: int = 0
     longest: int = 0
+    copied_bytes: int = 0
 
     @classmethod
     def of(cls, cut: Cut, threads: int, shared_bytes: int, demands: Demands, thin: int = 0) -> Work:

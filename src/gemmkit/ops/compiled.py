@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from gemmkit.devices.operands import NOWHERE, Further, Operands, bind_arguments
 from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
@@ -49,7 +51,10 @@ def binary_of(plan: LaunchPlan, gpu: GpuSpec, *, assemble: bool = True) -> Binar
     Raises:
         CompileError, CompilerMissing: as `compile_plan`.
     """
-    return _binary(plan.kernel, plan.source, plan.entry, gpu.arch, assemble)
+    own = _binary(plan.kernel, plan.source, plan.entry, gpu.arch, assemble)
+    if plan.before is None:
+        return own
+    return msgspec.structs.replace(own, before=binary_of(plan.before, gpu, assemble=assemble))
 
 
 @lru_cache(maxsize=_MOST_KEPT)

@@ -7,7 +7,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from gemmkit.devices.context import Context
-from gemmkit.devices.launcher import ROLES, LaunchSequence, PreparedLaunch
+from gemmkit.devices.launcher import (
+    ROLES,
+    LaunchSequence,
+    PreparedLaunch,
+    prepared_launches,
+)
 from gemmkit.devices.scratch import Temporary, no_memory
 from gemmkit.dispatch.choose import choose
 from gemmkit.dtypes import Dtype
@@ -56,8 +61,8 @@ def prepare(request: Request, steps: tuple[Step, ...], context: Context) -> Prep
         DeviceError: the driver refuses the code.
     """
     terms, temporary = request.terms, getattr(request.maker, "temporary", no_memory)
-    found = (_launch(step, context, temporary) for step in steps)
-    launches = tuple(launch for launch in found if launch is not None)
+    found = (_launches(step, context, temporary) for step in steps)
+    launches = tuple(launch for of_step in found for launch in of_step)
     single = launches[0] if len(launches) == 1 else None
     # Empty results overlap nothing.
     spans = tuple(_spans(request.operands)) if steps else ()
@@ -72,14 +77,14 @@ def prepare(request: Request, steps: tuple[Step, ...], context: Context) -> Prep
     )
 
 
-def _launch(step: Step, context: Context, temporary: Temporary) -> PreparedLaunch | None:
-    """One step's launch; None where its grid is empty."""
+def _launches(
+    step: Step, context: Context, temporary: Temporary
+) -> tuple[PreparedLaunch, ...]:
+    """The launches of one step; none where its grid is empty."""
     choice = choose(step.problem, context.spec)
     plan, binary = compiled(step.problem, choice.kernel, choice.config, context.spec)
-    if plan.blocks == 0:
-        return None
     numbers, places = step_numbers(step), step_places(step)
-    return PreparedLaunch(context, plan, binary, numbers, places, temporary)
+    return prepared_launches(context, plan, binary, numbers, places, temporary)
 
 
 def _near(spans: tuple[Span, ...]) -> tuple[int, int, int, int] | None:

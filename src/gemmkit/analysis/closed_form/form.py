@@ -47,7 +47,8 @@ class Estimate(NamedTuple):
     has a CTA; `memory_us` the time in which the matrices come from memory and go there once.
 
     The CTAs of the busiest SM spend `steps_us` in their steps along k, `tiles_us` before the first
-    and after the last, and `sharing_us` on the fix-up of tiles that they share. Arithmetic and
+    and after the last, and `sharing_us` on the fix-up of tiles that they share. The launch before it
+    that copies operands, if there is one, counts for `microseconds` alone. Arithmetic and
     memory traffic overlap, so none of these is longer than the launch, but their sum may be.
     """
 
@@ -178,7 +179,8 @@ class ClosedForm:
         tile_cycles = costs.tile
         slower = costs.of_layout(problem.layout)
         if not problem.is_aligned(VECTOR_BYTES):
-            slower *= costs.unaligned
+            # TMA loads rows that are aligned, or copies of them.
+            slower *= 1.0 if work.demands.by_tma else costs.unaligned
             tile_cycles *= board.unaligned_tile
         step_cycles *= slower
         if work.thin:
@@ -208,8 +210,11 @@ class ClosedForm:
         launch = self.correction_for(dtype).launch
         least_us = minimal_bytes / peak
         scale = launch / gpu.clock_mhz
+        before_us = 0.0
+        if work.copied_bytes:
+            before_us = board.launch_us + work.copied_bytes / (peak * board.dram_efficiency)
         return Estimate(
-            max(launch * total_us, board.launch_us + least_us),
+            before_us + max(launch * total_us, board.launch_us + least_us),
             work,
             resident,
             work.ctas / (gpu.sm_count * resident),

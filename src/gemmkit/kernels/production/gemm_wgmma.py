@@ -9,6 +9,7 @@ from gemmkit.gpu import GpuSpec
 from gemmkit.kernels import rules, warpgroups
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.mainloops.wgmma import clusters, persistent
+from gemmkit.kernels.operand_copies import aligned_copies, moved_bytes
 from gemmkit.kernels.plan import LAYOUTS, MAP_ARGUMENTS, LaunchShape, TileConfig, ceil_div
 from gemmkit.kernels.policy import CUDA_TYPES
 from gemmkit.kernels.production.arguments import CUDA_LAYOUTS, SIGNATURE, named
@@ -47,6 +48,7 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
     threads, rows = thread_count(config), product_sides(config)[0] * config["cluster_m"]
     cluster = config["cluster_m"] * config["cluster_n"] * config["cluster_k"]
     stored, count = leaves_by_tma(problem, config), buffers(problem, config, gpu)
+    blocks = clusters(problem, config, gpu).ctas
     return LaunchShape(
         template=(
             CUDA_TYPES[problem.dtype],
@@ -58,12 +60,13 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
             str(stored).lower(),
             schedule_argument(problem, raster=max(1, RASTER_EXTENT // rows)),
         ),
-        grid=(clusters(problem, config, gpu).ctas, 1, 1),
+        grid=(blocks, 1, 1),
         block=(threads, 1, 1),
         cluster=(cluster, 1, 1),
         shared_bytes=shared_bytes(problem, config, count),
         rasterized=True,
         tensor_maps=maps(problem, config, stored=stored),
+        copies=aligned_copies(problem) if blocks else (),
     )
 
 
@@ -159,14 +162,12 @@ def buffers(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> int:
 
 
 def condition(problem: GemmProblem, gpu: GpuSpec) -> str | None:
-    """Types of 16 bits, a Hopper board, and operands that TMA can load."""
+    """Types of 16 bits, and a Hopper board."""
     if problem.item_bytes != ITEM_BYTES["float16"]:
         return f"tensor cores would cut {problem.dtype} to fewer bits"
     if (reason := has_wgmma(gpu)) is not None:
         return reason
-    if problem.k == 0:
-        return "there is nothing to load where k is 0"
-    return warpgroups.unaligned(problem)
+    return "there is nothing to load where k is 0" if problem.k == 0 else None
 
 
 def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
@@ -252,8 +253,9 @@ def pairing(
 
 
 def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Work:
-    """A tile of C at a time per block."""
-    return persistent(problem, config, gpu, thread_count(config), shared_bytes(problem, config))
+    """A tile of C at a time per block, once operands that TMA cannot load have been copied."""
+    found = persistent(problem, config, gpu, thread_count(config), shared_bytes(problem, config))
+    return found._replace(copied_bytes=moved_bytes(problem, aligned_copies(problem)))
 
 
 KERNEL = Kernel(
