@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from gemmkit.gpu import WARP_SIZE, GpuSpec
 from gemmkit.kernels import source_text
@@ -15,15 +16,16 @@ from gemmkit.kernels.plan import LaunchPlan, Signature, SourceFile, ceil_div
 from gemmkit.kernels.policy import STANDARD
 from gemmkit.problem import GemmProblem
 
-# What copies begin at multiples of, in bytes, and what their rows do.
-COPY_ALIGNMENT, ROW_ALIGNMENT = 256, 16
+# What TMA needs rows to begin at multiples of, in bytes; and what copies, and their rows, begin at:
+# TMA is faster where a box's lines are those of the cache.
+ROW_ALIGNMENT, COPY_ALIGNMENT, COPIED_ROW_ALIGNMENT = 16, 256, 128
 
 _NAME = "copy_operands"
 # Of copy_operands.cu: bytes that a warp copies at a time, and warps of a block.
 SEGMENT_BYTES, WARPS = 512, 8
-# Blocks that an SM is given, each of which goes on to further lines.
+# Blocks that an SM is given for each operand, each of which goes on to further lines.
 BLOCKS_PER_SM = 16
-MOST_BLOCKS_Z = 65_535
+MOST_BLOCKS_Y = 65_535
 
 # Types of elements that are only copied, by their size in bytes.
 _ELEMENTS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned"}
@@ -66,7 +68,7 @@ def aligned_copies(problem: GemmProblem) -> tuple[OperandCopy, ...]:
             apart |= stride
         if problem.alignment % ROW_ALIGNMENT == 0 and apart * item % ROW_ALIGNMENT == 0:
             continue
-        unit = ROW_ALIGNMENT // item
+        unit = COPIED_ROW_ALIGNMENT // item
         count = problem.batch if stride else 1
         copy = OperandCopy(operand, end, lines, length, ceil_div(length, unit) * unit, count)
         copies.append(copy)
@@ -87,29 +89,43 @@ def moved_bytes(problem: GemmProblem, copies: Iterable[OperandCopy]) -> int:
 def copying(problem: GemmProblem, copies: tuple[OperandCopy, ...], gpu: GpuSpec) -> LaunchPlan:
     """The launch that makes copies, all in one grid."""
     item = problem.item_bytes
-    segments = max(ceil_div(each.length * item, SEGMENT_BYTES) for each in copies)
-    products = min(sum(each.count for each in copies), MOST_BLOCKS_Z)
-    groups = max(ceil_div(each.lines, WARPS) for each in copies)
-    most = max(1, gpu.sm_count * BLOCKS_PER_SM // (segments * products))
+    products = min(max(each.count for each in copies), MOST_BLOCKS_Y)
+    most = gpu.sm_count * BLOCKS_PER_SM // products
+    cuts = {each.operand: _Cut.of(each, item, most) for each in copies}
     by_operand = {each.operand: each for each in copies}
     return LaunchPlan(
         kernel=_NAME,
         source=SourceFile(source_text(_NAME), f"{_NAME}.cu", options=(STANDARD,)),
         entry=f"{_NAME}<{_ELEMENTS[item]}>",
-        grid=(segments, min(groups, most), products),
+        grid=(sum(each.segments * each.groups for each in cuts.values()), products, 1),
         block=(WARP_SIZE, WARPS, 1),
         signature=(
-            *_arguments("A", ("lda", "stride_a"), by_operand.get("A")),
-            *_arguments("B", ("ldb", "stride_b"), by_operand.get("B")),
+            *_arguments("A", ("lda", "stride_a"), by_operand.get("A"), cuts.get("A")),
+            *_arguments("B", ("ldb", "stride_b"), by_operand.get("B"), cuts.get("B")),
         ),
         workspace_bytes=workspace_bytes(problem, copies),
     )
 
 
-def _arguments(name: str, pitches: Signature, copy: OperandCopy | None) -> Signature:
-    if copy is None:
-        return ("0",) * (len(pitches) + 6)
-    sizes = (copy.ld, copy.lines, copy.length, copy.count)
+class _Cut(NamedTuple):
+    """Segments of a line, and groups of lines, of which each block has one."""
+
+    segments: int
+    groups: int
+
+    @classmethod
+    def of(cls, copy: OperandCopy, item_bytes: int, most: int) -> _Cut:
+        """That of so many blocks at most, but for lines that are longer."""
+        segments = ceil_div(copy.length * item_bytes, SEGMENT_BYTES)
+        return cls(segments, min(ceil_div(copy.lines, WARPS), max(1, most // segments)))
+
+
+def _arguments(
+    name: str, pitches: Signature, copy: OperandCopy | None, cut: _Cut | None
+) -> Signature:
+    if copy is None or cut is None:
+        return ("0",) * (len(pitches) + 8)
+    sizes = (copy.ld, copy.lines, copy.length, copy.count, *cut)
     return (name, *pitches, f"workspace + {copy.offset}", *map(str, sizes))
 
 

@@ -6,18 +6,10 @@
 
 constexpr int WORD = 4, WORDS_PER_LANE = 4, SEGMENT_WORDS = 32 * WORDS_PER_LANE;
 
-// Word `word` of a copy of the line, of `length` elements; what lies past the end is zero.
+// Word `word` of a copy of a line of `length` elements; what lies past the end is zero.
 template <class T>
-__device__ __forceinline__ unsigned load_word(const T* line, int length, int word) {
+__device__ __forceinline__ unsigned word_of_elements(const T* line, int length, int word) {
   constexpr int PER_WORD = WORD / sizeof(T);
-  const int begins = reinterpret_cast<unsigned long long>(line) % WORD;
-  const long long from = static_cast<long long>(word) * WORD - begins;
-  const long long end = from + (begins == 0 ? WORD : 2 * WORD);
-  if (from >= 0 && end <= static_cast<long long>(length) * static_cast<int>(sizeof(T))) {
-    const auto* source = reinterpret_cast<const unsigned*>(
-        reinterpret_cast<const unsigned char*>(line) + from);
-    return begins == 0 ? source[0] : __funnelshift_r(source[0], source[1], 8 * begins);
-  }
   unsigned value = 0;
 #pragma unroll
   for (int i = 0; i < PER_WORD; ++i) {
@@ -27,45 +19,69 @@ __device__ __forceinline__ unsigned load_word(const T* line, int length, int wor
   return value;
 }
 
-// Copies this block's segments of lines of one product; leading dimensions are in elements.
+// Copies the segments of one block: of columns of words, and of lines that lie `step` apart.
 template <class T>
 __device__ __forceinline__ void copy_lines(const T* from, int ld, T* to, int ld_to, int lines,
-                                           int length) {
-  const int first = blockIdx.x * SEGMENT_WORDS + threadIdx.x;
+                                           int length, int segment, int line, int step) {
+  const int first = segment * SEGMENT_WORDS + threadIdx.x;
   const int words = (length + WORD / sizeof(T) - 1) / (WORD / sizeof(T));
-  if (first >= words) return;
-  for (long long line = blockIdx.y * blockDim.y + threadIdx.y; line < lines;
-       line += gridDim.y * blockDim.y) {
-    auto* copy = reinterpret_cast<unsigned*>(to + line * ld_to);
-    unsigned value[WORDS_PER_LANE];
+  for (; line < lines; line += step) {
+    const T* own = element(from, ld, line, 0);
+    const int begins = reinterpret_cast<unsigned long long>(own) % WORD;
+    const auto* source = reinterpret_cast<const unsigned*>(
+        reinterpret_cast<unsigned long long>(own) - begins);
+    // Words of the source that hold elements of this line alone.
+    const int whole =
+        (begins + static_cast<long long>(length) * static_cast<int>(sizeof(T))) / WORD;
+    // All loads are under way before the first is needed.
+    unsigned low[WORDS_PER_LANE], high[WORDS_PER_LANE];
 #pragma unroll
     for (int i = 0; i < WORDS_PER_LANE; ++i) {
-      const int word = first + 32 * i;
-      if (word < words) value[i] = load_word(from + line * ld, length, word);
+      const int word = first + 32 * i, next = begins ? word + 1 : word;
+      const bool inside = (word > 0 || begins == 0) && next < whole;
+      low[i] = inside ? source[word] : 0;
+      high[i] = inside && begins ? source[next] : 0;
     }
+    auto* copy = reinterpret_cast<unsigned*>(element(to, ld_to, line, 0));
 #pragma unroll
     for (int i = 0; i < WORDS_PER_LANE; ++i) {
-      const int word = first + 32 * i;
-      if (word < words) copy[word] = value[i];
+      const int word = first + 32 * i, next = begins ? word + 1 : word;
+      if (word >= words) continue;
+      const bool inside = (word > 0 || begins == 0) && next < whole;
+      copy[word] = inside ? __funnelshift_r(low[i], high[i], 8 * begins)
+                          : word_of_elements(own, length, word);
     }
   }
 }
 
-// Products of A come first on the grid's z; an operand that is read in place has none.
+// Copies one operand; its blocks are numbered through `segments` of a line first. `products`
+// matrices lie `stride` elements apart, and their copies one after the other.
+template <class T>
+__device__ __forceinline__ void copy_matrices(int block, const T* from, int ld, long long stride,
+                                              T* to, int ld_to, int lines, int length,
+                                              int products, int segments, int groups) {
+  const int segment = block % segments, group = block / segments;
+  for (int product = blockIdx.y; product < products; product += gridDim.y) {
+    copy_lines(from + product * stride, ld,
+               to + static_cast<long long>(product) * lines * ld_to, ld_to, lines, length, segment,
+               group * static_cast<int>(blockDim.y) + static_cast<int>(threadIdx.y),
+               groups * static_cast<int>(blockDim.y));
+  }
+}
+
+// Blocks of A come first; an operand that is read in place has none: its `groups` is 0.
 template <class T>
 __global__ void __launch_bounds__(256)
     copy_operands(const T* A, int lda, long long stride_a, T* copy_a, int ld_copy_a, int lines_a,
-                  int length_a, int count_a, const T* B, int ldb, long long stride_b, T* copy_b,
-                  int ld_copy_b, int lines_b, int length_b, int count_b) {
-  for (int product = blockIdx.z; product < count_a + count_b; product += gridDim.z) {
-    const bool of_a = product < count_a;
-    const long long number = of_a ? product : product - count_a;
-    if (of_a) {
-      copy_lines(A + number * stride_a, lda, copy_a + number * lines_a * ld_copy_a, ld_copy_a,
-                 lines_a, length_a);
-    } else {
-      copy_lines(B + number * stride_b, ldb, copy_b + number * lines_b * ld_copy_b, ld_copy_b,
-                 lines_b, length_b);
-    }
+                  int length_a, int products_a, int segments_a, int groups_a, const T* B, int ldb,
+                  long long stride_b, T* copy_b, int ld_copy_b, int lines_b, int length_b,
+                  int products_b, int segments_b, int groups_b) {
+  const int block = blockIdx.x, blocks_a = segments_a * groups_a;
+  if (block < blocks_a) {
+    copy_matrices(block, A, lda, stride_a, copy_a, ld_copy_a, lines_a, length_a, products_a,
+                  segments_a, groups_a);
+  } else {
+    copy_matrices(block - blocks_a, B, ldb, stride_b, copy_b, ld_copy_b, lines_b, length_b,
+                  products_b, segments_b, groups_b);
   }
 }

@@ -13,8 +13,7 @@
 #include "scheduler/persistent.cuh"
 #include "tile.cuh"
 
-template <class In, WgmmaTile TILE, Layout LAYOUT, bool TMA_STORE, Schedule SCHEDULE,
-          class Epilogue>
+template <class In, WgmmaTile TILE, Layout LAYOUT, WriteBack WAY, Schedule SCHEDULE, class Epilogue>
 __global__ void __launch_bounds__(TILE.threads, 1)
     gemm_wgmma(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
                const __grid_constant__ TensorMap map_c, GEMM_PARAMETERS(In, Epilogue)) {
@@ -25,9 +24,11 @@ __global__ void __launch_bounds__(TILE.threads, 1)
   constexpr WgmmaTile OWN = SWAPPED ? swapped(TILE) : TILE;
   constexpr int CONSUMERS = OWN.consumers, PARTS = OWN.cluster_k, COLS = OWN.BN / PARTS;
   using Mainloop = WgmmaMainloop<In, OWN, SWAPPED ? SWAPPED_LAYOUT<LAYOUT> : LAYOUT, BATCHED>;
-  using StoreByTma = Either<SWAPPED, SwappedStore<COLS, OWN.buffers, Epilogue>,
-                            FragmentStore<COLS, OWN.buffers, Epilogue>>;
-  using Store = Either<TMA_STORE, StoreByTma, NoStore>;
+  constexpr bool FROM_REGISTERS = WAY == WriteBack::FROM_REGISTERS;
+  constexpr bool BY_TMA = WAY == WriteBack::BY_TMA;
+  using StoreOfBoxes = Either<SWAPPED, SwappedStore<COLS, OWN.buffers, WAY, Epilogue>,
+                              FragmentStore<COLS, OWN.buffers, WAY, Epilogue>>;
+  using Store = Either<FROM_REGISTERS, NoStore, StoreOfBoxes>;
   using Sum = ClusterSum<PARTS, CONSUMERS, Mainloop::ROW_TILES, OWN.BN>;
   constexpr int PRODUCER = CONSUMERS * 128;
   struct Shared {
@@ -50,7 +51,7 @@ __global__ void __launch_bounds__(TILE.threads, 1)
   if (threadIdx.x == PRODUCER) {
     tma_prefetch(map_a);
     tma_prefetch(map_b);
-    if constexpr (TMA_STORE) tma_prefetch(map_c);
+    if constexpr (BY_TMA) tma_prefetch(map_c);
   }
   constexpr int ROWS = OWN.BM * OWN.cluster_m, TILE_COLS = OWN.BN * OWN.cluster_n;
   const int rows = SWAPPED ? N : M, cols = SWAPPED ? M : N;
@@ -117,7 +118,7 @@ __global__ void __launch_bounds__(TILE.threads, 1)
         for (int i = 0; i < Mainloop::ROW_TILES; ++i) {
           const int row = first_row + i * WGMMA_ROWS;
           const auto& own = reinterpret_cast<const float (&)[COLS / 2]>(sums[i][PART * COLS / 2]);
-          if constexpr (TMA_STORE) {
+          if constexpr (!FROM_REGISTERS) {
             Store::template store<BATCHED>(own, map_c, shared.results[consumer], buffer,
                                            1 + consumer, args.epilogue(tile.product),
                                            args.c(tile.product), ldc, M, N, tile.product, row, col);
@@ -147,6 +148,6 @@ __global__ void __launch_bounds__(TILE.threads, 1)
         }
       }
     }
-    if (TMA_STORE && threadIdx.x % 128 == 0) tma_wait_read<0>();
+    if (BY_TMA && threadIdx.x % 128 == 0) tma_wait_read<0>();
   }
 }

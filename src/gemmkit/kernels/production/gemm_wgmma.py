@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from gemmkit.dtypes import FLOAT_BYTES, ITEM_BYTES
 from gemmkit.gpu import GpuSpec
@@ -47,7 +47,7 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
     """Persistent clusters, one block per SM."""
     threads, rows = thread_count(config), product_sides(config)[0] * config["cluster_m"]
     cluster = config["cluster_m"] * config["cluster_n"] * config["cluster_k"]
-    stored, count = leaves_by_tma(problem, config), buffers(problem, config, gpu)
+    count = buffers(problem, config, gpu)
     blocks = clusters(problem, config, gpu).ctas
     return LaunchShape(
         template=(
@@ -57,7 +57,7 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
                 {**config.as_dict(), "buffers": count, "threads": threads},
             ),
             CUDA_LAYOUTS[problem.layout],
-            str(stored).lower(),
+            f"WriteBack::{write_back(problem, config)}",
             schedule_argument(problem, raster=max(1, RASTER_EXTENT // rows)),
         ),
         grid=(blocks, 1, 1),
@@ -65,7 +65,7 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
         cluster=(cluster, 1, 1),
         shared_bytes=shared_bytes(problem, config, count),
         rasterized=True,
-        tensor_maps=maps(problem, config, stored=stored),
+        tensor_maps=maps(problem, config),
         copies=aligned_copies(problem) if blocks else (),
     )
 
@@ -75,11 +75,15 @@ def thread_count(config: TileConfig) -> int:
     return (config["consumers"] + 1) * WARPGROUP
 
 
-def leaves_by_tma(problem: GemmProblem, config: TileConfig) -> bool:
-    """Whether results are stored by TMA: of transposed tiles those that stmatrix can turn, which
-    has elements of 16 bits."""
+def write_back(
+    problem: GemmProblem, config: TileConfig
+) -> Literal["FROM_REGISTERS", "FROM_SHARED", "BY_TMA"]:
+    """How results leave, as fragment_store.cuh calls it: of transposed tiles, only those come to
+    shared memory that stmatrix can turn, which has elements of 16 bits."""
     narrow = problem.out_item_bytes == ITEM_BYTES["float16"] and config["BM"] > EIGHT
-    return stores_by_tma(problem) and (narrow or not is_swapped(config))
+    if is_swapped(config) and not narrow:
+        return "FROM_REGISTERS"
+    return "BY_TMA" if stores_by_tma(problem) else "FROM_SHARED"
 
 
 class Boxes(NamedTuple):
@@ -116,7 +120,7 @@ def _even_part(extent: int, step: int, most: int) -> int:
     return next(each for each in range(most, 0, -step) if extent % each == 0)
 
 
-def maps(problem: GemmProblem, config: TileConfig, *, stored: bool) -> tuple[MapRule, ...]:
+def maps(problem: GemmProblem, config: TileConfig) -> tuple[MapRule, ...]:
     """Tensor maps of A and B, and of C if it is stored by TMA."""
     product = (1,) if problem.batch != 1 else ()
     found = []
@@ -127,7 +131,7 @@ def maps(problem: GemmProblem, config: TileConfig, *, stored: bool) -> tuple[Map
         lines = side // sharing if k_major else config["BK"]
         box = (line(problem.item_bytes), lines, *product)
         found.append(MapRule(name, operand, box, swizzle=LINE_BYTES, l2=L2_BYTES))
-    if stored:
+    if write_back(problem, config) == "BY_TMA":
         boxes = result_boxes(problem, config)
         box = (boxes.columns, boxes.lines, *product)
         found.append(MapRule("map_c", "C", box, swizzle=boxes.pitch))
@@ -141,7 +145,7 @@ def shared_bytes(problem: GemmProblem, config: TileConfig, count: int = FEWEST_B
     a = ceil_div(config["BM"], line(item)) * line(item) if problem.transa else config["BM"]
     b = config["BN"] if problem.transb else ceil_div(config["BN"], line(item)) * line(item)
     total, parts = stages * (a + b) * BK * item, config["cluster_k"]
-    if leaves_by_tma(problem, config):
+    if write_back(problem, config) != "FROM_REGISTERS":
         total += config["consumers"] * aligned_bytes(count * result_boxes(problem, config).nbytes)
     else:
         total += TMA_UNIT
@@ -153,7 +157,7 @@ def shared_bytes(problem: GemmProblem, config: TileConfig, count: int = FEWEST_B
 
 def buffers(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> int:
     """Buffers per consumer: with one for each box of its results it never waits for a store."""
-    if not leaves_by_tma(problem, config):
+    if write_back(problem, config) != "BY_TMA":
         return FEWEST_BUFFERS
     count = max(FEWEST_BUFFERS, min(result_boxes(problem, config).number, MOST_BUFFERS))
     while count > FEWEST_BUFFERS and pairing(problem, config, gpu, count) is not None:

@@ -1,5 +1,5 @@
-// The write-back of sums that lie as wgmma leaves them: by TMA through shared memory, or where C's rows
-// are not aligned for that, from the registers.
+// The write-back of sums that lie as wgmma leaves them: through shared memory, from where TMA stores
+// them, or the warps where C's rows are not aligned for that; or from the registers.
 #pragma once
 
 #include "epilogue.cuh"
@@ -37,6 +37,9 @@ __device__ __forceinline__ void stmatrix_transposed(unsigned line, const unsigne
                : "memory");
 }
 
+// How results leave a warpgroup.
+enum class WriteBack { FROM_REGISTERS, FROM_SHARED, BY_TMA };
+
 // Whether an epilogue reads or writes matrices and vectors besides C.
 template <class Epilogue>
 constexpr bool READS = true;
@@ -49,6 +52,16 @@ constexpr bool READS<Epilogue<NO_BIAS, Activation, SCALE, Out, Sum>> = false;
 template <class Epilogue>
 __device__ __forceinline__ bool is_plain(const Epilogue& epilogue) {
   return !READS<Epilogue> && epilogue.beta == 0.0f;
+}
+
+// Calls `store`, which takes as a template argument whether nothing but the sums goes into the results.
+template <class Epilogue, class Call>
+__device__ __forceinline__ void store_by_plainness(const Epilogue& epilogue, const Call& store) {
+  if (is_plain(epilogue)) {
+    store.template operator()<true>();
+  } else {
+    store.template operator()<false>();
+  }
 }
 
 // What a sum becomes; one outside of C is left as it is, for nothing may be read there.
@@ -77,6 +90,21 @@ __device__ __forceinline__ unsigned swizzled(int line, int byte) {
   return place ^ (place >> 7 & (CHUNKS - 1)) << 4;
 }
 
+template <class Word>
+__device__ __forceinline__ Word load_shared(unsigned from);
+template <>
+__device__ __forceinline__ unsigned short load_shared<unsigned short>(unsigned from) {
+  unsigned short word;
+  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(word) : "r"(from) : "memory");
+  return word;
+}
+template <>
+__device__ __forceinline__ unsigned load_shared<unsigned>(unsigned from) {
+  unsigned word;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(from) : "memory");
+  return word;
+}
+
 // Stores a box that a warpgroup has written to shared memory, unless it lies outside of C. One of the
 // BUFFERS is then free. `barrier` is the warpgroup's named barrier.
 template <int BUFFERS, bool BATCHED>
@@ -89,6 +117,31 @@ __device__ __forceinline__ void send_box(const TensorMap& map, BoxPlace to, unsi
   if (threadIdx.x % 128 == 0) {
     if (inside) tma_store<BATCHED>(map, to, from);
     tma_commit();
+  }
+}
+
+// Copies the elements of such a box that lie inside of C, two at once where rows begin at words. The
+// next box is in another buffer, and its barrier shows that this one has been read.
+template <int LINES, int COLS, int PITCH, class Out>
+__device__ __forceinline__ void copy_box(Out* C, int ldc, int M, int N, int row, int col,
+                                         unsigned from, int barrier) {
+  named_barrier_sync<128>(barrier);
+  const int warp = threadIdx.x % 128 / 32, lane = threadIdx.x % 32;
+  const auto copy = [&]<class Unit>() {
+    constexpr int PER_UNIT = sizeof(Unit) / sizeof(Out);
+    for (int line = warp; line < LINES && row + line < M; line += 4) {
+      Out* to = element(C, ldc, row + line, col);
+      for (int c = lane * PER_UNIT; c < COLS && col + c < N; c += 32 * PER_UNIT) {
+        const unsigned place = from + swizzled<PITCH>(line, c * sizeof(Out));
+        *reinterpret_cast<Unit*>(to + c) = load_shared<Unit>(place);
+      }
+    }
+  };
+  const bool words = (reinterpret_cast<unsigned long long>(C) | ldc * sizeof(Out)) % 4 == 0;
+  if (sizeof(Out) == 2 && !(words && N % 2 == 0)) {
+    copy.template operator()<unsigned short>();
+  } else {
+    copy.template operator()<unsigned>();
   }
 }
 
@@ -116,10 +169,10 @@ __device__ __forceinline__ void store_fragments(const float (&sums)[BN / 2],
   }
 }
 
-// A warpgroup's 64 x BN sums, by TMA through its buffers, of which `next` is the one to be used. Lane l
+// A warpgroup's 64 x BN sums, through its buffers, of which `next` is the one to be used. Lane l
 // of warp w has of each row 16 w + l / 4 (and + 8) two neighbors in every eight columns, from
 // 2 (l % 4) on.
-template <int BN, int BUFFERS, class Epilogue>
+template <int BN, int BUFFERS, WriteBack WAY, class Epilogue>
 struct FragmentStore {
   using Out = typename Epilogue::Out;
   // Columns of a box: up to 128 bytes of them. Its lines are as far apart as the swizzle spans.
@@ -133,7 +186,7 @@ struct FragmentStore {
   template <bool BATCHED>
   static __device__ __forceinline__ void store(const float (&sums)[BN / 2], const TensorMap& map,
                                                Buffers& buffers, int& next, int barrier,
-                                               const Epilogue& epilogue, const Out* C, int ldc,
+                                               const Epilogue& epilogue, Out* C, int ldc,
                                                int M, int N, int product, int row, int col) {
     const int warp = threadIdx.x % 128 / 32, lane = threadIdx.x % 32;
     const auto store = [&]<bool PLAIN>() {
@@ -168,14 +221,14 @@ struct FragmentStore {
           }
         }
         const int first = col + box * COLS;
-        send_box<BUFFERS, BATCHED>(map, {first, row, product}, to, barrier, row < M && first < N);
+        if constexpr (WAY == WriteBack::BY_TMA) {
+          send_box<BUFFERS, BATCHED>(map, {first, row, product}, to, barrier, row < M && first < N);
+        } else {
+          copy_box<64, COLS, PITCH>(C, ldc, M, N, row, first, to, barrier);
+        }
       }
     };
-    if (is_plain(epilogue)) {
-      store.template operator()<true>();
-    } else {
-      store.template operator()<false>();
-    }
+    store_by_plainness(epilogue, store);
   }
 
  private:
@@ -186,7 +239,7 @@ struct FragmentStore {
 
 // The same of the transpose of a tile of C, in elements of 16 bits: 64 columns of C, a line of a box,
 // by BN of its rows.
-template <int BN, int BUFFERS, class Epilogue>
+template <int BN, int BUFFERS, WriteBack WAY, class Epilogue>
 struct SwappedStore {
   using Out = typename Epilogue::Out;
   static constexpr int LINES = even_part(BN, 8, BN < 96 ? BN : 96), PITCH = 128;
@@ -198,7 +251,7 @@ struct SwappedStore {
   template <bool BATCHED>
   static __device__ __forceinline__ void store(const float (&sums)[BN / 2], const TensorMap& map,
                                                Buffers& buffers, int& next, int barrier,
-                                               const Epilogue& epilogue, const Out* C, int ldc,
+                                               const Epilogue& epilogue, Out* C, int ldc,
                                                int M, int N, int product, int row, int col) {
     const int warp = threadIdx.x % 128 / 32, lane = threadIdx.x % 32;
     const auto store = [&]<bool PLAIN>() {
@@ -227,14 +280,14 @@ struct SwappedStore {
               words);
         }
         const int first = col + box * LINES;
-        send_box<BUFFERS, BATCHED>(map, {row, first, product}, to, barrier, row < N && first < M);
+        if constexpr (WAY == WriteBack::BY_TMA) {
+          send_box<BUFFERS, BATCHED>(map, {row, first, product}, to, barrier, row < N && first < M);
+        } else {
+          copy_box<LINES, 64, PITCH>(C, ldc, M, N, first, row, to, barrier);
+        }
       }
     };
-    if (is_plain(epilogue)) {
-      store.template operator()<true>();
-    } else {
-      store.template operator()<false>();
-    }
+    store_by_plainness(epilogue, store);
   }
 };
 
