@@ -52,7 +52,7 @@ from gemmkit.jit.compiler import compile_many
 from gemmkit.kernels.catalog import find_kernel
 from gemmkit.kernels.layouts import read_layout
 from gemmkit.kernels.limits import SHORT_K
-from gemmkit.kernels.plan import LaunchPlan
+from gemmkit.kernels.plan import LaunchPlan, SourceFile
 from gemmkit.problem import GemmProblem, read_problem
 from gemmkit.trials.entry import Entry, ProblemClass, gpu_key
 from gemmkit.trials.exchange import decode_table, write_table
@@ -60,6 +60,9 @@ from gemmkit.trials.freshness import source_digest
 from gemmkit.tune.space import Candidate
 from gemmkit.tune.trial import Bench, Compiled, Planned
 from gemmkit.version import __version__
+
+# What a plan is compiled from.
+Instances = tuple[tuple[SourceFile, str], ...]
 
 RESULTS = Path(__file__).resolve().parent / "results"
 SEED, SHAPES = 0, 200
@@ -270,16 +273,16 @@ def compiled(
     dispatcher: Dispatcher,
     problems: Sequence[GemmProblem],
     cache_dir: Path | None,
-    known: dict[str, Binary] | None = None,
-) -> dict[str, Binary]:
-    """A binary for each instance that the shapes need, by its entry, with those that are known."""
+    known: dict[Instances, Binary] | None = None,
+) -> dict[Instances, Binary]:
+    """A binary for each plan that the shapes need, by its instances, with those that are known."""
     known = known or {}
-    wanted: dict[str, LaunchPlan] = {}
+    wanted: dict[Instances, LaunchPlan] = {}
     for problem in problems:
         for each in entered(dispatcher, problem)[0]:
             plan = each.costed.kernel.plan(problem, each.costed.config, dispatcher.gpu)
-            if plan.entry not in known:
-                wanted.setdefault(plan.entry, plan)
+            if plan.instances not in known:
+                wanted.setdefault(plan.instances, plan)
     started = time.monotonic()
     binaries = compile_many(list(wanted.values()), dispatcher.gpu.arch, cache_dir=cache_dir)
     if wanted:
@@ -296,7 +299,7 @@ def in_chunks(
     The dispatcher is one of its own, since another thread asks it.
     """
     chunks = [list(problems[first : first + CHUNK]) for first in range(0, len(problems), CHUNK)]
-    known: dict[str, Binary] = {}
+    known: dict[Instances, Binary] = {}
     with ThreadPoolExecutor(1) as ahead:
         job = None
         for number, chunk in enumerate(chunks):
@@ -311,7 +314,7 @@ def in_chunks(
 
 
 def registers(
-    dispatcher: Dispatcher, problems: Sequence[GemmProblem], binaries: dict[str, Binary]
+    dispatcher: Dispatcher, problems: Sequence[GemmProblem], binaries: dict[Instances, Binary]
 ) -> dict[str, int]:
     """Registers of a thread by instance, the most that one for fp32 takes."""
     found: dict[str, int] = {}
@@ -321,7 +324,7 @@ def registers(
         for each in entered(dispatcher, problem)[0]:
             candidate = each.costed.candidate
             plan = candidate.kernel.plan(problem, candidate.config, dispatcher.gpu)
-            resources = binaries[plan.entry].resources
+            resources = binaries[plan.instances].resources
             if resources is not None:
                 taken = max(found.get(candidate.instance, 0), resources.registers)
                 found[candidate.instance] = taken
@@ -332,7 +335,7 @@ def measure(
     problem: GemmProblem,
     device: TimedDevice,
     dispatcher: Dispatcher,
-    binaries: dict[str, Binary],
+    binaries: dict[Instances, Binary],
     *,
     kind: Kind = "random",
     baseline: Baseline | None = None,
@@ -353,7 +356,7 @@ def measure(
         label = each.costed.candidate.label
         plan = kernel.plan(problem, config, device.spec)
         planned = Planned(number, Candidate(kernel, config, each.estimate.microseconds), plan)
-        ready[label] = Compiled(planned, binaries[plan.entry])
+        ready[label] = Compiled(planned, binaries[plan.instances])
         try:
             reason = bench.check(ready[label])
             if not reason:

@@ -1,4 +1,4 @@
-"""Operands that TMA cannot load are copied first: which, where to, and what the kernel makes of it."""
+"""Operands that TMA cannot load are copied first: which ones, and where to."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from gemmkit.dispatch.costed import CostedCandidate
 from gemmkit.gpu import find_board
 from gemmkit.jit.compiler import compile_plan
 from gemmkit.kernels.catalog import find_kernel
+from gemmkit.kernels.copying import copying
 from gemmkit.kernels.operand_copies import (
     aligned_copies,
-    copying,
     place_in_workspace,
     workspace_bytes,
 )
@@ -82,7 +82,10 @@ def test_copies_hold_the_matrices_lines(device):
         plan,
         {
             **{name: buffer.address for name, buffer in kept.items()},
-            **{"lda": 41, "stride_a": 67 * 41, "ldb": 70, "stride_b": 41 * 70},
+            "lda": 41,
+            "stride_a": 67 * 41,
+            "ldb": 70,
+            "stride_b": 41 * 70,
             "workspace": workspace.address,
         },
     )
@@ -125,7 +128,7 @@ def test_addresses_in_the_workspace(text, place):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("problem", "copied"), PROBLEMS.values(), ids=PROBLEMS.keys())
-def test_on_a_gpu(problem, copied):  # noqa: ARG001 (what is copied follows from the problem)
+def test_on_a_gpu(problem, copied):
     from gemmkit.devices.cuda import CudaDevice
 
     check_exact(problem, run_typed(problem, CudaDevice(), kernel="gemm_wgmma", config=CONFIG))

@@ -159,7 +159,7 @@ def profile_block(
 
     def compiled(plan: LaunchPlan) -> Binary:
         """The same code if it is the same instance: compilation is not always repeatable."""
-        same = plan.entry == whole.entry
+        same = plan.instances == whole.instances
         return given if same else compile_plan(plan, spec.arch, cache_dir=cache_dir)
 
     plan = kernel.plan(small, config, board)

@@ -128,10 +128,10 @@ def trace(
         cut = shallow_square(problem)
     else:
         cut = shallow(problem, plan, block, user=kernel.user_defined)
-    entry, plan = plan.entry, kernel.plan(cut, config, gpu)
+    instances, plan = plan.instances, kernel.plan(cut, config, gpu)
     if not 0 <= block < plan.blocks:
         raise UsageError(f"there is no block {block} in a grid of {plan.blocks:,} blocks")
-    if binary is None or plan.entry != entry:
+    if binary is None or plan.instances != instances:
         binary = compile_plan(plan, gpu.arch, cache_dir=cache_dir)
     device = EmulatedDevice(gpu, cache_dir=cache_dir)
     operands = Operands.empty(device, cut)

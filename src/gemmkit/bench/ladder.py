@@ -246,7 +246,7 @@ def compile_plans(
     Raises:
         CompileError: a kernel does not compile.
     """
-    entries = {(plan.source, plan.entry): plan for plan in plans}
+    entries = {plan.instances: plan for plan in plans}
     binaries = compile_many(
         list(entries.values()),
         gpu.arch,
@@ -255,7 +255,7 @@ def compile_plans(
         progress=progress.compiled,
     )
     found = dict(zip(entries, binaries, strict=True))
-    return [found[plan.source, plan.entry] for plan in plans]
+    return [found[plan.instances] for plan in plans]
 
 
 def _run_all(

@@ -15,7 +15,13 @@ from gemmkit.cores import usable_cores
 from gemmkit.devices.device import Buffer, Launch, Value
 from gemmkit.devices.host import host_environment, package_version
 from gemmkit.devices.limits import refusal
-from gemmkit.devices.packing import address_names, bound_values, packed, with_tensor_maps
+from gemmkit.devices.packing import (
+    address_names,
+    bound_values,
+    launch_before,
+    packed,
+    with_tensor_maps,
+)
 from gemmkit.errors import DeviceError
 from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
@@ -185,8 +191,8 @@ class EmulatedDevice:
             DeviceError: the board cannot take the launch, or the kernel failed.
             UnsupportedInstruction: the kernel has an instruction that the emulator lacks.
         """
-        if plan.before is not None and binary.before is not None:
-            self.execute(binary.before, plan.before, arguments)
+        if (first := launch_before(plan, binary)) is not None:
+            self.execute(first[1], first[0], arguments)
         program, request = self._prepare(binary, plan, arguments)
         program.execute(
             request, self.memory, threads=self.threads, max_steps=self._max_steps, only=only
@@ -254,9 +260,8 @@ class EmulatedDevice:
         self, binary: Binary, plan: LaunchPlan, arguments: Mapping[str, Value]
     ) -> Launch:
         """What the launch before a plan's own showed."""
-        if plan.before is None or binary.before is None:
-            return Launch()
-        return self.launch(binary.before, plan.before, arguments)
+        first = launch_before(plan, binary)
+        return Launch() if first is None else self.launch(first[1], first[0], arguments)
 
     def _prepare(
         self, binary: Binary, plan: LaunchPlan, arguments: Mapping[str, Value]

@@ -15,6 +15,7 @@ from gemmkit.devices.packing import (
     argument_offsets,
     bound_values,
     entry_parameters,
+    launch_before,
     packed,
     places_in_workspace,
     with_tensor_maps,
@@ -92,9 +93,7 @@ class PreparedLaunch:
         self._context, self._name = context, plan.kernel
         self._function = ctypes.c_void_p(context.function(plan, binary))
         given = bool(arguments.get("workspace") or arguments.get("semaphores"))
-        arguments = with_tensor_maps(
-            plan, _with_addresses(plan, arguments, places), driver_encoded
-        )
+        arguments = with_tensor_maps(plan, _with_addresses(plan, arguments, places), driver_encoded)
         bound = {"semaphores": 0, **dict.fromkeys(places or (), 0), **arguments}
         starts = [each.offset for each in entry_parameters(binary.ptx, binary.entry)]
         values = packed(binary, bound_values(binary, plan, bound))
@@ -316,10 +315,10 @@ def prepared_launches(
     if plan.blocks == 0:
         return ()
     own = PreparedLaunch(context, plan, binary, arguments, places, temporary)
-    if plan.before is None or binary.before is None:
+    first = launch_before(plan, binary)
+    if first is None:
         return (own,)
-    first = prepared_launches(context, plan.before, binary.before, arguments, places, temporary)
-    return (*first, own)
+    return (*prepared_launches(context, *first, arguments, places, temporary), own)
 
 
 class LaunchSequence:

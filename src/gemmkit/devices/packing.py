@@ -198,8 +198,24 @@ def address_names(plan: LaunchPlan) -> tuple[str, ...]:
     return tuple(name for name in names if ARGUMENT_TYPES.get(name) is np.uint64)
 
 
+def launch_before(plan: LaunchPlan, binary: Binary) -> tuple[LaunchPlan, Binary] | None:
+    """The launch before a plan's own, and its code, or None.
+
+    Raises:
+        DeviceError: the binary is of another plan.
+    """
+    if plan.before is None:
+        return None
+    if binary.before is None:
+        raise DeviceError(
+            f"'{plan.kernel}' needs '{plan.before.kernel}' launched before, and its binary has no "
+            "code of that: compile this plan"
+        )
+    return plan.before, binary.before
+
+
 def is_address_text(text: str) -> bool:
-    """Whether an entry of a signature is an address: that of an operand, or one in the workspace."""
+    """Whether an entry of a signature is an address: an operand's, or one in the workspace."""
     return ARGUMENT_TYPES.get(text) is np.uint64 or place_in_workspace(text) is not None
 
 

@@ -249,10 +249,10 @@ def compile_plan(
     """
     if plan.before is not None:
         first = compile_plan(plan.before, arch, assemble=assemble, cache_dir=cache_dir)
-        own = compile_plan(
+        binary = compile_plan(
             replace(plan, before=None), arch, assemble=assemble, cache_dir=cache_dir
         )
-        return msgspec.structs.replace(own, before=first)
+        return msgspec.structs.replace(binary, before=first)
     if plan.source.language == "ptx":
         return assemble_kernel(
             plan.source.text,
@@ -340,10 +340,10 @@ def build_all(
         from gemmkit.kernels.catalog import LADDER
 
         kernels = LADDER
-    plans: dict[tuple[SourceFile, str], LaunchPlan] = {}
+    plans: dict[tuple[tuple[SourceFile, str], ...], LaunchPlan] = {}
     for kernel in kernels:
         found = _default_plans(kernel, gpu)
-        plans |= {(plan.source, plan.entry): plan for plan in found}
+        plans |= {plan.instances: plan for plan in found}
         if not found and left_out is not None:
             size = _REPRESENTATIVE_SIZES[0]
             problem = GemmProblem(size, size, size, **kernel.types(None, None))

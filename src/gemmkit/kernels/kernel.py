@@ -12,10 +12,11 @@ from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels import source_text
 from gemmkit.kernels.constructors import UsersKernels
+from gemmkit.kernels.copying import copying
 from gemmkit.kernels.layouts import layout_text
 from gemmkit.kernels.limits import MAX_EXTENT
 from gemmkit.kernels.loads import LoadFormula
-from gemmkit.kernels.operand_copies import copying, workspace_bytes
+from gemmkit.kernels.operand_copies import workspace_bytes
 from gemmkit.kernels.plan import (
     BATCH_ARGUMENTS,
     EPILOGUE_ARGUMENTS,

@@ -198,9 +198,9 @@ class LaunchPlan:
     the kernel reads its products; `constants` are `__constant__` and `__device__` variables that
     are set before the launch, by name, and their bytes; those that the source initializes have
     none. `scalars` are the types of those of α and β that 16-bit parameters take: PTX does not show
-    them. `tensor_maps` are those that the signature names. `before` is a launch that comes first, on
-    the same arguments: what it leaves in the workspace, this one reads. Besides names, a signature
-    has addresses there, as `workspace + 256`.
+    them. `tensor_maps` are those that the signature names. `before` is a launch that comes first,
+    on the same arguments: what it leaves in the workspace, this one reads. Besides names, a
+    signature has addresses there, as `workspace + 256`.
     """
 
     kernel: str
@@ -235,6 +235,13 @@ class LaunchPlan:
             else:
                 shown.append("{" + ", ".join(next(texts) for _ in struct.fields) + "}")
         return ", ".join(shown)
+
+    @property
+    def instances(self) -> tuple[tuple[SourceFile, str], ...]:
+        """What is compiled for it: source and entry of each launch. Plans that agree in them have
+        the same binary."""
+        earlier = () if self.before is None else self.before.instances
+        return (*earlier, (self.source, self.entry))
 
     @property
     def threads_per_block(self) -> int:

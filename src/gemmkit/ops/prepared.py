@@ -77,9 +77,7 @@ def prepare(request: Request, steps: tuple[Step, ...], context: Context) -> Prep
     )
 
 
-def _launches(
-    step: Step, context: Context, temporary: Temporary
-) -> tuple[PreparedLaunch, ...]:
+def _launches(step: Step, context: Context, temporary: Temporary) -> tuple[PreparedLaunch, ...]:
     """The launches of one step; none where its grid is empty."""
     choice = choose(step.problem, context.spec)
     plan, binary = compiled(step.problem, choice.kernel, choice.config, context.spec)

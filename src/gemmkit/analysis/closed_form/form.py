@@ -47,8 +47,8 @@ class Estimate(NamedTuple):
     has a CTA; `memory_us` the time in which the matrices come from memory and go there once.
 
     The CTAs of the busiest SM spend `steps_us` in their steps along k, `tiles_us` before the first
-    and after the last, and `sharing_us` on the fix-up of tiles that they share. The launch before it
-    that copies operands, if there is one, counts for `microseconds` alone. Arithmetic and
+    and after the last, and `sharing_us` on the fix-up of tiles that they share. A launch
+    before it, which copies operands, counts for `microseconds` alone. Arithmetic and
     memory traffic overlap, so none of these is longer than the launch, but their sum may be.
     """
 

@@ -124,7 +124,7 @@ def gather(
     counted = _affordable(problem)
     smaller = kernel.plan(counted, config, gpu)
     device = EmulatedDevice(gpu, progress=progress, cache_dir=cache_dir, max_steps=max_steps)
-    same = smaller.entry == plan.entry
+    same = smaller.instances == plan.instances
     run = binary if same else compile_plan(smaller, gpu.arch, cache_dir=cache_dir)
     launch, verdict = _launch(device, counted, smaller, run, seed)
     resident = None

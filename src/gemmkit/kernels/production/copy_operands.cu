@@ -28,8 +28,8 @@ __device__ __forceinline__ void copy_lines(const T* from, int ld, T* to, int ld_
   for (; line < lines; line += step) {
     const T* own = element(from, ld, line, 0);
     const int begins = reinterpret_cast<unsigned long long>(own) % WORD;
-    const auto* source = reinterpret_cast<const unsigned*>(
-        reinterpret_cast<unsigned long long>(own) - begins);
+    const auto* source =
+        reinterpret_cast<const unsigned*>(reinterpret_cast<unsigned long long>(own) - begins);
     // Words of the source that hold elements of this line alone.
     const int whole =
         (begins + static_cast<long long>(length) * static_cast<int>(sizeof(T))) / WORD;
@@ -58,12 +58,12 @@ __device__ __forceinline__ void copy_lines(const T* from, int ld, T* to, int ld_
 // matrices lie `stride` elements apart, and their copies one after the other.
 template <class T>
 __device__ __forceinline__ void copy_matrices(int block, const T* from, int ld, long long stride,
-                                              T* to, int ld_to, int lines, int length,
-                                              int products, int segments, int groups) {
+                                              T* to, int ld_to, int lines, int length, int products,
+                                              int segments, int groups) {
   const int segment = block % segments, group = block / segments;
   for (int product = blockIdx.y; product < products; product += gridDim.y) {
-    copy_lines(from + product * stride, ld,
-               to + static_cast<long long>(product) * lines * ld_to, ld_to, lines, length, segment,
+    copy_lines(from + product * stride, ld, to + static_cast<long long>(product) * lines * ld_to,
+               ld_to, lines, length, segment,
                group * static_cast<int>(blockDim.y) + static_cast<int>(threadIdx.y),
                groups * static_cast<int>(blockDim.y));
   }

@@ -17,6 +17,7 @@ from gemmkit.kernels.production.schedule import RASTER_EXTENT, schedule_argument
 from gemmkit.kernels.tensor_maps import MapRule
 from gemmkit.kernels.warpgroups import (
     L2_BYTES,
+    L2_BYTES_ACROSS_LINES,
     LINE_BYTES,
     ROWS,
     TMA_UNIT,
@@ -123,14 +124,17 @@ def _even_part(extent: int, step: int, most: int) -> int:
 def maps(problem: GemmProblem, config: TileConfig) -> tuple[MapRule, ...]:
     """Tensor maps of A and B, and of C if it is stored by TMA."""
     product = (1,) if problem.batch != 1 else ()
+    copied = {each.operand for each in aligned_copies(problem)}
     found = []
-    for name, operand, k_major, side, sharing in (
-        ("map_a", "A", not problem.transa, config["BM"], config["cluster_n"]),
-        ("map_b", "B", problem.transb, config["BN"], config["cluster_m"]),
+    for name, operand, k_major, side, sharing, ld in (
+        ("map_a", "A", not problem.transa, config["BM"], config["cluster_n"], problem.lda),
+        ("map_b", "B", problem.transb, config["BN"], config["cluster_m"], problem.ldb),
     ):
         lines = side // sharing if k_major else config["BK"]
         box = (line(problem.item_bytes), lines, *product)
-        found.append(MapRule(name, operand, box, swizzle=LINE_BYTES, l2=L2_BYTES))
+        in_lines = operand in copied or ld * problem.item_bytes % LINE_BYTES == 0
+        l2 = L2_BYTES if in_lines else L2_BYTES_ACROSS_LINES
+        found.append(MapRule(name, operand, box, swizzle=LINE_BYTES, l2=l2))
     if write_back(problem, config) == "BY_TMA":
         boxes = result_boxes(problem, config)
         box = (boxes.columns, boxes.lines, *product)

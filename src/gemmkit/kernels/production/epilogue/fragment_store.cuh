@@ -186,8 +186,8 @@ struct FragmentStore {
   template <bool BATCHED>
   static __device__ __forceinline__ void store(const float (&sums)[BN / 2], const TensorMap& map,
                                                Buffers& buffers, int& next, int barrier,
-                                               const Epilogue& epilogue, Out* C, int ldc,
-                                               int M, int N, int product, int row, int col) {
+                                               const Epilogue& epilogue, Out* C, int ldc, int M,
+                                               int N, int product, int row, int col) {
     const int warp = threadIdx.x % 128 / 32, lane = threadIdx.x % 32;
     const auto store = [&]<bool PLAIN>() {
 #pragma unroll
@@ -251,8 +251,8 @@ struct SwappedStore {
   template <bool BATCHED>
   static __device__ __forceinline__ void store(const float (&sums)[BN / 2], const TensorMap& map,
                                                Buffers& buffers, int& next, int barrier,
-                                               const Epilogue& epilogue, Out* C, int ldc,
-                                               int M, int N, int product, int row, int col) {
+                                               const Epilogue& epilogue, Out* C, int ldc, int M,
+                                               int N, int product, int row, int col) {
     const int warp = threadIdx.x % 128 / 32, lane = threadIdx.x % 32;
     const auto store = [&]<bool PLAIN>() {
 #pragma unroll
