@@ -161,10 +161,16 @@ def _residency(plan: LaunchPlan, binary: Binary, board: GpuSpec) -> dict[str, st
 def _scratch(plan: LaunchPlan) -> dict[str, str]:
     if not plan.workspace_bytes and not plan.semaphores:
         return {}
-    return {
+    found = {
         "workspace": f"{plan.workspace_bytes:,} bytes of global memory, and {plan.semaphores:,} "
         "semaphores"
     }
+    if plan.before is not None:
+        blocks = f"{_dims(plan.before.grid)} blocks of {plan.before.threads_per_block} threads"
+        found["before"] = (
+            f"{plan.before.kernel} copies {' and '.join(plan.copied)} into the workspace: {blocks}"
+        )
+    return found
 
 
 def _dims(dims: tuple[int, int, int]) -> str:

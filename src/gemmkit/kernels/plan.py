@@ -244,6 +244,12 @@ class LaunchPlan:
         return (*earlier, (self.source, self.entry))
 
     @property
+    def copied(self) -> tuple[str, ...]:
+        """The operands of which the kernel reads copies in the workspace."""
+        maps = self.tensor_maps
+        return tuple(each.rule.operand for each in maps if each.copy is not None)
+
+    @property
     def threads_per_block(self) -> int:
         """Threads in one block."""
         return self.block[0] * self.block[1] * self.block[2]

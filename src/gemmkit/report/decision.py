@@ -28,6 +28,11 @@ def decision_text(decision: Decision) -> str:
         )
     if decision.parts > 1:
         rows["k"] = f"split: up to {decision.parts} blocks share a tile"
+    if decision.copied:
+        rows["copies"] = (
+            f"{' and '.join(decision.copied)}, by a launch before it, into rows that TMA can load: "
+            f"{decision.copied_bytes / 1e6:,.1f} MB read and written"
+        )
     if any(decision.residue):
         rows["edge"] = (
             f"residue tiles for the last {_sides(decision.residue)}, past the whole tiles"
