@@ -212,7 +212,8 @@ class ClosedForm:
         scale = launch / gpu.clock_mhz
         before_us = 0.0
         if work.copied_bytes:
-            before_us = board.launch_us + work.copied_bytes / (peak * board.dram_efficiency)
+            moving = work.copied_bytes / (peak * board.dram_efficiency)
+            before_us = board.launch_us + board.copy_us + moving
         return Estimate(
             before_us + max(launch * total_us, board.launch_us + least_us),
             work,
