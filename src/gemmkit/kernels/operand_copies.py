@@ -71,6 +71,20 @@ def moved_bytes(problem: GemmProblem, copies: Iterable[OperandCopy]) -> int:
     return sum(2 * each.count * each.lines * each.length for each in copies) * problem.item_bytes
 
 
+def with_copies(signature: tuple[str, ...], copies: Iterable[OperandCopy]) -> tuple[str, ...]:
+    """A signature with the addresses, leading dimensions and strides of copies in place of those of
+    their operands."""
+    found: dict[str, str] = {}
+    for each in copies:
+        name = each.operand.lower()
+        found |= {
+            each.operand: f"workspace + {each.offset}",
+            f"ld{name}": str(each.ld),
+            f"stride_{name}": str(each.stride),
+        }
+    return tuple(found.get(text, text) for text in signature)
+
+
 _IN_WORKSPACE = re.compile(r"workspace(?: \+ (\d+))?")
 
 

@@ -34,11 +34,21 @@ def converted(threads: int, shared_bytes: int, problem: GemmProblem, config: Til
     return Work.of(found, threads, shared_bytes, demands)
 
 
-def tensor(threads: int, shared_bytes: int, problem: GemmProblem, config: TileConfig) -> Work:
+def tensor(
+    threads: int,
+    shared_bytes: int,
+    problem: GemmProblem,
+    config: TileConfig,
+    *,
+    aligned: bool | None = None,
+) -> Work:
     """One tile a CTA, multiplied by mma.sync. Where the configuration names `stages`, cp.async
-    copies tiles, all of these but one ahead."""
+    copies tiles, all of these but one ahead. `aligned` says whether rows are where they are
+    read, by default those of the problem."""
     found = cut.whole_tiles(problem, config, config["BM"], config["BN"])
-    demands = _tensor(config, threads, problem.dtype, *_arrival(problem))
+    *arrival, own = _arrival(problem)
+    rows_aligned = own if aligned is None else aligned
+    demands = _tensor(config, threads, problem.dtype, *arrival, rows_aligned)
     return Work.of(found, threads, shared_bytes, demands)
 
 
