@@ -16,6 +16,8 @@ from gemmkit.dispatch.costed import CostedCandidate
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.limits import SHORT_K
 from gemmkit.kernels.plan import TileConfig, ceil_div
+from gemmkit.kernels.tensor_cores import HALVES, RESULTS
+from gemmkit.kernels.work import VECTOR_BYTES
 from gemmkit.problem import GemmProblem
 
 
@@ -72,12 +74,26 @@ class BoardPrices:
             each for each in self._for_one_shape if not is_overtaken(each.candidate, self._gpu)
         )
 
+    @cached_property
+    def _for_halves(self) -> tuple[CostedCandidate, ...]:
+        return tuple(
+            each
+            for each in self._for_one_shape
+            if not is_overtaken(each.candidate, self._gpu, HALVES[0])
+        )
+
     def candidates(self, problem: GemmProblem) -> tuple[CostedCandidate, ...]:
         """As `Prices.candidates`: kernels that read a table of products are for groups only."""
         if problem.groups is not None:
             return self._for_groups
         fp32 = problem.dtype == problem.result_dtype == "float32"
-        return self._for_fp32 if fp32 and problem.k > SHORT_K else self._for_one_shape
+        if problem.k > SHORT_K:
+            if fp32:
+                return self._for_fp32
+            narrow = problem.dtype in HALVES and problem.result_dtype in RESULTS
+            if narrow and problem.is_aligned(VECTOR_BYTES):
+                return self._for_halves
+        return self._for_one_shape
 
     def costed(self, kernel: str, config: TileConfig) -> CostedCandidate:
         """As `Prices.costed`."""
