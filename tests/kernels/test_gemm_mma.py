@@ -1,5 +1,5 @@
-"""`gemm_mma`: types of 16 bits by cp.async and mma.sync, on the emulator with its sanitizers, and on a
-GPU to the bit."""
+"""`gemm_mma`: products by cp.async and mma.sync, on the emulator with its sanitizers, and to the bit
+on a GPU."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KERNEL = find_kernel("gemm_mma")
 BOARD = find_board("rtx3090")
 CONFIGS = {
     "eight warps": {"BM": 64, "BN": 64, "BK": 32, "WM": 32, "WN": 16, "stages": 3},
-    "two stages": {"BM": 32, "BN": 32, "BK": 64, "WM": 16, "WN": 32, "stages": 2},
+    "two stages": {"BM": 32, "BN": 32, "BK": 32, "WM": 16, "WN": 32, "stages": 2},
 }
 PROBLEMS = {
     "more than one tile": GemmProblem(136, 72, 200, dtype="bfloat16"),
@@ -39,6 +39,10 @@ PROBLEMS = {
     "k 0": GemmProblem(67, 41, 0, beta=0.5, dtype="bfloat16"),
     "alpha 0": GemmProblem(5, 3, 7, 0.0, 0.5, dtype="float16"),
     "no rows": GemmProblem(0, 8, 8, dtype="bfloat16"),
+    "fp64": GemmProblem(72, 40, 50, 0.5, 2.0, dtype="float64"),
+    "fp64, both transposed": GemmProblem(72, 40, 52, dtype="float64", transa=True, transb=True),
+    "fp64, unaligned": GemmProblem(67, 41, 39, batch=2, dtype="float64"),
+    "fp64, rows far apart": GemmProblem(7, 5, 9, lda=11, ldb=7, dtype="float64", transb=False),
 }
 
 
@@ -69,7 +73,7 @@ def test_epilogues(device):
 @pytest.mark.parametrize(
     ("changes", "board", "message"),
     [
-        ({"dtype": "float32"}, "rtx3090", "types of 16 bits, not float32"),
+        ({"dtype": "float32"}, "rtx3090", "would cut float32"),
         ({}, "t4", "cp.async"),
     ],
 )
@@ -81,18 +85,21 @@ def test_what_it_refuses_is_told_with_what_takes_it(changes, board, message):
 
 
 @pytest.mark.parametrize(
-    ("keys", "message"),
+    ("keys", "dtype", "message"),
     [
-        ({"BK": 16}, "BK"),
-        ({"BM": 192, "WM": 64}, "powers of two"),
-        ({"stages": 1}, "stages must be 2 or more"),
-        ({"BM": 32, "BN": 32, "BK": 32, "WM": 16, "WN": 16, "stages": 8}, None),
-        ({"BM": 32, "BN": 256, "BK": 32, "WM": 16, "WN": 32}, "evenly"),
-        ({"stages": 6}, "shared memory"),
+        ({"BK": 16}, "float16", "multiple of 32"),
+        ({"BN": 128, "BK": 16, "WN": 32, "stages": 2}, "float64", None),
+        ({"BM": 192, "WM": 64}, "float16", "powers of two"),
+        ({"stages": 1}, "float16", "stages must be 2 or more"),
+        ({"BM": 32, "BN": 32, "BK": 32, "WM": 16, "WN": 16, "stages": 8}, "float16", None),
+        ({"BM": 16, "BN": 256, "BK": 32, "WM": 16, "WN": 16}, "float16", "evenly"),
+        ({}, "float64", "256 registers"),
+        ({"stages": 6}, "float16", "shared memory"),
     ],
 )
-def test_rules(keys, message):
-    reason = KERNEL.rule(KERNEL.configure(keys), BOARD)
+def test_rules(keys, dtype, message):
+    problem = GemmProblem(64, 64, 64, dtype=dtype)
+    reason = KERNEL.supports(problem, KERNEL.configure(keys), BOARD)
     assert reason is None if message is None else message in reason
 
 

@@ -1,5 +1,5 @@
-// float16 and bfloat16 on tensor cores from compute capability 8.0 on: a tile of C for each block, its
-// operands copied by cp.async several stages ahead, and multiplied by mma.sync.
+// float16, bfloat16 and float64 on tensor cores from compute capability 8.0 on: a tile of C for each
+// block, its operands copied by cp.async several stages ahead, and multiplied by mma.sync.
 //
 // The mainloop is that of rung 16, in every layout, with fragments that are read one step ahead. A
 // matrix whose rows do not begin at multiples of 16 bytes is copied by a launch before.

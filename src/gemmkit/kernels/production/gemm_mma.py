@@ -1,10 +1,11 @@
-"""How `gemm_mma` is launched, and what it refuses: types of 16 bits by mma.sync and cp.async."""
+"""How `gemm_mma` is launched, and what it refuses: products by mma.sync and cp.async."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from gemmkit.gpu import GpuSpec
+from gemmkit.dtypes import ITEM_BYTES
+from gemmkit.gpu import WARP_SIZE, GpuSpec
 from gemmkit.kernels import rules, tensor_cores
 from gemmkit.kernels.grids import tile_grid
 from gemmkit.kernels.kernel import Kernel
@@ -25,8 +26,8 @@ from gemmkit.kernels.production.typed_mma import WIDTH_OF_C
 from gemmkit.kernels.work import VECTOR_BYTES, Work
 from gemmkit.problem import GemmProblem
 
-# Elements of 16 bits per copy, and steps of k for which fragments alternate between registers.
-VECTOR, DEPTH_STEP = VECTOR_BYTES // tensor_cores.HALF_BYTES, 2 * tensor_cores.DEPTH
+# Steps along k of a product of numbers of fp64, and numbers behind each row of a tile of such.
+DEPTH_OF_DOUBLE, PAD_OF_DOUBLE = 4, 4
 
 
 def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
@@ -39,76 +40,113 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
         (
             CUDA_TYPES[problem.dtype],
             named("Tile", {**config.as_dict(), "threads": threads}),
-            access(VECTOR, VECTOR, access_widths(problem, WIDTH_OF_C)[2]),
+            access(vector(problem), vector(problem), access_widths(problem, WIDTH_OF_C)[2]),
             CUDA_LAYOUTS[problem.layout],
             schedule_argument(problem, raster=raster),
         ),
         tile_grid(problem, BM, BN),
         threads,
-        shared_bytes(config),
+        shared_bytes(problem, config),
     )
     return replace(shape, rasterized=raster > 0, copies=copies if problem.flops else ())
 
 
-def shared_bytes(config: TileConfig) -> int:
+def vector(problem: GemmProblem) -> int:
+    """Elements of a copy."""
+    return VECTOR_BYTES // problem.item_bytes
+
+
+def is_double(problem: GemmProblem) -> bool:
+    """Whether numbers are of fp64, which come in other products and tiles."""
+    return problem.item_bytes == ITEM_BYTES["float64"]
+
+
+def shared_bytes(problem: GemmProblem, config: TileConfig) -> int:
     """Shared bytes of all stages."""
-    return config["stages"] * tensor_cores.stage_bytes(config)
+    numbers, BK = 0, config["BK"]
+    pad = PAD_OF_DOUBLE if is_double(problem) else 0
+    for side, along_k in (("BM", not problem.transa), ("BN", problem.transb)):
+        extent = config[side]
+        numbers += extent * (BK + pad) if along_k else BK * (extent + pad)
+    return config["stages"] * numbers * problem.item_bytes
 
 
 def work(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> Work:
-    """A tile per block, on the tensor cores, of rows that are aligned once they have been copied."""
+    """A tile per block, on the tensor cores; rows are aligned once they have been copied."""
     threads, copies = tensor_cores.thread_count(config), aligned_copies(problem)
-    found = tensor(threads, shared_bytes(config), problem, config, aligned=True)
+    found = tensor(threads, shared_bytes(problem, config), problem, config, aligned=True)
     return found._replace(copied_bytes=moved_bytes(problem, copies))
 
 
 def condition(problem: GemmProblem, gpu: GpuSpec) -> str | None:
-    """Types of 16 bits, on a board with cp.async."""
-    if problem.dtype not in tensor_cores.HALVES:
-        return f"it multiplies types of 16 bits, not {problem.dtype}"
+    """A type that tensor cores multiply, on a board with cp.async."""
     return rules.has_cp_async(gpu) or tensor_cores.condition(problem, gpu)
 
 
 def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
-    """Warp tiles of pairs of products, tiles of whole vectors, and room for their stages."""
+    """Warp tiles of pairs of products, and more than one stage."""
     return rules.first_reason(
         lambda: rules.has_cp_async(gpu),
         lambda: tensor_cores.warp_tiles(config, gpu, tensor_cores.WIDE_COLUMNS),
-        lambda: rules.divides(config, DEPTH_STEP, "BK"),
         lambda: next(
             (
-                f"{key} = {config[key]}: swizzled tiles have powers of two of rows and columns"
+                f"{key} = {config[key]}: tiles have powers of two of rows and columns"
                 for key in ("BM", "BN", "BK")
                 if config[key] & (config[key] - 1)
             ),
             None,
         ),
-        lambda: _even_copies(config),
         lambda: rules.enough_stages(config),
-        lambda: rules.dynamic_shared(shared_bytes(config), gpu),
     )
 
 
-def _even_copies(config: TileConfig) -> str | None:
-    """Every thread has as many vectors of each tile, whatever the layout."""
+def pairing(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> str | None:
+    """What depends on the type: room for stages and sums, pairs of products, even shares of what
+    is copied."""
+    double = is_double(problem)
+    registers = (2 if double else 1) * config["WM"] * config["WN"] // WARP_SIZE
+    depth = DEPTH_OF_DOUBLE if double else tensor_cores.DEPTH
+    return rules.first_reason(
+        lambda: (
+            f"BK = {config['BK']}: fragments alternate between two sets of registers, so that it "
+            f"must be a multiple of {2 * depth}"
+            if config["BK"] % (2 * depth)
+            else None
+        ),
+        lambda: (
+            None
+            if registers <= rules.RESULT_REGISTERS
+            else f"WM*WN sums take {registers} registers of each lane: it has "
+            f"{rules.RESULT_REGISTERS} for them"
+        ),
+        lambda: _even_copies(problem, config),
+        lambda: rules.dynamic_shared(shared_bytes(problem, config), gpu),
+    )
+
+
+def _even_copies(problem: GemmProblem, config: TileConfig) -> str | None:
+    """Every thread has as many vectors of each tile, in whole rows of threads."""
     threads = tensor_cores.thread_count(config)
-    for key in ("BM", "BN"):
-        vectors = config[key] * config["BK"] // VECTOR
-        if vectors % threads:
-            return f"{threads} threads cannot share {vectors} copies of a tile ({key} × BK) evenly"
+    for key, along_k in (("BM", not problem.transa), ("BN", problem.transb)):
+        rows, columns = config[key], config["BK"]
+        if not along_k:
+            rows, columns = columns, rows
+        across = columns // vector(problem)
+        if rows * across % threads or (across % threads and threads % across):
+            return f"{threads} threads cannot share the copies of a tile of {key} × BK evenly"
     return None
 
 
 KERNEL = Kernel(
     name="gemm_mma",
     rung=None,
-    idea="cp.async copies tiles of 16-bit elements several stages ahead, and warps multiply them by "
-    "mma.sync while they read the next fragments, in every layout.",
+    idea="cp.async copies tiles several stages ahead, and warps multiply them by mma.sync while "
+    "they read the next fragments, in every layout.",
     default=TileConfig(BM=128, BN=256, BK=32, WM=64, WN=64, stages=4),
     space={
         "BM": (32, 64, 128, 256),
         "BN": (32, 64, 128, 256),
-        "BK": (32, 64),
+        "BK": (8, 16, 32, 64),
         "WM": (16, 32, 64, 128),
         "WN": (16, 32, 64, 128),
         "stages": (2, 3, 4, 5, 6),
@@ -120,6 +158,7 @@ KERNEL = Kernel(
     signature=SIGNATURE,
     layouts=LAYOUTS,
     # Of float32 it makes results alone.
-    dtypes=(*tensor_cores.HALVES, "float32"),
+    dtypes=(*tensor_cores.HALVES, "float64", "float32"),
     condition=condition,
+    pairing=pairing,
 )

@@ -1,5 +1,5 @@
-// The mainloop of mma.sync for types of 16 bits: cp.async fills STAGES tiles ahead of the products, and
-// each fragment is read from shared memory while the one before it is multiplied.
+// The mainloop of mma.sync: cp.async fills STAGES tiles ahead of the products, and each fragment is read
+// from shared memory while the one before it is multiplied.
 #pragma once
 
 #include "layout.cuh"
@@ -13,17 +13,25 @@ __device__ __forceinline__ void cp_async_part(void* shared, const void* global, 
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(bytes));
 }
 
+// How a tile lies in shared memory: swizzled for ldmatrix, and in fp64 padded, so that the four rows of
+// which half a warp reads four numbers lie in different banks.
+template <class In, int ROWS, int COLS>
+using StagedTile = Either<sizeof(In) == sizeof(double), PaddedTile<In, ROWS, COLS, 4>,
+                          SwizzledRows<In, ROWS, COLS>>;
+
 // The tiles of one operand, EXTENT rows of A or columns of B by BK along k, as they lie in memory:
 // lines of k if ALONG_K. Lines begin at multiples of 16 bytes; what lies outside becomes zero.
 template <class In, int THREADS, int EXTENT, int BK, bool ALONG_K>
-struct HalfTiles : TypedWalk<In, THREADS, 8, ALONG_K ? EXTENT : BK, ALONG_K ? BK : EXTENT> {
-  static constexpr int ROWS = ALONG_K ? EXTENT : BK, COLS = ALONG_K ? BK : EXTENT, VEC = 8;
+struct StagedTiles
+    : TypedWalk<In, THREADS, 16 / sizeof(In), ALONG_K ? EXTENT : BK, ALONG_K ? BK : EXTENT> {
+  static constexpr int ROWS = ALONG_K ? EXTENT : BK, COLS = ALONG_K ? BK : EXTENT;
+  static constexpr int VEC = 16 / sizeof(In);
   using Walk = TypedWalk<In, THREADS, VEC, ROWS, COLS>;
-  using Tile = SwizzledRows<In, ROWS, COLS>;
+  using Tile = StagedTile<In, ROWS, COLS>;
 
   const int inside;  // rows or columns of the operand from the tile on
 
-  __device__ __forceinline__ HalfTiles(const In* tile, int ld, int inside)
+  __device__ __forceinline__ StagedTiles(const In* tile, int ld, int inside)
       : Walk(tile, ld), inside(inside) {}
 
   // Starts part `part` of `parts` of a tile's copies, of which `depth` steps of k are inside.
@@ -43,17 +51,19 @@ template <class In, Tile TILE, Access ACCESS, Layout LAYOUT>
 struct CpAsyncMma {
   static constexpr bool A_T = TRANSPOSED_A<LAYOUT>, B_T = TRANSPOSED_B<LAYOUT>;
   static constexpr int BM = TILE.BM, BN = TILE.BN, BK = TILE.BK, WM = TILE.WM, WN = TILE.WN;
-  static constexpr int STAGES = TILE.stages, DEPTH = 16, PRODUCTS = BK / DEPTH;
+  using Tensor = Mma<In>;
+  using Register = typename Tensor::Register;
+  static constexpr int STAGES = TILE.stages, DEPTH = Tensor::DEPTH, PRODUCTS = BK / DEPTH;
   static_assert(PRODUCTS % 2 == 0, "fragments alternate between two sets of registers");
-  using TilesOfA = HalfTiles<In, TILE.threads, BM, BK, !A_T>;
-  using TilesOfB = HalfTiles<In, TILE.threads, BN, BK, B_T>;
+  using TilesOfA = StagedTiles<In, TILE.threads, BM, BK, !A_T>;
+  using TilesOfB = StagedTiles<In, TILE.threads, BN, BK, B_T>;
   struct Stage {
     typename TilesOfA::Tile As;
     typename TilesOfB::Tile Bs;
   };
-  using Sums = float[WM / 16][WN / 8][4];
+  using Sums = typename Tensor::Sum[WM / 16][WN / 8][4];
   struct Fragments {
-    unsigned a[WM / 16][4], b[WN / 8][2];
+    Register a[WM / 16][Tensor::A_REGISTERS], b[WN / 8][Tensor::B_REGISTERS];
   };
 
   Stage* const stages;  // in shared memory
@@ -115,9 +125,35 @@ struct CpAsyncMma {
   }
 
  private:
-  // The fragments of one step along k, four 8 x 8 matrices at a time; those that lie along the other
-  // dimension are turned on the way.
   __device__ __forceinline__ void read(Fragments& to, Stage& from, int k) const {
+    if constexpr (sizeof(In) == sizeof(double)) {
+      read_numbers(to, from, k);
+    } else {
+      read_matrices(to, from, k);
+    }
+  }
+
+  // The fragments of one step along k, a number in each register.
+  __device__ __forceinline__ void read_numbers(Fragments& to, Stage& from, int k) const {
+    const int g = lane / 4, t = lane % 4;
+#pragma unroll
+    for (int i = 0; i < WM / 16; ++i) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int row = warp_row + i * 16 + half * 8 + g;
+        to.a[i][half] = A_T ? *from.As.at(k + t, row) : *from.As.at(row, k + t);
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < WN / 8; ++j) {
+      const int col = warp_col + j * 8 + g;
+      to.b[j][0] = B_T ? *from.Bs.at(col, k + t) : *from.Bs.at(k + t, col);
+    }
+  }
+
+  // The same in 16 bits, four 8 x 8 matrices at a time; those that lie along the other dimension are
+  // turned on the way.
+  __device__ __forceinline__ void read_matrices(Fragments& to, Stage& from, int k) const {
 #pragma unroll
     for (int i = 0; i < WM / 16; ++i) {
       const int row = warp_row + i * 16;
@@ -149,7 +185,7 @@ struct CpAsyncMma {
     for (int i = 0; i < WM / 16; ++i) {
 #pragma unroll
       for (int j = 0; j < WN / 8; ++j) {
-        Mma<In>::multiply(sums[i][j], fragments.a[i], fragments.b[j]);
+        Tensor::multiply(sums[i][j], fragments.a[i], fragments.b[j]);
       }
     }
   }
