@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, get_args
 
+from gemmkit.cxx.conditionals import defined_by
 from gemmkit.cxx.declarations import (
     KernelDeclaration,
     Parameter,
@@ -39,7 +40,6 @@ _MACRO = re.compile(
     r"[ \t]*\**)[ \t]*$",
     re.MULTILINE,
 )
-_DEFINITION = re.compile(r"-D(\w+)=(.+)")
 # Marks the assertions in a compiler's messages.
 MARK = "gemmkit_element_types"
 _ASSERTED = re.compile(rf"{MARK}: (\w+) is (\w+)")
@@ -96,10 +96,10 @@ def type_names(texts: Iterable[str], options: Sequence[str] = ()) -> dict[str, s
         named += [(name, value.strip()) for name, value in _MACRO.findall(uncommented)]
         for name, meaning in named:
             meanings.setdefault(name, set()).add(meaning)
-    for option in map(_DEFINITION.fullmatch, options):
-        if option is not None:
+    for name, value in defined_by(options).items():
+        if value:
             # It comes first: where a text defines the name only if it is not defined yet, it holds.
-            meanings[option[1]] = {option[2].strip()}
+            meanings[name] = {value.strip()}
     return {name: each.pop() for name, each in meanings.items() if len(each) == 1}
 
 
