@@ -25,7 +25,13 @@ from gemmkit.file_directives import text_name
 from gemmkit.frontends.element_rule import ElementRule
 from gemmkit.frontends.entries import find_entry, find_overload, name_expression, split_entry
 from gemmkit.frontends.launch_rule import LaunchRule, condition_of
-from gemmkit.frontends.refusals import check_map_names, check_maps, check_parameters
+from gemmkit.frontends.refusals import (
+    check_folders,
+    check_map_names,
+    check_maps,
+    check_misspelled,
+    check_parameters,
+)
 from gemmkit.frontends.signatures import (
     hidden_elements,
     map_name,
@@ -66,6 +72,7 @@ def kernel_from_file(path: str | Path, launch: LaunchOptions) -> Kernel:
         )
     text = read_source(path)
     own = [option.removeprefix("-I") for option in launch.options if option.startswith("-I")]
+    check_folders((*launch.include_dirs, *own))
     searched = (path.parent, *launch.include_dirs, *own)
     folders = tuple(str(Path(each).resolve()) for each in searched)
     rest = tuple(option for option in launch.options if not option.startswith("-I"))
@@ -99,6 +106,7 @@ def kernel_from_file(path: str | Path, launch: LaunchOptions) -> Kernel:
         given = [each.name for each in declared.parameters] if listed is None else listed
         mapped = [number for number, each in enumerate(given) if each in maps]
         check_map_names(maps)
+        check_misspelled(maps, given, declared)
         check_parameters(declared, here, mapped)
         known = Structs.of((*others, text), numbers)
         refuses = known.wrong_elements(declared, values)
