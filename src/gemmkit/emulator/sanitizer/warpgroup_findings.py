@@ -161,6 +161,19 @@ class WarpgroupFindings(WordedFindings):
         )
         self._add(block, "synccheck", "incomplete warpgroup", text, here, None)
 
+    def setmaxnreg_ignored(self, block: int, number: int, warp: int, reason: str) -> None:
+        """ptxas leaves the instruction out, for this reason."""
+        here = self._site_of(number, warp * LANES)
+        text = (
+            f"ptxas leaves out the setmaxnreg at {here}, which warp {warp} of block "
+            f"{self._names.block(block)} executes, as {reason}"
+        )
+        self._add(
+            block, "synccheck", "setmaxnreg ignored", text, here, None,
+            forgiven_by="ptxas: each thread keeps the registers that it has at launch",
+            cause="setmaxnreg-ignored",
+        )  # fmt: skip
+
     def too_many_registers(
         self, block: int, number: int, warp: int, wanted: tuple[int, str], had: int
     ) -> None:
