@@ -46,6 +46,11 @@ class Object:
         # from where on the log may have others.
         self.arrived: list[int] = []
         self.logged_from = 0
+        # Those of complete phases, and the end of the log when it was initialized.
+        self.earlier: dict[int, None] = {}
+        # How often each warp has observed a complete phase, as far as Python was told.
+        self.seen: dict[int, int] = {}
+        self.born = 0
         self._observations = np.zeros((clocks.warps, len(OBSERVATION)), np.int64)
         self.state = np.zeros(len(MBARRIER), np.int64)
         for name, value in {

@@ -6,6 +6,7 @@ import threading
 
 from gemmkit.emulator.codegen.layout import LANES
 from gemmkit.emulator.isa.matrix_descriptors import CHUNK_BYTES
+from gemmkit.emulator.ptx.module import Immediate
 from gemmkit.emulator.sanitizer.accumulators import Touch
 from gemmkit.emulator.sanitizer.asynchronous_findings import REFILL, is_refill, not_waited
 from gemmkit.emulator.sanitizer.clocks import Clocks
@@ -217,14 +218,40 @@ class WarpgroupFindings(WordedFindings):
         text = f"{self._party(here, block)} {_does(touch)}"
         if there is not None:
             text = text.format(there=there)
+        if touch.moved_past is not None:
+            fence = self._site_of(touch.moved_past, thread)
+            text = f"{self._party(here, block)} {self._moved(touch, there, fence)}"
         forgiven = _FORGIVEN.get(touch.kind, "") if touch.committed else ""
         self._add(block, "synccheck", touch.kind, text, here, there, forgiven_by=forgiven)
+
+    def _moved(self, touch: Touch, there: AccessSite | None, fence: AccessSite) -> str:
+        """What the compiler did where it moved a write past a fence, and how to stop it."""
+        assert touch.other is not None
+        writer = self._names.actions[touch.other]
+        what, source = "writes", writer.sources[0] if writer.operation == "move" else None
+        if isinstance(source, Immediate):
+            what = "zeroes" if source.value == 0 else "initializes"
+        letter = "f" if touch.register.startswith("%f") else "r"
+        return (
+            f"uses register '{touch.register}' in a wgmma; the compiler {what} it at "
+            f"{_with_call(there)}, after the wgmma.fence at {_with_call(fence)}: it moves writes "
+            "past a fence whose asm does not name the registers. Name all accumulators and "
+            f'operands before the fence: asm volatile("" : "+{letter}"(d[i]) :: "memory"), as '
+            "warpgroup_fence_operand of CUTLASS does"
+        )
 
     def _site_of(self, number: int, thread: int) -> AccessSite:
         return self._names.site(number, self._names.thread(thread))
 
     def _party(self, site: AccessSite, block: int) -> str:
         return f"thread {site.thread} of block {self._names.block(block)} at {site}"
+
+
+def _with_call(site: AccessSite | None) -> str:
+    """A line, and the one that calls its function if that is inlined."""
+    if site is None or not site.called_from:
+        return str(site)
+    return f"{site} (called at {site.called_from[0]})"
 
 
 def _does(touch: Touch) -> str:
