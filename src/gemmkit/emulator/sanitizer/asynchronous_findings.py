@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gemmkit.emulator.codegen.layout import LANES
 from gemmkit.emulator.codegen.shadow_layout import LOADED, SENT, UPDATED
 from gemmkit.emulator.isa.bulk_copies import is_reduction
 from gemmkit.emulator.isa.warpgroup_forms import OPERATION
@@ -11,7 +12,7 @@ from gemmkit.emulator.machine.asynchronous import Copy
 from gemmkit.emulator.sanitizer.clocks import Clocks
 from gemmkit.emulator.sanitizer.cluster_findings import ClusterFindings
 from gemmkit.emulator.sanitizer.collection import Collection
-from gemmkit.emulator.sanitizer.granules import Conflict, Numbers, instruction_of
+from gemmkit.emulator.sanitizer.granules import Conflict, Numbers, instruction_of, thread_of
 from gemmkit.emulator.sanitizer.parties import Parties, listed
 from gemmkit.emulator.sanitizer.sites import Names
 from gemmkit.findings import AccessSite
@@ -32,6 +33,13 @@ def is_refill(clocks: Clocks, met: Conflict) -> bool:
     """Whether an access met a bulk copy that overwrote what an earlier one had brought before
     anybody read it."""
     return (met.actor, met.other) in clocks.refills
+
+
+def is_unordered_copy(clocks: Clocks, who: int, met: Conflict) -> bool:
+    """Whether a party writes what a copy of another one's bulk group reads, and nothing orders the
+    issue of the copy before that: then a wait alone would not help, a barrier is missing."""
+    warp = thread_of(who) // LANES
+    return not met.wrote and not clocks.knows_issue(warp, met.actor, met.other)
 
 
 def not_waited(clocks: Clocks, met: Conflict, parties: Parties) -> str:
@@ -70,6 +78,14 @@ class AsynchronousFindings(ClusterFindings):
         array, offset, place = self.parties.place(address)
         there_by = met.other
         here, there = self.parties.site(who), self.parties.site(there_by)
+        if is_unordered_copy(clocks, who, met):
+            text = (
+                f"the {self.parties.copy_name(instruction_of(there_by))} by "
+                f"{self.parties.name(there_by, block)} reads {place}, which "
+                f"{self.parties.name(who)} {_VERBS.get(kind, 'writes')}, {_UNORDERED}"
+            )
+            self._add(block, "racecheck", "read after write", text, there, here, array, offset)
+            return
         does = _VERBS.get(kind, "writes")
         name = "read after write" if reads else "write after write"
         if not met.wrote:
