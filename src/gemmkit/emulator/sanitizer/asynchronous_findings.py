@@ -35,6 +35,11 @@ def is_refill(clocks: Clocks, met: Conflict) -> bool:
     return (met.actor, met.other) in clocks.refills
 
 
+def overrun_cause(array: str, wait: AccessSite) -> str:
+    """What names the overrun of the phases of the mbarriers of an array, awaited at one place."""
+    return "/".join(("phase-overrun", array, str(wait), *wait.called_from))
+
+
 def is_unordered_copy(clocks: Clocks, who: int, met: Conflict) -> bool:
     """Whether a party writes what a copy of another one's bulk group reads, and nothing orders the
     issue of the copy before that: then a wait alone would not help, a barrier is missing."""
@@ -105,7 +110,10 @@ class AsynchronousFindings(ClusterFindings):
             other = f"the cp.async by {by}"
             between = _NO_COPY_WAIT
         text = f"{self.parties.name(who, block)} {does} {place}, which {other} {before}, {between}"
-        self._add(block, "racecheck", name, text, here, there, array, offset)
+        follows = ""
+        if clocks.warps <= met.actor < clocks.warps + clocks.places and met.wrote:
+            follows = self._cause_of_last_wait(there_by)
+        self._add(block, "racecheck", name, text, here, there, array, offset, follows=follows)
 
     def copy_conflict(
         self,
@@ -140,7 +148,9 @@ class AsynchronousFindings(ClusterFindings):
             f"{'writes' if writes else 'reads'} "
             f"{place}, which {other} {'writes' if met.wrote else 'reads'}, {between}"
         )
-        self._add(block, "racecheck", name, text, here, there, array, offset)
+        issuer = self.parties.first_warp + copy.thread // LANES
+        follows = self.parties.cause_of_wait(issuer) if writes else ""
+        self._add(block, "racecheck", name, text, here, there, array, offset, follows=follows)
 
     def no_proxy_fence(
         self, block: int, copy: Copy, address: int, other: int, *, writes: bool
@@ -242,9 +252,16 @@ class AsynchronousFindings(ClusterFindings):
         )
         self._add(block, "initcheck", "uninitialized", text, here, None, array, offset)
 
-    def overrun_phase(self, block: int, who: int, address: int, arrived: Sequence[int]) -> None:
+    def overrun_phase(
+        self,
+        block: int,
+        who: int,
+        address: int,
+        arrived: Sequence[int],
+        surplus: tuple[int, list[int]] | None = None,
+    ) -> None:
         """The next phase of an mbarrier, by these arrivals, may complete before a thread has
-        observed this one."""
+        observed this one; with a `surplus`, as more warps arrive than it expects arrivals."""
         array, offset, place = self.parties.place(address)
         here = self.parties.site(who)
         text = (
@@ -253,10 +270,25 @@ class AsynchronousFindings(ClusterFindings):
             f"{self._arrivals(arrived)}: if that completes first, the wait does not end"
         )
         there = self.parties.site(arrived[0]) if arrived else None
-        cause = "/".join(("phase-overrun", array, str(here), *here.called_from))
+        cause = overrun_cause(array, here)
+        follows = ""
+        if surplus is not None:
+            expected, warps = surplus
+            self._collection.roots.add(cause)
+            text += (
+                f". Its phases expect {expected:,} arrival{'s' * (expected > 1)}, and "
+                f"{len(warps)} warps arrive at it: is the count of its initialization too small?"
+            )
+        elif arrived:
+            follows = self._cause_of_last_wait(arrived[-1])
         self._add(
-            block, "synccheck", "phase overrun", text, here, there, array, offset, cause=cause
-        )
+            block, "synccheck", "phase overrun", text, here, there, array, offset, cause=cause,
+            follows=follows,
+        )  # fmt: skip
+
+    def _cause_of_last_wait(self, who: int) -> str:
+        """What may have let a party go on too early."""
+        return self.parties.cause_of_wait(thread_of(who) // LANES)
 
     def _arrivals(self, arrived: Sequence[int]) -> str:
         """The first thread that arrives at each line, in words."""

@@ -21,7 +21,9 @@ from gemmkit.emulator.codegen.shadow_layout import (
     TAG_WARP,
 )
 from gemmkit.emulator.isa.cluster import cluster_address, divided
+from gemmkit.emulator.isa.mbarriers import EXPECTED, MOST
 from gemmkit.emulator.sanitizer.access_order import AccessOrder
+from gemmkit.emulator.sanitizer.asynchronous_findings import overrun_cause
 from gemmkit.emulator.sanitizer.clocks import Clock
 from gemmkit.emulator.sanitizer.cluster_order import Object
 from gemmkit.emulator.sanitizer.granules import thread_of
@@ -44,6 +46,10 @@ class Past:
 
 class BarrierOrder(AccessOrder):
     """Adds mbarriers, and the barrier of the cluster, to the order of accesses."""
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._found.parties.cause_of_wait = self._cause_of_wait
 
     def initialized(self, number: int, thread: int, address: int) -> None:
         """A thread initializes an mbarrier."""
@@ -136,7 +142,50 @@ class BarrierOrder(AccessOrder):
         for warp, time, who in found.observed():
             if found.arriving[CAUSED, warp] < time:
                 arrived = self._arrivals(found, address)
-                self._found.overrun_phase(self._block, who, address, arrived)
+                surplus = self._surplus(found, address, arrived)
+                self._found.overrun_phase(self._block, who, address, arrived, surplus)
+
+    def _surplus(
+        self, found: Object, address: int, arrived: Sequence[int]
+    ) -> tuple[int, list[int]] | None:
+        """How many arrivals each phase of an mbarrier expects, and the warps that arrive at it, if
+        these are more: then its phases end before all have arrived."""
+        phases = self._worker.phases
+        logged = (who for who, _ in self._logged_at(address, found.born, ARRIVED))
+        warps = {thread_of(who) // LANES for who in (*found.earlier, *arrived, *logged)}
+        if phases is None:
+            return None
+        expected = phases.read(address) >> EXPECTED & MOST
+        return (expected, sorted(warps)) if len(warps) > expected else None
+
+    def _cause_of_wait(self, warp: int) -> str:
+        """The cause of an overrun phase, if a warp's last wait was for one."""
+        waited = self._cluster.last_wait(warp)
+        if waited is None:
+            # A later phase of that mbarrier is complete.
+            home = self._cluster.orders[warp // self._worker.warps]
+            waited = home._last_logged_wait(warp) if isinstance(home, BarrierOrder) else None
+        if waited is None:
+            return ""
+        array, _, _ = self._found.parties.place(waited[0])
+        return overrun_cause(array, self._found.parties.site(waited[1]))
+
+    def _last_logged_wait(self, warp: int) -> tuple[int, int] | None:
+        """The mbarrier whose phase a warp of this block has observed last, and the party that did,
+        as the log tells."""
+        end = self._log_end
+        entries = self._shadow.log[np.arange(max(0, end - LOG_ENTRIES), end) % LOG_ENTRIES]
+        tags = entries[:, LOG_ENTRY["tag"] // 8]
+        local = warp - self._first
+        mine = (tags >> TAG_KIND == OBSERVED) & (tags >> TAG_WARP & 255 == local)
+        places = np.flatnonzero(mine)
+        if not len(places):
+            return None
+        both = int(entries[places[-1], LOG_ENTRY["pattern"] // 8])
+        address = int(entries[places[-1], LOG_ENTRY["base"] // 8]) & (1 << LOGGED_TIME) - 1
+        thread = local * LANES + (both >> 32)
+        who = self._who(both & (1 << 32) - 1, thread)
+        return cluster_address(self._rank, address), who
 
     @property
     def _log_end(self) -> int:

@@ -178,14 +178,19 @@ class ClusterOrder(Generic[Member]):
 
     def awaited_by(self, warp: int) -> int | None:
         """The mbarrier whose last phase a warp has observed last, as far as that is known."""
+        found = self.last_wait(warp)
+        return found[0] if found is not None else None
+
+    def last_wait(self, warp: int) -> tuple[int, int] | None:
+        """The same with the party that has observed it."""
         found = [
-            (time, cluster_address(rank, address))
+            (time, cluster_address(rank, address), who)
             for rank, objects in enumerate(self.objects)
             for address, each in objects.items()
-            for observer, time, _ in each.observed()
+            for observer, time, who in each.observed()
             if observer == warp
         ]
-        return max(found)[1] if found else None
+        return max(found)[1:] if found else None
 
     # The cluster's barrier
 

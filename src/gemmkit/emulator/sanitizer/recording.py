@@ -112,7 +112,14 @@ class RecordedFindings(AsynchronousFindings):
         self._trace.pending = Pair(reason=_VISIBILITY)
         super().no_proxy_fence(block, copy, address, other, writes=writes)
 
-    def overrun_phase(self, block: int, who: int, address: int, arrived: Sequence[int]) -> None:
+    def overrun_phase(
+        self,
+        block: int,
+        who: int,
+        address: int,
+        arrived: Sequence[int],
+        surplus: tuple[int, list[int]] | None = None,
+    ) -> None:
         """The next phase of an mbarrier may complete before a thread has observed this one."""
         trace, warp = self._trace, thread_of(who) // LANES
         phase = Phase(set(trace.arrivals(place_in(self.parties.rank, address))))
@@ -120,7 +127,7 @@ class RecordedFindings(AsynchronousFindings):
         wait = trace.event_of(warp, instruction_of(who))
         if wait is not None:
             trace.pending = Pair(Completed(len(trace.phases) - 1), Passed(warp, wait))
-        super().overrun_phase(block, who, address, arrived)
+        super().overrun_phase(block, who, address, arrived, surplus)
 
     def not_visible(self, block: int, number: int, thread: int, address: int, who: int) -> None:
         """An mbarrier is used before its initialization is visible."""

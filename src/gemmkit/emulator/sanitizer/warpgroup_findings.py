@@ -11,7 +11,7 @@ from gemmkit.emulator.sanitizer.accumulators import Touch
 from gemmkit.emulator.sanitizer.asynchronous_findings import REFILL, is_refill, not_waited
 from gemmkit.emulator.sanitizer.clocks import Clocks
 from gemmkit.emulator.sanitizer.collection import Collection
-from gemmkit.emulator.sanitizer.granules import Conflict, instruction_of
+from gemmkit.emulator.sanitizer.granules import Conflict, instruction_of, thread_of
 from gemmkit.emulator.sanitizer.parties import Parties
 from gemmkit.emulator.sanitizer.ranked_descriptors import RankedDescriptors
 from gemmkit.emulator.sanitizer.sites import Names
@@ -62,10 +62,12 @@ class WarpgroupFindings(WordedFindings):
         array, offset = self._names.shared(address)
         here, there = parties.site(who), parties.site(met.other)
         kind, other, between = "read after write", parties.name(met.other), _UNORDERED
+        follows = ""
         if clocks.warps <= met.actor < clocks.warps + clocks.places:
             copy = parties.copy_name(instruction_of(met.other))
             kind = REFILL if is_refill(clocks, met) else "read before wait"
             other, between = f"the {copy} by {other}", not_waited(clocks, met, parties)
+            follows = parties.cause_of_wait(thread_of(met.other) // LANES)
         elif met.actor >= clocks.warps + clocks.places:
             kind, other = "read before wait", f"the cp.async by {other}"
             between = "with no wait for that copy and no synchronization between"
@@ -73,7 +75,7 @@ class WarpgroupFindings(WordedFindings):
             f"the wgmma by {parties.name(who, block)} reads byte {offset} of "
             f"'{array}', which {other} writes, {between}"
         )
-        self._add(block, "racecheck", kind, text, here, there, array, offset)
+        self._add(block, "racecheck", kind, text, here, there, array, offset, follows=follows)
 
     def no_proxy_fence(
         self,
