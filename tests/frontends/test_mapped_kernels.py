@@ -235,3 +235,12 @@ def test_a_folder_that_is_none(write: Write, option: str) -> None:
         check(path, "64x32x72", include_dirs=(folder,))
     with pytest.raises(UsageError, match=f"-I .*: {reason}"):
         check(path, "64x32x72", options=(f"-I{folder}",))
+
+
+def test_a_deadlock_has_an_order_that_leads_to_it(write: Write) -> None:
+    # A buffer without a name, such as that of the parameters, is no array of the finding.
+    record = check(EXAMPLE, "64x32x72", maps=("map_a=A,box=64x32,swizzle=128B", *MAPS[1:]))
+    (found,) = (each for each in record.findings if each.kind == "deadlock")
+    assert found.interleaving is not None
+    assert not found.interleaving.reason
+    assert "has completed no phase; arrivals so far: warp 0, now blocked, at" in found.message

@@ -40,6 +40,14 @@ def overrun_cause(array: str, wait: AccessSite) -> str:
     return "/".join(("phase-overrun", array, str(wait), *wait.called_from))
 
 
+def surplus_text(expected: int, warps: Sequence[int]) -> str:
+    """That more warps arrive at an mbarrier than its phases expect arrivals."""
+    return (
+        f"Its phases expect {expected:,} arrival{'s' * (expected > 1)}, and {len(warps)} warps "
+        "arrive at it: the count of its initialization may be too small"
+    )
+
+
 def is_unordered_copy(clocks: Clocks, who: int, met: Conflict) -> bool:
     """Whether a party writes what a copy of another one's bulk group reads, and nothing orders the
     issue of the copy before that: then a wait alone would not help, a barrier is missing."""
@@ -273,12 +281,8 @@ class AsynchronousFindings(ClusterFindings):
         cause = overrun_cause(array, here)
         follows = ""
         if surplus is not None:
-            expected, warps = surplus
             self._collection.roots.add(cause)
-            text += (
-                f". Its phases expect {expected:,} arrival{'s' * (expected > 1)}, and "
-                f"{len(warps)} warps arrive at it: is the count of its initialization too small?"
-            )
+            text += f". {surplus_text(*surplus)}"
         elif arrived:
             follows = self._cause_of_last_wait(arrived[-1])
         self._add(

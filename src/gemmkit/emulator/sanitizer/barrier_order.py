@@ -35,13 +35,15 @@ class Past:
     """How many phases of an mbarrier are complete, and the parties that have arrived at it: all, as
     far as they are known, and those of the `current` phase.
 
-    `observed` is how often each warp of the block has observed a complete phase, if that is known.
+    `observed` is how often each warp of the block has observed a complete phase, if that is known;
+    `surplus` has the arrivals that a phase expects, and the warps that arrive, if these are more.
     """
 
     phases: int
     arrivals: tuple[int, ...]
     current: tuple[int, ...]
     observed: Mapping[int, int]
+    surplus: tuple[int, list[int]] | None
 
 
 class BarrierOrder(AccessOrder):
@@ -152,7 +154,8 @@ class BarrierOrder(AccessOrder):
         these are more: then its phases end before all have arrived."""
         phases = self._worker.phases
         logged = (who for who, _ in self._logged_at(address, found.born, ARRIVED))
-        warps = {thread_of(who) // LANES for who in (*found.earlier, *arrived, *logged)}
+        known = (*found.earlier, *found.arrived, *arrived, *logged)
+        warps = {thread_of(who) // LANES for who in known}
         if phases is None:
             return None
         expected = phases.read(address) >> EXPECTED & MOST
@@ -235,7 +238,8 @@ class BarrierOrder(AccessOrder):
         done = [index for index, (_, completes) in enumerate(logged) if completes]
         current = [who for who, _ in logged[done[-1] + 1 if done else 0 :]]
         every = dict.fromkeys([*found.earlier, *found.arrived, *(who for who, _ in logged)])
-        return Past(found.phases, tuple(every), (*found.arrived, *current), observed)
+        surplus = self._surplus(found, address, ())
+        return Past(found.phases, tuple(every), (*found.arrived, *current), observed, surplus)
 
     def waited(self, number: int, thread: int, address: int) -> None:
         """A thread has observed the completion of a phase."""

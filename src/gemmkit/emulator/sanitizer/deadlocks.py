@@ -11,6 +11,7 @@ from gemmkit.emulator.codegen.layout import AT_BARRIER, AT_PHASE, DONE, LANES
 from gemmkit.emulator.isa.cluster import CLUSTER_BARRIER
 from gemmkit.emulator.machine.errors import barrier_text, cluster_waits, span, waits_text
 from gemmkit.emulator.machine.worker import Worker
+from gemmkit.emulator.sanitizer.asynchronous_findings import surplus_text
 from gemmkit.emulator.sanitizer.barrier_order import BarrierOrder
 from gemmkit.emulator.sanitizer.granules import instruction_of, thread_of
 from gemmkit.emulator.sanitizer.parties import listed
@@ -104,6 +105,8 @@ def _history(
         lines.setdefault(line, {})[divmod(warp, worker.warps)] = None
     said = [_arrivers(worker, line, [*warps]) for line, warps in [*lines.items()][:_MOST_LINES]]
     yield f"{text}; arrivals so far: {listed(said)}"
+    if past.surplus is not None:
+        yield f". {surplus_text(*past.surplus)}"
     alone = _arrivals_for_none(names, past.current)
     if alone:
         yield (
