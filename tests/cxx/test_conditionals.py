@@ -69,6 +69,7 @@ def test_what_is_no_condition(text: str) -> None:
         ("#if 0\n#define X\n#endif\n#ifdef X\na\n#endif\nb", "b"),
         ("#if 1 + \\\n  1 == 2\na\n#endif", "  1 == 2 a"),
         ("# if 0 // no\na\n# endif", ""),
+        ("#define x10 0\n#if 0x10 == 16 && 3u == 3\na\n#endif", "a"),
         ("/*\n#if 0\n*/\na", "/* */ a"),
         ('auto s = R"(\n#if 0\n)";\na', 'auto s = R"( )"; a'),
     ],

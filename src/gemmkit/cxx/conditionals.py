@@ -17,7 +17,7 @@ from gemmkit.cxx.includes import INCLUDE, find_include, included_files
 
 _LINE = re.compile(r"^[^\n]*?(?:\\\n[^\n]*?)*(?:\n|\Z)", re.MULTILINE)
 _DIRECTIVE = re.compile(r"[ \t]*#[ \t]*(?P<word>[a-z]+)\b(?P<rest>.*)", re.DOTALL)
-_NAME = re.compile(r"[A-Za-z_]\w*")
+_NAME = re.compile(r"(?<!\w)[A-Za-z_]\w*")
 _DEFINES = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)", re.MULTILINE)
 _DEFINE = re.compile(r"\s*(?P<name>[A-Za-z_]\w*)(?P<call>\()?(?P<value>.*)", re.DOTALL)
 _DEFINED = re.compile(r"\bdefined\s*(?:\(\s*(\w+)\s*\)|(\w+))")
