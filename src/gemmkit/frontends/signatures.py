@@ -149,9 +149,9 @@ def told_signature(
         unknown = sorted(expression.names - set(known))
         if unknown:
             near = nearest(unknown[0], (*known, *maps), most=1) if len(unknown[0]) > 2 else ()
-            meant = f"did you mean {near[0]}? " if near else ""
+            meant = f", did you mean {near[0]}?" if near else ";"
             raise UsageError(
-                f"argument '{text}' uses {', '.join(unknown)}: {meant}known names: "
+                f"argument '{text}' uses {', '.join(unknown)}{meant} known names: "
                 f"{', '.join((*ARGUMENT_NAMES, *maps))}"
             )
         pointers = expression.names & set(POINTERS)
