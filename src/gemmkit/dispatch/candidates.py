@@ -237,7 +237,7 @@ _WGMMA = _rows(
     (16, 64, 128, 8, 1, 1, 1, 1, 2),
 )
 
-# Of 16 bits on boards with cp.async. Each was the fastest of these somewhere from 512 to 8192 on an
+# Of 16 bits and fp64 on boards with cp.async. Each was the fastest of these somewhere from 512 to 8192 on an
 # H100, where `gemm_wgmma` overtakes them all, but for the one of three stages: of that, boards with
 # 100 KB of shared memory hold two blocks per SM.
 _MMA = _rows(
@@ -250,6 +250,11 @@ _MMA = _rows(
     (64, 64, 64, 32, 32, 4),
     (32, 64, 64, 16, 32, 5),
     (64, 32, 64, 32, 16, 5),
+    # Of fp64.
+    (128, 128, 16, 64, 32, 4),
+    (128, 64, 16, 32, 32, 4),
+    (64, 64, 16, 32, 32, 4),
+    (64, 32, 16, 16, 16, 4),
 )
 
 # Other types than float32; without cp.async also other layouts and batches.

@@ -39,8 +39,11 @@ class OperandCopy:
         return self.count * self.lines * self.ld
 
 
-def aligned_copies(problem: GemmProblem) -> tuple[OperandCopy, ...]:
-    """Copies of those operands whose addresses or rows are no multiples of 16 bytes."""
+def aligned_copies(
+    problem: GemmProblem, *, whole_vectors: bool = False
+) -> tuple[OperandCopy, ...]:
+    """Copies of those operands whose addresses or rows are no multiples of 16 bytes; with
+    `whole_vectors` also of those whose rows end elsewhere, though the next one begins there."""
     copies: list[OperandCopy] = []
     item, end = problem.item_bytes, 0
     for operand, transposed, sides, ld, stride in (
@@ -51,7 +54,8 @@ def aligned_copies(problem: GemmProblem) -> tuple[OperandCopy, ...]:
         apart = ld if lines > 1 else 0
         if problem.batch != 1:
             apart |= stride
-        if problem.alignment % ROW_ALIGNMENT == 0 and apart * item % ROW_ALIGNMENT == 0:
+        ends = length if whole_vectors else 0
+        if not (problem.alignment | apart * item | ends * item) % ROW_ALIGNMENT:
             continue
         unit = COPIED_ROW_ALIGNMENT // item
         count = problem.batch if stride else 1

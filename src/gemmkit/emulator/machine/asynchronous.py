@@ -87,6 +87,9 @@ class Waiting(Protocol):
     def waits(self, warp: int) -> Sequence[Wait]:
         """What lanes of a warp wait or poll for."""
 
+    def read(self, address: int) -> int:
+        """The 8 bytes of an mbarrier of the block."""
+
     def text(self, address: int) -> str:
         """An mbarrier, and what it has and expects, in words."""
 

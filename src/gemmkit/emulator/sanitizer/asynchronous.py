@@ -72,7 +72,7 @@ class Order(CopyOrder):
             self._block,
             self._cluster.warps_of(self._rank),
             self._clocks,
-            self._worker.grid.request.registers,
+            self._worker.grid.request,
             self._warpgroup_findings,
         )
 

@@ -67,6 +67,8 @@ class Clocks:
         # Copies, by actor and party, that overwrite what nobody has read since an earlier one of
         # the same mbarrier, with the mbarrier whose phase was awaited last before, if any.
         self.refills: dict[tuple[int, int], int | None] = {}
+        # When copies of bulk groups were issued, by actor and party: the warp, and its time.
+        self.issues: dict[tuple[int, int], tuple[int, int]] = {}
         # The group of cp.async copies that is open in each warp.
         self.group = np.ones(warps, np.int32)
 
@@ -168,6 +170,16 @@ class Clocks:
             return None
         kind, address = next(itertools.islice(self._places, at, None))
         return address if kind == "mbarrier" else None
+
+    def issued(self, warp: int, actor: int, who: int) -> None:
+        """A party of a warp issues a copy of a bulk group."""
+        self.issues[actor, who] = warp, self.now(warp)
+
+    def knows_issue(self, warp: int, actor: int, who: int) -> bool:
+        """Whether what a warp does now is later than the last copy that a party has issued; also if
+        that is not recorded."""
+        issuer, time = self.issues.get((actor, who), (warp, 0))
+        return issuer == warp or bool(self.of[warp, (ORDERED, CAUSED), issuer].max() >= time)
 
     def wait_for_copies(self, warp: int, going: int) -> None:
         """A warp waits for its groups of cp.async copies but the latest `going`; −1: for all."""

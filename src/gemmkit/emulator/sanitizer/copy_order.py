@@ -72,6 +72,8 @@ class CopyOrder(BarrierOrder):
         known, who = clocks.of[warp], self._who(copy.action.number, copy.thread)
         if copy.barrier is not None:
             self._check_barrier(copy, known)
+        else:
+            clocks.issued(warp, actor, who)
         source = form.modifiers.get("F", "")
         if source == "shared":
             where = self._places(copy, copy.start)

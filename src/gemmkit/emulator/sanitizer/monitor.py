@@ -45,6 +45,7 @@ from gemmkit.emulator.sanitizer.barrier_uses import BarrierUses
 from gemmkit.emulator.sanitizer.block_barriers import BarrierFindings, BlockBarriers
 from gemmkit.emulator.sanitizer.collection import Collection, Key
 from gemmkit.emulator.sanitizer.cross_block_races import cross_block_races, instruction_numbers
+from gemmkit.emulator.sanitizer.deadlocks import deadlock
 from gemmkit.emulator.sanitizer.global_order import EVENTS, GlobalOrder, LaunchOrder
 from gemmkit.emulator.sanitizer.left_flags import left_flags
 from gemmkit.emulator.sanitizer.memory_faults import outside, space_at, unwritten
@@ -159,7 +160,7 @@ class Sanitizer:
 
     def deadlock(self, worker: Worker) -> None:
         """All warps of a block wait."""
-        self.add(worker, synccheck.deadlock(self.names, worker))
+        self.add(worker, deadlock(self.names, worker))
 
     def trap(self, worker: Worker) -> None:
         """The kernel stopped itself."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from gemmkit.emulator.codegen.layout import LANES
 from gemmkit.emulator.isa.cluster import divided
@@ -21,6 +21,8 @@ class Parties:
     def __init__(self, names: Names) -> None:
         self._names = names
         self._blocks: Sequence[int] | None = None
+        # What names the fault by which a warp's last wait at an mbarrier may have come too early.
+        self.cause_of_wait: Callable[[int], str] = lambda _: ""
         self._block = self.rank = 0
         x, y, z = names.request.block
         self._threads = -(-x * y * z // LANES) * LANES

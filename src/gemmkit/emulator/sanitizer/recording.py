@@ -26,7 +26,7 @@ from gemmkit.emulator.isa.cluster import CLUSTER_BARRIER
 from gemmkit.emulator.machine.asynchronous import Copy
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.sanitizer.asynchronous import Order
-from gemmkit.emulator.sanitizer.asynchronous_findings import AsynchronousFindings
+from gemmkit.emulator.sanitizer.asynchronous_findings import AsynchronousFindings, is_unordered_copy
 from gemmkit.emulator.sanitizer.block_barriers import BlockBarriers
 from gemmkit.emulator.sanitizer.clocks import Clocks
 from gemmkit.emulator.sanitizer.collection import Collection
@@ -79,7 +79,11 @@ class RecordedFindings(AsynchronousFindings):
         """A thread's access is not ordered after an earlier one."""
         trace, warp = self._trace, thread_of(who) // LANES
         place = place_in(self.parties.rank, address)
-        trace.pending = _pair(trace, Passed(warp, trace.last(warp)), place, met, clocks)
+        accessed = Passed(warp, trace.last(warp))
+        trace.pending = _pair(trace, accessed, place, met, clocks)
+        if is_unordered_copy(clocks, who, met) and isinstance(trace.pending.first, Landed):
+            # It reads what is to be written before.
+            trace.pending = Pair(trace.copies[trace.pending.first.copy].event, accessed)
         super().conflict(block, who, address, met, kind, clocks)
 
     def copy_conflict(
@@ -108,7 +112,14 @@ class RecordedFindings(AsynchronousFindings):
         self._trace.pending = Pair(reason=_VISIBILITY)
         super().no_proxy_fence(block, copy, address, other, writes=writes)
 
-    def overrun_phase(self, block: int, who: int, address: int, arrived: Sequence[int]) -> None:
+    def overrun_phase(
+        self,
+        block: int,
+        who: int,
+        address: int,
+        arrived: Sequence[int],
+        surplus: tuple[int, list[int]] | None = None,
+    ) -> None:
         """The next phase of an mbarrier may complete before a thread has observed this one."""
         trace, warp = self._trace, thread_of(who) // LANES
         phase = Phase(set(trace.arrivals(place_in(self.parties.rank, address))))
@@ -116,7 +127,7 @@ class RecordedFindings(AsynchronousFindings):
         wait = trace.event_of(warp, instruction_of(who))
         if wait is not None:
             trace.pending = Pair(Completed(len(trace.phases) - 1), Passed(warp, wait))
-        super().overrun_phase(block, who, address, arrived)
+        super().overrun_phase(block, who, address, arrived, surplus)
 
     def not_visible(self, block: int, number: int, thread: int, address: int, who: int) -> None:
         """An mbarrier is used before its initialization is visible."""

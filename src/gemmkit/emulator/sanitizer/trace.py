@@ -310,8 +310,8 @@ class NotingCollection(Collection):
         super().__init__()
         self._trace = trace
 
-    def add(self, finding: Finding, block: int) -> Key:
+    def add(self, finding: Finding, block: int, follows: str = "") -> Key:
         """Add a finding, and note what it is about."""
-        key = super().add(finding, block)
+        key = super().add(finding, block, follows)
         self._trace.note(key, finding)
         return key

@@ -10,7 +10,7 @@ from gemmkit.kernels import rules, tensor_cores
 from gemmkit.kernels.grids import tile_grid
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.mainloops.typed import tensor
-from gemmkit.kernels.operand_copies import aligned_copies, moved_bytes
+from gemmkit.kernels.operand_copies import OperandCopy, aligned_copies, moved_bytes
 from gemmkit.kernels.plan import LAYOUTS, LaunchShape, TileConfig
 from gemmkit.kernels.policy import CUDA_TYPES
 from gemmkit.kernels.production.arguments import (
@@ -35,7 +35,7 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
     BM, BN, threads = config["BM"], config["BN"], tensor_cores.thread_count(config)
     # One block per SM: the stages of most configurations leave no room for another.
     raster = raster_rows(problem, BM, BN, gpu.sm_count)
-    copies = aligned_copies(problem)
+    copies = copied(problem)
     shape = launch_shape(
         (
             CUDA_TYPES[problem.dtype],
@@ -49,6 +49,13 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
         shared_bytes(problem, config),
     )
     return replace(shape, rasterized=raster > 0, copies=copies if problem.flops else ())
+
+
+def copied(problem: GemmProblem) -> tuple[OperandCopy, ...]:
+    """The operands that it reads copies of: their rows are then whole vectors in memory, of which
+    cp.async takes the part that is inside. compute-sanitizer takes such copies for reads of the
+    whole vector."""
+    return aligned_copies(problem, whole_vectors=True)
 
 
 def vector(problem: GemmProblem) -> int:
@@ -73,7 +80,7 @@ def shared_bytes(problem: GemmProblem, config: TileConfig) -> int:
 
 def work(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> Work:
     """A tile per block, on the tensor cores; rows are aligned once they have been copied."""
-    threads, copies = tensor_cores.thread_count(config), aligned_copies(problem)
+    threads, copies = tensor_cores.thread_count(config), copied(problem)
     found = tensor(threads, shared_bytes(problem, config), problem, config, aligned=True)
     return found._replace(copied_bytes=moved_bytes(problem, copies))
 
