@@ -16,7 +16,7 @@ from gemmkit.dispatch.costed import CostedCandidate
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.limits import SHORT_K
 from gemmkit.kernels.plan import TileConfig, ceil_div
-from gemmkit.kernels.tensor_cores import HALVES, RESULTS
+from gemmkit.kernels.tensor_cores import SINCE
 from gemmkit.kernels.work import VECTOR_BYTES
 from gemmkit.problem import GemmProblem
 
@@ -75,11 +75,11 @@ class BoardPrices:
         )
 
     @cached_property
-    def _for_halves(self) -> tuple[CostedCandidate, ...]:
+    def _for_tensor_cores(self) -> tuple[CostedCandidate, ...]:
         return tuple(
             each
             for each in self._for_one_shape
-            if not is_overtaken(each.candidate, self._gpu, HALVES[0])
+            if not is_overtaken(each.candidate, self._gpu, "float64")
         )
 
     def candidates(self, problem: GemmProblem) -> tuple[CostedCandidate, ...]:
@@ -90,9 +90,8 @@ class BoardPrices:
         if problem.k > SHORT_K:
             if fp32:
                 return self._for_fp32
-            narrow = problem.dtype in HALVES and problem.result_dtype in RESULTS
-            if narrow and problem.is_aligned(VECTOR_BYTES):
-                return self._for_halves
+            if problem.dtype in SINCE and problem.is_aligned(VECTOR_BYTES):
+                return self._for_tensor_cores
         return self._for_one_shape
 
     def costed(self, kernel: str, config: TileConfig) -> CostedCandidate:
