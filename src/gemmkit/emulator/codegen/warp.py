@@ -63,12 +63,15 @@ def write_warp(
     analysis: Analysis,
     actions: Sequence[Action],
     symbols: Callable[[Function, str], Value | None],
+    areas: Areas,
     *,
     sanitize: bool = False,
 ) -> WarpCode:
-    """Emit the warp function of a kernel; with `sanitize` it reports to the sanitizers."""
+    """Emit the warp function of a kernel; with `sanitize` it reports to the sanitizers.
+
+    `areas`, which it adds pattern caches to, are those of its actions.
+    """
     module = Module()
-    areas = Areas(analysis.flow, actions)
     registers = RegisterMap(analysis)
     scratch = Scratch()
     outside: Outside = {}

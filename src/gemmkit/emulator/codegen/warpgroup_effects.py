@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 from gemmkit.emulator.codegen import undefined_matrices
 from gemmkit.emulator.codegen.block import BlockWriter
-from gemmkit.emulator.codegen.context import C, W
+from gemmkit.emulator.codegen.context import C, T, W
 from gemmkit.emulator.codegen.ir import Function, Value, literal
 from gemmkit.emulator.codegen.layout import ALL_LANES, WARP, WORKER, vector_bytes
 from gemmkit.emulator.codegen.operands import Action, source_widths, unsupported
 from gemmkit.emulator.codegen.runtime.descriptors import SAME
 from gemmkit.emulator.codegen.runtime.logged_products import MULTIPLIES, ORDERS
+from gemmkit.emulator.codegen.runtime.register_tables import ADDRESSES, place
 from gemmkit.emulator.codegen.runtime.warpgroups import ACCUMULATES, flags_of, function_of
 from gemmkit.emulator.codegen.values import Location, Scalar, Slot
 from gemmkit.emulator.codegen.warpgroup_operands import immediates_of, warpgroup_product
@@ -119,8 +120,8 @@ def _table(b: BlockWriter, slots: list[Slot]) -> Value:
     """The addresses of registers, in scratch."""
     f = b.f
     table = b.pointer(b.scratch.take_row(-(-8 * len(slots) // vector_bytes(32)))[0])
-    for index, slot in enumerate(slots):
-        f.store(f.integer(b.pointer(slot)), table, 8 * index)
+    places = f.module.constant([place(slot) for slot in slots])
+    f.runtime(ADDRESSES, "void", table, places, literal("i64", len(slots)), W, T)
     return table
 
 

@@ -30,6 +30,7 @@ from gemmkit.emulator.codegen.runtime import (
     mbarriers,
     patterns,
     peers,
+    register_tables,
     sanitized,
     shadow,
     shadow_global,
@@ -105,6 +106,7 @@ def build_module(name: str, *, permutes: bool) -> Module:
         copy_counts.define(module)
         access.define_words(module)
         lanes.define(module)
+        register_tables.define(module)
         blocks.define(module)
     elif name == SANITIZERS:
         shadow.define(module)
