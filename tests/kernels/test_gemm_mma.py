@@ -1,5 +1,5 @@
-"""`gemm_mma`: products by cp.async and mma.sync, on the emulator with its sanitizers, and to the bit
-on a GPU."""
+"""`gemm_mma`: products by cp.async and mma.sync, on the emulator with its sanitizers, and on a GPU
+to the bit."""
 
 from __future__ import annotations
 

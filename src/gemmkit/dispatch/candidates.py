@@ -237,8 +237,8 @@ _WGMMA = _rows(
     (16, 64, 128, 8, 1, 1, 1, 1, 2),
 )
 
-# Of 16 bits and fp64 on boards with cp.async. Each was the fastest of these somewhere from 512 to 8192 on an
-# H100, where `gemm_wgmma` overtakes them all, but for the one of three stages: of that, boards with
+# On boards with cp.async. Each was the fastest of these somewhere from 512 to 8192 on an H100,
+# where `gemm_wgmma` overtakes all of 16 bits, but for the one of three stages: of that, boards with
 # 100 KB of shared memory hold two blocks per SM.
 _MMA = _rows(
     "gemm_mma",

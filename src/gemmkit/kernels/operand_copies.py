@@ -39,9 +39,7 @@ class OperandCopy:
         return self.count * self.lines * self.ld
 
 
-def aligned_copies(
-    problem: GemmProblem, *, whole_vectors: bool = False
-) -> tuple[OperandCopy, ...]:
+def aligned_copies(problem: GemmProblem, *, whole_vectors: bool = False) -> tuple[OperandCopy, ...]:
     """Copies of those operands whose addresses or rows are no multiples of 16 bytes; with
     `whole_vectors` also of those whose rows end elsewhere, though the next one begins there."""
     copies: list[OperandCopy] = []

@@ -137,6 +137,9 @@ class Observer(Protocol):
         """A thread has arrived at an mbarrier, the last one of its warp in this instruction; this
         precedes the completion of the phase."""
 
+    def releases(self, warp: int, number: int, lanes: int) -> None:
+        """Lanes of a warp (a mask) are about to arrive at mbarriers."""
+
     def completed(self, address: int) -> None:
         """A phase of an mbarrier is complete."""
 

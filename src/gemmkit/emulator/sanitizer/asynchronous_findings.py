@@ -13,6 +13,7 @@ from gemmkit.emulator.sanitizer.clocks import Clocks
 from gemmkit.emulator.sanitizer.cluster_findings import ClusterFindings
 from gemmkit.emulator.sanitizer.collection import Collection
 from gemmkit.emulator.sanitizer.granules import Conflict, Numbers, instruction_of, thread_of
+from gemmkit.emulator.sanitizer.lane_windows import Apart
 from gemmkit.emulator.sanitizer.parties import Parties, listed
 from gemmkit.emulator.sanitizer.sites import Names
 from gemmkit.findings import AccessSite
@@ -26,7 +27,10 @@ _NO_COPY_WAIT = "with no wait for that copy and no synchronization between"
 _NO_GROUP_WAIT = (
     "with no cp.async.bulk.wait_group.read for it, and synchronization after that, between"
 )
-_FENCE = "with no fence.proxy.async between"
+
+
+# As the emulator runs them.
+_TOGETHER = "the hardware as long as these lanes run together"
 
 
 def is_refill(clocks: Clocks, met: Conflict) -> bool:
@@ -171,7 +175,8 @@ class AsynchronousFindings(ClusterFindings):
             f"the {self.parties.copy_name(copy.action.number)} by "
             f"{self.parties.named(here, block)} "
             f"{'writes' if writes else 'reads'} "
-            f"{place}, which {self.parties.name(there_by)} writes {_FENCE}"
+            f"{place}, which {self.parties.name(there_by)} writes "
+            f"{self.parties.missing_fence(other, address)}"
         )
         cause = self._names.missing_fences.cause(instruction_of(other))
         self._add(
@@ -259,6 +264,33 @@ class AsynchronousFindings(ClusterFindings):
             f"'{array}', which was never written"
         )
         self._add(block, "initcheck", "uninitialized", text, here, None, array, offset)
+
+    def lanes_apart(
+        self, block: int, access: tuple[int, str, bool], address: int, apart: Apart
+    ) -> None:
+        """A party accesses (`access`: who, what it is called, whether it writes) what lanes have
+        accessed that were not in step with the one that handed it over."""
+        (who, what, writes), parties = access, self.parties
+        array, offset, place = parties.place(address)
+        if apart.by is None:
+            last, between = who, "with no __syncwarp() between"
+        else:
+            last = apart.by
+            does = "the proxy fence" if apart.fence else "the arrival"
+            between = (
+                f"and only {does} by {parties.name(last)} comes between, with no __syncwarp() "
+                "before it"
+            )
+        text = (
+            f"{what}{parties.name(who, block)} {'writes' if writes else 'reads'} {place}, which "
+            f"{parties.name(apart.other)} {'writes' if apart.wrote else 'reads'}, {between}"
+        )
+        site = parties.site(last)
+        self._add(
+            block, "racecheck", "lanes not in step", text, parties.site(who),
+            parties.site(apart.other), array, offset, forgiven_by=_TOGETHER,
+            cause="/".join(("no-syncwarp", str(site), *site.called_from)),
+        )  # fmt: skip
 
     def overrun_phase(
         self,

@@ -4,11 +4,11 @@ An actor is a warp, the cp.async copies of a warp, the bulk copies that an mbarr
 of a thread's bulk groups. Each access has its actor's time: that of a warp is on its block's clock,
 which advances when a warp synchronizes (`Clocks.begin`), that of copies is the number of their
 group or of the mbarrier's phase. A clock holds, for each actor, the latest time that is ordered
-before its owner, in five rows: ordered at all, ordered and visible to the asynchronous proxy
+before its owner, in six rows: ordered at all, ordered and visible to the asynchronous proxy
 through `fence.proxy.async`, the same for the initialization of mbarriers, for which
 `fence.mbarrier_init` is enough, merely earlier in time, as the issue of a copy is before its
-completion, and visible for accesses to global memory. Clocks are joined at barriers, mbarriers and
-waits.
+completion, visible for accesses to global memory, and visible for those to the shared memory of
+other blocks too. Clocks are joined at barriers, mbarriers and waits.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from gemmkit.emulator.codegen.shadow_layout import (
     CAUSED,
     CLOCK_ROWS,
+    CLUSTER_PROXY_FENCE,
     GLOBAL_PROXY_FENCE,
     INIT_FENCE,
     INITIALIZED,
@@ -30,6 +31,7 @@ from gemmkit.emulator.codegen.shadow_layout import (
     SHARED_PROXY_FENCE,
     VISIBLE,
     VISIBLE_GLOBAL,
+    VISIBLE_IN_CLUSTER,
 )
 
 Clock = NDArray[np.int32]
@@ -39,7 +41,8 @@ Clock = NDArray[np.int32]
 PLACES = 64
 # The rows that each kind of fence brings up to date.
 FENCED_ROWS = {
-    PROXY_FENCE: (VISIBLE, INITIALIZED, VISIBLE_GLOBAL),
+    PROXY_FENCE: (VISIBLE, INITIALIZED, VISIBLE_GLOBAL, VISIBLE_IN_CLUSTER),
+    CLUSTER_PROXY_FENCE: (VISIBLE, INITIALIZED, VISIBLE_IN_CLUSTER),
     SHARED_PROXY_FENCE: (VISIBLE, INITIALIZED),
     GLOBAL_PROXY_FENCE: (VISIBLE_GLOBAL,),
     INIT_FENCE: (INITIALIZED,),

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
-from gemmkit.emulator.codegen.layout import AT_BARRIER, AT_PHASE, DONE, LANES
+from gemmkit.emulator.codegen.layout import AT_BARRIER, AT_PHASE, AT_PRODUCTS, DONE, LANES
 from gemmkit.emulator.isa.cluster import CLUSTER_BARRIER
 from gemmkit.emulator.machine.errors import barrier_text, cluster_waits, span, waits_text
 from gemmkit.emulator.machine.worker import Worker
@@ -19,6 +19,8 @@ from gemmkit.emulator.sanitizer.sites import Names
 from gemmkit.emulator.sanitizer.synccheck import finding, place_text
 from gemmkit.findings import Finding
 
+# What warps wait for in a deadlock.
+_WAITING = (AT_BARRIER, AT_PHASE, AT_PRODUCTS)
 # More mbarriers, and lines that arrive at one, would not be read.
 _MOST_BARRIERS = 4
 _MOST_LINES = 3
@@ -34,7 +36,7 @@ def deadlock(names: Names, worker: Worker) -> Finding:
 def _blocked(names: Names, worker: Worker) -> Finding:
     for each in worker.peers:
         status, at = each.warp_fields("status"), each.warp_fields("instruction")
-        waiting = [warp for warp in range(each.warps) if status[warp] in (AT_BARRIER, AT_PHASE)]
+        waiting = [warp for warp in range(each.warps) if status[warp] in _WAITING]
         if waiting:
             break
     first = int(at[waiting[0]])
@@ -43,7 +45,7 @@ def _blocked(names: Names, worker: Worker) -> Finding:
         more = f" and {len(places) - 12} more" * (len(places) > 12)
         rest = f"in the cluster of block {{block}}, blocked: {'; '.join(places[:12])}{more}"
         return finding(names, each, "deadlock", first, None, rest)
-    if worker.phases is not None:
+    if worker.phases is not None or (status == AT_PRODUCTS).any():
         places = waits_text(worker, lambda number: place_text(names, number))
         return finding(names, worker, "deadlock", first, None, _in_block(places, 8))
     places = [

@@ -16,6 +16,7 @@ from gemmkit.emulator.codegen.shadow_layout import (
     ARRIVES,
     BEGINS,
     BOUNDS,
+    FENCE_LANES,
     FENCES,
     GLOBAL_RACE,
     KEPT,
@@ -291,7 +292,8 @@ class _Watch:
                 follows = self._order if self._order is not None else self._arrivals
                 follows.told(what, base)
                 if what == FENCES:
-                    self._global_order.fence_proxy(base, int(self._shadow.now[0]))
+                    kind = base & (1 << FENCE_LANES) - 1
+                    self._global_order.fence_proxy(kind, int(self._shadow.now[0]))
                 return 0
             if what == REACHES and site is not None and pattern is not None:
                 self._on_reach(site, Pattern(pattern), base, more)

@@ -76,6 +76,15 @@ class Parties:
         other = f" of rank {rank}" if self._blocks is not None and rank != own else ""
         return array, offset, f"byte {offset} of '{array}'{other}"
 
+    def missing_fence(self, writer: int, address: int) -> str:
+        """Which proxy fence an ordinary write to a place in shared memory lacks, in words."""
+        if self.rank_of(writer) == divided(address, self.rank)[0]:
+            return "with no fence.proxy.async between"
+        return (
+            "with no fence.proxy.async between that covers other blocks' shared memory (without a "
+            "space, or .shared::cluster)"
+        )
+
     def copy_name(self, number: int) -> str:
         """What an asynchronous copy is called."""
         action = self._names.actions[number]

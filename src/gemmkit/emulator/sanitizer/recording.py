@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gemmkit.emulator.codegen.layout import AT_BARRIER, DONE, LANES, PATTERN, SITE_BYTES
+from gemmkit.emulator.codegen.operands import Action
 from gemmkit.emulator.codegen.shadow_layout import (
     ARRIVES,
     LOADED,
@@ -23,8 +24,11 @@ from gemmkit.emulator.codegen.shadow_layout import (
     UPDATED,
 )
 from gemmkit.emulator.isa.cluster import CLUSTER_BARRIER
+from gemmkit.emulator.isa.warpgroup_forms import WARPS
+from gemmkit.emulator.isa.warpgroups import WarpgroupProduct
 from gemmkit.emulator.machine.asynchronous import Copy
 from gemmkit.emulator.machine.worker import Worker
+from gemmkit.emulator.ptx.module import Immediate
 from gemmkit.emulator.sanitizer.asynchronous import Order
 from gemmkit.emulator.sanitizer.asynchronous_findings import AsynchronousFindings, is_unordered_copy
 from gemmkit.emulator.sanitizer.block_barriers import BlockBarriers
@@ -295,6 +299,25 @@ class RecordedOrder(Order):
         """A thread has observed the completion of a phase."""
         super().waited(number, thread, address)
         self._trace.observed(self._warp_of(thread), place_in(self._rank, address))
+
+    def wgmma_issued(
+        self, warp: int, number: int, product: WarpgroupProduct, descriptors: tuple[int, ...]
+    ) -> None:
+        """A warp issues a wgmma."""
+        self._trace.multiplied(self._first + warp)
+        super().wgmma_issued(warp, number, product, descriptors)
+
+    def wgmma_ordered(self, warp: int, action: Action) -> None:
+        """A warp commits a group of wgmma, or has waited for groups."""
+        going = action.sources[0] if action.sources else None
+        if isinstance(going, Immediate):
+            first = self._first + warp // WARPS * WARPS
+            self._trace.products_awaited(
+                self._first + warp, going.value, range(first, first + WARPS)
+            )
+        else:
+            self._trace.products_committed(self._first + warp)
+        super().wgmma_ordered(warp, action)
 
     def arrived_in_cluster(self, number: int, warp: int) -> None:
         """Lanes of a warp have arrived at the cluster's barrier."""

@@ -92,8 +92,8 @@ class WarpgroupFindings(WordedFindings):
         here, there = parties.site(who), parties.site(other)
         text = (
             f"the wgmma by {parties.name(who, block)} reads byte {offset} of '{array}', which "
-            f"{'the cp.async by ' if copied else ''}{parties.name(other)} writes with no "
-            "fence.proxy.async between"
+            f"{'the cp.async by ' if copied else ''}{parties.name(other)} writes "
+            f"{parties.missing_fence(other, address)}"
         )
         self._add(
             block, "racecheck", "missing proxy fence", text, here, there, array, offset,

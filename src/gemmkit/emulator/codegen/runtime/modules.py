@@ -30,6 +30,7 @@ from gemmkit.emulator.codegen.runtime import (
     mbarriers,
     patterns,
     peers,
+    product_groups,
     register_tables,
     sanitized,
     shadow,
@@ -108,6 +109,7 @@ def build_module(name: str, *, permutes: bool) -> Module:
         lanes.define(module)
         register_tables.define(module)
         blocks.define(module)
+        product_groups.define(module)
     elif name == SANITIZERS:
         shadow.define(module)
         lane_races.define(module)
