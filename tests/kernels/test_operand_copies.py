@@ -43,6 +43,14 @@ PROBLEMS = {
         GemmProblem(67, 70, 41, batch=3, stride_b=BROADCAST, dtype="bfloat16"),
         "AB",
     ),
+    "a row that products share": (
+        GemmProblem(1, 16, 7, batch=2, stride_a=BROADCAST, dtype="bfloat16"),
+        "",
+    ),
+    "a line of B that products share": (
+        GemmProblem(9, 1, 9, batch=2, transb=True, stride_b=BROADCAST, dtype="bfloat16"),
+        "A",
+    ),
     "products that lie apart": (
         GemmProblem(8, 16, 24, batch=2, stride_a=201, stride_b=384, dtype="bfloat16"),
         "A",

@@ -356,7 +356,9 @@ def _turns(seen: Trace, schedulers: int) -> tuple[float, float]:
 
     Warps that load the next tile while others multiply make no such loads.
     """
-    loads: defaultdict[int, NDArray[np.float64]] = defaultdict(lambda: np.zeros(seen.warps))
+    most_warps = 1 + max((access.warp for access in seen.accesses), default=0)
+    warps = max(seen.warps, most_warps)
+    loads: defaultdict[int, NDArray[np.float64]] = defaultdict(lambda: np.zeros(warps))
     for access in seen.accesses:
         if access.space == "shared" and access.kind == "load":
             loads[access.barriers][access.warp] += 1

@@ -170,7 +170,8 @@ class Dispatcher:
         # Other layouts are a guide where nothing of this one is near.
         alike = [each for each in neighbors if each.entry.problem.layout == problem.layout]
         neighbors = alike or neighbors
-        return self._near(problem, neighbors, best) or self._estimated(problem, best)
+        found = self._near(problem, neighbors, best)
+        return found or self._estimated(problem, best, near=bool(neighbors))
 
     def _known(self, problem: GemmProblem, table: Winners) -> Choice | None:
         """What was measured for problems of exactly this class.
@@ -251,9 +252,10 @@ class Dispatcher:
         )
         return Choice(costed.kernel, costed.config, reason, "nearest tuned shape", here)
 
-    def _estimated(self, problem: GemmProblem, best: Ranked) -> Choice:
+    def _estimated(self, problem: GemmProblem, best: Ranked, *, near: bool = False) -> Choice:
         seen, costed = best.estimate, best.costed
-        reason = f"{size_class(problem)} problem, no tuned shape is near: {described(seen)}"
+        tuned = "winners of tuned shapes nearby promise less" if near else "no tuned shape is near"
+        reason = f"{size_class(problem)} problem, {tuned}: {described(seen)}"
         return Choice(
             costed.kernel,
             costed.config,

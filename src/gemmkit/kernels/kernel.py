@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from gemmkit.dtypes import ITEM_BYTES, OPERAND_TYPES, Dtype
+from gemmkit.dtypes import ITEM_BYTES, OPERAND_TYPES, Dtype, full_type_name
 from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels import source_text
@@ -179,7 +179,7 @@ class Kernel(UsersKernels):
     def types(self, dtype: str | None, out_dtype: str | None) -> dict[str, Any]:
         """`dtype` and `out_dtype` by name. In place of None, the first that the kernel takes; for C
         the type of A and B if it writes that."""
-        dtype = dtype or self.dtypes[0]
+        dtype = full_type_name(dtype) if dtype else self.dtypes[0]
         if out_dtype is None and self.result_dtypes and dtype not in self.result_dtypes:
             out_dtype = self.result_dtypes[0]
         return {"dtype": dtype, "out_dtype": out_dtype}

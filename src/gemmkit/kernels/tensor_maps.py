@@ -166,7 +166,7 @@ class PlannedMap:
             # A matrix that all products share is one.
             apart = _whole(arguments, stride) if copy is None else copy.stride
             sizes.append(_whole(arguments, "batch") if apart else 1)
-            strides.append((apart or pitch) * item)
+            strides.append(apart * item if apart else row)
         if len(rule.box) == 1:
             strides = []
             sizes = [(outer - 1) * pitch + inner if outer else 0]

@@ -227,7 +227,7 @@ def _check_shapes(operands: Mapping[str, Operand], shape: Shape, terms: Terms, r
     if "c" in operands:
         shape.spread(operands["c"].view, "c")
     elif terms.beta != 0:
-        raise UsageError(f"beta = {terms.beta} needs c; c=out adds to what out holds")
+        raise UsageError(f"beta = {terms.beta} needs c, which is added to")
     if "bias" in operands:
         side, length = ("m", shape.m) if terms.epilogue.bias == "row" else ("n", shape.n)
         if operands["bias"].view.shape != (length,):

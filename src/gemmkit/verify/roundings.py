@@ -34,6 +34,7 @@ from gemmkit.verify.arithmetic import (
     named_arithmetic,
 )
 from gemmkit.verify.splitting import split_operands
+from gemmkit.verify.staged_results import with_results_apart
 from gemmkit.verify.truncation import Truncation, truncation_of, truncation_of_any, widest
 from gemmkit.verify.value_flow import (
     NARROW_TYPES,
@@ -139,7 +140,7 @@ class _Flow:
             operation_of(each, reloads=number in reloads, constants=constants)
             for number, each in enumerate(kernel.body)
         )
-        self.operations = [each for each in flows if each is not None]
+        self.operations = with_results_apart([each for each in flows if each is not None])
         self.edges: defaultdict[str, set[str]] = defaultdict(set)
         for each in self.operations:
             for source in each.sources:
