@@ -50,11 +50,6 @@ def kinds(records: Sequence[Record]) -> str:
     return f"{kinds_table(records).to_markdown()}\n{_overall(records)} {peer} {_facts(records)}.\n"
 
 
-def double_precision(records: Sequence[Record]) -> str:
-    """Of all types that were measured then, the one whose kernel is still the same."""
-    return kinds([record for record in records if record.problem.dtype == "float64"])
-
-
 def _overall(records: Sequence[Record]) -> str:
     """The ratios to the peer of each type, over all suites and layouts."""
     found: dict[str, list[float]] = {}
@@ -96,7 +91,7 @@ SECTIONS = {
     "half precision, few rows": Section("benchmark.md", "h100-half-llm.json", kinds),
     "half precision, unaligned rows": Section("benchmark.md", "h100-half-unaligned.json", kinds),
     "half precision on an H200": Section("benchmark.md", "h200-half.json", kinds),
-    "types": Section("benchmark.md", "h100-typed.json", double_precision),
+    "double precision": Section("benchmark.md", "h100-double.json", kinds),
 }
 
 

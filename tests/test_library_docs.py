@@ -67,7 +67,7 @@ def test_the_table_at_the_top_leads_to_every_section():
         assert f"](#{anchor})" in PAGE.partition("\n## ")[0]
 
 
-@pytest.mark.parametrize("name", ["layers", "grouped products", "layouts", "types"])
+@pytest.mark.parametrize("name", ["layers", "grouped products", "layouts", "double precision"])
 def test_tables_are_those_of_the_results(defined, name):
     made = defined("render_suites")
     page = (ROOT / "docs" / made["SECTIONS"][name].page).read_text("utf-8")
