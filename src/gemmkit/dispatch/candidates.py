@@ -284,6 +284,29 @@ _GROUPED = _rows(
     (16, 32, 16, 16, 32, 4, 4, 2, 1, 2),
 )
 
+# And of other types; float32 on boards without cp.async.
+_GROUPED_TYPED = (
+    *_rows(
+        "grouped_mma",
+        "BM BN BK WM WN",
+        (128, 128, 32, 64, 64),
+        (128, 128, 16, 64, 32),
+        (64, 64, 32, 32, 32),
+        (64, 64, 16, 32, 32),
+        (32, 32, 32, 16, 16),
+        (32, 32, 16, 16, 16),
+    ),
+    *_rows(
+        "grouped_typed",
+        "BM BN BK WM WN TM TN",
+        (128, 128, 16, 32, 64, 8, 8),
+        (128, 128, 8, 32, 64, 8, 8),
+        (64, 128, 16, 32, 32, 8, 4),
+        (64, 64, 16, 32, 32, 8, 4),
+        (32, 32, 16, 16, 32, 4, 4),
+    ),
+)
+
 CANDIDATES: tuple[Candidate, ...] = (
     *_TILED,
     *_SMALL_TILES,
@@ -292,6 +315,7 @@ CANDIDATES: tuple[Candidate, ...] = (
     *_WITHOUT_ASYNC,
     *_WGMMA,
     *_TYPED,
+    *_GROUPED_TYPED,
     *_FALLBACK,
 )
 
@@ -302,16 +326,17 @@ def candidates_for(gpu: GpuSpec) -> tuple[Candidate, ...]:
     Where there is cp.async, tiles that come through registers are left out: the same come faster.
     """
     staged = _allowed((*_TILED, *_SMALL_TILES), gpu) or _allowed(_WITHOUT_ASYNC, gpu)
-    return (*staged, *_allowed((*_SHORT_K, *_GROUPED, *_WGMMA, *_TYPED, *_FALLBACK), gpu))
+    others = (*_SHORT_K, *_GROUPED, *_WGMMA, *_TYPED, *_GROUPED_TYPED, *_FALLBACK)
+    return (*staged, *_allowed(others, gpu))
 
 
 def is_overtaken(candidate: Candidate, gpu: GpuSpec) -> bool:
-    """Whether fp32 products with k above `SHORT_K` have faster candidates on the board.
+    """Whether fp32 groups, and products with k above `SHORT_K`, have faster candidates there.
 
     Those for other types stage tiles through registers, which wins where k has a step or two; else
     cp.async brings the same tiles sooner.
     """
-    return candidate in _TYPED and bool(_allowed(_TILED, gpu))
+    return candidate in (*_TYPED, *_GROUPED_TYPED) and bool(_allowed(_TILED, gpu))
 
 
 def _allowed(candidates: tuple[Candidate, ...], gpu: GpuSpec) -> tuple[Candidate, ...]:

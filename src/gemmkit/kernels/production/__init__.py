@@ -11,6 +11,8 @@ from gemmkit.kernels.production import (
     gemm_stream_k,
     gemm_tiled,
     gemm_wgmma,
+    grouped_mma,
+    grouped_typed,
     typed,
     typed_mma,
 )
@@ -25,4 +27,6 @@ PRODUCTION: tuple[Kernel, ...] = (
     typed.KERNEL,
     typed_mma.KERNEL,
     gemm_wgmma.KERNEL,
+    grouped_typed.KERNEL,
+    grouped_mma.KERNEL,
 )
