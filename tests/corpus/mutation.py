@@ -38,8 +38,6 @@ CONFIGS = {
     "gemm_skinny": {"BN": 32, "BK": 32, "split_k": 3},
     "gemm_stream_k": {**_SMALL_WARPS, "stages": 3},
     "gemm_grouped": {**_SMALL_WARPS, "stages": 3},
-    "grouped_typed": {**_SMALL, "WM": 16, "WN": 32},
-    "grouped_mma": {**_SMALL_TENSOR, "WM": 16},
 }
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from mutation import WRONG_RESULT, Mutation
 
 from gemmkit.problem import GemmProblem
@@ -54,23 +52,5 @@ PLANTED = (
         old="more = tile_count - tile > static_cast<int>(gridDim.x);",
         new="more = false;",
         expects=(WRONG_RESULT,),
-    ),
-    Mutation(
-        name="the next tile stored while stages of this one are read",
-        kernel="grouped_mma",
-        problem=replace(_MANY, dtype="float16"),
-        old="__syncthreads();  // nobody reads the stages any more",
-        new="__syncwarp();",
-        expects=("racecheck",),
-        file="grouped_products.cuh",
-    ),
-    Mutation(
-        name="columns that are left of A's rows",
-        kernel="grouped_typed",
-        problem=replace(_GROUPS, dtype="float64"),
-        old="group.ldb, group.N - col, K)",
-        new="group.ldb, group.M - row, K)",
-        expects=("memcheck", WRONG_RESULT),
-        file="grouped_products.cuh",
     ),
 )
