@@ -169,13 +169,9 @@ def test_what_no_kernel_takes_is_refused(board, rest, words):
 def test_groups_of_other_types_go_to_the_tensor_cores(dtype, text, key):
     board, problem = find_board(key), GemmProblem.of_groups(text, dtype=dtype)
     choice = choose(problem, board, store=None)
-    names = {"grouped_mma"} if dtype != "float64" or key == "h100" else {"grouped_typed"}
-    if not problem.flops or dtype == "float64":
-        names = {"grouped_mma", "grouped_typed"}
-    assert choice.kernel.name in names
+    # Where there is nothing to multiply, either is as good.
+    assert choice.kernel.name == "grouped_mma" or not problem.flops
     assert choice.kernel.supports(problem, choice.config, board) is None
-    peak = board.peak_tflops * (16 if board.key == "h100" else 4)
-    assert problem.flops / choice.microseconds / 1e6 < peak
 
 
 @pytest.mark.parametrize(

@@ -139,8 +139,9 @@ def read_settings(text: str) -> dict[str, int]:
 
 def takers(problem: GemmProblem, gpu: GpuSpec) -> tuple[Kernel, ...]:
     """gemmkit's kernels that take a problem on a board in their default configuration, production
-    kernels first, then rungs from the last one."""
-    return tuple(each for each in (*PRODUCTION, *reversed(LADDER)) if _takes(each, problem, gpu))
+    kernels first, then rungs from the last one. Those for groups are for these alone."""
+    production = _FOR_ONE_SHAPE if problem.groups is None else _FOR_GROUPS
+    return tuple(each for each in (*production, *reversed(LADDER)) if _takes(each, problem, gpu))
 
 
 def alternatives(problem: GemmProblem, gpu: GpuSpec) -> str:
