@@ -171,7 +171,10 @@ def check(options: list[str]) -> int:
     if environment.pop("PYTHONDONTWRITEBYTECODE", ""):
         # The tests start hundreds of interpreters, each of which would compile all that it imports.
         environment["PYTHONPYCACHEPREFIX"] = str(ROOT / "build" / "bytecode")
+    collected = collected_beside(environment)
     for name, (tool, *arguments) in checks.items():
+        if name == "pytest" and collected is not None:
+            collected.wait()
         say(name)
         start = time.monotonic()
         status = run([program(VENV, tool), *arguments], environment)
@@ -180,6 +183,21 @@ def check(options: list[str]) -> int:
         summary.append(f"{name:14} {result} {time.monotonic() - start:7.1f} s")
     print("", *summary, sep="\n", flush=True)
     return int(failed)
+
+
+def collected_beside(environment: dict[str, str]) -> subprocess.Popen[bytes] | None:
+    """Begin to collect the tests if no bytecode of them is kept, which leaves it behind.
+
+    Otherwise each of pytest's processes makes all of it before its first test; the checks before
+    pytest leave a core idle.
+    """
+    prefix = environment.get("PYTHONPYCACHEPREFIX")
+    kept = Path(prefix) if prefix else ROOT / "tests" / "__pycache__"
+    if kept.exists() or (os.cpu_count() or 1) < 2:
+        return None
+    command = [program(VENV, "pytest"), "--collect-only"]
+    nowhere = subprocess.DEVNULL
+    return subprocess.Popen(command, cwd=str(ROOT), env=environment, stdout=nowhere, stderr=nowhere)
 
 
 def run(command: list[str], environment: dict[str, str] | None = None) -> int:

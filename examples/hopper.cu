@@ -72,7 +72,10 @@ DEVICE void multiply(float (&d)[SUMS], unsigned long long a, unsigned long long 
                  TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) "%60, %61, %62, %63},"
                  " %64, %65, 1, 1, 1, 0, 0;" : ALL_SUMS : "l"(a), "l"(b));
 }
-DEVICE void multiply_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+// Orders what has written `d` before the products. The compiler must not move such writes down.
+DEVICE void multiply_fence(float (&d)[SUMS]) {
+    asm volatile("wgmma.fence.sync.aligned;" : ALL_SUMS :: "memory");
+}
 DEVICE void commit_multiply() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 // Waits until at most so many groups are in flight. The compiler must not move uses of `d` up.
 template <int GROUPS> DEVICE void wait_multiply(float (&d)[SUMS]) {
@@ -126,7 +129,7 @@ gemm(const __grid_constant__ CUtensorMap map_a, const __grid_constant__ CUtensor
                 const int stage = step % STAGES;
                 wait(&full[stage], step / STAGES % 2);
                 const auto a = descriptor(As[stage] + group_row * BK), b = descriptor(Bs[stage]);
-                multiply_fence();
+                multiply_fence(d);
                 for (int k = 0; k < BK / 16; ++k) multiply(d, a + 2 * k, b + 2 * k);
                 commit_multiply();
                 // One group stays in flight; the stage of the one before is free.

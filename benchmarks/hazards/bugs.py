@@ -164,7 +164,7 @@ BUGS = {
         "hopper", (("                commit_multiply();\n", ""),), told="reads register"
     ),
     "no-wgmma-fence": Bug(
-        "hopper", (("                multiply_fence();\n", ""),), told="missing wgmma.fence"
+        "hopper", (("                multiply_fence(d);\n", ""),), told="missing wgmma.fence"
     ),
     "swizzle-of-map": Bug(
         "hopper",

@@ -338,6 +338,18 @@ BOARDS = {
 DEFAULT_BOARD = BOARDS["rtx3090"]
 
 
+def first_board(architecture: str) -> GpuSpec | None:
+    """The first board that runs code for an architecture, such as `86`, `90a`, `100f`; or None."""
+    number, suffix = int(architecture.rstrip("af")), architecture[-1]
+    for board in BOARDS.values():
+        own = 10 * board.capability.major + board.capability.minor
+        if own == number or (own > number and suffix.isdecimal()):
+            return board
+        if suffix == "f" and own > number and own // 10 == number // 10:
+            return board
+    return None
+
+
 def find_board(name: str | GpuSpec) -> GpuSpec:
     """Find a board by its name.
 

@@ -38,15 +38,18 @@ def test_the_words_of_the_command_line(file: Path) -> None:
     def verb(**target: object) -> None:
         found.append(find_target(**target))  # type: ignore[arg-type]
 
+    folders = [str(file.parent / name) for name in "ab"]
+    for each in folders:
+        Path(each).mkdir()
     words = [str(file), "--entry", "gemm<8>", "--grid", "(N+T-1)/T,M/2", "--block", "T,4"]
-    words += ["--shared", "K*4", "--args", "M,N,K,A,B,C", "-I", "/a", "--include", "/b"]
+    words += ["--shared", "K*4", "--args", "M,N,K,A,B,C", "-I", folders[0], "--include", folders[1]]
     words += ["--option=-DX=3", "--option=-DY"]
     result = CliRunner().invoke(verb, words)
     assert result.exception is None
     (kernel,) = found
     source = kernel.file
     assert source is not None
-    assert source.include_dirs == (str(file.parent), "/a", "/b")
+    assert source.include_dirs == (str(file.parent), *folders)
     assert source.options == ("-DX=3", "-DY")
     assert (kernel.entry, kernel.signature) == ("gemm<8>", ("M", "N", "K", "A", "B", "C"))
 

@@ -36,8 +36,8 @@ def test_larger_products_get_larger_tiles(dtype):
         config = choose(GemmProblem(size, size, size, dtype=dtype), board, store=None).config
         sides.append(config["BM"] * config["BN"])
     assert sides == sorted(sides)
-    assert sides[0] == 32 * 32
-    assert sides[-1] == 128 * 128
+    assert sides[0] <= 32 * 64
+    assert sides[-1] >= 128 * 128
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -55,7 +55,8 @@ def test_hopper_multiplies_16_bits_by_wgmma(dtype, layout):
     # Rows that TMA cannot load are copied, but not where that takes longer than the product.
     assert chosen(1001).kernel.name == "gemm_wgmma"
     assert chosen(33).kernel.name != "gemm_wgmma"
-    assert chosen(1024, find_board("rtx4090")).kernel.name == "typed_mma"
+    assert chosen(1024, find_board("rtx4090")).kernel.name == "gemm_mma"
+    assert chosen(1024, find_board("t4")).kernel.name == ("typed_mma", "typed")[dtype == "bfloat16"]
 
 
 def test_mixtures_and_epilogues_have_their_reason():

@@ -214,3 +214,33 @@ def test_what_does_not_fit_a_struct_with_maps(
 ) -> None:
     with pytest.raises(UsageError, match=text):
         check(write(edited(*STRUCT)), "64x32x64", maps, args=args)
+
+
+def test_a_misspelled_map_or_argument_suggests_the_right_one() -> None:
+    maps = ("map_a=A,box=64x64", "mapb=B,box=64x32", "map_c=C,box=32x64")
+    with pytest.raises(UsageError, match=r"is called 'mapb', as a tensor map is: did you mean"):
+        check(EXAMPLE, "64x32x72", maps=maps)
+    with pytest.raises(UsageError, match=r"called 'map_b', .*: did you mean map_bb\?"):
+        check(EXAMPLE, "64x32x72", args="map_a,map_bb,map_c,K")
+    with pytest.raises(UsageError, match="has '32' without '=' and a value; an x separates"):
+        check(EXAMPLE, "64x32x72", maps=("map_a=A,box=64,32",))
+
+
+@pytest.mark.parametrize("option", ["-Inowhere", "-Imine.cu"])
+def test_a_folder_that_is_none(write: Write, option: str) -> None:
+    path = write(EXAMPLE.read_text("utf-8"))
+    folder = path.parent / option.removeprefix("-I")
+    reason = "this is not a folder" if folder.exists() else "there is no such folder"
+    with pytest.raises(UsageError, match=f"-I .*: {reason}"):
+        check(path, "64x32x72", include_dirs=(folder,))
+    with pytest.raises(UsageError, match=f"-I .*: {reason}"):
+        check(path, "64x32x72", options=(f"-I{folder}",))
+
+
+def test_a_deadlock_has_an_order_that_leads_to_it(write: Write) -> None:
+    # A buffer without a name, such as that of the parameters, is no array of the finding.
+    record = check(EXAMPLE, "64x32x72", maps=("map_a=A,box=64x32,swizzle=128B", *MAPS[1:]))
+    (found,) = (each for each in record.findings if each.kind == "deadlock")
+    assert found.interleaving is not None
+    assert not found.interleaving.reason
+    assert "has completed no phase; arrivals so far: warp 0, now blocked, at" in found.message

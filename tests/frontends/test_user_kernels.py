@@ -453,3 +453,41 @@ def test_parameters_that_take_no_matrix(write: Any, kind: str, reason: str) -> N
     path = write('#include "inner.cuh"\n')
     with pytest.raises(UsageError, match=rf"inner\.cuh:3: '\w+ A' of 'k' {reason}"):
         Kernel.from_file(path, **LAUNCH)
+
+
+CONDITIONAL = """
+#ifndef TN
+#define TN 4
+#endif
+#ifdef DOUBLED
+typedef double real;
+#else
+typedef float real;
+#endif
+__global__ void gemm(const real* A, const real* B,
+#if TN > 4
+                     int extra,
+#endif
+                     real* C, int M, int N, int K
+#if 0
+                     , const int* none
+#endif
+) {}
+#if 0
+__global__ void other(float* A) {}
+#endif
+"""
+
+
+def test_what_conditions_rule_out_does_not_count(write: Any) -> None:
+    kernel = Kernel.from_file(write(CONDITIONAL), **LAUNCH)
+    assert kernel.signature == ("A", "B", "C", "M", "N", "K")
+    assert kernel.dtypes == ("float32",)
+    assert kernel.source == CONDITIONAL
+    doubled = Kernel.from_file(write(CONDITIONAL), **LAUNCH, options=("-DDOUBLED",))
+    assert doubled.dtypes == ("float64",)
+    wide = ("-DTN=8",)
+    listed = Kernel.from_file(write(CONDITIONAL), **LAUNCH, options=wide, args="A,B,7,C,M,N,K")
+    assert listed.signature == ("A", "B", "7", "C", "M", "N", "K")
+    with pytest.raises(UsageError, match="extra"):
+        Kernel.from_file(write(CONDITIONAL), **LAUNCH, options=wide)

@@ -7,6 +7,7 @@ import textwrap
 import pytest
 
 from gemmkit.errors import CompileError
+from gemmkit.jit.architectures import needed_architecture
 from gemmkit.jit.diagnostics import excerpt
 from gemmkit.jit.nvrtc import compile_program
 
@@ -147,3 +148,45 @@ def test_excerpts_at_the_edges_of_a_text() -> None:
     assert excerpt("one\x0ctwo\r\nthree", 2) == ["     1 | one\x0ctwo", ">    2 | three"]
     assert excerpt("one", 2) == []
     assert excerpt("one", 0) == []
+
+
+HOPPER = """
+__global__ void k(unsigned a, void* m) {
+  asm volatile("wgmma.fence.sync.aligned;");
+  asm volatile("fence.proxy.async;");
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], 4;" ::"r"(a));
+  asm volatile("barrier.cluster.arrive.aligned;");
+  asm volatile("barrier.cluster.wait.aligned;");
+  asm volatile("wgmma.commit_group.sync.aligned;");
+}
+"""
+
+
+def test_a_kernel_for_another_architecture_names_it() -> None:
+    message = message_of(HOPPER)
+    head, _, rest = message.partition("\n\n")
+    assert head == (
+        "broken.cu does not compile for sm_86: it uses wgmma.fence, wgmma.commit_group, "
+        "mbarrier.arrive.expect_tx and 3 more, which need sm_90a: give --gpu h100"
+    )
+    assert rest.count("error:") == 4
+    assert rest.endswith("and 2 more errors")
+
+
+def test_an_older_architecture_may_do() -> None:
+    message = message_of(
+        '__global__ void k(unsigned a) { asm volatile("fence.proxy.async;"); }'
+    ).partition("\n")[0]
+    assert message.endswith("it uses .async, which need sm_90: give --gpu h100")
+    log = "Feature 'mma with .e4m3' requires .target sm_89 or higher"
+    assert needed_architecture(log).endswith("which need sm_89: give --gpu l4")
+    log = "extern function '__cuda_ptx_tcgen05_alloc_is_only_supported_on_SM_100a_SM_103a__'"
+    assert needed_architecture(log) == "it uses tcgen05_alloc, which need sm_100a: give --gpu b200"
+    assert not needed_architecture("Instruction 'frob' not supported on .target 'sm_86'")
+
+
+def test_only_the_first_errors_are_shown() -> None:
+    body = "\n".join(f"  x[{each}] = missing{each};" for each in range(9))
+    message = message_of(f"__global__ void k(int* x) {{\n{body}\n}}\n")
+    assert message.count("is undefined") == 4
+    assert "and 5 more errors" in message

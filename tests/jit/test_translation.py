@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gemmkit.cxx.element_types import Asserted, element_assertions
 from gemmkit.errors import CompileError
 from gemmkit.jit import cuda_headers
 from gemmkit.jit.binary import Binary
@@ -400,3 +401,29 @@ def test_a_message_quotes_an_include_as_it_was_written(written: str, tmp_path: P
     with pytest.raises(CompileError, match="cannot open source file") as refused:
         compiled(text, tmp_path)
     assert f'     1 | #include "mine.h"\n>    2 | #include{written}\n' in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["V", "N", "U", "B", "Is", "items", "least", "most"])
+def test_macros_of_a_user_do_not_change_the_stand_ins(name: str, tmp_path: Path) -> None:
+    text = (
+        f"#include <array>\n__global__ void k(int* p) {{ std::array<int, 2> q; q[0] = {name};\n"
+        "  p[0] = q[0] + std::min(1, 2) + std::numeric_limits<int>::max() + INT_MAX; }\n"
+    )
+    source = SourceFile(text, "my.cu", "cuda", (str(tmp_path),), (f"-D{name}=7",))
+    compile_source(source, "k", "sm_86", assemble=False, cache_dir=tmp_path / "cache")
+
+
+def test_a_macro_that_changes_the_compilers_own_header(tmp_path: Path) -> None:
+    source = SourceFile(KERNEL, "my.cu", "cuda", (str(tmp_path),), ("-DT=float",))
+    with pytest.raises(CompileError, match=r"a macro of --option=-D… has the name of something"):
+        compile_source(source, "k", "sm_86", assemble=False, cache_dir=tmp_path / "cache")
+
+
+def test_macros_of_a_source_do_not_change_what_follows_it(tmp_path: Path) -> None:
+    text = (
+        "#define T float\n#define N 4\n#define kind 1\n#define P 2\n#define type 3\n"
+        "using element = T;\n__global__ void k(element* A) {}\n"
+    )
+    asserted = element_assertions("k", [Asserted(0, "A", "float32")])
+    source = SourceFile(text, "my.cu", "cuda", (str(tmp_path),), (), assertions=asserted)
+    compile_source(source, "k", "sm_86", assemble=False, cache_dir=tmp_path / "cache")

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, get_args
 
+from gemmkit.cxx.conditionals import defined_by
 from gemmkit.cxx.declarations import (
     KernelDeclaration,
     Parameter,
@@ -20,6 +21,7 @@ from gemmkit.cxx.declarations import (
     without_comments,
     without_directives,
 )
+from gemmkit.cxx.reserved_names import reserved
 from gemmkit.dtypes import Dtype
 
 # What C++ calls the types of elements, and vectors of them.
@@ -39,9 +41,8 @@ _MACRO = re.compile(
     r"[ \t]*\**)[ \t]*$",
     re.MULTILINE,
 )
-_DEFINITION = re.compile(r"-D(\w+)=(.+)")
 # Marks the assertions in a compiler's messages.
-MARK = "gemmkit_element_types"
+MARK = "__gemmkit_element_types"
 _ASSERTED = re.compile(rf"{MARK}: (\w+) is (\w+)")
 
 # Classes of `cuda_fp16.h` and `cuda_bf16.h`, which a source need not include.
@@ -49,6 +50,8 @@ _CLASSES = (
     *("__half", "__half2", "__nv_bfloat16", "__nv_bfloat162"),
     *(name for name in ELEMENT_TYPES if name.startswith("__nv_fp8")),
 )
+# Names in the code below that macros of the source, which it follows, must not change.
+_OWN = "T N P Rest F R at bare element kind parameters type"
 _TRAITS = f"""
 namespace {MARK} {{
 template <class T> struct bare {{ using type = T; }};
@@ -96,10 +99,10 @@ def type_names(texts: Iterable[str], options: Sequence[str] = ()) -> dict[str, s
         named += [(name, value.strip()) for name, value in _MACRO.findall(uncommented)]
         for name, meaning in named:
             meanings.setdefault(name, set()).add(meaning)
-    for option in map(_DEFINITION.fullmatch, options):
-        if option is not None:
+    for name, value in defined_by(options).items():
+        if value:
             # It comes first: where a text defines the name only if it is not defined yet, it holds.
-            meanings[option[1]] = {option[2].strip()}
+            meanings[name] = {value.strip()}
     return {name: each.pop() for name, each in meanings.items() if len(each) == 1}
 
 
@@ -132,13 +135,14 @@ def element_assertions(entry: str, asserted: Sequence[Asserted]) -> str:
     )
     lines = []
     for number, matrix, dtype in asserted:
-        kind = f"{MARK}::parameters<decltype({entry})>::kind<{number}>"
+        kind = f"{MARK}::__gemmkit_parameters<decltype({entry})>::__gemmkit_kind<{number}>"
         others = [(f"!= {known.index(each) + 1}", each) for each in known if each != dtype]
         lines += [
             f'static_assert({kind} {condition}, "{MARK}: {matrix} is {told}");\n'
             for condition, told in (*others, (">= 0", "other"))
         ]
-    return f"\n{declared}{_TRAITS}{traits}{_SIGNATURE}{''.join(lines)}"
+    own = reserved(_OWN, f"{_TRAITS}{traits}{_SIGNATURE}")
+    return f"\n{declared}{own}{''.join(lines)}"
 
 
 def unclear(parameters: Sequence[Parameter], known: Iterable[str]) -> list[int]:

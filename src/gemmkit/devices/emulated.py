@@ -25,6 +25,7 @@ from gemmkit.devices.packing import (
 from gemmkit.errors import DeviceError
 from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
+from gemmkit.jit.setmaxnreg import setmaxnreg_ignored
 from gemmkit.kernels.plan import LaunchPlan
 from gemmkit.loading import load
 
@@ -287,6 +288,9 @@ class EmulatedDevice:
             plan.shared_bytes,
             cluster=cluster,
             registers=binary.resources.registers if binary.resources is not None else None,
+            setmaxnreg_ignored=setmaxnreg_ignored(
+                binary.ptx, binary.entry, binary.log, plan.threads_per_block
+            ),
             # Each SM holds at least one block of a launch that the board accepts.
             at_once=self.spec.sm_count,
         )

@@ -199,12 +199,12 @@ def address_names(plan: LaunchPlan) -> tuple[str, ...]:
 
 
 def launch_before(plan: LaunchPlan, binary: Binary) -> tuple[LaunchPlan, Binary] | None:
-    """The launch before a plan's own, and its code, or None.
+    """The launch before a plan's own, and its code, or None where it has nothing to do.
 
     Raises:
         DeviceError: the binary is of another plan.
     """
-    if plan.before is None:
+    if plan.before is None or plan.before.blocks == 0:
         return None
     if binary.before is None:
         raise DeviceError(

@@ -13,9 +13,12 @@ from typing import Protocol
 from gemmkit.analysis.closed_form.form import Estimate
 from gemmkit.dispatch.candidates import Candidate, candidates_for, is_overtaken
 from gemmkit.dispatch.costed import CostedCandidate
+from gemmkit.dtypes import Dtype
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.limits import SHORT_K
 from gemmkit.kernels.plan import TileConfig, ceil_div
+from gemmkit.kernels.tensor_cores import SINCE
+from gemmkit.kernels.work import VECTOR_BYTES
 from gemmkit.problem import GemmProblem
 
 
@@ -74,15 +77,26 @@ class BoardPrices:
     def _for_fp32(self) -> tuple[CostedCandidate, ...]:
         return self._not_overtaken(self._for_one_shape)
 
-    def _not_overtaken(self, costed: Iterable[CostedCandidate]) -> tuple[CostedCandidate, ...]:
-        return tuple(each for each in costed if not is_overtaken(each.candidate, self._gpu))
+    def _not_overtaken(
+        self, costed: Iterable[CostedCandidate], dtype: Dtype = "float32"
+    ) -> tuple[CostedCandidate, ...]:
+        return tuple(each for each in costed if not is_overtaken(each.candidate, self._gpu, dtype))
+
+    @cached_property
+    def _for_tensor_cores(self) -> tuple[CostedCandidate, ...]:
+        return self._not_overtaken(self._for_one_shape, "float64")
 
     def candidates(self, problem: GemmProblem) -> tuple[CostedCandidate, ...]:
         """As `Prices.candidates`: kernels that read a table of products are for groups only."""
         fp32 = problem.dtype == problem.result_dtype == "float32"
         if problem.groups is not None:
             return self._for_fp32_groups if fp32 else self._for_groups
-        return self._for_fp32 if fp32 and problem.k > SHORT_K else self._for_one_shape
+        if problem.k > SHORT_K:
+            if fp32:
+                return self._for_fp32
+            if problem.dtype in SINCE and problem.is_aligned(VECTOR_BYTES):
+                return self._for_tensor_cores
+        return self._for_one_shape
 
     def costed(self, kernel: str, config: TileConfig) -> CostedCandidate:
         """As `Prices.costed`."""

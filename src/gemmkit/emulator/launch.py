@@ -27,7 +27,8 @@ class LaunchRequest:
     `shared_bytes` is dynamic shared memory, in addition to the kernel's static part.
     `parameters_at` is the address of a copy of the parameters in device memory, if there is one.
     `cluster` is the shape of a cluster in blocks, if the launch gives one or the kernel has one.
-    `registers` are those that the compiler allots to each thread, if they are known. At least
+    `registers` are those that the compiler allots to each thread, if they are known, and
+    `setmaxnreg_ignored` is why it leaves out what moves them; empty if it does not. At least
     `at_once` blocks are on the board at a time, and may wait for each other.
     """
 
@@ -38,6 +39,7 @@ class LaunchRequest:
     parameters_at: int = 0
     cluster: Dim3 | None = None
     registers: int | None = None
+    setmaxnreg_ignored: str = ""
     at_once: int = 1
 
     @property

@@ -375,7 +375,7 @@ def load(
             round; by default that of the PTX's target.
     """
     folder = default_cache_directory(CACHE_KIND) if cache_dir is None else cache_dir / CACHE_KIND
-    text = KernelText(ptx, entry, name, capability)
+    text = KernelText.of(ptx, entry, name, capability)
     program = Program(text, DiskCache(folder), sanitize=sanitize)
     program.prepare(sanitize=sanitize)
     return program

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from gemmkit.cxx.conditionals import Compiled, compiled, defined_by
 from gemmkit.cxx.declarations import (
     KernelDeclaration,
     body_of,
@@ -18,14 +19,19 @@ from gemmkit.cxx.declarations import (
 )
 from gemmkit.cxx.element_types import resolved, type_names
 from gemmkit.cxx.expressions import Expression, Number, split_list
-from gemmkit.cxx.includes import included_files
 from gemmkit.dtypes import Dtype
 from gemmkit.errors import UsageError
 from gemmkit.file_directives import text_name
 from gemmkit.frontends.element_rule import ElementRule
 from gemmkit.frontends.entries import find_entry, find_overload, name_expression, split_entry
 from gemmkit.frontends.launch_rule import LaunchRule, condition_of
-from gemmkit.frontends.refusals import check_map_names, check_maps, check_parameters
+from gemmkit.frontends.refusals import (
+    check_folders,
+    check_map_names,
+    check_maps,
+    check_misspelled,
+    check_parameters,
+)
 from gemmkit.frontends.signatures import (
     hidden_elements,
     map_name,
@@ -54,7 +60,6 @@ from gemmkit.kernels.sizes import SIZES, SizeRule, read_multiples
 from gemmkit.kernels.tensor_maps import read_maps
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
-_DEFINITION = re.compile(r"-D(\w+)=(.+)")
 
 
 def kernel_from_file(path: str | Path, launch: LaunchOptions) -> Kernel:
@@ -67,21 +72,25 @@ def kernel_from_file(path: str | Path, launch: LaunchOptions) -> Kernel:
         )
     text = read_source(path)
     own = [option.removeprefix("-I") for option in launch.options if option.startswith("-I")]
+    check_folders((*launch.include_dirs, *own))
     searched = (path.parent, *launch.include_dirs, *own)
     folders = tuple(str(Path(each).resolve()) for each in searched)
     rest = tuple(option for option in launch.options if not option.startswith("-I"))
     source = SourceFile(text, text_name(path.name), "cuda", folders, rest)
-    included = included_files(text, path.parent.resolve(), folders)
+    # What the compiler sees: a kernel's parameters, constants and types may depend on conditions.
+    seen = compiled(text, path.parent.resolve(), folders, rest)
+    text, included = seen.text, seen.included
     others = included.values()
     entry, chosen = split_entry(entry)
+    visible = replace(source, text=text)
     if chosen is None:
-        declared = find_entry(entry, source, tuple(others))
+        declared = find_entry(entry, visible, tuple(others))
     else:
-        declared = find_overload(str(entry), chosen, source, tuple(others))
+        declared = find_overload(str(entry), chosen, visible, tuple(others))
     constants: dict[str, str] = {}
     for each in (*others, text):
         constants |= constants_in(each)
-    constants |= {each[1]: each[2] for each in map(_DEFINITION.fullmatch, rest) if each}
+    constants |= {name: value for name, value in defined_by(rest).items() if value}
     values = _template_values(entry, declared)
     constants |= values
     numbers = _numbers(constants)
@@ -93,10 +102,11 @@ def kernel_from_file(path: str | Path, launch: LaunchOptions) -> Kernel:
     if declared is not None:
         types = type_names((*others, text), rest)
         declared = resolved(resolved(declared, types), types | values)
-        here = _file_of(declared, path, included)
+        here = _file_of(declared, path, seen)
         given = [each.name for each in declared.parameters] if listed is None else listed
         mapped = [number for number, each in enumerate(given) if each in maps]
         check_map_names(maps)
+        check_misspelled(maps, given, declared)
         check_parameters(declared, here, mapped)
         known = Structs.of((*others, text), numbers)
         refuses = known.wrong_elements(declared, values)
@@ -131,7 +141,7 @@ def kernel_from_file(path: str | Path, launch: LaunchOptions) -> Kernel:
         signature=signature,
         launch=launch,
         name=launch.name or _shown_name(text_name(path.stem), entry, declared, kernels_in(text)),
-        idea=head_comment(text),
+        idea=head_comment(source.text),
         constants=numbers,
         sizes=_sizes_used((text, *others), declared, signature, launch.grid, constants, numbers),
         parameters=[each.name for each in declared.parameters] if declared is not None else (),
@@ -144,7 +154,7 @@ def kernel_from_file(path: str | Path, launch: LaunchOptions) -> Kernel:
     return given_to(replace(kernel, structs=structs, scalars=scalars), launch)
 
 
-def _file_of(kernel: KernelDeclaration, path: Path, included: Mapping[Path, str]) -> str:
+def _file_of(kernel: KernelDeclaration, path: Path, seen: Compiled) -> str:
     """The file that declares a kernel, as messages call it."""
 
     def declares(text: str) -> bool:
@@ -152,9 +162,9 @@ def _file_of(kernel: KernelDeclaration, path: Path, included: Mapping[Path, str]
             (each.name, each.line) == (kernel.name, kernel.line) for each in kernels_in(text)
         )
 
-    if declares(read_source(path)):
+    if declares(seen.text):
         return path.name
-    return next((each.name for each, text in included.items() if declares(text)), path.name)
+    return next((each.name for each, text in seen.included.items() if declares(text)), path.name)
 
 
 def user_kernel(

@@ -20,7 +20,7 @@ from gemmkit.frontends.signatures import (
     SCALES,
     told_signature,
 )
-from gemmkit.gpu import GpuSpec
+from gemmkit.gpu import GpuSpec, first_board
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.launch_options import LaunchOptions
 from gemmkit.kernels.plan import LEADING_DIMENSIONS, SourceFile, TileConfig
@@ -199,6 +199,9 @@ def _target_rule(source: SourceFile) -> Callable[[TileConfig, GpuSpec], str | No
         }[suffix]
         if runs:
             return None
-        return f"{source.name} is compiled for sm_{number}{suffix}, but {gpu.name} is sm_{board}"
+        other = first_board(f"{number}{suffix}")
+        asked = f": give --gpu {other.key}" if other is not None else ""
+        compiled = f"{source.name} is compiled for sm_{number}{suffix}"
+        return f"{compiled}, but {gpu.name} is sm_{board}{asked}"
 
     return rule

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from pathlib import Path
 
 from gemmkit.cxx.declarations import KernelDeclaration
-from gemmkit.errors import UsageError
+from gemmkit.errors import UsageError, nearest
 from gemmkit.frontends.signatures import FLOATS, INTEGERS
 from gemmkit.kernels.plan import ARGUMENT_NAMES
 
@@ -49,6 +50,43 @@ def check_parameters(kernel: KernelDeclaration, file: str, mapped: Collection[in
             if named in ARGUMENT_NAMES:
                 named = f"map_{named.lower()}"
             raise UsageError(f"{where} {reason.format(name=named)}")
+
+
+def check_folders(folders: Sequence[str | Path]) -> None:
+    """Check that folders to search for included files exist.
+
+    Raises:
+        UsageError: one is not a folder.
+    """
+    for each in folders:
+        if not Path(each).is_dir():
+            what = "this is not a folder" if Path(each).exists() else "there is no such folder"
+            raise UsageError(f"-I {each}: {what}")
+
+
+def check_misspelled(
+    maps: Collection[str], given: Sequence[str], kernel: KernelDeclaration
+) -> None:
+    """Check that no tensor map, nor an argument for one, has almost the name that is wanted.
+
+    `given` are the arguments, or the parameters' own names.
+
+    Raises:
+        UsageError: a parameter of a kernel that takes a tensor map is given none, and one of a
+            similar name is not used.
+    """
+    wanted = [
+        name
+        for name, each in zip(given, kernel.parameters, strict=False)
+        if each.type.split("::")[-1] in MAP_TYPES and not each.pointer and name not in maps
+    ]
+    for name in maps:
+        near = nearest(name, wanted, most=1) if name not in given else []
+        if near:
+            raise UsageError(
+                f"no parameter or argument of '{kernel.name}' is called '{name}', as a tensor map "
+                f"is: did you mean {near[0]}?"
+            )
 
 
 def check_map_names(maps: Collection[str]) -> None:

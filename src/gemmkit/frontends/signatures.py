@@ -11,7 +11,7 @@ from gemmkit.cxx.declarations import KernelDeclaration, Parameter
 from gemmkit.cxx.element_types import ELEMENT_TYPES, unclear
 from gemmkit.cxx.expressions import Expression, Number
 from gemmkit.dtypes import ITEM_BYTES, OPERAND_TYPES, RESULT_TYPES, Dtype
-from gemmkit.errors import UsageError
+from gemmkit.errors import UsageError, nearest
 from gemmkit.frontends.struct_arguments import grouped, is_matrix, matrix_field
 from gemmkit.kernels.plan import ARGUMENT_NAMES, LEADING_DIMENSIONS, Signature
 from gemmkit.kernels.sizes import SIZES
@@ -148,9 +148,11 @@ def told_signature(
         expression = Expression.parse(text)
         unknown = sorted(expression.names - set(known))
         if unknown:
+            near = nearest(unknown[0], (*known, *maps), most=1) if len(unknown[0]) > 2 else ()
+            meant = f", did you mean {near[0]}?" if near else ";"
             raise UsageError(
-                f"argument '{text}' uses {', '.join(unknown)}; known names: "
-                f"{', '.join(ARGUMENT_NAMES)}"
+                f"argument '{text}' uses {', '.join(unknown)}{meant} known names: "
+                f"{', '.join((*ARGUMENT_NAMES, *maps))}"
             )
         pointers = expression.names & set(POINTERS)
         if pointers and text not in POINTERS:

@@ -13,6 +13,8 @@ _NO_SUCH_HEADER = re.compile(r'(?:could not|cannot) open source file "(?P<name>.
 # How programs spell macros and constants.
 _CONSTANT = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*_?|k[A-Z]\w*")
 _WARP_SIZE = re.compile(r"k?_?WARP_?SIZE_?|k?_?WARP_?SZ|kThreadsPerWarp|THREADS_PER_WARP", re.I)
+# Errors in it begin their line with its name.
+_OWN_HEADER = "\n__nv_nvrtc_builtin_header.h("
 _NOWHERE = "not declared in any of the files given to the compiler"
 _DEVICE_LAUNCH = "device-side kernel launch could not be processed"
 # Words of an erroneous line, and what is to be said of them.
@@ -45,6 +47,11 @@ def advice(log: str, sources: Mapping[str, str]) -> Iterator[str]:
         if re.search(pattern, log):
             yield words
     yield from _undefined(log, sources)
+    if _OWN_HEADER in log:
+        yield (
+            "NVRTC's own header does not compile: a macro of --option=-D… has the name of "
+            "something in it, such as T or size_t; give it another name"
+        )
     missing = _NO_SUCH_HEADER.search(log)
     if missing is not None:
         yield _missing_header(missing["name"], sources)

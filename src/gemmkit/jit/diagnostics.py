@@ -11,6 +11,9 @@ from gemmkit.jit.advice import advice
 # The name that NVRTC gives to the place where it looks a name expression up.
 _NAME_EXPRESSION_FILE = "__nv_name_map"
 
+# One wrong line often has others follow; the first few say it.
+ERRORS_SHOWN = 4
+
 _DIAGNOSTIC = re.compile(r"(?P<file>\S.*?)\((?P<line>\d+)\): (?P<text>.+)")
 _CARET = re.compile(r"\s*\^\s*")
 _PTXAS_LINE = re.compile(r"ptxas .*, line (?P<line>\d+); (?P<kind>\w+) *: (?P<text>.+)")
@@ -29,16 +32,19 @@ _UNSET = re.compile(
 def render_log(log: str, sources: Mapping[str, str], entry: str, ptx: str) -> str:
     """The log of a failed compilation with numbered source lines.
 
-    `sources` maps file names, as in the log, to text. Messages about the name expression speak
-    of `entry`; those of ptxas, which name lines of `ptx`, are traced to the source by its `.loc`
-    lines. ptxas's resource figures are left out.
+    Of many errors it has the first few. `sources` maps file names, as in the log, to text. Messages
+    about the name expression speak of `entry`; those of ptxas, which name lines of `ptx`, are
+    traced to the source by its `.loc` lines. ptxas's resource figures are left out.
     """
     blocks = []
-    for paragraph in re.split(r"\n\s*\n", log):
+    shown, left = _first_errors(log)
+    for paragraph in re.split(r"\n\s*\n", shown):
         lines = [line for line in paragraph.split("\n") if line.strip()]
         rendered = "\n".join(_render_paragraph(lines, sources, entry, ptx))
         if rendered:
             blocks.append(rendered)
+    if left:
+        blocks.append(f"and {left} more error{'s' * (left > 1)}")
     if _NAME_EXPRESSION_FILE in log:
         texts = [_LAUNCH_BOUNDS.sub("", text) for text in sources.values()]
         kernels = {name for text in texts for name in _KERNEL.findall(text)}
@@ -51,6 +57,24 @@ def render_log(log: str, sources: Mapping[str, str], entry: str, ptx: str) -> st
         )
     blocks += advice(log, sources)
     return "\n\n".join(blocks)
+
+
+def _first_errors(log: str) -> tuple[str, int]:
+    """A log with its first few errors only, and how many are left out."""
+    seen, paragraphs = 0, []
+    for paragraph in re.split(r"\n\s*\n", log):
+        lines = []
+        for line in paragraph.split("\n"):
+            ptxas = _PTXAS_LINE.match(line)
+            seen += ptxas is not None
+            if ptxas is None or seen <= ERRORS_SHOWN:
+                lines.append(line)
+        first = _DIAGNOSTIC.match(lines[0]) if lines else None
+        is_error = first is not None and "error" in first["text"].partition(":")[0]
+        seen += is_error
+        if not is_error or seen <= ERRORS_SHOWN:
+            paragraphs.append("\n".join(lines))
+    return "\n\n".join(paragraphs), max(0, seen - ERRORS_SHOWN)
 
 
 def unset_variables(log: str) -> list[tuple[str, int, str]]:

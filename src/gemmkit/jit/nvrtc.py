@@ -101,11 +101,14 @@ def compile_program(
         # After an error of ptxas, which names PTX lines, there is PTX too.
         ptx = in_ptx(_cut_roots(_decoded(program.ptx()), include_dirs, CUDA_HEADERS))
         if status == COMPILATION:
-            load("gemmkit.jit.diagnostics")
+            load("gemmkit.jit.architectures", "gemmkit.jit.diagnostics")
+            from gemmkit.jit.architectures import needed_architecture
             from gemmkit.jit.diagnostics import render_log
 
             message = render_log(log, {**headers, file_name: source}, entry, ptx)
-            raise CompileError(f"{file_name} does not compile for {arch}:\n\n{message}")
+            needs = needed_architecture(log)
+            said = f"{file_name} does not compile for {arch}: {needs}".rstrip()
+            raise CompileError(f"{said}\n\n{message}")
         release = _RELEASE.search(ptx)
         return Program(
             entry=program.lowered_name(entry.encode()),

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gemmkit.errors import CompileError, CompilerMissing
+from gemmkit.jit.architectures import needed_architecture
 from gemmkit.jit.diagnostics import render_log
 from gemmkit.jit.resources import without_compile_time
 from gemmkit.jit.toolkit import find_tool
@@ -23,8 +24,6 @@ HOW_TO_GET = "`pip install 'gemmkit[ptx]'` brings it, as does the CUDA toolkit"
 _TOOL = "ptxas"
 _RELEASE = re.compile(r"release [\d.]+, V([\d.]+)")
 _TOO_OLD = re.compile(r"Unsupported \.version ([\d.]+); current version is '([\d.]+)'")
-# One wrong line often has others follow; the first few say it.
-_MESSAGES_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +74,10 @@ def assemble(ptx: str, arch: str, file_name: str) -> Assembled:
             f"version {too_old[1]}: a newer one is needed; {HOW_TO_GET}"
         )
     lines = [line for line in done.stderr.splitlines() if "aborted due to errors" not in line]
-    message = render_log("\n".join(lines[:_MESSAGES_SHOWN]), {}, "", ptx)
-    raise CompileError(f"{file_name} does not assemble for {arch}:\n\n{message}")
+    message, needs = render_log("\n".join(lines), {}, "", ptx), needed_architecture(done.stderr)
+    raise CompileError(
+        f"{file_name} does not assemble for {arch}: {needs}".rstrip() + f"\n\n{message}"
+    )
 
 
 @functools.cache

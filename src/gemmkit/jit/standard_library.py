@@ -6,6 +6,8 @@ most programs; NVRTC has none of them.
 
 from __future__ import annotations
 
+from gemmkit.cxx.reserved_names import reserved
+
 _MATHS = """
 abs acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh erf erfc exp exp2 expm1 fabs
 fdim floor fma fmax fmin fmod frexp hypot ilogb isfinite isinf isnan ldexp lgamma llrint llround log
@@ -60,7 +62,7 @@ namespace std {
     + "\n}\n"
 )
 
-ALGORITHM = """
+ALGORITHM = reserved("T a b x least most kept", """
 namespace std {
 template <typename T> __device__ constexpr const T& min(const T& a, const T& b) {
   return b < a ? b : a;
@@ -78,7 +80,7 @@ template <typename T> __device__ constexpr void swap(T& a, T& b) {
   b = kept;
 }
 }
-"""
+""")  # fmt: skip
 
 _LIMITED_INTEGERS = (
     ("bool", "false", "true", "false", 1),
@@ -119,7 +121,7 @@ template <> struct numeric_limits<{type}> {{
 """
 LIMITS = (
     "namespace std {\n"
-    "template <typename T> struct numeric_limits {\n"
+    "template <typename __gemmkit_T> struct numeric_limits {\n"
     "  static constexpr bool is_specialized = false;\n};\n"
     + "".join(
         _INTEGER_TRAITS.format(type=name, least=least, most=most, signed=signed, digits=digits)
@@ -148,7 +150,7 @@ LIMITS = (
     + "}\n"
 )
 
-TYPE_TRAITS = """
+TYPE_TRAITS = reserved("T U V B", """
 namespace std {
 template <typename T, T V> struct integral_constant {
   static constexpr T value = V;
@@ -200,10 +202,10 @@ template <typename T> struct is_trivially_copyable
 template <typename T>
 inline constexpr bool is_trivially_copyable_v = is_trivially_copyable<T>::value;
 }
-"""
+""")  # fmt: skip
 
 # NVRTC has `move` and `forward` of its own.
-UTILITY = """
+UTILITY = reserved("T U N Is counted_sequence", """
 namespace std {
 template <typename T, T... Is> struct integer_sequence {
   static constexpr size_t size() { return sizeof...(Is); }
@@ -222,10 +224,10 @@ template <typename T, typename U> struct pair {
   U second;
 };
 }
-"""
+""")  # fmt: skip
 
 # Unlike the rest it is rare, and a name that programs give to things of their own.
-ARRAY = """#pragma once
+ARRAY = reserved("T N items i x", """#pragma once
 namespace std {
 template <typename T, size_t N> struct array {
   T items[N];
@@ -243,4 +245,4 @@ template <typename T, size_t N> struct array {
   }
 };
 }
-"""
+""")  # fmt: skip

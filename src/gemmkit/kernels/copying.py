@@ -18,13 +18,16 @@ SEGMENT_BYTES, WARPS = 512, 8
 BLOCKS_PER_SM = 16
 MOST_BLOCKS_Y = 65_535
 
-# Types of elements that are only copied, by their size in bytes.
+# Types of elements that are only copied, by their size in bytes; larger ones are several of these.
 _ELEMENTS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned"}
+_LARGEST = 4
 
 
 def copying(problem: GemmProblem, copies: tuple[OperandCopy, ...], gpu: GpuSpec) -> LaunchPlan:
     """The launch that makes copies, all in one grid."""
     item = problem.item_bytes
+    # Elements that are copied, of one of a matrix.
+    units = max(1, item // _LARGEST)
     products = min(max(each.count for each in copies), MOST_BLOCKS_Y)
     most = gpu.sm_count * BLOCKS_PER_SM // products
     cuts = {each.operand: _Cut.of(each, item, most) for each in copies}
@@ -32,12 +35,12 @@ def copying(problem: GemmProblem, copies: tuple[OperandCopy, ...], gpu: GpuSpec)
     return LaunchPlan(
         kernel=_NAME,
         source=SourceFile(source_text(_NAME), f"{_NAME}.cu", options=(STANDARD,)),
-        entry=f"{_NAME}<{_ELEMENTS[item]}>",
+        entry=f"{_NAME}<{_ELEMENTS[item // units]}>",
         grid=(sum(each.segments * each.groups for each in cuts.values()), products, 1),
         block=(WARP_SIZE, WARPS, 1),
         signature=(
-            *_arguments("A", ("lda", "stride_a"), by_operand.get("A"), cuts.get("A")),
-            *_arguments("B", ("ldb", "stride_b"), by_operand.get("B"), cuts.get("B")),
+            *_arguments("A", ("lda", "stride_a"), by_operand.get("A"), cuts.get("A"), units),
+            *_arguments("B", ("ldb", "stride_b"), by_operand.get("B"), cuts.get("B"), units),
         ),
         workspace_bytes=workspace_bytes(problem, copies),
     )
@@ -57,9 +60,10 @@ class _Cut(NamedTuple):
 
 
 def _arguments(
-    name: str, pitches: Signature, copy: OperandCopy | None, cut: _Cut | None
+    name: str, pitches: Signature, copy: OperandCopy | None, cut: _Cut | None, units: int
 ) -> Signature:
     if copy is None or cut is None:
         return ("0",) * (len(pitches) + 8)
-    sizes = (copy.ld, copy.lines, copy.length, copy.count, *cut)
-    return (name, *pitches, f"workspace + {copy.offset}", *map(str, sizes))
+    apart = pitches if units == 1 else tuple(f"{units} * {pitch}" for pitch in pitches)
+    sizes = (units * copy.ld, copy.lines, units * copy.length, copy.count, *cut)
+    return (name, *apart, f"workspace + {copy.offset}", *map(str, sizes))

@@ -16,7 +16,7 @@ from gemmkit.kernels.copying import copying
 from gemmkit.kernels.layouts import layout_text
 from gemmkit.kernels.limits import MAX_EXTENT
 from gemmkit.kernels.loads import LoadFormula
-from gemmkit.kernels.operand_copies import workspace_bytes
+from gemmkit.kernels.operand_copies import with_copies, workspace_bytes
 from gemmkit.kernels.plan import (
     BATCH_ARGUMENTS,
     EPILOGUE_ARGUMENTS,
@@ -306,7 +306,7 @@ class Kernel(UsersKernels):
             entry=entry,
             grid=shape.grid,
             block=shape.block,
-            signature=(*self.signature, *problem.epilogue.arguments),
+            signature=(*with_copies(self.signature, shape.copies), *problem.epilogue.arguments),
             shared_bytes=shape.shared_bytes,
             cluster=shape.cluster,
             workspace_bytes=shape.workspace_bytes + workspace_bytes(problem, shape.copies),

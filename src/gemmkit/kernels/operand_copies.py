@@ -39,8 +39,9 @@ class OperandCopy:
         return self.count * self.lines * self.ld
 
 
-def aligned_copies(problem: GemmProblem) -> tuple[OperandCopy, ...]:
-    """Copies of those operands whose addresses or rows are no multiples of 16 bytes."""
+def aligned_copies(problem: GemmProblem, *, whole_vectors: bool = False) -> tuple[OperandCopy, ...]:
+    """Copies of those operands whose addresses or rows are no multiples of 16 bytes; with
+    `whole_vectors` also of those whose rows end elsewhere, though the next one begins there."""
     copies: list[OperandCopy] = []
     item, end = problem.item_bytes, 0
     for operand, transposed, sides, ld, stride in (
@@ -51,7 +52,8 @@ def aligned_copies(problem: GemmProblem) -> tuple[OperandCopy, ...]:
         apart = ld if lines > 1 else 0
         if problem.batch != 1:
             apart |= stride
-        if problem.alignment % ROW_ALIGNMENT == 0 and apart * item % ROW_ALIGNMENT == 0:
+        ends = length if whole_vectors else 0
+        if not (problem.alignment | apart * item | ends * item) % ROW_ALIGNMENT:
             continue
         unit = COPIED_ROW_ALIGNMENT // item
         count = problem.batch if stride else 1
@@ -69,6 +71,20 @@ def workspace_bytes(problem: GemmProblem, copies: Iterable[OperandCopy]) -> int:
 def moved_bytes(problem: GemmProblem, copies: Iterable[OperandCopy]) -> int:
     """Bytes that making the copies reads and writes."""
     return sum(2 * each.count * each.lines * each.length for each in copies) * problem.item_bytes
+
+
+def with_copies(signature: tuple[str, ...], copies: Iterable[OperandCopy]) -> tuple[str, ...]:
+    """A signature with the addresses, leading dimensions and strides of copies in place of those of
+    their operands."""
+    found: dict[str, str] = {}
+    for each in copies:
+        name = each.operand.lower()
+        found |= {
+            each.operand: f"workspace + {each.offset}",
+            f"ld{name}": str(each.ld),
+            f"stride_{name}": str(each.stride),
+        }
+    return tuple(found.get(text, text) for text in signature)
 
 
 _IN_WORKSPACE = re.compile(r"workspace(?: \+ (\d+))?")

@@ -75,7 +75,8 @@ class MapRule:
                 continue
             if not equals or not value or key in given:
                 what = "twice" if key in given else "without '=' and a value"
-                raise UsageError(f"tensor map '{name}' has '{part.strip()}' {what}")
+                sizes = "; an x separates the sizes of a box, as in box=64x128" * key.isdecimal()
+                raise UsageError(f"tensor map '{name}' has '{part.strip()}' {what}{sizes}")
             given[key] = value
         unknown = next((key for key in given if key not in (*_OPTIONS, "box", "rank")), None)
         if unknown is not None:
@@ -247,7 +248,7 @@ def _bytes(name: str, text: str, what: str, allowed: Sequence[int]) -> int:
     value = 0 if plain == "none" else int(plain) if plain.isdecimal() else -1
     if value not in allowed:
         told = ", ".join("none" if each == 0 else f"{each}B" for each in allowed)
-        raise UsageError(f"tensor map '{name}': {what}={text} is none of {told}")
+        raise UsageError(f"tensor map '{name}': {what}={text} is not one of {told}")
     return value
 
 

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from gemmkit.cxx.conditionals import compiled, defined_by
 from gemmkit.cxx.declarations import (
     constants_in,
     split_arguments,
@@ -16,7 +17,6 @@ from gemmkit.cxx.declarations import (
     without_directives,
 )
 from gemmkit.cxx.expressions import Expression, Number
-from gemmkit.cxx.includes import included_files
 from gemmkit.errors import UsageError
 from gemmkit.kernels.plan import SourceFile
 from gemmkit.problem import GemmProblem
@@ -48,7 +48,6 @@ _TYPES: Mapping[str, str] = {
     **dict.fromkeys(("long", "long long", "int64_t", "ptrdiff_t"), "q"),
     **dict.fromkeys(("unsigned long", "unsigned long long", "size_t", "uint64_t"), "Q"),
 }
-_DEFINITION = re.compile(r"-D(\w+)=(.+)")
 # Constants that follow from others, so many times over.
 _MOST_STEPS = 4
 # As PTX declares them, where that is all there is.
@@ -147,7 +146,8 @@ def variables_of(file: SourceFile | None, given: Mapping[str, Value] | None) -> 
         return _of_ptx(file.text, given)
     texts = [file.text]
     if file.include_dirs:
-        texts += included_files(file.text, Path(file.include_dirs[0]), file.include_dirs).values()
+        seen = compiled(file.text, Path(file.include_dirs[0]), file.include_dirs, file.options)
+        texts = [seen.text, *seen.included.values()]
     if not any(space in text for text in texts for space in ("__constant__", "__device__")):
         return _with_values((), {}, given)
     constants = _constants(texts, file.options)
@@ -158,7 +158,7 @@ def variables_of(file: SourceFile | None, given: Mapping[str, Value] | None) -> 
 def _constants(texts: Sequence[str], options: Sequence[str]) -> dict[str, Number]:
     """Macros and constants that are whole numbers, for the extents of arrays."""
     values = {name: value for text in texts for name, value in constants_in(text).items()}
-    values |= {each[1]: each[2] for each in map(_DEFINITION.fullmatch, options) if each}
+    values |= {name: value for name, value in defined_by(options).items() if value}
     found: dict[str, Number] = {}
     for _ in range(_MOST_STEPS):
         for name, value in values.items():

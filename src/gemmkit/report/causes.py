@@ -19,6 +19,8 @@ _USED_ELSEWHERE = frozenset(["uninitialized", "absent lane"])
 # Causes before consequences.
 _RANKS = {"memcheck": 0, "synccheck": 1, "racecheck": 2, "initcheck": 4}
 # What a block leaves behind when it ends may be due to a wait that is missing before.
+# How the cause of an mbarrier whose phases may be missed begins.
+_OVERRUN = "phase-overrun/"
 _AT_EXIT = frozenset(["block may have exited", "copy not waited for"])
 _EXIT_RANK = 3
 
@@ -60,10 +62,19 @@ def causes(records: Sequence[CheckRecord]) -> list[Cause]:
         for finding in record.findings:
             cause = found.setdefault(_cause(finding), Cause(finding))
             cause.add(finding, record.problem)
+            if _is_root(finding) and not _is_root(cause.finding):
+                cause.others = [each for each in (cause.finding, *cause.others) if each != finding]
+                cause.finding = finding
     ordered = sorted(found.values(), key=_order)
     first = [each for each in ordered if each.finding.check != "initcheck"]
     reads = [each for each in ordered if each.finding.check == "initcheck"]
     return first + [each for each in reads if not _follows(each.finding, first)]
+
+
+def _is_root(finding: Finding) -> bool:
+    """Whether a finding is the overrun of phases from which others of its cause follow."""
+    own = "/".join((finding.array, *way(finding.here)))
+    return finding.kind == "phase overrun" and finding.cause == f"{_OVERRUN}{own}"
 
 
 def _order(cause: Cause) -> tuple[int, str, str, int]:
@@ -93,6 +104,9 @@ def _writes(finding: Finding) -> bool:
 
 def _cause(finding: Finding) -> tuple[object, ...]:
     """The key that findings of one cause share."""
+    if finding.cause.startswith(_OVERRUN):
+        # Phases that end too early let others go on, and race.
+        return (finding.cause,)
     if finding.cause:
         return finding.check, finding.cause
     if finding.check == "racecheck":

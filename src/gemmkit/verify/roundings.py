@@ -118,10 +118,10 @@ def arithmetic_of(
     start = ptx.find(f".entry {entry}")
     if not _NARROW.search(ptx, max(start, 0)):
         return FP32
-    from gemmkit.emulator.ptx.parser import parse
+    from gemmkit.emulator.ptx.parsed import parsed
 
     try:
-        kernel = parse(ptx).kernels[entry]
+        kernel = parsed(ptx, "", entry).kernels[entry]
     except (GemmkitError, KeyError):
         return _by_opcodes(ptx)
     return _Flow(kernel, elements, updates).arithmetic(results)

@@ -226,3 +226,118 @@ def test_findings_that_one_proxy_fence_would_end_have_one_cause() -> None:
     assert len(apart) == 2
     assert len(set(apart)) == 2
     assert len(set(causes_of(fenced, barrier))) == 1
+
+
+# A tile is stored by a thread of the first warp; nothing waits for what the second warp writes.
+UNORDERED = """
+extern "C" __global__ void k(float* a, float* c) {
+  __shared__ __align__(128) float tile[64];
+  const int t = threadIdx.x;
+  tile[t] = a[t];
+  proxy_fence();
+  BARRIER
+  if (t == 0) { store(c, tile, 256); commit(); wait_read(); }
+  NEXT
+}
+"""
+AGAIN = "__syncthreads(); tile[t] = 2 * a[t]; proxy_fence();"
+
+
+def unordered(barrier: str = "", following: str = "") -> str:
+    return UNORDERED.replace("BARRIER", barrier).replace("NEXT", following)
+
+
+def test_a_barrier_that_is_missing_before_a_bulk_store_is_no_missing_wait() -> None:
+    assert not findings(unordered("__syncthreads();", AGAIN))
+    found, *others = sorted(findings(unordered()), key=lambda each: each.kind)
+    # What was not written yet is what the copy reads.
+    assert {each.kind for each in others} == {"uninitialized"}
+    assert (found.check, found.kind) == ("racecheck", "read after write")
+    assert "the bulk copy by thread (0, 0, 0) of block (0, 0, 0)" in found.message
+    assert "which thread (32, 0, 0)" in found.message
+    assert "with no barrier, and no arrival and wait at an mbarrier, between" in found.message
+
+
+def test_a_wait_that_is_missing_after_a_bulk_store_stays_one() -> None:
+    text = unordered("__syncthreads();", AGAIN)
+    text = text.replace("wait_read();", "")
+    kinds = {each.kind for each in findings(text)}
+    assert "write before wait" in kinds
+    assert "read after write" not in kinds
+
+
+# The first warp fills, the second one waits. `full` is completed twice, `none` never.
+PHASES = """
+extern "C" __global__ void k(float* a, float* c) {
+  __shared__ unsigned long long full, none;
+  const int t = threadIdx.x;
+  if (t == 0) { init(at(&full), 1); init(at(&none), 2); }
+  __syncthreads();
+  if (t == 0) arrive(at(&full));
+  wait(at(&full), 0);
+  __syncthreads();
+  if (t == 0) arrive(at(&full));
+  __syncthreads();
+  if (t >= 32) { WAITS }
+}
+"""
+
+
+def test_a_deadlock_tells_of_phases_that_a_warp_has_not_waited_for() -> None:
+    assert not findings(PHASES.replace("WAITS", "wait(at(&full), 1);"))
+    (found,) = findings(PHASES.replace("WAITS", "wait(at(&full), 0);"))
+    assert found.kind == "deadlock"
+    assert "'full' has completed 2 phases, of which warp 1 waited for 1;" in found.message
+    assert "arrivals so far: warp 0, now exited, at k.cu:" in found.message
+
+
+def test_a_deadlock_says_at_which_mbarrier_nobody_arrives() -> None:
+    (found,) = findings(PHASES.replace("WAITS", "wait(at(&full), 1); wait(at(&none), 0);"))
+    assert "'none' has completed no phase, and nobody has arrived at it" in found.message
+
+
+STAGES = "for (int s = 0; s < 2; ++s) { init(at(&full[s]), 1); init(at(&empty[s]), COUNT); }"
+# Two consumers release a stage that counts one: its producer goes on too early.
+FEW = """
+extern "C" __global__ void k(float* a, float* c) {
+  __shared__ __align__(128) float tile[64];
+  __shared__ unsigned long long full, empty;
+  const int t = threadIdx.x;
+  if (t == 0) { init(at(&full), 1); init(at(&empty), COUNT); init_fence(); }
+  __syncthreads();
+  for (int i = 0; i < 4; ++i) {
+    if (t < 32) {
+      if (t == 0) {
+        wait(at(&empty), i & 1 ^ 1);
+        arrive_expecting(at(&full), 256);
+        load(tile, a + 64 * i, 256, at(&full));
+      }
+    } else {
+      wait(at(&full), i & 1);
+      c[96 * i + t] = tile[t - 32];
+      if (t % 32 == 0) arrive(at(&empty));
+    }
+  }
+}
+"""
+
+
+def test_an_mbarrier_that_expects_too_few_arrivals_is_named_at_a_deadlock() -> None:
+    assert not findings(FEW.replace("COUNT", "2"), 96)
+    (found,) = findings(FEW.replace("COUNT", "1"), 96)
+    assert found.kind == "deadlock"
+    assert "Its phases expect 1 arrival, and 2 warps arrive at it" in found.message
+
+
+# As each stage has one producer, an overrun does not stop the consumers.
+def test_an_mbarrier_that_expects_too_few_arrivals_is_one_cause() -> None:
+    text = FEW.replace("empty;", "empty[2];").replace("full, empty", "full[2], empty")
+    text = text.replace("tile[64]", "tile[2][64]").replace("init(at(&full), 1);", STAGES)
+    text = text.replace("init(at(&empty), COUNT);", "").replace("i < 4", "i < 8")
+    text = text.replace("at(&empty)", "at(&empty[i & 1])").replace("at(&full)", "at(&full[i & 1])")
+    text = text.replace("i & 1 ^ 1", "i / 2 & 1 ^ 1").replace(", i & 1)", ", i / 2 & 1)")
+    text = text.replace("load(tile", "load(tile[i & 1]").replace("= tile[", "= tile[i & 1][")
+    assert not findings(text.replace("COUNT", "2"), 96)
+    found = findings(text.replace("COUNT", "1"), 96)
+    overruns = [each for each in found if "expect 1 arrival, and 2 warps arrive" in each.message]
+    assert overruns, [each.message for each in found]

@@ -180,8 +180,8 @@ MISUSES = {
     "@%p0 mbarrier.arrive.shared::cta.b64 _, [%r10+4];":
         "misaligned mbarrier: thread (0, 0, 0) of block (0, 0, 0) uses an mbarrier that is not "
         "aligned to 8 bytes, at byte 4 of 'bars'",
-    "@%p0 mbarrier.arrive.shared::cta.b64 _, [%r10+65536];": "outside of its block's shared memory",
-    "@%p0 mbarrier.arrive.b64 _, [%rd0];": "outside of its block's shared memory",
+    "@%p0 mbarrier.arrive.shared::cta.b64 _, [%r10+65536];": "bytes of shared memory",
+    "@%p0 mbarrier.arrive.b64 _, [%rd0];": "bytes of shared memory",
     "mov.u32 %r1, 0;\n@%p0 mbarrier.init.shared::cta.b64 [%r10+16], %r1;":
         "initializes an mbarrier with a count of 0; it must be 1 to 1,048,575",
     "@%p0 mbarrier.init.shared::cta.b64 [%r10+16], 1048576;":

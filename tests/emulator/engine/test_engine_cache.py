@@ -17,6 +17,7 @@ from gemmkit.emulator.codegen import compile as compiling
 from gemmkit.emulator.codegen import kernel, native
 from gemmkit.emulator.codegen.compiled import KernelText
 from gemmkit.emulator.codegen.kernel import load_kernel
+from gemmkit.emulator.ptx import parsed as texts
 from gemmkit.emulator.ptx import parser
 from gemmkit.emulator.ptx.module import Module
 from gemmkit.errors import DeviceError, UnsupportedInstruction
@@ -58,6 +59,9 @@ def test_a_kernel_from_the_cache_is_parsed_for_its_counts_alone(
 
     parse = parser.parse
     monkeypatch.setattr(parser, "parse", counted)
+    # As in a new process.
+    KernelText.of.cache_clear()
+    texts.parsed.cache_clear()
     memory = DeviceMemory()
     piece = memory.allocate(128)
     request = LaunchRequest((1, 1, 1), (32, 1, 1), piece.address.to_bytes(8, "little"))

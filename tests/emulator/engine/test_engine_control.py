@@ -131,8 +131,12 @@ def test_ctrl_c_stops_at_once_and_leaves_all_usable() -> None:
         [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
-    assert process.stdout.readline() == "running\n"
-    time.sleep(0.3)
-    process.send_signal(signal.SIGINT)
-    output, errors = process.communicate(timeout=60)
+    try:
+        assert process.stdout.readline() == "running\n"
+        time.sleep(0.3)
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=60)
+    finally:
+        # One that was started with SIGINT ignored would run on after the tests.
+        process.kill()
     assert output == "stopped\n31\n", errors

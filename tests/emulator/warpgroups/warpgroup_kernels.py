@@ -10,9 +10,10 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from launching import parsed
 from numpy.typing import NDArray
 
-from gemmkit.emulator import DeviceMemory, LaunchRequest, load
+from gemmkit.emulator import DeviceMemory, LaunchRequest, load, oracle
 from gemmkit.emulator.launch import Execution
 from gemmkit.jit.compiler import compile_source
 from gemmkit.kernels.plan import SourceFile
@@ -280,6 +281,8 @@ def _with_registers(source: str) -> str:
     return source
 
 
+# The group for which a warp has waited is complete for its warpgroup.
+_RELEASE = "arrive(at(&empty[s]));"
 SOUND = {
     "barriers": _BARRIERS,
     "bulk copies": kernel(),
@@ -289,10 +292,12 @@ SOUND = {
     "A in registers": kernel(_BY_STORES, _FROM_REGISTERS),
     "two warpgroups": kernel(warpgroups=2, columns=64),
     "registers moved": _with_registers(kernel(_BY_STORES)),
+    "released by one warp for all": kernel()
+    .replace("init(at(&empty[s]), CONSUMERS);", "init(at(&empty[s]), 32);")
+    .replace(_RELEASE, f"if (threadIdx.x < 32) {_RELEASE}"),
 }
 
 
-_RELEASE = "arrive(at(&empty[s]));"
 _MULTIPLY = "multiply(d, left + 2 * k, right + 2 * k, i + k);"
 _BULK, _STORES, _COPIES = SOUND["bulk copies"], kernel(_BY_STORES), SOUND["cp.async"]
 _PIPELINED, _REGISTERS = SOUND["one group in flight"], SOUND["A in registers"]
@@ -318,9 +323,6 @@ BUGS: dict[str, tuple[str, str, str, set[str]]] = {
         _PIPELINED, "if (i > 0) arrive(at(&empty[(i - 1) % STAGES]));", _RELEASE, _STAGE_IN_USE),
     "one group too many left in flight": (
         _PIPELINED, "wait_groups<1>();", "wait_groups<2>();", _STAGE_IN_USE),
-    "released by one warp for all": (
-        _BULK.replace("init(at(&empty[s]), CONSUMERS);", "init(at(&empty[s]), 32);"), _RELEASE,
-        f"if (threadIdx.x < 32) {_RELEASE}", _STAGE_IN_USE),
     "full barrier not waited for": (
         _BULK, "wait(at(&full[s]), i / STAGES & 1);", "", _EARLY | {"uninitialized"}),
     "full barrier of another stage": (
@@ -430,6 +432,7 @@ def run(
     stages: int = 3,
     seed: int = 0,
     sanitize: bool = False,
+    by_oracle: bool = False,
     **options: Any,
 ) -> tuple[Execution, NDArray[np.float32], NDArray[np.float32]]:
     """Run a kernel on small integers; returns its product and what that should be."""
@@ -453,8 +456,10 @@ def run(
         stages * 2 * BK * sum(tile),
         registers=168,
     )
-    program = load(compiled(source), "k", sanitize=sanitize)
-    execution = program.run(
-        request, memory, warp_seed=seed, sanitize=sanitize, max_steps=20_000_000, **options
-    )
+    if by_oracle:
+        execution = oracle.run(parsed(compiled(source))[1], request, memory, **options)
+    else:
+        execution = load(compiled(source), "k", sanitize=sanitize).run(
+            request, memory, warp_seed=seed, sanitize=sanitize, max_steps=20_000_000, **options
+        )
     return execution, memory.view(c.address, c.nbytes).view(np.float32).reshape(m, n), a @ b.T

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 
 from gemmkit.emulator.codegen.layout import (
     COUNTER_BYTES,
@@ -62,6 +63,12 @@ class Areas:
         # Patterns are aligned as the records are.
         self._patterns_at = self._transfers_at + -(-TRANSFER_BYTES * len(transfers) // 64) * 64
         self._patterns = 0
+
+    def without_patterns(self) -> Areas:
+        """These, as they are before code is written."""
+        copied = copy(self)
+        copied._patterns = 0
+        return copied
 
     def block(self, number: int) -> int:
         """A basic block's counter."""

@@ -41,7 +41,9 @@ def compile_kernel(
         followed = shadows(actions, analysis.unset)
         analysis = Analysis(flow, actions, arithmetic.scalar_native, followed)
     used: set[str] = set()
-    code = write_warp(analysis, actions, _symbols(text, used), sanitize=sanitize)
+    code = write_warp(
+        analysis, actions, _symbols(text, used), text.areas.without_patterns(), sanitize=sanitize
+    )
     return CompiledKernel(
         code=compile_ir(code.text, quick=quick),
         calls=code.calls,

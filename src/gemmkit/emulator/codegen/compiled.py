@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from gemmkit.emulator.numerics.rules import Capability
     from gemmkit.emulator.ptx.cfg import ControlFlow
     from gemmkit.emulator.ptx.module import Module
+
+# A text that is parsed takes some 10 MB; a command uses the same few kernels again and again.
+KEPT_TEXTS = 8
 
 # The name of the warp function in the object code.
 WARP_FUNCTION = "warp"
@@ -43,6 +46,14 @@ class KernelText:
         self.ptx, self.entry, self._file = ptx, entry, file
         self._capability, self.stops = capability, stops
 
+    @classmethod
+    @lru_cache(maxsize=KEPT_TEXTS)
+    def of(
+        cls, ptx: str, entry: str, file: str = "", capability: Capability | None = None
+    ) -> KernelText:
+        """The text of these arguments; the ones used last are not parsed again."""
+        return cls(ptx, entry, file, capability)
+
     def with_stops(self) -> KernelText:
         """The same kernel, whose warps can follow a schedule."""
         return KernelText(self.ptx, self.entry, self._file, self._capability, stops=True)
@@ -63,9 +74,9 @@ class KernelText:
             PtxSyntaxError: it cannot be read.
             DeviceError: it has no such kernel.
         """
-        from gemmkit.emulator.ptx.parser import parse
+        from gemmkit.emulator.ptx.parsed import parsed
 
-        module = parse(self.ptx, self._file, self.entry)
+        module = parsed(self.ptx, self._file, self.entry)
         if self.entry not in module.kernels:
             known = ", ".join(module.kernels) or "none"
             raise DeviceError(f"the PTX has no kernel '{self.entry}'; it has: {known}")

@@ -33,10 +33,19 @@ class Module:
         self._parts: list[str] = []
         self._declarations: dict[str, str] = {}
         self._defined: dict[str, None] = {}
+        self._constants: list[str] = []
 
     def declare(self, name: str, result: str, parameters: Sequence[str]) -> None:
         """Declare an external function."""
         self._declarations.setdefault(name, f"declare {result} @{name}({', '.join(parameters)})")
+
+    def constant(self, words: Sequence[int]) -> Value:
+        """The address of an array of constant 32-bit integers."""
+        name = f"@words{len(self._constants)}"
+        each = ", ".join(f"i32 {word}" for word in words)
+        of = f"[{len(words)} x i32]"
+        self._constants.append(f"{name} = private unnamed_addr constant {of} [{each}], align 4")
+        return Value("ptr", name)
 
     @contextmanager
     def function(
@@ -68,7 +77,7 @@ class Module:
 
     def __str__(self) -> str:
         outside = [text for name, text in self._declarations.items() if name not in self._defined]
-        return "\n".join([*outside, *self._parts])
+        return "\n".join([*outside, *self._constants, *self._parts])
 
 
 class Function:
@@ -79,6 +88,10 @@ class Function:
         self.allocations: list[str] = []
         self.lines: list[str] = []
         self._count = 0
+        # What a bitcast or a complement was made of, by the names of both: undoing it is free.
+        # Bitcasts are also made only once per LLVM block.
+        self._undone: dict[tuple[str, str], Value] = {}
+        self._casts: dict[tuple[str, str], Value] = {}
 
     # Values
 
@@ -127,7 +140,11 @@ class Function:
 
     def not_(self, a: Value) -> Value:
         """~a."""
-        return self.binary("xor", a, -1)
+        found = self._undone.get((a.name, "not"))
+        if found is None:
+            found = self.binary("xor", a, -1)
+            self._undone[found.name, "not"] = a
+        return found
 
     def shl(self, a: Value, b: Operand) -> Value:
         """a << b."""
@@ -153,7 +170,16 @@ class Function:
     def cast(self, operation: str, a: Value, element: str) -> Value:
         """A conversion such as `zext` or `bitcast`, element by element."""
         to = like(a, element)
-        return a if to == a.type else self.value(to, f"{operation} {a} to {to}")
+        if to == a.type:
+            return a
+        if operation != "bitcast" or a.number is not None:
+            return self.value(to, f"{operation} {a} to {to}")
+        key = a.name, to
+        found = self._undone.get(key) or self._casts.get(key)
+        if found is None:
+            found = self._casts[key] = self.value(to, f"bitcast {a} to {to}")
+            self._undone[found.name, a.type] = a
+        return found
 
     def resize(self, a: Value, bits: int, *, signed: bool = False) -> Value:
         """Integers truncated or extended to `bits`."""
@@ -322,6 +348,7 @@ class Function:
 
     def label(self, name: str) -> None:
         """Begin an LLVM block."""
+        self._casts.clear()
         self.lines.append(f"{name}:")
 
     def branch(self, to: str) -> None:

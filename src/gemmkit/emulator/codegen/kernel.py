@@ -135,7 +135,7 @@ def _loaded(
     faster = cache.get(f"kernel/{kernel}") if flavour == "quick" else None
 
     def make() -> bytes:
-        load("gemmkit.emulator.codegen.compile", "gemmkit.emulator.ptx.parser")
+        load("gemmkit.emulator.codegen.compile", "gemmkit.emulator.ptx.parsed")
         from gemmkit.emulator.codegen.compile import compile_kernel
 
         compiled = compile_kernel(text, run, sanitize=sanitize, track=track, quick=quick)

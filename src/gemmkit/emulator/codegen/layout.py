@@ -179,7 +179,12 @@ RISING = 4
 # warp's contribution to a reduction at a barrier and, once that is complete, the sum of all.
 # `verdict` says how a warp continues after an instruction that waits for an mbarrier, `waits` who
 # knows what it waits for; if native code does, all lanes that run wait for the phase `awaited`: the
-# mbarrier's address and, in the lowest bit, the parity.
+# mbarrier's address and, in the lowest bit, the parity. For wgmma: how many the warp has issued,
+# how many groups it has committed, with how many wgmma each of the last eight ended, and how many
+# its warpgroup must have issued before it goes on, 0 if it does not wait for that.
+GROUPS_KEPT = 8
+_ENDS_OF_GROUPS = [f"product_group{number}" for number in range(GROUPS_KEPT)]
+PRODUCTS = ("products", "product_groups", *_ENDS_OF_GROUPS, "products_awaited")
 WARP = {
     name: 4 * index
     for index, name in enumerate(
@@ -187,17 +192,19 @@ WARP = {
             *("block", "mask", "exited", "reconvergence", "depth", "status", "index", "initial"),
             *("barrier", "barrier_warps", "instruction", "votes", "verdict", "waits"),
             "awaited",
+            *PRODUCTS,
         )
     )
 }
 # An entry of the stack: the block where its lanes continue, where they reconverge, and the lanes.
-STACK = 64
+STACK = 128
 STACK_ENTRY = 16
 STACK_ENTRIES = 64
 WARP_REGISTERS = STACK + STACK_ENTRY * STACK_ENTRIES
 
 # The results of a warp function, and a warp's `status`; a warp is parked while another is chosen.
-RUNNING, AT_BARRIER, DONE, PAUSED, TRAPPED, AT_PHASE, PARKED = range(7)
+# At products it waits until the other warps of its warpgroup have issued their part of its wgmma.
+RUNNING, AT_BARRIER, DONE, PAUSED, TRAPPED, AT_PHASE, PARKED, AT_PRODUCTS = range(8)
 
 # Verdicts: continue with the result; continue with other lanes, at the warp's `block`; wait.
 ANSWERED, TURNED, HELD = range(3)

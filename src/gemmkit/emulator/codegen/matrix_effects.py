@@ -167,19 +167,44 @@ def _element(
         first, step, lane = s
         lines, within = (_coordinate(f, each, lane) for each in (line, along))
         elements = f.add(f.binary("mul", lines, step), within)
-        return (f.add(first, f.binary("mul", elements, element_bytes(form))),)
+        return (f.add(first, _times(f, elements, element_bytes(form))),)
 
     lane = b.node(lambda f, s: (f.resize(s[0], bits),), [(LaneNumber(), 32)], [bits])[0]
     return b.node(emit, [(start, bits), (b.resized(stride, bits), bits), (lane, bits)], [bits])[0]
 
 
 def _coordinate(f: Function, coordinate: Coordinate, lane: Value) -> Value:
-    found = f.and_(lane, 0)
-    for bit, weight in enumerate(coordinate.weights):
-        if weight:
-            own = f.and_(f.lshr(lane, bit), 1) if bit else f.and_(lane, 1)
-            found = f.add(found, f.binary("mul", own, weight))
-    return f.add(found, coordinate.start)
+    found: Value | None = None
+    for bit, count, weight in _fields(coordinate.weights):
+        field = f.and_(f.lshr(lane, bit) if bit else lane, (1 << count) - 1)
+        part = _times(f, field, weight)
+        found = part if found is None else f.add(found, part)
+    if found is None:
+        return literal(lane.type, coordinate.start)
+    return f.add(found, coordinate.start) if coordinate.start else found
+
+
+def _fields(weights: Sequence[int]) -> list[tuple[int, int, int]]:
+    """The bits of a lane's number that count together, as (first, how many, weight of the first):
+    each counts twice as much as the one before it."""
+    found: list[tuple[int, int, int]] = []
+    for bit, weight in enumerate(weights):
+        if not weight:
+            continue
+        if found:
+            first, count, least = found[-1]
+            if first + count == bit and least << count == weight:
+                found[-1] = first, count + 1, least
+                continue
+        found.append((bit, 1, weight))
+    return found
+
+
+def _times(f: Function, a: Value, factor: int) -> Value:
+    """A product with a constant; vectors of 64 bits are shifted in one instruction."""
+    if factor & (factor - 1):
+        return f.binary("mul", a, factor)
+    return f.shl(a, factor.bit_length() - 1) if factor > 1 else a
 
 
 # Arrangements

@@ -11,6 +11,8 @@ from gemmkit.emulator.codegen.operands import Action
 from gemmkit.emulator.codegen.ordering import Ordering, is_asynchronous, orders_warps
 from gemmkit.emulator.codegen.runtime.sanitized import PREFIX
 from gemmkit.emulator.codegen.shadow_layout import (
+    CLUSTER_PROXY_FENCE,
+    FENCE_NUMBER,
     GLOBAL_PROXY_FENCE,
     INIT_FENCE,
     OTHER_FENCE,
@@ -34,9 +36,10 @@ def nothing(b: BlockWriter, action: Action, lanes: Value) -> None:
     elif action.form.opcode == "bar.warp.sync":
         members(b, action, lanes, "warp_barrier")
     elif action.form.opcode.startswith(("membar", "fence")):
-        if is_asynchronous(b.context.analysis.actions):
-            kind = literal("i64", _fence_kind(action.form.opcode))
-            b.f.runtime(PREFIX + "tell_fence", "void", C, kind)
+        kind = _fence_kind(action.form.opcode)
+        if kind is not None and is_asynchronous(b.context.analysis.actions):
+            told = kind | action.number << FENCE_NUMBER
+            b.f.runtime(PREFIX + "tell_fence", "void", C, literal("i64", told), lanes)
         if not Ordering.of(action).fence:
             return
         if orders_warps(b.context.analysis.actions):
@@ -44,15 +47,20 @@ def nothing(b: BlockWriter, action: Action, lanes: Value) -> None:
         _device_fence(b, action)
 
 
-def _fence_kind(opcode: str) -> int:
+def _fence_kind(opcode: str) -> int | None:
+    """What a fence tells the sanitizers of asynchronous kernels; nothing if it is for aliases, of
+    which there are none."""
     words = opcode.split(".")
+    if "alias" in words:
+        return None
     if "mbarrier_init" in words:
         return INIT_FENCE
     if "proxy" not in words:
         return OTHER_FENCE
     if "global" in words:
         return GLOBAL_PROXY_FENCE
-    return SHARED_PROXY_FENCE if words[-1].startswith("shared") else PROXY_FENCE
+    spaces = {"shared::cta": SHARED_PROXY_FENCE, "shared::cluster": CLUSTER_PROXY_FENCE}
+    return spaces.get(words[-1], PROXY_FENCE)
 
 
 def copies_arrive(b: BlockWriter, lanes: Value) -> None:

@@ -46,9 +46,12 @@ class Segment:
         self._computed: dict[Node, Sequence[Value]] = {}
         self._pinned: dict[Slot, Value] = {}
         self._loaded: dict[Slot, Value] = {}
+        # What is emitted once per group: scalars in all lanes, and the strip's start in each area.
+        self._splats: dict[tuple[str, int], Value] = {}
+        self._starts: dict[tuple[str, int], Value] = {}
         self._strip: int | None = None
         self._index = Value("i64", "0")
-        self._shift = Value("i32", "0")
+        self._shift: Value | None = None
         self._plans: list[list[Node]] = []
         self._readers: dict[Slot, int] = {}
         self._plan()
@@ -115,7 +118,7 @@ class Segment:
         # The index is volatile, so that the compiler does not spend time on a loop of four
         # iterations.
         self._index = f.value("i64", f"load volatile i64, {f.cell}, align 8")
-        self._shift = f.resize(self._index, 32)
+        self._shift = None
         found: dict[int, Value] = {}
         for number, group in enumerate(self._groups):
             if number:
@@ -139,6 +142,8 @@ class Segment:
         """Compute a whole group, then store: a slot may be both read and written."""
         f = self._f
         self._loaded = dict(self._pinned)
+        self._splats.clear()
+        self._starts.clear()
         for node in self._plans[number]:
             operands = [self._value(source, bits) for source, bits in node.sources]
             self._computed[node] = node.emit(f, operands)
@@ -159,20 +164,30 @@ class Segment:
                 f.store(value, self._address(output.target))
             else:
                 byte = Value("i8", f.packed(value).name)
-                found[number * GROUP + location] = f.shl(f.cast("zext", byte, "i32"), self._shift)
+                found[number * GROUP + location] = f.shl(f.cast("zext", byte, "i32"), self._first)
         return found
+
+    @property
+    def _first(self) -> Value:
+        """The strip's first lane, as i32."""
+        if self._shift is None:
+            self._shift = self._f.resize(self._index, 32)
+        return self._shift
 
     def _address(self, slot: Slot) -> Value:
         f = self._f
         area, element = Value("ptr", f"%{slot.area}"), slot.bits // 8
         if self._strip is not None:
             return f.offset(area, slot.offset + self._strip * STRIP_LANES * element)
-        start = f.offset(area, slot.offset)
-        return f.element(start, self._index, slot.bits)
+        key = slot.area, slot.bits
+        start = self._starts.get(key)
+        if start is None:
+            start = self._starts[key] = f.element(area, self._index, slot.bits)
+        return f.offset(start, slot.offset)
 
     def _lanes(self, lanes: Value) -> Value:
         f = self._f
-        byte = f.resize(f.lshr(lanes, self._shift), 8)
+        byte = f.resize(f.lshr(lanes, self._first), 8)
         return f.unpacked(byte)
 
     def _value(self, location: Location, bits: int) -> Value:
@@ -189,15 +204,19 @@ class Segment:
                 )
             value = self._loaded[location]
         elif isinstance(location, Scalar):
-            scalar = (
-                f.resize(location.value, bits) if location.value.number is None else location.value
-            )
+            scalar = location.value
             if scalar.number is not None:
                 return literal(vector(f"i{bits}"), scalar.number)
-            return f.splat(scalar)
+            splat = self._splats.get((scalar.name, bits))
+            if splat is None:
+                splat = self._splats[scalar.name, bits] = f.splat(f.resize(scalar, bits))
+            return splat
         elif isinstance(location, LaneNumber):
-            lanes = ", ".join(f"i32 {lane}" for lane in range(STRIP_LANES))
-            value = f.add(f.splat(self._shift), Value(vector("i32"), f"<{lanes}>"))
+            first = STRIP_LANES * (self._strip or 0)
+            lanes = ", ".join(f"i32 {first + lane}" for lane in range(STRIP_LANES))
+            value = Value(vector("i32"), f"<{lanes}>")
+            if self._strip is None:
+                value = f.add(f.splat(self._first), value)
         else:
             return self._lanes(location.value)
         return f.resize(value, bits)

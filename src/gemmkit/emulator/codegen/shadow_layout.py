@@ -59,11 +59,14 @@ COMMON_BYTES = 32
 # A warp's shadow: the position in the log at which its lanes were last in step, the number of its
 # cp.async copies in flight and their queue, the position at which the last of them landed, the
 # number of copy groups that each lane has committed (32 bits each), the time at which its lanes
-# were last in step, and the position at which some of them were. Then its bitmaps.
+# were last in step, and the position at which some of them were; the position in the log of its
+# last access, and whether Python has to see its arrivals. Then its bitmaps.
 OWN = words("in_step", "copies", "copy_queue", "landed") | {
     "groups": 32,
     "step_time": 160,
     "in_part": 168,
+    "last_access": 176,
+    "arrives_in_python": 184,
 }
 OWN_BITMAPS = 192
 # A word of a warp's bitmaps: granules read and written in this epoch.
@@ -87,7 +90,8 @@ SENT = 4
 USED_BARRIER, ARRIVED, OBSERVED = 5, 6, 7
 LOGGED_TIME = 32
 # Not accesses of a site: a warp executes the wgmma whose record, see `PRODUCT`, is at `pattern`; it
-# commits its open group of wgmma, or waits until at most `base` groups are in flight.
+# commits its open group of wgmma at the time `base`, or has waited until at most `base` groups are
+# in flight.
 MULTIPLIED, GROUPED, WAITED = 8, 9, 10
 # The table by which native code compares the accesses in the log with earlier ones: the numbers of
 # the instructions by their records, where these begin, the bytes of a worker, a flag for each
@@ -97,15 +101,19 @@ MULTIPLIED, GROUPED, WAITED = 8, 9, 10
 # groups of their copies, and the number that the first warp of the block has among them. For wgmma:
 # the block, the first block that was seen to execute each instruction; by warp of the block, what
 # it has executed (see `EXECUTED`), the actor
-# that stands for its wgmma, or −1, and its open group. For mbarriers: by address, where they are
-# (see `MBARRIER`) or null; a flag for each instruction with relaxed semantics.
+# that stands for its wgmma, or −1, its open group, and a row for each of the last `GROUPS_KEPT`
+# groups: what is earlier than its commit. For mbarriers: by address, where they are (see
+# `MBARRIER`) or null; a flag for each instruction with relaxed semantics.
 COMPARISON = words(
     *("numbers", "sites_at", "worker_bytes", "strong"),
     *("granules", "writer", "time", "who", "marks"),
     *("read_times", "read_whos", "readers", "reader_list"),
     *("clocks", "clock_bytes", "row_bytes", "groups", "warps", "copies_from", "first_warp"),
-    *("block", "first_blocks", "executed", "product_actors", "product_groups"),
+    *("block", "first_blocks", "executed", "product_actors", "product_groups", "product_causes"),
     *("mbarriers", "relaxed"),
+    # Whether Python has to see all wgmma: ordinary stores of other blocks have reached the block's
+    # shared memory, or lanes were not in step when others handed over what they accessed.
+    "reached",
     # Where it stopped, and why: a conflict's granule (or −1), both parties, the other's actor and
     # whether that wrote; a granule of an mbarrier (or −1) that was accessed, and by whom.
     *("next", "granule", "by", "other", "other_actor", "wrote", "marked", "marked_by"),
@@ -138,7 +146,7 @@ EXECUTED = words("identities", "count", "room")
 EXECUTED_BYTES = 24
 
 # The rows of a clock, see `sanitizer.clocks`.
-ORDERED, VISIBLE, INITIALIZED, CAUSED, VISIBLE_GLOBAL = range(CLOCK_ROWS := 5)
+ORDERED, VISIBLE, INITIALIZED, CAUSED, VISIBLE_GLOBAL, VISIBLE_IN_CLUSTER = range(CLOCK_ROWS := 6)
 # An mbarrier: the warp that initialized it, and its time then; the clocks of those that arrive and
 # of the complete phases; how many phases are complete, and how many copies issued to it have not
 # arrived; the actor that stands for its copies, or −1. Then the observations of the last complete
@@ -242,9 +250,18 @@ USED_GUARD, USED_ADDRESS, USED_SOURCE = 0, 1, 3
 # commits a group of copies, or waits until so many are in flight; it executes a fence of a kind.
 # Python should look at the log. A block begins.
 ARRIVES, OPENS, COMMITS, WAITS, FENCES, LOOKS, BEGINS = range(CLASSES + 30, CLASSES + 37)
-# The kinds of fences: `fence.proxy.async`, or only for shared or for global memory,
-# `fence.mbarrier_init`, any other.
-OTHER_FENCE, PROXY_FENCE, INIT_FENCE, SHARED_PROXY_FENCE, GLOBAL_PROXY_FENCE = range(5)
+# Where in what is told of a fence, above its kind, its lanes and the instruction's number are.
+FENCE_LANES, FENCE_NUMBER = 8, 40
+# The kinds of fences: `fence.proxy.async`, or only for the shared memory of the block or of the
+# cluster, or for global memory, `fence.mbarrier_init`, any other.
+(
+    OTHER_FENCE,
+    PROXY_FENCE,
+    INIT_FENCE,
+    SHARED_PROXY_FENCE,
+    GLOBAL_PROXY_FENCE,
+    CLUSTER_PROXY_FENCE,
+) = range(6)
 # Not a fault: lanes (a mask) are about to access other blocks' shared memory, so many bytes each.
 REACHES = CLASSES + 37
 REACHED_BYTES, REACHED_KIND = 32, 40

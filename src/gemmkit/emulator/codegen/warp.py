@@ -18,6 +18,7 @@ from gemmkit.emulator.codegen import (
     sanitizer_calls,
     stops,
     undefined,
+    warpgroup_effects,
 )
 from gemmkit.emulator.codegen.analysis import Analysis
 from gemmkit.emulator.codegen.areas import Areas, counted_separately
@@ -29,6 +30,7 @@ from gemmkit.emulator.codegen.layout import (
     ANSWERED,
     AT_BARRIER,
     AT_PHASE,
+    AT_PRODUCTS,
     DONE,
     HELD,
     PAUSED,
@@ -63,12 +65,15 @@ def write_warp(
     analysis: Analysis,
     actions: Sequence[Action],
     symbols: Callable[[Function, str], Value | None],
+    areas: Areas,
     *,
     sanitize: bool = False,
 ) -> WarpCode:
-    """Emit the warp function of a kernel; with `sanitize` it reports to the sanitizers."""
+    """Emit the warp function of a kernel; with `sanitize` it reports to the sanitizers.
+
+    `areas`, which it adds pattern caches to, are those of its actions.
+    """
     module = Module()
-    areas = Areas(analysis.flow, actions)
     registers = RegisterMap(analysis)
     scratch = Scratch()
     outside: Outside = {}
@@ -181,7 +186,7 @@ class _WarpWriter:
             f.label(f"b{number}go")
         mask = f.load("i32", W, WARP["mask"])
         b = BlockWriter(self._context, number, mask, self._scratch)
-        stops.write_stops(b, block.start, self._stops, self._actions, partial(self._wait, number))
+        self._write_stops(b, number)
         if self._actions[block.start].operation not in RETRIED:
             self._count_block(number, mask)
         for action in self._actions[block.start : block.end]:
@@ -194,6 +199,22 @@ class _WarpWriter:
             undefined.after(b, action)
         b.finish()
         self._go(number, number + 1)
+
+    def _write_stops(self, b: BlockWriter, number: int) -> None:
+        """Where a schedule may stop the warp; not again once it has waited for its warpgroup."""
+        f, start = self._f, self._blocks[number].start
+        waits = bool(self._stops) and self._actions[start].operation == "wgmma_wait"
+        again = f.name("again")
+        if waits:
+            # Both ways use what it emits.
+            b.active(self._actions[start].guard)
+            waited = f.load("i32", W, WARP["products_awaited"])
+            f.branch_if(f.compare("ne", waited, 0), again, f"{again}first")
+            f.label(f"{again}first")
+        stops.write_stops(b, start, self._stops, self._actions, partial(self._wait, number))
+        if waits:
+            f.branch(again)
+            f.label(again)
 
     def _count_block(self, number: int, mask: Value) -> None:
         f, counter = self._f, self._context.areas.block(number)
@@ -380,6 +401,20 @@ class _WarpWriter:
             f.label(held)
         f.ret(literal("i32", AT_PHASE if tries else PAUSED))
 
+    def wait_for_products(self, b: BlockWriter, action: Action, number: int) -> None:
+        """`wgmma.wait_group`: go on once all warps of the warpgroup have issued what it covers."""
+        f = self._f
+        waits, on = f.name("waits"), f.name("on")
+        f.branch_if(warpgroup_effects.stops(b, action), waits, on)
+        f.label(waits)
+        self._wait(number, AT_PRODUCTS, action.number)
+        f.label(on)
+        self._count_block(number, b.mask)
+        effects.write(b, action)
+        undefined.after(b, action)
+        b.finish()
+        self._go(number, number + 1)
+
     def trap(self, b: BlockWriter, action: Action, number: int) -> None:
         """Stop the kernel if a lane does."""
         f = self._f
@@ -402,4 +437,5 @@ _ENDINGS: Mapping[str, Callable[[_WarpWriter, BlockWriter, Action, int], None]] 
     "mbarrier_test": _WarpWriter.wait_for_phase,
     "mbarrier_try": _WarpWriter.wait_for_phase,
     "barrier_cluster_wait": _WarpWriter.wait_for_phase,
+    "wgmma_wait": _WarpWriter.wait_for_products,
 }

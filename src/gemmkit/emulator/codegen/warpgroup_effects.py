@@ -6,12 +6,14 @@ from collections.abc import Sequence
 
 from gemmkit.emulator.codegen import undefined_matrices
 from gemmkit.emulator.codegen.block import BlockWriter
-from gemmkit.emulator.codegen.context import C, W
+from gemmkit.emulator.codegen.context import C, T, W
 from gemmkit.emulator.codegen.ir import Function, Value, literal
-from gemmkit.emulator.codegen.layout import ALL_LANES, WARP, WORKER, vector_bytes
+from gemmkit.emulator.codegen.layout import ALL_LANES, GROUPS_KEPT, WARP, WORKER, vector_bytes
 from gemmkit.emulator.codegen.operands import Action, source_widths, unsupported
+from gemmkit.emulator.codegen.runtime import product_groups
 from gemmkit.emulator.codegen.runtime.descriptors import SAME
 from gemmkit.emulator.codegen.runtime.logged_products import MULTIPLIES, ORDERS
+from gemmkit.emulator.codegen.runtime.register_tables import ADDRESSES, place
 from gemmkit.emulator.codegen.runtime.warpgroups import ACCUMULATES, flags_of, function_of
 from gemmkit.emulator.codegen.values import Location, Scalar, Slot
 from gemmkit.emulator.codegen.warpgroup_operands import immediates_of, warpgroup_product
@@ -59,6 +61,7 @@ def multiply(b: BlockWriter, action: Action, lanes: Value) -> None:
             f.runtime("operate_asynchronous", "void", C, W, number, lanes)
     f.branch_if(idle, after, f"{compute}some")
     f.label(f"{compute}some")
+    f.runtime(product_groups.ISSUE, "void", C, W)
     f.branch_if(valid, compute, explain)
     f.label(compute)
     if product.in_registers:
@@ -83,16 +86,35 @@ def multiply(b: BlockWriter, action: Action, lanes: Value) -> None:
 
 
 def synchronize(b: BlockWriter, action: Action, lanes: Value) -> None:
-    """`commit_group` and `wait_group`, which only the sanitizers need to know of; where a
-    `wgmma.fence` is missing they find in the code alone."""
-    if action.operation == "wgmma_fence" or not b.context.sanitize:
+    """`commit_group`, and `wait_group` of a warp that goes on; where a `wgmma.fence` is missing the
+    sanitizers find in the code alone."""
+    f = b.f
+    if action.operation == "wgmma_fence":
         return
-    going = action.sources[0] if action.sources else Immediate(-1)
-    assert isinstance(going, Immediate)
+    if action.operation == "wgmma_commit":
+        with f.when(f.compare("eq", lanes, ALL_LANES)):
+            f.runtime(product_groups.COMMIT, "void", W)
+    if not b.context.sanitize:
+        return
     # Where it is not valid, Python is told of it.
     b.context.outside[action.number] = ((), ())
-    number, groups = literal("i32", action.number), literal("i64", going.value)
-    b.f.runtime(ORDERS, "void", C, W, number, lanes, groups)
+    number, groups = literal("i32", action.number), literal("i64", _left_going(action))
+    f.runtime(ORDERS, "void", C, W, number, lanes, groups)
+
+
+def stops(b: BlockWriter, action: Action) -> Value:
+    """Whether a warp at a `wait_group` waits for other warps of its warpgroup."""
+    # A wait for older groups than are kept, which the hardware has no instruction for, is one for
+    # the oldest kept.
+    going = literal("i32", min(_left_going(action), GROUPS_KEPT - 1))
+    return b.f.runtime(product_groups.AWAIT, "i1", C, W, b.active(action.guard), going)
+
+
+def _left_going(action: Action) -> int:
+    """How many groups a wait leaves in flight; −1 for a commit."""
+    going = action.sources[0] if action.sources else Immediate(-1)
+    assert isinstance(going, Immediate)
+    return going.value
 
 
 def _kept(b: BlockWriter, location: Location) -> Scalar | Slot:
@@ -119,8 +141,8 @@ def _table(b: BlockWriter, slots: list[Slot]) -> Value:
     """The addresses of registers, in scratch."""
     f = b.f
     table = b.pointer(b.scratch.take_row(-(-8 * len(slots) // vector_bytes(32)))[0])
-    for index, slot in enumerate(slots):
-        f.store(f.integer(b.pointer(slot)), table, 8 * index)
+    places = f.module.constant([place(slot) for slot in slots])
+    f.runtime(ADDRESSES, "void", table, places, literal("i64", len(slots)), W, T)
     return table
 
 

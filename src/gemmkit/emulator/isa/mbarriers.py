@@ -172,7 +172,11 @@ def object_at(address: int, start: int, end: int) -> int:
             f"uses an mbarrier that is not aligned to {OBJECT_BYTES} bytes",
         )
     if not start <= address <= end - OBJECT_BYTES:
-        raise Misuse("invalid mbarrier", "uses an mbarrier outside of its block's shared memory")
+        none = " (the launch requests none: --shared)" if end == start else ""
+        raise Misuse(
+            "invalid mbarrier",
+            f"uses an mbarrier outside of its block's {end - start:,} bytes of shared memory{none}",
+        )
     return address
 
 

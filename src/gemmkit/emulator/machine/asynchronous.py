@@ -87,6 +87,9 @@ class Waiting(Protocol):
     def waits(self, warp: int) -> Sequence[Wait]:
         """What lanes of a warp wait or poll for."""
 
+    def read(self, address: int) -> int:
+        """The 8 bytes of an mbarrier of the block."""
+
     def text(self, address: int) -> str:
         """An mbarrier, and what it has and expects, in words."""
 
@@ -133,6 +136,9 @@ class Observer(Protocol):
     def arrived(self, number: int, thread: int, address: int) -> None:
         """A thread has arrived at an mbarrier, the last one of its warp in this instruction; this
         precedes the completion of the phase."""
+
+    def releases(self, warp: int, number: int, lanes: int) -> None:
+        """Lanes of a warp (a mask) are about to arrive at mbarriers."""
 
     def completed(self, address: int) -> None:
         """A phase of an mbarrier is complete."""

@@ -156,6 +156,15 @@ class Cluster:
             each.resume()
         return True
 
+    def take_turns(self, warps: list[tuple[int, int]]) -> bool:
+        """Let those of these warps, each with its block, that are of the cluster run next; returns
+        whether one is."""
+        first = [each for each in self._living if each.take_turns(warps)]
+        if first:
+            self._used = 0
+            self._round = [*first, *(each for each in self._round if each not in first)]
+        return bool(first)
+
     def leave(self) -> None:
         """Abandon the current cluster."""
         self._living, self._round, self._used = [], [], 0

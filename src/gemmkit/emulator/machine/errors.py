@@ -9,6 +9,7 @@ from gemmkit.emulator.clusters import MOST_BLOCKS
 from gemmkit.emulator.codegen.layout import (
     ALL_LANES,
     AT_BARRIER,
+    AT_PRODUCTS,
     DONE,
     LANES,
     RUNNING,
@@ -18,6 +19,7 @@ from gemmkit.emulator.codegen.layout import (
 from gemmkit.emulator.codegen.operands import Action, access_bytes
 from gemmkit.emulator.isa.cluster import CLUSTER_BARRIER, RANK_SHIFT, divided, reaches_peers
 from gemmkit.emulator.isa.table import stop_of
+from gemmkit.emulator.isa.warpgroup_forms import WARPS
 from gemmkit.emulator.machine.memory import DeviceMemory
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.errors import DeviceError
@@ -167,6 +169,9 @@ def waits_text(worker: Worker, place: Callable[[int], str]) -> list[str]:
         if status[warp] == AT_BARRIER:
             text = f"at {place(int(at[warp]))}{barrier_text(worker, warp)}"
             together.setdefault(("wait", text), []).append(warp)
+        elif status[warp] == AT_PRODUCTS:
+            text = f"at {place(int(at[warp]))}{products_text(worker, warp)}"
+            together.setdefault(("wait", text), []).append(warp)
         elif phases is not None and status[warp] != DONE:
             living = int(~worker.warp_fields("exited")[warp] & worker.warp_fields("initial")[warp])
             for wait in phases.waits(warp):
@@ -179,7 +184,7 @@ def waits_text(worker: Worker, place: Callable[[int], str]) -> list[str]:
                 apart.append(f"{_verb('lane', lanes, does, f' of warp {warp}')} {text}")
     found = [f"{_verb('warp', warps, does)} {text}" for (does, text), warps in together.items()]
     exited = [warp for warp in range(worker.warps) if status[warp] == DONE]
-    if exited and phases is not None:
+    if exited and (phases is not None or (status == AT_PRODUCTS).any()):
         apart.append(f"warp{'s' * (len(exited) > 1)} {span(exited)} exited")
     return found + apart
 
@@ -193,6 +198,16 @@ def barrier_text(worker: Worker, warp: int) -> str:
         return ""
     arrived, expected = arrived * LANES, (expected or worker.warps) * LANES
     return f" for barrier {number} ({arrived:,} of {expected:,} threads)"
+
+
+def products_text(worker: Worker, warp: int) -> str:
+    """For which warps of its warpgroup a warp waits at a `wgmma.wait_group`."""
+    first, issued = warp // WARPS * WARPS, worker.warp_fields("products")
+    awaited = int(worker.warp_fields("products_awaited")[warp])
+    absent = [each for each in range(first, first + WARPS) if issued[each] < awaited]
+    several = len(absent) > 1
+    has = "have" if several else "has"
+    return f" for a wgmma that warp{'s' * several} {span(absent)} of its warpgroup {has} not issued"
 
 
 def _verb(name: str, numbers: Sequence[int], does: str, more: str = "") -> str:

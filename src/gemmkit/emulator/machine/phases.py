@@ -104,6 +104,9 @@ class Phases:
             if made:
                 count_transfers(self._worker, action, made)
             return ()
+        if action.operation == "mbarrier_arrive" and self._worker.observer is not None:
+            bits = np.packbits(active, bitorder="little").view(np.uint32)
+            self._worker.observer.releases(warp, action.number, int(bits[0]))
         *given, addresses = operands
         chosen = addresses[active], given[0][active] if given else addresses[active]
         lanes = np.flatnonzero(active)

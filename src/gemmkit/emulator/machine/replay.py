@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from gemmkit.emulator.codegen.layout import (
     AT_BARRIER,
     AT_PHASE,
+    AT_PRODUCTS,
     DONE,
     FREE,
     HOLD,
@@ -87,7 +88,8 @@ class Replay:
     def _status(self, number: int) -> int:
         worker, warp = self._warp(number)
         status = int(worker.warp_fields("status")[warp])
-        return {AT_BARRIER: WAITS, AT_PHASE: WAITS, DONE: ENDED}.get(status, GOES)
+        waits = dict.fromkeys((AT_BARRIER, AT_PHASE, AT_PRODUCTS), WAITS)
+        return {**waits, DONE: ENDED}.get(status, GOES)
 
     def _release(self) -> None:
         for worker in self.workers:

@@ -320,7 +320,8 @@ class _Launch:
 
         try:
             while not self._stopped.is_set() and self._share(unit, self._share_fuel, spent):
-                pass
+                warps, unit.running.next_turns = unit.running.next_turns, []
+                unit.take_turns(warps)
         except BaseException as error:
             if self._error is None:
                 self._error = error
@@ -341,7 +342,8 @@ class _Launch:
         if reason == FINISHED:
             return False
         if reason == OUT_OF_FUEL:
-            spent = spent_after(fuel)
+            spent = spent_after(fuel - min(worker.unspent, fuel))
+            worker.unspent = 0
             if self._max_steps is not None and spent > self._max_steps:
                 self._end(worker, self._max_steps)
             return True

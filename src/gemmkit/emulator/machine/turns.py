@@ -89,6 +89,9 @@ class Turns:
             so_far, self._left_in_turn = max(so_far, PATIENCE), 0
         self._spent[0] = block, so_far
         self._left_in_turn -= fuel
+        if self.current.running.next_turns:
+            self._hand_over()
+            return
         if so_far < PATIENCE or self._left_in_turn > 0:
             return
         self._left_in_turn = _TURN
@@ -98,3 +101,15 @@ class Turns:
         if waiting and len(self.units) < self._most and self._begins():
             self.units.insert(0, self._make())
             self._spent.insert(0, (-1, 0))
+
+    def _hand_over(self) -> None:
+        """The current one has written what others ask for: it is their turn."""
+        worker = self.current.running
+        warps, worker.next_turns = worker.next_turns, []
+        first = [each.take_turns(warps) for each in self.units]
+        if not any(first[1:]):
+            return
+        self._left_in_turn = _TURN
+        order = sorted(range(len(first)), key=lambda unit: not first[unit] or not unit)
+        self.units[:] = [self.units[each] for each in order]
+        self._spent[:] = [self._spent[each] for each in order]

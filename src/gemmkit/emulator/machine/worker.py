@@ -16,6 +16,7 @@ from gemmkit.emulator.codegen.layout import (
     BARRIERS,
     FAILED_OPERATION,
     LANES,
+    RUNNING,
     SITE,
     SITE_BYTES,
     STACK,
@@ -136,6 +137,10 @@ class Worker:
         self.pause: int | None = None
         # Whether the running block was seen to ask for something in vain, again and again.
         self.polls = self.polls_peers = False
+        # The warps, with their blocks, whose turn is next: they ask for what the block has written.
+        self.next_turns: list[tuple[int, int]] = []
+        # The fuel that was left then.
+        self.unspent = 0
         self.threads = request.block[0] * request.block[1] * request.block[2]
         self.warps = -(-self.threads // LANES)
         compiled = kernel.compiled
@@ -295,6 +300,20 @@ class Worker:
         """The running block polls in vain: let others run soon."""
         self.polls = True
         self.fields[WORKER["fuel"] // 8] = -1
+
+    def hand_over(self, warps: list[tuple[int, int]]) -> None:
+        """Let warps, each with its block, run as soon as the running one can be interrupted."""
+        if self.replay is None:
+            self.unspent = max(self.unspent, self.field("fuel"))
+            self.next_turns += warps
+            self.fields[WORKER["fuel"] // 8] = -1
+
+    def take_turns(self, warps: list[tuple[int, int]]) -> bool:
+        """Let those of these warps that are of this block run next; returns whether one is."""
+        own = [warp for block, warp in warps if block == self.number]
+        if own and self._headers[own[-1], WARP["status"] // 4] == RUNNING:
+            self.set_field("turn", int(np.flatnonzero(self._warp_order == own[-1])[0]))
+        return bool(own)
 
     def forgive(self) -> None:
         """Continue after an access that was refused and skipped."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 Lanes = NDArray[np.bool_]
 Rows = NDArray[np.intp]
 
-RUNNING, WAITING, DONE, AT_PHASE = range(4)
+RUNNING, WAITING, DONE, AT_PHASE, AT_PRODUCTS = range(5)
 
 
 class Warps:

@@ -62,7 +62,7 @@ _NOTHING = frozenset(
     [
         *("no_operation", "set_registers", "copy_async_commit", "copy_async_wait"),
         *("bulk_commit", "bulk_wait", "bulk_acquire_map", "bulk_release_map"),
-        *("wgmma_fence", "wgmma_commit", "wgmma_wait"),
+        "wgmma_fence",
     ]
 )
 # Operations whose order other warps can observe: then one warp runs at a time.
@@ -106,6 +106,7 @@ class Lockstep:
         self._together = not is_ordered(flow) and schedule is None
         self._waiting_at: dict[int, tuple[Step, Lanes]] = {}
         self._phases = Phases(chunk)
+        self._products = warpgroups.ProductGroups(chunk)
         # The block of the cluster whose turn it is, and in each block the warp, if one runs at a
         # time.
         self._begin_turns()
@@ -177,7 +178,7 @@ class Lockstep:
         number = int(warps.block[rows[0]])
         block = self._flow.blocks[number]
         active = warps.mask[rows]
-        if self._replay is not None:
+        if self._replay is not None and not self._products.waits(int(rows[0])):
             (row,), first = rows.tolist(), self._steps[block.start]
             if self._replay.stops(row, number, self._guarded(group, first, active)[0]):
                 return
@@ -200,6 +201,11 @@ class Lockstep:
 
     def _goes_on(self, group: Group, step: Step, lanes: Lanes, block: int) -> bool:
         """Whether a warp has the result of an instruction that waits."""
+        if step.form.operation == "wgmma_wait":
+            goes_on = self._products.wait(group, step, lanes)
+            if goes_on:
+                self._chunk.warps.go(group.rows, block + 1)
+            return goes_on
         if step.form.operation == "mbarrier_try":
             return self._phases.ask(group, step, lanes, block)
         return self._phases.wait_in_cluster(group, step, lanes, block)
@@ -222,6 +228,10 @@ class Lockstep:
             table[operation](group, step, lanes, self._tally)
         elif operation in _LANEWISE:
             _LANEWISE[operation](group, step, lanes)
+            if operation == "wgmma_multiply":
+                self._products.issue(group, lanes)
+        elif operation == "wgmma_commit":
+            self._products.commit(group, lanes)
         elif operation == "branch":
             self._branch(group, step, lanes, active, block)
         elif operation == "exit":
@@ -346,16 +356,20 @@ class Lockstep:
         """Where a warp waits."""
         if row in self._waiting_at:
             return self._waiting_at[row][0].instruction.where
-        return next(where for each, where, _ in self._phases.stuck() if each == row)
+        return next(where for each, where, _ in self._stuck() if each == row)
+
+    def _stuck(self) -> list[tuple[int, str, str]]:
+        """What warps wait for but barriers of the block: row, source position, and in words."""
+        return [*self._phases.stuck(), *self._products.stuck()]
 
     def _deadlock(self) -> str:
         barriers = [
             (row, step.instruction.where, "") for row, (step, _) in self._waiting_at.items()
         ]
-        phases = [(row, where, f" for {what}") for row, where, what in self._phases.stuck()]
+        others = [(row, where, f" for {what}") for row, where, what in self._stuck()]
         waiting = "; ".join(
             f"warp {row % self._chunk.warps_per_block} of block {self._chunk.block_of(row)} waits "
             f"at {where}{what}"
-            for row, where, what in sorted([*barriers, *phases])
+            for row, where, what in sorted([*barriers, *others])
         )
         return f"kernel '{self._flow.kernel.source_name}' is deadlocked: {waiting}"

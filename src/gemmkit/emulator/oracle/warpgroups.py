@@ -1,4 +1,5 @@
-"""`wgmma.mma_async` in the oracle: it takes effect when it is issued."""
+"""wgmma in the oracle: each warp's part takes effect when it is issued, and a wait for it is over
+once all warps of the warpgroup have issued theirs."""
 
 from __future__ import annotations
 
@@ -10,9 +11,74 @@ from gemmkit.emulator.isa.mbarriers import Misuse
 from gemmkit.emulator.isa.semantics.raw import Mask
 from gemmkit.emulator.isa.warpgroup_forms import COLUMNS, ROWS, WARPS
 from gemmkit.emulator.isa.warpgroups import WarpgroupProduct, check_operands, check_warpgroup
-from gemmkit.emulator.oracle.chunk import Group
+from gemmkit.emulator.oracle.chunk import Chunk, Group
+from gemmkit.emulator.oracle.control import AT_PRODUCTS, RUNNING
 from gemmkit.emulator.oracle.memory import Fault
 from gemmkit.emulator.oracle.steps import Step
+
+
+class ProductGroups:
+    """The groups of wgmma of a chunk's warps."""
+
+    def __init__(self, chunk: Chunk) -> None:
+        self._chunk = chunk
+        self._issued = np.zeros(chunk.count, np.intp)
+        # How many wgmma a warp had issued when it committed each of its groups.
+        self._ends: list[list[int]] = [[] for _ in range(chunk.count)]
+        # By row: the instruction where a warp waits, and how many wgmma others must have issued.
+        self._waits: dict[int, tuple[Step, int]] = {}
+
+    def _members(self, row: int) -> range | None:
+        """The rows of a warp's warpgroup, if its block has all of it."""
+        warps = self._chunk.warps_per_block
+        first = row - row % warps % WARPS
+        return None if first % warps + WARPS > warps else range(first, first + WARPS)
+
+    def issue(self, group: Group, lanes: Mask) -> None:
+        """Warps have issued a wgmma."""
+        for row in group.rows[lanes.any(axis=1)].tolist():
+            self._issued[row] += 1
+            for other in self._members(row) or ():
+                if other in self._waits and not self._missing(other):
+                    self._chunk.warps.status[other] = RUNNING
+
+    def commit(self, group: Group, lanes: Mask) -> None:
+        """Warps commit their open groups."""
+        for row in group.rows[lanes.all(axis=1)].tolist():
+            self._ends[row].append(int(self._issued[row]))
+
+    def waits(self, row: int) -> bool:
+        """Whether a warp waits, or has just ceased to."""
+        return row in self._waits
+
+    def wait(self, group: Group, step: Step, lanes: Mask) -> bool:
+        """A warp waits for its groups but the latest few; returns whether it goes on."""
+        (row,), ends = group.rows.tolist(), self._ends[int(group.rows[0])]
+        self._waits.pop(row, None)
+        going = step.immediates[0]
+        if not lanes.all() or self._members(row) is None or len(ends) <= going:
+            return True
+        self._waits[row] = step, ends[-1 - going]
+        if not self._missing(row):
+            del self._waits[row]
+            return True
+        self._chunk.warps.status[row] = AT_PRODUCTS
+        return False
+
+    def _missing(self, row: int) -> list[int]:
+        """The warps of its warpgroup for which a warp waits."""
+        members = self._members(row)
+        assert members is not None
+        return [each for each in members if self._issued[each] < self._waits[row][1]]
+
+    def stuck(self) -> list[tuple[int, str, str]]:
+        """What warps wait for: the row, the source position, and the missing warps in words."""
+        warps, found = self._chunk.warps_per_block, []
+        for row, (step, _) in self._waits.items():
+            missing = ", ".join(str(each % warps) for each in self._missing(row))
+            text = f"a wgmma that warps {missing} of its warpgroup have not issued"
+            found.append((row, step.instruction.where, text))
+        return found
 
 
 def multiply(group: Group, step: Step, lanes: Mask) -> None:

@@ -11,7 +11,7 @@ from gemmkit.emulator.ptx.module import Instruction, Kernel, Symbol
 from gemmkit.errors import UnsupportedInstruction
 
 # The warp waits for others, and executes the instruction again once they have come.
-RETRIED = frozenset(["mbarrier_try", "barrier_cluster_wait"])
+RETRIED = frozenset(["mbarrier_try", "barrier_cluster_wait", "wgmma_wait"])
 # A block ends after these: control leaves, or the warp waits.
 _ENDS = frozenset(["branch", "exit", "trap", "barrier", "mbarrier_test", *RETRIED])
 # These begin a block, since a warp that has waited executes them again.

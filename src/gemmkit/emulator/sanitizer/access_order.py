@@ -37,6 +37,7 @@ from gemmkit.emulator.sanitizer.granules import (
     party,
     thread_of,
 )
+from gemmkit.emulator.sanitizer.lane_windows import LaneWindows
 from gemmkit.emulator.sanitizer.logged_accesses import LoggedAccesses, Stop
 from gemmkit.emulator.sanitizer.shadow import BlockShadow
 from gemmkit.emulator.sanitizer.sites import Names
@@ -77,6 +78,10 @@ class AccessOrder(ABC):
         self._granules = Granules(len(self._shadow.copies), self._strong, self._clocks.actors)
         self._accesses.begin(self._granules, self._clocks, self._first)
         count = len(self._shadow.copies)
+        self._lane_windows = LaneWindows(
+            worker, self._shadow, self._clocks, self._first, self._granules.who
+        )
+        self._shadow.see_arrivals(())
         self._swizzles = Swizzles(self._granules, self._shadow.shift, count)
 
     def look(self) -> None:
@@ -132,7 +137,7 @@ class AccessOrder(ABC):
         self._visit(cluster_address(rank, int(at[-1])), warp, (warp, time), int(whos[-1]))
         if kind != LOADED:
             home._shadow.define_shared(where)
-            home._accesses.mark_remote(where)
+            home._accesses.mark_remote(where, by_peer=home is not self)
         return True
 
     def _reach_alone(self, warp: int, who: int, place: int, nbytes: int, kind: int) -> None:
@@ -162,7 +167,7 @@ class AccessOrder(ABC):
             home._check_scope(self._rank, where, who)
         if kind != LOADED:
             home._shadow.define_shared(where)
-            home._accesses.mark_remote(where)
+            home._accesses.mark_remote(where, by_peer=home is not self)
         for at in home._touched(where):
             home._found.touched(home._block, who, at)
 
@@ -229,6 +234,45 @@ class AccessOrder(ABC):
                 found.append(address)
         return found
 
+    # Lanes that are not in step
+
+    def releases(self, warp: int, number: int, lanes: int) -> None:
+        """Lanes of a warp are about to arrive at mbarriers."""
+        self.look()
+        self._released(warp, number, lanes)
+
+    def _released(self, warp: int, number: int, lanes: int, *, fence: bool = False) -> None:
+        """Lanes of a warp of this block release what they did, or execute a proxy fence."""
+        watches = self._lane_windows.some
+        if self._lane_windows.released(warp, number, lanes, fence=fence) or watches:
+            self._watch_lanes()
+
+    def _watch_lanes(self) -> None:
+        windows = self._lane_windows
+        self._accesses.watch(windows.granules())
+        self._shadow.see_arrivals(windows.open)
+
+    def _check_lanes(
+        self,
+        where: Numbers,
+        warp: int,
+        who: int,
+        what: str,
+        *,
+        writes: bool = False,
+        proxy: bool = False,
+    ) -> None:
+        """A warp of the cluster accesses granules of this block, by itself or through the
+        asynchronous proxy: other lanes than those that handed them over may have accessed them."""
+        if not self._lane_windows.some:
+            return
+        known = self._clocks.of[warp]
+        apart = self._lane_windows.met(known, where, warp, writes=writes, through_proxy=proxy)
+        if apart is not None:
+            place = apart.granule << self._shadow.shift
+            self._found.lanes_apart(self._block, (who, what, writes), place, apart)
+            self._watch_lanes()
+
     def _mark(self, address: int, *, used: bool) -> None:
         shift = self._shadow.shift
         self._accesses.mark(address >> shift, (address + OBJECT_BYTES) >> shift, used=used)
@@ -294,6 +338,9 @@ class AccessOrder(ABC):
             kind = int(self._shadow.log[stop.entry % LOG_ENTRIES, LOG_ENTRY["tag"] // 8])
             if kind >> TAG_KIND == LOADED:
                 self._check_scope(self._rank, np.array([stop.marked]), stop.marked_by)
+            where, warp = np.array([stop.marked]), thread_of(stop.marked_by) // LANES
+            writes = kind >> TAG_KIND != LOADED
+            self._check_lanes(where, warp, stop.marked_by, "", writes=writes)
         for address in self._cluster.objects[self._rank] if stop.marked >= 0 else ():
             if address >> shift <= stop.marked < (address + OBJECT_BYTES) >> shift:
                 self._found.touched(self._block, stop.marked_by, address)

@@ -17,7 +17,7 @@ from gemmkit.emulator.codegen.warpgroup_operands import warpgroup_product
 from gemmkit.emulator.isa.form import Form
 from gemmkit.emulator.isa.warpgroup_forms import OPERATION
 from gemmkit.emulator.ptx.cfg import ControlFlow
-from gemmkit.emulator.ptx.module import Immediate, Register
+from gemmkit.emulator.ptx.module import Immediate, Register, SourceLine
 
 T = TypeVar("T")
 # How a wgmma in flight uses a register.
@@ -39,7 +39,8 @@ class Touch:
     """An instruction that uses registers too early.
 
     `other` is the wgmma in flight or, if a fence is missing, the instruction that wrote a register
-    (None: there is no fence at all). `does` says what it does with `register`.
+    (None: there is no fence at all). `does` says what it does with `register`. `moved_past` is a
+    fence that the compiler has moved this write past, as the fence does not name the register.
     """
 
     kind: str
@@ -48,6 +49,7 @@ class Touch:
     register: str
     does: str
     committed: bool = True
+    moved_past: int | None = None
 
 
 @dataclass(slots=True)
@@ -57,14 +59,17 @@ class _State:
     uses: dict[Register, frozenset[_Use]] = field(default_factory=dict)
     written: dict[Register, frozenset[int]] = field(default_factory=dict)
     fenced: bool = False
+    # The last fences before this point.
+    fences: frozenset[int] = frozenset()
 
     def copy(self) -> _State:
-        return _State(dict(self.uses), dict(self.written), self.fenced)
+        return _State(dict(self.uses), dict(self.written), self.fenced, self.fences)
 
     def join(self, other: _State) -> bool:
         """Add what holds on another path; returns whether that is news."""
-        changed = self.fenced and not other.fenced
+        changed = (self.fenced and not other.fenced) or not other.fences <= self.fences
         self.fenced = self.fenced and other.fenced
+        self.fences |= other.fences
         changed = _united(self.uses, other.uses) or changed
         return _united(self.written, other.written) or changed
 
@@ -124,7 +129,7 @@ class _Analysis:
         operation = action.operation
         if operation == "wgmma_fence":
             state.written.clear()
-            state.fenced = True
+            state.fenced, state.fences = True, frozenset([action.number])
         elif operation == "wgmma_commit":
             self._age(state)
         elif operation == "wgmma_wait":
@@ -175,9 +180,30 @@ class _Analysis:
         for register in registers:
             for writer in sorted(state.written.get(register, ())):
                 self._add(
-                    Touch("missing wgmma.fence", action.number, writer, register.name, "uses")
-                )
+                    Touch(
+                        "missing wgmma.fence", action.number, writer, register.name, "uses",
+                        moved_past=self._moved_past(self._actions[writer], action, state.fences),
+                    )
+                )  # fmt: skip
                 return
+
+    def _moved_past(self, writer: Action, wgmma: Action, fences: Iterable[int]) -> int | None:
+        """The fence that stands before a write although the source has it after it, or None.
+
+        A value that is copied to registers just where a wgmma takes them has the line of the wgmma;
+        other writes have lines of their own.
+        """
+        wrote, used = writer.instruction.source, wgmma.instruction.source
+        if wrote is None or used is None or writer.operation == OPERATION:
+            return None
+        for fence in sorted(fences):
+            source = self._actions[fence].instruction.source
+            if source is None:
+                continue
+            copied = writer.operation == "move" and _places(wrote) == _places(used)
+            if copied or _goes_before(wrote, source):
+                return fence
+        return None
 
     def _move(self, action: Action, state: _State) -> None:
         (to,), source = action.dests, register_of(action.sources[0])
@@ -226,6 +252,23 @@ class _Analysis:
 
     def _add(self, touch: Touch) -> None:
         self._found.setdefault((touch.kind, touch.number, touch.other), touch)
+
+
+def _places(source: SourceLine) -> tuple[str, ...]:
+    """The line of the kernel, and the lines of the functions that are inlined there."""
+    return (*source.called_from[::-1], str(source))
+
+
+def _goes_before(one: SourceLine, other: SourceLine) -> bool:
+    """Whether a line stands before another one in the function in which their calls part."""
+    for mine, others in zip(_places(one), _places(other), strict=False):
+        if mine != others:
+            (file, _, line), (other_file, _, other_line) = (
+                mine.rpartition(":"),
+                others.rpartition(":"),
+            )
+            return file == other_file and int(line) < int(other_line)
+    return False
 
 
 def _set(

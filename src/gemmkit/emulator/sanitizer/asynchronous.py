@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gemmkit.emulator.codegen.layout import LANES
+from gemmkit.emulator.codegen.layout import ALL_LANES, LANES
 from gemmkit.emulator.codegen.operands import Action
 from gemmkit.emulator.codegen.shadow_layout import (
     ARRIVES,
     BEGINS,
     COMMITS,
+    FENCE_LANES,
+    FENCE_NUMBER,
     FENCES,
     MULTIPLIED,
     OPENS,
     OTHER_FENCE,
     TAG_KIND,
     TAG_WARP,
+    VISIBLE,
     WAITED,
     WAITS,
 )
+from gemmkit.emulator.isa.warpgroup_forms import WARPS
 from gemmkit.emulator.isa.warpgroups import WarpgroupProduct
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.ptx.module import Immediate
@@ -26,7 +30,7 @@ from gemmkit.emulator.sanitizer.asynchronous_findings import AsynchronousFinding
 from gemmkit.emulator.sanitizer.block_barriers import BlockBarriers
 from gemmkit.emulator.sanitizer.clocks import FENCED_ROWS
 from gemmkit.emulator.sanitizer.copy_order import CopyOrder
-from gemmkit.emulator.sanitizer.products import Known, Products
+from gemmkit.emulator.sanitizer.products import Known, Products, footprint
 from gemmkit.emulator.sanitizer.register_pool import RegisterPool
 from gemmkit.emulator.sanitizer.shadow import BlockShadow
 from gemmkit.emulator.sanitizer.sites import Names
@@ -61,6 +65,7 @@ class Order(CopyOrder):
             self._block,
             self._cluster.warps_of(self._rank),
             self._clocks,
+            self._cluster.scope,
             self._granules,
             self._accesses,
             self._shadow,
@@ -72,7 +77,7 @@ class Order(CopyOrder):
             self._block,
             self._cluster.warps_of(self._rank),
             self._clocks,
-            self._worker.grid.request.registers,
+            self._worker.grid.request,
             self._warpgroup_findings,
         )
 
@@ -85,16 +90,38 @@ class Order(CopyOrder):
             return
         self.look()
         warp = self._running()
+        if what == ARRIVES:
+            self._released(warp - self._first, 0, ALL_LANES)
         if what in (ARRIVES, OPENS):
             self._barriers.told(what, operand)
         elif what == COMMITS:
             clocks.group[warp] += 1
         elif what == WAITS:
             clocks.wait_for_copies(warp, operand)
-        elif what == FENCES and operand == OTHER_FENCE:
-            clocks.order_by_fence(warp)
         elif what == FENCES:
-            clocks.fence(warp, FENCED_ROWS[operand])
+            self._fenced(warp, operand)
+
+    def _fenced(self, warp: int, told: int) -> None:
+        """A warp executes a fence."""
+        kind, clocks = told & (1 << FENCE_LANES) - 1, self._clocks
+        if kind == OTHER_FENCE:
+            clocks.order_by_fence(warp)
+            return
+        rows = FENCED_ROWS[kind]
+        if VISIBLE in rows:
+            lanes = told >> FENCE_LANES & (1 << LANES) - 1
+            self._released(warp - self._first, told >> FENCE_NUMBER, lanes, fence=True)
+        clocks.fence(warp, rows)
+        if VISIBLE in rows:
+            self._cluster.scope.fence(warp)
+
+    def _multiply(self, warp: int, known: Known) -> None:
+        """A warp executes a wgmma."""
+        if self._lane_windows.some:
+            read = footprint(known.product, known.descriptors, warp % WARPS, self._shadow.shift)
+            who = self._who(known.number, warp * LANES)
+            self._check_lanes(read.granules, self._first + warp, who, "the wgmma by ", proxy=True)
+        self._warpgroups.multiply(warp, known)
 
     def finish(self) -> None:
         """The block has ended, or was left."""
@@ -118,7 +145,7 @@ class Order(CopyOrder):
             who = self._who(number, warp * LANES)
             self._warpgroup_findings.swizzled(self._found.parties, self._block, who, mismatch)
         self._products.add(warp, known)
-        self._warpgroups.multiply(warp, known)
+        self._multiply(warp, known)
 
     def wgmma_ordered(self, warp: int, action: Action) -> None:
         """A warp commits a group of wgmma, or waits for groups."""
@@ -134,7 +161,7 @@ class Order(CopyOrder):
         first, base, _, tag = entry
         kind, warp = tag >> TAG_KIND, tag >> TAG_WARP & 255
         if kind == MULTIPLIED:
-            self._warpgroups.multiply(warp, self._products.at(first))
+            self._multiply(warp, self._products.at(first))
         elif kind == WAITED:
             self._warpgroups.wait(warp, base)
         else:

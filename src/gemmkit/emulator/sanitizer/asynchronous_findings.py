@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gemmkit.emulator.codegen.layout import LANES
 from gemmkit.emulator.codegen.shadow_layout import LOADED, SENT, UPDATED
 from gemmkit.emulator.isa.bulk_copies import is_reduction
 from gemmkit.emulator.isa.warpgroup_forms import OPERATION
@@ -11,7 +12,8 @@ from gemmkit.emulator.machine.asynchronous import Copy
 from gemmkit.emulator.sanitizer.clocks import Clocks
 from gemmkit.emulator.sanitizer.cluster_findings import ClusterFindings
 from gemmkit.emulator.sanitizer.collection import Collection
-from gemmkit.emulator.sanitizer.granules import Conflict, Numbers, instruction_of
+from gemmkit.emulator.sanitizer.granules import Conflict, Numbers, instruction_of, thread_of
+from gemmkit.emulator.sanitizer.lane_windows import Apart
 from gemmkit.emulator.sanitizer.parties import Parties, listed
 from gemmkit.emulator.sanitizer.sites import Names
 from gemmkit.findings import AccessSite
@@ -25,13 +27,36 @@ _NO_COPY_WAIT = "with no wait for that copy and no synchronization between"
 _NO_GROUP_WAIT = (
     "with no cp.async.bulk.wait_group.read for it, and synchronization after that, between"
 )
-_FENCE = "with no fence.proxy.async between"
+
+
+# As the emulator runs them.
+_TOGETHER = "the hardware as long as these lanes run together"
 
 
 def is_refill(clocks: Clocks, met: Conflict) -> bool:
     """Whether an access met a bulk copy that overwrote what an earlier one had brought before
     anybody read it."""
     return (met.actor, met.other) in clocks.refills
+
+
+def overrun_cause(array: str, wait: AccessSite) -> str:
+    """What names the overrun of the phases of the mbarriers of an array, awaited at one place."""
+    return "/".join(("phase-overrun", array, str(wait), *wait.called_from))
+
+
+def surplus_text(expected: int, warps: Sequence[int]) -> str:
+    """That more warps arrive at an mbarrier than its phases expect arrivals."""
+    return (
+        f"Its phases expect {expected:,} arrival{'s' * (expected > 1)}, and {len(warps)} warps "
+        "arrive at it: the count of its initialization may be too small"
+    )
+
+
+def is_unordered_copy(clocks: Clocks, who: int, met: Conflict) -> bool:
+    """Whether a party writes what a copy of another one's bulk group reads, and nothing orders the
+    issue of the copy before that: then a wait alone would not help, a barrier is missing."""
+    warp = thread_of(who) // LANES
+    return not met.wrote and not clocks.knows_issue(warp, met.actor, met.other)
 
 
 def not_waited(clocks: Clocks, met: Conflict, parties: Parties) -> str:
@@ -70,6 +95,14 @@ class AsynchronousFindings(ClusterFindings):
         array, offset, place = self.parties.place(address)
         there_by = met.other
         here, there = self.parties.site(who), self.parties.site(there_by)
+        if is_unordered_copy(clocks, who, met):
+            text = (
+                f"the {self.parties.copy_name(instruction_of(there_by))} by "
+                f"{self.parties.name(there_by, block)} reads {place}, which "
+                f"{self.parties.name(who)} {_VERBS.get(kind, 'writes')}, {_UNORDERED}"
+            )
+            self._add(block, "racecheck", "read after write", text, there, here, array, offset)
+            return
         does = _VERBS.get(kind, "writes")
         name = "read after write" if reads else "write after write"
         if not met.wrote:
@@ -89,7 +122,10 @@ class AsynchronousFindings(ClusterFindings):
             other = f"the cp.async by {by}"
             between = _NO_COPY_WAIT
         text = f"{self.parties.name(who, block)} {does} {place}, which {other} {before}, {between}"
-        self._add(block, "racecheck", name, text, here, there, array, offset)
+        follows = ""
+        if clocks.warps <= met.actor < clocks.warps + clocks.places and met.wrote:
+            follows = self._cause_of_last_wait(there_by)
+        self._add(block, "racecheck", name, text, here, there, array, offset, follows=follows)
 
     def copy_conflict(
         self,
@@ -124,7 +160,9 @@ class AsynchronousFindings(ClusterFindings):
             f"{'writes' if writes else 'reads'} "
             f"{place}, which {other} {'writes' if met.wrote else 'reads'}, {between}"
         )
-        self._add(block, "racecheck", name, text, here, there, array, offset)
+        issuer = self.parties.first_warp + copy.thread // LANES
+        follows = self.parties.cause_of_wait(issuer) if writes else ""
+        self._add(block, "racecheck", name, text, here, there, array, offset, follows=follows)
 
     def no_proxy_fence(
         self, block: int, copy: Copy, address: int, other: int, *, writes: bool
@@ -137,7 +175,8 @@ class AsynchronousFindings(ClusterFindings):
             f"the {self.parties.copy_name(copy.action.number)} by "
             f"{self.parties.named(here, block)} "
             f"{'writes' if writes else 'reads'} "
-            f"{place}, which {self.parties.name(there_by)} writes {_FENCE}"
+            f"{place}, which {self.parties.name(there_by)} writes "
+            f"{self.parties.missing_fence(other, address)}"
         )
         cause = self._names.missing_fences.cause(instruction_of(other))
         self._add(
@@ -226,9 +265,43 @@ class AsynchronousFindings(ClusterFindings):
         )
         self._add(block, "initcheck", "uninitialized", text, here, None, array, offset)
 
-    def overrun_phase(self, block: int, who: int, address: int, arrived: Sequence[int]) -> None:
+    def lanes_apart(
+        self, block: int, access: tuple[int, str, bool], address: int, apart: Apart
+    ) -> None:
+        """A party accesses (`access`: who, what it is called, whether it writes) what lanes have
+        accessed that were not in step with the one that handed it over."""
+        (who, what, writes), parties = access, self.parties
+        array, offset, place = parties.place(address)
+        if apart.by is None:
+            last, between = who, "with no __syncwarp() between"
+        else:
+            last = apart.by
+            does = "the proxy fence" if apart.fence else "the arrival"
+            between = (
+                f"and only {does} by {parties.name(last)} comes between, with no __syncwarp() "
+                "before it"
+            )
+        text = (
+            f"{what}{parties.name(who, block)} {'writes' if writes else 'reads'} {place}, which "
+            f"{parties.name(apart.other)} {'writes' if apart.wrote else 'reads'}, {between}"
+        )
+        site = parties.site(last)
+        self._add(
+            block, "racecheck", "lanes not in step", text, parties.site(who),
+            parties.site(apart.other), array, offset, forgiven_by=_TOGETHER,
+            cause="/".join(("no-syncwarp", str(site), *site.called_from)),
+        )  # fmt: skip
+
+    def overrun_phase(
+        self,
+        block: int,
+        who: int,
+        address: int,
+        arrived: Sequence[int],
+        surplus: tuple[int, list[int]] | None = None,
+    ) -> None:
         """The next phase of an mbarrier, by these arrivals, may complete before a thread has
-        observed this one."""
+        observed this one; with a `surplus`, as more warps arrive than it expects arrivals."""
         array, offset, place = self.parties.place(address)
         here = self.parties.site(who)
         text = (
@@ -237,10 +310,21 @@ class AsynchronousFindings(ClusterFindings):
             f"{self._arrivals(arrived)}: if that completes first, the wait does not end"
         )
         there = self.parties.site(arrived[0]) if arrived else None
-        cause = "/".join(("phase-overrun", array, str(here), *here.called_from))
+        cause = overrun_cause(array, here)
+        follows = ""
+        if surplus is not None:
+            self._collection.roots.add(cause)
+            text += f". {surplus_text(*surplus)}"
+        elif arrived:
+            follows = self._cause_of_last_wait(arrived[-1])
         self._add(
-            block, "synccheck", "phase overrun", text, here, there, array, offset, cause=cause
-        )
+            block, "synccheck", "phase overrun", text, here, there, array, offset, cause=cause,
+            follows=follows,
+        )  # fmt: skip
+
+    def _cause_of_last_wait(self, who: int) -> str:
+        """What may have let a party go on too early."""
+        return self.parties.cause_of_wait(thread_of(who) // LANES)
 
     def _arrivals(self, arrived: Sequence[int]) -> str:
         """The first thread that arrives at each line, in words."""

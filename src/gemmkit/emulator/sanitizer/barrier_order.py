@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -20,13 +21,37 @@ from gemmkit.emulator.codegen.shadow_layout import (
     TAG_WARP,
 )
 from gemmkit.emulator.isa.cluster import cluster_address, divided
+from gemmkit.emulator.isa.mbarriers import EXPECTED, MOST
 from gemmkit.emulator.sanitizer.access_order import AccessOrder
+from gemmkit.emulator.sanitizer.asynchronous_findings import overrun_cause
 from gemmkit.emulator.sanitizer.clocks import Clock
 from gemmkit.emulator.sanitizer.cluster_order import Object
+from gemmkit.emulator.sanitizer.granules import thread_of
+from gemmkit.emulator.sanitizer.parties import Parties
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """How many phases of an mbarrier are complete, and the parties that have arrived at it: all, as
+    far as they are known, and those of the `current` phase.
+
+    `observed` is how often each warp of the block has observed a complete phase, if that is known;
+    `surplus` has the arrivals that a phase expects, and the warps that arrive, if these are more.
+    """
+
+    phases: int
+    arrivals: tuple[int, ...]
+    current: tuple[int, ...]
+    observed: Mapping[int, int]
+    surplus: tuple[int, list[int]] | None
 
 
 class BarrierOrder(AccessOrder):
     """Adds mbarriers, and the barrier of the cluster, to the order of accesses."""
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._found.parties.cause_of_wait = self._cause_of_wait
 
     def initialized(self, number: int, thread: int, address: int) -> None:
         """A thread initializes an mbarrier."""
@@ -36,6 +61,7 @@ class BarrierOrder(AccessOrder):
             self._found.initialized_again(self._block, number, thread, address)
         who = self._who(number, thread)
         made = objects[address] = Object(who, self._warp_of(thread), self._clocks)
+        made.born = self._log_end
         self._accesses.initialized(address, made.state)
         self._mark(address, used=True)
 
@@ -107,6 +133,7 @@ class BarrierOrder(AccessOrder):
         found = self._cluster.object_at(address, self._rank)
         if found is not None:
             self._check_overrun(found, address)
+            found.earlier.update(dict.fromkeys(found.arrived))
             found.arrived.clear()
             found.logged_from = self._log_end
             actor = self._clocks.place("mbarrier", cluster_address(self._rank, address))
@@ -117,7 +144,51 @@ class BarrierOrder(AccessOrder):
         for warp, time, who in found.observed():
             if found.arriving[CAUSED, warp] < time:
                 arrived = self._arrivals(found, address)
-                self._found.overrun_phase(self._block, who, address, arrived)
+                surplus = self._surplus(found, address, arrived)
+                self._found.overrun_phase(self._block, who, address, arrived, surplus)
+
+    def _surplus(
+        self, found: Object, address: int, arrived: Sequence[int]
+    ) -> tuple[int, list[int]] | None:
+        """How many arrivals each phase of an mbarrier expects, and the warps that arrive at it, if
+        these are more: then its phases end before all have arrived."""
+        phases = self._worker.phases
+        logged = (who for who, _ in self._logged_at(address, found.born, ARRIVED))
+        known = (*found.earlier, *found.arrived, *arrived, *logged)
+        warps = {thread_of(who) // LANES for who in known}
+        if phases is None:
+            return None
+        expected = phases.read(address) >> EXPECTED & MOST
+        return (expected, sorted(warps)) if len(warps) > expected else None
+
+    def _cause_of_wait(self, warp: int) -> str:
+        """The cause of an overrun phase, if a warp's last wait was for one."""
+        waited = self._cluster.last_wait(warp)
+        if waited is None:
+            # A later phase of that mbarrier is complete.
+            home = self._cluster.orders[warp // self._worker.warps]
+            waited = home._last_logged_wait(warp) if isinstance(home, BarrierOrder) else None
+        if waited is None:
+            return ""
+        array, _, _ = self._found.parties.place(waited[0])
+        return overrun_cause(array, self._found.parties.site(waited[1]))
+
+    def _last_logged_wait(self, warp: int) -> tuple[int, int] | None:
+        """The mbarrier whose phase a warp of this block has observed last, and the party that did,
+        as the log tells."""
+        end = self._log_end
+        entries = self._shadow.log[np.arange(max(0, end - LOG_ENTRIES), end) % LOG_ENTRIES]
+        tags = entries[:, LOG_ENTRY["tag"] // 8]
+        local = warp - self._first
+        mine = (tags >> TAG_KIND == OBSERVED) & (tags >> TAG_WARP & 255 == local)
+        places = np.flatnonzero(mine)
+        if not len(places):
+            return None
+        both = int(entries[places[-1], LOG_ENTRY["pattern"] // 8])
+        address = int(entries[places[-1], LOG_ENTRY["base"] // 8]) & (1 << LOGGED_TIME) - 1
+        thread = local * LANES + (both >> 32)
+        who = self._who(both & (1 << 32) - 1, thread)
+        return cluster_address(self._rank, address), who
 
     @property
     def _log_end(self) -> int:
@@ -126,25 +197,58 @@ class BarrierOrder(AccessOrder):
 
     def _arrivals(self, found: Object, address: int) -> list[int]:
         """The parties that have arrived at an mbarrier since its last complete phase."""
+        logged = self._logged_at(address, found.logged_from, ARRIVED)
+        # The last one may complete this phase, and an earlier one has completed the last.
+        done = [index for index, (_, completes) in enumerate(logged[:-1]) if completes]
+        return [*found.arrived, *(who for who, _ in logged[done[-1] + 1 if done else 0 :])]
+
+    def _logged_at(self, address: int, first: int, kind: int) -> list[tuple[int, bool]]:
+        """The parties that arrived at an mbarrier, or observed a complete phase, as the log tells
+        from so far on, as far as it reaches back, and whether that completed a phase."""
         end = self._log_end
-        first = max(found.logged_from, end - LOG_ENTRIES)
+        first = max(first, end - LOG_ENTRIES)
         entries = self._shadow.log[np.arange(first, end) % LOG_ENTRIES]
         tags, bases = entries[:, LOG_ENTRY["tag"] // 8], entries[:, LOG_ENTRY["base"] // 8]
-        mine = (tags >> TAG_KIND == ARRIVED) & (bases & (1 << LOGGED_TIME) - 1 == address)
-        places = np.flatnonzero(mine)
-        # The last one may complete this phase, and an earlier one has completed the last.
-        done = np.flatnonzero(tags[places[:-1]] & 1)
-        parties = list(found.arrived)
-        for place in places[int(done[-1]) + 1 if len(done) else 0 :].tolist():
+        mine = (tags >> TAG_KIND == kind) & (bases & (1 << LOGGED_TIME) - 1 == address)
+        parties = []
+        for place in np.flatnonzero(mine).tolist():
             both, tag = int(entries[place, LOG_ENTRY["pattern"] // 8]), int(tags[place])
             thread = (tag >> TAG_WARP & 255) * LANES + (both >> 32)
-            parties.append(self._who(both & (1 << 32) - 1, thread))
+            parties.append((self._who(both & (1 << 32) - 1, thread), bool(tag & 1)))
         return parties
+
+    @property
+    def parties(self) -> Parties:
+        """How threads and places of this block are named."""
+        return self._found.parties
+
+    def past(self, address: int) -> Past | None:
+        """What is known of an mbarrier of this block; None if it was not initialized."""
+        self.look()
+        found = self._cluster.object_at(address, self._rank)
+        if found is None:
+            return None
+        logged = self._logged_at(address, found.born, ARRIVED)
+        observed = dict(found.seen)
+        for who, _ in self._logged_at(address, found.born, OBSERVED):
+            warp = thread_of(who) // LANES - self._first
+            observed[warp] = observed.get(warp, 0) + 1
+        if self._log_end - found.born > LOG_ENTRIES:
+            observed.clear()
+        done = [index for index, (_, completes) in enumerate(logged) if completes]
+        current = [who for who, _ in logged[done[-1] + 1 if done else 0 :]]
+        every = dict.fromkeys([*found.earlier, *found.arrived, *(who for who, _ in logged)])
+        surplus = self._surplus(found, address, ())
+        return Past(found.phases, tuple(every), (*found.arrived, *current), observed, surplus)
 
     def waited(self, number: int, thread: int, address: int) -> None:
         """A thread has observed the completion of a phase."""
         self.look()
         self._shadow.in_step(thread // LANES)
+        found = self._cluster.object_at(address, self._rank)
+        if found is not None:
+            warp = thread // LANES
+            found.seen[warp] = found.seen.get(warp, 0) + 1
         self._observed(number, thread, address)
 
     def _observed(self, number: int, thread: int, address: int) -> None:

@@ -4,11 +4,11 @@ An actor is a warp, the cp.async copies of a warp, the bulk copies that an mbarr
 of a thread's bulk groups. Each access has its actor's time: that of a warp is on its block's clock,
 which advances when a warp synchronizes (`Clocks.begin`), that of copies is the number of their
 group or of the mbarrier's phase. A clock holds, for each actor, the latest time that is ordered
-before its owner, in five rows: ordered at all, ordered and visible to the asynchronous proxy
+before its owner, in six rows: ordered at all, ordered and visible to the asynchronous proxy
 through `fence.proxy.async`, the same for the initialization of mbarriers, for which
 `fence.mbarrier_init` is enough, merely earlier in time, as the issue of a copy is before its
-completion, and visible for accesses to global memory. Clocks are joined at barriers, mbarriers and
-waits.
+completion, visible for accesses to global memory, and visible for those to the shared memory of
+other blocks too. Clocks are joined at barriers, mbarriers and waits.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from gemmkit.emulator.codegen.shadow_layout import (
     CAUSED,
     CLOCK_ROWS,
+    CLUSTER_PROXY_FENCE,
     GLOBAL_PROXY_FENCE,
     INIT_FENCE,
     INITIALIZED,
@@ -30,6 +31,7 @@ from gemmkit.emulator.codegen.shadow_layout import (
     SHARED_PROXY_FENCE,
     VISIBLE,
     VISIBLE_GLOBAL,
+    VISIBLE_IN_CLUSTER,
 )
 
 Clock = NDArray[np.int32]
@@ -39,7 +41,8 @@ Clock = NDArray[np.int32]
 PLACES = 64
 # The rows that each kind of fence brings up to date.
 FENCED_ROWS = {
-    PROXY_FENCE: (VISIBLE, INITIALIZED, VISIBLE_GLOBAL),
+    PROXY_FENCE: (VISIBLE, INITIALIZED, VISIBLE_GLOBAL, VISIBLE_IN_CLUSTER),
+    CLUSTER_PROXY_FENCE: (VISIBLE, INITIALIZED, VISIBLE_IN_CLUSTER),
     SHARED_PROXY_FENCE: (VISIBLE, INITIALIZED),
     GLOBAL_PROXY_FENCE: (VISIBLE_GLOBAL,),
     INIT_FENCE: (INITIALIZED,),
@@ -67,6 +70,8 @@ class Clocks:
         # Copies, by actor and party, that overwrite what nobody has read since an earlier one of
         # the same mbarrier, with the mbarrier whose phase was awaited last before, if any.
         self.refills: dict[tuple[int, int], int | None] = {}
+        # When copies of bulk groups were issued, by actor and party: the warp, and its time.
+        self.issues: dict[tuple[int, int], tuple[int, int]] = {}
         # The group of cp.async copies that is open in each warp.
         self.group = np.ones(warps, np.int32)
 
@@ -168,6 +173,16 @@ class Clocks:
             return None
         kind, address = next(itertools.islice(self._places, at, None))
         return address if kind == "mbarrier" else None
+
+    def issued(self, warp: int, actor: int, who: int) -> None:
+        """A party of a warp issues a copy of a bulk group."""
+        self.issues[actor, who] = warp, self.now(warp)
+
+    def knows_issue(self, warp: int, actor: int, who: int) -> bool:
+        """Whether what a warp does now is later than the last copy that a party has issued; also if
+        that is not recorded."""
+        issuer, time = self.issues.get((actor, who), (warp, 0))
+        return issuer == warp or bool(self.of[warp, (ORDERED, CAUSED), issuer].max() >= time)
 
     def wait_for_copies(self, warp: int, going: int) -> None:
         """A warp waits for its groups of cp.async copies but the latest `going`; −1: for all."""

@@ -46,6 +46,11 @@ class Object:
         # from where on the log may have others.
         self.arrived: list[int] = []
         self.logged_from = 0
+        # Those of complete phases, and the end of the log when it was initialized.
+        self.earlier: dict[int, None] = {}
+        # How often each warp has observed a complete phase, as far as Python was told.
+        self.seen: dict[int, int] = {}
+        self.born = 0
         self._observations = np.zeros((clocks.warps, len(OBSERVATION)), np.int64)
         self.state = np.zeros(len(MBARRIER), np.int64)
         for name, value in {
@@ -173,14 +178,19 @@ class ClusterOrder(Generic[Member]):
 
     def awaited_by(self, warp: int) -> int | None:
         """The mbarrier whose last phase a warp has observed last, as far as that is known."""
+        found = self.last_wait(warp)
+        return found[0] if found is not None else None
+
+    def last_wait(self, warp: int) -> tuple[int, int] | None:
+        """The same with the party that has observed it."""
         found = [
-            (time, cluster_address(rank, address))
+            (time, cluster_address(rank, address), who)
             for rank, objects in enumerate(self.objects)
             for address, each in objects.items()
-            for observer, time, _ in each.observed()
+            for observer, time, who in each.observed()
             if observer == warp
         ]
-        return max(found)[1] if found else None
+        return max(found)[1:] if found else None
 
     # The cluster's barrier
 

@@ -19,6 +19,7 @@ class _Seen:
     block: int
     example: Finding
     count: int
+    follows: str = ""
 
 
 def key_of(finding: Finding) -> Key:
@@ -35,18 +36,23 @@ class Collection:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._seen: dict[Key, _Seen] = {}
+        # Causes that explain findings which name them.
+        self.roots: set[str] = set()
 
-    def add(self, finding: Finding, block: int) -> Key:
-        """Add a finding; `block` is the block's number in the grid."""
+    def add(self, finding: Finding, block: int, follows: str = "") -> Key:
+        """Add a finding; `block` is the block's number in the grid.
+
+        If the cause `follows` is among the `roots` in the end, it is that of the finding.
+        """
         key = key_of(finding)
         with self._lock:
             seen = self._seen.get(key)
             if seen is None:
-                self._seen[key] = _Seen(block, finding, finding.count)
+                self._seen[key] = _Seen(block, finding, finding.count, follows)
             else:
                 seen.count += finding.count
                 if block < seen.block:
-                    seen.block, seen.example = block, finding
+                    seen.block, seen.example, seen.follows = block, finding, follows
         return key
 
     def more(self, key: Key, count: int) -> None:
@@ -57,4 +63,11 @@ class Collection:
     def findings(self) -> tuple[Finding, ...]:
         """All findings, in the order of the blocks where they occurred first."""
         ordered = sorted(self._seen.items(), key=lambda each: (each[1].block, each[0]))
-        return tuple(msgspec.structs.replace(seen.example, count=seen.count) for _, seen in ordered)
+        return tuple(
+            msgspec.structs.replace(
+                seen.example,
+                count=seen.count,
+                cause=seen.follows if seen.follows in self.roots else seen.example.cause,
+            )
+            for _, seen in ordered
+        )

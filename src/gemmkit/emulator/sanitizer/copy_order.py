@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gemmkit.emulator.codegen.layout import LANES
-from gemmkit.emulator.codegen.shadow_layout import INITIALIZED, ORDERED, VISIBLE
+from gemmkit.emulator.codegen.shadow_layout import INITIALIZED, ORDERED
 from gemmkit.emulator.isa.bulk_copies import is_reduction
 from gemmkit.emulator.isa.cluster import cluster_address, divided
 from gemmkit.emulator.isa.mbarriers import OBJECT_BYTES
@@ -72,11 +72,14 @@ class CopyOrder(BarrierOrder):
         known, who = clocks.of[warp], self._who(copy.action.number, copy.thread)
         if copy.barrier is not None:
             self._check_barrier(copy, known)
+        else:
+            clocks.issued(warp, actor, who)
         source = form.modifiers.get("F", "")
         if source == "shared":
             where = self._places(copy, copy.start)
             self._found.uninitialized_source(self._block, copy, self._unset(where))
             whos = np.full(len(where), who)
+            self._check_issue(self, copy, where, who, writes=False)
             met = self._granules.read(actor, time, where, whos, known[ORDERED])
             self._report_copy(copy, met, where, writes=False)
             if met is None:
@@ -163,6 +166,10 @@ class CopyOrder(BarrierOrder):
         proxy = copy.action.operation != "bulk_store"
         reduces = is_reduction(copy.action.form)
         span, warp = self._span(copy, address), self._warp_of(copy.thread)
+        shadow, within = self._shadow, copy.thread // LANES
+        apart = shadow.last_access(within) > shadow.last_step(within)
+        if proxy and (apart or home._lane_windows.some):
+            self._check_issue(home, copy, self._places(copy, address), who, writes=True)
         swizzle = copy.box.map.swizzle if copy.box is not None else 0
         home._swizzles.wrote(span or self._places(copy, address), swizzle)
         if proxy and not reduces and span and home._accesses.write(span, warp, by, who):
@@ -175,6 +182,21 @@ class CopyOrder(BarrierOrder):
         self._report_copy(copy, met, where, writes=True)
         if met is None and not reduces and proxy:
             self._check_visible(copy, where, before, known, writes=True)
+
+    def _check_issue(
+        self, home: AccessOrder, copy: Copy, where: Numbers, who: int, *, writes: bool
+    ) -> None:
+        """Other lanes of the warp that issues a copy, or of those that handed over what it accesses
+        in a block, may not be in step."""
+        warp, lane = divmod(copy.thread, LANES)
+        what = f"the {self._found.parties.copy_name(copy.action.number)} by "
+        home._check_lanes(where, self._first + warp, who, what, writes=writes, proxy=True)
+        apart = None
+        if home is self:
+            apart = self._lane_windows.issued(warp, lane, where, writes=writes)
+        if apart is not None:
+            place = apart.granule << self._shadow.shift
+            self._found.lanes_apart(self._block, (who, what, writes), place, apart)
 
     def _check_overwritten(self, copy: Copy, home: AccessOrder, address: int) -> None:
         """A copy must not write to an mbarrier in use."""
@@ -255,10 +277,8 @@ class CopyOrder(BarrierOrder):
         """Generic writes (`written`, see `Granules.written`) must be visible to the asynchronous
         proxy."""
         writer, times, who = written
-        late = self._clocks.generic(writer)
-        if not late.any():
-            return
-        late = late & (times > known[VISIBLE][writer])
+        rank = divided(copy.to if writes else copy.start, self._rank)[0]
+        late = self._cluster.scope.hidden(rank, known, writer, times)
         if late.any():
             index = int(late.argmax())
             address = self._address(copy, int(where[index]), writes=writes)

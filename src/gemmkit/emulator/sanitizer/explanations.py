@@ -104,7 +104,7 @@ def _interleavings(
     for each in findings:
         if each.kind in _REASONS:
             found[key_of(each)] = Interleaving(reason=_REASONS[each.kind])
-        elif each.kind in _KINDS and each.array in arrays:
+        elif each.kind in _KINDS and each.array and each.array in arrays:
             found[key_of(each)] = Interleaving(reason=_GLOBAL)
         elif each.kind in _KINDS:
             clusters[cluster_of(request.grid, request.cluster_shape, each.block)] = None

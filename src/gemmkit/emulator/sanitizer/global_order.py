@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from gemmkit.emulator.codegen.operands import Action
+from gemmkit.emulator.codegen.ordering import Ordering
 from gemmkit.emulator.codegen.shadow_layout import (
     CONFLICT,
     FENCE,
@@ -20,6 +22,8 @@ from gemmkit.emulator.sanitizer.clocks import FENCED_ROWS
 from gemmkit.emulator.sanitizer.collection import Collection
 from gemmkit.emulator.sanitizer.global_copies import GlobalCopies, LaunchCopies
 from gemmkit.emulator.sanitizer.global_findings import GlobalFindings
+from gemmkit.emulator.sanitizer.memory_faults import space_at
+from gemmkit.emulator.sanitizer.pollers import Pollers
 from gemmkit.emulator.sanitizer.shadow import BlockShadow, GlobalShadow, Pattern
 from gemmkit.emulator.sanitizer.sites import Names
 from gemmkit.emulator.sanitizer.within_block import WithinBlock
@@ -40,6 +44,7 @@ class LaunchOrder:
     want_loads: Callable[[int], None]
     workers: list[BetweenBlocks] = field(default_factory=list)
     copies: LaunchCopies = field(default_factory=LaunchCopies)
+    pollers: Pollers = field(default_factory=Pollers)
 
 
 class GlobalOrder:
@@ -49,7 +54,7 @@ class GlobalOrder:
         self, launch: LaunchOrder, worker: Worker, shadow: BlockShadow, order: Order | None
     ) -> None:
         """`order` follows mbarriers and bulk copies, if the kernel may have some."""
-        self._worker = worker
+        self._worker, self._names, self._pollers = worker, launch.names, launch.pollers
         peer = launch.workers[0] if launch.workers else None
         names = launch.names
         self._between = BetweenBlocks(names, worker, shadow, launch.known, peer, order)
@@ -58,6 +63,9 @@ class GlobalOrder:
             worker.kernel.orders_blocks and names.request.cluster_blocks > 1
         ):
             # A fence of another worker's block matters too.
+            shadow.set_field("fences", 1)
+        if shadow.traits.flags_order_warps and any(Ordering.of(a).fence for a in names.actions):
+            # So do those who poll before the first fence.
             shadow.set_field("fences", 1)
         self._within = WithinBlock(names, worker, shadow, self._between, order)
         if order is not None:
@@ -71,6 +79,22 @@ class GlobalOrder:
         if VISIBLE_GLOBAL in FENCED_ROWS.get(kind, ()):
             self._between.fence_proxy(now)
 
+    def _note_poll(self, pattern: Pattern, base: int, action: Action) -> None:
+        """The running warp has performed a strong access: does it wait for others, or do others
+        wait for it?"""
+        worker = self._worker
+        warp = worker.warp_number(worker.field("running"))
+        block = worker.number if space_at(action, base) == "shared" else -1
+        for address in set((base + pattern.offsets[pattern.lanes]).tolist()):
+            self._pollers.accessed(
+                worker,
+                warp,
+                action.number,
+                (block, address),
+                reads=action.operation not in ("store", "reduction"),
+                writes=action.operation != "load",
+            )
+
     def told(
         self, what: int, site: int | None, pattern: int | None, base: int, more: int
     ) -> tuple[int, Finding | None]:
@@ -82,6 +106,7 @@ class GlobalOrder:
             strong = Pattern(pattern)
             self._between.synchronize(strong, base, more)
             self._within.synchronize(strong, base, more)
+            self._note_poll(strong, base, self._names.actions[more])
         elif site is not None:
             follows = self._within if what == GLOBAL_RACE else self._between
             return follows.conflict(site, base, more)

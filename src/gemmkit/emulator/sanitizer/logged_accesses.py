@@ -95,6 +95,9 @@ class LoggedAccesses:
         """A block begins, with these; nothing was accessed yet. The clocks count the block's warps
         from `first_warp` on."""
         self._granules = granules
+        # Python decides what of other blocks' stores is visible.
+        self._reached = self._watches = False
+        self._set(reached=0)
         self._marks[:] = 0
         self._mbarriers[:] = 0
         arrays: dict[str, NDArray[Any]] = {
@@ -113,13 +116,19 @@ class LoggedAccesses:
         self._set(first_warp=first_warp)
 
     def begin_products(
-        self, block: int, executed: Numbers, actors: Numbers, groups: NDArray[np.int32]
+        self,
+        block: int,
+        executed: Numbers,
+        actors: Numbers,
+        groups: NDArray[np.int32],
+        causes: NDArray[np.int32],
     ) -> None:
         """A block begins, with these for the wgmma of its warps: what each has executed, the actor
-        that stands for its wgmma, and the group that is open."""
-        self._products = executed, actors, groups
+        that stands for its wgmma, the group that is open, and what precedes the commits of its last
+        groups."""
+        self._products = executed, actors, groups, causes
         addresses = (each.ctypes.data for each in self._products)
-        names = ("executed", "product_actors", "product_groups")
+        names = ("executed", "product_actors", "product_groups", "product_causes")
         self._set(block=block, **dict(zip(names, addresses, strict=True)))
 
     def executed(self, number: int, block: int) -> None:
@@ -135,10 +144,19 @@ class LoggedAccesses:
         """Granules belong to an mbarrier from now on, or no longer do."""
         self._marks[first:end] = used
 
-    def mark_remote(self, where: Numbers) -> None:
-        """Granules are written by another block, by ordinary stores: Python must see who reads
-        them."""
+    def mark_remote(self, where: Numbers, *, by_peer: bool) -> None:
+        """Granules are written by ordinary stores that may reach other blocks, and do if `by_peer`:
+        Python must see who reads them."""
         self._marks[where] |= 2
+        self._reached |= by_peer
+        self._set(reached=self._reached or self._watches)
+
+    def watch(self, where: Numbers) -> None:
+        """Python must see who accesses these granules, and no longer those before."""
+        self._marks &= 0xFF ^ 4
+        self._marks[where] |= 4
+        self._watches = bool(len(where))
+        self._set(reached=self._reached or self._watches)
 
     def read(self, warp: int, actor: int, time: int, who: int, granules: tuple[int, int]) -> bool:
         """The wgmma of a warp read granules, of which there is an array at an address, and so many.
@@ -146,6 +164,8 @@ class LoggedAccesses:
         Returns whether all were written before, in order and visibly.
         """
         self._granules.reads_of(actor)
+        if self._reached or self._watches:
+            return False
         return bool(self._read(*self._addresses, *granules, warp, actor, time, who))
 
     def write(self, where: range, warp: int, by: tuple[int, int], who: int) -> bool:
@@ -154,6 +174,8 @@ class LoggedAccesses:
         Returns whether all that was read or written there before is in order, and visible; if not,
         nothing is recorded.
         """
+        if self._reached or self._watches:
+            return False
         self._set(readers=self._granules.reading)
         place = where.start, len(where)
         return bool(self._write(self._addresses[1], *place, warp, *by, who))

@@ -16,6 +16,7 @@ from gemmkit.emulator.codegen.shadow_layout import (
     ARRIVES,
     BEGINS,
     BOUNDS,
+    FENCE_LANES,
     FENCES,
     GLOBAL_RACE,
     KEPT,
@@ -45,6 +46,7 @@ from gemmkit.emulator.sanitizer.barrier_uses import BarrierUses
 from gemmkit.emulator.sanitizer.block_barriers import BarrierFindings, BlockBarriers
 from gemmkit.emulator.sanitizer.collection import Collection, Key
 from gemmkit.emulator.sanitizer.cross_block_races import cross_block_races, instruction_numbers
+from gemmkit.emulator.sanitizer.deadlocks import deadlock
 from gemmkit.emulator.sanitizer.global_order import EVENTS, GlobalOrder, LaunchOrder
 from gemmkit.emulator.sanitizer.left_flags import left_flags
 from gemmkit.emulator.sanitizer.memory_faults import outside, space_at, unwritten
@@ -159,7 +161,7 @@ class Sanitizer:
 
     def deadlock(self, worker: Worker) -> None:
         """All warps of a block wait."""
-        self.add(worker, synccheck.deadlock(self.names, worker))
+        self.add(worker, deadlock(self.names, worker))
 
     def trap(self, worker: Worker) -> None:
         """The kernel stopped itself."""
@@ -290,7 +292,8 @@ class _Watch:
                 follows = self._order if self._order is not None else self._arrivals
                 follows.told(what, base)
                 if what == FENCES:
-                    self._global_order.fence_proxy(base, int(self._shadow.now[0]))
+                    kind = base & (1 << FENCE_LANES) - 1
+                    self._global_order.fence_proxy(kind, int(self._shadow.now[0]))
                 return 0
             if what == REACHES and site is not None and pattern is not None:
                 self._on_reach(site, Pattern(pattern), base, more)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from gemmkit.emulator.codegen.layout import LANES
 from gemmkit.emulator.isa.cluster import divided
@@ -21,6 +21,8 @@ class Parties:
     def __init__(self, names: Names) -> None:
         self._names = names
         self._blocks: Sequence[int] | None = None
+        # What names the fault by which a warp's last wait at an mbarrier may have come too early.
+        self.cause_of_wait: Callable[[int], str] = lambda _: ""
         self._block = self.rank = 0
         x, y, z = names.request.block
         self._threads = -(-x * y * z // LANES) * LANES
@@ -73,6 +75,15 @@ class Parties:
         array, offset = self._names.shared(within)
         other = f" of rank {rank}" if self._blocks is not None and rank != own else ""
         return array, offset, f"byte {offset} of '{array}'{other}"
+
+    def missing_fence(self, writer: int, address: int) -> str:
+        """Which proxy fence an ordinary write to a place in shared memory lacks, in words."""
+        if self.rank_of(writer) == divided(address, self.rank)[0]:
+            return "with no fence.proxy.async between"
+        return (
+            "with no fence.proxy.async between that covers other blocks' shared memory (without a "
+            "space, or .shared::cluster)"
+        )
 
     def copy_name(self, number: int) -> str:
         """What an asynchronous copy is called."""

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gemmkit.emulator.codegen.layout import AT_BARRIER, DONE, LANES, PATTERN, SITE_BYTES
+from gemmkit.emulator.codegen.operands import Action
 from gemmkit.emulator.codegen.shadow_layout import (
     ARRIVES,
     LOADED,
@@ -23,10 +24,13 @@ from gemmkit.emulator.codegen.shadow_layout import (
     UPDATED,
 )
 from gemmkit.emulator.isa.cluster import CLUSTER_BARRIER
+from gemmkit.emulator.isa.warpgroup_forms import WARPS
+from gemmkit.emulator.isa.warpgroups import WarpgroupProduct
 from gemmkit.emulator.machine.asynchronous import Copy
 from gemmkit.emulator.machine.worker import Worker
+from gemmkit.emulator.ptx.module import Immediate
 from gemmkit.emulator.sanitizer.asynchronous import Order
-from gemmkit.emulator.sanitizer.asynchronous_findings import AsynchronousFindings
+from gemmkit.emulator.sanitizer.asynchronous_findings import AsynchronousFindings, is_unordered_copy
 from gemmkit.emulator.sanitizer.block_barriers import BlockBarriers
 from gemmkit.emulator.sanitizer.clocks import Clocks
 from gemmkit.emulator.sanitizer.collection import Collection
@@ -79,7 +83,11 @@ class RecordedFindings(AsynchronousFindings):
         """A thread's access is not ordered after an earlier one."""
         trace, warp = self._trace, thread_of(who) // LANES
         place = place_in(self.parties.rank, address)
-        trace.pending = _pair(trace, Passed(warp, trace.last(warp)), place, met, clocks)
+        accessed = Passed(warp, trace.last(warp))
+        trace.pending = _pair(trace, accessed, place, met, clocks)
+        if is_unordered_copy(clocks, who, met) and isinstance(trace.pending.first, Landed):
+            # It reads what is to be written before.
+            trace.pending = Pair(trace.copies[trace.pending.first.copy].event, accessed)
         super().conflict(block, who, address, met, kind, clocks)
 
     def copy_conflict(
@@ -108,7 +116,14 @@ class RecordedFindings(AsynchronousFindings):
         self._trace.pending = Pair(reason=_VISIBILITY)
         super().no_proxy_fence(block, copy, address, other, writes=writes)
 
-    def overrun_phase(self, block: int, who: int, address: int, arrived: Sequence[int]) -> None:
+    def overrun_phase(
+        self,
+        block: int,
+        who: int,
+        address: int,
+        arrived: Sequence[int],
+        surplus: tuple[int, list[int]] | None = None,
+    ) -> None:
         """The next phase of an mbarrier may complete before a thread has observed this one."""
         trace, warp = self._trace, thread_of(who) // LANES
         phase = Phase(set(trace.arrivals(place_in(self.parties.rank, address))))
@@ -116,7 +131,7 @@ class RecordedFindings(AsynchronousFindings):
         wait = trace.event_of(warp, instruction_of(who))
         if wait is not None:
             trace.pending = Pair(Completed(len(trace.phases) - 1), Passed(warp, wait))
-        super().overrun_phase(block, who, address, arrived)
+        super().overrun_phase(block, who, address, arrived, surplus)
 
     def not_visible(self, block: int, number: int, thread: int, address: int, who: int) -> None:
         """An mbarrier is used before its initialization is visible."""
@@ -284,6 +299,25 @@ class RecordedOrder(Order):
         """A thread has observed the completion of a phase."""
         super().waited(number, thread, address)
         self._trace.observed(self._warp_of(thread), place_in(self._rank, address))
+
+    def wgmma_issued(
+        self, warp: int, number: int, product: WarpgroupProduct, descriptors: tuple[int, ...]
+    ) -> None:
+        """A warp issues a wgmma."""
+        self._trace.multiplied(self._first + warp)
+        super().wgmma_issued(warp, number, product, descriptors)
+
+    def wgmma_ordered(self, warp: int, action: Action) -> None:
+        """A warp commits a group of wgmma, or has waited for groups."""
+        going = action.sources[0] if action.sources else None
+        if isinstance(going, Immediate):
+            first = self._first + warp // WARPS * WARPS
+            self._trace.products_awaited(
+                self._first + warp, going.value, range(first, first + WARPS)
+            )
+        else:
+            self._trace.products_committed(self._first + warp)
+        super().wgmma_ordered(warp, action)
 
     def arrived_in_cluster(self, number: int, warp: int) -> None:
         """Lanes of a warp have arrived at the cluster's barrier."""

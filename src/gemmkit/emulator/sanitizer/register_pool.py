@@ -13,6 +13,7 @@ import numpy as np
 from gemmkit.emulator.codegen.layout import LANES
 from gemmkit.emulator.codegen.operands import Action
 from gemmkit.emulator.codegen.shadow_layout import CAUSED
+from gemmkit.emulator.launch import LaunchRequest
 from gemmkit.emulator.ptx.module import Immediate
 from gemmkit.emulator.sanitizer.agreement import Agreement, Identities
 from gemmkit.emulator.sanitizer.clocks import Clocks
@@ -27,11 +28,13 @@ class RegisterPool:
         block: int,
         warps: range,
         clocks: Clocks,
-        registers: int | None,
+        request: LaunchRequest,
         found: WarpgroupFindings,
     ) -> None:
-        """`warps` are the block's as the clocks count them, `registers` what each of its threads
-        gets at launch; None if that is not known, and then only the warps are compared."""
+        """`warps` are the block's as the clocks count them. Only the warps are compared where it is
+        not known what each thread gets at launch, or where ptxas leaves the instructions out."""
+        registers = request.registers if not request.setmaxnreg_ignored else None
+        self._ignored = request.setmaxnreg_ignored
         self._block, self._first, self._clocks, self._found = block, warps.start, clocks, found
         self._registers = registers
         self._counts = np.full(len(warps), registers or 0)
@@ -46,6 +49,8 @@ class RegisterPool:
         other = self._agreement.differs(warp, number, count.value)
         if other is not None:
             self._found.disagree(self._block, (number, warp), other, "setmaxnreg")
+        if self._ignored:
+            self._found.setmaxnreg_ignored(self._block, number, warp, self._ignored)
         if self._registers is None:
             return
         had, grows = int(self._counts[warp]), ".inc" in action.form.opcode

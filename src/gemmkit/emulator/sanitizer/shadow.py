@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import ctypes
+from collections.abc import Collection
 
 import numpy as np
 from numpy.typing import NDArray
@@ -271,6 +272,26 @@ class BlockShadow:
         self.now[0] += 1
         for name, value in (("in_step", self.field("log_count")), ("step_time", self.now[0])):
             self._warps[warp, OWN[name] :][:8].view(np.int64)[0] = value
+
+    def _own(self, warp: int, name: str) -> Numbers:
+        return self._warps[warp, OWN[name] :][:8].view(np.int64)
+
+    def last_step(self, warp: int) -> int:
+        """Where the log ended when the lanes of a warp were last in step."""
+        return int(self._own(warp, "in_step")[0])
+
+    def last_access(self, warp: int) -> int:
+        """Where it ended after the warp's last access to shared memory."""
+        return int(self._own(warp, "last_access")[0])
+
+    def forget_accesses(self, warp: int) -> None:
+        """The lanes of a warp have each released what they accessed."""
+        self._own(warp, "last_access")[0] = 0
+
+    def see_arrivals(self, warps: Collection[int]) -> None:
+        """Python has to see all arrivals of these warps, and not of others."""
+        for warp in range(len(self._warps)):
+            self._own(warp, "arrives_in_python")[0] = warp in warps
 
     @property
     def now(self) -> Numbers:

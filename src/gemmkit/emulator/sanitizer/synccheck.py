@@ -1,18 +1,17 @@
-"""Explains faults of threads that wait: barriers, deadlocks, kernels that do not end."""
+"""Explains faults of threads that wait: barriers, traps, kernels that do not end."""
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
-from gemmkit.emulator.codegen.layout import AT_BARRIER, AT_PHASE, BARRIERS, LANES, RUNNING
-from gemmkit.emulator.codegen.operands import Action
+from gemmkit.emulator.codegen.layout import AT_BARRIER, BARRIERS, LANES, RUNNING
 from gemmkit.emulator.codegen.shadow_layout import (
     BARRIER_COUNT,
     BARRIER_DIVERGENT,
     BARRIER_NUMBER,
     BARRIER_SITES,
 )
-from gemmkit.emulator.machine.errors import barrier_text, cluster_waits, span, waits_text
+from gemmkit.emulator.machine.errors import span, waits_text
 from gemmkit.emulator.machine.refusals import Refusal
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.ptx.module import Immediate
@@ -20,7 +19,7 @@ from gemmkit.emulator.sanitizer.sites import Names, at
 from gemmkit.findings import Check, Finding, Triple
 
 
-def _finding(
+def finding(
     names: Names,
     worker: Worker,
     kind: str,
@@ -29,6 +28,7 @@ def _finding(
     what: str,
     check: Check = "synccheck",
 ) -> Finding:
+    """A finding at an instruction; `what` may use {here}, {line} and {block}."""
     block = names.block(worker.field("block"))
     here = names.site(number, thread)
     named = f"{block} (rank {worker.rank})" if worker.cluster is not None else block
@@ -45,13 +45,13 @@ def barrier(names: Names, worker: Worker, what: int, number: int, more: int) -> 
     warp = worker.warp_number(worker.field("running"))
     if what == BARRIER_NUMBER:
         rest = f"{{here}} of block {{block}} waits at barrier {more}; there are {BARRIERS}"
-        return _finding(names, worker, "invalid barrier", number, names.lane(warp, 0), rest)
+        return finding(names, worker, "invalid barrier", number, names.lane(warp, 0), rest)
     if what == BARRIER_COUNT:
         rest = (
             f"{{here}} of block {{block}} waits for {more} threads; the count must be a multiple "
             f"of {LANES} and at most the block's {worker.warps * LANES}"
         )
-        return _finding(names, worker, "invalid thread count", number, names.lane(warp, 0), rest)
+        return finding(names, worker, "invalid thread count", number, names.lane(warp, 0), rest)
     if what == BARRIER_DIVERGENT:
         living = int(worker.warp_fields("initial")[warp]) & ~int(worker.warp_fields("exited")[warp])
         absent = _lanes(living & ~more)
@@ -60,7 +60,7 @@ def barrier(names: Names, worker: Worker, what: int, number: int, more: int) -> 
             f"{{here}} of block {{block}} reaches the barrier without lanes {span(absent)} of "
             f"its warp {warp}"
         )
-        return _finding(names, worker, "divergent barrier", number, names.lane(warp, first), rest)
+        return finding(names, worker, "divergent barrier", number, names.lane(warp, first), rest)
     assert what == BARRIER_SITES
     status, places = worker.warp_fields("status"), worker.warp_fields("instruction")
     first, second = (
@@ -71,7 +71,7 @@ def barrier(names: Names, worker: Worker, what: int, number: int, more: int) -> 
         f"warp {first} of block {{block}} waits at {{line}} while warp {second} waits at "
         f"{names.site(more, None)}; all threads of a block must reach the same barrier"
     )
-    return _finding(names, worker, "divergent barrier", number, names.lane(first, 0), rest)
+    return finding(names, worker, "divergent barrier", number, names.lane(first, 0), rest)
 
 
 def copies(names: Names, number: int, other: int) -> bool:
@@ -109,7 +109,7 @@ def absent_members(
     else:
         rest = f"participates while lanes {span(unnamed)} of its warp {warp} are not in the mask"
     mask = f"{members & 0xFFFFFFFF:#010x}"
-    return _finding(
+    return finding(
         names,
         worker,
         "divergent warp instruction",
@@ -119,54 +119,10 @@ def absent_members(
     )
 
 
-def deadlock(names: Names, worker: Worker) -> Finding:
-    """All warps of a block wait for others."""
-    found = _deadlock(names, worker)
-    alone = next((each.number for each in names.actions if _arrives_for_none(each)), None)
-    if alone is None:
-        return found
-    more = (
-        f". The cp.async.mbarrier.arrive at {names.site(alone, None)} has no .noinc: it adds a "
-        "pending arrival before it arrives, and so is none of those that the phase expects"
-    )
-    return replace(found, message=found.message + more)
-
-
-def _arrives_for_none(action: Action) -> bool:
-    return action.operation == "mbarrier_arrive_copies" and action.form.modifiers["K"] != "noinc"
-
-
-def _deadlock(names: Names, worker: Worker) -> Finding:
-    for each in worker.peers:
-        status, at_ = each.warp_fields("status"), each.warp_fields("instruction")
-        waiting = [warp for warp in range(each.warps) if status[warp] in (AT_BARRIER, AT_PHASE)]
-        if waiting:
-            break
-    first = int(at_[waiting[0]])
-    if worker.cluster is not None:
-        places = cluster_waits(worker, lambda number: _place(names, number))
-        more = f" and {len(places) - 12} more" * (len(places) > 12)
-        rest = f"in the cluster of block {{block}}, blocked: {'; '.join(places[:12])}{more}"
-        return _finding(names, each, "deadlock", first, None, rest)
-    if worker.phases is not None:
-        places = waits_text(worker, lambda number: _place(names, number))
-        return _finding(names, worker, "deadlock", first, None, _blocked(places, 8))
-    places = [
-        f"warp {warp} at {names.site(int(at_[warp]), None)}{barrier_text(worker, warp)}"
-        for warp in waiting
-    ]
-    return _finding(names, worker, "deadlock", first, None, _blocked(places, 4))
-
-
-def _place(names: Names, number: int) -> str:
+def place_text(names: Names, number: int) -> str:
     """A source position, with that of the call if the function was inlined."""
     site = names.site(number, None)
     return f"{site} (called at {site.called_from[0]})" if site.called_from else str(site)
-
-
-def _blocked(places: list[str], most: int) -> str:
-    more = f" and {len(places) - most} more" if len(places) > most else ""
-    return f"in block {{block}}, blocked: {'; '.join(places[:most])}{more}"
 
 
 def refused(names: Names, worker: Worker, refusal: Refusal) -> Finding:
@@ -174,7 +130,7 @@ def refused(names: Names, worker: Worker, refusal: Refusal) -> Finding:
     thread = names.thread(refusal.thread)
     rest = f"{{here}} of block {{block}} {refusal.what}"
     check: Check = "memcheck" if refusal.kind in ("out of bounds", "misaligned") else "synccheck"
-    found = _finding(names, worker, refusal.kind, refusal.number, thread, rest, check)
+    found = finding(names, worker, refusal.kind, refusal.number, thread, rest, check)
     return replace(found, array=refusal.array, offset=refusal.offset)
 
 
@@ -183,7 +139,7 @@ def trap(names: Names, worker: Worker) -> Finding:
     warp = worker.warp_number(worker.field("running"))
     number = int(worker.warp_fields("instruction")[warp])
     rest = f"warp {warp} of block {{block}} stops the kernel at {{line}}"
-    return _finding(names, worker, "trap", number, None, rest, "memcheck")
+    return finding(names, worker, "trap", number, None, rest, "memcheck")
 
 
 def endless(names: Names, worker: Worker, limit: int) -> Finding:
@@ -193,10 +149,10 @@ def endless(names: Names, worker: Worker, limit: int) -> Finding:
     number = int(at_[running[0]]) if running else 0
     rest = f"block {{block}} did not end within {limit:,} steps; it is at {{line}}"
     if worker.phases is not None:
-        places = waits_text(worker, lambda index: _place(names, index))
+        places = waits_text(worker, lambda index: place_text(names, index))
         rest += f"; {'; '.join(places[:8])}" * bool(places)
     if worker.kernel.orders_blocks and worker.grid.blocks > 1:
         at_once = names.request.at_once
         rest += f"; at most {at_once} blocks run at a time, one per SM" * (at_once > 1)
         rest += "; blocks run one after the other, and none waits for a later one" * (at_once == 1)
-    return _finding(names, worker, "endless", number, None, rest)
+    return finding(names, worker, "endless", number, None, rest)

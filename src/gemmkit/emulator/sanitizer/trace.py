@@ -133,6 +133,9 @@ class Trace:
         self._barriers: defaultdict[tuple[int, int], set[Node]] = defaultdict(set)
         self._reached: Counter[tuple[int, tuple[str, int]]] = Counter()
         self._issued: Counter[tuple[int, int]] = Counter()
+        # By warp: the events that issued wgmma, and how many of them when each group was committed.
+        self._products: defaultdict[int, list[int]] = defaultdict(list)
+        self._groups: defaultdict[int, list[int]] = defaultdict(list)
         self._asking: set[tuple[int, int, int]] = set()
         self._accesses: defaultdict[tuple[int, int], list[_Access]] = defaultdict(list)
         self._order = 0
@@ -256,6 +259,26 @@ class Trace:
         """What has arrived in the current phase."""
         return self._arrived[address]
 
+    # wgmma
+
+    def multiplied(self, warp: int) -> None:
+        """A warp issues a wgmma."""
+        self._products[warp].append(self.last(warp))
+
+    def products_committed(self, warp: int) -> None:
+        """A warp commits a group of wgmma."""
+        self._groups[warp].append(len(self._products[warp]))
+
+    def products_awaited(self, warp: int, going: int, members: range) -> None:
+        """A warp waited for its groups but the latest few, which the warps of its warpgroup have
+        issued."""
+        ends, event = self._groups[warp], self._current(warp)
+        count = ends[-1 - going] if len(ends) > going else 0
+        for other in members:
+            issued = self._products[other]
+            if event is not None and 0 < count <= len(issued) and other != warp:
+                event.awaited.add(Executed(other, issued[count - 1]))
+
     # Copies
 
     def issued(self, copy: Copy, rank: int) -> None:
@@ -310,8 +333,8 @@ class NotingCollection(Collection):
         super().__init__()
         self._trace = trace
 
-    def add(self, finding: Finding, block: int) -> Key:
+    def add(self, finding: Finding, block: int, follows: str = "") -> Key:
         """Add a finding, and note what it is about."""
-        key = super().add(finding, block)
+        key = super().add(finding, block, follows)
         self._trace.note(key, finding)
         return key

@@ -6,11 +6,12 @@ import threading
 
 from gemmkit.emulator.codegen.layout import LANES
 from gemmkit.emulator.isa.matrix_descriptors import CHUNK_BYTES
+from gemmkit.emulator.ptx.module import Immediate
 from gemmkit.emulator.sanitizer.accumulators import Touch
 from gemmkit.emulator.sanitizer.asynchronous_findings import REFILL, is_refill, not_waited
 from gemmkit.emulator.sanitizer.clocks import Clocks
 from gemmkit.emulator.sanitizer.collection import Collection
-from gemmkit.emulator.sanitizer.granules import Conflict, instruction_of
+from gemmkit.emulator.sanitizer.granules import Conflict, instruction_of, thread_of
 from gemmkit.emulator.sanitizer.parties import Parties
 from gemmkit.emulator.sanitizer.ranked_descriptors import RankedDescriptors
 from gemmkit.emulator.sanitizer.sites import Names
@@ -61,10 +62,12 @@ class WarpgroupFindings(WordedFindings):
         array, offset = self._names.shared(address)
         here, there = parties.site(who), parties.site(met.other)
         kind, other, between = "read after write", parties.name(met.other), _UNORDERED
+        follows = ""
         if clocks.warps <= met.actor < clocks.warps + clocks.places:
             copy = parties.copy_name(instruction_of(met.other))
             kind = REFILL if is_refill(clocks, met) else "read before wait"
             other, between = f"the {copy} by {other}", not_waited(clocks, met, parties)
+            follows = parties.cause_of_wait(thread_of(met.other) // LANES)
         elif met.actor >= clocks.warps + clocks.places:
             kind, other = "read before wait", f"the cp.async by {other}"
             between = "with no wait for that copy and no synchronization between"
@@ -72,7 +75,7 @@ class WarpgroupFindings(WordedFindings):
             f"the wgmma by {parties.name(who, block)} reads byte {offset} of "
             f"'{array}', which {other} writes, {between}"
         )
-        self._add(block, "racecheck", kind, text, here, there, array, offset)
+        self._add(block, "racecheck", kind, text, here, there, array, offset, follows=follows)
 
     def no_proxy_fence(
         self,
@@ -89,8 +92,8 @@ class WarpgroupFindings(WordedFindings):
         here, there = parties.site(who), parties.site(other)
         text = (
             f"the wgmma by {parties.name(who, block)} reads byte {offset} of '{array}', which "
-            f"{'the cp.async by ' if copied else ''}{parties.name(other)} writes with no "
-            "fence.proxy.async between"
+            f"{'the cp.async by ' if copied else ''}{parties.name(other)} writes "
+            f"{parties.missing_fence(other, address)}"
         )
         self._add(
             block, "racecheck", "missing proxy fence", text, here, there, array, offset,
@@ -161,6 +164,19 @@ class WarpgroupFindings(WordedFindings):
         )
         self._add(block, "synccheck", "incomplete warpgroup", text, here, None)
 
+    def setmaxnreg_ignored(self, block: int, number: int, warp: int, reason: str) -> None:
+        """ptxas leaves the instruction out, for this reason."""
+        here = self._site_of(number, warp * LANES)
+        text = (
+            f"ptxas leaves out the setmaxnreg at {here}, which warp {warp} of block "
+            f"{self._names.block(block)} executes, as {reason}"
+        )
+        self._add(
+            block, "synccheck", "setmaxnreg ignored", text, here, None,
+            forgiven_by="ptxas: each thread keeps the registers that it has at launch",
+            cause="setmaxnreg-ignored",
+        )  # fmt: skip
+
     def too_many_registers(
         self, block: int, number: int, warp: int, wanted: tuple[int, str], had: int
     ) -> None:
@@ -204,14 +220,40 @@ class WarpgroupFindings(WordedFindings):
         text = f"{self._party(here, block)} {_does(touch)}"
         if there is not None:
             text = text.format(there=there)
+        if touch.moved_past is not None:
+            fence = self._site_of(touch.moved_past, thread)
+            text = f"{self._party(here, block)} {self._moved(touch, there, fence)}"
         forgiven = _FORGIVEN.get(touch.kind, "") if touch.committed else ""
         self._add(block, "synccheck", touch.kind, text, here, there, forgiven_by=forgiven)
+
+    def _moved(self, touch: Touch, there: AccessSite | None, fence: AccessSite) -> str:
+        """What the compiler did where it moved a write past a fence, and how to stop it."""
+        assert touch.other is not None
+        writer = self._names.actions[touch.other]
+        what, source = "writes", writer.sources[0] if writer.operation == "move" else None
+        if isinstance(source, Immediate):
+            what = "zeroes" if source.value == 0 else "initializes"
+        letter = "f" if touch.register.startswith("%f") else "r"
+        return (
+            f"uses register '{touch.register}' in a wgmma; the compiler {what} it at "
+            f"{_with_call(there)}, after the wgmma.fence at {_with_call(fence)}: it moves writes "
+            "past a fence whose asm does not name the registers. Name all accumulators and "
+            f'operands before the fence: asm volatile("" : "+{letter}"(d[i]) :: "memory"), as '
+            "warpgroup_fence_operand of CUTLASS does"
+        )
 
     def _site_of(self, number: int, thread: int) -> AccessSite:
         return self._names.site(number, self._names.thread(thread))
 
     def _party(self, site: AccessSite, block: int) -> str:
         return f"thread {site.thread} of block {self._names.block(block)} at {site}"
+
+
+def _with_call(site: AccessSite | None) -> str:
+    """A line, and the one that calls its function if that is inlined."""
+    if site is None or not site.called_from:
+        return str(site)
+    return f"{site} (called at {site.called_from[0]})"
 
 
 def _does(touch: Touch) -> str:

@@ -1,19 +1,21 @@
 """`Warpgroups`: what wgmma read from shared memory, and when, in one block.
 
-A wgmma reads through the asynchronous proxy until a `wgmma.wait_group` of its own warp covers its
-group; each warp has an actor of its own for that. Native code does what is done here for those that
-are in the log and in order.
+A wgmma reads through the asynchronous proxy until a `wgmma.wait_group` covers its group. That is a
+group of the warpgroup, so the wait of one warp covers what the others read too, and comes after
+they have issued it. Each warp has an actor of its own for its reads. Native code does what is done
+here for those that are in the log and in order.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from gemmkit.emulator.codegen.layout import LANES
-from gemmkit.emulator.codegen.shadow_layout import ORDERED, VISIBLE
+from gemmkit.emulator.codegen.layout import GROUPS_KEPT, LANES
+from gemmkit.emulator.codegen.shadow_layout import CAUSED, ORDERED
 from gemmkit.emulator.isa.warpgroup_forms import WARPS
 from gemmkit.emulator.sanitizer.agreement import Agreement
 from gemmkit.emulator.sanitizer.clocks import Clocks
+from gemmkit.emulator.sanitizer.cluster_scope import ClusterScope
 from gemmkit.emulator.sanitizer.granules import Granules, party
 from gemmkit.emulator.sanitizer.logged_accesses import LoggedAccesses
 from gemmkit.emulator.sanitizer.parties import Parties
@@ -30,6 +32,7 @@ class Warpgroups:
         block: int,
         warps: range,
         clocks: Clocks,
+        scope: ClusterScope,
         granules: Granules,
         accesses: LoggedAccesses,
         shadow: BlockShadow,
@@ -39,23 +42,37 @@ class Warpgroups:
     ) -> None:
         """`warps` are the block's as the clocks count them."""
         self._block, self._clocks = block, clocks
-        self._granules = granules
+        self._granules, self._scope = granules, scope
         self._first, self._shadow, self._accesses = warps.start, shadow, accesses
         self._found, self._parties = found, parties
         # The group of wgmma that is open in each warp, and the actor that stands for its wgmma.
         self._group = np.ones(len(warps), np.int32)
         self._actors = np.full(len(warps), -1, np.int64)
         self._agreement = Agreement(len(warps), products.identities)
-        accesses.begin_products(block, self._agreement.table, self._actors, self._group)
+        # What was earlier than the commits of each warp's last groups.
+        self._causes = np.zeros((len(warps), GROUPS_KEPT, clocks.actors), np.int32)
+        accesses.begin_products(
+            block, self._agreement.table, self._actors, self._group, self._causes
+        )
 
     def commit(self, warp: int) -> None:
         """A warp commits its open group."""
+        group = int(self._group[warp])
+        self._causes[warp, group % GROUPS_KEPT] = self._clocks.caused(self._first + warp)
         self._group[warp] += 1
 
     def wait(self, warp: int, going: int) -> None:
-        """A warp waits until at most so many of its groups are in flight."""
-        row, actor = self._clocks.of[self._first + warp, ORDERED], self._actor(warp)
-        row[actor] = max(int(row[actor]), int(self._group[warp]) - 1 - going)
+        """A warp has waited until at most so many of its groups are in flight."""
+        clocks, done = self._clocks, int(self._group[warp]) - 1 - going
+        mine = clocks.of[self._first + warp]
+        for other in range(warp // WARPS * WARPS, warp // WARPS * WARPS + WARPS):
+            actor = self._actor(other)
+            if done > 0:
+                mine[ORDERED, actor] = max(int(mine[ORDERED, actor]), done)
+                theirs = self._causes[other, done % GROUPS_KEPT]
+                if self._group[other] <= done:
+                    theirs = clocks.of[self._first + other, CAUSED]
+                np.maximum(mine[CAUSED], theirs, out=mine[CAUSED])
 
     def _actor(self, warp: int) -> int:
         if self._actors[warp] < 0:
@@ -89,17 +106,15 @@ class Warpgroups:
             address = int(where[met.index]) << shift
             self._found.too_early(self._parties, self._block, who, address, met, self._clocks)
             return
-        writer = granules.writer[where]
-        late = granules.time[where] > clock[VISIBLE][writer]
+        writer, rank = granules.writer[where], self._scope.rank_of(self._first)
+        late = self._scope.hidden(rank, clock, writer, granules.time[where])
         if late.any():
-            late &= self._clocks.generic(writer)
-            if late.any():
-                first = where[int(late.argmax())]
-                other = int(granules.who[first])
-                copied = int(granules.writer[first]) >= self._clocks.copies_of(0)
-                self._found.no_proxy_fence(
-                    self._parties, self._block, who, int(first) << shift, other, copied=copied
-                )
+            first = where[int(late.argmax())]
+            other = int(granules.who[first])
+            copied = int(granules.writer[first]) >= self._clocks.copies_of(0)
+            self._found.no_proxy_fence(
+                self._parties, self._block, who, int(first) << shift, other, copied=copied
+            )
 
     def end(self) -> None:
         """All warps have ended."""

@@ -25,6 +25,7 @@ class WordedFindings:
         offset: int | None = None,
         forgiven_by: str = "",
         cause: str = "",
+        follows: str = "",
     ) -> None:
         finding = Finding(
             check=check,
@@ -38,4 +39,4 @@ class WordedFindings:
             forgiven_by=forgiven_by,
             cause=cause,
         )
-        self._collection.add(finding, block)
+        self._collection.add(finding, block, follows)

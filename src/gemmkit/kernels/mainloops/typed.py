@@ -48,12 +48,16 @@ def tensor(
     problem: GemmProblem,
     config: TileConfig,
     found: Cut | None = None,
+    *,
+    aligned: bool | None = None,
 ) -> Work:
     """Tiles that are multiplied by mma.sync, one a CTA unless `found` says how else CTAs share the
     problem. Where the configuration names `stages`, cp.async copies tiles, all of these but one
-    ahead."""
+    ahead. `aligned` says whether rows are where they are read, by default those of the problem."""
     found = found or cut.whole_tiles(problem, config, config["BM"], config["BN"])
-    demands = _tensor(config, threads, problem.dtype, *_arrival(problem))
+    *arrival, own = _arrival(problem)
+    rows_aligned = own if aligned is None else aligned
+    demands = _tensor(config, threads, problem.dtype, *arrival, rows_aligned)
     return Work.of(found, threads, shared_bytes, demands)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.production import (
     gemm_grouped,
+    gemm_mma,
     gemm_skinny,
     gemm_small_k,
     gemm_split_k,
@@ -26,6 +27,7 @@ PRODUCTION: tuple[Kernel, ...] = (
     gemm_grouped.KERNEL,
     typed.KERNEL,
     typed_mma.KERNEL,
+    gemm_mma.KERNEL,
     gemm_wgmma.KERNEL,
     grouped_typed.KERNEL,
     grouped_mma.KERNEL,

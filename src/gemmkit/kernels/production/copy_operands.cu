@@ -2,8 +2,6 @@
 //
 // A line is a row of the matrix, or a column where its transpose lies in memory. A warp copies 512
 // bytes of it, in words: where a line begins inside of one, each word comes from two of the source.
-#include "layout.cuh"
-
 constexpr int WORD = 4, WORDS_PER_LANE = 4, SEGMENT_WORDS = 32 * WORDS_PER_LANE;
 
 // Word `word` of a copy of a line of `length` elements; what lies past the end is zero.
@@ -21,12 +19,12 @@ __device__ __forceinline__ unsigned word_of_elements(const T* line, int length, 
 
 // Copies the segments of one block: of columns of words, and of lines that lie `step` apart.
 template <class T>
-__device__ __forceinline__ void copy_lines(const T* from, int ld, T* to, int ld_to, int lines,
-                                           int length, int segment, int line, int step) {
+__device__ __forceinline__ void copy_lines(const T* from, long long ld, T* to, long long ld_to,
+                                           int lines, int length, int segment, int line, int step) {
   const int first = segment * SEGMENT_WORDS + threadIdx.x;
   const int words = (length + WORD / sizeof(T) - 1) / (WORD / sizeof(T));
   for (; line < lines; line += step) {
-    const T* own = element(from, ld, line, 0);
+    const T* own = from + line * ld;
     const int begins = reinterpret_cast<unsigned long long>(own) % WORD;
     const auto* source =
         reinterpret_cast<const unsigned*>(reinterpret_cast<unsigned long long>(own) - begins);
@@ -42,7 +40,7 @@ __device__ __forceinline__ void copy_lines(const T* from, int ld, T* to, int ld_
       low[i] = inside ? source[word] : 0;
       high[i] = inside && begins ? source[next] : 0;
     }
-    auto* copy = reinterpret_cast<unsigned*>(element(to, ld_to, line, 0));
+    auto* copy = reinterpret_cast<unsigned*>(to + line * ld_to);
 #pragma unroll
     for (int i = 0; i < WORDS_PER_LANE; ++i) {
       const int word = first + 32 * i, next = begins ? word + 1 : word;
@@ -57,14 +55,13 @@ __device__ __forceinline__ void copy_lines(const T* from, int ld, T* to, int ld_
 // Copies one operand; its blocks are numbered through `segments` of a line first. `products`
 // matrices lie `stride` elements apart, and their copies one after the other.
 template <class T>
-__device__ __forceinline__ void copy_matrices(int block, const T* from, int ld, long long stride,
-                                              T* to, int ld_to, int lines, int length, int products,
-                                              int segments, int groups) {
+__device__ __forceinline__ void copy_matrices(int block, const T* from, long long ld,
+                                              long long stride, T* to, long long ld_to, int lines,
+                                              int length, int products, int segments, int groups) {
   const int segment = block % segments, group = block / segments;
   for (int product = blockIdx.y; product < products; product += gridDim.y) {
-    copy_lines(from + product * stride, ld, to + static_cast<long long>(product) * lines * ld_to,
-               ld_to, lines, length, segment,
-               group * static_cast<int>(blockDim.y) + static_cast<int>(threadIdx.y),
+    copy_lines(from + product * stride, ld, to + product * (lines * ld_to), ld_to, lines, length,
+               segment, group * static_cast<int>(blockDim.y) + static_cast<int>(threadIdx.y),
                groups * static_cast<int>(blockDim.y));
   }
 }
@@ -72,10 +69,10 @@ __device__ __forceinline__ void copy_matrices(int block, const T* from, int ld, 
 // Blocks of A come first; an operand that is read in place has none: its `groups` is 0.
 template <class T>
 __global__ void __launch_bounds__(256)
-    copy_operands(const T* A, int lda, long long stride_a, T* copy_a, int ld_copy_a, int lines_a,
-                  int length_a, int products_a, int segments_a, int groups_a, const T* B, int ldb,
-                  long long stride_b, T* copy_b, int ld_copy_b, int lines_b, int length_b,
-                  int products_b, int segments_b, int groups_b) {
+    copy_operands(const T* A, long long lda, long long stride_a, T* copy_a, long long ld_copy_a,
+                  int lines_a, int length_a, int products_a, int segments_a, int groups_a,
+                  const T* B, long long ldb, long long stride_b, T* copy_b, long long ld_copy_b,
+                  int lines_b, int length_b, int products_b, int segments_b, int groups_b) {
   const int block = blockIdx.x, blocks_a = segments_a * groups_a;
   if (block < blocks_a) {
     copy_matrices(block, A, lda, stride_a, copy_a, ld_copy_a, lines_a, length_a, products_a,

@@ -22,6 +22,7 @@ from gemmkit.emulator.codegen.layout import (
     IN_FLIGHT,
     OUT_OF_FUEL,
     PAUSED,
+    PRODUCTS,
     RUNNING,
     STUCK,
     TRAP,
@@ -214,7 +215,7 @@ def _define_start(module: Module, names: Names) -> None:
             reconvergence = f.resize(_field(f, "exit_block"), 32)
             for name, a in (("mask", initial), ("reconvergence", reconvergence)):
                 f.store(a, warp, WARP[name])
-            for name in ("block", "exited", "depth", "status", "waits"):
+            for name in ("block", "exited", "depth", "status", "waits", *PRODUCTS):
                 f.store(literal("i32", 0), warp, WARP[name])
             # The instruction at which a warp last waited must be of this block.
             f.store(literal("i32", 0), warp, WARP["instruction"])

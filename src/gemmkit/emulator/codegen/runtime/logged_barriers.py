@@ -42,28 +42,31 @@ def define(module: Module) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Clock:
+class Clock:
     """A clock: its address, and the bytes of one of its rows."""
 
     f: Function
     start: Value
-    row: Value
+    row_bytes: Value
 
     @classmethod
-    def at(cls, f: Function, start: Value) -> _Clock:
+    def at(cls, f: Function, start: Value) -> Clock:
         """The clock at an address."""
         return cls(f, start, field(f, "row_bytes"))
 
     @classmethod
-    def of(cls, f: Function, warp: Value) -> _Clock:
+    def of(cls, f: Function, warp: Value) -> Clock:
         """The clock of a warp."""
         start = f.offset(pointer(f, "clocks"), f.binary("mul", warp, field(f, "clock_bytes")))
         return cls.at(f, start)
 
+    def row(self, number: int) -> Value:
+        """Where one of the rows begins."""
+        return self.f.offset(self.start, self.f.binary("mul", self.row_bytes, number))
+
     def place(self, row: int, actor: Value) -> Value:
         """Where the time of an actor is in one of the rows."""
-        f = self.f
-        return f.offset(f.offset(self.start, f.binary("mul", self.row, row)), f.shl(actor, 2))
+        return self.f.offset(self.row(row), self.f.shl(actor, 2))
 
     def time(self, row: int, actor: Value) -> Value:
         """It."""
@@ -89,7 +92,7 @@ def _define_visible(module: Module) -> None:
     m = Value("ptr", "%m")
     with module.function("gemmkit.visible_mbarrier", "i1", (T, m, WARP), inline=False) as f:
         by, time = (f.load("i64", m, MBARRIER[name]) for name in ("warp", "time"))
-        clock = _Clock.of(f, WARP)
+        clock = Clock.of(f, WARP)
         known = f.intrinsic("smax", *(clock.time(row, by) for row in (ORDERED, INITIALIZED)))
         late = f.compare("sge", f.resize(known, 64, signed=True), time)
         f.ret(f.or_(f.compare("eq", WARP, by), late))
@@ -100,8 +103,8 @@ def _define_overrun(module: Module) -> None:
     before all who waited for the last one have observed that."""
     m, arrives = Value("ptr", "%m"), Value("i1", "%arrives")
     with module.function("gemmkit.overruns", "i1", (T, m, WARP, arrives), inline=False) as f:
-        arriving = _Clock.at(f, f.load("ptr", m, MBARRIER["arriving"]))
-        own = _Clock.of(f, WARP)
+        arriving = Clock.at(f, f.load("ptr", m, MBARRIER["arriving"]))
+        own = Clock.of(f, WARP)
         seen = f.load("ptr", m, MBARRIER["observations"])
         with f.loop(f.load("i64", m, MBARRIER["observed"])) as each:
             one = f.offset(seen, f.binary("mul", each, OBSERVATION_BYTES))
@@ -124,7 +127,7 @@ def _define_complete(module: Module) -> None:
         phases = f.add(f.load("i64", m, MBARRIER["phases"]), 1)
         f.store(phases, m, MBARRIER["phases"])
         arriving, complete = (f.load("ptr", m, MBARRIER[each]) for each in ("arriving", "complete"))
-        place = _Clock.at(f, arriving).place(ORDERED, f.load("i64", m, MBARRIER["actor"]))
+        place = Clock.at(f, arriving).place(ORDERED, f.load("i64", m, MBARRIER["actor"]))
         f.store(f.resize(phases, 32), place)
         size = field(f, "clock_bytes")
         f.call("gemmkit.join_clock", "void", complete, arriving, size)
@@ -178,7 +181,7 @@ def _define_compare(module: Module) -> None:
             overruns = f.call("gemmkit.overruns", "i1", T, m, WARP, arrives)
             with f.when(overruns):
                 f.ret(NO)
-        clock = _Clock.of(f, WARP)
+        clock = Clock.of(f, WARP)
         size, own = field(f, "clock_bytes"), clock.place(ORDERED, WARP)
         now = f.load("i32", own)
         with f.when(arrives):

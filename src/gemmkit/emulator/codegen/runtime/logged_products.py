@@ -7,21 +7,24 @@ was never written, which could be written until the log is read. Otherwise Pytho
 from __future__ import annotations
 
 from gemmkit.emulator.codegen.ir import Function, Module, Value, literal
-from gemmkit.emulator.codegen.layout import ALL_LANES, LANES, WARP, WORKER
+from gemmkit.emulator.codegen.layout import ALL_LANES, GROUPS_KEPT, LANES, WARP, WORKER
 from gemmkit.emulator.codegen.runtime.blocks import ASYNCHRONOUS_COST
 from gemmkit.emulator.codegen.runtime.bounds import C
 from gemmkit.emulator.codegen.runtime.comparison import T, field, pointer
 from gemmkit.emulator.codegen.runtime.granules import READ, READ_STRIPS
+from gemmkit.emulator.codegen.runtime.logged_barriers import Clock
 from gemmkit.emulator.codegen.runtime.mbarrier_log import keep_patterns
 from gemmkit.emulator.codegen.runtime.sanitized import PREFIX
 from gemmkit.emulator.codegen.runtime.shadow import common_word, log_entry, shadow
 from gemmkit.emulator.codegen.shadow_layout import (
+    CAUSED,
     COMMON,
     EXECUTED,
     EXECUTED_BYTES,
     GROUPED,
     LOG_ENTRY,
     MULTIPLIED,
+    ORDERED,
     PRODUCT,
     PRODUCT_BYTES,
     PRODUCT_FACTORS,
@@ -139,9 +142,12 @@ def _define_orders(module: Module) -> None:
             f.call("gemmkit.operate_asynchronous", "void", C, W, number, lanes)
             f.ret()
         s = shadow(f)
-        for kind, relation in ((GROUPED, "slt"), (WAITED, "sge")):
-            with f.when(f.compare(relation, groups, 0)):
-                _enter(f, s, kind, f.resize(number, 64), groups)
+        with f.when(f.compare("slt", groups, 0)):
+            # A commit advances the block's clock, as an arrival does.
+            _enter(f, s, GROUPED, f.resize(number, 64), f.load("i64", s, SHADOW["time"]))
+            f.increase(s, SHADOW["time"], 1)
+            f.ret()
+        _enter(f, s, WAITED, f.resize(number, 64), groups)
         f.ret()
 
 
@@ -154,6 +160,8 @@ def _define_compare(module: Module) -> None:
         first = f.load("i64", f.offset(pointer(f, "first_blocks"), f.shl(number, 3)))
         actor = f.load("i64", f.offset(pointer(f, "product_actors"), f.shl(WARP_NUMBER, 3)))
         with f.when(f.or_(f.compare("slt", field(f, "block"), first), f.compare("slt", actor, 0))):
+            f.ret(NO)
+        with f.when(f.compare("ne", field(f, "reached"), 0)):
             f.ret(NO)
         # A warp may have waited before its first wgmma.
         reads = f.load("ptr", f.offset(pointer(f, "read_times"), f.shl(actor, 3)))
@@ -203,17 +211,41 @@ def _define_order(module: Module) -> None:
     kind = Value("i64", "%kind")
     with module.function(ORDER, "i1", (T, ENTRY, kind, WARP_NUMBER), inline=False) as f:
         place = f.offset(pointer(f, "product_groups"), f.shl(WARP_NUMBER, 2))
-        group = f.load("i32", place)
+        group, row_bytes = f.load("i32", place), field(f, "row_bytes")
+        clock = Clock.of(f, f.add(WARP_NUMBER, field(f, "first_warp")))
+        base = f.load("i64", ENTRY, LOG_ENTRY["base"])
         with f.when(f.compare("eq", kind, GROUPED)):
+            # All that the warp did until then is in its own time.
+            own, time = f.add(WARP_NUMBER, field(f, "first_warp")), f.resize(base, 32)
+            f.store(time, clock.place(CAUSED, own))
+            f.store(f.add(time, 1), clock.place(ORDERED, own))
+            f.move(_causes(f, WARP_NUMBER, group), clock.row(CAUSED), row_bytes)
             f.store(f.add(group, 1), place)
             f.ret(YES)
-        actor = f.load("i64", f.offset(pointer(f, "product_actors"), f.shl(WARP_NUMBER, 3)))
-        with f.when(f.compare("slt", actor, 0)):
-            f.ret(NO)
-        warp = f.add(WARP_NUMBER, field(f, "first_warp"))
-        row = f.offset(pointer(f, "clocks"), f.binary("mul", warp, field(f, "clock_bytes")))
-        known = f.offset(row, f.shl(actor, 2))
-        going = f.resize(f.load("i64", ENTRY, LOG_ENTRY["base"]), 32)
-        done = f.sub(f.sub(group, 1), going)
-        f.store(f.intrinsic("smax", f.load("i32", known), done), known)
+        first = f.and_(WARP_NUMBER, -WARPS)
+        with f.loop(WARPS) as each:
+            place = f.offset(pointer(f, "product_actors"), f.shl(f.add(first, each), 3))
+            with f.when(f.compare("slt", f.load("i64", place), 0)):
+                f.ret(NO)
+        done = f.sub(f.sub(group, 1), f.resize(base, 32))
+        with f.when(f.compare("sle", done, 0)):
+            f.ret(YES)
+        # The group is complete in all warps of the warpgroup, which have issued it before.
+        with f.loop(WARPS) as each:
+            other = f.add(first, each)
+            actor = f.load("i64", f.offset(pointer(f, "product_actors"), f.shl(other, 3)))
+            known = clock.place(ORDERED, actor)
+            f.store(f.intrinsic("smax", f.load("i32", known), done), known)
+            theirs = f.load("i32", f.offset(pointer(f, "product_groups"), f.shl(other, 2)))
+            open_ = Clock.of(f, f.add(other, field(f, "first_warp"))).row(CAUSED)
+            committed = f.compare("sgt", theirs, done)
+            causes = f.select(committed, _causes(f, other, done), open_)
+            f.call("gemmkit.join_clock", "void", clock.row(CAUSED), causes, row_bytes)
         f.ret(YES)
+
+
+def _causes(f: Function, warp: Value, group: Value) -> Value:
+    """What was earlier than the commit of a group by a warp of the block: a row of a clock."""
+    kept = f.resize(f.and_(group, GROUPS_KEPT - 1), 64)
+    index = f.add(f.binary("mul", warp, GROUPS_KEPT), kept)
+    return f.offset(pointer(f, "product_causes"), f.binary("mul", index, field(f, "row_bytes")))

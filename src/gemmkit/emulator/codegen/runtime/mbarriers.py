@@ -37,7 +37,8 @@ from gemmkit.emulator.codegen.runtime.mbarrier_objects import (
     leave,
 )
 from gemmkit.emulator.codegen.runtime.patterns import element
-from gemmkit.emulator.codegen.shadow_layout import ARRIVED, OBSERVED, USED_BARRIER
+from gemmkit.emulator.codegen.runtime.shadow import shadow
+from gemmkit.emulator.codegen.shadow_layout import ARRIVED, OBSERVED, OWN, SHADOW, USED_BARRIER
 from gemmkit.emulator.isa.mbarriers import (
     INITIALIZED,
     MARK,
@@ -135,6 +136,10 @@ def _arrive_together(f: Function, names: Names, arrival: _Arrival, *, reads: boo
     def left() -> None:
         leave(f, LANES)
 
+    if arrival.count != 0:
+        with f.when(_apart(f)):
+            left()
+
     def at(lane: Value) -> tuple[Value, Value]:
         given = f.resize(element(f, OPERANDS, lane, 32), 64) if reads else literal("i64", 0)
         return f.sub(element(f, ADDRESSES, lane, 64), WINDOW), given
@@ -168,6 +173,20 @@ def _arrive_together(f: Function, names: Names, arrival: _Arrival, *, reads: boo
     last = f.sub(literal("i32", 31), f.intrinsic("ctlz", LANES, Value("i1", "true"), result="i32"))
     enter(f, USED_BARRIER if arrival.count == 0 else ARRIVED, NUMBER, last, address, whole)
     end(f)
+
+
+def _apart(f: Function) -> Value:
+    """Whether only some lanes of a warp arrive, and others may have accessed shared memory since
+    they were in step; or Python has to see all arrivals of the warp."""
+    own = f.load("ptr", shadow(f), SHADOW["own"])
+    initial, exited = (f.load("i32", W, WARP[each]) for each in ("initial", "exited"))
+    partial = f.compare("ne", LANES, f.and_(initial, f.not_(exited)))
+    last, step = (f.load("i64", own, OWN[each]) for each in ("last_access", "in_step"))
+    apart = f.and_(partial, f.compare("ugt", last, step))
+    watched = f.compare("ne", f.load("i64", own, OWN["arrives_in_python"]), 0)
+    # Lanes that all arrive have released what they did.
+    f.store(f.select(partial, last, literal("i64", 0)), own, OWN["last_access"])
+    return f.or_(apart, watched)
 
 
 def _define_wait(module: Module, names: Names, kind: str) -> None:

@@ -30,6 +30,8 @@ from gemmkit.emulator.codegen.runtime import (
     mbarriers,
     patterns,
     peers,
+    product_groups,
+    register_tables,
     sanitized,
     shadow,
     shadow_global,
@@ -105,7 +107,9 @@ def build_module(name: str, *, permutes: bool) -> Module:
         copy_counts.define(module)
         access.define_words(module)
         lanes.define(module)
+        register_tables.define(module)
         blocks.define(module)
+        product_groups.define(module)
     elif name == SANITIZERS:
         shadow.define(module)
         lane_races.define(module)

@@ -228,7 +228,9 @@ def append(f: Function, s: Value, kind: Value) -> None:
     tag = f.add(f.sub(site, worker), f.load("i64", s, SHADOW["own_tag"]))
     tag = f.add(tag, f.shl(ROW_BYTES, TAG_BYTES))
     f.store(f.add(tag, f.shl(kind, TAG_KIND)), entry, LOG_ENTRY["tag"])
-    f.store(f.add(count, 1), s, SHADOW["log_count"])
+    now = f.add(count, 1)
+    f.store(now, s, SHADOW["log_count"])
+    f.store(now, f.load("ptr", s, SHADOW["own"]), OWN["last_access"])
 
 
 def _define_read(module: Module) -> None:

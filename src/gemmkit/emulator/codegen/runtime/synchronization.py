@@ -28,6 +28,7 @@ from gemmkit.emulator.codegen.shadow_layout import (
     BEGINS,
     COMMON,
     COMMON_BYTES,
+    FENCE_LANES,
     FENCES,
     IN_STEP,
     KNOWN_WARPS,
@@ -238,7 +239,8 @@ def _define_members(module: Module) -> None:
 
 def _define_fence(module: Module) -> None:
     """fence(worker): what this warp did counts as ordered before all that follows; a kernel that
-    synchronizes by fences is not checked any further. tell_fence(worker, kind): Python is told."""
+    synchronizes by fences is not checked any further. tell_fence(worker, kind, lanes): Python is
+    told."""
     with module.function(f"gemmkit.{PREFIX}fence", "void", (C,)) as f:
         s = shadow(f)
         own = f.load("ptr", s, SHADOW["own"])
@@ -253,6 +255,8 @@ def _define_fence(module: Module) -> None:
         f.call("gemmkit.in_step", "void", C)
         f.ret()
     kind = Value("i64", "%kind")
-    with module.function(f"gemmkit.{PREFIX}tell_fence", "void", (C, kind)) as f:
-        tell(f, shadow(f), FENCES, kind)
+    with module.function(f"gemmkit.{PREFIX}tell_fence", "void", (C, kind, _LANES)) as f:
+        # `kind` holds the instruction's number too.
+        with f.when(f.compare("ne", _LANES, 0)):
+            tell(f, shadow(f), FENCES, f.or_(kind, f.shl(f.resize(_LANES, 64), FENCE_LANES)))
         f.ret()

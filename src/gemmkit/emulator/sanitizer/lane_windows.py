@@ -1,0 +1,225 @@
+"""`LaneWindows`: what lanes of a warp have accessed since they were last in step, when another lane
+hands it over.
+
+The vector clocks count all lanes of a warp as one. So an arrival at an mbarrier, or a proxy fence,
+by some lanes seems to cover what the others have accessed, though only `__syncwarp()` or the like
+before it would order that. Here these accesses are kept until the lanes are in step, and compared
+with what others access by way of that arrival or fence alone. (An instruction that a whole warp
+executes together, such as a shuffle, counts as such a barrier.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gemmkit.emulator.codegen.layout import LANES, SITE_BYTES
+from gemmkit.emulator.codegen.shadow_layout import (
+    LOADED,
+    LOG_ENTRIES,
+    ORDERED,
+    SENT,
+    STORED,
+    TAG_BYTES,
+    TAG_KIND,
+    TAG_WARP,
+    UPDATED,
+    VISIBLE,
+)
+from gemmkit.emulator.machine.worker import Worker
+from gemmkit.emulator.sanitizer.clocks import Clock, Clocks
+from gemmkit.emulator.sanitizer.granules import Numbers, party
+from gemmkit.emulator.sanitizer.shadow import BlockShadow, Pattern, granules_of
+
+_ACCESSES = (LOADED, STORED, UPDATED)
+# A warp has at most so many windows, and an instruction makes so many in a block.
+_MOST, _MOST_OF_ONE = 16, 64
+_NEVER = np.iinfo(np.int64).max
+
+
+@dataclass(slots=True)
+class Window:
+    """Accesses of lanes that did not execute `by`, a party's arrival or proxy fence (`fence`).
+
+    `log` is where the log ended then. Each access was released by its own lane, or after the lanes
+    were in step, no earlier than at `safe_from` on the warp's clock.
+    """
+
+    warp: int
+    by: int
+    fence: bool
+    log: int
+    granules: Numbers
+    whos: Numbers
+    writes: Numbers
+    safe_from: Numbers
+
+    @property
+    def open(self) -> bool:
+        """Whether some accesses were not released so yet."""
+        return bool((self.safe_from == _NEVER).any())
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """Another access (`other`, which writes or not) to a granule that only `by` hands over, if
+    anything does."""
+
+    granule: int
+    other: int
+    wrote: bool
+    by: int | None
+    fence: bool = False
+
+
+@dataclass(slots=True)
+class LaneWindows:
+    """The windows of one block; `first` is the number of its first warp as the clocks count."""
+
+    worker: Worker
+    shadow: BlockShadow
+    clocks: Clocks
+    first: int
+    # By granule, the party that wrote it last.
+    last_writers: Numbers
+    _windows: list[Window] = field(default_factory=list)
+    _made: dict[int, int] = field(default_factory=dict)
+    # By warp, and whether by fences: the lanes that have released what they did since a step.
+    _done: dict[tuple[int, bool], tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def some(self) -> bool:
+        """Whether there are any."""
+        return bool(self._windows)
+
+    @property
+    def open(self) -> set[int]:
+        """The warps whose lanes have not been in step, and released that, since."""
+        return {each.warp for each in self._windows if each.open}
+
+    def granules(self) -> Numbers:
+        """All granules of the windows."""
+        if not self._windows:
+            return np.zeros(0, np.int64)
+        return np.unique(np.concatenate([each.granules for each in self._windows]))
+
+    def is_whole(self, warp: int, lanes: int) -> bool:
+        """Whether these are all lanes of a warp that have not exited."""
+        initial, exited = self.worker.warp_fields("initial"), self.worker.warp_fields("exited")
+        return not int(initial[warp]) & ~int(exited[warp]) & ~lanes & 0xFFFFFFFF
+
+    def released(self, warp: int, number: int, lanes: int, *, fence: bool = False) -> bool:
+        """Lanes of a warp release what they have done, or execute a proxy fence; returns whether
+        that makes a window."""
+        whole, step = self.is_whole(warp, lanes), self.shadow.last_step(warp)
+        now = self.clocks.now(self.first + warp)
+        for each in self._windows:
+            if each.warp == warp and each.open:
+                late = each.safe_from == _NEVER
+                if step <= each.log:
+                    late &= (lanes >> (each.whos % LANES) & 1 == 1) & (each.fence or not fence)
+                each.safe_from[late] = now
+        self._windows = [each for each in self._windows if not self._is_past(each)]
+        since, done = self._done.get((warp, fence), (step, 0))
+        done = lanes | (done if since == step else 0)
+        self._done[warp, fence] = step, done
+        last = self.shadow.last_access(warp)
+        if whole and not fence:
+            self.shadow.forget_accesses(warp)
+        if whole or last <= step or self._made.get(number, 0) == _MOST_OF_ONE:
+            return False
+        found = list(self._accesses(warp, done, step, only_writes=fence))
+        if not found:
+            return False
+        self._made[number] = self._made.get(number, 0) + 1
+        granules, whos, writes = (np.concatenate(each) for each in zip(*found, strict=True))
+        lane = (lanes & -lanes).bit_length() - 1
+        by = party(number, (self.first + warp) * LANES + lane)
+        end = self.shadow.field("log_count")
+        never = np.full(len(granules), _NEVER)
+        self._windows.append(Window(warp, by, fence, end, granules, whos, writes, never))
+        mine = [each for each in self._windows if each.warp == warp]
+        if len(mine) > _MOST:
+            self._windows.remove(mine[0])
+        return True
+
+    def _is_past(self, window: Window) -> bool:
+        """Whether nobody can meet a window any more: all is overwritten, or all warps know that the
+        accesses were released in step."""
+        kept = self.last_writers[window.granules] == window.whos
+        if window.writes.all() and not kept.any():
+            return True
+        row = VISIBLE if window.fence else ORDERED
+        known = self.clocks.of[:, row, self.first + window.warp]
+        return int(known.min()) >= int(window.safe_from.max())
+
+    def _accesses(
+        self, warp: int, lanes: int, step: int, *, only_writes: bool = False
+    ) -> Iterator[tuple[Numbers, Numbers, Numbers]]:
+        """What other lanes of a warp have accessed since it was in step: granules, the parties, and
+        whether they write."""
+        shadow, end = self.shadow, self.shadow.field("log_count")
+        compiled, sites = self.worker.kernel.compiled, list(self.worker.kernel.areas.sites)
+        for at in range(max(step, end - LOG_ENTRIES), end):
+            place, base, serial, tag = shadow.log[at % LOG_ENTRIES].tolist()
+            kind = tag >> TAG_KIND
+            if tag >> TAG_WARP & 255 != warp or not serial or kind not in (*_ACCESSES, SENT):
+                continue
+            if kind == SENT or (only_writes and kind == LOADED):
+                continue
+            pattern = Pattern(place)
+            if pattern.serial != serial:
+                continue
+            site = ((tag & (1 << TAG_WARP) - 1) - compiled.sites_start) // SITE_BYTES
+            others = (lanes >> pattern.lanes & 1) == 0
+            where = granules_of(pattern, base, tag >> TAG_BYTES & 255, shadow.shift)[others]
+            if where.size:
+                who = party(sites[site], (self.first + warp) * LANES) + pattern.lanes[others]
+                yield (
+                    where.reshape(-1),
+                    np.repeat(who, where.shape[1]),
+                    np.full(where.size, int(kind != LOADED)),
+                )
+
+    def issued(self, warp: int, lane: int, where: Numbers, *, writes: bool) -> Apart | None:
+        """A lane issues a copy that reads or writes granules: whether other lanes have accessed one
+        since they were in step."""
+        step = self.shadow.last_step(warp)
+        if self.shadow.last_access(warp) <= step:
+            return None
+        for granules, whos, wrote in self._accesses(warp, 1 << lane, step):
+            met = np.isin(granules, where) & (writes | (wrote == 1))
+            if met.any():
+                at = int(met.argmax())
+                return Apart(int(granules[at]), int(whos[at]), bool(wrote[at]), None)
+        return None
+
+    def met(
+        self, known: Clock, where: Numbers, warp: int, *, writes: bool, through_proxy: bool
+    ) -> Apart | None:
+        """Something that knows (`known`) what is ordered before accesses granules for a warp, as
+        the clocks count it: whether only a part of the lanes has handed one over."""
+        for each in self._windows:
+            other = self.first + each.warp
+            # A copy that a lane of the warp itself issues is compared when it is issued.
+            if not through_proxy if each.fence else other == warp:
+                continue
+            until = int(known[VISIBLE if each.fence else ORDERED, other])
+            if until >= int(each.safe_from.max()):
+                continue
+            hit = (
+                (each.safe_from > until)
+                & np.isin(each.granules, where)
+                & (writes | (each.writes == 1))
+            )
+            if not writes:
+                # What was overwritten since does not count.
+                hit &= self.last_writers[each.granules] == each.whos
+            if hit.any():
+                at = int(hit.argmax())
+                self._windows.remove(each)
+                found = int(each.granules[at]), int(each.whos[at]), bool(each.writes[at])
+                return Apart(*found, each.by, each.fence)
+        return None

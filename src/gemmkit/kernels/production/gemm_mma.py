@@ -1,0 +1,171 @@
+"""How `gemm_mma` is launched, and what it refuses: products by mma.sync and cp.async."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gemmkit.dtypes import ITEM_BYTES
+from gemmkit.gpu import WARP_SIZE, GpuSpec
+from gemmkit.kernels import rules, tensor_cores
+from gemmkit.kernels.grids import tile_grid
+from gemmkit.kernels.kernel import Kernel
+from gemmkit.kernels.mainloops.typed import tensor
+from gemmkit.kernels.operand_copies import OperandCopy, aligned_copies, moved_bytes
+from gemmkit.kernels.plan import LAYOUTS, LaunchShape, TileConfig
+from gemmkit.kernels.policy import CUDA_TYPES
+from gemmkit.kernels.production.arguments import (
+    CUDA_LAYOUTS,
+    SIGNATURE,
+    access,
+    launch_shape,
+    named,
+)
+from gemmkit.kernels.production.schedule import raster_rows, schedule_argument
+from gemmkit.kernels.production.typed import access_widths
+from gemmkit.kernels.production.typed_mma import WIDTH_OF_C
+from gemmkit.kernels.work import VECTOR_BYTES, Work
+from gemmkit.problem import GemmProblem
+
+# Steps along k of a product of numbers of fp64, and numbers behind each row of a tile of such.
+DEPTH_OF_DOUBLE, PAD_OF_DOUBLE = 4, 4
+
+
+def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
+    """Column tiles on x, row tiles on y and z, in groups of rows where that saves reads."""
+    BM, BN, threads = config["BM"], config["BN"], tensor_cores.thread_count(config)
+    # One block per SM: the stages of most configurations leave no room for another.
+    raster = raster_rows(problem, BM, BN, gpu.sm_count)
+    copies = copied(problem)
+    shape = launch_shape(
+        (
+            CUDA_TYPES[problem.dtype],
+            named("Tile", {**config.as_dict(), "threads": threads}),
+            access(vector(problem), vector(problem), access_widths(problem, WIDTH_OF_C)[2]),
+            CUDA_LAYOUTS[problem.layout],
+            schedule_argument(problem, raster=raster),
+        ),
+        tile_grid(problem, BM, BN),
+        threads,
+        shared_bytes(problem, config),
+    )
+    return replace(shape, rasterized=raster > 0, copies=copies if problem.flops else ())
+
+
+def copied(problem: GemmProblem) -> tuple[OperandCopy, ...]:
+    """The operands that it reads copies of: their rows are then whole vectors in memory, of which
+    cp.async takes the part that is inside. compute-sanitizer takes such copies for reads of the
+    whole vector."""
+    return aligned_copies(problem, whole_vectors=True)
+
+
+def vector(problem: GemmProblem) -> int:
+    """Elements of a copy."""
+    return VECTOR_BYTES // problem.item_bytes
+
+
+def is_double(problem: GemmProblem) -> bool:
+    """Whether numbers are of fp64, which come in other products and tiles."""
+    return problem.item_bytes == ITEM_BYTES["float64"]
+
+
+def shared_bytes(problem: GemmProblem, config: TileConfig) -> int:
+    """Shared bytes of all stages."""
+    numbers, BK = 0, config["BK"]
+    pad = PAD_OF_DOUBLE if is_double(problem) else 0
+    for side, along_k in (("BM", not problem.transa), ("BN", problem.transb)):
+        extent = config[side]
+        numbers += extent * (BK + pad) if along_k else BK * (extent + pad)
+    return config["stages"] * numbers * problem.item_bytes
+
+
+def work(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> Work:
+    """A tile per block, on the tensor cores; rows are aligned once they have been copied."""
+    threads, copies = tensor_cores.thread_count(config), copied(problem)
+    found = tensor(threads, shared_bytes(problem, config), problem, config, aligned=True)
+    return found._replace(copied_bytes=moved_bytes(problem, copies))
+
+
+def condition(problem: GemmProblem, gpu: GpuSpec) -> str | None:
+    """A type that tensor cores multiply, on a board with cp.async."""
+    return rules.has_cp_async(gpu) or tensor_cores.condition(problem, gpu)
+
+
+def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
+    """Warp tiles of pairs of products, and more than one stage."""
+    return rules.first_reason(
+        lambda: rules.has_cp_async(gpu),
+        lambda: tensor_cores.warp_tiles(config, gpu, tensor_cores.WIDE_COLUMNS),
+        lambda: next(
+            (
+                f"{key} = {config[key]}: tiles have powers of two of rows and columns"
+                for key in ("BM", "BN", "BK")
+                if config[key] & (config[key] - 1)
+            ),
+            None,
+        ),
+        lambda: rules.enough_stages(config),
+    )
+
+
+def pairing(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> str | None:
+    """What depends on the type: room for stages and sums, pairs of products, even shares of what
+    is copied."""
+    double = is_double(problem)
+    registers = (2 if double else 1) * config["WM"] * config["WN"] // WARP_SIZE
+    depth = DEPTH_OF_DOUBLE if double else tensor_cores.DEPTH
+    return rules.first_reason(
+        lambda: (
+            f"BK = {config['BK']}: fragments alternate between two sets of registers, so that it "
+            f"must be a multiple of {2 * depth}"
+            if config["BK"] % (2 * depth)
+            else None
+        ),
+        lambda: (
+            None
+            if registers <= rules.RESULT_REGISTERS
+            else f"WM*WN sums take {registers} registers of each lane: it has "
+            f"{rules.RESULT_REGISTERS} for them"
+        ),
+        lambda: _even_copies(problem, config),
+        lambda: rules.dynamic_shared(shared_bytes(problem, config), gpu),
+    )
+
+
+def _even_copies(problem: GemmProblem, config: TileConfig) -> str | None:
+    """Every thread has as many vectors of each tile, in whole rows of threads."""
+    threads = tensor_cores.thread_count(config)
+    for key, along_k in (("BM", not problem.transa), ("BN", problem.transb)):
+        rows, columns = config[key], config["BK"]
+        if not along_k:
+            rows, columns = columns, rows
+        across = columns // vector(problem)
+        if rows * across % threads or (across % threads and threads % across):
+            return f"{threads} threads cannot share the copies of a tile of {key} × BK evenly"
+    return None
+
+
+KERNEL = Kernel(
+    name="gemm_mma",
+    rung=None,
+    idea="cp.async copies tiles several stages ahead, and warps multiply them by mma.sync while "
+    "they read the next fragments, in every layout.",
+    default=TileConfig(BM=128, BN=256, BK=32, WM=64, WN=64, stages=4),
+    space={
+        "BM": (32, 64, 128, 256),
+        "BN": (32, 64, 128, 256),
+        "BK": (8, 16, 32, 64),
+        "WM": (16, 32, 64, 128),
+        "WN": (16, 32, 64, 128),
+        "stages": (2, 3, 4, 5, 6),
+    },
+    launch=launch,
+    work=work,
+    loads=tensor_cores.words,
+    rule=rule,
+    signature=SIGNATURE,
+    layouts=LAYOUTS,
+    # Of float32 it makes results alone.
+    dtypes=(*tensor_cores.HALVES, "float64", "float32"),
+    condition=condition,
+    pairing=pairing,
+)
