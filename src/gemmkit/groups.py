@@ -207,25 +207,24 @@ class Groups:
         m, n, k = self.table[:3].astype(float)
         return int((((m > 0) & (n > 0)) * (m + n) * k).sum())
 
-    def are_aligned(
-        self, nbytes: int, transposed: Sequence[bool], item_bytes: int, out_item_bytes: int
-    ) -> bool:
-        """Whether every row starts and ends at a multiple of `nbytes` bytes, if its matrix does.
+    def extents(self, transposed: Sequence[bool]) -> tuple[int, int, int]:
+        """Of A, B and C the rows' lengths and leading dimensions in all products, or'd together.
 
-        Matrices that are neither read nor written do not count. Leading dimensions must not be 0.
+        A power of two that divides one divides all of them. Matrices that are neither read nor
+        written do not count. Leading dimensions must not be 0.
 
         Args:
-            nbytes: the alignment.
             transposed: whether the memory of A, B and C holds the transpose.
-            item_bytes: bytes per element of A and B.
-            out_item_bytes: bytes per element of C.
         """
         written = (self.m > 0) & (self.n > 0)
         read = written & (self.k > 0)
-        row_a, row_b, row_c = self.tight(transposed)
-        operands = (row_a | row_b | self.lda | self.ldb)[read] * item_bytes
-        results = (row_c | self.ldc)[written] * out_item_bytes
-        return not any((each % nbytes).any() for each in (operands, results))
+        a, b, c = (
+            int(np.bitwise_or.reduce(each[counts], initial=0))
+            for each, counts in zip(
+                self.tight(transposed) | self.table[3:], (read, read, written), strict=True
+            )
+        )
+        return a, b, c
 
     def tight(self, transposed: Sequence[bool]) -> Sizes:
         """The smallest leading dimensions of all A, B and C, given which are `transposed`."""

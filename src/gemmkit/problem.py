@@ -347,18 +347,21 @@ class GemmProblem:
             max(self.m if self.transc else self.n, 1),
         )
 
+    @property
+    def extents(self) -> tuple[int, int, int]:
+        """Of A, B and C the lengths of rows, leading dimensions and strides, or'd together: a power
+        of two that divides one divides all of them. For groups see `Groups.extents`."""
+        if self.groups is not None:
+            return self.groups.extents(self.transposed)
+        stride_a, stride_b, stride_c = self.strides
+        row_a, row_b, row_c = self.tight
+        return row_a | self.lda | stride_a, row_b | self.ldb | stride_b, row_c | self.ldc | stride_c
+
     def is_aligned(self, nbytes: int) -> bool:
         """Whether every row and matrix of A, B and C starts and ends at a multiple of `nbytes`
         bytes. In groups, matrices that are neither read nor written do not count."""
-        if self.groups is not None:
-            sizes = self.item_bytes, self.out_item_bytes
-            aligned = self.groups.are_aligned(nbytes, self.transposed, *sizes)
-            return aligned and self.alignment % nbytes == 0
-        stride_a, stride_b, stride_c = self.strides
-        row_a, row_b, row_c = self.tight
-        operands = row_a | self.lda | stride_a | row_b | self.ldb | stride_b
-        results = row_c | self.ldc | stride_c
-        extents = operands * self.item_bytes | results * self.out_item_bytes
+        a, b, c = self.extents
+        extents = (a | b) * self.item_bytes | c * self.out_item_bytes
         return extents % nbytes == 0 and self.alignment % nbytes == 0
 
     @property

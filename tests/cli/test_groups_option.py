@@ -59,6 +59,35 @@ def test_which_and_show_and_explain_take_groups(call):
     assert {"A", "B", "C", "groups"} <= {each["array"] for each in explained["operands"]}
 
 
+TYPED = {
+    "grouped_typed": "BM=16,BN=32,BK=8,WM=16,WN=32,TM=4,TN=4",
+    "grouped_mma": "BM=32,BN=32,BK=16,WM=16,WN=16",
+}
+
+
+@pytest.mark.parametrize(("kernel", "dtype"), [("grouped_typed", "fp64"), ("grouped_mma", "bf16")])
+def test_groups_of_other_types(kernel, dtype, call, tmp_path):
+    path = tmp_path / "records.jsonl"
+    given = ("--groups", GROUPS, "--dtype", dtype)
+    own = (kernel, *given, "--config", TYPED[kernel])
+    code, out, err = run(call, "check", *own, "--gpu", "h100", "--beta", "0.5")
+    assert code == 0, err
+    assert "1 problem: 1 ok; no finding" in out
+    code, out, err = run(call, "bench", *own, "--device", "emulator", "--json", str(path))
+    assert code == 0, err
+    (record,) = [json.loads(line) for line in path.read_text().splitlines()]
+    assert record["correct"]
+    assert record["problem"]["groups"] == GROUPS
+    code, out, err = run(call, "which", *given, "--gpu", "h100", "--no-store", "--json")
+    assert code == 0, err
+    assert json.loads(out)["kernel"] in TYPED
+    code, out, err = run(call, "explain", *own, "--gpu", "h100", "--json")
+    assert code == 0, err
+    assert json.loads(out)["metrics"]["gemmkit__predicted_time_us"] > 0
+    code, out, err = run(call, "tune", *given, "--device", "model", "--gpu", "h100")
+    assert code == 0, err
+
+
 def test_large_groups_are_counted_in_part(call):
     code, out, err = run(
         call,
@@ -98,24 +127,19 @@ def test_ladder_and_sweep_run_the_kernels_that_take_groups(verb, call, tmp_path)
         (("ladder", "--groups", "5x5x5", "--size", "64"), "give a size or a shape, not both"),
         (("sweep", "--groups", "5x5x5", "--sizes", "64"), "give --sizes or --groups, not both"),
         (("show", "gemm_grouped", "--groups", "none.txt"), "none.txt cannot be read"),
-        (("which", "--groups", "5x5x5", "--dtype", "fp16"), "is for float32, not float16"),
         (
-            ("which", "--groups", "5x5x5", "--dtype", "fp16"),
-            "takes each of its products in a launch of its own",
+            ("show", "gemm_grouped", "--groups", "5x5x5", "--dtype", "fp16"),
+            "is for float32, not float16; 'grouped_typed' and 'grouped_mma' take it",
         ),
+        (("show", "typed", "--groups", "5"), "'gemm_grouped' and 'grouped_typed' take it"),
         (
-            ("show", "typed", "--groups", "64", "--dtype", "fp16"),
-            "'typed' takes each of its products in a launch of its own",
+            ("show", "grouped_mma", "--groups", "5"),
+            "cut float32 to fewer bits; 'gemm_grouped' and 'grouped_typed' take it",
         ),
-        (("show", "typed", "--groups", "5"), "'gemm_grouped' takes it"),
         (("which", "--groups", ""), "'' is not a group"),
         (("which", "--groups", "5x5x5", "--layout", "XY"), "unknown layout 'XY'"),
         (("tune", "--groups", "0x5x5", "--device", "model"), "is left to predict"),
         (("tune", "--groups", "0x5x5", "--device", "model"), "it has nothing to multiply"),
-        (
-            ("tune", "--groups", "5", "--device", "model", "--dtype", "fp16"),
-            "takes each of its products in a launch of its own",
-        ),
     ],
 )
 def test_what_cannot_be_is_told_in_a_sentence(arguments, words, call):

@@ -76,3 +76,13 @@ def test_groups_have_a_kernel_and_tiles_of_theirs():
     chosen = choose(problem, DEFAULT_BOARD, emulated=True)
     assert chosen.kernel is find_kernel("gemm_grouped")
     assert chosen.kernel.supports(problem, chosen.config, DEFAULT_BOARD) is None
+
+
+@pytest.mark.parametrize(
+    "types", [{"dtype": "float64"}, {"dtype": "bfloat16"}, {"out_dtype": "float16"}]
+)
+def test_groups_of_other_types_have_theirs(types):
+    problem = GemmProblem.of_groups("5x6x7,300x200x100", **types)
+    chosen = choose(problem, DEFAULT_BOARD, emulated=True)
+    assert chosen.kernel is find_kernel("grouped_typed")
+    assert chosen.kernel.supports(problem, chosen.config, DEFAULT_BOARD) is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -11,6 +12,8 @@ from gemmkit.dispatch.candidates import CANDIDATES
 from gemmkit.dispatch.choose import Dispatcher, as_batch, choose
 from gemmkit.errors import UnsupportedProblem
 from gemmkit.gpu import find_board
+from gemmkit.kernels.catalog import find_kernel
+from gemmkit.kernels.plan import TileConfig
 from gemmkit.kernels.production.gemm_grouped import KERNEL, TILED
 from gemmkit.problem import GemmProblem
 from gemmkit.trials.entry import Entry, ProblemClass, gpu_key
@@ -139,11 +142,62 @@ def test_every_tile_is_allowed_in_every_layout(layout):
 @pytest.mark.parametrize(
     ("board", "rest", "words"),
     [
-        ("t4", {}, r"1x1x1: cp.async needs compute capability 8\.0; .* has 7\.5"),
-        ("h100", {"dtype": "float64"}, "1x1x1: 'gemm_grouped' is for float32, not float64"),
+        (
+            "h100",
+            {"dtype": "float8_e4m3fn"},
+            "1x1x1: 'grouped_typed' is for float32, .* not float8",
+        ),
         ("h100", {"transc": True}, "'gemm_grouped' takes NN, NT, TN, TT, not "),
+        (
+            "h100",
+            {"transc": True, "dtype": "float16"},
+            "'grouped_typed' takes NN, NT, TN, TT, not ",
+        ),
     ],
 )
 def test_what_no_kernel_takes_is_refused(board, rest, words):
     with pytest.raises(UnsupportedProblem, match=words):
         choose(GemmProblem.of_groups("1x1x1", **rest), find_board(board), store=None)
+
+
+# --- other types --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+@pytest.mark.parametrize("text", ["300x512x640,5x512x640*7,0x512x640", "33x33x33*500", "64x64x0"])
+@pytest.mark.parametrize("key", ["h100", "rtx3090"])
+def test_groups_of_other_types_go_to_the_tensor_cores(dtype, text, key):
+    board, problem = find_board(key), GemmProblem.of_groups(text, dtype=dtype)
+    choice = choose(problem, board, store=None)
+    # Where there is nothing to multiply, either is as good.
+    assert choice.kernel.name == "grouped_mma" or not problem.flops
+    assert choice.kernel.supports(problem, choice.config, board) is None
+
+
+@pytest.mark.parametrize(
+    ("key", "types"),
+    [
+        ("t4", {}),
+        ("t4", {"dtype": "bfloat16"}),
+        ("t4", {"dtype": "float64"}),
+        ("h100", {"out_dtype": "float16"}),
+    ],
+)
+def test_boards_and_types_without_such_products_have_groups_too(key, types):
+    problem = GemmProblem.of_groups("300x512x640,5x7x9", **types)
+    assert choose(problem, find_board(key), store=None).kernel.name == "grouped_typed"
+
+
+def test_products_alike_of_other_types_take_what_was_tuned_for_a_batch(store):
+    config = TileConfig(BM=128, BN=128, BK=16, WM=64, WN=32)
+    problem = GemmProblem.of_groups([(32, 32, 32)] * 4000, dtype="float16")
+    assert choose(problem, H100, store=store).config != config
+    batch = GemmProblem(32, 32, 32, batch=4000, dtype="float16")
+    store.put(entry(batch, find_kernel("typed_mma"), config))
+    found = choose(problem, H100, store=store)
+    assert (found.kernel.name, found.config) == ("grouped_mma", config)
+    # Of a kernel that has none for groups, nothing is to be taken.
+    wgmma = find_kernel("gemm_wgmma")
+    store.put(msgspec.structs.replace(entry(batch, wgmma, wgmma.default), time_us=5.0))
+    found = choose(problem, H100, store=store)
+    assert (found.kernel.name, found.source) == ("grouped_mma", "heuristic")

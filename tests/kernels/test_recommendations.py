@@ -52,7 +52,9 @@ def test_what_is_recommended_takes_the_problem_there(kernel, board):
 def test_a_board_without_cp_async_is_recommended_what_needs_none():
     groups = GemmProblem.of_groups("64x64x64,5x5x5")
     for name in ("t4", "rtx2080ti"):
-        told = alternatives(groups, BOARDS[name])
+        assert alternatives(groups, BOARDS[name]) == "; 'grouped_typed' takes it"
+        # More tiles than a launch can number.
+        told = alternatives(GemmProblem.of_groups("1048576x1048576x64*40"), BOARDS[name])
         assert told == "; 'typed' takes each of its products in a launch of its own"
         told = alternatives(GemmProblem(64, 64, 64), BOARDS[name])
         assert told == "; 'typed' and 'warp_tiled' take it"

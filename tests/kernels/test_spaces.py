@@ -24,6 +24,8 @@ from gemmkit.kernels.spaces import fitting_values
         "gemm_small_k",
         "typed",
         "typed_mma",
+        "grouped_typed",
+        "grouped_mma",
         "warp_reduce",
     ],
 )

@@ -50,6 +50,19 @@ def test_products_of_any_shape(torch):
     same(torch, grouped_matmul(a, b), products(a, b))
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+@pytest.mark.parametrize("out", [None, "float32"])
+def test_products_of_other_types(torch, dtype, out):
+    a, b = ([each.to(getattr(torch, dtype)) for each in side] for side in operands(torch))
+    outs = None
+    if out is not None:
+        pairs = zip(a, b, strict=True)
+        outs = [x.new_empty(len(x), y.shape[1], dtype=torch.float32) for x, y in pairs]
+    results = grouped_matmul(a, b, out=outs)
+    for result, right in zip(results, products(a, b), strict=True):
+        assert torch.equal(result, right.to(result.dtype))
+
+
 @pytest.mark.parametrize("side", [32, 48, 64, 100, 128, 256])
 def test_a_batch_by_pointers(torch, side):
     a = [whole(torch, side, side) for _ in range(300)]

@@ -125,7 +125,7 @@ READ_ONLY.flags.writeable = False
         ({"as_": [ONES, ONES[0]]}, r"as_\[1\] has 1 dimension; each product is of two matrices"),
         (
             {"bs": [ONES.T, ONES.T.astype(float)]},
-            r"bs\[1\] has type float64: groups are of float32",
+            r"bs\[1\] has type float64 and as_\[0\] has float32: the products",
         ),
         ({"as_": [ONES, ONES.astype(int)]}, r"as_\[1\] has type int64; gemmkit multiplies"),
         ({"beta": 1.0}, r"beta = 1.0 needs c; c=out adds to what out holds"),

@@ -304,6 +304,29 @@ _GROUPED = _rows(
     (16, 32, 16, 16, 32, 4, 4, 2, 1, 2),
 )
 
+# And of other types; float32 on boards without cp.async.
+_GROUPED_TYPED = (
+    *_rows(
+        "grouped_mma",
+        "BM BN BK WM WN",
+        (128, 128, 32, 64, 64),
+        (128, 128, 16, 64, 32),
+        (64, 64, 32, 32, 32),
+        (64, 64, 16, 32, 32),
+        (32, 32, 32, 16, 16),
+        (32, 32, 16, 16, 16),
+    ),
+    *_rows(
+        "grouped_typed",
+        "BM BN BK WM WN TM TN",
+        (128, 128, 16, 32, 64, 8, 8),
+        (128, 128, 8, 32, 64, 8, 8),
+        (64, 128, 16, 32, 32, 8, 4),
+        (64, 64, 16, 32, 32, 8, 4),
+        (32, 32, 16, 16, 32, 4, 4),
+    ),
+)
+
 CANDIDATES: tuple[Candidate, ...] = (
     *_TILED,
     *_SMALL_TILES,
@@ -313,6 +336,7 @@ CANDIDATES: tuple[Candidate, ...] = (
     *_WGMMA,
     *_MMA,
     *_TYPED,
+    *_GROUPED_TYPED,
     *_FALLBACK,
 )
 
@@ -323,16 +347,19 @@ def candidates_for(gpu: GpuSpec) -> tuple[Candidate, ...]:
     Where there is cp.async, tiles that come through registers are left out: the same come faster.
     """
     staged = _allowed((*_TILED, *_SMALL_TILES), gpu) or _allowed(_WITHOUT_ASYNC, gpu)
-    return (*staged, *_allowed((*_SHORT_K, *_GROUPED, *_WGMMA, *_MMA, *_TYPED, *_FALLBACK), gpu))
+    others = (*_SHORT_K, *_GROUPED, *_WGMMA, *_MMA, *_TYPED, *_GROUPED_TYPED, *_FALLBACK)
+    return (*staged, *_allowed(others, gpu))
 
 
 def is_overtaken(candidate: Candidate, gpu: GpuSpec, dtype: Dtype = "float32") -> bool:
     """Whether products of a type with k above `SHORT_K` have faster candidates on the board, where
-    rows are aligned.
+    rows are aligned; and groups of float32.
 
     Those for every type stage tiles through registers, which wins where k has a step or two; else
     cp.async brings the same tiles sooner: by `gemm_mma` in 0.4 to 0.8 of the time on an H100.
     """
+    if candidate in _GROUPED_TYPED:
+        return dtype == "float32" and bool(_allowed(_GROUPED, gpu))
     instead = _TILED if dtype == "float32" else _MMA
     return candidate in _TYPED and bool(_allowed(instead, gpu))
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -13,6 +13,7 @@ from typing import Protocol
 from gemmkit.analysis.closed_form.form import Estimate
 from gemmkit.dispatch.candidates import Candidate, candidates_for, is_overtaken
 from gemmkit.dispatch.costed import CostedCandidate
+from gemmkit.dtypes import Dtype
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.limits import SHORT_K
 from gemmkit.kernels.plan import TileConfig, ceil_div
@@ -65,28 +66,31 @@ class BoardPrices:
         return tuple(each for each in self._all if each.kernel.takes_groups)
 
     @cached_property
+    def _for_fp32_groups(self) -> tuple[CostedCandidate, ...]:
+        return self._not_overtaken(self._for_groups)
+
+    @cached_property
     def _for_one_shape(self) -> tuple[CostedCandidate, ...]:
         return tuple(each for each in self._all if not each.kernel.takes_groups)
 
     @cached_property
     def _for_fp32(self) -> tuple[CostedCandidate, ...]:
-        return tuple(
-            each for each in self._for_one_shape if not is_overtaken(each.candidate, self._gpu)
-        )
+        return self._not_overtaken(self._for_one_shape)
+
+    def _not_overtaken(
+        self, costed: Iterable[CostedCandidate], dtype: Dtype = "float32"
+    ) -> tuple[CostedCandidate, ...]:
+        return tuple(each for each in costed if not is_overtaken(each.candidate, self._gpu, dtype))
 
     @cached_property
     def _for_tensor_cores(self) -> tuple[CostedCandidate, ...]:
-        return tuple(
-            each
-            for each in self._for_one_shape
-            if not is_overtaken(each.candidate, self._gpu, "float64")
-        )
+        return self._not_overtaken(self._for_one_shape, "float64")
 
     def candidates(self, problem: GemmProblem) -> tuple[CostedCandidate, ...]:
         """As `Prices.candidates`: kernels that read a table of products are for groups only."""
-        if problem.groups is not None:
-            return self._for_groups
         fp32 = problem.dtype == problem.result_dtype == "float32"
+        if problem.groups is not None:
+            return self._for_fp32_groups if fp32 else self._for_groups
         if problem.k > SHORT_K:
             if fp32:
                 return self._for_fp32
@@ -131,6 +135,7 @@ EMULATED_TYPED = (
     Candidate("typed", TileConfig(**{**_LARGE, "BM": 64, "BK": 8})),
 )
 EMULATED_GROUPS = (Candidate("gemm_grouped", TileConfig(**_SMALL, **_COPIES)),)
+EMULATED_TYPED_GROUPS = (Candidate("grouped_typed", TileConfig(**_SMALL)),)
 
 
 class EmulatorPrices(BoardPrices):
@@ -143,7 +148,7 @@ class EmulatorPrices(BoardPrices):
         plain = problem.dtype == problem.result_dtype == "float32"
         listed: tuple[Candidate, ...] = EMULATED if plain else EMULATED_TYPED
         if problem.groups is not None:
-            listed = EMULATED_GROUPS
+            listed = EMULATED_GROUPS if plain else EMULATED_TYPED_GROUPS
         return tuple(self.costed(each.name, each.config) for each in listed)
 
     def priced(self, costed: CostedCandidate, problem: GemmProblem) -> Iterator[Ranked]:

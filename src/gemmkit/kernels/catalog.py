@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from gemmkit.errors import UnsupportedType, UsageError, unknown_name
@@ -37,12 +37,12 @@ _FOR_ONE_SHAPE = tuple(each for each in PRODUCTION if not each.takes_groups)
 def kernels_for(problems: Sequence[GemmProblem]) -> tuple[Kernel, ...]:
     """What is run where nobody names kernels: the rungs for the problems' types, and for groups and
     types that no rung takes the production kernels for these."""
-    if any(problem.groups is not None for problem in problems):
-        return _FOR_GROUPS
+    if _have_groups(problems):
+        return _of_types(_FOR_GROUPS, problems)
     rungs = tuple(each for each in LADDER if any(map(each.takes_types, problems)))
     if all(any(each.takes_types(problem) for each in rungs) for problem in problems):
         return rungs
-    return _of_other_types(problems)
+    return _of_other_types(_FOR_ONE_SHAPE, problems)
 
 
 def tunable_kernels(problems: Sequence[GemmProblem], gpu: GpuSpec) -> tuple[Kernel, ...]:
@@ -54,9 +54,10 @@ def tunable_kernels(problems: Sequence[GemmProblem], gpu: GpuSpec) -> tuple[Kern
     """
     usual = _tunable_anywhere(problems)
     left = [each for each in problems if not any(_takes(kernel, each, gpu) for kernel in usual)]
+    able = _FOR_GROUPS if _have_groups(problems) else _FOR_ONE_SHAPE
     further = (
         kernel
-        for kernel in PRODUCTION
+        for kernel in able
         if kernel not in usual and any(_takes(kernel, each, gpu) for each in left)
     )
     return (*usual, *further)
@@ -67,20 +68,32 @@ def _takes(kernel: Kernel, problem: GemmProblem, gpu: GpuSpec) -> bool:
 
 
 def _tunable_anywhere(problems: Sequence[GemmProblem]) -> tuple[Kernel, ...]:
-    if any(problem.groups is not None for problem in problems):
-        return _FOR_GROUPS
-    if not _types(problems) <= _FP32:
-        return _of_other_types(problems)
-    return (WARP_TILED, *(each for each in _FOR_ONE_SHAPE if set(each.dtypes) <= _FP32))
+    if _have_groups(problems):
+        return _of_types(_FOR_GROUPS, problems)
+    fp32 = (WARP_TILED,) if _types(problems) <= _FP32 else ()
+    return (*fp32, *_of_types(_FOR_ONE_SHAPE, problems))
+
+
+def _have_groups(problems: Sequence[GemmProblem]) -> bool:
+    return any(problem.groups is not None for problem in problems)
 
 
 def _types(problems: Sequence[GemmProblem]) -> set[str]:
     return {each for problem in problems for each in (problem.dtype, problem.result_dtype)}
 
 
-def _of_other_types(problems: Sequence[GemmProblem]) -> tuple[Kernel, ...]:
+def _of_types(kernels: Iterable[Kernel], problems: Sequence[GemmProblem]) -> tuple[Kernel, ...]:
+    """Those for the problems' types; where all are of float32, those that are tuned for it."""
+    if _types(problems) <= _FP32:
+        return tuple(each for each in kernels if set(each.dtypes) <= _FP32)
+    return _of_other_types(kernels, problems)
+
+
+def _of_other_types(
+    kernels: Iterable[Kernel], problems: Sequence[GemmProblem]
+) -> tuple[Kernel, ...]:
     wanted = _types(problems) - _FP32
-    return tuple(each for each in PRODUCTION if wanted & set(each.dtypes))
+    return tuple(each for each in kernels if wanted & set(each.dtypes))
 
 
 def find_kernel(name: str) -> Kernel:
@@ -126,8 +139,9 @@ def read_settings(text: str) -> dict[str, int]:
 
 def takers(problem: GemmProblem, gpu: GpuSpec) -> tuple[Kernel, ...]:
     """gemmkit's kernels that take a problem on a board in their default configuration, production
-    kernels first, then rungs from the last one."""
-    return tuple(each for each in (*PRODUCTION, *reversed(LADDER)) if _takes(each, problem, gpu))
+    kernels first, then rungs from the last one. Those for groups are for these alone."""
+    production = _FOR_ONE_SHAPE if problem.groups is None else _FOR_GROUPS
+    return tuple(each for each in (*production, *reversed(LADDER)) if _takes(each, problem, gpu))
 
 
 def alternatives(problem: GemmProblem, gpu: GpuSpec) -> str:

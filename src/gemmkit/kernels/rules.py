@@ -46,8 +46,13 @@ def resident_blocks(config: TileConfig, gpu: GpuSpec, shared_bytes: int) -> int:
     Up to 64 results per thread these allow it 128 registers, beyond that all there are; see
     `BLOCKS_PER_SM` in fragment.cuh.
     """
-    limits, threads = gpu.capability, thread_count(config)
     registers = 128 if config["TM"] * config["TN"] <= MAX_RESULTS_IN_128 else 256
+    return blocks_that_fit(thread_count(config), registers, gpu, shared_bytes)
+
+
+def blocks_that_fit(threads: int, registers: int, gpu: GpuSpec, shared_bytes: int) -> int:
+    """Blocks of so many threads, each with so many registers, that an SM holds; at least one."""
+    limits = gpu.capability
     by_shared = limits.shared_per_sm // (shared_bytes + limits.shared_reserved_per_block)
     by_threads = limits.max_threads_per_sm // threads
     return max(1, min(limits.registers_per_sm // (registers * threads), by_shared, by_threads))

@@ -15,7 +15,7 @@ from gemmkit.devices.context import context_of
 from gemmkit.devices.streams import let_wait, stream_handle
 from gemmkit.dtypes import Dtype
 from gemmkit.ops.arrays import GpuLibrary, library_of
-from gemmkit.ops.operands import WIDEST_ACCESS, Operand, View, same_memory
+from gemmkit.ops.operands import Operand, View, alignment, same_memory
 from gemmkit.ops.placement import Copied, Step, place
 from gemmkit.ops.request import Call, Request
 
@@ -102,15 +102,6 @@ def _before_placing(request: Request, ordinal: int) -> Detour | None:
     if bias is not None and not bias.view.is_tight:
         return Detour("bias", "its elements are not contiguous", bias.view.shape, dtype, ordinal)
     return None
-
-
-def alignment(addresses: int) -> int:
-    """What addresses are multiples of, at most the 16 bytes of the widest access.
-
-    They come as the union of their bits, or of the lowest four.
-    """
-    low = addresses & (WIDEST_ACCESS - 1)
-    return low & -low or WIDEST_ACCESS
 
 
 def _bits(operands: Mapping[str, Operand]) -> int:

@@ -40,16 +40,18 @@ def grouped_matmul(
     With a single shape, this is BLAS's batched product of arrays of pointers.
 
     Args:
-        as_: matrices of m×k float32 elements, of any library that `matmul` takes. A stack of
-            matrices is a sequence of them.
-        bs: as many matrices of k×n elements, on the same device.
+        as_: matrices of m×k elements, of any library and type that `matmul` takes, and all of one
+            type. A stack of matrices is a sequence of them.
+        bs: as many matrices of k×n elements, of the same type and on the same device.
         out: matrices of m×n elements to write the results to; they may be strided, but must not
-            overlap each other or an input. By default new arrays, each of the kind of its a.
+            overlap each other or an input. They are of one type, which may be another than that of
+            as_. By default new arrays, each of the kind and type of its a.
         alpha: a number; if it is 0, as_ and bs are not read.
         c: matrices of m×n; `out` itself may be it.
         beta: a number; if it is 0, c is not read.
         epilogue: as for `matmul`.
-        bias: vectors of n elements; if the epilogue has a row bias, of m elements.
+        bias: vectors of n elements, of the type of the results, as c, residual and auxiliary are;
+            if the epilogue has a row bias, of m elements.
         residual: matrices of m×n.
         auxiliary: matrices of m×n, which receive the inputs of the activation.
         stream: as for `matmul`.
@@ -62,8 +64,7 @@ def grouped_matmul(
     Raises:
         UsageError: arguments that do not go together; the message names the product, and nothing
             was launched.
-        UnsupportedProblem: the board has no cp.async (compute capability below 8.0), or sizes are
-            beyond the range of the kernels' indices.
+        UnsupportedProblem: sizes are beyond the range of the kernels' indices.
         CompileError, CompilerMissing, DeviceError: as `matmul`.
     """
     roles = {

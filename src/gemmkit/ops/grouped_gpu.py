@@ -16,14 +16,13 @@ from gemmkit.devices.launcher import PreparedLaunch
 from gemmkit.devices.operands import NOWHERE, Operands, bind_arguments
 from gemmkit.devices.streams import check_stream, stream_handle
 from gemmkit.dispatch.choose import choose
-from gemmkit.dtypes import FLOAT_BYTES
 from gemmkit.errors import UsageError
 from gemmkit.groups import Groups
 from gemmkit.kernels.group_table import MATRICES, GroupTable
 from gemmkit.ops.arrays import GpuLibrary
 from gemmkit.ops.compiled import compiled
 from gemmkit.ops.groups import GroupsRequest, low_bits
-from gemmkit.ops.operands import WIDEST_ACCESS, Operand
+from gemmkit.ops.operands import Operand, alignment
 from gemmkit.ops.overlaps import Extents
 from gemmkit.ops.tables import TABLE, Tables, tables_of
 from gemmkit.problem import GemmProblem
@@ -206,7 +205,9 @@ class _Multiplication:
             epilogue=terms.epilogue,
             transa=transa,
             transb=transb,
-            alignment=FLOAT_BYTES if low_bits(bits) else WIDEST_ACCESS,
+            dtype=terms.dtype,
+            out_dtype=terms.out_dtype,
+            alignment=alignment(low_bits(bits)),
         )
         choice = choose(problem, spec)
         plan, binary = compiled(problem, choice.kernel, choice.config, spec)

@@ -1,7 +1,7 @@
 """Warm calls of `grouped_matmul`: one like a call that this thread has made before only launches.
 
-What a launch depends on is compared array by array: shape, strides, type, place, and whether all
-addresses are aligned. The rest of an earlier call is kept: the choice, the table but for its
+What a launch depends on is compared array by array: shape, strides, type, place, and what all
+addresses are multiples of. The rest of an earlier call is kept: the choice, the table but for its
 addresses, and the packed launch.
 """
 
@@ -20,6 +20,7 @@ from gemmkit.errors import GemmkitError
 from gemmkit.ops import warm
 from gemmkit.ops.arrays import WarmLibrary, library_of
 from gemmkit.ops.groups import low_bits
+from gemmkit.ops.operands import alignment
 from gemmkit.ops.overlaps import Extents
 from gemmkit.ops.request import ARRAYS, WRITTEN, Call
 from gemmkit.trials import changes
@@ -131,7 +132,8 @@ def glance(call: Call) -> Seen | None:
     except (AttributeError, TypeError, ValueError, RuntimeError, GemmkitError):
         # Operands of several libraries, or no arrays: reading them tells what is wrong.
         return None
-    key.append(low_bits(addresses[role] for role in _VECTORS if role in addresses) != 0)
+    vectors = (addresses[role] for role in _VECTORS if role in addresses)
+    key.append(alignment(low_bits(vectors)))
     return Seen(library, tuple(key), addresses)
 
 

@@ -76,11 +76,12 @@ class GroupsRequest:
 def _new_result(
     library: Library, like: Operand, shape: tuple[int, int], stream: int | None
 ) -> Operand:
-    """A result, by the fast path of a GPU's library if it has one: there may be thousands."""
+    """A result of the type of its `a`, by the fast path of a GPU's library if it has one: there may
+    be thousands."""
     if stream is None or not hasattr(library, "new"):
-        return library.empty(like, shape, "float32", stream)
+        return library.empty(like, shape, like.dtype, stream)
     array, address = cast(WarmLibrary, library).new(like.array, shape, None)
-    return Operand(array, address, View.tight(shape), "float32", like.device, writable=True)
+    return Operand(array, address, View.tight(shape), like.dtype, like.device, writable=True)
 
 
 def read_groups(
@@ -124,7 +125,8 @@ def read_groups(
         ]
         for role, members in given.items()
     }
-    _check_kinds(operands)
+    terms = _with_types(terms, operands)
+    _check_kinds(operands, terms)
     _check_shapes(operands, terms.epilogue)
     extents = {role: Extents.of(members) for role, members in operands.items()}
     _check_written(operands, extents)
@@ -180,14 +182,25 @@ def listed(role: str, given: Any) -> list[Any]:
         ) from None
 
 
-def _check_kinds(operands: Operands) -> None:
+def _with_types(terms: Terms, operands: Operands) -> Terms:
+    """The terms with the types of the products: those of the first a, and of the first out."""
+    if not operands["a"]:
+        return terms
+    dtype = operands["a"][0].dtype
+    return replace(
+        terms, dtype=dtype, out_dtype=operands["out"][0].dtype if "out" in operands else dtype
+    )
+
+
+def _check_kinds(operands: Operands, terms: Terms) -> None:
     for role, members in operands.items():
+        wanted = terms.dtype if role in ("a", "b") else terms.out_dtype
+        other = "as_[0] has" if role in ("a", "b") else "the results have"
         for place, operand in enumerate(members):
-            if operand.dtype != "float32":
+            if operand.dtype != wanted:
                 raise UnsupportedType(
-                    f"{_argument(role)}[{place}] has type {operand.dtype}: groups are of "
-                    "float32; multiply "
-                    "others one by one with matmul"
+                    f"{_argument(role)}[{place}] has type {operand.dtype} and {other} {wanted}: "
+                    "the products of a launch are of one type, so convert one of them"
                 )
             check_aligned(operand, f"{_argument(role)}[{place}]")
             first = operands["a"][0]

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from gemmkit.devices.device import Buffer
 from gemmkit.devices.operands import Operands, bind_arguments
-from gemmkit.dtypes import FLOAT_BYTES
 from gemmkit.groups import Groups
 from gemmkit.ops.arrays import bits
 from gemmkit.ops.carriers import Carrier
@@ -72,30 +71,33 @@ def multiply_groups(groups: GroupsRequest, carrier: Carrier) -> list[Operand]:
     # The operands of an empty result are not copied.
     depths = groups.k * ((groups.m > 0) & (groups.n > 0))
     terms = groups.terms
+    least = max(terms.item_bytes("a"), terms.item_bytes("out"))
     problem = GemmProblem.of_groups(
         Groups.of(groups.m, groups.n, depths),
         alpha=terms.alpha,
         beta=terms.beta,
         epilogue=terms.epilogue,
-        alignment=min(carrier.alignment or FLOAT_BYTES, WIDEST_ACCESS),
+        dtype=terms.dtype,
+        out_dtype=terms.out_dtype,
+        alignment=min(carrier.alignment or least, WIDEST_ACCESS),
     )
     operands, placed = groups.operands, placements(problem)
     buffers = {}
     for name, where in placed.items():
         if name in operands and name != "auxiliary":
-            storage = np.zeros(where.size, np.uint32)
+            storage = np.zeros(where.size, f"u{terms.item_bytes(name)}")
             for place, operand in zip(where.view(storage), operands[name], strict=True):
                 if place.size:
                     place[...] = bits(operand).reshape(place.shape)
             buffers[name] = carrier.upload(storage)
         else:
-            buffers[name] = carrier.empty(where.size * FLOAT_BYTES)
+            buffers[name] = carrier.empty(where.size * terms.item_bytes(name))
     plan, binary = carrier.chosen(problem)
     carrier.launch(plan, binary, bind_arguments(problem, Operands.of(problem, buffers)))
     results = operands.get("out") or groups.new_results(None)
     for name, members in (("c", results), ("auxiliary", operands.get("auxiliary", []))):
         if members:
-            found = np.empty(placed[name].size, np.uint32)
+            found = np.empty(placed[name].size, f"u{terms.item_bytes(name)}")
             carrier.download(buffers[name], found)
             for place, operand in zip(placed[name].view(found), members, strict=True):
                 if place.size:

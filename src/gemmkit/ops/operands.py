@@ -152,6 +152,15 @@ def element_strides(bytes_apart: Iterable[int], item_bytes: int, role: str) -> t
     return tuple(step // item_bytes for step in strides)
 
 
+def alignment(addresses: int) -> int:
+    """What addresses are multiples of, at most the 16 bytes of the widest access.
+
+    They come as the union of their bits, or of the lowest four.
+    """
+    low = addresses & (WIDEST_ACCESS - 1)
+    return low & -low or WIDEST_ACCESS
+
+
 def check_aligned(operand: Operand, role: str) -> None:
     """Check that an operand's elements lie where a GPU can read them whole.
 

@@ -8,6 +8,7 @@ from functools import lru_cache
 from gemmkit.dtypes import ITEM_BYTES
 from gemmkit.gpu import WARP_SIZE, MathPipe
 from gemmkit.kernels import cut, rules
+from gemmkit.kernels.cut import Cut
 from gemmkit.kernels.mainloops.fp32 import outer_product_step
 from gemmkit.kernels.plan import TileConfig
 from gemmkit.kernels.work import (
@@ -27,9 +28,16 @@ from gemmkit.problem import GemmProblem
 CONVERTED_COVERS = 3.0
 
 
-def converted(threads: int, shared_bytes: int, problem: GemmProblem, config: TileConfig) -> Work:
-    """One tile a CTA, whose elements become the type of the sums on their way to shared memory."""
-    found = cut.whole_tiles(problem, config, config["BM"], config["BN"])
+def converted(
+    threads: int,
+    shared_bytes: int,
+    problem: GemmProblem,
+    config: TileConfig,
+    found: Cut | None = None,
+) -> Work:
+    """Tiles whose elements become the type of the sums on their way to shared memory, one a CTA
+    unless `found` says how else CTAs share the problem."""
+    found = found or cut.whole_tiles(problem, config, config["BM"], config["BN"])
     demands = _converted(config, threads, problem.sum_dtype, *_arrival(problem))
     return Work.of(found, threads, shared_bytes, demands)
 
@@ -39,13 +47,14 @@ def tensor(
     shared_bytes: int,
     problem: GemmProblem,
     config: TileConfig,
+    found: Cut | None = None,
     *,
     aligned: bool | None = None,
 ) -> Work:
-    """One tile a CTA, multiplied by mma.sync. Where the configuration names `stages`, cp.async
-    copies tiles, all of these but one ahead. `aligned` says whether rows are where they are
-    read, by default those of the problem."""
-    found = cut.whole_tiles(problem, config, config["BM"], config["BN"])
+    """Tiles that are multiplied by mma.sync, one a CTA unless `found` says how else CTAs share the
+    problem. Where the configuration names `stages`, cp.async copies tiles, all of these but one
+    ahead. `aligned` says whether rows are where they are read, by default those of the problem."""
+    found = found or cut.whole_tiles(problem, config, config["BM"], config["BN"])
     *arrival, own = _arrival(problem)
     rows_aligned = own if aligned is None else aligned
     demands = _tensor(config, threads, problem.dtype, *arrival, rows_aligned)

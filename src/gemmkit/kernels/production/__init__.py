@@ -12,6 +12,8 @@ from gemmkit.kernels.production import (
     gemm_stream_k,
     gemm_tiled,
     gemm_wgmma,
+    grouped_mma,
+    grouped_typed,
     typed,
     typed_mma,
 )
@@ -27,4 +29,6 @@ PRODUCTION: tuple[Kernel, ...] = (
     typed_mma.KERNEL,
     gemm_mma.KERNEL,
     gemm_wgmma.KERNEL,
+    grouped_typed.KERNEL,
+    grouped_mma.KERNEL,
 )

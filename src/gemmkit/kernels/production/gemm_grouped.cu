@@ -13,7 +13,7 @@
 
 template <Tile TILE, Access ACCESS, Layout LAYOUT, Schedule SCHEDULE, class Epilogue>
 __global__ void __launch_bounds__(TILE.threads, TILE.min_blocks)
-    gemm_grouped(const Group* list, int group_count, int tile_count, float alpha, float beta,
+    gemm_grouped(const Group<>* list, int group_count, int tile_count, float alpha, float beta,
                  float scale CUSTOM_PARAMETERS) {
   extern __shared__ float4 shared[];
   using Mainloop = CpAsyncFma<TILE, ACCESS.c, LAYOUT>;
@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(TILE.threads, TILE.min_blocks)
   const Groups<SCHEDULE.raster> groups{list, group_count, tile_count};
 
   const auto start = [&](const GroupTile& place) {
-    const Group& group = list[place.group];
+    const Group<>& group = list[place.group];
     const int row = place.row * TILE.BM, col = place.col * TILE.BN;
     const int K = alpha == 0.0f ? 0 : group.K;  // BLAS: alpha = 0 never reads A or B
     return mainloop.start(element_of<Mainloop::A_T>(group.A, group.lda, row, 0), group.lda,
@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(TILE.threads, TILE.min_blocks)
       feed = start(next);  // in flight while these sums are stored
     }
 
-    const Group& group = list[work.group];
+    const Group<>& group = list[work.group];
     const Float4Store<Epilogue> epilogue{
         {alpha,
          beta,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from gemmkit.dtypes import ITEM_BYTES
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels import loads, rules
+from gemmkit.kernels.cut import Cut
 from gemmkit.kernels.grids import tile_grid
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.mainloops.typed import converted
@@ -32,33 +33,35 @@ WIDEST, SECTOR = 16, 32
 
 def launch(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> LaunchShape:
     """Column tiles on x, row tiles on y, products on z; types and access widths as arguments."""
-    threads, results = rules.thread_count(config), config["TM"] * config["TN"]
-    tile = named(
-        "Tile",
-        {
-            **config.as_dict(),
-            "pad": rules.PAD,
-            "threads": threads,
-            "min_blocks": min_blocks(problem, threads, results),
-        },
-    )
     return launch_shape(
-        (
-            CUDA_TYPES[problem.dtype],
-            tile,
-            access(*access_widths(problem, WIDEST // ITEM_BYTES[problem.sum_dtype])),
-            CUDA_LAYOUTS[problem.layout],
-            schedule_argument(problem),
-        ),
+        (*template(problem, config), schedule_argument(problem)),
         tile_grid(problem, config["BM"], config["BN"]),
-        threads,
+        rules.thread_count(config),
         shared_bytes(problem, config),
     )
 
 
-def work(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> Work:
-    """A tile per block."""
-    return converted(rules.thread_count(config), shared_bytes(problem, config), problem, config)
+def template(problem: GemmProblem, config: TileConfig) -> tuple[str, ...]:
+    """The mainloop's template arguments: type, tile, access widths and layout."""
+    threads, results = rules.thread_count(config), config["TM"] * config["TN"]
+    tile = {
+        **config.as_dict(),
+        "pad": rules.PAD,
+        "threads": threads,
+        "min_blocks": min_blocks(problem, threads, results),
+    }
+    return (
+        CUDA_TYPES[problem.dtype],
+        named("Tile", tile),
+        access(*access_widths(problem, WIDEST // ITEM_BYTES[problem.sum_dtype])),
+        CUDA_LAYOUTS[problem.layout],
+    )
+
+
+def work(problem: GemmProblem, config: TileConfig, _: GpuSpec, found: Cut | None = None) -> Work:
+    """A tile per block; with `found`, blocks that share the problem as that says."""
+    threads = rules.thread_count(config)
+    return converted(threads, shared_bytes(problem, config), problem, config, found)
 
 
 def min_blocks(problem: GemmProblem, threads: int, results: int) -> int:
@@ -76,17 +79,17 @@ def min_blocks(problem: GemmProblem, threads: int, results: int) -> int:
 def access_widths(problem: GemmProblem, width_of_c: int) -> tuple[int, int, int]:
     """Elements of A, B and C that a thread reads or writes at once.
 
-    As many as 16 bytes hold, or fewer, so that rows and matrices begin and end at multiples of
-    them. Of C it is either `width_of_c`, the neighboring results that a thread has, or one.
+    As many as 16 bytes hold, or fewer, so that rows and matrices of all products begin and end at
+    multiples of them. Of C it is either `width_of_c`, the neighboring results that a thread has, or
+    one.
     """
     p = problem
-    strides = p.strides
-    row_of_a, row_of_b = (p.m if p.transa else p.k), (p.k if p.transb else p.n)
-    aligned_c = (p.n | p.ldc | strides[2]) % width_of_c == 0
+    a, b, c = p.extents
+    aligned_c = c % width_of_c == 0
     aligned_c &= p.alignment % min(WIDEST, width_of_c * p.out_item_bytes) == 0
     return (
-        _widest(row_of_a | p.lda | strides[0], p.item_bytes, p.alignment),
-        _widest(row_of_b | p.ldb | strides[1], p.item_bytes, p.alignment),
+        _widest(a, p.item_bytes, p.alignment),
+        _widest(b, p.item_bytes, p.alignment),
         width_of_c if aligned_c else 1,
     )
 

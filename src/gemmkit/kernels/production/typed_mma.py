@@ -5,6 +5,7 @@ from __future__ import annotations
 from gemmkit.dtypes import ITEM_BYTES
 from gemmkit.gpu import WARP_SIZE, GpuSpec
 from gemmkit.kernels import rules
+from gemmkit.kernels.cut import Cut
 from gemmkit.kernels.grids import tile_grid
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.mainloops.typed import tensor
@@ -29,18 +30,22 @@ WIDTH_OF_C = 2
 
 def launch(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> LaunchShape:
     """As `typed`, but that the type of the sums follows from that of the elements."""
-    threads = thread_count(config)
     return launch_shape(
-        (
-            CUDA_TYPES[problem.dtype],
-            named("Tile", {**config.as_dict(), "pad": pad(problem), "threads": threads}),
-            access(*typed.access_widths(problem, WIDTH_OF_C)),
-            CUDA_LAYOUTS[problem.layout],
-            schedule_argument(problem),
-        ),
+        (*template(problem, config), schedule_argument(problem)),
         tile_grid(problem, config["BM"], config["BN"]),
-        threads,
+        thread_count(config),
         shared_bytes(problem, config),
+    )
+
+
+def template(problem: GemmProblem, config: TileConfig) -> tuple[str, ...]:
+    """The mainloop's template arguments: type, tile, access widths and layout."""
+    tile = {**config.as_dict(), "pad": pad(problem), "threads": thread_count(config)}
+    return (
+        CUDA_TYPES[problem.dtype],
+        named("Tile", tile),
+        access(*typed.access_widths(problem, WIDTH_OF_C)),
+        CUDA_LAYOUTS[problem.layout],
     )
 
 
@@ -49,9 +54,11 @@ def pad(problem: GemmProblem) -> int:
     return 4 if problem.item_bytes == ITEM_BYTES["float64"] else 8
 
 
-def work(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> Work:
-    """A tile per block, on the tensor cores."""
-    return tensor(thread_count(config), shared_bytes(problem, config), problem, config)
+def work(problem: GemmProblem, config: TileConfig, _: GpuSpec, found: Cut | None = None) -> Work:
+    """A tile per block, on the tensor cores; with `found`, blocks that share the problem as that
+    says."""
+    threads = thread_count(config)
+    return tensor(threads, shared_bytes(problem, config), problem, config, found)
 
 
 def shared_bytes(problem: GemmProblem, config: TileConfig) -> int:

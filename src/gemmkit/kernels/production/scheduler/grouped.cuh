@@ -3,13 +3,15 @@
 
 #include "scheduler/raster.cuh"
 
-// One product, laid out as GROUP in gemm_grouped.py has it. Tiles are numbered over all groups, those of
-// one being first_tile and the tile_rows x tile_cols from there on; an empty group has none.
+// One product, laid out as GROUP in group_table.py has it whatever the types are. Tiles are numbered
+// over all groups, those of one being first_tile and the tile_rows x tile_cols from there on; an empty
+// group has none.
+template <class In = float, class Out = In>
 struct alignas(16) Group {
-  const float *A, *B;
-  float* C;
-  const float *bias, *residual;
-  float* auxiliary;
+  const In *A, *B;
+  Out* C;
+  const Out *bias, *residual;
+  Out* auxiliary;
   int M, N, K, lda, ldb, ldc, ldr, ldx;
   int first_tile, tile_rows, tile_cols, unused;
 };
@@ -19,9 +21,9 @@ struct GroupTile {
   int group, row, col;
 };
 
-template <int RASTER>
+template <int RASTER, class In = float, class Out = In>
 struct Groups {
-  const Group* const list;
+  const Group<In, Out>* const list;
   const int count, tiles;
 
   // The group of a tile: the last that begins at it or before. The search starts where the group
@@ -47,7 +49,7 @@ struct Groups {
   // Where a tile is. The first one of a group, which often is the only one, needs no divisions.
   __device__ __forceinline__ GroupTile place(int tile) const {
     const int group = find(tile);
-    const Group& its = list[group];
+    const Group<In, Out>& its = list[group];
     const int within = tile - its.first_tile;
     if (within == 0) return {group, 0, 0};
     const TilePlace place = rasterized<RASTER>(within, its.tile_rows, its.tile_cols);
