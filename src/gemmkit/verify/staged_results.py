@@ -1,8 +1,8 @@
 """Keeps results that a kernel stages in shared memory apart from the operands that lie there.
 
-The flow of values knows shared memory as a whole. A kernel that stages its results there on their way
-to C would seem to multiply by them, and their rounding to be one of each step of k. In a product of
-matrices no sum is a factor: what tensor cores multiply was never computed by them.
+The flow of values knows shared memory as a whole. A kernel that stages its results there on their
+way to C would seem to multiply by them, and their rounding to be one of each step of k. In a
+product of matrices no sum is a factor: what tensor cores multiply was never computed by them.
 """
 
 from __future__ import annotations
