@@ -115,8 +115,10 @@ NAIVE = """
   for (int k = 0; k < K; ++k) sum += A[row * K + k] * B[k * N + col];
   C[row * N + col] = sum;
 """
+# Only the compiler knows its own version.
+CONDITION = "#if USE_DOUBLE + 0 * __CUDACC_VER_MAJOR__"
 CONDITIONAL = (
-    "#ifdef USE_DOUBLE\ntypedef double real;\n#else\ntypedef float real;\n#endif\n"
+    f"{CONDITION}\ntypedef double real;\n#else\ntypedef float real;\n#endif\n"
     "__global__ void own(int M, int N, int K, const real* A, const real* B, real* C) {"
     + NAIVE
     + "}\n"
@@ -150,6 +152,14 @@ def test_types_that_the_text_hides_are_declared(tmp_path, case):
     path.write_text(source)
     kernel = Kernel.from_file(path, **how, **LAUNCH)
     (record,) = check(kernel, ["33x40x50"], dtype=dtype)
+    assert (record.verdict, record.problem.dtype, record.problem.out_dtype) == ("ok", dtype, dtype)
+
+
+@pytest.mark.parametrize(("options", "dtype"), [([], "float32"), (["-DUSE_DOUBLE"], "float64")])
+def test_types_by_a_condition_on_what_is_given_are_read(tmp_path, options, dtype):
+    path = tmp_path / "own.cu"
+    path.write_text(CONDITIONAL.replace(CONDITION, "#ifdef USE_DOUBLE"))
+    (record,) = check(Kernel.from_file(path, options=options, **LAUNCH), ["33x40x50"])
     assert (record.verdict, record.problem.dtype, record.problem.out_dtype) == ("ok", dtype, dtype)
 
 

@@ -188,7 +188,7 @@ __global__ void product(int M, int N, int K, const {0} *A, const {0} *B, {0} *C)
         ("T", "product<stored>", (), "float16"),
         ("T", "product<number>", (), "float32"),
         ("chosen", "product<int>", (), "float32"),
-        ("chosen", "product<int>", ("-DIN_HALF",), ""),
+        ("chosen", "product<int>", ("-DIN_HALF",), "float16"),
         ("GIVEN", "product<int>", ("-DGIVEN=__half",), "float16"),
         ("GIVEN", "product<int>", ("-DGIVEN=number",), "float32"),
         ("typename of<T>::type", "product<float>", (), "float32"),

@@ -235,6 +235,7 @@ extern "C" __global__ void k(float* a, float* c) {
   const int t = threadIdx.x;
   tile[t] = a[t];
   proxy_fence();
+  __syncwarp();
   BARRIER
   if (t == 0) { store(c, tile, 256); commit(); wait_read(); }
   NEXT
@@ -315,6 +316,7 @@ extern "C" __global__ void k(float* a, float* c) {
     } else {
       wait(at(&full), i & 1);
       c[96 * i + t] = tile[t - 32];
+      __syncwarp();
       if (t % 32 == 0) arrive(at(&empty));
     }
   }
