@@ -187,6 +187,22 @@ def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
     return rules.first_reason(
         lambda: has_wgmma(gpu),
         lambda: rules.positive(config),
+        # Counts of few values first: other rules multiply by them.
+        lambda: (
+            None
+            if consumers <= 2
+            else f"{consumers} consumers: registers of a block are for 1 or 2"
+        ),
+        lambda: (
+            None
+            if sharing in (1, 2)
+            else f"1 or 2 blocks of a cluster share operands, not {sharing}"
+        ),
+        lambda: (
+            None
+            if parts in (1, 2, 4) and 1 in (parts, sharing)
+            else "1, 2 or 4 blocks of a cluster share a tile's k, if they share no operands"
+        ),
         lambda: (
             None
             if turns in (1, consumers)
@@ -212,21 +228,6 @@ def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
             else f"{results} results per thread do not fit its registers"
         ),
         lambda: None if config["stages"] >= 2 else "a pipeline needs 2 stages or more",
-        lambda: (
-            None
-            if consumers <= 2
-            else f"{consumers} consumers: registers of a block are for 1 or 2"
-        ),
-        lambda: (
-            None
-            if sharing in (1, 2)
-            else f"1 or 2 blocks of a cluster share operands, not {sharing}"
-        ),
-        lambda: (
-            None
-            if parts in (1, 2, 4) and 1 in (parts, sharing)
-            else "1, 2 or 4 blocks of a cluster share a tile's k, if they share no operands"
-        ),
         lambda: rules.divides(config, 8 * config["cluster_m"], "BN"),
         lambda: (
             "consumers with a tile each do not share its k with other blocks"
