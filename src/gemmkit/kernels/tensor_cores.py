@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gemmkit.dtypes import Dtype
+from gemmkit.dtypes import ITEM_BYTES, Dtype
 from gemmkit.gpu import WARP_SIZE, GpuSpec
 from gemmkit.kernels import launches, loads, rules
 from gemmkit.kernels.grids import tile_grid
@@ -65,6 +65,19 @@ def warp_tiles(config: TileConfig, gpu: GpuSpec, columns: int = COLUMNS) -> str 
             if thread_count(config) <= gpu.capability.max_threads_per_block
             else f"{thread_count(config)} threads per block are more than a GPU allows"
         ),
+    )
+
+
+def room_for_sums(problem: GemmProblem, config: TileConfig) -> str | None:
+    """A lane's registers hold the sums of its part of WM×WN results."""
+    registers = (
+        config["WM"] * config["WN"] // WARP_SIZE * ITEM_BYTES[problem.sum_dtype] // WORD_BYTES
+    )
+    if registers <= rules.RESULT_REGISTERS:
+        return None
+    return (
+        f"WM*WN {problem.sum_dtype} sums take {registers} registers of each lane: it has "
+        f"{rules.RESULT_REGISTERS} for them"
     )
 
 

@@ -250,7 +250,7 @@ USED_GUARD, USED_ADDRESS, USED_SOURCE = 0, 1, 3
 # commits a group of copies, or waits until so many are in flight; it executes a fence of a kind.
 # Python should look at the log. A block begins.
 ARRIVES, OPENS, COMMITS, WAITS, FENCES, LOOKS, BEGINS = range(CLASSES + 30, CLASSES + 37)
-# Where in what is told of a fence, above its kind, its lanes and the instruction's number are.
+# Where a fence's record holds its lanes and the instruction's number, above its kind.
 FENCE_LANES, FENCE_NUMBER = 8, 40
 # The kinds of fences: `fence.proxy.async`, or only for the shared memory of the block or of the
 # cluster, or for global memory, `fence.mbarrier_init`, any other.

@@ -1,7 +1,7 @@
 """`Pollers`: warps that ask for a flag again and again, which are to see each value that it takes.
 
 A warp that waits for too small a count goes on too early only if it looks between two releases. So
-whoever writes a flag hands its turn to those who ask for it.
+a warp that writes a flag hands its turn to those that poll it.
 """
 
 from __future__ import annotations

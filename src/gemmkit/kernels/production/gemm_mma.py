@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gemmkit.dtypes import ITEM_BYTES
-from gemmkit.gpu import WARP_SIZE, GpuSpec
+from gemmkit.gpu import GpuSpec
 from gemmkit.kernels import rules, tensor_cores
 from gemmkit.kernels.grids import tile_grid
 from gemmkit.kernels.kernel import Kernel
@@ -111,7 +111,6 @@ def pairing(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> str | Non
     """What depends on the type: room for stages and sums, pairs of products, even shares of what
     is copied."""
     double = is_double(problem)
-    registers = (2 if double else 1) * config["WM"] * config["WN"] // WARP_SIZE
     depth = DEPTH_OF_DOUBLE if double else tensor_cores.DEPTH
     return rules.first_reason(
         lambda: (
@@ -120,12 +119,7 @@ def pairing(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> str | Non
             if config["BK"] % (2 * depth)
             else None
         ),
-        lambda: (
-            None
-            if registers <= rules.RESULT_REGISTERS
-            else f"WM*WN sums take {registers} registers of each lane: it has "
-            f"{rules.RESULT_REGISTERS} for them"
-        ),
+        lambda: tensor_cores.room_for_sums(problem, config),
         lambda: _even_copies(problem, config),
         lambda: rules.dynamic_shared(shared_bytes(problem, config), gpu),
     )

@@ -9,7 +9,7 @@ from gemmkit.gpu import GpuSpec
 from gemmkit.kernels import rules, warpgroups
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.mainloops.wgmma import clusters, persistent
-from gemmkit.kernels.operand_copies import aligned_copies, moved_bytes
+from gemmkit.kernels.operand_copies import OperandCopy, aligned_copies, moved_bytes
 from gemmkit.kernels.plan import LAYOUTS, MAP_ARGUMENTS, LaunchShape, TileConfig, ceil_div
 from gemmkit.kernels.policy import CUDA_TYPES
 from gemmkit.kernels.production.arguments import CUDA_LAYOUTS, SIGNATURE, named
@@ -49,7 +49,7 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
     threads, rows = thread_count(config), product_sides(config)[0] * config["cluster_m"]
     cluster = config["cluster_m"] * config["cluster_n"] * config["cluster_k"]
     count = buffers(problem, config, gpu)
-    blocks = clusters(problem, config, gpu).ctas
+    blocks, copies = clusters(problem, config, gpu).ctas, aligned_copies(problem)
     return LaunchShape(
         template=(
             CUDA_TYPES[problem.dtype],
@@ -66,8 +66,8 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
         cluster=(cluster, 1, 1),
         shared_bytes=shared_bytes(problem, config, count),
         rasterized=True,
-        tensor_maps=maps(problem, config),
-        copies=aligned_copies(problem) if blocks else (),
+        tensor_maps=maps(problem, config, copies),
+        copies=copies if blocks else (),
     )
 
 
@@ -121,10 +121,12 @@ def _even_part(extent: int, step: int, most: int) -> int:
     return next(each for each in range(most, 0, -step) if extent % each == 0)
 
 
-def maps(problem: GemmProblem, config: TileConfig) -> tuple[MapRule, ...]:
+def maps(
+    problem: GemmProblem, config: TileConfig, copies: tuple[OperandCopy, ...]
+) -> tuple[MapRule, ...]:
     """Tensor maps of A and B, and of C if it is stored by TMA."""
     product = (1,) if problem.batch != 1 else ()
-    copied = {each.operand for each in aligned_copies(problem)}
+    copied = {each.operand for each in copies}
     found = []
     for name, operand, k_major, side, sharing, ld in (
         ("map_a", "A", not problem.transa, config["BM"], config["cluster_n"], problem.lda),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gemmkit.dtypes import ITEM_BYTES
-from gemmkit.gpu import WARP_SIZE, GpuSpec
+from gemmkit.gpu import GpuSpec
 from gemmkit.kernels import rules
 from gemmkit.kernels.cut import Cut
 from gemmkit.kernels.grids import tile_grid
@@ -20,7 +20,7 @@ from gemmkit.kernels.production.arguments import (
     named,
 )
 from gemmkit.kernels.production.schedule import schedule_argument
-from gemmkit.kernels.tensor_cores import condition, thread_count, warp_tiles, words
+from gemmkit.kernels.tensor_cores import condition, room_for_sums, thread_count, warp_tiles, words
 from gemmkit.kernels.work import Work
 from gemmkit.problem import GemmProblem
 
@@ -76,14 +76,9 @@ def shared_bytes(problem: GemmProblem, config: TileConfig) -> int:
 
 def pairing(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> str | None:
     """What depends on the types: room for sums and tiles, and even shares of what is copied."""
-    registers = config["WM"] * config["WN"] // WARP_SIZE * ITEM_BYTES[problem.sum_dtype] // 4
-    if registers > rules.RESULT_REGISTERS:
-        return (
-            f"WM*WN {problem.sum_dtype} sums take {registers} registers of each lane: it has "
-            f"{rules.RESULT_REGISTERS} for them"
-        )
     threads, in_pairs = thread_count(config), problem.item_bytes == ITEM_BYTES["float16"]
     return rules.first_reason(
+        lambda: room_for_sums(problem, config),
         lambda: typed.even_shares(problem, config, threads, in_pairs=in_pairs),
         lambda: rules.dynamic_shared(shared_bytes(problem, config), gpu, "tiles"),
     )
