@@ -23,8 +23,12 @@ _ELEMENTS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned"}
 _LARGEST = 4
 
 
-def copying(problem: GemmProblem, copies: tuple[OperandCopy, ...], gpu: GpuSpec) -> LaunchPlan:
-    """The launch that makes copies, all in one grid."""
+def copying(
+    problem: GemmProblem, copies: tuple[OperandCopy, ...], gpu: GpuSpec
+) -> LaunchPlan | None:
+    """The launch that makes copies, all in one grid; None where there are none."""
+    if not copies:
+        return None
     item = problem.item_bytes
     # Elements that are copied, of one of a matrix.
     units = max(1, item // _LARGEST)
@@ -42,7 +46,7 @@ def copying(problem: GemmProblem, copies: tuple[OperandCopy, ...], gpu: GpuSpec)
             *_arguments("A", ("lda", "stride_a"), by_operand.get("A"), cuts.get("A"), units),
             *_arguments("B", ("ldb", "stride_b"), by_operand.get("B"), cuts.get("B"), units),
         ),
-        workspace_bytes=workspace_bytes(problem, copies),
+        workspace_bytes=workspace_bytes(copies),
     )
 
 

@@ -12,7 +12,6 @@ from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels import source_text
 from gemmkit.kernels.constructors import UsersKernels
-from gemmkit.kernels.copying import copying
 from gemmkit.kernels.layouts import layout_text
 from gemmkit.kernels.limits import MAX_EXTENT
 from gemmkit.kernels.loads import LoadFormula
@@ -291,6 +290,7 @@ class Kernel(UsersKernels):
             raise UnsupportedProblem(f"{self.name}{configured}: {reason}{instead}")
         shape = self.launch(problem, config, gpu)
         copies = {each.operand: each for each in shape.copies}
+        signature = with_copies(self.signature, shape.copies if shape.in_place else ())
         arguments = ", ".join(map(str, shape.template))
         if self.fuses:
             arguments += f", {policy(problem)}"
@@ -306,10 +306,10 @@ class Kernel(UsersKernels):
             entry=entry,
             grid=shape.grid,
             block=shape.block,
-            signature=(*with_copies(self.signature, shape.copies), *problem.epilogue.arguments),
+            signature=(*signature, *problem.epilogue.arguments),
             shared_bytes=shape.shared_bytes,
             cluster=shape.cluster,
-            workspace_bytes=shape.workspace_bytes + workspace_bytes(problem, shape.copies),
+            workspace_bytes=shape.workspace_bytes + workspace_bytes(shape.copies),
             semaphores=shape.semaphores,
             residue=shape.residue,
             chunks=shape.chunks,
@@ -325,7 +325,7 @@ class Kernel(UsersKernels):
                 for each in (*self.tensor_maps, *shape.tensor_maps)
             ),
             # By the rules of BLAS, neither A nor B is read where α = 0.
-            before=copying(problem, shape.copies, gpu) if copies and problem.alpha else None,
+            before=shape.before if problem.alpha else None,
         )
 
     def _scalars_for(self, problem: GemmProblem) -> tuple[tuple[str, Dtype], ...]:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from gemmkit.dtypes import ITEM_BYTES, Dtype
 from gemmkit.problem import GemmProblem
 
 # What TMA needs rows to begin at multiples of, in bytes; and what copies, and their rows, begin at:
@@ -19,7 +20,7 @@ ROW_ALIGNMENT, COPY_ALIGNMENT, COPIED_ROW_ALIGNMENT = 16, 256, 128
 @dataclass(frozen=True, slots=True)
 class OperandCopy:
     """A copy of an operand, `offset` bytes into the workspace: `count` products of `lines` lines
-    each, `length` elements long and `ld` apart."""
+    each, `length` elements of `dtype` long and `ld` apart."""
 
     operand: str
     offset: int
@@ -27,6 +28,7 @@ class OperandCopy:
     length: int
     ld: int
     count: int
+    dtype: Dtype
 
     @property
     def stride(self) -> int:
@@ -37,6 +39,11 @@ class OperandCopy:
     def elements(self) -> int:
         """Elements of the copy, padding included."""
         return self.count * self.lines * self.ld
+
+    @property
+    def end(self) -> int:
+        """Bytes of the workspace up to its end."""
+        return self.offset + self.elements * ITEM_BYTES[self.dtype]
 
 
 def aligned_copies(problem: GemmProblem, *, whole_vectors: bool = False) -> tuple[OperandCopy, ...]:
@@ -57,15 +64,15 @@ def aligned_copies(problem: GemmProblem, *, whole_vectors: bool = False) -> tupl
             continue
         unit = COPIED_ROW_ALIGNMENT // item
         count = problem.batch if stride else 1
-        copy = OperandCopy(operand, end, lines, length, _rounded_up(length, unit), count)
-        copies.append(copy)
-        end += _rounded_up(copy.elements * item, COPY_ALIGNMENT)
+        ld = rounded_up(length, unit)
+        copies.append(OperandCopy(operand, end, lines, length, ld, count, problem.dtype))
+        end = rounded_up(copies[-1].end, COPY_ALIGNMENT)
     return tuple(copies)
 
 
-def workspace_bytes(problem: GemmProblem, copies: Iterable[OperandCopy]) -> int:
+def workspace_bytes(copies: Iterable[OperandCopy]) -> int:
     """Bytes of the workspace up to the end of the last copy."""
-    return max((each.offset + each.elements * problem.item_bytes for each in copies), default=0)
+    return max((each.end for each in copies), default=0)
 
 
 def moved_bytes(problem: GemmProblem, copies: Iterable[OperandCopy]) -> int:
@@ -97,5 +104,6 @@ def place_in_workspace(text: str) -> int | None:
     return None if found is None else int(found[1] or 0)
 
 
-def _rounded_up(number: int, unit: int) -> int:
+def rounded_up(number: int, unit: int) -> int:
+    """The next multiple of a unit."""
     return -(-number // unit) * unit

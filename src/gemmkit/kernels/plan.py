@@ -264,8 +264,10 @@ class LaunchPlan:
 class LaunchShape:
     """The part of a plan that each kernel works out for itself.
 
-    `tensor_maps` are those of gemmkit's own kernels, whose boxes depend on the configuration;
-    `copies` the operands that are copied into the workspace first, of which maps are made then.
+    `tensor_maps` are those of gemmkit's own kernels, whose boxes depend on the configuration.
+    `before` is the launch that leaves `copies` of operands in the workspace, of which maps are made
+    then; with `in_place` the signature has their addresses and pitches too, in place of those of
+    the operands.
     """
 
     template: tuple[int | str, ...]
@@ -280,7 +282,9 @@ class LaunchShape:
     rasterized: bool = False
     table: GroupTable | None = None
     tensor_maps: tuple[MapRule, ...] = ()
+    before: LaunchPlan | None = None
     copies: tuple[OperandCopy, ...] = ()
+    in_place: bool = False
 
 
 def ceil_div(numerator: int, denominator: int) -> int:

@@ -145,20 +145,24 @@ class PlannedMap:
         Raises:
             UsageError: a rule of tensor maps is broken.
         """
-        rule, item = self.rule, ITEM_BYTES[self.dtype]
+        rule, copy = self.rule, self.copy
+        dtype = self.dtype if copy is None else copy.dtype
+        item = ITEM_BYTES[dtype]
         # The driver's enumeration has no floating-point types of 8 bits.
-        own: Element = "uint8" if item == 1 else self.dtype  # type: ignore[assignment]
+        own: Element = "uint8" if item == 1 else dtype  # type: ignore[assignment]
         element = rule.element or own
         if ELEMENT_BYTES[element] != item:
             raise UsageError(
                 f"{element} has {ELEMENT_BYTES[element]} bytes, and the matrix's type "
-                f"{self.dtype} has {item}"
+                f"{dtype} has {item}"
             )
         rows, columns, ld, stride = OPERANDS[rule.operand]
-        extents = [_whole(arguments, rows), _whole(arguments, columns)]
-        inner, outer = extents if self.transposed else extents[::-1]
-        copy = self.copy
-        pitch = _whole(arguments, ld) if copy is None else copy.ld
+        if copy is None:
+            extents = [_whole(arguments, rows), _whole(arguments, columns)]
+            inner, outer = extents if self.transposed else extents[::-1]
+            pitch = _whole(arguments, ld)
+        else:
+            inner, outer, pitch = copy.length, copy.lines, copy.ld
         # Where a single row has no next one, its pitch need not be one that a map could have.
         row = pitch * item if outer > 1 else -(-pitch * item // _ROW_UNIT) * _ROW_UNIT
         sizes, strides = [inner, outer], [row]

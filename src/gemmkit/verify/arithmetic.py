@@ -185,6 +185,9 @@ class Arithmetic:
 
 FP32 = Arithmetic()
 
+# What kernels name the arithmetic of operands that come in two parts of float16.
+IN_TWO_PARTS = "float16x2"
+
 
 def named_arithmetic(compute_dtype: str, tolerance: float | None) -> Arithmetic | None:
     """The arithmetic that the user names, or None if it is to be read from the kernel.
@@ -204,6 +207,12 @@ def named_arithmetic(compute_dtype: str, tolerance: float | None) -> Arithmetic 
         return Arithmetic(tolerance=tolerance, reason=f"a tolerance of {tolerance:g}, as requested")
     if not compute_dtype:
         return None
+    if compute_dtype == IN_TWO_PARTS:
+        return Arithmetic(
+            (Rounded(FORMATS["float16"], SPLIT_ROUNDINGS, parts=2),),
+            tensor=truncation_of_any(["float16"]),
+            reason="operands in two parts of float16",
+        )
     # In a CUDA source `float` is fp32.
     spoken = (each.strip() for each in compute_dtype.split(","))
     names = ["float32" if each == "float" else full_type_name(each) for each in spoken]

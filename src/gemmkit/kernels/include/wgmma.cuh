@@ -58,13 +58,26 @@ __device__ __forceinline__ void leave_undefined(float (&sums)[COUNT]) {
   for (int i = 0; i < COUNT; ++i) asm volatile("" : "=f"(sums[i]));
 }
 
-template <class In>
-constexpr bool IS_BFLOAT16 = false;
-template <>
-constexpr bool IS_BFLOAT16<BFloat16> = true;
+// A float of which tensor cores read no more than the sign, the exponent and ten bits of the mantissa.
+struct Tf32 {
+  unsigned bits;
+};
+// Numbers of 8 bits: with 4 of exponent and 3 of mantissa, and with 5 and 2.
+struct Float8E4M3 {
+  unsigned char bits;
+};
+struct Float8E5M2 {
+  unsigned char bits;
+};
 
-// One product: sums (+)= A B, 64 x N x 16; the warpgroup's lanes have N / 2 of the sums each. The
-// instruction names all registers of its accumulators, so that every N is text of its own.
+template <class One, class Other>
+constexpr bool IS_SAME = false;
+template <class One>
+constexpr bool IS_SAME<One, One> = true;
+
+// One product: sums (+)= A B, 64 x N x 32 bytes; the warpgroup's lanes have N / 2 of the sums each. The
+// instruction names all registers of its accumulators, so that every N is text of its own. Only
+// operands of 16 bits may have another contiguous dimension than k.
 template <class In, int N, bool A_K_MAJOR, bool B_K_MAJOR>
 struct Wgmma;
 
@@ -106,18 +119,25 @@ struct Wgmma;
 #define REGISTERS_16 REGISTERS_15, EIGHT_FROM(120)
 #define TEXT_16 TEXT_15 ", %120, %121, %122, %123, %124, %125, %126, %127"
 
-#define WGMMA_OF(TYPE, SIXTEENS, COLUMNS, A, B, KEEP, TRANSPOSE_A, TRANSPOSE_B)                 \
-  asm volatile(                                                                                 \
-      "{\n"                                                                                     \
-      ".reg .pred keep;\n"                                                                      \
-      "setp.ne.b32 keep, %" KEEP                                                                \
-      ", 0;\n"                                                                                  \
-      "wgmma.mma_async.sync.aligned.m64n" COLUMNS "k16.f32." TYPE "." TYPE " {" TEXT_##SIXTEENS \
-      "}, %" A ", %" B ", keep, 1, 1, %" TRANSPOSE_A ", %" TRANSPOSE_B                          \
-      ";\n"                                                                                     \
-      "}"                                                                                       \
-      : REGISTERS_##SIXTEENS                                                                    \
-      : "l"(a), "l"(b), "r"(static_cast<int>(keep)), "n"(!A_K_MAJOR), "n"(!B_K_MAJOR))
+#define WGMMA_OF(TYPE, SIXTEENS, COLUMNS, DEPTH, A, B, KEEP, MAJORS, ...)         \
+  asm volatile(                                                                   \
+      "{\n"                                                                       \
+      ".reg .pred keep;\n"                                                        \
+      "setp.ne.b32 keep, %" KEEP                                                  \
+      ", 0;\n"                                                                    \
+      "wgmma.mma_async.sync.aligned.m64n" COLUMNS "k" DEPTH ".f32." TYPE "." TYPE \
+      " {" TEXT_##SIXTEENS "}, %" A ", %" B ", keep, 1, 1" MAJORS                 \
+                           ";\n"                                                  \
+                           "}"                                                    \
+      : REGISTERS_##SIXTEENS                                                      \
+      : "l"(a), "l"(b), "r"(static_cast<int>(keep))__VA_ARGS__)
+
+// Of operands of 16 bits, and of others.
+#define WGMMA_OF_HALVES(TYPE, SIXTEENS, COLUMNS, A, B, KEEP, TRANSPOSE_A, TRANSPOSE_B)       \
+  WGMMA_OF(TYPE, SIXTEENS, COLUMNS, "16", A, B, KEEP, ", %" TRANSPOSE_A ", %" TRANSPOSE_B, , \
+           "n"(!A_K_MAJOR), "n"(!B_K_MAJOR))
+#define WGMMA_OF_LINES(TYPE, SIXTEENS, COLUMNS, DEPTH, A, B, KEEP) \
+  WGMMA_OF(TYPE, SIXTEENS, COLUMNS, DEPTH, A, B, KEEP, "")
 
 // `keep` says whether the sums are added to; else their content does not matter.
 #define WGMMA(SIXTEENS, COLUMNS, A, B, KEEP, TRANSPOSE_A, TRANSPOSE_B)                             \
@@ -125,10 +145,19 @@ struct Wgmma;
   struct Wgmma<In, COLUMNS, A_K_MAJOR, B_K_MAJOR> {                                                \
     static __device__ __forceinline__ void multiply(float (&d)[COLUMNS / 2], unsigned long long a, \
                                                     unsigned long long b, bool keep) {             \
-      if constexpr (IS_BFLOAT16<In>) {                                                             \
-        WGMMA_OF("bf16", SIXTEENS, #COLUMNS, A, B, KEEP, TRANSPOSE_A, TRANSPOSE_B);                \
+      if constexpr (IS_SAME<In, BFloat16>) {                                                       \
+        WGMMA_OF_HALVES("bf16", SIXTEENS, #COLUMNS, A, B, KEEP, TRANSPOSE_A, TRANSPOSE_B);         \
+      } else if constexpr (IS_SAME<In, Half>) {                                                    \
+        WGMMA_OF_HALVES("f16", SIXTEENS, #COLUMNS, A, B, KEEP, TRANSPOSE_A, TRANSPOSE_B);          \
       } else {                                                                                     \
-        WGMMA_OF("f16", SIXTEENS, #COLUMNS, A, B, KEEP, TRANSPOSE_A, TRANSPOSE_B);                 \
+        static_assert(A_K_MAJOR && B_K_MAJOR, "such operands are read along k");                   \
+        if constexpr (IS_SAME<In, Tf32>) {                                                         \
+          WGMMA_OF_LINES("tf32", SIXTEENS, #COLUMNS, "8", A, B, KEEP);                             \
+        } else if constexpr (IS_SAME<In, Float8E4M3>) {                                            \
+          WGMMA_OF_LINES("e4m3", SIXTEENS, #COLUMNS, "32", A, B, KEEP);                            \
+        } else {                                                                                   \
+          WGMMA_OF_LINES("e5m2", SIXTEENS, #COLUMNS, "32", A, B, KEEP);                            \
+        }                                                                                          \
       }                                                                                            \
     }                                                                                              \
   };
@@ -152,4 +181,6 @@ WGMMA(15, 240, "120", "121", "122", "123", "124")
 WGMMA(16, 256, "128", "129", "130", "131", "132")
 
 #undef WGMMA
+#undef WGMMA_OF_LINES
+#undef WGMMA_OF_HALVES
 #undef WGMMA_OF

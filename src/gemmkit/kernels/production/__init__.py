@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.production import (
+    gemm_fp16x3,
     gemm_grouped,
     gemm_mma,
     gemm_skinny,
@@ -29,6 +30,7 @@ PRODUCTION: tuple[Kernel, ...] = (
     typed_mma.KERNEL,
     gemm_mma.KERNEL,
     gemm_wgmma.KERNEL,
+    gemm_fp16x3.KERNEL,
     grouped_typed.KERNEL,
     grouped_mma.KERNEL,
 )

@@ -8,6 +8,7 @@ from gemmkit.dtypes import ITEM_BYTES
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels import rules, tensor_cores
 from gemmkit.kernels.grids import tile_grid
+from gemmkit.kernels.copying import copying
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.mainloops.typed import tensor
 from gemmkit.kernels.operand_copies import OperandCopy, aligned_copies, moved_bytes
@@ -48,7 +49,9 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
         threads,
         shared_bytes(problem, config),
     )
-    return replace(shape, rasterized=raster > 0, copies=copies if problem.flops else ())
+    copies = copies if problem.flops else ()
+    before = copying(problem, copies, gpu)
+    return replace(shape, rasterized=raster > 0, before=before, copies=copies, in_place=True)
 
 
 def copied(problem: GemmProblem) -> tuple[OperandCopy, ...]:

@@ -1,153 +1,16 @@
-// bfloat16 and float16 on Hopper's tensor cores: TMA loads tiles, warpgroups multiply them by wgmma.
-//
-// Blocks are persistent: one warp of the last warpgroup loads tiles of A and B into a circular buffer,
-// the other warpgroups, consumers, multiply them, each its own rows of the block's tile of C. While
-// they write it back by TMA, the next tile's operands are on their way; or, if consumers have a tile
-// each ("ping-pong"), one writes while the other multiplies. Where there are few tiles, the blocks of
-// a cluster share the k of one. A tile whose rows are no multiple of a wgmma's 64 is computed as its
-// transpose, B^T by A^T ("swap AB"), for a wgmma's columns come in finer steps.
-#include "arguments.cuh"
-#include "epilogue/cluster_sum.cuh"
-#include "epilogue/fragment_store.cuh"
-#include "mainloop/wgmma.cuh"
-#include "scheduler/persistent.cuh"
-#include "tile.cuh"
+// Operands of 16 bits on Hopper's tensor cores: TMA loads tiles, warpgroups multiply them by wgmma.
+#include "wgmma_product.cuh"
+
+template <class In>
+struct InPlace {
+  template <WgmmaTile TILE, Layout LAYOUT, bool BATCHED>
+  using Mainloop = WgmmaMainloop<In, TILE, LAYOUT, BATCHED>;
+};
 
 template <class In, WgmmaTile TILE, Layout LAYOUT, WriteBack WAY, Schedule SCHEDULE, class Epilogue>
 __global__ void __launch_bounds__(TILE.threads, 1)
     gemm_wgmma(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
                const __grid_constant__ TensorMap map_c, GEMM_PARAMETERS(In, Epilogue)) {
-  constexpr bool BATCHED = SCHEDULE.batched;
-  // What follows is about the product that is computed: the wgmma's rows, or their tiles, are of B^T
-  // if it is swapped.
-  constexpr bool SWAPPED = TILE.BM % WGMMA_ROWS != 0;
-  constexpr WgmmaTile OWN = SWAPPED ? swapped(TILE) : TILE;
-  constexpr int CONSUMERS = OWN.consumers, PARTS = OWN.cluster_k, COLS = OWN.BN / PARTS;
-  using Mainloop = WgmmaMainloop<In, OWN, SWAPPED ? SWAPPED_LAYOUT<LAYOUT> : LAYOUT, BATCHED>;
-  constexpr bool FROM_REGISTERS = WAY == WriteBack::FROM_REGISTERS;
-  constexpr bool BY_TMA = WAY == WriteBack::BY_TMA;
-  using StoreOfBoxes = Either<SWAPPED, SwappedStore<COLS, OWN.buffers, WAY, Epilogue>,
-                              FragmentStore<COLS, OWN.buffers, WAY, Epilogue>>;
-  using Store = Either<FROM_REGISTERS, NoStore, StoreOfBoxes>;
-  using Sum = ClusterSum<PARTS, CONSUMERS, Mainloop::ROW_TILES, OWN.BN>;
-  constexpr int PRODUCER = CONSUMERS * 128;
-  struct Shared {
-    typename Mainloop::Memory tiles;
-    typename Store::Buffers results[CONSUMERS];
-    Either<(PARTS > 1), typename Sum::Memory, int> parts;
-    typename Mainloop::Barriers barriers;
-    Barrier parts_arrived;
-  };
-  extern __shared__ __align__(1024) unsigned char memory[];
-  Shared& shared = *reinterpret_cast<Shared*>(memory);
-  const Arguments<In, Epilogue> args{GEMM_ARGUMENTS};
-  const Mainloop mainloop{shared.tiles, shared.barriers};
-
-  // Meanwhile the producer's warp finds out where its first tile is.
-  if (threadIdx.x == PRODUCER + 32) {
-    mainloop.init_barriers();
-    if constexpr (PARTS > 1) Sum{shared.parts, shared.parts_arrived}.init();
-  }
-  if (threadIdx.x == PRODUCER) {
-    tma_prefetch(map_a);
-    tma_prefetch(map_b);
-    if constexpr (BY_TMA) tma_prefetch(map_c);
-  }
-  constexpr int ROWS = OWN.BM * OWN.cluster_m, TILE_COLS = OWN.BN * OWN.cluster_n;
-  const int rows = SWAPPED ? N : M, cols = SWAPPED ? M : N;
-  Persistent<BATCHED, SCHEDULE.raster, Mainloop::SHARING * PARTS> schedule(
-      (rows + ROWS - 1) / ROWS, (cols + TILE_COLS - 1) / TILE_COLS, batch);
-  PersistentTile tile = schedule.tile();
-  // Blocks that share operands find each other's barriers from here on, those that share a tile's k
-  // when they exchange their sums.
-  if constexpr (PARTS > 1) cluster_arrive();
-  if constexpr (Mainloop::SHARING > 1) {
-    cluster_sync();
-  } else {
-    __syncthreads();
-  }
-
-  Steps steps{0, (args.depth() + OWN.BK - 1) / OWN.BK};
-  if constexpr (PARTS > 1) {
-    const int all = steps.count, rank = cluster_rank();
-    steps.first = all * rank / PARTS;
-    steps.count = all * (rank + 1) / PARTS - steps.first;
-  }
-  typename Mainloop::Counter counter;
-  if (threadIdx.x >= PRODUCER) {
-    if constexpr (CONSUMERS > 1) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-    if (threadIdx.x == PRODUCER) {
-      for (; schedule.left(); schedule.advance(), tile = schedule.tile()) {
-        const int product_a = stride_a == 0 ? 0 : tile.product;
-        const int product_b = stride_b == 0 ? 0 : tile.product;
-        mainloop.produce(SWAPPED ? map_b : map_a, SWAPPED ? map_a : map_b,
-                         SWAPPED ? product_b : product_a, SWAPPED ? product_a : product_b,
-                         tile.row * ROWS + mainloop.along_m * OWN.BM,
-                         tile.col * TILE_COLS + mainloop.along_n * OWN.BN, steps, counter);
-      }
-      if constexpr (Mainloop::SHARING > 1) mainloop.drain(counter);
-    }
-    if constexpr (PARTS > 1) cluster_wait();
-  } else {
-    if constexpr (CONSUMERS > 1) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-    const int consumer = threadIdx.x / 128, place = consumer % Mainloop::CONSUMERS;
-    int buffer = 0;
-    // The block's tiles go round among the consumers, and with them the stages. One begins when that of
-    // the tile before has all it needs: the parity of a stage does not tell two rounds apart.
-    constexpr int TURNS = OWN.pingpong, ORDER = 1 + CONSUMERS;
-    const int turn = consumer / Mainloop::CONSUMERS;
-    bool first = turn == 0;
-    if (TURNS > 1) {
-      schedule.advance(turn);
-      counter.skip(turn * steps.count);
-    }
-    for (; schedule.left(); schedule.advance(TURNS), counter.skip((TURNS - 1) * steps.count)) {
-      tile = schedule.tile();
-      typename Mainloop::Sums sums;
-      if (TURNS > 1 && !first) named_barrier_sync<256>(ORDER + turn);
-      first = false;
-      mainloop.consume(sums, place * Mainloop::ROWS, steps.count, counter, [&] {
-        if (TURNS > 1 && schedule.left(2)) named_barrier_arrive<256>(ORDER + (turn + 1) % TURNS);
-      });
-      const int first_row = tile.row * ROWS + mainloop.along_m * OWN.BM + place * Mainloop::ROWS;
-      const int first_col = tile.col * TILE_COLS + mainloop.along_n * OWN.BN;
-      // Finishes the columns from PART on that this block has, all if there is one part.
-      const auto finish = [&]<int PART>() {
-        const int col = first_col + PART * COLS;
-#pragma unroll
-        for (int i = 0; i < Mainloop::ROW_TILES; ++i) {
-          const int row = first_row + i * WGMMA_ROWS;
-          const auto& own = reinterpret_cast<const float (&)[COLS / 2]>(sums[i][PART * COLS / 2]);
-          if constexpr (!FROM_REGISTERS) {
-            Store::template store<BATCHED>(own, map_c, shared.results[consumer], buffer,
-                                           1 + consumer, args.epilogue(tile.product),
-                                           args.c(tile.product), ldc, M, N, tile.product, row, col);
-          } else {
-            store_fragments<COLS, SWAPPED>(own, args.epilogue(tile.product), args.c(tile.product),
-                                           ldc, M, N, row, col);
-          }
-        }
-      };
-      if constexpr (PARTS == 1) {
-        finish.template operator()<0>();
-      } else {
-        // There is one tile for each cluster.
-        const Sum parts{shared.parts, shared.parts_arrived};
-        cluster_wait();
-        parts.send(sums, consumer);
-        const auto sum_and_finish = [&]<int PART>() {
-          if (parts.rank != PART) return;
-          parts.template receive<PART>(sums, consumer);
-          finish.template operator()<PART>();
-        };
-        sum_and_finish.template operator()<0>();
-        sum_and_finish.template operator()<1>();
-        if constexpr (PARTS > 2) {
-          sum_and_finish.template operator()<2>();
-          sum_and_finish.template operator()<3>();
-        }
-      }
-    }
-    if (BY_TMA && threadIdx.x % 128 == 0) tma_wait_read<0>();
-  }
+  multiply_tiles<InPlace<In>, TILE, LAYOUT, WAY, SCHEDULE>(map_a, map_b, map_c,
+                                                           Arguments<In, Epilogue>{GEMM_ARGUMENTS});
 }

@@ -16,6 +16,7 @@ struct WgmmaTile {
   int cluster_m = 1;  // blocks of a cluster along M, along N, and along k of one tile
   int cluster_n = 1;
   int cluster_k = 1;
+  int chunk = 0;    // steps whose products are added up before fp32 registers take them, or 0: all
   int buffers = 2;  // for results on their way to memory, of each consumer
   int threads = 0;  // of a block
 };
@@ -48,7 +49,8 @@ struct WgmmaMainloop {
   // Consumers of a tile; each has ROW_TILES times 64 rows.
   static constexpr int CONSUMERS = TILE.consumers / TILE.pingpong, WARPS = 4 * CONSUMERS;
   static constexpr int ROWS = BM / CONSUMERS, ROW_TILES = ROWS / WGMMA_ROWS;
-  static constexpr int DEPTH = WGMMA_BYTES / sizeof(In);
+  // Elements along k of a wgmma, and of the product's k in a step.
+  static constexpr int DEPTH = WGMMA_BYTES / sizeof(In), DEPTH_OF_STEP = BK;
   using A = SwizzledTile<In, BM, BK, A_K_MAJOR>;
   using B = SwizzledTile<In, BN, BK, B_K_MAJOR>;
   using Sums = float[ROW_TILES][BN / 2];
@@ -144,7 +146,7 @@ struct WgmmaMainloop {
     release(held);
   }
 
- private:
+ protected:
   // The blocks that share this one's tile of A, or of B, as bits.
   __device__ __forceinline__ unsigned short row_mask() const {
     unsigned short mask = 0;

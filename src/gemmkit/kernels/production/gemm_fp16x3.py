@@ -1,0 +1,118 @@
+"""How `gemm_fp16x3` is launched: fp32 on Hopper's tensor cores, by three products of fp16."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gemmkit.dtypes import ITEM_BYTES
+from gemmkit.gpu import GpuSpec, MathPipe
+from gemmkit.kernels import warpgroups
+from gemmkit.kernels.kernel import Kernel
+from gemmkit.kernels.mainloops.wgmma import persistent
+from gemmkit.kernels.plan import LAYOUTS, MAP_ARGUMENTS, LaunchShape, TileConfig
+from gemmkit.kernels.production import wgmma_tiles
+from gemmkit.kernels.production.arguments import SPLIT_SIGNATURE
+from gemmkit.kernels.production.wgmma_tiles import Operands
+from gemmkit.kernels.splitting import GROUP, PARTS, parts_of, split_bytes, splitting
+from gemmkit.kernels.warpgroups import has_wgmma
+from gemmkit.kernels.work import Work
+from gemmkit.problem import GemmProblem
+
+# Products of parts: low by low is left out.
+PRODUCTS = 3
+# Elements of k whose products tensor cores add up before fp32 registers take them.
+CHUNK = 64
+# Below it, what is left out and cut off is more than fp32 sums may be wrong by.
+LEAST_K = 64
+
+
+def operands(problem: GemmProblem) -> Operands:
+    """The parts of A and B, along k."""
+    return Operands(ITEM_BYTES["float16"], True, True, parts_of(problem), per_k=PARTS)
+
+
+def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
+    """Persistent clusters, one block per SM, after the launch that splits both operands."""
+    chunk = max(1, CHUNK // config["BK"])
+    shape = wgmma_tiles.launch_shape(problem, config, gpu, operands(problem), chunk=chunk)
+    return replace(shape, before=splitting(problem, gpu) if shape.copies else None)
+
+
+def condition(problem: GemmProblem, gpu: GpuSpec) -> str | None:
+    """A Hopper board, and a k that is long enough for the bound."""
+    if (reason := has_wgmma(gpu)) is not None:
+        return reason
+    if problem.k < LEAST_K:
+        return f"k = {problem.k} is less than {LEAST_K}, from where on sums are as exact as fp32's"
+    return None
+
+
+def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
+    """As all kernels of wgmma: with lines of 32 elements along k, and two sums for each result."""
+    return wgmma_tiles.tiles(config, gpu, GROUP, sums=2)
+
+
+def pairing(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> str | None:
+    """Room for the stages and for results."""
+    return wgmma_tiles.room(problem, config, gpu, operands(problem))
+
+
+def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Work:
+    """A tile of C at a time per block, once both operands have been split."""
+    threads = wgmma_tiles.thread_count(config)
+    shared = wgmma_tiles.shared_bytes(problem, config, operands(problem))
+    found = persistent(problem, config, gpu, threads, shared)
+    own = found.demands
+    demands = replace(
+        own,
+        math=MathPipe("float16", tensor=True),
+        multiply_adds=PRODUCTS * own.multiply_adds,
+        # Those of fp32 would have half the depth of those of fp16.
+        per_instruction=PARTS * own.per_instruction,
+        wavefronts=PRODUCTS / PARTS * own.wavefronts,
+        registers=2 * own.registers,
+    )
+    return found._replace(demands=demands, copied_bytes=split_bytes(problem))
+
+
+KERNEL = Kernel(
+    name="gemm_fp16x3",
+    rung=None,
+    idea="Each fp32 operand is the sum of two fp16 parts, of whose products tensor cores compute "
+    "three: as exact as FFMA, at several times its speed.",
+    default=TileConfig(
+        BM=128,
+        BN=192,
+        BK=32,
+        stages=4,
+        consumers=2,
+        pingpong=1,
+        cluster_m=1,
+        cluster_n=1,
+        cluster_k=1,
+    ),
+    space={
+        "BM": (8, 16, 32, 64, 80, 96, 128, 144, 160, 176, 192, 256),
+        "BN": (32, 64, 96, 128, 144, 160, 192),
+        "BK": (32, 64),
+        "stages": (2, 3, 4, 5, 6, 8),
+        "consumers": (1, 2),
+        "pingpong": (1, 2),
+        "cluster_m": (1, 2),
+        "cluster_n": (1, 2),
+        "cluster_k": (1, 2, 4),
+    },
+    launch=launch,
+    work=work,
+    loads=warpgroups.words,
+    rule=rule,
+    signature=(
+        *MAP_ARGUMENTS,
+        *("0" if name == "semaphores" else name for name in SPLIT_SIGNATURE),
+    ),
+    layouts=LAYOUTS,
+    result_dtypes=("float32", "float16", "bfloat16"),
+    condition=condition,
+    pairing=pairing,
+    compute_dtype="float16x2",
+)

@@ -1,0 +1,220 @@
+// Splits A and B of fp32 into two fp16 parts each, x 2^s = high + low, for `gemm_fp16x3`.
+//
+// A line is a row of A or a column of B; 2^s brings the largest element of each to [2^14, 2^15). The
+// parts of 32 neighbors along k lie one behind the other: 64 bytes of `high`, then 64 bytes of `low`.
+// Past the end of k there are zeros. `exponents` receives -s of each line, or SPECIAL where an element
+// is infinite or NaN.
+#include "cluster.cuh"
+#include "epilogue/line_scales.cuh"
+#include "typed.cuh"
+
+constexpr int GROUP = 32, PART = 8, WARPS = 8, LARGEST_EXPONENT = 14;
+
+// The power of two by which a line is multiplied.
+struct LineScale {
+  float first, second;  // its factors: a single float does not reach as far
+  int exponent;
+
+  // From the bits of the largest absolute value, which order as the values do.
+  __device__ __forceinline__ explicit LineScale(unsigned largest) {
+    constexpr int BIAS = 127, MANTISSA = 23;
+    const int stored = largest >> MANTISSA;
+    // Of subnormal numbers, the highest bit that is set.
+    const int own = stored ? stored - BIAS : 31 - __clz(largest) - (BIAS - 1 + MANTISSA);
+    exponent = largest == 0 ? 0 : LARGEST_EXPONENT - own;
+    const int near = min(exponent, BIAS);
+    first = power_of_two(near);
+    second = power_of_two(exponent - near);
+    if (stored == 255) exponent = SPECIAL;
+  }
+  __device__ __forceinline__ float operator()(float x) const { return x * first * second; }
+  __device__ __forceinline__ int stored() const {
+    return exponent == SPECIAL ? SPECIAL : -exponent;
+  }
+};
+
+// Stores a number at its place in the shared memory of another block of the cluster.
+__device__ __forceinline__ void store_at_peer(unsigned* place, unsigned number, int rank) {
+  asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(peer_address(place, rank)), "r"(number)
+               : "memory");
+}
+
+// As `cluster_arrive`, but it also orders earlier accesses to the shared memory of peers.
+__device__ __forceinline__ void cluster_arrive_released() {
+  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+}
+
+__device__ __forceinline__ unsigned magnitude(float x) { return __float_as_uint(x) & 0x7FFFFFFF; }
+
+// Both parts of neighbors along k, to where they belong.
+__device__ __forceinline__ void store_parts(const float (&x)[PART], const LineScale& scale,
+                                            Half* high) {
+  Pack<Half, PART> upper, lower;
+#pragma unroll
+  for (int i = 0; i < PART; ++i) {
+    const float scaled = scale(x[i]);
+    const Half part = Narrowed<Half>::of(scaled);
+    upper.set(i, part);
+    lower.set(i, Narrowed<Half>::of(scaled - widened<float>(part)));
+  }
+  upper.store(high);
+  lower.store(high + GROUP);
+}
+
+// Neighbors from `k` on of a line whose elements are contiguous; past its end zeros.
+__device__ __forceinline__ void load_along(const float* line, int k, int K, bool vectors,
+                                           float (&x)[PART]) {
+  if (vectors && k + PART <= K) {
+#pragma unroll
+    for (int i = 0; i < PART; i += 4) {
+      const float4 found = *reinterpret_cast<const float4*>(line + k + i);
+      x[i] = found.x, x[i + 1] = found.y, x[i + 2] = found.z, x[i + 3] = found.w;
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < PART; ++i) x[i] = k + i < K ? line[k + i] : 0.0f;
+  }
+}
+
+// Lines whose elements are contiguous. `sharing` warps have one, and of it up to 32 elements per lane in
+// registers; longer lines are read twice.
+__device__ __forceinline__ void split_along(const float* from, long long ld, Half* to,
+                                            int* exponents, int lines, int K, long long ld_to,
+                                            int block, int blocks, int sharing) {
+  constexpr int HELD = 4;
+  __shared__ unsigned largest_of[WARPS];
+  const int lane = threadIdx.x, warp = threadIdx.y, together = WARPS / sharing;
+  const int mine = warp % sharing, step = sharing * 32 * PART;
+  const bool vectors = (reinterpret_cast<unsigned long long>(from) | ld * sizeof(float)) % 16 == 0;
+  for (int first = block * together; first < lines; first += blocks * together) {
+    const int line = first + warp / sharing;
+    const bool inside = line < lines;
+    const float* const own = from + (inside ? line : 0) * ld;
+    float x[HELD][PART];
+    const auto load = [&](int k) {
+#pragma unroll
+      for (int i = 0; i < HELD; ++i) {
+        load_along(own, k + i * step, inside ? K : 0, vectors, x[i]);
+      }
+    };
+    unsigned largest = 0;
+    for (int k = (mine * 32 + lane) * PART; k < K; k += HELD * step) {
+      load(k);
+#pragma unroll
+      for (int i = 0; i < HELD; ++i) {
+#pragma unroll
+        for (int j = 0; j < PART; ++j) largest = max(largest, magnitude(x[i][j]));
+      }
+    }
+    largest = __reduce_max_sync(~0u, largest);
+    if (sharing > 1) {
+      __syncthreads();
+      if (lane == 0) largest_of[warp] = largest;
+      __syncthreads();
+      for (int i = 0; i < sharing; ++i) largest = max(largest, largest_of[warp - mine + i]);
+    }
+    if (!inside) continue;
+    const LineScale scale{largest};
+    if (lane == 0 && mine == 0) exponents[line] = scale.stored();
+    for (int k = (mine * 32 + lane) * PART; 2 * k < ld_to; k += HELD * step) {
+      if (K > HELD * step) load(k);
+#pragma unroll
+      for (int i = 0; i < HELD; ++i) {
+        const int at = k + i * step;
+        if (2 * at < ld_to) {
+          store_parts(x[i], scale, to + line * ld_to + at / GROUP * 2 * GROUP + at % GROUP);
+        }
+      }
+    }
+  }
+}
+
+// Lines that lie side by side: the blocks of a cluster share the k of 32, of which each thread has 32
+// elements in registers; longer lines are read twice.
+template <int CLUSTER>
+__device__ __forceinline__ void split_across(const float* from, long long ld, Half* to,
+                                             int* exponents, int lines, int K, long long ld_to,
+                                             int block, int blocks) {
+  __shared__ unsigned largest_of[WARPS][32], largest_in[CLUSTER][32];
+  const int lane = threadIdx.x, warp = threadIdx.y, rank = CLUSTER > 1 ? block % CLUSTER : 0;
+  constexpr int STEP = CLUSTER * WARPS * GROUP;
+  for (int first = block / CLUSTER * 32; first < lines; first += blocks / CLUSTER * 32) {
+    const int line = first + lane;
+    const bool inside = line < lines;
+    const float* const own = from + line;
+    float x[GROUP / PART][PART];
+    const auto load = [&](int k) {
+#pragma unroll
+      for (int i = 0; i < GROUP; ++i) {
+        x[i / PART][i % PART] = inside && k + i < K ? own[(k + i) * ld] : 0.0f;
+      }
+    };
+    // Peers are there, and have read what they were sent for the lines before.
+    if constexpr (CLUSTER > 1) cluster_arrive_released();
+    unsigned largest = 0;
+    for (int k = (rank * WARPS + warp) * GROUP; k < K; k += STEP) {
+      load(k);
+#pragma unroll
+      for (int i = 0; i < GROUP; ++i) largest = max(largest, magnitude(x[i / PART][i % PART]));
+    }
+    largest_of[warp][lane] = largest;
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < WARPS; ++i) largest = max(largest, largest_of[i][lane]);
+    if constexpr (CLUSTER > 1) {
+      cluster_wait();
+      if (warp < CLUSTER) store_at_peer(&largest_in[rank][lane], largest, warp % CLUSTER);
+      cluster_arrive_released();
+      cluster_wait();
+#pragma unroll
+      for (int i = 0; i < CLUSTER; ++i) largest = max(largest, largest_in[i][lane]);
+    }
+    const LineScale scale{largest};
+    if (inside && warp == 0 && rank == 0) exponents[line] = scale.stored();
+    for (int k = (rank * WARPS + warp) * GROUP; k < K; k += STEP) {
+      if (K > STEP) load(k);
+      if (!inside) continue;
+#pragma unroll
+      for (int part = 0; part < GROUP / PART; ++part) {
+        store_parts(x[part], scale, to + line * ld_to + 2 * k + part * PART);
+      }
+    }
+    // The warps of this block have read what they left each other.
+    if constexpr (CLUSTER == 1) __syncthreads();
+  }
+}
+
+// Splits the matrices of one operand: `products` of them, `stride` elements apart.
+template <bool CONTIGUOUS_K, int CLUSTER>
+__device__ __forceinline__ void split_matrices(const float* from, long long ld, long long stride,
+                                               Half* to, int* exponents, int lines, int K,
+                                               int products, int block, int blocks, int sharing) {
+  const long long ld_to = (K + GROUP - 1) / GROUP * (2 * GROUP);
+  for (int product = blockIdx.y; product < products; product += gridDim.y) {
+    const float* const own = from + product * stride;
+    Half* const own_to = to + product * (lines * ld_to);
+    int* const own_exponents = exponents + static_cast<long long>(product) * lines;
+    if constexpr (CONTIGUOUS_K) {
+      split_along(own, ld, own_to, own_exponents, lines, K, ld_to, block, blocks, sharing);
+    } else {
+      split_across<CLUSTER>(own, ld, own_to, own_exponents, lines, K, ld_to, block, blocks);
+    }
+  }
+}
+
+// Blocks of A come first, in whole clusters. `sharing` are warps of a line whose elements are contiguous.
+template <Layout LAYOUT, int CLUSTER>
+__global__ void __launch_bounds__(32 * WARPS, 3)
+    split_operands(const float* A, long long lda, long long stride_a, Half* parts_a,
+                   int* exponents_a, int M, int products_a, int blocks_a, const float* B,
+                   long long ldb, long long stride_b, Half* parts_b, int* exponents_b, int N,
+                   int products_b, int blocks_b, int K, int sharing) {
+  const int block = blockIdx.x;
+  if (block < blocks_a) {
+    split_matrices<!TRANSPOSED_A<LAYOUT>, CLUSTER>(A, lda, stride_a, parts_a, exponents_a, M, K,
+                                                   products_a, block, blocks_a, sharing);
+  } else {
+    split_matrices<TRANSPOSED_B<LAYOUT>, CLUSTER>(B, ldb, stride_b, parts_b, exponents_b, N, K,
+                                                  products_b, block - blocks_a, blocks_b, sharing);
+  }
+}

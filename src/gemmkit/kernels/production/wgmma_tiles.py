@@ -1,0 +1,295 @@
+"""What kernels of `wgmma_product.cuh` share: tiles, tensor maps, shared memory, rules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from gemmkit.dtypes import FLOAT_BYTES, ITEM_BYTES
+from gemmkit.gpu import GpuSpec
+from gemmkit.kernels import rules
+from gemmkit.kernels.mainloops.wgmma import clusters
+from gemmkit.kernels.operand_copies import OperandCopy
+from gemmkit.kernels.plan import LaunchShape, TileConfig, ceil_div
+from gemmkit.kernels.production.arguments import CUDA_LAYOUTS, named
+from gemmkit.kernels.production.schedule import RASTER_EXTENT, schedule_argument
+from gemmkit.kernels.tensor_maps import MapRule
+from gemmkit.kernels.warpgroups import (
+    L2_BYTES,
+    L2_BYTES_ACROSS_LINES,
+    LINE_BYTES,
+    ROWS,
+    TMA_UNIT,
+    WARPGROUP,
+    aligned_bytes,
+    has_wgmma,
+    is_swapped,
+    line,
+    product_sides,
+    stores_by_tma,
+)
+from gemmkit.problem import GemmProblem
+
+# Columns of a product come in such steps, those of the transposed in the smaller one.
+COLUMN_STEP, EIGHT = 16, 8
+# Lines of a box of transposed results.
+MOST_BOX_LINES = 96
+# Buffers for results on their way to memory, per consumer: those that there is room for.
+FEWEST_BUFFERS, MOST_BUFFERS = 2, 4
+# 32-bit registers of a consumer's thread that sums may take.
+SUM_REGISTERS = 192
+# Largest box of a tensor map along one dimension, and columns of a wgmma.
+MOST_LINES = 256
+
+
+@dataclass(frozen=True)
+class Operands:
+    """A and B as TMA brings them: in place, or `copies`.
+
+    Of `item_bytes` per element, `per_k` elements for each of the problem's k; `a_along_k` and
+    `b_along_k` say whether neighbors along k are contiguous.
+    """
+
+    item_bytes: int
+    a_along_k: bool
+    b_along_k: bool
+    copies: tuple[OperandCopy, ...] = ()
+    per_k: int = 1
+
+    @classmethod
+    def in_place(cls, problem: GemmProblem, copies: tuple[OperandCopy, ...] = ()) -> Operands:
+        """Those of a problem, or copies of the same layout."""
+        return cls(problem.item_bytes, not problem.transa, problem.transb, copies)
+
+    def depth(self, config: TileConfig) -> int:
+        """Elements along k of a stage."""
+        return config["BK"] * self.per_k
+
+
+def launch_shape(
+    problem: GemmProblem,
+    config: TileConfig,
+    gpu: GpuSpec,
+    operands: Operands,
+    types: tuple[str, ...] = (),
+    **fields: int,
+) -> LaunchShape:
+    """Persistent clusters, one block per SM; `types` are the kernel's first template arguments,
+    `fields` further ones of its `WgmmaTile`."""
+    threads, rows = thread_count(config), product_sides(config)[0] * config["cluster_m"]
+    cluster = config["cluster_m"] * config["cluster_n"] * config["cluster_k"]
+    count = buffers(problem, config, gpu, operands)
+    tile = {**config.as_dict(), "BK": operands.depth(config), **fields}
+    tile |= {"buffers": count, "threads": threads}
+    blocks = clusters(problem, config, gpu).ctas
+    return LaunchShape(
+        template=(
+            *types,
+            named("WgmmaTile", tile),
+            CUDA_LAYOUTS[problem.layout],
+            f"WriteBack::{write_back(problem, config)}",
+            schedule_argument(problem, raster=max(1, RASTER_EXTENT // rows)),
+        ),
+        grid=(blocks, 1, 1),
+        block=(threads, 1, 1),
+        cluster=(cluster, 1, 1),
+        shared_bytes=shared_bytes(problem, config, operands, count),
+        rasterized=True,
+        tensor_maps=maps(problem, config, operands),
+        copies=operands.copies if blocks else (),
+    )
+
+
+def thread_count(config: TileConfig) -> int:
+    """Threads of a block: its consumers and the producer's warpgroup."""
+    return (config["consumers"] + 1) * WARPGROUP
+
+
+def write_back(
+    problem: GemmProblem, config: TileConfig
+) -> Literal["FROM_REGISTERS", "FROM_SHARED", "BY_TMA"]:
+    """How results leave, as fragment_store.cuh calls it: of transposed tiles, only those come to
+    shared memory that stmatrix can turn, which has elements of 16 bits."""
+    narrow = problem.out_item_bytes == ITEM_BYTES["float16"] and config["BM"] > EIGHT
+    if is_swapped(config) and not narrow:
+        return "FROM_REGISTERS"
+    return "BY_TMA" if stores_by_tma(problem) else "FROM_SHARED"
+
+
+class Boxes(NamedTuple):
+    """Boxes in which a consumer's results are stored: their sides, the bytes that the swizzle
+    spans and lines lie apart, and how many a tile has."""
+
+    columns: int
+    lines: int
+    pitch: int
+    number: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one."""
+        return self.lines * self.pitch
+
+
+def result_boxes(problem: GemmProblem, config: TileConfig) -> Boxes:
+    """Those of C, as fragment_store.cuh has them."""
+    rows, columns = product_sides(config)
+    columns //= config["cluster_k"]
+    tiles = rows // (config["consumers"] // config["pingpong"] * ROWS)
+    if is_swapped(config):
+        lines = _even_part(columns, EIGHT, min(columns, MOST_BOX_LINES))
+        return Boxes(ROWS, lines, LINE_BYTES, tiles * (columns // lines))
+    item = problem.out_item_bytes
+    across = _even_part(columns, COLUMN_STEP, line(item))
+    pitch = next(each for each in (32, 64, LINE_BYTES) if each >= across * item)
+    return Boxes(across, ROWS, pitch, tiles * (columns // across))
+
+
+def _even_part(extent: int, step: int, most: int) -> int:
+    """The largest part in such steps that divides an extent and is `most` or less."""
+    return next(each for each in range(most, 0, -step) if extent % each == 0)
+
+
+def maps(problem: GemmProblem, config: TileConfig, operands: Operands) -> tuple[MapRule, ...]:
+    """Tensor maps of A and B, and of C if it is stored by TMA."""
+    product = (1,) if problem.batch != 1 else ()
+    copied, item = {each.operand for each in operands.copies}, operands.item_bytes
+    found = []
+    for name, operand, along_k, side, sharing, ld in (
+        ("map_a", "A", operands.a_along_k, config["BM"], config["cluster_n"], problem.lda),
+        ("map_b", "B", operands.b_along_k, config["BN"], config["cluster_m"], problem.ldb),
+    ):
+        lines = side // sharing if along_k else config["BK"]
+        box = (line(item), lines, *product)
+        in_lines = operand in copied or ld * item % LINE_BYTES == 0
+        l2 = L2_BYTES if in_lines else L2_BYTES_ACROSS_LINES
+        found.append(MapRule(name, operand, box, swizzle=LINE_BYTES, l2=l2))
+    if write_back(problem, config) == "BY_TMA":
+        boxes = result_boxes(problem, config)
+        box = (boxes.columns, boxes.lines, *product)
+        found.append(MapRule("map_c", "C", box, swizzle=boxes.pitch))
+    return tuple(found)
+
+
+def shared_bytes(
+    problem: GemmProblem, config: TileConfig, operands: Operands, count: int = FEWEST_BUFFERS
+) -> int:
+    """Shared bytes of all stages, of so many buffers per consumer, and of barriers."""
+    item, stages = operands.item_bytes, config["stages"]
+    # Boxes across k are whole.
+    a, b = (
+        side if along_k else ceil_div(side, line(item)) * line(item)
+        for side, along_k in (
+            (config["BM"], operands.a_along_k),
+            (config["BN"], operands.b_along_k),
+        )
+    )
+    total, parts = stages * (a + b) * operands.depth(config) * item, config["cluster_k"]
+    if write_back(problem, config) != "FROM_REGISTERS":
+        total += config["consumers"] * aligned_bytes(count * result_boxes(problem, config).nbytes)
+    else:
+        total += TMA_UNIT
+    # Sums that other blocks send.
+    total += FLOAT_BYTES * config["BM"] * config["BN"] // parts * (parts - 1) or FLOAT_BYTES
+    barriers = 2 * stages + 1
+    return aligned_bytes(total + 8 * barriers + 8)
+
+
+def buffers(problem: GemmProblem, config: TileConfig, gpu: GpuSpec, operands: Operands) -> int:
+    """Buffers per consumer: with one for each box of its results it never waits for a store."""
+    if write_back(problem, config) != "BY_TMA":
+        return FEWEST_BUFFERS
+    count = max(FEWEST_BUFFERS, min(result_boxes(problem, config).number, MOST_BUFFERS))
+    while count > FEWEST_BUFFERS and room(problem, config, gpu, operands, count) is not None:
+        count -= 1
+    return count
+
+
+def room(
+    problem: GemmProblem,
+    config: TileConfig,
+    gpu: GpuSpec,
+    operands: Operands,
+    count: int = FEWEST_BUFFERS,
+) -> str | None:
+    """Room for the stages, and for so many buffers per consumer."""
+    return rules.dynamic_shared(shared_bytes(problem, config, operands, count), gpu)
+
+
+def tiles(config: TileConfig, gpu: GpuSpec, depth: int, sums: int = 1) -> str | None:
+    """Whole products of wgmma, registers for the results, boxes of at most 256 lines.
+
+    `depth` is what BK is a multiple of; a thread keeps `sums` for each of its results.
+    """
+    consumers, (rows, columns) = config["consumers"], product_sides(config)
+    turns = config["pingpong"]
+    results = rows * columns // (max(1, consumers // turns) * WARPGROUP)
+    sharing, parts = config["cluster_m"] * config["cluster_n"], config["cluster_k"]
+    return rules.first_reason(
+        lambda: has_wgmma(gpu),
+        lambda: rules.positive(config),
+        # Counts of few values first: other rules multiply by them.
+        lambda: (
+            None
+            if consumers <= 2
+            else f"{consumers} consumers: registers of a block are for 1 or 2"
+        ),
+        lambda: (
+            None
+            if sharing in (1, 2)
+            else f"1 or 2 blocks of a cluster share operands, not {sharing}"
+        ),
+        lambda: (
+            None
+            if parts in (1, 2, 4) and 1 in (parts, sharing)
+            else "1, 2 or 4 blocks of a cluster share a tile's k, if they share no operands"
+        ),
+        lambda: (
+            None
+            if turns in (1, consumers)
+            else f"1 tile, or one for each of {consumers} consumers is in hand, not {turns}"
+        ),
+        lambda: rules.divides(
+            config, ROWS * consumers // turns, "BN" if is_swapped(config) else "BM"
+        ),
+        lambda: _columns(config),
+        lambda: rules.divides(config, depth, "BK"),
+        lambda: next(
+            (
+                f"{key} = {config[key]}: boxes of tensor maps, and a wgmma's columns, are at most "
+                f"{MOST_LINES}"
+                for key in ("BM", "BN")
+                if config[key] > MOST_LINES
+            ),
+            None,
+        ),
+        lambda: (
+            None
+            if sums * results <= SUM_REGISTERS
+            else f"{sums * results} sums per thread do not fit its registers"
+        ),
+        lambda: None if config["stages"] >= 2 else "a pipeline needs 2 stages or more",
+        lambda: rules.divides(config, 8 * config["cluster_m"], "BN"),
+        lambda: (
+            "consumers with a tile each do not share its k with other blocks"
+            if turns > 1 and parts > 1
+            else None
+        ),
+        lambda: (
+            f"BM = {config['BM']} is not a multiple of {ROWS}: such tiles share no operands"
+            if is_swapped(config) and sharing > 1
+            else None
+        ),
+    )
+
+
+def _columns(config: TileConfig) -> str | None:
+    """Columns of wgmma, for each block that shares a tile's k: sixteens, as they are stored. Those
+    of the transposed are stored in eights, but there is no wgmma for other widths than 8 and
+    sixteens."""
+    parts = config["cluster_k"]
+    if not is_swapped(config):
+        return rules.divides(config, COLUMN_STEP * parts, "BN")
+    if config["BM"] == EIGHT and parts == 1:
+        return None
+    return rules.divides(config, COLUMN_STEP, "BM") or rules.divides(config, EIGHT * parts, "BM")
