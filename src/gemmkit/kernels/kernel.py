@@ -190,12 +190,14 @@ class Kernel(UsersKernels):
         self, dtype: str | None, out_dtype: str | None, precision: str | None = None
     ) -> dict[str, Any]:
         """`dtype`, `out_dtype` and `precision` by name. In place of None, the first that the kernel
-        takes; for C the type of A and B if it writes that. Where no type is given, the precision is
-        the kernel's own, else the highest."""
+        takes, or float32 where a lower precision is asked for; for C the type of A and B if it
+        writes that. Where neither is given, the precision is the kernel's own, else the highest."""
+        first: str = self.dtypes[0]
         if precision is None:
-            own = not dtype and self.dtypes[0] == "float32"
-            precision = self.precision if own else "ieee"
-        dtype = full_type_name(dtype) if dtype else self.dtypes[0]
+            precision = self.precision if not dtype and first == "float32" else "ieee"
+        elif precision != "ieee" and "float32" in self.dtypes:
+            first = "float32"
+        dtype = full_type_name(dtype) if dtype else first
         if out_dtype is None and self.result_dtypes and dtype not in self.result_dtypes:
             out_dtype = self.result_dtypes[0]
         return {"dtype": dtype, "out_dtype": out_dtype, "precision": precision}
