@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from gemmkit.decoding import from_builtins, from_json, from_msgpack
+from gemmkit.record import Record
 
 
 class Inner(msgspec.Struct, frozen=True):
@@ -66,3 +67,13 @@ def test_threads_may_decode_a_type_for_the_first_time_at_once() -> None:
         [sys.executable, "-c", THREADS], capture_output=True, text=True, timeout=120
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_records_from_before_precisions_are_of_ieee(make_record):
+    record = make_record()
+    text = record.to_json()
+    assert '"precision":"ieee"' in text
+    assert Record.from_json(text.replace(',"precision":"ieee"', "")) == record
+    lower = msgspec.structs.replace(record.problem, precision="tf32")
+    again = Record.from_json(msgspec.structs.replace(record, problem=lower).to_json())
+    assert again.problem.types == "fp32 (precision tf32)"

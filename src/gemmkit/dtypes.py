@@ -1,4 +1,4 @@
-"""The element types of matrices: their names, sizes and largest numbers."""
+"""The element types of matrices: their names, sizes and largest numbers; precisions of fp32."""
 
 from __future__ import annotations
 
@@ -12,6 +12,11 @@ Dtype = Literal["float32", "float64", "float16", "bfloat16", "float8_e4m3", "flo
 # Those that only A and B of a user's kernel may have, and no kernel of gemmkit.
 OPERAND_TYPES: tuple[Dtype, ...] = ("float8_e4m3", "float8_e5m2")
 RESULT_TYPES: tuple[Dtype, ...] = ("float32", "float64", "float16", "bfloat16")
+
+# How float32 is multiplied, the most precise first; see `GemmProblem`.
+Precision = Literal["ieee", "fp32", "tf32"]
+PRECISIONS: tuple[Precision, ...] = ("ieee", "fp32", "tf32")
+
 # Other common names of types, including those of CUDA C++ and PTX.
 _SHORT_NAMES = {
     "float16": ("half", "fp16", "f16", "__half"),
@@ -35,12 +40,18 @@ ITEM_BYTES: dict[Dtype, int] = {
 }
 
 
-def types_text(dtype: str, out_dtype: str) -> str:
-    """The short names of the types of A and B and of C: `fp32`, or `bf16 to fp32`."""
+def types_text(dtype: str, out_dtype: str, precision: str = "ieee") -> str:
+    """The short names of the types of A and B and of C: `fp32`, or `bf16 to fp32`; with another
+    precision than ieee `fp32 (precision tf32)`."""
     short = {"float32": "fp32", "float64": "fp64", "float16": "fp16", "bfloat16": "bf16"}
     short |= {each: each.removeprefix("float8_") for each in OPERAND_TYPES}
     names = dict.fromkeys(short.get(each, each) for each in (dtype, out_dtype))
-    return " to ".join(names)
+    return " to ".join(names) + (f" (precision {precision})" if precision != "ieee" else "")
+
+
+def is_precise_enough(own: Precision, wanted: Precision) -> bool:
+    """Whether what multiplies float32 in a precision of its own serves where another is wanted."""
+    return PRECISIONS.index(own) <= PRECISIONS.index(wanted)
 
 
 def full_type_name(name: str) -> str:

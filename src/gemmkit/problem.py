@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from gemmkit.dtypes import ITEM_BYTES, LARGEST_DOUBLE, OPERAND_TYPES, RESULT_TYPES, Dtype
+from gemmkit.dtypes import (
+    ITEM_BYTES,
+    LARGEST_DOUBLE,
+    OPERAND_TYPES,
+    RESULT_TYPES,
+    Dtype,
+    Precision,
+)
 from gemmkit.epilogue import LARGEST_FLOAT, Epilogue
 from gemmkit.errors import UnsupportedType, UsageError
 from gemmkit.problem_fields import (
     are_usual,
     converted,
+    known_precision,
     known_result_type,
     known_type,
     transpositions,
+)
+from gemmkit.problem_matrices import (
+    BROADCAST,
+    batch_strides,
+    largest_of_groups,
+    leading_dimensions,
 )
 from gemmkit.units import read_shape, shape_text
 
 if TYPE_CHECKING:
     from gemmkit.groups import Groups
 
-BROADCAST = -1
-"""The stride of an operand that all products of a batch share."""
+__all__ = ["BROADCAST", "GemmProblem", "Shape", "read_problem"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +53,11 @@ class GemmProblem:
     default the same. Accumulation is in fp32, for float64 matrices in fp64. `alignment` is the
     alignment of the addresses of all matrices, in bytes; each is also aligned to its element size.
 
+    `precision` says how float32 is multiplied at least: "ieee" in fp32, "fp32" in any way whose
+    error bound is that of fp32 sums or smaller, such as several narrower products on tensor cores,
+    "tf32" of operands that are rounded to TF32 (8 bits of exponent, 10 of mantissa), with sums in
+    fp32. A kernel of a higher precision serves as well. Other types have none but "ieee".
+
     A batch is that many products with the same α, β and epilogue: the matrix X of product i starts
     at `i * stride_x`, that is `stride_a`, `stride_b` or `stride_c`, in elements. A stride of 0
     means that matrices are contiguous, and `BROADCAST` that the products share one A, or one B.
@@ -53,8 +71,8 @@ class GemmProblem:
     Raises:
         UsageError: a size is negative, a leading dimension is smaller than the row, matrices of C
             overlap, a stride is not a number of elements, α or β is not a finite fp32 number
-            (for float64 matrices fp64), a type is unknown, an alignment is not a power of two, or
-            groups are also a batch.
+            (for float64 matrices fp64), a type or a precision is unknown, a precision is not of
+            float32, an alignment is not a power of two, or groups are also a batch.
         UnsupportedType: a field has another type. NumPy's numbers count as Python's, and an
             epilogue may be given in words.
     """
@@ -79,18 +97,18 @@ class GemmProblem:
     alignment: int = 256
     transc: bool = False
     groups: Groups | None = None
+    precision: Precision = "ieee"
 
     def __post_init__(self) -> None:
         if not are_usual(self):
-            for name, value in converted(self).items():
-                object.__setattr__(self, name, value)
+            self._fill_in(converted(self))
         if self.alignment < 1 or self.alignment & (self.alignment - 1):
             raise UsageError(
                 f"alignment = {self.alignment} is not a power of two: addresses are aligned to 1, "
                 "2, 4 … bytes"
             )
         if self.groups is not None:
-            self._take_groups(self.groups)
+            self._fill_in(largest_of_groups(self, self.groups))
         if self.dtype not in ITEM_BYTES:
             object.__setattr__(self, "dtype", known_type("dtype", self.dtype))
         if self.out_dtype is None:
@@ -98,6 +116,8 @@ class GemmProblem:
             object.__setattr__(self, "out_dtype", "float32" if narrow else self.dtype)
         if self.out_dtype not in RESULT_TYPES:
             object.__setattr__(self, "out_dtype", known_result_type(str(self.out_dtype)))
+        if self.precision != "ieee":
+            object.__setattr__(self, "precision", known_precision(self.precision, self.dtype))
         for name in ("m", "n", "k", "batch"):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} = {getattr(self, name)}: sizes must be 0 or more")
@@ -106,69 +126,13 @@ class GemmProblem:
             if not abs(getattr(self, name)) <= (LARGEST_DOUBLE if double else LARGEST_FLOAT):
                 kind = "fp64" if double else "fp32"
                 raise UsageError(f"{name} = {getattr(self, name)} is not a finite {kind} number")
-        for name, row in zip(("lda", "ldb", "ldc"), self.tight, strict=True):
-            given = getattr(self, name)
-            if given == 0:
-                object.__setattr__(self, name, row)
-            elif given < row:
-                raise UsageError(f"{name} = {given} is smaller than a row of {row} elements")
+        self._fill_in(leading_dimensions(self))
         if self.batch > 1 or self.stride_a or self.stride_b or self.stride_c:
-            for name, size in zip(("stride_a", "stride_b", "stride_c"), self.pitched, strict=True):
-                object.__setattr__(self, name, self._stride(name, size))
-        if self.batch > 1 and self._overlaps():
-            raise UsageError(
-                f"stride_c = {self.stride_c} makes the matrices of C overlap: use at least "
-                f"{self.pitched[2] - self.ldc + self.tight[2]} elements"
-            )
+            self._fill_in(batch_strides(self))
 
-    def _take_groups(self, groups: Groups) -> None:
-        """Fill in missing leading dimensions, and the largest of all sizes.
-
-        Raises:
-            UsageError: the problem is also a batch, a given m, n or k differs, or a leading
-                dimension is smaller than the row.
-        """
-        if self.batch != 1:
-            raise UsageError(
-                f"a batch of {self.batch} groups: list the products of all, as {self.shape}*COUNT"
-            )
-        if not hasattr(groups, "pitched"):
-            raise UnsupportedType(
-                f"groups = {groups!r} is of type {type(groups).__name__}: use "
-                "GemmProblem.of_groups, which reads texts and lists"
-            )
-        groups = groups.pitched(self.transposed)
-        largest = zip(("m", "n", "k"), groups.largest, strict=True)
-        pitches = (int(each) for each in groups.table[3:].max(axis=1, initial=1))
-        for name, value in (*largest, *zip(("lda", "ldb", "ldc"), pitches, strict=True)):
-            if getattr(self, name) not in (0, value):
-                raise UsageError(
-                    f"{name} = {getattr(self, name)} beside groups, of which the largest has "
-                    f"{value}: leave it out"
-                )
+    def _fill_in(self, values: Mapping[str, Any]) -> None:
+        for name, value in values.items():
             object.__setattr__(self, name, value)
-        object.__setattr__(self, "groups", groups)
-
-    def _stride(self, name: str, tight: int) -> int:
-        """The stride as stored: 0 becomes the size of a matrix."""
-        given: int = getattr(self, name)
-        shared = name != "stride_c"
-        if given < 0 and not (shared and given == BROADCAST):
-            allowed = f", or BROADCAST ({BROADCAST})" if shared else ": each product has its own C"
-            raise UsageError(f"{name} = {given}: strides must be 0 (no gaps) or more{allowed}")
-        if self.batch <= 1:
-            return 0
-        return given or tight
-
-    def _overlaps(self) -> bool:
-        """Whether two products of the batch write the same element."""
-        if not (self.m and self.n):
-            return False
-        size, columns = self.pitched[2], self.tight[2]
-        apart = self.stride_c >= size - self.ldc + columns
-        row = (self.batch - 1) * self.stride_c + columns
-        inside = self.stride_c >= columns and (size == self.ldc or row <= self.ldc)
-        return not (apart or inside)
 
     @classmethod
     def from_shape(cls, text: str, **rest: object) -> GemmProblem:

@@ -11,9 +11,17 @@ from numbers import Integral, Real
 from types import NoneType
 from typing import Any
 
-from gemmkit.dtypes import ITEM_BYTES, RESULT_TYPES, Dtype, full_type_name, is_type_name
+from gemmkit.dtypes import (
+    ITEM_BYTES,
+    PRECISIONS,
+    RESULT_TYPES,
+    Dtype,
+    Precision,
+    full_type_name,
+    is_type_name,
+)
 from gemmkit.epilogue import Epilogue
-from gemmkit.errors import UnsupportedType, unknown_name
+from gemmkit.errors import UnsupportedType, UsageError, unknown_name
 
 _INTEGERS = (
     *("m", "n", "k", "lda", "ldb", "ldc", "batch", "stride_a", "stride_b", "stride_c", "alignment"),
@@ -22,7 +30,7 @@ _NUMBERS = ("alpha", "beta")
 _FLAGS = ("transa", "transb", "transc")
 
 _USUAL = frozenset(
-    (*(int,) * len(_INTEGERS), *numbers, *(bool,) * len(_FLAGS), Epilogue, str, out_dtype)
+    (*(int,) * len(_INTEGERS), *numbers, *(bool,) * len(_FLAGS), Epilogue, str, out_dtype, str)
     for numbers in product((float, int), repeat=len(_NUMBERS))
     for out_dtype in (NoneType, str)
 )
@@ -34,7 +42,7 @@ def are_usual(p: Any) -> bool:
         *(type(p.m), type(p.n), type(p.k), type(p.lda), type(p.ldb), type(p.ldc), type(p.batch)),
         *(type(p.stride_a), type(p.stride_b), type(p.stride_c), type(p.alignment)),
         *(type(p.alpha), type(p.beta), type(p.transa), type(p.transb), type(p.transc)),
-        *(type(p.epilogue), type(p.dtype), type(p.out_dtype)),
+        *(type(p.epilogue), type(p.dtype), type(p.out_dtype), type(p.precision)),
     ) in _USUAL
 
 
@@ -71,6 +79,8 @@ def converted(problem: Any) -> dict[str, Any]:
     elif not isinstance(epilogue, Epilogue):
         raise _refusal("epilogue", epilogue, "an Epilogue, or words such as 'bias+relu'")
     found["epilogue"] = epilogue
+    if not isinstance(problem.precision, str):
+        raise _refusal("precision", problem.precision, f"one of {', '.join(PRECISIONS)}")
     # Types of NumPy and PyTorch have the name in them: `numpy.float32`, `torch.float32`.
     for name in ("dtype", "out_dtype"):
         dtype: Any = getattr(problem, name)
@@ -109,6 +119,23 @@ def known_result_type(name: str) -> Dtype:
             f"{', '.join(RESULT_TYPES)}"
         )
     return result
+
+
+def known_precision(name: str, dtype: str) -> Precision:
+    """The precision of products of matrices of a type; case does not matter.
+
+    Raises:
+        UsageError: it is unknown, or one that only products of float32 have.
+    """
+    found = next((each for each in PRECISIONS if each == name.strip().lower()), None)
+    if found is None:
+        raise UsageError(unknown_name("precision", name, PRECISIONS))
+    if found != "ieee" and dtype != "float32":
+        raise UsageError(
+            f"precision '{found}' is of products of float32, and A and B are of {dtype}: leave it "
+            "out"
+        )
+    return found
 
 
 def transpositions(layout: str) -> dict[str, Any]:

@@ -126,6 +126,7 @@ class KernelUnderTest:
         beta: float = 0.0,
         dtype: str | None = None,
         out_dtype: str | None = None,
+        precision: str | None = None,
         config: Mapping[str, int] | None = None,
         seed: int = 0,
     ) -> Counters:
@@ -136,6 +137,7 @@ class KernelUnderTest:
             alpha, beta: the factors of A·B and of the previous C.
             dtype: the type of A and B, by default the first that the kernel accepts.
             out_dtype: the type of C, by default the same.
+            precision: how float32 may be multiplied, as for `gemmkit.check`.
             config: keys of the configuration to change, such as `{"BM": 64}`.
             seed: seed for the inputs.
         """
@@ -144,9 +146,8 @@ class KernelUnderTest:
         from gemmkit.kernels.fitting import asked_problem
 
         with _ErrorsFail():
-            problem = asked_problem(
-                self.kernel, (m, n, k), alpha, beta, dtype=dtype, out_dtype=out_dtype
-            )
+            types = dtype, out_dtype, precision
+            problem = asked_problem(self.kernel, (m, n, k), alpha, beta, None, *types)
             found = count(self.kernel, problem, config=config, gpu=self.gpu, seed=seed)
         if not found.record.correct:
             from gemmkit.report.wrong_result import wrong_result

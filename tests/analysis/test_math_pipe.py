@@ -35,7 +35,12 @@ from gemmkit.problem import GemmProblem
             "float16",
             MathPipe("float16", tensor=True),
         ),
-        ("wmma.mma.sync.aligned.row.col.m16n16k8.f32.tf32.tf32.f32 {%f1};", "float32", FP32),
+        (
+            "wmma.mma.sync.aligned.row.col.m16n16k8.f32.tf32.tf32.f32 {%f1};",
+            "float32",
+            MathPipe("tfloat32", tensor=True),
+        ),
+        ("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%r1}, {%r2};", "float32", FP32),
     ],
 )
 def test_instructions_tell_what_multiplies(line, dtype, pipe):

@@ -12,7 +12,7 @@ from gemmkit.bench.baseline import arithmetic_of
 from gemmkit.bench.cublas_peer import CublasBaseline
 from gemmkit.bench.linear_peer import LinearBaseline
 from gemmkit.bench.peers import find_baseline
-from gemmkit.bench.torch_peer import TorchBaseline, in_fp32
+from gemmkit.bench.torch_peer import TorchBaseline, in_precision
 from gemmkit.bench.triton_peer import TritonBaseline
 from gemmkit.devices.operands import Operands, bind_arguments
 from gemmkit.epilogue import Epilogue
@@ -48,7 +48,7 @@ class NewSettings:
 )
 def test_tf32_is_off_within_and_as_before_after(settings, name, exact):
     before = getattr(settings, name)
-    with in_fp32(settings):
+    with in_precision(settings):
         assert getattr(settings, name) == exact
         assert not getattr(settings, "allow_bf16_reduced_precision_reduction", False)
     assert getattr(settings, name) == before

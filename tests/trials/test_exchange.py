@@ -29,7 +29,18 @@ def test_a_table_has_an_entry_a_line(tmp_path, make_entry):
     lines = path.read_text().splitlines()
     assert len(lines) == 4
     assert json.loads(lines[1].rstrip(","))["kernel"] == "naive"
-    assert json.loads(path.read_text())["version"] == 2
+    assert json.loads(path.read_text())["version"] == 3
+
+
+def test_entries_of_older_tables_are_of_precision_ieee(tmp_path, make_entry):
+    path = tmp_path / "table.json"
+    lower = msgspec.structs.replace(make_entry().problem, precision="tf32")
+    write_table(path, [make_entry(), make_entry(problem=lower)])
+    text = path.read_text()
+    assert text.count('"precision":"tf32"') == text.count("precision") == 1
+    older = text.replace('"version": 3', '"version": 2').replace(',"precision":"tf32"', "")
+    assert [each.problem.precision for each in read_table(path)] == ["ieee", "tf32"]
+    assert [each.problem.precision for each in decode_table(older.encode(), "")] == ["ieee"] * 2
 
 
 def test_an_empty_table_is_a_table(tmp_path):
@@ -44,7 +55,7 @@ def test_an_empty_table_is_a_table(tmp_path):
         (b"", "table.json is not a tuning table"),
         (b"{}", "missing required field `format`"),
         (b'{"format": "other", "version": 1, "entries": []}', "is not a tuning table"),
-        (b'{"format": "gemmkit tuning table", "version": 3}', "of version 3; this gemmkit reads 2"),
+        (b'{"format": "gemmkit tuning table", "version": 4}', "of version 4; this gemmkit reads 3"),
         (b'{"format": "gemmkit tuning table", "version": 1, "entries": [{}]}', r"entries\[0\]"),
         (b"\xff\xfe", "is not a tuning table"),
     ],

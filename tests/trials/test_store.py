@@ -1,5 +1,6 @@
 import multiprocessing
 import os
+import re
 import sqlite3
 import threading
 
@@ -374,6 +375,7 @@ def test_a_store_of_an_older_version_is_carried_over(store, make_entry, version)
         ({"dtype": "float16"}, "64x64x64, fp16"),
         ({"dtype": "bfloat16", "out_dtype": "float32"}, "64x64x64, bf16 to fp32"),
         ({"dtype": "float64", "lda": 65}, "64x64x64, fp64, unaligned rows"),
+        ({"precision": "tf32"}, "64x64x64, fp32 (precision tf32)"),
     ],
     ids=str,
 )
@@ -430,25 +432,34 @@ def test_groups_are_classes_of_their_own_in_any_order(store, make_entry):
     assert len(store.winners(GPU)) == 2
 
 
-def test_a_store_from_before_groups_is_carried_over(store, make_entry):
+@pytest.mark.parametrize("version", [3, 4])
+def test_a_store_from_before_groups_or_precisions_is_carried_over(store, make_entry, version):
+    """All of its problems were of precision ieee."""
     store.put(make_entry(time_us=3.0))
     store.close()
+    missing = {3: ("groups", "precision"), 4: ("precision",)}[version]
     with sqlite3.connect(store.path) as connection:
         (table,) = connection.execute(
             "SELECT sql FROM sqlite_master WHERE name = 'trials'"
         ).fetchone()
-        older = table.replace("groups TEXT NOT NULL DEFAULT '',", "").replace("groups, ", "")
+        for name in missing:
+            table = re.sub(rf" {name} TEXT NOT NULL DEFAULT '\w*',| {name},", "", table)
         names = [each[1] for each in connection.execute("PRAGMA table_info(trials)")]
-        kept = ", ".join(name for name in names if name != "groups")
+        kept = ", ".join(name for name in names if name not in missing)
         connection.execute("ALTER TABLE trials RENAME TO later")
-        connection.execute(older)
+        connection.execute(table)
         connection.execute(f"INSERT INTO trials ({kept}) SELECT {kept} FROM later")
         connection.execute("DROP TABLE later")
-        connection.execute("PRAGMA user_version = 3")
+        connection.execute(f"PRAGMA user_version = {version}")
     connection.close()
+    lower = ProblemClass.of(GemmProblem(64, 64, 64, precision="tf32"))
     assert [each.time_us for each in store.entries()] == [3.0]
     assert store.best(GPU, CUBE).time_us == 3.0
+    assert store.best(GPU, lower) is None
     assert not store.has_groups(GPU)
+    assert store.put(make_entry(problem=lower, time_us=1.0)) == 1
+    assert store.best(GPU, CUBE).time_us == 3.0
+    assert store.best(GPU, lower).time_us == 1.0
 
 
 def test_a_later_schema_is_refused(store, make_entry):

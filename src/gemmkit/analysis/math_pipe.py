@@ -14,13 +14,15 @@ def math_pipe(ptx: str, problem: GemmProblem) -> MathPipe:
     """The tensor cores where the PTX uses them, else the FMA lanes of the type of the sums.
 
     A kernel counts by the types of its `mma` instructions, whatever it is given; those that name no
-    type of 16 bits are `wmma` of float16. TensorFloat-32 counts as fp32, and integers do as well.
+    type of 16 bits are `wmma` of float16. Integers count as fp32.
     """
     found = {part for opcode in _TENSOR.findall(ptx) for part in opcode.split(".")}
     if "f64" in found:
         return MathPipe("float64", tensor=True)
     if "bf16" in found:
         return MathPipe("bfloat16", tensor=True)
-    if found and not found & {"tf32", "s8", "u8", "s4", "u4", "b1"}:
+    if "tf32" in found:
+        return MathPipe("tfloat32", tensor=True)
+    if found and not found & {"s8", "u8", "s4", "u4", "b1"}:
         return MathPipe("float16", tensor=True)
     return MathPipe("float64") if problem.sum_dtype == "float64" else FP32

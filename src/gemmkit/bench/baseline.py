@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from gemmkit.devices.device import Work
 from gemmkit.epilogue import Epilogue
 from gemmkit.problem import GemmProblem
 from gemmkit.verify import Arithmetic
-from gemmkit.verify.arithmetic import FP32, Step
+from gemmkit.verify.arithmetic import FORMATS, FP32, Rounded, Step
 from gemmkit.verify.encoding import ELEMENTS
+from gemmkit.verify.truncation import truncation_of_any
 
 Arguments = Mapping[str, int | float]
 
@@ -79,10 +80,16 @@ def stored_steps(epilogue: Epilogue, fused: Sequence[Step] = ("product",)) -> tu
 
 
 def arithmetic_of(problem: GemmProblem, stored: tuple[Step, ...]) -> Arithmetic:
-    """fp32 sums that round once, or once more after each of some steps if C's type is narrower."""
+    """fp32 sums that round once, or once more after each of some steps if C's type is narrower; of
+    operands that are cut to TF32 on tensor cores where the problem allows it."""
     kept, sums = ELEMENTS[problem.result_dtype], ELEMENTS[problem.sum_dtype]
+    found, reason = FP32, "fp32 sums"
+    if problem.precision == "tf32":
+        reason = "operands in tf32, fp32 sums"
+        cut = Rounded(FORMATS["tf32"], 2, cut=True)
+        found = Arithmetic((cut,), tensor=truncation_of_any(["tf32"]), reason=reason)
     if not stored or kept.bits >= sums.bits:
-        return FP32
+        return found
     steps = " and ".join(f"the {each}" for each in stored)
-    reason = f"fp32 sums, stored as {problem.result_dtype} between kernels: after {steps}"
-    return Arithmetic(stored=stored, sums=(kept,), reason=reason)
+    reason += f", stored as {problem.result_dtype} between kernels: after {steps}"
+    return replace(found, stored=stored, sums=(kept,), reason=reason)

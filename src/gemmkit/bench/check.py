@@ -53,6 +53,7 @@ def check(
     beta: float | None = None,
     dtype: str | None = None,
     out_dtype: str | None = None,
+    precision: str | None = None,
     checks: Collection[Check] = CHECKS,
     seed: int = 0,
     max_steps: int = MAX_STEPS,
@@ -87,6 +88,8 @@ def check(
         beta: β of every problem; by default each problem's own.
         dtype: the type of A and B, by default the first that the kernel accepts.
         out_dtype: the type of C, by default the same.
+        precision: how float32 may be multiplied: "ieee", "fp32" or "tf32" (see `GemmProblem`); by
+            default "ieee", or the kernel's own where no type is given.
         checks: the sanitizers whose findings are reported.
         seed: seed for the inputs; unless it is 0, it also shuffles the order in which the warps of
             a block run.
@@ -136,11 +139,9 @@ def check(
     chosen = found.configure(config or {})
     if isinstance(epilogue, str):
         epilogue = Epilogue.parse(epilogue)
+    asked = alpha, beta, epilogue, dtype, out_dtype, precision
     cases: list[Case] = [
-        Case(
-            "", found.lay_out(asked_problem(found, shape, alpha, beta, epilogue, dtype, out_dtype))
-        )
-        for shape in shapes or ()
+        Case("", found.lay_out(asked_problem(found, shape, *asked))) for shape in shapes or ()
     ]
     device = device or open_device(
         "emulator",
@@ -170,11 +171,12 @@ def check(
             epilogue=epilogue,
             dtype=dtype,
             out_dtype=out_dtype,
+            precision=precision,
         )
     if shapes is None:
         refuse_unknown_sizes(found)
         _say_what_the_grid_covers(found, chosen, progress)
-        types = found.types(dtype, out_dtype)
+        types = found.types(dtype, out_dtype, precision)
         cases = default_cases(found, chosen, device.spec, alpha, beta, epilogue, **types)
 
     plans = [_plan(found, chosen, each.problem, device.spec) for each in cases]

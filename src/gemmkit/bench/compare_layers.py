@@ -17,7 +17,7 @@ from gemmkit.bench.progress import Progress
 from gemmkit.bench.run import finite, problem_record
 from gemmkit.bench.shares import shares
 from gemmkit.bench.timer import time_in_turn
-from gemmkit.bench.torch_peer import cuda_torch, in_fp32, without_advice
+from gemmkit.bench.torch_peer import cuda_torch, in_precision, without_advice
 from gemmkit.bench.torch_timer import Manner, TorchTimer, kernels_of
 from gemmkit.bench.workload import MAX_BUFFER_SETS
 from gemmkit.devices.device import TimedDevice
@@ -122,7 +122,7 @@ class LayerComparison:
         before = cudnn.allow_tf32, cudnn.benchmark
         cudnn.allow_tf32, cudnn.benchmark = False, True
         try:
-            with torch.inference_mode(), in_fp32(torch.backends.cuda.matmul):
+            with torch.inference_mode(), in_precision(torch.backends.cuda.matmul):
                 yield
         finally:
             cudnn.allow_tf32, cudnn.benchmark = before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,9 +108,10 @@ class GroupRoutines:
         def enqueue(stream: Any) -> None:
             at = [each.ctypes.data for each in arrays]
             self._begin(stream)
-            self._cublas.sgemm_grouped_batched(
-                *(self._handle, *at[:6], x, at[6], y, at[7], at[8], c, at[9], count, at[10])
-            )
+            with self._in_precision_of(problem):
+                self._cublas.sgemm_grouped_batched(
+                    *(self._handle, *at[:6], x, at[6], y, at[7], at[8], c, at[9], count, at[10])
+                )
 
         return enqueue
 
@@ -124,12 +126,26 @@ class GroupRoutines:
 
         def enqueue(stream: Any) -> None:
             self._begin(stream)
-            self._cublas.sgemm_batched(
-                *(self._handle, *shape, alpha.ctypes.data, x, form.first[1], y, form.second[1]),
-                *(beta.ctypes.data, c, kind.ldc, count),
-            )
+            with self._in_precision_of(problem):
+                self._cublas.sgemm_batched(
+                    *(self._handle, *shape, alpha.ctypes.data, x, form.first[1], y, form.second[1]),
+                    *(beta.ctypes.data, c, kind.ldc, count),
+                )
 
         return enqueue
+
+    @contextmanager
+    def _in_precision_of(self, problem: GemmProblem) -> Iterator[None]:
+        """Let cuBLAS multiply in TF32 where the problem allows it."""
+        if problem.precision != "tf32":
+            yield
+            return
+        modes = self._cublas.Math
+        self._cublas.set_math_mode(self._handle, modes.TF32_TENSOR_OP_MATH)
+        try:
+            yield
+        finally:
+            self._cublas.set_math_mode(self._handle, modes.DISALLOW_REDUCED_PRECISION_REDUCTION)
 
     def _addresses(
         self, problem: GemmProblem, products: EqualProducts, bound: Arguments

@@ -109,9 +109,11 @@ def factors(problem: GemmProblem, bound: Arguments) -> tuple[Any, Any]:
 
 
 def compute_type(cublas: Any, problem: GemmProblem) -> Any:
-    """cublasComputeType_t of the type of the sums."""
-    double = problem.sum_dtype == "float64"
-    return cublas.ComputeType.COMPUTE_64F if double else cublas.ComputeType.COMPUTE_32F
+    """cublasComputeType_t of the type of the sums and of the precision."""
+    types = cublas.ComputeType
+    if problem.precision == "tf32":
+        return types.COMPUTE_32F_FAST_TF32
+    return types.COMPUTE_64F if problem.sum_dtype == "float64" else types.COMPUTE_32F
 
 
 class LtPlan:

@@ -27,8 +27,8 @@ from gemmkit.verify.arithmetic import Step
 
 
 class CublasBaseline:
-    """cublasSgemm (of other types cublasGemmEx), and the eight best of cuBLASLt's heuristics,
-    through nvmath-python.
+    """cublasSgemm (of other types, and in TF32, cublasGemmEx), and the eight best of cuBLASLt's
+    heuristics, through nvmath-python.
 
     For a batch, the strided batches of both, and for groups the routines of `GroupRoutines`. Of an
     epilogue cuBLASLt fuses what it can; the rest is left to PyTorch's kernels, where that is
@@ -146,7 +146,7 @@ class CublasBaseline:
         self, problem: GemmProblem
     ) -> tuple[str, Callable[[GemmProblem, Arguments], Work]]:
         batched = problem.batch != 1
-        if {problem.dtype, problem.result_dtype} == {"float32"}:
+        if {problem.dtype, problem.result_dtype} == {"float32"} and problem.precision != "tf32":
             return "cublasSgemmStridedBatched" if batched else "cublasSgemm", self._sgemm
         return "cublasGemmStridedBatchedEx" if batched else "cublasGemmEx", self._gemm_ex
 

@@ -54,8 +54,7 @@ class _Asked:
     alpha: float | None
     beta: float | None
     epilogue: Epilogue | None
-    dtype: str
-    out_dtype: str | None
+    types: tuple[str, str | None, str]
 
 
 def default_cases(
@@ -67,15 +66,17 @@ def default_cases(
     epilogue: Epilogue | None,
     dtype: str,
     out_dtype: str | None,
+    precision: str,
 ) -> list[Case]:
     """The edge cases, or the nearest problems to them that the kernel takes, each once."""
-    asked = _Asked(alpha, beta, epilogue, dtype, out_dtype)
+    types = dtype, out_dtype, precision
+    asked = _Asked(alpha, beta, epilogue, types)
     tiles = tiles_of(kernel, config)
     own = not kernel.user_defined
     fusing = own and kernel.fuses and epilogue is None
     extents = tiles if own else tiles.enough
     found: dict[tuple[GemmProblem, InputKind], Case] = {}
-    element = asked_problem(kernel, (1, 1, 1), dtype=dtype, out_dtype=out_dtype)
+    element = asked_problem(kernel, (1, 1, 1), None, None, None, *types)
     cases = edge_cases(
         extents,
         fusing=fusing,
@@ -131,9 +132,7 @@ def _taken(
         if (_scales(given), _padded(given)) != (_scales(problem), _padded(problem)):
             return None
         problem = default_problem(kernel, in_whole_tiles(problem, tiles.multiples))
-    problem = asked_problem(
-        kernel, problem, asked.alpha, asked.beta, asked.epilogue, asked.dtype, asked.out_dtype
-    )
+    problem = asked_problem(kernel, problem, asked.alpha, asked.beta, asked.epilogue, *asked.types)
     if kernel.sizes is not None and kernel.sizes.maps:
         # Rows of whole units first, which depend on the type: no other padding will fit.
         problem = kernel.sizes.nearest(problem)

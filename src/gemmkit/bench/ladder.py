@@ -65,6 +65,7 @@ def ladder(
     layout: str = "NN",
     dtype: str | None = None,
     out_dtype: str | None = None,
+    precision: str | None = None,
     seed: int = 0,
     production: ProductionChoice | None = None,
     progress: Progress | None = None,
@@ -93,6 +94,8 @@ def ladder(
             it: rungs 14 and up are for bfloat16 and float16. For groups, and for types that no rung
             accepts, production kernels run instead.
         out_dtype: the type of C, by default the same.
+        precision: how float32 may be multiplied: "ieee", "fp32" or "tf32" (see `GemmProblem`); by
+            default "ieee", or that of the first of the named kernels if none multiplies in that.
         seed: seed for the inputs.
         production: chooses the kernel that ends the ladder, such as `gemmkit.choose`; by default it
             ends with the last rung. Ignored if kernels or a configuration are given.
@@ -107,7 +110,7 @@ def ladder(
     """
     # A problem says what its types are.
     named = None if isinstance(shape, GemmProblem) else kernels
-    types = asked_types(named, dtype, out_dtype)
+    types = asked_types(named, dtype, out_dtype, precision)
     problem = asked_problem(None, _sizes(size, shape), alpha, beta, epilogue, **types)
     problem = problem.laid_out(read_layout(layout))
     return run_suite(
@@ -124,18 +127,22 @@ def ladder(
 
 
 def asked_types(
-    kernels: Sequence[str | Kernel] | None, dtype: str | None, out_dtype: str | None
+    kernels: Sequence[str | Kernel] | None,
+    dtype: str | None,
+    out_dtype: str | None,
+    precision: str | None,
 ) -> dict[str, Any]:
-    """`dtype` and `out_dtype` by name; where neither is given and no named kernel multiplies fp32,
-    those of the first kernel.
+    """`dtype`, `out_dtype` and `precision` by name; where neither type of A and B nor precision is
+    given, and no named kernel multiplies float32 in fp32, those of the first kernel.
 
     Raises:
         UsageError: there is no kernel of that name.
     """
     named = [find_kernel(each) if isinstance(each, str) else each for each in kernels or ()]
-    if dtype is None and named and not any("float32" in each.dtypes for each in named):
+    usual = any("float32" in each.dtypes and each.precision == "ieee" for each in named)
+    if dtype is None and precision is None and named and not usual:
         return named[0].types(None, out_dtype)
-    return {"dtype": dtype, "out_dtype": out_dtype}
+    return {"dtype": dtype, "out_dtype": out_dtype, "precision": precision}
 
 
 def run_suite(

@@ -122,13 +122,15 @@ def limits_problem(
     epilogue: Epilogue | None,
     dtype: str | None,
     out_dtype: str | None,
+    precision: str | None,
 ) -> GemmProblem:
     """The problem at which limits are tested: `asked`, or the nearest to 256³ that it accepts.
 
     Raises:
         UnsupportedProblem: the kernel refuses it.
     """
-    problem = asked_problem(kernel, asked or LIMITS_AT, alpha, beta, epilogue, dtype, out_dtype)
+    types = dtype, out_dtype, precision
+    problem = asked_problem(kernel, asked or LIMITS_AT, alpha, beta, epilogue, *types)
     if asked is None:
         return fitting(kernel, problem, gpu, config)
     return kernel.lay_out(problem)

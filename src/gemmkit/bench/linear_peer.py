@@ -51,7 +51,7 @@ class LinearBaseline:
     """`F.linear` and what follows it, op by op and under torch.compile with its default mode.
 
     Results are arrays that PyTorch allocates, as they are in a program. Products are computed in
-    the arithmetic of `torch_peer.in_fp32`.
+    the arithmetic of `torch_peer.in_precision`.
 
     Raises:
         ImportError: PyTorch is not installed.
@@ -120,7 +120,8 @@ class LinearBaseline:
 
         def enqueue(stream: Any) -> None:
             # The first call compiles.
-            with torch.no_grad(), on_stream(torch, stream, self._ordinal), without_advice():
+            placed = on_stream(torch, stream, self._ordinal, problem.precision)
+            with torch.no_grad(), placed, without_advice():
                 results = function(*given)
                 if judged:
                     for target, result in zip((c, further.get("auxiliary")), results, strict=False):

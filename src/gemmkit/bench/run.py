@@ -203,6 +203,7 @@ def problem_record(problem: GemmProblem) -> ProblemRecord:
         layout=problem.layout,
         dtype=problem.dtype,
         out_dtype=problem.result_dtype,
+        precision=problem.precision,
         groups=problem.groups_text,
     )
 

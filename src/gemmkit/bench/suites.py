@@ -17,6 +17,7 @@ from gemmkit.dtypes import Dtype
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UsageError, unknown_name
 from gemmkit.groups import Groups
+from gemmkit.kernels.fitting import in_types
 from gemmkit.problem import GemmProblem, read_problem
 
 SQUARES = (256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384)
@@ -207,6 +208,7 @@ def variants(
     dtypes: Sequence[str] = (),
     out_dtype: str | None = None,
     layouts: Sequence[str] = (),
+    precision: str | None = None,
 ) -> list[GemmProblem]:
     """The problems in each of these types and layouts, by type first, each once.
 
@@ -215,17 +217,22 @@ def variants(
         dtypes: of A and B.
         out_dtype: of C, by default that of A and B.
         layouts: in the form of `GemmProblem.layout`.
+        precision: of those that are of float32 then, of which there must be some.
 
     Raises:
         UnsupportedType: there is no such type.
+        UsageError: there is no such precision, or no problem of float32.
     """
     given = list(problems)
     found: dict[GemmProblem, None] = {}
     for dtype, layout in product(dtypes or (None,), layouts or (None,)):
         for each in given:
-            problem = each
-            if dtype is not None or out_dtype is not None:
-                kind = each.dtype if dtype is None else dtype
-                problem = replace(problem, dtype=kind, out_dtype=out_dtype)  # type: ignore[arg-type]
+            problem = in_types(each, dtype, out_dtype)
             found[problem if layout is None else problem.laid_out(layout)] = None
-    return list(found)
+    if precision is None:
+        return list(found)
+    fp32 = any(each.dtype == "float32" for each in found)
+    return [
+        in_types(each, precision=precision) if each.dtype == "float32" or not fp32 else each
+        for each in found
+    ]

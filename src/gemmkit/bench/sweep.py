@@ -38,6 +38,7 @@ def sweep(
     layout: str = "NN",
     dtype: str | None = None,
     out_dtype: str | None = None,
+    precision: str | None = None,
     seed: int = 0,
     production: ProductionChoice | None = None,
     progress: Progress | None = None,
@@ -55,15 +56,16 @@ def sweep(
         kernels: names, or kernels of your own; by default those two. Where one of them does not
             take the types, the layout or the epilogue, the ladder's kernels that do; for groups,
             those that accept them.
-        device, gpu, config, epilogue, alpha, beta, layout, dtype, out_dtype, seed, production,
-            progress, cache_dir: as for `ladder`; those two need no production kernel beside them.
+        device, gpu, config, epilogue, alpha, beta, layout, dtype, out_dtype, precision, seed,
+            production, progress, cache_dir: as for `ladder`; those two need no production kernel
+            beside them.
 
     Raises:
         UsageError, UnsupportedProblem, CompileError, DeviceError: as `ladder`.
     """
     letters = read_layout(layout)
     shapes: Sequence[Shape] = groups or [(size, size, k) for size in sizes]
-    types = asked_types(None if groups else kernels, dtype, out_dtype)
+    types = asked_types(None if groups else kernels, dtype, out_dtype, precision)
     problems = [asked_problem(None, each, alpha, beta, epilogue, **types) for each in shapes]
     problems = [problem.laid_out(letters) for problem in problems]
     if kernels is None and not groups and all(map(_is_of_the_study, problems)):

@@ -11,7 +11,7 @@ from typing import Any
 from gemmkit.bench.baseline import Arguments, Way, stored_steps
 from gemmkit.bench.groups import BATCHED, EACH, as_strided_batch, single_products
 from gemmkit.devices.device import TimedDevice, Work
-from gemmkit.dtypes import ITEM_BYTES, Dtype
+from gemmkit.dtypes import ITEM_BYTES, Dtype, Precision
 from gemmkit.epilogue import Custom
 from gemmkit.errors import UnsupportedProblem
 from gemmkit.problem import GemmProblem
@@ -20,8 +20,8 @@ from gemmkit.verify.arithmetic import Step
 
 
 class TorchBaseline:
-    """torch.addmm, or torch.baddbmm for batches, in the arithmetic of `in_fp32`; both call cuBLAS.
-    Of groups a call for each product, and of equal ones also a batch.
+    """torch.addmm, or torch.baddbmm for batches, in the arithmetic of `in_precision`; both call
+    cuBLAS. Of groups a call for each product, and of equal ones also a batch.
 
     An epilogue takes kernels of its own, each of which stores its result in C.
 
@@ -66,7 +66,7 @@ class TorchBaseline:
             multiply, add = torch.bmm, torch.baddbmm
 
         def enqueue(stream: Any) -> None:
-            with on_stream(torch, stream, self._ordinal):
+            with on_stream(torch, stream, self._ordinal, problem.precision):
                 if problem.beta == 0 and problem.alpha == 1:
                     multiply(a, b, out=c)
                 else:
@@ -91,7 +91,7 @@ class TorchBaseline:
             finish = [self._finishing(*each, done) for each in single_products(problem, bound)]
 
             def enqueue(stream: Any) -> None:
-                with on_stream(torch, stream, self._ordinal):
+                with on_stream(torch, stream, self._ordinal, problem.precision):
                     for each in finish:
                         each()
 
@@ -251,19 +251,23 @@ class _DeviceArray:
 
 
 @contextmanager
-def on_stream(torch: Any, stream: Any, ordinal: int) -> Iterator[None]:
-    """Put PyTorch's work on a stream of CUDA's, in the arithmetic of `in_fp32`."""
+def on_stream(
+    torch: Any, stream: Any, ordinal: int, precision: Precision = "ieee"
+) -> Iterator[None]:
+    """Put PyTorch's work on a stream of CUDA's, in the arithmetic of `in_precision`."""
     outer = torch.cuda.ExternalStream(int(stream.handle), device=ordinal)
-    with in_fp32(torch.backends.cuda.matmul), torch.cuda.stream(outer):
+    with in_precision(torch.backends.cuda.matmul, precision), torch.cuda.stream(outer):
         yield
 
 
 @contextmanager
-def in_fp32(settings: Any) -> Iterator[None]:
-    """Multiply fp32 in IEEE arithmetic and add up 16-bit products in fp32 whatever the program has
-    set; newer releases renamed the first setting."""
-    renamed = hasattr(settings, "fp32_precision")
-    exact: dict[str, Any] = {"fp32_precision": "ieee"} if renamed else {"allow_tf32": False}
+def in_precision(settings: Any, precision: Precision = "ieee") -> Iterator[None]:
+    """Multiply fp32 in TF32 where that is the precision, else in IEEE arithmetic, and add up 16-bit
+    products in fp32, whatever the program has set; newer releases renamed the first setting."""
+    lower = precision == "tf32"
+    exact: dict[str, Any] = {"allow_tf32": lower}
+    if hasattr(settings, "fp32_precision"):
+        exact = {"fp32_precision": "tf32" if lower else "ieee"}
     for kind in ("fp16", "bf16"):
         name = f"allow_{kind}_reduced_precision_reduction"
         if hasattr(settings, name):

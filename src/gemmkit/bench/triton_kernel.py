@@ -1,4 +1,4 @@
-"""The Triton peer's kernel: a tiled fp32 product in IEEE arithmetic, edges masked.
+"""The Triton peer's kernel: a tiled fp32 product in IEEE arithmetic or TF32, edges masked.
 
 Importing this module needs Triton, which reads annotations itself: it takes none but its own.
 """
@@ -36,6 +36,7 @@ def _matmul(
     ADDED: tl.constexpr,
     BIAS: tl.constexpr,
     RELU: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):
     """C = relu(alpha·A·B + beta·C + bias), row-major, with the parts that the constants ask for."""
     if BATCHED:
@@ -63,7 +64,7 @@ def _matmul(
         inside = depth < K - k
         a_part = tl.load(a_tile, mask=inside_m & inside[None, :], other=0.0)
         b_part = tl.load(b_tile, mask=inside_n & inside[:, None], other=0.0)
-        sums = tl.dot(a_part, b_part, sums, input_precision="ieee")
+        sums = tl.dot(a_part, b_part, sums, input_precision=PRECISION)
         a_tile += BK
         b_tile += BK * ldb
     if SCALED:

@@ -1,4 +1,4 @@
-"""The peer Triton: the same product from its compiler, in IEEE fp32, with its tiles tried."""
+"""The peer Triton: the same product from its compiler, in fp32 or TF32, with its tiles tried."""
 
 from __future__ import annotations
 
@@ -119,6 +119,7 @@ class TritonBaseline:
                     ADDED=problem.beta != 0,
                     BIAS=biased,
                     RELU=problem.epilogue.activation == "relu",
+                    PRECISION="tf32" if problem.precision == "tf32" else "ieee",
                     num_warps=tiles.warps,
                     num_stages=tiles.stages,
                 )

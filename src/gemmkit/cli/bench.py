@@ -92,6 +92,7 @@ def command(
     beta: float | None,
     dtype: str | None,
     out_dtype: str | None,
+    precision: str | None,
     seed: int,
     max_steps: int | None,
     printf_bytes: int | None,
@@ -121,10 +122,12 @@ def command(
 
     def asked(given: Sequence[Shape]) -> list[GemmProblem]:
         if kernel is not None:
-            return [asked_problem(kernel, each, *scales, dtype, out_dtype) for each in given]
+            return [
+                asked_problem(kernel, each, *scales, dtype, out_dtype, precision) for each in given
+            ]
         plain = [asked_problem(None, each, *scales) for each in given]
         layouts = [read_layout(each) for each in _parts(target["layout"])]
-        return variants(plain, _parts(dtype), out_dtype, layouts)
+        return variants(plain, _parts(dtype), out_dtype, layouts, precision)
 
     problems = asked([*shapes, *groups])
     if kernel is not None and not (suites or problems):
@@ -138,7 +141,9 @@ def command(
         from gemmkit.cli.comparison import compare_command
 
         tasks = suite_tasks(suites or (), asked)
-        changed = any(each is not None for each in (*scales, dtype, out_dtype, target["layout"]))
+        changed = any(
+            each is not None for each in (*scales, dtype, out_dtype, precision, target["layout"])
+        )
         if (changed or kernel is not None) and any(task.layer for task in tasks):
             raise UsageError(
                 "layers are measured as they are, in float32: take their suite without TARGET and "

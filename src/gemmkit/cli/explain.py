@@ -115,6 +115,7 @@ def command(
     beta: float | None,
     dtype: str | None,
     out_dtype: str | None,
+    precision: str | None,
     gpu: str | None,
     config: dict[str, int] | None,
     seed: int,
@@ -164,7 +165,8 @@ def command(
     if against is not None:
         chosen.append(_other(against, kernel))
     asked = one_problem(shape, groups)
-    problem = asked_problem(kernel, asked or DEFAULT_SHAPE, alpha, beta, epilogue, dtype, out_dtype)
+    types = dtype, out_dtype, precision
+    problem = asked_problem(kernel, asked or DEFAULT_SHAPE, alpha, beta, epilogue, *types)
     board = board_at_hand(gpu)
     if asked is None:
         for each, settings in chosen:

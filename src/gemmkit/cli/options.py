@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gemmkit.cli.files import READ_FILES, Decorator, OutputFile, written_file_option
+from gemmkit.dtypes import PRECISIONS
 from gemmkit.errors import unknown_name
 
 
@@ -199,6 +200,13 @@ type_options = combine(
         "--out-dtype",
         metavar="TYPE",
         help="Type of C.  [default: that of A and B, float32 if these have 8 bits]",
+    ),
+    click.option(
+        "--precision",
+        type=Choice(PRECISIONS, case_sensitive=False),
+        help="How float32 may be multiplied: ieee in fp32; fp32 in any way with error bounds of "
+        "fp32, as on tensor cores in several parts; tf32 in TF32. Kernels of a higher precision "
+        "serve as well.  [default: ieee, or that of a kernel named without --dtype]",
     ),
 )
 

@@ -53,6 +53,7 @@ def command(
     beta: float | None,
     dtype: str | None,
     out_dtype: str | None,
+    precision: str | None,
     gpu: str | None,
     config: dict[str, int] | None,
     form: str | None,
@@ -71,7 +72,8 @@ def command(
     found = find_target(**target)
     board = board_at_hand(gpu)
     asked = one_problem(shape, groups)
-    problem = asked_problem(found, asked or DEFAULT_SHAPE, alpha, beta, epilogue, dtype, out_dtype)
+    types = dtype, out_dtype, precision
+    problem = asked_problem(found, asked or DEFAULT_SHAPE, alpha, beta, epilogue, *types)
     settings = found.configure(config or {})
     problem = found.lay_out(problem) if asked else default_problem(found, problem, board, settings)
     plan = found.plan(problem, settings, board)
@@ -115,11 +117,17 @@ def _configurations(kernel: Kernel, config: TileConfig, board: GpuSpec) -> str:
 
 
 def _launch(plan: LaunchPlan, binary: Binary, board: GpuSpec, problem: GemmProblem) -> str:
+    from gemmkit.dtypes import types_text
     from gemmkit.kernels.layouts import layout_text
 
-    layout = "" if problem.layout == "nn" else f", {layout_text(problem.layout)}"
+    words = [problem.shape]
+    if problem.layout != "nn":
+        words.append(layout_text(problem.layout))
+    types = types_text(problem.dtype, problem.result_dtype, problem.precision)
+    if types != "fp32":
+        words.append(types)
     rows = {
-        "problem": f"{problem.shape}{layout} on {board.name} ({board.arch})",
+        "problem": f"{', '.join(words)} on {board.name} ({board.arch})",
         "entry": plan.entry,
         "arguments": plan.arguments,
         "grid": f"{_dims(plan.grid)} = {plan.blocks:,} blocks",

@@ -124,6 +124,7 @@ def command(
     layout: str,
     dtype: str | None,
     out_dtype: str | None,
+    precision: str | None,
     gpu: str | None,
     seed: int,
     store_path: Path | None,
@@ -148,7 +149,8 @@ def command(
     from gemmkit.devices.choose import gpu_problem
     from gemmkit.trials.store import Store
 
-    problems = _problems((*shapes, *groups), suite, layout, epilogue, dtype, out_dtype)
+    types = dtype, out_dtype, precision
+    problems = _problems((*shapes, *groups), suite, layout, epilogue, *types)
     search = tuning.Search(budget, strategy, seed, kernels)
     if plot is not None and not explain:
         raise UsageError("--plot needs --explain: use both")
@@ -194,15 +196,15 @@ def _problems(
     epilogue: str | None,
     dtype: str | None,
     out_dtype: str | None,
+    precision: str | None,
 ) -> list[GemmProblem]:
     from gemmkit.bench.suites import find_suite
     from gemmkit.kernels.fitting import asked_problem
     from gemmkit.kernels.layouts import read_layout
 
-    letters = read_layout(layout)
+    letters, types = read_layout(layout), (dtype, out_dtype, precision)
     asked: list[Shape] = [*shapes, *(find_suite(suite) if suite is not None else ())]
     found = (
-        asked_problem(None, each, None, None, epilogue, dtype, out_dtype).laid_out(letters)
-        for each in asked
+        asked_problem(None, each, None, None, epilogue, *types).laid_out(letters) for each in asked
     )
     return list(dict.fromkeys(found))

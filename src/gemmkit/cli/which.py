@@ -47,6 +47,7 @@ def command(
     layout: str,
     dtype: str | None,
     out_dtype: str | None,
+    precision: str | None,
     path: Path | None,
     no_store: bool,
     as_json: bool,
@@ -77,6 +78,7 @@ def command(
         layout=layout,
         dtype=dtype,
         out_dtype=out_dtype,
+        precision=precision,
         store=store,
     )
     if as_json:

@@ -53,8 +53,10 @@ class Candidate:
         return f"{self.name}:{replace(self.config, split_k=None)}"
 
     def costed_as(self, dtype: Dtype) -> str:
-        """The name under which its costs for a type are stored: 16-bit types share costs."""
-        short = {"float32": "", "float64": " of fp64"}.get(dtype, " of 16 bits")
+        """The name under which its costs for a type are stored: 16-bit types share costs, and
+        float32 has them by the precision in which the kernel multiplies it."""
+        fp32 = "" if self.kernel.precision == "ieee" else f" of {self.kernel.precision}"
+        short = {"float32": fp32, "float64": " of fp64"}.get(dtype, " of 16 bits")
         return f"{self.instance}{short}"
 
     def split(self, parts: int) -> Candidate:

@@ -17,6 +17,7 @@ from gemmkit.dispatch.candidates import size_class
 from gemmkit.dispatch.costed import CostedCandidate
 from gemmkit.dispatch.prices import BoardPrices, EmulatorPrices, Prices, Ranked
 from gemmkit.dispatch.tuned import Neighbor, UserStore, Winners, shipped_table
+from gemmkit.dtypes import PRECISIONS, Precision
 from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.gpu import GpuSpec, find_board
 from gemmkit.kernels.catalog import alternatives, kernels_for
@@ -159,6 +160,9 @@ class Dispatcher:
         table = shipped_table(self.gpu) if self.prices.measured else Winners(())
         if found := self._known(problem, table):
             return found
+        served = self._served_precision(problem)
+        if served != problem.precision:
+            return self.choose(replace(problem, precision=served))
         best = next(self.ranked(problem), None)
         if best is None:
             raise UnsupportedProblem(f"no kernel takes {problem.shape}: {self._refusal(problem)}")
@@ -172,6 +176,15 @@ class Dispatcher:
         neighbors = alike or neighbors
         found = self._near(problem, neighbors, best)
         return found or self._estimated(problem, best, near=bool(neighbors))
+
+    def _served_precision(self, problem: GemmProblem) -> Precision:
+        """The lowest precision of all kernels that take the problem: where none multiplies in the
+        lower one that it allows, what was measured in the higher is what counts."""
+        if problem.precision == "ieee":
+            return "ieee"
+        kernels = {each.kernel.name: each.kernel for each in self.prices.candidates(problem)}
+        able = {each.precision for each in kernels.values() if not each.accepts(problem, self.gpu)}
+        return max(able, key=PRECISIONS.index, default=problem.precision)
 
     def _known(self, problem: GemmProblem, table: Winners) -> Choice | None:
         """What was measured for problems of exactly this class.
@@ -307,6 +320,7 @@ def as_batch(problem: GemmProblem) -> GemmProblem | None:
         transc=problem.transc,
         dtype=problem.dtype,
         out_dtype=problem.out_dtype,
+        precision=problem.precision,
     )
 
 

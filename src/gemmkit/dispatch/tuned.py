@@ -25,7 +25,8 @@ from gemmkit.trials.store import Store, fastest
 
 # How far a tuned shape may be away: the root of the summed squares of its sizes' ratios' logarithms
 # to base 2, so that 0.5 is one size 1.41 times as large. Other alignment and another layout count
-# as distances too; other types are no neighbors, but for those of 16 bits, which run alike.
+# as distances too; other types and precisions are no neighbors, but for types of 16 bits, which run
+# alike.
 MOST_DISTANCE = 0.5
 OTHER_ALIGNMENT = 0.3
 OTHER_LAYOUT = 0.3
@@ -90,9 +91,12 @@ class Winners:
 
 
 def distance_between(one: ProblemClass, other: ProblemClass) -> float:
-    """How unlike two classes are; infinite if types or groups differ, or only one is empty."""
+    """How unlike two classes are; infinite if types, precisions or groups differ, or only one is
+    empty."""
     types = {(each.dtype, each.out_dtype) for each in running_alike(one)}
-    if (other.dtype, other.out_dtype) not in types or one.groups != other.groups:
+    if (other.dtype, other.out_dtype) not in types:
+        return math.inf
+    if (one.precision, one.groups) != (other.precision, other.groups):
         return math.inf
     total = 0.0 if one.aligned == other.aligned else OTHER_ALIGNMENT**2
     total += 0.0 if one.layout == other.layout else OTHER_LAYOUT**2

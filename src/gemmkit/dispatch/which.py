@@ -54,6 +54,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     layout: str
     dtype: str
     out_dtype: str
+    precision: str
     alpha: float
     beta: float
     epilogue: str
@@ -98,6 +99,7 @@ def which(
     layout: str | None = None,
     dtype: str | None = None,
     out_dtype: str | None = None,
+    precision: str | None = None,
     store: StoreChoice = "user",
     alternatives: int = ALTERNATIVES,
 ) -> Decision:
@@ -112,6 +114,8 @@ def which(
         layout: the layout of A and B: "NN", "NT", "TN" or "TT"; by default the problem's own.
         dtype: the type of A and B, by default the problem's own, which for a shape is float32.
         out_dtype: the type of C, by default the same.
+        precision: how float32 may be multiplied: "ieee", "fp32" or "tf32" (see `GemmProblem`); by
+            default the problem's own, which for a shape is "ieee".
         store: "user" for the user's own store of tuned shapes, another store or its path, or None.
         alternatives: how many of the next candidates are listed.
 
@@ -119,7 +123,7 @@ def which(
         UsageError: an argument is not valid.
         UnsupportedProblem: no kernel accepts the problem.
     """
-    problem = asked_problem(None, shape, alpha, beta, epilogue, dtype, out_dtype)
+    problem = asked_problem(None, shape, alpha, beta, epilogue, dtype, out_dtype, precision)
     if layout is not None:
         problem = problem.laid_out(read_layout(layout))
     if gpu is None:
@@ -140,6 +144,7 @@ def which(
         layout=problem.layout,
         dtype=problem.dtype,
         out_dtype=problem.result_dtype,
+        precision=problem.precision,
         aligned=problem.is_aligned(VECTOR_BYTES),
         gpu=board.name,
         kernel=choice.kernel.name,

@@ -83,9 +83,15 @@ def _types(problems: Sequence[GemmProblem]) -> set[str]:
 
 
 def _of_types(kernels: Iterable[Kernel], problems: Sequence[GemmProblem]) -> tuple[Kernel, ...]:
-    """Those for the problems' types; where all are of float32, those that are tuned for it."""
+    """Those for the problems' types; where all are of float32, those that are tuned for it, or
+    multiply it in a lower precision that a problem allows."""
     if _types(problems) <= _FP32:
-        return tuple(each for each in kernels if set(each.dtypes) <= _FP32)
+        return tuple(
+            each
+            for each in kernels
+            if set(each.dtypes) <= _FP32
+            or (each.precision != "ieee" and any(map(each.takes_types, problems)))
+        )
     return _of_other_types(kernels, problems)
 
 

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from gemmkit.dtypes import full_type_name
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.gpu import GpuSpec
@@ -73,6 +74,31 @@ def in_types_of(kernel: Kernel, problem: GemmProblem) -> GemmProblem:
     return replace(problem, **kernel.types(None, None))
 
 
+def in_types(
+    problem: GemmProblem,
+    dtype: str | None = None,
+    out_dtype: str | None = None,
+    precision: str | None = None,
+) -> GemmProblem:
+    """The problem with other types and another precision, where they are given.
+
+    With one of the types alone, C has the type of A and B, and A and B keep theirs. A precision
+    that is not given stays as it is for float32.
+
+    Raises:
+        UsageError: there is no such precision, or not of this type.
+        UnsupportedType: there is no such type.
+    """
+    changes: dict[str, Any] = {}
+    if dtype is not None or out_dtype is not None:
+        changes |= {"dtype": dtype or problem.dtype, "out_dtype": out_dtype}
+    if precision is not None:
+        changes["precision"] = precision
+    elif full_type_name(dtype or problem.dtype) != "float32":
+        changes["precision"] = "ieee"
+    return replace(problem, **changes)
+
+
 def in_whole_tiles(problem: GemmProblem, tiles: Multiples) -> GemmProblem:
     """The problem with M, N and K rounded up to multiples of these."""
     sizes = (problem.m, problem.n, problem.k)
@@ -118,23 +144,24 @@ def asked_problem(
     epilogue: Epilogue | str | None = None,
     dtype: str | None = None,
     out_dtype: str | None = None,
+    precision: str | None = None,
 ) -> GemmProblem:
     """The problem that a shape and what else was asked for mean, in plain layout unless it has one.
 
     What is not given is as the problem has it; for a shape that is none, α = 1, β = 0, the first of
     the kernel's types, and the epilogue of its own parameters: a bias where a user's kernel takes
-    one. Without `out_dtype`, C has the type of A and B.
+    one. Without `out_dtype`, C has the type of A and B. With another type than float32, a problem
+    loses its precision.
 
     Raises:
-        UsageError: it is not a valid shape, or no epilogue.
+        UsageError: it is not a valid shape, no epilogue, or no precision of this type.
         UnsupportedType: there is no such type.
     """
     problem = read_problem(shape)
     if kernel is not None and not isinstance(shape, GemmProblem):
-        problem = replace(problem, **kernel.types(dtype, out_dtype))
-    elif dtype is not None or out_dtype is not None:
-        types: dict[str, Any] = {"dtype": dtype or problem.dtype, "out_dtype": out_dtype}
-        problem = replace(problem, **types)
+        problem = replace(problem, **kernel.types(dtype, out_dtype, precision))
+    else:
+        problem = in_types(problem, dtype, out_dtype, precision)
     if isinstance(epilogue, str):
         epilogue = Epilogue.parse(epilogue)
     if epilogue is None and kernel is not None and not isinstance(shape, GemmProblem):

@@ -7,7 +7,14 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from gemmkit.dtypes import ITEM_BYTES, OPERAND_TYPES, Dtype, full_type_name
+from gemmkit.dtypes import (
+    ITEM_BYTES,
+    OPERAND_TYPES,
+    Dtype,
+    Precision,
+    full_type_name,
+    is_precise_enough,
+)
 from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels import source_text
@@ -59,7 +66,9 @@ class Kernel(UsersKernels):
     `mainloop` is another kernel whose mainloop and configurations it uses: what was measured of a
     configuration there is the best guide to it here, until it is measured itself.
     `layouts` (as `GemmProblem.layout` names them) and `dtypes` are those it reads in place,
-    `result_dtypes` those of C where they are others.
+    `result_dtypes` those of C where they are others. `precision` says how it multiplies float32:
+    it takes problems of that precision and of lower ones. Of a user's kernel nobody knows, and its
+    results are judged by its instructions.
     `structs` are those that it takes by value (see `LaunchPlan`). `compute_dtype` and `tolerance`
     say how exact its results must be, where that is not to be read from its instructions: see
     `gemmkit.verify.arithmetic`. `variables` are the values of its `__constant__` and `__device__`
@@ -87,6 +96,7 @@ class Kernel(UsersKernels):
     layouts: tuple[str, ...] = ("nn",)
     dtypes: tuple[Dtype, ...] = ("float32",)
     result_dtypes: tuple[Dtype, ...] = ()
+    precision: Precision = "ieee"
     file: SourceFile | None = None
     entry: str | None = None
     condition: Callable[[GemmProblem, GpuSpec], str | None] | None = None
@@ -175,13 +185,21 @@ class Kernel(UsersKernels):
             return problem
         return problem.laid_out(self.layouts[0])
 
-    def types(self, dtype: str | None, out_dtype: str | None) -> dict[str, Any]:
-        """`dtype` and `out_dtype` by name. In place of None, the first that the kernel takes; for C
-        the type of A and B if it writes that."""
-        dtype = full_type_name(dtype) if dtype else self.dtypes[0]
+    def types(
+        self, dtype: str | None, out_dtype: str | None, precision: str | None = None
+    ) -> dict[str, Any]:
+        """`dtype`, `out_dtype` and `precision` by name. In place of None, the first that the kernel
+        takes, or float32 where a lower precision is asked for; for C the type of A and B if it
+        writes that. Where neither is given, the precision is the kernel's own, else the highest."""
+        first: str = self.dtypes[0]
+        if precision is None:
+            precision = self.precision if not dtype and first == "float32" else "ieee"
+        elif precision != "ieee" and "float32" in self.dtypes:
+            first = "float32"
+        dtype = full_type_name(dtype) if dtype else first
         if out_dtype is None and self.result_dtypes and dtype not in self.result_dtypes:
             out_dtype = self.result_dtypes[0]
-        return {"dtype": dtype, "out_dtype": out_dtype}
+        return {"dtype": dtype, "out_dtype": out_dtype, "precision": precision}
 
     def configurations(self, gpu: GpuSpec) -> Iterator[TileConfig]:
         """Every configuration of `space` that the rules allow on the board `gpu`."""
@@ -241,9 +259,19 @@ class Kernel(UsersKernels):
         return self.fuses and (self.takes_groups or set(EPILOGUE_ARGUMENTS) <= names)
 
     def takes_types(self, problem: GemmProblem) -> bool:
-        """Whether it reads A and B of the problem's type and writes C of its own."""
-        results = self.result_dtypes or self.dtypes
-        return problem.dtype in self.dtypes and problem.result_dtype in results
+        """Whether it reads A and B of the problem's type, multiplies them as precisely as that asks
+        for, and writes C of its own."""
+        return (
+            problem.dtype in self.dtypes
+            and self._writes_results_of(problem)
+            and self._is_precise_enough_for(problem)
+        )
+
+    def _writes_results_of(self, problem: GemmProblem) -> bool:
+        return problem.result_dtype in (self.result_dtypes or self.dtypes)
+
+    def _is_precise_enough_for(self, problem: GemmProblem) -> bool:
+        return problem.dtype != "float32" or is_precise_enough(self.precision, problem.precision)
 
     def accepts(self, problem: GemmProblem, gpu: GpuSpec) -> str | None:
         """Why it cannot run `problem` on the board `gpu`, whatever the configuration, or None."""
@@ -256,12 +284,15 @@ class Kernel(UsersKernels):
             )
         if problem.dtype not in self.dtypes:
             return f"'{self.name}' is for {', '.join(self.dtypes)}, not {problem.dtype}"
-        if not self.takes_types(problem):
+        if not self._writes_results_of(problem):
             results = self.result_dtypes or self.dtypes
             unsupported = set(results) <= set(OPERAND_TYPES)
             only = ", which is supported for A and B only" if unsupported else ""
             listed = ", ".join(results)
             return f"'{self.name}' writes C as {listed}, not {problem.result_dtype}{only}"
+        if not self._is_precise_enough_for(problem):
+            own = self.precision
+            return f"'{self.name}' multiplies float32 in {own}: --precision {own} allows that"
         if problem.layout not in self.layouts:
             shown = ", ".join(map(layout_text, self.layouts))
             otherwise = "; --layout says otherwise" if self.user_defined else ""

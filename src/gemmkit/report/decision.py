@@ -56,8 +56,9 @@ def _problem(decision: Decision) -> str:
     parts = [f"{decision.shape} on {decision.gpu}", decision.size]
     if decision.layout != "nn":
         parts.append(layout_text(decision.layout))
-    if {decision.dtype, decision.out_dtype} != {"float32"}:
-        parts.append(types_text(decision.dtype, decision.out_dtype))
+    types = types_text(decision.dtype, decision.out_dtype, decision.precision)
+    if types != "fp32":
+        parts.append(types)
     if not decision.aligned:
         parts.append("rows not aligned to 16 bytes")
     if decision.alpha != 1:

@@ -95,6 +95,8 @@ def _command(record: Record, other: str) -> str:
         words += ["--dtype", problem.dtype]
     if problem.out_dtype != problem.dtype:
         words += ["--out-dtype", problem.out_dtype]
+    if problem.precision != "ieee":
+        words += ["--precision", problem.precision]
     for name, value, default in (("alpha", problem.alpha, 1), ("beta", problem.beta, 0)):
         if value != default:
             words += [f"--{name}", f"{value:g}"]

@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from gemmkit.dtypes import Dtype, types_text
+from gemmkit.dtypes import Dtype, Precision, types_text
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.layouts import layout_text
 from gemmkit.kernels.plan import TileConfig
@@ -27,9 +27,9 @@ class ProblemClass(msgspec.Struct, frozen=True, kw_only=True, order=True, omit_d
     `aligned` says that every row of A, B and C, and every matrix of a batch, begins and ends at a
     multiple of 16 bytes. `groups` are those of products of different shapes, in tight rows and
     sorted, for their order makes no difference; m, n and k are then the largest. `layout` is that
-    of `GemmProblem`, `dtype` the type of A and B, `out_dtype` that of C. α, β, the epilogue and
-    what products of a batch share are left out: they hardly change which configuration is the
-    fastest.
+    of `GemmProblem`, `dtype` the type of A and B, `out_dtype` that of C, `precision` how float32
+    may be multiplied. α, β, the epilogue and what products of a batch share are left out: they
+    hardly change which configuration is the fastest.
     """
 
     m: int
@@ -41,6 +41,7 @@ class ProblemClass(msgspec.Struct, frozen=True, kw_only=True, order=True, omit_d
     dtype: Dtype = "float32"
     out_dtype: Dtype = "float32"
     groups: str = ""
+    precision: Precision = "ieee"
 
     @classmethod
     def of(cls, problem: GemmProblem) -> ProblemClass:
@@ -56,6 +57,7 @@ class ProblemClass(msgspec.Struct, frozen=True, kw_only=True, order=True, omit_d
             dtype=problem.dtype,
             out_dtype=problem.result_dtype,
             groups=groups,
+            precision=problem.precision,
         )
 
     @property
@@ -79,6 +81,7 @@ class ProblemClass(msgspec.Struct, frozen=True, kw_only=True, order=True, omit_d
             dtype=self.dtype,
             out_dtype=self.out_dtype,
             groups=groups,
+            precision=self.precision,
         )
         if self.aligned or not tight.is_aligned(VECTOR_BYTES):
             return tight
@@ -102,8 +105,9 @@ class ProblemClass(msgspec.Struct, frozen=True, kw_only=True, order=True, omit_d
         words = [self.shape]
         if self.layout != "nn":
             words[0] += f" {layout_text(self.layout)}"
-        if {self.dtype, self.out_dtype} != {"float32"}:
-            words.append(types_text(self.dtype, self.out_dtype))
+        types = types_text(self.dtype, self.out_dtype, self.precision)
+        if types != "fp32":
+            words.append(types)
         if not self.aligned:
             words.append("unaligned rows")
         return ", ".join(words)

@@ -16,8 +16,9 @@ from gemmkit.trials.entry import Entry
 from gemmkit.trials.store import Store
 
 FORMAT: Literal["gemmkit tuning table"] = "gemmkit tuning table"
-# Version 1 had row-major fp32 problems only, and its entries mean them.
-VERSION = 2
+# Version 1 had row-major fp32 problems only, version 2 only those of precision ieee, and their
+# entries mean them.
+VERSION = 3
 
 
 class _Head(msgspec.Struct, frozen=True):

@@ -268,6 +268,7 @@ def _row(entry: Entry) -> tuple[object, ...]:
         problem.layout,
         problem.dtype,
         problem.out_dtype,
+        problem.precision,
         entry.epilogue,
         entry.kernel,
         ",".join(f"{key}={value}" for key, value in sorted(entry.config.items())),

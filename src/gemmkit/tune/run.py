@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from gemmkit.devices.choose import gpu_problem, open_device
 from gemmkit.devices.device import Device, TimedDevice
-from gemmkit.dtypes import Dtype
+from gemmkit.dtypes import Dtype, Precision
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import DeviceError, UsageError
 from gemmkit.jit.binary import Binary
@@ -46,6 +46,7 @@ def tune(
     layout: str = "NN",
     dtype: Dtype = "float32",
     out_dtype: Dtype | None = None,
+    precision: Precision = "ieee",
     device: Device | None = None,
     store: Store | Path | str | None = None,
     within: float = WITHIN,
@@ -60,7 +61,7 @@ def tune(
 
     Args:
         shapes: `"MxNxK"`, a number for a cube, (M, N, K) or a `GemmProblem`, or a list of them. A
-            problem's own epilogue, layout and types count.
+            problem's own epilogue, layout, types and precision count.
         budget: seconds for each shape, in total.
         strategy: "model", "random" or "exhaustive" (see `search.make_strategy`).
         seed: seed for the inputs and for the strategy.
@@ -70,6 +71,7 @@ def tune(
         layout: the layout of A and B: "NN", "NT", "TN" or "TT".
         dtype: the type of A and B.
         out_dtype: the type of C, by default the same.
+        precision: how float32 may be multiplied: "ieee", "fp32" or "tf32" (see `GemmProblem`).
         device: an open GPU; by default that of this machine.
         store: where trials are kept; by default the user's own store.
         within: configurations estimated to take longer than this many times the best estimate are
@@ -89,7 +91,8 @@ def tune(
         raise UsageError(f"a budget of {budget:g} s is not enough to tune in")
     check_strategy(strategy)
     fused = Epilogue.parse(epilogue) if isinstance(epilogue, str) else epilogue
-    asked_for = {"epilogue": fused, "dtype": dtype, "out_dtype": out_dtype}
+    types = {"dtype": dtype, "out_dtype": out_dtype, "precision": precision}
+    asked_for = {"epilogue": fused, **types}
     problems = [_problem(shape, read_layout(layout), asked_for) for shape in _several(shapes)]
     empty = [each.shape for each in problems if not each.flops]
     if empty:

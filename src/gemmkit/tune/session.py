@@ -182,8 +182,8 @@ class Session:
         """How far another problem is, in factors of two."""
         other, own = entry.problem, self.kind
         sizes = ((other.m, own.m), (other.n, own.n), (other.k, own.k))
-        kinds = (other.layout, other.dtype, other.out_dtype), (own.layout, own.dtype, own.out_dtype)
-        away = sum(a != b for a, b in zip(*kinds, strict=True))
+        names = ("layout", "dtype", "out_dtype", "precision")
+        away: int = sum(getattr(other, name) != getattr(own, name) for name in names)
         return away + sum(abs(math.log2(max(a, 1) / max(b, 1))) for a, b in sizes)
 
     def _deadline(self, share: float) -> float:
