@@ -21,8 +21,8 @@ _NAME = "split_operands"
 GROUP, WARPS = 32, 8
 # Parts of an element.
 PARTS = 2
-# Elements of a contiguous line that a warp has in registers, and of others that a block has; the most
-# blocks of a cluster.
+# Elements of a contiguous line that a warp has in registers, and of others that a block has; and
+# the most blocks of a cluster.
 HELD_ALONG, HELD_ACROSS, MOST_OF_CLUSTER = 1024, GROUP * WARPS, 8
 # Blocks that an SM is given for each operand, each of which goes on to further lines.
 BLOCKS_PER_SM = 8

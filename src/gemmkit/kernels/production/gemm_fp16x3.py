@@ -112,6 +112,7 @@ KERNEL = Kernel(
     ),
     layouts=LAYOUTS,
     result_dtypes=("float32", "float16", "bfloat16"),
+    precision="fp32",
     condition=condition,
     pairing=pairing,
     compute_dtype="float16x2",

@@ -7,8 +7,8 @@ from dataclasses import replace
 from gemmkit.dtypes import ITEM_BYTES
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels import rules, tensor_cores
-from gemmkit.kernels.grids import tile_grid
 from gemmkit.kernels.copying import copying
+from gemmkit.kernels.grids import tile_grid
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.mainloops.typed import tensor
 from gemmkit.kernels.operand_copies import OperandCopy, aligned_copies, moved_bytes

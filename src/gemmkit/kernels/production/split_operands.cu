@@ -46,20 +46,20 @@ __device__ __forceinline__ void cluster_arrive_released() {
 
 __device__ __forceinline__ unsigned magnitude(float x) { return __float_as_uint(x) & 0x7FFFFFFF; }
 
-// Both parts of neighbors along k, to where they belong.
-__device__ __forceinline__ void store_parts(const float (&x)[PART], const LineScale& scale,
-                                            Half* high) {
-  Pack<Half, PART> upper, lower;
+// Both parts of neighbors along k.
+struct Parts {
+  Pack<Half, PART> high, low;
+
+  __device__ __forceinline__ Parts(const float (&x)[PART], const LineScale& scale) {
 #pragma unroll
-  for (int i = 0; i < PART; ++i) {
-    const float scaled = scale(x[i]);
-    const Half part = Narrowed<Half>::of(scaled);
-    upper.set(i, part);
-    lower.set(i, Narrowed<Half>::of(scaled - widened<float>(part)));
+    for (int i = 0; i < PART; ++i) {
+      const float scaled = scale(x[i]);
+      const Half part = Narrowed<Half>::of(scaled);
+      high.set(i, part);
+      low.set(i, Narrowed<Half>::of(scaled - widened<float>(part)));
+    }
   }
-  upper.store(high);
-  lower.store(high + GROUP);
-}
+};
 
 // Neighbors from `k` on of a line whose elements are contiguous; past its end zeros.
 __device__ __forceinline__ void load_along(const float* line, int k, int K, bool vectors,
@@ -122,7 +122,10 @@ __device__ __forceinline__ void split_along(const float* from, long long ld, Hal
       for (int i = 0; i < HELD; ++i) {
         const int at = k + i * step;
         if (2 * at < ld_to) {
-          store_parts(x[i], scale, to + line * ld_to + at / GROUP * 2 * GROUP + at % GROUP);
+          const Parts parts{x[i], scale};
+          Half* const place = to + line * ld_to + at / GROUP * 2 * GROUP + at % GROUP;
+          parts.high.store(place);
+          parts.low.store(place + GROUP);
         }
       }
     }
@@ -136,6 +139,8 @@ __device__ __forceinline__ void split_across(const float* from, long long ld, Ha
                                              int* exponents, int lines, int K, long long ld_to,
                                              int block, int blocks) {
   __shared__ unsigned largest_of[WARPS][32], largest_in[CLUSTER][32];
+  constexpr int CHUNKS = 2 * GROUP / PART;
+  __shared__ alignas(16) Pack<Half, PART> turned[WARPS][32][CHUNKS];
   const int lane = threadIdx.x, warp = threadIdx.y, rank = CLUSTER > 1 ? block % CLUSTER : 0;
   constexpr int STEP = CLUSTER * WARPS * GROUP;
   for (int first = block / CLUSTER * 32; first < lines; first += blocks / CLUSTER * 32) {
@@ -173,10 +178,24 @@ __device__ __forceinline__ void split_across(const float* from, long long ld, Ha
     if (inside && warp == 0 && rank == 0) exponents[line] = scale.stored();
     for (int k = (rank * WARPS + warp) * GROUP; k < K; k += STEP) {
       if (K > STEP) load(k);
-      if (!inside) continue;
+      // Through shared memory, so that neighboring lanes store neighbors: a lane's chunks change places
+      // as those of a swizzled tile.
+      Pack<Half, PART>(&lines_of)[32][CHUNKS] = turned[warp];
+      __syncwarp();
 #pragma unroll
       for (int part = 0; part < GROUP / PART; ++part) {
-        store_parts(x[part], scale, to + line * ld_to + 2 * k + part * PART);
+        const Parts parts{x[part], scale};
+        lines_of[lane][part ^ lane % CHUNKS] = parts.high;
+        lines_of[lane][(part + GROUP / PART) ^ lane % CHUNKS] = parts.low;
+      }
+      __syncwarp();
+#pragma unroll
+      for (int i = 0; i < 32; i += 32 / CHUNKS) {
+        const int other = i + lane / CHUNKS, chunk = lane % CHUNKS;
+        if (first + other < lines) {
+          lines_of[other][chunk ^ other % CHUNKS].store(to + (first + other) * ld_to + 2 * k +
+                                                        chunk * PART);
+        }
       }
     }
     // The warps of this block have read what they left each other.
