@@ -84,7 +84,7 @@ def test_copies_hold_the_matrices_lines(device):
         "B": random.integers(0, 1 << 16, (3, 41, 70), dtype=np.uint16),
     }
     kept = {name: device.upload(array) for name, array in matrices.items()}
-    workspace = device.empty(workspace_bytes(problem, copies))
+    workspace = device.empty(workspace_bytes(copies))
     launch = device.launch(
         binary,
         plan,
