@@ -110,6 +110,7 @@ def suite_samples(path: Path, gpu: GpuSpec) -> list[list[Sample]]:
 def problem_of(given: ProblemRecord) -> GemmProblem:
     """The problem of a record: its sizes, types and layout."""
     types: dict[str, Any] = {"dtype": given.dtype, "out_dtype": given.out_dtype}
+    types["precision"] = given.precision
     if given.groups:
         return GemmProblem.of_groups(given.groups, **types).laid_out(given.layout)
     sizes = given.m, given.n, given.k
@@ -119,7 +120,8 @@ def problem_of(given: ProblemRecord) -> GemmProblem:
 def fit(samples: Sequence[Sample], gpu: GpuSpec, registers: Mapping[str, int]) -> BoardCosts:
     """The costs with which the estimates of these launches are nearest to their times.
 
-    What all configurations share follows from float32: without any, it stays as it ships.
+    What all configurations share follows from float32 off tensor cores: without any, it stays as
+    it ships.
     """
     by_instance: dict[str, list[Sample]] = {}
     for each in samples:
@@ -128,7 +130,8 @@ def fit(samples: Sequence[Sample], gpu: GpuSpec, registers: Mapping[str, int]) -
         instance: Correction(registers=registers.get(instance, 0)) for instance in by_instance
     }
     # Other types were timed over arrays that the L2 cache holds: they tell nothing of memory.
-    of_board = [each for each in samples if each.problem.dtype == "float32"]
+    plain = ("float32", "ieee")
+    of_board = [each for each in samples if (each.problem.dtype, each.problem.precision) == plain]
     limits = gpu.capability
     board = BoardCosts() if of_board else board_costs(limits.major, limits.minor)
     board = msgspec.structs.replace(board, corrections=corrections)

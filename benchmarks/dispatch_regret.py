@@ -28,6 +28,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -44,7 +45,7 @@ from gemmkit.devices.device import TimedDevice
 from gemmkit.dispatch.candidates import candidates_for
 from gemmkit.dispatch.choose import Dispatcher
 from gemmkit.dispatch.prices import Ranked
-from gemmkit.dtypes import Dtype
+from gemmkit.dtypes import Dtype, Precision
 from gemmkit.errors import DeviceError, UnsupportedProblem
 from gemmkit.gpu import find_board
 from gemmkit.jit.binary import Binary
@@ -113,6 +114,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     batch: int = 1
     layout: str = "nn"
     dtype: Dtype = "float32"
+    precision: Precision = "ieee"
     kind: Kind = "random"
     best: str
     chosen: str
@@ -134,6 +136,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             transa=self.layout[0] == "t",
             transb=self.layout[1] == "t",
             dtype=self.dtype,
+            precision=self.precision,
         )
 
     @property
@@ -235,6 +238,7 @@ def given_problems(arguments: argparse.Namespace) -> list[tuple[Kind, GemmProble
     if arguments.shapes_file is not None:
         found += [read_problem(each) for each in arguments.shapes_file.read_text().split()]
     layouts = [read_layout(each) for each in arguments.layouts or ["nn"]]
+    found = [replace(each, precision=arguments.precision) for each in found]
     return [("given", each) for each in variants(found, arguments.dtype, layouts=layouts)]
 
 
@@ -390,6 +394,7 @@ def measure(
         batch=problem.batch,
         layout=problem.layout,
         dtype=problem.dtype,
+        precision=problem.precision,
         kind=kind,
         best=best,
         chosen=chosen,
@@ -584,6 +589,7 @@ def main() -> int:
     parser.add_argument("--suites", type=parts, default=(), help="their problems, such as llm")
     parser.add_argument("--layouts", type=parts, help="of those and of a file's, such as NT,TN,TT")
     parser.add_argument("--dtype", type=parts, default=(), help="of those, such as bf16,fp16")
+    parser.add_argument("--precision", default="ieee", help="in which float32 may be multiplied")
     parser.add_argument("--shapes-file", type=Path, help="a shape MxNxK on each line")
     parser.add_argument(
         "--kind", action="append", choices=KINDS, help="of problems; by default random ones"

@@ -239,6 +239,57 @@ _WGMMA = _rows(
     (16, 64, 128, 8, 1, 1, 1, 1, 2),
 )
 
+# float32 where its precision allows tensor cores, on Hopper: split into two parts, two sums for each
+# result leave room for smaller tiles; rounded to TF32, tiles are those of 16 bits with half the BK.
+_FP16X3 = _rows(
+    "gemm_fp16x3",
+    "BM BN BK stages consumers pingpong cluster_m cluster_n cluster_k",
+    (128, 192, 64, 2, 2, 1, 1, 1, 1),
+    (128, 192, 32, 4, 2, 1, 1, 1, 1),
+    (128, 160, 64, 2, 2, 1, 1, 1, 1),
+    (128, 144, 64, 2, 2, 1, 1, 1, 1),
+    (128, 128, 64, 3, 2, 1, 1, 1, 1),
+    (128, 128, 64, 3, 2, 1, 2, 1, 1),
+    (128, 96, 64, 3, 2, 1, 1, 1, 1),
+    (64, 192, 64, 3, 2, 2, 1, 1, 1),
+    (64, 160, 64, 3, 2, 2, 1, 1, 1),
+    (64, 128, 64, 4, 2, 2, 1, 1, 1),
+    (128, 64, 64, 4, 2, 1, 1, 1, 1),
+    (64, 128, 64, 4, 1, 1, 1, 1, 1),
+    (64, 64, 64, 6, 1, 1, 1, 1, 1),
+    (64, 64, 64, 6, 1, 1, 1, 1, 2),
+    (128, 64, 64, 4, 2, 1, 1, 1, 2),
+    (64, 32, 64, 8, 1, 1, 1, 1, 1),
+    (32, 64, 64, 8, 1, 1, 1, 1, 2),
+    (16, 64, 64, 8, 1, 1, 1, 1, 2),
+)
+_TF32 = _rows(
+    "gemm_tf32",
+    "BM BN BK stages consumers pingpong cluster_m cluster_n cluster_k",
+    (128, 256, 32, 4, 2, 1, 1, 1, 1),
+    (128, 256, 32, 4, 2, 1, 2, 1, 1),
+    (256, 128, 32, 4, 2, 1, 1, 1, 1),
+    (128, 192, 32, 4, 2, 2, 1, 1, 1),
+    (192, 128, 32, 5, 1, 1, 1, 1, 1),
+    (128, 160, 32, 5, 2, 2, 1, 1, 1),
+    (160, 128, 32, 5, 2, 2, 1, 1, 1),
+    (128, 128, 32, 6, 2, 2, 2, 1, 1),
+    (128, 128, 32, 6, 2, 1, 1, 1, 1),
+    (128, 144, 32, 5, 2, 1, 1, 1, 1),
+    (128, 112, 32, 6, 2, 1, 1, 1, 1),
+    (64, 256, 32, 4, 2, 2, 1, 1, 1),
+    (64, 192, 32, 6, 2, 2, 1, 1, 1),
+    (64, 128, 32, 8, 2, 2, 1, 1, 1),
+    (64, 128, 32, 7, 1, 1, 1, 1, 1),
+    (64, 64, 64, 4, 1, 1, 1, 1, 1),
+    (64, 32, 64, 4, 1, 1, 1, 1, 1),
+    (32, 64, 32, 8, 1, 1, 1, 1, 1),
+    (128, 64, 32, 6, 2, 1, 1, 1, 2),
+    (64, 64, 64, 4, 1, 1, 1, 1, 2),
+    (32, 64, 64, 8, 1, 1, 1, 1, 2),
+    (16, 64, 64, 8, 1, 1, 1, 1, 2),
+)
+
 # On boards with cp.async. Each was the fastest of these somewhere from 512 to 8192 on an H100,
 # where `gemm_wgmma` overtakes all of 16 bits, but for the one of three stages: of that, boards with
 # 100 KB of shared memory hold two blocks per SM.
@@ -337,6 +388,8 @@ CANDIDATES: tuple[Candidate, ...] = (
     *_GROUPED,
     *_WITHOUT_ASYNC,
     *_WGMMA,
+    *_FP16X3,
+    *_TF32,
     *_MMA,
     *_TYPED,
     *_GROUPED_TYPED,
@@ -350,7 +403,8 @@ def candidates_for(gpu: GpuSpec) -> tuple[Candidate, ...]:
     Where there is cp.async, tiles that come through registers are left out: the same come faster.
     """
     staged = _allowed((*_TILED, *_SMALL_TILES), gpu) or _allowed(_WITHOUT_ASYNC, gpu)
-    others = (*_SHORT_K, *_GROUPED, *_WGMMA, *_MMA, *_TYPED, *_GROUPED_TYPED, *_FALLBACK)
+    wgmma = (*_WGMMA, *_FP16X3, *_TF32)
+    others = (*_SHORT_K, *_GROUPED, *wgmma, *_MMA, *_TYPED, *_GROUPED_TYPED, *_FALLBACK)
     return (*staged, *_allowed(others, gpu))
 
 

@@ -14,6 +14,8 @@ from gemmkit.problem import GemmProblem
 _NAME = "copy_operands"
 # Of copy_operands.cu: bytes that a warp copies at a time, and warps of a block.
 SEGMENT_BYTES, WARPS = 512, 8
+# Sides of the tiles in which it turns a matrix.
+SIDE = 32
 # Blocks that an SM is given for each operand, each of which goes on to further lines.
 BLOCKS_PER_SM = 16
 MOST_BLOCKS_Y = 65_535
@@ -36,10 +38,13 @@ def copying(
     most = gpu.sm_count * BLOCKS_PER_SM // products
     cuts = {each.operand: _Cut.of(each, item, most) for each in copies}
     by_operand = {each.operand: each for each in copies}
+    turned = ", ".join(
+        str(name in by_operand and by_operand[name].turned).lower() for name in ("A", "B")
+    )
     return LaunchPlan(
         kernel=_NAME,
         source=SourceFile(source_text(_NAME), f"{_NAME}.cu", options=(STANDARD,)),
-        entry=f"{_NAME}<{_ELEMENTS[item // units]}>",
+        entry=f"{_NAME}<{_ELEMENTS[item // units]}, {turned}>",
         grid=(sum(each.segments * each.groups for each in cuts.values()), products, 1),
         block=(WARP_SIZE, WARPS, 1),
         signature=(
@@ -59,6 +64,9 @@ class _Cut(NamedTuple):
     @classmethod
     def of(cls, copy: OperandCopy, item_bytes: int, most: int) -> _Cut:
         """That of so many blocks at most, but for lines that are longer."""
+        if copy.turned:
+            segments = ceil_div(copy.lines, SIDE)
+            return cls(segments, min(ceil_div(copy.length, SIDE), max(1, most // segments)))
         segments = ceil_div(copy.length * item_bytes, SEGMENT_BYTES)
         return cls(segments, min(ceil_div(copy.lines, WARPS), max(1, most // segments)))
 
@@ -69,5 +77,6 @@ def _arguments(
     if copy is None or cut is None:
         return ("0",) * (len(pitches) + 8)
     apart = pitches if units == 1 else tuple(f"{units} * {pitch}" for pitch in pitches)
-    sizes = (units * copy.ld, copy.lines, units * copy.length, copy.count, *cut)
+    lines, length = copy.source
+    sizes = (units * copy.ld, lines, units * length, copy.count, *cut)
     return (name, *apart, f"workspace + {copy.offset}", *map(str, sizes))

@@ -20,7 +20,8 @@ ROW_ALIGNMENT, COPY_ALIGNMENT, COPIED_ROW_ALIGNMENT = 16, 256, 128
 @dataclass(frozen=True, slots=True)
 class OperandCopy:
     """A copy of an operand, `offset` bytes into the workspace: `count` products of `lines` lines
-    each, `length` elements of `dtype` long and `ld` apart."""
+    each, `length` elements of `dtype` long and `ld` apart. The lines of a `turned` copy are made of
+    one element of each of the matrix's own."""
 
     operand: str
     offset: int
@@ -29,6 +30,12 @@ class OperandCopy:
     ld: int
     count: int
     dtype: Dtype
+    turned: bool = False
+
+    @property
+    def source(self) -> tuple[int, int]:
+        """Lines of the matrix, and their length."""
+        return (self.length, self.lines) if self.turned else (self.lines, self.length)
 
     @property
     def stride(self) -> int:
@@ -46,9 +53,16 @@ class OperandCopy:
         return self.offset + self.elements * ITEM_BYTES[self.dtype]
 
 
-def aligned_copies(problem: GemmProblem, *, whole_vectors: bool = False) -> tuple[OperandCopy, ...]:
-    """Copies of those operands whose addresses or rows are no multiples of 16 bytes; with
-    `whole_vectors` also of those whose rows end elsewhere, though the next one begins there."""
+def aligned_copies(
+    problem: GemmProblem, *, whole_vectors: bool = False, along_k: bool = False
+) -> tuple[OperandCopy, ...]:
+    """Copies of those operands whose addresses or rows are no multiples of 16 bytes.
+
+    Args:
+        problem: what they are operands of.
+        whole_vectors: also copy those whose rows end elsewhere, though the next one begins there.
+        along_k: also copy those whose contiguous neighbors do not lie along k, so that they do.
+    """
     copies: list[OperandCopy] = []
     item, end = problem.item_bytes, 0
     for operand, transposed, sides, ld, stride in (
@@ -60,12 +74,14 @@ def aligned_copies(problem: GemmProblem, *, whole_vectors: bool = False) -> tupl
         if problem.batch != 1:
             apart |= stride
         ends = length if whole_vectors else 0
-        if not (problem.alignment | apart * item | ends * item) % ROW_ALIGNMENT:
+        turned = along_k and transposed == (operand == "A")
+        if not turned and not (problem.alignment | apart * item | ends * item) % ROW_ALIGNMENT:
             continue
-        unit = COPIED_ROW_ALIGNMENT // item
+        if turned:
+            lines, length = length, lines
+        ld = rounded_up(length, COPIED_ROW_ALIGNMENT // item)
         count = problem.batch if stride else 1
-        ld = rounded_up(length, unit)
-        copies.append(OperandCopy(operand, end, lines, length, ld, count, problem.dtype))
+        copies.append(OperandCopy(operand, end, lines, length, ld, count, problem.dtype, turned))
         end = rounded_up(copies[-1].end, COPY_ALIGNMENT)
     return tuple(copies)
 

@@ -11,6 +11,7 @@ from gemmkit.kernels.production import (
     gemm_small_k,
     gemm_split_k,
     gemm_stream_k,
+    gemm_tf32,
     gemm_tiled,
     gemm_wgmma,
     grouped_mma,
@@ -31,6 +32,7 @@ PRODUCTION: tuple[Kernel, ...] = (
     gemm_mma.KERNEL,
     gemm_wgmma.KERNEL,
     gemm_fp16x3.KERNEL,
+    gemm_tf32.KERNEL,
     grouped_typed.KERNEL,
     grouped_mma.KERNEL,
 )

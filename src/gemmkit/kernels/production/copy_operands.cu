@@ -1,8 +1,11 @@
-// Copies A and B to lines that begin at multiples of 16 bytes, as TMA needs them.
+// Copies A and B to lines that begin at multiples of 16 bytes, as TMA needs them, or turns them, so that
+// other neighbors are contiguous.
 //
 // A line is a row of the matrix, or a column where its transpose lies in memory. A warp copies 512
 // bytes of it, in words: where a line begins inside of one, each word comes from two of the source.
 constexpr int WORD = 4, WORDS_PER_LANE = 4, SEGMENT_WORDS = 32 * WORDS_PER_LANE;
+// Warps of a block, and the sides of tiles that are turned.
+constexpr int ROWS = 8, SIDE = 32;
 
 // Word `word` of a copy of a line of `length` elements; what lies past the end is zero.
 template <class T>
@@ -52,33 +55,64 @@ __device__ __forceinline__ void copy_lines(const T* from, long long ld, T* to, l
   }
 }
 
+// Turns a part of a matrix: of 32 neighbors of its lines, so many that `step` tiles lie between two. The
+// lines of the copy are made of one element of each line.
+template <class T>
+__device__ __forceinline__ void turn_lines(const T* from, long long ld, T* to, long long ld_to,
+                                           int lines, int length, int segment, int first,
+                                           int step) {
+  __shared__ T tile[SIDE][SIDE + 4 / sizeof(T)];
+  for (int line = first * SIDE; line < lines; line += step * SIDE) {
+    const int across = segment * SIDE;
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < SIDE; i += ROWS) {
+      const int row = line + threadIdx.y + i, col = across + threadIdx.x;
+      if (row < lines && col < length) tile[threadIdx.y + i][threadIdx.x] = from[row * ld + col];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < SIDE; i += ROWS) {
+      const int row = across + threadIdx.y + i, col = line + threadIdx.x;
+      if (row < length && col < lines) to[row * ld_to + col] = tile[threadIdx.x][threadIdx.y + i];
+    }
+  }
+}
+
 // Copies one operand; its blocks are numbered through `segments` of a line first. `products`
 // matrices lie `stride` elements apart, and their copies one after the other.
-template <class T>
+template <bool TURNED, class T>
 __device__ __forceinline__ void copy_matrices(int block, const T* from, long long ld,
                                               long long stride, T* to, long long ld_to, int lines,
                                               int length, int products, int segments, int groups) {
   const int segment = block % segments, group = block / segments;
   for (int product = blockIdx.y; product < products; product += gridDim.y) {
-    copy_lines(from + product * stride, ld, to + product * (lines * ld_to), ld_to, lines, length,
-               segment, group * static_cast<int>(blockDim.y) + static_cast<int>(threadIdx.y),
-               groups * static_cast<int>(blockDim.y));
+    const T* const own = from + product * stride;
+    T* const copy = to + product * ((TURNED ? length : lines) * ld_to);
+    if constexpr (TURNED) {
+      turn_lines(own, ld, copy, ld_to, lines, length, segment, group, groups);
+    } else {
+      copy_lines(own, ld, copy, ld_to, lines, length, segment,
+                 group * static_cast<int>(blockDim.y) + static_cast<int>(threadIdx.y),
+                 groups * static_cast<int>(blockDim.y));
+    }
   }
 }
 
-// Blocks of A come first; an operand that is read in place has none: its `groups` is 0.
-template <class T>
-__global__ void __launch_bounds__(256)
+// Blocks of A come first; an operand that is read in place has none: its `groups` is 0. Lines and their
+// lengths are those of the matrices.
+template <class T, bool TURNED_A, bool TURNED_B>
+__global__ void __launch_bounds__(32 * ROWS)
     copy_operands(const T* A, long long lda, long long stride_a, T* copy_a, long long ld_copy_a,
                   int lines_a, int length_a, int products_a, int segments_a, int groups_a,
                   const T* B, long long ldb, long long stride_b, T* copy_b, long long ld_copy_b,
                   int lines_b, int length_b, int products_b, int segments_b, int groups_b) {
   const int block = blockIdx.x, blocks_a = segments_a * groups_a;
   if (block < blocks_a) {
-    copy_matrices(block, A, lda, stride_a, copy_a, ld_copy_a, lines_a, length_a, products_a,
-                  segments_a, groups_a);
+    copy_matrices<TURNED_A>(block, A, lda, stride_a, copy_a, ld_copy_a, lines_a, length_a,
+                            products_a, segments_a, groups_a);
   } else {
-    copy_matrices(block - blocks_a, B, ldb, stride_b, copy_b, ld_copy_b, lines_b, length_b,
-                  products_b, segments_b, groups_b);
+    copy_matrices<TURNED_B>(block - blocks_a, B, ldb, stride_b, copy_b, ld_copy_b, lines_b,
+                            length_b, products_b, segments_b, groups_b);
   }
 }

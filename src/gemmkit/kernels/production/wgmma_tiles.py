@@ -29,6 +29,7 @@ from gemmkit.kernels.warpgroups import (
     stores_by_tma,
 )
 from gemmkit.problem import GemmProblem
+from gemmkit.tensor_maps import Element
 
 # Columns of a product come in such steps, those of the transposed in the smaller one.
 COLUMN_STEP, EIGHT = 16, 8
@@ -47,7 +48,8 @@ class Operands:
     """A and B as TMA brings them: in place, or `copies`.
 
     Of `item_bytes` per element, `per_k` elements for each of the problem's k; `a_along_k` and
-    `b_along_k` say whether neighbors along k are contiguous.
+    `b_along_k` say whether neighbors along k are contiguous. TMA loads them as `element`, or as
+    their own type.
     """
 
     item_bytes: int
@@ -55,6 +57,7 @@ class Operands:
     b_along_k: bool
     copies: tuple[OperandCopy, ...] = ()
     per_k: int = 1
+    element: Element | None = None
 
     @classmethod
     def in_place(cls, problem: GemmProblem, copies: tuple[OperandCopy, ...] = ()) -> Operands:
@@ -163,7 +166,8 @@ def maps(problem: GemmProblem, config: TileConfig, operands: Operands) -> tuple[
         box = (line(item), lines, *product)
         in_lines = operand in copied or ld * item % LINE_BYTES == 0
         l2 = L2_BYTES if in_lines else L2_BYTES_ACROSS_LINES
-        found.append(MapRule(name, operand, box, swizzle=LINE_BYTES, l2=l2))
+        element = operands.element
+        found.append(MapRule(name, operand, box, swizzle=LINE_BYTES, l2=l2, element=element))
     if write_back(problem, config) == "BY_TMA":
         boxes = result_boxes(problem, config)
         box = (boxes.columns, boxes.lines, *product)
