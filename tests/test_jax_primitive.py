@@ -96,7 +96,40 @@ def test_gradients_copy_no_operand(double):
     program = jax.make_jaxpr(jax.grad(lambda a, b: jnp.sin(gk.matmul(a, b)).sum(), (0, 1)))
     text = str(program(double(3, 4), double(4, 5)))
     assert "transpose" not in text
-    assert re.findall(r"gemmkit_matmul\[layout=(..)\]", text) == ["nn", "tn", "nt"]
+    assert re.findall(r"gemmkit_matmul\[layout=(..) precision=ieee\]", text) == ["nn", "tn", "nt"]
+
+
+def test_gradients_and_stacks_have_the_precision_of_the_product():
+    def traced(function):
+        a, b = jnp.ones((2, 3, 4)), jnp.ones((4, 5))
+        stacked = jax.vmap(function, (0, None))
+        gradients = jax.grad(lambda a, b: stacked(a, b).sum(), (0, 1))
+        text = str(jax.make_jaxpr(gradients)(a, b))
+        return re.findall(r"gemmkit_matmul\[[^]]*precision=(\w+)", text)
+
+    def total(a, b, **how):
+        return jnp.sin(gk.matmul(a, b, **how)).sum()
+
+    assert set(traced(partial(total, precision="tf32"))) == {"tf32"}
+    assert set(traced(total)) == {"ieee"}
+    with gemmkit.precision("fp32"):
+        assert set(traced(total)) == {"fp32"}
+    with pytest.raises(UsageError, match="A and B are of float16"):
+        gk.matmul(jnp.ones((2, 2), jnp.float16), jnp.ones((2, 2), jnp.float16), precision="tf32")
+
+
+def test_what_is_computed_has_the_precision_that_was_asked_for(monkeypatch):
+    seen, multiply = [], target.matmul
+
+    def noted(*operands, precision, **rest):
+        seen.append(precision)
+        return multiply(*operands, precision=precision, **rest)
+
+    monkeypatch.setattr(target, "matmul", noted)
+    a, b = jnp.ones((3, 4)), jnp.ones((4, 5))
+    for precision in ("tf32", None):
+        assert (jax.jit(partial(gk.matmul, precision=precision))(a, b) == 4).all()
+    assert seen == ["tf32", "ieee"]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
@@ -266,21 +299,22 @@ def test_a_call_on_a_gpu_has_views_of_xlas_buffers_and_its_stream(monkeypatch):
     def give_stream(told):
         told._obj.stream = 1234
 
-    def multiply(a, b, out, stream):
-        streams.append(stream)
+    def multiply(a, b, out, stream, precision):
+        streams.append((stream, precision))
         assert np.from_dlpack(out).ctypes.data == found.ctypes.data
         np.matmul(np.from_dlpack(a), np.from_dlpack(b), out=found)
 
     api = SimpleNamespace(get_stream=give_stream)
     frame = SimpleNamespace(context=None, api=SimpleNamespace(contents=api))
     buffers = [call_frame.Buffer(each.ctypes.data, each.shape, "float32") for each in (a, b, found)]
-    call = call_frame.Call(tuple(buffers[:2]), tuple(buffers[2:]), {"layout": "tt"}, frame)
+    texts = {"layout": "tt", "precision": "tf32"}
+    call = call_frame.Call(tuple(buffers[:2]), tuple(buffers[2:]), texts, frame)
     monkeypatch.setattr(target, "matmul", multiply)
     monkeypatch.setattr(target, "CUDA", dlpack.CPU)
     monkeypatch.setattr(target, "_gpu_of", lambda address: 0)
     target._on_gpu(call)
     np.testing.assert_array_equal(found, a.swapaxes(1, 2) @ b.swapaxes(1, 2))
-    assert streams == [1234]
+    assert streams == [(1234, "tf32")]
 
 
 SHARDED = """

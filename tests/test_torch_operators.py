@@ -146,6 +146,7 @@ def test_the_argument_is_stored_for_a_gradient_alone(device, monkeypatch):
 def test_opcheck_of_matmul(left, right, device):
     operands = tensor(*left, device=device), tensor(*right, device=device)
     operators.opcheck(torch.ops.gemmkit.matmul, operands)
+    operators.opcheck(torch.ops.gemmkit.matmul, (*operands, "ieee"))
 
 
 @NO_LEAF

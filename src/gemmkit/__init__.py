@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from gemmkit.kernels.plan import TileConfig
     from gemmkit.ops.grouped import grouped_matmul
     from gemmkit.ops.matmul import gemm, matmul
+    from gemmkit.ops.precision import get_precision, precision, set_precision
     from gemmkit.problem import BROADCAST, GemmProblem
     from gemmkit.record import CheckRecord, Record
     from gemmkit.trials.store import Store
@@ -75,11 +76,14 @@ __all__ = [
     "find_board",
     "find_kernel",
     "gemm",
+    "get_precision",
     "grouped_matmul",
     "ladder",
     "matmul",
     "open_device",
+    "precision",
     "run_kernel",
+    "set_precision",
     "sweep",
     "tune",
     "which",
@@ -112,11 +116,14 @@ _HOME = {
     "find_board": "gemmkit.gpu",
     "find_kernel": "gemmkit.kernels.catalog",
     "gemm": "gemmkit.ops.matmul",
+    "get_precision": "gemmkit.ops.precision",
     "grouped_matmul": "gemmkit.ops.grouped",
     "ladder": "gemmkit.bench.ladder",
     "matmul": "gemmkit.ops.matmul",
     "open_device": "gemmkit.devices.choose",
+    "precision": "gemmkit.ops.precision",
     "run_kernel": "gemmkit.bench.run",
+    "set_precision": "gemmkit.ops.precision",
     "sweep": "gemmkit.bench.sweep",
     "tune": "gemmkit.tune.run",
     "which": "gemmkit.dispatch.which",

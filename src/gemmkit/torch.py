@@ -25,6 +25,7 @@ from gemmkit.ops.libraries.torch_checks import (
 )
 from gemmkit.ops.libraries.torch_registry import register
 from gemmkit.ops.matmul import matmul as _gemmkit_matmul
+from gemmkit.ops.precision import settled
 from gemmkit.ops.tracing import recordable
 
 __all__ = ["linear", "matmul"]
@@ -35,7 +36,7 @@ _ACTIVATIONS = ("none", "relu", *_OF_ARGUMENT)
 
 
 @recordable()
-def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+def matmul(a: torch.Tensor, b: torch.Tensor, *, precision: str | None = None) -> torch.Tensor:
     """The product of two tensors by the rules of `torch.matmul`, computed by gemmkit.
 
     Twice differentiable; a single operator for `torch.compile`; on the current CUDA stream, and
@@ -46,13 +47,14 @@ def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     Args:
         a: float32, float64, float16 or bfloat16, with at least 1 dimension and any strides.
         b: with the same type and device.
+        precision: as for `gemmkit.matmul`; gradients are computed in it too.
 
     Raises:
         UsageError: shapes, types or devices that cannot be multiplied, or a forward-mode tangent.
     """
-    a, b = _ready(a=a, b=b)
+    precision, a, b = _ready(precision, a=a, b=b)
     with tangents_checked():
-        product: torch.Tensor = torch.ops.gemmkit.matmul(a, b)
+        product: torch.Tensor = torch.ops.gemmkit.matmul(a, b, precision)
     return product
 
 
@@ -62,6 +64,8 @@ def linear(
     weight: torch.Tensor,
     bias: torch.Tensor | None = None,
     activation: str | None = "none",
+    *,
+    precision: str | None = None,
 ) -> torch.Tensor:
     """A linear layer, activation(x Wᵀ + bias), in one kernel; the weight is read in place.
 
@@ -74,6 +78,7 @@ def linear(
         weight: of shape (n, k), as in `torch.nn.Linear`.
         bias: of shape (n,), or None.
         activation: "none" or None, "relu", "gelu" (by the error function), "gelu_tanh" or "silu".
+        precision: as for `matmul`.
 
     Returns:
         A tensor of shape (..., n).
@@ -84,24 +89,27 @@ def linear(
     """
     activation = _checked_activation(activation)
     if bias is None:
-        x, weight = _ready(x=x, weight=weight)
+        precision, x, weight = _ready(precision, x=x, weight=weight)
     else:
-        x, weight, bias = _ready(x=x, weight=weight, bias=bias)
+        precision, x, weight, bias = _ready(precision, x=x, weight=weight, bias=bias)
     wanted = torch.is_grad_enabled() and any(
         tensor is not None and tensor.requires_grad for tensor in (x, weight, bias)
     )
     keep = wanted and activation in _OF_ARGUMENT
     with tangents_checked():
-        result: torch.Tensor = torch.ops.gemmkit.linear(x, weight, bias, activation, keep)[0]
+        result: torch.Tensor = torch.ops.gemmkit.linear(
+            x, weight, bias, activation, keep, precision
+        )[0]
     return result
 
 
-def _ready(**tensors: torch.Tensor) -> list[torch.Tensor]:
-    """The tensors converted to the autocast type, if autocast is on; float64 is unchanged.
+def _ready(precision: str | None, **tensors: torch.Tensor) -> list[Any]:
+    """The precision of the product, and the tensors converted to the autocast type, if autocast is
+    on; float64 is unchanged.
 
     Raises:
         UsageError: one is not a tensor, is refused by `check_kind`, or has a forward-mode tangent,
-            which PyTorch would drop.
+            which PyTorch would drop; or there is no such precision of its type.
     """
     for name, tensor in tensors.items():
         if not isinstance(tensor, torch.Tensor):
@@ -112,35 +120,44 @@ def _ready(**tensors: torch.Tensor) -> list[torch.Tensor]:
         check_kind(tensor, name)
         check_tangent(tensor, name)
     given = list(tensors.values())
+    found = settled(precision, str(given[0].dtype).removeprefix("torch."))
     kind = given[0].device.type
     if kind not in ("cpu", "cuda") or not torch.is_autocast_enabled(kind):
-        return given
+        return [found, *given]
     dtype = torch.get_autocast_dtype(kind)
-    return [
+    converted = [
         tensor.to(dtype) if tensor.is_floating_point() and tensor.dtype != torch.float64 else tensor
         for tensor in given
     ]
+    # What is converted to 16 bits has none.
+    return [found if converted[0].dtype == torch.float32 else "ieee", *converted]
 
 
 # -- matmul
 
 
-def _matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    product: torch.Tensor = _gemmkit_matmul(a, b)
+# PyTorch leaves out arguments that are the schema's default.
+def _matmul(a: torch.Tensor, b: torch.Tensor, precision: str = "ieee") -> torch.Tensor:
+    product: torch.Tensor = _gemmkit_matmul(a, b, precision=precision)
     return product
 
 
-def _matmul_shape(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+def _matmul_shape(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    precision: str = "ieee",  # noqa: ARG001
+) -> torch.Tensor:
     return a.new_empty(product_shape(a, b))
 
 
 def _matmul_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:  # noqa: ARG001
-    ctx.save_for_backward(*inputs)
+    a, b, ctx.precision = inputs
+    ctx.save_for_backward(a, b)
 
 
 def _matmul_backward(
     ctx: Any, grad: torch.Tensor
-) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+) -> tuple[torch.Tensor | None, torch.Tensor | None, None]:
     """dA = dC B^T and dB = A^T dC, summed over broadcast dimensions."""
     a, b = ctx.saved_tensors
     left = a.unsqueeze(0) if a.dim() == 1 else a
@@ -151,13 +168,15 @@ def _matmul_backward(
         grad = grad.unsqueeze(-2)
     grad_a = grad_b = None
     if ctx.needs_input_grad[0]:
-        grad_a = torch.ops.gemmkit.matmul(grad, right.mT).sum_to_size(left.shape).reshape(a.shape)
+        grad_a = torch.ops.gemmkit.matmul(grad, right.mT, ctx.precision)
+        grad_a = grad_a.sum_to_size(left.shape).reshape(a.shape)
     if ctx.needs_input_grad[1]:
         if right.dim() == 2:
             # The stack shares B: one product with a long k instead of a sum over the stack.
             left, grad = left.flatten(0, -2), grad.flatten(0, -2)
-        grad_b = torch.ops.gemmkit.matmul(left.mT, grad).sum_to_size(right.shape).reshape(b.shape)
-    return grad_a, grad_b
+        grad_b = torch.ops.gemmkit.matmul(left.mT, grad, ctx.precision)
+        grad_b = grad_b.sum_to_size(right.shape).reshape(b.shape)
+    return grad_a, grad_b, None
 
 
 # -- linear
@@ -169,6 +188,7 @@ def _linear(
     bias: torch.Tensor | None,
     activation: str,
     keep: bool,
+    precision: str = "ieee",
 ) -> tuple[torch.Tensor, torch.Tensor]:
     _check_linear(x, weight, bias, activation)
     epilogue = Epilogue(
@@ -178,7 +198,12 @@ def _linear(
     )
     argument = _argument(x, weight, keep)
     result: torch.Tensor = _gemmkit_matmul(
-        x, weight.t(), epilogue=epilogue, bias=bias, auxiliary=argument if keep else None
+        x,
+        weight.t(),
+        epilogue=epilogue,
+        bias=bias,
+        auxiliary=argument if keep else None,
+        precision=precision,
     )
     return result, argument
 
@@ -194,6 +219,7 @@ def _linear_shape(
     bias: torch.Tensor | None,
     activation: str,
     keep: bool,
+    precision: str = "ieee",  # noqa: ARG001
 ) -> tuple[torch.Tensor, torch.Tensor]:
     _check_linear(x, weight, bias, activation)
     return x.new_empty((*x.shape[:-1], weight.shape[0])), _argument(x, weight, keep)
@@ -225,7 +251,7 @@ def _checked_activation(activation: str | None) -> str:
 
 
 def _linear_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
-    x, weight, bias, activation, keep = inputs
+    x, weight, bias, activation, keep, ctx.precision = inputs
     result, argument = output
     ctx.activation = activation
     ctx.kept = keep
@@ -244,23 +270,23 @@ def _linear_backward(
     """
     x, weight, bias, saved = ctx.saved_tensors
     if ctx.activation in _OF_ARGUMENT and not ctx.kept:
-        saved = torch.ops.gemmkit.linear(x, weight, bias, "none", False)[0]
+        saved = torch.ops.gemmkit.linear(x, weight, bias, "none", False, ctx.precision)[0]
     inner = grad_argument if ctx.kept else None
     if grad is not None:
         through = _through_activation(ctx.activation, grad, saved)
         inner = through if inner is None else inner + through
     if inner is None:
-        return None, None, None, None, None
+        return None, None, None, None, None, None
     grad_x = grad_weight = grad_bias = None
     if ctx.needs_input_grad[0]:
-        grad_x = torch.ops.gemmkit.matmul(inner, weight)
+        grad_x = torch.ops.gemmkit.matmul(inner, weight, ctx.precision)
     rows = inner.unsqueeze(0) if inner.dim() == 1 else inner.flatten(0, -2)
     if ctx.needs_input_grad[1]:
         inputs = x.unsqueeze(0) if x.dim() == 1 else x.flatten(0, -2)
-        grad_weight = torch.ops.gemmkit.matmul(rows.t(), inputs)
+        grad_weight = torch.ops.gemmkit.matmul(rows.t(), inputs, ctx.precision)
     if bias is not None and ctx.needs_input_grad[2]:
         grad_bias = rows.sum(0)
-    return grad_x, grad_weight, grad_bias, None, None
+    return grad_x, grad_weight, grad_bias, None, None, None
 
 
 def _through_activation(activation: str, grad: torch.Tensor, saved: torch.Tensor) -> torch.Tensor:
@@ -295,7 +321,7 @@ def _through_silu(grad: torch.Tensor, argument: torch.Tensor) -> torch.Tensor:
 
 register(
     "matmul",
-    "(Tensor a, Tensor b) -> Tensor",
+    '(Tensor a, Tensor b, str precision="ieee") -> Tensor',
     _matmul,
     _matmul_shape,
     backward=_matmul_backward,
@@ -303,7 +329,8 @@ register(
 )
 register(
     "linear",
-    "(Tensor x, Tensor weight, Tensor? bias, str activation, bool keep) -> (Tensor, Tensor)",
+    "(Tensor x, Tensor weight, Tensor? bias, str activation, bool keep, "
+    'str precision="ieee") -> (Tensor, Tensor)',
     _linear,
     _linear_shape,
     backward=_linear_backward,

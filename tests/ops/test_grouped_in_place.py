@@ -205,6 +205,18 @@ def test_a_call_like_an_earlier_one_only_launches(gpu, readings, written):
     assert len(gpu.maker.overwrites) == 3 * len(SHAPES) * written
 
 
+def test_calls_of_other_precisions_are_kept_apart(gpu, readings):
+    a, b = matrices(0)
+    for _ in range(2):
+        gemmkit.grouped_matmul(a, b)
+        gemmkit.grouped_matmul(a, b, precision="ieee")
+        gemmkit.grouped_matmul(a, b, precision="tf32")
+        with gemmkit.precision("tf32"):
+            gemmkit.grouped_matmul(a, b)
+    assert len(readings) == 2
+    assert len(gpu.launches) == 8
+
+
 def test_epilogues_are_kept_with_all_their_operands(gpu, readings):
     for seed in range(2):
         a, b = matrices(seed)

@@ -21,12 +21,20 @@ from gemmkit.jax.target import TARGET, register_target
 from gemmkit.ops.arrays import library_of
 from gemmkit.ops.libraries.jax import check_present
 from gemmkit.ops.operands import known_dtype
+from gemmkit.ops.precision import settled
 from gemmkit.ops.request import flag
 from gemmkit.ops.shapes import Shape
 from gemmkit.units import counted
 
 
-def matmul(a: Any, b: Any, *, transa: bool = False, transb: bool = False) -> jax.Array:
+def matmul(
+    a: Any,
+    b: Any,
+    *,
+    transa: bool = False,
+    transb: bool = False,
+    precision: str | None = None,
+) -> jax.Array:
     """The product of two arrays by NumPy's rules, computed by gemmkit.
 
     Vectors and stacks of matrices are multiplied as by `jax.numpy.matmul`. With `transa` the last
@@ -41,10 +49,12 @@ def matmul(a: Any, b: Any, *, transa: bool = False, transb: bool = False) -> jax
         b: of the same type.
         transa: whether the last two dimensions of `a` hold its transpose, k x m.
         transb: whether the last two dimensions of `b` hold its transpose, n x k.
+        precision: as for `gemmkit.matmul`; gradients are computed in it too. A traced program keeps
+            that of its tracing.
 
     Raises:
         UsageError: an argument that is not an array, shapes or types that cannot be multiplied, a
-            transposed vector, or an array that has been deleted.
+            transposed vector, an array that has been deleted, or no precision of its type.
     """
     a, b = _array("a", a), _array("b", b)
     _check_types(a, b)
@@ -54,12 +64,13 @@ def matmul(a: Any, b: Any, *, transa: bool = False, transb: bool = False) -> jax
             raise UsageError(
                 f"trans{name}: {name} has {counted(array.ndim, 'dimension')}, a matrix has two"
             )
+    chosen = settled(precision, a.dtype.name)
     shape = Shape.of(a.shape, b.shape, transa=transa, transb=transb)
     if shape.vector_a:
         a = a[None, :]
     if shape.vector_b:
         b = b[:, None]
-    return _stacked(a, b, "nt"[transa] + "nt"[transb]).reshape(shape.result)
+    return _stacked(a, b, "nt"[transa] + "nt"[transb], chosen).reshape(shape.result)
 
 
 def _array(name: str, given: Any) -> jax.Array:
@@ -86,7 +97,7 @@ def _check_types(a: Any, b: Any) -> None:
         )
 
 
-def _stacked(a: Any, b: Any, layout: str) -> jax.Array:
+def _stacked(a: Any, b: Any, layout: str, precision: str) -> jax.Array:
     """The products of two stacks of matrices of any depth, which broadcast."""
     stack = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     m = a.shape[-1] if layout[0] == "t" else a.shape[-2]
@@ -95,7 +106,7 @@ def _stacked(a: Any, b: Any, layout: str) -> jax.Array:
         # One B for all: the rows of the stack are those of one tall matrix.
         a = a.reshape(1, -1 if a.size else prod(stack) * m, a.shape[-1])
     a, b = _flat(a, stack), _flat(b, stack)
-    found: jax.Array = _product.bind(a, b, layout=layout)
+    found: jax.Array = _product.bind(a, b, layout=layout, precision=precision)
     return found.reshape(*stack, m, n)
 
 
@@ -109,20 +120,20 @@ def _flat(array: Any, stack: tuple[int, ...]) -> jax.Array:
     return array.reshape(-1 if array.size else prod(stack), *sides)
 
 
-def _abstract(a: Any, b: Any, *, layout: str) -> Any:
+def _abstract(a: Any, b: Any, *, layout: str, precision: str) -> Any:  # noqa: ARG001
     m = a.shape[1 + (layout[0] == "t")]
     n = b.shape[2 - (layout[1] == "t")]
     stack = a.shape[0] if b.shape[0] == 1 else b.shape[0]
     return jax.core.ShapedArray((stack, m, n), a.dtype)
 
 
-@partial(jax.jit, static_argnames="layout")
-def _compiled(a: jax.Array, b: jax.Array, *, layout: str) -> jax.Array:
-    found: jax.Array = _product.bind(a, b, layout=layout)
+@partial(jax.jit, static_argnames=("layout", "precision"))
+def _compiled(a: jax.Array, b: jax.Array, *, layout: str, precision: str) -> jax.Array:
+    found: jax.Array = _product.bind(a, b, layout=layout, precision=precision)
     return found
 
 
-def _compute(a: jax.Array, b: jax.Array, *, layout: str) -> jax.Array:
+def _compute(a: jax.Array, b: jax.Array, *, layout: str, precision: str) -> jax.Array:
     """The product of arrays that are not traced: by a program of this one operation.
 
     Where JAX is set to run operations one by one, or does so to find where a NaN came from, that
@@ -134,7 +145,7 @@ def _compute(a: jax.Array, b: jax.Array, *, layout: str) -> jax.Array:
     """
     nans, infinities = jax.config.jax_debug_nans, jax.config.jax_debug_infs
     with jax.disable_jit(False), jax.debug_nans(False), jax.debug_infs(False):
-        found: jax.Array = _compiled(a, b, layout=layout)
+        found: jax.Array = _compiled(a, b, layout=layout, precision=precision)
         if nans and jnp.isnan(found).any():
             raise FloatingPointError("invalid value (nan) encountered in gemmkit_matmul")
         if infinities and jnp.isinf(found).any():
@@ -142,25 +153,25 @@ def _compute(a: jax.Array, b: jax.Array, *, layout: str) -> jax.Array:
     return found
 
 
-def _gradient_of_a(grad: Any, a: Any, b: Any, *, layout: str) -> Any:
+def _gradient_of_a(grad: Any, a: Any, b: Any, *, layout: str, precision: str) -> Any:
     """dA = dC B^T, or its transpose B dC^T where A is stored transposed."""
     if type(grad) is ad.Zero:
         return ad.Zero(a.aval)
     if layout[0] == "n":
-        found = _product.bind(grad, b, layout="n" + _other(layout[1]))
+        found = _product.bind(grad, b, layout="n" + _other(layout[1]), precision=precision)
     else:
-        found = _product.bind(b, grad, layout=layout[1] + "t")
+        found = _product.bind(b, grad, layout=layout[1] + "t", precision=precision)
     return _summed(found, a.aval.shape[0])
 
 
-def _gradient_of_b(grad: Any, a: Any, b: Any, *, layout: str) -> Any:
+def _gradient_of_b(grad: Any, a: Any, b: Any, *, layout: str, precision: str) -> Any:
     """dB = A^T dC, or its transpose dC^T A where B is stored transposed."""
     if type(grad) is ad.Zero:
         return ad.Zero(b.aval)
     if layout[1] == "n":
-        found = _product.bind(a, grad, layout=_other(layout[0]) + "n")
+        found = _product.bind(a, grad, layout=_other(layout[0]) + "n", precision=precision)
     else:
-        found = _product.bind(grad, a, layout="t" + layout[0])
+        found = _product.bind(grad, a, layout="t" + layout[0], precision=precision)
     return _summed(found, b.aval.shape[0])
 
 
@@ -173,13 +184,13 @@ def _summed(found: jax.Array, stack: int) -> jax.Array:
     return found if found.shape[0] == stack else found.sum(axis=0, keepdims=True)
 
 
-def _batched(operands: Any, axes: Any, *, layout: str) -> tuple[jax.Array, int]:
+def _batched(operands: Any, axes: Any, *, layout: str, precision: str) -> tuple[jax.Array, int]:
     """The rule of `vmap`: one more dimension of the stack."""
     a, b = (
         array[None] if axis is None else jnp.moveaxis(array, axis, 0)
         for array, axis in zip(operands, axes, strict=True)
     )
-    return _stacked(a, b, layout), 0
+    return _stacked(a, b, layout, precision), 0
 
 
 _lowered = jax.ffi.ffi_lowering(TARGET)

@@ -25,7 +25,12 @@ TARGET = "gemmkit_matmul"
 def _on_host(call: Call) -> None:
     a, b, out = (_numpy_view(each) for each in (*call.arguments, *call.results))
     ours, other = (letter == "t" for letter in call.attributes["layout"])
-    matmul(a.swapaxes(1, 2) if ours else a, b.swapaxes(1, 2) if other else b, out=out)
+    matmul(
+        a.swapaxes(1, 2) if ours else a,
+        b.swapaxes(1, 2) if other else b,
+        out=out,
+        precision=call.attributes["precision"],
+    )
 
 
 def _on_gpu(call: Call) -> None:
@@ -38,6 +43,7 @@ def _on_gpu(call: Call) -> None:
         _gpu_array(a, place, ours),
         _gpu_array(b, place, other),
         out=_gpu_array(out, place),
+        precision=call.attributes["precision"],
         stream=call.stream(),
     )
 

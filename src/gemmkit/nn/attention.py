@@ -22,6 +22,7 @@ def attention(
     scale: float | None = None,
     causal: bool = False,
     mask: Array | None = None,
+    precision: str | None = None,
     device: Any = None,
 ) -> Array:
     """Attention, softmax(scale · q · kᵀ + mask) · v, as PyTorch's `scaled_dot_product_attention`.
@@ -39,6 +40,7 @@ def attention(
         causal: whether query i attends to keys 0 to i only.
         mask: added to the scores or, if boolean, true where a query attends to a key; it
             broadcasts to (…, queries, keys).
+        precision: as for `gemmkit.matmul`.
         device: as for `gemmkit.matmul`.
 
     Returns:
@@ -66,6 +68,7 @@ def attention(
         k.swapaxes(-1, -2),
         alpha=1 / math.sqrt(max(e, 1)) if scale is None else scale,
         out_dtype=None if str(q.dtype).endswith("64") else "float32",
+        precision=precision,
         device=device,
     )
     if mask is not None:
@@ -79,7 +82,7 @@ def attention(
             seen = xp.steps(queries, q)[:, None] >= xp.steps(keys, q)
             scores = xp.where(seen, scores, -math.inf)
         weights = xp.softmax(scores, masked=mask is not None)
-    return multiply(xp.cast(weights, v), v, device=device)
+    return multiply(xp.cast(weights, v), v, precision=precision, device=device)
 
 
 def _stack(q: Array, k: Array, v: Array) -> tuple[int, ...]:

@@ -74,6 +74,7 @@ def conv2d(
     groups: int = 1,
     method: Method = "im2col",
     activation: Activation | Custom | None = "none",
+    precision: str | None = None,
     device: Any = None,
 ) -> Array:
     """Cross-correlation, activation(x ∗ weight + bias), as PyTorch's `conv2d`.
@@ -98,6 +99,7 @@ def conv2d(
         groups: number of groups of channels, each with its own filters.
         method: "im2col" or "implicit".
         activation: a name, that of an `Epilogue.custom`, or None.
+        precision: as for `gemmkit.matmul`.
         device: as for `gemmkit.matmul`.
 
     Returns:
@@ -127,6 +129,7 @@ def conv2d(
         _pair("padding", padding, 0),
         _pair("dilation", dilation, 1),
     )
+    how = {"precision": precision, "device": device}
     compute = _im2col if method == "im2col" or window.pointwise else _implicit
     found = []
     for group in range(groups):
@@ -138,7 +141,7 @@ def conv2d(
             "row_bias": None if bias is None else bias[outputs],
             "activation": activation,
         }
-        found.append(compute(xp, x[:, inputs], weight[outputs], window, finish, device))
+        found.append(compute(xp, x[:, inputs], weight[outputs], window, finish, how))
     return found[0] if groups == 1 else xp.concatenate(found, 1)
 
 
@@ -148,7 +151,7 @@ def _im2col(
     weight: Array,
     window: Window,
     finish: dict[str, Any],
-    device: Any,
+    how: dict[str, Any],
 ) -> Array:
     """The product of the filters and the matrix of patches, one of a batch for each image."""
     images, channels = x.shape[:2]
@@ -158,7 +161,7 @@ def _im2col(
     result = multiply(
         weight.reshape((weight.shape[0], depth)),
         patches.reshape((images, depth, height * width)),
-        device=device,
+        **how,
         **finish,
     )
     return result.reshape((images, weight.shape[0], height, width))
@@ -192,7 +195,7 @@ def _implicit(
     weight: Array,
     window: Window,
     finish: dict[str, Any],
-    device: Any,
+    how: dict[str, Any],
 ) -> Array:
     """The sum over taps of the filters' elements there times the shifted images."""
     images, channels, *image = x.shape
@@ -232,7 +235,7 @@ def _implicit(
             subsampled(first_row, first_column)[:, :, start : start + height * pitch],
             total=total,
             writable=xp.writable,
-            device=device,
+            **how,
             **(finish if last else {}),
         )
     wide = total.reshape((images, weight.shape[0], height, pitch))

@@ -19,6 +19,7 @@ def linear(
     *,
     activation: Activation | Custom | None = "none",
     residual: Array | None = None,
+    precision: str | None = None,
     stream: Any = None,
     device: Any = None,
 ) -> Array:
@@ -30,6 +31,7 @@ def linear(
         bias: (n), or None.
         activation: a name, that of an `Epilogue.custom`, or None.
         residual: an array of the result's shape, which is added last.
+        precision: as for `gemmkit.matmul`.
         stream: the stream to launch on; by default the caller's current stream.
         device: as for `gemmkit.matmul`.
 
@@ -56,6 +58,7 @@ def linear(
         bias=bias,
         activation=activation,
         residual=residual,
+        precision=precision,
         stream=stream,
         device=device,
     )

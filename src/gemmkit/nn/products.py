@@ -23,6 +23,7 @@ def multiply(
     row_bias: Array | None = None,
     activation: Activation | Custom | None = "none",
     out_dtype: str | None = None,
+    precision: str | None = None,
     writable: bool = True,
     device: Any = None,
 ) -> Array:
@@ -31,7 +32,7 @@ def multiply(
     If it is `writable`, `total` is where the result is, unless a gradient is recorded.
     """
     if recorded(a, b, total, row_bias):
-        return _recorded_product(a, b, alpha, total, row_bias, activation, out_dtype)
+        return _recorded_product(a, b, alpha, total, row_bias, activation, out_dtype, precision)
     return matmul(
         a,
         b,
@@ -42,6 +43,7 @@ def multiply(
         epilogue=_epilogue("" if row_bias is None else "row", activation),
         bias=row_bias,
         out_dtype=out_dtype,
+        precision=precision,
         device=device,
     )
 
@@ -54,6 +56,7 @@ def project(
     bias: Array | None = None,
     activation: Activation | Custom | None = "none",
     residual: Array | None = None,
+    precision: str | None = None,
     stream: Any = None,
     device: Any = None,
 ) -> Array:
@@ -62,7 +65,9 @@ def project(
     `total` is where the result is, if its library lets it be written and no gradient is recorded.
     """
     if recorded(rows, weight, total, bias, residual):
-        return _recorded_projection(rows, weight, total, bias, activation, residual, stream)
+        return _recorded_projection(
+            rows, weight, total, bias, activation, residual, precision, stream
+        )
     if not _writes_at_once(rows, weight, total):
         return matmul(
             rows,
@@ -72,6 +77,7 @@ def project(
             epilogue=_epilogue("", activation),
             bias=bias,
             residual=residual,
+            precision=precision,
             stream=stream,
             device=device,
         )
@@ -84,6 +90,7 @@ def project(
         epilogue=_epilogue("", activation),
         bias=bias,
         residual=residual,
+        precision=precision,
         stream=stream,
         device=device,
     )
@@ -127,6 +134,7 @@ def _recorded_product(
     row_bias: Any,
     activation: Activation | Custom | None,
     out_dtype: str | None,
+    precision: str | None,
 ) -> Any:
     import torch
 
@@ -134,7 +142,7 @@ def _recorded_product(
 
     if out_dtype is not None:
         a, b = (each.to(getattr(torch, out_dtype)) for each in (a, b))
-    result = recorded_matmul(a, b)
+    result = recorded_matmul(a, b, precision=precision)
     result = result if alpha == 1 else alpha * result
     result = result if total is None else total + result
     result = result if row_bias is None else result + row_bias[:, None]
@@ -148,6 +156,7 @@ def _recorded_projection(
     bias: Any,
     activation: Activation | Custom | None,
     residual: Any,
+    precision: str | None,
     stream: Any,
 ) -> Any:
     from gemmkit.torch import linear
@@ -158,8 +167,8 @@ def _recorded_projection(
             "enter torch.cuda.stream"
         )
     if total is not None:
-        return _activated(total + linear(rows, weight), activation)
-    result = linear(rows, weight, bias, _differentiable(activation))
+        return _activated(total + linear(rows, weight, precision=precision), activation)
+    result = linear(rows, weight, bias, _differentiable(activation), precision=precision)
     return result if residual is None else result + residual
 
 

@@ -30,6 +30,7 @@ def lstm(
     weights: Sequence[LayerWeights],
     *,
     batch_first: bool = False,
+    precision: str | None = None,
     device: Any = None,
 ) -> tuple[Array, tuple[Array, Array]]:
     """Long short-term memory, as PyTorch's `LSTM` computes it.
@@ -46,6 +47,7 @@ def lstm(
             them, b_ih and b_hh (4·hidden): what `all_weights` of PyTorch's module holds,
             if it runs in one direction.
         batch_first: whether the batch comes before the steps in x and in the output.
+        precision: as for `gemmkit.matmul`.
         device: as for `gemmkit.matmul`.
 
     Returns:
@@ -55,7 +57,7 @@ def lstm(
     Raises:
         UsageError: shapes or types do not fit, or there is no step.
     """
-    xp = namespace(x)
+    xp, how = namespace(x), {"precision": precision, "device": device}
     hidden, before = _hidden(weights), state if state is not None else (None, None)
     if len(before) != 2:
         raise UsageError("the state of an LSTM is a pair, h and c")
@@ -63,11 +65,11 @@ def lstm(
 
     def layer(number: int, inputs: Array) -> tuple[list[Array], list[Array]]:
         w_ih, w_hh, b_ih, b_hh = _checked(weights[number], number, 4, inputs, hidden)
-        gates = linear(inputs, w_ih, b_ih if b_ih is None else b_ih + b_hh, device=device)
+        gates = linear(inputs, w_ih, b_ih if b_ih is None else b_ih + b_hh, **how)
         h, c, seen = h0[number], c0[number], []
         for step in range(inputs.shape[batch_first]):
             own = gates[:, step] if batch_first else gates[step]
-            own = project(h, w_hh, total=own, device=device)
+            own = project(h, w_hh, total=own, **how)
             h, c = fused.lstm_cell(own, c) or _lstm_cell(xp, own, c)
             seen.append(h)
         return seen, [h, c]
@@ -83,6 +85,7 @@ def gru(
     weights: Sequence[LayerWeights],
     *,
     batch_first: bool = False,
+    precision: str | None = None,
     device: Any = None,
 ) -> tuple[Array, Array]:
     """Gated recurrent units, as PyTorch's `GRU` computes them.
@@ -98,6 +101,7 @@ def gru(
             them, b_ih and b_hh (3·hidden): what `all_weights` of PyTorch's module holds,
             if it runs in one direction.
         batch_first: whether the batch comes before the steps in x and in the output.
+        precision: as for `gemmkit.matmul`.
         device: as for `gemmkit.matmul`.
 
     Returns:
@@ -107,17 +111,17 @@ def gru(
     Raises:
         UsageError: shapes or types do not fit, or there is no step.
     """
-    xp = namespace(x)
+    xp, how = namespace(x), {"precision": precision, "device": device}
     hidden = _hidden(weights)
     h0 = _initial(xp, x, state, len(weights), hidden, batch_first)
 
     def layer(number: int, inputs: Array) -> tuple[list[Array], list[Array]]:
         w_ih, w_hh, b_ih, b_hh = _checked(weights[number], number, 3, inputs, hidden)
-        projected = linear(inputs, w_ih, b_ih, device=device)
+        projected = linear(inputs, w_ih, b_ih, **how)
         h, seen = h0[number], []
         for step in range(inputs.shape[batch_first]):
             p = projected[:, step] if batch_first else projected[step]
-            s = linear(h, w_hh, b_hh, device=device)
+            s = linear(h, w_hh, b_hh, **how)
             (h,) = fused.gru_cell(p, s, h) or _gru_cell(xp, p, s, h)
             seen.append(h)
         return seen, [h]

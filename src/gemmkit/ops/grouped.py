@@ -29,6 +29,7 @@ def grouped_matmul(
     bias: Iterable[Any] | None = None,
     residual: Iterable[Any] | None = None,
     auxiliary: Iterable[Any] | None = None,
+    precision: str | None = None,
     stream: Any = None,
     device: Device | str | None = None,
 ) -> list[Any]:
@@ -54,6 +55,7 @@ def grouped_matmul(
             if the epilogue has a row bias, of m elements.
         residual: matrices of m×n.
         auxiliary: matrices of m×n, which receive the inputs of the activation.
+        precision: as for `matmul`.
         stream: as for `matmul`.
         device: as for `matmul`.
 
@@ -83,7 +85,15 @@ def grouped_matmul(
     if c is out:
         # What `out` holds may be added to.
         arrays["c"] = arrays["out"]
-    call = Call(**arrays, alpha=alpha, beta=beta, epilogue=epilogue, stream=stream, device=device)
+    call = Call(
+        **arrays,
+        alpha=alpha,
+        beta=beta,
+        epilogue=epilogue,
+        stream=stream,
+        device=device,
+        precision=precision,
+    )
     results = grouped_product(call)
     if results is NotImplemented:
         load("gemmkit.ops.libraries.torch_operators")

@@ -207,6 +207,7 @@ class _Multiplication:
             transb=transb,
             dtype=terms.dtype,
             out_dtype=terms.out_dtype,
+            precision=terms.precision,
             alignment=alignment(low_bits(bits)),
         )
         choice = choose(problem, spec)

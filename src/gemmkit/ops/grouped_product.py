@@ -30,7 +30,13 @@ def grouped_product(call: Call) -> Any:
             return again
     if needs_operator(each for members in call.arrays.values() for each in members or ()):
         return NotImplemented
-    groups = read_groups(call.arrays, alpha=call.alpha, beta=call.beta, epilogue=call.epilogue)
+    groups = read_groups(
+        call.arrays,
+        alpha=call.alpha,
+        beta=call.beta,
+        epilogue=call.epilogue,
+        precision=call.precision,
+    )
     if groups.count == 0:
         return []
     note_overwritten(*(call.out or ()), *(call.auxiliary or ()))

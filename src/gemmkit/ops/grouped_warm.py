@@ -22,6 +22,7 @@ from gemmkit.ops.arrays import WarmLibrary, library_of
 from gemmkit.ops.groups import low_bits
 from gemmkit.ops.operands import alignment
 from gemmkit.ops.overlaps import Extents
+from gemmkit.ops.precision import get_precision
 from gemmkit.ops.request import ARRAYS, WRITTEN, Call
 from gemmkit.trials import changes
 
@@ -119,7 +120,8 @@ def glance(call: Call) -> Seen | None:
     if call.beta != 0 and call.c is not call.out:
         return None
     addresses: dict[str, Addresses] = {}
-    key: list[Hashable] = [call.alpha, call.beta, call.epilogue]
+    precision = get_precision() if call.precision is None else call.precision
+    key: list[Hashable] = [call.alpha, call.beta, call.epilogue, precision]
     try:
         for role, members in zip(ARRAYS, call, strict=False):
             if members is None or role == "c":
@@ -128,7 +130,7 @@ def glance(call: Call) -> Seen | None:
             glances = [library.glance(each) for each in members]
             addresses[role] = _numbers(address for address, _ in glances)
             key += [tuple(seen for _, seen in glances), frozenset(map(type, members))]
-        hash(key[2])
+        hash((call.epilogue, precision))
     except (AttributeError, TypeError, ValueError, RuntimeError, GemmkitError):
         # Operands of several libraries, or no arrays: reading them tells what is wrong.
         return None

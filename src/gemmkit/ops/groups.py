@@ -16,6 +16,7 @@ from gemmkit.ops.arrays import Library, WarmLibrary, library_of
 from gemmkit.ops.operands import WIDEST_ACCESS, Operand, View, check_aligned
 from gemmkit.ops.overlaps import Extents, first_overlap
 from gemmkit.ops.placement import Terms
+from gemmkit.ops.precision import settled
 from gemmkit.ops.request import WRITTEN, check_writable, number, read_epilogue
 from gemmkit.units import counted
 
@@ -90,6 +91,7 @@ def read_groups(
     alpha: float,
     beta: float,
     epilogue: Epilogue | str | None,
+    precision: object,
 ) -> GroupsRequest:
     """Read and check many products; `arrays` has sequences a and b, and None for what is not given.
 
@@ -125,7 +127,7 @@ def read_groups(
         ]
         for role, members in given.items()
     }
-    terms = _with_types(terms, operands)
+    terms = _with_types(terms, operands, precision)
     _check_kinds(operands, terms)
     _check_shapes(operands, terms.epilogue)
     extents = {role: Extents.of(members) for role, members in operands.items()}
@@ -182,13 +184,17 @@ def listed(role: str, given: Any) -> list[Any]:
         ) from None
 
 
-def _with_types(terms: Terms, operands: Operands) -> Terms:
-    """The terms with the types of the products: those of the first a, and of the first out."""
+def _with_types(terms: Terms, operands: Operands, precision: object) -> Terms:
+    """The terms with the types of the products, those of the first a and of the first out, and
+    their precision."""
     if not operands["a"]:
-        return terms
+        return replace(terms, precision=settled(precision, terms.dtype))
     dtype = operands["a"][0].dtype
     return replace(
-        terms, dtype=dtype, out_dtype=operands["out"][0].dtype if "out" in operands else dtype
+        terms,
+        dtype=dtype,
+        out_dtype=operands["out"][0].dtype if "out" in operands else dtype,
+        precision=settled(precision, dtype),
     )
 
 

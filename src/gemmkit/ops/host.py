@@ -79,6 +79,7 @@ def multiply_groups(groups: GroupsRequest, carrier: Carrier) -> list[Operand]:
         epilogue=terms.epilogue,
         dtype=terms.dtype,
         out_dtype=terms.out_dtype,
+        precision=terms.precision,
         alignment=min(carrier.alignment or least, WIDEST_ACCESS),
     )
     operands, placed = groups.operands, placements(problem)

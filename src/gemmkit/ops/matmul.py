@@ -29,6 +29,7 @@ def matmul(
     residual: Any = None,
     auxiliary: Any = None,
     out_dtype: Any = None,
+    precision: str | None = None,
     stream: Any = None,
     device: Device | str | None = None,
 ) -> Any:
@@ -52,6 +53,10 @@ def matmul(
         auxiliary: an array of the result's shape, which receives the input of the activation.
         out_dtype: the type of the result and of c, bias, residual and auxiliary; by default that
             of `out`, or of a. Accumulation is in fp32, for float64 arrays in fp64.
+        precision: how float32 may be multiplied: "ieee" in fp32, "fp32" in any way whose error
+            bound is that of fp32 sums or smaller, "tf32" of operands rounded to TF32. By default
+            that of `gemmkit.precision` and `gemmkit.set_precision`, which is "ieee" until it is
+            set. Other types have none.
         stream: the stream to launch on, as a handle or as an object of any library; by default the
             current stream of a's library. Not for arrays in host memory.
         device: for arrays in host memory: "cuda", "emulator", or a device of `open_device`. By
@@ -70,14 +75,14 @@ def matmul(
     # fmt: off
     result = product(
         a, b, out, c, bias, residual, auxiliary,
-        alpha, beta, epilogue, out_dtype, stream, device,
+        alpha, beta, epilogue, out_dtype, stream, device, precision,
     )
     # fmt: on
     if result is NotImplemented:
         return _by_operator(
             Call(
                 *(a, b, out, c, bias, residual, auxiliary),
-                *(alpha, beta, epilogue, out_dtype, stream, device),
+                *(alpha, beta, epilogue, out_dtype, stream, device, precision),
             )
         )
     return result
@@ -109,6 +114,7 @@ def gemm(
     residual: Any = None,
     auxiliary: Any = None,
     out_dtype: Any = None,
+    precision: str | None = None,
     stream: Any = None,
     device: Device | str | None = None,
 ) -> Any:
@@ -123,7 +129,7 @@ def gemm(
         transb: multiply the transpose of b, likewise.
         alpha: if it is 0, a and b are not read.
         beta: if it is 0, c is not read, so it may hold NaN or be uninitialized.
-        epilogue, bias, residual, auxiliary, out_dtype, stream, device: as for `matmul`.
+        epilogue, bias, residual, auxiliary, out_dtype, precision, stream, device: as for `matmul`.
 
     Returns:
         c, or a new array of a's kind.
@@ -145,6 +151,7 @@ def gemm(
             "residual": residual,
             "auxiliary": auxiliary,
             "out_dtype": out_dtype,
+            "precision": precision,
             "stream": stream,
             "device": device,
         }
@@ -167,6 +174,7 @@ def gemm(
         residual=residual,
         auxiliary=auxiliary,
         out_dtype=out_dtype,
+        precision=precision,
         stream=stream,
         device=device,
     )

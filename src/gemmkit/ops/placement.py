@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from math import prod
 
-from gemmkit.dtypes import ITEM_BYTES, Dtype
+from gemmkit.dtypes import ITEM_BYTES, Dtype, Precision
 from gemmkit.epilogue import Bias, Epilogue
 from gemmkit.errors import UnsupportedProblem
 from gemmkit.ops.operands import View
@@ -69,6 +69,7 @@ class Terms:
     beta: float = 0.0
     epilogue: Epilogue = field(default_factory=Epilogue)
     alignment: int = 256
+    precision: Precision = "ieee"
 
     def item_bytes(self, role: str) -> int:
         """Bytes of an element of a matrix."""
@@ -321,4 +322,5 @@ def _problem(views: Views, terms: Terms, batch: _Axis | None, loops: list[_Axis]
         dtype=terms.dtype,
         out_dtype=terms.out_dtype,
         alignment=alignment,
+        precision=terms.precision,
     )

@@ -15,6 +15,7 @@ import numpy as np
 from gemmkit.errors import UsageError
 from gemmkit.loading import load
 from gemmkit.ops.arrays import GpuLibrary, WarmLibrary, library_of, note_overwritten
+from gemmkit.ops.precision import get_precision, setting
 from gemmkit.ops.request import ARRAYS, Call, Request
 from gemmkit.ops.tracing import needs_operator
 from gemmkit.ops.warm import LIBRARIES, Calls
@@ -58,6 +59,7 @@ def product(
     out_dtype: Any,
     stream: Any,
     device: Device | str | None,
+    precision: str | None,
 ) -> Any:
     """What `matmul` returns for its arguments, which come as `Call` has them.
 
@@ -75,7 +77,7 @@ def product(
         return _cold(
             Call(
                 *(a, b, out, c, bias, residual, auxiliary),
-                *(alpha, beta, epilogue, out_dtype, stream, device),
+                *(alpha, beta, epilogue, out_dtype, stream, device, precision),
             ),
             None,
         )
@@ -96,7 +98,8 @@ def product(
                 library, address_out, (c, bias, residual, auxiliary)
             )
             low |= bits
-        key = seen, further, low & 15, alpha, beta, epilogue, out_dtype
+        told = get_precision() if precision is None and setting.touched else precision
+        key = seen, further, low & 15, alpha, beta, epilogue, out_dtype, told
         calls = _ready.calls
         if calls.version != changes.count:
             calls.forget()
@@ -107,7 +110,7 @@ def product(
     if prepared is None or prepared.launch is None:
         call = Call(
             *(a, b, out, c, bias, residual, auxiliary),
-            *(alpha, beta, epilogue, out_dtype, stream, device),
+            *(alpha, beta, epilogue, out_dtype, stream, device, precision),
         )
         return _cold(call, key) if prepared is None else prepared.take(call, product)
     result = out
@@ -126,7 +129,7 @@ def product(
             # They may lie in the gaps of each other; reading the call refuses it if they do not.
             Call(
                 *(a, b, out, c, bias, residual, auxiliary),
-                *(alpha, beta, epilogue, out_dtype, stream, device),
+                *(alpha, beta, epilogue, out_dtype, stream, device, precision),
             ).read()
         if out is not None:
             library.overwritten(out)

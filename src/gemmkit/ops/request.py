@@ -14,6 +14,7 @@ from gemmkit.kernels.limits import MAX_EXTENT
 from gemmkit.ops.arrays import Library, bits, library_of
 from gemmkit.ops.operands import Operand, check_aligned, read_dtype, same_memory
 from gemmkit.ops.placement import Terms
+from gemmkit.ops.precision import settled
 from gemmkit.ops.shapes import Shape
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class Call(NamedTuple):
     out_dtype: Any = None
     stream: Any = None
     device: Device | str | None = None
+    precision: str | None = None
 
     @property
     def arrays(self) -> dict[str, Any]:
@@ -62,6 +64,7 @@ class Call(NamedTuple):
             beta=self.beta,
             epilogue=self.epilogue,
             out_dtype=self.out_dtype,
+            precision=self.precision,
         )
 
 
@@ -85,6 +88,7 @@ def read_request(
     beta: float,
     epilogue: Epilogue | str | None,
     out_dtype: object,
+    precision: object,
 ) -> Request:
     """Read and check a product; `arrays` has a and b, and None for what is not given.
 
@@ -109,6 +113,7 @@ def read_request(
         alpha=number("alpha", alpha),
         beta=number("beta", beta),
         epilogue=wanted,
+        precision=settled(precision, operands["a"].dtype),
     )
     if out_dtype is not None:
         terms = replace(terms, out_dtype=read_dtype(out_dtype))

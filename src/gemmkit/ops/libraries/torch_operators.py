@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from gemmkit.dtypes import Precision
 from gemmkit.epilogue import Custom, Epilogue
 from gemmkit.errors import UnsupportedType, UsageError
 from gemmkit.ops.grouped_product import grouped_product
@@ -26,6 +27,7 @@ from gemmkit.ops.libraries.torch_checks import (
 )
 from gemmkit.ops.libraries.torch_registry import register
 from gemmkit.ops.operands import read_dtype
+from gemmkit.ops.precision import settled
 from gemmkit.ops.product import product
 from gemmkit.ops.request import Call
 from gemmkit.ops.tracing import compiling
@@ -68,7 +70,8 @@ def multiply(call: Call, *, many: bool = False) -> Any:
     if many:
         given = [each or [] for each in given]
         auxiliary = auxiliary or []
-    rest = *given, as_number(call.alpha), beta, *encoded, *(() if many else (dtype,))
+    precision = _precision(call, many)
+    rest = *given, as_number(call.alpha), beta, *encoded, *(() if many else (dtype,)), precision
     place = check_device(call.stream, call.device)
     operators = torch.ops.gemmkit
     with tangents_checked():
@@ -163,6 +166,17 @@ def as_number(value: Any) -> float:
     return value if isinstance(value, float) else float(value)
 
 
+def _precision(call: Call, many: bool) -> Precision:
+    """That of the call, or the setting now: the operator may run in another thread, and later.
+
+    Raises:
+        UsageError: it is none, or not of the operands' type.
+    """
+    first = call.a[0] if many and call.a else call.a
+    dtype = first.dtype if isinstance(first, torch.Tensor) else torch.float32
+    return settled(call.precision, str(dtype).removeprefix("torch."))
+
+
 def _dtype(given: Any) -> torch.dtype | None:
     if given is None or isinstance(given, torch.dtype):
         return given
@@ -189,7 +203,7 @@ def _like(a: Any, b: Any, dtype: torch.dtype | None = None) -> Any:
 
 def _read(many: bool, a: Any, b: Any, out: Any, auxiliary: Any, *rest: Any) -> Call:
     """The call that an operator's arguments stand for."""
-    c, bias, residual, alpha, beta, epilogue, values, scale, *dtype, device = rest
+    c, bias, residual, alpha, beta, epilogue, values, scale, *dtype, precision, device = rest
     if many:
         # Lists have no None.
         c, bias, residual, auxiliary = (each or None for each in (c, bias, residual, auxiliary))
@@ -197,7 +211,7 @@ def _read(many: bool, a: Any, b: Any, out: Any, auxiliary: Any, *rest: Any) -> C
     chosen = decode(epilogue, values, scale)
     return Call(
         *(a, b, out, c, bias, residual, auxiliary),
-        *(alpha, beta, chosen, dtype[0] if dtype else None, None, device),
+        *(alpha, beta, chosen, dtype[0] if dtype else None, None, device, precision),
     )
 
 
@@ -214,7 +228,7 @@ def _into(many: bool, *arguments: Any) -> None:
 
 
 def _pure_like(many: bool, a: Any, b: Any, *rest: Any) -> Any:
-    return _like(a, b, None if many else rest[-2])
+    return _like(a, b, None if many else rest[-3])
 
 
 def _into_like(many: bool, a: Any, b: Any, out: Any, *_: Any) -> None:
@@ -233,7 +247,7 @@ def _register(name: str, many: bool) -> None:
     rest = (
         f"{optional} c, {optional} bias, {optional} residual, float alpha, float beta, "
         f"str epilogue, float[] values, float scale, {'' if many else 'ScalarType? out_dtype, '}"
-        "str? device"
+        "str precision, str? device"
     )
     written, kept = ("Tensor(a!)[]", "Tensor(b!)[]") if many else ("Tensor(a!)", "Tensor(b!)?")
 
