@@ -9,6 +9,10 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+# Before NumPy is loaded. After each larger product OpenBLAS's threads spin for some 16 ms, on cores
+# that the other test processes use.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import hypothesis
 import msgspec
 import pytest

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import fields
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -225,23 +226,32 @@ def _metrics(
     """The metrics of `count` sets of instructions; `rows` is the set of each instruction."""
     # All accesses of an instruction with generic addresses are taken to be to one space.
     in_shared = (tally.wavefronts > 0) | (tally.peer_requests > 0)
-    only_shared = (in_shared & (tally.sectors == 0)).tolist()
+    members = _members(flow, (in_shared & (tally.sectors == 0)).tobytes())
     counts = counts_of(flow, tally)
-    members: dict[tuple[int, bool], tuple[str, ...]] = {}
-    chosen: defaultdict[str, list[int]] = defaultdict(list)
-    for number, form in enumerate(flow.forms):
-        key = id(form), only_shared[number]
-        if key not in members:
-            members[key] = groups(form, "shared" if only_shared[number] else "global")
-        for group in members[key]:
-            chosen[group].append(number)
     sums: dict[str, Sequence[float]] = {}
     for metric in METRICS:
-        numbers = chosen[metric.of]
         total = np.zeros(count, np.int64)
-        np.add.at(total, rows[numbers], counts[metric.count][numbers])
+        if metric.of in members:
+            numbers = members[metric.of]
+            np.add.at(total, rows[numbers], counts[metric.count][numbers])
         found = sums[metric.name] = (total * metric.scale).tolist()
         if metric.per is not None:
             pairs = zip(found, sums[metric.per], strict=True)
             sums[metric.name] = [part / whole if whole else 0.0 for part, whole in pairs]
     return [dict(zip(sums, row, strict=True)) for row in zip(*sums.values(), strict=True)]
+
+
+# A launch asks twice, for all of the kernel and for each line.
+@lru_cache(maxsize=2)
+def _members(flow: ControlFlow, only_shared: bytes) -> dict[str, NDArray[np.intp]]:
+    """The instructions of each group; `only_shared` holds a byte for each instruction, 1 where all
+    of its accesses were to shared memory."""
+    of: dict[tuple[int, int], tuple[str, ...]] = {}
+    chosen: defaultdict[str, list[int]] = defaultdict(list)
+    for number, (form, shared) in enumerate(zip(flow.forms, only_shared, strict=True)):
+        key = id(form), shared
+        if key not in of:
+            of[key] = groups(form, "shared" if shared else "global")
+        for group in of[key]:
+            chosen[group].append(number)
+    return {group: np.array(numbers, np.intp) for group, numbers in chosen.items()}
