@@ -27,6 +27,8 @@ Application to GPU Tensor Cores" (SIAM J. Sci. Comput. 45, 2023), for two words.
 (1 + v_f²) contain the higher orders, as v_f ≤ 1/8. The sum then has up to four times as many terms,
 and a term passes through as many more additions in fp32. More parts are more exact than two.
 
+`gemm_fp16x3` scales its operands first and promotes its sums: `split_products` has its bound.
+
 Gradual underflow adds half of a type's smallest subnormal number per rounding of an operand, times
 the other operand.
 
@@ -45,6 +47,9 @@ from typing import Literal
 
 from gemmkit.dtypes import full_type_name
 from gemmkit.errors import UsageError, unknown_name
+from gemmkit.split_products import CHUNK
+from gemmkit.split_products import SPLIT_PRODUCTS as IN_SPLIT_PRODUCTS
+from gemmkit.verify.split_products import PART_BITS, UNDERFLOW, SplitProducts
 from gemmkit.verify.truncation import Truncation, truncation_of_any
 
 
@@ -121,6 +126,7 @@ class Arithmetic:
     accumulators, and not only operands, are rounded to. `directed`: arithmetic of the sums' type
     rounds toward zero or an infinity, which doubles its unit roundoff. `stored` are the steps of an
     epilogue after which a kernel stores its result in the type of C for the next kernel.
+    `split`: products of scaled parts, whose sums are promoted; all else is fp32 then.
     `tolerance` replaces the bound: the allowed error as a fraction of S. `reason` is a phrase that
     names the source of all this.
     """
@@ -131,13 +137,15 @@ class Arithmetic:
     tolerance: float | None = None
     stored: tuple[Step, ...] = ()
     directed: bool = False
+    split: SplitProducts | None = None
     reason: str = field(default="fp32", compare=False)
 
     @property
     def plain(self) -> bool:
         """Whether fp32's own bound holds."""
-        more = self.rounded or self.tensor is not None or self.stored or self.directed
-        return not more and self.tolerance is None
+        more = self.rounded or self.stored or self.directed
+        other = self.tensor is not None or self.split is not None or self.tolerance is not None
+        return not more and not other
 
     @property
     def widening(self) -> int:
@@ -147,6 +155,8 @@ class Arithmetic:
     @property
     def operand_bits(self) -> int:
         """Bits of the narrowest type: integers of that many bits are not rounded."""
+        if self.split is not None:
+            return PART_BITS
         return min((each.format.bits for each in self.rounded), default=24)
 
     @property
@@ -155,7 +165,19 @@ class Arithmetic:
         kept = [each.bits for each in self.sums]
         if self.tensor is not None:
             kept.append(self.tensor.bits)
+        if self.split is not None:
+            kept.append(self.split.sum_bits)
         return min(kept, default=24)
+
+    def additions(self, k: int) -> int:
+        """The roundings of one of k products to fp32: its own, and those of the sums it is in."""
+        return k if self.split is None else self.split.additions(k)
+
+    @property
+    def of_lines(self) -> float:
+        """What is lost in proportion to X·Σ|b| + Y·Σ|a|, where X and Y are the largest magnitudes
+        of the row of A and the column of B."""
+        return UNDERFLOW if self.split is not None and self.tolerance is None else 0.0
 
     def relative(self, k: int, fp32: float) -> float:
         """The bound as a fraction of S, given the bound `fp32` of the fp32 roundings.
@@ -167,6 +189,8 @@ class Arithmetic:
         logs = sum(each.count(k) * math.log1p(each.unit) for each in self.rounded)
         if self.tensor is not None:
             logs += self.tensor.logarithm(k)
+        if self.split is not None:
+            logs += self.split.logarithm(k)
         return math.expm1(min(logs, 700.0) + math.log1p(fp32))
 
     def underflow(self, k: int, largest_a: float, largest_b: float) -> float:
@@ -184,9 +208,6 @@ class Arithmetic:
 
 
 FP32 = Arithmetic()
-
-# What kernels name the arithmetic of operands that come in two parts of float16.
-IN_TWO_PARTS = "float16x2"
 
 
 def named_arithmetic(compute_dtype: str, tolerance: float | None) -> Arithmetic | None:
@@ -207,11 +228,11 @@ def named_arithmetic(compute_dtype: str, tolerance: float | None) -> Arithmetic 
         return Arithmetic(tolerance=tolerance, reason=f"a tolerance of {tolerance:g}, as requested")
     if not compute_dtype:
         return None
-    if compute_dtype == IN_TWO_PARTS:
+    if compute_dtype == IN_SPLIT_PRODUCTS:
         return Arithmetic(
-            (Rounded(FORMATS["float16"], SPLIT_ROUNDINGS, parts=2),),
-            tensor=truncation_of_any(["float16"]),
-            reason="operands in two parts of float16",
+            split=SplitProducts(),
+            reason="operands scaled by line and split into high and low parts in float16; sums on "
+            f"tensor cores over {CHUNK} of k, added in fp32",
         )
     # In a CUDA source `float` is fp32.
     spoken = (each.strip() for each in compute_dtype.split(","))

@@ -44,6 +44,7 @@ kernel that computes in narrower types has another bound, and fewer such bits: s
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -92,7 +93,8 @@ def scalar(problem: GemmProblem, value: float) -> float:
 class Rounding:
     """Error bounds of one problem; before the activation the bound is `relative · S + absolute`.
 
-    Both are 0 if nothing rounds. `unit` is the roundoff of the epilogue's arithmetic, `stored` the
+    Both are 0 if nothing rounds. `of_lines` is added in proportion to |α|·(X·Σ|b| + Y·Σ|a|), see
+    `split_products`. `unit` is the roundoff of the epilogue's arithmetic, `stored` the
     type of C if it is narrower than the accumulator type, `between` the steps, except the last,
     after which the result so far is stored in it.
     """
@@ -104,6 +106,7 @@ class Rounding:
     scale: float = 1.0
     stored: Format | None = None
     between: tuple[Step, ...] = ()
+    of_lines: float = 0.0
 
     @classmethod
     def of(cls, problem: GemmProblem, inputs: Inputs, arithmetic: Arithmetic = FP32) -> Rounding:
@@ -127,9 +130,10 @@ class Rounding:
             return cls(0.0, 0.0, *rest)
         alpha = abs(scalar(problem, problem.alpha))
         k = problem.k if alpha else 0
-        n = k + (problem.beta != 0) + bool(epilogue.bias) + (alpha != 1)
+        others = (problem.beta != 0) + bool(epilogue.bias) + (alpha != 1)
         if result.bits > sums.bits:
-            n += 1  # C, the bias and the residual are rounded when they are read
+            others += 1  # C, the bias and the residual are rounded when they are read
+        n = k + others
         of_reference = 2 * gamma(n, UNIT_ROUNDOFF_64)
         if problem.sum_dtype == "float64":
             panels = -(-k // REFERENCE_PANEL) + REFERENCE_ROUNDINGS
@@ -143,16 +147,29 @@ class Rounding:
         if k:
             largest = (_largest(x) for x in matrices(problem, inputs)[:2])
             absolute += max(alpha, 1.0) * arithmetic.underflow(k, *largest)
-        return cls(arithmetic.relative(k, relative), absolute, *rest)
+        if arithmetic.split is None:
+            return cls(arithmetic.relative(k, relative), absolute, *rest)
+        promoted = gamma(arithmetic.additions(k) + others, unit) + of_reference
+        found = arithmetic.relative(k, promoted)
+        if k and not all(map(_is_finite, matrices(problem, inputs)[:2])):
+            # Fused multiply-adds compute some of the tiles.
+            found = max(found, relative)
+        return cls(found, absolute, *rest, of_lines=arithmetic.of_lines if k else 0.0)
 
     @property
     def exact(self) -> bool:
         """Whether a correct result is the exact one, rounded once to the type of C."""
         return self.relative == 0 and self.absolute == 0
 
-    def before(self, magnitude: Numbers) -> NDArray[np.float64]:
-        """The largest allowed error of the activation's input, for each S."""
-        return self.relative * magnitude + self.absolute
+    def before(
+        self, magnitude: Numbers, lines: Callable[[], Numbers] | None = None
+    ) -> NDArray[np.float64]:
+        """The largest allowed error of the activation's input, for each S. `lines` gives what
+        `of_lines` is in proportion to."""
+        found = self.relative * magnitude + self.absolute
+        if self.of_lines and lines is not None:
+            found += self.of_lines * lines()
+        return found
 
     def bound(
         self,
@@ -163,10 +180,11 @@ class Rounding:
         *,
         bias: Numbers | None = None,
         activated: Numbers | None = None,
+        lines: Callable[[], Numbers] | None = None,
     ) -> NDArray[np.float64]:
         """The largest allowed |D − exact| for each S, x, exact D and residual. `bias` is the bias
-        in x, `activated` the activation's result, by default x."""
-        found = self.before(magnitude)
+        in x, `activated` the activation's result, by default x; `lines` as for `before`."""
+        found = self.before(magnitude, lines)
         if self.exact:
             return found
         after = before if activated is None else activated
@@ -262,6 +280,10 @@ def exact_sums(problem: GemmProblem, arithmetic: Arithmetic) -> int:
     others = MAX_INTEGER * (beta + bool(problem.epilogue.bias) + problem.epilogue.residual)
     left = 2**arithmetic.sum_bits / steps - others
     return max(0, int(left / max(1.0, alpha)))
+
+
+def _is_finite(values: Matrix) -> bool:
+    return bool(np.isfinite(values[:]).all())
 
 
 def _largest(values: Matrix) -> float:

@@ -14,6 +14,9 @@ Cauchy and Schwarz. So a right result is rejected with negligible probability, a
 are always detected once their combined error exceeds twice that. Smaller errors are left to the
 sampled rows and columns, and to the exact inputs.
 
+What is lost in proportion to the largest elements of lines (`split_products`) adds its own norm:
+ν·|α|·(X_i·‖Σ_p|B_p·|‖₂ + Σ_p|A_ip|·‖Y‖₂).
+
 Storing the result in a narrower type than the accumulator's adds a rounding error: ‖e‖₂ grows by
 v·‖C_i‖₂, where v is the roundoff of C's type. GELU and SiLU are not linear, so the check does not
 apply to them. A ReLU is not linear either, but if every column of the result has one sign before
@@ -29,6 +32,7 @@ from gemmkit.problem import GemmProblem
 from gemmkit.verify.bounds import UNIT_ROUNDOFF_64, Rounding, scalar
 from gemmkit.verify.encoding import LARGEST, Matrix
 from gemmkit.verify.inputs import Inputs, has_one_signed_columns, matrices, residual_matrix
+from gemmkit.verify.line_sizes import LineSizes
 from gemmkit.verify.row_blocks import for_each_row_block
 
 VECTORS = 16
@@ -63,6 +67,7 @@ class Freivalds:
         alpha, beta = scalar(problem, problem.alpha), scalar(problem, problem.beta)
         sums = np.zeros((m, VECTORS))
         norms = np.zeros(m)
+        of_lines = np.zeros(m)
         self.largest = 0.0
         a, b, c = matrices(problem, inputs)
         if alpha != 0 and k:
@@ -72,6 +77,11 @@ class Freivalds:
             sums += alpha * abx
             norms += abs(alpha) * b_norm * a_norms
             self.largest += float(a_norms.max(initial=0)) * b_norm * max(1.0, abs(alpha))
+            if rounding.of_lines:
+                rows, columns = LineSizes.of_rows(a), LineSizes.of_columns(b)
+                of_lines += rows.largest * np.linalg.norm(columns.sums)
+                of_lines += rows.sums * np.linalg.norm(columns.largest)
+                of_lines *= abs(alpha * rounding.scale) * rounding.of_lines
         if beta != 0:
             cx, c_norms = _times(c, kept)
             sums += beta * cx
@@ -99,7 +109,8 @@ class Freivalds:
         relative = rounding.of_magnitude + (0 if rounding.exact else 4 * rounding.unit)
         if rounding.exact and rounding.stored is not None:
             relative = rounding.stored.unit
-        statistical = DEVIATIONS * (relative * norms + rounding.absolute * np.sqrt(n))
+        absolute = rounding.absolute * np.sqrt(n) + (1 + relative) * of_lines
+        statistical = DEVIATIONS * (relative * norms + absolute)
         # The float64 sums over k and n terms also round: Σ_j |x_j|·S_j ≤ √n·‖S‖₂.
         own = 4 * (n + k + 2) * UNIT_ROUNDOFF_64 * np.sqrt(n) * norms
         self.tolerance = statistical + own

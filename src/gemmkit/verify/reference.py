@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,7 @@ from gemmkit.problem import GemmProblem
 from gemmkit.verify.bounds import REFERENCE_PANEL, Rounding, scalar
 from gemmkit.verify.encoding import LARGEST, Matrix, Numbers, decode, encode
 from gemmkit.verify.inputs import Inputs, matrices, residual_matrix
+from gemmkit.verify.line_sizes import of_lines
 from gemmkit.verify.tally import Tally
 
 Selection = slice | NDArray[np.intp]
@@ -36,7 +38,8 @@ class Expected:
     `before` is x = α·A·B + β·C + bias and `magnitude` is S, the sum of its terms' magnitudes (see
     `bounds`). `activated` is the activation's result, `values` the whole epilogue's. `bias` is the
     bias in x, as a row or a column, and `residual` the residual in the values; both are None if
-    there is none.
+    there is none. `lines` computes |α|·(X·Σ|b| + Y·Σ|a|) for the row of A and the column of B of
+    each element, see `split_products`; it is None where these are not read.
     """
 
     values: NDArray[np.float64]
@@ -45,11 +48,12 @@ class Expected:
     residual: Numbers | None = None
     bias: Numbers | None = None
     activated: Numbers | None = None
+    lines: Callable[[], Numbers] | None = None
 
     @property
     def auxiliary(self) -> Expected:
         """The expected auxiliary output: x."""
-        return Expected(self.before, self.before, self.magnitude, bias=self.bias)
+        return Expected(self.before, self.before, self.magnitude, bias=self.bias, lines=self.lines)
 
 
 def evaluate(
@@ -68,7 +72,7 @@ def evaluate(
     before, magnitude = np.zeros(shape), np.zeros(shape)
     a, b, c = matrices(problem, inputs)
     stored_residual = residual_matrix(problem, inputs)
-    residual = bias = None
+    residual = bias = lines = None
     with np.errstate(all="ignore"):
         if alpha != 0 and k:
             precise = problem.sum_dtype == "float64"
@@ -76,6 +80,7 @@ def evaluate(
             _multiply(chosen_a, chosen_b, before, magnitude, precise=precise)
             before *= alpha
             magnitude *= abs(alpha)
+            lines = cache(lambda: abs(alpha) * of_lines(chosen_a, chosen_b))
         if beta != 0:
             addend = beta * c.part(rows, columns)[:].astype(float)
             before += addend
@@ -91,7 +96,7 @@ def evaluate(
         if stored_residual is not None:
             residual = stored_residual.part(rows, columns)[:].astype(float)
             values = values + residual
-    return Expected(values, before, magnitude, residual, bias, activated)
+    return Expected(values, before, magnitude, residual, bias, activated, lines)
 
 
 def _elementwise(function: Callable[[float], float]) -> Callable[[Numbers], Numbers]:
@@ -169,6 +174,7 @@ def compare(
             expected.residual,
             bias=expected.bias,
             activated=expected.activated,
+            lines=expected.lines,
         )
         passed = np.isfinite(error) & (error <= bound)
         ratio = np.where(error == 0, 0.0, error / bound)

@@ -17,13 +17,7 @@ from gemmkit.kernels.splitting import GROUP, PARTS, parts_of, split_bytes, split
 from gemmkit.kernels.warpgroups import has_wgmma
 from gemmkit.kernels.work import Work
 from gemmkit.problem import GemmProblem
-
-# Products of parts: low by low is left out.
-PRODUCTS = 3
-# Elements of k whose products tensor cores add up before fp32 registers take them.
-CHUNK = 64
-# Below it, what is left out and cut off is more than fp32 sums may be wrong by.
-LEAST_K = 64
+from gemmkit.split_products import CHUNK, LEAST_K, PRODUCTS, SPLIT_PRODUCTS
 
 
 def operands(problem: GemmProblem) -> Operands:
@@ -39,7 +33,7 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
 
 
 def condition(problem: GemmProblem, gpu: GpuSpec) -> str | None:
-    """A Hopper board, and a k that is long enough for the bound."""
+    """A Hopper board, and a k that is long enough for the bound to be that of fp32 sums."""
     if (reason := has_wgmma(gpu)) is not None:
         return reason
     if problem.k < LEAST_K:
@@ -115,5 +109,5 @@ KERNEL = Kernel(
     precision="fp32",
     condition=condition,
     pairing=pairing,
-    compute_dtype="float16x2",
+    compute_dtype=SPLIT_PRODUCTS,
 )
