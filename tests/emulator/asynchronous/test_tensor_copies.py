@@ -109,7 +109,7 @@ REFUSED = {
     "stores a box at coordinates (0, -1)": (box_of(PLAIN, (0, -1)), {"stores": True}),
     "stores a box at coordinates (-4, 0)": (
         box_of(replace(PLAIN, element="int32"), (-4, 0)), {"stores": True, "reduction": "add"}),
-    "use float32": (box_of(replace(PLAIN, element="tfloat32")), {}),
+    "use float32": (box_of(replace(PLAIN, element="tfloat32")), {"stores": True}),
 }  # fmt: skip
 
 
