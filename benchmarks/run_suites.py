@@ -11,6 +11,7 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from run_gpu import Writer
@@ -64,6 +65,7 @@ def main() -> int:
     )
     parser.add_argument("--dtype", type=parts, default="", help="types of A and B, likewise")
     parser.add_argument("--out-dtype", help="of C, by default that of A and B")
+    parser.add_argument("--precision", default="ieee", help="in which float32 may be multiplied")
     parser.add_argument(
         "--candidates", action="store_true", help="time all tiles of dispatch for other types too"
     )
@@ -79,7 +81,12 @@ def main() -> int:
     layouts = [read_layout(each) for each in arguments.layouts]
     tasks = suite_tasks(
         arguments.suites,
-        lambda problems: variants(problems, arguments.dtype, arguments.out_dtype, layouts),
+        lambda problems: variants(
+            [replace(each, precision=arguments.precision) for each in problems],
+            arguments.dtype,
+            arguments.out_dtype,
+            layouts,
+        ),
     )
     start = time.monotonic()
     with path.open("a" if arguments.resume else "w", encoding="utf-8") as file:

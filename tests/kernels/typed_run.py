@@ -20,6 +20,7 @@ from gemmkit.kernels.plan import TileConfig
 from gemmkit.problem import GemmProblem
 from gemmkit.storage import layouts
 from gemmkit.verify import Reference, Verdict, make_inputs
+from gemmkit.verify.arithmetic import named_arithmetic
 from gemmkit.verify.encoding import decode, encode
 from gemmkit.verify.reference import Expected
 from rung_boards import BY_TMA, SMALL_HOPPER, STORED_BY_TMA
@@ -89,6 +90,9 @@ def run_typed(
     found = find_kernel(kernel)
     config = config or found.configure(SMALL[kernel])
     plan = found.plan(problem, config, device.spec)
+    # The bound of kernels that say what they compute in; others compute in that of the operands.
+    if (named := named_arithmetic(plan.compute_dtype, plan.tolerance)) is not None:
+        case = case.under(named)
     emulated = isinstance(device, EmulatedDevice)
     binary = compile_plan(plan, device.spec.arch, assemble=not emulated)
     launch, results = case.result(problem, device, binary, plan)
