@@ -108,8 +108,12 @@ def suite_samples(path: Path, gpu: GpuSpec) -> list[list[Sample]]:
 
 
 def problem_of(given: ProblemRecord) -> GemmProblem:
-    """The problem of a record: its sizes, types and layout."""
-    types: dict[str, Any] = {"dtype": given.dtype, "out_dtype": given.out_dtype}
+    """The problem of a record: its sizes, types, precision and layout."""
+    types: dict[str, Any] = {
+        "dtype": given.dtype,
+        "out_dtype": given.out_dtype,
+        "precision": given.precision,
+    }
     if given.groups:
         return GemmProblem.of_groups(given.groups, **types).laid_out(given.layout)
     sizes = given.m, given.n, given.k
@@ -128,7 +132,11 @@ def fit(samples: Sequence[Sample], gpu: GpuSpec, registers: Mapping[str, int]) -
         instance: Correction(registers=registers.get(instance, 0)) for instance in by_instance
     }
     # Other types were timed over arrays that the L2 cache holds: they tell nothing of memory.
-    of_board = [each for each in samples if each.problem.dtype == "float32"]
+    of_board = [
+        each
+        for each in samples
+        if each.problem.dtype == "float32" and each.candidate.kernel.precision == "ieee"
+    ]
     limits = gpu.capability
     board = BoardCosts() if of_board else board_costs(limits.major, limits.minor)
     board = msgspec.structs.replace(board, corrections=corrections)
