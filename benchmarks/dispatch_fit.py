@@ -108,9 +108,12 @@ def suite_samples(path: Path, gpu: GpuSpec) -> list[list[Sample]]:
 
 
 def problem_of(given: ProblemRecord) -> GemmProblem:
-    """The problem of a record: its sizes, types and layout."""
-    types: dict[str, Any] = {"dtype": given.dtype, "out_dtype": given.out_dtype}
-    types["precision"] = given.precision
+    """The problem of a record: its sizes, types, precision and layout."""
+    types: dict[str, Any] = {
+        "dtype": given.dtype,
+        "out_dtype": given.out_dtype,
+        "precision": given.precision,
+    }
     if given.groups:
         return GemmProblem.of_groups(given.groups, **types).laid_out(given.layout)
     sizes = given.m, given.n, given.k

@@ -11,7 +11,6 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from run_gpu import Writer
@@ -65,7 +64,7 @@ def main() -> int:
     )
     parser.add_argument("--dtype", type=parts, default="", help="types of A and B, likewise")
     parser.add_argument("--out-dtype", help="of C, by default that of A and B")
-    parser.add_argument("--precision", default="ieee", help="in which float32 may be multiplied")
+    parser.add_argument("--precision", help="of those of float32: ieee, fp32 or tf32")
     parser.add_argument(
         "--candidates", action="store_true", help="time all tiles of dispatch for other types too"
     )
@@ -82,10 +81,7 @@ def main() -> int:
     tasks = suite_tasks(
         arguments.suites,
         lambda problems: variants(
-            [replace(each, precision=arguments.precision) for each in problems],
-            arguments.dtype,
-            arguments.out_dtype,
-            layouts,
+            problems, arguments.dtype, arguments.out_dtype, layouts, arguments.precision
         ),
     )
     start = time.monotonic()
