@@ -176,7 +176,8 @@ def _scratch(plan: LaunchPlan) -> dict[str, str]:
     if plan.before is not None:
         blocks = f"{_dims(plan.before.grid)} blocks of {plan.before.threads_per_block} threads"
         found["before"] = (
-            f"{plan.before.kernel} copies {' and '.join(plan.copied)} into the workspace: {blocks}"
+            f"{plan.before.kernel} copies {' and '.join(plan.copied)} to the workspace, "
+            f"{plan.before.purpose}: {blocks}"
         )
     return found
 

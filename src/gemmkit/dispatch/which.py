@@ -43,9 +43,9 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     case. `waves` is the grid's blocks over those that the board holds at once, `blocks_per_sm` what
     an SM holds, `busy` the share of all SMs' time, 0 to 1, in which each has a block, and `parts`
     the blocks that share the k of a tile, 1 where none do. `residue`, `chunks` and `rasterized` are
-    those of a `LaunchPlan`; `copied` are operands that a launch before copies, reading and writing
-    `copied_bytes`. `size` is what the guide calls the problem. Its matrices take
-    `stored_bytes`, and the board has `memory_bytes`, 0 where that is not known.
+    those of a `LaunchPlan`; `copied` are operands that a launch before leaves in the workspace,
+    `copied_as` in which form, reading and writing `copied_bytes`. `size` is what the guide calls
+    the problem. Its matrices take `stored_bytes`, and the board has `memory_bytes`, 0 where that is not known.
     `alternatives` are the next candidates by their estimates, and the one that its size alone
     would suggest.
     """
@@ -79,6 +79,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     chunks: int
     rasterized: bool
     copied: tuple[str, ...]
+    copied_as: str
     copied_bytes: int
     stored_bytes: int
     memory_bytes: int
@@ -166,6 +167,7 @@ def which(
         chunks=plan.chunks,
         rasterized=plan.rasterized,
         copied=plan.copied,
+        copied_as=plan.before.purpose if plan.before is not None else "",
         copied_bytes=own.work.copied_bytes,
         stored_bytes=problem.stored_bytes,
         memory_bytes=board.memory_gib * GIB,

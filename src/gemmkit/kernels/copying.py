@@ -52,6 +52,9 @@ def copying(
             *_arguments("B", ("ldb", "stride_b"), by_operand.get("B"), cuts.get("B"), units),
         ),
         workspace_bytes=workspace_bytes(copies),
+        purpose="along k, as wgmma reads it"
+        if any(each.turned for each in copies)
+        else "into rows that TMA can load",
     )
 
 

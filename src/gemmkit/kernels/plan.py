@@ -199,8 +199,9 @@ class LaunchPlan:
     are set before the launch, by name, and their bytes; those that the source initializes have
     none. `scalars` are the types of those of α and β that 16-bit parameters take: PTX does not show
     them. `tensor_maps` are those that the signature names. `before` is a launch that comes first,
-    on the same arguments: what it leaves in the workspace, this one reads. Besides names, a
-    signature has addresses there, as `workspace + 256`.
+    on the same arguments: what it leaves in the workspace, this one reads, and `purpose` says in
+    which form it leaves operands there. Besides names, a signature has addresses there, as
+    `workspace + 256`.
     """
 
     kernel: str
@@ -224,6 +225,7 @@ class LaunchPlan:
     table: GroupTable | None = None
     tensor_maps: tuple[PlannedMap, ...] = ()
     before: LaunchPlan | None = None
+    purpose: str = ""
 
     @property
     def arguments(self) -> str:

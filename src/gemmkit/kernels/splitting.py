@@ -85,6 +85,7 @@ def splitting(problem: GemmProblem, gpu: GpuSpec) -> LaunchPlan:
         signature=(*arguments[0], *arguments[1], "K", str(sharing)),
         cluster=(cluster, 1, 1),
         workspace_bytes=workspace_bytes(copies),
+        purpose="as two parts of fp16",
     )
 
 

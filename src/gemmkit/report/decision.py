@@ -30,7 +30,7 @@ def decision_text(decision: Decision) -> str:
         rows["k"] = f"split: up to {decision.parts} blocks share a tile"
     if decision.copied:
         rows["copies"] = (
-            f"{' and '.join(decision.copied)}, by a launch before it, into rows that TMA can load: "
+            f"{' and '.join(decision.copied)}, by a launch before it, {decision.copied_as}: "
             f"{decision.copied_bytes / 1e6:,.1f} MB read and written"
         )
     if any(decision.residue):
