@@ -20,6 +20,7 @@ from gemmkit.kernels.plan import TileConfig
 from gemmkit.problem import GemmProblem
 from gemmkit.storage import layouts
 from gemmkit.verify import Reference, Verdict, make_inputs
+from gemmkit.verify.arithmetic import named_arithmetic
 from gemmkit.verify.encoding import decode, encode
 from gemmkit.verify.reference import Expected
 from rung_boards import BY_TMA, SMALL_HOPPER, STORED_BY_TMA
@@ -91,6 +92,9 @@ def run_typed(
     plan = found.plan(problem, config, device.spec)
     emulated = isinstance(device, EmulatedDevice)
     binary = compile_plan(plan, device.spec.arch, assemble=not emulated)
+    named = named_arithmetic(plan.compute_dtype, plan.tolerance)
+    if named is not None:
+        case = case.under(named)
     launch, results = case.result(problem, device, binary, plan)
     return Outcome(
         decode(layouts(problem)[2].view(results[0]), problem.result_dtype).astype(float),
