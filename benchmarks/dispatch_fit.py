@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -108,9 +108,12 @@ def suite_samples(path: Path, gpu: GpuSpec) -> list[list[Sample]]:
 
 
 def problem_of(given: ProblemRecord) -> GemmProblem:
-    """The problem of a record: its sizes, types and layout."""
-    types: dict[str, Any] = {"dtype": given.dtype, "out_dtype": given.out_dtype}
-    types["precision"] = given.precision
+    """The problem of a record: its sizes, types, precision and layout."""
+    types: dict[str, Any] = {
+        "dtype": given.dtype,
+        "out_dtype": given.out_dtype,
+        "precision": given.precision,
+    }
     if given.groups:
         return GemmProblem.of_groups(given.groups, **types).laid_out(given.layout)
     sizes = given.m, given.n, given.k
@@ -125,6 +128,9 @@ def fit(samples: Sequence[Sample], gpu: GpuSpec, registers: Mapping[str, int]) -
     """
     by_instance: dict[str, list[Sample]] = {}
     for each in samples:
+        # Kernels of a higher precision than is asked for have costs of their own measurements.
+        if each.problem.precision != each.candidate.kernel.precision:
+            continue
         by_instance.setdefault(each.candidate.costed_as(each.problem.dtype), []).append(each)
     corrections = {
         instance: Correction(registers=registers.get(instance, 0)) for instance in by_instance
@@ -133,12 +139,14 @@ def fit(samples: Sequence[Sample], gpu: GpuSpec, registers: Mapping[str, int]) -
     plain = ("float32", "ieee")
     of_board = [each for each in samples if (each.problem.dtype, each.problem.precision) == plain]
     limits = gpu.capability
-    board = BoardCosts() if of_board else board_costs(limits.major, limits.minor)
+    shipped = board_costs(limits.major, limits.minor)
+    board = BoardCosts() if of_board else shipped
+    corrections = {**shipped.corrections, **corrections}
     board = msgspec.structs.replace(board, corrections=corrections)
     for _ in range(ROUNDS if of_board else 1):
         if of_board:
             board = _fit_board(board, of_board, gpu)
-        corrections = {
+        corrections = corrections | {
             instance: _fit_correction(board, instance, some, gpu)
             for instance, some in by_instance.items()
         }
@@ -237,7 +245,7 @@ def _board_of(path: Path) -> str:
     return read(path)[0].gpu
 
 
-def _told(before: BoardCosts, rests_on: str, fitted: Mapping[str, Correction]) -> str:
+def _told(before: BoardCosts, rests_on: str, fitted: Collection[str]) -> str:
     """What the costs rest on: for the configurations fitted now, and the others."""
     if set(before.corrections) <= set(fitted) or not before.fitted:
         return rests_on
@@ -277,15 +285,15 @@ def main() -> None:
     before = board_costs(limits.major, limits.minor)
     number = len(fitted_on) + len(held_out)
     listed = {each.costed_as(dtype) for each in candidates_for(gpu) for dtype in ITEM_BYTES}
-    kept = {name: each for name, each in before.corrections.items() if name in listed}
+    kept = {name: each for name, each in whole.corrections.items() if name in listed}
     whole = msgspec.structs.replace(
         whole,
-        corrections=kept | whole.corrections,
+        corrections=kept,
         fitted=_told(
             before,
             f"{number} shapes of {names} on {gpu.name}; fitted to every other one, "
             f"regret on {told}",
-            whole.corrections,
+            [name for name in kept if kept[name] != before.corrections.get(name)],
         ),
     )
     for name, costs in (

@@ -28,7 +28,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -238,8 +237,8 @@ def given_problems(arguments: argparse.Namespace) -> list[tuple[Kind, GemmProble
     if arguments.shapes_file is not None:
         found += [read_problem(each) for each in arguments.shapes_file.read_text().split()]
     layouts = [read_layout(each) for each in arguments.layouts or ["nn"]]
-    found = [replace(each, precision=arguments.precision) for each in found]
-    return [("given", each) for each in variants(found, arguments.dtype, layouts=layouts)]
+    asked = variants(found, arguments.dtype, layouts=layouts, precision=arguments.precision)
+    return [("given", each) for each in asked]
 
 
 def asked_problems(kinds: Sequence[Kind], count: int, seed: int) -> list[tuple[Kind, GemmProblem]]:
@@ -589,7 +588,7 @@ def main() -> int:
     parser.add_argument("--suites", type=parts, default=(), help="their problems, such as llm")
     parser.add_argument("--layouts", type=parts, help="of those and of a file's, such as NT,TN,TT")
     parser.add_argument("--dtype", type=parts, default=(), help="of those, such as bf16,fp16")
-    parser.add_argument("--precision", default="ieee", help="in which float32 may be multiplied")
+    parser.add_argument("--precision", help="of those of float32: ieee, fp32 or tf32")
     parser.add_argument("--shapes-file", type=Path, help="a shape MxNxK on each line")
     parser.add_argument(
         "--kind", action="append", choices=KINDS, help="of problems; by default random ones"

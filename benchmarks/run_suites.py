@@ -64,6 +64,7 @@ def main() -> int:
     )
     parser.add_argument("--dtype", type=parts, default="", help="types of A and B, likewise")
     parser.add_argument("--out-dtype", help="of C, by default that of A and B")
+    parser.add_argument("--precision", help="of those of float32: ieee, fp32 or tf32")
     parser.add_argument(
         "--candidates", action="store_true", help="time all tiles of dispatch for other types too"
     )
@@ -79,7 +80,9 @@ def main() -> int:
     layouts = [read_layout(each) for each in arguments.layouts]
     tasks = suite_tasks(
         arguments.suites,
-        lambda problems: variants(problems, arguments.dtype, arguments.out_dtype, layouts),
+        lambda problems: variants(
+            problems, arguments.dtype, arguments.out_dtype, layouts, arguments.precision
+        ),
     )
     start = time.monotonic()
     with path.open("a" if arguments.resume else "w", encoding="utf-8") as file:

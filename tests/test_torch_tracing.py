@@ -272,7 +272,7 @@ DUAL = {
     "operator": lambda x: torch.ops.gemmkit.matmul(x, OTHER),
     "operator of linear": lambda x: torch.ops.gemmkit.linear(x, OTHER, None, "relu", False)[0],
     "operator of all": lambda x: torch.ops.gemmkit.product(
-        *(SQUARE, x, None, None, None, 1.0, 0.0, "none", [], 1.0, None, "ieee", None)
+        *(SQUARE, x, None, None, None, 1.0, 0.0, "none", [], 1.0, None, None)
     ),
 }
 

@@ -15,11 +15,13 @@ from gemmkit.bench.peers import find_baseline
 from gemmkit.bench.torch_peer import TorchBaseline, in_precision
 from gemmkit.bench.triton_peer import TritonBaseline
 from gemmkit.devices.operands import Operands, bind_arguments
+from gemmkit.dtypes import PRECISIONS
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedProblem
 from gemmkit.problem import BROADCAST, GemmProblem
 from gemmkit.storage import layouts
 from gemmkit.verify import Reference, make_inputs
+from gemmkit.verify.arithmetic import FORMATS, FP32, Rounded
 
 
 def test_the_first_that_works_is_taken(monkeypatch):
@@ -42,14 +44,16 @@ class NewSettings:
     allow_bf16_reduced_precision_reduction = True
 
 
-@pytest.mark.parametrize(
-    ("settings", "name", "exact"),
-    [(OldSettings(), "allow_tf32", False), (NewSettings(), "fp32_precision", "ieee")],
-)
-def test_tf32_is_off_within_and_as_before_after(settings, name, exact):
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("settings", [OldSettings(), NewSettings()])
+def test_tf32_is_on_where_it_is_allowed_alone_and_as_before_after(settings, precision):
+    lower = precision == "tf32"
+    name, within = "allow_tf32", lower
+    if isinstance(settings, NewSettings):
+        name, within = "fp32_precision", "tf32" if lower else "ieee"
     before = getattr(settings, name)
-    with in_precision(settings):
-        assert getattr(settings, name) == exact
+    with in_precision(settings, precision):
+        assert getattr(settings, name) == within
         assert not getattr(settings, "allow_bf16_reduced_precision_reduction", False)
     assert getattr(settings, name) == before
     assert getattr(settings, "allow_bf16_reduced_precision_reduction", True)
@@ -64,6 +68,52 @@ class Recorder:
 
     def __getattr__(self, name):
         return lambda *arguments: self.calls.append((name, *arguments)) or len(self.calls)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_cublas_multiplies_in_tf32_where_it_is_allowed_alone(monkeypatch, precision):
+    types = SimpleNamespace(COMPUTE_32F="exact", COMPUTE_32F_FAST_TF32="tf32")
+    cublas = Recorder(
+        Operation=SimpleNamespace(N="plain", T="turned"),
+        Math=SimpleNamespace(DISALLOW_REDUCED_PRECISION_REDUCTION=16),
+        ComputeType=types,
+        GemmAlgo=SimpleNamespace(DEFAULT="default"),
+        get_version=lambda _: 130400,
+    )
+    monkeypatch.setattr(cublas_peer, "LtPlan", lambda *_: SimpleNamespace(algorithms=[]))
+    bindings = ModuleType("nvmath.bindings")
+    bindings.cublas, bindings.cublasLt = cublas, Recorder()
+    monkeypatch.setitem(sys.modules, "nvmath", ModuleType("nvmath"))
+    monkeypatch.setitem(sys.modules, "nvmath.bindings", bindings)
+    device = SimpleNamespace(empty=lambda _: SimpleNamespace(address=9))
+    problem = GemmProblem(3, 4, 5, precision=precision)
+    bound = bind_arguments(
+        problem, Operands(*(SimpleNamespace(address=x) for x in (100, 200, 300)))
+    )
+    ((name, way),) = CublasBaseline(device).candidates(problem, [bound]).items()
+    way.works[0](SimpleNamespace(handle=1))
+    lower = precision == "tf32"
+    assert name.endswith("(cublasGemmEx)" if lower else "(cublasSgemm)")
+    called = {each[0]: each for each in cublas.calls}
+    assert ("gemm_ex" in called) == lower == ("sgemm" not in called)
+    if lower:
+        assert called["gemm_ex"][-2:] == ("tf32", "default")
+    assert cublas_lt.compute_type(cublas, problem) == ("tf32" if lower else "exact")
+
+
+def test_a_peer_in_tf32_is_judged_by_operands_that_are_cut():
+    exact, lower = (
+        arithmetic_of(GemmProblem(64, 64, 64, precision=precision), ())
+        for precision in ("fp32", "tf32")
+    )
+    assert exact == FP32
+    assert lower.rounded == (Rounded(FORMATS["tf32"], 2, cut=True),)
+    assert 2 * 2.0**-10 < lower.relative(64, 0.0) < 3 * 2.0**-10
+    kept = arithmetic_of(
+        GemmProblem(64, 64, 64, out_dtype="bfloat16", precision="tf32"), ("product",)
+    )
+    assert (kept.rounded, kept.stored) == (lower.rounded, ("product",))
+    assert "tf32" in kept.reason
 
 
 def test_cublas_is_told_of_a_batch(monkeypatch):

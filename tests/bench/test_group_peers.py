@@ -72,7 +72,7 @@ class HostCublas(ModuleType):
     """cuBLAS's routines with arrays of addresses, by NumPy."""
 
     Operation = SimpleNamespace(N=0, T=1)
-    Math = SimpleNamespace(DISALLOW_REDUCED_PRECISION_REDUCTION=16)
+    Math = SimpleNamespace(TF32_TENSOR_OP_MATH=3, DISALLOW_REDUCED_PRECISION_REDUCTION=16)
     create = staticmethod(lambda: 7)
     set_math_mode = set_stream = set_workspace = staticmethod(lambda *_: None)
     get_version = staticmethod(lambda _: 130100)
@@ -137,6 +137,18 @@ def test_arrays_of_addresses_name_the_matrices_of_each_product(cublas, text, cho
     assert list(found) == choices
     for verdict in found.values():
         assert verdict.correct, verdict.detail
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32"])
+def test_cublas_has_tf32_on_for_groups_that_allow_it_alone(cublas, monkeypatch, precision):
+    modes = []
+    monkeypatch.setattr(
+        HostCublas, "set_math_mode", staticmethod(lambda _, mode: modes.append(mode))
+    )
+    problem = GemmProblem.of_groups(ALIKE, precision=precision)
+    for _, verdict in computed(cublas, problem, HostDevice()):
+        assert verdict.correct
+    assert modes == ([3, 16] * 2 if precision == "tf32" else [])
 
 
 def test_a_wrong_address_is_seen(cublas, monkeypatch):

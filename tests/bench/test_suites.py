@@ -81,6 +81,21 @@ def test_suites_in_other_types_and_layouts():
         variants(skinny, ["float8"])
 
 
+def test_a_precision_is_of_the_problems_of_float32():
+    found = variants(find_suite("skinny"), ["float32", "float16"], precision="tf32")
+    assert {(each.dtype, each.precision) for each in found} == {
+        ("float32", "tf32"),
+        ("float16", "ieee"),
+    }
+    with pytest.raises(UsageError, match="precision 'tf32' is of products of float32"):
+        variants(find_suite("skinny"), ["float16"], precision="tf32")
+
+
+def test_what_was_measured_in_another_precision_is_left():
+    problems = [GemmProblem(64, 64, 64, precision=each) for each in ("ieee", "tf32")]
+    assert len({Task(each).key for each in problems}) == 2
+
+
 def test_what_a_file_lacks_is_left(make_record):
     tasks = suite_tasks(["off-tile"], lambda problems: variants(problems, [], None, ["nn", "nt"]))
     assert len(tasks) == 16

@@ -74,9 +74,9 @@ def test_everything_asked_for_arrives(call, fake):
     call(
         "check", "naive", "--shape", "1x2x3, 4x5x6", "--shape", "7x8x9", "--only",
         "memcheck,racecheck", "--config", "BM=16", "--epilogue", "relu", "--alpha", "2", "--beta",
-        "0.5", "--gpu", "h100", "--dtype", "fp16", "--out-dtype", "fp32", "--seed", "7",
-        "--max-steps", "99", "--limit", "registers < 99", "--limit-at", "8x8x8", "--allow-forgiven",
-        "--schedule", "b0.0.0,w1@end",
+        "0.5", "--gpu", "h100", "--dtype", "fp32", "--out-dtype", "fp16", "--precision", "TF32",
+        "--seed", "7", "--max-steps", "99", "--limit", "registers < 99", "--limit-at", "8x8x8",
+        "--allow-forgiven", "--schedule", "b0.0.0,w1@end",
     )  # fmt: skip
     assert fake.kernel is find_kernel("naive")
     assert fake.shapes == ("1x2x3", "4x5x6", "7x8x9")
@@ -86,8 +86,9 @@ def test_everything_asked_for_arrives(call, fake):
         "epilogue": "relu",
         "alpha": 2.0,
         "beta": 0.5,
-        "dtype": "fp16",
-        "out_dtype": "fp32",
+        "dtype": "fp32",
+        "out_dtype": "fp16",
+        "precision": "tf32",
         "gpu": "h100",
         "seed": 7,
         "max_steps": 99,

@@ -69,7 +69,8 @@ def test_ladder_passes_every_option_on(call, fake):
         *("ladder", "--shape", "1x2x3", "--device", "emulator", "--gpu", "h100"),
         *("--kernels", "naive, shared_tiling", "--config", "BM=16,stride=4"),
         *("--epilogue", "bias+relu", "--alpha", "2", "--beta", "0.5", "--seed", "7"),
-        *("--layout", "NT", "--dtype", "fp16", "--out-dtype", "fp32"),
+        *("--layout", "NT", "--dtype", "fp32", "--out-dtype", "fp16"),
+        *("--precision", "tf32"),
     )
     assert fake.asked == {
         "size": None,
@@ -82,8 +83,9 @@ def test_ladder_passes_every_option_on(call, fake):
         "alpha": 2.0,
         "beta": 0.5,
         "layout": "NT",
-        "dtype": "fp16",
-        "out_dtype": "fp32",
+        "dtype": "fp32",
+        "out_dtype": "fp16",
+        "precision": "tf32",
         "seed": 7,
         "production": gemmkit.choose,
     }

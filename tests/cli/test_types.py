@@ -60,6 +60,33 @@ def test_a_kernel_is_run_on_the_first_type_that_it_takes(call):
     assert (seen["problem"]["dtype"], seen["problem"]["epilogue"]) == ("float16", "none")
 
 
+@pytest.mark.parametrize("verb", ["bench", "check", "explain", "show"])
+def test_a_kernel_serves_where_a_lower_precision_is_allowed(call, verb):
+    result = call(verb, "naive", "--shape", "24x32x16", "--precision", "TF32", "--gpu", "h100")
+    assert result.exit_code == 0, result.output
+    told = "fp32 (precision tf32)" in " ".join(result.output.split())
+    assert told == (verb != "explain")
+
+
+@pytest.mark.parametrize("verb", ["which", "ladder", "tune"])
+def test_what_is_no_precision_is_refused(call, verb):
+    place = "24x32x16" if verb == "which" else "--shape=24x32x16"
+    result = call(verb, place, "--precision", "tf23")
+    assert result.exit_code == 2
+    assert "unknown precision 'tf23'" in result.output
+    result = call(verb, place, "--precision", "tf32", "--dtype", "bf16")
+    assert result.exit_code == 2
+    assert "A and B are of bfloat16: leave it out" in " ".join(result.output.split())
+
+
+def test_ladder_and_sweep_of_a_precision(call):
+    words = ("--kernels", "naive", "--precision", "tf32")
+    seen = records(call("ladder", "--shape", "24x32x16", *words, *EMULATED))
+    seen += records(call("sweep", "--sizes", "16", *words, *EMULATED))
+    assert [each["problem"]["precision"] for each in seen] == ["tf32", "tf32"]
+    assert all(each["correct"] for each in seen)
+
+
 def test_which_tells_layouts_and_types_apart(call):
     words = ("--gpu", "h100", "--no-store", "--json")
     plain, turned, half, unlike = (

@@ -90,6 +90,9 @@ def run_typed(
     found = find_kernel(kernel)
     config = config or found.configure(SMALL[kernel])
     plan = found.plan(problem, config, device.spec)
+    # The bound of kernels that say what they compute in; others compute in that of the operands.
+    if (named := named_arithmetic(plan.compute_dtype, plan.tolerance)) is not None:
+        case = case.under(named)
     emulated = isinstance(device, EmulatedDevice)
     binary = compile_plan(plan, device.spec.arch, assemble=not emulated)
     named = named_arithmetic(plan.compute_dtype, plan.tolerance)

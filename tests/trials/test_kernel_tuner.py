@@ -46,10 +46,13 @@ def test_a_cache_of_gemmkit_comes_back_as_it_was(tmp_path, entries):
 
 def test_several_kernels_and_problems_get_a_file_each(tmp_path, make_entry):
     wide = ProblemClass(m=1, n=64, k=64, aligned=True)
+    lower = ProblemClass(m=64, n=64, k=64, aligned=True, layout="nt", precision="tf32")
     some = [make_entry(), make_entry(problem=wide), make_entry(epilogue="bias+relu")]
+    some.append(make_entry(problem=lower))
     written = write_caches(tmp_path / "cache.json", some)
     assert sorted(path.name for path in written) == [
         "cache-h100-132sm-naive-1x64x64.json",
+        "cache-h100-132sm-naive-64x64x64-NT-fp32-precision-tf32.json",
         "cache-h100-132sm-naive-64x64x64-bias-relu.json",
         "cache-h100-132sm-naive-64x64x64.json",
     ]

@@ -286,7 +286,7 @@ def _executed(
     device: EmulatedDevice, binary: Binary, plan: LaunchPlan, problem: GemmProblem
 ) -> tuple[ControlFlow, NDArray[np.float64]]:
     """Executions of each instruction by an average block."""
-    operands = Operands.empty(device, problem)
+    operands = Operands.zeros(device, problem)
     bound = bind_arguments(problem, operands)
     scratch = Scratch.of(device, plan, bound)  # must outlive the launch
     arguments = bound | scratch.arguments

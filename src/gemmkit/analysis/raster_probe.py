@@ -258,7 +258,7 @@ class _Blocks:
     ) -> None:
         self._device, self._binary, self._plan = device, binary, plan
         self._problem, self._size = problem, size
-        self._operands = Operands.empty(device, problem)
+        self._operands = Operands.zeros(device, problem)
         bound = bind_arguments(problem, self._operands)
         self._scratch = Scratch.of(device, plan, bound)
         self._arguments = bound | self._scratch.arguments

@@ -233,7 +233,7 @@ def _content(
     """Shared memory after so many barriers, if the elements at `places` are these numbers."""
     problem, plan = traced.problem, traced.plan
     device = EmulatedDevice(gpu, cache_dir=cache_dir)
-    operands = Operands.empty(device, problem)
+    operands = Operands.zeros(device, problem)
     layouts = placements(problem)
     for name, buffer in (("A", operands.a), ("B", operands.b)):
         layout = layouts[name.lower()]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from gemmkit.dtypes import PRECISIONS
 from gemmkit.errors import UnsupportedProblem
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.kernel import Kernel
@@ -77,7 +78,7 @@ def shallow(problem: GemmProblem, plan: LaunchPlan, block: int, *, user: bool) -
     m = min(problem.m, TRACED_ROWS) if block == 0 else problem.m
     lda, ldb, ldc = _kept_rows(problem, plan.signature, user=user)
     k = min(problem.k, TRACED_DEPTH if lda else TRACED_DEPTH_TIGHT)
-    return replace(problem, m=m, k=k, lda=lda, ldb=ldb, ldc=ldc)
+    return _changed(problem, m=m, k=k, lda=lda, ldb=ldb, ldc=ldc)
 
 
 def shallow_square(problem: GemmProblem) -> GemmProblem:
@@ -97,7 +98,7 @@ def _cut(problem: GemmProblem, depth: int, kernel: Kernel) -> GemmProblem:
 
     lda, ldb, ldc = _kept_rows(problem, kernel.signature, user=kernel.user_defined)
     m, n = clip(problem.m), clip(problem.n)
-    return replace(problem, m=m, n=n, k=depth, lda=lda, ldb=ldb, ldc=ldc)
+    return _changed(problem, m=m, n=n, k=depth, lda=lda, ldb=ldb, ldc=ldc)
 
 
 def _kept_rows(problem: GemmProblem, signature: Signature, *, user: bool) -> tuple[int, int, int]:
@@ -112,4 +113,11 @@ def _kept_rows(problem: GemmProblem, signature: Signature, *, user: bool) -> tup
 
 
 def _tight(problem: GemmProblem, m: int, n: int, k: int) -> GemmProblem:
-    return replace(problem, m=m, n=n, k=k, lda=0, ldb=0, ldc=0)
+    return _changed(problem, m=m, n=n, k=k, lda=0, ldb=0, ldc=0)
+
+
+def _changed(problem: GemmProblem, **sizes: int) -> GemmProblem:
+    """The same with other sizes, in the lowest precision: what a kernel promises of its errors may
+    rest on a k that is not so short, and does not matter here."""
+    lowest = PRECISIONS[-1] if problem.dtype == "float32" else problem.precision
+    return replace(problem, precision=lowest, **sizes)

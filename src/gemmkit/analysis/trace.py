@@ -134,7 +134,7 @@ def trace(
     if binary is None or plan.instances != instances:
         binary = compile_plan(plan, gpu.arch, cache_dir=cache_dir)
     device = EmulatedDevice(gpu, cache_dir=cache_dir)
-    operands = Operands.empty(device, cut)
+    operands = Operands.zeros(device, cut)
     bound = bind_arguments(cut, operands)
     scratch = Scratch.of(device, plan, bound)  # must outlive the launch
     arguments = bound | scratch.arguments

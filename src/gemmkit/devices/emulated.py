@@ -192,8 +192,7 @@ class EmulatedDevice:
             DeviceError: the board cannot take the launch, or the kernel failed.
             UnsupportedInstruction: the kernel has an instruction that the emulator lacks.
         """
-        if (first := launch_before(plan, binary)) is not None:
-            self.execute(first[1], first[0], arguments)
+        self._execute_before(binary, plan, arguments)
         program, request = self._prepare(binary, plan, arguments)
         program.execute(
             request, self.memory, threads=self.threads, max_steps=self._max_steps, only=only
@@ -208,7 +207,7 @@ class EmulatedDevice:
             DeviceError: the board cannot take the launch, or the kernel failed.
             UnsupportedInstruction: the kernel has an instruction that the emulator lacks.
         """
-        self._launch_before(binary, plan, arguments)
+        self._execute_before(binary, plan, arguments)
         program, request = self._prepare(binary, plan, arguments)
         execution = program.run(request, self.memory, threads=self.threads)
         return program.flow, execution.tally
@@ -226,7 +225,7 @@ class EmulatedDevice:
             DeviceError: the board cannot take the launch, or the kernel failed.
             UnsupportedInstruction: the kernel has an instruction that the emulator lacks.
         """
-        self._launch_before(binary, plan, arguments)
+        self._execute_before(binary, plan, arguments)
         program, request = self._prepare(binary, plan, arguments)
         return program.watch(request, self.memory, blocks)
 
@@ -245,7 +244,7 @@ class EmulatedDevice:
             DeviceError: the board cannot take the launch, or the kernel failed.
             UnsupportedInstruction: the kernel has an instruction that the emulator lacks.
         """
-        self._launch_before(binary, plan, arguments)
+        self._execute_before(binary, plan, arguments)
         program, request = self._prepare(binary, plan, arguments)
         return program.read_shared(request, self.memory, block, barriers)
 
@@ -263,6 +262,13 @@ class EmulatedDevice:
         """What the launch before a plan's own showed."""
         first = launch_before(plan, binary)
         return Launch() if first is None else self.launch(first[1], first[0], arguments)
+
+    def _execute_before(
+        self, binary: Binary, plan: LaunchPlan, arguments: Mapping[str, Value]
+    ) -> None:
+        """Run the launch before a plan's own, for what it leaves in the workspace."""
+        if (first := launch_before(plan, binary)) is not None:
+            self.execute(first[1], first[0], arguments)
 
     def _prepare(
         self, binary: Binary, plan: LaunchPlan, arguments: Mapping[str, Value]

@@ -80,8 +80,9 @@ class Operands:
         return cls.of(problem, buffers)
 
     @classmethod
-    def empty(cls, device: Device, problem: GemmProblem) -> Operands:
-        """Memory of the right sizes, its content undefined.
+    def zeros(cls, device: Device, problem: GemmProblem) -> Operands:
+        """Matrices of the right sizes that are all zero, for launches whose results do not matter:
+        what a kernel does may depend on whether its operands are finite.
 
         Raises:
             DeviceError: there is not enough memory.
@@ -90,7 +91,8 @@ class Operands:
             name: each.size * (problem.item_bytes if name in ("a", "b") else problem.out_item_bytes)
             for name, each in placements(problem).items()
         }
-        return cls.of(problem, {name: device.empty(size) for name, size in sizes.items()})
+        zeros = {name: np.zeros(size, np.uint8) for name, size in sizes.items()}
+        return cls.of(problem, {name: device.upload(each) for name, each in zeros.items()})
 
     @classmethod
     def of(cls, problem: GemmProblem, buffers: Mapping[str, Buffer]) -> Operands:

@@ -239,8 +239,8 @@ _WGMMA = _rows(
     (16, 64, 128, 8, 1, 1, 1, 1, 2),
 )
 
-# float32 where its precision allows tensor cores, on Hopper: split into two parts, two sums for each
-# result leave room for smaller tiles; rounded to TF32, tiles are those of 16 bits with half the BK.
+# float32 where its precision allows tensor cores, on Hopper. Of operands in two parts, two sums for
+# each result leave room for smaller tiles; of TF32, tiles are those of 16 bits with half the BK.
 _FP16X3 = _rows(
     "gemm_fp16x3",
     "BM BN BK stages consumers pingpong cluster_m cluster_n cluster_k",

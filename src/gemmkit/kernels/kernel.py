@@ -250,7 +250,7 @@ class Kernel(UsersKernels):
     @property
     def shares_tiles(self) -> bool:
         """Whether several blocks can share a tile of C, and leave partial sums in a workspace."""
-        return "workspace" in self.signature
+        return {"workspace", "semaphores"} <= set(self.signature)
 
     @property
     def takes_matrices(self) -> bool:

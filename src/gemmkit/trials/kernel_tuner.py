@@ -12,6 +12,7 @@ milliseconds.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -81,7 +82,7 @@ def write_caches(path: Path, entries: Iterable[Entry]) -> dict[Path, int]:
     for (gpu, kernel, problem, epilogue), members in groups.items():
         target = path
         if len(groups) > 1:
-            words = [path.stem, gpu, kernel, problem.shape]
+            words = [path.stem, gpu, kernel, re.sub(r"\W+", "-", str(problem)).strip("-")]
             words += [epilogue.replace("+", "-")] if epilogue != "none" else []
             target = path.with_name("-".join(words) + (path.suffix or ".json"))
         write_whole(target, _cache_text(gpu, kernel, problem, members))

@@ -25,7 +25,7 @@ from gemmkit.emulator.isa.table import form_of
 from gemmkit.emulator.isa.tensor_copies import box_at, footprint, read_tensor, write_shared
 from gemmkit.emulator.isa.tensor_maps import decoded, encoded
 from gemmkit.errors import DeviceError, UnsupportedInstruction
-from gemmkit.tensor_maps import TensorMap
+from gemmkit.tensor_maps import Element, TensorMap
 
 RANKS = (1, 2, 3, 4, 5)
 
@@ -45,6 +45,33 @@ def test_loads(rank: int) -> None:
             again, _, counts = run(case, "oracle")
             assert np.array_equal(again, tile), case
             assert not counts.differences(tally), case
+
+
+# Elements before and after an H100 loaded them as tfloat32 (driver 580.159.04).
+ROUNDED = {
+    0x6AC1F000: 0x6AC20000,  # a tie, to even
+    0x20CCD000: 0x20CCC000,
+    0x3C705000: 0x3C704000,
+    0xFF478FFF: 0xFF478000,
+    0x65928D86: 0x65928000,
+    0x803C1448: 0x803C2000,  # subnormal
+    0x00077EFF: 0x00078000,
+    0xFF7FFFFF: 0xFF800000,  # the largest number
+    0xFF800000: 0xFF800000,
+    0x7F865081: 0x7FFFE000,  # any NaN
+    0xFFA6F9DD: 0x7FFFE000,
+}
+
+
+@pytest.mark.parametrize("element", ["tfloat32", "tfloat32_ftz"])
+@pytest.mark.parametrize("name", ["engine", "oracle"])
+def test_loads_of_tfloat32_round(name: str, element: Element) -> None:
+    case = box_of(TensorMap(0, element, (64, 1), (256,), (32, 1)))
+    given = np.zeros(64, np.uint32)
+    given[: len(ROUNDED)] = list(ROUNDED)
+    tile, storage, _ = run(replace(case, storage=given.view(np.uint8)), name)
+    assert tile.view(np.uint32)[: len(ROUNDED)].tolist() == list(ROUNDED.values())
+    assert np.array_equal(storage, given.view(np.uint8))
 
 
 @pytest.mark.parametrize("rank", RANKS)
@@ -109,7 +136,7 @@ REFUSED = {
     "stores a box at coordinates (0, -1)": (box_of(PLAIN, (0, -1)), {"stores": True}),
     "stores a box at coordinates (-4, 0)": (
         box_of(replace(PLAIN, element="int32"), (-4, 0)), {"stores": True, "reduction": "add"}),
-    "use float32": (box_of(replace(PLAIN, element="tfloat32")), {}),
+    "use float32": (box_of(replace(PLAIN, element="tfloat32")), {"stores": True}),
 }  # fmt: skip
 
 

@@ -50,10 +50,10 @@ _BITS: Mapping[Element, str] = {
 NAN_FILL = 0x7FF7
 # Types that loads round to ten bits of mantissa, as 2^20 elements that an H100 loaded show: to
 # nearest, ties to even, subnormal numbers alike, with every NaN this one. No `_ftz` flushes there.
-_ROUNDED: frozenset[Element] = frozenset(["tfloat32", "tfloat32_ftz"])
-_TF32_NAN, _TF32_DROPPED = 0x7FFFE000, 13
+ROUNDED: frozenset[Element] = frozenset(["tfloat32", "tfloat32_ftz"])
+TF32_NAN, TF32_DROPPED = 0x7FFFE000, 13
 # Types that stores may change: that is not published, and was not measured.
-_CHANGED: frozenset[Element] = _ROUNDED | {"float32_ftz"}
+_CHANGED: frozenset[Element] = ROUNDED | {"float32_ftz"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,17 +268,17 @@ def read_tensor(box: Box, data: Bytes) -> Bytes:
         dense = _outside(box.map).copy()
         if not box.empty:
             box.part(dense)[...] = box.inside(data)
-    return _rounded_to_tf32(dense) if box.map.element in _ROUNDED else dense
+    return _rounded_to_tf32(dense) if box.map.element in ROUNDED else dense
 
 
 def _rounded_to_tf32(dense: Bytes) -> Bytes:
     """Elements of float32, rounded as a load of type tfloat32 does."""
     words = dense.view(np.uint32)
-    half = np.uint32((1 << _TF32_DROPPED - 1) - 1)
-    odd = words >> np.uint32(_TF32_DROPPED) & np.uint32(1)
-    rounded = words + half + odd & np.uint32(0xFFFFFFFF << _TF32_DROPPED & 0xFFFFFFFF)
+    half = np.uint32((1 << TF32_DROPPED - 1) - 1)
+    odd = words >> np.uint32(TF32_DROPPED) & np.uint32(1)
+    rounded = words + half + odd & np.uint32(0xFFFFFFFF << TF32_DROPPED & 0xFFFFFFFF)
     is_nan = (words & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
-    return np.where(is_nan, np.uint32(_TF32_NAN), rounded).view(np.uint8)
+    return np.where(is_nan, np.uint32(TF32_NAN), rounded).view(np.uint8)
 
 
 def write_tensor(form: Form, box: Box, dense: Bytes, data: Bytes) -> None:

@@ -20,7 +20,16 @@ from gemmkit.emulator.isa.cluster import (
 from gemmkit.emulator.isa.form import Form
 from gemmkit.emulator.isa.mbarriers import Misuse
 from gemmkit.emulator.isa.semantics.raw import Mask
-from gemmkit.emulator.isa.tensor_copies import NAN_FILL, Box, box_at, check_shared, reduction_of
+from gemmkit.emulator.isa.tensor_copies import (
+    NAN_FILL,
+    ROUNDED,
+    TF32_DROPPED,
+    TF32_NAN,
+    Box,
+    box_at,
+    check_shared,
+    reduction_of,
+)
 from gemmkit.emulator.isa.tensor_maps import check_place, decoded
 from gemmkit.emulator.oracle.chunk import Group
 from gemmkit.emulator.oracle.memory import SHARED_WINDOW, Bytes, Fault, window_of
@@ -81,7 +90,7 @@ def copy(group: Group, step: Step, lanes: Mask, phases: Phases, tally: Tally) ->
             ]
             nbytes = tensor_map.box_bytes
             moved = Transfer(
-                partial(_read, pairs),
+                partial(_read, box, pairs),
                 partial(_write, form, box, pairs),
                 partial(phases.deliver, group, step, row, lane, count[0], nbytes)
                 if count
@@ -148,8 +157,22 @@ def _pair(
     return outer, shared
 
 
-def _read(pairs: Sequence[Pair]) -> list[Bytes]:
+def _read(box: Box, pairs: Sequence[Pair]) -> list[Bytes]:
+    if box.map.element in ROUNDED:
+        return [_rounded_to_tf32(source) for source, _ in pairs]
     return [source.copy() for source, _ in pairs]
+
+
+def _rounded_to_tf32(source: Bytes) -> Bytes:
+    word = int.from_bytes(source.tobytes(), "little")
+    if word & 0x7FFFFFFF > 0x7F800000:
+        word = TF32_NAN
+    else:
+        kept, rest = divmod(word, 1 << TF32_DROPPED)
+        half = 1 << TF32_DROPPED - 1
+        kept += rest > half or (rest == half and kept % 2)
+        word = kept << TF32_DROPPED
+    return np.frombuffer(word.to_bytes(4, "little"), np.uint8)
 
 
 def _write(form: Form, box: Box, pairs: Sequence[Pair], data: Sequence[Bytes]) -> None:

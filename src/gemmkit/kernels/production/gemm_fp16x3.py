@@ -32,10 +32,13 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
 
 
 def condition(problem: GemmProblem, gpu: GpuSpec) -> str | None:
-    """A Hopper board, and a k that is long enough for the bound to be that of fp32 sums."""
+    """A Hopper board, and something to load; where fp32's bound must hold, a k so long that it is
+    the larger one."""
     if (reason := has_wgmma(gpu)) is not None:
         return reason
-    if problem.k < LEAST_K:
+    if problem.k == 0:
+        return "there is nothing to load where k is 0"
+    if problem.k < LEAST_K and problem.precision != "tf32":
         return f"k = {problem.k} is less than {LEAST_K}, from where on sums are as exact as fp32's"
     return None
 

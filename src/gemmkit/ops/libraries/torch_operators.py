@@ -71,17 +71,17 @@ def multiply(call: Call, *, many: bool = False) -> Any:
         given = [each or [] for each in given]
         auxiliary = auxiliary or []
     precision = _precision(call, many)
-    rest = *given, as_number(call.alpha), beta, *encoded, *(() if many else (dtype,)), precision
+    rest = *given, as_number(call.alpha), beta, *encoded, *(() if many else (dtype,))
     place = check_device(call.stream, call.device)
     operators = torch.ops.gemmkit
     with tangents_checked():
         if out is None and call.auxiliary is None:
             pure = operators.grouped_product if many else operators.product
-            return pure(call.a, call.b, *rest, place)
+            return pure(call.a, call.b, *rest, place, precision)
         if out is None:
             out = _like(call.a, call.b, dtype)
         into = operators.grouped_product_out if many else operators.product_out
-        into(call.a, call.b, out, auxiliary, *rest, place)
+        into(call.a, call.b, out, auxiliary, *rest, place, precision)
     return out
 
 
@@ -186,6 +186,9 @@ def _dtype(given: Any) -> torch.dtype | None:
 
 # --- the operators ------------------------------------------------------------------------------
 
+# The place of the result's type among the arguments of one product after its matrices.
+_OUT_DTYPE = 8
+
 
 def _shapes(a: Any, b: Any) -> Any:
     """The shape of the product, or those of many."""
@@ -203,7 +206,10 @@ def _like(a: Any, b: Any, dtype: torch.dtype | None = None) -> Any:
 
 def _read(many: bool, a: Any, b: Any, out: Any, auxiliary: Any, *rest: Any) -> Call:
     """The call that an operator's arguments stand for."""
-    c, bias, residual, alpha, beta, epilogue, values, scale, *dtype, precision, device = rest
+    c, bias, residual, alpha, beta, epilogue, values, scale, *how = rest
+    dtype = None if many else how.pop(0)
+    # PyTorch leaves out arguments that are the schema's default.
+    device, precision = how if len(how) > 1 else (how[0], "ieee")
     if many:
         # Lists have no None.
         c, bias, residual, auxiliary = (each or None for each in (c, bias, residual, auxiliary))
@@ -211,7 +217,7 @@ def _read(many: bool, a: Any, b: Any, out: Any, auxiliary: Any, *rest: Any) -> C
     chosen = decode(epilogue, values, scale)
     return Call(
         *(a, b, out, c, bias, residual, auxiliary),
-        *(alpha, beta, chosen, dtype[0] if dtype else None, None, device, precision),
+        *(alpha, beta, chosen, dtype, None, device, precision),
     )
 
 
@@ -228,7 +234,7 @@ def _into(many: bool, *arguments: Any) -> None:
 
 
 def _pure_like(many: bool, a: Any, b: Any, *rest: Any) -> Any:
-    return _like(a, b, None if many else rest[-3])
+    return _like(a, b, None if many else rest[_OUT_DTYPE])
 
 
 def _into_like(many: bool, a: Any, b: Any, out: Any, *_: Any) -> None:
@@ -247,7 +253,7 @@ def _register(name: str, many: bool) -> None:
     rest = (
         f"{optional} c, {optional} bias, {optional} residual, float alpha, float beta, "
         f"str epilogue, float[] values, float scale, {'' if many else 'ScalarType? out_dtype, '}"
-        "str precision, str? device"
+        'str? device, str precision="ieee"'
     )
     written, kept = ("Tensor(a!)[]", "Tensor(b!)[]") if many else ("Tensor(a!)", "Tensor(b!)?")
 
