@@ -95,6 +95,9 @@ def run_typed(
         case = case.under(named)
     emulated = isinstance(device, EmulatedDevice)
     binary = compile_plan(plan, device.spec.arch, assemble=not emulated)
+    named = named_arithmetic(plan.compute_dtype, plan.tolerance)
+    if named is not None:
+        case = case.under(named)
     launch, results = case.result(problem, device, binary, plan)
     return Outcome(
         decode(layouts(problem)[2].view(results[0]), problem.result_dtype).astype(float),

@@ -47,7 +47,7 @@ from typing import Literal
 
 from gemmkit.dtypes import full_type_name
 from gemmkit.errors import UsageError, unknown_name
-from gemmkit.split_products import CHUNK
+from gemmkit.split_products import LONGEST_CHUNK
 from gemmkit.split_products import SPLIT_PRODUCTS as IN_SPLIT_PRODUCTS
 from gemmkit.verify.split_products import PART_BITS, UNDERFLOW, SplitProducts
 from gemmkit.verify.truncation import Truncation, truncation_of_any
@@ -169,10 +169,6 @@ class Arithmetic:
             kept.append(self.split.sum_bits)
         return min(kept, default=24)
 
-    def additions(self, k: int) -> int:
-        """The roundings of one of k products to fp32: its own, and those of the sums it is in."""
-        return k if self.split is None else self.split.additions(k)
-
     @property
     def of_lines(self) -> float:
         """What is lost in proportion to X·Σ|b| + Y·Σ|a|, where X and Y are the largest magnitudes
@@ -189,8 +185,6 @@ class Arithmetic:
         logs = sum(each.count(k) * math.log1p(each.unit) for each in self.rounded)
         if self.tensor is not None:
             logs += self.tensor.logarithm(k)
-        if self.split is not None:
-            logs += self.split.logarithm(k)
         return math.expm1(min(logs, 700.0) + math.log1p(fp32))
 
     def underflow(self, k: int, largest_a: float, largest_b: float) -> float:
@@ -232,7 +226,7 @@ def named_arithmetic(compute_dtype: str, tolerance: float | None) -> Arithmetic 
         return Arithmetic(
             split=SplitProducts(),
             reason="operands scaled by line and split into high and low parts in float16; sums on "
-            f"tensor cores over {CHUNK} of k, added in fp32",
+            f"tensor cores over at most {LONGEST_CHUNK} of k, added in fp32",
         )
     # In a CUDA source `float` is fp32.
     spoken = (each.strip() for each in compute_dtype.split(","))

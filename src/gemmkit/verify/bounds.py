@@ -149,8 +149,7 @@ class Rounding:
             absolute += max(alpha, 1.0) * arithmetic.underflow(k, *largest)
         if arithmetic.split is None:
             return cls(arithmetic.relative(k, relative), absolute, *rest)
-        promoted = gamma(arithmetic.additions(k) + others, unit) + of_reference
-        found = arithmetic.relative(k, promoted)
+        found = arithmetic.split.relative(k, others) + of_reference
         if k and not all(map(_is_finite, matrices(problem, inputs)[:2])):
             # Fused multiply-adds compute some of the tiles.
             found = max(found, relative)

@@ -26,15 +26,12 @@ truncates each product at F = 25 bits below the largest term, and the result to 
 C has 24 bits, of which F keeps all. Truncation is toward zero, so that |fused| ≤ |C| + Σ|p_i|: each
 sum of a chunk is at most the sum of magnitudes of the parts' products so far, and that is at most
 (1 + 2^-10)²·S_c, where S_c = Σ|x·y| over the chunk. Products with a low part are at most
-2^-10·(1 + 2^-11)·S_c: fused sums of these alone, those of the chunk's first stage, lose little.
-A chunk of c elements in stages of g has
-
-    c + 2·(c − g) products and ⌈c/P⌉ + 2·⌈(c − g)/P⌉ fused sums                    (c > g)
-
-that may lose 2^-F and 2^-κ of S_c each: for c = 64, 40u if g = 64, and 80u if g = 32. An error is
-relative to its own chunk's S_c; these add up to S, so that the bound **does not grow with k**. See
-Blanchard, Higham and Mary, "A Class of Fast and Accurate Summation Algorithms" (SIAM J. Sci.
-Comput. 42, 2020): blocks summed within, and between.
+2^-10·(1 + 2^-11)·S_c; as they come first, their fused sums lose little. The others of a chunk of c
+elements are c products in ⌈c/P⌉ fused sums, which may lose 2^-F and 2^-κ of S_c each: c/2 + c/8
+units u, 20u for c = 32 and 40u for c = 64. (If the small ones of half a chunk came after the large
+ones of the other, it would be 80u.) An error is relative to its own chunk's S_c; these add up to S,
+so that the bound **does not grow with k**: the blocked summation of Blanchard, Higham and Mary, "A
+Class of Fast and Accurate Summation Algorithms" (SIAM J. Sci. Comput. 42, 2020).
 
 A subnormal part counts with the exponent of 2^-14, and may so make the largest exponent that of a
 product smaller than it says, at most 2^-14 times the other factor. Each fused sum loses at most
@@ -42,21 +39,21 @@ P·2^-F·2^-14·max|y'| more, in all 3·2^-35·(Σ|x'| + Σ|y'|) ≤ 3·2^-49·(
 x and y.
 
 **Promotion.** The sums of chunks are added in fp32, rounded to nearest: to zero, which is exact,
-then ⌈k/64⌉ − 1 times. Where q blocks of a cluster share k, one of b stages of 32 has ⌈b/2⌉ chunks,
-and there are q − 1 more additions: if each has two stages or more, no more in all than by a single
-block, else at most q − 1 ≤ 3.
+then ⌈k/c⌉ − 1 times. Where q ≤ 4 blocks of a cluster share k, the largest share has ⌈⌈k/c⌉/q⌉
+chunks, and there are q − 1 more additions; that is no more in all, or at most 3 where a share is
+one chunk.
 
 **Scaling back** multiplies by a power of two: exact, or one rounding of a subnormal result, of at
 most half the smallest subnormal number, as for any product in fp32.
 
-Together, with p = max(⌈k/64⌉ − 1, 3) additions,
+Together, with p = max(⌈k/c⌉ − 1, 3) additions,
 
     |fl(A·B) − A·B| ≤ ((1 + e)·(1 + γ_p) − 1)·|A|·|B| + ν·(X·Σ|y| + Y·Σ|x|),
 
-e = 8u + 80u·(1 + 2^-9) + …, or 88.3u, and ν = 2^-39·(1 + 2^-4), which contains the higher orders.
-That is at most γ_k, the bound of k fused multiply-adds in fp32, from k = `LEAST_K` on, and k/64 in
-place of k for long sums. The second term is norm-wise: it matters only where most of a line's
-elements are below 2^-16 of the largest.
+where e is 28.1u for c = 32 and 48.2u for c = 64, and ν = 2^-39·(1 + 2^-4) contains the higher
+orders. For any c of a kernel that is 51.2u at k = 64, 63.2u at 1,024 and 28u + k/32 units later: at
+most γ_k, the bound of k fused multiply-adds in fp32, for each k from 35 on. The second term is
+norm-wise: it matters only where most of a line's elements are below 2^-16 of the largest.
 
 Integers of up to 11 bits are their high part. A sum of their products is exact up to 2^24.
 
@@ -66,11 +63,10 @@ of A and B instead: its finite results have the error γ_k.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from gemmkit.emulator.numerics.rules import Kind, Rules, rules_of
-from gemmkit.split_products import CHUNK, MOST_BLOCKS, SHORTEST_STAGE
+from gemmkit.split_products import LONGEST_CHUNK, MOST_BLOCKS, SHORTEST_CHUNK
 
 UNIT = 2.0**-24
 # Significand bits of a part.
@@ -91,37 +87,36 @@ def _wgmma() -> Rules:
 class SplitProducts:
     """The error of sums of products of parts; see the module's docstring.
 
-    `stage`: elements of k whose products with a low part come before those without.
+    `chunks` are the lengths of chunks that a kernel may have.
     """
 
-    stage: int = SHORTEST_STAGE
+    chunks: tuple[int, ...] = (SHORTEST_CHUNK, LONGEST_CHUNK)
 
     @property
     def sum_bits(self) -> int:
-        """Bits of a fused sum: sums of integers below two to their power are exact."""
+        """Bits of a fused sum: sums of integers up to two to their power are exact."""
         rules = _wgmma()
         return min(rules.fraction_bits, rules.kept_bits) + 1
 
-    def of_chunk(self, length: int) -> float:
-        """The largest error of a chunk of so many elements, relative to its Σ|x·y|."""
-        rules = _wgmma()
-
-        def lost(products: int, sums: int) -> float:
-            return products * 2.0**-rules.fraction_bits + sums * 2.0**-rules.kept_bits
-
-        first = min(length, self.stage)
-        after = length - first
-        large = lost(
-            length + 2 * after,
-            sum(-(-each // rules.products) for each in (first, after, after, after)),
+    def relative(self, k: int, others: int = 0) -> float:
+        """The bound relative to S of sums of k products, each of which is rounded to fp32 `others`
+        more times."""
+        if not k:
+            return _gamma(others)
+        return max(
+            _of_chunk(min(k, chunk)) * (1 + sums) + sums
+            for chunk in self.chunks
+            for sums in (_gamma(max(-(-k // chunk), MOST_BLOCKS) - 1 + others),)
         )
-        small = lost(2 * first, 2 * -(-first // rules.products))
-        return SPLIT + OF_ALL * large + OF_LOW * small
 
-    def additions(self, k: int) -> int:
-        """The most additions in fp32 that the sum of a chunk goes through."""
-        return max(-(-k // CHUNK), MOST_BLOCKS) - 1 if k else 0
 
-    def logarithm(self, k: int) -> float:
-        """log(1 + e) for sums of k products, without the additions in fp32."""
-        return math.log1p(self.of_chunk(min(k, CHUNK))) if k else 0.0
+def _gamma(roundings: int) -> float:
+    return roundings * UNIT / (1 - roundings * UNIT)
+
+
+def _of_chunk(length: int) -> float:
+    """The largest error of the sum of a chunk, relative to its Σ|x·y|."""
+    rules = _wgmma()
+    sums = -(-length // rules.products)
+    large = length * 2.0**-rules.fraction_bits + sums * 2.0**-rules.kept_bits
+    return SPLIT + OF_ALL * large + 2 * OF_LOW * large

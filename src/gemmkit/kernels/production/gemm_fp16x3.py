@@ -17,7 +17,7 @@ from gemmkit.kernels.splitting import GROUP, PARTS, parts_of, split_bytes, split
 from gemmkit.kernels.warpgroups import has_wgmma
 from gemmkit.kernels.work import Work
 from gemmkit.problem import GemmProblem
-from gemmkit.split_products import CHUNK, LEAST_K, PRODUCTS, SPLIT_PRODUCTS
+from gemmkit.split_products import LEAST_K, LONGEST_CHUNK, PRODUCTS, SHORTEST_CHUNK, SPLIT_PRODUCTS
 
 
 def operands(problem: GemmProblem) -> Operands:
@@ -27,8 +27,7 @@ def operands(problem: GemmProblem) -> Operands:
 
 def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
     """Persistent clusters, one block per SM, after the launch that splits both operands."""
-    chunk = max(1, CHUNK // config["BK"])
-    shape = wgmma_tiles.launch_shape(problem, config, gpu, operands(problem), chunk=chunk)
+    shape = wgmma_tiles.launch_shape(problem, config, gpu, operands(problem))
     return replace(shape, before=splitting(problem, gpu) if shape.copies else None)
 
 
@@ -91,7 +90,7 @@ KERNEL = Kernel(
     space={
         "BM": (8, 16, 32, 64, 80, 96, 128, 144, 160, 176, 192, 256),
         "BN": (32, 64, 96, 128, 144, 160, 192),
-        "BK": (32, 64),
+        "BK": (SHORTEST_CHUNK, LONGEST_CHUNK),
         "stages": (2, 3, 4, 5, 6, 8),
         "consumers": (1, 2),
         "pingpong": (1, 2),

@@ -98,7 +98,8 @@ __device__ __forceinline__ void split_along(const float* from, long long ld, Hal
       }
     };
     unsigned largest = 0;
-    for (int k = (mine * 32 + lane) * PART; k < K; k += HELD * step) {
+    // Also what lies past the end of k, up to a whole group: it is stored.
+    for (int k = (mine * 32 + lane) * PART; 2 * k < ld_to; k += HELD * step) {
       load(k);
 #pragma unroll
       for (int i = 0; i < HELD; ++i) {

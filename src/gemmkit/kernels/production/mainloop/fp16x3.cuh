@@ -1,8 +1,9 @@
 // The mainloop of fp32 products on tensor cores: both operands come in two parts of fp16, x = high +
 // low, and of their products three count: low x high, high x low, high x high.
 //
-// Tensor cores cut off what does not fit their accumulator. So the small products of a stage come
-// first, and sums of few stages, a chunk, are added to those in registers, where fp32 rounds.
+// Tensor cores cut off what does not fit their accumulator. So the sums of a stage are added to those
+// in registers, where fp32 rounds, and its small products come first: small ones that come after
+// large ones would lose as many bits as these.
 #pragma once
 
 #include "mainloop/wgmma.cuh"
@@ -33,44 +34,33 @@ struct Fp16x3Mainloop : WgmmaMainloop<Half, TILE, A_BT, BATCHED> {
 #pragma unroll
     for (int i = 0; i < ROW_TILES; ++i) leave_undefined(chunk[i]);
 #pragma unroll 1
-    for (int step = 0; step < steps;) {
-      int held = counter.stage;
-#pragma unroll
-      for (int i = 0; i < TILE.chunk; ++i) {
-        if (i > 0 && step == steps) break;
-        const int stage = counter.stage;
-        this->barriers.full[stage].wait(counter.parity);
-        const unsigned a = shared_address(this->memory.a[stage]);
-        const unsigned b = shared_address(this->memory.b[stage]);
-        wgmma_fence();
-        multiply<true>(chunk, a, b, first, i > 0);
-        multiply<false>(chunk, a, b, first, true);
-        wgmma_commit();
-        if (i > 0) {
-          wgmma_wait<1>();
-          this->release(held);
-        }
-        held = stage;
-        counter.advance();
-        ++step;
-      }
+    for (int step = 1; step <= steps; ++step) {
+      const int stage = counter.stage;
+      this->barriers.full[stage].wait(counter.parity);
+      const unsigned a = shared_address(this->memory.a[stage]);
+      const unsigned b = shared_address(this->memory.b[stage]);
+      wgmma_fence();
+      multiply<true>(chunk, a, b, first);
+      multiply<false>(chunk, a, b, first);
+      wgmma_commit();
+      counter.advance();
       if (step == steps) loaded();
 #pragma unroll
+      for (int i = 0; i < ROW_TILES; ++i) wgmma_wait<0>(chunk[i]);
+      this->release(stage);
+#pragma unroll
       for (int i = 0; i < ROW_TILES; ++i) {
-        wgmma_wait<0>(chunk[i]);
 #pragma unroll
         for (int j = 0; j < COUNT; ++j) sums[i][j] += chunk[i][j];
       }
-      this->release(held);
     }
     if (steps == 0) loaded();
   }
 
  private:
-  // The products of a stage: those with a `low` part, or those without.
+  // The products of a stage: those with a `low` part, or those without, which are added to these.
   template <bool SMALL>
-  static __device__ __forceinline__ void multiply(Sums& sums, unsigned a, unsigned b, int first,
-                                                  bool keep) {
+  static __device__ __forceinline__ void multiply(Sums& sums, unsigned a, unsigned b, int first) {
 #pragma unroll
     for (int line = 0; line < BK; line += LINE) {
 #pragma unroll
@@ -80,7 +70,7 @@ struct Fp16x3Mainloop : WgmmaMainloop<Half, TILE, A_BT, BATCHED> {
           const int row = first + i * WGMMA_ROWS;
           if constexpr (SMALL) {
             Product::multiply(sums[i], A::descriptor(a, row, k + LOW), B::descriptor(b, 0, k),
-                              keep || k > 0);
+                              k > 0);
             Product::multiply(sums[i], A::descriptor(a, row, k), B::descriptor(b, 0, k + LOW),
                               true);
           } else {

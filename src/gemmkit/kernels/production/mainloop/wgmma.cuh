@@ -16,7 +16,6 @@ struct WgmmaTile {
   int cluster_m = 1;  // blocks of a cluster along M, along N, and along k of one tile
   int cluster_n = 1;
   int cluster_k = 1;
-  int chunk = 0;    // steps whose products are added up before fp32 registers take them, or 0: all
   int buffers = 2;  // for results on their way to memory, of each consumer
   int threads = 0;  // of a block
 };

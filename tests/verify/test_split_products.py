@@ -1,0 +1,235 @@
+"""The bound of fp32 in three products of fp16 parts, against what such products are to the bit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gemmkit.kernels.catalog import find_kernel
+from gemmkit.problem import GemmProblem
+from gemmkit.split_products import (
+    LEAST_K,
+    LONGEST_CHUNK,
+    MOST_BLOCKS,
+    SHORTEST_CHUNK,
+    SPLIT_PRODUCTS,
+)
+from gemmkit.verify import Reference, make_inputs
+from gemmkit.verify.arithmetic import FP32, named_arithmetic
+from gemmkit.verify.bounds import Rounding, gamma
+from gemmkit.verify.encoding import Matrix
+from gemmkit.verify.line_sizes import LineSizes, of_lines
+from gemmkit.verify.split_products import UNDERFLOW, UNIT, SplitProducts
+from split_model import FAMILIES, fused_chain, split, split_product
+
+SPLIT = named_arithmetic(SPLIT_PRODUCTS, None)
+DEPTHS = (SHORTEST_CHUNK, LONGEST_CHUNK)
+
+
+def exact(a, b):
+    """A·B and |A|·|B| in extended precision."""
+    left, right = a.astype(np.longdouble), b.astype(np.longdouble)
+    return left @ right, np.abs(left) @ np.abs(right)
+
+
+def bounded(a, b, found, k=None):
+    """The largest error relative to the bound."""
+    values, magnitude = exact(a, b)
+    lines = of_lines(Matrix(a, "float32"), Matrix(b, "float32"))
+    bound = SplitProducts().relative(k or a.shape[1]) * magnitude + UNDERFLOW * lines + 2.0**-150
+    return float(np.max(np.abs(found - values) / bound))
+
+
+def test_the_kernel_has_these_chunks_and_no_more_blocks_share_k():
+    kernel = find_kernel("gemm_fp16x3")
+    assert kernel.space["BK"] == DEPTHS == SplitProducts().chunks
+    assert max(kernel.space["cluster_k"]) == MOST_BLOCKS
+    assert kernel.compute_dtype == SPLIT_PRODUCTS
+
+
+def test_from_the_least_k_on_the_bound_is_at_most_that_of_fp32():
+    larger = [
+        k
+        for k in (*range(1, 3000), *range(3001, 40_000, 97))
+        if SplitProducts().relative(k) > gamma(k, UNIT)
+    ]
+    assert max(larger) == 34 < LEAST_K
+    for k in (2**17, 2**20, 2**23):
+        assert SplitProducts().relative(k) < gamma(k, UNIT) / 30
+
+
+@pytest.mark.parametrize(("k", "units"), [(64, 51.2), (1024, 63.2), (4096, 155.1)])
+def test_the_bound_in_units(k, units):
+    assert SplitProducts().relative(k) / UNIT == pytest.approx(units, abs=0.05)
+
+
+@pytest.mark.parametrize("depth", DEPTHS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_errors_are_within_the_bound(family, depth):
+    rng = np.random.default_rng(3)
+    for k, blocks in ((64, 1), (100, 2), (1000, 4)):
+        a, b = FAMILIES[family](rng, 12, 10, k)
+        assert bounded(a, b, split_product(a, b, depth, blocks)) < 1
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_long_sums_are_more_exact_than_those_of_fused_multiply_adds(family):
+    """Norm-wise, each line relative to its own norm, and by the worst element."""
+    rng = np.random.default_rng(5)
+    for k in (512, 2048):
+        a, b = FAMILIES[family](rng, 16, 16, k)
+        values, magnitude = exact(a, b)
+        own = np.multiply.outer(*(np.linalg.norm(x.astype(float), axis=1) for x in (a, b.T)))
+        split_errors, chain_errors = (
+            np.abs(each - values) for each in (split_product(a, b), fused_chain(a, b))
+        )
+        assert np.linalg.norm(split_errors / own) < np.linalg.norm(chain_errors / own)
+        assert np.max(split_errors / magnitude) < np.max(chain_errors / magnitude)
+
+
+def test_the_bound_is_nearly_reached():
+    """After 1 tensor cores cut off each product below 2^-25 whole."""
+    a = np.full((1, 64), 2.0**-25 * (1 - 2.0**-11), np.float32)
+    a[0, 0] = 1
+    b = np.ones((64, 1), np.float32)
+    ratio = bounded(a, b, split_product(a, b))
+    assert 0.6 < ratio < 1
+    # Fused multiply-adds lose as many terms, and of twice the size.
+    assert fused_chain(a, b)[0, 0] == split_product(a, b)[0, 0] == 1
+
+
+numbers = st.floats(-(2.0**100), 2.0**100, width=32, allow_subnormal=True)
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_any_numbers(data):
+    m, n = (data.draw(st.integers(1, 3)) for _ in range(2))
+    k = data.draw(st.integers(1, 70))
+    spread = data.draw(st.sampled_from((0, 3, 12, 17, 20, 30, 60)))
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    a, b = (
+        np.float32(rng.standard_normal(shape) * np.exp2(rng.uniform(-spread, spread, shape)))
+        for shape in ((m, k), (k, n))
+    )
+    if data.draw(st.booleans()):
+        a[rng.integers(m), rng.integers(k)] = data.draw(numbers)
+    if data.draw(st.booleans()):
+        b[rng.integers(k)] = 0
+    with np.errstate(over="ignore"):
+        found = split_product(a, b, data.draw(st.sampled_from(DEPTHS)))
+    if np.isfinite(found).all():
+        assert bounded(a, b, found, k=max(k, 64)) < 1
+
+
+@given(st.floats(2.0**-20, 2.0**15 - 1, width=32))
+def test_parts_are_within_two_units_of_a_number(x):
+    line = np.array([[x, 2.0**15 - 1]], np.float32)
+    high, low, _ = split(line)
+    off = abs(float(high[0, 0]) + float(low[0, 0]) - x)
+    assert off <= max(2 * UNIT * x, 2.0**-25)
+    assert abs(float(low[0, 0])) <= 2.0**-11 * x
+
+
+def test_integers_of_eleven_bits_are_exact():
+    assert (SPLIT.operand_bits, SPLIT.sum_bits) == (11, 24)
+    rng = np.random.default_rng(0)
+    for most, k in ((2048, 4), (64, 2048)):
+        a = rng.integers(-most, most, (4, k), endpoint=True).astype(np.float32)
+        b = rng.integers(0, most, (k, 4), endpoint=True).astype(np.float32)
+        assert np.array_equal(split_product(a, b), a.astype(float) @ b.astype(float))
+
+
+PROBLEM = GemmProblem(24, 20, 300, precision="fp32")
+
+
+def inputs_of(a, b):
+    made = make_inputs(replace(PROBLEM, m=a.shape[0], n=b.shape[1], k=a.shape[1]))
+    return replace(made, a=a.ravel(), b=b.ravel())
+
+
+def wide(seed=0):
+    """Rows with one element that is far larger than the others."""
+    rng = np.random.default_rng(seed)
+    a, b = (rng.standard_normal(shape, np.float32) for shape in ((24, 300), (300, 20)))
+    a[:, 7] *= 2.0**36
+    b[7] = 0
+    return a, b
+
+
+def test_what_underflows_is_relative_to_the_lines():
+    a, b = wide()
+    inputs, found = inputs_of(a, b), split_product(a, b)
+    verdict = Reference(PROBLEM, inputs, "full", SPLIT).check(found.ravel())
+    assert verdict.correct
+    assert verdict.error_ratio > 1 / 16
+    assert not Reference(PROBLEM, inputs, "full", FP32).check(found.ravel()).correct
+    # The same error in a row without such an element is wrong.
+    calm = a.copy()
+    calm[3, 7] = 0
+    off = found.copy()
+    assert (
+        Reference(PROBLEM, inputs_of(calm, b), "full", SPLIT)
+        .check(split_product(calm, b).ravel())
+        .correct
+    )
+    assert not Reference(PROBLEM, inputs_of(calm, b), "full", SPLIT).check(off.ravel()).correct
+
+
+def test_freivalds_check_knows_of_it():
+    a, b = wide()
+    reference = Reference(PROBLEM, inputs_of(a, b), "sampled", SPLIT)
+    assert "Freivalds" in reference.method
+    found = split_product(a, b)
+    assert reference.check(found.ravel()).correct
+    freivalds = reference.products[0].freivalds
+    assert freivalds is not None
+    off = found.copy()
+    off[11, 5] += np.float32(2.0**26)
+    assert freivalds.suspects(Matrix(off, "float32")).tolist() == [11]
+    # Errors of the lines count by their own norms.
+    rows, columns = (
+        LineSizes.of_rows(Matrix(a, "float32")),
+        LineSizes.of_columns(Matrix(b, "float32")),
+    )
+    of_rows = rows.largest * np.linalg.norm(columns.sums)
+    assert (freivalds.tolerance > 8 * UNDERFLOW * of_rows).all()
+
+
+def test_tiles_that_are_not_finite_have_the_bound_of_fused_multiply_adds():
+    problem = GemmProblem(24, 20, 4096, precision="fp32")
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(shape, np.float32) for shape in ((24, 4096), (4096, 20)))
+    finite = Rounding.of(problem, replace(make_inputs(problem), a=a.ravel(), b=b.ravel()), SPLIT)
+    a[3, 5] = np.nan
+    other = Rounding.of(problem, replace(make_inputs(problem), a=a.ravel(), b=b.ravel()), SPLIT)
+    assert finite.relative == pytest.approx(155.1 * UNIT, rel=1e-3)
+    assert other.relative == pytest.approx(4096 * UNIT, rel=1e-3)
+
+
+def test_other_roundings_come_on_top():
+    """α, β·C and the bias round as in fp32; a result of 16 bits is rounded once more."""
+    inputs = make_inputs(replace(PROBLEM, alpha=0.3, beta=0.7))
+    more = Rounding.of(replace(PROBLEM, alpha=0.3, beta=0.7), inputs, SPLIT)
+    plain = Rounding.of(PROBLEM, inputs, SPLIT)
+    assert 2 * UNIT < more.relative - plain.relative < 2.01 * UNIT
+    assert more.of_lines == plain.of_lines == UNDERFLOW
+    half = replace(PROBLEM, out_dtype="float16")
+    assert Rounding.of(half, make_inputs(half), SPLIT).stored.name == "float16"
+    nothing = replace(PROBLEM, alpha=0.0, beta=0.3)
+    unread = Rounding.of(nothing, make_inputs(nothing), SPLIT)
+    assert (unread.relative / UNIT, unread.of_lines) == (pytest.approx(2), 0)
+
+
+def test_sizes_of_lines_leave_out_what_is_not_finite():
+    values = np.array([[1, -3, np.inf], [np.nan, 2, 0]], np.float32)
+    rows, columns = (
+        each(Matrix(values, "float32")) for each in (LineSizes.of_rows, LineSizes.of_columns)
+    )
+    assert (rows.largest.tolist(), rows.sums.tolist()) == ([3, 2], [4, 2])
+    assert (columns.largest.tolist(), columns.sums.tolist()) == ([1, 3, 0], [1, 5, 0])
+    assert LineSizes.of_rows(Matrix(values[:0], "float32")).sums.size == 0
