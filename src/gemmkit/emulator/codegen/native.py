@@ -120,7 +120,7 @@ def compile_ir(text: str, *, clean: bool = False, quick: bool = False) -> bytes:
     """Compile a module to object code.
 
     `clean` first promotes stack variables to registers. `quick` takes a quarter of the time, for
-    code that takes up to half as long again.
+    code that takes up to twice as long.
     """
     with _llvm():
         # LLVM's objects are freed when the function returns, while the lock is held.
@@ -148,8 +148,7 @@ def _emitted(text: str, clean: bool, quick: bool) -> bytes:
 
 @contextmanager
 def _without_combiner() -> Iterator[None]:
-    """Leave out LLVM's DAG combiner, which takes more than a third of the time of quick code and
-    does not make it faster.
+    """Leave out LLVM's DAG combiner, which takes more than a third of the time of quick code.
 
     The switch is the process's: while it is set, what others compile with LLVM is right too.
     """
