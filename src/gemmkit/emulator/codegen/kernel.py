@@ -110,7 +110,7 @@ def load_kernel(
 
     With `sanitize` its code reports to the sanitizers; with `track` it also reports uses of
     undefined bits, by default where registers or local memory may hold some from the start. With
-    `quick` it is compiled in a third of the time, unless the cache has faster code.
+    `quick` it is compiled in a quarter of the time, unless the cache has faster code.
 
     Raises:
         PtxSyntaxError: the PTX cannot be read.
