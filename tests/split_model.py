@@ -1,14 +1,21 @@
-"""What `gemm_fp16x3` computes, in NumPy, bit for bit; a chain of fused multiply-adds; inputs."""
+"""What `gemm_fp16x3` computes, in NumPy, bit for bit."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gemmkit.emulator.numerics.model import multiply
 from gemmkit.emulator.numerics.rules import Kind
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
+import precision_errors
+from precision_errors import FAMILIES, errors, fused_chain
+
+__all__ = ["FAMILIES", "errors", "fused_chain", "precision_errors", "split", "split_product"]
 
 Singles = NDArray[np.float32]
 WGMMA, HOPPER, DEPTH = Kind("wgmma", "f16", "f16", "f32", 16), (9, 0), 16
@@ -55,66 +62,3 @@ def split_product(
     scaled = np.ldexp(total.astype(float), -(of_rows[:, None] + of_columns[None]))
     with np.errstate(over="ignore"):
         return scaled.astype(np.float32)
-
-
-def fused_chain(a: Singles, b: Singles) -> Singles:
-    """A·B by a chain of fused multiply-adds along k, as FFMA has it.
-
-    float64 holds products exactly and rounds their sums to 53 bits first; that shows in few of the
-    results, and little.
-    """
-    total = np.zeros((a.shape[0], b.shape[1]), np.float32)
-    with np.errstate(over="ignore", invalid="ignore"):
-        for left, right in zip(a.T.astype(float), b.astype(float), strict=True):
-            total = (np.multiply.outer(left, right) + total).astype(np.float32)
-    return total
-
-
-def _normal(rng: np.random.Generator, shape: tuple[int, int]) -> Singles:
-    return rng.standard_normal(shape, np.float32)
-
-
-def _log_uniform(rng: np.random.Generator, shape: tuple[int, int]) -> Singles:
-    return np.float32(_normal(rng, shape) * np.exp2(rng.uniform(-20, 20, shape)))
-
-
-Pair = tuple[Singles, Singles]
-
-
-def _graded(rng: np.random.Generator, m: int, n: int, k: int) -> Pair:
-    rows, columns = (np.exp2(rng.uniform(-60, 60, each)) for each in (m, n))
-    return (
-        np.float32(_normal(rng, (m, k)) * rows[:, None]),
-        np.float32(_normal(rng, (k, n)) * columns),
-    )
-
-
-def _cancelling(rng: np.random.Generator, m: int, n: int, k: int) -> Pair:
-    """Each term is followed by its negative with a change in the last bits."""
-    a, b = _normal(rng, (m, k)), _normal(rng, (k, n))
-    half = k // 2
-    a[:, half : 2 * half] = -a[:, :half] * np.float32(1 + 2.0**-23)
-    b[half : 2 * half] = b[:half]
-    return a, b
-
-
-def _hilbert(_: np.random.Generator, m: int, n: int, k: int) -> Pair:
-    """Parts of a Hilbert matrix."""
-    i, j, inner = np.arange(m)[:, None], np.arange(n)[None], np.arange(k)
-    return (
-        np.float32(1 / (i + inner[None] + 1.0)),
-        np.float32(1 / (inner[:, None] + j + 1.0)),
-    )
-
-
-FAMILIES: dict[str, Callable[[np.random.Generator, int, int, int], Pair]] = {
-    "normal": lambda rng, m, n, k: (_normal(rng, (m, k)), _normal(rng, (k, n))),
-    "uniform": lambda rng, m, n, k: (
-        rng.random((m, k), np.float32),
-        rng.random((k, n), np.float32),
-    ),
-    "log-uniform": lambda rng, m, n, k: (_log_uniform(rng, (m, k)), _log_uniform(rng, (k, n))),
-    "graded": _graded,
-    "cancelling": _cancelling,
-    "Hilbert": _hilbert,
-}

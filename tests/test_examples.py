@@ -121,6 +121,16 @@ def test_a_missing_extra_is_named_in_one_line(run, monkeypatch, name, module, ex
         run(name)
 
 
+@pytest.mark.filterwarnings("ignore::gemmkit.errors.EmulationWarning")
+def test_refinement_ends_at_the_roundoff_of_fp32_in_both_precisions(run):
+    rows = re.findall(r"^ +\d  +(\S+)  +(\S+)$", run("15_linear_system.py"), re.MULTILINE)
+    assert len(rows) == 7
+    for history in zip(*rows, strict=True):
+        first, *_, last = map(float, history)
+        assert first > 1e-5
+        assert last < 2.0**-24
+
+
 def test_the_kernel_in_ci_passes_its_own_tests():
     path = EXAMPLES / "14_kernel_in_ci.py"
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-n0", str(path)]
@@ -129,7 +139,7 @@ def test_the_kernel_in_ci_passes_its_own_tests():
 
 
 def test_every_example_is_run_here_and_listed_in_the_readme():
-    others = {"06_check_your_own_kernel.py", "14_kernel_in_ci.py"}
+    others = {"06_check_your_own_kernel.py", "14_kernel_in_ci.py", "15_linear_system.py"}
     assert {*FIGURES, *LIBRARY, *others} == set(NUMBERED)
     readme = (EXAMPLES / "README.md").read_text("utf-8")
     for path in EXAMPLES.iterdir():

@@ -104,7 +104,7 @@ class SplitProducts:
         if not k:
             return _gamma(others)
         return max(
-            _of_chunk(min(k, chunk)) * (1 + sums) + sums
+            of_chunk(min(k, chunk)) * (1 + sums) + sums
             for chunk in self.chunks
             for sums in (_gamma(max(-(-k // chunk), MOST_BLOCKS) - 1 + others),)
         )
@@ -114,8 +114,8 @@ def _gamma(roundings: int) -> float:
     return roundings * UNIT / (1 - roundings * UNIT)
 
 
-def _of_chunk(length: int) -> float:
-    """The largest error of the sum of a chunk, relative to its Σ|x·y|."""
+def of_chunk(length: int) -> float:
+    """The largest error e of the sum of a chunk, relative to its Σ|x·y|."""
     rules = _wgmma()
     sums = -(-length // rules.products)
     large = length * 2.0**-rules.fraction_bits + sums * 2.0**-rules.kept_bits

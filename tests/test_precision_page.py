@@ -1,0 +1,70 @@
+"""docs/precision.md has the errors that its script finds, and the figures of the bound."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from gemmkit.verify.split_products import UNDERFLOW, UNIT, SplitProducts, of_chunk
+from split_model import FAMILIES, errors, fused_chain, precision_errors, split_product
+
+PAGE = precision_errors.PAGE.read_text("utf-8")
+ROWS = [
+    [cell.strip() for cell in line.strip("|").split("|")]
+    for line in PAGE.partition(precision_errors.BEGIN)[2]
+    .partition(precision_errors.END)[0]
+    .strip()
+    .splitlines()
+]
+
+
+def test_the_table_has_every_kind_of_inputs_and_length():
+    lengths = [f"{k:,}" for k in precision_errors.LENGTHS]
+    assert [row[:2] for row in ROWS[2:]] == [[each, k] for each in FAMILIES for k in lengths]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_errors_are_those_of_the_page(family):
+    """Those of the kernel by the model, which it equals to the bit."""
+    methods = {
+        "FFMA": fused_chain,
+        "of 64": split_product,
+        "of 32": lambda a, b: split_product(a, b, 32),
+    }
+    columns = {name: next(i for i, x in enumerate(ROWS[0]) if name in x) for name in methods}
+    for k in (64, 256):
+        row = next(each for each in ROWS if each[:2] == [family, str(k)])
+        rng, side = np.random.default_rng(precision_errors.SEED), precision_errors.SIDE
+        a, b = FAMILIES[family](rng, side, side, k)
+        for name, method in methods.items():
+            found = errors(method(a, b), a, b, cancelling=family == "cancelling")
+            written = [float(each.replace(",", "")) for each in row[columns[name]].split(" / ")]
+            assert found == pytest.approx(written, rel=0.06)
+
+
+def test_the_figures_of_the_bound():
+    bound = SplitProducts().relative
+    assert re.search(r"from (\d+) u at k = 64 to (\d+) u at 16,384", PAGE).groups() == (
+        f"{bound(64) / UNIT:.0f}",
+        f"{bound(16384) / UNIT:.0f}",
+    )
+    units = re.search(r"chunks of 32; of 64 \| \*\*([\d.]+) u\*\*; \*\*([\d.]+) u\*\*", PAGE)
+    assert units.groups() == tuple(f"{of_chunk(each) / UNIT:.1f}" for each in (32, 64))
+    assert "17/16 · 2⁻³⁹" in PAGE
+    assert UNDERFLOW == 17 / 16 * 2.0**-39
+
+
+def test_lines_with_one_large_element_have_the_errors_of_the_page():
+    spreads, own, chain = (
+        [float(each.strip(" u").replace(",", "")) for each in line.strip("|").split("|")[1:]]
+        for line in re.findall(r"^\| (?:s|`fp32`|FFMA) \|.*\|$", PAGE, re.M)
+    )
+    for s, of_own, of_chain in zip(spreads, own, chain, strict=True):
+        a, b = FAMILIES["normal"](np.random.default_rng(precision_errors.SEED), 16, 16, 1024)
+        a[:, 7] *= np.float32(2.0**s)
+        b[7] = 0
+        for method, written in ((split_product, of_own), (fused_chain, of_chain)):
+            found = errors(method(a, b), a, b, cancelling=False)[1]
+            assert found == pytest.approx(written, rel=0.06)
