@@ -56,7 +56,10 @@ class GemmProblem:
     `precision` says how float32 is multiplied at least: "ieee" in fp32, "fp32" in any way whose
     error bound is that of fp32 sums or smaller, such as several narrower products on tensor cores,
     "tf32" of operands that are rounded to TF32 (8 bits of exponent, 10 of mantissa), with sums in
-    fp32. A kernel of a higher precision serves as well. Other types have none but "ieee".
+    fp32. A kernel of a higher precision serves as well. Of A and B of 8 bits, "fast" lets tensor
+    cores add up all products with the few bits that they keep of such sums (14 on Hopper; "fast
+    accumulation"); with "ieee", fp32 takes their sums every 128 of k. Other types have none but
+    "ieee".
 
     A batch is that many products with the same α, β and epilogue: the matrix X of product i starts
     at `i * stride_x`, that is `stride_a`, `stride_b` or `stride_c`, in elements. A stride of 0
@@ -72,7 +75,7 @@ class GemmProblem:
         UsageError: a size is negative, a leading dimension is smaller than the row, matrices of C
             overlap, a stride is not a number of elements, α or β is not a finite fp32 number
             (for float64 matrices fp64), a type or a precision is unknown, a precision is not of
-            float32, an alignment is not a power of two, or groups are also a batch.
+            the type, an alignment is not a power of two, or groups are also a batch.
         UnsupportedType: a field has another type. NumPy's numbers count as Python's, and an
             epilogue may be given in words.
     """
