@@ -52,6 +52,11 @@ def types_text(dtype: str, out_dtype: str, precision: str = "ieee") -> str:
     return " to ".join(names) + (f" (precision {precision})" if precision != "ieee" else "")
 
 
+def default_result_type(dtype: Dtype) -> Dtype:
+    """The type of C where none is given, for A and B of a type."""
+    return "float32" if dtype in OPERAND_TYPES else dtype
+
+
 def precisions_of(dtype: str) -> tuple[Precision, ...]:
     """The precisions that products of matrices of a type can have, the highest first."""
     if dtype == "float32":

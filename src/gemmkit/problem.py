@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from gemmkit.dtypes import (
     ITEM_BYTES,
     LARGEST_DOUBLE,
-    OPERAND_TYPES,
     RESULT_TYPES,
     Dtype,
     Precision,
+    default_result_type,
 )
 from gemmkit.epilogue import LARGEST_FLOAT, Epilogue
 from gemmkit.errors import UnsupportedType, UsageError
@@ -50,8 +50,9 @@ class GemmProblem:
     C is not read if β = 0, and neither A nor B if α = 0.
 
     A and B have elements of `dtype`; C, bias, residual and auxiliary output have `out_dtype`, by
-    default the same. Accumulation is in fp32, for float64 matrices in fp64. `alignment` is the
-    alignment of the addresses of all matrices, in bytes; each is also aligned to its element size.
+    default the same, for A and B of 8 bits float32. Accumulation is in fp32, for float64 matrices
+    in fp64. `alignment` is the alignment of the addresses of all matrices, in bytes; each is also
+    aligned to its element size.
 
     `precision` says how float32 is multiplied at least: "ieee" in fp32, "fp32" in any way whose
     error bound is that of fp32 sums or smaller, such as several narrower products on tensor cores,
@@ -115,8 +116,7 @@ class GemmProblem:
         if self.dtype not in ITEM_BYTES:
             object.__setattr__(self, "dtype", known_type("dtype", self.dtype))
         if self.out_dtype is None:
-            narrow = self.dtype in OPERAND_TYPES
-            object.__setattr__(self, "out_dtype", "float32" if narrow else self.dtype)
+            object.__setattr__(self, "out_dtype", default_result_type(self.dtype))
         if self.out_dtype not in RESULT_TYPES:
             object.__setattr__(self, "out_dtype", known_result_type(str(self.out_dtype)))
         if self.precision != "ieee":
