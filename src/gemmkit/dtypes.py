@@ -9,13 +9,16 @@ LARGEST_DOUBLE = (2 - 2**-52) * 2.0**1023
 
 # Element types, with their sizes in bytes. Narrower ones than float32 are accumulated in that.
 Dtype = Literal["float32", "float64", "float16", "bfloat16", "float8_e4m3", "float8_e5m2"]
-# Those that only A and B of a user's kernel may have, and no kernel of gemmkit.
+# Those that only A and B may have.
 OPERAND_TYPES: tuple[Dtype, ...] = ("float8_e4m3", "float8_e5m2")
 RESULT_TYPES: tuple[Dtype, ...] = ("float32", "float64", "float16", "bfloat16")
 
-# How float32 is multiplied, the most precise first; see `GemmProblem`.
-Precision = Literal["ieee", "fp32", "tf32"]
+# How float32 is multiplied, the most precise first, and how tensor cores add up products of 8-bit
+# types; see `GemmProblem`.
+Precision = Literal["ieee", "fp32", "tf32", "fast"]
 PRECISIONS: tuple[Precision, ...] = ("ieee", "fp32", "tf32")
+OPERAND_PRECISIONS: tuple[Precision, ...] = ("ieee", "fast")
+ALL_PRECISIONS: tuple[Precision, ...] = (*PRECISIONS, "fast")
 
 # Other common names of types, including those of CUDA C++ and PTX.
 _SHORT_NAMES = {
@@ -47,6 +50,18 @@ def types_text(dtype: str, out_dtype: str, precision: str = "ieee") -> str:
     short |= {each: each.removeprefix("float8_") for each in OPERAND_TYPES}
     names = dict.fromkeys(short.get(each, each) for each in (dtype, out_dtype))
     return " to ".join(names) + (f" (precision {precision})" if precision != "ieee" else "")
+
+
+def default_result_type(dtype: Dtype) -> Dtype:
+    """The type of C where none is given, for A and B of a type."""
+    return "float32" if dtype in OPERAND_TYPES else dtype
+
+
+def precisions_of(dtype: str) -> tuple[Precision, ...]:
+    """The precisions that products of matrices of a type can have, the highest first."""
+    if dtype == "float32":
+        return PRECISIONS
+    return OPERAND_PRECISIONS if dtype in OPERAND_TYPES else ("ieee",)
 
 
 def is_precise_enough(own: Precision, wanted: Precision) -> bool:

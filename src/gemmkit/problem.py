@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from gemmkit.dtypes import (
     ITEM_BYTES,
     LARGEST_DOUBLE,
-    OPERAND_TYPES,
     RESULT_TYPES,
     Dtype,
     Precision,
+    default_result_type,
 )
 from gemmkit.epilogue import LARGEST_FLOAT, Epilogue
 from gemmkit.errors import UnsupportedType, UsageError
@@ -50,13 +50,17 @@ class GemmProblem:
     C is not read if β = 0, and neither A nor B if α = 0.
 
     A and B have elements of `dtype`; C, bias, residual and auxiliary output have `out_dtype`, by
-    default the same. Accumulation is in fp32, for float64 matrices in fp64. `alignment` is the
-    alignment of the addresses of all matrices, in bytes; each is also aligned to its element size.
+    default the same, for A and B of 8 bits float32. Accumulation is in fp32, for float64 matrices
+    in fp64. `alignment` is the alignment of the addresses of all matrices, in bytes; each is also
+    aligned to its element size.
 
     `precision` says how float32 is multiplied at least: "ieee" in fp32, "fp32" in any way whose
     error bound is that of fp32 sums or smaller, such as several narrower products on tensor cores,
     "tf32" of operands that are rounded to TF32 (8 bits of exponent, 10 of mantissa), with sums in
-    fp32. A kernel of a higher precision serves as well. Other types have none but "ieee".
+    fp32. A kernel of a higher precision serves as well. Of A and B of 8 bits, "fast" lets tensor
+    cores add up all products with the few bits that they keep of such sums (14 on Hopper; "fast
+    accumulation"); with "ieee", fp32 takes their sums every 128 of k. Other types have none but
+    "ieee".
 
     A batch is that many products with the same α, β and epilogue: the matrix X of product i starts
     at `i * stride_x`, that is `stride_a`, `stride_b` or `stride_c`, in elements. A stride of 0
@@ -72,7 +76,7 @@ class GemmProblem:
         UsageError: a size is negative, a leading dimension is smaller than the row, matrices of C
             overlap, a stride is not a number of elements, α or β is not a finite fp32 number
             (for float64 matrices fp64), a type or a precision is unknown, a precision is not of
-            float32, an alignment is not a power of two, or groups are also a batch.
+            the type, an alignment is not a power of two, or groups are also a batch.
         UnsupportedType: a field has another type. NumPy's numbers count as Python's, and an
             epilogue may be given in words.
     """
@@ -112,8 +116,7 @@ class GemmProblem:
         if self.dtype not in ITEM_BYTES:
             object.__setattr__(self, "dtype", known_type("dtype", self.dtype))
         if self.out_dtype is None:
-            narrow = self.dtype in OPERAND_TYPES
-            object.__setattr__(self, "out_dtype", "float32" if narrow else self.dtype)
+            object.__setattr__(self, "out_dtype", default_result_type(self.dtype))
         if self.out_dtype not in RESULT_TYPES:
             object.__setattr__(self, "out_dtype", known_result_type(str(self.out_dtype)))
         if self.precision != "ieee":

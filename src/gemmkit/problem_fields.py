@@ -12,13 +12,16 @@ from types import NoneType
 from typing import Any
 
 from gemmkit.dtypes import (
+    ALL_PRECISIONS,
     ITEM_BYTES,
+    OPERAND_TYPES,
     PRECISIONS,
     RESULT_TYPES,
     Dtype,
     Precision,
     full_type_name,
     is_type_name,
+    precisions_of,
 )
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedType, UsageError, unknown_name
@@ -80,7 +83,7 @@ def converted(problem: Any) -> dict[str, Any]:
         raise _refusal("epilogue", epilogue, "an Epilogue, or words such as 'bias+relu'")
     found["epilogue"] = epilogue
     if not isinstance(problem.precision, str):
-        raise _refusal("precision", problem.precision, f"one of {', '.join(PRECISIONS)}")
+        raise _refusal("precision", problem.precision, f"one of {', '.join(ALL_PRECISIONS)}")
     # Types of NumPy and PyTorch have the name in them: `numpy.float32`, `torch.float32`.
     for name in ("dtype", "out_dtype"):
         dtype: Any = getattr(problem, name)
@@ -125,14 +128,15 @@ def known_precision(name: str, dtype: str) -> Precision:
     """The precision of products of matrices of a type; case does not matter.
 
     Raises:
-        UsageError: it is unknown, or one that only products of float32 have.
+        UsageError: it is unknown, or one that only products of another type have.
     """
-    found = next((each for each in PRECISIONS if each == name.strip().lower()), None)
+    found = next((each for each in ALL_PRECISIONS if each == name.strip().lower()), None)
     if found is None:
-        raise UsageError(unknown_name("precision", name, PRECISIONS))
-    if found != "ieee" and dtype != "float32":
+        raise UsageError(unknown_name("precision", name, ALL_PRECISIONS))
+    if found not in precisions_of(dtype):
+        types = "float32" if found in PRECISIONS else " and ".join(OPERAND_TYPES)
         raise UsageError(
-            f"precision '{found}' is of products of float32, and A and B are of {dtype}: leave it "
+            f"precision '{found}' is of products of {types}, and A and B are of {dtype}: leave it "
             "out"
         )
     return found

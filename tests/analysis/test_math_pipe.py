@@ -40,6 +40,11 @@ from gemmkit.problem import GemmProblem
             "float32",
             MathPipe("tfloat32", tensor=True),
         ),
+        (
+            "wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3 {%f1}, %rd1;",
+            "float8_e4m3",
+            MathPipe("float8", tensor=True),
+        ),
         ("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%r1}, {%r2};", "float32", FP32),
     ],
 )

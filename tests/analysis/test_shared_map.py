@@ -34,6 +34,12 @@ def held(part):
     return {place: tuple(each) for place, each in enumerate(part.elements.tolist()) if each[0] >= 0}
 
 
+def test_elements_of_8_bits_cannot_be_told_apart():
+    small = {"BM": 32, "BN": 32, "BK": 8, "WM": 16, "WN": 32, "TM": 4, "TN": 4}
+    problem = GemmProblem(32, 32, 16, dtype="float8_e4m3")
+    assert mapped(find_kernel("typed"), problem, **small) is None
+
+
 def test_row_major_tiles():
     parts = parts_of("shared_tiling")
     assert set(parts) == {("A", 0), ("B", 0)}

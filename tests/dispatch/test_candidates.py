@@ -19,6 +19,7 @@ from gemmkit.dispatch.candidates import (
     candidates_for,
     size_class,
 )
+from gemmkit.dtypes import ITEM_BYTES
 from gemmkit.gpu import BOARDS, GpuSpec, find_board
 from gemmkit.kernels.launches import vector_width
 from gemmkit.problem import GemmProblem
@@ -75,10 +76,13 @@ def problems(candidate: Candidate) -> dict[str, GemmProblem]:
         }
     depth = (8 if candidate.name == "gemm_stream_k" else 3) * BK
     dtype = candidate.kernel.dtypes[0]
-    # Rows of 16-bit elements are aligned where they have a multiple of 8.
+    # Of 8 bits, the largest tiles are for fast accumulation.
+    precision = "fast" if candidate.name == "gemm_fp8" and BM * BN == 128 * 256 else "ieee"
+    # Rows of 16-bit elements are aligned where they have a multiple of 8, of 8-bit ones of 16.
+    unit = 16 // min(ITEM_BYTES[dtype], 2)
     return {
-        "aligned": GemmProblem(BM + 3, BN + 8, depth + 8, dtype=dtype),
-        "unaligned": GemmProblem(BM + 13, BN + 13, depth + 3, dtype=dtype),
+        "aligned": GemmProblem(BM + 3, BN + unit, depth + unit, dtype=dtype, precision=precision),
+        "unaligned": GemmProblem(BM + 13, BN + 13, depth + 3, dtype=dtype, precision=precision),
     }
 
 

@@ -9,7 +9,7 @@ import pytest
 from gemmkit.dispatch.candidates import CANDIDATES
 from gemmkit.dispatch.choose import choose
 from gemmkit.dispatch.which import which
-from gemmkit.dtypes import RESULT_TYPES
+from gemmkit.dtypes import ITEM_BYTES, OPERAND_TYPES, RESULT_TYPES
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedProblem
 from gemmkit.gpu import BOARDS, find_board
@@ -20,7 +20,7 @@ H100 = find_board("h100")
 
 @pytest.mark.parametrize("board", BOARDS.values(), ids=BOARDS.keys())
 @pytest.mark.parametrize("out", RESULT_TYPES)
-@pytest.mark.parametrize("dtype", RESULT_TYPES)
+@pytest.mark.parametrize("dtype", ITEM_BYTES)
 def test_every_pair_of_types_has_a_choice_on_every_board(board, dtype, out):
     for size in (1, 64, 1000, 4096):
         problem = GemmProblem(size, size, size, dtype=dtype, out_dtype=out, transb=True)
@@ -38,6 +38,16 @@ def test_larger_products_get_larger_tiles(dtype):
     assert sides == sorted(sides)
     assert sides[0] <= 32 * 64
     assert sides[-1] >= 128 * 128
+
+
+@pytest.mark.parametrize("dtype", OPERAND_TYPES)
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+def test_hopper_multiplies_8_bits_by_wgmma_and_other_boards_widen_them(dtype, layout):
+    for precision in ("ieee", "fast"):
+        problem = GemmProblem(4096, 4096, 4096, dtype=dtype, precision=precision).laid_out(layout)
+        choices = [choose(problem, find_board(each), store=None) for each in ("h100", "a100")]
+        assert [each.kernel.name for each in choices] == ["gemm_fp8", "typed"]
+        assert choices[0].kernel.supports(problem, choices[0].config, H100) is None
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

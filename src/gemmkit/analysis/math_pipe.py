@@ -14,11 +14,13 @@ def math_pipe(ptx: str, problem: GemmProblem) -> MathPipe:
     """The tensor cores where the PTX uses them, else the FMA lanes of the type of the sums.
 
     A kernel counts by the types of its `mma` instructions, whatever it is given; those that name no
-    type of 16 bits are `wmma` of float16. Integers count as fp32.
+    other type are `wmma` of float16. Integers count as fp32.
     """
     found = {part for opcode in _TENSOR.findall(ptx) for part in opcode.split(".")}
     if "f64" in found:
         return MathPipe("float64", tensor=True)
+    if found & {"e4m3", "e5m2"}:
+        return MathPipe("float8", tensor=True)
     if "bf16" in found:
         return MathPipe("bfloat16", tensor=True)
     if "tf32" in found:

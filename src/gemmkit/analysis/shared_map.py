@@ -94,8 +94,8 @@ class SharedMap:
 
 
 def shared_map(traced: Trace, gpu: GpuSpec, *, cache_dir: Path | None = None) -> SharedMap | None:
-    """Find out what shared memory holds; None for a kernel that uses none or
-    loads no element of A and B.
+    """Find out what shared memory holds; None for a kernel that uses none or loads no element of A
+    and B, and for elements of 8 bits.
 
     Args:
         traced: the requests of the first block.
@@ -106,7 +106,8 @@ def shared_map(traced: Trace, gpu: GpuSpec, *, cache_dir: Path | None = None) ->
         DeviceError: the kernel failed.
     """
     stored = _first_stores(traced)
-    if stored is None:
+    # Types of 8 bits have too few numbers to tell elements apart.
+    if stored is None or traced.problem.dtype not in _CONVERSIONS:
         return None
     numbers = _numbers(traced.problem.dtype)
     places = _numbered(traced, len(numbers))

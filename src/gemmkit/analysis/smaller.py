@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 from gemmkit.dtypes import PRECISIONS
 from gemmkit.errors import UnsupportedProblem
@@ -116,7 +117,7 @@ def _tight(problem: GemmProblem, m: int, n: int, k: int) -> GemmProblem:
     return _changed(problem, m=m, n=n, k=k, lda=0, ldb=0, ldc=0)
 
 
-def _changed(problem: GemmProblem, **sizes: int) -> GemmProblem:
+def _changed(problem: GemmProblem, **sizes: Any) -> GemmProblem:
     """The same with other sizes, in the lowest precision: what a kernel promises of its errors may
     rest on a k that is not so short, and does not matter here."""
     lowest = PRECISIONS[-1] if problem.dtype == "float32" else problem.precision

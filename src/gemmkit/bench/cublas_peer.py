@@ -55,9 +55,11 @@ class CublasBaseline:
         """cuBLASLt's choices, in its own order, and the plain routine where nothing is fused.
 
         Raises:
-            UnsupportedProblem: cuBLASLt cannot fuse the epilogue, and PyTorch is missing or
-                cannot compute the rest.
+            UnsupportedProblem: A and B have 8 bits, or cuBLASLt cannot fuse the epilogue, and
+                PyTorch is missing or cannot compute the rest.
         """
+        if problem.dtype not in CUDA_TYPES:
+            raise UnsupportedProblem(f"gemmkit asks cuBLAS for no products of {problem.dtype}")
         if problem.groups is not None:
             return self._of_groups(problem, arguments)
         # It may have no kernel for the matrices or the activation of an epilogue in these types.

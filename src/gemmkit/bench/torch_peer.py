@@ -11,7 +11,7 @@ from typing import Any
 from gemmkit.bench.baseline import Arguments, Way, stored_steps
 from gemmkit.bench.groups import BATCHED, EACH, as_strided_batch, single_products
 from gemmkit.devices.device import TimedDevice, Work
-from gemmkit.dtypes import ITEM_BYTES, Dtype, Precision
+from gemmkit.dtypes import ITEM_BYTES, OPERAND_TYPES, Dtype, Precision
 from gemmkit.epilogue import Custom
 from gemmkit.errors import UnsupportedProblem
 from gemmkit.problem import GemmProblem
@@ -155,6 +155,8 @@ def refuse_foreign(problem: GemmProblem) -> None:
     Raises:
         UnsupportedProblem: it has not.
     """
+    if problem.dtype in OPERAND_TYPES:
+        raise UnsupportedProblem(f"gemmkit asks PyTorch for no products of {problem.dtype}")
     if problem.dtype != problem.result_dtype:
         raise UnsupportedProblem(
             f"PyTorch multiplies {problem.dtype} to {problem.dtype}, not {problem.result_dtype}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gemmkit.cli.files import READ_FILES, Decorator, OutputFile, written_file_option
-from gemmkit.dtypes import PRECISIONS
+from gemmkit.dtypes import ALL_PRECISIONS
 from gemmkit.errors import unknown_name
 
 
@@ -192,9 +192,9 @@ type_options = combine(
     click.option(
         "--dtype",
         metavar="TYPE",
-        help="Type of A and B: float32, float64, float16 or bfloat16, or short fp32, fp64, fp16, "
-        "bf16; for files, float8_e4m3 or float8_e5m2 too, or short e4m3, e5m2.  [default: float32, "
-        "or the first that a named kernel accepts]",
+        help="Type of A and B: float32, float64, float16, bfloat16, float8_e4m3 or float8_e5m2, or "
+        "short fp32, fp64, fp16, bf16, e4m3, e5m2.  [default: float32, or the first that a named "
+        "kernel accepts]",
     ),
     click.option(
         "--out-dtype",
@@ -203,10 +203,11 @@ type_options = combine(
     ),
     click.option(
         "--precision",
-        type=Choice(PRECISIONS, case_sensitive=False),
+        type=Choice(ALL_PRECISIONS, case_sensitive=False),
         help="How float32 may be multiplied: ieee in fp32; fp32 in any way with error bounds of "
         "fp32, as on tensor cores in several parts; tf32 in TF32. Kernels of a higher precision "
-        "serve as well.  [default: ieee, or that of a kernel named without --dtype]",
+        "serve as well. Of 8-bit types: fast, sums as tensor cores make them.  "
+        "[default: ieee, or that of a kernel named without --dtype]",
     ),
 )
 

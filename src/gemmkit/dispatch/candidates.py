@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
-from gemmkit.dtypes import Dtype
+from gemmkit.dtypes import ITEM_BYTES, Dtype
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.catalog import find_kernel
 from gemmkit.kernels.kernel import Kernel
@@ -53,10 +53,11 @@ class Candidate:
         return f"{self.name}:{replace(self.config, split_k=None)}"
 
     def costed_as(self, dtype: Dtype) -> str:
-        """The name under which its costs for a type are stored: 16-bit types share costs, and
+        """The name under which its costs for a type are stored: types of a size share costs, and
         float32 has them by the precision in which the kernel multiplies it."""
         fp32 = "" if self.kernel.precision == "ieee" else f" of {self.kernel.precision}"
-        short = {"float32": fp32, "float64": " of fp64"}.get(dtype, " of 16 bits")
+        narrow = f" of {8 * ITEM_BYTES[dtype]} bits"
+        short = {"float32": fp32, "float64": " of fp64"}.get(dtype, narrow)
         return f"{self.instance}{short}"
 
     def split(self, parts: int) -> Candidate:
@@ -290,6 +291,31 @@ _TF32 = _rows(
     (16, 64, 64, 8, 1, 1, 1, 1, 2),
 )
 
+# Of 8 bits on Hopper: steps of the same bytes, and two sums for each result. The first two tiles
+# are for fast accumulation, which has one.
+_FP8 = _rows(
+    "gemm_fp8",
+    "BM BN BK stages consumers pingpong cluster_m cluster_n cluster_k",
+    (128, 256, 128, 3, 2, 1, 1, 1, 1),
+    (256, 128, 128, 3, 2, 1, 1, 1, 1),
+    (128, 192, 128, 4, 2, 1, 1, 1, 1),
+    (128, 160, 128, 4, 2, 1, 1, 1, 1),
+    (128, 128, 128, 5, 2, 1, 2, 1, 1),
+    (128, 128, 128, 5, 2, 1, 1, 1, 1),
+    (128, 96, 128, 6, 2, 1, 1, 1, 1),
+    (64, 192, 128, 5, 2, 2, 1, 1, 1),
+    (64, 128, 128, 6, 2, 2, 1, 1, 1),
+    (128, 64, 128, 6, 2, 1, 1, 1, 1),
+    (64, 128, 128, 6, 1, 1, 1, 1, 1),
+    (64, 64, 128, 8, 1, 1, 1, 1, 1),
+    (64, 64, 128, 8, 1, 1, 1, 1, 2),
+    (128, 64, 128, 6, 2, 1, 1, 1, 2),
+    (64, 32, 128, 8, 1, 1, 1, 1, 1),
+    (32, 64, 128, 8, 1, 1, 1, 1, 1),
+    (32, 64, 128, 8, 1, 1, 1, 1, 2),
+    (16, 64, 128, 8, 1, 1, 1, 1, 2),
+)
+
 # On boards with cp.async. Each was the fastest of these somewhere from 512 to 8192 on an H100,
 # where `gemm_wgmma` overtakes all of 16 bits, but for the one of three stages: of that, boards with
 # 100 KB of shared memory hold two blocks per SM.
@@ -390,6 +416,7 @@ CANDIDATES: tuple[Candidate, ...] = (
     *_WGMMA,
     *_FP16X3,
     *_TF32,
+    *_FP8,
     *_MMA,
     *_TYPED,
     *_GROUPED_TYPED,
@@ -403,7 +430,7 @@ def candidates_for(gpu: GpuSpec) -> tuple[Candidate, ...]:
     Where there is cp.async, tiles that come through registers are left out: the same come faster.
     """
     staged = _allowed((*_TILED, *_SMALL_TILES), gpu) or _allowed(_WITHOUT_ASYNC, gpu)
-    wgmma = (*_WGMMA, *_FP16X3, *_TF32)
+    wgmma = (*_WGMMA, *_FP16X3, *_TF32, *_FP8)
     others = (*_SHORT_K, *_GROUPED, *wgmma, *_MMA, *_TYPED, *_GROUPED_TYPED, *_FALLBACK)
     return (*staged, *_allowed(others, gpu))
 

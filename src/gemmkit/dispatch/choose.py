@@ -180,8 +180,8 @@ class Dispatcher:
     def _served_precision(self, problem: GemmProblem) -> Precision:
         """The lowest precision of all kernels that take the problem: where none multiplies in the
         lower one that it allows, what was measured in the higher is what counts."""
-        if problem.precision == "ieee":
-            return "ieee"
+        if problem.precision == "ieee" or problem.dtype != "float32":
+            return problem.precision
         kernels = {each.kernel.name: each.kernel for each in self.prices.candidates(problem)}
         able = {each.precision for each in kernels.values() if not each.accepts(problem, self.gpu)}
         return max(able, key=PRECISIONS.index, default=problem.precision)

@@ -45,7 +45,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     the blocks that share the k of a tile, 1 where none do. `residue`, `chunks` and `rasterized` are
     those of a `LaunchPlan`; `copied` are operands that a launch before leaves in the workspace,
     `copied_as` in which form, reading and writing `copied_bytes`. `size` is what the guide calls
-    the problem. Its matrices take `stored_bytes`, and the board has `memory_bytes`, 0 where that is not known.
+    the problem. Its matrices take `stored_bytes`, and the board has `memory_bytes`, 0 where that
+    is not known.
     `alternatives` are the next candidates by their estimates, and the one that its size alone
     would suggest.
     """

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
+from gemmkit.dtypes import OPERAND_TYPES
 from gemmkit.errors import UnsupportedType, UsageError
 from gemmkit.jax.target import TARGET, register_target
 from gemmkit.ops.arrays import library_of
@@ -87,8 +88,12 @@ def _array(name: str, given: Any) -> jax.Array:
 
 
 def _check_types(a: Any, b: Any) -> None:
-    known_dtype(a.dtype.name, "a")
-    known_dtype(b.dtype.name, "b")
+    for name, array in (("a", a), ("b", b)):
+        if known_dtype(array.dtype.name, name) in OPERAND_TYPES:
+            raise UnsupportedType(
+                f"{name} has type {array.dtype.name}, which programs that JAX traces do not take: "
+                "use gemmkit.matmul outside of them"
+            )
     if a.dtype != b.dtype:
         raise UnsupportedType(
             f"a has type {a.dtype.name} and b has type {b.dtype.name}: convert one with astype, "

@@ -99,7 +99,11 @@ def _of_other_types(
     kernels: Iterable[Kernel], problems: Sequence[GemmProblem]
 ) -> tuple[Kernel, ...]:
     wanted = _types(problems) - _FP32
-    return tuple(each for each in kernels if wanted & set(each.dtypes))
+    return tuple(
+        each
+        for each in kernels
+        if wanted & set(each.dtypes) and any(map(each.takes_types, problems))
+    )
 
 
 def find_kernel(name: str) -> Kernel:

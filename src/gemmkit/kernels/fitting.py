@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from gemmkit.dtypes import full_type_name
+from gemmkit.dtypes import full_type_name, precisions_of
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.gpu import GpuSpec
@@ -83,7 +83,7 @@ def in_types(
     """The problem with other types and another precision, where they are given.
 
     With one of the types alone, C has the type of A and B, and A and B keep theirs. A precision
-    that is not given stays as it is for float32.
+    that is not given stays as it is where the type has it.
 
     Raises:
         UsageError: there is no such precision, or not of this type.
@@ -94,7 +94,7 @@ def in_types(
         changes |= {"dtype": dtype or problem.dtype, "out_dtype": out_dtype}
     if precision is not None:
         changes["precision"] = precision
-    elif full_type_name(dtype or problem.dtype) != "float32":
+    elif problem.precision not in precisions_of(full_type_name(dtype or problem.dtype)):
         changes["precision"] = "ieee"
     return replace(problem, **changes)
 

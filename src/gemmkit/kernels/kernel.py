@@ -347,7 +347,7 @@ class Kernel(UsersKernels):
             rasterized=shape.rasterized,
             structs=self.structs,
             table=shape.table,
-            compute_dtype=self.compute_dtype,
+            compute_dtype=self.compute_dtype or shape.compute_dtype,
             tolerance=self.tolerance,
             constants=self.variables.packed(problem) if self.variables is not None else (),
             scalars=self._scalars_for(problem),

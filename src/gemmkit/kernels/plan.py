@@ -269,7 +269,7 @@ class LaunchShape:
     `tensor_maps` are those of gemmkit's own kernels, whose boxes depend on the configuration.
     `before` is the launch that leaves `copies` of operands in the workspace, of which maps are made
     then; with `in_place` the signature has their addresses and pitches too, in place of those of
-    the operands.
+    the operands. `compute_dtype` is as in `LaunchPlan`, where it follows from the problem.
     """
 
     template: tuple[int | str, ...]
@@ -287,6 +287,7 @@ class LaunchShape:
     before: LaunchPlan | None = None
     copies: tuple[OperandCopy, ...] = ()
     in_place: bool = False
+    compute_dtype: str = ""
 
 
 def ceil_div(numerator: int, denominator: int) -> int:

@@ -20,12 +20,14 @@ _ACTIVATIONS = {
 # The C++ of gemmkit's own kernels: template arguments are given by name.
 STANDARD = "--std=c++20"
 
-# Types of elements as typed.cuh calls them.
+# Types of elements as typed.cuh and wgmma.cuh call them.
 CUDA_TYPES: dict[Dtype, str] = {
     "float32": "float",
     "float64": "double",
     "float16": "Half",
     "bfloat16": "BFloat16",
+    "float8_e4m3": "Float8E4M3",
+    "float8_e5m2": "Float8E5M2",
 }
 
 

@@ -60,7 +60,9 @@ def _on_gpu(groups: GroupsRequest, call: Call, ordinal: int) -> list[Operand]:
         check_device(call.device, ordinal)
     results, launch = multiply(groups, ordinal, call.stream)
     if launch is not None:
-        keep(call, launch, ordinal, {**groups.extents, "out": Extents.of(results)})
+        terms, extents = groups.terms, {**groups.extents, "out": Extents.of(results)}
+        dtype = None if terms.out_dtype == terms.dtype else terms.out_dtype
+        keep(call, launch, ordinal, extents, dtype)
     return results
 
 

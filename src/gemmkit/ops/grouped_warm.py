@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from gemmkit.dtypes import Dtype
 from gemmkit.errors import GemmkitError
 from gemmkit.ops import warm
 from gemmkit.ops.arrays import WarmLibrary, library_of
@@ -51,12 +52,14 @@ class Seen:
 class Prepared:
     """The launch of calls that look alike; `shapes` are those of their results.
 
-    `reach` holds first byte and end of each array from its address, by role.
+    `dtype` is their type, None for that of the operands. `reach` holds first byte and end of each
+    array from its address, by role.
     """
 
     launch: GroupsLaunch
     ordinal: int
     shapes: tuple[tuple[int, int], ...]
+    dtype: Dtype | None
     reach: Mapping[str, tuple[Addresses, Addresses]]
 
     def run(self, call: Call, seen: Seen) -> list[Any] | None:
@@ -64,7 +67,8 @@ class Prepared:
         library, addresses = seen.library, seen.addresses
         if call.out is None:
             made = [
-                library.new(a, shape, None) for a, shape in zip(call.a, self.shapes, strict=True)
+                library.new(a, shape, self.dtype)
+                for a, shape in zip(call.a, self.shapes, strict=True)
             ]
             results: list[Any] = [array for array, _ in made]
             addresses = addresses | {"out": _numbers(address for _, address in made)}
@@ -156,8 +160,14 @@ def repeated(call: Call) -> list[Any] | None:
     return None if found is None else found.run(call, seen)
 
 
-def keep(call: Call, launch: GroupsLaunch, ordinal: int, extents: Mapping[str, Extents]) -> None:
-    """Have the next call that looks like this one use its launch."""
+def keep(
+    call: Call,
+    launch: GroupsLaunch,
+    ordinal: int,
+    extents: Mapping[str, Extents],
+    dtype: Dtype | None,
+) -> None:
+    """Have the next call that looks like this one use its launch; `dtype` is as in `Prepared`."""
     library, kind = library_of(call.a[0], "a"), type(call.a[0])
     if hasattr(library, "glance"):
         warm.LIBRARIES.setdefault(kind, cast(WarmLibrary, library))
@@ -171,7 +181,8 @@ def keep(call: Call, launch: GroupsLaunch, ordinal: int, extents: Mapping[str, E
         for role, its in extents.items()
         if role != "c"
     }
-    _ready.calls.keep(seen.key, Prepared(launch, ordinal, tuple(zip(m, n, strict=True)), reach))
+    shapes = tuple(zip(m, n, strict=True))
+    _ready.calls.keep(seen.key, Prepared(launch, ordinal, shapes, dtype, reach))
 
 
 def _numbers(addresses: Any) -> Addresses:

@@ -9,6 +9,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from gemmkit.dtypes import default_result_type
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedType, UsageError
 from gemmkit.groups import Sizes
@@ -77,12 +78,14 @@ class GroupsRequest:
 def _new_result(
     library: Library, like: Operand, shape: tuple[int, int], stream: int | None
 ) -> Operand:
-    """A result of the type of its `a`, by the fast path of a GPU's library if it has one: there may
-    be thousands."""
+    """A result of the type that goes with that of its `a`, by the fast path of a GPU's library if
+    it has one: there may be thousands."""
+    dtype = default_result_type(like.dtype)
     if stream is None or not hasattr(library, "new"):
-        return library.empty(like, shape, like.dtype, stream)
-    array, address = cast(WarmLibrary, library).new(like.array, shape, None)
-    return Operand(array, address, View.tight(shape), like.dtype, like.device, writable=True)
+        return library.empty(like, shape, dtype, stream)
+    other = None if dtype == like.dtype else dtype
+    array, address = cast(WarmLibrary, library).new(like.array, shape, other)
+    return Operand(array, address, View.tight(shape), dtype, like.device, writable=True)
 
 
 def read_groups(
@@ -193,7 +196,7 @@ def _with_types(terms: Terms, operands: Operands, precision: object) -> Terms:
     return replace(
         terms,
         dtype=dtype,
-        out_dtype=operands["out"][0].dtype if "out" in operands else dtype,
+        out_dtype=operands["out"][0].dtype if "out" in operands else default_result_type(dtype),
         precision=settled(precision, dtype),
     )
 

@@ -38,13 +38,14 @@ def matmul(
     Args:
         a: an array of k, m×k, or a stack of m×k elements, of NumPy, PyTorch, CuPy, JAX, Numba or
             any other library with `__cuda_array_interface__` or `__dlpack__`; float32, float64,
-            float16 or bfloat16.
+            float16, bfloat16, float8_e4m3fn or float8_e5m2.
         b: an array of k, k×n, or a stack of k×n elements, of the same type and on the same device.
             Vectors and stacks follow the rules of `numpy.matmul`: stacks broadcast, and the
             dimension that a vector lacks is missing from the result.
         out: the array to write the result to; it may be strided, but must not overlap an input.
             By default a new array of a's kind, on its device.
-        alpha: a number; if it is 0, a and b are not read.
+        alpha: a number; if it is 0, a and b are not read. Scales of quantized a and b, one for each
+            whole array, are part of it: alpha = scale_a * scale_b.
         c: an array that broadcasts to the result's shape; `out` itself may be it.
         beta: a number; if it is 0, c is not read.
         epilogue: an `Epilogue`, or the text of one, such as `"bias+relu"`.
@@ -52,11 +53,14 @@ def matmul(
         residual: an array that broadcasts to the result's shape.
         auxiliary: an array of the result's shape, which receives the input of the activation.
         out_dtype: the type of the result and of c, bias, residual and auxiliary; by default that
-            of `out`, or of a. Accumulation is in fp32, for float64 arrays in fp64.
+            of `out`, or of a, float32 if that has 8 bits. Accumulation is in fp32, for float64
+            arrays in fp64.
         precision: how float32 may be multiplied: "ieee" in fp32, "fp32" in any way whose error
             bound is that of fp32 sums or smaller, "tf32" of operands rounded to TF32. By default
             that of `gemmkit.precision` and `gemmkit.set_precision`, which is "ieee" until it is
-            set. Other types have none.
+            set. Of 8-bit types, "fast" has tensor cores add up all products, as
+            `use_fast_accum` of PyTorch; without it, fp32 takes their sums every 128 of k. Other
+            types have none.
         stream: the stream to launch on, as a handle or as an object of any library; by default the
             current stream of a's library. Not for arrays in host memory.
         device: for arrays in host memory: "cuda", "emulator", or a device of `open_device`. By

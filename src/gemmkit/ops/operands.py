@@ -14,6 +14,9 @@ from gemmkit.errors import UnsupportedType, UsageError
 # Bytes of the kernels' widest access, which all matrices have to be aligned to for vector accesses.
 WIDEST_ACCESS = 16
 
+# What libraries call types of 8 bits. In ml_dtypes, float8_e4m3 is another type, with infinities.
+_OF_8_BITS: dict[str, Dtype] = {"float8_e4m3fn": "float8_e4m3", "float8_e5m2": "float8_e5m2"}
+
 _REFUSED = (
     (("complex",), "multiply its real and imaginary parts separately"),
     (("",), "convert it to one of them first"),
@@ -184,8 +187,10 @@ def known_dtype(name: str, role: str) -> Dtype:
     for known in RESULT_TYPES:
         if name == known:
             return known
+    if name in _OF_8_BITS:
+        return _OF_8_BITS[name]
     advice = next(words for starts, words in _REFUSED if name.startswith(starts))
-    kinds = ", ".join(RESULT_TYPES)
+    kinds = ", ".join((*RESULT_TYPES, *_OF_8_BITS))
     raise UnsupportedType(f"{role} has type {name}; gemmkit multiplies {kinds}: {advice}")
 
 

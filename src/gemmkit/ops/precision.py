@@ -11,7 +11,7 @@ import threading
 from contextlib import ContextDecorator
 from typing import Any
 
-from gemmkit.dtypes import PRECISIONS, Precision
+from gemmkit.dtypes import ALL_PRECISIONS, PRECISIONS, Precision
 from gemmkit.errors import UnsupportedType
 from gemmkit.problem_fields import known_precision
 
@@ -100,17 +100,16 @@ def settled(given: Any, dtype: str) -> Precision:
     """
     if given is None:
         return get_precision() if dtype == "float32" else "ieee"
-    found = _known(given)
-    return found if found == "ieee" else known_precision(found, dtype)
+    return _known(given, dtype)
 
 
-def _known(given: Any) -> Precision:
-    if given in PRECISIONS:
+def _known(given: Any, dtype: str = "float32") -> Precision:
+    if given == "ieee" or (dtype == "float32" and given in PRECISIONS):
         found: Precision = given
         return found
     if not isinstance(given, str):
         raise UnsupportedType(
             f"precision = {given!r} is of type {type(given).__name__}: use one of "
-            f"{', '.join(PRECISIONS)}"
+            f"{', '.join(ALL_PRECISIONS)}"
         )
-    return known_precision(given, "float32")
+    return known_precision(given, dtype)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from gemmkit.dtypes import RESULT_TYPES, default_result_type
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedProblem, UnsupportedType, UsageError
 from gemmkit.kernels.limits import MAX_EXTENT
@@ -109,7 +110,7 @@ def read_request(
     wanted = read_epilogue(epilogue, operands)
     terms = Terms(
         dtype=operands["a"].dtype,
-        out_dtype=operands["a"].dtype,
+        out_dtype=default_result_type(operands["a"].dtype),
         alpha=number("alpha", alpha),
         beta=number("beta", beta),
         epilogue=wanted,
@@ -192,6 +193,11 @@ def flag(name: str, value: object) -> bool:
 def _check_types(operands: Mapping[str, Operand], terms: Terms) -> None:
     for role, operand in operands.items():
         wanted = terms.dtype if role in ("a", "b") else terms.out_dtype
+        if role == "out" and operand.dtype not in RESULT_TYPES:
+            raise UnsupportedType(
+                f"the result has type {operand.dtype}, which a and b may have: use one of "
+                f"{', '.join(RESULT_TYPES)}"
+            )
         if operand.dtype != wanted:
             other = "a has type" if role == "b" else "the result has type"
             raise UnsupportedType(

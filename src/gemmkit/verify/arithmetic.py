@@ -47,10 +47,12 @@ from typing import Literal
 
 from gemmkit.dtypes import full_type_name
 from gemmkit.errors import UsageError, unknown_name
+from gemmkit.float8_products import CHUNK as FLOAT8_CHUNK
+from gemmkit.float8_products import FAST_SUMS, PROMOTED_SUMS
 from gemmkit.split_products import LONGEST_CHUNK
 from gemmkit.split_products import SPLIT_PRODUCTS as IN_SPLIT_PRODUCTS
 from gemmkit.verify.split_products import PART_BITS, UNDERFLOW, SplitProducts
-from gemmkit.verify.truncation import Truncation, truncation_of_any
+from gemmkit.verify.truncation import EIGHT_BITS, Truncation, truncation_of_any
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +124,11 @@ class Arithmetic:
     """What is rounded to which type between A and B and the result.
 
     `rounded` is empty for plain fp32. `tensor`: what the sums of tensor cores lose, if these
-    accumulate. `sums` are the types that
-    accumulators, and not only operands, are rounded to. `directed`: arithmetic of the sums' type
-    rounds toward zero or an infinity, which doubles its unit roundoff. `stored` are the steps of an
-    epilogue after which a kernel stores its result in the type of C for the next kernel.
+    accumulate: all products, or `promoted` of them at a time, whose sums are then added in fp32.
+    `sums` are the types that accumulators, and not only operands, are rounded to. `directed`:
+    arithmetic of the sums' type rounds toward zero or an infinity, which doubles its unit roundoff.
+    `stored` are the steps of an epilogue after which a kernel stores its result in the type of C
+    for the next kernel.
     `split`: products of scaled parts, whose sums are promoted; all else is fp32 then.
     `tolerance` replaces the bound: the allowed error as a fraction of S. `reason` is a phrase that
     names the source of all this.
@@ -133,6 +136,7 @@ class Arithmetic:
 
     rounded: tuple[Rounded, ...] = ()
     tensor: Truncation | None = None
+    promoted: int = 0
     sums: tuple[Format, ...] = ()
     tolerance: float | None = None
     stored: tuple[Step, ...] = ()
@@ -184,7 +188,7 @@ class Arithmetic:
             return self.tolerance
         logs = sum(each.count(k) * math.log1p(each.unit) for each in self.rounded)
         if self.tensor is not None:
-            logs += self.tensor.logarithm(k)
+            logs += self.tensor.logarithm(min(k, self.promoted or k))
         return math.expm1(min(logs, 700.0) + math.log1p(fp32))
 
     def underflow(self, k: int, largest_a: float, largest_b: float) -> float:
@@ -227,6 +231,14 @@ def named_arithmetic(compute_dtype: str, tolerance: float | None) -> Arithmetic 
             split=SplitProducts(),
             reason="operands scaled by line and split into high and low parts in float16; sums on "
             f"tensor cores over at most {LONGEST_CHUNK} of k, added in fp32",
+        )
+    if compute_dtype in (PROMOTED_SUMS, FAST_SUMS):
+        promoted = compute_dtype == PROMOTED_SUMS
+        chunks = f" over {FLOAT8_CHUNK} of k, added in fp32" if promoted else ""
+        return Arithmetic(
+            tensor=EIGHT_BITS,
+            promoted=FLOAT8_CHUNK if promoted else 0,
+            reason=f"sums with {EIGHT_BITS.bits} bits on tensor cores{chunks}",
         )
     # In a CUDA source `float` is fp32.
     spoken = (each.strip() for each in compute_dtype.split(","))

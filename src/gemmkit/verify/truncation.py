@@ -15,6 +15,9 @@ not only to its square root. The error is that of Fasi, Higham, Mikaitis and Pra
 behavior of NVIDIA tensor cores" (2021), with the number of bits of each architecture. Where fp8 is
 widened to binary16, C is added with one more rounding, at most a quarter of 2^-κ per fused sum.
 
+Where fp32 registers take the sums of each c products ("promotion"), an error is relative to its own
+chunk's S, and these add up to S: the bound is that of k = c, besides the roundings of fp32.
+
 A denormal operand has the exponent of the smallest normal number ν, so that the largest exponent
 may be that of a product smaller than its exponent says, below ν times the largest operand. That
 adds at most 2^-F·ν·(max|A| + max|B| + ν) per product. A denormal result loses less than 2^(-126-κ).

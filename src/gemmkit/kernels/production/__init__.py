@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.production import (
+    gemm_fp8,
     gemm_fp16x3,
     gemm_grouped,
     gemm_mma,
@@ -33,6 +34,7 @@ PRODUCTION: tuple[Kernel, ...] = (
     gemm_wgmma.KERNEL,
     gemm_fp16x3.KERNEL,
     gemm_tf32.KERNEL,
+    gemm_fp8.KERNEL,
     grouped_typed.KERNEL,
     grouped_mma.KERNEL,
 )

@@ -6,7 +6,7 @@ matrices hold.
 
 from __future__ import annotations
 
-from gemmkit.dtypes import ITEM_BYTES
+from gemmkit.dtypes import ITEM_BYTES, OPERAND_TYPES, RESULT_TYPES
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels import loads, rules
 from gemmkit.kernels.cut import Cut
@@ -27,8 +27,9 @@ from gemmkit.kernels.production.schedule import schedule_argument
 from gemmkit.kernels.work import Work
 from gemmkit.problem import GemmProblem
 
-# Bytes of the widest access to memory, and of a row of a thread map along k: a sector.
-WIDEST, SECTOR = 16, 32
+# Bytes of the widest access to memory, and of a row of a thread map along k: a sector. Elements of
+# the widest: the shortest step along k is one.
+WIDEST, SECTOR, MOST_AT_ONCE = 16, 32, 8
 
 
 def launch(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> LaunchShape:
@@ -79,9 +80,9 @@ def min_blocks(problem: GemmProblem, threads: int, results: int) -> int:
 def access_widths(problem: GemmProblem, width_of_c: int) -> tuple[int, int, int]:
     """Elements of A, B and C that a thread reads or writes at once.
 
-    As many as 16 bytes hold, or fewer, so that rows and matrices of all products begin and end at
-    multiples of them. Of C it is either `width_of_c`, the neighboring results that a thread has, or
-    one.
+    As many as 16 bytes hold, at most 8, or fewer, so that rows and matrices of all products begin
+    and end at multiples of them. Of C it is either `width_of_c`, the neighboring results that a
+    thread has, or one.
     """
     p = problem
     a, b, c = p.extents
@@ -95,8 +96,9 @@ def access_widths(problem: GemmProblem, width_of_c: int) -> tuple[int, int, int]
 
 
 def _widest(extents: int, item_bytes: int, alignment: int) -> int:
-    """The largest power of two of elements that divides all extents (joined by or) and 16 bytes."""
-    width = WIDEST // item_bytes
+    """The largest power of two of elements, up to 8, that divides all extents (joined by or) and
+    16 bytes."""
+    width = min(WIDEST // item_bytes, MOST_AT_ONCE)
     while width > 1 and (extents % width or alignment % (width * item_bytes)):
         width //= 2
     return width
@@ -183,7 +185,8 @@ KERNEL = Kernel(
     rule=rule,
     signature=SIGNATURE,
     layouts=LAYOUTS,
-    dtypes=("float32", "float64", "float16", "bfloat16"),
+    dtypes=(*RESULT_TYPES, *OPERAND_TYPES),
+    result_dtypes=RESULT_TYPES,
     condition=condition,
     pairing=pairing,
 )

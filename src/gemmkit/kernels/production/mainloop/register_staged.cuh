@@ -3,6 +3,7 @@
 // one stage while the next tiles are loaded.
 #pragma once
 
+#include "float8.cuh"
 #include "mainloop/typed_fetch.cuh"
 #include "tile.cuh"
 

@@ -1,0 +1,21 @@
+// Operands of 8 bits on Hopper's tensor cores, whose sums are promoted to fp32 registers, or are as the
+// tensor cores make them (fast accumulation).
+//
+// wgmma reads such operands along k; `copy_operands` has turned those that lie otherwise.
+#include "mainloop/promoted.cuh"
+#include "wgmma_product.cuh"
+
+template <class In>
+struct AlongK {
+  template <WgmmaTile TILE, Layout, bool BATCHED>
+  using Mainloop = Either<TILE.chunk == 0, WgmmaMainloop<In, TILE, A_BT, BATCHED>,
+                          PromotedMainloop<In, TILE, BATCHED>>;
+};
+
+template <class In, WgmmaTile TILE, Layout LAYOUT, WriteBack WAY, Schedule SCHEDULE, class Epilogue>
+__global__ void __launch_bounds__(TILE.threads, 1)
+    gemm_fp8(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
+             const __grid_constant__ TensorMap map_c, GEMM_PARAMETERS(In, Epilogue)) {
+  multiply_tiles<AlongK<In>, TILE, LAYOUT, WAY, SCHEDULE>(map_a, map_b, map_c,
+                                                          Arguments<In, Epilogue>{GEMM_ARGUMENTS});
+}

@@ -1,0 +1,118 @@
+"""How `gemm_fp8` is launched: operands of 8 bits on Hopper's tensor cores."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gemmkit.dtypes import OPERAND_TYPES
+from gemmkit.float8_products import CHUNK, FAST_SUMS, PROMOTED_SUMS
+from gemmkit.gpu import GpuSpec, MathPipe
+from gemmkit.kernels import warpgroups
+from gemmkit.kernels.copying import copying
+from gemmkit.kernels.kernel import Kernel
+from gemmkit.kernels.mainloops.wgmma import persistent
+from gemmkit.kernels.operand_copies import aligned_copies, moved_bytes
+from gemmkit.kernels.plan import LAYOUTS, MAP_ARGUMENTS, LaunchShape, TileConfig
+from gemmkit.kernels.policy import CUDA_TYPES
+from gemmkit.kernels.production import wgmma_tiles
+from gemmkit.kernels.production.arguments import SIGNATURE
+from gemmkit.kernels.production.wgmma_tiles import Operands
+from gemmkit.kernels.warpgroups import has_wgmma
+from gemmkit.kernels.work import Work
+from gemmkit.problem import GemmProblem
+
+
+def operands(problem: GemmProblem) -> Operands:
+    """A and B along k: in place, or copies."""
+    copies = aligned_copies(problem, along_k=True)
+    return Operands(problem.item_bytes, True, True, copies)
+
+
+def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
+    """Persistent clusters, one block per SM, after the copies of operands that need them."""
+    types, own, fast = (CUDA_TYPES[problem.dtype],), operands(problem), is_fast(problem)
+    shape = wgmma_tiles.launch_shape(problem, config, gpu, own, types, chunk=int(not fast))
+    return replace(
+        shape,
+        before=copying(problem, shape.copies, gpu),
+        compute_dtype=FAST_SUMS if fast else PROMOTED_SUMS,
+    )
+
+
+def is_fast(problem: GemmProblem) -> bool:
+    """Whether sums are left to the tensor cores."""
+    return problem.precision == "fast"
+
+
+def condition(problem: GemmProblem, gpu: GpuSpec) -> str | None:
+    """A Hopper board, and something to load."""
+    if (reason := has_wgmma(gpu)) is not None:
+        return reason
+    return "there is nothing to load where k is 0" if problem.k == 0 else None
+
+
+def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
+    """As all kernels of wgmma, with steps of a line along k, after which sums are promoted."""
+    if config["BK"] != CHUNK:
+        return f"BK = {config['BK']}: sums are promoted after {CHUNK} elements of k, a step"
+    return wgmma_tiles.tiles(config, gpu, CHUNK)
+
+
+def pairing(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> str | None:
+    """Two sums for each result where they are promoted; room for the stages and for results."""
+    if not is_fast(problem) and (reason := wgmma_tiles.tiles(config, gpu, CHUNK, sums=2)):
+        return reason
+    return wgmma_tiles.room(problem, config, gpu, operands(problem))
+
+
+def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Work:
+    """A tile of C at a time per block, once operands have been copied."""
+    own, threads = operands(problem), wgmma_tiles.thread_count(config)
+    shared = wgmma_tiles.shared_bytes(problem, config, own)
+    found = persistent(problem, config, gpu, threads, shared)
+    demands = replace(
+        found.demands,
+        math=MathPipe("float8", tensor=True),
+        registers=(1 if is_fast(problem) else 2) * found.demands.registers,
+    )
+    return found._replace(demands=demands, copied_bytes=moved_bytes(problem, own.copies))
+
+
+KERNEL = Kernel(
+    name="gemm_fp8",
+    rung=None,
+    idea="wgmma multiplies elements of 8 bits at twice the rate of 16; fp32 registers take its "
+    "sums every 128 of k, because tensor cores keep only 14 bits of them.",
+    default=TileConfig(
+        BM=128,
+        BN=128,
+        BK=128,
+        stages=4,
+        consumers=2,
+        pingpong=1,
+        cluster_m=2,
+        cluster_n=1,
+        cluster_k=1,
+    ),
+    space={
+        "BM": (8, 16, 32, 64, 80, 96, 128, 144, 160, 176, 192, 256),
+        "BN": (32, 64, 96, 128, 144, 160, 192, 256),
+        "BK": (128,),
+        "stages": (2, 3, 4, 5, 6, 8, 12),
+        "consumers": (1, 2),
+        "pingpong": (1, 2),
+        "cluster_m": (1, 2),
+        "cluster_n": (1, 2),
+        "cluster_k": (1, 2, 4),
+    },
+    launch=launch,
+    work=work,
+    loads=warpgroups.words,
+    rule=rule,
+    signature=(*MAP_ARGUMENTS, *SIGNATURE),
+    layouts=LAYOUTS,
+    dtypes=OPERAND_TYPES,
+    result_dtypes=("float32", "float16", "bfloat16"),
+    condition=condition,
+    pairing=pairing,
+)
