@@ -142,11 +142,6 @@ def test_every_tile_is_allowed_in_every_layout(layout):
 @pytest.mark.parametrize(
     ("board", "rest", "words"),
     [
-        (
-            "h100",
-            {"dtype": "float8_e4m3fn"},
-            "1x1x1: 'grouped_typed' is for float32, .* not float8",
-        ),
         ("h100", {"transc": True}, "'gemm_grouped' takes NN, NT, TN, TT, not "),
         (
             "h100",

@@ -5,17 +5,21 @@
 #include "mainloop/promoted.cuh"
 #include "wgmma_product.cuh"
 
-template <class In>
+// What adds up products.
+enum class Sums { PROMOTED, OF_TENSOR_CORES };
+
+template <class In, Sums SUMS>
 struct AlongK {
   template <WgmmaTile TILE, Layout, bool BATCHED>
-  using Mainloop = Either<TILE.chunk == 0, WgmmaMainloop<In, TILE, A_BT, BATCHED>,
-                          PromotedMainloop<In, TILE, BATCHED>>;
+  using Mainloop = Either<SUMS == Sums::PROMOTED, PromotedMainloop<In, TILE, BATCHED>,
+                          WgmmaMainloop<In, TILE, A_BT, BATCHED>>;
 };
 
-template <class In, WgmmaTile TILE, Layout LAYOUT, WriteBack WAY, Schedule SCHEDULE, class Epilogue>
+template <class In, Sums SUMS, WgmmaTile TILE, Layout LAYOUT, WriteBack WAY, Schedule SCHEDULE,
+          class Epilogue>
 __global__ void __launch_bounds__(TILE.threads, 1)
     gemm_fp8(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
              const __grid_constant__ TensorMap map_c, GEMM_PARAMETERS(In, Epilogue)) {
-  multiply_tiles<AlongK<In>, TILE, LAYOUT, WAY, SCHEDULE>(map_a, map_b, map_c,
-                                                          Arguments<In, Epilogue>{GEMM_ARGUMENTS});
+  multiply_tiles<AlongK<In, SUMS>, TILE, LAYOUT, WAY, SCHEDULE>(
+      map_a, map_b, map_c, Arguments<In, Epilogue>{GEMM_ARGUMENTS});
 }

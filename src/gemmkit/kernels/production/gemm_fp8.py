@@ -30,8 +30,9 @@ def operands(problem: GemmProblem) -> Operands:
 
 def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
     """Persistent clusters, one block per SM, after the copies of operands that need them."""
-    types, own, fast = (CUDA_TYPES[problem.dtype],), operands(problem), is_fast(problem)
-    shape = wgmma_tiles.launch_shape(problem, config, gpu, own, types, chunk=int(not fast))
+    own, fast = operands(problem), is_fast(problem)
+    types = CUDA_TYPES[problem.dtype], f"Sums::{'OF_TENSOR_CORES' if fast else 'PROMOTED'}"
+    shape = wgmma_tiles.launch_shape(problem, config, gpu, own, types)
     return replace(
         shape,
         before=copying(problem, shape.copies, gpu),

@@ -75,15 +75,12 @@ def launch_shape(
     gpu: GpuSpec,
     operands: Operands,
     types: tuple[str, ...] = (),
-    **fields: int,
 ) -> LaunchShape:
-    """Persistent clusters, one block per SM; `types` are the kernel's first template arguments,
-    `fields` further ones of its `WgmmaTile`."""
+    """Persistent clusters, one block per SM; `types` are the kernel's first template arguments."""
     threads, rows = thread_count(config), product_sides(config)[0] * config["cluster_m"]
     cluster = config["cluster_m"] * config["cluster_n"] * config["cluster_k"]
     count = buffers(problem, config, gpu, operands)
-    tile = {**config.as_dict(), "BK": operands.depth(config), **fields}
-    tile |= {"buffers": count, "threads": threads}
+    tile = {**config.as_dict(), "BK": operands.depth(config), "buffers": count, "threads": threads}
     blocks = clusters(problem, config, gpu).ctas
     return LaunchShape(
         template=(

@@ -13,7 +13,6 @@ struct PromotedMainloop : WgmmaMainloop<In, TILE, A_BT, BATCHED> {
   using typename Base::Product;
   using typename Base::Sums;
   static constexpr int BK = TILE.BK, ROW_TILES = Base::ROW_TILES, COUNT = TILE.BN / 2;
-  static_assert(TILE.chunk == 1, "a chunk is a step");
 
   // As that of `WgmmaMainloop`.
   template <class Call>
