@@ -107,7 +107,11 @@ def test_thin_and_wide_problems_cover_what_they_say(regret):
 
 def test_suites_are_laid_out_in_each_layout(regret):
     arguments = argparse.Namespace(
-        suites=["skinny"], shapes_file=None, layouts=["NT", "TN"], dtype=["bf16"]
+        suites=["skinny"],
+        shapes_file=None,
+        layouts=["NT", "TN"],
+        dtype=["bf16"],
+        precision=None,
     )
     given = regret.given_problems(arguments)
     assert {kind for kind, _ in given} == {"given"}

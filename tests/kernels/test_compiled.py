@@ -21,8 +21,9 @@ def compiled(kernel, problem, config, gpu):
     return plan, compile_plan(plan, gpu.arch).resources
 
 
-# The rungs, each with matrices of its own type, and the production kernels for fp32.
-KERNELS = (*LADDER, *(each for each in PRODUCTION if each.dtypes == ("float32",)))
+# The rungs, each with matrices of its own type, and the production kernels for fp32 of IEEE.
+IEEE = (("float32",), "ieee")
+KERNELS = (*LADDER, *(each for each in PRODUCTION if (each.dtypes, each.precision) == IEEE))
 
 
 @pytest.mark.parametrize("size", [1024, 1023], ids=["vectors", "floats"])

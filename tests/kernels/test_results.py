@@ -39,8 +39,9 @@ CONFIGS = {
     **SMALL_HOPPER,
 }
 
-# The rungs, each with matrices of its own type, and the production kernels for fp32.
-KERNELS = (*LADDER, *(each for each in PRODUCTION if each.dtypes == ("float32",)))
+# The rungs, each with matrices of its own type, and the production kernels for fp32 of IEEE.
+IEEE = (("float32",), "ieee")
+KERNELS = (*LADDER, *(each for each in PRODUCTION if (each.dtypes, each.precision) == IEEE))
 
 PROBLEMS = {
     "tile multiples": GemmProblem(128, 64, 64),

@@ -8,10 +8,12 @@ import pytest
 from typed_run import check, check_exact, run_typed
 
 from gemmkit.devices.emulated import EmulatedDevice
+from gemmkit.dispatch.candidates import CANDIDATES
 from gemmkit.dispatch.choose import Dispatcher
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedProblem
 from gemmkit.gpu import find_board
+from gemmkit.jit.compiler import compile_plan
 from gemmkit.kernels.catalog import find_kernel
 from gemmkit.problem import BROADCAST, GemmProblem
 
@@ -82,6 +84,25 @@ def test_it_takes_nothing_of_a_higher_precision():
         KERNEL.plan(GemmProblem(64, 64, 64), KERNEL.default, H100)
     with pytest.raises(UnsupportedProblem, match="--precision tf32 allows that"):
         KERNEL.plan(GemmProblem(64, 64, 64, precision="fp32"), KERNEL.default, H100)
+
+
+@pytest.mark.parametrize(
+    ("name", "types"),
+    [
+        ("gemm_tf32", {"precision": "tf32"}),
+        ("gemm_fp16x3", {"precision": "fp32"}),
+        ("gemm_fp8", {"dtype": "float8_e4m3", "out_dtype": "bfloat16"}),
+    ],
+)
+def test_registers_hold_everything(name, types):
+    problem = GemmProblem(512, 512, 512, epilogue="bias+relu", **types)
+    candidates = (each.config for each in CANDIDATES if each.name == name)
+    largest = next(
+        each for each in candidates if not find_kernel(name).supports(problem, each, H100)
+    )
+    plan = find_kernel(name).plan(problem, largest, H100)
+    resources = compile_plan(plan, H100.arch).resources
+    assert resources.spill_bytes == resources.local_bytes == 0
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ a column of B) whose largest element is in [2^14, 2^15), and 2^e ≤ |x'| < 2^(e
 **Parts.** high = fl(x') is within 2^(e-11) of x', or 2^-25 if it is subnormal. The rest x' − high
 is exact in fp32 and at most 2^(e-11); low is within 2^(e-23) of it, or 2^-25 if it is subnormal. So
 
-    x' = high + low + Δ,    |Δ| ≤ 2u·|x'| + 2^-25,    |low| ≤ 2^-11·|x'|,
+    x' = high + low + δ,    |δ| ≤ 2u·|x'| + 2^-25,    |low| ≤ 2^-11·|x'|,
 
-where 2^-25 is at most 2^-39 of the line's largest element. Left out are x·Δy, y·Δx and low·low:
+where 2^-25 is at most 2^-39 of the line's largest element. Left out are x·δy, y·δx and low·low:
 
     Σ|x·y − parts| ≤ 8u·(1 + 2^-22)·Σ|x·y| + 2^-39·(X·Σ|y| + Y·Σ|x|)·(1 + 2^-15),
 

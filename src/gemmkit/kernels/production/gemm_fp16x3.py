@@ -14,7 +14,6 @@ from gemmkit.kernels.production import wgmma_tiles
 from gemmkit.kernels.production.arguments import SPLIT_SIGNATURE
 from gemmkit.kernels.production.wgmma_tiles import Operands
 from gemmkit.kernels.splitting import GROUP, PARTS, parts_of, split_bytes, splitting
-from gemmkit.kernels.warpgroups import has_wgmma
 from gemmkit.kernels.work import Work
 from gemmkit.problem import GemmProblem
 from gemmkit.split_products import LEAST_K, LONGEST_CHUNK, PRODUCTS, SHORTEST_CHUNK, SPLIT_PRODUCTS
@@ -34,10 +33,8 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
 def condition(problem: GemmProblem, gpu: GpuSpec) -> str | None:
     """A Hopper board, and something to load; where fp32's bound must hold, a k so long that it is
     the larger one."""
-    if (reason := has_wgmma(gpu)) is not None:
+    if (reason := wgmma_tiles.condition(problem, gpu)) is not None:
         return reason
-    if problem.k == 0:
-        return "there is nothing to load where k is 0"
     if problem.k < LEAST_K and problem.precision != "tf32":
         return f"k = {problem.k} is less than {LEAST_K}, from where on sums are as exact as fp32's"
     return None

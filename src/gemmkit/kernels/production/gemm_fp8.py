@@ -17,7 +17,6 @@ from gemmkit.kernels.policy import CUDA_TYPES
 from gemmkit.kernels.production import wgmma_tiles
 from gemmkit.kernels.production.arguments import SIGNATURE
 from gemmkit.kernels.production.wgmma_tiles import Operands
-from gemmkit.kernels.warpgroups import has_wgmma
 from gemmkit.kernels.work import Work
 from gemmkit.problem import GemmProblem
 
@@ -43,13 +42,6 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
 def is_fast(problem: GemmProblem) -> bool:
     """Whether sums are left to the tensor cores."""
     return problem.precision == "fast"
-
-
-def condition(problem: GemmProblem, gpu: GpuSpec) -> str | None:
-    """A Hopper board, and something to load."""
-    if (reason := has_wgmma(gpu)) is not None:
-        return reason
-    return "there is nothing to load where k is 0" if problem.k == 0 else None
 
 
 def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
@@ -114,6 +106,6 @@ KERNEL = Kernel(
     layouts=LAYOUTS,
     dtypes=OPERAND_TYPES,
     result_dtypes=("float32", "float16", "bfloat16"),
-    condition=condition,
+    condition=wgmma_tiles.condition,
     pairing=pairing,
 )

@@ -15,7 +15,7 @@ from gemmkit.kernels.plan import LAYOUTS, MAP_ARGUMENTS, LaunchShape, TileConfig
 from gemmkit.kernels.production import wgmma_tiles
 from gemmkit.kernels.production.arguments import SIGNATURE
 from gemmkit.kernels.production.wgmma_tiles import Operands
-from gemmkit.kernels.warpgroups import has_wgmma, line
+from gemmkit.kernels.warpgroups import line
 from gemmkit.kernels.work import Work
 from gemmkit.problem import GemmProblem
 
@@ -30,13 +30,6 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
     """Persistent clusters, one block per SM, after the copies of operands that need them."""
     shape = wgmma_tiles.launch_shape(problem, config, gpu, operands(problem))
     return replace(shape, before=copying(problem, shape.copies, gpu))
-
-
-def condition(problem: GemmProblem, gpu: GpuSpec) -> str | None:
-    """A Hopper board, and something to load."""
-    if (reason := has_wgmma(gpu)) is not None:
-        return reason
-    return "there is nothing to load where k is 0" if problem.k == 0 else None
 
 
 def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
@@ -94,6 +87,6 @@ KERNEL = Kernel(
     result_dtypes=("float32", "float16", "bfloat16"),
     precision="tf32",
     compute_dtype="tf32",
-    condition=condition,
+    condition=wgmma_tiles.condition,
     pairing=pairing,
 )

@@ -16,7 +16,7 @@ from gemmkit.kernels.policy import CUDA_TYPES
 from gemmkit.kernels.production import wgmma_tiles
 from gemmkit.kernels.production.arguments import SIGNATURE
 from gemmkit.kernels.production.wgmma_tiles import Operands
-from gemmkit.kernels.warpgroups import has_wgmma, line
+from gemmkit.kernels.warpgroups import line
 from gemmkit.kernels.work import Work
 from gemmkit.problem import GemmProblem
 
@@ -37,9 +37,7 @@ def condition(problem: GemmProblem, gpu: GpuSpec) -> str | None:
     """Types of 16 bits, and a Hopper board."""
     if problem.item_bytes != ITEM_BYTES["float16"]:
         return f"tensor cores would cut {problem.dtype} to fewer bits"
-    if (reason := has_wgmma(gpu)) is not None:
-        return reason
-    return "there is nothing to load where k is 0" if problem.k == 0 else None
+    return wgmma_tiles.condition(problem, gpu)
 
 
 def rule(config: TileConfig, gpu: GpuSpec) -> str | None:

@@ -217,6 +217,13 @@ def room(
     return rules.dynamic_shared(shared_bytes(problem, config, operands, count), gpu)
 
 
+def condition(problem: GemmProblem, gpu: GpuSpec) -> str | None:
+    """A Hopper board, and something to load."""
+    if (reason := has_wgmma(gpu)) is not None:
+        return reason
+    return "there is nothing to load where k is 0" if problem.k == 0 else None
+
+
 def tiles(config: TileConfig, gpu: GpuSpec, depth: int, sums: int = 1) -> str | None:
     """Whole products of wgmma, registers for the results, boxes of at most 256 lines.
 
