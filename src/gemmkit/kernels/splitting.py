@@ -48,9 +48,14 @@ def exponents_of(problem: GemmProblem) -> tuple[int, int]:
     return start, start + FLOAT_BYTES * products_b * problem.n
 
 
-def splitting(problem: GemmProblem, gpu: GpuSpec) -> LaunchPlan:
-    """The launch that splits both operands, in one grid."""
-    copies, start_b = parts_of(problem), exponents_of(problem)[0]
+def splitting(
+    problem: GemmProblem, copies: tuple[OperandCopy, ...], gpu: GpuSpec
+) -> LaunchPlan | None:
+    """The launch that splits both operands into `copies`, in one grid; None where there are
+    none."""
+    if not copies:
+        return None
+    start_b = exponents_of(problem)[0]
     products = min(max(each.count for each in copies), MOST_BLOCKS_Y)
     all_along = not problem.transa and problem.transb
     sharing = _power_of_two(ceil_div(problem.k, HELD_ALONG), WARPS)

@@ -8,7 +8,6 @@ from gemmkit.dtypes import ITEM_BYTES
 from gemmkit.gpu import GpuSpec, MathPipe
 from gemmkit.kernels import warpgroups
 from gemmkit.kernels.kernel import Kernel
-from gemmkit.kernels.mainloops.wgmma import persistent
 from gemmkit.kernels.plan import LAYOUTS, MAP_ARGUMENTS, LaunchShape, TileConfig
 from gemmkit.kernels.production import wgmma_tiles
 from gemmkit.kernels.production.arguments import SPLIT_SIGNATURE
@@ -27,7 +26,7 @@ def operands(problem: GemmProblem) -> Operands:
 def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
     """Persistent clusters, one block per SM, after the launch that splits both operands."""
     shape = wgmma_tiles.launch_shape(problem, config, gpu, operands(problem))
-    return replace(shape, before=splitting(problem, gpu) if shape.copies else None)
+    return replace(shape, before=splitting(problem, shape.copies, gpu))
 
 
 def condition(problem: GemmProblem, gpu: GpuSpec) -> str | None:
@@ -52,9 +51,7 @@ def pairing(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> str | Non
 
 def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Work:
     """A tile of C at a time per block, once both operands have been split."""
-    threads = wgmma_tiles.thread_count(config)
-    shared = wgmma_tiles.shared_bytes(problem, config, operands(problem))
-    found = persistent(problem, config, gpu, threads, shared)
+    found = wgmma_tiles.work(problem, config, gpu, operands(problem))
     own = found.demands
     demands = replace(
         own,

@@ -10,8 +10,7 @@ from gemmkit.gpu import GpuSpec, MathPipe
 from gemmkit.kernels import warpgroups
 from gemmkit.kernels.copying import copying
 from gemmkit.kernels.kernel import Kernel
-from gemmkit.kernels.mainloops.wgmma import persistent
-from gemmkit.kernels.operand_copies import aligned_copies, moved_bytes
+from gemmkit.kernels.operand_copies import moved_bytes
 from gemmkit.kernels.plan import LAYOUTS, MAP_ARGUMENTS, LaunchShape, TileConfig
 from gemmkit.kernels.policy import CUDA_TYPES
 from gemmkit.kernels.production import wgmma_tiles
@@ -23,8 +22,7 @@ from gemmkit.problem import GemmProblem
 
 def operands(problem: GemmProblem) -> Operands:
     """A and B along k: in place, or copies."""
-    copies = aligned_copies(problem, along_k=True)
-    return Operands(problem.item_bytes, True, True, copies)
+    return Operands.along_k(problem)
 
 
 def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
@@ -60,9 +58,8 @@ def pairing(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> str | Non
 
 def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Work:
     """A tile of C at a time per block, once operands have been copied."""
-    own, threads = operands(problem), wgmma_tiles.thread_count(config)
-    shared = wgmma_tiles.shared_bytes(problem, config, own)
-    found = persistent(problem, config, gpu, threads, shared)
+    own = operands(problem)
+    found = wgmma_tiles.work(problem, config, gpu, own)
     demands = replace(
         found.demands,
         math=MathPipe("float8", tensor=True),

@@ -9,8 +9,7 @@ from gemmkit.gpu import GpuSpec, MathPipe
 from gemmkit.kernels import warpgroups
 from gemmkit.kernels.copying import copying
 from gemmkit.kernels.kernel import Kernel
-from gemmkit.kernels.mainloops.wgmma import persistent
-from gemmkit.kernels.operand_copies import aligned_copies, moved_bytes
+from gemmkit.kernels.operand_copies import moved_bytes
 from gemmkit.kernels.plan import LAYOUTS, MAP_ARGUMENTS, LaunchShape, TileConfig
 from gemmkit.kernels.production import wgmma_tiles
 from gemmkit.kernels.production.arguments import SIGNATURE
@@ -22,8 +21,7 @@ from gemmkit.problem import GemmProblem
 
 def operands(problem: GemmProblem) -> Operands:
     """A and B along k: in place, or copies."""
-    copies = aligned_copies(problem, along_k=True)
-    return Operands(problem.item_bytes, True, True, copies, element="tfloat32")
+    return Operands.along_k(problem, element="tfloat32")
 
 
 def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
@@ -44,9 +42,8 @@ def pairing(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> str | Non
 
 def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Work:
     """A tile of C at a time per block, once operands have been copied."""
-    own, threads = operands(problem), wgmma_tiles.thread_count(config)
-    shared = wgmma_tiles.shared_bytes(problem, config, own)
-    found = persistent(problem, config, gpu, threads, shared)
+    own = operands(problem)
+    found = wgmma_tiles.work(problem, config, gpu, own)
     demands = replace(found.demands, math=MathPipe("tfloat32", tensor=True))
     return found._replace(demands=demands, copied_bytes=moved_bytes(problem, own.copies))
 

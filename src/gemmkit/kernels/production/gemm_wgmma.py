@@ -9,7 +9,6 @@ from gemmkit.gpu import GpuSpec
 from gemmkit.kernels import warpgroups
 from gemmkit.kernels.copying import copying
 from gemmkit.kernels.kernel import Kernel
-from gemmkit.kernels.mainloops.wgmma import persistent
 from gemmkit.kernels.operand_copies import aligned_copies, moved_bytes
 from gemmkit.kernels.plan import LAYOUTS, MAP_ARGUMENTS, LaunchShape, TileConfig
 from gemmkit.kernels.policy import CUDA_TYPES
@@ -52,9 +51,8 @@ def pairing(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> str | Non
 
 def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Work:
     """A tile of C at a time per block, once operands that TMA cannot load have been copied."""
-    own, threads = operands(problem), wgmma_tiles.thread_count(config)
-    shared = wgmma_tiles.shared_bytes(problem, config, own)
-    found = persistent(problem, config, gpu, threads, shared)
+    own = operands(problem)
+    found = wgmma_tiles.work(problem, config, gpu, own)
     return found._replace(copied_bytes=moved_bytes(problem, own.copies))
 
 

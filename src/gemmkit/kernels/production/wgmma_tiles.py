@@ -8,8 +8,8 @@ from typing import Literal, NamedTuple
 from gemmkit.dtypes import FLOAT_BYTES, ITEM_BYTES
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels import rules
-from gemmkit.kernels.mainloops.wgmma import clusters
-from gemmkit.kernels.operand_copies import OperandCopy
+from gemmkit.kernels.mainloops.wgmma import clusters, persistent
+from gemmkit.kernels.operand_copies import OperandCopy, aligned_copies
 from gemmkit.kernels.plan import LaunchShape, TileConfig, ceil_div
 from gemmkit.kernels.production.arguments import CUDA_LAYOUTS, named
 from gemmkit.kernels.production.schedule import RASTER_EXTENT, schedule_argument
@@ -28,6 +28,7 @@ from gemmkit.kernels.warpgroups import (
     product_sides,
     stores_by_tma,
 )
+from gemmkit.kernels.work import Work
 from gemmkit.problem import GemmProblem
 from gemmkit.tensor_maps import Element
 
@@ -63,6 +64,12 @@ class Operands:
     def in_place(cls, problem: GemmProblem, copies: tuple[OperandCopy, ...] = ()) -> Operands:
         """Those of a problem, or copies of the same layout."""
         return cls(problem.item_bytes, not problem.transa, problem.transb, copies)
+
+    @classmethod
+    def along_k(cls, problem: GemmProblem, element: Element | None = None) -> Operands:
+        """Those of a problem, or copies where others are contiguous than neighbors along k."""
+        copies = aligned_copies(problem, along_k=True)
+        return cls(problem.item_bytes, True, True, copies, element=element)
 
     def depth(self, config: TileConfig) -> int:
         """Elements along k of a stage."""
@@ -215,6 +222,12 @@ def room(
 ) -> str | None:
     """Room for the stages, and for so many buffers per consumer."""
     return rules.dynamic_shared(shared_bytes(problem, config, operands, count), gpu)
+
+
+def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec, operands: Operands) -> Work:
+    """A tile of C at a time per block, of operands that are ready."""
+    shared = shared_bytes(problem, config, operands)
+    return persistent(problem, config, gpu, thread_count(config), shared)
 
 
 def condition(problem: GemmProblem, gpu: GpuSpec) -> str | None:
