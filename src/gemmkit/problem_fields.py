@@ -131,13 +131,14 @@ def known_precision(name: str, dtype: str) -> Precision:
         UsageError: it is unknown, or one that only products of another type have.
     """
     found = next((each for each in ALL_PRECISIONS if each == name.strip().lower()), None)
+    own = precisions_of(dtype)
     if found is None:
-        raise UsageError(unknown_name("precision", name, ALL_PRECISIONS))
-    if found not in precisions_of(dtype):
+        raise UsageError(unknown_name("precision", name, own if len(own) > 1 else ALL_PRECISIONS))
+    if found not in own:
         types = "float32" if found in PRECISIONS else " and ".join(OPERAND_TYPES)
+        remedy = f"use one of {', '.join(own)}" if len(own) > 1 else "leave it out"
         raise UsageError(
-            f"precision '{found}' is of products of {types}, and A and B are of {dtype}: leave it "
-            "out"
+            f"precision '{found}' is of products of {types}, and A and B are of {dtype}: {remedy}"
         )
     return found
 

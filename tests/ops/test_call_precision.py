@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 
 import numpy as np
@@ -104,9 +105,71 @@ def test_a_block_is_of_one_thread_and_the_setting_of_all():
     assert seen == ["ieee", "fp32"]
 
 
+def test_threads_may_share_a_block():
+    """What one of them leaves is what it had entered with, whoever is in the block besides."""
+    lower, seen = gemmkit.precision("tf32"), []
+    inside, entered = threading.Event(), threading.Event()
+
+    def outer():
+        with lower:
+            inside.set()
+            assert entered.wait(10)
+        seen.append(gemmkit.get_precision())
+
+    thread = threading.Thread(target=outer)
+    with gemmkit.precision("fp32"):
+        thread.start()
+        assert inside.wait(10)
+        with lower:
+            entered.set()
+            thread.join()
+        assert gemmkit.get_precision() == "fp32"
+    assert seen == ["ieee"]
+
+
+def test_a_block_is_of_one_task():
+    """Tasks of a thread take turns at each await, and leave their blocks in any order."""
+    seen = []
+
+    @gemmkit.precision("tf32")
+    async def decorated(turns):
+        return await shown(turns)
+
+    async def block(turns):
+        with gemmkit.precision("fp32"):
+            return await shown(turns)
+
+    async def shown(turns):
+        for _ in range(turns):
+            await asyncio.sleep(0)
+            seen.append(gemmkit.get_precision())
+        return seen[-1]
+
+    async def both():
+        return await asyncio.gather(decorated(2), block(4), shown(6))
+
+    assert asyncio.run(both()) == ["tf32", "fp32", "ieee"]
+    assert {*seen[:6]} == {"tf32", "fp32", "ieee"}
+    assert gemmkit.get_precision() == "ieee"
+
+
+def test_generator_functions_are_not_decorated():
+    def products():
+        yield gemmkit.get_precision()
+
+    with pytest.raises(UnsupportedType, match=r"products' is a generator function.*inside of it"):
+        gemmkit.precision("tf32")(products)
+
+
+@pytest.mark.parametrize("change", [gemmkit.precision, gemmkit.set_precision])
+def test_the_setting_is_not_of_8_bit_types(change):
+    with pytest.raises(UsageError, match=r"use one of ieee, fp32, tf32 here, and give 'Fast' to"):
+        change("Fast")
+
+
 @pytest.mark.parametrize("change", [gemmkit.precision, gemmkit.set_precision])
 def test_a_setting_is_one_of_three_words(change):
-    with pytest.raises(UsageError, match=r"unknown precision 'high'.*ieee, fp32, tf32"):
+    with pytest.raises(UsageError, match=r"unknown precision 'high'.*ieee, fp32, tf32$"):
         change("high")
     with pytest.raises(UnsupportedType, match=r"precision = None is of type NoneType: use one of"):
         change(None)

@@ -1,5 +1,5 @@
 """How precisely float32 is multiplied where a call does not say: the setting, for all threads and
-for one.
+within blocks.
 
 A call settles it once, and what it leaves behind (an operator of PyTorch, a traced program) keeps
 it.
@@ -7,17 +7,22 @@ it.
 
 from __future__ import annotations
 
+import inspect
 import threading
+from collections.abc import Callable
 from contextlib import ContextDecorator
+from contextvars import ContextVar
+from functools import wraps
 from typing import Any
 
-from gemmkit.dtypes import ALL_PRECISIONS, PRECISIONS, Precision
-from gemmkit.errors import UnsupportedType
+from gemmkit.dtypes import PRECISIONS, Precision, precisions_of
+from gemmkit.errors import UnsupportedType, UsageError
+from gemmkit.ops.tracing import compiling
 from gemmkit.problem_fields import known_precision
 
 
 class _Setting:
-    """That of all threads; `touched` says whether anyone has ever changed it, here or in a thread.
+    """That of all threads; `touched` says whether anyone has ever changed it, here or by a block.
 
     Attributes of a plain object, which `torch.compile` guards.
     """
@@ -26,24 +31,40 @@ class _Setting:
     touched = False
 
 
-class _Entered(threading.local):
-    """That of a thread, None outside of `precision`.
+class _SeenByCompiler(threading.local):
+    """The blocks that a thread entered or left last: `torch.compile` does not trace context
+    variables.
 
     An attribute that each thread's object has itself: of those of its class, `torch.compile` would
     not see a change.
     """
 
     def __init__(self) -> None:
-        self.precision: Precision | None = None
+        self.blocks: tuple[Precision, ...] = ()
 
 
 setting = _Setting()
-_entered = _Entered()
+# The precisions of the blocks that a thread or a task is in, outermost first. The blocks themselves
+# keep nothing: several threads and tasks may be in the same one, and leave it in any order.
+_entered: ContextVar[tuple[Precision, ...]] = ContextVar("gemmkit.precision", default=())
+_seen = _SeenByCompiler()
+
+
+def _blocks() -> tuple[Precision, ...]:
+    return _seen.blocks if compiling() else _entered.get()
+
+
+def _change(blocks: tuple[Precision, ...]) -> None:
+    setting.touched = True
+    _seen.blocks = blocks
+    if not compiling():
+        _entered.set(blocks)
 
 
 def get_precision() -> Precision:
-    """The precision of float32 products of calls in this thread that do not give one."""
-    return _entered.precision or setting.default
+    """The precision of float32 products of calls that do not give one, here and now."""
+    blocks = _blocks()
+    return blocks[-1] if blocks else setting.default
 
 
 def set_precision(precision: str) -> None:
@@ -55,40 +76,58 @@ def set_precision(precision: str) -> None:
         precision: "ieee" (the default), "fp32" or "tf32": see `GemmProblem`.
 
     Raises:
-        UsageError: there is no such precision.
+        UsageError: there is no such precision of float32.
     """
-    found = _known(precision)
+    found = _known_setting(precision)
     setting.touched = True
     setting.default = found
 
 
 class _Within(ContextDecorator):
-    """A thread's setting while a block or a decorated function runs; may be entered repeatedly."""
+    """The setting while a block or a decorated function runs; may be entered repeatedly."""
 
     def __init__(self, precision: Precision) -> None:
         self._precision = precision
-        self._before: list[Precision | None] = []
 
     def __enter__(self) -> None:
-        setting.touched = True
-        self._before.append(_entered.precision)
-        _entered.precision = self._precision
+        _change((*_blocks(), self._precision))
 
     def __exit__(self, *_: object) -> None:
-        _entered.precision = self._before.pop()
+        _change(_blocks()[:-1])
+
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function with its body, or the body of a coroutine, in the block.
+
+        Raises:
+            UnsupportedType: it is a generator function, whose body runs in between the caller's.
+        """
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise UnsupportedType(
+                f"'{function.__qualname__}' is a generator function, whose body runs after the "
+                "call has returned: use `with gemmkit.precision(…)` inside of it"
+            )
+        if not inspect.iscoroutinefunction(function):
+            return super().__call__(function)
+
+        @wraps(function)
+        async def within(*args: Any, **options: Any) -> Any:
+            with self:
+                return await function(*args, **options)
+
+        return within
 
 
 def precision(precision: str) -> ContextDecorator:
-    """Set the precision of float32 products of calls that do not give one, in this thread, while a
-    `with` block or a decorated function runs.
+    """Set the precision of float32 products of calls that do not give one, while a `with` block or
+    a decorated function runs: in its thread, and of asyncio in its task and those it creates.
 
     Args:
         precision: "ieee", "fp32" or "tf32": see `GemmProblem`.
 
     Raises:
-        UsageError: there is no such precision.
+        UsageError: there is no such precision of float32.
     """
-    return _Within(_known(precision))
+    return _Within(_known_setting(precision))
 
 
 def settled(given: Any, dtype: str) -> Precision:
@@ -103,6 +142,16 @@ def settled(given: Any, dtype: str) -> Precision:
     return _known(given, dtype)
 
 
+def _known_setting(given: Any) -> Precision:
+    """A precision of float32, which the setting is for."""
+    if isinstance(given, str) and given.strip().lower() == "fast":
+        raise UsageError(
+            f"precision '{given}' is of 8-bit types, and the setting of float32: use one of "
+            f"{', '.join(PRECISIONS)} here, and give '{given}' to a call"
+        )
+    return _known(given)
+
+
 def _known(given: Any, dtype: str = "float32") -> Precision:
     if given == "ieee" or (dtype == "float32" and given in PRECISIONS):
         found: Precision = given
@@ -110,6 +159,6 @@ def _known(given: Any, dtype: str = "float32") -> Precision:
     if not isinstance(given, str):
         raise UnsupportedType(
             f"precision = {given!r} is of type {type(given).__name__}: use one of "
-            f"{', '.join(ALL_PRECISIONS)}"
+            f"{', '.join(precisions_of(dtype))}"
         )
     return known_precision(given, dtype)
