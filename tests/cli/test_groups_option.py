@@ -134,7 +134,7 @@ def test_ladder_and_sweep_run_the_kernels_that_take_groups(verb, call, tmp_path)
         (("show", "typed", "--groups", "5"), "'gemm_grouped' and 'grouped_typed' take it"),
         (
             ("show", "grouped_mma", "--groups", "5"),
-            "cut float32 to fewer bits; 'gemm_grouped' and 'grouped_typed' take it",
+            "not float32; 'gemm_grouped' and 'grouped_typed' take it",
         ),
         (("which", "--groups", ""), "'' is not a group"),
         (("which", "--groups", "5x5x5", "--layout", "XY"), "unknown layout 'XY'"),

@@ -230,6 +230,15 @@ def test_terms_that_cancel(device):
     assert not found[:, [0, 2, 3]].any()
 
 
+@pytest.mark.parametrize("chunk", [16, 96, 128])
+def test_chunks_that_the_bound_is_not_of_are_refused(chunk):
+    config, problem = KERNEL.configure(NARROW | {"BK": chunk}), GemmProblem(8, 8, 256)
+    refused = KERNEL.supports(replace(problem, precision="fp32"), config, H100)
+    assert refused == (
+        f"BK = {chunk}: use 32 or 64, the elements of k after which sums are promoted"
+    )
+
+
 def test_products_of_a_short_k_are_refused():
     short = GemmProblem(64, 64, LEAST_K - 1, precision="fp32")
     with pytest.raises(UnsupportedProblem, match=f"k = {LEAST_K - 1} is less than {LEAST_K}"):

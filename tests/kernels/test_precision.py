@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from gemmkit.bench.ladder import asked_types
 from gemmkit.dtypes import PRECISIONS, is_precise_enough
 from gemmkit.errors import UnsupportedProblem, UnsupportedType, UsageError
 from gemmkit.gpu import find_board
@@ -39,6 +40,9 @@ def in_precision(precision, **changes):
             "precision 'tf32' is of products of float32, and A and B are of bfloat16: leave it out",
         ),
         ({"precision": "fp32", "dtype": "float64"}, "A and B are of float64"),
+        ({"precision": "fast"}, "A and B are of float32: use one of ieee, fp32, tf32"),
+        ({"precision": "fp32", "dtype": "e4m3"}, "A and B are of float8_e4m3: use one of ieee, fast"),
+        ({"precision": "high", "dtype": "e5m2"}, "unknown precision 'high': use one of ieee, fast"),
     ],
 )
 def test_what_is_no_precision(fields, message):
@@ -75,6 +79,35 @@ def test_kernels_of_the_same_precision_or_a_higher_one_serve(own, asked):
     refused = kernel.supports(problem, kernel.default, H100)
     said = f"'own_{own}' multiplies float32 in {own}: --precision {own} allows that"
     assert refused == (None if serves else said)
+
+
+@pytest.mark.parametrize(
+    ("names", "given", "wanted"),
+    [
+        ("naive", {}, ("float32", "ieee")),
+        ("gemm_fp16x3,gemm_tf32,naive", {}, ("float32", "tf32")),
+        ("naive,gemm_fp16x3", {}, ("float32", "fp32")),
+        ("naive,gemm_tf32", {"precision": "ieee"}, ("float32", "ieee")),
+        ("gemm_wgmma", {}, ("bfloat16", "ieee")),
+        ("typed_mma,gemm_wgmma", {}, ("float16", "ieee")),
+        ("typed,gemm_fp8", {}, ("float8_e4m3", "ieee")),
+        ("typed", {"precision": "Fast"}, ("float8_e4m3", "fast")),
+        ("gemm_tf32", {"dtype": "float32"}, ("float32", "ieee")),
+    ],
+)
+def test_kernels_named_together_multiply_what_all_of_them_take(names, given, wanted):
+    options = {"dtype": None, "out_dtype": None, "precision": None, **given}
+    problem = asked_problem(None, "64x64x64", **asked_types(names.split(","), **options))
+    assert (problem.dtype, problem.precision) == wanted
+    able = [find_kernel(each).takes_types(problem) for each in names.split(",")]
+    assert all(able) == ("ieee" not in given.values() and "dtype" not in given)
+
+
+def test_kernels_that_share_no_type_are_left_to_refuse():
+    assert asked_types(["naive", "wmma"], None, None, None)["dtype"] is None
+    assert asked_types(["wmma", "gemm_fp8"], None, None, None)["dtype"] == "bfloat16"
+    with pytest.raises(UsageError, match="A and B are of float8_e4m3: use one of ieee, fast"):
+        GemmProblem(1, 2, 3, **asked_types(["gemm_fp8"], None, None, "tf32"))
 
 
 def test_a_refusal_names_kernels_that_are_precise_enough():

@@ -69,7 +69,7 @@ def test_older_boards_multiply_in_smaller_pieces(board, dtype):
 @pytest.mark.parametrize(
     ("problem", "changes", "board", "reason"),
     [
-        (GemmProblem(8, 8, 8, out_dtype="float16"), {}, H100, "would cut float32"),
+        (GemmProblem(8, 8, 8, out_dtype="float16"), {}, H100, "not float32"),
         (GemmProblem(8, 8, 8, dtype="bfloat16"), {}, T4, "from compute capability 8.0"),
         (GemmProblem(8, 8, 8, dtype="float64", alignment=4), {}, H100, "multiples of 8 bytes"),
         (GemmProblem(8, 8, 8, dtype="float16"), {"WM": 24}, H100, "not a multiple of 16"),

@@ -95,10 +95,27 @@ def test_epilogues(device, keys):
 
 
 @pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"pingpong": 3}, "pingpong = 3: use 1, or 2 for a tile of each consumer's own"),
+        ({"consumers": 1, "pingpong": 2}, "pingpong = 2: a single consumer has 1 tile at a time"),
+        ({"consumers": 3}, "consumers = 3: the registers of a block are for 1 or 2"),
+        ({"cluster_m": 4}, "cluster_m × cluster_n = 4: 1 or 2 blocks"),
+        ({"cluster_k": 2}, "cluster_k = 2: .* only with cluster_m = cluster_n = 1"),
+        ({"BM": 256}, "256 sums per thread .* have room for 192: choose a smaller BM or BN"),
+    ],
+)
+def test_a_refused_configuration_is_told_with_its_key(keys, message):
+    problem = GemmProblem(72, 40, 136, dtype="bfloat16")
+    refused = KERNEL.supports(problem, KERNEL.configure(keys), find_board("h100"))
+    assert re.search(message, str(refused)), refused
+
+
+@pytest.mark.parametrize(
     ("changes", "board", "message"),
     [
         ({"k": 0, "lda": 0}, "h100", "nothing to load"),
-        ({"dtype": "float32"}, "h100", "would cut float32"),
+        ({"dtype": "float32"}, "h100", "is for bfloat16, float16, not float32"),
         ({}, "a100", r"compute capability 9.0; A100 has 8.0"),
     ],
 )

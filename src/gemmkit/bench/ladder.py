@@ -15,6 +15,7 @@ from gemmkit.bench.run import run_binary
 from gemmkit.bench.workload import Workload
 from gemmkit.devices.choose import DeviceKind, open_device
 from gemmkit.devices.device import Device, TimedDevice
+from gemmkit.dtypes import PRECISIONS, precisions_of
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import DeviceError, UnsupportedProblem, UsageError
 from gemmkit.gpu import GpuSpec
@@ -90,12 +91,13 @@ def ladder(
         alpha: the factor of A·B.
         beta: the factor of the previous C.
         layout: the layout of A and B: "NN", "NT", "TN" or "TT".
-        dtype: the type of A and B, by default float32, or that of the named kernels if none takes
-            it: rungs 14 and up are for bfloat16 and float16. For groups, and for types that no rung
+        dtype: the type of A and B, by default float32, or the first that all named kernels take:
+            rungs 14 and up are for bfloat16 and float16. For groups, and for types that no rung
             accepts, production kernels run instead.
         out_dtype: the type of C, by default the same.
         precision: how float32 may be multiplied: "ieee", "fp32" or "tf32" (see `GemmProblem`); by
-            default "ieee", or that of the first of the named kernels if none multiplies in that.
+            default "ieee", or the lowest in which one of the named kernels multiplies; of types of
+            8 bits "ieee" or "fast".
         seed: seed for the inputs.
         production: chooses the kernel that ends the ladder, such as `gemmkit.choose`; by default it
             ends with the last rung. Ignored if kernels or a configuration are given.
@@ -132,17 +134,32 @@ def asked_types(
     out_dtype: str | None,
     precision: str | None,
 ) -> dict[str, Any]:
-    """`dtype`, `out_dtype` and `precision` by name; where neither type of A and B nor precision is
-    given, and no named kernel multiplies float32 in fp32, those of the first kernel.
+    """`dtype`, `out_dtype` and `precision` by name. A type of A and B that is not given is the
+    first that all named kernels take and that has the precision; a precision of float32 that is not
+    given either is the lowest of the kernels'.
 
     Raises:
         UsageError: there is no kernel of that name.
     """
     named = [find_kernel(each) if isinstance(each, str) else each for each in kernels or ()]
-    usual = any("float32" in each.dtypes and each.precision == "ieee" for each in named)
-    if dtype is None and precision is None and named and not usual:
-        return named[0].types(None, out_dtype)
+    if dtype is None and named:
+        wanted = "ieee" if precision is None else str(precision).strip().lower()
+        shared = (
+            each
+            for each in named[0].dtypes
+            if wanted in precisions_of(each) and all(each in other.dtypes for other in named)
+        )
+        # Where there is none, what is wrong with the first kernels is told.
+        found = next(shared, named[0].dtypes[0] if _lacks_float32(named) else None)
+        if found == "float32" and precision is None:
+            precision = max((each.precision for each in named), key=PRECISIONS.index)
+        if found is not None:
+            return named[0].types(found, out_dtype, precision)
     return {"dtype": dtype, "out_dtype": out_dtype, "precision": precision}
+
+
+def _lacks_float32(kernels: Sequence[Kernel]) -> bool:
+    return not any("float32" in each.dtypes for each in kernels)
 
 
 def run_suite(

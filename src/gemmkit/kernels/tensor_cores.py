@@ -28,10 +28,8 @@ PAD = VECTOR_BYTES // HALF_BYTES
 
 
 def condition(problem: GemmProblem, gpu: GpuSpec) -> str | None:
-    """Types that the board's tensor cores multiply."""
-    since = SINCE.get(problem.dtype)
-    if since is None:
-        return f"tensor cores would cut {problem.dtype} to fewer bits"
+    """A type that the board's tensor cores multiply."""
+    since = SINCE[problem.dtype]
     if (gpu.capability.major, gpu.capability.minor) < since:
         return (
             f"tensor cores multiply {problem.dtype} from compute capability {since[0]}.{since[1]} "

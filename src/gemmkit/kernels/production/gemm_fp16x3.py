@@ -40,7 +40,12 @@ def condition(problem: GemmProblem, gpu: GpuSpec) -> str | None:
 
 
 def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
-    """As all kernels of wgmma: with lines of 32 elements along k, and two sums for each result."""
+    """As all kernels of wgmma: with lines of 32 elements along k, and two sums for each result; in
+    chunks for which the error bound holds."""
+    chunk, chunks = config["BK"], (SHORTEST_CHUNK, LONGEST_CHUNK)
+    if chunk not in chunks:
+        known = " or ".join(map(str, chunks))
+        return f"BK = {chunk}: use {known}, the elements of k after which sums are promoted"
     return wgmma_tiles.tiles(config, gpu, GROUP, sums=2)
 
 

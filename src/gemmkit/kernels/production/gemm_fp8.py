@@ -45,7 +45,7 @@ def is_fast(problem: GemmProblem) -> bool:
 def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
     """As all kernels of wgmma, with steps of a line along k, after which sums are promoted."""
     if config["BK"] != CHUNK:
-        return f"BK = {config['BK']}: sums are promoted after {CHUNK} elements of k, a step"
+        return f"BK = {config['BK']}: use {CHUNK}, the elements of k after which sums are promoted"
     return wgmma_tiles.tiles(config, gpu, CHUNK)
 
 

@@ -161,8 +161,8 @@ KERNEL = Kernel(
     rule=rule,
     signature=SIGNATURE,
     layouts=LAYOUTS,
-    # Of float32 it makes results alone.
-    dtypes=(*tensor_cores.HALVES, "float64", "float32"),
+    dtypes=(*tensor_cores.HALVES, "float64"),
+    result_dtypes=(*tensor_cores.RESULTS, "float64"),
     condition=condition,
     pairing=pairing,
 )

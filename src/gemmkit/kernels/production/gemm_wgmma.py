@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from gemmkit.dtypes import ITEM_BYTES
 from gemmkit.gpu import GpuSpec
-from gemmkit.kernels import warpgroups
+from gemmkit.kernels import tensor_cores, warpgroups
 from gemmkit.kernels.copying import copying
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.operand_copies import aligned_copies, moved_bytes
@@ -30,13 +30,6 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
     types, own = (CUDA_TYPES[problem.dtype],), operands(problem)
     shape = wgmma_tiles.launch_shape(problem, config, gpu, own, types)
     return replace(shape, before=copying(problem, shape.copies, gpu))
-
-
-def condition(problem: GemmProblem, gpu: GpuSpec) -> str | None:
-    """Types of 16 bits, and a Hopper board."""
-    if problem.item_bytes != ITEM_BYTES["float16"]:
-        return f"tensor cores would cut {problem.dtype} to fewer bits"
-    return wgmma_tiles.condition(problem, gpu)
 
 
 def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
@@ -89,8 +82,8 @@ KERNEL = Kernel(
     rule=rule,
     signature=(*MAP_ARGUMENTS, *SIGNATURE),
     layouts=LAYOUTS,
-    # Of float32 it makes results alone.
-    dtypes=("bfloat16", "float16", "float32"),
-    condition=condition,
+    dtypes=tensor_cores.HALVES,
+    result_dtypes=tensor_cores.RESULTS,
+    condition=wgmma_tiles.condition,
     pairing=pairing,
 )

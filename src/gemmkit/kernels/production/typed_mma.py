@@ -103,8 +103,8 @@ KERNEL = Kernel(
     rule=warp_tiles,
     signature=SIGNATURE,
     layouts=LAYOUTS,
-    # Of float32 it makes results alone.
-    dtypes=("float16", "bfloat16", "float64", "float32"),
+    dtypes=("float16", "bfloat16", "float64"),
+    result_dtypes=("float16", "bfloat16", "float64", "float32"),
     condition=condition,
     pairing=pairing,
 )

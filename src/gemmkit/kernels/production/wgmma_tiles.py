@@ -253,22 +253,25 @@ def tiles(config: TileConfig, gpu: GpuSpec, depth: int, sums: int = 1) -> str | 
         lambda: (
             None
             if consumers <= 2
-            else f"{consumers} consumers: registers of a block are for 1 or 2"
+            else f"consumers = {consumers}: the registers of a block are for 1 or 2"
         ),
         lambda: (
             None
             if sharing in (1, 2)
-            else f"1 or 2 blocks of a cluster share operands, not {sharing}"
+            else f"cluster_m × cluster_n = {sharing}: 1 or 2 blocks of a cluster share operands"
         ),
         lambda: (
             None
             if parts in (1, 2, 4) and 1 in (parts, sharing)
-            else "1, 2 or 4 blocks of a cluster share a tile's k, if they share no operands"
+            else f"cluster_k = {parts}: 1, 2 or 4 blocks of a cluster share a tile's k, and more "
+            "than 1 only with cluster_m = cluster_n = 1"
         ),
         lambda: (
             None
             if turns in (1, consumers)
-            else f"1 tile, or one for each of {consumers} consumers is in hand, not {turns}"
+            else f"pingpong = {turns}: use 1, or {consumers} for a tile of each consumer's own"
+            if consumers > 1
+            else f"pingpong = {turns}: a single consumer has 1 tile at a time"
         ),
         lambda: rules.divides(
             config, ROWS * consumers // turns, "BN" if is_swapped(config) else "BM"
@@ -287,7 +290,8 @@ def tiles(config: TileConfig, gpu: GpuSpec, depth: int, sums: int = 1) -> str | 
         lambda: (
             None
             if sums * results <= SUM_REGISTERS
-            else f"{sums * results} sums per thread do not fit its registers"
+            else f"{sums * results} sums per thread do not fit its registers, which have room for "
+            f"{SUM_REGISTERS}: choose a smaller BM or BN"
         ),
         lambda: None if config["stages"] >= 2 else "a pipeline needs 2 stages or more",
         lambda: rules.divides(config, 8 * config["cluster_m"], "BN"),
