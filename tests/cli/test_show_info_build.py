@@ -151,6 +151,17 @@ def test_the_default_problem_is_one_that_the_kernel_takes(call, name, shape):
     assert asked.exit_code == 2
 
 
+def test_the_keys_of_a_configuration_are_in_columns(call):
+    result = call("show", "gemm_tf32", "--gpu", "h100")
+    table = result.stdout[result.stdout.index("key ") : result.stdout.index("\nproblem")]
+    head, *rows = table.splitlines()[:-1]
+    assert len(rows) == 9
+    assert {row[head.index("here") :].split()[0] for row in rows} <= {"128", "256", *"1234", "32"}
+    assert all(row[head.index("tuning") - 1] == " " != row[head.index("tuning")] for row in rows)
+    assert "1 block per SM" in result.stdout
+    assert "bytes of global memory\n" in result.stdout
+
+
 def test_a_kernel_that_the_board_refuses_is_not_built(call):
     result = call("build", "--gpu", "t4", "--kernels", "async_copy")
     assert result.exit_code == 2

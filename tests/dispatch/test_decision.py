@@ -175,6 +175,9 @@ def test_choosing_imports_nothing_heavy():
         ("100x100x100000", {}),
         ("64x65536x8", {}),
         ("3x1x200000", {"dtype": "float64"}),
+        ("64x64x64", {"dtype": "float8_e4m3"}),
+        ("513x511x129", {"precision": "tf32"}),
+        ("200x300x400", {"precision": "fp32"}),
     ],
 )
 @pytest.mark.parametrize("board", ["h100", "rtx3090"])
@@ -187,9 +190,14 @@ def test_reasons_are_true_of_the_estimates(board, shape, options):
         if "differs little" in each.why:
             assert little, each
         elif "launches" not in each.why:
-            shares = [float(share) for share in re.findall(r"([0-9.]+)%", each.why)]
+            shares, times = (
+                [float(number) for number in re.findall(rf"([0-9.]+) {unit}", each.why)]
+                for unit in ("%", "[µm]s")
+            )
             assert shares == sorted(shares), each
-            assert len(set(shares)) == len(shares), each
+            assert times == sorted(times, reverse=True), each
+            for numbers in (shares, times):
+                assert len(set(numbers)) == len(numbers), each
 
 
 @pytest.mark.parametrize(("shape", "board"), [("64x65536x8", "rtx3090"), ("1000000x64x5", "a100")])
@@ -213,9 +221,18 @@ def test_stores_that_cover_parts_of_sectors_are_the_reason(shape, board):
 def test_no_part_of_an_estimate_is_longer_than_the_whole(board, problem):
     for each in Dispatcher(board, None).ranked(problem):
         seen = each.estimate
-        parts = (seen.memory_us, seen.steps_us, seen.tiles_us, seen.sharing_us)
+        parts = (seen.memory_us, seen.steps_us, seen.tiles_us, seen.sharing_us, seen.before_us)
         assert max(parts) <= seen.microseconds
         assert seen.memory_us >= problem.minimal_bytes / (board.dram_gb_per_s * 1e3)
+
+
+def test_a_launch_before_it_is_the_reason():
+    found = which("64x64x64", "h100", dtype="float8_e4m3", store=None)
+    assert found.kernel == "typed"
+    (text,) = {each.why for each in found.alternatives if each.kernel == "gemm_fp8"}
+    assert re.fullmatch(
+        r"a launch before it copies operands, which takes [0-9.]+ µs; the choice needs none", text
+    )
 
 
 def test_a_slower_pipe_is_the_reason():

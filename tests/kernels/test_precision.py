@@ -41,7 +41,10 @@ def in_precision(precision, **changes):
         ),
         ({"precision": "fp32", "dtype": "float64"}, "A and B are of float64"),
         ({"precision": "fast"}, "A and B are of float32: use one of ieee, fp32, tf32"),
-        ({"precision": "fp32", "dtype": "e4m3"}, "A and B are of float8_e4m3: use one of ieee, fast"),
+        (
+            {"precision": "fp32", "dtype": "e4m3"},
+            "A and B are of float8_e4m3: use one of ieee, fast",
+        ),
         ({"precision": "high", "dtype": "e5m2"}, "unknown precision 'high': use one of ieee, fast"),
     ],
 )

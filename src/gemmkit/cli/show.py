@@ -16,6 +16,7 @@ from gemmkit.cli.options import (
     problem_options,
 )
 from gemmkit.cli.target import target_options
+from gemmkit.units import counted
 
 if TYPE_CHECKING:
     from gemmkit.gpu import GpuSpec
@@ -106,11 +107,13 @@ def command(
 
 def _configurations(kernel: Kernel, config: TileConfig, board: GpuSpec) -> str:
     aliases = {key: alias for alias, key in kernel.aliases.items()}
-    lines = ["key     here  tuning values"]
-    for key, value in config.as_dict().items():
+    values = config.as_dict()
+    width = max(map(len, values))
+    lines = [f"{'key':{width}}  here  tuning values"]
+    for key, value in values.items():
         worth = ", ".join(map(str, kernel.space.get(key, ())))
         also = f"  (also called {aliases[key]})" if key in aliases else ""
-        lines.append(f"{key:6} {value:5}  {worth}{also}")
+        lines.append(f"{key:{width}} {value:5}  {worth}{also}")
     allowed = sum(1 for _ in kernel.configurations(board))
     lines.append(f"{allowed} combinations of these are valid on {board.name}")
     return "\n".join(lines) + "\n"
@@ -130,7 +133,7 @@ def _launch(plan: LaunchPlan, binary: Binary, board: GpuSpec, problem: GemmProbl
         "problem": f"{', '.join(words)} on {board.name} ({board.arch})",
         "entry": plan.entry,
         "arguments": plan.arguments,
-        "grid": f"{_dims(plan.grid)} = {plan.blocks:,} blocks",
+        "grid": f"{_dims(plan.grid)} = {counted(plan.blocks, 'block')}",
         "block": f"{_dims(plan.block)} = {plan.threads_per_block} threads",
         **_residency(plan, binary, board),
         **_scratch(plan),
@@ -160,8 +163,8 @@ def _residency(plan: LaunchPlan, binary: Binary, board: GpuSpec) -> dict[str, st
         "shared": f"{shared:,} bytes per block"
         + (f", {plan.shared_bytes:,} of them dynamic" if plan.shared_bytes else "")
         + (_OPT_IN if shared > MAX_STATIC_SHARED else ""),
-        "occupancy": f"{100 * seen.theoretical:.2f} % theoretical, {seen.blocks_per_sm} blocks per "
-        f"SM, limited by {seen.limiter}",
+        "occupancy": f"{100 * seen.theoretical:.2f} % theoretical, "
+        f"{counted(seen.blocks_per_sm, 'block')} per SM, limited by {seen.limiter}",
         "waves": f"{seen.waves_per_sm:.2f} per SM",
     }
 
@@ -169,10 +172,8 @@ def _residency(plan: LaunchPlan, binary: Binary, board: GpuSpec) -> dict[str, st
 def _scratch(plan: LaunchPlan) -> dict[str, str]:
     if not plan.workspace_bytes and not plan.semaphores:
         return {}
-    found = {
-        "workspace": f"{plan.workspace_bytes:,} bytes of global memory, and {plan.semaphores:,} "
-        "semaphores"
-    }
+    semaphores = f", and {counted(plan.semaphores, 'semaphore')}" if plan.semaphores else ""
+    found = {"workspace": f"{plan.workspace_bytes:,} bytes of global memory{semaphores}"}
     if plan.before is not None:
         blocks = f"{_dims(plan.before.grid)} blocks of {plan.before.threads_per_block} threads"
         found["before"] = (

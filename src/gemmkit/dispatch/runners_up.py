@@ -24,6 +24,7 @@ _PARTS = {
     "tiles_us": "its tiles take {mine} before their first step and after their last, the choice's "
     "{other}",
     "sharing_us": "the fix-up of tiles that its blocks share takes {mine}, with the choice {other}",
+    "before_us": "a launch before it copies operands, which takes {mine}, for the choice {other}",
 }
 
 
@@ -49,6 +50,9 @@ def why_it_loses(loser: Ranked, winner: Ranked, problem: GemmProblem, *, entered
         return _slower_memory(loser, winner, problem)
     if most == "steps_us":
         return _slower_steps(loser, winner, problem)
+    if most == "before_us" and not theirs.before_us:
+        mine = microseconds_text(ours.before_us)
+        return f"a launch before it copies operands, which takes {mine}; the choice needs none"
     mine, other = (microseconds_text(getattr(each, most)) for each in (ours, theirs))
     return _PARTS[most].format(mine=mine, other=other)
 

@@ -47,9 +47,9 @@ class Estimate(NamedTuple):
     has a CTA; `memory_us` the time in which the matrices come from memory and go there once.
 
     The CTAs of the busiest SM spend `steps_us` in their steps along k, `tiles_us` before the first
-    and after the last, and `sharing_us` on the fix-up of tiles that they share. A launch
-    before it, which copies operands, counts for `microseconds` alone. Arithmetic and
+    and after the last, and `sharing_us` on the fix-up of tiles that they share. Arithmetic and
     memory traffic overlap, so none of these is longer than the launch, but their sum may be.
+    A launch before it, which copies operands, takes `before_us` of the `microseconds`.
     """
 
     microseconds: float
@@ -61,6 +61,7 @@ class Estimate(NamedTuple):
     steps_us: float = 0.0
     tiles_us: float = 0.0
     sharing_us: float = 0.0
+    before_us: float = 0.0
 
 
 class Shares(NamedTuple):
@@ -224,6 +225,7 @@ class ClosedForm:
             scale * in_steps,
             scale * around,
             scale * sharing,
+            before_us,
         )
 
     def bandwidth(self, demands: Demands) -> Bandwidth:
