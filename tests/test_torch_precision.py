@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch", reason="needs the extra torch")
 
 import gemmkit  # noqa: E402
 import gemmkit.torch as gk  # noqa: E402
-from gemmkit.errors import UsageError  # noqa: E402
+from gemmkit.errors import UnsupportedType, UsageError  # noqa: E402
 from gemmkit.ops import carriers  # noqa: E402
 from gemmkit.ops import precision as setting_module  # noqa: E402
 
@@ -157,3 +157,52 @@ def test_other_types_have_none(function, seen):
         function(a, b, precision="tf32")
     with pytest.raises(UsageError, match="A and B are of float64: leave it out"):
         torch.compile(function, backend="aot_eager")(a, b, precision="tf32")
+
+
+NARROW = {
+    "matmul": (gk.matmul, gk.matmul),
+    "linear": (lambda a, b, **how: gk.linear(a, b.mT, **how), gk.matmul),
+    "with a bias": (
+        lambda a, b, **how: gk.linear(a, b.mT, torch.ones(5), "relu", **how),
+        lambda a, b: (a @ b + 1).relu(),
+    ),
+    "gemmkit.matmul": (gemmkit.matmul, gk.matmul),
+    "grouped": (PROGRAMS["grouped"], gk.matmul),
+}
+
+
+@pytest.mark.parametrize("function", NARROW)
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_tensors_of_8_bits_may_be_fast(function, dtype, seen):
+    """Eager, compiled, under autocast, and of many: with results of float32."""
+    multiply, expected = NARROW[function]
+    a, b = A.to(dtype), B.to(dtype)
+    wanted = expected(A, B)
+    compiled = torch.compile(
+        lambda a, b: 2 * multiply(a, b, precision="fast"), fullgraph=True, backend="aot_eager"
+    )
+    seen.clear()
+    with torch.autocast("cpu", torch.bfloat16):
+        results = [multiply(a, b), multiply(a, b, precision="Fast"), compiled(a, b) / 2]
+    assert seen == ["ieee", "fast", "fast"]
+    for found in results:
+        assert found.dtype == torch.float32
+        assert torch.equal(found, wanted)
+    with pytest.raises(UsageError, match=r"of float8_e.m.: use one of ieee, fast"):
+        multiply(a, b, precision="tf32")
+
+
+def test_operators_of_8_bits_know_the_type_of_their_results():
+    a, b = (each.to(torch.float8_e4m3fn).to("meta") for each in (A, B))
+    assert torch.ops.gemmkit.matmul(a, b).dtype == torch.float32
+    assert torch.ops.gemmkit.linear(a, b.mT, None, "gelu", True)[1].dtype == torch.float32
+
+
+def test_tensors_of_8_bits_have_no_gradients():
+    a, b = A.to(torch.float8_e5m2).requires_grad_(), B.to(torch.float8_e5m2)
+    with pytest.raises(UsageError, match=r"a requires a gradient, which products of torch.float8"):
+        gk.matmul(a, b)
+    with torch.no_grad():
+        assert gk.matmul(a, b).dtype == torch.float32
+    with pytest.raises(UnsupportedType, match=r"convert the bias to torch.float32"):
+        gk.linear(b.mT, a.detach(), torch.ones(6).half())

@@ -20,7 +20,9 @@ from gemmkit.ops.libraries.torch import check_kind
 from gemmkit.ops.libraries.torch_checks import (
     check_alike,
     check_tangent,
+    check_together,
     product_shape,
+    result_type,
     tangents_checked,
 )
 from gemmkit.ops.libraries.torch_registry import register
@@ -45,7 +47,8 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, precision: str | None = None) ->
     `torch.matmul`.
 
     Args:
-        a: float32, float64, float16 or bfloat16, with at least 1 dimension and any strides.
+        a: float32, float64, float16 or bfloat16, with at least 1 dimension and any strides; or
+            float8_e4m3fn or float8_e5m2, with a result in float32 and without gradients.
         b: with the same type and device.
         precision: as for `gemmkit.matmul`; gradients are computed in it too.
 
@@ -76,7 +79,7 @@ def linear(
     Args:
         x: of shape (..., k).
         weight: of shape (n, k), as in `torch.nn.Linear`.
-        bias: of shape (n,), or None.
+        bias: of shape (n,) and the type of the result, or None.
         activation: "none" or None, "relu", "gelu" (by the error function), "gelu_tanh" or "silu".
         precision: as for `matmul`.
 
@@ -105,11 +108,12 @@ def linear(
 
 def _ready(precision: str | None, **tensors: torch.Tensor) -> list[Any]:
     """The precision of the product, and the tensors converted to the autocast type, if autocast is
-    on; float64 is unchanged.
+    on; float64 is unchanged, and so are products of 8 bits.
 
     Raises:
-        UsageError: one is not a tensor, is refused by `check_kind`, or has a forward-mode tangent,
-            which PyTorch would drop; or there is no such precision of its type.
+        UsageError: one is not a tensor, is refused by `check_kind`, has a forward-mode tangent,
+            which PyTorch would drop, or requires a gradient and has 8 bits; or there is no such
+            precision of its type.
     """
     for name, tensor in tensors.items():
         if not isinstance(tensor, torch.Tensor):
@@ -119,10 +123,16 @@ def _ready(precision: str | None, **tensors: torch.Tensor) -> list[Any]:
             )
         check_kind(tensor, name)
         check_tangent(tensor, name)
+        if tensor.itemsize == 1 and tensor.requires_grad and torch.is_grad_enabled():
+            raise UsageError(
+                f"{name} requires a gradient, which products of {tensor.dtype} do not have: "
+                "detach it, or convert it with .to()"
+            )
     given = list(tensors.values())
     found = settled(precision, str(given[0].dtype).removeprefix("torch."))
     kind = given[0].device.type
-    if kind not in ("cpu", "cuda") or not torch.is_autocast_enabled(kind):
+    narrow = given[0].itemsize == 1
+    if narrow or kind not in ("cpu", "cuda") or not torch.is_autocast_enabled(kind):
         return [found, *given]
     dtype = torch.get_autocast_dtype(kind)
     converted = [
@@ -147,7 +157,7 @@ def _matmul_shape(
     b: torch.Tensor,
     precision: str = "ieee",  # noqa: ARG001
 ) -> torch.Tensor:
-    return a.new_empty(product_shape(a, b))
+    return a.new_empty(product_shape(a, b), dtype=result_type(a))
 
 
 def _matmul_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:  # noqa: ARG001
@@ -210,7 +220,8 @@ def _linear(
 
 def _argument(x: torch.Tensor, weight: torch.Tensor, keep: bool) -> torch.Tensor:
     """A tensor for the activation's input, of the result's shape, or an empty one."""
-    return x.new_empty((*x.shape[:-1], weight.shape[0]) if keep else (0,))
+    shape = (*x.shape[:-1], weight.shape[0]) if keep else (0,)
+    return x.new_empty(shape, dtype=result_type(x))
 
 
 def _linear_shape(
@@ -222,14 +233,21 @@ def _linear_shape(
     precision: str = "ieee",  # noqa: ARG001
 ) -> tuple[torch.Tensor, torch.Tensor]:
     _check_linear(x, weight, bias, activation)
-    return x.new_empty((*x.shape[:-1], weight.shape[0])), _argument(x, weight, keep)
+    result = x.new_empty((*x.shape[:-1], weight.shape[0]), dtype=result_type(x))
+    return result, _argument(x, weight, keep)
 
 
 def _check_linear(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: str
 ) -> None:
     _checked_activation(activation)
-    check_alike(x=x, weight=weight, bias=bias)
+    check_alike(x=x, weight=weight)
+    check_together(x=x, bias=bias)
+    if bias is not None and bias.dtype != result_type(x):
+        raise UnsupportedType(
+            f"x has type {x.dtype} and bias has type {bias.dtype}: convert the bias to "
+            f"{result_type(x)}, the type of the result"
+        )
     if x.dim() == 0 or weight.dim() != 2 or x.shape[-1] != weight.shape[1]:
         raise UsageError(
             f"x of shape {tuple(x.shape)} and weight of shape {tuple(weight.shape)}: linear needs "

@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from functools import wraps
 from typing import Any
 
-from gemmkit.dtypes import PRECISIONS, Precision, precisions_of
+from gemmkit.dtypes import PRECISIONS, Precision, full_type_name, precisions_of
 from gemmkit.errors import UnsupportedType, UsageError
 from gemmkit.ops.tracing import compiling
 from gemmkit.problem_fields import known_precision
@@ -131,15 +131,15 @@ def precision(precision: str) -> ContextDecorator:
 
 
 def settled(given: Any, dtype: str) -> Precision:
-    """The precision of a product of operands of a type: the given one, or else that of the setting,
-    which is of float32 alone.
+    """The precision of a product of operands of a type, by any of its names: the given one, or else
+    that of the setting, which is of float32 alone.
 
     Raises:
         UsageError: there is no such precision, or not of this type.
     """
     if given is None:
         return get_precision() if dtype == "float32" else "ieee"
-    return _known(given, dtype)
+    return _known(given, full_type_name(dtype))
 
 
 def _known_setting(given: Any) -> Precision:

@@ -165,6 +165,12 @@ def product_shape(a: torch.Tensor, b: torch.Tensor) -> tuple[Any, ...]:
     return (*stack, *rows, *columns)
 
 
+def result_type(tensor: torch.Tensor) -> torch.dtype:
+    """The type of a product of tensors of this one's, where none is given."""
+    found: torch.dtype = torch.float32 if tensor.itemsize == 1 else tensor.dtype
+    return found
+
+
 def check_alike(**tensors: torch.Tensor | None) -> None:
     """Refuse tensors of different types or devices.
 
@@ -180,6 +186,18 @@ def check_alike(**tensors: torch.Tensor | None) -> None:
                 "one with .to(), "
                 "gemmkit never does so on its own"
             )
+    check_together(**tensors)
+
+
+def check_together(**tensors: torch.Tensor | None) -> None:
+    """Refuse tensors on different devices.
+
+    Raises:
+        UsageError: two differ.
+    """
+    given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    (first, other), *rest = given.items()
+    for name, tensor in rest:
         if tensor.device != other.device:
             raise UsageError(
                 f"{first} is on {other.device} and {name} on {tensor.device}: move one with .to()"

@@ -22,6 +22,7 @@ from gemmkit.ops.libraries.torch_checks import (
     check_tensors,
     check_written,
     product_shape,
+    result_type,
     tangents_checked,
     tensor_of,
 )
@@ -201,16 +202,10 @@ def _like(a: Any, b: Any, dtype: torch.dtype | None = None) -> Any:
     """New memory for the result, or for those of many products."""
     if isinstance(a, list):
         return [
-            x.new_empty(shape, dtype=_result_type(x))
+            x.new_empty(shape, dtype=result_type(x))
             for x, shape in zip(a, _shapes(a, b), strict=True)
         ]
-    return a.new_empty(_shapes(a, b), dtype=dtype or _result_type(a))
-
-
-def _result_type(tensor: Any) -> torch.dtype:
-    """The type of the result where none is given."""
-    found: torch.dtype = torch.float32 if tensor.itemsize == 1 else tensor.dtype
-    return found
+    return a.new_empty(_shapes(a, b), dtype=dtype or result_type(a))
 
 
 def _read(many: bool, a: Any, b: Any, out: Any, auxiliary: Any, *rest: Any) -> Call:
