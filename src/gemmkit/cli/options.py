@@ -204,10 +204,11 @@ type_options = combine(
     click.option(
         "--precision",
         type=Choice(ALL_PRECISIONS, case_sensitive=False),
-        help="How float32 may be multiplied: ieee in fp32; fp32 in any way with error bounds of "
-        "fp32, as on tensor cores in several parts; tf32 in TF32. Kernels of a higher precision "
-        "serve as well. Of 8-bit types: fast, sums as tensor cores make them.  "
-        "[default: ieee, or that of a kernel named without --dtype]",
+        help="The least precision of float32 products: ieee, all in fp32; fp32, any method with "
+        "the error bound of fp32 sums, such as three fp16 products on tensor cores; tf32, operands "
+        "rounded to TF32. More precise kernels may be used. Of 8-bit types: ieee, sums promoted to "
+        "fp32; fast, sums left to tensor cores.  [default: ieee, or the lowest of the kernels "
+        "named without --dtype]",
     ),
 )
 

@@ -62,7 +62,8 @@ def _change(blocks: tuple[Precision, ...]) -> None:
 
 
 def get_precision() -> Precision:
-    """The precision of float32 products of calls that do not give one, here and now."""
+    """The precision of float32 products of calls in this thread, or task of asyncio, that do not
+    give one."""
     blocks = _blocks()
     return blocks[-1] if blocks else setting.default
 
@@ -118,8 +119,11 @@ class _Within(ContextDecorator):
 
 
 def precision(precision: str) -> ContextDecorator:
-    """Set the precision of float32 products of calls that do not give one, while a `with` block or
-    a decorated function runs: in its thread, and of asyncio in its task and those it creates.
+    """Set the precision of float32 products of calls that do not give one, in this thread or task
+    of asyncio, while a `with` block or a decorated function runs.
+
+    Tasks that are created in a block keep its precision. `torch.compile` sees the block that the
+    thread entered or left last, whichever task it is of.
 
     Args:
         precision: "ieee", "fp32" or "tf32": see `GemmProblem`.

@@ -195,7 +195,7 @@ def _check_types(operands: Mapping[str, Operand], terms: Terms) -> None:
         wanted = terms.dtype if role in ("a", "b") else terms.out_dtype
         if role == "out" and operand.dtype not in RESULT_TYPES:
             raise UnsupportedType(
-                f"the result has type {operand.dtype}, which a and b may have: use one of "
+                f"the result has type {operand.dtype}, which only a and b may have: use one of "
                 f"{', '.join(RESULT_TYPES)}"
             )
         if operand.dtype != wanted:
