@@ -13,12 +13,14 @@ from collections.abc import Callable
 from contextlib import ContextDecorator
 from contextvars import ContextVar
 from functools import wraps
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from gemmkit.dtypes import PRECISIONS, Precision, full_type_name, precisions_of
 from gemmkit.errors import UnsupportedType, UsageError
 from gemmkit.ops.tracing import compiling
 from gemmkit.problem_fields import known_precision
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class _Setting:
@@ -96,7 +98,7 @@ class _Within(ContextDecorator):
     def __exit__(self, *_: object) -> None:
         _change(_blocks()[:-1])
 
-    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def __call__(self, function: _Function) -> _Function:
         """The function with its body, or the body of a coroutine, in the block.
 
         Raises:
@@ -115,7 +117,7 @@ class _Within(ContextDecorator):
             with self:
                 return await function(*args, **options)
 
-        return within
+        return cast(_Function, within)
 
 
 def precision(precision: str) -> ContextDecorator:
