@@ -57,7 +57,7 @@ def test_there_are_measurements():
 
 
 @pytest.mark.parametrize(("gpu", "launch"), launches())
-@pytest.mark.sample(3)
+@pytest.mark.sample(5)
 def test_counts_of_memory(gpu, launch):
     measured, counted = launch["metrics"], emulated(gpu, launch).counters
     held = {name: measured[name] for name in EQUAL if name in measured}
