@@ -3,6 +3,7 @@ stores of trials."""
 
 from __future__ import annotations
 
+import gc
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -58,6 +59,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if problem is not None:
         for item in marked:
             item.add_marker(pytest.mark.skip(reason=f"needs an NVIDIA GPU: {problem}"))
+
+
+def pytest_collection_finish() -> None:
+    """Leave what collecting made to the end, and look for cycles seldom: the garbage collector would
+    look through it all again and again while tests run."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 50, 100)
 
 
 def mark_cases_between_samples(items: Iterable[pytest.Item]) -> None:
