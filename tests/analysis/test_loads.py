@@ -72,7 +72,7 @@ COUNTED = [each for each in LADDER if each.name not in HOPPER]
 
 
 @pytest.mark.parametrize("kernel", COUNTED, ids=lambda kernel: kernel.name)
-@pytest.mark.sample(5)
+@pytest.mark.sample(7)
 def test_formulas_of_rungs_give_what_is_counted(kernel):
     problem = in_types_of(kernel, GemmProblem(100, 75, 50))
     problem = fitting(kernel, problem, find_board("rtx3090"))

@@ -67,6 +67,7 @@ def texts_of(kernel, shape, folder) -> set[str]:
 
 # With its loads of shared memory in plain C++ this came out in ten ways.
 @pytest.mark.parametrize("shape", ["16x512x512", "8x511x511"])
+@pytest.mark.sample(2)
 def test_a_skinny_product_compiles_to_the_same_code_each_time(tmp_path, shape) -> None:
     assert len(texts_of(find_kernel("warp_reduce"), shape, tmp_path)) == 1
 

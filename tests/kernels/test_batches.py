@@ -95,7 +95,7 @@ def problems(draw):
 @pytest.mark.parametrize("named", [name for name in CONFIGS if name != "gemm_split_k, whole"])
 @settings(max_examples=6, deadline=None)
 @given(problem=problems())
-@pytest.mark.sample(2)
+@pytest.mark.sample(4)
 def test_any_batch(named, problem, device):
     kernel, config = chosen(named)
     record = run_kernel(kernel, problem, device, config=config, assemble=False)

@@ -59,6 +59,7 @@ def test_configurations_that_the_rules_allow_compile(kernel):
 
 
 @pytest.mark.parametrize("name", ["double_buffered", "warp_tiled"])
+@pytest.mark.sample(2)
 def test_two_blocks_of_256_threads_fit_an_sm(name):
     """What `BLOCKS_PER_SM` asks of the compiler: 128 registers per thread."""
     kernel = find_kernel(name)

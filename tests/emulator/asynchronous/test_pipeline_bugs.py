@@ -15,7 +15,7 @@ SEEDS = (0, 1, 2, 3)
 @pytest.mark.parametrize("name", SOUND)
 def test_a_sound_pipeline_is_right_and_has_no_findings(name: str) -> None:
     a, b = operands()
-    for seed in range(3):
+    for seed in range(2):
         for sanitize in (False, True):
             execution, product = run(SOUND[name], seed=seed, sanitize=sanitize)
             assert np.array_equal(product, a @ b)

@@ -10,6 +10,7 @@ SEEDS = (0, 1, 2)
 
 
 @pytest.mark.parametrize("name", SOUND)
+@pytest.mark.sample(2)
 def test_a_sound_kernel_is_right_and_has_no_findings(name: str) -> None:
     for seed, sanitize in ((0, False), (1, False), (0, True), (1, True)):
         execution, found, a, b = run(SOUND[name], seed=seed, sanitize=sanitize)

@@ -95,6 +95,7 @@ def test_other_architectures(kernel, arch):
 @needs_disassembler
 @pytest.mark.parametrize("kernel", [each for each in LADDER if each.name in OTHERS],
                          ids=lambda kernel: kernel.name)  # fmt: skip
+@pytest.mark.sample(2)
 def test_other_configurations(kernel):
     check(kernel, kernel.configure(OTHERS[kernel.name]), "sm_86")
 

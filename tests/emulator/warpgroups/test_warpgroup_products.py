@@ -95,6 +95,7 @@ def integers(rng: np.random.Generator, shape: tuple[int, int], of: str) -> np.nd
 
 @pytest.mark.parametrize("mode", range(4), ids=("plain", "128 bytes", "64 bytes", "32 bytes"))
 @pytest.mark.parametrize("along", [(0, 0), (0, 1), (1, 0), (1, 1)], ids=str)
+@pytest.mark.sample(3)
 def test_layouts(executor: Executor, mode: int, along: tuple[int, int]) -> None:
     """All canonical layouts, and another mode for B than for A."""
     rng = np.random.default_rng(mode)
