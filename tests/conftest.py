@@ -62,8 +62,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Leave what collecting made to the end, and look for cycles seldom: the garbage collector would
-    look through it all again and again while tests run."""
+    """Keep the garbage collector from looking through what collecting made again and again."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)

@@ -63,6 +63,7 @@ WRITES_BACK = ("wmma", "mma_sync", "wgmma", "persistent")
     ],
     ids=lambda each: each.name,
 )
+@pytest.mark.sample(3)
 def test_a_row_bias_and_an_activation(device, kernel):
     columns = 24 if kernel.name in BY_TMA else 25
     problem = GemmProblem(40, columns, 16, epilogue=Epilogue("row", "gelu_tanh"), dtype="bfloat16")

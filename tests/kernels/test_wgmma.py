@@ -81,6 +81,7 @@ def test_blocks_go_from_tile_to_tile():
 
 
 @pytest.mark.parametrize("keys", [CONFIGS["deep steps"], CONFIGS["k over a cluster"]], ids=str)
+@pytest.mark.sample(2)
 def test_epilogues(device, keys):
     epilogue = Epilogue("row", "gelu_tanh", residual=True, scale=0.75, auxiliary=True)
     problem = GemmProblem(

@@ -153,7 +153,7 @@ def both(each: Instruction, tile: np.ndarray, sums: np.ndarray, **more: object) 
     majors=st.tuples(st.integers(0, 1), st.integers(0, 1)),
     flags=st.tuples(st.booleans(), st.booleans(), st.booleans()),
 )
-@pytest.mark.sample(2)
+@pytest.mark.sample(3)
 def test_types(
     types: tuple[str, str, str],
     seed: int,
