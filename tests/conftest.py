@@ -50,6 +50,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip, with the reason, tests that need a GPU where there is none, and slow ones unasked."""
     mark_cases_between_samples(items)
+    # The longest ones are not left for the end, where one process would wait for another.
+    items.sort(key=lambda item: item.path.parent != Path(__file__).parent)
     if "slow" not in config.getoption("markexpr"):
         for item in items:
             if item.get_closest_marker("slow"):
