@@ -3,9 +3,10 @@ stores of trials."""
 
 from __future__ import annotations
 
+import gc
 import os
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip, with the reason, tests that need a GPU where there is none, and slow ones unasked."""
     mark_cases_between_samples(items)
+    # The longest ones are not left for the end, where one process would wait for another.
+    items.sort(key=lambda item: item.path.parent != Path(__file__).parent)
     if "slow" not in config.getoption("markexpr"):
         for item in items:
             if item.get_closest_marker("slow"):
@@ -60,17 +63,59 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason=f"needs an NVIDIA GPU: {problem}"))
 
 
+def pytest_collection_finish() -> None:
+    """Keep the garbage collector from looking through what collecting made again and again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 50, 100)
+
+
 def mark_cases_between_samples(items: Iterable[pytest.Item]) -> None:
-    """Mark as slow all but every n-th case of a test that is marked `sample(n)`."""
-    cases: Counter[str] = Counter()
+    """Mark as slow the cases that a test marked `sample` leaves out."""
+    tests: defaultdict[str, list[pytest.Function]] = defaultdict(list)
     for item in items:
-        sample = item.get_closest_marker("sample")
-        if sample is None or item.get_closest_marker("slow"):
-            continue
-        test = item.nodeid.partition("[")[0]
-        if cases[test] % sample.args[0]:
-            item.add_marker(pytest.mark.slow)
-        cases[test] += 1
+        if item.get_closest_marker("sample") and not item.get_closest_marker("slow"):
+            assert isinstance(item, pytest.Function)
+            tests[item.nodeid.partition("[")[0]].append(item)
+    for cases in tests.values():
+        every = cases[0].get_closest_marker("sample").args
+        chosen = range(0, len(cases), *every) if every else each_value(cases)
+        for left_out in set(range(len(cases))) - set(chosen):
+            cases[left_out].add_marker(pytest.mark.slow)
+
+
+def each_value(cases: Sequence[pytest.Function]) -> list[int]:
+    """The numbers of cases in which each value of each parameter of their test occurs.
+
+    Parameters that one mark sets together count as one. The next case always has the most values
+    that have not occurred, and of equal ones the values that have occurred least.
+    """
+    values = [set(values_of(case)) for case in cases]
+    seen: Counter[tuple[str, ...]] = Counter()
+    chosen: list[int] = []
+    while missing := set[tuple[str, ...]]().union(*values) - seen.keys():
+        chosen.append(
+            max(
+                range(len(cases)),
+                key=lambda case: (
+                    len(values[case] & missing),
+                    -sum(seen[value] for value in values[case]),
+                ),
+            )
+        )
+        seen.update(values[chosen[-1]])
+    return chosen
+
+
+def values_of(case: pytest.Function) -> Iterator[tuple[str, ...]]:
+    """What tells the values of a case's parameters from those of other cases, for each mark."""
+    given = dict(case.callspec.params)
+    for mark in case.iter_markers("parametrize"):
+        names = mark.args[0]
+        names = names.replace(",", " ").split() if isinstance(names, str) else names
+        yield (*names, *(str(id(given.pop(name))) for name in names))
+    for name, value in given.items():
+        yield name, str(id(value))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -72,7 +72,7 @@ COUNTED = [each for each in LADDER if each.name not in HOPPER]
 
 
 @pytest.mark.parametrize("kernel", COUNTED, ids=lambda kernel: kernel.name)
-@pytest.mark.sample(3)
+@pytest.mark.sample(7)
 def test_formulas_of_rungs_give_what_is_counted(kernel):
     problem = in_types_of(kernel, GemmProblem(100, 75, 50))
     problem = fitting(kernel, problem, find_board("rtx3090"))
@@ -108,7 +108,7 @@ def test_stream_k_has_a_formula_where_blocks_share_no_tile():
     ],
     ids=lambda each: each if isinstance(each, str) else "",
 )
-@pytest.mark.sample(3)
+@pytest.mark.sample(4)
 def test_formulas_of_production_kernels_give_what_is_counted(name, problem, changes):
     kernel = find_kernel(name)
     seen, foreseen = _counted(kernel, problem, kernel.configure(changes))

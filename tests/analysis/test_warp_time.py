@@ -96,6 +96,7 @@ def test_issue_slots_follow_the_stated_conversion(profile_of):
 
 
 @pytest.mark.parametrize("name", ["shared_tiling", "coarsening_1d", "conflict_free", "async_copy"])
+@pytest.mark.sample(2)
 def test_issue_slots_of_the_main_loop_are_near_its_machine_instructions(profile_of, name):
     if disassembler() is None:
         pytest.skip("needs nvdisasm")

@@ -94,6 +94,7 @@ SIZES = {
 
 
 @pytest.mark.parametrize("case", SIZES)
+@pytest.mark.sample(2)
 def test_sizes_that_only_one_of_the_default_problems_has(made, case):
     line, cases = SIZES[case]
     assert wrong(check(made(text(f"  {line}\n{PLAIN}")))).keys() == cases
@@ -122,6 +123,7 @@ def test_a_scale_narrowed_on_its_way(made):
         ("double", "float"), ("float", "double"), ("float", "half"), ("double", "__nv_bfloat16"),
     ],
 )  # fmt: skip
+@pytest.mark.sample(2)
 def test_scales_are_passed_in_the_type_of_their_parameter(made, of, scale):
     """The reference uses what arrives: 1/3 in bfloat16 differs from 1/3 in the third digit."""
     (record,) = check(made(text(of=of, scale=scale)), ["17x18x19"], alpha=ALPHA, beta=BETA)
@@ -177,6 +179,7 @@ def test_later_kernels_get_the_inputs_as_they_were(made):
         ("  C[r * N + c] = s;\n", "half", None),
     ],
 )  # fmt: skip
+@pytest.mark.sample(2)
 def test_nan_and_infinities_appear_where_they_must(made, tail, of, hypothesis):
     source = text(tail, of=of).replace(f", {of} alpha, {of} beta", "")
     found = wrong(check(made(source)))
@@ -394,6 +397,7 @@ SUMS = {
 
 
 @pytest.mark.parametrize("method", SUMS)
+@pytest.mark.sample(2)
 def test_nan_by_a_method_is_told_from_nan_past_the_end(made, method):
     loop = "for (int i = 0; i < K; ++i) s += product(A[r * K + i], B[i * N + c]);"
     assert loop in SPLIT

@@ -268,7 +268,7 @@ def test_wrong_candidates_are_out(regret, fakes, tmp_path):
 def test_the_fit_finds_costs_that_explain_the_times(regret, tmp_path, monkeypatch, capsys):
     fit = importlib.import_module("dispatch_fit")
     board = BOARDS["rtx3090"]
-    shapes = regret.random_shapes(16)
+    shapes = regret.random_shapes(8)
     dispatcher = regret.Dispatcher(board, None)
     real = BoardCosts(launch_us=4.0, dram_efficiency=0.7)
     rows = []

@@ -156,6 +156,7 @@ __global__ void grouped(int M, int N, int K, const float *A, const float *B, flo
 @pytest.mark.parametrize(
     ("height", "right"), [("min(LONG - first, 8)", True), ("min(LONG, 8)", False)]
 )
+@pytest.mark.sample
 def test_grouped_rasterization_leaves_a_partial_group(call, tmp_path, rows, height, right):
     text = GROUPED.replace("HEIGHT", height)
     for word, by_rows, by_columns in (

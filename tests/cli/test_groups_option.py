@@ -66,7 +66,9 @@ TYPED = {
 
 
 @pytest.mark.parametrize(("kernel", "dtype"), [("grouped_typed", "fp64"), ("grouped_mma", "bf16")])
-def test_groups_of_other_types(kernel, dtype, call, tmp_path):
+def test_groups_of_other_types(kernel, dtype, call, tmp_path, monkeypatch):
+    # One prediction is enough.
+    monkeypatch.setattr("gemmkit.tune.predicted.usable_cores", lambda: 1)
     path = tmp_path / "records.jsonl"
     given = ("--groups", GROUPS, "--dtype", dtype)
     own = (kernel, *given, "--config", TYPED[kernel])
@@ -84,7 +86,8 @@ def test_groups_of_other_types(kernel, dtype, call, tmp_path):
     code, out, err = run(call, "explain", *own, "--gpu", "h100", "--json")
     assert code == 0, err
     assert json.loads(out)["metrics"]["gemmkit__predicted_time_us"] > 0
-    code, out, err = run(call, "tune", *given, "--device", "model", "--gpu", "h100")
+    words = ("--device", "model", "--gpu", "h100", "--kernels", kernel, "--budget", "1s")
+    code, out, err = run(call, "tune", *given, *words)
     assert code == 0, err
 
 

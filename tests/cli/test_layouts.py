@@ -83,6 +83,7 @@ def test_what_is_no_layout(text, advice):
 
 
 @pytest.mark.parametrize("layout", ["NN", "nt", "TN", "TT", "col", "col-NT"])
+@pytest.mark.sample(2)
 def test_right_in_its_own_layout_and_wrong_in_another(call, own, layout):
     asked = ("check", *own(layout), "--shape", "9x7x5,8x8x8", "--alpha", "-1.5", "--beta", "0.5")
     right = call(*asked, "--layout", layout)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -19,13 +20,21 @@ EMULATED = ("--gpu", "h100", "--device", "emulator", "--json", "-")
 
 @pytest.mark.parametrize(
     ("dtype", "out", "layout"),
-    [("fp16", None, "NN"), ("bfloat16", "float32", "NT"), ("float64", None, "TT")],
+    [("bfloat16", "float32", "NT"), ("fp16", None, "NN"), ("float64", None, "TT")],
 )
 @pytest.mark.sample(3)
 def test_ladder_and_sweep_of_other_types(call, dtype, out, layout):
     full = {"fp16": "float16"}.get(dtype, dtype)
     words = ["--dtype", dtype, "--layout", layout, *(["--out-dtype", out] if out else [])]
-    seen = records(call("ladder", "--shape", "40x48x56", *words, *EMULATED))
+    ladder = call("ladder", "--shape", "40x48x56", *words, *EMULATED)
+    seen = records(ladder)
+    rows = [
+        line.split() for line in ladder.stderr.splitlines() if re.match(r" ?\d+  |  ?–  ", line)
+    ]
+    names = [row[1] for row in rows]
+    assert len(names) == len(set(names))
+    assert rows[-1][0] == "–"
+    assert "not" not in rows[-1]
     seen += records(call("sweep", "--sizes", "48", "--kernels", "typed", *words, *EMULATED))
     expected = {"typed", "typed_mma"} if dtype == "float64" else {"gemm_wgmma"}
     if (full, layout) == ("float16", "NN"):

@@ -24,6 +24,7 @@ def run(words, stdout):
 
 
 @pytest.mark.parametrize("words", [*VERBS, "ladder --size 8 --kernels naive --json -"])
+@pytest.mark.sample(3)
 def test_a_closed_pipe_ends_every_verb_as_sigpipe_would(words):
     reader, writer = os.pipe()
     os.close(reader)
@@ -38,6 +39,7 @@ def test_a_closed_pipe_ends_every_verb_as_sigpipe_would(words):
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
 @pytest.mark.parametrize("words", VERBS)
+@pytest.mark.sample(3)
 def test_a_full_disk_is_one_clear_sentence(words):
     with Path("/dev/full").open("w") as full:
         done = run(words, full)

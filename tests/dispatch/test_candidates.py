@@ -98,7 +98,7 @@ def cases() -> Iterator[object]:
 
 
 @pytest.mark.parametrize(("candidate", "problem"), list(cases()))
-@pytest.mark.sample(6)
+@pytest.mark.sample(17)
 def test_a_candidate_is_right_and_breaks_no_rule(candidate, problem):
     config, board = candidate.config, emulated_board(candidate)
     plan = candidate.kernel.plan(problem, config, board)
@@ -127,6 +127,7 @@ def test_candidates_are_listed_once():
 
 
 @pytest.mark.parametrize("candidate", CANDIDATES, ids=lambda each: each.label)
+@pytest.mark.sample(3)
 def test_a_candidate_says_all_keys_of_its_kernel_and_is_allowed_somewhere(candidate):
     assert candidate.kernel.configure(candidate.config.as_dict()) == candidate.config
     assert any(candidate in candidates_for(board) for board in BOARDS.values())

@@ -375,6 +375,7 @@ def random_problem(rng: random.Random) -> GemmProblem:
 
 
 @pytest.mark.parametrize("board", BOARDS.values(), ids=lambda board: board.key)
+@pytest.mark.sample(3)
 def test_every_problem_gets_a_plan_on_every_board(board):
     rng = random.Random(board.key)
     found = Dispatcher(board, None)

@@ -73,6 +73,7 @@ def test_alternatives_are_the_next_by_estimate_and_the_guides_tile():
 
 @pytest.mark.parametrize("board", BOARDS.values(), ids=lambda board: board.key)
 @pytest.mark.parametrize("shape", [(1, 4096, 4096), (300, 301, 0), (0, 5, 5), (8192, 8192, 8192)])
+@pytest.mark.sample
 def test_every_decision_can_be_told_and_read_again(board, shape):
     found = which(shape, board, epilogue="bias+relu", store=None)
     assert msgspec.json.decode(found.to_json(), type=Decision) == found
@@ -218,6 +219,7 @@ def test_stores_that_cover_parts_of_sectors_are_the_reason(shape, board):
     ],
     ids=lambda problem: problem.shape[:20],
 )
+@pytest.mark.sample
 def test_no_part_of_an_estimate_is_longer_than_the_whole(board, problem):
     for each in Dispatcher(board, None).ranked(problem):
         seen = each.estimate

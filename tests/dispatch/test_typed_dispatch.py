@@ -21,6 +21,7 @@ H100 = find_board("h100")
 @pytest.mark.parametrize("board", BOARDS.values(), ids=BOARDS.keys())
 @pytest.mark.parametrize("out", RESULT_TYPES)
 @pytest.mark.parametrize("dtype", ITEM_BYTES)
+@pytest.mark.sample(5)
 def test_every_pair_of_types_has_a_choice_on_every_board(board, dtype, out):
     for size in (1, 64, 1000, 4096):
         problem = GemmProblem(size, size, size, dtype=dtype, out_dtype=out, transb=True)

@@ -102,6 +102,7 @@ def expected(
 
 
 @pytest.mark.parametrize(("kind", "rows"), KINDS, ids=[str(kind) for kind, _ in KINDS])
+@pytest.mark.sample(2)
 def test_every_bit_and_count(kind: Kind, rows: int) -> None:
     ptx = compile_kernel(source_of(kind, rows), "k", "sm_90a", assemble=False).ptx
     a, b = operands_of(kind, rows)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from gemmkit.epilogue import Epilogue
-from gemmkit.errors import CompileError
+from gemmkit.errors import CompileError, CompilerMissing
 from gemmkit.gpu import find_board
 from gemmkit.jit import compiler
 from gemmkit.jit.compiler import build_all, compile_kernel, compile_many, compile_plan
@@ -53,6 +53,25 @@ def test_ptx_alone_is_that_of_the_whole_binary(tmp_path) -> None:
     assert compile_plan(plan, "sm_90a", assemble=False, cache_dir=tmp_path) == alone
 
 
+@pytest.mark.parametrize("version", ["of this machine", None])
+def test_ptx_of_a_whole_binary_is_not_compiled_again(tmp_path, monkeypatch, version) -> None:
+    """After `gemmkit build` the emulator runs the kernels, also where there is no compiler."""
+    plan = plan_of("naive")
+    whole = compile_plan(plan, "sm_86", cache_dir=tmp_path)
+
+    def missing(*_, **__):
+        raise CompilerMissing("no compiler")
+
+    monkeypatch.setattr(compiler, "compile_program", missing)
+    if version is None:
+        monkeypatch.setattr(compiler, "compiler_version", lambda: None)
+    alone = compile_plan(plan, "sm_86", assemble=False, cache_dir=tmp_path)
+    assert (alone.ptx, alone.entry) == (whole.ptx, whole.entry)
+    assert (alone.cubin, alone.resources) == (b"", None)
+    with pytest.raises(CompilerMissing):
+        compile_plan(plan_of("naive", BM=16), "sm_86", assemble=False, cache_dir=tmp_path)
+
+
 # What NVRTC leaves to chance seldom shows in two compilations.
 TIMES = 6
 
@@ -67,6 +86,7 @@ def texts_of(kernel, shape, folder) -> set[str]:
 
 # With its loads of shared memory in plain C++ this came out in ten ways.
 @pytest.mark.parametrize("shape", ["16x512x512", "8x511x511"])
+@pytest.mark.sample(2)
 def test_a_skinny_product_compiles_to_the_same_code_each_time(tmp_path, shape) -> None:
     assert len(texts_of(find_kernel("warp_reduce"), shape, tmp_path)) == 1
 

@@ -120,6 +120,7 @@ def test_bytes_that_are_no_cubin_have_none(cubin):
 
 
 @pytest.mark.parametrize("arch", ["sm_75", "sm_86", "sm_90a", "sm_120a"])
+@pytest.mark.sample(2)
 def test_against_the_disassembler(arch):
     if disassembler() is None:
         pytest.skip("needs nvdisasm")

@@ -48,7 +48,7 @@ def test_a_kernel_gets_cubin_and_figures(cache_dir):
 
 @needs_ptxas
 @pytest.mark.parametrize("kernel", LADDER, ids=lambda kernel: kernel.name)
-@pytest.mark.sample(3)
+@pytest.mark.sample(6)
 def test_ptxas_and_nvrtc_of_one_version_agree(kernel):
     if ptxas.assembler_version() != f"ptxas {compiler_version()}":
         pytest.skip(f"NVRTC {compiler_version()} beside {ptxas.assembler_version()}")

@@ -66,7 +66,7 @@ def resources_of(entry, arch="sm_80"):
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 @pytest.mark.parametrize("entry", ENTRIES)
-@pytest.mark.sample(3)
+@pytest.mark.sample
 def test_log_and_cubin_agree(arch, entry) -> None:
     program = compile_entry(entry, arch)
     resources = resources_from_log(program.log, program.entry)

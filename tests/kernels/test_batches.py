@@ -95,7 +95,7 @@ def problems(draw):
 @pytest.mark.parametrize("named", [name for name in CONFIGS if name != "gemm_split_k, whole"])
 @settings(max_examples=6, deadline=None)
 @given(problem=problems())
-@pytest.mark.sample(2)
+@pytest.mark.sample(4)
 def test_any_batch(named, problem, device):
     kernel, config = chosen(named)
     record = run_kernel(kernel, problem, device, config=config, assemble=False)
@@ -103,7 +103,7 @@ def test_any_batch(named, problem, device):
 
 
 @each_config
-@pytest.mark.sample(3)
+@pytest.mark.sample(4)
 def test_more_products_than_a_grid_has_layers(named):
     """They take further lines of the grid's x; results of products that lie beyond are right."""
     kernel, config = chosen(named)

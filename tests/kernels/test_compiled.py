@@ -28,7 +28,7 @@ KERNELS = (*LADDER, *(each for each in PRODUCTION if (each.dtypes, each.precisio
 
 @pytest.mark.parametrize("size", [1024, 1023], ids=["vectors", "floats"])
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
-@pytest.mark.sample(3)
+@pytest.mark.sample(5)
 def test_defaults_do_not_spill(kernel, size):
     _, resources = compiled(
         kernel, GemmProblem(size, size, size), kernel.default, board_for(kernel, RTX3090)
@@ -38,7 +38,7 @@ def test_defaults_do_not_spill(kernel, size):
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
-@pytest.mark.sample(3)
+@pytest.mark.sample(5)
 def test_configurations_that_the_rules_allow_compile(kernel):
     """The ends of the space, on the oldest board and the newest; static_asserts must hold.
 
@@ -59,6 +59,7 @@ def test_configurations_that_the_rules_allow_compile(kernel):
 
 
 @pytest.mark.parametrize("name", ["double_buffered", "warp_tiled"])
+@pytest.mark.sample(2)
 def test_two_blocks_of_256_threads_fit_an_sm(name):
     """What `BLOCKS_PER_SM` asks of the compiler: 128 registers per thread."""
     kernel = find_kernel(name)

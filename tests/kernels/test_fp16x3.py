@@ -85,6 +85,7 @@ EXACT = {
 
 
 @pytest.mark.parametrize(("keys", "problem"), EXACT.values(), ids=EXACT.keys())
+@pytest.mark.sample(2)
 def test_integers_are_exact(device, keys, problem):
     check_exact(problem, run(device, problem, keys))
 
@@ -135,6 +136,7 @@ def by_ieee(a, b):
 
 
 @pytest.mark.parametrize("keys", [NARROW, SWAPPED])
+@pytest.mark.sample(2)
 def test_infinities_and_nan(device, keys):
     """Inf·0, Inf − Inf, and tiles that have lines of both kinds; β·C in them too."""
     rng = np.random.default_rng(4)

@@ -78,7 +78,7 @@ def run(kernel, problem, device, seed=0):
 
 @pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS.keys())
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
-@pytest.mark.sample(7)
+@pytest.mark.sample
 def test_shape(device, kernel, problem):
     record = run(kernel, problem, device)
     assert record.correct, record.check
@@ -99,7 +99,7 @@ FUSED = [
 
 
 @pytest.mark.parametrize(("kernel", "epilogue"), FUSED)
-@pytest.mark.sample(3)
+@pytest.mark.sample(5)
 def test_fused_epilogue(device, kernel, epilogue):
     problem = GemmProblem(66, 70, 18, 1.5, 0.5, epilogue=Epilogue.parse(epilogue))
     record = run(kernel, problem, device)

@@ -132,11 +132,13 @@ def test_sides_both_ways_round(device, side):
     ],
     ids=lambda problem: problem.shape,
 )
+@pytest.mark.sample(2)
 def test_leading_dimensions_scales_and_empty_sizes(device, problem):
     assert run_kernel(SKINNY, problem, device, config=SMALL, assemble=False).correct
 
 
 @pytest.mark.parametrize("changes", [{"BN": 64, "BK": 64}, {"BN": 32, "BK": 128, "stages": 2}])
+@pytest.mark.sample(2)
 def test_warps_along_both_sides(device, changes):
     for shape in ((3, 200, 300), (200, 3, 300)):
         config = SKINNY.configure(changes)
@@ -146,6 +148,7 @@ def test_warps_along_both_sides(device, changes):
 
 
 @pytest.mark.parametrize("problem", [GemmProblem(9, 67, 261), GemmProblem(67, 9, 261)])
+@pytest.mark.sample(2)
 def test_copies_by_floats_break_no_rule(problem):
     (record,) = check(
         SKINNY, [problem], config={"BK": 64}, device=EmulatedDevice(RTX3090, sanitize=True)

@@ -31,7 +31,7 @@ def template(problem, config=KERNEL.default, gpu=H100):
 
 
 @pytest.mark.parametrize("side", range(1, 17))
-@pytest.mark.sample(5)
+@pytest.mark.sample(6)
 def test_every_side(device, side):
     """Few rows, by vectors and by floats, and few columns, by floats; k ends within a step."""
     shapes = ((side, 40, 72), (side, 39, 70), (40, side, 69))
@@ -43,7 +43,7 @@ def test_every_side(device, side):
 @pytest.mark.parametrize("layout", ["nt", "tn", "tt"])
 # Small odd sides are among those that break no rule, below.
 @pytest.mark.parametrize("side", [1, pytest.param(3, marks=pytest.mark.slow), 16])
-@pytest.mark.sample(3)
+@pytest.mark.sample(6)
 def test_transposed_matrices(device, layout, side):
     """By vectors and by floats, either side small, with k that ends within a step."""
     odd = side == 3
@@ -55,7 +55,7 @@ def test_transposed_matrices(device, layout, side):
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize("shape", [(3, 70, 90), (12, 136, 264), (136, 12, 264), (70, 3, 90)])
-@pytest.mark.sample(3)
+@pytest.mark.sample
 def test_transposed_matrices_break_no_rule(layout, shape):
     device = EmulatedDevice(H100, sanitize=True)
     problem = GemmProblem(*shape, alpha=1.5, beta=0.5).laid_out(layout)
@@ -66,7 +66,7 @@ def test_transposed_matrices_break_no_rule(layout, shape):
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize("shape", [(8, 256, 256), (256, 8, 256)])
-@pytest.mark.sample(3)
+@pytest.mark.sample(4)
 def test_the_large_matrix_is_read_once_in_whole_sectors(device, layout, shape):
     m, n, k = shape
     problem = GemmProblem(m, n, k).laid_out(layout)
@@ -94,6 +94,7 @@ def test_the_large_matrix_is_read_once_in_whole_sectors(device, layout, shape):
     ],
     ids=lambda problem: problem.shape,
 )
+@pytest.mark.sample(2)
 def test_leading_dimensions_scales_and_empty_sizes(device, problem):
     assert run_kernel(KERNEL, problem, device, config=SMALL, assemble=False).correct
 
@@ -121,6 +122,7 @@ def test_an_epilogue_where_columns_are_few(device):
         ((9, 70, 131), {"BN": 64, "BK": 64, "WN": 16, "stages": 2}),
     ],
 )
+@pytest.mark.sample(2)
 def test_other_configurations(device, shape, changes):
     config = KERNEL.configure(changes)
     assert run_kernel(KERNEL, GemmProblem(*shape), device, config=config, assemble=False).correct
@@ -190,6 +192,7 @@ def test_fewer_stages_where_registers_or_shared_memory_do_not_hold_them():
 @pytest.mark.parametrize(
     "shape", [(2, 4097, 4097), (8, 4096, 4096), (16, 4096, 4096), (4097, 4, 4097), (4096, 16, 4096)]
 )
+@pytest.mark.sample(2)
 def test_registers_hold_what_is_under_way(shape):
     plan = KERNEL.plan(GemmProblem(*shape), KERNEL.default, H100)
     resources = compile_plan(plan, H100.arch).resources

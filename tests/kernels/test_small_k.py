@@ -49,6 +49,7 @@ def device():
     ],
     ids=lambda value: value if isinstance(value, str) else "odd" if value is ODD else "aligned",
 )
+@pytest.mark.sample(2)
 def test_shapes(device, dtype, out, layout, shapes):
     check_shapes("gemm_small_k", device, dtype, out, layout, shapes)
 

@@ -38,14 +38,14 @@ def device():
     ],
     ids=lambda value: value if isinstance(value, str) else "odd" if value is ODD else "aligned",
 )
-@pytest.mark.sample(3)
+@pytest.mark.sample
 def test_shapes(device, kernel, dtype, out, shapes):
     check_shapes(kernel.name, device, dtype, out, "nn", shapes)
 
 
 @each_rung
 @pytest.mark.parametrize("out", ["float16", "float32"])
-@pytest.mark.sample(3)
+@pytest.mark.sample(5)
 def test_rounding_stays_within_the_bounds(device, kernel, out):
     problem = GemmProblem(40, 48, 200, 1 / 3, -0.7, dtype="float16", out_dtype=out)
     check(run_typed(problem, device, kernel=kernel.name, integers=False))
@@ -63,6 +63,7 @@ WRITES_BACK = ("wmma", "mma_sync", "wgmma", "persistent")
     ],
     ids=lambda each: each.name,
 )
+@pytest.mark.sample(3)
 def test_a_row_bias_and_an_activation(device, kernel):
     columns = 24 if kernel.name in BY_TMA else 25
     problem = GemmProblem(40, columns, 16, epilogue=Epilogue("row", "gelu_tanh"), dtype="bfloat16")
@@ -84,6 +85,7 @@ def test_boards_of_7_5_multiply_float16(name):
 
 @pytest.mark.parametrize("BK", [16, 32, 64])
 @pytest.mark.parametrize("name", ["mma_sync", "mma_pipelined"])
+@pytest.mark.sample
 def test_swizzled_tiles_have_no_bank_conflicts(name, BK):
     kernel = find_kernel(name)
     config = kernel.configure({"BM": 64, "BN": 64, "BK": BK, "WM": 32, "WN": 32})
@@ -95,6 +97,7 @@ def test_swizzled_tiles_have_no_bank_conflicts(name, BK):
 
 
 @pytest.mark.parametrize("name", SMALL_HOPPER)
+@pytest.mark.sample(2)
 def test_operands_of_wgmma_pass_through_no_register(name):
     kernel = find_kernel(name)
     problem = GemmProblem(256, 256, 128, dtype="bfloat16")

@@ -65,7 +65,7 @@ def device():
 
 @pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS.keys())
 @pytest.mark.parametrize("keys", CONFIGS.values(), ids=CONFIGS.keys())
-@pytest.mark.sample(5)
+@pytest.mark.sample(16)
 def test_shapes(device, keys, problem):
     config = KERNEL.configure(keys)
     check_exact(problem, run_typed(problem, device, kernel="gemm_wgmma", config=config))
@@ -81,6 +81,7 @@ def test_blocks_go_from_tile_to_tile():
 
 
 @pytest.mark.parametrize("keys", [CONFIGS["deep steps"], CONFIGS["k over a cluster"]], ids=str)
+@pytest.mark.sample(2)
 def test_epilogues(device, keys):
     epilogue = Epilogue("row", "gelu_tanh", residual=True, scale=0.75, auxiliary=True)
     problem = GemmProblem(

@@ -58,6 +58,7 @@ def test_gru_cell_reads_the_rows_of_one_step_of_many(gpu):
 # Rows that are read thrice, and those of which a thread keeps four, eight or sixteen elements.
 @pytest.mark.parametrize("keys", [150, 148, 516, 2048, 2052])
 @pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.sample
 def test_softmax(gpu, causal, keys):
     scores = 4 * normal(2, 9, keys)
     scores[0, 3, 40:] = scores[1, 8] = -np.inf
@@ -84,6 +85,7 @@ def test_softmax_of_rows_that_begin_at_odd_addresses(gpu):
 # One, two or four places that a thread stores at once.
 @pytest.mark.parametrize("rows", [3, 2, 4])
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.sample
 def test_im2col(gpu, dtype, rows):
     x = normal(5, 6, 2 * rows + 1, 9).astype(dtype)
     (array,) = on_gpu(x)

@@ -51,6 +51,7 @@ def compilations(monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+@pytest.mark.sample(3)
 def test_a_new_value_compiles_nothing(compilations, dtype):
     a, b = A.astype(dtype), B.astype(dtype)
     for values in VALUES:
@@ -92,6 +93,7 @@ def test_every_rung_that_fuses_declares_and_passes_them_on(name):
 
 
 @pytest.mark.parametrize("name", ["warp_tiled", "gemm_split_k", "gemm_skinny", "gemm_stream_k"])
+@pytest.mark.sample(2)
 def test_kernels_of_each_make_compile_with_them(name):
     kernel = find_kernel(name)
     problem = GemmProblem(3, 4, 4, epilogue=custom(*VALUES[0]))

@@ -230,7 +230,7 @@ def test_any_views(played, data):
     np.testing.assert_array_equal(result.values, wanted)
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(st.data())
 def test_further_operands_may_lie_otherwise(played, data):
     """A result by rows or columns, and next to it c, bias, residual and auxiliary output."""

@@ -227,6 +227,7 @@ def test_a_screen_reader_gets_names_and_headers(verb_page, browser):
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.sample
 def test_paper_has_all_sections_in_light_colors_and_cuts_nothing_off(verb_page, browser, theme):
     page = verb_page.replace("<html ", f'<html data-theme="{theme}" ', 1)
     browser.open(page, width=PAPER_WIDTH, theme="dark")
@@ -301,6 +302,7 @@ def test_notes_of_a_wide_table_stay_in_sight_when_it_is_scrolled(written, browse
 
 
 @pytest.mark.parametrize("width", [320, 800])
+@pytest.mark.sample
 def test_a_narrow_page_is_as_wide_as_the_screen_and_its_pictures_are_legible(
     verb_page, browser, width
 ):

@@ -190,6 +190,7 @@ MUTATIONS = {
 
 
 @pytest.mark.parametrize("name", ["explain", "ladder"])
+@pytest.mark.sample(2)
 def test_a_view_that_loses_something_no_longer_looks_as_it_did(gallery, name):
     gallery.show(name, "light")
     same = []

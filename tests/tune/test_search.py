@@ -18,7 +18,7 @@ H100 = BOARDS["h100"]
 def candidates():
     """More than a thousand configurations of two kernels for one problem."""
     kernels = [find_kernel(name) for name in ("warp_tiled", "gemm_tiled")]
-    allowed = [Allowed.of(kernel, H100) for kernel in kernels]
+    allowed = [Allowed(kernel, H100) for kernel in kernels]
     return search_space(GemmProblem(1024, 1024, 1024), H100, allowed).candidates
 
 

@@ -248,6 +248,7 @@ def test_a_budget_ends_the_search(store):
 
 
 @pytest.mark.parametrize("epilogue", ["none", "bias"])
+@pytest.mark.sample(2)
 def test_shapes_are_taken_in_all_forms(store, epilogue):
     found = tune(
         ["32x32x16", (16, 32, 16), GemmProblem(32, 16, 16)],

@@ -129,6 +129,14 @@ class BinaryCache:
                 raise
             return binary
 
+    def stored(self, request: Request, compiler: str | None) -> Binary | None:
+        """The stored binary of this compiler version, or where there is no compiler the one made
+        last; None if there is none."""
+        if compiler is None:
+            return self._made_last(request.key(None))
+        data = self.disk.get(request.key(compiler))
+        return None if data is None else from_msgpack(data, Binary)
+
     def holds(self, binary: Binary) -> bool:
         """Whether a binary is stored."""
         return self.disk.get(binary.key) is not None

@@ -150,9 +150,13 @@ def _compile(
     request: Request, cache_dir: Path | None, *, with_cuda_headers: bool = False
 ) -> Binary:
     """Through the cache, where all that the request depends on is in it."""
-    version = compiler_version()
+    version, cache = compiler_version(), BinaryCache(cache_dir)
 
     def compile_it() -> Binary:
+        if not request.assembled and request.self_contained:
+            whole = cache.stored(replace(request, assembled=True), version)
+            if whole is not None:
+                return msgspec.structs.replace(whole, cubin=b"", resources=None)
         folders: tuple[str, ...] = ()
         if with_cuda_headers:
             load("gemmkit.jit.cuda_headers")
@@ -186,7 +190,7 @@ def _compile(
 
     if not request.self_contained:
         return compile_it()
-    return BinaryCache(cache_dir).get_or_compile(request, version, compile_it)
+    return cache.get_or_compile(request, version, compile_it)
 
 
 def assemble_kernel(

@@ -72,7 +72,7 @@ def rank_by_prediction(
     begun = time.monotonic()
     asked = tunable_kernels([problem], spec) if kernels is None else kernels
     chosen = [find_kernel(each) if isinstance(each, str) else each for each in asked]
-    allowed = [Allowed.of(kernel, spec) for kernel in chosen]
+    allowed = [Allowed(kernel, spec) for kernel in chosen]
     space = search_space(problem, spec, allowed, within=within)
     candidates = space.candidates
     if not candidates or not problem.flops:
@@ -112,17 +112,15 @@ def rank_by_prediction(
             found.sort(key=lambda each: each.prediction.microseconds)
             if told is not None and found:
                 told(len(found), found[0].candidate.label, found[0].prediction.microseconds)
-    except BaseException:
-        # The command line ends the process at once after Ctrl-C: no worker may outlive it, and the
-        # pool's semaphores are released with the pool.
-        for worker in multiprocessing.active_children():
+    finally:
+        # No worker may outlive the search, which the command line ends at once after Ctrl-C, nor
+        # work on what came too late; the pool's semaphores are released with the pool.
+        for worker in multiprocessing.active_children() if pending else ():
             if worker not in others:
                 worker.terminate()
         pool.shutdown(cancel_futures=True)
         del pool, pending
         gc.collect()
-        raise
-    pool.shutdown(wait=False, cancel_futures=True)
     return found
 
 

@@ -108,7 +108,7 @@ def tune(
     def through_the_cache(plan: LaunchPlan, arch: str) -> Binary:
         return compile_plan(plan, arch, cache_dir=cache_dir)
 
-    allowed = [Allowed.of(kernel, timed.spec) for kernel in chosen]
+    allowed = [Allowed(kernel, timed.spec) for kernel in chosen]
     return [
         Session(
             problem,

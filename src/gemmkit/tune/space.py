@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from gemmkit.analysis.closed_form.form import ClosedForm
 from gemmkit.dispatch.choose import Dispatcher
@@ -129,19 +130,18 @@ def entry_identity(entry: Entry) -> Identity:
 
 @dataclass(frozen=True)
 class Allowed:
-    """The configurations of a kernel that its rule allows on a board, whatever the problem."""
+    """The configurations of a kernel that its rule allows on a board, whatever the problem.
+
+    They are found when they are first asked for: a large space takes seconds.
+    """
 
     kernel: Kernel
-    configurations: tuple[TileConfig, ...]
+    spec: GpuSpec
 
-    @classmethod
-    def of(cls, kernel: Kernel, spec: GpuSpec) -> Allowed:
-        """Go through the kernel's space."""
-        return cls(kernel, tuple(kernel.configurations(spec)))
-
-    def takes(self, problem: GemmProblem, spec: GpuSpec) -> bool:
-        """Whether the kernel takes the problem, with some of these at least."""
-        return bool(self.configurations) and self.kernel.accepts(problem, spec) is None
+    @cached_property
+    def configurations(self) -> tuple[TileConfig, ...]:
+        """All of them, in the order of the kernel's space."""
+        return tuple(self.kernel.configurations(self.spec))
 
     @property
     def total(self) -> int:
@@ -167,13 +167,14 @@ def search_space(
     for each in allowed:
         kernel = each.kernel
         before = len(found)
-        left_out[REFUSED] += each.total - len(each.configurations)
         why = kernel.accepts(problem, spec)
-        if why is None and not each.configurations:
-            why = kernel.rule(kernel.default, spec)
-        if not each.takes(problem, spec):
-            left_out[OUTSIDE] += len(each.configurations)
-            excluded[kernel.name] = why or REFUSED
+        if why is not None:
+            left_out[OUTSIDE] += each.total
+            excluded[kernel.name] = why
+            continue
+        left_out[REFUSED] += each.total - len(each.configurations)
+        if not each.configurations:
+            excluded[kernel.name] = kernel.rule(kernel.default, spec) or REFUSED
             continue
         launches: set[LaunchShape] = set()
         for config in each.configurations:

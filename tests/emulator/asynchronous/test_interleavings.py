@@ -35,6 +35,7 @@ def replayable(findings: tuple[Finding, ...]) -> Iterator[Schedule]:
 
 
 @pytest.mark.parametrize("name", PIPELINES)
+@pytest.mark.sample(2)
 def test_a_pipeline_goes_wrong(name: str) -> None:
     a, b = operands()
     source = pipelines.with_bug(name)
@@ -48,6 +49,7 @@ def test_a_pipeline_goes_wrong(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TENSORS)
+@pytest.mark.sample(2)
 def test_a_kernel_with_tensor_copies_goes_wrong(name: str) -> None:
     source = tensor_pipelines.with_bug(name)
     execution, *_ = tensor_pipelines.run(source, interleavings=True)

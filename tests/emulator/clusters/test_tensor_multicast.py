@@ -169,6 +169,7 @@ def tiles(
 @pytest.mark.parametrize("name", ["oracle", "engine", "sanitized"])
 @pytest.mark.parametrize(("rank", "copy"), [(1, MULTICAST), (2, MULTICAST), (4, MULTICAST),
                                             (3, TO_PEER)])  # fmt: skip
+@pytest.mark.sample
 def test_boxes_arrive_in_the_blocks_of_the_mask(name: str, rank: int, copy: str) -> None:
     rng = np.random.default_rng(rank)
     for blocks in (1, 4) if name != "sanitized" else (2, 5):

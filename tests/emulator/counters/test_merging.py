@@ -79,7 +79,7 @@ def in_machine_code(sass: str) -> dict[str, Counter[str]]:
 @needs_disassembler
 @pytest.mark.parametrize("shape", ["512", "255x257x129"], ids=["vector", "scalar"])
 @pytest.mark.parametrize("kernel", LADDER, ids=lambda kernel: kernel.name)
-@pytest.mark.sample(6)
+@pytest.mark.sample(9)
 def test_every_rung(kernel, shape):
     check(kernel, kernel.default, "sm_90a", shape)
 
@@ -87,6 +87,7 @@ def test_every_rung(kernel, shape):
 @needs_disassembler
 @pytest.mark.parametrize("arch", ["sm_80", "sm_100", "sm_120"])
 @pytest.mark.parametrize("kernel", LADDER[2:4], ids=lambda kernel: kernel.name)
+@pytest.mark.sample
 def test_other_architectures(kernel, arch):
     check(kernel, kernel.default, arch)
 
@@ -94,6 +95,7 @@ def test_other_architectures(kernel, arch):
 @needs_disassembler
 @pytest.mark.parametrize("kernel", [each for each in LADDER if each.name in OTHERS],
                          ids=lambda kernel: kernel.name)  # fmt: skip
+@pytest.mark.sample(2)
 def test_other_configurations(kernel):
     check(kernel, kernel.configure(OTHERS[kernel.name]), "sm_86")
 
@@ -221,6 +223,7 @@ def test_probes(arch):
 
 @needs_disassembler
 @pytest.mark.parametrize("first", [1, 2, 3, 4, 12, 33])
+@pytest.mark.sample(2)
 def test_a_variable_is_aligned_as_it_lies(first):
     """The alignment of an array after others is only known from the powers of two that divide its
     offset."""

@@ -167,6 +167,7 @@ def pieces(offset: int, nbytes: int) -> int:
 
 
 @pytest.mark.parametrize("seed", range(6))
+@pytest.mark.sample(2)
 def test_accesses_to_peers(seed: int) -> None:
     rng = np.random.default_rng((1, seed))
     table = random_table(rng, list(ACCESSES.values()), int(rng.integers(1, 5)))
@@ -184,6 +185,7 @@ def test_accesses_to_peers(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
+@pytest.mark.sample(2)
 def test_asynchronous_stores(seed: int) -> None:
     rng = np.random.default_rng((2, seed))
     table = random_table(rng, list(SENDS.values()), int(rng.integers(1, 5)))
@@ -196,6 +198,7 @@ def test_asynchronous_stores(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
+@pytest.mark.sample(2)
 def test_bulk_copies(seed: int) -> None:
     rng = np.random.default_rng((3, seed))
     table = random_table(rng, [16] * len(COPIES), int(rng.integers(1, 5)))

@@ -18,6 +18,7 @@ PER_TEST = 5
 
 
 @pytest.mark.parametrize("start", range(0, 40, PER_TEST))
+@pytest.mark.sample(2)
 def test_any_control_flow(start: int) -> None:
     parted = 0
     for seed in range(start, start + PER_TEST):

@@ -75,7 +75,7 @@ def run(space: str, kind: str, width: str, rows: list[list[int]]) -> Outcome:
 @pytest.mark.parametrize("width", list(SIZES))
 @pytest.mark.parametrize("kind", ["ld", "st"])
 @pytest.mark.parametrize("space", ["global", "shared", "local"])
-@pytest.mark.sample(4)
+@pytest.mark.sample
 def test_counts_follow_the_rules(space: str, kind: str, width: str) -> None:
     size = SIZES[width]
 

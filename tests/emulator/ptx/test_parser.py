@@ -6,7 +6,7 @@ from contextlib import suppress
 from functools import cache
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gemmkit.emulator import load
@@ -307,6 +307,7 @@ def mutated(draw: st.DrawFn) -> str:
     return text
 
 
+@settings(max_examples=40)
 @given(mutated())
 @example(".entry k(.param .u99 x) { ret; }")
 @example(".entry k() { }")

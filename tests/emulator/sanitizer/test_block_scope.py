@@ -45,6 +45,7 @@ RACES = {
 
 @pytest.mark.parametrize("before", ["", FENCE])
 @pytest.mark.parametrize("name", RACES)
+@pytest.mark.sample
 def test_races_of_atomics(name: str, before: str) -> None:
     found = launch(before + RACES[name]).findings
     assert {(each.check, each.kind) for each in found} == {("racecheck", "write after write")}

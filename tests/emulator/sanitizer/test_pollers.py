@@ -92,6 +92,7 @@ def run(name: str, count: int, seed: int) -> tuple[Execution, list[float]]:
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.sample
 def test_a_count_of_too_few(name: str, seed: int) -> None:
     execution, found = run(name, 1, seed)
     kinds = {each.kind for each in execution.findings}
@@ -101,6 +102,7 @@ def test_a_count_of_too_few(name: str, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.sample
 def test_a_count_of_all(name: str, seed: int) -> None:
     execution, found = run(name, 2, seed)
     kinds = {each.kind for each in execution.findings}

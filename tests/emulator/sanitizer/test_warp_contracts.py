@@ -103,6 +103,7 @@ OTHER_PAIRS = "__syncwarp(1u << lane | 1u << (lane ^ 2));"
         (PAIRS + "__syncwarp();", 16, True),
     ],
 )
+@pytest.mark.sample(2)
 def test_barriers_order_the_lanes_that_they_name(sync: str, distance: int, ordered: bool) -> None:
     source = EXCHANGE.replace("SYNC", sync).replace("DISTANCE", str(distance))
     outcome = run(source, ARRAYS, block=(32, 1, 1))

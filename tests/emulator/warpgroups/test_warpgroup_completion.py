@@ -26,6 +26,7 @@ def by_one_thread(source: str, release: str, thread: int = 0, more: str = "") ->
 @pytest.mark.parametrize(
     ("source", "release"), [(_STEPS, _RELEASE), (_PIPELINED, _EARLIER)], ids=["steps", "in flight"]
 )
+@pytest.mark.sample
 def test_one_thread_may_release_what_its_warpgroup_has_read(
     source: str, release: str, thread: int
 ) -> None:

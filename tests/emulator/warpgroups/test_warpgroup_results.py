@@ -48,6 +48,7 @@ def laid_out(matrices: np.ndarray) -> np.ndarray:
     ],
 )
 @pytest.mark.parametrize("way", [ENGINE, ORACLE], ids=lambda each: each.name)
+@pytest.mark.sample
 def test_measured(name: str, in_registers: bool, way: Executor) -> None:
     _, shape, operands, result = name.split("_")
     kind = Kind("wgmma", operands, operands, result, int(shape.partition("k")[2]))
