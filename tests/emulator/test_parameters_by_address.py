@@ -93,7 +93,7 @@ def test_requests_for_parameters_are_watched_by_name() -> None:
     out = memory.allocate(32, "out")
     given = out.address.to_bytes(8, "little") + VALUES.tobytes()
     request = LaunchRequest((1, 1, 1), (8, 1, 1), given)
-    read, written = load(text, "k").watch(request, memory, range(1))
+    read, written = load(text, "k").watch(request, memory, range(1)).accesses
     assert (read.array, read.kind) == ("kernel parameters", "load")
     assert read.offsets[:8] == tuple(range(8, 40, 4))
     assert (written.array, written.kind) == ("out", "store")

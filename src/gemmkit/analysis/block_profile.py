@@ -51,9 +51,11 @@ class BlockProfile:
     ptxas merges, the first stands for all, and the others are in `merged_away`. `rows` and
     `columns` are those of C that the block computes, `tiles` the mean number of tiles per block:
     less than one if blocks share a tile, more than one in a persistent kernel. `loaded_bytes_per_k`
-    are distinct bytes, in whole sectors, that it reads from A and B per k step of a tile,
+    are distinct bytes, in whole sectors, that its threads read from A and B per k step of a tile,
+    `copied_bytes_per_k` those of the copies that it has the TMA make, which bypass the L1,
     `added_bytes` those that the write-back of a tile reads, of C, bias and residual;
     `stored_bytes` are those that it writes, plus its traffic to and from a workspace.
+    `moved_before` are bytes that a launch before the kernel's own moves to make copies of operands.
     `columns_on_x` says whether consecutive blocks compute adjacent columns. `unroll` is the unroll
     factor of a short loop by ptxas, `ffma_issue` the issue cycles of its multiply-adds,
     `shared_load_share` the shared-memory loads of its main loop over those of the PTX after
@@ -76,8 +78,10 @@ class BlockProfile:
     columns: int
     tiles: float
     loaded_bytes_per_k: float
+    copied_bytes_per_k: float
     added_bytes: float
     stored_bytes: float
+    moved_before: float
     columns_on_x: bool
     unroll: int
     ffma_issue: float
@@ -95,8 +99,12 @@ class BlockProfile:
         return np.maximum(at_low + (at_high - at_low) * (depth - low) / (high - low), 0.0)
 
     def loaded_bytes(self, k: int) -> float:
-        """Distinct bytes of matrices and bias that the block reads, at depth k."""
+        """Distinct bytes of matrices and bias that the block's threads read, at depth k."""
         return (self.loaded_bytes_per_k * k + self.added_bytes) * self.tiles
+
+    def copied_bytes(self, k: int) -> float:
+        """Bytes that the TMA reads for the block, at depth k."""
+        return self.copied_bytes_per_k * k * self.tiles
 
     def requested_bytes(self, k: int) -> float:
         """Bytes of the sectors that its warps request in global loads, with repetitions."""
@@ -200,8 +208,10 @@ def profile_block(
         columns=columns,
         tiles=tiles,
         loaded_bytes_per_k=operands / (max(seen.problem.k, 1) * seen_tiles),
+        copied_bytes_per_k=_copied_bytes(seen) / (max(seen.problem.k, 1) * seen_tiles),
         added_bytes=added / seen_tiles,
         stored_bytes=stored,
+        moved_before=_moved_before(kernel, config, problem, spec, whole),
         columns_on_x=_columns_on_x(kernel, config, spec, rows, columns),
         unroll=unroll,
         ffma_issue=ffma_issue,
@@ -228,11 +238,22 @@ def _of_many(
     if plan.table is not None:
         tiles = plan.table.tiles / max(plan.blocks, 1)
         return replace(of_one, plan=plan, binary=binary, tiles=tiles)
+    moved = _moved_before(kernel, config, problem, spec, plan)
+    of_one = replace(of_one, plan=plan, binary=binary, moved_before=moved)
     if not kernel.shares_tiles:
-        return replace(of_one, plan=plan, binary=binary)
+        return of_one
     tiles = problem.batch * _tiles(kernel, config, problem, spec, plan)
     stored = _stored_bytes(problem, of_one.rows, of_one.columns, tiles, plan)
-    return replace(of_one, plan=plan, binary=binary, tiles=tiles, stored_bytes=stored)
+    return replace(of_one, tiles=tiles, stored_bytes=stored)
+
+
+def _moved_before(
+    kernel: Kernel, config: TileConfig, problem: GemmProblem, spec: GpuSpec, plan: LaunchPlan
+) -> float:
+    """Bytes that the launch before a plan's own reads and writes; 0 where there is none."""
+    if plan.before is None:
+        return 0.0
+    return float(kernel.work(problem, config, spec).copied_bytes)
 
 
 def _stored_bytes(
@@ -351,6 +372,21 @@ def _loaded_bytes(seen: Trace) -> tuple[int, int]:
     return SECTOR_BYTES * (len(sectors) - once), SECTOR_BYTES * once
 
 
+def _copied_bytes(seen: Trace) -> int:
+    """Bytes that the TMA reads, in whole sectors: what several blocks get at once, once."""
+    return sum(
+        SECTOR_BYTES * _sectors_of(span)
+        for copy in seen.copies
+        if copy.kind == "load"
+        for span in copy.spans
+    )
+
+
+def _sectors_of(span: tuple[int, int]) -> int:
+    offset, nbytes = span
+    return (offset + nbytes - 1) // SECTOR_BYTES - offset // SECTOR_BYTES + 1
+
+
 def _turns(seen: Trace, schedulers: int) -> tuple[float, float]:
     """The most shared loads that one warp and one scheduler make between barriers, over the mean.
 
@@ -393,4 +429,15 @@ def _written(seen: Trace) -> tuple[int, int, float]:
             if place is not None:
                 rows.add(place[0])
                 columns.add(place[1])
+    for copy in seen.copies:
+        if copy.kind == "load":
+            continue
+        for offset, nbytes in copy.spans:
+            first, last = offset // SECTOR_BYTES, (offset + nbytes - 1) // SECTOR_BYTES
+            sectors.update((copy.array, each) for each in range(first, last + 1))
+            for start in range(offset, offset + nbytes, item):
+                place = seen.element(copy.array, start) if copy.array == "C" else None
+                if place is not None:
+                    rows.add(place[0])
+                    columns.add(place[1])
     return max(len(rows), 1), max(len(columns), 1), float(SECTOR_BYTES * len(sectors))

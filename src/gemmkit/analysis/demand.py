@@ -74,7 +74,8 @@ def demand_of(
             slots += times
             waits += times * (profile.ffma_issue - 1)
         elif pipe is not None:
-            cycles = times * pipe_cycles(spec, amount, pipe)
+            by_wgmma = action.form.operation == OPERATION
+            cycles = times * pipe_cycles(spec, amount, pipe, by_wgmma=by_wgmma)
             tensor, fma = tensor + cycles * pipe.tensor, fma + cycles * (not pipe.tensor)
             slots += times
         else:

@@ -1,7 +1,7 @@
 """Loads, requests and sectors per result, from counters.
 
-Asynchronous copies (cp.async) count as loads, so that kernels with and without them can be
-compared.
+Asynchronous copies (cp.async, TMA) count as loads, and so do the operands that wgmma reads from
+shared memory, so that kernels with and without them can be compared.
 """
 
 from __future__ import annotations
@@ -11,14 +11,19 @@ from dataclasses import dataclass
 
 WORD_BYTES = 4
 
-# The first two include cp.async; bytes are counted separately.
+# The first two include cp.async, and none includes TMA; bytes are counted separately.
 GLOBAL_REQUESTS = ("l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",)
 GLOBAL_SECTORS = ("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",)
+TMA_BYTES = "l1tex__m_xbar2l1tex_read_bytes_mem_global_op_tma_ld.sum"
 GLOBAL_BYTES = (
     "ptx__data_bytes_mem_global_op_ld.sum",
     "ptx__data_bytes_mem_global_op_ldgsts.sum",
+    TMA_BYTES,
 )
-SHARED_BYTES = ("ptx__data_bytes_mem_shared_op_ld.sum",)
+SHARED_BYTES = (
+    "ptx__data_bytes_mem_shared_op_ld.sum",
+    "ptx__data_bytes_mem_shared_op_gmma.sum",
+)
 SHARED_WAVEFRONTS = ("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",)
 
 
@@ -26,8 +31,9 @@ SHARED_WAVEFRONTS = ("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",)
 class Loads:
     """Sums over a launch.
 
-    `global_per_result` and `shared_per_result` are 32-bit words that threads loaded per element of
-    C: 2K for a naive kernel, 2K/T with tiles of T×T. None if there is no result.
+    `global_per_result` and `shared_per_result` are 32-bit words that were loaded per element of C,
+    by threads, by TMA and by wgmma: 2K for a naive kernel, 2K/T with tiles of T×T. None if there is
+    no result.
     """
 
     global_requests: int

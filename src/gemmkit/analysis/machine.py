@@ -21,7 +21,8 @@ class Machine:
     """Latencies in cycles at the boost clock, rates in bytes per cycle and SM.
 
     `ffma_issue` is the issue cycles of a multiply-add, more than one where the banks of the
-    register file hold it up.
+    register file hold it up. `copy_us` is what a launch that copies operands takes besides its
+    bytes, in microseconds, as measured on an H100.
 
     Three parameters are fitted, on the H100's times at K = 1024, M = N = 128, 1024 and 4096
     (`benchmarks/predict.py --fit`), and used for every board. `tile_spread` is the latency of a
@@ -42,6 +43,7 @@ class Machine:
     l1_fill_bytes: float = 64.0
     l1_bytes: int = 128 * 1024
     dram_efficiency: float = 0.90
+    copy_us: float = 1.8
     tile_spread: float = 1.4
     latency_exponent: float = 2.0
     unit_exponent: float = 4.0
@@ -65,6 +67,12 @@ def machine_of(spec: GpuSpec) -> Machine:
     return _MACHINES.get((capability.major, capability.minor), _DEFAULT)
 
 
-def pipe_cycles(spec: GpuSpec, multiply_adds: float = WARP_SIZE, pipe: MathPipe = FP32) -> float:
+def pipe_cycles(
+    spec: GpuSpec,
+    multiply_adds: float = WARP_SIZE,
+    pipe: MathPipe = FP32,
+    *,
+    by_wgmma: bool = False,
+) -> float:
     """Cycles for which that many multiply-adds of one warp hold the pipe of its scheduler."""
-    return multiply_adds * spec.pipes.issue / spec.pipes.sustained(pipe)
+    return multiply_adds * spec.pipes.issue / spec.pipes.sustained(pipe, by_wgmma=by_wgmma)

@@ -184,6 +184,7 @@ class _Model:
         compute_us = cycles / self.spec.clock_mhz
         dram_us = self._dram_us()
         microseconds = self.spec.pipes.launch_us + self._joined(compute_us, dram_us)
+        microseconds += self._before_us
         terms = tuple(sorted(self._terms(dram_us), key=lambda term: -term.microseconds))
         return Prediction(
             microseconds=microseconds,
@@ -199,6 +200,15 @@ class _Model:
         )
 
     # --- time ------------------------------------------------------------------------------
+
+    @property
+    def _before_us(self) -> float:
+        """The launch that comes first, which copies operands at the speed of memory."""
+        moved = self.profile.moved_before
+        if not moved:
+            return 0.0
+        rate = self.spec.dram_gb_per_s * 1e3 * self.machine.dram_efficiency
+        return self.spec.pipes.launch_us + self.machine.copy_us + moved / rate
 
     def _waves(self) -> float:
         """The busiest SM's cycles: a first wave with cold caches, then warm ones."""
@@ -307,10 +317,16 @@ class _Model:
     @cached_property
     def _l2_cycles(self) -> float:
         """Cycles in which the L2 delivers one block's bytes to an SM: its share, or its port."""
-        busy_sms = min(self.spec.sm_count, self.profile.plan.blocks)
-        share = self.spec.pipes.l2_bytes * self.spec.sm_count / busy_sms
-        per_block = self.traffic.l2_bytes / self.profile.plan.blocks
-        return per_block / min(share, self.machine.l1_fill_bytes)
+        blocks, pipes = self.profile.plan.blocks, self.spec.pipes
+        busy_sms = min(self.spec.sm_count, blocks)
+
+        def cycles(nbytes: float, rate: float) -> float:
+            share = rate * self.spec.sm_count / busy_sms
+            return nbytes / blocks / min(share, self.machine.l1_fill_bytes)
+
+        copied = self.traffic.tma_bytes
+        rest = cycles(self.traffic.l2_bytes - copied, pipes.l2_bytes)
+        return rest + cycles(copied, pipes.tma_bytes)
 
     def _dram_us(self) -> float:
         rate = self.spec.dram_gb_per_s * 1e3 * self.machine.dram_efficiency
@@ -352,9 +368,15 @@ class _Model:
         tensor = Term(
             "the tensor cores",
             on_scheduler * whole.tensor / clock,
-            "products of small matrices, at the rate that mma.sync reaches",
+            "products of small matrices, at the rate that mma.sync or wgmma reaches",
+        )
+        before = Term(
+            "the launch before",
+            self._before_us,
+            "copies of operands in the form that the kernel reads",
         )
         return [
+            *([before] if before.microseconds else []),
             *([fix_up] if fix_up.microseconds else []),
             *([tensor] if tensor.microseconds else []),
             Term(

@@ -283,11 +283,11 @@ class _Blocks:
     def turns(self, number: int) -> list[int] | None:
         """The tiles that a block stores, in turn; None if they are not those of one size."""
         only = range(number, number + 1)
-        accesses = self._device.watch(self._binary, self._plan, self._arguments, only)
+        watched = self._device.watch(self._binary, self._plan, self._arguments, only)
         self._results[self._corners] = self._mark
         rows, columns = self._size
         wide, found = ceil_div(self._problem.n, columns), []
-        for each in _stored(Trace("", self._problem, self._plan, accesses)):
+        for each in _stored(Trace("", self._problem, self._plan, watched.accesses)):
             if each is None:
                 return None
             found.append(each[0] // rows * wide + each[1] // columns)

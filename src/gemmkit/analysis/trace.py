@@ -1,11 +1,12 @@
-"""`Trace`: the addresses that the lanes of each warp of one block access, per instruction.
+"""`Trace`: the addresses that the lanes of each warp of one block access, per instruction, and what
+its TMA copies.
 
-One block of the launch runs alone, and every memory request is kept.
+One block of the launch, or its cluster, runs alone, and every memory request is kept.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gemmkit.analysis.smaller import shallow, shallow_square, takes_squares_only
@@ -13,7 +14,7 @@ from gemmkit.devices.device import Scratch
 from gemmkit.devices.emulated import EmulatedDevice
 from gemmkit.devices.operands import Operands, bind_arguments
 from gemmkit.emulator.counters.rules import LANES, global_sectors, shared_wavefronts
-from gemmkit.emulator.watching import WatchedAccess
+from gemmkit.emulator.watching import Watched, WatchedAccess, WatchedCopy
 from gemmkit.errors import UsageError
 from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
@@ -46,7 +47,7 @@ def wavefronts(access: WatchedAccess) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trace:
-    """All requests of one block, in the order in which its warps ran.
+    """All requests of one block, in the order in which its warps ran, and all that it has copied.
 
     `problem` is the one that ran: deep enough to show every access, but no deeper.
     """
@@ -55,6 +56,7 @@ class Trace:
     problem: GemmProblem
     plan: LaunchPlan
     accesses: tuple[WatchedAccess, ...]
+    copies: tuple[WatchedCopy, ...] = ()
 
     @property
     def warps(self) -> int:
@@ -138,5 +140,26 @@ def trace(
     bound = bind_arguments(cut, operands)
     scratch = Scratch.of(device, plan, bound)  # must outlive the launch
     arguments = bound | scratch.arguments
-    accesses = device.watch(binary, plan, arguments, range(block, block + 1))
-    return Trace(kernel.label(config), cut, plan, accesses)
+    watched = device.watch(binary, plan, arguments, range(block, block + 1))
+    own = _of_block(watched, plan, block)
+    return Trace(kernel.label(config), cut, plan, own.accesses, own.copies)
+
+
+def _of_block(watched: Watched, plan: LaunchPlan, block: int) -> Watched:
+    """What one block of the cluster that has run accesses, with its warps counted from 0."""
+    size, rank, scale = -(-plan.threads_per_block // LANES), 0, 1
+    for extent, in_cluster in zip(plan.grid, plan.cluster, strict=True):
+        block, place = divmod(block, extent)
+        rank += place % in_cluster * scale
+        scale *= in_cluster
+    if scale == 1:
+        return watched
+    own = range(rank * size, (rank + 1) * size)
+    return Watched(
+        tuple(
+            replace(each, warp=each.warp - own[0]) for each in watched.accesses if each.warp in own
+        ),
+        tuple(
+            replace(each, warp=each.warp - own[0]) for each in watched.copies if each.warp in own
+        ),
+    )

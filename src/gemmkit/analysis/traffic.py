@@ -24,12 +24,14 @@ _L2_SHARE = 0.6
 class Traffic:
     """Bytes of one launch: in shared memory, between L2 and the SMs, and between L2 and DRAM.
 
-    Those of shared memory are what its wavefronts could have moved, 128 bytes each. `reread` is
-    the share of L2 reads, 0 to 1, that miss to DRAM after the first wave.
+    Those of shared memory are what its wavefronts could have moved, 128 bytes each. `tma_bytes` are
+    those of `l2_bytes` that the TMA reads. `reread` is the share of L2 reads, 0 to 1, that miss to
+    DRAM after the first wave.
     """
 
     shared_bytes: float
     l2_bytes: float
+    tma_bytes: float
     dram_bytes: float
     reread: float
 
@@ -40,8 +42,9 @@ def traffic(
     """Traffic of a launch.
 
     L2 traffic is what each block reads: each sector once if the L1 can hold a line of every row in
-    use, otherwise as often as warps request it. DRAM traffic is each operand once if the L2 can
-    keep both; otherwise each wave of blocks fetches the rows and columns that it covers.
+    use, otherwise as often as warps request it; what the TMA copies, each time. DRAM traffic is
+    each operand once if the L2 can keep both; otherwise each wave of blocks fetches the rows and
+    columns that it covers.
     """
     blocks = profile.plan.blocks
     resident = max(occupied.blocks_per_sm, 1)
@@ -50,6 +53,9 @@ def traffic(
     window = resident * profile.loaded_bytes_per_k * _LINE_STEPS
     if window > machine_of(spec).l1_bytes:
         loaded = max(loaded, profile.requested_bytes(depth))
+    # The TMA bypasses the L1.
+    copied = profile.copied_bytes(depth)
+    loaded += copied
     compulsory = float(problem.minimal_bytes)
     operands = problem.item_bytes * problem.k * (problem.m + problem.n)
     dram, reread = compulsory, 0.0
@@ -63,6 +69,7 @@ def traffic(
     return Traffic(
         shared_bytes=WAVEFRONT_BYTES * blocks * profile.shared_wavefronts(depth),
         l2_bytes=blocks * (loaded + profile.stored_bytes),
+        tma_bytes=blocks * copied,
         dram_bytes=dram,
         reread=reread,
     )
@@ -71,10 +78,11 @@ def traffic(
 def _waves_bytes(profile: BlockProfile, problem: GemmProblem, blocks: float, places: int) -> float:
     """Operands that all waves of one product's `blocks` fetch if nothing stays in the L2 between
     waves, plus C and what the epilogue reads and writes."""
-    across, down = profile.columns, profile.rows
-    grid_wide = profile.plan.grid[0]
+    across, down, along_x = profile.columns, profile.rows, problem.n
     if not profile.columns_on_x:
-        across, down = down, across
+        across, down, along_x = down, across, problem.m
+    # Blocks of a cluster may follow one another on x and be below one another.
+    grid_wide = min(profile.plan.grid[0], math.ceil(along_x / across))
     if profile.tiles != 1:
         grid_wide = math.ceil(problem.n / across)
     # Blocks that share a tile may run in different waves; blocks with several tiles make as many

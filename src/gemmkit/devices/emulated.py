@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from gemmkit.emulator.counters.tally import Tally
     from gemmkit.emulator.ptx.cfg import ControlFlow
     from gemmkit.emulator.schedule import Schedule
-    from gemmkit.emulator.watching import SharedContent, WatchedAccess
+    from gemmkit.emulator.watching import SharedContent, Watched
 
 _POISON = 0xFF
 # Steps of a block, far more than a matrix product needs.
@@ -218,8 +218,8 @@ class EmulatedDevice:
         plan: LaunchPlan,
         arguments: Mapping[str, Value],
         blocks: range,
-    ) -> tuple[WatchedAccess, ...]:
-        """Run some blocks of the grid alone, slowly, and return each memory request of a warp.
+    ) -> Watched:
+        """Run some blocks of the grid alone, slowly, and return what their warps access.
 
         Raises:
             DeviceError: the board cannot take the launch, or the kernel failed.

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gemmkit.emulator.ptx.module import Module
     from gemmkit.emulator.sanitizer.traits import Traits
     from gemmkit.emulator.schedule import Schedule
-    from gemmkit.emulator.watching import SharedContent, WatchedAccess
+    from gemmkit.emulator.watching import SharedContent, Watched
 
 CACHE_KIND = "objects"
 
@@ -281,19 +281,18 @@ class Program:
         traits = program._traits[False]
         return explained(execution, again, traits, program.flow, request, memory, before)
 
-    def watch(
-        self, request: LaunchRequest, memory: DeviceMemory, blocks: range
-    ) -> tuple[WatchedAccess, ...]:
-        """Run some blocks on the oracle and return each memory request of their warps, in order.
+    def watch(self, request: LaunchRequest, memory: DeviceMemory, blocks: range) -> Watched:
+        """Run some blocks on the oracle and return what their warps access, in order.
 
         Raises:
             DeviceError: a bad launch or access, a deadlock, a trap.
         """
         from gemmkit.emulator.oracle.watch import Watch
+        from gemmkit.emulator.watching import Watched
 
         watch = Watch(self.flow, memory)
         self._run_watched(request, memory, blocks, watch)
-        return tuple(watch.accesses)
+        return Watched(tuple(watch.accesses), tuple(watch.copies))
 
     def read_shared(
         self, request: LaunchRequest, memory: DeviceMemory, block: int, barriers: int

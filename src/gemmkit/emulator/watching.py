@@ -1,4 +1,5 @@
-"""What a watched launch records: `WatchedAccess`, a memory request; `SharedContent` of a block."""
+"""What a watched launch records: `WatchedAccess`, a memory request; `WatchedCopy`, one of the TMA;
+`SharedContent` of a block."""
 
 from __future__ import annotations
 
@@ -37,6 +38,31 @@ class WatchedAccess:
     def apart(self) -> bool:
         """Whether shared memory serves it by the rule of stores, without merging lanes."""
         return self.by_rows or self.kind != "load"
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedCopy:
+    """One bulk copy, tensor copy or reduction that a thread of a warp has issued.
+
+    `array` is the name of the allocation in global memory. `spans` are what it reads or writes
+    there, as offset from the array's start and number of bytes, without what is outside of a
+    tensor; with several destinations, once. `kind` is "load", "store" or "reduction". `warp` and
+    `number` are as in `WatchedAccess`.
+    """
+
+    number: int
+    array: str
+    kind: str
+    warp: int
+    spans: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What the warps of some blocks have accessed, in the order in which they ran."""
+
+    accesses: tuple[WatchedAccess, ...]
+    copies: tuple[WatchedCopy, ...]
 
 
 @dataclass(frozen=True, slots=True)

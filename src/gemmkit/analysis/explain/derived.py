@@ -14,6 +14,7 @@ from gemmkit.analysis.loads import (
     GLOBAL_BYTES,
     GLOBAL_REQUESTS,
     SHARED_BYTES,
+    TMA_BYTES,
     WORD_BYTES,
     count_loads,
 )
@@ -44,6 +45,7 @@ GLOBAL_WIDTH = "gemmkit__bytes_per_lane_global_op_ld"
 SHARED_WIDTH = "gemmkit__bytes_per_lane_shared_op_ld"
 CONFLICT_SHARE = "gemmkit__bank_conflict_share_pct"
 ASYNC_SHARE = "gemmkit__cp_async_share_pct"
+TMA_SHARE = "gemmkit__tma_share_pct"
 INSTRUCTIONS_PER_FMA = "gemmkit__ptx_inst_per_fma"
 SPILLS = "gemmkit__spill_bytes_per_thread"
 TFLOPS = "gemmkit__predicted_tflops"
@@ -198,10 +200,10 @@ DERIVED: tuple[Derived, ...] = (
     Derived(RESULTS_IN_FLIGHT,
             "sums that the resident threads of an SM keep at once: independent work",
             STATIC, _results_in_flight),
-    Derived(GLOBAL_LOADS, "words that threads load from global memory per element of C",
+    Derived(GLOBAL_LOADS, "words that threads and the TMA load from global memory per element of C",
             COUNTED, lambda f: _loads(f, "global")),
     Derived(TABLE_LOADS, "those of them that are of the table of groups", COUNTED, _table_loads),
-    Derived(SHARED_LOADS, "words that threads load from shared memory per element of C",
+    Derived(SHARED_LOADS, "words that threads and wgmma load from shared memory per element of C",
             COUNTED, lambda f: _loads(f, "shared")),
     Derived(GLOBAL_FORMULA, "the same of A, B and partial sums: k/BM + k/BN with whole tiles, 2k "
             "without tiles", FORMULA,
@@ -211,10 +213,10 @@ DERIVED: tuple[Derived, ...] = (
     Derived(FMA_PER_SHARED_LOAD, "multiply-adds per word loaded from shared memory", COUNTED,
             lambda f: _ratio(_multiply_adds(f), _counter(f, *SHARED_BYTES) / WORD_BYTES)),
     Derived(GLOBAL_WIDTH, "bytes per lane that a global-load request loads",
-            COUNTED, lambda f: _ratio(_counter(f, *GLOBAL_BYTES),
+            COUNTED, lambda f: _ratio(_counter(f, *GLOBAL_BYTES[:2]),
                                       WARP_SIZE * _counter(f, *GLOBAL_REQUESTS))),
     Derived(SHARED_WIDTH, "bytes per lane that a shared-memory load instruction loads",
-            COUNTED, lambda f: _ratio(_counter(f, *SHARED_BYTES),
+            COUNTED, lambda f: _ratio(_counter(f, SHARED_BYTES[0]),
                                       WARP_SIZE * _counter(f, SHARED_LOAD_INSTRUCTIONS,
                                                            MATRIX_LOADS))),
     Derived(CONFLICT_SHARE, "share of the wavefronts of shared loads and stores that is due to "
@@ -223,6 +225,8 @@ DERIVED: tuple[Derived, ...] = (
     Derived(ASYNC_SHARE, "share of the bytes loaded from global memory by cp.async",
             COUNTED, lambda f: _ratio(_counter(f, GLOBAL_BYTES[1]), _counter(f, *GLOBAL_BYTES),
                                       100)),
+    Derived(TMA_SHARE, "share of the bytes loaded from global memory by the TMA", COUNTED,
+            lambda f: _ratio(_counter(f, TMA_BYTES), _counter(f, *GLOBAL_BYTES), 100)),
     Derived(INSTRUCTIONS_PER_FMA, "PTX instructions per fused multiply-add", COUNTED,
             lambda f: _ratio(_counter(f, _INSTRUCTIONS), _counter(f, FMA))),
     Derived(MICROSECONDS, "time of the launch", PREDICTED,

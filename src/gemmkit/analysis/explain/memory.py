@@ -106,21 +106,32 @@ def _global_width(pair: Pair) -> Iterator[Reason]:
 
 
 def _async(pair: Pair) -> Iterator[Reason]:
-    values = pair.both(derived.ASYNC_SHARE)
+    yield from _copied(pair, derived.ASYNC_SHARE, "cp.async")
+
+
+def _by_tma(pair: Pair) -> Iterator[Reason]:
+    yield from _copied(pair, derived.TMA_SHARE, "TMA")
+
+
+def _copied(pair: Pair, metric: str, means: str) -> Iterator[Reason]:
+    values = pair.both(metric)
     if values is None or not differ(*values):
         return
     more, less = max(values), min(values)
     mine = values[0] > values[1]
     name = "It" if mine else pair.names[1]
     rest = "this kernel" if not mine else pair.names[1]
-    text = f"{name} loads {percent(more)} of its bytes from global memory by cp.async"
-    text += f"; {rest}, {percent(less)}." if less else f"; {rest} uses no cp.async."
+    text = f"{name} loads {percent(more)} of its bytes from global memory by {means}"
+    text += f"; {rest}, {percent(less)}." if less else f"; {rest} uses no {means}."
+    # cp.async needs threads, but neither is a loss against the other.
+    others = pair.both(derived.TMA_SHARE if metric == derived.ASYNC_SHARE else derived.ASYNC_SHARE)
+    instead = others is not None and others[1 if mine else 0] > 0
     yield (
         math.log(1 + more / 100),
         Sentence(
             text=text,
-            evidence=pair.evidence(derived.ASYNC_SHARE),
-            favors="this" if mine else "other",
+            evidence=pair.evidence(metric),
+            favors="neither" if instead and means == "cp.async" else "this" if mine else "other",
         ),
     )
 
@@ -200,6 +211,7 @@ MEMORY_RULES: tuple[Rule, ...] = (
     _coalescing,
     _global_width,
     _async,
+    _by_tma,
     _shared_loads,
     _shared_wavefronts,
     _conflicts,

@@ -18,6 +18,7 @@ _MEMORY: tuple[tuple[str, str, str], ...] = (
     ("Of these, the table of groups", derived.TABLE_LOADS, "words"),
     ("Global loads, by formula", derived.GLOBAL_FORMULA, "words"),
     ("Copied by cp.async", derived.ASYNC_SHARE, "%"),
+    ("Copied by TMA", derived.TMA_SHARE, "%"),
     ("Shared-memory load instructions", derived.SHARED_LOAD_INSTRUCTIONS, ""),
     ("ldmatrix instructions", derived.MATRIX_LOADS, ""),
     ("stmatrix instructions", derived.MATRIX_STORES, ""),
@@ -73,11 +74,10 @@ def _rows(
 
 
 def _memory(facts: Facts, metrics: Mapping[str, float]) -> tuple[Figure, ...]:
-    """The rows, with the reason where there is no formula for the loads; those of matrices only
-    for kernels that load or store any."""
-    unused = {
-        each for each in (derived.MATRIX_LOADS, derived.MATRIX_STORES) if not metrics.get(each)
-    }
+    """The rows, with the reason where there is no formula for the loads; those of matrices and of
+    the TMA only for kernels that use them."""
+    some = derived.MATRIX_LOADS, derived.MATRIX_STORES, derived.TMA_SHARE
+    unused = {each for each in some if not metrics.get(each)}
     metrics = {name: value for name, value in metrics.items() if name not in unused}
     reason = derived.words_by_formula(facts)
     if not isinstance(reason, str):

@@ -99,6 +99,9 @@ def _of_products() -> Iterator[Metric]:
     yield Metric("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_gmma.sum",
                  "wavefronts of shared memory for the operands of wgmma", Basis.SWIZZLED,
                  "matrix_wavefronts", "wgmma")  # fmt: skip
+    yield Metric("ptx__data_bytes_mem_shared_op_gmma.sum",
+                 "bytes of the operands that wgmma has in shared memory", Basis.PTX,
+                 "matrix_bytes", "wgmma")  # fmt: skip
 
 
 def _of_copies() -> Iterator[Metric]:

@@ -189,9 +189,9 @@ def counts_of(flow: ControlFlow, tally: Tally) -> dict[str, Counts]:
     what matrix products ask of the tensor pipe.
     """
     work = [tensor_work(form) for form in flow.forms]
-    instructions, operations, sixteenths = (
+    instructions, operations, sixteenths, shared_bytes = (
         np.array([getattr(each, name, 0) for each in work], np.int64)
-        for name in ("instructions", "operations", "wavefront_sixteenths")
+        for name in ("instructions", "operations", "wavefront_sixteenths", "shared_bytes")
     )
     return {
         **{each.name: getattr(tally, each.name) for each in fields(tally)},
@@ -199,6 +199,7 @@ def counts_of(flow: ControlFlow, tally: Tally) -> dict[str, Counts]:
         "tensor_instructions": tally.executed * instructions,
         "tensor_operations": tally.executed * operations,
         "matrix_wavefronts": tally.executed * sixteenths // 16,
+        "matrix_bytes": tally.executed * shared_bytes,
     }
 
 

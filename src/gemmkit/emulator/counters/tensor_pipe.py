@@ -43,7 +43,8 @@ class TensorWork:
 
     `pipe` is hmma, imma or dmma, `path` a name of `PATHS`, or both are empty if the machine
     instructions are not known. `operations` are 2·m·n·k of what this warp computes. The wavefronts
-    of shared memory are in sixteenths, since the four warps of a wgmma share those for B.
+    of shared memory are in sixteenths, since the four warps of a wgmma share those for B; so do
+    they its `shared_bytes`, of which this is a warp's part.
     """
 
     pipe: str
@@ -51,6 +52,7 @@ class TensorWork:
     instructions: int
     operations: int
     wavefront_sixteenths: int = 0
+    shared_bytes: int = 0
 
 
 def tensor_work(form: Form) -> TensorWork | None:
@@ -74,4 +76,4 @@ def tensor_work(form: Form) -> TensorWork | None:
     operations = 2 * ROWS * columns * int(form["K"])
     # 32 bytes of each row of A and each column of B: a wavefront is four of them.
     of_a = 0 if form.operands[1].count > 1 else 4 * ROWS
-    return TensorWork(pipe, path, 1, operations, of_a + columns)
+    return TensorWork(pipe, path, 1, operations, of_a + columns, 8 * (of_a + columns))

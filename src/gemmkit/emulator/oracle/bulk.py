@@ -68,6 +68,10 @@ def copy(group: Group, step: Step, lanes: Mask, phases: Phases, tally: Tally) ->
                     check_barrier(*(_rank(group, row, each) for each in (there, *count)))
         except Misuse as misuse:
             raise Fault(f"{misuse.kind}: it {misuse.what}", to, one) from None
+        watch = group.chunk.watch
+        if watch is not None and nbytes and "global" in spaces:
+            in_global = start if spaces[1] == "global" else to
+            watch.copy(step.number, int(group.rows[row]), [(in_global, nbytes)])
         for there, *count in targets:
             if count:
                 phases.check(group, step, row, lane, count[0])

@@ -53,6 +53,9 @@ class Watcher(Protocol):
     ) -> None:
         """Instruction `number` accesses memory; see `Watch.access`."""
 
+    def copy(self, number: int, warp: int, spans: Sequence[tuple[int, int]]) -> None:
+        """Instruction `number` has global memory copied; see `Watch.copy`."""
+
     def barrier(self, rows: Rows) -> None:
         """Each of these warps arrives at a barrier."""
 

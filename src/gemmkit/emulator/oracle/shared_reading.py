@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from gemmkit.emulator.oracle.chunk import Chunk
 from gemmkit.emulator.oracle.control import Rows
@@ -42,6 +43,9 @@ class SharedReading:
         nbytes: int,
     ) -> None:
         """Requests do not matter here."""
+
+    def copy(self, number: int, warp: int, spans: Sequence[tuple[int, int]]) -> None:
+        """Nor do copies."""
 
     def barrier(self, rows: Rows) -> None:
         """Each of these warps arrives at a barrier.

@@ -78,6 +78,8 @@ def copy(group: Group, step: Step, lanes: Mask, phases: Phases, tally: Tally) ->
             raise Fault(f"{misuse.kind}: it {misuse.what}", shared_at, one) from None
         each_sectors = sectors_of_box(box, loads=form["D"] == "shared")
         tally.sectors[step.number] += len(targets) * each_sectors
+        if group.chunk.watch is not None:
+            group.chunk.watch.copy(step.number, int(group.rows[row]), _spans(box))
         for there, *count in targets:
             rank, within = divided(there, own) if reaches_peers(form) else (own, there)
             for each in count:
@@ -97,6 +99,17 @@ def copy(group: Group, step: Step, lanes: Mask, phases: Phases, tally: Tally) ->
                 else None,
             )
             phases.perform(group, row, lane, moved)
+
+
+def _spans(box: Box) -> list[tuple[int, int]]:
+    """Address and bytes of each row of a box, as far as it is in the tensor."""
+    if box.empty:
+        return []
+    (*extents, nbytes), (*strides, _) = box.extent
+    return [
+        (box.first + sum(map(int.__mul__, place, strides)), nbytes)
+        for place in itertools.product(*map(range, extents))
+    ]
 
 
 def _map(group: Group, address: int, one: Mask) -> TensorMap:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +14,7 @@ from gemmkit.emulator.oracle.control import Rows
 from gemmkit.emulator.oracle.memory import Addresses, Lanes
 from gemmkit.emulator.ptx.cfg import ControlFlow
 from gemmkit.emulator.ptx.names import source_name
-from gemmkit.emulator.watching import WatchedAccess
+from gemmkit.emulator.watching import WatchedAccess, WatchedCopy
 
 if TYPE_CHECKING:
     from gemmkit.emulator.oracle.chunk import Chunk
@@ -22,12 +23,13 @@ _KINDS = {"load": "load", "store": "store", "copy_async": "copy"}
 
 
 class Watch:
-    """Records `accesses` of a kernel in the order in which the warps run."""
+    """Records `accesses` and `copies` of a kernel in the order in which the warps run."""
 
     def __init__(self, flow: ControlFlow, memory: DeviceMemory) -> None:
         self._flow = flow
         self._memory = memory
         self.accesses: list[WatchedAccess] = []
+        self.copies: list[WatchedCopy] = []
         self._barriers: Counter[int] = Counter()
 
     def access(
@@ -78,6 +80,31 @@ class Watch:
                     by_rows=has_rows(form),
                 )
             )
+
+    def copy(self, number: int, warp: int, spans: Sequence[tuple[int, int]]) -> None:
+        """Record what instruction `number` has the TMA read or write in global memory.
+
+        Args:
+            number: the instruction.
+            warp: counted over the blocks that run.
+            spans: addresses and numbers of bytes; none where all of a box is outside of its tensor.
+        """
+        if not spans:
+            return
+        form = self._flow.forms[number]
+        kind = "load" if form["D"] == "shared" else "store"
+        if kind == "store" and "O" in form.modifiers:
+            kind = "reduction"
+        array, base = self._array_at("global", spans[0][0])
+        self.copies.append(
+            WatchedCopy(
+                number=number,
+                array=array,
+                kind=kind,
+                warp=warp,
+                spans=tuple((address - base, nbytes) for address, nbytes in spans),
+            )
+        )
 
     def begin(self, chunk: Chunk) -> None:
         """Some blocks begin; what they access says the rest."""
