@@ -26,6 +26,7 @@ __all__ = [
     "split_tf32",
     "tf32_product",
     "tf32x3_product",
+    "tf32x3_sums",
 ]
 
 Singles = NDArray[np.float32]
@@ -86,6 +87,12 @@ def split_tf32(x: Singles) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
 
 def tf32x3_product(a: Singles, b: Singles, capability: tuple[int, int] = AMPERE) -> Singles:
     """A·B as `gemm_tf32x3` computes it."""
+    total = tf32x3_sums(a, b, capability)
+    return np.where(np.isfinite(total), total, fused_chain(a, b))
+
+
+def tf32x3_sums(a: Singles, b: Singles, capability: tuple[int, int] = AMPERE) -> Singles:
+    """The sums of products of parts, which may not be finite though the product is."""
     k = a.shape[1]
     whole = -k % TF32_CHUNK
     high_a, low_a = split_tf32(np.pad(a, ((0, 0), (0, whole))))
@@ -97,7 +104,7 @@ def tf32x3_product(a: Singles, b: Singles, capability: tuple[int, int] = AMPERE)
             chunk = multiply(MMA, capability, left[:, x], right[x], chunk)
         with np.errstate(invalid="ignore", over="ignore"):
             total = total + chunk.view(np.float32)
-    return np.where(np.isfinite(total), total, fused_chain(a, b))
+    return total
 
 
 def tf32_product(a: Singles, b: Singles, capability: tuple[int, int] = AMPERE) -> Singles:

@@ -131,9 +131,7 @@ def pairing(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> str | Non
     return in_pairs(problem, config, gpu, depth)
 
 
-def in_pairs(
-    problem: GemmProblem, config: TileConfig, gpu: GpuSpec, depth: int
-) -> str | None:
+def in_pairs(problem: GemmProblem, config: TileConfig, gpu: GpuSpec, depth: int) -> str | None:
     """The same for products of `depth` along k."""
     return rules.first_reason(
         lambda: (
