@@ -1,10 +1,9 @@
-"""`gemm_tf32_mma` and `gemm_tf32x3`: float32 by mma.sync of TF32, in one product and in three, on the
-emulator with its sanitizers, and on a GPU to the bit."""
+"""`gemm_tf32_mma` and `gemm_tf32x3`: float32 by mma.sync of TF32, in one product and in three, on
+the emulator with its sanitizers, and on a GPU to the bit."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -41,7 +40,12 @@ PROBLEMS = {
     "both": {"m": 40, "n": 72, "k": 104, "transa": True, "transb": True},
     "unaligned": {"m": 67, "n": 41, "k": 75, "alpha": 0.5, "beta": 2.0},
     "unaligned, both transposed": {
-        **{"m": 33, "n": 70, "k": 81, "transa": True, "transb": True, "alignment": 4}
+        "m": 33,
+        "n": 70,
+        "k": 81,
+        "transa": True,
+        "transb": True,
+        "alignment": 4,
     },
     "a batch": {"m": 67, "n": 41, "k": 80, "batch": 3, "stride_b": BROADCAST},
     "bf16 results": {"m": 72, "n": 40, "k": 68, "transb": True, "out_dtype": "bfloat16"},

@@ -104,7 +104,7 @@ OF_LOW, OF_ALL = 2.0**-10 * (1 + 2.0**-11), (1 + 2.0**-10) ** 2
 OF_WGMMA = rules_of(Kind("wgmma", "f16", "f16", "f32", 16), (9, 0))
 MMA, AMPERE = "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32", (8, 0)
 OF_MMA = rules_of(Kind("mma", "tf32", "tf32", "f32", 8), AMPERE)
-# What subnormal parts of TF32 lose of each element, and the least number that TF32 rounds to infinity.
+# What subnormal parts of TF32 lose of each element; the least number that TF32 rounds to infinity.
 TF32_UNDERFLOW = 2.0**-136 * (1 + 2.0**-4)
 TF32_OVERFLOW = 2.0**128 * (1 - 2.0**-12)
 

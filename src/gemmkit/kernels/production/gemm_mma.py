@@ -41,7 +41,7 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
 def tile_launch(
     problem: GemmProblem, config: TileConfig, gpu: GpuSpec, types: tuple[str, ...] = ()
 ) -> LaunchShape:
-    """Column tiles on x, row tiles on y and z; `types` are the kernel's first template arguments."""
+    """Column tiles on x, row tiles on y and z; `types` are the first template arguments."""
     BM, BN, threads = config["BM"], config["BN"], tensor_cores.thread_count(config)
     # One block per SM: the stages of most configurations leave no room for another.
     raster = raster_rows(problem, BM, BN, gpu.sm_count)

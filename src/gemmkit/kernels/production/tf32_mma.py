@@ -1,4 +1,5 @@
-"""What `gemm_tf32_mma` and `gemm_tf32x3` share: fp32 by mma.sync of TF32, in one product or three."""
+"""What `gemm_tf32_mma` and `gemm_tf32x3` share: fp32 by mma.sync of TF32, in one product or in
+three."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ OF_ELEMENT = 3
 
 
 def is_faster_than_ffma(gpu: GpuSpec, products: int) -> bool:
-    """Whether so many products by mma.sync take less time than one in fp32, at the peaks of both."""
+    """Whether so many products by mma.sync take less time than one in fp32, at both peaks."""
     return gpu.pipes.sustained(TF32) > products * gpu.pipes.sustained(FP32)
 
 
