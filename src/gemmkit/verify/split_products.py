@@ -72,7 +72,7 @@ orders. It takes elements below 2^-113 for the latter to be more than the former
 
 Chunks are c = 8 elements, in the same order, of which `mma.sync` adds up P = 4 at a time with
 F = 24 bits on compute capability 8 (8 with 25 on Hopper, which loses less): c·2^-F + c/P·2^-κ are
-12u, so that e is 20.1u. No blocks share k: p is ⌈k/8⌉ − 1. That is 27.1u at k = 64, 147u at 1,024
+12u, so that e is 20.04u. No blocks share k: p is ⌈k/8⌉ − 1. That is 27.1u at k = 64, 147u at 1,024
 and 12u + k/8 units later, at most γ_k from k = 23 on. Subnormal parts count with the exponent of
 2^-126: of each of 3k products a fused sum may lose 2^-F·2^-126 times the other factor more.
 
