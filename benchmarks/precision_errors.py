@@ -1,8 +1,8 @@
 """Errors of fp32 products by several methods: the table of `docs/precision.md`.
 
-`gemm_fp16x3` runs on the emulator, which is exact to the bit; the other methods are modelled in
-NumPy, on the tensor cores of `gemmkit.emulator.numerics`. With no argument the table is printed,
-with `--write` it is written to the page.
+`gemm_fp16x3` and `gemm_tf32x3` run on the emulator; the other methods are modelled in NumPy, on the
+tensor cores of `gemmkit.emulator.numerics`. With no argument the table is printed, with `--write`
+it is written to the page.
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ def three_tf32(a: Singles, b: Singles) -> Singles:
     return _by_tf32([(low_a, high_b), (high_a, low_b), (high_a, high_b)])
 
 
-def by_kernel(depth: int) -> Callable[[Singles, Singles], Singles]:
-    """`gemm_fp16x3` with chunks of `depth`, on an emulated H100."""
+def by_kernel(name: str, board: str, keys: dict[str, int]) -> Callable[[Singles, Singles], Singles]:
+    """A kernel of precision "fp32" on an emulated board, in a configuration of these keys."""
     from gemmkit.bench.workload import Case
     from gemmkit.devices.emulated import EmulatedDevice
     from gemmkit.gpu import find_board
@@ -125,9 +125,9 @@ def by_kernel(depth: int) -> Callable[[Singles, Singles], Singles]:
     from gemmkit.problem import GemmProblem
     from gemmkit.verify import make_inputs
 
-    device = EmulatedDevice(find_board("h100"), sanitize=False)
-    kernel = find_kernel("gemm_fp16x3")
-    config = kernel.configure({"BM": 64, "BN": 32, "BK": depth, "stages": 2, "consumers": 1})
+    device = EmulatedDevice(find_board(board), sanitize=False)
+    kernel = find_kernel(name)
+    config = kernel.configure(keys)
 
     def product(a: Singles, b: Singles) -> Singles:
         problem = GemmProblem(a.shape[0], b.shape[1], a.shape[1], precision="fp32")
@@ -138,6 +138,18 @@ def by_kernel(depth: int) -> Callable[[Singles, Singles], Singles]:
         return results[0].view(np.float32).reshape(a.shape[0], b.shape[1])
 
     return product
+
+
+def in_fp16(depth: int) -> Callable[[Singles, Singles], Singles]:
+    """`gemm_fp16x3` with chunks of `depth`, on an H100."""
+    keys = {"BM": 64, "BN": 32, "BK": depth, "stages": 2, "consumers": 1}
+    return by_kernel("gemm_fp16x3", "h100", keys)
+
+
+def in_tf32() -> Callable[[Singles, Singles], Singles]:
+    """`gemm_tf32x3` on an A100."""
+    keys = {"BM": 32, "BN": 32, "BK": 32, "WM": 16, "WN": 16, "stages": 2}
+    return by_kernel("gemm_tf32x3", "a100", keys)
 
 
 def errors(found: Singles, a: Singles, b: Singles, *, cancelling: bool) -> tuple[float, float]:
@@ -161,8 +173,9 @@ def table() -> str:
         "FFMA": fused_chain,
         "TF32": tf32,
         "3×TF32": three_tf32,
-        "`fp32`, chunks of 64": by_kernel(64),
-        "`fp32`, chunks of 32": by_kernel(32),
+        "`fp32` in fp16, chunks of 64": in_fp16(64),
+        "`fp32` in fp16, chunks of 32": in_fp16(32),
+        "`fp32` in TF32": in_tf32(),
     }
     lines = [f"| inputs | k | {' | '.join(methods)} |", "|---|--:|" + "--:|" * len(methods)]
     for family, make in FAMILIES.items():

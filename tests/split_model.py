@@ -1,4 +1,4 @@
-"""What `gemm_fp16x3` computes, in NumPy, bit for bit."""
+"""What kernels compute that split fp32 into parts, or round it to TF32, in NumPy, bit for bit."""
 
 from __future__ import annotations
 
@@ -10,15 +10,28 @@ from numpy.typing import NDArray
 
 from gemmkit.emulator.numerics.model import multiply
 from gemmkit.emulator.numerics.rules import Kind
+from gemmkit.split_products import TF32_CHUNK
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 import precision_errors
 from precision_errors import FAMILIES, errors, fused_chain
 
-__all__ = ["FAMILIES", "errors", "fused_chain", "precision_errors", "split", "split_product"]
+__all__ = [
+    "FAMILIES",
+    "errors",
+    "fused_chain",
+    "precision_errors",
+    "split",
+    "split_product",
+    "split_tf32",
+    "tf32_product",
+    "tf32x3_product",
+    "tf32x3_sums",
+]
 
 Singles = NDArray[np.float32]
 WGMMA, HOPPER, DEPTH = Kind("wgmma", "f16", "f16", "f32", 16), (9, 0), 16
+MMA, AMPERE = Kind("mma", "tf32", "tf32", "f32", TF32_CHUNK), (8, 0)
 
 
 def split(lines: Singles) -> tuple[NDArray[np.float16], NDArray[np.float16], NDArray[np.int64]]:
@@ -62,3 +75,46 @@ def split_product(
     scaled = np.ldexp(total.astype(float), -(of_rows[:, None] + of_columns[None]))
     with np.errstate(over="ignore"):
         return scaled.astype(np.float32)
+
+
+def split_tf32(x: Singles) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
+    """The parts of numbers in TF32, as words."""
+    high = (x.view(np.uint32) + np.uint32(0x1000)) & np.uint32(0xFFFFE000)
+    with np.errstate(invalid="ignore"):
+        low = x - high.view(np.float32)
+    return high, low.view(np.uint32)
+
+
+def tf32x3_product(a: Singles, b: Singles, capability: tuple[int, int] = AMPERE) -> Singles:
+    """A·B as `gemm_tf32x3` computes it."""
+    total = tf32x3_sums(a, b, capability)
+    return np.where(np.isfinite(total), total, fused_chain(a, b))
+
+
+def tf32x3_sums(a: Singles, b: Singles, capability: tuple[int, int] = AMPERE) -> Singles:
+    """The sums of products of parts, which may not be finite though the product is."""
+    k = a.shape[1]
+    whole = -k % TF32_CHUNK
+    high_a, low_a = split_tf32(np.pad(a, ((0, 0), (0, whole))))
+    high_b, low_b = split_tf32(np.pad(b, ((0, whole), (0, 0))))
+    total = np.zeros((a.shape[0], b.shape[1]), np.float32)
+    for start in range(0, k, TF32_CHUNK):
+        x, chunk = slice(start, start + TF32_CHUNK), np.zeros(total.shape, np.uint32)
+        for left, right in ((low_a, high_b), (high_a, low_b), (high_a, high_b)):
+            chunk = multiply(MMA, capability, left[:, x], right[x], chunk)
+        with np.errstate(invalid="ignore", over="ignore"):
+            total = total + chunk.view(np.float32)
+    return total
+
+
+def tf32_product(a: Singles, b: Singles, capability: tuple[int, int] = AMPERE) -> Singles:
+    """A·B as `gemm_tf32_mma` computes it, of finite numbers."""
+    k = a.shape[1]
+    whole = -k % TF32_CHUNK
+    left, _ = split_tf32(np.pad(a, ((0, 0), (0, whole))))
+    right, _ = split_tf32(np.pad(b, ((0, whole), (0, 0))))
+    total = np.zeros((a.shape[0], b.shape[1]), np.uint32)
+    for start in range(0, k, TF32_CHUNK):
+        x = slice(start, start + TF32_CHUNK)
+        total = multiply(MMA, capability, left[:, x], right[x], total)
+    return total.view(np.float32)

@@ -7,8 +7,25 @@ import re
 import numpy as np
 import pytest
 
-from gemmkit.verify.split_products import UNDERFLOW, UNIT, SplitProducts, of_chunk
-from split_model import FAMILIES, errors, fused_chain, precision_errors, split_product
+from gemmkit.dispatch.candidates import candidates_for
+from gemmkit.gpu import FP32, MathPipe, find_board
+from gemmkit.verify.split_products import (
+    IN_TF32,
+    OF_MMA,
+    TF32_UNDERFLOW,
+    UNDERFLOW,
+    UNIT,
+    SplitProducts,
+    of_chunk,
+)
+from split_model import (
+    FAMILIES,
+    errors,
+    fused_chain,
+    precision_errors,
+    split_product,
+    tf32x3_product,
+)
 
 PAGE = precision_errors.PAGE.read_text("utf-8")
 ROWS = [
@@ -32,6 +49,7 @@ def test_errors_are_those_of_the_page(family):
         "FFMA": fused_chain,
         "of 64": split_product,
         "of 32": lambda a, b: split_product(a, b, 32),
+        "`fp32` in TF32": tf32x3_product,
     }
     columns = {name: next(i for i, x in enumerate(ROWS[0]) if name in x) for name in methods}
     for k in (64, 256):
@@ -56,15 +74,52 @@ def test_the_figures_of_the_bound():
     assert UNDERFLOW == 17 / 16 * 2.0**-39
 
 
-def test_lines_with_one_large_element_have_the_errors_of_the_page():
-    spreads, own, chain = (
-        [float(each.strip(" u").replace(",", "")) for each in line.strip("|").split("|")[1:]]
-        for line in re.findall(r"^\| (?:s|`fp32`|FFMA) \|.*\|$", PAGE, re.M)
+def test_the_figures_of_the_bound_of_tf32():
+    bound = IN_TF32.relative
+    assert f"e = 8 u + 8 u + 4 u = **{of_chunk(8, OF_MMA) / UNIT:.1f} u**" in " ".join(PAGE.split())
+    told = [f"{bound(k) / UNIT:,.0f} u" for k in (64, 1024, 16384)]
+    assert f"(in TF32, {told[0]} to {told[2]})" in PAGE
+    assert f"That is {told[0]} at k = 64, {told[1]} at 1,024 and {told[2]} at 16,384" in " ".join(
+        PAGE.split()
     )
-    for s, of_own, of_chain in zip(spreads, own, chain, strict=True):
+    assert "17/16 · 2⁻¹³⁶" in PAGE
+    assert TF32_UNDERFLOW == 17 / 16 * 2.0**-136
+
+
+def test_the_peaks_of_schemes_are_those_of_boards():
+    rows = re.findall(r"^\| (A100|H100|L40S|RTX 3090)(.*?) \| (\d.*) \|$", PAGE, re.M)
+    assert len(rows) == 5
+    for name, way, cells in rows:
+        board = find_board(name)
+        share = board.pipes.mma_sync if "mma" in way and "wg" not in way else 1
+        peaks = [
+            (FP32, share),
+            (MathPipe("tfloat32", tensor=True), 1),
+            (MathPipe("tfloat32", tensor=True), 3),
+            (MathPipe("float16", tensor=True), 3),
+            (MathPipe("bfloat16", tensor=True), 6),
+        ]
+        found = [share * board.peak(pipe) / products for pipe, products in peaks]
+        written = [float(each) for each in cells.split(" | ")]
+        assert written == pytest.approx(found, abs=0.5)
+        kernels = {each.name for each in candidates_for(board)}
+        assert ("gemm_tf32x3" in kernels) == (written[2] > written[0])
+        assert ("gemm_tf32_mma" in kernels) == (round(found[1], 3) > round(found[0], 3))
+
+
+def test_lines_with_one_large_element_have_the_errors_of_the_page():
+    spreads, *methods = (
+        [float(each.strip(" u").replace(",", "")) for each in line.strip("|").split("|")[1:]]
+        for line in re.findall(r"^\| (?:s|`fp32` in \w+|FFMA) \|.*\|$", PAGE, re.M)
+    )
+    for s, in_fp16, in_tf32, of_chain in zip(spreads, *methods, strict=True):
         a, b = FAMILIES["normal"](np.random.default_rng(precision_errors.SEED), 16, 16, 1024)
         a[:, 7] *= np.float32(2.0**s)
         b[7] = 0
-        for method, written in ((split_product, of_own), (fused_chain, of_chain)):
+        for method, written in (
+            (split_product, in_fp16),
+            (tf32x3_product, in_tf32),
+            (fused_chain, of_chain),
+        ):
             found = errors(method(a, b), a, b, cancelling=False)[1]
             assert found == pytest.approx(written, rel=0.06)

@@ -5,12 +5,13 @@ of B to [2^14, 2^15). Tensor cores add up low × high, high × low and then high
 of k; fp32 registers add up the sums of chunks.
 """
 
-# What a launch plan names this arithmetic.
-SPLIT_PRODUCTS = "float16x3"
+# What a launch plan names this arithmetic, and the same with parts of TF32.
+SPLIT_PRODUCTS, TF32_PRODUCTS = "float16x3", "tf32x3"
 # Products of parts: low × low is left out.
 PRODUCTS = 3
 # Elements of k in a chunk.
 SHORTEST_CHUNK, LONGEST_CHUNK = 32, 64
+TF32_CHUNK = 8
 # The most blocks that share the k of a result.
 MOST_BLOCKS = 4
 # From here on, the bound of `verify.split_products` is no larger than that of fp32 sums; in fact

@@ -23,6 +23,7 @@ from gemmkit.dtypes import ITEM_BYTES
 from gemmkit.gpu import BOARDS, GpuSpec, find_board
 from gemmkit.kernels.launches import vector_width
 from gemmkit.problem import GemmProblem
+from gemmkit.split_products import LEAST_K
 from gemmkit.trials.exchange import decode_table
 
 # The first that allows a configuration stands for all.
@@ -75,9 +76,13 @@ def problems(candidate: Candidate) -> dict[str, GemmProblem]:
             "unaligned": GemmProblem(BM + 13, BN + 13, BK - 1),
         }
     depth = (8 if candidate.name == "gemm_stream_k" else 3) * BK
-    dtype = candidate.kernel.dtypes[0]
-    # Of 8 bits, the largest tiles are for fast accumulation.
-    precision = "fast" if candidate.name == "gemm_fp8" and BM * BN == 128 * 256 else "ieee"
+    dtype, precision = candidate.kernel.dtypes[0], "ieee"
+    if candidate.name == "gemm_fp8" and BM * BN == 128 * 256:
+        precision = "fast"  # the largest tiles are for fast accumulation
+    elif dtype == "float32":
+        precision = candidate.kernel.precision
+    if precision == "fp32":
+        depth = max(depth, LEAST_K)
     # Rows of 16-bit elements are aligned where they have a multiple of 8, of 8-bit ones of 16.
     unit = 16 // min(ITEM_BYTES[dtype], 2)
     return {

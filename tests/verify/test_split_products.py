@@ -1,4 +1,5 @@
-"""The bound of fp32 in three products of fp16 parts, against what such products are to the bit."""
+"""The bounds of fp32 in three products of parts, of fp16 and of TF32, against what such products
+are to the bit."""
 
 from __future__ import annotations
 
@@ -17,16 +18,33 @@ from gemmkit.split_products import (
     MOST_BLOCKS,
     SHORTEST_CHUNK,
     SPLIT_PRODUCTS,
+    TF32_CHUNK,
+    TF32_PRODUCTS,
 )
 from gemmkit.verify import Reference, make_inputs
 from gemmkit.verify.arithmetic import FP32, named_arithmetic
 from gemmkit.verify.bounds import Rounding, gamma
 from gemmkit.verify.encoding import Matrix
 from gemmkit.verify.line_sizes import LineSizes, of_lines
-from gemmkit.verify.split_products import UNDERFLOW, UNIT, SplitProducts
-from split_model import FAMILIES, fused_chain, split, split_product
+from gemmkit.verify.split_products import (
+    IN_TF32,
+    TF32_OVERFLOW,
+    TF32_UNDERFLOW,
+    UNDERFLOW,
+    UNIT,
+    SplitProducts,
+)
+from split_model import (
+    FAMILIES,
+    fused_chain,
+    split,
+    split_product,
+    split_tf32,
+    tf32x3_product,
+    tf32x3_sums,
+)
 
-SPLIT = named_arithmetic(SPLIT_PRODUCTS, None)
+SPLIT, TF32 = (named_arithmetic(each, None) for each in (SPLIT_PRODUCTS, TF32_PRODUCTS))
 DEPTHS = (SHORTEST_CHUNK, LONGEST_CHUNK)
 
 
@@ -233,3 +251,139 @@ def test_sizes_of_lines_leave_out_what_is_not_finite():
     assert (rows.largest.tolist(), rows.sums.tolist()) == ([3, 2], [4, 2])
     assert (columns.largest.tolist(), columns.sums.tolist()) == ([1, 3, 0], [1, 5, 0])
     assert LineSizes.of_rows(Matrix(values[:0], "float32")).sums.size == 0
+
+
+def bounded_in_tf32(a, b, found):
+    """The largest error relative to the bound of parts of TF32."""
+    k, (values, magnitude) = a.shape[1], exact(a, b)
+    largest = [float(np.max(np.abs(x), initial=0.0)) for x in (a, b)]
+    lost = IN_TF32.underflow(k, *largest) + k * 2.0**-149
+    return float(np.max(np.abs(found - values) / (IN_TF32.relative(k) * magnitude + lost)))
+
+
+def test_the_kernel_of_tf32_has_this_chunk():
+    kernel = find_kernel("gemm_tf32x3")
+    assert IN_TF32.chunks == (TF32_CHUNK,)
+    assert all(each % TF32_CHUNK == 0 for each in kernel.space["BK"])
+    assert (kernel.compute_dtype, kernel.precision) == (TF32_PRODUCTS, "fp32")
+
+
+def test_from_the_least_k_on_the_bound_of_tf32_is_at_most_that_of_fp32():
+    larger = [
+        k
+        for k in (*range(1, 3000), *range(3001, 40_000, 97))
+        if IN_TF32.relative(k) > gamma(k, UNIT)
+    ]
+    assert max(larger) == 22 < LEAST_K
+
+
+@pytest.mark.parametrize(("k", "units"), [(64, 27.1), (1024, 147.1), (4096, 531.1)])
+def test_the_bound_of_tf32_in_units(k, units):
+    assert IN_TF32.relative(k) / UNIT == pytest.approx(units, abs=0.1)
+
+
+@pytest.mark.parametrize("capability", [(8, 0), (9, 0)])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_errors_of_tf32_are_within_the_bound(family, capability):
+    rng = np.random.default_rng(3)
+    for k in (64, 100, 600):
+        a, b = FAMILIES[family](rng, 12, 10, k)
+        assert bounded_in_tf32(a, b, tf32x3_product(a, b, capability)) < 1
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_long_sums_of_tf32_are_more_exact_than_those_of_fused_multiply_adds(family):
+    """Norm-wise, each line relative to its own norm."""
+    rng = np.random.default_rng(5)
+    a, b = FAMILIES[family](rng, 16, 16, 2048)
+    values, _ = exact(a, b)
+    own = np.multiply.outer(*(np.linalg.norm(x.astype(float), axis=1) for x in (a, b.T)))
+    off = [np.abs(each - values) for each in (tf32x3_product(a, b), fused_chain(a, b))]
+    assert np.linalg.norm(off[0] / own) < np.linalg.norm(off[1] / own)
+
+
+def test_the_bounds_of_tf32_are_nearly_reached():
+    """After 1 tensor cores of Ampere cut off each product of the chunk below 2^-24 whole; and a
+    part of twelve bits loses its last."""
+    a = np.full((1, 8), 2.0**-24 * (1 - 2.0**-11), np.float32)
+    a[0, 0] = 1
+    b = np.ones((8, 1), np.float32)
+    assert tf32x3_product(a, b)[0, 0] == 1
+    assert 6.9 < abs(1 - exact(a, b)[0][0, 0]) / UNIT < 7
+    number = 1 + 2.0**-12 + 2.0**-23
+    assert number - sum(as_read(number)) == 2.0**-23
+
+
+def as_read(number):
+    """The parts of a number as tensor cores read them."""
+    parts = split_tf32(np.array([number], np.float32))
+    return [float((each & np.uint32(0xFFFFE000)).view(np.float32)[0]) for each in parts]
+
+
+@settings(max_examples=80)
+@given(st.data())
+def test_any_numbers_in_tf32(data):
+    m, n = (data.draw(st.integers(1, 3)) for _ in range(2))
+    k = data.draw(st.integers(1, 70))
+    spread = data.draw(st.sampled_from((0, 3, 12, 17, 20, 30, 60)))
+    shift = data.draw(st.sampled_from((0, 0, -60, -90, -110, -125, -140)))
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    a, b = (
+        rng.standard_normal(shape) * np.exp2(rng.uniform(-spread, spread, shape))
+        for shape in ((m, k), (k, n))
+    )
+    a, b = np.float32(np.ldexp(a, shift)), np.float32(b)
+    if data.draw(st.booleans()):
+        a[rng.integers(m), rng.integers(k)] = data.draw(numbers)
+    if data.draw(st.booleans()):
+        b[rng.integers(k)] = 0
+    for capability in ((8, 0), (9, 0)):
+        found = tf32x3_sums(a, b, capability)
+        if np.isfinite(found).all():
+            assert bounded_in_tf32(a, b, found) < 1
+
+
+@given(st.floats(2.0**-149, float(np.finfo(np.float32).max), width=32))
+def test_parts_of_tf32_are_within_two_units_of_a_number(x):
+    seen = as_read(x)
+    if x >= TF32_OVERFLOW:
+        assert seen == [np.inf, -np.inf]
+        return
+    assert abs(sum(seen) - x) <= max(2 * UNIT * x, TF32_UNDERFLOW)
+    assert abs(seen[1]) <= 2.0**-11 * x
+
+
+def test_integers_of_eleven_bits_are_exact_in_tf32():
+    assert (TF32.operand_bits, TF32.sum_bits) == (11, 24)
+    rng = np.random.default_rng(0)
+    for most, k in ((2048, 4), (64, 2048)):
+        a = rng.integers(-most, most, (4, k), endpoint=True).astype(np.float32)
+        b = rng.integers(0, most, (k, 4), endpoint=True).astype(np.float32)
+        assert np.array_equal(tf32x3_product(a, b), a.astype(float) @ b.astype(float))
+
+
+def test_what_underflows_in_tf32_is_relative_to_no_line():
+    """Numbers below 2^-113: the bound allows what they lose, and no more."""
+    rng = np.random.default_rng(2)
+    a, b = (rng.standard_normal(shape, np.float32) for shape in ((24, 300), (300, 20)))
+    a = np.float32(np.ldexp(a.astype(float), -125))
+    inputs, found = inputs_of(a, b), tf32x3_product(a, b)
+    assert Reference(PROBLEM, inputs, "full", TF32).check(found.ravel()).correct
+    assert not Reference(PROBLEM, inputs, "full", FP32).check(found.ravel()).correct
+    off = found.copy()
+    off[3, 7] += np.float32(2.0**-120)
+    assert not Reference(PROBLEM, inputs, "full", TF32).check(off.ravel()).correct
+
+
+@pytest.mark.parametrize("number", [np.inf, TF32_OVERFLOW, 2.0**120])
+def test_sums_that_may_not_be_finite_have_the_bound_of_fused_multiply_adds(number):
+    problem = GemmProblem(24, 20, 4096, precision="fp32")
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(shape, np.float32) for shape in ((24, 4096), (4096, 20)))
+    made = make_inputs(problem)
+    finite = Rounding.of(problem, replace(made, a=a.ravel(), b=b.ravel()), TF32)
+    assert finite.relative == pytest.approx(531 * UNIT, rel=1e-3)
+    assert finite.of_lines == 0
+    a[3, 5] = number
+    other = Rounding.of(problem, replace(made, a=a.ravel(), b=b.ravel()), TF32)
+    assert other.relative == pytest.approx(4096 * UNIT, rel=1e-3)

@@ -16,7 +16,9 @@ from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.catalog import find_kernel
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import TileConfig
+from gemmkit.kernels.production.tf32_mma import is_faster_than_ffma
 from gemmkit.problem import GemmProblem
+from gemmkit.split_products import PRODUCTS
 
 # Below and above which side of C the seven-level guide calls a problem small or large.
 SMALL, LARGE = 512, 2048
@@ -336,6 +338,39 @@ _MMA = _rows(
     (64, 32, 16, 16, 16, 4),
 )
 
+# float32 where its precision allows tensor cores, on boards with cp.async; on Hopper for small
+# products, which a launch before them would delay. None was timed: these are the tiles of the above
+# of which registers hold everything. In three products a lane has parts of its fragments too, and
+# so half as many results.
+_TF32_MMA = _rows(
+    "gemm_tf32_mma",
+    "BM BN BK WM WN stages",
+    (128, 256, 16, 64, 64, 4),
+    (128, 256, 16, 64, 64, 3),
+    (256, 128, 16, 64, 64, 3),
+    (128, 128, 16, 64, 32, 4),
+    (128, 128, 16, 64, 32, 3),
+    (128, 64, 16, 64, 32, 4),
+    (64, 64, 32, 32, 32, 4),
+    (64, 64, 32, 32, 32, 3),
+    (64, 32, 32, 32, 16, 4),
+    (32, 64, 32, 16, 32, 4),
+    (32, 32, 32, 16, 16, 4),
+)
+_TF32X3 = _rows(
+    "gemm_tf32x3",
+    "BM BN BK WM WN stages",
+    (128, 128, 16, 64, 32, 4),
+    (128, 128, 16, 64, 32, 3),
+    (128, 64, 16, 64, 32, 4),
+    (64, 128, 16, 32, 64, 4),
+    (64, 64, 32, 32, 32, 3),
+    (64, 64, 16, 32, 32, 4),
+    (64, 32, 32, 32, 16, 4),
+    (32, 64, 32, 16, 32, 4),
+    (32, 32, 32, 16, 16, 4),
+)
+
 # Other types than float32; without cp.async also other layouts and batches.
 _TYPED_MMA = _rows(
     "typed_mma",
@@ -418,6 +453,8 @@ CANDIDATES: tuple[Candidate, ...] = (
     *_TF32,
     *_FP8,
     *_MMA,
+    *_TF32_MMA,
+    *_TF32X3,
     *_TYPED,
     *_GROUPED_TYPED,
     *_FALLBACK,
@@ -428,10 +465,16 @@ def candidates_for(gpu: GpuSpec) -> tuple[Candidate, ...]:
     """Those that the board can run and that are worth it there; each says what problems it takes.
 
     Where there is cp.async, tiles that come through registers are left out: the same come faster.
+    Products of TF32 are left out where FFMA is as fast as these.
     """
     staged = _allowed((*_TILED, *_SMALL_TILES), gpu) or _allowed(_WITHOUT_ASYNC, gpu)
     wgmma = (*_WGMMA, *_FP16X3, *_TF32, *_FP8)
-    others = (*_SHORT_K, *_GROUPED, *wgmma, *_MMA, *_TYPED, *_GROUPED_TYPED, *_FALLBACK)
+    mma = (
+        *_MMA,
+        *(_TF32_MMA if is_faster_than_ffma(gpu, products=1) else ()),
+        *(_TF32X3 if is_faster_than_ffma(gpu, PRODUCTS) else ()),
+    )
+    others = (*_SHORT_K, *_GROUPED, *wgmma, *mma, *_TYPED, *_GROUPED_TYPED, *_FALLBACK)
     return (*staged, *_allowed(others, gpu))
 
 

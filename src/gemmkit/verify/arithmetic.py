@@ -27,7 +27,8 @@ Application to GPU Tensor Cores" (SIAM J. Sci. Comput. 45, 2023), for two words.
 (1 + v_f²) contain the higher orders, as v_f ≤ 1/8. The sum then has up to four times as many terms,
 and a term passes through as many more additions in fp32. More parts are more exact than two.
 
-`gemm_fp16x3` scales its operands first and promotes its sums: `split_products` has its bound.
+`gemm_fp16x3` scales its operands first and promotes its sums, and so does `gemm_tf32x3`, without
+scales: `split_products` has their bounds.
 
 Gradual underflow adds half of a type's smallest subnormal number per rounding of an operand, times
 the other operand.
@@ -49,9 +50,9 @@ from gemmkit.dtypes import full_type_name
 from gemmkit.errors import UsageError, unknown_name
 from gemmkit.float8_products import CHUNK as FLOAT8_CHUNK
 from gemmkit.float8_products import FAST_SUMS, PROMOTED_SUMS
-from gemmkit.split_products import LONGEST_CHUNK
+from gemmkit.split_products import LONGEST_CHUNK, TF32_CHUNK, TF32_PRODUCTS
 from gemmkit.split_products import SPLIT_PRODUCTS as IN_SPLIT_PRODUCTS
-from gemmkit.verify.split_products import PART_BITS, UNDERFLOW, SplitProducts
+from gemmkit.verify.split_products import IN_TF32, PART_BITS, SplitProducts
 from gemmkit.verify.truncation import EIGHT_BITS, Truncation, truncation_of_any
 
 
@@ -129,7 +130,7 @@ class Arithmetic:
     arithmetic of the sums' type rounds toward zero or an infinity, which doubles its unit roundoff.
     `stored` are the steps of an epilogue after which a kernel stores its result in the type of C
     for the next kernel.
-    `split`: products of scaled parts, whose sums are promoted; all else is fp32 then.
+    `split`: products of parts, whose sums are promoted; all else is fp32 then.
     `tolerance` replaces the bound: the allowed error as a fraction of S. `reason` is a phrase that
     names the source of all this.
     """
@@ -177,7 +178,9 @@ class Arithmetic:
     def of_lines(self) -> float:
         """What is lost in proportion to X·Σ|b| + Y·Σ|a|, where X and Y are the largest magnitudes
         of the row of A and the column of B."""
-        return UNDERFLOW if self.split is not None and self.tolerance is None else 0.0
+        if self.split is None or self.tolerance is not None:
+            return 0.0
+        return self.split.of_lines
 
     def relative(self, k: int, fp32: float) -> float:
         """The bound as a fraction of S, given the bound `fp32` of the fp32 roundings.
@@ -202,6 +205,8 @@ class Arithmetic:
         found = 2 * tiny * k * (largest_a + largest_b + 2)
         if self.tensor is not None:
             found += self.tensor.absolute(k, largest_a, largest_b)
+        if self.split is not None:
+            found += self.split.underflow(k, largest_a, largest_b)
         return found
 
 
@@ -231,6 +236,12 @@ def named_arithmetic(compute_dtype: str, tolerance: float | None) -> Arithmetic 
             split=SplitProducts(),
             reason="operands scaled by line and split into high and low parts in float16; sums on "
             f"tensor cores over at most {LONGEST_CHUNK} of k, added in fp32",
+        )
+    if compute_dtype == TF32_PRODUCTS:
+        return Arithmetic(
+            split=IN_TF32,
+            reason="operands split into high and low parts in tf32; sums on tensor cores over "
+            f"{TF32_CHUNK} of k, added in fp32",
         )
     if compute_dtype in (PROMOTED_SUMS, FAST_SUMS):
         promoted = compute_dtype == PROMOTED_SUMS

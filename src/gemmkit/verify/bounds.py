@@ -144,14 +144,19 @@ class Rounding:
         absolute = 2 * sums.tiny * arithmetic.widening * (k * alpha + 2)
         if arithmetic.plain:
             return cls(relative, absolute, *rest)
+        largest = (0.0, 0.0)
         if k:
-            largest = (_largest(x) for x in matrices(problem, inputs)[:2])
+            of_a, of_b = (_largest(x) for x in matrices(problem, inputs)[:2])
+            largest = of_a, of_b
             absolute += max(alpha, 1.0) * arithmetic.underflow(k, *largest)
         if arithmetic.split is None:
             return cls(arithmetic.relative(k, relative), absolute, *rest)
         found = arithmetic.split.relative(k, others) + of_reference
-        if k and not all(map(_is_finite, matrices(problem, inputs)[:2])):
-            # Fused multiply-adds compute some of the tiles.
+        if k and (
+            arithmetic.split.may_overflow(k, *largest)
+            or not all(map(_is_finite, matrices(problem, inputs)[:2]))
+        ):
+            # Fused multiply-adds compute some of the results.
             found = max(found, relative)
         return cls(found, absolute, *rest, of_lines=arithmetic.of_lines if k else 0.0)
 

@@ -1,4 +1,4 @@
-r"""How far products of fp32 in three products of fp16 parts may be from exact ones.
+r"""How far products of fp32 in three products of parts may be from exact ones: of fp16, or of TF32.
 
 The scheme is that of `gemmkit.split_products`; u = 2^-24. Let x' = x·2^s, of a line (a row of A or
 a column of B) whose largest element is in [2^14, 2^15), and 2^e ≤ |x'| < 2^(e+1).
@@ -59,6 +59,26 @@ Integers of up to 11 bits are their high part. A sum of their products is exact 
 
 A tile in which a line has an element that is infinite or NaN is multiplied by fused multiply-adds
 of A and B instead: its finite results have the error γ_k.
+
+**Parts of TF32** need no scales: their exponents are those of fp32. Of 2^e ≤ |x| < 2^(e+1), high is
+within 2^(e-11) of x, and the rest x − high, which is exact in fp32, is a multiple of 2^(e-23) of at
+most 2^12 units. The tensor core ignores what lies below its eleventh bit: at most one unit. Below
+2^-126 numbers of TF32 are multiples of 2^-136; a rest of less counts as zero. So
+
+    x = high + low + δ,    |δ| ≤ 2u·|x| + 2^-136,    |low| ≤ 2^-11·|x|,
+
+and the same products as above are left out: 8u·Σ|x·y|, and 2^-136·(Σ|x| + Σ|y|) with the higher
+orders. It takes elements below 2^-113 for the latter to be more than the former.
+
+Chunks are c = 8 elements, in the same order, of which `mma.sync` adds up P = 4 at a time with
+F = 24 bits on compute capability 8 (8 with 25 on Hopper, which loses less): c·2^-F + c/P·2^-κ are
+12u, so that e is 20.04u. No blocks share k: p is ⌈k/8⌉ − 1. That is 27.1u at k = 64, 147u at 1,024
+and 12u + k/8 units later, at most γ_k from k = 23 on. Subnormal parts count with the exponent of
+2^-126: of each of 3k products a fused sum may lose 2^-F·2^-126 times the other factor more.
+
+Sums that are not finite are computed again by fused multiply-adds of A and B; where finite operands
+may make such, results have the error γ_k. They cannot if none of them is 2^128·(1 − 2^-12) or more,
+which TF32 rounds to infinity, nor k products of the largest are 2^127.
 """
 
 from __future__ import annotations
@@ -66,7 +86,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gemmkit.emulator.numerics.rules import Kind, Rules, rules_of
-from gemmkit.split_products import LONGEST_CHUNK, MOST_BLOCKS, SHORTEST_CHUNK
+from gemmkit.split_products import LONGEST_CHUNK, MOST_BLOCKS, SHORTEST_CHUNK, TF32_CHUNK
+from gemmkit.verify.truncation import truncation_of
 
 UNIT = 2.0**-24
 # Significand bits of a part.
@@ -79,24 +100,34 @@ UNDERFLOW = 2.0**-39 * (1 + 2.0**-4)
 OF_LOW, OF_ALL = 2.0**-10 * (1 + 2.0**-11), (1 + 2.0**-10) ** 2
 
 
-def _wgmma() -> Rules:
-    return rules_of(Kind("wgmma", "f16", "f16", "f32", 16), (9, 0))
+# The tensor cores' sums: of Hopper's wgmma, and of mma.sync where they lose the most.
+OF_WGMMA = rules_of(Kind("wgmma", "f16", "f16", "f32", 16), (9, 0))
+MMA, AMPERE = "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32", (8, 0)
+OF_MMA = rules_of(Kind("mma", "tf32", "tf32", "f32", 8), AMPERE)
+# What subnormal parts of TF32 lose of each element; the least number that TF32 rounds to infinity.
+TF32_UNDERFLOW = 2.0**-136 * (1 + 2.0**-4)
+TF32_OVERFLOW = 2.0**128 * (1 - 2.0**-12)
 
 
 @dataclass(frozen=True, slots=True)
 class SplitProducts:
     """The error of sums of products of parts; see the module's docstring.
 
-    `chunks` are the lengths of chunks that a kernel may have.
+    `chunks` are the lengths of chunks that a kernel may have, `blocks` the most that share the k of
+    a result, `rules` those of the tensor cores' sums. `of_lines` is what parts underflow by in
+    proportion to X·Σ|y| + Y·Σ|x|; `tiny`, of parts without a scale, that of each element.
     """
 
     chunks: tuple[int, ...] = (SHORTEST_CHUNK, LONGEST_CHUNK)
+    blocks: int = MOST_BLOCKS
+    rules: Rules = OF_WGMMA
+    of_lines: float = UNDERFLOW
+    tiny: float = 0.0
 
     @property
     def sum_bits(self) -> int:
         """Bits of a fused sum: sums of integers up to two to their power are exact."""
-        rules = _wgmma()
-        return min(rules.fraction_bits, rules.kept_bits) + 1
+        return min(self.rules.fraction_bits, self.rules.kept_bits) + 1
 
     def relative(self, k: int, others: int = 0) -> float:
         """The bound relative to S of sums of k products, each of which is rounded to fp32 `others`
@@ -104,19 +135,37 @@ class SplitProducts:
         if not k:
             return _gamma(others)
         return max(
-            of_chunk(min(k, chunk)) * (1 + sums) + sums
+            of_chunk(min(k, chunk), self.rules) * (1 + sums) + sums
             for chunk in self.chunks
-            for sums in (_gamma(max(-(-k // chunk), MOST_BLOCKS) - 1 + others),)
+            for sums in (_gamma(max(-(-k // chunk), self.blocks) - 1 + others),)
         )
+
+    def underflow(self, k: int, largest_a: float, largest_b: float) -> float:
+        """What gradual underflow adds to a sum of k products, beside what is in proportion to
+        lines, given the largest magnitudes of A and B."""
+        if not self.tiny:
+            return 0.0
+        lost = truncation_of(MMA, AMPERE).absolute(3 * k, largest_a, largest_b)
+        return k * self.tiny * (largest_a + largest_b) + lost
+
+    def may_overflow(self, k: int, largest_a: float, largest_b: float) -> bool:
+        """Whether parts of finite numbers, or their sums, may be infinite; those with scales never
+        are."""
+        if not self.tiny:
+            return False
+        beyond = max(largest_a, largest_b) >= TF32_OVERFLOW
+        return beyond or k * largest_a * largest_b >= 2.0**127
+
+
+IN_TF32 = SplitProducts((TF32_CHUNK,), 1, OF_MMA, of_lines=0.0, tiny=TF32_UNDERFLOW)
 
 
 def _gamma(roundings: int) -> float:
     return roundings * UNIT / (1 - roundings * UNIT)
 
 
-def of_chunk(length: int) -> float:
+def of_chunk(length: int, rules: Rules = OF_WGMMA) -> float:
     """The largest error e of the sum of a chunk, relative to its Σ|x·y|."""
-    rules = _wgmma()
     sums = -(-length // rules.products)
     large = length * 2.0**-rules.fraction_bits + sums * 2.0**-rules.kept_bits
     return SPLIT + OF_ALL * large + 2 * OF_LOW * large

@@ -27,19 +27,28 @@ from gemmkit.kernels.production.typed_mma import WIDTH_OF_C
 from gemmkit.kernels.work import VECTOR_BYTES, Work
 from gemmkit.problem import GemmProblem
 
-# Steps along k of a product of numbers of fp64, and numbers behind each row of a tile of such.
-DEPTH_OF_DOUBLE, PAD_OF_DOUBLE = 4, 4
+# Steps along k of a product of numbers of fp64.
+DEPTH_OF_DOUBLE = 4
+# Bytes behind each row of a tile whose fragments are read number by number.
+PAD_BYTES = 32
 
 
 def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
-    """Column tiles on x, row tiles on y and z, in groups of rows where that saves reads."""
+    """A tile for each block, in groups of rows where that saves reads."""
+    return tile_launch(problem, config, gpu, (CUDA_TYPES[problem.dtype],))
+
+
+def tile_launch(
+    problem: GemmProblem, config: TileConfig, gpu: GpuSpec, types: tuple[str, ...] = ()
+) -> LaunchShape:
+    """Column tiles on x, row tiles on y and z; `types` are the first template arguments."""
     BM, BN, threads = config["BM"], config["BN"], tensor_cores.thread_count(config)
     # One block per SM: the stages of most configurations leave no room for another.
     raster = raster_rows(problem, BM, BN, gpu.sm_count)
     copies = copied(problem)
     shape = launch_shape(
         (
-            CUDA_TYPES[problem.dtype],
+            *types,
             named("Tile", {**config.as_dict(), "threads": threads}),
             access(vector(problem), vector(problem), access_widths(problem, WIDTH_OF_C)[2]),
             CUDA_LAYOUTS[problem.layout],
@@ -73,12 +82,17 @@ def is_double(problem: GemmProblem) -> bool:
 
 def shared_bytes(problem: GemmProblem, config: TileConfig) -> int:
     """Shared bytes of all stages."""
-    numbers, BK = 0, config["BK"]
-    pad = PAD_OF_DOUBLE if is_double(problem) else 0
+    total, BK, item = 0, config["BK"], problem.item_bytes
     for side, along_k in (("BM", not problem.transa), ("BN", problem.transb)):
-        extent = config[side]
-        numbers += extent * (BK + pad) if along_k else BK * (extent + pad)
-    return config["stages"] * numbers * problem.item_bytes
+        rows, columns = (config[side], BK) if along_k else (BK, config[side])
+        total += rows * (columns * item + PAD_BYTES * by_numbers(problem, along_k=along_k))
+    return config["stages"] * total
+
+
+def by_numbers(problem: GemmProblem, *, along_k: bool) -> bool:
+    """Whether fragments of an operand are read number by number, which ldmatrix does not do: of
+    fp64, and of fp32 where its neighbors do not lie along k."""
+    return is_double(problem) or (problem.item_bytes == ITEM_BYTES["float32"] and not along_k)
 
 
 def work(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> Work:
@@ -113,8 +127,12 @@ def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
 def pairing(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> str | None:
     """What depends on the type: room for stages and sums, pairs of products, even shares of what
     is copied."""
-    double = is_double(problem)
-    depth = DEPTH_OF_DOUBLE if double else tensor_cores.DEPTH
+    depth = DEPTH_OF_DOUBLE if is_double(problem) else tensor_cores.DEPTH
+    return in_pairs(problem, config, gpu, depth)
+
+
+def in_pairs(problem: GemmProblem, config: TileConfig, gpu: GpuSpec, depth: int) -> str | None:
+    """The same for products of `depth` along k."""
     return rules.first_reason(
         lambda: (
             f"BK = {config['BK']}: fragments alternate between two sets of registers, so that it "

@@ -13,10 +13,15 @@ __device__ __forceinline__ void cp_async_part(void* shared, const void* global, 
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(bytes));
 }
 
-// How a tile lies in shared memory: swizzled for ldmatrix, and in fp64 padded, so that the four rows of
-// which half a warp reads four numbers lie in different banks.
-template <class In, int ROWS, int COLS>
-using StagedTile = Either<sizeof(In) == sizeof(double), PaddedTile<In, ROWS, COLS, 4>,
+// Whether fragments are read number by number, which ldmatrix does not do: of fp64, and of fp32 whose
+// neighbors do not lie along k, since it turns pairs of 16 bits only.
+template <class In, bool ALONG_K>
+constexpr bool BY_NUMBERS = sizeof(In) == sizeof(double) || (sizeof(In) == 4 && !ALONG_K);
+
+// How a tile lies in shared memory: swizzled for ldmatrix, else padded, so that the four rows of which a
+// warp reads eight numbers, or of fp64 half a warp reads four, lie in different banks.
+template <class In, int ROWS, int COLS, bool ALONG_K>
+using StagedTile = Either<BY_NUMBERS<In, ALONG_K>, PaddedTile<In, ROWS, COLS, 32 / sizeof(In)>,
                           SwizzledRows<In, ROWS, COLS>>;
 
 // The tiles of one operand, EXTENT rows of A or columns of B by BK along k, as they lie in memory:
@@ -27,7 +32,7 @@ struct StagedTiles
   static constexpr int ROWS = ALONG_K ? EXTENT : BK, COLS = ALONG_K ? BK : EXTENT;
   static constexpr int VEC = 16 / sizeof(In);
   using Walk = TypedWalk<In, THREADS, VEC, ROWS, COLS>;
-  using Tile = StagedTile<In, ROWS, COLS>;
+  using Tile = StagedTile<In, ROWS, COLS, ALONG_K>;
 
   const int inside;  // rows or columns of the operand from the tile on
 
@@ -47,11 +52,24 @@ struct StagedTiles
   __device__ __forceinline__ void advance() { Walk::advance(ALONG_K ? 0 : BK, ALONG_K ? BK : 0); }
 };
 
-template <class In, Tile TILE, Access ACCESS, Layout LAYOUT>
+// The products of a warp's fragments, in this way unless there is another for a tensor core's type.
+template <class Tensor, int ROWS, int COLS>
+__device__ __forceinline__ void multiply_fragments(
+    Tensor, typename Tensor::Sum (&sums)[ROWS][COLS][4],
+    const typename Tensor::Register (&a)[ROWS][Tensor::A_REGISTERS],
+    const typename Tensor::Register (&b)[COLS][Tensor::B_REGISTERS]) {
+#pragma unroll
+  for (int i = 0; i < ROWS; ++i) {
+#pragma unroll
+    for (int j = 0; j < COLS; ++j) Tensor::multiply(sums[i][j], a[i], b[j]);
+  }
+}
+
+template <class In, Tile TILE, Access ACCESS, Layout LAYOUT, class Product = Mma<In>>
 struct CpAsyncMma {
   static constexpr bool A_T = TRANSPOSED_A<LAYOUT>, B_T = TRANSPOSED_B<LAYOUT>;
   static constexpr int BM = TILE.BM, BN = TILE.BN, BK = TILE.BK, WM = TILE.WM, WN = TILE.WN;
-  using Tensor = Mma<In>;
+  using Tensor = Product;
   using Register = typename Tensor::Register;
   static constexpr int STAGES = TILE.stages, DEPTH = Tensor::DEPTH, PRODUCTS = BK / DEPTH;
   static_assert(PRODUCTS % 2 == 0, "fragments alternate between two sets of registers");
@@ -109,7 +127,7 @@ struct CpAsyncMma {
         read(fragments[(product + 1) % 2], stages[stage], last ? 0 : (product + 1) * DEPTH);
         // The last products' part would come after the commit.
         if (!last) copy(stages[free], product, PRODUCTS - 1);
-        multiply(sums, fragments[product % 2]);
+        multiply_fragments(Tensor{}, sums, fragments[product % 2].a, fragments[product % 2].b);
       }
     }
     cp_async_wait<0>();  // a block must not end before its copies
@@ -128,6 +146,8 @@ struct CpAsyncMma {
   __device__ __forceinline__ void read(Fragments& to, Stage& from, int k) const {
     if constexpr (sizeof(In) == sizeof(double)) {
       read_numbers(to, from, k);
+    } else if constexpr (sizeof(In) == 4) {
+      read_words(to, from, k);
     } else {
       read_matrices(to, from, k);
     }
@@ -148,6 +168,38 @@ struct CpAsyncMma {
     for (int j = 0; j < WN / 8; ++j) {
       const int col = warp_col + j * 8 + g;
       to.b[j][0] = B_T ? *from.Bs.at(col, k + t) : *from.Bs.at(k + t, col);
+    }
+  }
+
+  // The same in 32 bits, where lines of k are rows of matrices of 8 x 4.
+  __device__ __forceinline__ void read_words(Fragments& to, Stage& from, int k) const {
+    const int g = lane / 4, t = lane % 4;
+#pragma unroll
+    for (int i = 0; i < WM / 16; ++i) {
+      const int row = warp_row + i * 16;
+      if constexpr (A_T) {
+#pragma unroll
+        for (int r = 0; r < 4; ++r) {
+          to.a[i][r] = __float_as_uint(*from.As.at(k + r / 2 * 4 + t, row + r % 2 * 8 + g));
+        }
+      } else {
+        ldmatrix(to.a[i], from.As.at(row + lane % 16, k + lane / 16 * 4));
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < WN / 8; j += 2) {
+      const int col = warp_col + j * 8;
+      unsigned both[4];
+      if constexpr (B_T) {
+        ldmatrix(both, from.Bs.at(col + lane / 16 * 8 + lane % 8, k + lane / 8 % 2 * 4));
+      } else {
+#pragma unroll
+        for (int r = 0; r < 4; ++r) {
+          both[r] = __float_as_uint(*from.Bs.at(k + r % 2 * 4 + t, col + r / 2 * 8 + g));
+        }
+      }
+      to.b[j][0] = both[0], to.b[j][1] = both[1];
+      to.b[j + 1][0] = both[2], to.b[j + 1][1] = both[3];
     }
   }
 
@@ -176,16 +228,6 @@ struct CpAsyncMma {
         to.b[j + 1][0] = both[2], to.b[j + 1][1] = both[3];
       } else {
         ldmatrix_transposed(to.b[j], to.b[j + 1], from.Bs.at(k + lane % 16, col + lane / 16 * 8));
-      }
-    }
-  }
-
-  static __device__ __forceinline__ void multiply(Sums& sums, const Fragments& fragments) {
-#pragma unroll
-    for (int i = 0; i < WM / 16; ++i) {
-#pragma unroll
-      for (int j = 0; j < WN / 8; ++j) {
-        Tensor::multiply(sums[i][j], fragments.a[i], fragments.b[j]);
       }
     }
   }
