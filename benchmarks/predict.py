@@ -3,9 +3,10 @@
 `.venv/bin/python benchmarks/predict.py` predicts the rows of `h100-ladder.json`,
 `h100-sweep.json` and `h100-configs.json`, and figures that others published for an RTX 3090 and an
 RTX A6000, and writes `results/<board>-predicted.json`, the tables of `docs/predicted-speed.md`
-and its pictures. `--render` makes tables and pictures from the files as they are. `--fit` prints
-the errors for other values of the model's fitted figures on the rows that it is fitted on, and
-which value would be chosen without each kernel. No GPU is needed.
+and its pictures; so it does with the rungs on tensor cores and the kernels of wgmma, at five sizes.
+`--tensor` predicts these alone. `--render` makes tables and pictures from the files as they are.
+`--fit` prints the errors for other values of the model's fitted figures on the rows that it is
+fitted on, and which value would be chosen without each kernel. No GPU is needed.
 """
 
 from __future__ import annotations
@@ -49,6 +50,13 @@ PICTURES = ROOT / "docs" / "images" / "predicted-speed"
 WRITER = "benchmarks/predict.py"
 # Sizes that are no multiples of a tile are in `odd`, where somebody has measured them.
 MEASURED = tuple(RESULTS / f"h100-{name}.json" for name in ("ladder", "sweep", "configs", "odd"))
+# Of the rungs on tensor cores, and of the kernels of wgmma where dispatch chose them.
+TENSOR = RESULTS / "h100-tensor-predicted.json"
+ON_TENSOR_CORES = tuple(
+    RESULTS / f"h100-{name}.json" for name in ("bf16-ladder", "half", "fp32-tensor", "tf32")
+)
+BY_WGMMA = ("gemm_wgmma", "gemm_fp16x3", "gemm_tf32")
+TENSOR_SIZES = (512, 1024, 2048, 4096, 8192)
 FITTED_SIZES, FITTED_DEPTH = (128, 1024, 4096), 1024
 # Values that each fitted figure of the model is tried at, the others being as they are.
 FIGURES = {
@@ -117,12 +125,16 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--render", action="store_true", help="predict nothing anew")
+    parser.add_argument("--tensor", action="store_true", help="predict what tensor cores do alone")
     parser.add_argument("--fit", action="store_true", help="print errors for other figures")
     arguments = parser.parse_args()
     if arguments.fit:
         fit()
         return
     if not arguments.render:
+        rows = [predicted(record) for record in tensor_records()]
+        write(TENSOR, [msgspec.structs.replace(row, fitted=False) for row in rows])
+    if not arguments.render and not arguments.tensor:
         write(TIMED, [predicted(record) for record in timed_records()])
         for each in PUBLISHED:
             write(each.file, published_rows(each))
@@ -142,11 +154,29 @@ def timed_records() -> list[Record]:
     ]
 
 
+def tensor_records() -> list[Record]:
+    """Timed records of squares on tensor cores, whose operands TMA can load."""
+    rungs = {kernel.name for kernel in LADDER}
+    return [
+        each
+        for path in ON_TENSOR_CORES
+        for each in read_records(path)
+        if each.time_us is not None
+        and each.problem.m in TENSOR_SIZES
+        and each.problem.m == each.problem.n == each.problem.k
+        and (each.kernel in rungs or each.kernel in BY_WGMMA)
+    ]
+
+
 def predicted(record: Record) -> PredictedRow:
     """One record, predicted."""
     assert record.time_us is not None
     assert record.tflops is not None
-    problem = GemmProblem(record.problem.m, record.problem.n, record.problem.k)
+    sizes, asked = (record.problem.m, record.problem.n, record.problem.k), record.problem
+    of: dict[str, Any] = {
+        name: getattr(asked, name) for name in ("dtype", "out_dtype", "precision")
+    }
+    problem = GemmProblem(*sizes, **of).laid_out(asked.layout)
     on_default = record.config == find_kernel(record.kernel).default.as_dict()
     fitted = on_default and problem.k == FITTED_DEPTH and problem.m in FITTED_SIZES
     return row(
@@ -191,6 +221,7 @@ def row(
     source: str,
 ) -> PredictedRow:
     kernel = find_kernel(name)
+    print(name, problem.shape, flush=True)
     profile = profile_block(kernel, problem, board, config=kernel.configure(config))
     seen = predict_profile(profile, problem, board)
     assert profile.binary.resources is not None
@@ -228,6 +259,8 @@ def sections() -> dict[str, str]:
         "speeds": speed_table(defaults).to_markdown(),
         "worst": detail_table(worst(defaults)).to_markdown(),
         "configurations": detail_table(others).to_markdown(),
+        "tensor accuracy": accuracy_table(read_rows(TENSOR)).to_markdown(),
+        "tensor": detail_table(read_rows(TENSOR)).to_markdown(),
         **{each.board: detail_table(read_rows(each.file)).to_markdown() for each in PUBLISHED},
     }
 

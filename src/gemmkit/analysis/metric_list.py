@@ -5,8 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from gemmkit.analysis.explain.derived import (
+    BOUND,
     COUNTED,
     DERIVED,
+    ERROR_PART,
     IDEAL_SECTORS,
     PREDICTED,
     PREDICTED_TERM,
@@ -42,6 +44,12 @@ def metric_list() -> tuple[MetricInfo, ...]:
             name=PREDICTED_TERM,
             description="the time that the launch would take if only one resource limited it",
             basis=PREDICTED,
+        ),
+        MetricInfo(
+            name=ERROR_PART,
+            description="part of the error bound relative to Σ|a||b|, in units of the roundoff u "
+            "of the sums' type: 2⁻²⁴ for fp32",
+            basis=BOUND,
         ),
     )
     return (*counted, *derived, *by_part)

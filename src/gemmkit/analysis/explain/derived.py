@@ -27,6 +27,7 @@ from gemmkit.kernels.plan import TABLE_ARGUMENTS
 STATIC = "static: from the compiler, the launch and the board's limits"
 COUNTED = "derived from counters, and as exact as they are"
 FORMULA = "by formula, for any sizes; without what the epilogue and a table of groups take"
+BOUND = "by rounding error analysis, for any order of summation"
 PREDICTED = "predicted by a model of the board, neither counted nor measured"
 
 OCCUPANCY = "sm__maximum_warps_per_active_cycle_pct"
@@ -54,6 +55,7 @@ PEAK_SHARE = "gemmkit__predicted_peak_pct"
 
 BUSY = "gemmkit__predicted_busy_sm_pct"
 PREDICTED_TERM = "gemmkit__predicted_term_us"
+ERROR_PART = "gemmkit__error_bound_part_u"
 IDEAL_SECTORS = "gemmkit__ideal_sectors_per_request"
 
 SECTORS_PER_REQUEST = {

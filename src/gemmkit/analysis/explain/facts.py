@@ -23,6 +23,7 @@ from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import LaunchPlan, TileConfig
 from gemmkit.problem import GemmProblem
 from gemmkit.verify import Reference, Verdict, make_inputs
+from gemmkit.verify.arithmetic import Arithmetic
 from gemmkit.verify.roundings import arithmetic_for
 
 # The largest extent that is emulated: 1024³ takes a second or two.
@@ -35,9 +36,10 @@ class Facts:
 
     `problem` is the requested one. Counters and accesses are those of `counted`, which is smaller
     if emulating `problem` would take long. Occupancy, waves and the prediction are those of
-    `problem`. `verdict` says whether the result of the counted launch is right. `occupancy` is None
-    if the register count is unknown or the grid is empty; `prediction` is also None if a block does
-    not fit on an SM. `profile` is what the prediction rests on.
+    `problem`. `verdict` says whether the result of the counted launch is right, by the error bound
+    of the kernel's `arithmetic`. `occupancy` is None if the register count is unknown or the grid
+    is empty; `prediction` is also None if a block does not fit on an SM. `profile` is what the
+    prediction rests on.
     """
 
     kernel: Kernel
@@ -52,6 +54,7 @@ class Facts:
     prediction: Prediction | None
     verdict: Verdict
     profile: BlockProfile | None = None
+    arithmetic: Arithmetic | None = None
 
     @property
     def name(self) -> str:
@@ -126,7 +129,7 @@ def gather(
     device = EmulatedDevice(gpu, progress=progress, cache_dir=cache_dir, max_steps=max_steps)
     same = smaller.instances == plan.instances
     run = binary if same else compile_plan(smaller, gpu.arch, cache_dir=cache_dir)
-    launch, verdict = _launch(device, counted, smaller, run, seed)
+    launch, verdict, arithmetic = _launch(device, counted, smaller, run, seed)
     resident = None
     if binary.resources is not None and plan.blocks:
         resident = launch_occupancy(plan, binary, gpu)
@@ -148,6 +151,7 @@ def gather(
         occupancy=resident,
         prediction=prediction,
         verdict=verdict,
+        arithmetic=arithmetic,
         profile=profile,
     )
 
@@ -178,18 +182,19 @@ def _affordable_groups(problem: GemmProblem, groups: Groups) -> GemmProblem:
 
 def _launch(
     device: EmulatedDevice, problem: GemmProblem, plan: LaunchPlan, binary: Binary, seed: int
-) -> tuple[Launch, Verdict]:
-    """The launch, and whether its result is right."""
+) -> tuple[Launch, Verdict, Arithmetic]:
+    """The launch, whether its result is right, and in which arithmetic it should be."""
     refuse_unset(binary, plan)
     inputs = make_inputs(problem, seed, "normal")
     wanted = binary.ptx, binary.entry, problem, plan.compute_dtype, plan.tolerance
     if not plan.blocks:
-        reference = Reference(problem, inputs, arithmetic=arithmetic_for(*wanted))
-        return Launch(), reference.check(inputs.c)
+        arithmetic = arithmetic_for(*wanted)
+        reference = Reference(problem, inputs, arithmetic=arithmetic)
+        return Launch(), reference.check(inputs.c), arithmetic
     operands = Operands.upload(device, problem, inputs.arrays)
     bound = bind_arguments(problem, operands)
     scratch = Scratch.of(device, plan, bound)
     launch = device.launch(binary, plan, bound | scratch.arguments)
     arithmetic = arithmetic_for(*wanted, accesses=launch.accesses)
     reference = Reference(problem, inputs, arithmetic=arithmetic)
-    return launch, reference.check(*operands.results(device, inputs.arrays))
+    return launch, reference.check(*operands.results(device, inputs.arrays)), arithmetic

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from gemmkit.analysis.explain import derived
 from gemmkit.analysis.explain.explanation import Figure, Section
 from gemmkit.analysis.explain.facts import Facts
+from gemmkit.errors import UsageError
+from gemmkit.verify.budget import error_budget
 
 _MEMORY: tuple[tuple[str, str, str], ...] = (
     ("Global-load requests", "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum", ""),
@@ -58,7 +60,8 @@ def sections(facts: Facts, metrics: Mapping[str, float]) -> tuple[Section, ...]:
         Section(title="GPU Speed Of Light (predicted)", figures=_speed(facts, metrics)),
         Section(title="Memory Workload Analysis", figures=_memory(facts, metrics)),
         Section(title="Occupancy", figures=(*_rows(_OCCUPANCY, metrics), *_limited(facts))),
-        Section(title="Launch Statistics", figures=_rows(_LAUNCH, metrics)),
+        Section(title="Launch Statistics", figures=(*_rows(_LAUNCH, metrics), *_before(facts))),
+        Section(title="Error bound", figures=_errors(facts)),
     )
     return tuple(section for section in found if section.figures)
 
@@ -89,6 +92,34 @@ def _limited(facts: Facts) -> tuple[Figure, ...]:
     if facts.occupancy is None:
         return ()
     return (Figure(label="Limited by", metric="", value=facts.occupancy.limiter),)
+
+
+def _before(facts: Facts) -> tuple[Figure, ...]:
+    """The launch that comes first, if there is one."""
+    before = facts.plan.before
+    if before is None:
+        return ()
+    return (
+        Figure(label="Launch before", metric="", value=before.kernel),
+        Figure(
+            label="Grid size of the launch before", metric="", value=before.blocks, unit="blocks"
+        ),
+    )
+
+
+def _errors(facts: Facts) -> tuple[Figure, ...]:
+    """What the error bound is made of, of the requested problem."""
+    if facts.arithmetic is None:
+        return ()
+    try:
+        parts = error_budget(facts.problem, facts.arithmetic)
+    except UsageError:
+        # So many roundings leave no digit that is sure to be right.
+        return ()
+    return tuple(
+        Figure(label=each.name, metric=derived.ERROR_PART, value=each.units, unit="u")
+        for each in parts
+    )
 
 
 def _speed(facts: Facts, metrics: Mapping[str, float]) -> tuple[Figure, ...]:
