@@ -11,6 +11,7 @@ from gemmkit.emulator.codegen.operands import Action
 from gemmkit.emulator.codegen.ordering import Ordering, is_asynchronous, orders_warps
 from gemmkit.emulator.codegen.runtime.sanitized import PREFIX
 from gemmkit.emulator.codegen.shadow_layout import (
+    ARRIVES_FOR_ALL,
     CLUSTER_PROXY_FENCE,
     FENCE_NUMBER,
     GLOBAL_PROXY_FENCE,
@@ -18,6 +19,7 @@ from gemmkit.emulator.codegen.shadow_layout import (
     OTHER_FENCE,
     PROXY_FENCE,
     SHARED_PROXY_FENCE,
+    WAITS_FOR_ALL,
 )
 from gemmkit.emulator.codegen.values import Scalar
 from gemmkit.emulator.ptx.module import Immediate
@@ -30,9 +32,9 @@ def nothing(b: BlockWriter, action: Action, lanes: Value) -> None:
     if action.operation == "copy_async_commit":
         b.f.runtime(PREFIX + "commit", "void", C, lanes)
     elif action.operation == "copy_async_wait":
-        groups = action.sources[0] if action.sources else Immediate(-1)
+        groups = action.sources[0] if action.sources else Immediate(WAITS_FOR_ALL)
         assert isinstance(groups, Immediate)
-        b.f.runtime(PREFIX + "wait", "void", C, lanes, literal("i32", groups.value))
+        b.f.runtime(PREFIX + "wait", "void", C, W, lanes, literal("i32", groups.value))
     elif action.form.opcode == "bar.warp.sync":
         members(b, action, lanes, "warp_barrier")
     elif action.form.opcode.startswith(("membar", "fence")):
@@ -66,7 +68,7 @@ def _fence_kind(opcode: str) -> int | None:
 def copies_arrive(b: BlockWriter, lanes: Value) -> None:
     """All cp.async copies of these lanes arrive."""
     if b.context.sanitize:
-        b.f.runtime(PREFIX + "wait", "void", C, lanes, literal("i32", -1))
+        b.f.runtime(PREFIX + "wait", "void", C, W, lanes, literal("i32", ARRIVES_FOR_ALL))
 
 
 def before(b: BlockWriter, action: Action) -> None:

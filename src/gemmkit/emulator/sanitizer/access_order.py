@@ -82,6 +82,7 @@ class AccessOrder(ABC):
             worker, self._shadow, self._clocks, self._first, self._granules.who
         )
         self._shadow.see_arrivals(())
+        self._shadow.set_field("open_groups", self._clocks.group[self._first :].ctypes.data)
         self._swizzles = Swizzles(self._granules, self._shadow.shift, count)
 
     def look(self) -> None:
