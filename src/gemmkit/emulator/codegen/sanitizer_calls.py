@@ -18,11 +18,14 @@ from gemmkit.emulator.codegen.shadow_layout import (
     INIT_FENCE,
     OTHER_FENCE,
     PROXY_FENCE,
+    SCOPES,
     SHARED_PROXY_FENCE,
     WAITS_FOR_ALL,
 )
 from gemmkit.emulator.codegen.values import Scalar
-from gemmkit.emulator.ptx.module import Immediate
+from gemmkit.emulator.ptx.module import Immediate, Register
+
+NULL = Value("ptr", "null")
 
 
 def nothing(b: BlockWriter, action: Action, lanes: Value) -> None:
@@ -78,8 +81,8 @@ def before(b: BlockWriter, action: Action) -> None:
 
 
 def _device_fence(b: BlockWriter, action: Action) -> None:
-    in_block = literal("i64", int(Ordering.of(action).in_block))
-    b.f.runtime(PREFIX + "device_fence", "void", C, in_block)
+    scope = literal("i64", SCOPES[Ordering.of(action).scope])
+    b.f.runtime(PREFIX + "device_fence", "void", C, scope)
 
 
 def after(b: BlockWriter, action: Action, pattern: Value, base: Value) -> None:
@@ -87,7 +90,11 @@ def after(b: BlockWriter, action: Action, pattern: Value, base: Value) -> None:
     ordering = Ordering.of(action)
     if not b.context.sanitize or not ordering.strong:
         return
-    b.f.runtime(PREFIX + "synchronize", "void", C, pattern, base, literal("i64", action.number))
+    wait, operands = b.context.analysis.flag_waits.get(action.number), NULL
+    if wait is not None and isinstance(wait.operand, Register):
+        operands = b.pointer(b.in_memory(b.source(wait.operand, wait.bits), wait.bits))
+    number = literal("i64", action.number)
+    b.f.runtime(PREFIX + "synchronize", "void", C, pattern, base, number, operands)
     if ordering.acquires:
         _device_fence(b, action)
 

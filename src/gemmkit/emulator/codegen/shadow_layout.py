@@ -247,6 +247,8 @@ ACTOR_RANKS = (1 << ACTOR_BLOCK) - (1 << ACTOR_RANK)
 COPY_PLACE = 1 << 17
 ACTOR_COPY = COPY_PLACE << ACTOR_SITE
 IN_FLIGHT_TIME = 1 << 61
+# What a fence says of its scope: it orders other blocks too, only its own, or those of its cluster.
+SCOPES = {"": 0, "block": 1, "cluster": 2}
 # Undefined bits are used by a guard, by the first or second address, or by a source and those after
 # it; this is in the bits above the instruction's number.
 USED, USED_SHIFT = CLASSES + 20, 32

@@ -145,6 +145,13 @@ class Clocks:
         self._fenced[warp] = self.of[warp]
         self.of[warp, ORDERED, warp] += 1
 
+    def mark(self, warp: int) -> Clock:
+        """What is ordered before this point in a warp, as a clock of its own."""
+        self._reach(warp)
+        found: Clock = self.of[warp].copy()
+        self.of[warp, ORDERED, warp] += 1
+        return found
+
     def has_started(self, warp: int, others: range) -> bool:
         """Whether a warp's clock shows that one of the others runs."""
         return bool(self.of[warp, CAUSED, others.start : others.stop].any())

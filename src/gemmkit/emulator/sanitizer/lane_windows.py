@@ -210,7 +210,7 @@ class LaneWindows:
         step = self.shadow.last_step(warp)
         if self.shadow.last_access(warp) <= step:
             return None
-        mine = np.where(_LANE == lane, _NEVER, 0)
+        mine = np.where(lane == _LANE, _NEVER, 0)
         for granules, whos, wrote in (
             *self._accesses(warp, mine, step), *self._landed(warp, mine, step)
         ):  # fmt: skip
