@@ -88,7 +88,8 @@ def _late(text: str, write: str, read: str, after: str = "", cluster: str = "") 
 KERNELS |= {
     "late": (_late(_LATE, _RELEASE, _ACQUIRE), 3),
     "late, with a number": (_late(_LATE_COUNTED, _RELEASE, _ACQUIRE), 3),
-    "late, fences": (_late(_LATE, _FENCED, "seen = *(volatile int*)&count;", "__threadfence();"), 3),
+    "late, fences": (
+        _late(_LATE, _FENCED, "seen = *(volatile int*)&count;", "__threadfence();"), 3),
     "late, atomics": (_late(_LATE, _FENCED, "seen = atomicAdd(&count, 0);", "__threadfence();"), 3),
     "late, a cluster": (_late(_LATE, _RELEASE, _ACQUIRE, cluster="__cluster_dims__(3, 1, 1)"), 3),
     "late, the cluster's scope": (

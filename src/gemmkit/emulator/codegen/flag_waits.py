@@ -16,7 +16,10 @@ from gemmkit.emulator.ptx.module import Immediate, Register
 
 _COMPARE: dict[str, Callable[[int, int], bool]] = {
     **{name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
-    **{"lo": operator.lt, "ls": operator.le, "hi": operator.gt, "hs": operator.ge},
+    "lo": operator.lt,
+    "ls": operator.le,
+    "hi": operator.gt,
+    "hs": operator.ge,
 }
 _READS = ("load", "atomic", "compare_and_swap")
 
@@ -50,7 +53,7 @@ def flag_waits(flow: ControlFlow, actions: Sequence[Action]) -> dict[int, FlagWa
     for first_looks in (False, True):
         loops = dict(found)
         for number, block in enumerate(flow.blocks):
-            for read, wait, successor in _candidates(flow, actions, block):
+            for read, wait, successor in _candidates(actions, block):
                 end, passed = _chain(flow, successor)
                 if end == number:
                     again = not _changes(flow, actions, wait.operand, (number, *passed))
@@ -67,7 +70,7 @@ def flag_waits(flow: ControlFlow, actions: Sequence[Action]) -> dict[int, FlagWa
 
 
 def _candidates(
-    flow: ControlFlow, actions: Sequence[Action], block: BasicBlock
+    actions: Sequence[Action], block: BasicBlock
 ) -> Iterator[tuple[int, FlagWait, int]]:
     """Loads in a block whose value decides where it leads: the instruction, what it would wait for,
     and the successor from which it would look again."""

@@ -163,8 +163,8 @@ MBARRIER = words(
 OBSERVATION = words("warp", "time", "who")
 OBSERVATION_BYTES = 24
 
-# A copy in flight: its lanes (bits), bytes per lane and instruction, and in asynchronous kernels the
-# group of its warp; for each lane the group, the target in shared memory, and the data.
+# A copy in flight: its lanes (bits), bytes per lane and instruction, and in asynchronous kernels
+# the group of its warp; for each lane the group, the target in shared memory, and the data.
 COPY = words("lanes", "bytes", "site", "time") | {
     "groups": 32,
     "targets": 32 + 4 * LANES,
@@ -173,9 +173,9 @@ COPY = words("lanes", "bytes", "site", "time") | {
 COPY_BYTES = 32 + 8 * LANES + 16 * LANES
 # The most copies in flight per warp; beyond that the oldest lands early.
 COPY_QUEUE = 256
-# A wait for all copies, and one on behalf of an mbarrier: the lanes themselves go on. What Python is
-# told of a wait has, above WAIT_OLDEST bits, the group of the oldest copy that is left in flight, or
-# NOTHING_LEFT.
+# A wait for all copies, and one on behalf of an mbarrier: the lanes themselves go on. What Python
+# is told of a wait has, above WAIT_OLDEST bits, the group of the oldest copy that is left in flight,
+# or NOTHING_LEFT.
 WAITS_FOR_ALL, ARRIVES_FOR_ALL, WAIT_OLDEST, NOTHING_LEFT = -1, -2, 32, (1 << 31) - 1
 # The last copy to a granule: the record's offset in the worker (32 bits), warp and lane, and the
 # low bits of the epoch in which it landed.

@@ -282,7 +282,10 @@ class AsynchronousFindings(ClusterFindings):
             last = apart.by
             does = "the proxy fence" if apart.fence else "the arrival"
             after = " between its wait and that" if copied else " before it"
-            between = f"and only {does} by {parties.name(last)} comes between, with no __syncwarp(){after}"
+            between = (
+                f"and only {does} by {parties.name(last)} comes between, with no __syncwarp()"
+                f"{after}"
+            )
         other = f"{'the cp.async by ' if copied else ''}{parties.name(apart.other)}"
         text = (
             f"{what}{parties.name(who, block)} {'writes' if writes else 'reads'} {place}, which "

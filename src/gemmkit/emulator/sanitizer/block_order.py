@@ -84,8 +84,8 @@ class _Release:
 
 @dataclass(slots=True)
 class _Location:
-    """All releases at one address, in order; by cluster, which of them it made; the blocks that made
-    some; and the values that were there."""
+    """All releases at one address, in order; by cluster, which of them it made; the blocks that
+    made some; and the values that were there."""
 
     releases: list[_Release] = field(default_factory=list)
     of_cluster: defaultdict[int, list[int]] = field(default_factory=lambda: defaultdict(list))

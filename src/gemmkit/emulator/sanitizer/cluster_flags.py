@@ -1,10 +1,10 @@
 """`ClusterFlags`: what flags order in a block, and between the blocks of a cluster.
 
-A thread releases what precedes its last fence by a strong write, such as an atomic; another one that
-observes the value acquires that by its next fence. A release or an acquire is such a fence with its
-access. Where one of the two is of block scope (`.cta`), that holds within a block only. `BlockOrder`
-does the same for global memory and all blocks; here, vector clocks are joined, so that accesses to
-shared memory are ordered too, and so are all that mbarriers and barriers order.
+A thread releases what precedes its last fence by a strong write, such as an atomic; another one
+that observes the value acquires that by its next fence. A release or an acquire is such a fence with
+its access. Where one of the two is of block scope (`.cta`), that holds within a block only.
+`BlockOrder` does the same for global memory and all blocks; here, vector clocks are joined, so that
+accesses to shared memory are ordered too, and all that mbarriers and barriers order.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class ClusterFlags:
     def __init__(self, clocks: Clocks, scope: ClusterScope) -> None:
         self._clocks, self._scope = clocks, scope
         self._flags: defaultdict[tuple[Place, int], _Flag] = defaultdict(_Flag)
-        # By those among whom it counts, and by warp: what preceded its last fences, in order; what it
-        # has observed lately, and by when. By both: how many releases of each flag it has observed.
+        # By those among whom it counts, and by warp: what preceded its last fences, in order; what
+        # it has observed lately, and by when. By both: how many releases of each flag it has seen.
         self._fenced: defaultdict[int, dict[int, list[_Released]]] = defaultdict(dict)
         self._observed: defaultdict[int, dict[int, tuple[int, _Released]]] = defaultdict(dict)
         self._seen: defaultdict[tuple[int, int], dict[Place, int]] = defaultdict(dict)

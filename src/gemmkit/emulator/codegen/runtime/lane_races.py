@@ -194,9 +194,9 @@ def _define_copied_by_others(module: Module) -> None:
 
 
 def _define_met_since(module: Module) -> None:
-    """met_since(worker, lane, other lane, position in the log) -> whether what the other lane of the
-    running warp did before that comes before what the lane does now; also if the log is too long to
-    tell."""
+    """met_since(worker, lane, other lane, position in the log) -> whether what the other lane of
+    the running warp did before that comes before what the lane does now; also if the log is too
+    long to tell."""
     lane, other, since = (Value("i64", f"%{name}") for name in ("lane", "other", "since"))
     with module.function("gemmkit.met_since", "i1", (C, lane, other, since), inline=False) as f:
         s = shadow(f)
