@@ -174,8 +174,8 @@ COPY_BYTES = 32 + 8 * LANES + 16 * LANES
 # The most copies in flight per warp; beyond that the oldest lands early.
 COPY_QUEUE = 256
 # A wait for all copies, and one on behalf of an mbarrier: the lanes themselves go on. What Python
-# is told of a wait has, above WAIT_OLDEST bits, the group of the oldest copy that is left in flight,
-# or NOTHING_LEFT.
+# is told of a wait has, above WAIT_OLDEST bits, the group of the oldest copy left in flight, or
+# NOTHING_LEFT.
 WAITS_FOR_ALL, ARRIVES_FOR_ALL, WAIT_OLDEST, NOTHING_LEFT = -1, -2, 32, (1 << 31) - 1
 # The last copy to a granule: the record's offset in the worker (32 bits), warp and lane, and the
 # low bits of the epoch in which it landed.

@@ -1,8 +1,8 @@
 """`ClusterFlags`: what flags order in a block, and between the blocks of a cluster.
 
 A thread releases what precedes its last fence by a strong write, such as an atomic; another one
-that observes the value acquires that by its next fence. A release or an acquire is such a fence with
-its access. Where one of the two is of block scope (`.cta`), that holds within a block only.
+that observes the value acquires that by its next fence. A release or an acquire is such a fence
+with its access. Where one of the two is of block scope (`.cta`), that holds within a block only.
 `BlockOrder` does the same for global memory and all blocks; here, vector clocks are joined, so that
 accesses to shared memory are ordered too, and all that mbarriers and barriers order.
 """
