@@ -54,6 +54,18 @@ DEVICE void store(float* to, const float* from) {
 DEVICE void signal(int* flag) {
   asm volatile("red.release.cluster.global.add.s32 [%0], 1;" :: "l"(flag) : "memory");
 }
+DEVICE void signal_block(int* flag) {
+  asm volatile("red.release.cta.global.add.s32 [%0], 1;" :: "l"(flag) : "memory");
+}
+DEVICE void signal_relaxed(int* flag) {
+  asm volatile("red.relaxed.cluster.global.add.s32 [%0], 1;" :: "l"(flag) : "memory");
+}
+DEVICE void fence_cluster() { asm volatile("fence.acq_rel.cluster;" ::: "memory"); }
+DEVICE void observe_relaxed(int* flag) {
+  int seen;
+  do asm volatile("ld.relaxed.cluster.global.s32 %0, [%1];" : "=r"(seen) : "l"(flag) : "memory");
+  while (!seen);
+}
 DEVICE void observe(int* flag) {
   int seen;
   do asm volatile("ld.acquire.cluster.global.s32 %0, [%1];" : "=r"(seen) : "l"(flag) : "memory");
@@ -108,15 +120,54 @@ CASES = {
                                           "meet();"
                                           "if (b == 2) { taken(flags); out[64 + t] = out[t]; }",
                                        "read after write"),
-    # What is not followed: flags of the cluster's scope, or in shared memory.
+    # Flags of the cluster's scope, and in shared memory.
     "a flag of the cluster's scope": (
         2, "if (r == 0) { out[t] = t; __syncthreads(); if (t == 0) signal(flags); } else {"
            "if (t == 0) { observe(flags); *(volatile int*)flags = 0; } __syncthreads();"
            "out[64 + t] = out[t]; }", ""),
+    "a flag of the block's scope": (
+        2, "if (r == 0) { out[t] = t; __syncthreads(); if (t == 0) signal_block(flags); } else {"
+           "if (t == 0) { observe(flags); *(volatile int*)flags = 0; } __syncthreads();"
+           "out[64 + t] = out[t]; }", "read after write"),
+    "a flag of the cluster's scope, relaxed": (
+        2, "if (r == 0) { out[t] = t; __syncthreads(); if (t == 0) signal_relaxed(flags); } else {"
+           "if (t == 0) { observe(flags); *(volatile int*)flags = 0; } __syncthreads();"
+           "out[64 + t] = out[t]; }", "read after write"),
+    "fences of the cluster's scope": (
+        2, "if (r == 0) { out[t] = t; fence_cluster(); __syncthreads(); if (t == 0) "
+           "signal_relaxed(flags); } else { if (t == 0) { observe_relaxed(flags); "
+           "fence_cluster(); *(volatile int*)flags = 0; } __syncthreads();"
+           "out[64 + t] = out[t]; }", ""),
+    "no fence of the cluster's scope after": (
+        2, "if (r == 0) { out[t] = t; fence_cluster(); __syncthreads(); if (t == 0) "
+           "signal_relaxed(flags); } else { if (t == 0) { observe_relaxed(flags); "
+           "*(volatile int*)flags = 0; } __syncthreads();"
+           "out[64 + t] = out[t]; }", "read after write"),
+    "between clusters": (
+        4, "if (b == 0) { out[t] = t; __syncthreads(); if (t == 0) signal(flags); } if (b == 2) {"
+           "if (t == 0) { observe(flags); *(volatile int*)flags = 0; } __syncthreads();"
+           "out[64 + t] = out[t]; }", "read after write|write after write"),
     "a flag in shared memory": (
         2, "if (r == 0) { out[t] = t; __threadfence(); __syncthreads(); if (t == 0) "
            "put_flag(map(at(&near), 1)); } else { if (t == 0) { while (!*(volatile int*)&near); "
            "__threadfence(); } __syncthreads(); out[64 + t] = out[t]; }", ""),
+    "a flag in shared memory with no fence after": (
+        2, "if (r == 0) { out[t] = t; __threadfence(); __syncthreads(); if (t == 0) "
+           "put_flag(map(at(&near), 1)); } else { if (t == 0) { while (!*(volatile int*)&near); "
+           "} __syncthreads(); out[64 + t] = out[t]; }", "read after write"),
+    "shared memory, by a flag there": (
+        2, "if (r == 0) { put(map(at(&q[t]), 1), t); fence_cluster(); __syncthreads(); "
+           "if (t == 0) put_flag(map(at(&near), 1)); } else { if (t == 0) { "
+           "while (!*(volatile int*)&near); fence_cluster(); } __syncthreads(); out[t] = q[t]; }",
+        ""),
+    "shared memory, by a flag of the cluster's scope": (
+        2, "if (r == 0) { put(map(at(&q[t]), 1), t); __syncthreads(); if (t == 0) signal(flags); }"
+           "else { if (t == 0) { observe(flags); *(volatile int*)flags = 0; } __syncthreads(); "
+           "out[t] = q[t]; }", ""),
+    "shared memory, by a relaxed flag": (
+        2, "if (r == 0) { put(map(at(&q[t]), 1), t); __syncthreads(); if (t == 0) "
+           "signal_relaxed(flags); } else { if (t == 0) { observe(flags); "
+           "*(volatile int*)flags = 0; } __syncthreads(); out[t] = q[t]; }", "read after write"),
     # Bulk copies.
     "loaded after a flag": (2, "if (r == 0) { out[t] = t; handed(flags); } else { taken(flags);"
                             + LOADED + "}", FENCE),
@@ -192,7 +243,6 @@ def test_accesses_of_a_clusters_blocks(name: str) -> None:
     wanted = CASES[name][2]
     for seed in (0, 1):
         found = run(name, seed).findings
-        # Flags in shared memory are no concern here.
-        kinds = {each.kind for each in found if each.array != "near"}
+        kinds = {each.kind for each in found}
         assert kinds <= set(wanted.split("|")), found
         assert bool(kinds) == bool(wanted)

@@ -71,6 +71,33 @@ KERNELS = {
 }  # fmt: skip
 
 
+# The last block waits: it first looks when the others have ended.
+_LATE = _BLOCKS.replace("if (b) {", "if (b < 2) {").replace(
+    "part[b][t] = b", "part[b + 1][t] = b + 1"
+)
+_LATE_COUNTED = _LATE.replace("k(float* out)", "k(float* out, int n)").replace(
+    "(seen < @COUNT@)", "(seen <= n - 3 + @COUNT@ - 1)"
+)
+
+
+def _late(text: str, write: str, read: str, after: str = "", cluster: str = "") -> str:
+    source = text.replace("@WRITE@", write).replace("@READ@", read)
+    return source.replace("@AFTER@", after).replace("@CLUSTER@", cluster)
+
+
+KERNELS |= {
+    "late": (_late(_LATE, _RELEASE, _ACQUIRE), 3),
+    "late, with a number": (_late(_LATE_COUNTED, _RELEASE, _ACQUIRE), 3),
+    "late, fences": (
+        _late(_LATE, _FENCED, "seen = *(volatile int*)&count;", "__threadfence();"), 3),
+    "late, atomics": (_late(_LATE, _FENCED, "seen = atomicAdd(&count, 0);", "__threadfence();"), 3),
+    "late, a cluster": (_late(_LATE, _RELEASE, _ACQUIRE, cluster="__cluster_dims__(3, 1, 1)"), 3),
+    "late, the cluster's scope": (
+        _late(_LATE, _RELEASE.replace("gpu", "cluster"), _ACQUIRE.replace("gpu", "cluster"),
+              cluster="__cluster_dims__(3, 1, 1)"), 3),
+}  # fmt: skip
+
+
 @cache
 def _ptx(source: str) -> str:
     file = SourceFile(source, "k.cu", "cuda", ("",), ())
@@ -83,7 +110,10 @@ def run(name: str, count: int, seed: int) -> tuple[Execution, list[float]]:
     out = memory.allocate(128, "out")
     threads = 32 if blocks > 1 else 96
     request = LaunchRequest(
-        (blocks, 1, 1), (threads, 1, 1), out.address.to_bytes(8, "little"), at_once=132
+        (blocks, 1, 1),
+        (threads, 1, 1),
+        out.address.to_bytes(8, "little") + blocks.to_bytes(4, "little"),
+        at_once=132,
     )
     program = load(_ptx(source.replace("@COUNT@", str(count))), "k", sanitize=True)
     execution = program.run(request, memory, warp_seed=seed, sanitize=True, max_steps=100_000_000)
@@ -97,7 +127,8 @@ def test_a_count_of_too_few(name: str, seed: int) -> None:
     execution, found = run(name, 1, seed)
     kinds = {each.kind for each in execution.findings}
     assert kinds & {"write after read", "read after write", "uninitialized"}, execution.findings
-    assert found != [3.0] * 32
+    # Whoever looks late reads the right numbers all the same.
+    assert found != [3.0] * 32 or name.startswith("late")
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from gemmkit.emulator.codegen.flag_waits import FlagWait, flag_waits
 from gemmkit.emulator.codegen.operands import Action
 from gemmkit.emulator.isa.matrix_access import is_matrix
 from gemmkit.emulator.ptx.cfg import BasicBlock, ControlFlow
@@ -129,6 +130,11 @@ class Analysis:
     def reconvergence_points(self) -> frozenset[int]:
         """Blocks where diverged lanes reconverge."""
         return frozenset(self.flow.reconvergence[region.branch] for region in self.regions)
+
+    @cached_property
+    def flag_waits(self) -> Mapping[int, FlagWait]:
+        """The loads of flags by which threads wait."""
+        return flag_waits(self.flow, self.actions)
 
     @cached_property
     def in_loops(self) -> frozenset[int]:

@@ -21,15 +21,15 @@ class Ordering:
 
     `strong` accesses may conflict with others of their kind without a race. A release makes earlier
     accesses visible to observers of the next strong write; an acquire makes visible what earlier
-    strong reads observed. A fence is both and no access. `in_block` limits all this to the threads
-    of one block, because of the instruction's scope or because the memory is the block's shared
-    memory.
+    strong reads observed. A fence is both and no access. `scope` limits all this to the threads
+    of one "block", or one "cluster", because of the instruction's scope or because the memory is
+    shared memory.
     """
 
     strong: bool = False
     releases: bool = False
     acquires: bool = False
-    in_block: bool = False
+    scope: str = ""
 
     @classmethod
     def of(cls, action: Action) -> Ordering:
@@ -39,8 +39,13 @@ class Ordering:
         return _ordering(action.operation, action.form.opcode, action.form.modifiers.get("S", ""))
 
     @property
+    def in_block(self) -> bool:
+        """Whether it is limited to a block, or a cluster, which is a block alone or has clocks."""
+        return bool(self.scope)
+
+    @property
     def between_blocks(self) -> Ordering:
-        """The part that also holds for threads of other blocks."""
+        """The part that also holds for threads of other clusters."""
         return _NONE if self.in_block else self
 
     @property
@@ -61,17 +66,19 @@ def _ordering(operation: str, opcode: str, space: str) -> Ordering:
     if not {"proxy", "mbarrier_init"}.isdisjoint(words):
         return _NONE
     # What orders the blocks of a cluster is followed by vector clocks.
-    in_block = not {"cta", "cluster"}.isdisjoint(words)
+    scope = "block" if "cta" in words else "cluster" if "cluster" in words else ""
     if name in ("membar", "fence"):
-        return Ordering(releases=True, acquires=True, in_block=in_block)
-    space = space.removesuffix("::cta")
+        return Ordering(releases=True, acquires=True, scope=scope)
+    space = space.removesuffix("::cta").removesuffix("::cluster")
     if operation == "no_operation" or space not in ("", "global", "shared"):
         return _NONE
+    if space == "shared" and not scope:
+        scope = "cluster"
     return Ordering(
         strong=operation in ATOMICS or not _STRONG.isdisjoint(words),
         releases=not {"release", "acq_rel"}.isdisjoint(words),
         acquires=not {"acquire", "acq_rel"}.isdisjoint(words),
-        in_block=in_block or space == "shared",
+        scope=scope,
     )
 
 
@@ -108,6 +115,10 @@ def orders_warps(actions: Sequence[Action]) -> bool:
 
 
 def is_asynchronous(actions: Sequence[Action]) -> bool:
-    """Whether a kernel uses mbarriers, bulk copies, tensor copies, wgmma, `setmaxnreg` or the
-    shared memory of a cluster's blocks."""
-    return any(action.operation.startswith(_ASYNCHRONOUS) for action in actions)
+    """Whether a kernel uses mbarriers, bulk copies, tensor copies, wgmma, `setmaxnreg`, the shared
+    memory of a cluster's blocks, or fences and accesses of the cluster's scope."""
+    return any(
+        action.operation.startswith(_ASYNCHRONOUS)
+        or ("cluster" in action.form.opcode.split(".") and Ordering.of(action).scope == "cluster")
+        for action in actions
+    )

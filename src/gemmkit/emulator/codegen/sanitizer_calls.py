@@ -11,16 +11,21 @@ from gemmkit.emulator.codegen.operands import Action
 from gemmkit.emulator.codegen.ordering import Ordering, is_asynchronous, orders_warps
 from gemmkit.emulator.codegen.runtime.sanitized import PREFIX
 from gemmkit.emulator.codegen.shadow_layout import (
+    ARRIVES_FOR_ALL,
     CLUSTER_PROXY_FENCE,
     FENCE_NUMBER,
     GLOBAL_PROXY_FENCE,
     INIT_FENCE,
     OTHER_FENCE,
     PROXY_FENCE,
+    SCOPES,
     SHARED_PROXY_FENCE,
+    WAITS_FOR_ALL,
 )
 from gemmkit.emulator.codegen.values import Scalar
-from gemmkit.emulator.ptx.module import Immediate
+from gemmkit.emulator.ptx.module import Immediate, Register
+
+NULL = Value("ptr", "null")
 
 
 def nothing(b: BlockWriter, action: Action, lanes: Value) -> None:
@@ -30,9 +35,9 @@ def nothing(b: BlockWriter, action: Action, lanes: Value) -> None:
     if action.operation == "copy_async_commit":
         b.f.runtime(PREFIX + "commit", "void", C, lanes)
     elif action.operation == "copy_async_wait":
-        groups = action.sources[0] if action.sources else Immediate(-1)
+        groups = action.sources[0] if action.sources else Immediate(WAITS_FOR_ALL)
         assert isinstance(groups, Immediate)
-        b.f.runtime(PREFIX + "wait", "void", C, lanes, literal("i32", groups.value))
+        b.f.runtime(PREFIX + "wait", "void", C, W, lanes, literal("i32", groups.value))
     elif action.form.opcode == "bar.warp.sync":
         members(b, action, lanes, "warp_barrier")
     elif action.form.opcode.startswith(("membar", "fence")):
@@ -66,7 +71,7 @@ def _fence_kind(opcode: str) -> int | None:
 def copies_arrive(b: BlockWriter, lanes: Value) -> None:
     """All cp.async copies of these lanes arrive."""
     if b.context.sanitize:
-        b.f.runtime(PREFIX + "wait", "void", C, lanes, literal("i32", -1))
+        b.f.runtime(PREFIX + "wait", "void", C, W, lanes, literal("i32", ARRIVES_FOR_ALL))
 
 
 def before(b: BlockWriter, action: Action) -> None:
@@ -76,8 +81,8 @@ def before(b: BlockWriter, action: Action) -> None:
 
 
 def _device_fence(b: BlockWriter, action: Action) -> None:
-    in_block = literal("i64", int(Ordering.of(action).in_block))
-    b.f.runtime(PREFIX + "device_fence", "void", C, in_block)
+    scope = literal("i64", SCOPES[Ordering.of(action).scope])
+    b.f.runtime(PREFIX + "device_fence", "void", C, scope)
 
 
 def after(b: BlockWriter, action: Action, pattern: Value, base: Value) -> None:
@@ -85,7 +90,11 @@ def after(b: BlockWriter, action: Action, pattern: Value, base: Value) -> None:
     ordering = Ordering.of(action)
     if not b.context.sanitize or not ordering.strong:
         return
-    b.f.runtime(PREFIX + "synchronize", "void", C, pattern, base, literal("i64", action.number))
+    wait, operands = b.context.analysis.flag_waits.get(action.number), NULL
+    if wait is not None and isinstance(wait.operand, Register):
+        operands = b.pointer(b.in_memory(b.source(wait.operand, wait.bits), wait.bits))
+    number = literal("i64", action.number)
+    b.f.runtime(PREFIX + "synchronize", "void", C, pattern, base, number, operands)
     if ordering.acquires:
         _device_fence(b, action)
 

@@ -27,8 +27,10 @@ SHADOW = words(
     # actor, of this block or another, and the time up to which its accesses are known to precede
     # the running warp's.
     *("time", "barrier_time", "fences", "known"),
-    # For each granule of shared memory, the last cp.async issued to it.
-    "copies",
+    # For each granule of shared memory, the last cp.async issued to it, and where the log ended
+    # when it last landed; in asynchronous kernels, the open group of each warp's copies, see
+    # `sanitizer.clocks`.
+    *("copies", "landed_at", "open_groups"),
     # If barriers synchronize a part of the block: for each warp and each barrier, bitmaps of the
     # accesses of each warp that it is not ordered after, and the time up to which it is. Else null.
     *("pairs", "clocks"),
@@ -111,6 +113,9 @@ COMPARISON = words(
     *("clocks", "clock_bytes", "row_bytes", "groups", "warps", "copies_from", "first_warp"),
     *("block", "first_blocks", "executed", "product_actors", "product_groups", "product_causes"),
     *("mbarriers", "relaxed"),
+    # A flag for each instruction that arrives for cp.async copies, and by warp the last group of
+    # which all have arrived so.
+    *("for_copies", "arrived_groups"),
     # Whether Python has to see all wgmma: ordinary stores of other blocks have reached the block's
     # shared memory, or lanes were not in step when others handed over what they accessed.
     "reached",
@@ -158,9 +163,9 @@ MBARRIER = words(
 OBSERVATION = words("warp", "time", "who")
 OBSERVATION_BYTES = 24
 
-# A copy in flight: its lanes (bits), bytes per lane and instruction; for each lane the group, the
-# target in shared memory, and the data.
-COPY = words("lanes", "bytes", "site") | {
+# A copy in flight: its lanes (bits), bytes per lane and instruction, and in asynchronous kernels
+# the group of its warp; for each lane the group, the target in shared memory, and the data.
+COPY = words("lanes", "bytes", "site", "time") | {
     "groups": 32,
     "targets": 32 + 4 * LANES,
     "data": 32 + 8 * LANES,
@@ -168,6 +173,10 @@ COPY = words("lanes", "bytes", "site") | {
 COPY_BYTES = 32 + 8 * LANES + 16 * LANES
 # The most copies in flight per warp; beyond that the oldest lands early.
 COPY_QUEUE = 256
+# A wait for all copies, and one on behalf of an mbarrier: the lanes themselves go on. What Python
+# is told of a wait has, above WAIT_OLDEST bits, the group of the oldest copy left in flight, or
+# NOTHING_LEFT.
+WAITS_FOR_ALL, ARRIVES_FOR_ALL, WAIT_OLDEST, NOTHING_LEFT = -1, -2, 32, (1 << 31) - 1
 # The last copy to a granule: the record's offset in the worker (32 bits), warp and lane, and the
 # low bits of the epoch in which it landed.
 COPY_SITE, COPY_THREAD, COPY_EPOCH_BITS = 32, 16, 16
@@ -238,6 +247,8 @@ ACTOR_RANKS = (1 << ACTOR_BLOCK) - (1 << ACTOR_RANK)
 COPY_PLACE = 1 << 17
 ACTOR_COPY = COPY_PLACE << ACTOR_SITE
 IN_FLIGHT_TIME = 1 << 61
+# What a fence says of its scope: it orders other blocks too, only its own, or those of its cluster.
+SCOPES = {"": 0, "block": 1, "cluster": 2}
 # Undefined bits are used by a guard, by the first or second address, or by a source and those after
 # it; this is in the bits above the instruction's number.
 USED, USED_SHIFT = CLASSES + 20, 32

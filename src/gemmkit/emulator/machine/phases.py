@@ -104,7 +104,8 @@ class Phases:
             if made:
                 count_transfers(self._worker, action, made)
             return ()
-        if action.operation == "mbarrier_arrive" and self._worker.observer is not None:
+        arrives = action.operation in ("mbarrier_arrive", "mbarrier_arrive_copies")
+        if arrives and self._worker.observer is not None:
             bits = np.packbits(active, bitorder="little").view(np.uint32)
             self._worker.observer.releases(warp, action.number, int(bits[0]))
         *given, addresses = operands

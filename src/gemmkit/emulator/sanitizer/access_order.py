@@ -82,6 +82,7 @@ class AccessOrder(ABC):
             worker, self._shadow, self._clocks, self._first, self._granules.who
         )
         self._shadow.see_arrivals(())
+        self._shadow.set_field("open_groups", self._clocks.group[self._first :].ctypes.data)
         self._swizzles = Swizzles(self._granules, self._shadow.shift, count)
 
     def look(self) -> None:
@@ -208,7 +209,8 @@ class AccessOrder(ABC):
         """A thread of the block of a rank reads granules of this block: an ordinary write of
         another block must precede by instructions of cluster scope."""
         found = self._of_other_scope(rank, where)
-        if found is not None:
+        numbers = (instruction_of(each) for each in (who, found[1] if found else who))
+        if found is not None and not all(map(self._names.strong, numbers)):
             granule, other = found
             place = cluster_address(self._rank, granule << self._shadow.shift)
             self._found.not_of_cluster_scope(self._block, who, place, other)

@@ -19,6 +19,7 @@ from gemmkit.emulator.codegen.shadow_layout import (
     TAG_KIND,
     TAG_WARP,
     VISIBLE,
+    WAIT_OLDEST,
     WAITED,
     WAITS,
 )
@@ -97,7 +98,8 @@ class Order(CopyOrder):
         elif what == COMMITS:
             clocks.group[warp] += 1
         elif what == WAITS:
-            clocks.wait_for_copies(warp, operand)
+            oldest, going = operand >> WAIT_OLDEST, operand & (1 << WAIT_OLDEST) - 1
+            clocks.wait_for_copies(warp, going - (going >> 31 << 32), oldest)
         elif what == FENCES:
             self._fenced(warp, operand)
 

@@ -23,7 +23,9 @@ _UNORDERED = "with no barrier, and no arrival and wait at an mbarrier, between"
 _NO_WGMMA_WAIT = "with no wgmma.wait_group for it, and synchronization after that, between"
 # A stage that is filled again before its consumers have read it.
 REFILL = "overwritten before read"
-_NO_COPY_WAIT = "with no wait for that copy and no synchronization between"
+NO_COPY_WAIT = (
+    "with no cp.async wait for it by that thread, and synchronization after that, between"
+)
 _NO_GROUP_WAIT = (
     "with no cp.async.bulk.wait_group.read for it, and synchronization after that, between"
 )
@@ -120,7 +122,7 @@ class AsynchronousFindings(ClusterFindings):
         elif met.actor >= clocks.warps + clocks.places:
             name = "read before wait" if reads else "write before wait"
             other = f"the cp.async by {by}"
-            between = _NO_COPY_WAIT
+            between = NO_COPY_WAIT
         text = f"{self.parties.name(who, block)} {does} {place}, which {other} {before}, {between}"
         follows = ""
         if clocks.warps <= met.actor < clocks.warps + clocks.places and met.wrote:
@@ -153,7 +155,7 @@ class AsynchronousFindings(ClusterFindings):
                 between = _NO_GROUP_WAIT
         elif met.actor >= clocks.warps + clocks.places:
             name = f"{'write' if writes else 'read'} before wait"
-            other, between = f"the cp.async by {other}", _NO_COPY_WAIT
+            other, between = f"the cp.async by {other}", NO_COPY_WAIT
         text = (
             f"the {self.parties.copy_name(copy.action.number)} by "
             f"{self.parties.named(here, block)} "
@@ -272,18 +274,22 @@ class AsynchronousFindings(ClusterFindings):
         accessed that were not in step with the one that handed it over."""
         (who, what, writes), parties = access, self.parties
         array, offset, place = parties.place(address)
+        copied = self._names.actions[instruction_of(apart.other)].operation == "copy_async"
+        after = " after its wait" if copied else ""
         if apart.by is None:
-            last, between = who, "with no __syncwarp() between"
+            last, between = who, f"with no __syncwarp(){after} between"
         else:
             last = apart.by
             does = "the proxy fence" if apart.fence else "the arrival"
+            after = " between its wait and that" if copied else " before it"
             between = (
-                f"and only {does} by {parties.name(last)} comes between, with no __syncwarp() "
-                "before it"
+                f"and only {does} by {parties.name(last)} comes between, with no __syncwarp()"
+                f"{after}"
             )
+        other = f"{'the cp.async by ' if copied else ''}{parties.name(apart.other)}"
         text = (
             f"{what}{parties.name(who, block)} {'writes' if writes else 'reads'} {place}, which "
-            f"{parties.name(apart.other)} {'writes' if apart.wrote else 'reads'}, {between}"
+            f"{other} {'writes' if apart.wrote else 'reads'}, {between}"
         )
         site = parties.site(last)
         self._add(

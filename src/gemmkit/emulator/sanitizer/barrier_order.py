@@ -114,10 +114,7 @@ class BarrierOrder(AccessOrder):
         else:
             clocks.release(warp, found.arriving, at)
         if action.operation == "mbarrier_arrive_copies":
-            actor = clocks.copies_of(warp)
-            into = found.arriving[ORDERED]
-            into[actor] = max(into[actor], clocks.group[warp])
-            clocks.group[warp] += 1
+            clocks.copies_arrive(warp, found.arriving)
 
     def _reach(self, found: Object, warp: int, fenced: Clock | None) -> None:
         """A warp arrives at the mbarrier of another block."""

@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from gemmkit.emulator.codegen.layout import LANES, WINDOWS
-from gemmkit.emulator.codegen.operands import Action
-from gemmkit.emulator.codegen.ordering import ATOMICS, Ordering, is_cas_loop, scope
+from gemmkit.emulator.codegen.ordering import Ordering, is_cas_loop, scope
 from gemmkit.emulator.codegen.shadow_layout import (
     AGAINST_READER,
     AGAINST_STRONG,
@@ -31,7 +30,8 @@ from gemmkit.emulator.sanitizer.cross_block_races import (
     cross_block_race,
     instruction_numbers,
 )
-from gemmkit.emulator.sanitizer.shadow import BlockShadow, GlobalShadow, Pattern
+from gemmkit.emulator.sanitizer.flag_values import Looks
+from gemmkit.emulator.sanitizer.shadow import BlockShadow, GlobalShadow
 from gemmkit.emulator.sanitizer.sites import Names, is_bulk_reduction, verb
 from gemmkit.findings import Finding
 
@@ -82,28 +82,9 @@ class BetweenBlocks:
         blocks = names.request.cluster_blocks
         self.order: BlockOrder = BlockOrder(worker.warps, blocks, of_peer, reached)
         self._fences = worker.kernel.orders_blocks
-        # Whether all that orders the blocks of a cluster is known.
-        fences = any(Ordering.of(action).fence for action in names.actions)
-        self._flags_followed = not fences or not any(map(self._is_flag_of_cluster, names.actions))
         # The block and the race that stand for others of the same instructions, kind and array.
         self._made: dict[tuple[str, int, int, int, int], tuple[int, Finding]] = {}
         self._numbers = instruction_numbers(worker.kernel.areas)
-
-    def _is_flag_of_cluster(self, action: Action) -> bool:
-        """Whether an instruction may order only blocks of a cluster: through shared memory, or by
-        the scope of the cluster."""
-        if action.operation not in (*ATOMICS, "load", "store", "no_operation"):
-            return False
-        if Ordering.of(action) != Ordering() and "cluster" in action.form.opcode.split("."):
-            return True
-        in_shared = action.form.modifiers.get("S", "").startswith("shared")
-        return in_shared and self._names.strong(action.number)
-
-    @property
-    def follows_cluster(self) -> bool:
-        """Whether all flags of the kernel by which blocks of a cluster may wait for each other are
-        followed: those in shared memory, or of the cluster's scope, are not."""
-        return self._flags_followed
 
     def fence(self, now: int, *, in_block: bool) -> None:
         """The running warp executes a fence, possibly one for its block only."""
@@ -118,7 +99,7 @@ class BetweenBlocks:
     def _here(self) -> Place:
         return here(self._worker, self._shadow)
 
-    def synchronize(self, pattern: Pattern, base: int, number: int) -> None:
+    def synchronize(self, looks: Looks, base: int, number: int) -> None:
         """The running warp has performed a strong access."""
         action = self._names.actions[number]
         if Ordering.of(action).in_block:
@@ -126,14 +107,13 @@ class BetweenBlocks:
             if self._names.request.cluster_blocks > 1:
                 self._note_poll(self._here(), number, base)
             return
-        for address in set((base + pattern.offsets[pattern.lanes]).tolist()):
-            if address >= min(WINDOWS.values()):
-                self._flags_followed = False
-            else:
+        for address, look in looks.items():
+            if address < min(WINDOWS.values()):
                 at = self._here()
                 observes = self.order.synchronize(
                     at,
                     address,
+                    look,
                     reads=action.operation != "store",
                     writes=action.operation != "load",
                 )

@@ -17,8 +17,13 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from gemmkit.emulator.sanitizer.flag_values import FlagValues, Look
+
 # The number of releases at each address in memory.
 Learned = dict[int, int]
+
+# So many releases of one block at an address are kept for their values.
+_MOST_APART = 64
 
 # How an access is ordered before another: fully; except for a fence of the observer; released, but
 # not observed; not released.
@@ -79,12 +84,15 @@ class _Release:
 
 @dataclass(slots=True)
 class _Location:
-    """All releases at one address, in order; by cluster, which of them it made; and the blocks that
-    made some."""
+    """All releases at one address, in order; by cluster, which of them it made; the blocks that
+    made some; and the values that were there."""
 
     releases: list[_Release] = field(default_factory=list)
     of_cluster: defaultdict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
     blocks: set[int] = field(default_factory=set)
+    values: FlagValues = field(default_factory=FlagValues)
+    # How many were kept apart only for their values.
+    apart: int = 0
 
 
 @dataclass(slots=True)
@@ -232,13 +240,18 @@ class BlockOrder:
         _join(own.proxied, self._common.known)
         self._note(at.warp, now)
 
-    def synchronize(self, at: Place, location: int, *, reads: bool, writes: bool) -> bool:
+    def synchronize(
+        self, at: Place, location: int, look: Look, *, reads: bool, writes: bool
+    ) -> bool:
         """A strong access to an address; returns whether it observes another block."""
         self._catch_up(at)
         self._forget_answers()
         there, own = self._locations[location], self._members.own[at.warp]
-        if reads and own.seen.get(location, 0) < len(there.releases):
-            own.seen[location] = len(there.releases)
+        before = own.seen.get(location, 0)
+        if reads and before < len(there.releases):
+            least = max(before, *(each.get(location, 0) for each in self._all_known(own)))
+            sees = look.sees(there.values, least, len(there.releases))
+            own.seen[location] = max(before, sees)
             if self._reached is not None:
                 self._note(at.warp, self._reached.ordered_in_cluster()[at.warp])
         observes = reads and any(each != at.block for each in there.blocks)
@@ -258,12 +271,22 @@ class BlockOrder:
                     all_of_it.passed_on,
                     all_of_it.proxied,
                 )
-                self._release(there, at.warp, location, released)
+                self._release(there, at.warp, location, released, look.value)
+            there.values.wrote(look.value, len(there.releases))
         return observes
 
-    def _release(self, at: _Location, warp: int, location: int, released: _Release) -> None:
-        if self._renew(at, warp, location, released):
+    def _all_known(self, own: _Knowledge) -> tuple[Learned, ...]:
+        """What a warp has observed, or was told of, by address."""
+        return own.known, self._common.seen, self._common.known
+
+    def _release(
+        self, at: _Location, warp: int, location: int, released: _Release, value: int
+    ) -> None:
+        # Those of different values are told from each other, as far as there is room.
+        apart = at.values.differs(value) and at.apart < _MOST_APART
+        if not apart and self._renew(at, warp, location, released):
             return
+        at.apart += apart
         at.of_cluster[released.cluster].append(len(at.releases))
         at.blocks.add(released.block)
         at.releases.append(released)

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gemmkit.emulator.codegen.shadow_layout import (
+    ARRIVES_FOR_ALL,
     CAUSED,
     CLOCK_ROWS,
     CLUSTER_PROXY_FENCE,
@@ -32,6 +33,7 @@ from gemmkit.emulator.codegen.shadow_layout import (
     VISIBLE,
     VISIBLE_GLOBAL,
     VISIBLE_IN_CLUSTER,
+    WAITS_FOR_ALL,
 )
 
 Clock = NDArray[np.int32]
@@ -72,8 +74,10 @@ class Clocks:
         self.refills: dict[tuple[int, int], int | None] = {}
         # When copies of bulk groups were issued, by actor and party: the warp, and its time.
         self.issues: dict[tuple[int, int], tuple[int, int]] = {}
-        # The group of cp.async copies that is open in each warp.
+        # The group of cp.async copies that is open in each warp, and the last one of which all have
+        # arrived at an mbarrier, or will have once they land.
         self.group = np.ones(warps, np.int32)
+        self.arrived_group = np.zeros(warps, np.int32)
 
     def begin(self, rank: int, now: NDArray[np.int64]) -> None:
         """The block of a rank begins; `now` holds the time of its clock, which goes on here."""
@@ -141,6 +145,13 @@ class Clocks:
         self._fenced[warp] = self.of[warp]
         self.of[warp, ORDERED, warp] += 1
 
+    def mark(self, warp: int) -> Clock:
+        """What is ordered before this point in a warp, as a clock of its own."""
+        self._reach(warp)
+        found: Clock = self.of[warp].copy()
+        self.of[warp, ORDERED, warp] += 1
+        return found
+
     def has_started(self, warp: int, others: range) -> bool:
         """Whether a warp's clock shows that one of the others runs."""
         return bool(self.of[warp, CAUSED, others.start : others.stop].any())
@@ -184,10 +195,20 @@ class Clocks:
         issuer, time = self.issues.get((actor, who), (warp, 0))
         return issuer == warp or bool(self.of[warp, (ORDERED, CAUSED), issuer].max() >= time)
 
-    def wait_for_copies(self, warp: int, going: int) -> None:
-        """A warp waits for its groups of cp.async copies but the latest `going`; −1: for all."""
-        done = self.group[warp] - 1 - going
-        actor = self.copies_of(warp)
-        self.of[warp, ORDERED, actor] = max(self.of[warp, ORDERED, actor], done)
+    def wait_for_copies(self, warp: int, going: int, oldest: int) -> None:
+        """Lanes of a warp wait for their groups of cp.async copies but the latest `going`; `oldest`
+        is the group of the oldest copy that is left in flight, maybe of other lanes.
+
+        Where an mbarrier is to wait for them (`ARRIVES_FOR_ALL`), nothing is ordered yet.
+        """
+        done = min(int(self.group[warp]) - 1 - max(going, WAITS_FOR_ALL), oldest - 1)
+        known = self.arrived_group if going == ARRIVES_FOR_ALL else self.of[:, ORDERED]
+        place = warp if going == ARRIVES_FOR_ALL else (warp, self.copies_of(warp))
+        known[place] = max(int(known[place]), done)
         if going < 0:
             self.group[warp] += 1
+
+    def copies_arrive(self, warp: int, into: Clock) -> None:
+        """A warp arrives at an mbarrier for the copies that `ARRIVES_FOR_ALL` was told of."""
+        actor = self.copies_of(warp)
+        into[ORDERED, actor] = max(into[ORDERED, actor], self.arrived_group[warp])

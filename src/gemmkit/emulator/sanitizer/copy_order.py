@@ -19,8 +19,8 @@ from gemmkit.emulator.machine.warp_stores import WarpStores
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.sanitizer.access_order import AccessOrder
 from gemmkit.emulator.sanitizer.asynchronous_findings import AsynchronousFindings
-from gemmkit.emulator.sanitizer.barrier_order import BarrierOrder
 from gemmkit.emulator.sanitizer.clocks import Clock
+from gemmkit.emulator.sanitizer.flag_order import FlagOrder
 from gemmkit.emulator.sanitizer.global_copies import GlobalCopies
 from gemmkit.emulator.sanitizer.granules import Conflict, Numbers, party
 from gemmkit.emulator.sanitizer.shadow import BlockShadow
@@ -34,7 +34,7 @@ from gemmkit.emulator.sanitizer.tensor_places import (
 )
 
 
-class CopyOrder(BarrierOrder):
+class CopyOrder(FlagOrder):
     """Adds bulk copies, `st.async` and `red.async` to the order of accesses."""
 
     def __init__(

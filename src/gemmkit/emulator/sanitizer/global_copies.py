@@ -215,8 +215,7 @@ class GlobalCopies:
         if its != warp and clocks.of[warp, ORDERED, its] < time:
             how = between.relation(other, time)
             if between.is_race(copy.action.number, other, how):
-                if other.rank == self._worker.rank or between.follows_cluster:
-                    self._found.copy_after(copy, address, other, kind, self._worker, waits=False)
+                self._found.copy_after(copy, address, other, kind, self._worker, waits=False)
                 return
         visible = clocks.of[warp, VISIBLE_GLOBAL, its] >= time
         if kind == "writer" and not visible and not between.is_visible(other, time):

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from gemmkit.emulator.codegen.flag_waits import flag_waits
 from gemmkit.emulator.codegen.operands import Action
 from gemmkit.emulator.codegen.ordering import Ordering
 from gemmkit.emulator.codegen.shadow_layout import (
     CONFLICT,
     FENCE,
     GLOBAL_RACE,
+    SCOPES,
     SYNCHRONIZES,
     VISIBLE_GLOBAL,
 )
@@ -20,6 +22,7 @@ from gemmkit.emulator.sanitizer.asynchronous import Order
 from gemmkit.emulator.sanitizer.between_blocks import BetweenBlocks
 from gemmkit.emulator.sanitizer.clocks import FENCED_ROWS
 from gemmkit.emulator.sanitizer.collection import Collection
+from gemmkit.emulator.sanitizer.flag_values import Look, Looks, flag_place, operand_of
 from gemmkit.emulator.sanitizer.global_copies import GlobalCopies, LaunchCopies
 from gemmkit.emulator.sanitizer.global_findings import GlobalFindings
 from gemmkit.emulator.sanitizer.memory_faults import space_at
@@ -64,9 +67,11 @@ class GlobalOrder:
         ):
             # A fence of another worker's block matters too.
             shadow.set_field("fences", 1)
-        if shadow.traits.flags_order_warps and any(Ordering.of(a).fence for a in names.actions):
+        fences = any(Ordering.of(each).fence for each in names.actions)
+        if fences and (shadow.traits.flags_order_warps or names.request.cluster_blocks > 1):
             # So do those who poll before the first fence.
             shadow.set_field("fences", 1)
+        self._order, self._waits = order, flag_waits(worker.kernel.flow, names.actions)
         self._within = WithinBlock(names, worker, shadow, self._between, order)
         if order is not None:
             found = GlobalFindings(names, launch.collection)
@@ -79,34 +84,73 @@ class GlobalOrder:
         if VISIBLE_GLOBAL in FENCED_ROWS.get(kind, ()):
             self._between.fence_proxy(now)
 
-    def _note_poll(self, pattern: Pattern, base: int, action: Action) -> None:
+    def _note_poll(self, looks: Looks, action: Action) -> None:
         """The running warp has performed a strong access: does it wait for others, or do others
         wait for it?"""
         worker = self._worker
         warp = worker.warp_number(worker.field("running"))
-        block = worker.number if space_at(action, base) == "shared" else -1
-        for address in set((base + pattern.offsets[pattern.lanes]).tolist()):
+        for address in looks:
+            block, place = -1, address
+            if space_at(action, address) == "shared":
+                rank, place = flag_place(address, worker.rank)
+                block = worker.number + rank - worker.rank
             self._pollers.accessed(
                 worker,
                 warp,
                 action.number,
-                (block, address),
+                (block, place),
                 reads=action.operation not in ("store", "reduction"),
                 writes=action.operation != "load",
             )
+
+    def _looks(self, pattern: Pattern, base: int, action: Action, operands: int | None) -> Looks:
+        """What a strong access finds at each address; `operands` says where native code keeps what
+        its lanes compare with, if they wait."""
+        wait = self._waits.get(action.number)
+        if wait is None and action.operation == "load":
+            return dict.fromkeys((base + pattern.offsets[pattern.lanes]).tolist(), Look(0))
+        found: dict[int, Look] = {}
+        nbytes = action.form.type.bytes
+        for lane in pattern.lanes.tolist():
+            address = base + int(pattern.offsets[lane])
+            if address not in found:
+                operand = operand_of(wait, operands or 0, lane) if wait is not None else 0
+                value = self._value(action, address, nbytes)
+                found[address] = Look(value or 0, wait if value is not None else None, operand)
+        return found
+
+    def _value(self, action: Action, address: int, nbytes: int) -> int | None:
+        """The value at an address; None if the access was refused."""
+        worker = self._worker
+        if space_at(action, address) == "shared":
+            rank, place = flag_place(address, worker.rank)
+            if rank >= len(worker.peers):
+                return None
+            memory = worker.peers[rank].shared[place : place + nbytes]
+        else:
+            found = self._names.memory.find(address)
+            if found is None or address + nbytes > found.address + found.nbytes:
+                return None
+            memory = self._names.memory.view(address, nbytes)
+        return int.from_bytes(memory.tobytes(), "little")
 
     def told(
         self, what: int, site: int | None, pattern: int | None, base: int, more: int
     ) -> tuple[int, Finding | None]:
         """Native code tells one of the events: the answer to it, and the race if it is one."""
         if what == FENCE:
-            self._between.fence(base, in_block=bool(more))
+            self._between.fence(base, in_block=more != SCOPES[""])
             self._within.fence(base)
+            if self._order is not None:
+                self._order.fenced(in_block=more == SCOPES["block"])
         elif pattern is not None:
-            strong = Pattern(pattern)
-            self._between.synchronize(strong, base, more)
-            self._within.synchronize(strong, base, more)
-            self._note_poll(strong, base, self._names.actions[more])
+            action = self._names.actions[more]
+            looks = self._looks(Pattern(pattern), base, action, site)
+            self._between.synchronize(looks, base, more)
+            self._within.synchronize(looks, base, more)
+            if self._order is not None:
+                self._order.flagged(action, looks)
+            self._note_poll(looks, action)
         elif site is not None:
             follows = self._within if what == GLOBAL_RACE else self._between
             return follows.conflict(site, base, more)

@@ -37,6 +37,7 @@ _ACCESSES = (LOADED, STORED, UPDATED)
 # A warp has at most so many windows, and an instruction makes so many in a block.
 _MOST, _MOST_OF_ONE = 16, 64
 _NEVER = np.iinfo(np.int64).max
+_LANE = np.arange(LANES)
 
 
 @dataclass(slots=True)
@@ -86,8 +87,8 @@ class LaneWindows:
     last_writers: Numbers
     _windows: list[Window] = field(default_factory=list)
     _made: dict[int, int] = field(default_factory=dict)
-    # By warp, and whether by fences: the lanes that have released what they did since a step.
-    _done: dict[tuple[int, bool], tuple[int, int]] = field(default_factory=dict)
+    # By warp, and whether by fences: where the log ended when each lane last released what it did.
+    _done: dict[tuple[int, bool], Numbers] = field(default_factory=dict)
 
     @property
     def some(self) -> bool:
@@ -122,15 +123,15 @@ class LaneWindows:
                     late &= (lanes >> (each.whos % LANES) & 1 == 1) & (each.fence or not fence)
                 each.safe_from[late] = now
         self._windows = [each for each in self._windows if not self._is_past(each)]
-        since, done = self._done.get((warp, fence), (step, 0))
-        done = lanes | (done if since == step else 0)
-        self._done[warp, fence] = step, done
+        done = self._done.setdefault((warp, fence), np.zeros(LANES, np.int64))
+        done[lanes >> _LANE & 1 == 1] = self.shadow.field("log_count")
         last = self.shadow.last_access(warp)
         if whole and not fence:
             self.shadow.forget_accesses(warp)
         if whole or last <= step or self._made.get(number, 0) == _MOST_OF_ONE:
             return False
         found = list(self._accesses(warp, done, step, only_writes=fence))
+        found += [each for each in self._landed(warp, done, step) if each[0].size]
         if not found:
             return False
         self._made[number] = self._made.get(number, 0) + 1
@@ -156,10 +157,10 @@ class LaneWindows:
         return int(known.min()) >= int(window.safe_from.max())
 
     def _accesses(
-        self, warp: int, lanes: int, step: int, *, only_writes: bool = False
+        self, warp: int, done: Numbers, step: int, *, only_writes: bool = False
     ) -> Iterator[tuple[Numbers, Numbers, Numbers]]:
-        """What other lanes of a warp have accessed since it was in step: granules, the parties, and
-        whether they write."""
+        """What lanes of a warp have accessed since it was in step, and since the log ended where
+        `done` says for each: granules, the parties, and whether they write."""
         shadow, end = self.shadow, self.shadow.field("log_count")
         compiled, sites = self.worker.kernel.compiled, list(self.worker.kernel.areas.sites)
         for at in range(max(step, end - LOG_ENTRIES), end):
@@ -173,7 +174,7 @@ class LaneWindows:
             if pattern.serial != serial:
                 continue
             site = ((tag & (1 << TAG_WARP) - 1) - compiled.sites_start) // SITE_BYTES
-            others = (lanes >> pattern.lanes & 1) == 0
+            others = done[pattern.lanes] <= at
             where = granules_of(pattern, base, tag >> TAG_BYTES & 255, shadow.shift)[others]
             if where.size:
                 who = party(sites[site], (self.first + warp) * LANES) + pattern.lanes[others]
@@ -183,13 +184,36 @@ class LaneWindows:
                     np.full(where.size, int(kind != LOADED)),
                 )
 
+    def _landed(
+        self, warp: int, done: Numbers, step: int
+    ) -> list[tuple[Numbers, Numbers, Numbers]]:
+        """The same for what their cp.async copies have written, by when they have waited."""
+        shadow = self.shadow
+        if shadow.last_landing(warp) <= step:
+            return []
+        where = np.flatnonzero(shadow.landed_at > step)
+        threads, places = shadow.copied_by(where)
+        own = threads // LANES == warp
+        own &= shadow.landed_at[where] > done[threads % LANES]
+        own &= where < len(self.last_writers)
+        where, threads, places = where[own], threads[own], places[own]
+        first, sites = self.worker.kernel.compiled.sites_start, self.worker.kernel.areas.sites
+        numbers = np.array([*sites], np.int64)[(places - first) // SITE_BYTES]
+        whos = numbers << party(1, 0).bit_length() - 1 | (self.first * LANES + threads)
+        # What was overwritten since does not count.
+        kept = self.last_writers[where] == whos
+        return [(where[kept], whos[kept], np.ones(int(kept.sum()), np.int64))]
+
     def issued(self, warp: int, lane: int, where: Numbers, *, writes: bool) -> Apart | None:
         """A lane issues a copy that reads or writes granules: whether other lanes have accessed one
         since they were in step."""
         step = self.shadow.last_step(warp)
         if self.shadow.last_access(warp) <= step:
             return None
-        for granules, whos, wrote in self._accesses(warp, 1 << lane, step):
+        mine = np.where(lane == _LANE, _NEVER, 0)
+        for granules, whos, wrote in (
+            *self._accesses(warp, mine, step), *self._landed(warp, mine, step)
+        ):  # fmt: skip
             met = np.isin(granules, where) & (writes | (wrote == 1))
             if met.any():
                 at = int(met.argmax())

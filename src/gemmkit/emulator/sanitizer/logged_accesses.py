@@ -58,6 +58,9 @@ class LoggedAccesses:
     ) -> None:
         """`strong` are the instructions whose accesses do not race with each other, `relaxed` those
         with relaxed semantics."""
+        actions = worker.kernel.actions
+        for_copies = [each.operation == "mbarrier_arrive_copies" for each in actions]
+        self._for_copies = np.array([*for_copies, False], np.uint8)
         self._compare = _Compare(runtime().addresses[NAME])
         self._read = _Read(runtime().addresses[READ])
         self._write = _Write(runtime().addresses[WRITE])
@@ -82,6 +85,7 @@ class LoggedAccesses:
             first_blocks=self._first_blocks.ctypes.data,
             mbarriers=self._mbarriers.ctypes.data,
             relaxed=self._relaxed.ctypes.data,
+            for_copies=self._for_copies.ctypes.data,
         )
 
     def _set(self, **values: int) -> None:
@@ -109,6 +113,7 @@ class LoggedAccesses:
             "reader_list": granules.readers,
             "clocks": clocks.of,
             "groups": clocks.group,
+            "arrived_groups": clocks.arrived_group,
         }
         self._set(**{name: array.ctypes.data for name, array in arrays.items()})
         self._set(clock_bytes=clocks.of.strides[0], row_bytes=clocks.of.strides[1])

@@ -14,6 +14,8 @@ from gemmkit.emulator.codegen.shadow_layout import (
     COMMON,
     COPY_BYTES,
     COPY_QUEUE,
+    COPY_SITE,
+    COPY_THREAD,
     KNOWN_WARPS,
     LOG_ENTRIES,
     LOG_ENTRY,
@@ -152,6 +154,7 @@ class BlockShadow:
         self.log: Numbers = aligned_bytes(LOG_ENTRIES * 8 * len(LOG_ENTRY)).view(np.int64)
         self.log = self.log.reshape(LOG_ENTRIES, len(LOG_ENTRY))
         self.copies: Words = np.zeros(granules, np.uint64)
+        self.landed_at: Numbers = np.zeros(granules, np.int64)
         self._queues = aligned_bytes(worker.warps * COPY_QUEUE * COPY_BYTES * traits.copies)
         queues = self._warps[:, OWN["copy_queue"] :][:, :8].view(np.int64)
         queues[:, 0] = self._queues.ctypes.data + np.arange(worker.warps) * COPY_QUEUE * COPY_BYTES
@@ -183,6 +186,7 @@ class BlockShadow:
             "global_shift": known.granule.bit_length() - 1,
             "known": self._known.ctypes.data,
             "copies": self.copies.ctypes.data,
+            "landed_at": self.landed_at.ctypes.data,
             "pairs": self._pairs.ctypes.data if self._pairs is not None else 0,
             "clocks": self._clocks.ctypes.data if self._pairs is not None else 0,
             "local_defined": self._local.ctypes.data if self._local is not None else 0,
@@ -283,6 +287,17 @@ class BlockShadow:
     def last_access(self, warp: int) -> int:
         """Where it ended after the warp's last access to shared memory."""
         return int(self._own(warp, "last_access")[0])
+
+    def last_landing(self, warp: int) -> int:
+        """Where it ended after the last of the warp's cp.async copies has landed."""
+        return int(self._own(warp, "landed")[0])
+
+    def copied_by(self, granules: Numbers) -> tuple[Numbers, Numbers]:
+        """Who has issued the last cp.async to each of some granules: the thread of the block, and
+        where the record of the instruction is in the worker."""
+        notes = self.copies[granules]
+        threads = notes >> np.uint64(COPY_THREAD) & np.uint64((1 << COPY_SITE - COPY_THREAD) - 1)
+        return threads.astype(np.int64), (notes >> np.uint64(COPY_SITE)).astype(np.int64)
 
     def forget_accesses(self, warp: int) -> None:
         """The lanes of a warp have each released what they accessed."""

@@ -8,7 +8,12 @@ from gemmkit.emulator.codegen.layout import LANES
 from gemmkit.emulator.isa.matrix_descriptors import CHUNK_BYTES
 from gemmkit.emulator.ptx.module import Immediate
 from gemmkit.emulator.sanitizer.accumulators import Touch
-from gemmkit.emulator.sanitizer.asynchronous_findings import REFILL, is_refill, not_waited
+from gemmkit.emulator.sanitizer.asynchronous_findings import (
+    NO_COPY_WAIT,
+    REFILL,
+    is_refill,
+    not_waited,
+)
 from gemmkit.emulator.sanitizer.clocks import Clocks
 from gemmkit.emulator.sanitizer.collection import Collection
 from gemmkit.emulator.sanitizer.granules import Conflict, instruction_of, thread_of
@@ -70,7 +75,7 @@ class WarpgroupFindings(WordedFindings):
             follows = parties.cause_of_wait(thread_of(met.other) // LANES)
         elif met.actor >= clocks.warps + clocks.places:
             kind, other = "read before wait", f"the cp.async by {other}"
-            between = "with no wait for that copy and no synchronization between"
+            between = NO_COPY_WAIT
         text = (
             f"the wgmma by {parties.name(who, block)} reads byte {offset} of "
             f"'{array}', which {other} writes, {between}"

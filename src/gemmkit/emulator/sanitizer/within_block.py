@@ -10,10 +10,11 @@ from gemmkit.emulator.sanitizer.access_order import AccessOrder
 from gemmkit.emulator.sanitizer.between_blocks import BetweenBlocks, here
 from gemmkit.emulator.sanitizer.block_order import KNOWN, UNFENCED, BlockOrder, Place
 from gemmkit.emulator.sanitizer.cross_block_races import Actor, instruction_numbers
+from gemmkit.emulator.sanitizer.flag_values import Looks
 from gemmkit.emulator.sanitizer.global_copies import GlobalCopies
 from gemmkit.emulator.sanitizer.global_findings import NOT_WAITED
 from gemmkit.emulator.sanitizer.memory_faults import space_at
-from gemmkit.emulator.sanitizer.shadow import BlockShadow, Pattern
+from gemmkit.emulator.sanitizer.shadow import BlockShadow
 from gemmkit.emulator.sanitizer.sites import Names, actor_text, at, verb
 from gemmkit.findings import Finding
 
@@ -63,17 +64,18 @@ class WithinBlock:
             place = self._here()
             self._order.fence(place, now)
 
-    def synchronize(self, pattern: Pattern, base: int, number: int) -> None:
+    def synchronize(self, looks: Looks, base: int, number: int) -> None:
         """The running warp has performed a strong access."""
         if not self._own:
             return
         action = self._names.actions[number]
         place = self._here()
         shared = _SHARED if space_at(action, base) == "shared" else 0
-        for address in set((base + pattern.offsets[pattern.lanes]).tolist()):
+        for address, look in looks.items():
             self._order.synchronize(
                 place,
                 address | shared,
+                look,
                 reads=action.operation != "store",
                 writes=action.operation != "load",
             )
@@ -99,8 +101,7 @@ class WithinBlock:
         number = self._worker.site_number(site)
         if other.rank != self._worker.rank:
             how = self._between.relation(other, time)
-            race = self._between.is_race(number, other, how)
-            if how != KNOWN and not (race and self._between.follows_cluster):
+            if how != KNOWN and not self._between.is_race(number, other, how):
                 return 0, None
         else:
             how = self._order.before(place, place.cluster, its, time)

@@ -15,6 +15,7 @@ from gemmkit.emulator.codegen.layout import (
     SITE,
     STRIP_LANES,
     STRIPS,
+    WARP,
     WINDOW_BYTES,
     WORKER,
 )
@@ -60,6 +61,7 @@ from gemmkit.emulator.codegen.shadow_layout import (
     COPY_SITE,
     COPY_THREAD,
     LOG_ENTRY_BYTES,
+    NOTHING_LEFT,
     OWN,
     OWN_READ,
     OWN_WRITTEN,
@@ -68,6 +70,7 @@ from gemmkit.emulator.codegen.shadow_layout import (
     SHADOW,
     STORED,
     TAG_WARP,
+    WAIT_OLDEST,
     WAITS,
 )
 
@@ -187,8 +190,20 @@ def _define_land(module: Module) -> None:
             f.clear(log_entry(f, s, count), LOG_ENTRY_BYTES)
             now = f.add(count, 1)
             f.store(now, s, SHADOW["log_count"])
-            f.store(now, own, OWN["landed"])
+            for name in ("landed", "last_access"):
+                f.store(now, own, OWN[name])
+            _note_landing(f, s, now)
         f.ret()
+
+
+def _note_landing(f: Function, s: Value, now: Value) -> None:
+    """Where the log ends when the copies of lanes have landed."""
+    landed, shift = f.load("ptr", s, SHADOW["landed_at"]), f.load("i64", s, SHADOW["granule_shift"])
+    count = f.lshr(f.load("i64", _SLOT, COPY["bytes"]), shift)
+    with f.each_bit(_LANES) as lane:
+        first = f.lshr(_target(f, lane), shift)
+        with f.loop(count) as further:
+            f.store(now, landed, f.shl(f.add(first, further), 3))
 
 
 def _define_commit(module: Module) -> None:
@@ -206,11 +221,12 @@ def _define_commit(module: Module) -> None:
 
 
 def _define_wait(module: Module) -> None:
-    """wait(worker, lanes, groups that may stay in flight, or -1 to wait for all copies)."""
-    going = Value("i32", "%going")
-    with module.function(f"gemmkit.{PREFIX}wait", "void", (C, _LANES, going)) as f:
-        with f.when(f.compare("ne", _LANES, 0)):
-            tell(f, shadow(f), WAITS, f.resize(going, 64, signed=True))
+    """wait(worker, warp, lanes, groups that may stay in flight, or WAITS_FOR_ALL, or
+    ARRIVES_FOR_ALL)."""
+    going, warp = Value("i32", "%going"), Value("ptr", "%w")
+    with module.function(f"gemmkit.{PREFIX}wait", "void", (C, warp, _LANES, going)) as f:
+        oldest = f.variable(literal("i64", NOTHING_LEFT))
+        alive = f.not_(f.load("i32", warp, WARP["exited"]))
         own = f.load("ptr", shadow(f), SHADOW["own"])
         queue = f.load("ptr", own, OWN["copy_queue"])
         kept = f.variable(literal("i64", 0))
@@ -229,13 +245,20 @@ def _define_wait(module: Module) -> None:
             ready = f.and_(f.and_(ready, _LANES), on_way)
             with f.when(f.compare("ne", ready, 0)):
                 f.call("gemmkit.land", "void", C, slot, ready)
-            with f.when(f.compare("ne", f.load("i64", slot), 0)):
+            on_way = f.resize(f.load("i64", slot), 32)
+            with f.when(f.compare("ne", f.and_(on_way, alive), 0)):
+                time = f.load("i64", slot, COPY["time"])
+                f.set(oldest, f.intrinsic("umin", f.get("i64", oldest), time))
+            with f.when(f.compare("ne", on_way, 0)):
                 place_ = f.get("i64", kept)
                 to = f.offset(queue, f.binary("mul", place_, COPY_BYTES))
                 with f.when(f.compare("ne", place_, number)):
                     f.move(to, slot, COPY_BYTES)
                 f.set(kept, f.add(place_, 1))
         f.store(f.get("i64", kept), own, OWN["copies"])
+        with f.when(f.compare("ne", _LANES, 0)):
+            left = f.shl(f.get("i64", oldest), WAIT_OLDEST)
+            tell(f, shadow(f), WAITS, f.or_(left, f.and_(f.resize(going, 64), (1 << 32) - 1)))
         f.ret()
 
 
@@ -306,6 +329,10 @@ def _queue(f: Function, lanes: Value, reading: Value, size: int) -> None:
     f.store(f.resize(lanes, 64), slot, COPY["lanes"])
     f.store(literal("i64", size), slot, COPY["bytes"])
     f.store(f.sub(site, worker), slot, COPY["site"])
+    with f.when(f.compare("ne", f.load("ptr", shadow(f), SHADOW["open_groups"]), NULL)):
+        warp = f.lshr(f.load("i64", shadow(f), SHADOW["own_tag"]), TAG_WARP)
+        group = f.offset(f.load("ptr", shadow(f), SHADOW["open_groups"]), f.shl(warp, 2))
+        f.store(f.resize(f.load("i32", group), 64), slot, COPY["time"])
     f.move(f.offset(slot, COPY["groups"]), f.offset(own, OWN["groups"]), 4 * LANES)
     with f.each_bit(lanes) as lane:
         target = f.resize(f.add(TO_BASE, element(f, TO, lane, 64)), 32)

@@ -68,25 +68,26 @@ def define(module: Module) -> None:
 
 
 def _define_fence(module: Module) -> None:
-    """device_fence(worker, in block): the running warp fences its accesses, for other blocks too or
-    for its own only."""
-    in_block = Value("i64", "%in_block")
-    with module.function(f"gemmkit.{PREFIX}device_fence", "void", (C, in_block)) as f:
+    """device_fence(worker, scope): the running warp fences its accesses; see `SCOPES`."""
+    scope = Value("i64", "%scope")
+    with module.function(f"gemmkit.{PREFIX}device_fence", "void", (C, scope)) as f:
         s = shadow(f)
-        event(f, FENCE, f.load("i64", s, SHADOW["time"]), in_block)
+        event(f, FENCE, f.load("i64", s, SHADOW["time"]), scope)
         for name in ("time", "fences"):
             f.increase(s, SHADOW[name], 1)
         f.ret()
 
 
 def _define_synchronize(module: Module) -> None:
-    """synchronize(worker, pattern, base, instruction): a strong access to memory that blocks share.
-    It orders nothing until a fence was executed."""
-    number = Value("i64", "%number")
-    with module.function(f"gemmkit.{PREFIX}synchronize", "void", (C, P, BASE, number)) as f:
+    """synchronize(worker, pattern, base, instruction, operands): a strong access to memory that
+    threads share. It orders nothing until a fence was executed. `operands`: with which the lanes
+    compare what they load, if they wait; else null."""
+    number, operands = Value("i64", "%number"), Value("ptr", "%operands")
+    parameters = (C, P, BASE, number, operands)
+    with module.function(f"gemmkit.{PREFIX}synchronize", "void", parameters) as f:
         s = shadow(f)
         with f.when(f.compare("ne", f.load("i64", s, SHADOW["fences"]), 0)):
-            event(f, SYNCHRONIZES, BASE, number, p=P)
+            event(f, SYNCHRONIZES, BASE, number, site=operands, p=P)
         f.ret()
 
 

@@ -9,7 +9,6 @@ from gemmkit.emulator.codegen.runtime.patterns import BASE, element, lanes_of, l
 from gemmkit.emulator.codegen.runtime.shadow import BYTES, KIND, log_entry, report, shadow
 from gemmkit.emulator.codegen.shadow_layout import (
     COPIED,
-    COPY_EPOCH_BITS,
     COPY_THREAD,
     IN_STEP,
     LANES_RACE,
@@ -27,12 +26,16 @@ from gemmkit.emulator.codegen.shadow_layout import (
     UPDATED,
 )
 
+# How much of the log is searched for lanes that were in step.
+_FURTHEST = 1 << 10
+
 
 def define(module: Module) -> None:
     """Add the functions of this file to the runtime."""
     _define_look_back(module)
     _define_overlap(module)
     _define_collide(module)
+    _define_met_since(module)
     _define_copied_by_others(module)
 
 
@@ -155,8 +158,9 @@ def _stored(f: Function, data: Value, lane: Value, bits: Value) -> Value:
 
 
 def _define_copied_by_others(module: Module) -> None:
-    """copied_by_others(worker, site, pattern, base, bytes): whether a lane reads what the cp.async
-    of another lane of its warp wrote since they were last in step; reports the first."""
+    """copied_by_others(worker, site, pattern, base, bytes): whether a lane accesses what the
+    cp.async of another lane of its warp wrote, for which that has waited since they were last in
+    step; reports the first."""
     parameters = (C, SITE_POINTER, P, BASE, BYTES)
     with module.function("gemmkit.copied_by_others", "void", parameters, inline=False) as f:
         s = shadow(f)
@@ -165,17 +169,49 @@ def _define_copied_by_others(module: Module) -> None:
             f.load("ptr", s, SHADOW["copies"]),
         )
         warp = f.and_(f.lshr(f.load("i64", s, SHADOW["own_tag"]), TAG_WARP), 255)
-        now = f.and_(f.load("i64", s, SHADOW["epoch"]), (1 << COPY_EPOCH_BITS) - 1)
+        own, landings = f.load("ptr", s, SHADOW["own"]), f.load("ptr", s, SHADOW["landed_at"])
+        step, part = (f.load("i64", own, OWN[each]) for each in ("in_step", "in_part"))
         with f.each_bit(f.load("i32", P, PATTERN.mask)) as lane:
             first = f.lshr(f.add(BASE, element(f, P, lane, 64)), shift)
             with f.loop(f.lshr(BYTES, shift)) as further:
-                note = f.load("i64", copies, f.shl(f.add(first, further), 3))
-                lately = f.compare("eq", f.and_(note, (1 << COPY_EPOCH_BITS) - 1), now)
+                at = f.shl(f.add(first, further), 3)
+                note, landed = f.load("i64", copies, at), f.load("i64", landings, at)
+                lately = f.compare("ugt", landed, step)
                 thread = f.and_(f.lshr(note, COPY_THREAD), (1 << COPY_THREAD) - 1)
                 here = f.compare("eq", f.lshr(thread, 5), warp)
                 other = f.compare("ne", f.and_(thread, 31), lane)
-                with f.when(f.and_(f.and_(lately, here), f.and_(other, f.compare("ne", note, 0)))):
-                    both = f.or_(lane, f.shl(f.and_(thread, 31), 8))
-                    report(f, LANES_RACE, extra=f.or_(both, COPIED))
-                    f.ret()
+                with f.when(f.and_(f.and_(lately, here), other)):
+                    its = f.and_(thread, 31)
+                    apart = f.variable(literal("i1", 1))
+                    with f.when(f.compare("ugt", part, landed)):
+                        met = f.call("gemmkit.met_since", "i1", C, lane, its, landed)
+                        f.set(apart, f.not_(met))
+                    with f.when(f.get("i1", apart)):
+                        both = f.or_(lane, f.shl(its, 8))
+                        report(f, LANES_RACE, extra=f.or_(both, COPIED))
+                        f.ret()
         f.ret()
+
+
+def _define_met_since(module: Module) -> None:
+    """met_since(worker, lane, other lane, position in the log) -> whether what the other lane of
+    the running warp did before that comes before what the lane does now; also if the log is too
+    long to tell."""
+    lane, other, since = (Value("i64", f"%{name}") for name in ("lane", "other", "since"))
+    with module.function("gemmkit.met_since", "i1", (C, lane, other, since), inline=False) as f:
+        s = shadow(f)
+        now = f.load("i64", s, SHADOW["log_count"])
+        with f.when(f.compare("ugt", f.sub(now, since), _FURTHEST)):
+            f.ret(literal("i1", 1))
+        mine = f.lshr(f.load("i64", s, SHADOW["own_tag"]), TAG_WARP)
+        known = f.variable(f.shl(literal("i32", 1), f.resize(lane, 32)))
+        with f.loop(f.sub(now, since)) as further:
+            entry = log_entry(f, s, f.sub(f.sub(now, 1), further))
+            tag = f.load("i64", entry, LOG_ENTRY["tag"])
+            step = f.compare("eq", f.lshr(tag, TAG_KIND), IN_STEP)
+            own = f.compare("eq", f.and_(f.lshr(tag, TAG_WARP), 255), mine)
+            members = f.resize(f.load("i64", entry, LOG_ENTRY["base"]), 32)
+            joins = f.compare("ne", f.and_(f.get("i32", known), members), 0)
+            with f.when(f.and_(f.and_(step, own), joins)):
+                f.set(known, f.or_(f.get("i32", known), members))
+        f.ret(f.compare("ne", f.and_(f.lshr(f.get("i32", known), f.resize(other, 32)), 1), 0))

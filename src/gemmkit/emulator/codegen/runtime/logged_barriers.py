@@ -192,6 +192,11 @@ def _define_compare(module: Module) -> None:
             into = f.load("ptr", m, MBARRIER["arriving"])
             f.call("gemmkit.join_clock", "void", into, clock.start, size)
             f.store(f.add(time, 1), own)
+            copying = f.load("i8", f.offset(pointer(f, "for_copies"), number))
+            with f.when(f.compare("ne", copying, 0)):
+                group = f.load("i32", f.offset(pointer(f, "arrived_groups"), f.shl(WARP, 2)))
+                place = Clock.at(f, into).place(ORDERED, f.add(field(f, "copies_from"), WARP))
+                f.store(f.intrinsic("smax", f.load("i32", place), group), place)
         with f.when(observes):
             complete = f.load("ptr", m, MBARRIER["complete"])
             f.call("gemmkit.join_clock", "void", clock.start, complete, size)

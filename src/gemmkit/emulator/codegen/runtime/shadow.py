@@ -287,10 +287,15 @@ def _define_suspect_read(module: Module) -> None:
         with f.when(f.compare("ne", f.get("i64", within), 0)):
             f.call("gemmkit.look_back", "void", C, SITE_POINTER, P, BASE, ROW_BYTES,
                    literal("i64", LOADED))  # fmt: skip
-            landed, in_step = (f.load("i64", own, OWN[each]) for each in ("landed", "in_step"))
-            with f.when(f.compare("ugt", landed, in_step)):
-                f.call("gemmkit.copied_by_others", "void", C, SITE_POINTER, P, BASE, ROW_BYTES)
+            _look_at_copies(f, own)
         f.ret()
+
+
+def _look_at_copies(f: Function, own: Value) -> None:
+    """The running warp accesses what it has written, maybe by copies that have just landed."""
+    landed, in_step = (f.load("i64", own, OWN[each]) for each in ("landed", "in_step"))
+    with f.when(f.compare("ugt", landed, in_step)):
+        f.call("gemmkit.copied_by_others", "void", C, SITE_POINTER, P, BASE, ROW_BYTES)
 
 
 def _define_write(module: Module) -> None:
@@ -345,6 +350,7 @@ def _define_write(module: Module) -> None:
                 report(f, what, extra=f.or_(ROW_BYTES, f.shl(KIND, 8)))
         with f.when(f.compare("ne", f.get("i64", within), 0)):
             f.call("gemmkit.look_back", "void", C, SITE_POINTER, P, BASE, ROW_BYTES, KIND)
+            _look_at_copies(f, own)
         each_word(f, s, mark)
         append(f, s, KIND)
         f.ret()

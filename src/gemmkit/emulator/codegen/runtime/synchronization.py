@@ -232,8 +232,6 @@ def _define_members(module: Module) -> None:
         now = f.add(count, 1)
         f.store(now, s, SHADOW["log_count"])
         f.store(now, own, OWN["in_part"])
-        # Which copies have landed for which lane is not distinguished.
-        f.store(f.load("i64", own, OWN["in_step"]), own, OWN["landed"])
         f.ret()
 
 
