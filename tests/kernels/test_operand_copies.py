@@ -17,7 +17,7 @@ from gemmkit.kernels.catalog import find_kernel
 from gemmkit.kernels.copying import copying
 from gemmkit.kernels.operand_copies import (
     aligned_copies,
-    place_in_workspace,
+    place_in_memory,
     workspace_bytes,
 )
 from gemmkit.problem import BROADCAST, GemmProblem
@@ -132,7 +132,7 @@ def test_an_estimate_counts_the_copies():
     [("workspace", 0), ("workspace + 512", 512), ("semaphores", None), ("workspace+1", None)],
 )
 def test_addresses_in_the_workspace(text, place):
-    assert place_in_workspace(text) == place
+    assert place_in_memory(text) == place
 
 
 @pytest.mark.gpu

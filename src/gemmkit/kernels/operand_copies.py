@@ -1,7 +1,7 @@
 """Copies of A and B, for kernels whose loads need other rows than they have.
 
-A plan whose kernel reads such copies has a launch before it, of `copy_operands`, that leaves them in
-the workspace. Those of prepared operands are in memory of their own, where they stay.
+A plan whose kernel reads such copies has a launch before it, of `copy_operands`, that leaves them
+in the workspace. Those of prepared operands are in memory of their own, where they stay.
 """
 
 from __future__ import annotations
