@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gemmkit.epilogue import Epilogue
     from gemmkit.ops.detours import Detour
     from gemmkit.ops.prepared import Prepared, Span
+    from gemmkit.ops.prepared_operands import Held
 
 # Calls that a thread keeps prepared.
 _MOST_KEPT = 4096
@@ -60,6 +61,7 @@ def product(
     stream: Any,
     device: Device | str | None,
     precision: str | None,
+    held: Held | None = None,
 ) -> Any:
     """What `matmul` returns for its arguments, which come as `Call` has them.
 
@@ -77,7 +79,7 @@ def product(
         return _cold(
             Call(
                 *(a, b, out, c, bias, residual, auxiliary),
-                *(alpha, beta, epilogue, out_dtype, stream, device, precision),
+                *(alpha, beta, epilogue, out_dtype, stream, device, precision, held),
             ),
             None,
         )
@@ -99,7 +101,8 @@ def product(
             )
             low |= bits
         told = get_precision() if precision is None and setting.touched else precision
-        key = seen, further, low & 15, alpha, beta, epilogue, out_dtype, told
+        sides = None if held is None else held.sides
+        key = seen, further, low & 15, alpha, beta, epilogue, out_dtype, told, sides
         calls = _ready.calls
         if calls.version != changes.count:
             calls.forget()
@@ -110,7 +113,7 @@ def product(
     if prepared is None or prepared.launch is None:
         call = Call(
             *(a, b, out, c, bias, residual, auxiliary),
-            *(alpha, beta, epilogue, out_dtype, stream, device, precision),
+            *(alpha, beta, epilogue, out_dtype, stream, device, precision, held),
         )
         return _cold(call, key) if prepared is None else prepared.take(call, product)
     result = out
@@ -129,7 +132,7 @@ def product(
             # They may lie in the gaps of each other; reading the call refuses it if they do not.
             Call(
                 *(a, b, out, c, bias, residual, auxiliary),
-                *(alpha, beta, epilogue, out_dtype, stream, device, precision),
+                *(alpha, beta, epilogue, out_dtype, stream, device, precision, held),
             ).read()
         if out is not None:
             library.overwritten(out)
@@ -139,6 +142,8 @@ def product(
     if prepared.plain is not None:
         prepared.plain.run_plain(address_a, address_b, address_out, current)
         return result
+    if held is not None:
+        addresses = (*addresses, *held.addresses(prepared.makings, current))
     prepared.launch.run((address_a, address_b, address_out, *addresses), current)
     return result
 
@@ -228,10 +233,10 @@ def _on_gpu(call: Call, request: Request, ordinal: int, key: Hashable | None) ->
     if isinstance(prepared, Detour):
         return prepared.take(call, product)
     note_overwritten(call.out, call.auxiliary)
-    return _launch(request, prepared, stream)
+    return _launch(request, prepared, stream, call.held)
 
 
-def _launch(request: Request, prepared: Prepared, stream: int) -> Any:
+def _launch(request: Request, prepared: Prepared, stream: int, held: Held | None) -> Any:
     """The result of a request, on a stream that waits for its operands."""
     from gemmkit.devices.launcher import ROLES
 
@@ -244,6 +249,8 @@ def _launch(request: Request, prepared: Prepared, stream: int) -> Any:
         cast(GpuLibrary, library_of(operand.array, role)).wait_for(operand, stream)
     everything = {**operands, "out": made}
     addresses = [everything[role].address if role in everything else 0 for role in ROLES]
+    if held is not None:
+        addresses[-2:] = held.addresses(prepared.makings, stream)
     prepared.launch.run(addresses, stream)
     for role in ("out", "auxiliary"):
         if role in everything:
