@@ -196,7 +196,7 @@ class EmulatedGpu:
         request = LaunchRequest(grid, block, bytes(packed), seen.shared_bytes, cluster=cluster)
         with self._lock:
             self.launches.append((request.grid, seen.stream))
-            kernel.run(request, self.device.memory)
+            kernel.execute(request, self.device.memory)
         return 0
 
     def encode(self, tensor_map):
