@@ -161,8 +161,9 @@ class Dispatcher:
         table = shipped_table(self.gpu) if self.prices.measured else Winners(())
         if problem.prepared and not any(map(bool, self._prepared_copies(problem))):
             return self.choose(replace(problem, prepared=""))
-        if (found := self._known(problem, table)) and self._still_wins(found, problem):
-            return found
+        known = self._known(problem, table)
+        if known is not None and self._still_wins(known, problem):
+            return known
         served = self._served_precision(problem)
         if served != problem.precision:
             return self.choose(replace(problem, precision=served))
@@ -178,7 +179,11 @@ class Dispatcher:
         alike = [each for each in neighbors if each.entry.problem.layout == problem.layout]
         neighbors = alike or neighbors
         found = self._near(problem, neighbors, best)
-        return found or self._estimated(problem, best, near=bool(neighbors))
+        found = found or self._estimated(problem, best, near=bool(neighbors))
+        if known is not None and (found.kernel, found.config) == (known.kernel, known.config):
+            # It reads no copies of prepared operands, so that its time is what was measured.
+            return self.choose(replace(problem, prepared=""))
+        return found
 
     def _prepared_copies(self, problem: GemmProblem) -> Iterator[tuple[PreparedCopy, ...]]:
         """Of each kernel that takes the problem, what it reads in place of prepared operands."""
