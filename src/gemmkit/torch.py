@@ -13,7 +13,7 @@ try:
 except ImportError as error:
     raise ImportError("gemmkit.torch needs PyTorch: pip install 'gemmkit[torch]'") from error
 
-from gemmkit.errors import UnsupportedType
+from gemmkit.errors import UnsupportedType, UsageError
 from gemmkit.ops.libraries import torch_operators  # noqa: F401 (it registers)
 from gemmkit.ops.libraries.torch import check_kind
 from gemmkit.ops.libraries.torch_checks import (
@@ -110,7 +110,7 @@ def linear(
     return result
 
 
-class PreparedLinear(torch.nn.Module):
+class PreparedLinear(torch.nn.Module):  # type: ignore[misc]
     """`torch.nn.Linear` for inference: its weight is prepared at the first call without gradients.
 
     It has the parameters of the layer that it is made of, under the same names. When its weight has
@@ -121,6 +121,9 @@ class PreparedLinear(torch.nn.Module):
         linear: the layer, whose parameters are shared.
         activation: fused into the product: see `gemmkit.torch.linear`.
         precision: that of the products; by default the setting of `gemmkit.precision` at each call.
+
+    Raises:
+        UnsupportedType: `linear` is another kind of layer.
     """
 
     def __init__(
@@ -169,7 +172,7 @@ class PreparedLinear(torch.nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         # Copies of the module, and pickled ones, prepare their own weights.
-        return {**super().__getstate__(), "_prepared": None, "_seen": ()}  # type: ignore[misc]
+        return {**super().__getstate__(), "_prepared": None, "_seen": ()}
 
     def extra_repr(self) -> str:
         """As of `torch.nn.Linear`."""

@@ -256,7 +256,7 @@ def compile_plan(
             Where the epilogue is a user's own expression, the text quotes it.
     """
     if plan.before is not None or plan.prepared:
-        own, *others = (
+        binary, *others = (
             compile_plan(each, arch, assemble=assemble, cache_dir=cache_dir)
             for each in (
                 replace(plan, before=None, prepared=()),
@@ -265,7 +265,7 @@ def compile_plan(
             )
         )
         first = None if plan.before is None else others.pop()
-        return msgspec.structs.replace(own, before=first, prepared=tuple(others))
+        return msgspec.structs.replace(binary, before=first, prepared=tuple(others))
     if plan.source.language == "ptx":
         return assemble_kernel(
             plan.source.text,

@@ -95,17 +95,28 @@ class PreparedOperand:
     It holds the array itself, from which products are computed where no kernel reads another form,
     and those forms. Nothing notices that the array is changed in place: `refresh` must be called
     then. It must not be changed while a product reads it on another stream.
+
+    Raises:
+        UsageError: it is called: only `gemmkit.prepare` makes one.
     """
 
     __slots__ = ("_is_transpose", "_other", "_store", "shape")
 
     ndim = 2
 
-    def __init__(self, store: _Store, other: PreparedOperand | None = None) -> None:
-        self._store, self._is_transpose = store, other is not None
+    shape: tuple[int, int]
+
+    def __init__(self) -> None:
+        raise UsageError("a prepared operand is what gemmkit.prepare makes of an array")
+
+    @classmethod
+    def _of(cls, store: _Store, other: PreparedOperand | None = None) -> PreparedOperand:
+        """That of a store, or with `other` the transpose of that one."""
+        made = object.__new__(cls)
+        made._store, made._is_transpose, made._other = store, other is not None, other
         rows, columns = store.operand.view.shape
-        self.shape: tuple[int, int] = (columns, rows) if self._is_transpose else (rows, columns)
-        self._other = other
+        made.shape = (columns, rows) if other is not None else (rows, columns)
+        return made
 
     @property
     def array(self) -> Any:
@@ -143,7 +154,7 @@ class PreparedOperand:
         """Its transpose, as functions take it that transpose it back: `gemm` with `transb`, and
         `nn.linear`."""
         if self._other is None:
-            self._other = PreparedOperand(self._store, self)
+            self._other = PreparedOperand._of(self._store, self)
         return self._other
 
     def refresh(self, *, stream: Any = None) -> None:
@@ -166,15 +177,6 @@ class PreparedOperand:
     def is_transpose(self) -> bool:
         """Whether it is the transpose of what products read."""
         return self._is_transpose
-
-    def address(self, making: Making, stream: int) -> int:
-        """Where the form is that a launch reads; it is made if it is not there yet.
-
-        Raises:
-            UsageError: the stream is being captured into a graph.
-            DeviceError: there is not enough memory, or the launch failed.
-        """
-        return self._store.address(making, stream)
 
     def __repr__(self) -> str:
         store = self._store
@@ -202,13 +204,14 @@ class Held(NamedTuple):
         """Where the forms are that launches on a stream read; those that are not there are made.
 
         Raises:
-            UsageError, DeviceError: as `PreparedOperand.address`.
+            UsageError: the stream is being captured into a graph.
+            DeviceError: there is not enough memory, or a launch failed.
         """
         found = [0, 0]
         for each in makings:
             operand = self.a if each.role == "a" else self.b
             assert operand is not None
-            found[each.role == "b"] = operand.address(each, stream)
+            found[each.role == "b"] = operand._store.address(each, stream)
         return found[0], found[1]
 
 
@@ -280,7 +283,7 @@ def prepare(
             store.address(making, handle)
     elif stream is not None:
         raise UsageError("stream is for arrays on a GPU")
-    prepared = PreparedOperand(store)
+    prepared = PreparedOperand._of(store)
     return prepared.T if transpose else prepared
 
 

@@ -43,7 +43,7 @@ _ready = _Ready()
 
 
 # Addresses of bias, residual and auxiliary output where there are none.
-_NOTHING = (0, 0, 0)
+_NOTHING: tuple[int, ...] = (0, 0, 0)
 
 
 def product(
@@ -79,7 +79,8 @@ def product(
         return _cold(
             Call(
                 *(a, b, out, c, bias, residual, auxiliary),
-                *(alpha, beta, epilogue, out_dtype, stream, device, precision, held),
+                *(alpha, beta, epilogue, out_dtype, stream, device, precision),
+                held,
             ),
             None,
         )
@@ -113,7 +114,8 @@ def product(
     if prepared is None or prepared.launch is None:
         call = Call(
             *(a, b, out, c, bias, residual, auxiliary),
-            *(alpha, beta, epilogue, out_dtype, stream, device, precision, held),
+            *(alpha, beta, epilogue, out_dtype, stream, device, precision),
+            held,
         )
         return _cold(call, key) if prepared is None else prepared.take(call, product)
     result = out
@@ -132,7 +134,8 @@ def product(
             # They may lie in the gaps of each other; reading the call refuses it if they do not.
             Call(
                 *(a, b, out, c, bias, residual, auxiliary),
-                *(alpha, beta, epilogue, out_dtype, stream, device, precision, held),
+                *(alpha, beta, epilogue, out_dtype, stream, device, precision),
+                held,
             ).read()
         if out is not None:
             library.overwritten(out)
@@ -166,7 +169,7 @@ def _overlapping(spans: tuple[Span, ...], addresses: tuple[int, ...]) -> bool:
 
 def _further(
     library: WarmLibrary, address_out: int, operands: tuple[Any, Any, Any, Any]
-) -> tuple[Hashable, tuple[int, int, int], int]:
+) -> tuple[Hashable, tuple[int, ...], int]:
     """Of c, bias, residual and auxiliary output what a launch depends on.
 
     Also the addresses of the last three, and the bits of all but the bias.

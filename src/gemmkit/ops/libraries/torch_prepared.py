@@ -27,7 +27,7 @@ def prepared_product(
     if compiling():
         traced: torch.Tensor = torch.ops.gemmkit.matmul(a, b.array, found)
         return traced
-    result: torch.Tensor = _Product.apply(a, b, found)  # type: ignore[no-untyped-call]
+    result: torch.Tensor = _Product.apply(a, b, found)
     return result
 
 
@@ -57,7 +57,7 @@ def prepared_linear(
         traced: torch.Tensor = torch.ops.gemmkit.linear(x, tensor, bias, activation, keep, found)[0]
         return traced
     arguments = (x, tensor, bias, activation, keep, found, weight.T)
-    result: torch.Tensor = _Linear.apply(*arguments)[0]  # type: ignore[no-untyped-call]
+    result: torch.Tensor = _Linear.apply(*arguments)[0]
     return result
 
 
@@ -71,7 +71,7 @@ def _check(**tensors: Any) -> None:
         check_tangent(tensor, name)
 
 
-class _Product(torch.autograd.Function):
+class _Product(torch.autograd.Function):  # type: ignore[misc]
     """The product with a prepared operand on the right."""
 
     @staticmethod
@@ -87,7 +87,7 @@ class _Product(torch.autograd.Function):
         return grad, None, None
 
 
-class _Linear(torch.autograd.Function):
+class _Linear(torch.autograd.Function):  # type: ignore[misc]
     """A linear layer with a prepared weight; its arguments begin as those of the operator
     `gemmkit::linear`, whose gradients it has."""
 
