@@ -22,8 +22,7 @@ from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.gpu import GpuSpec, find_board
 from gemmkit.kernels.catalog import alternatives, kernels_for
 from gemmkit.kernels.kernel import Kernel
-from gemmkit.kernels.plan import TileConfig
-from gemmkit.kernels.prepared_copies import PreparedCopy
+from gemmkit.kernels.plan import PreparedCopy, TileConfig
 from gemmkit.problem import GemmProblem, Shape, read_problem
 from gemmkit.trials import changes
 from gemmkit.trials.entry import VECTOR_BYTES, Entry, ProblemClass

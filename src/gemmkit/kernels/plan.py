@@ -15,7 +15,6 @@ from gemmkit.errors import UnsupportedType, UsageError
 if TYPE_CHECKING:
     from gemmkit.kernels.group_table import GroupTable
     from gemmkit.kernels.operand_copies import OperandCopy
-    from gemmkit.kernels.prepared_copies import PreparedCopy
     from gemmkit.kernels.tensor_maps import MapRule, PlannedMap
 
 Dim3 = tuple[int, int, int]
@@ -264,6 +263,26 @@ class LaunchPlan:
     def blocks(self) -> int:
         """Blocks in the grid."""
         return self.grid[0] * self.grid[1] * self.grid[2]
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedCopy:
+    """A copy of A or of B, the `operand`, in `nbytes` of memory whose address is the argument
+    `name`.
+
+    The launch `maker` fills it. `form` tells copies of one operand apart: kernels that read the
+    same form share the copy, whatever their tiles and the other side of the product are.
+    """
+
+    operand: str
+    form: str
+    nbytes: int
+    maker: LaunchPlan
+
+    @property
+    def name(self) -> str:
+        """The argument that is its address."""
+        return f"prepared_{self.operand.lower()}"
 
 
 @dataclass(frozen=True, slots=True)

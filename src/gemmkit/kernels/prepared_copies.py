@@ -1,37 +1,17 @@
-"""`PreparedCopy`: what a kernel reads of a prepared operand, made once for all launches."""
+"""What kernels read of prepared operands, made once for all launches."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.operand_copies import OperandCopy, made_anew
-from gemmkit.kernels.plan import LaunchPlan, LaunchShape
+from gemmkit.kernels.plan import LaunchPlan, LaunchShape, PreparedCopy
 from gemmkit.problem import GemmProblem
 
 # The launch that makes copies on a board; None where there are none.
 Making = Callable[[GemmProblem, tuple[OperandCopy, ...], GpuSpec], LaunchPlan | None]
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedCopy:
-    """A copy of A or of B, the `operand`, in `nbytes` of memory whose address is the argument
-    `name`.
-
-    The launch `maker` fills it. `form` tells copies of one operand apart: kernels that read the
-    same form share the copy, whatever their tiles and the other side of the product are.
-    """
-
-    operand: str
-    form: str
-    nbytes: int
-    maker: LaunchPlan
-
-    @property
-    def name(self) -> str:
-        """The argument that is its address."""
-        return f"prepared_{self.operand.lower()}"
 
 
 def with_copies_made(
