@@ -129,9 +129,15 @@ def test_an_estimate_counts_the_copies():
 
 @pytest.mark.parametrize(
     ("text", "place"),
-    [("workspace", 0), ("workspace + 512", 512), ("semaphores", None), ("workspace+1", None)],
+    [
+        ("workspace", ("workspace", 0)),
+        ("workspace + 512", ("workspace", 512)),
+        ("prepared_b + 256", ("prepared_b", 256)),
+        ("semaphores", None),
+        ("workspace+1", None),
+    ],
 )
-def test_addresses_in_the_workspace(text, place):
+def test_addresses_in_memory_for_copies(text, place):
     assert place_in_memory(text) == place
 
 

@@ -105,6 +105,9 @@ class PreparedOperand:
     ndim = 2
 
     shape: tuple[int, int]
+    _store: _Store
+    _is_transpose: bool
+    _other: PreparedOperand | None
 
     def __init__(self) -> None:
         raise UsageError("a prepared operand is what gemmkit.prepare makes of an array")
