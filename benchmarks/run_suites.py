@@ -65,6 +65,7 @@ def main() -> int:
     parser.add_argument("--dtype", type=parts, default="", help="types of A and B, likewise")
     parser.add_argument("--out-dtype", help="of C, by default that of A and B")
     parser.add_argument("--precision", help="of those of float32: ieee, fp32 or tf32")
+    parser.add_argument("--prepared", help="operands that are prepared before: a, b or ab")
     parser.add_argument(
         "--candidates", action="store_true", help="time all tiles of dispatch for other types too"
     )
@@ -81,7 +82,8 @@ def main() -> int:
     tasks = suite_tasks(
         arguments.suites,
         lambda problems: variants(
-            problems, arguments.dtype, arguments.out_dtype, layouts, arguments.precision
+            *(problems, arguments.dtype, arguments.out_dtype, layouts),
+            *(arguments.precision, arguments.prepared),
         ),
     )
     start = time.monotonic()

@@ -7,6 +7,7 @@ context, and `launch` for the driver's call.
 import ctypes
 import threading
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import count
 
 import numpy as np
@@ -17,9 +18,11 @@ from gemmkit.devices.packing import entry_parameters
 from gemmkit.devices.scratch import HeldScratch, ScratchPool
 from gemmkit.dispatch.choose import choose
 from gemmkit.emulator import LaunchRequest, load
+from gemmkit.emulator.isa.tensor_maps import encoded
 from gemmkit.gpu import BOARDS
 from gemmkit.ops import arrays, grouped_warm, product, warm
 from gemmkit.ops.operands import Operand, View
+from gemmkit.tensor_maps import MAP_BYTES
 
 STREAM = 77
 
@@ -60,6 +63,10 @@ class GpuArray:
     @property
     def ndim(self):
         return self.values.ndim
+
+    @property
+    def dtype(self):
+        return self.values.dtype
 
 
 class Library:
@@ -149,8 +156,10 @@ class EmulatedGpu:
         self.spec = self.device.spec
         self.handle = 0x77
         self.scratch, self.held_scratch = ScratchPool(self), HeldScratch(self)
-        self.launches, self.chosen, self.failures = [], [], []
+        self.launches, self.chosen, self.failures, self.finished = [], [], [], []
         self.capturing = 0
+        self.pick = None
+        self._maps = []
         self._functions, self._numbers = {}, count(1)
         self._lock = threading.Lock()
 
@@ -178,21 +187,39 @@ class EmulatedGpu:
         places = (ctypes.c_void_p * len(taken)).from_address(parameters.value)
         packed = bytearray(max((each.offset + each.size for each in taken), default=0))
         for place, each in zip(places, taken, strict=True):
-            packed[each.offset : each.offset + each.size] = ctypes.string_at(place, each.size)
+            value = ctypes.string_at(place, each.size)
+            if each.size == MAP_BYTES:
+                value = self._map(value)
+            packed[each.offset : each.offset + each.size] = value
         grid, block = tuple(seen.grid), tuple(seen.block)
-        request = LaunchRequest(grid, block, bytes(packed), seen.shared_bytes)
+        cluster = tuple(seen.attributes[0].cluster) if seen.attribute_count else None
+        request = LaunchRequest(grid, block, bytes(packed), seen.shared_bytes, cluster=cluster)
         with self._lock:
             self.launches.append((request.grid, seen.stream))
-            kernel.run(request, self.device.memory)
+            kernel.execute(request, self.device.memory)
         return 0
+
+    def encode(self, tensor_map):
+        """As the driver does, so that a map begins with its address; a number tells the rest."""
+        self._maps.append(tensor_map)
+        words = np.zeros(MAP_BYTES // 8, np.uint64)
+        words[:2] = tensor_map.address, len(self._maps)
+        return words.tobytes()
+
+    def _map(self, driver_encoded):
+        """The map, as the emulator takes it, at the address that is there by now."""
+        address, number = np.frombuffer(driver_encoded, np.uint64)[:2].tolist()
+        return encoded(replace(self._maps[number - 1], address=address)) if number else bytes(128)
 
     def query(self, stream, status):
         status._obj.value = self.capturing
         return 0
 
     def choose(self, problem, spec):
-        """Small tiles, so that few kernels are compiled."""
+        """Small tiles, so that few kernels are compiled, or what `pick` makes of the problem."""
         self.chosen.append(problem)
+        if self.pick is not None:
+            return self.pick(problem)
         return choose(problem, spec, emulated=True)
 
 
@@ -205,6 +232,9 @@ def install(patch):
     patch.setattr(arrays, "_module", lambda name: library if name == "emulated" else own(name))
     patch.setattr("gemmkit.devices.context.context_of", lambda ordinal: gpu)
     patch.setattr("gemmkit.ops.prepared.choose", gpu.choose)
+    patch.setattr("gemmkit.ops.making.choose", gpu.choose)
+    patch.setattr("gemmkit.ops.making.finish", lambda stream, context: gpu.finished.append(stream))
+    patch.setattr("gemmkit.devices.launcher.driver_encoded", gpu.encode)
     patch.setattr(driver, "launcher", lambda: gpu.launch)
     patch.setattr(driver, "capture_query", lambda: gpu.query)
     for kind in list(warm.LIBRARIES):

@@ -15,6 +15,7 @@ from torch import library as operators  # noqa: E402
 
 import gemmkit.torch as gk  # noqa: E402
 from gemmkit.errors import UsageError  # noqa: E402
+from gemmkit.ops.libraries import torch_linear  # noqa: E402
 
 F = torch.nn.functional
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -129,9 +130,11 @@ def test_without_its_argument_kept_the_operator_computes_it_again(activation, de
 
 def test_the_argument_is_stored_for_a_gradient_alone(device, monkeypatch):
     seen = []
-    real = gk._gemmkit_matmul
+    real = torch_linear.matmul
     monkeypatch.setattr(
-        gk, "_gemmkit_matmul", lambda *a, **k: (seen.append(k.get("auxiliary")), real(*a, **k))[1]
+        torch_linear,
+        "matmul",
+        lambda *a, **k: (seen.append(k.get("auxiliary")), real(*a, **k))[1],
     )
     x, weight = tensor(3, 4, device=device), tensor(5, 4, device=device)
     gk.linear(x, weight, None, "gelu")

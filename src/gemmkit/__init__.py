@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from gemmkit.ops.grouped import grouped_matmul
     from gemmkit.ops.matmul import gemm, matmul
     from gemmkit.ops.precision import get_precision, precision, set_precision
+    from gemmkit.ops.prepared_operands import PreparedOperand, prepare
     from gemmkit.problem import BROADCAST, GemmProblem
     from gemmkit.record import CheckRecord, Record
     from gemmkit.trials.store import Store
@@ -63,6 +64,7 @@ __all__ = [
     "GemmkitError",
     "GpuSpec",
     "Kernel",
+    "PreparedOperand",
     "Progress",
     "Record",
     "Store",
@@ -82,6 +84,7 @@ __all__ = [
     "matmul",
     "open_device",
     "precision",
+    "prepare",
     "run_kernel",
     "set_precision",
     "sweep",
@@ -104,6 +107,7 @@ _HOME = {
     "GemmkitError": "gemmkit.errors",
     "GpuSpec": "gemmkit.gpu",
     "Kernel": "gemmkit.kernels.kernel",
+    "PreparedOperand": "gemmkit.ops.prepared_operands",
     "Progress": "gemmkit.bench.progress",
     "Record": "gemmkit.record",
     "Store": "gemmkit.trials.store",
@@ -122,6 +126,7 @@ _HOME = {
     "matmul": "gemmkit.ops.matmul",
     "open_device": "gemmkit.devices.choose",
     "precision": "gemmkit.ops.precision",
+    "prepare": "gemmkit.ops.prepared_operands",
     "run_kernel": "gemmkit.bench.run",
     "set_precision": "gemmkit.ops.precision",
     "sweep": "gemmkit.bench.sweep",

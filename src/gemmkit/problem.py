@@ -19,6 +19,7 @@ from gemmkit.errors import UnsupportedType, UsageError
 from gemmkit.problem_fields import (
     are_usual,
     converted,
+    known_operands,
     known_precision,
     known_result_type,
     known_type,
@@ -72,11 +73,15 @@ class GemmProblem:
     shared; the matrices can be anywhere in memory. `m`, `n`, `k` and the leading dimensions are
     then the largest of all and need not be given: see `of_groups`.
 
+    `prepared` names operands, "a", "b" or "ab", that are constant: what kernels read in place of
+    them, such as their two parts of fp16, was made before and is not part of the work.
+
     Raises:
         UsageError: a size is negative, a leading dimension is smaller than the row, matrices of C
             overlap, a stride is not a number of elements, α or β is not a finite fp32 number
             (for float64 matrices fp64), a type or a precision is unknown, a precision is not of
-            the type, an alignment is not a power of two, or groups are also a batch.
+            the type, an alignment is not a power of two, groups are also a batch, or operands of
+            groups are prepared.
         UnsupportedType: a field has another type. NumPy's numbers count as Python's, and an
             epilogue may be given in words.
     """
@@ -102,6 +107,7 @@ class GemmProblem:
     transc: bool = False
     groups: Groups | None = None
     precision: Precision = "ieee"
+    prepared: str = ""
 
     def __post_init__(self) -> None:
         if not are_usual(self):
@@ -121,6 +127,10 @@ class GemmProblem:
             object.__setattr__(self, "out_dtype", known_result_type(str(self.out_dtype)))
         if self.precision != "ieee":
             object.__setattr__(self, "precision", known_precision(self.precision, self.dtype))
+        if self.prepared:
+            object.__setattr__(self, "prepared", known_operands(self.prepared))
+            if self.groups is not None:
+                raise UsageError("operands of groups cannot be prepared: leave out 'prepared'")
         for name in ("m", "n", "k", "batch"):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} = {getattr(self, name)}: sizes must be 0 or more")

@@ -33,7 +33,10 @@ _NUMBERS = ("alpha", "beta")
 _FLAGS = ("transa", "transb", "transc")
 
 _USUAL = frozenset(
-    (*(int,) * len(_INTEGERS), *numbers, *(bool,) * len(_FLAGS), Epilogue, str, out_dtype, str)
+    (
+        *(*(int,) * len(_INTEGERS), *numbers, *(bool,) * len(_FLAGS)),
+        *(Epilogue, str, out_dtype, str, str),
+    )
     for numbers in product((float, int), repeat=len(_NUMBERS))
     for out_dtype in (NoneType, str)
 )
@@ -46,6 +49,7 @@ def are_usual(p: Any) -> bool:
         *(type(p.stride_a), type(p.stride_b), type(p.stride_c), type(p.alignment)),
         *(type(p.alpha), type(p.beta), type(p.transa), type(p.transb), type(p.transc)),
         *(type(p.epilogue), type(p.dtype), type(p.out_dtype), type(p.precision)),
+        type(p.prepared),
     ) in _USUAL
 
 
@@ -84,6 +88,8 @@ def converted(problem: Any) -> dict[str, Any]:
     found["epilogue"] = epilogue
     if not isinstance(problem.precision, str):
         raise _refusal("precision", problem.precision, f"one of {', '.join(ALL_PRECISIONS)}")
+    if not isinstance(problem.prepared, str):
+        raise _refusal("prepared", problem.prepared, "'a', 'b' or 'ab'")
     # Types of NumPy and PyTorch have the name in them: `numpy.float32`, `torch.float32`.
     for name in ("dtype", "out_dtype"):
         dtype: Any = getattr(problem, name)
@@ -141,6 +147,19 @@ def known_precision(name: str, dtype: str) -> Precision:
             f"precision '{found}' is of products of {types}, and A and B are of {dtype}: {remedy}"
         )
     return found
+
+
+def known_operands(names: str) -> str:
+    """The names of A and B, "a", "b" or "ab", as they were given: in any order and case, and with
+    commas.
+
+    Raises:
+        UsageError: they are of something else.
+    """
+    letters = set(names.lower().replace(",", "").replace(" ", ""))
+    if not letters <= {"a", "b"}:
+        raise UsageError(f"prepared operands '{names}': use a, b or ab")
+    return "".join(sorted(letters))
 
 
 def transpositions(layout: str) -> dict[str, Any]:

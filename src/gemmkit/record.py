@@ -20,7 +20,8 @@ class ProblemRecord(msgspec.Struct, frozen=True, kw_only=True):
     for an operand that all products share. `layout` says which matrices are stored transposed, as
     in `GemmProblem.layout`. `dtype` is the type of A and B, `out_dtype` that of C, `precision` how
     float32 may be multiplied. `groups` are the products of different shapes, as `Groups.parse`
-    reads them, or empty; m, n, k and the leading dimensions are then the largest of all.
+    reads them, or empty; m, n, k and the leading dimensions are then the largest of all. `prepared`
+    are operands of which copies were made before, "a", "b" or "ab".
     """
 
     m: int
@@ -41,6 +42,7 @@ class ProblemRecord(msgspec.Struct, frozen=True, kw_only=True):
     out_dtype: str = "float32"
     groups: str = ""
     precision: str = "ieee"
+    prepared: str = ""
 
     @property
     def shape(self) -> str:
@@ -59,8 +61,10 @@ class ProblemRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def types(self) -> str:
-        """The types and the precision in words: `fp32`, `bf16 to fp32`, `fp32 (precision tf32)`."""
-        return types_text(self.dtype, self.out_dtype, self.precision)
+        """The types and the precision in words: `fp32`, `bf16 to fp32`, `fp32 (precision tf32)`;
+        and which operands are prepared."""
+        text = types_text(self.dtype, self.out_dtype, self.precision)
+        return f"{text}, {' and '.join(self.prepared.upper())} prepared" if self.prepared else text
 
 
 class DeviceRecord(msgspec.Struct, frozen=True, kw_only=True):

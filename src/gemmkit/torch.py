@@ -13,32 +13,30 @@ try:
 except ImportError as error:
     raise ImportError("gemmkit.torch needs PyTorch: pip install 'gemmkit[torch]'") from error
 
-from gemmkit.epilogue import Epilogue
-from gemmkit.errors import UnsupportedType, UsageError, unknown_name
+from gemmkit.errors import UnsupportedType, UsageError
 from gemmkit.ops.libraries import torch_operators  # noqa: F401 (it registers)
 from gemmkit.ops.libraries.torch import check_kind
 from gemmkit.ops.libraries.torch_checks import (
-    check_alike,
     check_tangent,
-    check_together,
     product_shape,
     result_type,
     tangents_checked,
 )
+from gemmkit.ops.libraries.torch_linear import OF_ARGUMENT, checked_activation
+from gemmkit.ops.libraries.torch_prepared import prepared_linear, prepared_product
 from gemmkit.ops.libraries.torch_registry import register
 from gemmkit.ops.matmul import matmul as _gemmkit_matmul
 from gemmkit.ops.precision import settled
-from gemmkit.ops.tracing import recordable
+from gemmkit.ops.prepared_operands import PreparedOperand, prepare
+from gemmkit.ops.tracing import compiling, recordable
 
-__all__ = ["linear", "matmul"]
-
-# Activations whose derivative needs their input, which linear stores beside its result.
-_OF_ARGUMENT = ("gelu", "gelu_tanh", "silu")
-_ACTIVATIONS = ("none", "relu", *_OF_ARGUMENT)
+__all__ = ["PreparedLinear", "linear", "matmul", "prepare_linears"]
 
 
 @recordable()
-def matmul(a: torch.Tensor, b: torch.Tensor, *, precision: str | None = None) -> torch.Tensor:
+def matmul(
+    a: torch.Tensor, b: torch.Tensor | PreparedOperand, *, precision: str | None = None
+) -> torch.Tensor:
     """The product of two tensors by the rules of `torch.matmul`, computed by gemmkit.
 
     Twice differentiable; a single operator for `torch.compile`; on the current CUDA stream, and
@@ -49,12 +47,15 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, precision: str | None = None) ->
     Args:
         a: float32, float64, float16 or bfloat16, with at least 1 dimension and any strides; or
             float8_e4m3fn or float8_e5m2, with a result in float32 and without gradients.
-        b: with the same type and device.
+        b: with the same type and device; or a tensor of those as `gemmkit.prepare` makes it, which
+            gets no gradient.
         precision: as for `gemmkit.matmul`; gradients are computed in it too.
 
     Raises:
         UsageError: shapes, types or devices that cannot be multiplied, or a forward-mode tangent.
     """
+    if isinstance(b, PreparedOperand):
+        return prepared_product(a, b, precision)
     precision, a, b = _ready(precision, a=a, b=b)
     with tangents_checked():
         product: torch.Tensor = torch.ops.gemmkit.matmul(a, b, precision)
@@ -64,7 +65,7 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, precision: str | None = None) ->
 @recordable()
 def linear(
     x: torch.Tensor,
-    weight: torch.Tensor,
+    weight: torch.Tensor | PreparedOperand,
     bias: torch.Tensor | None = None,
     activation: str | None = "none",
     *,
@@ -78,7 +79,8 @@ def linear(
 
     Args:
         x: of shape (..., k).
-        weight: of shape (n, k), as in `torch.nn.Linear`.
+        weight: of shape (n, k), as in `torch.nn.Linear`; or such a tensor as `gemmkit.prepare`
+            makes it with `transpose=True`, which gets no gradient.
         bias: of shape (n,) and the type of the result, or None.
         activation: "none" or None, "relu", "gelu" (by the error function), "gelu_tanh" or "silu".
         precision: as for `matmul`.
@@ -90,7 +92,9 @@ def linear(
         UsageError: shapes, types or devices that cannot be multiplied, an unknown activation, or a
             forward-mode tangent.
     """
-    activation = _checked_activation(activation)
+    activation = checked_activation(activation)
+    if isinstance(weight, PreparedOperand):
+        return prepared_linear(x, weight, bias, activation, precision)
     if bias is None:
         precision, x, weight = _ready(precision, x=x, weight=weight)
     else:
@@ -98,12 +102,110 @@ def linear(
     wanted = torch.is_grad_enabled() and any(
         tensor is not None and tensor.requires_grad for tensor in (x, weight, bias)
     )
-    keep = wanted and activation in _OF_ARGUMENT
+    keep = wanted and activation in OF_ARGUMENT
     with tangents_checked():
         result: torch.Tensor = torch.ops.gemmkit.linear(
             x, weight, bias, activation, keep, precision
         )[0]
     return result
+
+
+class PreparedLinear(torch.nn.Module):  # type: ignore[misc]
+    """`torch.nn.Linear` for inference: its weight is prepared at the first call without gradients.
+
+    It has the parameters of the layer that it is made of, under the same names. When its weight has
+    been changed, moved or replaced, the next call prepares it anew. Where gradients to the weight
+    are recorded, it is multiplied as it is, and training goes on.
+
+    Args:
+        linear: the layer, whose parameters are shared.
+        activation: fused into the product: see `gemmkit.torch.linear`.
+        precision: that of the products; by default the setting of `gemmkit.precision` at each call.
+
+    Raises:
+        UnsupportedType: `linear` is another kind of layer.
+    """
+
+    def __init__(
+        self,
+        linear: torch.nn.Linear,
+        *,
+        activation: str | None = "none",
+        precision: str | None = None,
+    ) -> None:
+        super().__init__()
+        if not isinstance(linear, torch.nn.Linear):
+            raise UnsupportedType(
+                f"PreparedLinear is made of a torch.nn.Linear, not of a {type(linear).__name__}"
+            )
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.weight, self.bias = linear.weight, linear.bias
+        self.activation, self.precision = checked_activation(activation), precision
+        self._prepared: PreparedOperand | None = None
+        self._seen: tuple[object, ...] = ()
+        self.train(linear.training)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """activation(x · weightᵀ + bias) for x (…, in_features).
+
+        Raises:
+            UsageError: as `gemmkit.torch.linear`.
+        """
+        if compiling() or (torch.is_grad_enabled() and self.weight.requires_grad):
+            return linear(x, self.weight, self.bias, self.activation, precision=self.precision)
+        return prepared_linear(x, self.prepared(), self.bias, self.activation)
+
+    def prepared(self) -> PreparedOperand:
+        """The weight as it is multiplied, made anew if it has changed since."""
+        weight = self.weight.detach()
+        precision = settled(self.precision, str(weight.dtype).removeprefix("torch."))
+        place = (weight.data_ptr(), weight.shape, weight.stride(), weight.dtype, weight.device)
+        # Inference tensors have no version.
+        version = None if weight.is_inference() else weight._version
+        seen = (*place, precision)
+        if self._prepared is None or self._seen[:-1] != seen:
+            self._prepared = prepare(weight, transpose=True, precision=precision)
+        elif self._seen[-1] != version:
+            self._prepared.refresh()
+        self._seen = (*seen, version)
+        return self._prepared
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Copies of the module, and pickled ones, prepare their own weights.
+        return {**super().__getstate__(), "_prepared": None, "_seen": ()}
+
+    def extra_repr(self) -> str:
+        """As of `torch.nn.Linear`."""
+        told = f"in_features={self.in_features}, out_features={self.out_features}"
+        fused = "" if self.activation == "none" else f", activation={self.activation!r}"
+        return f"{told}, bias={self.bias is not None}{fused}, precision={self.precision!r}"
+
+
+def prepare_linears(model: torch.nn.Module, *, precision: str | None = None) -> torch.nn.Module:
+    """Have every `torch.nn.Linear` of a model multiply its weight as `gemmkit.prepare` makes it.
+
+    The model is changed in place: each such layer, but no instance of a subclass, becomes a
+    `PreparedLinear` with the same parameters, so that `state_dict` stays as it is. Hooks of these
+    layers are not taken over.
+
+    Args:
+        model: a module, or such a layer itself.
+        precision: as of `PreparedLinear`; "fp32" is what preparation of float32 weights is for.
+
+    Returns:
+        The model, or what replaces it if it is such a layer itself.
+    """
+    if type(model) is torch.nn.Linear:
+        return PreparedLinear(model, precision=precision)
+    replaced: dict[torch.nn.Module, PreparedLinear] = {}
+    for module in list(model.modules()):
+        for name, child in list(module._modules.items()):
+            if type(child) is torch.nn.Linear:
+                # A layer that several modules share stays shared.
+                made = replaced.get(child) or PreparedLinear(child, precision=precision)
+                replaced[child] = made
+                setattr(module, name, made)
+    return model
 
 
 def _ready(precision: str | None, **tensors: torch.Tensor) -> list[Any]:
@@ -189,154 +291,6 @@ def _matmul_backward(
     return grad_a, grad_b, None
 
 
-# -- linear
-
-
-def _linear(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    activation: str,
-    keep: bool,
-    precision: str = "ieee",
-) -> tuple[torch.Tensor, torch.Tensor]:
-    _check_linear(x, weight, bias, activation)
-    epilogue = Epilogue(
-        bias="" if bias is None else "column",
-        activation=activation,  # type: ignore[arg-type]
-        auxiliary=keep,
-    )
-    argument = _argument(x, weight, keep)
-    result: torch.Tensor = _gemmkit_matmul(
-        x,
-        weight.t(),
-        epilogue=epilogue,
-        bias=bias,
-        auxiliary=argument if keep else None,
-        precision=precision,
-    )
-    return result, argument
-
-
-def _argument(x: torch.Tensor, weight: torch.Tensor, keep: bool) -> torch.Tensor:
-    """A tensor for the activation's input, of the result's shape, or an empty one."""
-    shape = (*x.shape[:-1], weight.shape[0]) if keep else (0,)
-    return x.new_empty(shape, dtype=result_type(x))
-
-
-def _linear_shape(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    activation: str,
-    keep: bool,
-    precision: str = "ieee",  # noqa: ARG001
-) -> tuple[torch.Tensor, torch.Tensor]:
-    _check_linear(x, weight, bias, activation)
-    result = x.new_empty((*x.shape[:-1], weight.shape[0]), dtype=result_type(x))
-    return result, _argument(x, weight, keep)
-
-
-def _check_linear(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: str
-) -> None:
-    _checked_activation(activation)
-    check_alike(x=x, weight=weight)
-    check_together(x=x, bias=bias)
-    if bias is not None and bias.dtype != result_type(x):
-        raise UnsupportedType(
-            f"x has type {x.dtype} and bias has type {bias.dtype}: convert the bias to "
-            f"{result_type(x)}, the type of the result"
-        )
-    if x.dim() == 0 or weight.dim() != 2 or x.shape[-1] != weight.shape[1]:
-        raise UsageError(
-            f"x of shape {tuple(x.shape)} and weight of shape {tuple(weight.shape)}: linear needs "
-            "(..., k) and (n, k)"
-        )
-    if bias is not None and (bias.dim() != 1 or bias.shape[0] != weight.shape[0]):
-        raise UsageError(
-            f"bias of shape {tuple(bias.shape)}: a weight of shape {tuple(weight.shape)} needs a "
-            "bias of shape ({weight.shape[0]},)"
-        )
-
-
-def _checked_activation(activation: str | None) -> str:
-    """The activation by its name, which case does not matter for; None is none."""
-    named = "none" if activation is None else activation.strip().lower()
-    if named not in _ACTIVATIONS:
-        raise UsageError(unknown_name("activation", activation, _ACTIVATIONS))
-    return named
-
-
-def _linear_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
-    x, weight, bias, activation, keep, ctx.precision = inputs
-    result, argument = output
-    ctx.activation = activation
-    ctx.kept = keep
-    # No zeros for the gradient of the input, which only second derivatives produce.
-    ctx.set_materialize_grads(False)
-    saved = result if activation == "relu" else argument
-    ctx.save_for_backward(x, weight, bias, saved)
-
-
-def _linear_backward(
-    ctx: Any, grad: torch.Tensor | None, grad_argument: torch.Tensor | None
-) -> tuple[Any, ...]:
-    """Gradients by gemmkit's products, from the gradient of the activation's input.
-
-    `grad_argument` comes from a second derivative.
-    """
-    x, weight, bias, saved = ctx.saved_tensors
-    if ctx.activation in _OF_ARGUMENT and not ctx.kept:
-        saved = torch.ops.gemmkit.linear(x, weight, bias, "none", False, ctx.precision)[0]
-    inner = grad_argument if ctx.kept else None
-    if grad is not None:
-        through = _through_activation(ctx.activation, grad, saved)
-        inner = through if inner is None else inner + through
-    if inner is None:
-        return None, None, None, None, None, None
-    grad_x = grad_weight = grad_bias = None
-    if ctx.needs_input_grad[0]:
-        grad_x = torch.ops.gemmkit.matmul(inner, weight, ctx.precision)
-    rows = inner.unsqueeze(0) if inner.dim() == 1 else inner.flatten(0, -2)
-    if ctx.needs_input_grad[1]:
-        inputs = x.unsqueeze(0) if x.dim() == 1 else x.flatten(0, -2)
-        grad_weight = torch.ops.gemmkit.matmul(rows.t(), inputs, ctx.precision)
-    if bias is not None and ctx.needs_input_grad[2]:
-        grad_bias = rows.sum(0)
-    return grad_x, grad_weight, grad_bias, None, None, None
-
-
-def _through_activation(activation: str, grad: torch.Tensor, saved: torch.Tensor) -> torch.Tensor:
-    """The gradient of the activation's input; `saved` is that input, for ReLU its result."""
-    aten = torch.ops.aten
-    match activation:
-        case "relu":
-            found = aten.threshold_backward(grad, saved, 0)
-        case "gelu":
-            found = aten.gelu_backward(grad, saved)
-        case "gelu_tanh":
-            found = aten.gelu_backward(grad, saved, approximate="tanh")
-        case "silu":
-            found = _through_silu(grad, saved)
-        case _:
-            found = grad
-    return found
-
-
-def _through_silu(grad: torch.Tensor, argument: torch.Tensor) -> torch.Tensor:
-    """SiLU's derivative, s(1 + z(1 - s)) with s the sigmoid of z, times the gradient.
-
-    PyTorch's own operator for it has no derivative, so it is written out where one may be needed.
-    """
-    if not torch.is_grad_enabled():
-        found: torch.Tensor = torch.ops.aten.silu_backward(grad, argument)
-        return found
-    z = argument.to(torch.promote_types(argument.dtype, torch.float32))
-    sigmoid = z.sigmoid()
-    return (grad * (sigmoid * (1 + z * (1 - sigmoid)))).to(argument.dtype)
-
-
 register(
     "matmul",
     '(Tensor a, Tensor b, str precision="ieee") -> Tensor',
@@ -344,13 +298,4 @@ register(
     _matmul_shape,
     backward=_matmul_backward,
     context=_matmul_context,
-)
-register(
-    "linear",
-    "(Tensor x, Tensor weight, Tensor? bias, str activation, bool keep, "
-    'str precision="ieee") -> (Tensor, Tensor)',
-    _linear,
-    _linear_shape,
-    backward=_linear_backward,
-    context=_linear_context,
 )

@@ -25,6 +25,18 @@ def test_text_names_what_is_launched_and_why(call):
         assert each.why in result.stdout
 
 
+def test_prepared_operands(call):
+    words = ("which", "512x4096x4096", "--gpu", "h100", "--no-store", "--precision", "fp32")
+    result = call(*words, "--prepared", "B")
+    assert result.exit_code == 0
+    assert "prepared B, as two parts of fp16: 67.1 MB, made once" in result.stdout
+    assert "copies   A, by a launch before it" in result.stdout
+    assert "prepared" not in call(*words).stdout
+    wrong = call(*words, "--prepared", "c")
+    assert wrong.exit_code == 2
+    assert "use a, b or ab" in wrong.stderr
+
+
 @pytest.mark.parametrize("words", [("200000",), ("1x1000000x1000000",), ("30000", "--gpu", "t4")])
 def test_long_times_are_in_units_that_read(call, words):
     result = call("which", *words, "--no-store")

@@ -17,7 +17,7 @@ from gemmkit.kernels.catalog import find_kernel
 from gemmkit.kernels.copying import copying
 from gemmkit.kernels.operand_copies import (
     aligned_copies,
-    place_in_workspace,
+    place_in_memory,
     workspace_bytes,
 )
 from gemmkit.problem import BROADCAST, GemmProblem
@@ -129,10 +129,16 @@ def test_an_estimate_counts_the_copies():
 
 @pytest.mark.parametrize(
     ("text", "place"),
-    [("workspace", 0), ("workspace + 512", 512), ("semaphores", None), ("workspace+1", None)],
+    [
+        ("workspace", ("workspace", 0)),
+        ("workspace + 512", ("workspace", 512)),
+        ("prepared_b + 256", ("prepared_b", 256)),
+        ("semaphores", None),
+        ("workspace+1", None),
+    ],
 )
-def test_addresses_in_the_workspace(text, place):
-    assert place_in_workspace(text) == place
+def test_addresses_in_memory_for_copies(text, place):
+    assert place_in_memory(text) == place
 
 
 @pytest.mark.gpu

@@ -65,15 +65,19 @@ def problem_for(name, **fields):
 
 def multiplied(device, name, a, b, keys=SMALL, **fields):
     """A·B of float32 matrices, which breaks no rule and is within the bounds."""
+    outcome = run_on(device, name, a, b, keys, **fields)
+    check(outcome)
+    return outcome.results[0].astype(np.float32)
+
+
+def run_on(device, name, a, b, keys, **fields):
     problem = problem_for(name, m=a.shape[0], n=b.shape[1], k=a.shape[1], **fields)
     config = find_kernel(name).configure(keys)
     stored = tuple(
         np.ascontiguousarray(x.T if turned else x)
         for x, turned in ((a, problem.transa), (b, problem.transb))
     )
-    outcome = run_typed(problem, device, kernel=name, config=config, given=stored)
-    check(outcome)
-    return outcome.results[0].astype(np.float32)
+    return run_typed(problem, device, kernel=name, config=config, given=stored)
 
 
 @pytest.mark.parametrize("fields", PROBLEMS.values(), ids=PROBLEMS.keys())
@@ -349,7 +353,7 @@ def test_an_a100_is_given_them(size, layout):
         ("l40s", {"gemm_tf32_mma"}),
         ("a100", set(PRECISIONS)),
         ("jetsonagxorin", set(PRECISIONS)),
-        ("h100", set(PRECISIONS)),
+        ("h100", set()),
         ("b200", set(PRECISIONS)),
     ],
 )
@@ -394,7 +398,7 @@ def test_a_gpu_has_the_same_bits(name, keys):
 @pytest.mark.parametrize("name", PRECISIONS)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_gpu_has_the_same_bits_of_numbers_of_any_size(name, family):
-    """Subnormal ones and those that are not finite among them."""
+    """Subnormal ones among them, those that are not finite, and sums that overflow on the way."""
     from gemmkit.devices.cuda import CudaDevice
 
     gpu = CudaDevice()
@@ -403,5 +407,5 @@ def test_a_gpu_has_the_same_bits_of_numbers_of_any_size(name, family):
     a[5] *= np.float32(2.0**-130)
     a[7, [3, 250]], a[9, 0], a[11, 7], b[9, 3] = (np.inf, -np.inf), np.nan, LARGEST, -np.inf
     for keys in CONFIGS.values():
-        found = [multiplied(each, name, a, b, keys) for each in (gpu, emulator)]
+        found = [run_on(each, name, a, b, keys).results[0] for each in (gpu, emulator)]
         assert np.array_equal(*found, equal_nan=True)

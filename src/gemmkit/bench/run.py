@@ -205,6 +205,7 @@ def problem_record(problem: GemmProblem) -> ProblemRecord:
         out_dtype=problem.result_dtype,
         precision=problem.precision,
         groups=problem.groups_text,
+        prepared=problem.prepared,
     )
 
 

@@ -209,6 +209,7 @@ def variants(
     out_dtype: str | None = None,
     layouts: Sequence[str] = (),
     precision: str | None = None,
+    prepared: str | None = None,
 ) -> list[GemmProblem]:
     """The problems in each of these types and layouts, by type first, each once.
 
@@ -218,6 +219,7 @@ def variants(
         out_dtype: of C, by default that of A and B.
         layouts: in the form of `GemmProblem.layout`.
         precision: of those that are of float32 then, of which there must be some.
+        prepared: their operands that are prepared, but for groups.
 
     Raises:
         UnsupportedType: there is no such type.
@@ -228,6 +230,8 @@ def variants(
     for dtype, layout in product(dtypes or (None,), layouts or (None,)):
         for each in given:
             problem = in_types(each, dtype, out_dtype)
+            if prepared is not None and problem.groups is None:
+                problem = replace(problem, prepared=prepared)
             found[problem if layout is None else problem.laid_out(layout)] = None
     if precision is None:
         return list(found)

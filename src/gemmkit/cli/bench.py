@@ -18,6 +18,7 @@ from gemmkit.cli.options import (
     json_option,
     launch_options,
     names,
+    prepared_option,
     problem_options,
     seed_option,
     several_groups_option,
@@ -72,6 +73,7 @@ comparison_options = combine(
 @gpu_option
 @config_option
 @problem_options
+@prepared_option
 @seed_option
 @launch_options
 @json_option
@@ -93,6 +95,7 @@ def command(
     dtype: str | None,
     out_dtype: str | None,
     precision: str | None,
+    prepared: str | None,
     seed: int,
     max_steps: int | None,
     printf_bytes: int | None,
@@ -123,11 +126,12 @@ def command(
     def asked(given: Sequence[Shape]) -> list[GemmProblem]:
         if kernel is not None:
             return [
-                asked_problem(kernel, each, *scales, dtype, out_dtype, precision) for each in given
+                asked_problem(kernel, each, *scales, dtype, out_dtype, precision, prepared)
+                for each in given
             ]
         plain = [asked_problem(None, each, *scales) for each in given]
         layouts = [read_layout(each) for each in _parts(target["layout"])]
-        return variants(plain, _parts(dtype), out_dtype, layouts, precision)
+        return variants(plain, _parts(dtype), out_dtype, layouts, precision, prepared)
 
     problems = asked([*shapes, *groups])
     if kernel is not None and not (suites or problems):
@@ -142,7 +146,8 @@ def command(
 
         tasks = suite_tasks(suites or (), asked)
         changed = any(
-            each is not None for each in (*scales, dtype, out_dtype, precision, target["layout"])
+            each is not None
+            for each in (*scales, dtype, out_dtype, precision, prepared, target["layout"])
         )
         if (changed or kernel is not None) and any(task.layer for task in tasks):
             raise UsageError(

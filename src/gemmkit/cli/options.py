@@ -212,6 +212,13 @@ type_options = combine(
     ),
 )
 
+prepared_option = click.option(
+    "--prepared",
+    metavar="A|B|AB",
+    help="Operands that are constant, and prepared once as by gemmkit.prepare: copies of them are "
+    "no part of the product.",
+)
+
 # For commands without a TARGET, whose own options include the layout.
 layout_option = click.option(
     "--layout",

@@ -15,6 +15,7 @@ from gemmkit.devices.device import Buffer, Launch, Value, Work
 from gemmkit.devices.host import host_environment, package_version
 from gemmkit.devices.launcher import prepared_launches
 from gemmkit.devices.limits import refusal
+from gemmkit.devices.packing import preparing_launches
 from gemmkit.devices.streams import stream_handle
 from gemmkit.errors import DeviceError
 from gemmkit.jit.binary import Binary
@@ -139,10 +140,13 @@ class CudaDevice:
         """A function that puts this launch on a stream and does not wait.
 
         The stream is a cuda.core one or any object with `__cuda_stream__`, such as PyTorch's.
+        Copies of prepared operands are there when this returns.
 
         Raises:
-            DeviceError: the driver refuses the kernel.
+            DeviceError: the driver refuses a kernel.
         """
+        for other, code in preparing_launches(plan, binary):
+            self.launch(code, other, arguments)
         launches = prepared_launches(self.context, plan, binary, arguments)
         if not launches:
             return _nothing

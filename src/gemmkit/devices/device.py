@@ -13,6 +13,7 @@ from gemmkit.errors import DeviceError
 from gemmkit.findings import Finding
 from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
+from gemmkit.kernels.operand_copies import PREPARED
 from gemmkit.kernels.plan import LaunchPlan
 from gemmkit.record import AccessCounts
 
@@ -87,6 +88,8 @@ class Device(Transfers, Protocol):
     def launch(self, binary: Binary, plan: LaunchPlan, arguments: Mapping[str, Value]) -> Launch:
         """Run the plan's grid and wait. `arguments` binds each name of the plan's signature.
 
+        Copies of prepared operands are made first.
+
         Raises:
             DeviceError: the launch failed, or the kernel did.
         """
@@ -113,7 +116,10 @@ class TimedDevice(Device, Protocol):
     stream: Any
 
     def work(self, binary: Binary, plan: LaunchPlan, arguments: Mapping[str, Value]) -> Work:
-        """The launch that `Device.launch` would make, to be put on a stream later."""
+        """The launch that `Device.launch` would make, to be put on a stream later.
+
+        Copies of prepared operands are made at once, so that they are no part of it.
+        """
 
     def record(self, works: Sequence[Work], kept: Sequence[object] = ()) -> Replay:
         """Record launches in their order; `kept` are the buffers that they use."""
@@ -123,13 +129,15 @@ class TimedDevice(Device, Protocol):
 class Scratch:
     """Memory that a launch needs besides its matrices; None where it needs none.
 
-    Launches that follow each other may share it, launches that overlap may not.
+    Launches that follow each other may share it, launches that overlap may not. `prepared` is that
+    of copies of prepared operands, by argument.
     """
 
     workspace: Buffer | None = None
     semaphores: Buffer | None = None
     table: Buffer | None = None
     products: Mapping[str, int] = field(default_factory=dict)
+    prepared: Mapping[str, Buffer] = field(default_factory=dict)
 
     @classmethod
     def of(cls, device: Device, plan: LaunchPlan, arguments: Mapping[str, int | float]) -> Scratch:
@@ -148,11 +156,15 @@ class Scratch:
     def with_matrices(
         self, device: Device, plan: LaunchPlan, arguments: Mapping[str, int | float]
     ) -> Scratch:
-        """The same memory for other matrices: only a table of products is new.
+        """The same memory for other matrices: only a table of products, and memory of prepared
+        operands, are new.
 
         Raises:
             DeviceError: there is not enough memory.
         """
+        if plan.prepared:
+            made = {each.name: device.empty(each.nbytes) for each in plan.prepared}
+            return replace(self, prepared=made)
         if plan.table is None:
             return self
         table = device.upload(plan.table.of_storage(arguments))
@@ -179,12 +191,13 @@ class Scratch:
     def arguments(self) -> dict[str, int | float]:
         """The addresses by argument name, 0 if there is none, and the arguments of a table."""
         buffers = {"workspace": self.workspace, "semaphores": self.semaphores, "groups": self.table}
+        buffers |= self.prepared
         return {**{name: _address(each) for name, each in buffers.items()}, **self.products}
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
         """All buffers that exist."""
-        every = (self.workspace, self.semaphores, self.table)
+        every = (self.workspace, self.semaphores, self.table, *self.prepared.values())
         return tuple(each for each in every if each is not None)
 
 
@@ -199,6 +212,7 @@ ARGUMENT_TYPES: Mapping[str, type[np.generic]] = {
     **dict.fromkeys(("alpha", "beta", "scale"), np.float32),
     **dict.fromkeys(("A", "B", "C", "bias", "workspace", "semaphores"), np.uint64),
     **dict.fromkeys(("residual", "auxiliary"), np.uint64),
+    **dict.fromkeys(PREPARED, np.uint64),
     # Of a table of products: its address, its length, and the tiles of all.
     "groups": np.uint64,
     **dict.fromkeys(("group_count", "tile_count"), np.int32),

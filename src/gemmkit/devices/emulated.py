@@ -20,6 +20,7 @@ from gemmkit.devices.packing import (
     bound_values,
     launch_before,
     packed,
+    preparing_launches,
     with_tensor_maps,
 )
 from gemmkit.errors import DeviceError
@@ -150,7 +151,9 @@ class EmulatedDevice:
             found = self.memory.find(execution.regions.get(number, 0))
             return found.name if found is not None else ""
 
-        first = self._launch_before(binary, plan, arguments)
+        earlier = [
+            self.launch(code, other, arguments) for other, code in _earlier_launches(plan, binary)
+        ]
         program, request = self._prepare(binary, plan, arguments)
         execution = program.run(
             request,
@@ -163,7 +166,7 @@ class EmulatedDevice:
             schedule=self._schedule,
             interleavings=self.sanitize and self._schedule is None,
         )
-        findings = (*first.findings, *execution.findings)
+        findings = (*(found for each in earlier for found in each.findings), *execution.findings)
         if self.sanitize:
             from gemmkit.devices.unset_variables import compiler_findings
 
@@ -173,8 +176,9 @@ class EmulatedDevice:
             line_counters=summarise_lines(program.flow, execution.tally),
             accesses=program.accesses.counts(execution.tally, array),
             findings=findings,
-            printed=(*first.printed, *execution.printed),
-            emulation_seconds=execution.seconds + (first.emulation_seconds or 0.0),
+            printed=(*(line for each in earlier for line in each.printed), *execution.printed),
+            emulation_seconds=execution.seconds
+            + sum(each.emulation_seconds or 0.0 for each in earlier),
         )
 
     def execute(
@@ -256,19 +260,13 @@ class EmulatedDevice:
             "llvmlite": package_version("llvmlite"),
         } | host_environment()
 
-    def _launch_before(
-        self, binary: Binary, plan: LaunchPlan, arguments: Mapping[str, Value]
-    ) -> Launch:
-        """What the launch before a plan's own showed."""
-        first = launch_before(plan, binary)
-        return Launch() if first is None else self.launch(first[1], first[0], arguments)
-
     def _execute_before(
         self, binary: Binary, plan: LaunchPlan, arguments: Mapping[str, Value]
     ) -> None:
-        """Run the launch before a plan's own, for what it leaves in the workspace."""
-        if (first := launch_before(plan, binary)) is not None:
-            self.execute(first[1], first[0], arguments)
+        """Run the launches before a plan's own, for what they leave in the workspace and in memory
+        of prepared operands."""
+        for other, code in _earlier_launches(plan, binary):
+            self.execute(code, other, arguments)
 
     def _prepare(
         self, binary: Binary, plan: LaunchPlan, arguments: Mapping[str, Value]
@@ -332,3 +330,9 @@ class EmulatedDevice:
         reason = refusal(self.spec, binary, plan, program.shared_bytes)
         if reason is not None:
             raise DeviceError(reason)
+
+
+def _earlier_launches(plan: LaunchPlan, binary: Binary) -> list[tuple[LaunchPlan, Binary]]:
+    """What is launched before a plan's own kernel, in its order."""
+    first = launch_before(plan, binary)
+    return [*preparing_launches(plan, binary), *(() if first is None else (first,))]

@@ -17,17 +17,19 @@ from gemmkit.devices.packing import (
     entry_parameters,
     launch_before,
     packed,
-    places_in_workspace,
+    places_in_memory,
     with_tensor_maps,
 )
 from gemmkit.devices.scratch import LaunchScratch, Temporary, no_memory
 from gemmkit.devices.tensor_maps import driver_encoded
 from gemmkit.errors import DeviceError
 from gemmkit.jit.binary import Binary
+from gemmkit.kernels.operand_copies import PREPARED
 from gemmkit.kernels.plan import LaunchPlan
 
-# The operands of a product, in the order in which `PreparedLaunch.run` takes their addresses.
-ROLES = ("a", "b", "out", "bias", "residual", "auxiliary")
+# The operands of a product, in the order in which `PreparedLaunch.run` takes their addresses; those
+# of copies of prepared operands come last, and only launches that read such need them.
+ROLES = ("a", "b", "out", "bias", "residual", "auxiliary", *PREPARED)
 
 # For each argument that is an address: the role of its operand, and bytes from its element 0.
 Places = Mapping[str, tuple[str, int]]
@@ -115,7 +117,9 @@ class PreparedLaunch:
                 found[role][0] for role in ("a", "b", "out")
             )
         maps = tuple(_map_patches(plan, offsets, arguments, places or {}))
-        self._patches = (*patches, *maps)
+        copies = tuple(_copy_patches(plan, offsets, arguments, places or {}))
+        self.plain &= not copies
+        self._patches = (*patches, *maps, *copies)
         self._map_words = tuple((word, place) for word, place, _ in maps)
         self.needs = (0, 0) if given else (plan.workspace_bytes, plan.semaphores)
         self._scratch: LaunchScratch | None = None
@@ -246,7 +250,7 @@ def _workspace_words(
     Raises:
         DeviceError: the driver encodes tensor maps otherwise.
     """
-    for text, offset in places_in_workspace(plan).items():
+    for text, offset in places_in_memory(plan).items():
         encoded = bound.get(text)
         if isinstance(encoded, bytes):
             _check_map(encoded, _SOME_ADDRESS + offset)
@@ -281,6 +285,26 @@ def _map_patches(
         _check_map(encoded, _SOME_ADDRESS)
         role, offset = places[each.rule.operand]
         yield _word(plan, offsets, each.rule.name), ROLES.index(role), offset
+
+
+def _copy_patches(
+    plan: LaunchPlan, offsets: Mapping[str, int], arguments: Mapping[str, Value], places: Places
+) -> Iterator[tuple[int, int, int]]:
+    """The words that hold addresses in the memory of prepared operands, which each run gives anew.
+
+    Raises:
+        DeviceError: the driver encodes tensor maps otherwise.
+    """
+    for memory in PREPARED:
+        if memory not in places:
+            continue
+        role, start = places[memory]
+        for text, offset in places_in_memory(plan, memory).items():
+            encoded = arguments.get(text)
+            if isinstance(encoded, bytes):
+                _check_map(encoded, _SOME_ADDRESS + offset)
+            if text != memory:
+                yield _word(plan, offsets, text), ROLES.index(role), start + offset
 
 
 def _word(plan: LaunchPlan, offsets: Mapping[str, int], name: str) -> int:

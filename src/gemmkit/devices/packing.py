@@ -17,7 +17,7 @@ from gemmkit.dtypes import Dtype
 from gemmkit.errors import DeviceError, UsageError
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.group_table import MATRICES
-from gemmkit.kernels.operand_copies import place_in_workspace
+from gemmkit.kernels.operand_copies import WORKSPACE, place_in_memory
 from gemmkit.kernels.plan import MAP_ARGUMENTS, LaunchPlan, StructPlace
 from gemmkit.tensor_maps import MAP_ALIGNMENT, MAP_BYTES, TensorMap
 
@@ -214,19 +214,35 @@ def launch_before(plan: LaunchPlan, binary: Binary) -> tuple[LaunchPlan, Binary]
     return plan.before, binary.before
 
 
+def preparing_launches(plan: LaunchPlan, binary: Binary) -> list[tuple[LaunchPlan, Binary]]:
+    """The launches that make a plan's copies of prepared operands, and their code.
+
+    Raises:
+        DeviceError: the binary is of another plan.
+    """
+    if len(plan.prepared) != len(binary.prepared):
+        raise DeviceError(
+            f"'{plan.kernel}' reads {len(plan.prepared)} prepared operands, and its binary has "
+            f"code for {len(binary.prepared)}: compile this plan"
+        )
+    return [(each.maker, own) for each, own in zip(plan.prepared, binary.prepared, strict=True)]
+
+
 def is_address_text(text: str) -> bool:
-    """Whether an entry of a signature is an address: an operand's, or one in the workspace."""
-    return ARGUMENT_TYPES.get(text) is np.uint64 or place_in_workspace(text) is not None
+    """Whether an entry of a signature is an address: an operand's, or one in memory for copies."""
+    return ARGUMENT_TYPES.get(text) is np.uint64 or place_in_memory(text) is not None
 
 
-def places_in_workspace(plan: LaunchPlan) -> dict[str, int]:
-    """The entries of a plan's signature that are addresses in the workspace, and tensor maps of
-    what lies there, with the bytes from its start."""
-    found = {text: place_in_workspace(text) for text in plan.signature}
+def places_in_memory(plan: LaunchPlan, memory: str = WORKSPACE) -> dict[str, int]:
+    """The entries of a plan's signature that are addresses in the workspace or another memory for
+    copies, and tensor maps of what lies there, with the bytes from its start."""
+    found = {text: place_in_memory(text) for text in plan.signature}
     found |= {
-        each.rule.name: each.copy.offset for each in plan.tensor_maps if each.copy is not None
+        each.rule.name: (each.copy.memory, each.copy.offset)
+        for each in plan.tensor_maps
+        if each.copy is not None
     }
-    return {text: place for text, place in found.items() if place is not None}
+    return {text: place[1] for text, place in found.items() if place and place[0] == memory}
 
 
 def _struct(

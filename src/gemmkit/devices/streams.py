@@ -61,6 +61,18 @@ def check_stream(handle: int, context: Context) -> None:
         )
 
 
+def finish(stream: int, context: Context) -> None:
+    """Wait until all that is on a stream is done.
+
+    Raises:
+        DeviceError: a kernel has failed.
+    """
+    from cuda.bindings import driver
+
+    with cuda_errors("waiting for a stream"), context.current():
+        result(driver.cuStreamSynchronize(stream))
+
+
 def let_wait(stream: int, producer: int, context: Context) -> None:
     """Have a stream wait for all that is on another one now.
 

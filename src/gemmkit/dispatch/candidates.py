@@ -465,17 +465,17 @@ def candidates_for(gpu: GpuSpec) -> tuple[Candidate, ...]:
     """Those that the board can run and that are worth it there; each says what problems it takes.
 
     Where there is cp.async, tiles that come through registers are left out: the same come faster.
-    Products of TF32 are left out where FFMA is as fast as these.
+    Products of TF32 by mma.sync are left out where FFMA is as fast as these, or wgmma multiplies.
     """
     staged = _allowed((*_TILED, *_SMALL_TILES), gpu) or _allowed(_WITHOUT_ASYNC, gpu)
-    wgmma = (*_WGMMA, *_FP16X3, *_TF32, *_FP8)
-    mma = (
-        *_MMA,
+    wgmma = _allowed((*_WGMMA, *_FP16X3, *_TF32, *_FP8), gpu)
+    tf32 = (
         *(_TF32_MMA if is_faster_than_ffma(gpu, products=1) else ()),
         *(_TF32X3 if is_faster_than_ffma(gpu, PRODUCTS) else ()),
     )
-    others = (*_SHORT_K, *_GROUPED, *wgmma, *mma, *_TYPED, *_GROUPED_TYPED, *_FALLBACK)
-    return (*staged, *_allowed(others, gpu))
+    mma = (*_MMA, *(() if wgmma else tf32))
+    others = (*mma, *_TYPED, *_GROUPED_TYPED, *_FALLBACK)
+    return (*staged, *_allowed((*_SHORT_K, *_GROUPED), gpu), *wgmma, *_allowed(others, gpu))
 
 
 def is_overtaken(candidate: Candidate, gpu: GpuSpec, dtype: Dtype = "float32") -> bool:

@@ -22,7 +22,7 @@ from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.gpu import GpuSpec, find_board
 from gemmkit.kernels.catalog import alternatives, kernels_for
 from gemmkit.kernels.kernel import Kernel
-from gemmkit.kernels.plan import TileConfig
+from gemmkit.kernels.plan import PreparedCopy, TileConfig
 from gemmkit.problem import GemmProblem, Shape, read_problem
 from gemmkit.trials import changes
 from gemmkit.trials.entry import VECTOR_BYTES, Entry, ProblemClass
@@ -158,8 +158,11 @@ class Dispatcher:
 
     def _decide(self, problem: GemmProblem) -> Choice:
         table = shipped_table(self.gpu) if self.prices.measured else Winners(())
-        if found := self._known(problem, table):
-            return found
+        if problem.prepared and not any(map(bool, self._prepared_copies(problem))):
+            return self.choose(replace(problem, prepared=""))
+        known = self._known(problem, table)
+        if known is not None and self._still_wins(known, problem):
+            return known
         served = self._served_precision(problem)
         if served != problem.precision:
             return self.choose(replace(problem, precision=served))
@@ -175,7 +178,30 @@ class Dispatcher:
         alike = [each for each in neighbors if each.entry.problem.layout == problem.layout]
         neighbors = alike or neighbors
         found = self._near(problem, neighbors, best)
-        return found or self._estimated(problem, best, near=bool(neighbors))
+        found = found or self._estimated(problem, best, near=bool(neighbors))
+        if known is not None and (found.kernel, found.config) == (known.kernel, known.config):
+            # It reads no copies of prepared operands, so that its time is what was measured.
+            return self.choose(replace(problem, prepared=""))
+        return found
+
+    def _prepared_copies(self, problem: GemmProblem) -> Iterator[tuple[PreparedCopy, ...]]:
+        """Of each kernel that takes the problem, what it reads in place of prepared operands."""
+        seen: set[str] = set()
+        for each in self.prices.candidates(problem):
+            kernel = each.kernel
+            if (
+                kernel.name not in seen
+                and kernel.supports(problem, each.config, self.gpu) is None
+                and problem.results
+            ):
+                seen.add(kernel.name)
+                yield kernel.launch(problem, each.config, self.gpu).prepared
+
+    def _still_wins(self, found: Choice, problem: GemmProblem) -> bool:
+        """Whether what was measured without prepared operands is the fastest with them: what
+        copies them is, for it saves these copies, and all that is slower saves no more."""
+        kernel, config = found.kernel, found.config
+        return not problem.prepared or bool(kernel.launch(problem, config, self.gpu).prepared)
 
     def _served_precision(self, problem: GemmProblem) -> Precision:
         """The lowest precision of all kernels that take the problem: where none multiplies in the
@@ -227,8 +253,9 @@ class Dispatcher:
                 costed.kernel, costed.config, reason, source, entry.time_us, measured=True
             )
         here = costed.estimate(problem).microseconds * self._correction(costed, entry)
+        unprepared = ", no operand prepared" if problem.prepared else ""
         reason = (
-            f"{won}, measured with {_told(entry)}; here it is estimated at "
+            f"{won}, measured with {_told(entry)}{unprepared}; here it is estimated at "
             f"{microseconds_text(here)}"
         )
         return Choice(costed.kernel, costed.config, reason, source, here)
@@ -334,6 +361,7 @@ def _is_of(entry: Entry, problem: GemmProblem) -> bool:
         and (problem.alpha, problem.beta) == (own.alpha, own.beta)
         and (problem.lda, problem.ldb, problem.ldc) == (own.lda, own.ldb, own.ldc)
         and problem.strides == own.strides
+        and not problem.prepared
     )
 
 

@@ -15,7 +15,7 @@ from gemmkit.epilogue import Epilogue
 from gemmkit.gpu import DEFAULT_BOARD, GIB, GpuSpec, find_board
 from gemmkit.kernels.fitting import asked_problem
 from gemmkit.kernels.layouts import read_layout
-from gemmkit.kernels.plan import Dim3
+from gemmkit.kernels.plan import Dim3, LaunchPlan
 from gemmkit.problem import GemmProblem, Shape
 from gemmkit.trials.entry import VECTOR_BYTES
 
@@ -44,7 +44,9 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     an SM holds, `busy` the share of all SMs' time, 0 to 1, in which each has a block, and `parts`
     the blocks that share the k of a tile, 1 where none do. `residue`, `chunks` and `rasterized` are
     those of a `LaunchPlan`; `copied` are operands that a launch before leaves in the workspace,
-    `copied_as` in which form, reading and writing `copied_bytes`. `size` is what the guide calls
+    `copied_as` in which form, reading and writing `copied_bytes`. `prepared` are those operands,
+    "a", "b" or "ab", of which copies were made before, in `prepared_bytes` of memory: only those of
+    which the kernel reads copies. `size` is what the guide calls
     the problem. Its matrices take `stored_bytes`, and the board has `memory_bytes`, 0 where that
     is not known.
     `alternatives` are the next candidates by their estimates, and the one that its size alone
@@ -82,6 +84,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     copied: tuple[str, ...]
     copied_as: str
     copied_bytes: int
+    prepared: str
+    prepared_bytes: int
     stored_bytes: int
     memory_bytes: int
     alternatives: tuple[Alternative, ...]
@@ -102,6 +106,7 @@ def which(
     dtype: str | None = None,
     out_dtype: str | None = None,
     precision: str | None = None,
+    prepared: str | None = None,
     store: StoreChoice = "user",
     alternatives: int = ALTERNATIVES,
 ) -> Decision:
@@ -118,6 +123,8 @@ def which(
         out_dtype: the type of C, by default the same.
         precision: how float32 may be multiplied: "ieee", "fp32" or "tf32" (see `GemmProblem`); by
             default the problem's own, which for a shape is "ieee".
+        prepared: the operands that are prepared (see `gemmkit.prepare`): "a", "b" or "ab"; by
+            default the problem's own, which for a shape are none.
         store: "user" for the user's own store of tuned shapes, another store or its path, or None.
         alternatives: how many of the next candidates are listed.
 
@@ -125,7 +132,9 @@ def which(
         UsageError: an argument is not valid.
         UnsupportedProblem: no kernel accepts the problem.
     """
-    problem = asked_problem(None, shape, alpha, beta, epilogue, dtype, out_dtype, precision)
+    problem = asked_problem(
+        None, shape, alpha, beta, epilogue, dtype, out_dtype, precision, prepared
+    )
     if layout is not None:
         problem = problem.laid_out(read_layout(layout))
     if gpu is None:
@@ -168,8 +177,10 @@ def which(
         chunks=plan.chunks,
         rasterized=plan.rasterized,
         copied=plan.copied,
-        copied_as=plan.before.purpose if plan.before is not None else "",
+        copied_as=_purpose(plan),
         copied_bytes=own.work.copied_bytes,
+        prepared="".join(each.operand.lower() for each in plan.prepared),
+        prepared_bytes=sum(each.nbytes for each in plan.prepared),
         stored_bytes=problem.stored_bytes,
         memory_bytes=board.memory_gib * GIB,
         alternatives=tuple(
@@ -183,6 +194,12 @@ def which(
             for each in _others(asked, chosen, problem, alternatives)
         ),
     )
+
+
+def _purpose(plan: LaunchPlan) -> str:
+    """The form in which the kernel reads copies of operands, made by a launch before or earlier."""
+    makers = (plan.before, *(each.maker for each in plan.prepared))
+    return next((each.purpose for each in makers if each is not None), "")
 
 
 def _tflops(problem: GemmProblem, microseconds: float) -> float:

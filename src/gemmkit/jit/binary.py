@@ -23,7 +23,8 @@ class Binary(msgspec.Struct, frozen=True, kw_only=True):
     Of PTX from another front end where no assembler is at hand, and where only PTX was asked for,
     the cubin is empty and the resources are None: not known. `key` names this compilation: it
     changes with source, headers, options, architecture and compiler version. `log` holds the
-    compiler's warnings and ptxas's figures. `before` is that of the launch before a plan's own.
+    compiler's warnings and ptxas's figures. `before` is that of the launch before a plan's own,
+    `prepared` are those that make its copies of prepared operands.
     """
 
     entry: str
@@ -35,3 +36,4 @@ class Binary(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     log: str = ""
     before: Binary | None = None
+    prepared: tuple[Binary, ...] = ()

@@ -255,12 +255,17 @@ def compile_plan(
         CompileError, CompilerMissing: as `compile_kernel`, or as `assemble_kernel` for PTX.
             Where the epilogue is a user's own expression, the text quotes it.
     """
-    if plan.before is not None:
-        first = compile_plan(plan.before, arch, assemble=assemble, cache_dir=cache_dir)
-        binary = compile_plan(
-            replace(plan, before=None), arch, assemble=assemble, cache_dir=cache_dir
+    if plan.before is not None or plan.prepared:
+        binary, *others = (
+            compile_plan(each, arch, assemble=assemble, cache_dir=cache_dir)
+            for each in (
+                replace(plan, before=None, prepared=()),
+                *(each.maker for each in plan.prepared),
+                *(() if plan.before is None else (plan.before,)),
+            )
         )
-        return msgspec.structs.replace(binary, before=first)
+        first = None if plan.before is None else others.pop()
+        return msgspec.structs.replace(binary, before=first, prepared=tuple(others))
     if plan.source.language == "ptx":
         return assemble_kernel(
             plan.source.text,

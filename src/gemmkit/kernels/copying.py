@@ -82,4 +82,4 @@ def _arguments(
     apart = pitches if units == 1 else tuple(f"{units} * {pitch}" for pitch in pitches)
     lines, length = copy.source
     sizes = (units * copy.ld, lines, units * length, copy.count, *cut)
-    return (name, *apart, f"workspace + {copy.offset}", *map(str, sizes))
+    return (name, *apart, copy.address, *map(str, sizes))

@@ -145,6 +145,7 @@ def asked_problem(
     dtype: str | None = None,
     out_dtype: str | None = None,
     precision: str | None = None,
+    prepared: str | None = None,
 ) -> GemmProblem:
     """The problem that a shape and what else was asked for mean, in plain layout unless it has one.
 
@@ -171,6 +172,7 @@ def asked_problem(
         alpha=problem.alpha if alpha is None else alpha,
         beta=problem.beta if beta is None else beta,
         epilogue=epilogue or problem.epilogue,
+        prepared=problem.prepared if prepared is None else prepared,
     )
 
 

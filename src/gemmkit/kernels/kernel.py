@@ -319,6 +319,9 @@ class Kernel(UsersKernels):
             instead = self.recommendation(problem, gpu)
             configured = f" ({config})" if config.as_dict() else ""
             raise UnsupportedProblem(f"{self.name}{configured}: {reason}{instead}")
+        if not problem.alpha:
+            # By the rules of BLAS, neither A nor B is read where α = 0.
+            problem = replace(problem, prepared="")
         shape = self.launch(problem, config, gpu)
         copies = {each.operand: each for each in shape.copies}
         signature = with_copies(self.signature, shape.copies if shape.in_place else ())
@@ -355,8 +358,8 @@ class Kernel(UsersKernels):
                 each.planned(problem, copies.get(each.operand))
                 for each in (*self.tensor_maps, *shape.tensor_maps)
             ),
-            # By the rules of BLAS, neither A nor B is read where α = 0.
             before=shape.before if problem.alpha else None,
+            prepared=shape.prepared,
         )
 
     def _scalars_for(self, problem: GemmProblem) -> tuple[tuple[str, Dtype], ...]:

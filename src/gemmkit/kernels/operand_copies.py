@@ -1,6 +1,7 @@
-"""Copies of A and B in the workspace, for kernels whose loads need other rows than they have.
+"""Copies of A and B, for kernels whose loads need other rows than they have.
 
-A plan whose kernel reads such copies has a launch before it, of `copy_operands`.
+A plan whose kernel reads such copies has a launch before it, of `copy_operands`, that leaves them
+in the workspace. Those of prepared operands are in memory of their own, where they stay.
 """
 
 from __future__ import annotations
@@ -16,12 +17,15 @@ from gemmkit.problem import GemmProblem
 # TMA is faster where a box's lines are those of the cache.
 ROW_ALIGNMENT, COPY_ALIGNMENT, COPIED_ROW_ALIGNMENT = 16, 256, 128
 
+# The arguments that are addresses of memory for copies; prepared operands have their own.
+WORKSPACE, PREPARED = "workspace", ("prepared_a", "prepared_b")
+
 
 @dataclass(frozen=True, slots=True)
 class OperandCopy:
-    """A copy of an operand, `offset` bytes into the workspace: `count` products of `lines` lines
-    each, `length` elements of `dtype` long and `ld` apart. The lines of a `turned` copy are made of
-    one element of each of the matrix's own."""
+    """A copy of an operand, `offset` bytes into the workspace or another `memory`: `count` products
+    of `lines` lines each, `length` elements of `dtype` long and `ld` apart. The lines of a `turned`
+    copy are made of one element of each of the matrix's own."""
 
     operand: str
     offset: int
@@ -31,6 +35,17 @@ class OperandCopy:
     count: int
     dtype: Dtype
     turned: bool = False
+    memory: str = WORKSPACE
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether it is that of a prepared operand, which launches only read."""
+        return self.memory != WORKSPACE
+
+    @property
+    def address(self) -> str:
+        """Where it begins, as signatures have it."""
+        return f"{self.memory} + {self.offset}"
 
     @property
     def source(self) -> tuple[int, int]:
@@ -49,7 +64,7 @@ class OperandCopy:
 
     @property
     def end(self) -> int:
-        """Bytes of the workspace up to its end."""
+        """Bytes of its memory up to its end."""
         return self.offset + self.elements * ITEM_BYTES[self.dtype]
 
 
@@ -64,7 +79,7 @@ def aligned_copies(
         along_k: also copy those whose contiguous neighbors do not lie along k, so that they do.
     """
     copies: list[OperandCopy] = []
-    item, end = problem.item_bytes, 0
+    item, ends = problem.item_bytes, dict.fromkeys((WORKSPACE, *PREPARED), 0)
     for operand, transposed, sides, ld, stride in (
         ("A", problem.transa, (problem.m, problem.k), problem.lda, problem.strides[0]),
         ("B", problem.transb, (problem.k, problem.n), problem.ldb, problem.strides[1]),
@@ -73,27 +88,45 @@ def aligned_copies(
         apart = ld if lines > 1 else 0
         if problem.batch != 1:
             apart |= stride
-        ends = length if whole_vectors else 0
+        rows_end = length if whole_vectors else 0
         turned = along_k and transposed == (operand == "A")
-        if not turned and not (problem.alignment | apart * item | ends * item) % ROW_ALIGNMENT:
+        if not turned and not (problem.alignment | apart * item | rows_end * item) % ROW_ALIGNMENT:
             continue
         if turned:
             lines, length = length, lines
         ld = rounded_up(length, COPIED_ROW_ALIGNMENT // item)
         count = problem.batch if stride else 1
-        copies.append(OperandCopy(operand, end, lines, length, ld, count, problem.dtype, turned))
-        end = rounded_up(copies[-1].end, COPY_ALIGNMENT)
+        memory = memory_of(problem, operand)
+        copies.append(
+            OperandCopy(
+                *(operand, ends[memory], lines, length, ld, count),
+                *(problem.dtype, turned, memory),
+            )
+        )
+        ends[memory] = rounded_up(copies[-1].end, COPY_ALIGNMENT)
     return tuple(copies)
 
 
+def memory_of(problem: GemmProblem, operand: str) -> str:
+    """The memory that a copy of A or of B is in."""
+    name = operand.lower()
+    return f"prepared_{name}" if name in problem.prepared else WORKSPACE
+
+
+def made_anew(copies: Iterable[OperandCopy]) -> tuple[OperandCopy, ...]:
+    """Those that each launch makes: not of prepared operands."""
+    return tuple(each for each in copies if not each.is_prepared)
+
+
 def workspace_bytes(copies: Iterable[OperandCopy]) -> int:
-    """Bytes of the workspace up to the end of the last copy."""
-    return max((each.end for each in copies), default=0)
+    """Bytes of the workspace up to the end of the last copy there."""
+    return max((each.end for each in made_anew(copies)), default=0)
 
 
 def moved_bytes(problem: GemmProblem, copies: Iterable[OperandCopy]) -> int:
-    """Bytes that making the copies reads and writes."""
-    return sum(2 * each.count * each.lines * each.length for each in copies) * problem.item_bytes
+    """Bytes that making the copies reads and writes, but for those of prepared operands."""
+    elements = sum(each.count * each.lines * each.length for each in made_anew(copies))
+    return 2 * elements * problem.item_bytes
 
 
 def with_copies(signature: tuple[str, ...], copies: Iterable[OperandCopy]) -> tuple[str, ...]:
@@ -103,21 +136,21 @@ def with_copies(signature: tuple[str, ...], copies: Iterable[OperandCopy]) -> tu
     for each in copies:
         name = each.operand.lower()
         found |= {
-            each.operand: f"workspace + {each.offset}",
+            each.operand: each.address,
             f"ld{name}": str(each.ld),
             f"stride_{name}": str(each.stride),
         }
     return tuple(found.get(text, text) for text in signature)
 
 
-_IN_WORKSPACE = re.compile(r"workspace(?: \+ (\d+))?")
+_IN_MEMORY = re.compile(rf"({'|'.join((WORKSPACE, *PREPARED))})(?: \+ (\d+))?")
 
 
-def place_in_workspace(text: str) -> int | None:
-    """How many bytes into the workspace the argument of a signature points, or None if it is no
-    such address."""
-    found = _IN_WORKSPACE.fullmatch(text)
-    return None if found is None else int(found[1] or 0)
+def place_in_memory(text: str) -> tuple[str, int] | None:
+    """Into which memory for copies the argument of a signature points, and how many bytes into it;
+    None if it is no such address."""
+    found = _IN_MEMORY.fullmatch(text)
+    return None if found is None else (found[1], int(found[2] or 0))
 
 
 def rounded_up(number: int, unit: int) -> int:

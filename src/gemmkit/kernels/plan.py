@@ -201,7 +201,8 @@ class LaunchPlan:
     them. `tensor_maps` are those that the signature names. `before` is a launch that comes first,
     on the same arguments: what it leaves in the workspace, this one reads, and `purpose` says in
     which form it leaves operands there. Besides names, a signature has addresses there, as
-    `workspace + 256`.
+    `workspace + 256`. `prepared` are copies of operands in memory of their own, which launches read
+    and do not make.
     """
 
     kernel: str
@@ -226,6 +227,7 @@ class LaunchPlan:
     tensor_maps: tuple[PlannedMap, ...] = ()
     before: LaunchPlan | None = None
     purpose: str = ""
+    prepared: tuple[PreparedCopy, ...] = ()
 
     @property
     def arguments(self) -> str:
@@ -243,13 +245,14 @@ class LaunchPlan:
         """What is compiled for it: source and entry of each launch. Plans that agree in them have
         the same binary."""
         earlier = () if self.before is None else self.before.instances
-        return (*earlier, (self.source, self.entry))
+        made = (instance for each in self.prepared for instance in each.maker.instances)
+        return (*made, *earlier, (self.source, self.entry))
 
     @property
     def copied(self) -> tuple[str, ...]:
-        """The operands of which the kernel reads copies in the workspace."""
-        maps = self.tensor_maps
-        return tuple(each.rule.operand for each in maps if each.copy is not None)
+        """The operands of which the kernel reads copies in the workspace, by tensor maps."""
+        copies = (each.copy for each in self.tensor_maps)
+        return tuple(each.operand for each in copies if each is not None and not each.is_prepared)
 
     @property
     def threads_per_block(self) -> int:
@@ -263,13 +266,34 @@ class LaunchPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class PreparedCopy:
+    """A copy of A or of B, the `operand`, in `nbytes` of memory whose address is the argument
+    `name`.
+
+    The launch `maker` fills it. `form` tells copies of one operand apart: kernels that read the
+    same form share the copy, whatever their tiles and the other side of the product are.
+    """
+
+    operand: str
+    form: str
+    nbytes: int
+    maker: LaunchPlan
+
+    @property
+    def name(self) -> str:
+        """The argument that is its address."""
+        return f"prepared_{self.operand.lower()}"
+
+
+@dataclass(frozen=True, slots=True)
 class LaunchShape:
     """The part of a plan that each kernel works out for itself.
 
     `tensor_maps` are those of gemmkit's own kernels, whose boxes depend on the configuration.
     `before` is the launch that leaves `copies` of operands in the workspace, of which maps are made
     then; with `in_place` the signature has their addresses and pitches too, in place of those of
-    the operands. `compute_dtype` is as in `LaunchPlan`, where it follows from the problem.
+    the operands. `prepared` are those among them that launches do not make. `compute_dtype` is as
+    in `LaunchPlan`, where it follows from the problem.
     """
 
     template: tuple[int | str, ...]
@@ -286,6 +310,7 @@ class LaunchShape:
     tensor_maps: tuple[MapRule, ...] = ()
     before: LaunchPlan | None = None
     copies: tuple[OperandCopy, ...] = ()
+    prepared: tuple[PreparedCopy, ...] = ()
     in_place: bool = False
     compute_dtype: str = ""
 

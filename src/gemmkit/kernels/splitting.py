@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from gemmkit.dtypes import FLOAT_BYTES
 from gemmkit.gpu import WARP_SIZE, GpuSpec
 from gemmkit.kernels import source_text
 from gemmkit.kernels.operand_copies import (
     COPY_ALIGNMENT,
+    WORKSPACE,
     OperandCopy,
+    memory_of,
     rounded_up,
     workspace_bytes,
 )
@@ -27,17 +31,27 @@ HELD_ALONG, HELD_ACROSS, MOST_OF_CLUSTER = 1024, GROUP * WARPS, 8
 # Blocks that an SM is given for each operand, each of which goes on to further lines.
 BLOCKS_PER_SM = 8
 MOST_BLOCKS_Y = 65_535
+# Exponents of a prepared operand that a thread copies.
+CARRIED = 4
+# The arguments of an operand that a launch leaves alone.
+_NO_OPERAND: Signature = ("0",) * 8
 
 
 def parts_of(problem: GemmProblem) -> tuple[OperandCopy, ...]:
-    """The parts of A and B in the workspace, behind the exponents of all lines."""
+    """The parts of A and B, each behind exponents: in the workspace behind those of all lines, of
+    a prepared operand behind its own."""
     length = PARTS * rounded_up(problem.k, GROUP)
     found: list[OperandCopy] = []
     end = exponents_of(problem)[1]
     for operand, lines, count in zip("AB", (problem.m, problem.n), _products(problem), strict=True):
-        start = rounded_up(end, COPY_ALIGNMENT)
-        found.append(OperandCopy(operand, start, lines, length, length, count, "float16"))
-        end = found[-1].end
+        memory = memory_of(problem, operand)
+        first = end if memory == WORKSPACE else FLOAT_BYTES * count * lines
+        start = rounded_up(first, COPY_ALIGNMENT)
+        found.append(
+            OperandCopy(operand, start, lines, length, length, count, "float16", memory=memory)
+        )
+        if memory == WORKSPACE:
+            end = found[-1].end
     return tuple(found)
 
 
@@ -51,57 +65,96 @@ def exponents_of(problem: GemmProblem) -> tuple[int, int]:
 def splitting(
     problem: GemmProblem, copies: tuple[OperandCopy, ...], gpu: GpuSpec
 ) -> LaunchPlan | None:
-    """The launch that splits both operands into `copies`, in one grid; None where there are
-    none."""
-    if not copies:
+    """The launch that leaves all exponents in the workspace, in one grid; None where there are no
+    `copies`.
+
+    It splits both operands, but for those that are prepared: of these, exponents are there already.
+    """
+    starts = (0, exponents_of(problem)[0])
+    slots = tuple(
+        _Carried(each, f"{WORKSPACE} + {start}")
+        if each.is_prepared
+        else _Split(each, f"{WORKSPACE} + {start}")
+        for each, start in zip(copies, starts, strict=False)
+    )
+    return _launch(problem, slots, gpu, max(workspace_bytes(copies), exponents_of(problem)[1]))
+
+
+def preparing(
+    problem: GemmProblem, copies: tuple[OperandCopy, ...], gpu: GpuSpec
+) -> LaunchPlan | None:
+    """The launch that splits prepared operands into `copies`, behind their exponents; None where
+    there are none."""
+    return _launch(problem, tuple(_Split(each, f"{each.memory} + 0") for each in copies), gpu)
+
+
+class _Split(NamedTuple):
+    """An operand that is split into a copy, and where its exponents go."""
+
+    copy: OperandCopy
+    exponents: str
+
+
+class _Carried(NamedTuple):
+    """An operand that has been split, whose exponents are copied to a place."""
+
+    copy: OperandCopy
+    exponents: str
+
+
+def _launch(
+    problem: GemmProblem, slots: tuple[_Split | _Carried, ...], gpu: GpuSpec, scratch: int = 0
+) -> LaunchPlan | None:
+    if not slots:
         return None
-    start_b = exponents_of(problem)[0]
-    products = min(max(each.count for each in copies), MOST_BLOCKS_Y)
-    all_along = not problem.transa and problem.transb
+    along_k = {"A": not problem.transa, "B": problem.transb}
+    split = [each.copy for each in slots if isinstance(each, _Split)]
+    products = min(max((each.count for each in split), default=1), MOST_BLOCKS_Y)
     sharing = _power_of_two(ceil_div(problem.k, HELD_ALONG), WARPS)
     cluster = _power_of_two(ceil_div(problem.k, HELD_ACROSS), MOST_OF_CLUSTER)
-    cluster = 1 if all_along else cluster
+    cluster = 1 if all(along_k[each.operand] for each in split) else cluster
     most = max(1, gpu.sm_count * BLOCKS_PER_SM // products)
-    blocks: list[int] = []
-    arguments: list[Signature] = []
-    for each, along_k, exponents in zip(
-        copies, (not problem.transa, problem.transb), (0, start_b), strict=True
-    ):
-        # Warps for each line, or a cluster for lines side by side.
-        own = ceil_div(each.lines * sharing, WARPS)
-        if not along_k:
-            own = ceil_div(each.lines, WARP_SIZE) * cluster
+    blocks = 0
+    arguments = dict.fromkeys("AB", _NO_OPERAND)
+    for each in slots:
+        copy, exponents = each
+        name = copy.operand.lower()
+        if isinstance(each, _Carried):
+            own = ceil_div(copy.count * copy.lines, CARRIED * WARP_SIZE * WARPS)
+            source: Signature = (copy.memory, "0", "0", "0")
+        else:
+            # Warps for each line, or a cluster for lines side by side.
+            own = ceil_div(copy.lines * sharing, WARPS)
+            if not along_k[copy.operand]:
+                own = ceil_div(copy.lines, WARP_SIZE) * cluster
+            source = (copy.operand, f"ld{name}", f"stride_{name}", copy.address)
         own = rounded_up(min(own, most), cluster)
-        name = each.operand.lower()
-        blocks.append(own)
-        arguments.append(
-            (
-                *(each.operand, f"ld{name}", f"stride_{name}"),
-                *(f"workspace + {each.offset}", f"workspace + {exponents}"),
-                *map(str, (each.lines, each.count, own)),
-            )
-        )
+        blocks += own
+        arguments[copy.operand] = (*source, exponents, *map(str, (copy.lines, copy.count, own)))
     return LaunchPlan(
         kernel=_NAME,
         source=SourceFile(source_text(_NAME), f"{_NAME}.cu", options=(STANDARD,)),
         entry=f"{_NAME}<{CUDA_LAYOUTS[problem.layout]}, {cluster}>",
-        grid=(sum(blocks), products, 1),
+        grid=(blocks, products, 1),
         block=(WARP_SIZE, WARPS, 1),
-        signature=(*arguments[0], *arguments[1], "K", str(sharing)),
+        signature=(*arguments["A"], *arguments["B"], "K", str(sharing)),
         cluster=(cluster, 1, 1),
-        workspace_bytes=workspace_bytes(copies),
+        workspace_bytes=scratch,
         purpose="as two parts of fp16",
     )
 
 
 def split_bytes(problem: GemmProblem) -> int:
-    """Bytes that splitting reads and writes, of lines that fit the registers of a cluster."""
-    read = sum(
-        count * lines * problem.k
-        for count, lines in zip(_products(problem), (problem.m, problem.n), strict=True)
-    )
-    written = sum(each.elements for each in parts_of(problem))
-    return FLOAT_BYTES * read + FLOAT_BYTES // PARTS * written
+    """Bytes that splitting reads and writes, of lines that fit the registers of a cluster; of
+    prepared operands, those of their exponents."""
+    total = 0
+    for each in parts_of(problem):
+        lines = each.count * each.lines
+        if each.is_prepared:
+            total += 2 * FLOAT_BYTES * lines
+        else:
+            total += FLOAT_BYTES * lines * problem.k + FLOAT_BYTES // PARTS * each.elements
+    return total
 
 
 def _power_of_two(least: int, most: int) -> int:

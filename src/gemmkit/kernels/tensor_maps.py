@@ -131,7 +131,7 @@ class MapRule:
 class PlannedMap:
     """The map of a matrix of elements `dtype` whose columns, if `transposed`, are contiguous.
 
-    With `copy` it is that of a copy of the matrix in the workspace.
+    With `copy` it is that of a copy of the matrix in the workspace or in memory of its own.
     """
 
     rule: MapRule
@@ -192,7 +192,7 @@ class PlannedMap:
             UsageError: as `at`.
         """
         if self.copy is not None:
-            return self.at(_whole(arguments, "workspace") + self.copy.offset, arguments)
+            return self.at(_whole(arguments, self.copy.memory) + self.copy.offset, arguments)
         return self.at(_whole(arguments, self.rule.operand), arguments)
 
 

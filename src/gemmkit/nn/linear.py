@@ -27,7 +27,8 @@ def linear(
 
     Args:
         x: (…, k).
-        weight: (n, k), as PyTorch's `Linear` keeps it; it is read transposed, not copied.
+        weight: (n, k), as PyTorch's `Linear` keeps it; it is read transposed, not copied. A
+            constant one may be given as `gemmkit.prepare` makes it with `transpose=True`.
         bias: (n), or None.
         activation: a name, that of an `Epilogue.custom`, or None.
         residual: an array of the result's shape, which is added last.

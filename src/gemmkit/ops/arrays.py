@@ -124,6 +124,11 @@ def library_of(array: object, role: str) -> Library:
         UnsupportedType: it is not an array, or of a class that gives ufuncs a meaning of its own.
     """
     name = _library_name(array)
+    if name is None and type(array).__name__ == "PreparedOperand":
+        raise UnsupportedType(
+            f"{role} is a prepared operand, which only gemmkit.matmul and gemm take, as a or b: "
+            "give its array"
+        )
     if name is None:
         raise UnsupportedType(
             f"{role} has type {type(array).__name__}; gemmkit takes arrays of NumPy, PyTorch, "

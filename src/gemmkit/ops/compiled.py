@@ -52,9 +52,11 @@ def binary_of(plan: LaunchPlan, gpu: GpuSpec, *, assemble: bool = True) -> Binar
         CompileError, CompilerMissing: as `compile_plan`.
     """
     own = _binary(plan.kernel, plan.source, plan.entry, gpu.arch, assemble)
-    if plan.before is None:
+    if plan.before is None and not plan.prepared:
         return own
-    return msgspec.structs.replace(own, before=binary_of(plan.before, gpu, assemble=assemble))
+    first = None if plan.before is None else binary_of(plan.before, gpu, assemble=assemble)
+    makers = tuple(binary_of(each.maker, gpu, assemble=assemble) for each in plan.prepared)
+    return msgspec.structs.replace(own, before=first, prepared=makers)
 
 
 @lru_cache(maxsize=_MOST_KEPT)

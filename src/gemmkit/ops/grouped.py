@@ -78,7 +78,7 @@ def grouped_matmul(
         "residual": residual,
         "auxiliary": auxiliary,
     }
-    arrays = {
+    arrays: dict[str, Any] = {
         role: None if each is None and role not in ("a", "b") else listed(role, each)
         for role, each in roles.items()
     }

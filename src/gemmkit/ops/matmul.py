@@ -9,6 +9,7 @@ from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedType, UsageError
 from gemmkit.loading import load
 from gemmkit.ops.arrays import library_of
+from gemmkit.ops.prepared_operands import PreparedOperand, taken
 from gemmkit.ops.product import are_warm, product
 from gemmkit.ops.request import Call, flag
 from gemmkit.ops.shapes import Shape
@@ -41,7 +42,8 @@ def matmul(
             float16, bfloat16, float8_e4m3fn or float8_e5m2.
         b: an array of k, k×n, or a stack of k×n elements, of the same type and on the same device.
             Vectors and stacks follow the rules of `numpy.matmul`: stacks broadcast, and the
-            dimension that a vector lacks is missing from the result.
+            dimension that a vector lacks is missing from the result. A matrix that stays the same
+            for many products is best given as `gemmkit.prepare` makes it; a likewise.
         out: the array to write the result to; it may be strided, but must not overlap an input.
             By default a new array of a's kind, on its device.
         alpha: a number; if it is 0, a and b are not read. Scales of quantized a and b, one for each
@@ -76,10 +78,13 @@ def matmul(
             there is no compiler for the first call.
         DeviceError: there is no such device, or it failed.
     """
+    held = None
+    if isinstance(a, PreparedOperand) or isinstance(b, PreparedOperand):
+        a, b, precision, held = taken(a, b, precision)
     # fmt: off
     result = product(
         a, b, out, c, bias, residual, auxiliary,
-        alpha, beta, epilogue, out_dtype, stream, device, precision,
+        alpha, beta, epilogue, out_dtype, stream, device, precision, held,
     )
     # fmt: on
     if result is NotImplemented:

@@ -61,7 +61,10 @@ class Copied:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a product is besides its matrices; `alignment` is that of all addresses, in bytes."""
+    """What a product is besides its matrices; `alignment` is that of all addresses, in bytes.
+
+    `prepared` are the roles of prepared operands: "a", "b" or "ab".
+    """
 
     dtype: Dtype = "float32"
     out_dtype: Dtype = "float32"
@@ -70,6 +73,7 @@ class Terms:
     epilogue: Epilogue = field(default_factory=Epilogue)
     alignment: int = 256
     precision: Precision = "ieee"
+    prepared: str = ""
 
     def item_bytes(self, role: str) -> int:
         """Bytes of an element of a matrix."""
@@ -101,7 +105,8 @@ def place(views: Views, terms: Terms) -> tuple[Step, ...] | Copied:
     if mirrored:
         views = {_MIRRORED.get(role, role): _flipped(view) for role, view in views.items()}
         turned = _OTHER_BIAS[str(terms.epilogue.bias)]
-        terms = replace(terms, epilogue=replace(terms.epilogue, bias=turned))
+        prepared = "".join(sorted(_MIRRORED[role] for role in terms.prepared))
+        terms = replace(terms, epilogue=replace(terms.epilogue, bias=turned), prepared=prepared)
     placed = _place(views, terms)
     if mirrored and isinstance(placed, Copied):
         role = _MIRRORED.get(placed.role, placed.role)
@@ -116,7 +121,7 @@ def _place(views: Views, terms: Terms) -> tuple[Step, ...] | Copied:
         if role in views and not _in_rows(views[role], repeated=role == "residual"):
             return Copied(role, "its rows are not contiguous", whole=role == "residual")
     for role in ("a", "b"):
-        if _layout(views[role]) is None:
+        if layout_of(views[role]) is None:
             return Copied(role, "neither its rows nor its columns are contiguous")
     axes, matrices = _folded(_merged(_axes(views)), _matrices(views), terms)
     batch, loops = _batch_axis(axes, matrices["out"])
@@ -148,7 +153,7 @@ def _in_rows(view: View, *, repeated: bool = False) -> bool:
     return rows <= 1 or down >= (0 if repeated else columns)
 
 
-def _layout(view: View) -> tuple[bool, int] | None:
+def layout_of(view: View) -> tuple[bool, int] | None:
     """Whether it is the transpose that lies in memory row by row, and the leading dimension."""
     (rows, columns), (down, across) = view.shape[-2:], view.strides[-2:]
     if rows == 0 or columns == 0:
@@ -226,7 +231,7 @@ def _folded(
         if axis.strides["b"] == 0 and all(taller.values()):
             whole = {role: view for role, view in taller.items() if view} | {"b": views["b"]}
             written = all(_in_rows(whole[role]) for role in ("out", "auxiliary") if role in whole)
-            if written and _layout(whole["a"]) is not None:
+            if written and layout_of(whole["a"]) is not None:
                 rest = [each for each in axes if each is not axis]
                 return _folded(rest, whole, terms)
     return axes, views
@@ -296,7 +301,7 @@ def _steps(views: Views, terms: Terms, batch: _Axis | None, loops: list[_Axis]) 
 def _problem(views: Views, terms: Terms, batch: _Axis | None, loops: list[_Axis]) -> GemmProblem:
     a, b, out = (views[role] for role in ("a", "b", "out"))
     # Copies have been asked for where there is no layout.
-    (transa, lda), (transb, ldb) = _layout(a) or (False, 0), _layout(b) or (False, 0)
+    (transa, lda), (transb, ldb) = layout_of(a) or (False, 0), layout_of(b) or (False, 0)
     strides = batch.strides if batch else {"a": 0, "b": 0, "out": 0}
     alignment = terms.alignment
     for axis in loops:
@@ -323,4 +328,5 @@ def _problem(views: Views, terms: Terms, batch: _Axis | None, loops: list[_Axis]
         out_dtype=terms.out_dtype,
         alignment=alignment,
         precision=terms.precision,
+        prepared=terms.prepared,
     )

@@ -17,6 +17,7 @@ from gemmkit.devices.scratch import Temporary, no_memory
 from gemmkit.dispatch.choose import choose
 from gemmkit.dtypes import Dtype
 from gemmkit.ops.compiled import compiled, step_numbers, step_places
+from gemmkit.ops.making import Making, makings_of, prepared_places
 from gemmkit.ops.operands import Operand, same_memory
 from gemmkit.ops.placement import Step
 from gemmkit.ops.request import Request
@@ -39,6 +40,7 @@ class Span(NamedTuple):
 class Prepared:
     """A launch for one thread, and the result: its shape, and its type where that is not A's.
 
+    `makings` make what launches read in place of prepared operands.
     `plain` is the launch where it is of one kernel, and needs the addresses of a, b and out alone;
     `near` are `least` and `most` of the spans from out to a and to b, if there are no others.
     """
@@ -48,6 +50,7 @@ class Prepared:
     shape: tuple[int, ...]
     dtype: Dtype | None
     spans: tuple[Span, ...]
+    makings: tuple[Making, ...] = ()
     plain: PreparedLaunch | None = None
     near: tuple[int, int, int, int] | None = None
 
@@ -61,8 +64,12 @@ def prepare(request: Request, steps: tuple[Step, ...], context: Context) -> Prep
         DeviceError: the driver refuses the code.
     """
     terms, temporary = request.terms, getattr(request.maker, "temporary", no_memory)
-    found = (_launches(step, context, temporary) for step in steps)
-    launches = tuple(launch for of_step in found for launch in of_step)
+    launches: list[PreparedLaunch] = []
+    found: dict[tuple[str, str], Making] = {}
+    for step in steps:
+        own, makings = _launches(step, context, temporary)
+        launches += own
+        found |= {(each.role, each.form): each for each in makings}
     single = launches[0] if len(launches) == 1 else None
     # Empty results overlap nothing.
     spans = tuple(_spans(request.operands)) if steps else ()
@@ -72,17 +79,24 @@ def prepare(request: Request, steps: tuple[Step, ...], context: Context) -> Prep
         shape=request.shape.result,
         dtype=None if terms.out_dtype == terms.dtype else terms.out_dtype,
         spans=spans,
+        makings=tuple(found.values()),
         plain=single if single is not None and single.plain else None,
         near=_near(spans),
     )
 
 
-def _launches(step: Step, context: Context, temporary: Temporary) -> tuple[PreparedLaunch, ...]:
-    """The launches of one step; none where its grid is empty."""
+def _launches(
+    step: Step, context: Context, temporary: Temporary
+) -> tuple[tuple[PreparedLaunch, ...], tuple[Making, ...]]:
+    """The launches of one step, none where its grid is empty, and what makes the forms of prepared
+    operands that they read."""
     choice = choose(step.problem, context.spec)
     plan, binary = compiled(step.problem, choice.kernel, choice.config, context.spec)
     numbers, places = step_numbers(step), step_places(step)
-    return prepared_launches(context, plan, binary, numbers, places, temporary)
+    makings: tuple[Making, ...] = ()
+    if plan.prepared:
+        places, makings = prepared_places(step), tuple(makings_of(plan, binary, step, context))
+    return prepared_launches(context, plan, binary, numbers, places, temporary), makings
 
 
 def _near(spans: tuple[Span, ...]) -> tuple[int, int, int, int] | None:

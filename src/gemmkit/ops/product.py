@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gemmkit.epilogue import Epilogue
     from gemmkit.ops.detours import Detour
     from gemmkit.ops.prepared import Prepared, Span
+    from gemmkit.ops.prepared_operands import Held
 
 # Calls that a thread keeps prepared.
 _MOST_KEPT = 4096
@@ -42,7 +43,7 @@ _ready = _Ready()
 
 
 # Addresses of bias, residual and auxiliary output where there are none.
-_NOTHING = (0, 0, 0)
+_NOTHING: tuple[int, ...] = (0, 0, 0)
 
 
 def product(
@@ -60,6 +61,7 @@ def product(
     stream: Any,
     device: Device | str | None,
     precision: str | None,
+    held: Held | None = None,
 ) -> Any:
     """What `matmul` returns for its arguments, which come as `Call` has them.
 
@@ -78,6 +80,7 @@ def product(
             Call(
                 *(a, b, out, c, bias, residual, auxiliary),
                 *(alpha, beta, epilogue, out_dtype, stream, device, precision),
+                held,
             ),
             None,
         )
@@ -99,7 +102,8 @@ def product(
             )
             low |= bits
         told = get_precision() if precision is None and setting.touched else precision
-        key = seen, further, low & 15, alpha, beta, epilogue, out_dtype, told
+        sides = None if held is None else held.sides
+        key = seen, further, low & 15, alpha, beta, epilogue, out_dtype, told, sides
         calls = _ready.calls
         if calls.version != changes.count:
             calls.forget()
@@ -111,6 +115,7 @@ def product(
         call = Call(
             *(a, b, out, c, bias, residual, auxiliary),
             *(alpha, beta, epilogue, out_dtype, stream, device, precision),
+            held,
         )
         return _cold(call, key) if prepared is None else prepared.take(call, product)
     result = out
@@ -130,6 +135,7 @@ def product(
             Call(
                 *(a, b, out, c, bias, residual, auxiliary),
                 *(alpha, beta, epilogue, out_dtype, stream, device, precision),
+                held,
             ).read()
         if out is not None:
             library.overwritten(out)
@@ -139,6 +145,8 @@ def product(
     if prepared.plain is not None:
         prepared.plain.run_plain(address_a, address_b, address_out, current)
         return result
+    if held is not None:
+        addresses = (*addresses, *held.addresses(prepared.makings, current))
     prepared.launch.run((address_a, address_b, address_out, *addresses), current)
     return result
 
@@ -161,7 +169,7 @@ def _overlapping(spans: tuple[Span, ...], addresses: tuple[int, ...]) -> bool:
 
 def _further(
     library: WarmLibrary, address_out: int, operands: tuple[Any, Any, Any, Any]
-) -> tuple[Hashable, tuple[int, int, int], int]:
+) -> tuple[Hashable, tuple[int, ...], int]:
     """Of c, bias, residual and auxiliary output what a launch depends on.
 
     Also the addresses of the last three, and the bits of all but the bias.
@@ -228,10 +236,10 @@ def _on_gpu(call: Call, request: Request, ordinal: int, key: Hashable | None) ->
     if isinstance(prepared, Detour):
         return prepared.take(call, product)
     note_overwritten(call.out, call.auxiliary)
-    return _launch(request, prepared, stream)
+    return _launch(request, prepared, stream, call.held)
 
 
-def _launch(request: Request, prepared: Prepared, stream: int) -> Any:
+def _launch(request: Request, prepared: Prepared, stream: int, held: Held | None) -> Any:
     """The result of a request, on a stream that waits for its operands."""
     from gemmkit.devices.launcher import ROLES
 
@@ -244,6 +252,8 @@ def _launch(request: Request, prepared: Prepared, stream: int) -> Any:
         cast(GpuLibrary, library_of(operand.array, role)).wait_for(operand, stream)
     everything = {**operands, "out": made}
     addresses = [everything[role].address if role in everything else 0 for role in ROLES]
+    if held is not None:
+        addresses[-2:] = held.addresses(prepared.makings, stream)
     prepared.launch.run(addresses, stream)
     for role in ("out", "auxiliary"):
         if role in everything:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from gemmkit.dtypes import RESULT_TYPES, default_result_type
+from gemmkit.dtypes import RESULT_TYPES, Dtype, default_result_type
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedProblem, UnsupportedType, UsageError
 from gemmkit.kernels.limits import MAX_EXTENT
@@ -20,6 +20,7 @@ from gemmkit.ops.shapes import Shape
 
 if TYPE_CHECKING:
     from gemmkit.devices.device import Device
+    from gemmkit.ops.prepared_operands import Held
 
 ARRAYS = ("a", "b", "out", "c", "bias", "residual", "auxiliary")
 
@@ -31,7 +32,10 @@ _PATIENCE = 100_000
 
 
 class Call(NamedTuple):
-    """The arguments of `matmul`, or of `grouped_matmul` with a list for each array."""
+    """The arguments of `matmul`, or of `grouped_matmul` with a list for each array.
+
+    `held` are the prepared operands of which a or b is the array.
+    """
 
     a: Any
     b: Any
@@ -47,6 +51,7 @@ class Call(NamedTuple):
     stream: Any = None
     device: Device | str | None = None
     precision: str | None = None
+    held: Held | None = None
 
     @property
     def arrays(self) -> dict[str, Any]:
@@ -66,6 +71,7 @@ class Call(NamedTuple):
             epilogue=self.epilogue,
             out_dtype=self.out_dtype,
             precision=self.precision,
+            prepared="" if self.held is None else self.held.sides,
         )
 
 
@@ -90,8 +96,10 @@ def read_request(
     epilogue: Epilogue | str | None,
     out_dtype: object,
     precision: object,
+    prepared: str = "",
 ) -> Request:
-    """Read and check a product; `arrays` has a and b, and None for what is not given.
+    """Read and check a product; `arrays` has a and b, and None for what is not given. `prepared`
+    are the roles of prepared operands.
 
     Raises:
         UsageError: a shape, type, place or option that is not valid; the text says which.
@@ -107,6 +115,7 @@ def read_request(
         role: libraries[role].read(each, names.get(role, role)) for role, each in given.items()
     }
     shape = Shape.of(operands["a"].view.shape, operands["b"].view.shape)
+    _check_type("b", operands["b"], operands["a"].dtype)
     wanted = read_epilogue(epilogue, operands)
     terms = Terms(
         dtype=operands["a"].dtype,
@@ -116,6 +125,9 @@ def read_request(
         epilogue=wanted,
         precision=settled(precision, operands["a"].dtype),
     )
+    # Arrays in host memory are brought to a device anew; where α = 0, neither operand is read.
+    if operands["a"].device is not None and terms.alpha:
+        terms = replace(terms, prepared=prepared)
     if out_dtype is not None:
         terms = replace(terms, out_dtype=read_dtype(out_dtype))
     elif "out" in operands:
@@ -192,18 +204,22 @@ def flag(name: str, value: object) -> bool:
 
 def _check_types(operands: Mapping[str, Operand], terms: Terms) -> None:
     for role, operand in operands.items():
-        wanted = terms.dtype if role in ("a", "b") else terms.out_dtype
         if role == "out" and operand.dtype not in RESULT_TYPES:
             raise UnsupportedType(
                 f"the result has type {operand.dtype}, which only a and b may have: use one of "
                 f"{', '.join(RESULT_TYPES)}"
             )
-        if operand.dtype != wanted:
-            other = "a has type" if role == "b" else "the result has type"
-            raise UnsupportedType(
-                f"{role} has type {operand.dtype} and {other} {wanted}: gemmkit does not convert "
-                "types implicitly, so convert one of them"
-            )
+        if role not in ("a", "b"):
+            _check_type(role, operand, terms.out_dtype)
+
+
+def _check_type(role: str, operand: Operand, wanted: Dtype) -> None:
+    if operand.dtype != wanted:
+        other = "a has type" if role == "b" else "the result has type"
+        raise UnsupportedType(
+            f"{role} has type {operand.dtype} and {other} {wanted}: gemmkit does not convert "
+            "types implicitly, so convert one of them"
+        )
 
 
 def _check_places(operands: Mapping[str, Operand]) -> None:

@@ -33,6 +33,11 @@ def decision_text(decision: Decision) -> str:
             f"{' and '.join(decision.copied)}, by a launch before it, {decision.copied_as}: "
             f"{decision.copied_bytes / 1e6:,.1f} MB read and written"
         )
+    if decision.prepared:
+        rows["prepared"] = (
+            f"{' and '.join(decision.prepared.upper())}, {decision.copied_as}: "
+            f"{decision.prepared_bytes / 1e6:,.1f} MB, made once"
+        )
     if any(decision.residue):
         rows["edge"] = (
             f"residue tiles for the last {_sides(decision.residue)}, past the whole tiles"

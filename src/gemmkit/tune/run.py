@@ -97,6 +97,11 @@ def tune(
     empty = [each.shape for each in problems if not each.flops]
     if empty:
         raise UsageError(f"{empty[0]} has nothing to multiply, so nothing to tune")
+    if any(each.prepared for each in problems):
+        raise UsageError(
+            "what is tuned is measured without prepared operands, and serves products with such "
+            "too: leave out 'prepared'"
+        )
     named = [find_kernel(each) if isinstance(each, str) else each for each in kernels or ()]
     progress = progress or TuneProgress()
     timed = _timed_device(device)

@@ -9,10 +9,19 @@ from gemmkit.gpu import GpuSpec, MathPipe
 from gemmkit.kernels import warpgroups
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import LAYOUTS, MAP_ARGUMENTS, LaunchShape, TileConfig
+from gemmkit.kernels.prepared_copies import prepared_copies
 from gemmkit.kernels.production import wgmma_tiles
 from gemmkit.kernels.production.arguments import SPLIT_SIGNATURE
 from gemmkit.kernels.production.wgmma_tiles import Operands
-from gemmkit.kernels.splitting import GROUP, PARTS, parts_of, split_bytes, splitting
+from gemmkit.kernels.splitting import (
+    GROUP,
+    PARTS,
+    exponents_of,
+    parts_of,
+    preparing,
+    split_bytes,
+    splitting,
+)
 from gemmkit.kernels.work import Work
 from gemmkit.problem import GemmProblem
 from gemmkit.split_products import LEAST_K, LONGEST_CHUNK, PRODUCTS, SHORTEST_CHUNK, SPLIT_PRODUCTS
@@ -26,7 +35,14 @@ def operands(problem: GemmProblem) -> Operands:
 def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
     """Persistent clusters, one block per SM, after the launch that splits both operands."""
     shape = wgmma_tiles.launch_shape(problem, config, gpu, operands(problem))
-    return replace(shape, before=splitting(problem, shape.copies, gpu))
+    # Where both operands are prepared, nothing but their exponents is in the workspace.
+    least = exponents_of(problem)[1] if all(each.is_prepared for each in shape.copies) else 0
+    return replace(
+        shape,
+        workspace_bytes=least,
+        before=splitting(problem, shape.copies, gpu),
+        prepared=prepared_copies(shape.copies, problem, gpu, preparing),
+    )
 
 
 def condition(problem: GemmProblem, gpu: GpuSpec) -> str | None:

@@ -13,6 +13,7 @@ from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.operand_copies import moved_bytes
 from gemmkit.kernels.plan import LAYOUTS, MAP_ARGUMENTS, LaunchShape, TileConfig
 from gemmkit.kernels.policy import CUDA_TYPES
+from gemmkit.kernels.prepared_copies import with_copies_made
 from gemmkit.kernels.production import wgmma_tiles
 from gemmkit.kernels.production.arguments import SIGNATURE
 from gemmkit.kernels.production.wgmma_tiles import Operands
@@ -30,11 +31,8 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
     own, fast = operands(problem), is_fast(problem)
     types = CUDA_TYPES[problem.dtype], f"Sums::{'OF_TENSOR_CORES' if fast else 'PROMOTED'}"
     shape = wgmma_tiles.launch_shape(problem, config, gpu, own, types)
-    return replace(
-        shape,
-        before=copying(problem, shape.copies, gpu),
-        compute_dtype=FAST_SUMS if fast else PROMOTED_SUMS,
-    )
+    shape = with_copies_made(shape, problem, gpu, copying)
+    return replace(shape, compute_dtype=FAST_SUMS if fast else PROMOTED_SUMS)
 
 
 def is_fast(problem: GemmProblem) -> bool:

@@ -14,6 +14,7 @@ from gemmkit.kernels.mainloops.typed import tensor
 from gemmkit.kernels.operand_copies import OperandCopy, aligned_copies, moved_bytes
 from gemmkit.kernels.plan import LAYOUTS, LaunchShape, TileConfig
 from gemmkit.kernels.policy import CUDA_TYPES
+from gemmkit.kernels.prepared_copies import with_copies_made
 from gemmkit.kernels.production.arguments import (
     CUDA_LAYOUTS,
     SIGNATURE,
@@ -59,8 +60,8 @@ def tile_launch(
         shared_bytes(problem, config),
     )
     copies = copies if problem.flops else ()
-    before = copying(problem, copies, gpu)
-    return replace(shape, rasterized=raster > 0, before=before, copies=copies, in_place=True)
+    shape = replace(shape, rasterized=raster > 0, copies=copies, in_place=True)
+    return with_copies_made(shape, problem, gpu, copying)
 
 
 def copied(problem: GemmProblem) -> tuple[OperandCopy, ...]:

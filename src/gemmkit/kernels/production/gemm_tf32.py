@@ -11,6 +11,7 @@ from gemmkit.kernels.copying import copying
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.operand_copies import moved_bytes
 from gemmkit.kernels.plan import LAYOUTS, MAP_ARGUMENTS, LaunchShape, TileConfig
+from gemmkit.kernels.prepared_copies import with_copies_made
 from gemmkit.kernels.production import wgmma_tiles
 from gemmkit.kernels.production.arguments import SIGNATURE
 from gemmkit.kernels.production.wgmma_tiles import Operands
@@ -27,7 +28,7 @@ def operands(problem: GemmProblem) -> Operands:
 def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
     """Persistent clusters, one block per SM, after the copies of operands that need them."""
     shape = wgmma_tiles.launch_shape(problem, config, gpu, operands(problem))
-    return replace(shape, before=copying(problem, shape.copies, gpu))
+    return with_copies_made(shape, problem, gpu, copying)
 
 
 def rule(config: TileConfig, gpu: GpuSpec) -> str | None:

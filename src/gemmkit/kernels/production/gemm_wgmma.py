@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from gemmkit.dtypes import ITEM_BYTES
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels import tensor_cores, warpgroups
@@ -12,6 +10,7 @@ from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.operand_copies import aligned_copies, moved_bytes
 from gemmkit.kernels.plan import LAYOUTS, MAP_ARGUMENTS, LaunchShape, TileConfig
 from gemmkit.kernels.policy import CUDA_TYPES
+from gemmkit.kernels.prepared_copies import with_copies_made
 from gemmkit.kernels.production import wgmma_tiles
 from gemmkit.kernels.production.arguments import SIGNATURE
 from gemmkit.kernels.production.wgmma_tiles import Operands
@@ -29,7 +28,7 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
     """Persistent clusters, one block per SM, after the copies of operands that need them."""
     types, own = (CUDA_TYPES[problem.dtype],), operands(problem)
     shape = wgmma_tiles.launch_shape(problem, config, gpu, own, types)
-    return replace(shape, before=copying(problem, shape.copies, gpu))
+    return with_copies_made(shape, problem, gpu, copying)
 
 
 def rule(config: TileConfig, gpu: GpuSpec) -> str | None:

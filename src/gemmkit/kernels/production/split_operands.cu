@@ -3,7 +3,7 @@
 // A line is a row of A or a column of B; 2^s brings the largest element of each to [2^14, 2^15). The
 // parts of 32 neighbors along k lie one behind the other: 64 bytes of `high`, then 64 bytes of `low`.
 // Past the end of k there are zeros. `exponents` receives -s of each line, or SPECIAL where an element
-// is infinite or NaN.
+// is infinite or NaN. Of an operand that was split before, these alone are copied.
 #include "cluster.cuh"
 #include "epilogue/line_scales.cuh"
 #include "typed.cuh"
@@ -204,11 +204,21 @@ __device__ __forceinline__ void split_across(const float* from, long long ld, Ha
   }
 }
 
-// Splits the matrices of one operand: `products` of them, `stride` elements apart.
+// Splits the matrices of one operand: `products` of them, `stride` elements apart. Without a place for
+// parts, `from` are the exponents of one that was split before, and these are copied.
 template <bool CONTIGUOUS_K, int CLUSTER>
 __device__ __forceinline__ void split_matrices(const float* from, long long ld, long long stride,
                                                Half* to, int* exponents, int lines, int K,
                                                int products, int block, int blocks, int sharing) {
+  if (to == nullptr) {
+    const int* const known = reinterpret_cast<const int*>(from);
+    const long long count = static_cast<long long>(products) * lines;
+    const int thread = (block * WARPS + threadIdx.y) * 32 + threadIdx.x;
+    for (long long i = thread; blockIdx.y == 0 && i < count; i += blocks * 32 * WARPS) {
+      exponents[i] = known[i];
+    }
+    return;
+  }
   const long long ld_to = (K + GROUP - 1) / GROUP * (2 * GROUP);
   for (int product = blockIdx.y; product < products; product += gridDim.y) {
     const float* const own = from + product * stride;
