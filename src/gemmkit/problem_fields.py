@@ -25,6 +25,7 @@ from gemmkit.dtypes import (
 )
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedType, UsageError, unknown_name
+from gemmkit.scales import UNSCALED, Scales
 
 _INTEGERS = (
     *("m", "n", "k", "lda", "ldb", "ldc", "batch", "stride_a", "stride_b", "stride_c", "alignment"),
@@ -140,6 +141,25 @@ def known_precision(name: str, dtype: str) -> Precision:
         raise UsageError(
             f"precision '{found}' is of products of {types}, and A and B are of {dtype}: {remedy}"
         )
+    return found
+
+
+def known_scales(problem: Any) -> Scales:
+    """The scales of a problem's operands; None and "" mean none.
+
+    Raises:
+        UsageError: they are unknown, or the problem cannot have any.
+    """
+    found = Scales.parse(problem.scales)
+    if not found:
+        return UNSCALED
+    if problem.dtype not in OPERAND_TYPES:
+        raise UsageError(
+            f"scales are of A and B of {' and '.join(OPERAND_TYPES)}, not {problem.dtype}: alpha "
+            "scales products of other types"
+        )
+    if problem.groups is not None:
+        raise UsageError("groups of products have no scales: multiply them one by one")
     return found
 
 

@@ -39,6 +39,13 @@ EPILOGUE_ARGUMENTS: Signature = (
     "scale",
 )
 
+# Those of scales of A and of B: address, and elements between those of lines, of chunks of k, and of
+# products.
+SCALE_ARGUMENTS: Signature = (
+    *("scale_a", "scale_a_ld", "scale_a_step", "scale_a_stride"),
+    *("scale_b", "scale_b_ld", "scale_b_step", "scale_b_stride"),
+)
+
 # The table of products of different shapes in global memory, their number, and the tiles of all.
 TABLE_ARGUMENTS: Signature = ("groups", "group_count", "tile_count")
 
@@ -270,6 +277,8 @@ class LaunchShape:
     `before` is the launch that leaves `copies` of operands in the workspace, of which maps are made
     then; with `in_place` the signature has their addresses and pitches too, in place of those of
     the operands. `compute_dtype` is as in `LaunchPlan`, where it follows from the problem.
+    `entry` and `signature` are those of another function of the kernel's file, where the problem
+    needs that.
     """
 
     template: tuple[int | str, ...]
@@ -288,6 +297,8 @@ class LaunchShape:
     copies: tuple[OperandCopy, ...] = ()
     in_place: bool = False
     compute_dtype: str = ""
+    entry: str = ""
+    signature: Signature = ()
 
 
 def ceil_div(numerator: int, denominator: int) -> int:

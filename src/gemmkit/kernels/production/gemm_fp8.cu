@@ -23,3 +23,25 @@ __global__ void __launch_bounds__(TILE.threads, 1)
   multiply_tiles<AlongK<In, SUMS>, TILE, LAYOUT, WAY, SCHEDULE>(
       map_a, map_b, map_c, Arguments<In, Epilogue>{GEMM_ARGUMENTS});
 }
+
+// The same with scales of A and B.
+template <class In, Sums SUMS, Scales SCALES>
+struct ScaledAlongK {
+  template <WgmmaTile TILE, Layout LAYOUT, bool BATCHED>
+  using Plain = typename AlongK<In, SUMS>::template Mainloop<TILE, LAYOUT, BATCHED>;
+  template <WgmmaTile TILE, Layout LAYOUT, bool BATCHED>
+  using Mainloop = Either<SCALES.of_chunks, PromotedMainloop<In, TILE, BATCHED>,
+                          LineScaledMainloop<Plain<TILE, LAYOUT, BATCHED>>>;
+};
+
+template <class In, Sums SUMS, Scales SCALES, WgmmaTile TILE, Layout LAYOUT, WriteBack WAY,
+          Schedule SCHEDULE, class Epilogue>
+__global__ void __launch_bounds__(TILE.threads, 1)
+    gemm_fp8_scaled(const __grid_constant__ TensorMap map_a,
+                    const __grid_constant__ TensorMap map_b,
+                    const __grid_constant__ TensorMap map_c, SCALE_PARAMETERS,
+                    GEMM_PARAMETERS(In, Epilogue)) {
+  multiply_tiles<ScaledAlongK<In, SUMS, SCALES>, TILE, LAYOUT, WAY, SCHEDULE>(
+      map_a, map_b, map_c, Arguments<In, Epilogue>{GEMM_ARGUMENTS},
+      OperandScales<SCALES>{SCALES_OF_A, SCALES_OF_B});
+}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import gcd
 
 from gemmkit.dtypes import OPERAND_TYPES
 from gemmkit.float8_products import CHUNK, FAST_SUMS, PROMOTED_SUMS
@@ -14,10 +15,19 @@ from gemmkit.kernels.operand_copies import moved_bytes
 from gemmkit.kernels.plan import LAYOUTS, MAP_ARGUMENTS, LaunchShape, TileConfig
 from gemmkit.kernels.policy import CUDA_TYPES
 from gemmkit.kernels.production import wgmma_tiles
-from gemmkit.kernels.production.arguments import SIGNATURE
+from gemmkit.kernels.production.arguments import (
+    SCALED_SIGNATURE,
+    SIGNATURE,
+    scales_argument,
+)
 from gemmkit.kernels.production.wgmma_tiles import Operands
+from gemmkit.kernels.warpgroups import WARPGROUP, is_swapped, product_sides
 from gemmkit.kernels.work import Work
 from gemmkit.problem import GemmProblem
+from gemmkit.scales import BLOCK
+
+# Registers of a thread that scales may take besides those that sums may.
+SCALE_REGISTERS = 8
 
 
 def operands(problem: GemmProblem) -> Operands:
@@ -28,18 +38,24 @@ def operands(problem: GemmProblem) -> Operands:
 def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
     """Persistent clusters, one block per SM, after the copies of operands that need them."""
     own, fast = operands(problem), is_fast(problem)
-    types = CUDA_TYPES[problem.dtype], f"Sums::{'OF_TENSOR_CORES' if fast else 'PROMOTED'}"
-    shape = wgmma_tiles.launch_shape(problem, config, gpu, own, types)
-    return replace(
+    types = [CUDA_TYPES[problem.dtype], f"Sums::{'OF_TENSOR_CORES' if fast else 'PROMOTED'}"]
+    if problem.scales:
+        types.append(scales_argument(problem.scales))
+    shape = wgmma_tiles.launch_shape(problem, config, gpu, own, tuple(types))
+    shape = replace(
         shape,
         before=copying(problem, shape.copies, gpu),
         compute_dtype=FAST_SUMS if fast else PROMOTED_SUMS,
     )
+    if not problem.scales:
+        return shape
+    signature = (*MAP_ARGUMENTS, *SCALED_SIGNATURE)
+    return replace(shape, entry="gemm_fp8_scaled", signature=signature)
 
 
 def is_fast(problem: GemmProblem) -> bool:
-    """Whether sums are left to the tensor cores."""
-    return problem.precision == "fast"
+    """Whether sums are left to the tensor cores: those of chunks with scales of their own are not."""
+    return problem.precision == "fast" and not problem.scales.of_chunks
 
 
 def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
@@ -50,10 +66,25 @@ def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
 
 
 def pairing(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> str | None:
-    """Two sums for each result where they are promoted; room for the stages and for results."""
+    """Two sums for each result where they are promoted, and scales of a chunk; room for the stages
+    and for results."""
     if not is_fast(problem) and (reason := wgmma_tiles.tiles(config, gpu, CHUNK, sums=2)):
         return reason
+    if problem.scales.of_chunks and (reason := _room_for_scales(problem, config)):
+        return reason
     return wgmma_tiles.room(problem, config, gpu, operands(problem))
+
+
+def _room_for_scales(problem: GemmProblem, config: TileConfig) -> str | None:
+    """Registers for the scales that a thread has of the columns of its tile beside its sums."""
+    rows, columns = product_sides(config)
+    of_columns = problem.scales.a if is_swapped(config) else problem.scales.b
+    own = config["consumers"] // config["pingpong"]
+    sums = 2 * rows * columns // (own * WARPGROUP)
+    scales = columns // 4 if of_columns.lines == 1 else columns // gcd(columns, BLOCK)
+    if sums + scales <= wgmma_tiles.SUM_REGISTERS + SCALE_REGISTERS:
+        return None
+    return f"{sums} sums and {scales} scales per thread do not fit its registers"
 
 
 def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Work:
@@ -102,6 +133,7 @@ KERNEL = Kernel(
     signature=(*MAP_ARGUMENTS, *SIGNATURE),
     layouts=LAYOUTS,
     dtypes=OPERAND_TYPES,
+    takes_scales=True,
     result_dtypes=("float32", "float16", "bfloat16"),
     condition=wgmma_tiles.condition,
     pairing=pairing,
