@@ -359,8 +359,8 @@ class GemmProblem:
 
     @property
     def minimal_bytes(self) -> int:
-        """Bytes to read A, B and their scales and write C once each, to read C if β ≠ 0, and to read
-        and write what the epilogue takes and leaves.
+        """Bytes to read A, B and their scales and write C once each, to read C if β ≠ 0, and to
+        read and write what the epilogue takes and leaves.
 
         In groups, A and B of an empty C are not read.
         """

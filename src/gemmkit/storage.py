@@ -210,8 +210,8 @@ def further_layouts(problem: GemmProblem) -> tuple[Layout, Layout]:
 
 
 def scale_layouts(problem: GemmProblem) -> dict[str, Layout]:
-    """The storage of scale_a, of lines by chunks of k, and of scale_b, of chunks by lines, as far as
-    the problem has them; those of an operand that a batch shares are stored once.
+    """The storage of scale_a, of lines by chunks of k, and of scale_b, of chunks by lines, as far
+    as the problem has them; those of an operand that a batch shares are stored once.
 
     Lines are contiguous, but of blocks of 128 lines chunks are, as `torch._scaled_mm` wants them.
     """

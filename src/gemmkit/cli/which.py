@@ -14,6 +14,7 @@ from gemmkit.cli.options import (
     groups_option,
     layout_option,
     one_problem,
+    operand_scales_option,
     scale_options,
     type_options,
 )
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 @epilogue_option
 @layout_option
 @type_options
+@operand_scales_option
 @read_file_option("--store", "path", "Store of tuned shapes to consult first.  [default: your own]")
 @click.option("--no-store", is_flag=True, help="Ignore the store: show the choice without tuning.")
 @click.option("--json", "as_json", is_flag=True, help="Print the decision as JSON instead.")
@@ -48,6 +50,7 @@ def command(
     dtype: str | None,
     out_dtype: str | None,
     precision: str | None,
+    scales: str | None,
     path: Path | None,
     no_store: bool,
     as_json: bool,
@@ -79,6 +82,7 @@ def command(
         dtype=dtype,
         out_dtype=out_dtype,
         precision=precision,
+        scales=scales,
         store=store,
     )
     if as_json:

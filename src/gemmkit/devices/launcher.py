@@ -27,7 +27,7 @@ from gemmkit.jit.binary import Binary
 from gemmkit.kernels.plan import LaunchPlan
 
 # The operands of a product, in the order in which `PreparedLaunch.run` takes their addresses.
-ROLES = ("a", "b", "out", "bias", "residual", "auxiliary")
+ROLES = ("a", "b", "out", "bias", "residual", "auxiliary", "scale_a", "scale_b")
 
 # For each argument that is an address: the role of its operand, and bytes from its element 0.
 Places = Mapping[str, tuple[str, int]]

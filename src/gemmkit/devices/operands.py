@@ -40,9 +40,9 @@ class Further:
 
 @dataclass(frozen=True, slots=True)
 class ScaleArray:
-    """The scales of A or B: elements from those of a line of the operand, or of a block of lines, to
-    the next (`ld`, 0 where all lines share them), from a chunk of k to the next (`step`, 0 where
-    all chunks do), and from a product to the next."""
+    """The scales of A or B: elements from those of a line of the operand, or of a block of lines,
+    to the next (`ld`, 0 where all lines share them), from a chunk of k to the next (`step`, 0
+    where all chunks do), and from a product to the next."""
 
     buffer: Buffer
     ld: int
@@ -184,19 +184,16 @@ class Operands:
         return c, auxiliary
 
     def inputs(self, device: Device, arrays: Mapping[str, Stored]) -> dict[str, Stored]:
-        """Storage of A, B, their scales, the bias and the residual as a launch left it, as long as the
-        host's.
+        """Storage of A, B, their scales, the bias and the residual as a launch left it, as long as
+        the host's.
 
         Raises:
             DeviceError: the launch before failed.
         """
         residual = self.residual.buffer if self.residual is not None else None
-        scales = (
-            self.scale_a.buffer if self.scale_a is not None else None,
-            (self.scale_b.buffer if self.scale_b is not None else None),
-        )
         buffers = {"a": self.a, "b": self.b, "bias": self.bias, "residual": residual}
-        buffers |= dict(zip(("scale_a", "scale_b"), scales, strict=True))
+        for name, scales in (("scale_a", self.scale_a), ("scale_b", self.scale_b)):
+            buffers[name] = scales.buffer if scales is not None else None
         found: dict[str, Stored] = {}
         for name, buffer in buffers.items():
             if buffer is not None and name in arrays:

@@ -331,6 +331,7 @@ def _is_of(entry: Entry, problem: GemmProblem) -> bool:
         return False
     return (
         (entry.problem.dtype, entry.epilogue) == (problem.dtype, str(problem.epilogue))
+        and problem.scales == own.scales
         and (problem.alpha, problem.beta) == (own.alpha, own.beta)
         and (problem.lda, problem.ldb, problem.ldc) == (own.lda, own.ldb, own.ldc)
         and problem.strides == own.strides
@@ -340,6 +341,7 @@ def _is_of(entry: Entry, problem: GemmProblem) -> bool:
 def _told(entry: Entry) -> str:
     """How an entry was measured."""
     fused = "no epilogue" if entry.epilogue == "none" else f"epilogue {entry.epilogue}"
+    fused += f", scales {entry.problem.scales}" if entry.problem.scales else ""
     return f"{fused}, α = 1, β = 0 and rows without gaps"
 
 

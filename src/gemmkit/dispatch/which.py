@@ -56,6 +56,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str
     out_dtype: str
     precision: str
+    scales: str
     alpha: float
     beta: float
     epilogue: str
@@ -102,6 +103,7 @@ def which(
     dtype: str | None = None,
     out_dtype: str | None = None,
     precision: str | None = None,
+    scales: str | None = None,
     store: StoreChoice = "user",
     alternatives: int = ALTERNATIVES,
 ) -> Decision:
@@ -118,6 +120,8 @@ def which(
         out_dtype: the type of C, by default the same.
         precision: how float32 may be multiplied: "ieee", "fp32" or "tf32" (see `GemmProblem`); by
             default the problem's own, which for a shape is "ieee".
+        scales: of A and B of 8 bits: "tensor", "rows" or "blocks", or a word for each (see
+            `Scales.parse`); by default the problem's own.
         store: "user" for the user's own store of tuned shapes, another store or its path, or None.
         alternatives: how many of the next candidates are listed.
 
@@ -125,7 +129,8 @@ def which(
         UsageError: an argument is not valid.
         UnsupportedProblem: no kernel accepts the problem.
     """
-    problem = asked_problem(None, shape, alpha, beta, epilogue, dtype, out_dtype, precision)
+    types = dtype, out_dtype, precision, scales
+    problem = asked_problem(None, shape, alpha, beta, epilogue, *types)
     if layout is not None:
         problem = problem.laid_out(read_layout(layout))
     if gpu is None:
@@ -147,6 +152,7 @@ def which(
         dtype=problem.dtype,
         out_dtype=problem.result_dtype,
         precision=problem.precision,
+        scales=str(problem.scales),
         aligned=problem.is_aligned(VECTOR_BYTES),
         gpu=board.name,
         kernel=choice.kernel.name,

@@ -261,8 +261,8 @@ class Kernel(UsersKernels):
         return self.fuses and (self.takes_groups or set(EPILOGUE_ARGUMENTS) <= names)
 
     def takes_types(self, problem: GemmProblem) -> bool:
-        """Whether it reads A and B of the problem's type, with scales where there are any, multiplies
-        them as precisely as that asks for, and writes C of its own."""
+        """Whether it reads A and B of the problem's type, with scales where there are any,
+        multiplies them as precisely as that asks for, and writes C of its own."""
         return (
             problem.dtype in self.dtypes
             and (self.takes_scales or not problem.scales)

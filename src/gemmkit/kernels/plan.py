@@ -39,8 +39,8 @@ EPILOGUE_ARGUMENTS: Signature = (
     "scale",
 )
 
-# Those of scales of A and of B: address, and elements between those of lines, of chunks of k, and of
-# products.
+# Those of scales of A and of B: address, and elements between those of lines, of chunks of k, and
+# of products.
 SCALE_ARGUMENTS: Signature = (
     *("scale_a", "scale_a_ld", "scale_a_step", "scale_a_stride"),
     *("scale_b", "scale_b_ld", "scale_b_step", "scale_b_stride"),

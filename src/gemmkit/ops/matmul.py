@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import Any
 
 from gemmkit.devices.device import Device
@@ -30,6 +31,8 @@ def matmul(
     auxiliary: Any = None,
     out_dtype: Any = None,
     precision: str | None = None,
+    scale_a: Any = None,
+    scale_b: Any = None,
     stream: Any = None,
     device: Device | str | None = None,
 ) -> Any:
@@ -44,8 +47,7 @@ def matmul(
             dimension that a vector lacks is missing from the result.
         out: the array to write the result to; it may be strided, but must not overlap an input.
             By default a new array of a's kind, on its device.
-        alpha: a number; if it is 0, a and b are not read. Scales of quantized a and b, one for each
-            whole array, are part of it: alpha = scale_a * scale_b.
+        alpha: a number; if it is 0, a and b are not read.
         c: an array that broadcasts to the result's shape; `out` itself may be it.
         beta: a number; if it is 0, c is not read.
         epilogue: an `Epilogue`, or the text of one, such as `"bias+relu"`.
@@ -61,6 +63,13 @@ def matmul(
             set. Of 8-bit types, "fast" has tensor cores add up all products, as
             `use_fast_accum` of PyTorch; without it, fp32 takes their sums every 128 of k. Other
             types have none.
+        scale_a: what elements of a of 8 bits are multiplied by, in float32, as `torch._scaled_mm`
+            has it: a number, or an array of one element for all of a, of m×1 for each row, of
+            m×⌈k/128⌉ for each 128 neighbors of a row, or of ⌈m/128⌉×⌈k/128⌉ for blocks of 128×128;
+            with dimensions before these where a stack has scales of its own. With scales along k,
+            "fast" counts as none.
+        scale_b: the same of b: an array of one element, of 1×n for each column, of ⌈k/128⌉×n for
+            each 128 neighbors of a column, or of ⌈k/128⌉×⌈n/128⌉; any of these goes with any of a.
         stream: the stream to launch on, as a handle or as an object of any library; by default the
             current stream of a's library. Not for arrays in host memory.
         device: for arrays in host memory: "cuda", "emulator", or a device of `open_device`. By
@@ -76,17 +85,21 @@ def matmul(
             there is no compiler for the first call.
         DeviceError: there is no such device, or it failed.
     """
+    if isinstance(scale_a, Real):
+        alpha, scale_a = alpha * float(scale_a), None
+    if isinstance(scale_b, Real):
+        alpha, scale_b = alpha * float(scale_b), None
     # fmt: off
     result = product(
         a, b, out, c, bias, residual, auxiliary,
-        alpha, beta, epilogue, out_dtype, stream, device, precision,
+        alpha, beta, epilogue, out_dtype, stream, device, precision, scale_a, scale_b,
     )
     # fmt: on
     if result is NotImplemented:
         return _by_operator(
             Call(
                 *(a, b, out, c, bias, residual, auxiliary),
-                *(alpha, beta, epilogue, out_dtype, stream, device, precision),
+                *(alpha, beta, epilogue, out_dtype, stream, device, precision, scale_a, scale_b),
             )
         )
     return result

@@ -255,7 +255,7 @@ def is_exact(problem: GemmProblem, inputs: Inputs, arithmetic: Arithmetic = FP32
                 return False
         product = terms_of_a_sum * largest_a * largest_b
         if problem.scales:
-            # Sums are scaled, in the type of the sums, only when they are complete, or a chunk's are.
+            # Sums are scaled, in their own type, when they are complete, or those of a chunk are.
             unscaled = (_largest_integer(replace(x, scales=None)) for x in (a, b))
             if terms_of_a_sum * math.prod(unscaled) > 2**arithmetic.sum_bits:
                 return False

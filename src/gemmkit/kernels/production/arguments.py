@@ -40,8 +40,8 @@ def named(struct: str, fields: Mapping[str, Named]) -> str:
 
 
 def scales_argument(scales: Scales) -> str:
-    """The template argument `Scales{…}` of operand_scales.cuh, where an operand whose lines share one
-    scale has those of all lines, 0 elements apart."""
+    """The template argument `Scales{…}` of operand_scales.cuh, to which one scale of all lines is
+    one of each line, 0 elements apart."""
     lines_a, lines_b = (0 if each == NONE else max(each.lines, 1) for each in (scales.a, scales.b))
     return named("Scales", {"of_chunks": scales.of_chunks, "lines_a": lines_a, "lines_b": lines_b})
 

@@ -54,7 +54,7 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
 
 
 def is_fast(problem: GemmProblem) -> bool:
-    """Whether sums are left to the tensor cores: those of chunks with scales of their own are not."""
+    """Whether sums are left to the tensor cores; those of chunks that have scales are not."""
     return problem.precision == "fast" and not problem.scales.of_chunks
 
 
