@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from gemmkit.ops.grouped import grouped_matmul
     from gemmkit.ops.matmul import gemm, matmul
     from gemmkit.ops.precision import get_precision, precision, set_precision
+    from gemmkit.ops.quantize import quantize
     from gemmkit.problem import BROADCAST, GemmProblem
     from gemmkit.record import CheckRecord, Record
     from gemmkit.trials.store import Store
@@ -82,6 +83,7 @@ __all__ = [
     "matmul",
     "open_device",
     "precision",
+    "quantize",
     "run_kernel",
     "set_precision",
     "sweep",
@@ -122,6 +124,7 @@ _HOME = {
     "matmul": "gemmkit.ops.matmul",
     "open_device": "gemmkit.devices.choose",
     "precision": "gemmkit.ops.precision",
+    "quantize": "gemmkit.ops.quantize",
     "run_kernel": "gemmkit.bench.run",
     "set_precision": "gemmkit.ops.precision",
     "sweep": "gemmkit.bench.sweep",

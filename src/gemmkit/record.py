@@ -20,7 +20,8 @@ class ProblemRecord(msgspec.Struct, frozen=True, kw_only=True):
     for an operand that all products share. `layout` says which matrices are stored transposed, as
     in `GemmProblem.layout`. `dtype` is the type of A and B, `out_dtype` that of C, `precision` how
     float32 may be multiplied, `scales` those of A and B as `Scales.parse` reads them. `groups` are
-    the products of different shapes, as `Groups.parse` reads them, or empty; m, n, k and the leading dimensions are then the largest of all.
+    the products of different shapes, as `Groups.parse` reads them, or empty; m, n, k and the
+    leading dimensions are then the largest of all.
     """
 
     m: int
