@@ -67,7 +67,7 @@ def device():
     return EmulatedDevice(H100, sanitize=True)
 
 
-@pytest.mark.parametrize(("keys", "problem", "word"), CASES, ids="-".join)
+@pytest.mark.parametrize(("keys", "problem", "word"), CASES)
 @pytest.mark.sample(47)
 def test_shapes(device, keys, problem, word):
     scaled = replace(PROBLEMS[problem], scales=word)
