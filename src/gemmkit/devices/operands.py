@@ -251,7 +251,7 @@ def scale_arguments(
     has are 0."""
     if not problem.scales:
         return {}
-    found = {}
+    found: dict[str, int] = {}
     for name, each in (("scale_a", scale_a), ("scale_b", scale_b)):
         found |= {
             name: each.buffer.address if each is not None else 0,

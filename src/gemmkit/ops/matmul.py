@@ -99,7 +99,9 @@ def matmul(
         return _by_operator(
             Call(
                 *(a, b, out, c, bias, residual, auxiliary),
-                *(alpha, beta, epilogue, out_dtype, stream, device, precision, scale_a, scale_b),
+                *(alpha, beta, epilogue, out_dtype, stream, device, precision),
+                scale_a,
+                scale_b,
             )
         )
     return result

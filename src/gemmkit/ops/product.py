@@ -79,7 +79,9 @@ def product(
         return _cold(
             Call(
                 *(a, b, out, c, bias, residual, auxiliary),
-                *(alpha, beta, epilogue, out_dtype, stream, device, precision, scale_a, scale_b),
+                *(alpha, beta, epilogue, out_dtype, stream, device, precision),
+                scale_a,
+                scale_b,
             ),
             None,
         )
@@ -114,7 +116,9 @@ def product(
     if prepared is None or prepared.launch is None:
         call = Call(
             *(a, b, out, c, bias, residual, auxiliary),
-            *(alpha, beta, epilogue, out_dtype, stream, device, precision, scale_a, scale_b),
+            *(alpha, beta, epilogue, out_dtype, stream, device, precision),
+            scale_a,
+            scale_b,
         )
         return _cold(call, key) if prepared is None else prepared.take(call, product)
     result = out
@@ -133,7 +137,9 @@ def product(
             # They may lie in the gaps of each other; reading the call refuses it if they do not.
             Call(
                 *(a, b, out, c, bias, residual, auxiliary),
-                *(alpha, beta, epilogue, out_dtype, stream, device, precision, scale_a, scale_b),
+                *(alpha, beta, epilogue, out_dtype, stream, device, precision),
+                scale_a,
+                scale_b,
             ).read()
         if out is not None:
             library.overwritten(out)
