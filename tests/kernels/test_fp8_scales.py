@@ -40,6 +40,12 @@ CONFIGS = {
     "rows in finer steps": {"BM": 80, "BN": 64, **ALONE},
     "eight rows": {"BM": 8, "BN": 64, **ALONE},
     "few rows, k over a cluster": {"BM": 16, "BN": 64, **ALONE, "cluster_k": 2},
+    "overlapped": {"BM": 64, "BN": 96, **ALONE, "accumulators": 2},
+    "overlapped, ping-pong": {
+        **{"BM": 64, "BN": 64, "pingpong": 2, "stages": 3, "cluster_m": 1, "accumulators": 2}
+    },
+    "overlapped, two tiles of rows": {"BM": 128, "BN": 64, **ALONE, "accumulators": 2},
+    "overlapped, few rows": {"BM": 16, "BN": 64, **ALONE, "cluster_k": 2, "accumulators": 2},
 }
 WORDS = (
     *("tensor", "rows", "blocks", "1x128,1x128", "128x128,1x128", "128x128,128x128"),
@@ -72,6 +78,8 @@ def device():
 def test_shapes(device, keys, problem, word):
     scaled = replace(PROBLEMS[problem], scales=word)
     config = KERNEL.configure(CONFIGS[keys])
+    if reason := KERNEL.supports(scaled, config, H100):
+        pytest.skip(reason)
     check_exact(scaled, run_typed(scaled, device, kernel="gemm_fp8", config=config))
 
 
@@ -106,6 +114,32 @@ def test_boards_without_such_tensor_cores():
     problem = GemmProblem(40, 24, 300, dtype=E4M3, out_dtype="bfloat16", scales="blocks")
     check(run_typed(problem, EmulatedDevice(T4, sanitize=True), integers=False))
     assert Dispatcher(T4, None).choose(problem).kernel.name == "typed"
+
+
+@pytest.mark.parametrize("word", ["", "rows", "blocks", "1x128,1x128"])
+@pytest.mark.parametrize("keys", [each for each in CONFIGS if "overlapped" in each])
+def test_overlapping_promotion_with_products_changes_no_bits(device, keys, word):
+    """Whatever the number of chunks, which take turns in two sets of accumulators."""
+    overlapped = KERNEL.configure(CONFIGS[keys])
+    plain = replace(overlapped, accumulators=1)
+    for k in (100, 200, 300, 400, 700):
+        problem = GemmProblem(130, 72, k, dtype=E4M3, transb=True, scales=word)
+        if KERNEL.supports(problem, overlapped, H100):
+            continue
+        runs = [
+            run_typed(problem, device, kernel="gemm_fp8", config=each, integers=False)
+            for each in (overlapped, plain)
+        ]
+        check(runs[0])
+        assert np.array_equal(runs[0].results, runs[1].results)
+
+
+def test_fast_sums_have_one_set_of_accumulators():
+    problem = GemmProblem(64, 64, 300, dtype=E4M3, precision="fast")
+    with pytest.raises(UnsupportedProblem, match="accumulators=1 serves"):
+        KERNEL.plan(problem, KERNEL.configure({"BN": 64, "accumulators": 2}), H100)
+    with pytest.raises(UnsupportedProblem, match="3 sets of accumulators"):
+        KERNEL.plan(problem, KERNEL.configure({"BN": 64, "accumulators": 3}), H100)
 
 
 def test_transposed_tiles_have_the_same_bits(device):
@@ -238,8 +272,8 @@ def test_a_gpu_has_the_same_bits(word):
         config = KERNEL.configure(keys)
         for name, problem in PROBLEMS.items():
             asked = replace(problem, precision=precision, scales=word)
-            if reason := KERNEL.supports(asked, config, gpu.spec):
-                pytest.skip(reason)
+            if KERNEL.supports(asked, config, gpu.spec):
+                continue
             runs = [
                 run_typed(asked, each, kernel="gemm_fp8", config=config, integers=False)
                 for each in (gpu, emulator)

@@ -64,7 +64,9 @@ class TileConfig:
     `stages` the number of tiles in flight; `split_k` the blocks that share the k of one tile, and
     `slice_k` the groups of warps in a block that share each step of it. `consumers` are the
     warpgroups of a block that multiply, `pingpong` the tiles that they have in hand, in equal
-    shares, so that one is written back while another is multiplied; `cluster_m` × `cluster_n` ×
+    shares, so that one is written back while another is multiplied; `accumulators` the sets of
+    registers in which tensor cores make the sums of a chunk of k, so that those of one are promoted
+    while they make the next; `cluster_m` × `cluster_n` ×
     `cluster_k` the blocks of a cluster, of which those along k share a tile. The last two do not
     change traffic, but the code of the inner loop: `interleave` is the number of places in a step
     where its copies are issued, `order` the order of an outer product (see `outer_product` in
@@ -86,6 +88,7 @@ class TileConfig:
     slice_k: int | None = None
     consumers: int | None = None
     pingpong: int | None = None
+    accumulators: int | None = None
     cluster_m: int | None = None
     cluster_n: int | None = None
     cluster_k: int | None = None

@@ -5,14 +5,17 @@
 #include "mainloop/promoted.cuh"
 #include "wgmma_product.cuh"
 
-// What adds up products.
-enum class Sums { PROMOTED, OF_TENSOR_CORES };
+// What adds up products: OVERLAPPED ones are promoted while tensor cores make the next.
+enum class Sums { PROMOTED, OF_TENSOR_CORES, OVERLAPPED };
 
 template <class In, Sums SUMS>
 struct AlongK {
   template <WgmmaTile TILE, Layout, bool BATCHED>
-  using Mainloop = Either<SUMS == Sums::PROMOTED, PromotedMainloop<In, TILE, BATCHED>,
-                          WgmmaMainloop<In, TILE, A_BT, BATCHED>>;
+  using Promoted = Either<SUMS == Sums::OVERLAPPED, OverlappedMainloop<In, TILE, BATCHED>,
+                          PromotedMainloop<In, TILE, BATCHED>>;
+  template <WgmmaTile TILE, Layout LAYOUT, bool BATCHED>
+  using Mainloop = Either<SUMS == Sums::OF_TENSOR_CORES, WgmmaMainloop<In, TILE, A_BT, BATCHED>,
+                          Promoted<TILE, LAYOUT, BATCHED>>;
 };
 
 template <class In, Sums SUMS, WgmmaTile TILE, Layout LAYOUT, WriteBack WAY, Schedule SCHEDULE,
@@ -30,7 +33,7 @@ struct ScaledAlongK {
   template <WgmmaTile TILE, Layout LAYOUT, bool BATCHED>
   using Plain = typename AlongK<In, SUMS>::template Mainloop<TILE, LAYOUT, BATCHED>;
   template <WgmmaTile TILE, Layout LAYOUT, bool BATCHED>
-  using Mainloop = Either<SCALES.of_chunks, PromotedMainloop<In, TILE, BATCHED>,
+  using Mainloop = Either<SCALES.of_chunks, Plain<TILE, LAYOUT, BATCHED>,
                           LineScaledMainloop<Plain<TILE, LAYOUT, BATCHED>>>;
 };
 

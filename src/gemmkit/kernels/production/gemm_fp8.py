@@ -38,10 +38,13 @@ def operands(problem: GemmProblem) -> Operands:
 def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
     """Persistent clusters, one block per SM, after the copies of operands that need them."""
     own, fast = operands(problem), is_fast(problem)
-    types = [CUDA_TYPES[problem.dtype], f"Sums::{'OF_TENSOR_CORES' if fast else 'PROMOTED'}"]
+    sums = "OF_TENSOR_CORES" if fast else "PROMOTED" if accumulators(config) == 1 else "OVERLAPPED"
+    types = [CUDA_TYPES[problem.dtype], f"Sums::{sums}"]
     if problem.scales:
         types.append(scales_argument(problem.scales))
-    shape = wgmma_tiles.launch_shape(problem, config, gpu, own, tuple(types))
+    # Of the tile it is no part.
+    tile = replace(config, accumulators=None)
+    shape = wgmma_tiles.launch_shape(problem, tile, gpu, own, tuple(types))
     shape = replace(
         shape,
         before=copying(problem, shape.copies, gpu),
@@ -58,17 +61,27 @@ def is_fast(problem: GemmProblem) -> bool:
     return problem.precision == "fast" and not problem.scales.of_chunks
 
 
+def accumulators(config: TileConfig) -> int:
+    """Sets of registers for the sums of chunks."""
+    return config.accumulators or 1
+
+
 def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
     """As all kernels of wgmma, with steps of a line along k, after which sums are promoted."""
     if config["BK"] != CHUNK:
         return f"BK = {config['BK']}: use {CHUNK}, the elements of k after which sums are promoted"
+    if accumulators(config) > 2:
+        return f"{config.accumulators} sets of accumulators: use 2, one for the chunk that is promoted"
     return wgmma_tiles.tiles(config, gpu, CHUNK)
 
 
 def pairing(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> str | None:
-    """Two sums for each result where they are promoted, and scales of a chunk; room for the stages
-    and for results."""
-    if not is_fast(problem) and (reason := wgmma_tiles.tiles(config, gpu, CHUNK, sums=2)):
+    """Two sums for each result where they are promoted, or three, and scales of a chunk; room for
+    the stages and for results."""
+    sums = 1 + accumulators(config)
+    if is_fast(problem) and sums > 2:
+        return "there are no chunks of k where tensor cores keep all sums: accumulators=1 serves"
+    if not is_fast(problem) and (reason := wgmma_tiles.tiles(config, gpu, CHUNK, sums=sums)):
         return reason
     if problem.scales.of_chunks and (reason := _room_for_scales(problem, config)):
         return reason
@@ -80,8 +93,9 @@ def _room_for_scales(problem: GemmProblem, config: TileConfig) -> str | None:
     rows, columns = product_sides(config)
     of_columns = problem.scales.a if is_swapped(config) else problem.scales.b
     own = config["consumers"] // config["pingpong"]
-    sums = 2 * rows * columns // (own * WARPGROUP)
+    sums = (1 + accumulators(config)) * rows * columns // (own * WARPGROUP)
     scales = columns // 4 if of_columns.lines == 1 else columns // gcd(columns, BLOCK)
+    scales *= accumulators(config)
     if sums + scales <= wgmma_tiles.SUM_REGISTERS + SCALE_REGISTERS:
         return None
     return f"{sums} sums and {scales} scales per thread do not fit its registers"
@@ -94,7 +108,7 @@ def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Work:
     demands = replace(
         found.demands,
         math=MathPipe("float8", tensor=True),
-        registers=(1 if is_fast(problem) else 2) * found.demands.registers,
+        registers=(1 if is_fast(problem) else 1 + accumulators(config)) * found.demands.registers,
     )
     return found._replace(demands=demands, copied_bytes=moved_bytes(problem, own.copies))
 
@@ -111,6 +125,7 @@ KERNEL = Kernel(
         stages=4,
         consumers=2,
         pingpong=1,
+        accumulators=1,
         cluster_m=2,
         cluster_n=1,
         cluster_k=1,
@@ -122,6 +137,7 @@ KERNEL = Kernel(
         "stages": (2, 3, 4, 5, 6, 8, 12),
         "consumers": (1, 2),
         "pingpong": (1, 2),
+        "accumulators": (1, 2),
         "cluster_m": (1, 2),
         "cluster_n": (1, 2),
         "cluster_k": (1, 2, 4),

@@ -61,8 +61,8 @@ struct TileScales {
 
   const float* of_row[ROW_TILES][OF_ROW_TILE];
   const float* of_cols;
-  const long long row_step, col_step, col_ld;
-  const int col, last_col;
+  long long row_step, col_step, col_ld;
+  int col, last_col;
   float rows[ROW_TILES][OF_ROW_TILE], cols[OF_COLS];
 
   // `chunk` is the first. Of lines outside of C, those of the last one stand for them.
