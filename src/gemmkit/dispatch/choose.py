@@ -228,7 +228,7 @@ class Dispatcher:
             )
         here = costed.estimate(problem).microseconds * self._correction(costed, entry)
         reason = (
-            f"{won}, measured with {_told(entry)}; here it is estimated at "
+            f"{won}, measured with {_told(entry, problem)}; here it is estimated at "
             f"{microseconds_text(here)}"
         )
         return Choice(costed.kernel, costed.config, reason, source, here)
@@ -338,10 +338,12 @@ def _is_of(entry: Entry, problem: GemmProblem) -> bool:
     )
 
 
-def _told(entry: Entry) -> str:
-    """How an entry was measured."""
+def _told(entry: Entry, problem: GemmProblem) -> str:
+    """How an entry was measured, with scales if the problem has any."""
     fused = "no epilogue" if entry.epilogue == "none" else f"epilogue {entry.epilogue}"
-    fused += f", scales {entry.problem.scales}" if entry.problem.scales else ""
+    if problem.scales:
+        scales = entry.problem.scales
+        fused += f", scales {scales}" if scales else ", no scales"
     return f"{fused}, α = 1, β = 0 and rows without gaps"
 
 
