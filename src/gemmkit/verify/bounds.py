@@ -159,9 +159,7 @@ class Rounding:
         if arithmetic.split is None:
             return cls(arithmetic.relative(k, relative), absolute, *rest)
         found = arithmetic.split.relative(k, others) + of_reference
-        if k and (
-            arithmetic.split.may_overflow(k, *largest) or not all(map(_is_finite, (a, b)))
-        ):
+        if k and (arithmetic.split.may_overflow(k, *largest) or not all(map(_is_finite, (a, b)))):
             # Fused multiply-adds compute some of the results.
             found = max(found, relative)
         return cls(found, absolute, *rest, of_lines=arithmetic.of_lines if k else 0.0)

@@ -71,7 +71,9 @@ def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
     if config["BK"] != CHUNK:
         return f"BK = {config['BK']}: use {CHUNK}, the elements of k after which sums are promoted"
     if accumulators(config) > 2:
-        return f"{config.accumulators} sets of accumulators: use 2, one for the chunk that is promoted"
+        return (
+            f"{config.accumulators} sets of accumulators: use 2, one for the chunk that is promoted"
+        )
     return wgmma_tiles.tiles(config, gpu, CHUNK)
 
 
