@@ -131,6 +131,15 @@ def test_refinement_ends_at_the_roundoff_of_fp32_in_both_precisions(run):
         assert last < 2.0**-24
 
 
+@pytest.mark.filterwarnings("ignore::gemmkit.errors.EmulationWarning")
+def test_smaller_parts_with_a_scale_are_more_exact(run):
+    pytest.importorskip("ml_dtypes", reason="needs ml_dtypes")
+    errors = re.findall(r"wrong by ([\d.]+)%$", run("16_fp8_scales.py"), re.MULTILINE)
+    of_tensors, of_lines, of_blocks = map(float, errors)
+    assert of_tensors > 50
+    assert 2 * of_blocks < of_lines < 20
+
+
 def test_the_kernel_in_ci_passes_its_own_tests():
     path = EXAMPLES / "14_kernel_in_ci.py"
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-n0", str(path)]
@@ -140,6 +149,7 @@ def test_the_kernel_in_ci_passes_its_own_tests():
 
 def test_every_example_is_run_here_and_listed_in_the_readme():
     others = {"06_check_your_own_kernel.py", "14_kernel_in_ci.py", "15_linear_system.py"}
+    others.add("16_fp8_scales.py")
     assert {*FIGURES, *LIBRARY, *others} == set(NUMBERED)
     readme = (EXAMPLES / "README.md").read_text("utf-8")
     for path in EXAMPLES.iterdir():

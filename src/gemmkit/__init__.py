@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from gemmkit.ops.matmul import gemm, matmul
     from gemmkit.ops.precision import get_precision, precision, set_precision
     from gemmkit.ops.prepared_operands import PreparedOperand, prepare
+    from gemmkit.ops.quantize import quantize
     from gemmkit.problem import BROADCAST, GemmProblem
     from gemmkit.record import CheckRecord, Record
     from gemmkit.trials.store import Store
@@ -85,6 +86,7 @@ __all__ = [
     "open_device",
     "precision",
     "prepare",
+    "quantize",
     "run_kernel",
     "set_precision",
     "sweep",
@@ -127,6 +129,7 @@ _HOME = {
     "open_device": "gemmkit.devices.choose",
     "precision": "gemmkit.ops.precision",
     "prepare": "gemmkit.ops.prepared_operands",
+    "quantize": "gemmkit.ops.quantize",
     "run_kernel": "gemmkit.bench.run",
     "set_precision": "gemmkit.ops.precision",
     "sweep": "gemmkit.bench.sweep",

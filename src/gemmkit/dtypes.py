@@ -43,13 +43,15 @@ ITEM_BYTES: dict[Dtype, int] = {
 }
 
 
-def types_text(dtype: str, out_dtype: str, precision: str = "ieee") -> str:
+def types_text(dtype: str, out_dtype: str, precision: str = "ieee", scales: str = "") -> str:
     """The short names of the types of A and B and of C: `fp32`, or `bf16 to fp32`; with another
-    precision than ieee `fp32 (precision tf32)`."""
+    precision than ieee `fp32 (precision tf32)`, with scales `e4m3 to fp32 (scales blocks)`."""
     short = {"float32": "fp32", "float64": "fp64", "float16": "fp16", "bfloat16": "bf16"}
     short |= {each: each.removeprefix("float8_") for each in OPERAND_TYPES}
     names = dict.fromkeys(short.get(each, each) for each in (dtype, out_dtype))
-    return " to ".join(names) + (f" (precision {precision})" if precision != "ieee" else "")
+    more = [f"precision {precision}"] if precision != "ieee" else []
+    more += [f"scales {scales}"] if scales else []
+    return " to ".join(names) + (f" ({', '.join(more)})" if more else "")
 
 
 def default_result_type(dtype: Dtype) -> Dtype:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from gemmkit.dtypes import (
+    FLOAT_BYTES,
     ITEM_BYTES,
     LARGEST_DOUBLE,
     RESULT_TYPES,
@@ -22,6 +23,7 @@ from gemmkit.problem_fields import (
     known_operands,
     known_precision,
     known_result_type,
+    known_scales,
     known_type,
     transpositions,
 )
@@ -31,6 +33,7 @@ from gemmkit.problem_matrices import (
     largest_of_groups,
     leading_dimensions,
 )
+from gemmkit.scales import NONE, UNSCALED, Scales
 from gemmkit.units import read_shape, shape_text
 
 if TYPE_CHECKING:
@@ -63,6 +66,11 @@ class GemmProblem:
     accumulation"); with "ieee", fp32 takes their sums every 128 of k. Other types have none but
     "ieee".
 
+    `scales` say that elements of A and B of 8 bits stand for their products with fp32 scales, each
+    shared by many of them: see `Scales.parse` for the words. Those of a batch have scales for each
+    product, where the products do not share the operand. With scales of chunks of 128 of k, "fast"
+    means "ieee".
+
     A batch is that many products with the same α, β and epilogue: the matrix X of product i starts
     at `i * stride_x`, that is `stride_a`, `stride_b` or `stride_c`, in elements. A stride of 0
     means that matrices are contiguous, and `BROADCAST` that the products share one A, or one B.
@@ -80,8 +88,8 @@ class GemmProblem:
         UsageError: a size is negative, a leading dimension is smaller than the row, matrices of C
             overlap, a stride is not a number of elements, α or β is not a finite fp32 number
             (for float64 matrices fp64), a type or a precision is unknown, a precision is not of
-            the type, an alignment is not a power of two, groups are also a batch, or operands of
-            groups are prepared.
+            the type, scales are unknown or not of the type, an alignment is not a power of two, or
+            groups are also a batch, have scales, or have operands that are prepared.
         UnsupportedType: a field has another type. NumPy's numbers count as Python's, and an
             epilogue may be given in words.
     """
@@ -108,6 +116,7 @@ class GemmProblem:
     groups: Groups | None = None
     precision: Precision = "ieee"
     prepared: str = ""
+    scales: Scales = UNSCALED
 
     def __post_init__(self) -> None:
         if not are_usual(self):
@@ -131,6 +140,8 @@ class GemmProblem:
             object.__setattr__(self, "prepared", known_operands(self.prepared))
             if self.groups is not None:
                 raise UsageError("operands of groups cannot be prepared: leave out 'prepared'")
+        if self.scales is not UNSCALED:
+            self._fill_in({"scales": known_scales(self)})
         for name in ("m", "n", "k", "batch"):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} = {getattr(self, name)}: sizes must be 0 or more")
@@ -357,8 +368,8 @@ class GemmProblem:
 
     @property
     def minimal_bytes(self) -> int:
-        """Bytes to read A and B and write C once each, to read C if β ≠ 0, and to read and write
-        what the epilogue takes and leaves.
+        """Bytes to read A, B and their scales and write C once each, to read C if β ≠ 0, and to
+        read and write what the epilogue takes and leaves.
 
         In groups, A and B of an empty C are not read.
         """
@@ -370,7 +381,29 @@ class GemmProblem:
                 for stride in (self.stride_a, self.stride_b)
             )
             words = matrices_a * self.m * self.k + matrices_b * self.k * self.n
-        return self.item_bytes * words + self.added_bytes + self.written_bytes
+        return self.item_bytes * words + self.scale_bytes + self.added_bytes + self.written_bytes
+
+    @property
+    def scale_shapes(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """How many scales A and B of one product have, along their lines (rows of A, columns of B)
+        and along k; (0, 0) of an operand that has none."""
+        a, b = self.scales.a, self.scales.b
+        return (
+            a.shape(self.m, self.k) if a != NONE else (0, 0),
+            b.shape(self.n, self.k) if b != NONE else (0, 0),
+        )
+
+    @property
+    def scale_bytes(self) -> int:
+        """Bytes of the scales of all products."""
+        if not self.scales:
+            return 0
+        counts = (
+            min(self.batch, 1) if stride == BROADCAST else self.batch
+            for stride in (self.stride_a, self.stride_b)
+        )
+        shapes = zip(counts, self.scale_shapes, strict=True)
+        return FLOAT_BYTES * sum(count * lines * chunks for count, (lines, chunks) in shapes)
 
     @property
     def added_bytes(self) -> int:

@@ -25,6 +25,7 @@ from gemmkit.dtypes import (
 )
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedType, UsageError, unknown_name
+from gemmkit.scales import UNSCALED, Scales
 
 _INTEGERS = (
     *("m", "n", "k", "lda", "ldb", "ldc", "batch", "stride_a", "stride_b", "stride_c", "alignment"),
@@ -160,6 +161,25 @@ def known_operands(names: str) -> str:
     if not letters <= {"a", "b"}:
         raise UsageError(f"prepared operands '{names}': use a, b or ab")
     return "".join(sorted(letters))
+
+
+def known_scales(problem: Any) -> Scales:
+    """The scales of a problem's operands; None and "" mean none.
+
+    Raises:
+        UsageError: they are unknown, or the problem cannot have any.
+    """
+    found = Scales.parse(problem.scales)
+    if not found:
+        return UNSCALED
+    if problem.dtype not in OPERAND_TYPES:
+        raise UsageError(
+            f"scales are of A and B of {' and '.join(OPERAND_TYPES)}, not {problem.dtype}: alpha "
+            "scales products of other types"
+        )
+    if problem.groups is not None:
+        raise UsageError("groups of products have no scales: multiply them one by one")
+    return found
 
 
 def transpositions(layout: str) -> dict[str, Any]:

@@ -19,9 +19,10 @@ class ProblemRecord(msgspec.Struct, frozen=True, kw_only=True):
     `batch` is the number of products of one shape. Batch strides are 0 for a single product, and -1
     for an operand that all products share. `layout` says which matrices are stored transposed, as
     in `GemmProblem.layout`. `dtype` is the type of A and B, `out_dtype` that of C, `precision` how
-    float32 may be multiplied. `groups` are the products of different shapes, as `Groups.parse`
-    reads them, or empty; m, n, k and the leading dimensions are then the largest of all. `prepared`
-    are operands of which copies were made before, "a", "b" or "ab".
+    float32 may be multiplied, `scales` those of A and B as `Scales.parse` reads them. `groups` are
+    the products of different shapes, as `Groups.parse` reads them, or empty; m, n, k and the
+    leading dimensions are then the largest of all. `prepared` are operands of which copies were
+    made before, "a", "b" or "ab".
     """
 
     m: int
@@ -43,6 +44,7 @@ class ProblemRecord(msgspec.Struct, frozen=True, kw_only=True):
     groups: str = ""
     precision: str = "ieee"
     prepared: str = ""
+    scales: str = ""
 
     @property
     def shape(self) -> str:
@@ -65,6 +67,9 @@ class ProblemRecord(msgspec.Struct, frozen=True, kw_only=True):
         and which operands are prepared."""
         text = types_text(self.dtype, self.out_dtype, self.precision)
         return f"{text}, {' and '.join(self.prepared.upper())} prepared" if self.prepared else text
+        """The types, the precision and the scales in words: `fp32`, `bf16 to fp32`,
+        `fp32 (precision tf32)`."""
+        return types_text(self.dtype, self.out_dtype, self.precision, self.scales)
 
 
 class DeviceRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gemmkit.dtypes import Dtype
+from gemmkit.dtypes import ITEM_BYTES, Dtype
 from gemmkit.problem import BROADCAST, GemmProblem
+from gemmkit.scales import BLOCKS, NONE
 
 Stored = NDArray[Any]
 
@@ -143,7 +144,8 @@ Placement = Layout | GroupLayout
 
 
 def placements(problem: GemmProblem) -> dict[str, Placement]:
-    """The layouts of a, b, c, bias, residual and auxiliary, as far as the problem has them.
+    """The layouts of a, b, c, bias, residual, auxiliary, scale_a and scale_b, as far as the problem
+    has them.
 
     A bias is a matrix of one row, shared by the products of a batch. The matrices of groups start
     at multiples of the problem's alignment.
@@ -153,11 +155,11 @@ def placements(problem: GemmProblem) -> dict[str, Placement]:
     wanted += [x for x in ("bias", "residual", "auxiliary") if getattr(epilogue, x)]
     if problem.groups is None:
         found = _of_product(problem)
-        return {name: found[name] for name in wanted}
+        return {**{name: found[name] for name in wanted}, **scale_layouts(problem)}
     parts = [_of_product(problem.product(number)) for number in range(problem.count)]
 
     def together(name: str) -> Placement:
-        item = problem.item_bytes if name in ("a", "b") else problem.out_item_bytes
+        item = ITEM_BYTES[dtype_of(problem, name)]
         return GroupLayout.of((each[name] for each in parts), max(problem.alignment // item, 1))
 
     return {name: together(name) for name in wanted}
@@ -205,6 +207,38 @@ def further_layouts(problem: GemmProblem) -> tuple[Layout, Layout]:
         Layout(problem.batch, problem.m, problem.n, ld, problem.m * ld) for ld in lds
     )
     return residual, auxiliary
+
+
+def scale_layouts(problem: GemmProblem) -> dict[str, Layout]:
+    """The storage of scale_a, of lines by chunks of k, and of scale_b, of chunks by lines, as far
+    as the problem has them; those of an operand that a batch shares are stored once.
+
+    Lines are contiguous, but of blocks of 128 lines chunks are, as `torch._scaled_mm` wants them.
+    """
+    if not problem.scales:
+        return {}
+    found = {}
+    scales, (in_a, in_b, _) = problem.scales, layouts(problem)
+    of_a, of_b = problem.scale_shapes
+    for name, kind, count, (lines, chunks), of_lines in (
+        ("scale_a", scales.a, in_a.count, of_a, True),
+        ("scale_b", scales.b, in_b.count, of_b, False),
+    ):
+        if kind == NONE:
+            continue
+        rows, columns = (lines, chunks) if of_lines else (chunks, lines)
+        ld = max(chunks if kind == BLOCKS else lines, 1)
+        stride = rows * columns if count > 1 else 0
+        transposed = of_lines == (kind != BLOCKS)
+        found[name] = Layout(count, rows, columns, ld, stride, transposed)
+    return found
+
+
+def dtype_of(problem: GemmProblem, name: str) -> Dtype:
+    """The type of the elements of an operand of `placements`."""
+    if name in ("scale_a", "scale_b"):
+        return "float32"
+    return problem.dtype if name in ("a", "b") else problem.result_dtype
 
 
 def storage_size(rows: int, columns: int, ld: int) -> int:

@@ -12,7 +12,7 @@ from gemmkit.bench.baseline import arithmetic_of
 from gemmkit.bench.cublas_peer import CublasBaseline
 from gemmkit.bench.linear_peer import LinearBaseline
 from gemmkit.bench.peers import find_baseline
-from gemmkit.bench.torch_peer import TorchBaseline, in_precision
+from gemmkit.bench.torch_peer import TorchBaseline, in_precision, refuse_unscalable
 from gemmkit.bench.triton_peer import TritonBaseline
 from gemmkit.devices.operands import Operands, bind_arguments
 from gemmkit.dtypes import PRECISIONS
@@ -284,3 +284,29 @@ def test_results_of_another_type():
         assert verdict.correct, f"{name}: {verdict.detail}"
     with pytest.raises(UnsupportedProblem, match="PyTorch multiplies float16 to float16"):
         TorchBaseline(device).candidates(problem, [])
+
+
+def test_what_torch_multiplies_of_8_bits():
+    given = {"dtype": "float8_e4m3", "out_dtype": "bfloat16", "transb": True}
+    for scales in ("", "tensor", "rows", "blocks", "1x128,1x128", "128x128,1x128"):
+        refuse_unscalable(GemmProblem(40, 48, 64, scales=scales, **given))
+    for changes, message in (
+        ({"scales": "rows,tensor"}, "takes no scales rows,tensor"),
+        ({"transb": False}, "along k alone: layout NT"),
+        ({"n": 40}, "multiples of 16"),
+        ({"alpha": 2.0}, "neither alpha nor beta"),
+        ({"batch": 2}, "one product at a time"),
+    ):
+        problem = {"m": 40, "n": 48, "k": 64, **given, **changes}
+        with pytest.raises(UnsupportedProblem, match=message):
+            refuse_unscalable(GemmProblem(**problem))
+
+
+def test_libraries_sum_products_of_8_bits_on_tensor_cores():
+    problem = GemmProblem(4, 4, 4096, dtype="float8_e4m3", out_dtype="bfloat16")
+    promoted = arithmetic_of(problem, ())
+    assert (promoted.promoted, promoted.sum_bits) == (128, 14)
+    fast = GemmProblem(4, 4, 4096, dtype="float8_e4m3", precision="fast")
+    assert arithmetic_of(fast, ()).promoted == 0
+    blocks = GemmProblem(4, 4, 4096, dtype="float8_e4m3", precision="fast", scales="blocks")
+    assert arithmetic_of(blocks, ()).promoted == 128

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
@@ -236,3 +237,25 @@ def test_algorithms_are_told_by_tile_stages_cluster_and_split():
         matmul_algo_config_get_attribute=get,
     )
     assert configuration(lt, 100) == "tile 128x128, stages 64x3, cluster 3, split-K 4"
+
+
+def test_operands_of_8_bits_come_with_their_scales(lt):
+    problem = GemmProblem(
+        *(32, 48, 256), transb=True, dtype="float8_e4m3", out_dtype="bfloat16", scales="blocks"
+    )
+    bound = BOUND | NUMBERS | {"scale_a": 70, "scale_b": 80}
+    found = CublasBaseline(device()).candidates(problem, [bound])
+    # Those of cublasGemmEx have no such types.
+    assert all("cublasLtMatmul" in name for name in found)
+    assert (lt.layouts[0], lt.layouts[1]) == ((28, 256, 48, 256), (28, 256, 32, 256))
+    # cuBLAS's A is B.
+    assert (lt.told["A_SCALE_MODE"], lt.told["A_SCALE_POINTER"]) == (5, 80)
+    assert (lt.told["B_SCALE_MODE"], lt.told["B_SCALE_POINTER"]) == (4, 70)
+    assert lt.told["FAST_ACCUM"] == 0
+    lt.told.clear()
+    plain = replace(problem, scales="", precision="fast")
+    CublasBaseline(device()).candidates(plain, [bound])
+    assert lt.told["FAST_ACCUM"] == 1
+    assert "A_SCALE_MODE" not in lt.told
+    with pytest.raises(UnsupportedProblem, match="along k alone: layout NT"):
+        CublasBaseline(device()).candidates(replace(problem, transb=False, ldb=0), [bound])

@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from dataclasses import replace
 
 import hypothesis.strategies as st
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 import gemmkit
 from emulated_gpu import STREAM, GpuArray, install
 from gemmkit.errors import UsageError
+from gemmkit.verify.encoding import encode
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +62,32 @@ def test_what_a_launch_depends_on_is_looked_at_anew(gpu):
         for alpha in (1, 2):
             result = gemmkit.matmul(x, y, alpha=alpha)
             np.testing.assert_array_equal(result.values, alpha * (x.values @ y.values))
+
+
+def test_scales_may_be_others_at_each_call(gpu, played, monkeypatch):
+    _, library = played
+    read = library.read
+
+    def read_narrow(array, role):
+        found = read(array, role)
+        return replace(found, dtype="float8_e4m3") if found.dtype == "uint8" else found
+
+    monkeypatch.setattr(library, "read", read_narrow)
+    a, b = (whole_numbers(*shape, seed=seed) for seed, shape in enumerate(((20, 200), (200, 24))))
+    narrow = [GpuArray.of(encode(each, "float8_e4m3")) for each in (a, b)]
+    for shape_a, shape_b, scaled in (
+        ((20, 1), (1, 24), lambda x, y: (a * x) @ (b * y)),
+        ((1, 1), (2, 1), lambda x, y: (a * x) @ (b * np.repeat(y, 128, 0)[:200])),
+    ):
+        gpu.chosen.clear()
+        for factor in (0.5, 1, 2):
+            x, y = np.full(shape_a, factor, np.float32), np.full(shape_b, 4, np.float32)
+            x[-1], y[-1] = 2 * factor, 8
+            result = gemmkit.matmul(*narrow, scale_a=GpuArray.of(x), scale_b=GpuArray.of(y))
+            np.testing.assert_array_equal(result.values, scaled(x, y))
+        assert len(gpu.chosen) == 1
+    with pytest.raises(UsageError, match="a is in GPU 0 and scale_a in host memory"):
+        gemmkit.matmul(*narrow, scale_a=np.ones((20, 1), np.float32))
 
 
 def test_libraries_take_note_of_what_is_overwritten(gpu, played):

@@ -29,7 +29,7 @@ def test_a_table_has_an_entry_a_line(tmp_path, make_entry):
     lines = path.read_text().splitlines()
     assert len(lines) == 4
     assert json.loads(lines[1].rstrip(","))["kernel"] == "naive"
-    assert json.loads(path.read_text())["version"] == 3
+    assert json.loads(path.read_text())["version"] == 4
 
 
 def test_entries_of_older_tables_are_of_precision_ieee(tmp_path, make_entry):
@@ -55,7 +55,7 @@ def test_an_empty_table_is_a_table(tmp_path):
         (b"", "table.json is not a tuning table"),
         (b"{}", "missing required field `format`"),
         (b'{"format": "other", "version": 1, "entries": []}', "is not a tuning table"),
-        (b'{"format": "gemmkit tuning table", "version": 4}', "of version 4; this gemmkit reads 3"),
+        (b'{"format": "gemmkit tuning table", "version": 5}', "of version 5; this gemmkit reads 4"),
         (b'{"format": "gemmkit tuning table", "version": 1, "entries": [{}]}', r"entries\[0\]"),
         (b"\xff\xfe", "is not a tuning table"),
     ],

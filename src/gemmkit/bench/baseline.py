@@ -7,10 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from gemmkit.devices.device import Work
+from gemmkit.dtypes import OPERAND_TYPES
 from gemmkit.epilogue import Epilogue
+from gemmkit.float8_products import FAST_SUMS, PROMOTED_SUMS
 from gemmkit.problem import GemmProblem
 from gemmkit.verify import Arithmetic
-from gemmkit.verify.arithmetic import FORMATS, FP32, Rounded, Step
+from gemmkit.verify.arithmetic import FORMATS, FP32, Rounded, Step, named_arithmetic
 from gemmkit.verify.encoding import ELEMENTS
 from gemmkit.verify.truncation import truncation_of_any
 
@@ -81,9 +83,14 @@ def stored_steps(epilogue: Epilogue, fused: Sequence[Step] = ("product",)) -> tu
 
 def arithmetic_of(problem: GemmProblem, stored: tuple[Step, ...]) -> Arithmetic:
     """fp32 sums that round once, or once more after each of some steps if C's type is narrower; of
-    operands that are cut to TF32 on tensor cores where the problem allows it."""
+    operands that are cut to TF32 on tensor cores where the problem allows it. Tensor cores add up
+    products of 8 bits, 128 of k at a time unless the problem allows more."""
     kept, sums = ELEMENTS[problem.result_dtype], ELEMENTS[problem.sum_dtype]
     found, reason = FP32, "fp32 sums"
+    if problem.dtype in OPERAND_TYPES:
+        fast = problem.precision == "fast" and not problem.scales.of_chunks
+        found = named_arithmetic(FAST_SUMS if fast else PROMOTED_SUMS, None) or FP32
+        reason = found.reason
     if problem.precision == "tf32":
         reason = "operands in tf32, fp32 sums"
         cut = Rounded(FORMATS["tf32"], 2, cut=True)

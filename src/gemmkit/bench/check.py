@@ -54,6 +54,7 @@ def check(
     dtype: str | None = None,
     out_dtype: str | None = None,
     precision: str | None = None,
+    scales: str | None = None,
     checks: Collection[Check] = CHECKS,
     seed: int = 0,
     max_steps: int = MAX_STEPS,
@@ -90,6 +91,8 @@ def check(
         out_dtype: the type of C, by default the same.
         precision: how float32 may be multiplied: "ieee", "fp32" or "tf32" (see `GemmProblem`); by
             default "ieee", or the kernel's own where no type is given.
+        scales: of A and B of 8 bits: "tensor", "rows" or "blocks", or a word for each (see
+            `Scales.parse`); by default each problem's own.
         checks: the sanitizers whose findings are reported.
         seed: seed for the inputs; unless it is 0, it also shuffles the order in which the warps of
             a block run.
@@ -139,7 +142,7 @@ def check(
     chosen = found.configure(config or {})
     if isinstance(epilogue, str):
         epilogue = Epilogue.parse(epilogue)
-    asked = alpha, beta, epilogue, dtype, out_dtype, precision
+    asked = alpha, beta, epilogue, dtype, out_dtype, precision, scales
     cases: list[Case] = [
         Case("", found.lay_out(asked_problem(found, shape, *asked))) for shape in shapes or ()
     ]
@@ -172,12 +175,15 @@ def check(
             dtype=dtype,
             out_dtype=out_dtype,
             precision=precision,
+            scales=scales,
         )
     if shapes is None:
         refuse_unknown_sizes(found)
         _say_what_the_grid_covers(found, chosen, progress)
         types = found.types(dtype, out_dtype, precision)
-        cases = default_cases(found, chosen, device.spec, alpha, beta, epilogue, **types)
+        cases = default_cases(
+            found, chosen, device.spec, alpha, beta, epilogue, **types, scales=scales
+        )
 
     plans = [_plan(found, chosen, each.problem, device.spec) for each in cases]
     wanted = [plan for plan in plans if isinstance(plan, LaunchPlan)]

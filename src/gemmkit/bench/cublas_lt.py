@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from gemmkit.bench.baseline import Arguments, steps_of
-from gemmkit.dtypes import Dtype
+from gemmkit.dtypes import OPERAND_TYPES, Dtype
 from gemmkit.problem import GemmProblem
+from gemmkit.scales import NONE
 from gemmkit.storage import further_layouts
 from gemmkit.verify.arithmetic import Step
 
@@ -20,7 +21,22 @@ WORKSPACE_BYTES = 32 * 2**20
 HEURISTICS = 8
 
 # cudaDataType_t of each type.
-CUDA_TYPES: Mapping[Dtype, int] = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}
+CUDA_TYPES: Mapping[Dtype, int] = {
+    "float32": 0,
+    "float64": 1,
+    "float16": 2,
+    "bfloat16": 14,
+    "float8_e4m3": 28,
+    "float8_e5m2": 29,
+}
+# cublasLtMatmulMatrixScale_t of the scales of an operand.
+SCALE_MODES: Mapping[str, int] = {
+    "tensor": 0,  # SCALAR_32F
+    "rows": 3,  # OUTER_VEC_32F
+    "columns": 3,
+    "1x128": 4,  # VEC128_32F
+    "128x128": 5,  # BLK128x128_32F
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +191,26 @@ class LtPlan:
                 (attributes.EPILOGUE_AUX_BATCH_STRIDE, of_auxiliary.stride),
             ):
                 self._describe(lt, attribute, np.array([number], np.int64))
+        if problem.dtype in OPERAND_TYPES:
+            self._describe_narrow(lt, problem, bound, attributes)
         self._lt, self._handle, self._narrow = lt, handle, problem.out_item_bytes == 2
+
+    def _describe_narrow(
+        self, lt: Any, problem: GemmProblem, bound: Arguments, attributes: Any
+    ) -> None:
+        """How products of 8 bits are added up, and the scales of X and Y, its A and B."""
+        fast = np.array([problem.precision == "fast"], np.int8)
+        self._describe(lt, attributes.FAST_ACCUM, fast)
+        kinds = {"A": problem.scales.a, "B": problem.scales.b}
+        for letter, mode, pointer in (
+            (self.letters[0], attributes.A_SCALE_MODE, attributes.A_SCALE_POINTER),
+            (self.letters[1], attributes.B_SCALE_MODE, attributes.B_SCALE_POINTER),
+        ):
+            kind = kinds[letter]
+            if kind != NONE:
+                address = bound[f"scale_{letter.lower()}"]
+                self._describe(lt, mode, np.array([SCALE_MODES[kind.name]], np.int32))
+                self._describe(lt, pointer, np.array([address], np.uint64))
 
     def _describe(self, lt: Any, attribute: int, value: np.ndarray[Any, Any]) -> None:
         lt.matmul_desc_set_attribute(self.operation, attribute, value.ctypes.data, value.nbytes)

@@ -21,6 +21,7 @@ from gemmkit.bench.cublas_lt import (
 )
 from gemmkit.bench.torch_peer import TorchBaseline
 from gemmkit.devices.device import Buffer, TimedDevice, Work
+from gemmkit.dtypes import OPERAND_TYPES
 from gemmkit.errors import UnsupportedProblem
 from gemmkit.problem import GemmProblem
 from gemmkit.verify.arithmetic import Step
@@ -58,8 +59,9 @@ class CublasBaseline:
             UnsupportedProblem: A and B have 8 bits, or cuBLASLt cannot fuse the epilogue, and
                 PyTorch is missing or cannot compute the rest.
         """
-        if problem.dtype not in CUDA_TYPES:
-            raise UnsupportedProblem(f"gemmkit asks cuBLAS for no products of {problem.dtype}")
+        narrow = problem.dtype in OPERAND_TYPES
+        if narrow and (problem.layout != "nt" or problem.groups is not None):
+            raise UnsupportedProblem(f"cuBLAS multiplies {problem.dtype} along k alone: layout NT")
         if problem.groups is not None:
             return self._of_groups(problem, arguments)
         # It may have no kernel for the matrices or the activation of an epilogue in these types.
@@ -103,7 +105,7 @@ class CublasBaseline:
             ]
             name = f"{self.name} (cublasLtMatmul, {fused.name}, {how}){more}"
             found[name] = Way(_followed(works, finish), stored)
-        if fused.name == "DEFAULT" and not fused.residual:
+        if fused.name == "DEFAULT" and not fused.residual and problem.dtype not in OPERAND_TYPES:
             name, gemm = self._routine(problem)
             works = [gemm(problem, each) for each in arguments]
             found[f"{self.name} ({name}){more}"] = Way(_followed(works, finish), stored)

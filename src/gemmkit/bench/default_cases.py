@@ -54,7 +54,7 @@ class _Asked:
     alpha: float | None
     beta: float | None
     epilogue: Epilogue | None
-    types: tuple[str, str | None, str]
+    types: tuple[str, str | None, str, str | None]
 
 
 def default_cases(
@@ -67,9 +67,10 @@ def default_cases(
     dtype: str,
     out_dtype: str | None,
     precision: str,
+    scales: str | None = None,
 ) -> list[Case]:
     """The edge cases, or the nearest problems to them that the kernel takes, each once."""
-    types = dtype, out_dtype, precision
+    types = dtype, out_dtype, precision, scales
     asked = _Asked(alpha, beta, epilogue, types)
     tiles = tiles_of(kernel, config)
     own = not kernel.user_defined

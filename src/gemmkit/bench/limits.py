@@ -123,13 +123,14 @@ def limits_problem(
     dtype: str | None,
     out_dtype: str | None,
     precision: str | None,
+    scales: str | None = None,
 ) -> GemmProblem:
     """The problem at which limits are tested: `asked`, or the nearest to 256³ that it accepts.
 
     Raises:
         UnsupportedProblem: the kernel refuses it.
     """
-    types = dtype, out_dtype, precision
+    types = dtype, out_dtype, precision, scales
     problem = asked_problem(kernel, asked or LIMITS_AT, alpha, beta, epilogue, *types)
     if asked is None:
         return fitting(kernel, problem, gpu, config)

@@ -204,6 +204,7 @@ def problem_record(problem: GemmProblem) -> ProblemRecord:
         dtype=problem.dtype,
         out_dtype=problem.result_dtype,
         precision=problem.precision,
+        scales=str(problem.scales),
         groups=problem.groups_text,
         prepared=problem.prepared,
     )

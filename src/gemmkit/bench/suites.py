@@ -19,6 +19,7 @@ from gemmkit.errors import UsageError, unknown_name
 from gemmkit.groups import Groups
 from gemmkit.kernels.fitting import in_types
 from gemmkit.problem import GemmProblem, read_problem
+from gemmkit.scales import Scales
 
 SQUARES = (256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384)
 OFF_TILE = (1000, 1023, 1025, 2047, 2049, 3001, 4095, 4097)
@@ -210,6 +211,7 @@ def variants(
     layouts: Sequence[str] = (),
     precision: str | None = None,
     prepared: str | None = None,
+    scales: str | None = None,
 ) -> list[GemmProblem]:
     """The problems in each of these types and layouts, by type first, each once.
 
@@ -220,6 +222,7 @@ def variants(
         layouts: in the form of `GemmProblem.layout`.
         precision: of those that are of float32 then, of which there must be some.
         prepared: their operands that are prepared, but for groups.
+        scales: of all, whose A and B must have 8 bits.
 
     Raises:
         UnsupportedType: there is no such type.
@@ -232,6 +235,8 @@ def variants(
             problem = in_types(each, dtype, out_dtype)
             if prepared is not None and problem.groups is None:
                 problem = replace(problem, prepared=prepared)
+            if scales is not None:
+                problem = replace(problem, scales=Scales.parse(scales))
             found[problem if layout is None else problem.laid_out(layout)] = None
     if precision is None:
         return list(found)

@@ -15,13 +15,17 @@ from gemmkit.dtypes import ITEM_BYTES, OPERAND_TYPES, Dtype, Precision
 from gemmkit.epilogue import Custom
 from gemmkit.errors import UnsupportedProblem
 from gemmkit.problem import GemmProblem
-from gemmkit.storage import Layout, further_layouts, layouts
+from gemmkit.scales import BLOCKS, COLUMNS, NONE, ROW_CHUNKS, ROWS, TENSOR
+from gemmkit.storage import Layout, further_layouts, layouts, scale_layouts
 from gemmkit.verify.arithmetic import Step
+
+_SCALE_TYPE: Dtype = "float32"
 
 
 class TorchBaseline:
     """torch.addmm, or torch.baddbmm for batches, in the arithmetic of `in_precision`; both call
-    cuBLAS. Of groups a call for each product, and of equal ones also a batch.
+    cuBLAS. Of groups a call for each product, and of equal ones also a batch. Of operands of 8 bits
+    torch._scaled_mm, which calls cuBLAS or a kernel of CUTLASS.
 
     An epilogue takes kernels of its own, each of which stores its result in C.
 
@@ -39,8 +43,11 @@ class TorchBaseline:
         a batch as well.
 
         Raises:
-            UnsupportedProblem: A and C have different types, or the activation is the user's own.
+            UnsupportedProblem: A and C have different types, or the activation is the user's own;
+                or PyTorch has no such product of 8 bits.
         """
+        if problem.dtype in OPERAND_TYPES:
+            return self._scaled(problem, arguments)
         refuse_foreign(problem)
         separate = "" if str(problem.epilogue) == "none" else ", epilogue in kernels of its own"
         stored = stored_steps(problem.epilogue)
@@ -52,6 +59,38 @@ class TorchBaseline:
             works = [self._products(batch, each) for each in arguments]
             found[f"{self.name} (torch.bmm){separate}"] = Way(works, stored, BATCHED)
         return found
+
+    def _scaled(self, problem: GemmProblem, arguments: Sequence[Arguments]) -> dict[str, Way]:
+        """torch._scaled_mm, then the epilogue's parts if it has any."""
+        refuse_unscalable(problem)
+        separate = "" if str(problem.epilogue) == "none" else ", epilogue in kernels of its own"
+        name = f"PyTorch {self._torch.__version__} (torch._scaled_mm){separate}"
+        works = [self._scaled_mm(problem, each) for each in arguments]
+        return {name: Way(works, stored_steps(problem.epilogue))}
+
+    def _scaled_mm(self, problem: GemmProblem, bound: Arguments) -> Work:
+        torch = self._torch
+        a, b, c = operand_tensors(torch, self._ordinal, problem, bound)
+        layouts_of_scales = scale_layouts(problem)
+        scale_a, scale_b = (
+            matrix_tensor(
+                torch, self._ordinal, problem, layouts_of_scales[name], bound[name], _SCALE_TYPE
+            )
+            if name in layouts_of_scales
+            else torch.ones((), device=f"cuda:{self._ordinal}")
+            for name in ("scale_a", "scale_b")
+        )
+        fast = problem.precision == "fast" and not problem.scales.of_chunks
+        finish = self._finishing(problem, bound)
+
+        def enqueue(stream: Any) -> None:
+            with on_stream(torch, stream, self._ordinal):
+                torch._scaled_mm(
+                    a, b, scale_a, scale_b, out_dtype=c.dtype, use_fast_accum=fast, out=c
+                )
+                finish()
+
+        return enqueue
 
     def _products(self, problem: GemmProblem, bound: Arguments) -> Work:
         """The product or the batch, or that of each of the groups."""
@@ -165,6 +204,37 @@ def refuse_foreign(problem: GemmProblem) -> None:
         raise UnsupportedProblem("PyTorch has no such activation")
 
 
+# What torch._scaled_mm takes of A and of B.
+_SCALED = {(NONE, NONE), (TENSOR, TENSOR), (ROWS, COLUMNS), (ROW_CHUNKS, BLOCKS)}
+_SCALED |= {(ROW_CHUNKS, ROW_CHUNKS), (BLOCKS, ROW_CHUNKS)}
+# What it wants rows and columns of B to be multiples of.
+_SCALED_UNIT = 16
+
+
+def refuse_unscalable(problem: GemmProblem) -> None:
+    """See that torch._scaled_mm has a product of operands of 8 bits.
+
+    Raises:
+        UnsupportedProblem: it has not.
+    """
+    scales = problem.scales
+    reason = ""
+    if problem.groups is not None or problem.batch != 1:
+        reason = "one product at a time"
+    elif problem.layout != "nt":
+        reason = "A and B along k alone: layout NT"
+    elif (problem.alpha, problem.beta) != (1, 0):
+        reason = "neither alpha nor beta"
+    elif problem.n % _SCALED_UNIT or problem.k % _SCALED_UNIT:
+        reason = f"n and k that are multiples of {_SCALED_UNIT}"
+    elif (scales.a, scales.b) not in _SCALED:
+        reason = f"no scales {scales}"
+    elif isinstance(problem.epilogue.activation, Custom):
+        reason = "no such activation"
+    if reason:
+        raise UnsupportedProblem(f"torch._scaled_mm takes {reason}")
+
+
 def activations(torch: Any, suffix: str = "") -> dict[str, Callable[[Any], Any]]:
     """PyTorch's functions by `Epilogue`'s names; with the suffix `_` those that work in place."""
     functions = {name: getattr(torch.ops.aten, name + suffix) for name in ("relu", "gelu", "silu")}
@@ -233,11 +303,14 @@ def device_tensor(
     """A tensor of PyTorch's over device memory that PyTorch does not own; steps are in elements."""
     array = _DeviceArray(int(address), shape, steps, dtype)
     tensor = torch.as_tensor(array, device=f"cuda:{ordinal}")
+    if dtype in OPERAND_TYPES:
+        return tensor.view(torch.float8_e5m2 if dtype == "float8_e5m2" else torch.float8_e4m3fn)
     return tensor.view(torch.bfloat16) if dtype == "bfloat16" else tensor
 
 
 class _DeviceArray:
-    """Device memory as the CUDA array interface describes it, which knows no bfloat16."""
+    """Device memory as the CUDA array interface describes it, which knows no bfloat16, and no types
+    of 8 bits."""
 
     def __init__(
         self, address: int, shape: tuple[int, ...], steps: tuple[int, ...], dtype: Dtype
@@ -246,7 +319,7 @@ class _DeviceArray:
         self.__cuda_array_interface__ = {
             "shape": shape,
             "strides": tuple(item * step for step in steps),
-            "typestr": "<i2" if dtype == "bfloat16" else f"<f{item}",
+            "typestr": {"bfloat16": "<i2"}.get(dtype, "|u1" if item == 1 else f"<f{item}"),
             "data": (address, False),
             "version": 3,
         }

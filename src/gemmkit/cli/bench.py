@@ -96,6 +96,7 @@ def command(
     out_dtype: str | None,
     precision: str | None,
     prepared: str | None,
+    scales: str | None,
     seed: int,
     max_steps: int | None,
     printf_bytes: int | None,
@@ -121,17 +122,19 @@ def command(
     from gemmkit.kernels.layouts import read_layout
 
     kernel = None if target["target"] is None else find_target(**target)
-    scales = alpha, beta, epilogue
+    factors = alpha, beta, epilogue
 
     def asked(given: Sequence[Shape]) -> list[GemmProblem]:
         if kernel is not None:
             return [
-                asked_problem(kernel, each, *scales, dtype, out_dtype, precision, prepared)
+                asked_problem(
+                    *(kernel, each, *factors, dtype, out_dtype, precision, prepared, scales)
+                )
                 for each in given
             ]
-        plain = [asked_problem(None, each, *scales) for each in given]
+        plain = [asked_problem(None, each, *factors) for each in given]
         layouts = [read_layout(each) for each in _parts(target["layout"])]
-        return variants(plain, _parts(dtype), out_dtype, layouts, precision, prepared)
+        return variants(plain, _parts(dtype), out_dtype, layouts, precision, prepared, scales)
 
     problems = asked([*shapes, *groups])
     if kernel is not None and not (suites or problems):
@@ -147,7 +150,9 @@ def command(
         tasks = suite_tasks(suites or (), asked)
         changed = any(
             each is not None
-            for each in (*scales, dtype, out_dtype, precision, prepared, target["layout"])
+            for each in (
+                *(*factors, dtype, out_dtype, precision, prepared, scales, target["layout"]),
+            )
         )
         if (changed or kernel is not None) and any(task.layer for task in tasks):
             raise UsageError(

@@ -116,6 +116,7 @@ def command(
     dtype: str | None,
     out_dtype: str | None,
     precision: str | None,
+    scales: str | None,
     gpu: str | None,
     config: dict[str, int] | None,
     seed: int,
@@ -165,7 +166,7 @@ def command(
     if against is not None:
         chosen.append(_other(against, kernel))
     asked = one_problem(shape, groups)
-    types = dtype, out_dtype, precision
+    types = dtype, out_dtype, precision, scales
     problem = asked_problem(kernel, asked or DEFAULT_SHAPE, alpha, beta, epilogue, *types)
     board = board_at_hand(gpu)
     if asked is None:

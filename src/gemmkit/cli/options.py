@@ -219,6 +219,14 @@ prepared_option = click.option(
     "no part of the product.",
 )
 
+operand_scales_option = click.option(
+    "--scales",
+    metavar="KIND[,KIND]",
+    help="Scales of A and B of 8 bits, as torch._scaled_mm has them: tensor; rows, of A's rows and "
+    "B's columns; or blocks, of 1×128 elements of A and 128×128 of B; or a word for each of A and "
+    "B: none, tensor, rows (columns of B), 1x128, 128x128.  [default: none]",
+)
+
 # For commands without a TARGET, whose own options include the layout.
 layout_option = click.option(
     "--layout",
@@ -232,6 +240,7 @@ layout_option = click.option(
 # For one kernel, possibly a user's: defaults follow from its parameters.
 problem_options = combine(
     type_options,
+    operand_scales_option,
     click.option(
         "--epilogue",
         help="Epilogue: none, or bias or row_bias, relu, gelu, gelu_tanh or silu, residual, aux "

@@ -55,6 +55,7 @@ def command(
     dtype: str | None,
     out_dtype: str | None,
     precision: str | None,
+    scales: str | None,
     gpu: str | None,
     config: dict[str, int] | None,
     form: str | None,
@@ -73,7 +74,7 @@ def command(
     found = find_target(**target)
     board = board_at_hand(gpu)
     asked = one_problem(shape, groups)
-    types = dtype, out_dtype, precision
+    types = dtype, out_dtype, precision, scales
     problem = asked_problem(found, asked or DEFAULT_SHAPE, alpha, beta, epilogue, *types)
     settings = found.configure(config or {})
     problem = found.lay_out(problem) if asked else default_problem(found, problem, board, settings)
@@ -126,7 +127,7 @@ def _launch(plan: LaunchPlan, binary: Binary, board: GpuSpec, problem: GemmProbl
     words = [problem.shape]
     if problem.layout != "nn":
         words.append(layout_text(problem.layout))
-    types = types_text(problem.dtype, problem.result_dtype, problem.precision)
+    types = types_text(problem.dtype, problem.result_dtype, problem.precision, str(problem.scales))
     if types != "fp32":
         words.append(types)
     rows = {

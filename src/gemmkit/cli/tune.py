@@ -18,6 +18,7 @@ from gemmkit.cli.options import (
     json_option,
     kernels_option,
     layout_option,
+    operand_scales_option,
     seed_option,
     several_groups_option,
     shapes_option,
@@ -101,6 +102,7 @@ _store_options = combine(
 @epilogue_option
 @layout_option
 @type_options
+@operand_scales_option
 @gpu_option
 @seed_option
 @_store_options
@@ -125,6 +127,7 @@ def command(
     dtype: str | None,
     out_dtype: str | None,
     precision: str | None,
+    scales: str | None,
     gpu: str | None,
     seed: int,
     store_path: Path | None,
@@ -149,7 +152,7 @@ def command(
     from gemmkit.devices.choose import gpu_problem
     from gemmkit.trials.store import Store
 
-    types = dtype, out_dtype, precision
+    types = dtype, out_dtype, precision, scales
     problems = _problems((*shapes, *groups), suite, layout, epilogue, *types)
     search = tuning.Search(budget, strategy, seed, kernels)
     if plot is not None and not explain:
@@ -197,12 +200,13 @@ def _problems(
     dtype: str | None,
     out_dtype: str | None,
     precision: str | None,
+    scales: str | None,
 ) -> list[GemmProblem]:
     from gemmkit.bench.suites import find_suite
     from gemmkit.kernels.fitting import asked_problem
     from gemmkit.kernels.layouts import read_layout
 
-    letters, types = read_layout(layout), (dtype, out_dtype, precision)
+    letters, types = read_layout(layout), (dtype, out_dtype, precision, scales)
     asked: list[Shape] = [*shapes, *(find_suite(suite) if suite is not None else ())]
     found = (
         asked_problem(None, each, None, None, epilogue, *types).laid_out(letters) for each in asked

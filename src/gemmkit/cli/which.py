@@ -14,6 +14,7 @@ from gemmkit.cli.options import (
     groups_option,
     layout_option,
     one_problem,
+    operand_scales_option,
     prepared_option,
     scale_options,
     type_options,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 @layout_option
 @type_options
 @prepared_option
+@operand_scales_option
 @read_file_option("--store", "path", "Store of tuned shapes to consult first.  [default: your own]")
 @click.option("--no-store", is_flag=True, help="Ignore the store: show the choice without tuning.")
 @click.option("--json", "as_json", is_flag=True, help="Print the decision as JSON instead.")
@@ -51,6 +53,7 @@ def command(
     out_dtype: str | None,
     precision: str | None,
     prepared: str | None,
+    scales: str | None,
     path: Path | None,
     no_store: bool,
     as_json: bool,
@@ -83,6 +86,7 @@ def command(
         out_dtype=out_dtype,
         precision=precision,
         prepared=prepared,
+        scales=scales,
         store=store,
     )
     if as_json:

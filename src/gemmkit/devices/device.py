@@ -14,7 +14,7 @@ from gemmkit.findings import Finding
 from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.operand_copies import PREPARED
-from gemmkit.kernels.plan import LaunchPlan
+from gemmkit.kernels.plan import SCALE_ARGUMENTS, LaunchPlan
 from gemmkit.record import AccessCounts
 
 
@@ -211,7 +211,8 @@ ARGUMENT_TYPES: Mapping[str, type[np.generic]] = {
     **dict.fromkeys(("stride_a", "stride_b", "stride_c", "stride_r", "stride_x"), np.int64),
     **dict.fromkeys(("alpha", "beta", "scale"), np.float32),
     **dict.fromkeys(("A", "B", "C", "bias", "workspace", "semaphores"), np.uint64),
-    **dict.fromkeys(("residual", "auxiliary"), np.uint64),
+    **dict.fromkeys(("residual", "auxiliary", "scale_a", "scale_b"), np.uint64),
+    **dict.fromkeys(SCALE_ARGUMENTS[1:4] + SCALE_ARGUMENTS[5:], np.int64),
     **dict.fromkeys(PREPARED, np.uint64),
     # Of a table of products: its address, its length, and the tiles of all.
     "groups": np.uint64,

@@ -29,7 +29,7 @@ from gemmkit.kernels.plan import LaunchPlan
 
 # The operands of a product, in the order in which `PreparedLaunch.run` takes their addresses; those
 # of copies of prepared operands come last, and only launches that read such need them.
-ROLES = ("a", "b", "out", "bias", "residual", "auxiliary", *PREPARED)
+ROLES = ("a", "b", "out", "bias", "residual", "auxiliary", "scale_a", "scale_b", *PREPARED)
 
 # For each argument that is an address: the role of its operand, and bytes from its element 0.
 Places = Mapping[str, tuple[str, int]]

@@ -9,8 +9,9 @@ import numpy as np
 
 from gemmkit.devices.device import Buffer, Device
 from gemmkit.devices.scalars import rounded
+from gemmkit.dtypes import ITEM_BYTES
 from gemmkit.problem import GemmProblem
-from gemmkit.storage import Layout, Stored, placements
+from gemmkit.storage import Layout, Stored, dtype_of, placements, scale_layouts
 
 # What a launch writes.
 RESULTS = ("c", "auxiliary")
@@ -38,8 +39,35 @@ class Further:
 
 
 @dataclass(frozen=True, slots=True)
+class ScaleArray:
+    """The scales of A or B: elements from those of a line of the operand, or of a block of lines,
+    to the next (`ld`, 0 where all lines share them), from a chunk of k to the next (`step`, 0
+    where all chunks do), and from a product to the next."""
+
+    buffer: Buffer
+    ld: int
+    step: int
+    stride: int = 0
+
+    @classmethod
+    def of(cls, problem: GemmProblem, name: str, buffer: Buffer) -> ScaleArray:
+        """Those that lie as in `storage.scale_layouts`."""
+        place = scale_layouts(problem)[name]
+        down, across = (1, place.ld) if place.transposed else (place.ld, 1)
+        kind = problem.scales.a if name == "scale_a" else problem.scales.b
+        along_lines, along_k = (down, across) if name == "scale_a" else (across, down)
+        return cls(
+            buffer,
+            along_lines if kind.lines else 0,
+            along_k if kind.of_chunks else 0,
+            place.stride,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Operands:
-    """Device memory of A, B and C, and of the epilogue's operands where it has them."""
+    """Device memory of A, B and C, and of their scales and the epilogue's operands where there are
+    any."""
 
     a: Buffer
     b: Buffer
@@ -47,6 +75,8 @@ class Operands:
     bias: Buffer | None = None
     residual: Further | None = None
     auxiliary: Further | None = None
+    scale_a: ScaleArray | None = None
+    scale_b: ScaleArray | None = None
 
     @classmethod
     def upload(
@@ -63,14 +93,16 @@ class Operands:
         Args:
             device: where to.
             problem: whose matrices they are; C is never read where its β is 0.
-            arrays: "a", "b" and "c", and of "bias", "residual" and "auxiliary" those there are.
+            arrays: "a", "b" and "c", and of "bias", "residual", "auxiliary", "scale_a" and
+                "scale_b" those there are.
             reads_a_and_b: whether A and B count as written before the launch.
             results: whether C and the auxiliary output get memory, too; else `with_results` does.
 
         Raises:
             DeviceError: there is not enough memory.
         """
-        written = {"a": reads_a_and_b, "b": reads_a_and_b, "c": problem.beta != 0}
+        read = dict.fromkeys(("a", "b", "scale_a", "scale_b"), reads_a_and_b)
+        written = {**read, "c": problem.beta != 0}
         buffers = {
             name: device.upload(array, initialized=written.get(name, name not in RESULTS))
             if results or name not in RESULTS
@@ -88,7 +120,7 @@ class Operands:
             DeviceError: there is not enough memory.
         """
         sizes = {
-            name: each.size * (problem.item_bytes if name in ("a", "b") else problem.out_item_bytes)
+            name: each.size * ITEM_BYTES[dtype_of(problem, name)]
             for name, each in placements(problem).items()
         }
         zeros = {name: np.zeros(size, np.uint8) for name, size in sizes.items()}
@@ -112,6 +144,10 @@ class Operands:
             buffers.get("bias"),
             further.get("residual"),
             further.get("auxiliary"),
+            *(
+                ScaleArray.of(problem, name, buffers[name]) if name in buffers else None
+                for name in ("scale_a", "scale_b")
+            ),
         )
 
     def with_results(
@@ -148,13 +184,16 @@ class Operands:
         return c, auxiliary
 
     def inputs(self, device: Device, arrays: Mapping[str, Stored]) -> dict[str, Stored]:
-        """Storage of A, B, the bias and the residual as a launch left it, as long as the host's.
+        """Storage of A, B, their scales, the bias and the residual as a launch left it, as long as
+        the host's.
 
         Raises:
             DeviceError: the launch before failed.
         """
         residual = self.residual.buffer if self.residual is not None else None
         buffers = {"a": self.a, "b": self.b, "bias": self.bias, "residual": residual}
+        for name, scales in (("scale_a", self.scale_a), ("scale_b", self.scale_b)):
+            buffers[name] = scales.buffer if scales is not None else None
         found: dict[str, Stored] = {}
         for name, buffer in buffers.items():
             if buffer is not None and name in arrays:
@@ -165,7 +204,8 @@ class Operands:
     @property
     def buffers(self) -> tuple[Buffer, ...]:
         """All that there are."""
-        further = (each.buffer for each in (self.residual, self.auxiliary) if each is not None)
+        named = (self.residual, self.auxiliary, self.scale_a, self.scale_b)
+        further = (each.buffer for each in named if each is not None)
         bias = () if self.bias is None else (self.bias,)
         return (self.a, self.b, self.c, *bias, *further)
 
@@ -200,7 +240,26 @@ def bind_arguments(problem: GemmProblem, operands: Operands) -> dict[str, int | 
         **_further("auxiliary", "x", operands.auxiliary),
         "scale": problem.epilogue.scale,
         **problem.epilogue.arguments,
+        **scale_arguments(problem, operands.scale_a, operands.scale_b),
     }
+
+
+def scale_arguments(
+    problem: GemmProblem, scale_a: ScaleArray | None, scale_b: ScaleArray | None
+) -> dict[str, int]:
+    """Those of scales; none of a problem without. Those of an operand that has none beside one that
+    has are 0."""
+    if not problem.scales:
+        return {}
+    found: dict[str, int] = {}
+    for name, each in (("scale_a", scale_a), ("scale_b", scale_b)):
+        found |= {
+            name: each.buffer.address if each is not None else 0,
+            f"{name}_ld": each.ld if each is not None else 0,
+            f"{name}_step": each.step if each is not None else 0,
+            f"{name}_stride": each.stride if each is not None else 0,
+        }
+    return found
 
 
 def _further(name: str, letter: str, matrix: Further | None) -> dict[str, int | float]:

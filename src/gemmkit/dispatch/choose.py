@@ -255,7 +255,7 @@ class Dispatcher:
         here = costed.estimate(problem).microseconds * self._correction(costed, entry)
         unprepared = ", no operand prepared" if problem.prepared else ""
         reason = (
-            f"{won}, measured with {_told(entry)}{unprepared}; here it is estimated at "
+            f"{won}, measured with {_told(entry, problem)}{unprepared}; here it is estimated at "
             f"{microseconds_text(here)}"
         )
         return Choice(costed.kernel, costed.config, reason, source, here)
@@ -358,6 +358,7 @@ def _is_of(entry: Entry, problem: GemmProblem) -> bool:
         return False
     return (
         (entry.problem.dtype, entry.epilogue) == (problem.dtype, str(problem.epilogue))
+        and problem.scales == own.scales
         and (problem.alpha, problem.beta) == (own.alpha, own.beta)
         and (problem.lda, problem.ldb, problem.ldc) == (own.lda, own.ldb, own.ldc)
         and problem.strides == own.strides
@@ -365,9 +366,12 @@ def _is_of(entry: Entry, problem: GemmProblem) -> bool:
     )
 
 
-def _told(entry: Entry) -> str:
-    """How an entry was measured."""
+def _told(entry: Entry, problem: GemmProblem) -> str:
+    """How an entry was measured, with scales if the problem has any."""
     fused = "no epilogue" if entry.epilogue == "none" else f"epilogue {entry.epilogue}"
+    if problem.scales:
+        scales = entry.problem.scales
+        fused += f", scales {scales}" if scales else ", no scales"
     return f"{fused}, α = 1, β = 0 and rows without gaps"
 
 

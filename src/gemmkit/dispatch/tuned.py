@@ -18,6 +18,7 @@ from gemmkit.dispatch import shipped_file
 from gemmkit.dtypes import Dtype
 from gemmkit.errors import TuningError
 from gemmkit.gpu import GpuSpec
+from gemmkit.scales import Scales
 from gemmkit.trials.entry import Entry, ProblemClass, gpu_key
 from gemmkit.trials.exchange import decode_table
 from gemmkit.trials.freshness import Freshness
@@ -25,18 +26,24 @@ from gemmkit.trials.store import Store, fastest
 
 # How far a tuned shape may be away: the root of the summed squares of its sizes' ratios' logarithms
 # to base 2, so that 0.5 is one size 1.41 times as large. Other alignment and another layout count
-# as distances too; other types and precisions are no neighbors, but for types of 16 bits, which run
-# alike.
+# as distances too; other types and precisions are no neighbors, but for those that run alike.
 MOST_DISTANCE = 0.5
 OTHER_ALIGNMENT = 0.3
 OTHER_LAYOUT = 0.3
 
 
+# The usual scales of chunks.
+_BLOCKS = Scales.parse("blocks")
+
 OTHER_HALF: Mapping[Dtype, Dtype] = {"float16": "bfloat16", "bfloat16": "float16"}
 
 
 def running_alike(problem: ProblemClass) -> tuple[ProblemClass, ...]:
-    """The class, and that of the other 16-bit type if it is of one."""
+    """The class, and that of the other 16-bit type if it is of one; of products with scales of
+    chunks, those of others and that without."""
+    if problem.scales:
+        others = dict.fromkeys((problem.scales, str(_BLOCKS), ""))
+        return tuple(msgspec.structs.replace(problem, scales=each) for each in others)
     if problem.dtype not in OTHER_HALF:
         return (problem,)
     types = {name: OTHER_HALF.get(getattr(problem, name)) for name in ("dtype", "out_dtype")}
@@ -93,8 +100,8 @@ class Winners:
 def distance_between(one: ProblemClass, other: ProblemClass) -> float:
     """How unlike two classes are; infinite if types, precisions or groups differ, or only one is
     empty."""
-    types = {(each.dtype, each.out_dtype) for each in running_alike(one)}
-    if (other.dtype, other.out_dtype) not in types:
+    types = {(each.dtype, each.out_dtype, each.scales) for each in running_alike(one)}
+    if (other.dtype, other.out_dtype, other.scales) not in types:
         return math.inf
     if (one.precision, one.groups) != (other.precision, other.groups):
         return math.inf

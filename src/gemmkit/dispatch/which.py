@@ -58,6 +58,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str
     out_dtype: str
     precision: str
+    scales: str
     alpha: float
     beta: float
     epilogue: str
@@ -107,6 +108,7 @@ def which(
     out_dtype: str | None = None,
     precision: str | None = None,
     prepared: str | None = None,
+    scales: str | None = None,
     store: StoreChoice = "user",
     alternatives: int = ALTERNATIVES,
 ) -> Decision:
@@ -125,6 +127,8 @@ def which(
             default the problem's own, which for a shape is "ieee".
         prepared: the operands that are prepared (see `gemmkit.prepare`): "a", "b" or "ab"; by
             default the problem's own, which for a shape are none.
+        scales: of A and B of 8 bits: "tensor", "rows" or "blocks", or a word for each (see
+            `Scales.parse`); by default the problem's own.
         store: "user" for the user's own store of tuned shapes, another store or its path, or None.
         alternatives: how many of the next candidates are listed.
 
@@ -132,9 +136,8 @@ def which(
         UsageError: an argument is not valid.
         UnsupportedProblem: no kernel accepts the problem.
     """
-    problem = asked_problem(
-        None, shape, alpha, beta, epilogue, dtype, out_dtype, precision, prepared
-    )
+    types = dtype, out_dtype, precision, prepared, scales
+    problem = asked_problem(None, shape, alpha, beta, epilogue, *types)
     if layout is not None:
         problem = problem.laid_out(read_layout(layout))
     if gpu is None:
@@ -156,6 +159,7 @@ def which(
         dtype=problem.dtype,
         out_dtype=problem.result_dtype,
         precision=problem.precision,
+        scales=str(problem.scales),
         aligned=problem.is_aligned(VECTOR_BYTES),
         gpu=board.name,
         kernel=choice.kernel.name,

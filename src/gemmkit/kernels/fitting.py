@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from gemmkit.dtypes import full_type_name, precisions_of
+from gemmkit.dtypes import OPERAND_TYPES, full_type_name, precisions_of
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.gpu import GpuSpec
@@ -18,6 +18,7 @@ from gemmkit.kernels.plan import LEADING_DIMENSIONS, TileConfig, ceil_div
 from gemmkit.kernels.sizes import SIZES, Multiples
 from gemmkit.kernels.work import VECTOR_BYTES
 from gemmkit.problem import GemmProblem, Shape, read_problem
+from gemmkit.scales import UNSCALED, Scales
 
 
 def fitting(
@@ -83,7 +84,7 @@ def in_types(
     """The problem with other types and another precision, where they are given.
 
     With one of the types alone, C has the type of A and B, and A and B keep theirs. A precision
-    that is not given stays as it is where the type has it.
+    that is not given stays as it is where the type has it, and so do scales.
 
     Raises:
         UsageError: there is no such precision, or not of this type.
@@ -96,6 +97,8 @@ def in_types(
         changes["precision"] = precision
     elif problem.precision not in precisions_of(full_type_name(dtype or problem.dtype)):
         changes["precision"] = "ieee"
+    if dtype is not None and full_type_name(dtype) not in OPERAND_TYPES:
+        changes["scales"] = UNSCALED
     return replace(problem, **changes)
 
 
@@ -146,16 +149,17 @@ def asked_problem(
     out_dtype: str | None = None,
     precision: str | None = None,
     prepared: str | None = None,
+    scales: Scales | str | None = None,
 ) -> GemmProblem:
     """The problem that a shape and what else was asked for mean, in plain layout unless it has one.
 
     What is not given is as the problem has it; for a shape that is none, α = 1, β = 0, the first of
     the kernel's types, and the epilogue of its own parameters: a bias where a user's kernel takes
     one. Without `out_dtype`, C has the type of A and B. With another type than float32, a problem
-    loses its precision.
+    loses its precision and its scales.
 
     Raises:
-        UsageError: it is not a valid shape, no epilogue, or no precision of this type.
+        UsageError: it is not a valid shape, no epilogue, or no precision or scales of this type.
         UnsupportedType: there is no such type.
     """
     problem = read_problem(shape)
@@ -169,6 +173,7 @@ def asked_problem(
         epilogue = _own_epilogue(kernel, problem.epilogue)
     return replace(
         problem,
+        scales=problem.scales if scales is None else Scales.parse(scales),
         alpha=problem.alpha if alpha is None else alpha,
         beta=problem.beta if beta is None else beta,
         epilogue=epilogue or problem.epilogue,

@@ -67,7 +67,8 @@ class Kernel(UsersKernels):
     configuration there is the best guide to it here, until it is measured itself.
     `layouts` (as `GemmProblem.layout` names them) and `dtypes` are those it reads in place,
     `result_dtypes` those of C where they are others. `precision` says how it multiplies float32:
-    it takes problems of that precision and of lower ones. Of a user's kernel nobody knows, and its
+    it takes problems of that precision and of lower ones. `takes_scales` says whether it multiplies
+    A and B by the scales of a problem. Of a user's kernel nobody knows, and its
     results are judged by its instructions.
     `structs` are those that it takes by value (see `LaunchPlan`). `compute_dtype` and `tolerance`
     say how exact its results must be, where that is not to be read from its instructions: see
@@ -97,6 +98,7 @@ class Kernel(UsersKernels):
     dtypes: tuple[Dtype, ...] = ("float32",)
     result_dtypes: tuple[Dtype, ...] = ()
     precision: Precision = "ieee"
+    takes_scales: bool = False
     file: SourceFile | None = None
     entry: str | None = None
     condition: Callable[[GemmProblem, GpuSpec], str | None] | None = None
@@ -259,10 +261,11 @@ class Kernel(UsersKernels):
         return self.fuses and (self.takes_groups or set(EPILOGUE_ARGUMENTS) <= names)
 
     def takes_types(self, problem: GemmProblem) -> bool:
-        """Whether it reads A and B of the problem's type, multiplies them as precisely as that asks
-        for, and writes C of its own."""
+        """Whether it reads A and B of the problem's type, with scales where there are any,
+        multiplies them as precisely as that asks for, and writes C of its own."""
         return (
             problem.dtype in self.dtypes
+            and (self.takes_scales or not problem.scales)
             and self._writes_results_of(problem)
             and self._is_precise_enough_for(problem)
         )
@@ -293,6 +296,8 @@ class Kernel(UsersKernels):
         if not self._is_precise_enough_for(problem):
             own = self.precision
             return f"'{self.name}' multiplies float32 in {own}: --precision {own} allows that"
+        if problem.scales and not self.takes_scales:
+            return f"'{self.name}' multiplies A and B without scales"
         if problem.layout not in self.layouts:
             shown = ", ".join(map(layout_text, self.layouts))
             otherwise = "; --layout says otherwise" if self.user_defined else ""
@@ -324,12 +329,13 @@ class Kernel(UsersKernels):
             problem = replace(problem, prepared="")
         shape = self.launch(problem, config, gpu)
         copies = {each.operand: each for each in shape.copies}
-        signature = with_copies(self.signature, shape.copies if shape.in_place else ())
+        own = shape.signature or self.signature
+        signature = with_copies(own, shape.copies if shape.in_place else ())
         arguments = ", ".join(map(str, shape.template))
         if self.fuses:
             arguments += f", {policy(problem)}"
         source = self.file or source_file(self.name, self.source, problem)
-        entry = self.entry or f"{self.name}<{arguments}>"
+        entry = self.entry or f"{shape.entry or self.name}<{arguments}>"
         if self.translate is not None:
             source, entry = self.translate(gpu)
         if self.assertions is not None:

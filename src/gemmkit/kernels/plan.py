@@ -39,6 +39,13 @@ EPILOGUE_ARGUMENTS: Signature = (
     "scale",
 )
 
+# Those of scales of A and of B: address, and elements between those of lines, of chunks of k, and
+# of products.
+SCALE_ARGUMENTS: Signature = (
+    *("scale_a", "scale_a_ld", "scale_a_step", "scale_a_stride"),
+    *("scale_b", "scale_b_ld", "scale_b_step", "scale_b_stride"),
+)
+
 # The table of products of different shapes in global memory, their number, and the tiles of all.
 TABLE_ARGUMENTS: Signature = ("groups", "group_count", "tile_count")
 
@@ -57,7 +64,9 @@ class TileConfig:
     `stages` the number of tiles in flight; `split_k` the blocks that share the k of one tile, and
     `slice_k` the groups of warps in a block that share each step of it. `consumers` are the
     warpgroups of a block that multiply, `pingpong` the tiles that they have in hand, in equal
-    shares, so that one is written back while another is multiplied; `cluster_m` × `cluster_n` ×
+    shares, so that one is written back while another is multiplied; `accumulators` the sets of
+    registers in which tensor cores make the sums of a chunk of k, so that those of one are promoted
+    while they make the next; `cluster_m` × `cluster_n` ×
     `cluster_k` the blocks of a cluster, of which those along k share a tile. The last two do not
     change traffic, but the code of the inner loop: `interleave` is the number of places in a step
     where its copies are issued, `order` the order of an outer product (see `outer_product` in
@@ -79,6 +88,7 @@ class TileConfig:
     slice_k: int | None = None
     consumers: int | None = None
     pingpong: int | None = None
+    accumulators: int | None = None
     cluster_m: int | None = None
     cluster_n: int | None = None
     cluster_k: int | None = None
@@ -293,7 +303,8 @@ class LaunchShape:
     `before` is the launch that leaves `copies` of operands in the workspace, of which maps are made
     then; with `in_place` the signature has their addresses and pitches too, in place of those of
     the operands. `prepared` are those among them that launches do not make. `compute_dtype` is as
-    in `LaunchPlan`, where it follows from the problem.
+    in `LaunchPlan`, where it follows from the problem. `entry` and `signature` are those of another
+    function of the kernel's file, where the problem needs that.
     """
 
     template: tuple[int | str, ...]
@@ -313,6 +324,8 @@ class LaunchShape:
     prepared: tuple[PreparedCopy, ...] = ()
     in_place: bool = False
     compute_dtype: str = ""
+    entry: str = ""
+    signature: Signature = ()
 
 
 def ceil_div(numerator: int, denominator: int) -> int:

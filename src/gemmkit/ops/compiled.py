@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gemmkit.devices.operands import NOWHERE, Further, Operands, bind_arguments
+from gemmkit.devices.operands import NOWHERE, Further, Operands, ScaleArray, bind_arguments
+from gemmkit.dtypes import FLOAT_BYTES
 from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
 from gemmkit.jit.compiler import compile_plan
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import LaunchPlan, SourceFile, TileConfig
 from gemmkit.loading import first_use
-from gemmkit.ops.placement import Step
+from gemmkit.ops.placement import SCALE_ROLES, Step
 from gemmkit.problem import GemmProblem
 
 if TYPE_CHECKING:
@@ -75,7 +76,10 @@ def step_numbers(step: Step) -> dict[str, int | float]:
     offsets = step.offsets
     residual = Further(NOWHERE, step.ldr, step.stride_r) if "residual" in offsets else None
     auxiliary = Further(NOWHERE, step.ldx, step.stride_x) if "auxiliary" in offsets else None
-    operands = Operands(NOWHERE, NOWHERE, NOWHERE, residual=residual, auxiliary=auxiliary)
+    scales: dict[str, Any] = {
+        name: ScaleArray(NOWHERE, *places) for name, places in step.scales.items()
+    }
+    operands = Operands(NOWHERE, NOWHERE, NOWHERE, residual=residual, auxiliary=auxiliary, **scales)
     return bind_arguments(step.problem, operands)
 
 
@@ -83,10 +87,13 @@ def step_places(step: Step) -> Places:
     """Where the addresses come from."""
     problem, (first, second) = step.problem, step.operands
     names = {"A": first, "B": second, "C": "out", "residual": "residual", "auxiliary": "auxiliary"}
+    names |= {"scale_a": f"scale_{first}", "scale_b": f"scale_{second}"}
     places = {}
     for name, role in names.items():
         if role in step.offsets:
             item = problem.item_bytes if role in ("a", "b") else problem.out_item_bytes
+            if role in SCALE_ROLES:
+                item = FLOAT_BYTES
             places[name] = role, step.offsets[role] * item
     if problem.epilogue.bias:
         places["bias"] = "bias", 0

@@ -16,7 +16,7 @@ from gemmkit.devices.streams import let_wait, stream_handle
 from gemmkit.dtypes import Dtype
 from gemmkit.ops.arrays import GpuLibrary, library_of
 from gemmkit.ops.operands import Operand, View, alignment, same_memory
-from gemmkit.ops.placement import Copied, Step, place
+from gemmkit.ops.placement import SCALE_ROLES, Copied, Step, place
 from gemmkit.ops.request import Call, Request
 
 log = logging.getLogger("gemmkit")
@@ -108,7 +108,7 @@ def _bits(operands: Mapping[str, Operand]) -> int:
     """The union of the bits of all matrices' addresses."""
     bits = 0
     for role, operand in operands.items():
-        if role != "bias":
+        if role != "bias" and role not in SCALE_ROLES:
             bits |= operand.address
     return bits
 

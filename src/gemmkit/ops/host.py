@@ -17,7 +17,7 @@ from gemmkit.ops.carriers import Carrier
 from gemmkit.ops.compiled import step_numbers, step_places
 from gemmkit.ops.groups import GroupsRequest
 from gemmkit.ops.operands import WIDEST_ACCESS, Operand, View
-from gemmkit.ops.placement import Copied, Step, Terms, place
+from gemmkit.ops.placement import SCALE_ROLES, Copied, Step, Terms, place
 from gemmkit.ops.request import Request
 from gemmkit.ops.shapes import Shape
 from gemmkit.problem import GemmProblem
@@ -122,7 +122,7 @@ def _placed(
 ) -> tuple[dict[str, Raw], tuple[Step, ...]]:
     """What is uploaded, in pieces that are read in place there, and the steps that do."""
     views, arrays = {}, {}
-    for role in ("a", "b", "bias", "residual"):
+    for role in ("a", "b", "bias", "residual", *SCALE_ROLES):
         if role in raw:
             arrays[role], views[role] = _contiguous(raw[role], carrier.by_columns)
     views["out"] = View.tight(shape.result)
@@ -140,7 +140,8 @@ def _placed(
 
 def _collapsed(role: str, array: Raw) -> Raw:
     """An array without the repetitions of a broadcast, where its shape need not tell them."""
-    free = {"a": array.ndim - 2, "b": array.ndim - 2, "bias": 0}.get(role, array.ndim)
+    matrices = dict.fromkeys(("a", "b", *SCALE_ROLES), max(array.ndim - 2, 0))
+    free = (matrices | {"bias": 0}).get(role, array.ndim)
     return array[
         tuple(
             slice(0, 1) if step == 0 and place < free else slice(None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import Any
 
 from gemmkit.devices.device import Device
@@ -31,6 +32,8 @@ def matmul(
     auxiliary: Any = None,
     out_dtype: Any = None,
     precision: str | None = None,
+    scale_a: Any = None,
+    scale_b: Any = None,
     stream: Any = None,
     device: Device | str | None = None,
 ) -> Any:
@@ -46,8 +49,7 @@ def matmul(
             for many products is best given as `gemmkit.prepare` makes it; a likewise.
         out: the array to write the result to; it may be strided, but must not overlap an input.
             By default a new array of a's kind, on its device.
-        alpha: a number; if it is 0, a and b are not read. Scales of quantized a and b, one for each
-            whole array, are part of it: alpha = scale_a * scale_b.
+        alpha: a number; if it is 0, a and b are not read.
         c: an array that broadcasts to the result's shape; `out` itself may be it.
         beta: a number; if it is 0, c is not read.
         epilogue: an `Epilogue`, or the text of one, such as `"bias+relu"`.
@@ -63,6 +65,13 @@ def matmul(
             set. Of 8-bit types, "fast" has tensor cores add up all products, as
             `use_fast_accum` of PyTorch; without it, fp32 takes their sums every 128 of k. Other
             types have none.
+        scale_a: what elements of a of 8 bits are multiplied by, in float32, as `torch._scaled_mm`
+            has it: a number, or an array of one element for all of a, of m×1 for each row, of
+            m×⌈k/128⌉ for each 128 neighbors of a row, or of ⌈m/128⌉×⌈k/128⌉ for blocks of 128×128;
+            with dimensions before these where a stack has scales of its own. With scales along k,
+            "fast" counts as none.
+        scale_b: the same of b: an array of one element, of 1×n for each column, of ⌈k/128⌉×n for
+            each 128 neighbors of a column, or of ⌈k/128⌉×⌈n/128⌉; any of these goes with any of a.
         stream: the stream to launch on, as a handle or as an object of any library; by default the
             current stream of a's library. Not for arrays in host memory.
         device: for arrays in host memory: "cuda", "emulator", or a device of `open_device`. By
@@ -81,10 +90,14 @@ def matmul(
     held = None
     if isinstance(a, PreparedOperand) or isinstance(b, PreparedOperand):
         a, b, precision, held = taken(a, b, precision)
+    if isinstance(scale_a, Real):
+        alpha, scale_a = alpha * float(scale_a), None
+    if isinstance(scale_b, Real):
+        alpha, scale_b = alpha * float(scale_b), None
     # fmt: off
     result = product(
         a, b, out, c, bias, residual, auxiliary,
-        alpha, beta, epilogue, out_dtype, stream, device, precision, held,
+        alpha, beta, epilogue, out_dtype, stream, device, precision, scale_a, scale_b, held,
     )
     # fmt: on
     if result is NotImplemented:
@@ -92,6 +105,8 @@ def matmul(
             Call(
                 *(a, b, out, c, bias, residual, auxiliary),
                 *(alpha, beta, epilogue, out_dtype, stream, device, precision),
+                scale_a,
+                scale_b,
             )
         )
     return result

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from math import prod
 
-from gemmkit.dtypes import ITEM_BYTES, Dtype, Precision
+from gemmkit.dtypes import FLOAT_BYTES, ITEM_BYTES, Dtype, Precision
 from gemmkit.epilogue import Bias, Epilogue
 from gemmkit.errors import UnsupportedProblem
 from gemmkit.ops.operands import View
 from gemmkit.problem import BROADCAST, GemmProblem
+from gemmkit.scales import UNSCALED, ScaleKind, Scales
 
 LARGEST_LD = 2**31 - 1
 
@@ -23,8 +24,12 @@ BYTES_A_LAUNCH = 4 << 20
 
 Views = Mapping[str, View]
 
+SCALE_ROLES = ("scale_a", "scale_b")
+# What products must share to be one of more rows.
+_SHARED = ("b", "scale_b")
+
 # In the transposed product, C^T = B^T A^T, operands and bias change places.
-_MIRRORED = {"a": "b", "b": "a"}
+_MIRRORED = {"a": "b", "b": "a", "scale_a": "scale_b", "scale_b": "scale_a"}
 _OTHER_BIAS: Mapping[str, Bias] = {"": "", "column": "row", "row": "column"}
 
 
@@ -33,7 +38,8 @@ class Step:
     """One launch: the problem, and where each matrix begins, in elements from its element 0.
 
     `operands` are the roles of the problem's A and B: b and a where the transposed product is
-    computed. `ldr`, `stride_r`, `ldx` and `stride_x` are those of residual and auxiliary output.
+    computed. `ldr`, `stride_r`, `ldx` and `stride_x` are those of residual and auxiliary output;
+    `scales` has the ld, step and stride of a `ScaleArray` for A and B, of those that have scales.
     """
 
     problem: GemmProblem
@@ -43,6 +49,7 @@ class Step:
     stride_r: int = 0
     ldx: int = 0
     stride_x: int = 0
+    scales: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +81,12 @@ class Terms:
     alignment: int = 256
     precision: Precision = "ieee"
     prepared: str = ""
+    scales: Scales = UNSCALED
 
     def item_bytes(self, role: str) -> int:
-        """Bytes of an element of a matrix."""
+        """Bytes of an element of a matrix, or of a scale."""
+        if role in SCALE_ROLES:
+            return FLOAT_BYTES
         return ITEM_BYTES[self.dtype if role in ("a", "b") else self.out_dtype]
 
 
@@ -93,7 +103,7 @@ def place(views: Views, terms: Terms) -> tuple[Step, ...] | Copied:
 
     Args:
         views: stacks of matrices, all equally deep, by role: a, b, out, and where there are such
-            residual and auxiliary.
+            residual, auxiliary, scale_a and scale_b.
         terms: what else the product is.
 
     Raises:
@@ -106,7 +116,9 @@ def place(views: Views, terms: Terms) -> tuple[Step, ...] | Copied:
         views = {_MIRRORED.get(role, role): _flipped(view) for role, view in views.items()}
         turned = _OTHER_BIAS[str(terms.epilogue.bias)]
         prepared = "".join(sorted(_MIRRORED[role] for role in terms.prepared))
-        terms = replace(terms, epilogue=replace(terms.epilogue, bias=turned), prepared=prepared)
+        scales = terms.scales.transposed if terms.scales else UNSCALED
+        epilogue = replace(terms.epilogue, bias=turned)
+        terms = replace(terms, epilogue=epilogue, prepared=prepared, scales=scales)
     placed = _place(views, terms)
     if mirrored and isinstance(placed, Copied):
         role = _MIRRORED.get(placed.role, placed.role)
@@ -226,10 +238,13 @@ def _folded(
         taller = {
             role: _taller(view, axis.size, axis.strides[role])
             for role, view in views.items()
-            if role != "b"
+            if role not in _SHARED
         }
-        if axis.strides["b"] == 0 and all(taller.values()):
-            whole = {role: view for role, view in taller.items() if view} | {"b": views["b"]}
+        if "scale_a" in views:
+            taller["scale_a"] = _taller_scales(views["scale_a"], axis, terms.scales.a)
+        shared = {role: views[role] for role in _SHARED if role in views}
+        if not any(axis.strides[role] for role in shared) and all(taller.values()):
+            whole = {role: view for role, view in taller.items() if view} | shared
             written = all(_in_rows(whole[role]) for role in ("out", "auxiliary") if role in whole)
             if written and layout_of(whole["a"]) is not None:
                 rest = [each for each in axes if each is not axis]
@@ -245,6 +260,14 @@ def _taller(view: View, size: int, stride: int) -> View | None:
     elif stride != rows * down:
         return None
     return View((size * rows, columns), (down, across))
+
+
+def _taller_scales(view: View, axis: _Axis, kind: ScaleKind) -> View | None:
+    """The same of the scales of A: one for all, or one for each row."""
+    stride = axis.strides["scale_a"]
+    if kind.lines == 1:
+        return _taller(view, axis.size, stride)
+    return view if kind.lines == 0 and stride == 0 else None
 
 
 def _batch_axis(axes: list[_Axis], out: View) -> tuple[_Axis | None, list[_Axis]]:
@@ -290,12 +313,22 @@ def _steps(views: Views, terms: Terms, batch: _Axis | None, loops: list[_Axis]) 
             repeated = role == "residual" and views[role].strides[0] == 0
             more[ld] = 0 if repeated else _row_pitch(views[role], role)
             more[stride] = batch.strides[role] if batch else 0
+    scales = {}
+    for role, kind in zip(SCALE_ROLES, (terms.scales.a, terms.scales.b), strict=True):
+        if role in views:
+            down, across = views[role].strides
+            of_lines, of_chunks = (down, across) if role == "scale_a" else (across, down)
+            scales[role] = (
+                of_lines if kind.lines else 0,
+                of_chunks if kind.of_chunks else 0,
+                batch.strides[role] if batch else 0,
+            )
     for place in product(*(range(axis.size) for axis in loops)):
         offsets = {
             role: sum(index * axis.strides[role] for index, axis in zip(place, loops, strict=True))
             for role in views
         }
-        yield Step(problem, offsets, ("a", "b"), **more)
+        yield Step(problem, offsets, ("a", "b"), **more, scales=scales)
 
 
 def _problem(views: Views, terms: Terms, batch: _Axis | None, loops: list[_Axis]) -> GemmProblem:
@@ -306,6 +339,8 @@ def _problem(views: Views, terms: Terms, batch: _Axis | None, loops: list[_Axis]
     alignment = terms.alignment
     for axis in loops:
         for role, stride in axis.strides.items():
+            if role in SCALE_ROLES:
+                continue
             step = abs(stride) * terms.item_bytes(role)
             alignment = min(alignment, step & -step) if step else alignment
     return GemmProblem(
@@ -329,4 +364,5 @@ def _problem(views: Views, terms: Terms, batch: _Axis | None, loops: list[_Axis]
         alignment=alignment,
         precision=terms.precision,
         prepared=terms.prepared,
+        scales=terms.scales,
     )

@@ -16,7 +16,7 @@ from gemmkit.errors import UsageError
 from gemmkit.loading import load
 from gemmkit.ops.arrays import GpuLibrary, WarmLibrary, library_of, note_overwritten
 from gemmkit.ops.precision import get_precision, setting
-from gemmkit.ops.request import ARRAYS, Call, Request
+from gemmkit.ops.request import Call, Request
 from gemmkit.ops.tracing import needs_operator
 from gemmkit.ops.warm import LIBRARIES, Calls
 from gemmkit.trials import changes
@@ -42,8 +42,8 @@ class _Ready(threading.local):
 _ready = _Ready()
 
 
-# Addresses of bias, residual and auxiliary output where there are none.
-_NOTHING: tuple[int, ...] = (0, 0, 0)
+# Addresses of bias, residual, auxiliary output and scales where there are none.
+_NOTHING: tuple[int, ...] = (0, 0, 0, 0, 0)
 
 
 def product(
@@ -61,6 +61,8 @@ def product(
     stream: Any,
     device: Device | str | None,
     precision: str | None,
+    scale_a: Any = None,
+    scale_b: Any = None,
     held: Held | None = None,
 ) -> Any:
     """What `matmul` returns for its arguments, which come as `Call` has them.
@@ -80,6 +82,8 @@ def product(
             Call(
                 *(a, b, out, c, bias, residual, auxiliary),
                 *(alpha, beta, epilogue, out_dtype, stream, device, precision),
+                scale_a,
+                scale_b,
                 held,
             ),
             None,
@@ -94,11 +98,13 @@ def product(
             bias is not None
             or residual is not None
             or auxiliary is not None
+            or scale_a is not None
+            or scale_b is not None
             # What `gemm` overwrites without adding to it is no more than `out`.
             or (c is not None and (c is not out or beta != 0))
         ):
             further, addresses, bits = _further(
-                library, address_out, (c, bias, residual, auxiliary)
+                library, address_out, (c, bias, residual, auxiliary, scale_a, scale_b)
             )
             low |= bits
         told = get_precision() if precision is None and setting.touched else precision
@@ -115,6 +121,8 @@ def product(
         call = Call(
             *(a, b, out, c, bias, residual, auxiliary),
             *(alpha, beta, epilogue, out_dtype, stream, device, precision),
+            scale_a,
+            scale_b,
             held,
         )
         return _cold(call, key) if prepared is None else prepared.take(call, product)
@@ -135,6 +143,8 @@ def product(
             Call(
                 *(a, b, out, c, bias, residual, auxiliary),
                 *(alpha, beta, epilogue, out_dtype, stream, device, precision),
+                scale_a,
+                scale_b,
                 held,
             ).read()
         if out is not None:
@@ -168,11 +178,11 @@ def _overlapping(spans: tuple[Span, ...], addresses: tuple[int, ...]) -> bool:
 
 
 def _further(
-    library: WarmLibrary, address_out: int, operands: tuple[Any, Any, Any, Any]
+    library: WarmLibrary, address_out: int, operands: tuple[Any, Any, Any, Any, Any, Any]
 ) -> tuple[Hashable, tuple[int, ...], int]:
-    """Of c, bias, residual and auxiliary output what a launch depends on.
+    """Of c, bias, residual, auxiliary output and scales what a launch depends on.
 
-    Also the addresses of the last three, and the bits of all but the bias.
+    Also the addresses of all but c, and the bits of those that are matrices of the result's type.
     """
     key: list[Hashable] = []
     addresses = []
@@ -185,13 +195,17 @@ def _further(
         # Whether it is the result, which may be added to in place.
         key.append((seen, address == address_out))
         addresses.append(address)
-    c, bias, residual, auxiliary = addresses
-    return tuple(key), (bias, residual, auxiliary), c | residual | auxiliary
+    c, bias, residual, auxiliary, scale_a, scale_b = addresses
+    return (
+        tuple(key),
+        (bias, residual, auxiliary, scale_a, scale_b),
+        c | residual | auxiliary,
+    )
 
 
 def _cold(call: Call, key: Hashable | None) -> Any:
     """The product of a call that is seen for the first time, or is of a kind that is not kept."""
-    if needs_operator(call[: len(ARRAYS)]):
+    if needs_operator(call.arrays.values()):
         return NotImplemented
     request = call.read()
     ordinal = request.operands["a"].device

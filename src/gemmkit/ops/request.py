@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from gemmkit.dtypes import RESULT_TYPES, Dtype, default_result_type
+from gemmkit.dtypes import OPERAND_TYPES, RESULT_TYPES, Dtype, default_result_type
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedProblem, UnsupportedType, UsageError
 from gemmkit.kernels.limits import MAX_EXTENT
@@ -17,12 +17,14 @@ from gemmkit.ops.operands import Operand, check_aligned, read_dtype, same_memory
 from gemmkit.ops.placement import Terms
 from gemmkit.ops.precision import settled
 from gemmkit.ops.shapes import Shape
+from gemmkit.scales import KINDS_OF_A, KINDS_OF_B, NONE, UNSCALED, Scales
 
 if TYPE_CHECKING:
     from gemmkit.devices.device import Device
     from gemmkit.ops.prepared_operands import Held
 
 ARRAYS = ("a", "b", "out", "c", "bias", "residual", "auxiliary")
+SCALES = ("scale_a", "scale_b")
 
 # Operands that are written.
 WRITTEN = ("out", "auxiliary")
@@ -51,12 +53,18 @@ class Call(NamedTuple):
     stream: Any = None
     device: Device | str | None = None
     precision: str | None = None
+    scale_a: Any = None
+    scale_b: Any = None
     held: Held | None = None
 
     @property
     def arrays(self) -> dict[str, Any]:
-        """The arrays by role; None where there is none."""
-        return dict(zip(ARRAYS, self, strict=False))
+        """The arrays by role; None where there is none, but scales where there are any."""
+        found = dict(zip(ARRAYS, self, strict=False))
+        for role in SCALES:
+            if (given := getattr(self, role)) is not None:
+                found[role] = given
+        return found
 
     def read(self) -> Request:
         """Read its arrays and check what can be checked before anything is launched.
@@ -77,7 +85,8 @@ class Call(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A product: `operands` by role (a, b, c, out, bias, residual, auxiliary; those there are).
+    """A product: `operands` by role (a, b, c, out, bias, residual, auxiliary, scale_a, scale_b;
+    those there are).
 
     `maker` is the library of a and b, which makes a result of their kind.
     """
@@ -124,6 +133,7 @@ def read_request(
         beta=number("beta", beta),
         epilogue=wanted,
         precision=settled(precision, operands["a"].dtype),
+        scales=read_scales({role: each.view.shape for role, each in operands.items()}, shape),
     )
     # Arrays in host memory are brought to a device anew; where α = 0, neither operand is read.
     if operands["a"].device is not None and terms.alpha:
@@ -174,6 +184,30 @@ def read_epilogue(given: Epilogue | str | None, arrays: Mapping[str, Any]) -> Ep
     )
 
 
+def read_scales(shapes: Mapping[str, tuple[int, ...]], shape: Shape) -> Scales:
+    """How A and B are scaled, by the shapes of scale_a and scale_b, of those that there are.
+
+    Raises:
+        UsageError: one has another shape than scales can have.
+    """
+    found = {}
+    for role, kinds, lines in (("scale_a", KINDS_OF_A, shape.m), ("scale_b", KINDS_OF_B, shape.n)):
+        if role not in shapes:
+            found[role[-1]] = NONE
+            continue
+        own = shapes[role]
+        matrix = (1, 1) if own in ((), (1,)) else own[-2:]
+        allowed = {each: each.shape(lines, shape.k) for each in kinds if each != NONE}
+        if role == "scale_b":
+            allowed = {each: (chunks, of_lines) for each, (of_lines, chunks) in allowed.items()}
+        kind = next((each for each, wanted in allowed.items() if wanted == matrix), None)
+        if kind is None:
+            told = ", ".join(f"{wanted} ({each.name})" for each, wanted in allowed.items())
+            raise UsageError(f"{role} has the shape {own}; use one of {told}")
+        found[role[-1]] = kind
+    return Scales(**found) if found["a"] != NONE or found["b"] != NONE else UNSCALED
+
+
 def number(name: str, value: float) -> float:
     """What a user gives as a number.
 
@@ -204,6 +238,9 @@ def flag(name: str, value: object) -> bool:
 
 def _check_types(operands: Mapping[str, Operand], terms: Terms) -> None:
     for role, operand in operands.items():
+        if role in SCALES:
+            _check_scale_type(role, operand, terms)
+            continue
         if role == "out" and operand.dtype not in RESULT_TYPES:
             raise UnsupportedType(
                 f"the result has type {operand.dtype}, which only a and b may have: use one of "
@@ -219,6 +256,16 @@ def _check_type(role: str, operand: Operand, wanted: Dtype) -> None:
         raise UnsupportedType(
             f"{role} has type {operand.dtype} and {other} {wanted}: gemmkit does not convert "
             "types implicitly, so convert one of them"
+        )
+
+
+def _check_scale_type(role: str, operand: Operand, terms: Terms) -> None:
+    if operand.dtype != "float32":
+        raise UnsupportedType(f"{role} has type {operand.dtype}: scales are float32")
+    if terms.dtype not in OPERAND_TYPES:
+        raise UsageError(
+            f"{role} is for a and b of {' and '.join(OPERAND_TYPES)}, not {terms.dtype}: alpha "
+            "scales products of other types"
         )
 
 

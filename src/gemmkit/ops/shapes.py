@@ -82,7 +82,25 @@ class Shape:
                 found[role] = self.whole(views[role], role)
         if "residual" in views:
             found["residual"] = self.spread(views["residual"], "residual")
+        for role in ("scale_a", "scale_b"):
+            if role in views:
+                found[role] = self.scales(views[role], role)
         return found
+
+    def scales(self, view: View, role: str) -> View:
+        """Scales of an operand as a stack of matrices, as deep as the result's.
+
+        Raises:
+            UsageError: they do not broadcast to that.
+        """
+        missing = max(2 - len(view.shape), 0)
+        shape, strides = (1,) * missing + view.shape, (0,) * missing + view.strides
+        if broadcast_shapes(shape[:-2], self.stack) != self.stack:
+            raise UsageError(
+                f"{role} has the shape {view.shape}, of which the sizes before the last two do not "
+                f"broadcast to the stack of the result, {self.stack}"
+            )
+        return broadcast(View(shape, strides), (*self.stack, *shape[-2:]))
 
     def left(self, a: View) -> View:
         """A as a stack of matrices, as deep as the result's; strides of 0 where it broadcasts."""

@@ -61,7 +61,7 @@ def _problem(decision: Decision) -> str:
     parts = [f"{decision.shape} on {decision.gpu}", decision.size]
     if decision.layout != "nn":
         parts.append(layout_text(decision.layout))
-    types = types_text(decision.dtype, decision.out_dtype, decision.precision)
+    types = types_text(decision.dtype, decision.out_dtype, decision.precision, decision.scales)
     if types != "fp32":
         parts.append(types)
     if not decision.aligned:

@@ -97,6 +97,8 @@ def _command(record: Record, other: str) -> str:
         words += ["--out-dtype", problem.out_dtype]
     if problem.precision != "ieee":
         words += ["--precision", problem.precision]
+    if problem.scales:
+        words += ["--scales", str(problem.scales)]
     for name, value, default in (("alpha", problem.alpha, 1), ("beta", problem.beta, 0)):
         if value != default:
             words += [f"--{name}", f"{value:g}"]

@@ -12,6 +12,7 @@ from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.layouts import layout_text
 from gemmkit.kernels.plan import TileConfig
 from gemmkit.problem import GemmProblem
+from gemmkit.scales import Scales
 from gemmkit.units import shape_text
 
 Outcome = Literal["ok", "wrong", "uncompiled", "unlaunched"]
@@ -28,8 +29,9 @@ class ProblemClass(msgspec.Struct, frozen=True, kw_only=True, order=True, omit_d
     multiple of 16 bytes. `groups` are those of products of different shapes, in tight rows and
     sorted, for their order makes no difference; m, n and k are then the largest. `layout` is that
     of `GemmProblem`, `dtype` the type of A and B, `out_dtype` that of C, `precision` how float32
-    may be multiplied. α, β, the epilogue and what products of a batch share are left out: they
-    hardly change which configuration is the fastest.
+    may be multiplied. `scales` are those of A and B where chunks of k have their own. Other scales,
+    α, β, the epilogue and what products of a batch share are left out: they hardly change which
+    configuration is the fastest.
     """
 
     m: int
@@ -42,6 +44,7 @@ class ProblemClass(msgspec.Struct, frozen=True, kw_only=True, order=True, omit_d
     out_dtype: Dtype = "float32"
     groups: str = ""
     precision: Precision = "ieee"
+    scales: str = ""
 
     @classmethod
     def of(cls, problem: GemmProblem) -> ProblemClass:
@@ -58,6 +61,7 @@ class ProblemClass(msgspec.Struct, frozen=True, kw_only=True, order=True, omit_d
             out_dtype=problem.result_dtype,
             groups=groups,
             precision=problem.precision,
+            scales=str(problem.scales) if problem.scales.of_chunks else "",
         )
 
     @property
@@ -82,6 +86,7 @@ class ProblemClass(msgspec.Struct, frozen=True, kw_only=True, order=True, omit_d
             out_dtype=self.out_dtype,
             groups=groups,
             precision=self.precision,
+            scales=Scales.parse(self.scales),
         )
         if self.aligned or not tight.is_aligned(VECTOR_BYTES):
             return tight
@@ -105,7 +110,7 @@ class ProblemClass(msgspec.Struct, frozen=True, kw_only=True, order=True, omit_d
         words = [self.shape]
         if self.layout != "nn":
             words[0] += f" {layout_text(self.layout)}"
-        types = types_text(self.dtype, self.out_dtype, self.precision)
+        types = types_text(self.dtype, self.out_dtype, self.precision, self.scales)
         if types != "fp32":
             words.append(types)
         if not self.aligned:

@@ -16,9 +16,9 @@ from gemmkit.trials.entry import Entry
 from gemmkit.trials.store import Store
 
 FORMAT: Literal["gemmkit tuning table"] = "gemmkit tuning table"
-# Version 1 had row-major fp32 problems only, version 2 only those of precision ieee, and their
-# entries mean them.
-VERSION = 3
+# Version 1 had row-major fp32 problems only, version 2 only those of precision ieee, version 3 only
+# those without scales of chunks, and their entries mean them.
+VERSION = 4
 
 
 class _Head(msgspec.Struct, frozen=True):

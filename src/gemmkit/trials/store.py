@@ -269,6 +269,7 @@ def _row(entry: Entry) -> tuple[object, ...]:
         problem.dtype,
         problem.out_dtype,
         problem.precision,
+        problem.scales,
         entry.epilogue,
         entry.kernel,
         ",".join(f"{key}={value}" for key, value in sorted(entry.config.items())),

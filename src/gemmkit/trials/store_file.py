@@ -17,7 +17,7 @@ from pathlib import Path
 from gemmkit.errors import TuningError
 from gemmkit.file_lock import POLL_SECONDS, FileLock
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 BUSY_SECONDS = 30.0
 
 # "gKTS", in the field of SQLite's header that says whose file it is.
@@ -28,7 +28,7 @@ _APPLICATION_ID = slice(68, 72)
 
 KEY = (
     *("gpu", "m", "n", "k", "batch", "groups", "aligned", "layout", "dtype", "out_dtype"),
-    *("precision", "epilogue", "kernel", "config", "source", "compiler"),
+    *("precision", "scales", "epilogue", "kernel", "config", "source", "compiler"),
 )
 _TABLE = f"""
 CREATE TABLE IF NOT EXISTS trials (
@@ -36,6 +36,7 @@ CREATE TABLE IF NOT EXISTS trials (
     batch INTEGER NOT NULL DEFAULT 1, groups TEXT NOT NULL DEFAULT '',
     layout TEXT NOT NULL DEFAULT 'nn', dtype TEXT NOT NULL DEFAULT 'float32',
     out_dtype TEXT NOT NULL DEFAULT 'float32', precision TEXT NOT NULL DEFAULT 'ieee',
+    scales TEXT NOT NULL DEFAULT '',
     aligned INTEGER NOT NULL, epilogue TEXT NOT NULL, kernel TEXT NOT NULL,
     config TEXT NOT NULL, source TEXT NOT NULL, compiler TEXT NOT NULL,
     outcome TEXT NOT NULL, final INTEGER NOT NULL, samples INTEGER NOT NULL, time_us REAL,
@@ -60,13 +61,14 @@ def _from_version(*missing: str) -> tuple[str, ...]:
 
 
 # Version 1 knew no batches; up to version 2 all problems were row-major fp32, up to version 3 of
-# one shape, up to version 4 of one precision.
+# one shape, up to version 4 of one precision, up to version 5 without scales.
 _BRING_UP = {
     0: (_TABLE,),
-    1: _from_version("batch", "groups", "layout", "dtype", "out_dtype", "precision"),
-    2: _from_version("groups", "layout", "dtype", "out_dtype", "precision"),
-    3: _from_version("groups", "precision"),
-    4: _from_version("precision"),
+    1: _from_version("batch", "groups", "layout", "dtype", "out_dtype", "precision", "scales"),
+    2: _from_version("groups", "layout", "dtype", "out_dtype", "precision", "scales"),
+    3: _from_version("groups", "precision", "scales"),
+    4: _from_version("precision", "scales"),
+    5: _from_version("scales"),
 }
 
 

@@ -47,6 +47,7 @@ def tune(
     dtype: Dtype = "float32",
     out_dtype: Dtype | None = None,
     precision: Precision = "ieee",
+    scales: str = "",
     device: Device | None = None,
     store: Store | Path | str | None = None,
     within: float = WITHIN,
@@ -72,6 +73,7 @@ def tune(
         dtype: the type of A and B.
         out_dtype: the type of C, by default the same.
         precision: how float32 may be multiplied: "ieee", "fp32" or "tf32" (see `GemmProblem`).
+        scales: of A and B of 8 bits: "tensor", "rows" or "blocks" (see `Scales.parse`).
         device: an open GPU; by default that of this machine.
         store: where trials are kept; by default the user's own store.
         within: configurations estimated to take longer than this many times the best estimate are
@@ -91,7 +93,7 @@ def tune(
         raise UsageError(f"a budget of {budget:g} s is not enough to tune in")
     check_strategy(strategy)
     fused = Epilogue.parse(epilogue) if isinstance(epilogue, str) else epilogue
-    types = {"dtype": dtype, "out_dtype": out_dtype, "precision": precision}
+    types = {"dtype": dtype, "out_dtype": out_dtype, "precision": precision, "scales": scales}
     asked_for = {"epilogue": fused, **types}
     problems = [_problem(shape, read_layout(layout), asked_for) for shape in _several(shapes)]
     empty = [each.shape for each in problems if not each.flops]

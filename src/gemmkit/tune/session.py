@@ -182,7 +182,7 @@ class Session:
         """How far another problem is, in factors of two."""
         other, own = entry.problem, self.kind
         sizes = ((other.m, own.m), (other.n, own.n), (other.k, own.k))
-        names = ("layout", "dtype", "out_dtype", "precision")
+        names = ("layout", "dtype", "out_dtype", "precision", "scales")
         away: int = sum(getattr(other, name) != getattr(own, name) for name in names)
         return away + sum(abs(math.log2(max(a, 1) / max(b, 1))) for a, b in sizes)
 

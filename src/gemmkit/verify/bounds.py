@@ -33,6 +33,9 @@ C. If y is within e of the exact value, the next kernel reads a value within e +
 half that subnormal number. The later steps propagate this error: adding the bias rounds once more,
 the activation multiplies the error by its slope, the scale by itself.
 
+Scales of A and B count as part of their elements: of S, and of the exact product. A kernel rounds
+the product of two of them, and that of it and a sum of products: two more factors (1 + δ).
+
 The float64 reference is itself rounded, in D and in S, by γ_n with u = 2⁻⁵³; twice that is added.
 The reference of fp64 products is more accurate than that: see `reference`.
 
@@ -45,7 +48,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -131,6 +134,7 @@ class Rounding:
         alpha = abs(scalar(problem, problem.alpha))
         k = problem.k if alpha else 0
         others = (problem.beta != 0) + bool(epilogue.bias) + (alpha != 1)
+        others += 2 * bool(problem.scales and k)  # their product, and that with a sum
         if result.bits > sums.bits:
             others += 1  # C, the bias and the residual are rounded when they are read
         n = k + others
@@ -142,20 +146,20 @@ class Rounding:
             unit = 2 * sums.unit
         relative = gamma(n, unit) + of_reference
         absolute = 2 * sums.tiny * arithmetic.widening * (k * alpha + 2)
+        a, b, _ = matrices(problem, inputs)
+        scaled = max(1.0, _largest_scale(a)) * max(1.0, _largest_scale(b))
+        absolute *= scaled
         if arithmetic.plain:
             return cls(relative, absolute, *rest)
         largest = (0.0, 0.0)
         if k:
-            of_a, of_b = (_largest(x) for x in matrices(problem, inputs)[:2])
+            of_a, of_b = (_largest(replace(x, scales=None)) for x in (a, b))
             largest = of_a, of_b
-            absolute += max(alpha, 1.0) * arithmetic.underflow(k, *largest)
+            absolute += scaled * max(alpha, 1.0) * arithmetic.underflow(k, *largest)
         if arithmetic.split is None:
             return cls(arithmetic.relative(k, relative), absolute, *rest)
         found = arithmetic.split.relative(k, others) + of_reference
-        if k and (
-            arithmetic.split.may_overflow(k, *largest)
-            or not all(map(_is_finite, matrices(problem, inputs)[:2]))
-        ):
+        if k and (arithmetic.split.may_overflow(k, *largest) or not all(map(_is_finite, (a, b)))):
             # Fused multiply-adds compute some of the results.
             found = max(found, relative)
         return cls(found, absolute, *rest, of_lines=arithmetic.of_lines if k else 0.0)
@@ -248,6 +252,11 @@ def is_exact(problem: GemmProblem, inputs: Inputs, arithmetic: Arithmetic = FP32
             if max(largest_a, largest_b) > operands:
                 return False
         product = terms_of_a_sum * largest_a * largest_b
+        if problem.scales:
+            # Sums are scaled, in their own type, when they are complete, or those of a chunk are.
+            unscaled = (_largest_integer(replace(x, scales=None)) for x in (a, b))
+            if terms_of_a_sum * math.prod(unscaled) > 2**arithmetic.sum_bits:
+                return False
         # A kernel may sum before it scales by α, or scale first: both must fit.
         magnitude += max(1.0, abs(alpha)) * product
     if beta != 0:
@@ -263,7 +272,8 @@ def is_exact(problem: GemmProblem, inputs: Inputs, arithmetic: Arithmetic = FP32
         return False
     steps = steps_of(problem) * scale.as_integer_ratio()[1]
     whole = bool(steps * max(abs(alpha), abs(beta)) <= operands)
-    bits = arithmetic.sum_bits if problem.sum_dtype == "float32" else widest
+    narrow = problem.sum_dtype == "float32" and not problem.scales
+    bits = arithmetic.sum_bits if narrow else widest
     return whole and bool(magnitude * steps <= 2**bits)
 
 
@@ -293,6 +303,13 @@ def _is_finite(values: Matrix) -> bool:
 def _largest(values: Matrix) -> float:
     sizes = np.abs(values[:])
     return float(np.max(sizes, initial=0.0, where=np.isfinite(sizes)))
+
+
+def _largest_scale(values: Matrix) -> float:
+    """The largest scale of a matrix; 1 of one that has none."""
+    if values.scales is None or not values.scales.size:
+        return 1.0
+    return float(np.abs(values.scales).max())
 
 
 def _largest_integer(table: Matrix | Numbers) -> float:

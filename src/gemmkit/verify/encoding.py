@@ -108,10 +108,19 @@ def _narrow_numbers(dtype: Dtype) -> Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """A matrix as stored; what is read of it is decoded, and nothing else."""
+    """A matrix as stored; what is read of it is decoded, and nothing else.
+
+    With `scales`, elements are multiplied by one for each `shared` rows and columns of them, as
+    float64.
+    """
 
     stored: Stored
     dtype: Dtype
+    scales: Numbers | None = None
+    shared: tuple[int, int] = (1, 1)
+    # The rows and columns of the whole matrix that these are.
+    rows: NDArray[np.intp] | None = None
+    columns: NDArray[np.intp] | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -121,11 +130,31 @@ class Matrix:
 
     def part(self, rows: Any, columns: Any) -> Matrix:
         """The chosen rows and columns."""
-        return Matrix(self.stored[rows][:, columns], self.dtype)
+        found = self.stored[rows][:, columns]
+        if self.scales is None:
+            return Matrix(found, self.dtype)
+        places = self._places
+        return Matrix(
+            found, self.dtype, self.scales, self.shared, places[0][rows], places[1][columns]
+        )
 
     def __getitem__(self, rows: slice) -> Numbers:
         """The numbers of some rows."""
-        return decode(self.stored[rows], self.dtype)
+        found = decode(self.stored[rows], self.dtype)
+        if self.scales is None:
+            return found
+        (down, along), (of_rows, of_columns) = self._places, self.shared
+        with np.errstate(invalid="ignore"):  # of infinity times 0
+            return found * self.scales[np.ix_(down[rows] // of_rows, along // of_columns)].astype(
+                np.float64
+            )
+
+    @property
+    def _places(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """The rows and columns of the whole matrix that these are."""
+        rows, columns = self.shape
+        down = np.arange(rows) if self.rows is None else self.rows
+        return down, np.arange(columns) if self.columns is None else self.columns
 
 
 def canaries(size: int, dtype: Dtype = "float32") -> Stored:

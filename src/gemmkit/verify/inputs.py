@@ -16,8 +16,19 @@ from numpy.typing import NDArray
 
 from gemmkit.dtypes import Dtype
 from gemmkit.epilogue import Epilogue
+from gemmkit.float8_products import CHUNK
 from gemmkit.problem import GemmProblem
-from gemmkit.storage import Layout, Placement, Stored, further_layouts, layouts, placements
+from gemmkit.scales import ScaleKind
+from gemmkit.storage import (
+    Layout,
+    Placement,
+    Stored,
+    dtype_of,
+    further_layouts,
+    layouts,
+    placements,
+    scale_layouts,
+)
 from gemmkit.verify.encoding import Matrix, Numbers, canaries, decode, encode
 from gemmkit.verify.row_blocks import for_each_row_block, row_blocks
 
@@ -25,6 +36,8 @@ InputKind = Literal["normal", "integer", "non-finite"]
 """What inputs are drawn: see `make_inputs`."""
 
 MAX_INTEGER = 4
+# That of the largest scale that integers have.
+LARGEST_EXPONENT = 1
 # Leaves four of the 24 bits of fp32 for α, β·C and the bias.
 INTEGER_SUM_LIMIT = 2**20
 
@@ -43,7 +56,7 @@ class Inputs:
     are read, or not written. `bias` has n elements, or m for a row bias. `residual` and `auxiliary`
     have the layouts of `further_layouts`; `auxiliary` is filled with canaries. Operands that the
     epilogue does not have are None. `kind` and `seed` reproduce everything. `out_dtype` is the type
-    of C.
+    of C. `scale_a` and `scale_b` have the layouts of `scale_layouts`.
     """
 
     a: Stored
@@ -55,6 +68,8 @@ class Inputs:
     residual: Stored | None = None
     auxiliary: Stored | None = None
     out_dtype: Dtype = "float32"
+    scale_a: Stored | None = None
+    scale_b: Stored | None = None
 
     def of_product(
         self,
@@ -93,7 +108,7 @@ class Inputs:
     @property
     def arrays(self) -> dict[str, Stored]:
         """The storage of each operand that is present, by name."""
-        names = ("a", "b", "c", "bias", "residual", "auxiliary")
+        names = ("a", "b", "c", "bias", "residual", "auxiliary", "scale_a", "scale_b")
         found = {name: getattr(self, name) for name in names}
         return {name: storage for name, storage in found.items() if storage is not None}
 
@@ -104,7 +119,8 @@ class Inputs:
 
 
 def matrices(problem: GemmProblem, inputs: Inputs) -> tuple[Matrix, Matrix, Matrix]:
-    """A (m×k), B (k×n) and C (m×n) of a single product, as views of their storage."""
+    """A (m×k), B (k×n) and C (m×n) of a single product, as views of their storage; A and B with
+    their scales."""
     a, b, c = (
         Matrix(layout.view(storage)[0], dtype)
         for layout, storage, dtype in zip(
@@ -114,7 +130,22 @@ def matrices(problem: GemmProblem, inputs: Inputs) -> tuple[Matrix, Matrix, Matr
             strict=True,
         )
     )
+    if problem.scales:
+        places = scale_layouts(problem)
+        if inputs.scale_a is not None:
+            own = places["scale_a"].view(inputs.scale_a)[0]
+            shared = _shared(problem.scales.a, problem.m, problem.k)
+            a = replace(a, scales=own, shared=shared)
+        if inputs.scale_b is not None:
+            own = places["scale_b"].view(inputs.scale_b)[0]
+            shared = _shared(problem.scales.b, problem.n, problem.k)
+            b = replace(b, scales=own, shared=shared[::-1])
     return a, b, c
+
+
+def _shared(kind: ScaleKind, lines: int, k: int) -> tuple[int, int]:
+    """The lines, and the elements along k, that share a scale."""
+    return kind.lines or max(lines, 1), CHUNK if kind.of_chunks else max(k, 1)
 
 
 def residual_matrix(problem: GemmProblem, inputs: Inputs) -> Matrix | None:
@@ -160,10 +191,7 @@ def _grouped(
 ) -> Inputs:
     """The inputs of each product, with canaries between them."""
     placed = placements(problem)
-    storage = {
-        name: canaries(each.size, problem.dtype if name in "ab" else problem.result_dtype)
-        for name, each in placed.items()
-    }
+    storage = {name: canaries(each.size, dtype_of(problem, name)) for name, each in placed.items()}
     for number, stream in enumerate(rng.spawn(problem.count)):
         drawn = _drawn(problem.product(number), stream, seed, kind, sum_limit).arrays
         for name, each in placed.items():
@@ -177,6 +205,8 @@ def _drawn(
 ) -> Inputs:
     """The inputs of products of one shape."""
     epilogue, out_dtype = problem.epilogue, problem.result_dtype
+    if problem.scales:
+        sum_limit = max(1, sum_limit >> 2 * LARGEST_EXPONENT)
     limit = min(MAX_INTEGER, max(1, math.isqrt(sum_limit // max(problem.k, 1))))
     signs = np.ones(problem.n, np.int8)
     one_signed = kind == "integer" and has_one_signed_columns(problem)
@@ -228,7 +258,17 @@ def _drawn(
     of_residual, of_auxiliary = further_layouts(problem)
     residual = laid_out(of_residual, signs, out_dtype) if epilogue.residual else None
     auxiliary = canaries(of_auxiliary.size, out_dtype) if epilogue.auxiliary else None
-    return Inputs(a, b, c, bias, kind, seed, residual, auxiliary, out_dtype)
+    scales = {name: _scales(place, rng, kind) for name, place in scale_layouts(problem).items()}
+    return Inputs(a, b, c, bias, kind, seed, residual, auxiliary, out_dtype, **scales)
+
+
+def _scales(layout: Layout, rng: np.random.Generator, kind: InputKind) -> Stored:
+    """Scales of an operand, positive and unlike each other: powers of two beside integers, which
+    they keep exact, else numbers as those that quantization finds."""
+    size = layout.size
+    if kind == "integer":
+        return np.asarray(2.0 ** rng.integers(0, LARGEST_EXPONENT + 1, size), np.float32)
+    return rng.uniform(0.25, 2.0, size).astype(np.float32)
 
 
 def has_one_signed_columns(problem: GemmProblem) -> bool:

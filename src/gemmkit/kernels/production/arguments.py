@@ -8,17 +8,21 @@ from collections.abc import Iterable, Mapping
 from gemmkit.kernels.plan import (
     BATCH_ARGUMENTS,
     EPILOGUE_ARGUMENTS,
+    SCALE_ARGUMENTS,
     SCRATCH_SIGNATURE,
     Dim3,
     LaunchShape,
     Signature,
 )
+from gemmkit.scales import NONE, Scales
 
 # The parameters of `arguments.cuh`, and the same of a kernel that has no use for a workspace.
 SPLIT_SIGNATURE: Signature = (*SCRATCH_SIGNATURE, *BATCH_ARGUMENTS, *EPILOGUE_ARGUMENTS)
 SIGNATURE: Signature = tuple(
     "0" if name in ("workspace", "semaphores") else name for name in SPLIT_SIGNATURE
 )
+
+SCALED_SIGNATURE: Signature = (*SCALE_ARGUMENTS, *SIGNATURE)
 
 # Layouts as layout.cuh calls them.
 CUDA_LAYOUTS = {"nn": "A_B", "nt": "A_BT", "tn": "AT_B", "tt": "AT_BT"}
@@ -33,6 +37,13 @@ def named(struct: str, fields: Mapping[str, Named]) -> str:
         for name, value in fields.items()
     )
     return f"{struct}{{{told}}}"
+
+
+def scales_argument(scales: Scales) -> str:
+    """The template argument `Scales{…}` of operand_scales.cuh, to which one scale of all lines is
+    one of each line, 0 elements apart."""
+    lines_a, lines_b = (0 if each == NONE else max(each.lines, 1) for each in (scales.a, scales.b))
+    return named("Scales", {"of_chunks": scales.of_chunks, "lines_a": lines_a, "lines_b": lines_b})
 
 
 def access(a: int, b: int, c: int) -> str:

@@ -5,14 +5,17 @@
 #include "mainloop/promoted.cuh"
 #include "wgmma_product.cuh"
 
-// What adds up products.
-enum class Sums { PROMOTED, OF_TENSOR_CORES };
+// What adds up products: OVERLAPPED ones are promoted while tensor cores make the next.
+enum class Sums { PROMOTED, OF_TENSOR_CORES, OVERLAPPED };
 
 template <class In, Sums SUMS>
 struct AlongK {
   template <WgmmaTile TILE, Layout, bool BATCHED>
-  using Mainloop = Either<SUMS == Sums::PROMOTED, PromotedMainloop<In, TILE, BATCHED>,
-                          WgmmaMainloop<In, TILE, A_BT, BATCHED>>;
+  using Promoted = Either<SUMS == Sums::OVERLAPPED, OverlappedMainloop<In, TILE, BATCHED>,
+                          PromotedMainloop<In, TILE, BATCHED>>;
+  template <WgmmaTile TILE, Layout LAYOUT, bool BATCHED>
+  using Mainloop = Either<SUMS == Sums::OF_TENSOR_CORES, WgmmaMainloop<In, TILE, A_BT, BATCHED>,
+                          Promoted<TILE, LAYOUT, BATCHED>>;
 };
 
 template <class In, Sums SUMS, WgmmaTile TILE, Layout LAYOUT, WriteBack WAY, Schedule SCHEDULE,
@@ -22,4 +25,26 @@ __global__ void __launch_bounds__(TILE.threads, 1)
              const __grid_constant__ TensorMap map_c, GEMM_PARAMETERS(In, Epilogue)) {
   multiply_tiles<AlongK<In, SUMS>, TILE, LAYOUT, WAY, SCHEDULE>(
       map_a, map_b, map_c, Arguments<In, Epilogue>{GEMM_ARGUMENTS});
+}
+
+// The same with scales of A and B.
+template <class In, Sums SUMS, Scales SCALES>
+struct ScaledAlongK {
+  template <WgmmaTile TILE, Layout LAYOUT, bool BATCHED>
+  using Plain = typename AlongK<In, SUMS>::template Mainloop<TILE, LAYOUT, BATCHED>;
+  template <WgmmaTile TILE, Layout LAYOUT, bool BATCHED>
+  using Mainloop = Either<SCALES.of_chunks, Plain<TILE, LAYOUT, BATCHED>,
+                          LineScaledMainloop<Plain<TILE, LAYOUT, BATCHED>>>;
+};
+
+template <class In, Sums SUMS, Scales SCALES, WgmmaTile TILE, Layout LAYOUT, WriteBack WAY,
+          Schedule SCHEDULE, class Epilogue>
+__global__ void __launch_bounds__(TILE.threads, 1)
+    gemm_fp8_scaled(const __grid_constant__ TensorMap map_a,
+                    const __grid_constant__ TensorMap map_b,
+                    const __grid_constant__ TensorMap map_c, SCALE_PARAMETERS,
+                    GEMM_PARAMETERS(In, Epilogue)) {
+  multiply_tiles<ScaledAlongK<In, SUMS, SCALES>, TILE, LAYOUT, WAY, SCHEDULE>(
+      map_a, map_b, map_c, Arguments<In, Epilogue>{GEMM_ARGUMENTS},
+      OperandScales<SCALES>{SCALES_OF_A, SCALES_OF_B});
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import gcd
 
 from gemmkit.dtypes import OPERAND_TYPES
 from gemmkit.float8_products import CHUNK, FAST_SUMS, PROMOTED_SUMS
@@ -15,10 +16,19 @@ from gemmkit.kernels.plan import LAYOUTS, MAP_ARGUMENTS, LaunchShape, TileConfig
 from gemmkit.kernels.policy import CUDA_TYPES
 from gemmkit.kernels.prepared_copies import with_copies_made
 from gemmkit.kernels.production import wgmma_tiles
-from gemmkit.kernels.production.arguments import SIGNATURE
+from gemmkit.kernels.production.arguments import (
+    SCALED_SIGNATURE,
+    SIGNATURE,
+    scales_argument,
+)
 from gemmkit.kernels.production.wgmma_tiles import Operands
+from gemmkit.kernels.warpgroups import WARPGROUP, is_swapped, product_sides
 from gemmkit.kernels.work import Work
 from gemmkit.problem import GemmProblem
+from gemmkit.scales import BLOCK
+
+# Registers of a thread that scales may take besides those that sums may.
+SCALE_REGISTERS = 8
 
 
 def operands(problem: GemmProblem) -> Operands:
@@ -29,29 +39,66 @@ def operands(problem: GemmProblem) -> Operands:
 def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
     """Persistent clusters, one block per SM, after the copies of operands that need them."""
     own, fast = operands(problem), is_fast(problem)
-    types = CUDA_TYPES[problem.dtype], f"Sums::{'OF_TENSOR_CORES' if fast else 'PROMOTED'}"
-    shape = wgmma_tiles.launch_shape(problem, config, gpu, own, types)
+    sums = "OF_TENSOR_CORES" if fast else "PROMOTED" if accumulators(config) == 1 else "OVERLAPPED"
+    types = [CUDA_TYPES[problem.dtype], f"Sums::{sums}"]
+    if problem.scales:
+        types.append(scales_argument(problem.scales))
+    # Of the tile it is no part.
+    tile = replace(config, accumulators=None)
+    shape = wgmma_tiles.launch_shape(problem, tile, gpu, own, tuple(types))
     shape = with_copies_made(shape, problem, gpu, copying)
-    return replace(shape, compute_dtype=FAST_SUMS if fast else PROMOTED_SUMS)
+    shape = replace(shape, compute_dtype=FAST_SUMS if fast else PROMOTED_SUMS)
+    if not problem.scales:
+        return shape
+    signature = (*MAP_ARGUMENTS, *SCALED_SIGNATURE)
+    return replace(shape, entry="gemm_fp8_scaled", signature=signature)
 
 
 def is_fast(problem: GemmProblem) -> bool:
-    """Whether sums are left to the tensor cores."""
-    return problem.precision == "fast"
+    """Whether sums are left to the tensor cores; those of chunks that have scales are not."""
+    return problem.precision == "fast" and not problem.scales.of_chunks
+
+
+def accumulators(config: TileConfig) -> int:
+    """Sets of registers for the sums of chunks."""
+    return config.accumulators or 1
 
 
 def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
     """As all kernels of wgmma, with steps of a line along k, after which sums are promoted."""
     if config["BK"] != CHUNK:
         return f"BK = {config['BK']}: use {CHUNK}, the elements of k after which sums are promoted"
+    if accumulators(config) > 2:
+        return (
+            f"{config.accumulators} sets of accumulators: use 2, one for the chunk that is promoted"
+        )
     return wgmma_tiles.tiles(config, gpu, CHUNK)
 
 
 def pairing(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> str | None:
-    """Two sums for each result where they are promoted; room for the stages and for results."""
-    if not is_fast(problem) and (reason := wgmma_tiles.tiles(config, gpu, CHUNK, sums=2)):
+    """Two sums for each result where they are promoted, or three, and scales of a chunk; room for
+    the stages and for results."""
+    sums = 1 + accumulators(config)
+    if is_fast(problem) and sums > 2:
+        return "there are no chunks of k where tensor cores keep all sums: accumulators=1 serves"
+    if not is_fast(problem) and (reason := wgmma_tiles.tiles(config, gpu, CHUNK, sums=sums)):
+        return reason
+    if problem.scales.of_chunks and (reason := _room_for_scales(problem, config)):
         return reason
     return wgmma_tiles.room(problem, config, gpu, operands(problem))
+
+
+def _room_for_scales(problem: GemmProblem, config: TileConfig) -> str | None:
+    """Registers for the scales that a thread has of the columns of its tile beside its sums."""
+    rows, columns = product_sides(config)
+    of_columns = problem.scales.a if is_swapped(config) else problem.scales.b
+    own = config["consumers"] // config["pingpong"]
+    sums = (1 + accumulators(config)) * rows * columns // (own * WARPGROUP)
+    scales = columns // 4 if of_columns.lines == 1 else columns // gcd(columns, BLOCK)
+    scales *= accumulators(config)
+    if sums + scales <= wgmma_tiles.SUM_REGISTERS + SCALE_REGISTERS:
+        return None
+    return f"{sums} sums and {scales} scales per thread do not fit its registers"
 
 
 def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Work:
@@ -61,7 +108,7 @@ def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Work:
     demands = replace(
         found.demands,
         math=MathPipe("float8", tensor=True),
-        registers=(1 if is_fast(problem) else 2) * found.demands.registers,
+        registers=(1 if is_fast(problem) else 1 + accumulators(config)) * found.demands.registers,
     )
     return found._replace(demands=demands, copied_bytes=moved_bytes(problem, own.copies))
 
@@ -78,6 +125,7 @@ KERNEL = Kernel(
         stages=4,
         consumers=2,
         pingpong=1,
+        accumulators=1,
         cluster_m=2,
         cluster_n=1,
         cluster_k=1,
@@ -89,6 +137,7 @@ KERNEL = Kernel(
         "stages": (2, 3, 4, 5, 6, 8, 12),
         "consumers": (1, 2),
         "pingpong": (1, 2),
+        "accumulators": (1, 2),
         "cluster_m": (1, 2),
         "cluster_n": (1, 2),
         "cluster_k": (1, 2, 4),
@@ -100,6 +149,7 @@ KERNEL = Kernel(
     signature=(*MAP_ARGUMENTS, *SIGNATURE),
     layouts=LAYOUTS,
     dtypes=OPERAND_TYPES,
+    takes_scales=True,
     result_dtypes=("float32", "float16", "bfloat16"),
     condition=wgmma_tiles.condition,
     pairing=pairing,

@@ -6,6 +6,8 @@ matrices hold.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gemmkit.dtypes import ITEM_BYTES, OPERAND_TYPES, RESULT_TYPES
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels import loads, rules
@@ -18,10 +20,12 @@ from gemmkit.kernels.policy import CUDA_TYPES
 from gemmkit.kernels.production import cp_async_fma
 from gemmkit.kernels.production.arguments import (
     CUDA_LAYOUTS,
+    SCALED_SIGNATURE,
     SIGNATURE,
     access,
     launch_shape,
     named,
+    scales_argument,
 )
 from gemmkit.kernels.production.schedule import schedule_argument
 from gemmkit.kernels.work import Work
@@ -34,17 +38,21 @@ WIDEST, SECTOR, MOST_AT_ONCE = 16, 32, 8
 
 def launch(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> LaunchShape:
     """Column tiles on x, row tiles on y, products on z; types and access widths as arguments."""
-    return launch_shape(
-        (*template(problem, config), schedule_argument(problem)),
+    scales = (scales_argument(problem.scales),) if problem.scales else ()
+    shape = launch_shape(
+        (*template(problem, config), schedule_argument(problem), *scales),
         tile_grid(problem, config["BM"], config["BN"]),
         rules.thread_count(config),
         shared_bytes(problem, config),
     )
+    if not problem.scales:
+        return shape
+    return replace(shape, entry="typed_scaled", signature=SCALED_SIGNATURE)
 
 
 def template(problem: GemmProblem, config: TileConfig) -> tuple[str, ...]:
     """The mainloop's template arguments: type, tile, access widths and layout."""
-    threads, results = rules.thread_count(config), config["TM"] * config["TN"]
+    threads, results = rules.thread_count(config), _sums(problem, config)
     tile = {
         **config.as_dict(),
         "pad": rules.PAD,
@@ -57,6 +65,11 @@ def template(problem: GemmProblem, config: TileConfig) -> tuple[str, ...]:
         access(*access_widths(problem, WIDEST // ITEM_BYTES[problem.sum_dtype])),
         CUDA_LAYOUTS[problem.layout],
     )
+
+
+def _sums(problem: GemmProblem, config: TileConfig) -> int:
+    """Sums of a thread: two for each result where chunks of k have scales of their own."""
+    return config["TM"] * config["TN"] * (2 if problem.scales.of_chunks else 1)
 
 
 def work(problem: GemmProblem, config: TileConfig, _: GpuSpec, found: Cut | None = None) -> Work:
@@ -125,7 +138,7 @@ def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
 
 def pairing(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> str | None:
     """What depends on the types: room for sums and tiles, and even shares of what is copied."""
-    registers = config["TM"] * config["TN"] * ITEM_BYTES[problem.sum_dtype] // 4
+    registers = _sums(problem, config) * ITEM_BYTES[problem.sum_dtype] // 4
     if registers > rules.RESULT_REGISTERS:
         return (
             f"TM*TN {problem.sum_dtype} sums take {registers} registers: a thread has "
@@ -186,6 +199,7 @@ KERNEL = Kernel(
     signature=SIGNATURE,
     layouts=LAYOUTS,
     dtypes=(*RESULT_TYPES, *OPERAND_TYPES),
+    takes_scales=True,
     result_dtypes=RESULT_TYPES,
     condition=condition,
     pairing=pairing,

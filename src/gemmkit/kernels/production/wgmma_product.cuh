@@ -18,11 +18,11 @@
 
 // Where tensor cores multiply A and B as they are.
 struct Unscaled {
-  static constexpr bool SCALES = false;
+  static constexpr bool SCALES = false, IN_MAINLOOP = false;
 };
 
 // OPERANDS::Mainloop has the layout of A and B as TMA loads them. `scaling` undoes what was done to them
-// before, see `LineScales`.
+// before, see `LineScales`, or has scales for the mainloop, see `OperandScales`.
 template <class Operands, WgmmaTile TILE, Layout LAYOUT, WriteBack WAY, Schedule SCHEDULE, class In,
           class Epilogue, class Scaling = Unscaled>
 __device__ __forceinline__ void multiply_tiles(const TensorMap& map_a, const TensorMap& map_b,
@@ -118,9 +118,19 @@ __device__ __forceinline__ void multiply_tiles(const TensorMap& map_a, const Ten
       typename Mainloop::Sums sums;
       if (TURNS > 1 && !first) named_barrier_sync<256>(ORDER + turn);
       first = false;
-      mainloop.consume(sums, place * Mainloop::ROWS, steps.count, counter, [&] {
+      const auto loaded = [&] {
         if (TURNS > 1 && schedule.left(2)) named_barrier_arrive<256>(ORDER + (turn + 1) % TURNS);
-      });
+      };
+      if constexpr (Scaling::IN_MAINLOOP) {
+        mainloop.consume(sums, place * Mainloop::ROWS, steps.count, counter, loaded, [&] {
+          return scaling.template of_tile<SWAPPED, Mainloop::ROW_TILES, OWN.BN>(
+              args, tile.product,
+              tile.row * ROWS + mainloop.along_m * OWN.BM + place * Mainloop::ROWS,
+              tile.col * TILE_COLS + mainloop.along_n * OWN.BN, steps.first);
+        });
+      } else {
+        mainloop.consume(sums, place * Mainloop::ROWS, steps.count, counter, loaded);
+      }
       const int first_row = tile.row * ROWS + mainloop.along_m * OWN.BM + place * Mainloop::ROWS;
       const int first_col = tile.col * TILE_COLS + mainloop.along_n * OWN.BN;
       // Finishes the columns from PART on that this block has, all if there is one part.

@@ -75,14 +75,15 @@ def multiply(call: Call, *, many: bool = False) -> Any:
     rest = *given, as_number(call.alpha), beta, *encoded, *(() if many else (dtype,))
     place = check_device(call.stream, call.device)
     operators = torch.ops.gemmkit
+    scales = () if many else (call.scale_a, call.scale_b)
     with tangents_checked():
         if out is None and call.auxiliary is None:
             pure = operators.grouped_product if many else operators.product
-            return pure(call.a, call.b, *rest, place, precision)
+            return pure(call.a, call.b, *rest, place, precision, *scales)
         if out is None:
             out = _like(call.a, call.b, dtype)
         into = operators.grouped_product_out if many else operators.product_out
-        into(call.a, call.b, out, auxiliary, *rest, place, precision)
+        into(call.a, call.b, out, auxiliary, *rest, place, precision, *scales)
     return out
 
 
@@ -213,7 +214,7 @@ def _read(many: bool, a: Any, b: Any, out: Any, auxiliary: Any, *rest: Any) -> C
     c, bias, residual, alpha, beta, epilogue, values, scale, *how = rest
     dtype = None if many else how.pop(0)
     # PyTorch leaves out arguments that are the schema's default.
-    device, precision = how if len(how) > 1 else (how[0], "ieee")
+    device, precision, *scales = how if len(how) > 1 else (how[0], "ieee")
     if many:
         # Lists have no None.
         c, bias, residual, auxiliary = (each or None for each in (c, bias, residual, auxiliary))
@@ -221,7 +222,7 @@ def _read(many: bool, a: Any, b: Any, out: Any, auxiliary: Any, *rest: Any) -> C
     chosen = decode(epilogue, values, scale)
     return Call(
         *(a, b, out, c, bias, residual, auxiliary),
-        *(alpha, beta, chosen, dtype, None, device, precision),
+        *(alpha, beta, chosen, dtype, None, device, precision, *scales),
     )
 
 
@@ -258,6 +259,7 @@ def _register(name: str, many: bool) -> None:
         f"{optional} c, {optional} bias, {optional} residual, float alpha, float beta, "
         f"str epilogue, float[] values, float scale, {'' if many else 'ScalarType? out_dtype, '}"
         'str? device, str precision="ieee"'
+        f"{'' if many else ', Tensor? scale_a=None, Tensor? scale_b=None'}"
     )
     written, kept = ("Tensor(a!)[]", "Tensor(b!)[]") if many else ("Tensor(a!)", "Tensor(b!)?")
 

@@ -20,7 +20,7 @@ __device__ __forceinline__ float scaled(float x, int exponent) {
 }
 
 struct LineScales {
-  static constexpr bool SCALES = true;
+  static constexpr bool SCALES = true, IN_MAINLOOP = false;
   // Of each row of A and column of B, the exponent of the power of two that undoes its scale.
   const int* exponents_a;
   const int* exponents_b;
