@@ -83,7 +83,8 @@ def main() -> int:
         arguments.suites,
         lambda problems: variants(
             *(problems, arguments.dtype, arguments.out_dtype, layouts),
-            *(arguments.precision, arguments.prepared),
+            arguments.precision,
+            prepared=arguments.prepared,
         ),
     )
     start = time.monotonic()

@@ -210,8 +210,8 @@ def variants(
     out_dtype: str | None = None,
     layouts: Sequence[str] = (),
     precision: str | None = None,
-    prepared: str | None = None,
     scales: str | None = None,
+    prepared: str | None = None,
 ) -> list[GemmProblem]:
     """The problems in each of these types and layouts, by type first, each once.
 
@@ -221,8 +221,8 @@ def variants(
         out_dtype: of C, by default that of A and B.
         layouts: in the form of `GemmProblem.layout`.
         precision: of those that are of float32 then, of which there must be some.
-        prepared: their operands that are prepared, but for groups.
         scales: of all, whose A and B must have 8 bits.
+        prepared: their operands that are prepared, but for groups.
 
     Raises:
         UnsupportedType: there is no such type.

@@ -128,13 +128,13 @@ def command(
         if kernel is not None:
             return [
                 asked_problem(
-                    *(kernel, each, *factors, dtype, out_dtype, precision, prepared, scales)
+                    *(kernel, each, *factors, dtype, out_dtype, precision, scales, prepared)
                 )
                 for each in given
             ]
         plain = [asked_problem(None, each, *factors) for each in given]
         layouts = [read_layout(each) for each in _parts(target["layout"])]
-        return variants(plain, _parts(dtype), out_dtype, layouts, precision, prepared, scales)
+        return variants(plain, _parts(dtype), out_dtype, layouts, precision, scales, prepared)
 
     problems = asked([*shapes, *groups])
     if kernel is not None and not (suites or problems):

@@ -136,7 +136,7 @@ def which(
         UsageError: an argument is not valid.
         UnsupportedProblem: no kernel accepts the problem.
     """
-    types = dtype, out_dtype, precision, prepared, scales
+    types = dtype, out_dtype, precision, scales, prepared
     problem = asked_problem(None, shape, alpha, beta, epilogue, *types)
     if layout is not None:
         problem = problem.laid_out(read_layout(layout))

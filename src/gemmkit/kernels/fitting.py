@@ -148,8 +148,8 @@ def asked_problem(
     dtype: str | None = None,
     out_dtype: str | None = None,
     precision: str | None = None,
-    prepared: str | None = None,
     scales: Scales | str | None = None,
+    prepared: str | None = None,
 ) -> GemmProblem:
     """The problem that a shape and what else was asked for mean, in plain layout unless it has one.
 
