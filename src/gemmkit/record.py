@@ -63,13 +63,10 @@ class ProblemRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def types(self) -> str:
-        """The types and the precision in words: `fp32`, `bf16 to fp32`, `fp32 (precision tf32)`;
-        and which operands are prepared."""
-        text = types_text(self.dtype, self.out_dtype, self.precision)
-        return f"{text}, {' and '.join(self.prepared.upper())} prepared" if self.prepared else text
         """The types, the precision and the scales in words: `fp32`, `bf16 to fp32`,
-        `fp32 (precision tf32)`."""
-        return types_text(self.dtype, self.out_dtype, self.precision, self.scales)
+        `fp32 (precision tf32)`; and which operands are prepared."""
+        text = types_text(self.dtype, self.out_dtype, self.precision, self.scales)
+        return f"{text}, {' and '.join(self.prepared.upper())} prepared" if self.prepared else text
 
 
 class DeviceRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -89,6 +89,7 @@ def test_everything_asked_for_arrives(call, fake):
         "dtype": "fp32",
         "out_dtype": "fp16",
         "precision": "tf32",
+        "scales": None,
         "gpu": "h100",
         "seed": 7,
         "max_steps": 99,

@@ -79,7 +79,7 @@ def device():
 
 
 @pytest.mark.parametrize(("keys", "problem", "word"), CASES)
-@pytest.mark.sample(47)
+@pytest.mark.sample(101)
 def test_shapes(device, keys, problem, word):
     scaled = replace(PROBLEMS[problem], scales=word)
     config = KERNEL.configure(CONFIGS[keys])
@@ -123,6 +123,7 @@ def test_boards_without_such_tensor_cores():
 
 @pytest.mark.parametrize("word", ["", "rows", "blocks", "1x128,1x128"])
 @pytest.mark.parametrize("keys", [each for each in CONFIGS if "overlapped" in each])
+@pytest.mark.sample
 def test_overlapping_promotion_with_products_changes_no_bits(device, keys, word):
     """Whatever the number of chunks, which take turns in two sets of accumulators."""
     overlapped = KERNEL.configure(CONFIGS[keys])

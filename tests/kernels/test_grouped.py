@@ -201,6 +201,5 @@ def test_groups_are_for_kernels_that_take_a_table():
     for kernel in (*LADDER, *PRODUCTION):
         grouped = in_types_of(kernel, problem)
         reason = kernel.supports(grouped, kernel.default, H100)
-        # Tensor cores multiply other types.
-        assert (reason is None) == (kernel.takes_groups and kernel.name != "grouped_mma")
+        assert (reason is None) == kernel.takes_groups
         assert kernel.takes_groups or reason.endswith("not groups of different shapes")

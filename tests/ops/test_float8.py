@@ -95,7 +95,7 @@ def test_names_of_the_types():
             known_dtype(name, "a")
     with pytest.raises(UsageError, match="'fast' is of products of float8_e4m3"):
         multiply(np.ones((2, 2), np.float32), np.ones((2, 2), np.float32), precision="fast")
-    with pytest.raises(UsageError, match="'fast' is of products"):
+    with pytest.raises(UsageError, match="'fast' is of 8-bit types"):
         gemmkit.set_precision("fast")
 
 

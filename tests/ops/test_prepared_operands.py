@@ -74,6 +74,7 @@ def count(gpu, call):
 
 @pytest.mark.parametrize("transposed", [False, True], ids=["row-major", "a transposed view"])
 @pytest.mark.parametrize(("dtype", "precision"), COPYING)
+@pytest.mark.sample
 def test_results_are_those_without_preparation_to_the_bit(gpu, dtype, precision, transposed):
     m, n, k = 70, 45, 77
     a = GpuArray.of(normal(m, k, dtype=dtype))
