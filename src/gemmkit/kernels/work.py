@@ -101,7 +101,8 @@ class Work(NamedTuple):
     room for them, and as more steps of all CTAs where it has not. `demands` are those of one step.
     `thin` is the shorter side of C where the demands are those of a single row of it.
     `longest` are the steps of the CTA with the most, if these differ. `copied_bytes` are those that
-    a launch before it reads and writes, to copy operands into rows that can be loaded.
+    a launch before it reads and writes, to copy operands into rows that can be loaded, at
+    `copy_share` of the speed at which memory is copied.
     """
 
     cut: Cut
@@ -114,6 +115,7 @@ class Work(NamedTuple):
     thin: int = 0
     longest: int = 0
     copied_bytes: int = 0
+    copy_share: float = 1.0
 
     @classmethod
     def of(cls, cut: Cut, threads: int, shared_bytes: int, demands: Demands, thin: int = 0) -> Work:

@@ -213,7 +213,7 @@ class ClosedForm:
         scale = launch / gpu.clock_mhz
         before_us = 0.0
         if work.copied_bytes:
-            moving = work.copied_bytes / (peak * board.dram_efficiency)
+            moving = work.copied_bytes / (peak * board.dram_efficiency * work.copy_share)
             before_us = board.launch_us + board.copy_us + moving
         return Estimate(
             before_us + max(launch * total_us, board.launch_us + least_us),

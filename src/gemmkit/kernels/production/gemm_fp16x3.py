@@ -20,6 +20,7 @@ from gemmkit.kernels.splitting import (
     parts_of,
     preparing,
     split_bytes,
+    split_share,
     splitting,
 )
 from gemmkit.kernels.work import Work
@@ -83,7 +84,8 @@ def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Work:
         wavefronts=PRODUCTS / PARTS * own.wavefronts,
         registers=2 * own.registers,
     )
-    return found._replace(demands=demands, copied_bytes=split_bytes(problem))
+    moved, share = split_bytes(problem), split_share(problem)
+    return found._replace(demands=demands, copied_bytes=moved, copy_share=share)
 
 
 KERNEL = Kernel(
