@@ -375,16 +375,16 @@ def _loaded_bytes(seen: Trace) -> tuple[int, int]:
 def _copied_bytes(seen: Trace) -> int:
     """Bytes that the TMA reads, in whole sectors: what several blocks get at once, once."""
     return sum(
-        SECTOR_BYTES * _sectors_of(span)
+        SECTOR_BYTES * len(_sectors(*span))
         for copy in seen.copies
         if copy.kind == "load"
         for span in copy.spans
     )
 
 
-def _sectors_of(span: tuple[int, int]) -> int:
-    offset, nbytes = span
-    return (offset + nbytes - 1) // SECTOR_BYTES - offset // SECTOR_BYTES + 1
+def _sectors(offset: int, nbytes: int) -> range:
+    """The sectors in which so many bytes from an offset on lie."""
+    return range(offset // SECTOR_BYTES, (offset + nbytes - 1) // SECTOR_BYTES + 1)
 
 
 def _turns(seen: Trace, schedulers: int) -> tuple[float, float]:
@@ -433,8 +433,7 @@ def _written(seen: Trace) -> tuple[int, int, float]:
         if copy.kind == "load":
             continue
         for offset, nbytes in copy.spans:
-            first, last = offset // SECTOR_BYTES, (offset + nbytes - 1) // SECTOR_BYTES
-            sectors.update((copy.array, each) for each in range(first, last + 1))
+            sectors.update((copy.array, each) for each in _sectors(offset, nbytes))
             for start in range(offset, offset + nbytes, item):
                 place = seen.element(copy.array, start) if copy.array == "C" else None
                 if place is not None:

@@ -349,10 +349,9 @@ _MMA = _rows(
     (64, 32, 16, 16, 16, 4),
 )
 
-# float32 where its precision allows tensor cores, on boards with cp.async; on Hopper for small
-# products, which a launch before them would delay. None was timed: these are the tiles of the above
-# of which registers hold everything. In three products a lane has parts of its fragments too, and
-# so half as many results.
+# float32 where its precision allows tensor cores, on boards with cp.async and without wgmma. None
+# was timed there: these are the tiles of the above of which registers hold everything. In three
+# products a lane has parts of its fragments too, and so half as many results.
 _TF32_MMA = _rows(
     "gemm_tf32_mma",
     "BM BN BK WM WN stages",

@@ -15,7 +15,13 @@ from gemmkit.problem import GemmProblem
 from gemmkit.verify.arithmetic import FP32_FORMAT, Arithmetic, Rounded
 from gemmkit.verify.bounds import gamma
 from gemmkit.verify.encoding import ELEMENTS
-from gemmkit.verify.split_products import OF_ALL, OF_LOW, SplitProducts, of_chunk
+from gemmkit.verify.split_products import (
+    OF_ALL,
+    OF_LOW,
+    SplitProducts,
+    lost_in_sums,
+    of_chunk,
+)
 
 IN_ALL = "All together"
 # Of operands in two parts: the roundings of both, and low · low, which is left out.
@@ -78,17 +84,14 @@ def _name(rounded: Rounded) -> str:
 
 def _of_split(split: SplitProducts, k: int) -> Iterator[tuple[str, float]]:
     """As in the docstring of `split_products`, for the length of chunks with the largest bound."""
-
-    def in_fp32(chunk: int) -> float:
-        return gamma(max(-(-k // chunk), split.blocks) - 1, FP32_FORMAT.unit)
-
-    chunk = max(split.chunks, key=lambda each: of_chunk(min(k, each), split.rules) + in_fp32(each))
-    length = min(k, chunk)
-    cut = length * 2.0**-split.rules.fraction_bits
-    truncated = -(-length // split.rules.products) * 2.0**-split.rules.kept_bits
+    chunk = max(
+        split.chunks,
+        key=lambda each: of_chunk(min(k, each), split.rules) + split.in_fp32(k, each),
+    )
+    cut, truncated = lost_in_sums(min(k, chunk), split.rules)
     yield "Operands in two parts", _OF_PARTS
     yield "Products of two low parts, left out", _OF_LOW_PRODUCTS
     yield "Products with a low part", 2 * OF_LOW * (cut + truncated)
     yield "Other products on tensor cores, cut off", OF_ALL * cut
     yield "Their sums on tensor cores, truncated", OF_ALL * truncated
-    yield "Sums of chunks in fp32", in_fp32(chunk)
+    yield "Sums of chunks in fp32", split.in_fp32(k, chunk)

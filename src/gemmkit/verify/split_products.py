@@ -137,8 +137,12 @@ class SplitProducts:
         return max(
             of_chunk(min(k, chunk), self.rules) * (1 + sums) + sums
             for chunk in self.chunks
-            for sums in (_gamma(max(-(-k // chunk), self.blocks) - 1 + others),)
+            for sums in (self.in_fp32(k, chunk, others),)
         )
+
+    def in_fp32(self, k: int, chunk: int, others: int = 0) -> float:
+        """What adding the sums of chunks of this length in fp32 loses, and `others` roundings."""
+        return _gamma(max(-(-k // chunk), self.blocks) - 1 + others)
 
     def underflow(self, k: int, largest_a: float, largest_b: float) -> float:
         """What gradual underflow adds to a sum of k products, beside what is in proportion to
@@ -166,6 +170,11 @@ def _gamma(roundings: int) -> float:
 
 def of_chunk(length: int, rules: Rules = OF_WGMMA) -> float:
     """The largest error e of the sum of a chunk, relative to its Σ|x·y|."""
-    sums = -(-length // rules.products)
-    large = length * 2.0**-rules.fraction_bits + sums * 2.0**-rules.kept_bits
+    large = sum(lost_in_sums(length, rules))
     return SPLIT + OF_ALL * large + 2 * OF_LOW * large
+
+
+def lost_in_sums(length: int, rules: Rules) -> tuple[float, float]:
+    """What so many products on tensor cores lose: each cut off, and their fused sums truncated."""
+    fused = -(-length // rules.products)
+    return length * 2.0**-rules.fraction_bits, fused * 2.0**-rules.kept_bits
