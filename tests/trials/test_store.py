@@ -90,6 +90,14 @@ def test_a_time_alone_must_be_clearly_shorter(make_entry):
     assert fastest([make_entry(time_us=9.4), final]).time_us == 9.4
 
 
+def test_a_look_is_compared_with_the_looks_of_finals(make_entry):
+    final = make_entry(time_us=12.0, look_us=10.0, final=True)
+    assert fastest([make_entry(time_us=10.1), final]) == final
+    assert fastest([make_entry(time_us=9.9), final]).time_us == 9.9
+    semifinal = make_entry(time_us=11.5, look_us=10.0)
+    assert fastest([semifinal, final]) == final, "within the 5 % of what was not proven"
+
+
 def test_own_measurements_go_before_imported_ones(make_entry):
     own = make_entry(time_us=10.0)
     other = make_entry(time_us=1.0, origin="imported", final=True)

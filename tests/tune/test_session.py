@@ -1,6 +1,6 @@
 import pytest
 
-from fake_gpu import FakeGpu, fake_binary, fake_cost
+from fake_gpu import FakeGpu, FakeWork, fake_binary, fake_cost
 from gemmkit import tune
 from gemmkit.devices.emulated import EmulatedDevice
 from gemmkit.dispatch.choose import choose
@@ -75,6 +75,46 @@ def test_far_ones_are_looked_at_briefly(store):
     assert found.best.time_us == pytest.approx(50.0)
     assert min(each.samples for each in store.entries() if each.time_us > 100.0) == 1
     assert found.best.samples > 4
+
+
+class HotGpu(FakeGpu):
+    """Runs 15 % slower once the finals have begun, as at the power limit."""
+
+    hot = False
+
+    def record(self, works, kept=()):
+        slower = 1.15 if self.hot else 1.0
+        return super().record([FakeWork(slower * work.microseconds) for work in works])
+
+
+class Heating(TuneProgress):
+    def __init__(self, gpu):
+        self.gpu = gpu
+
+    def finals(self, count):
+        self.gpu.hot = True
+
+
+def test_brief_looks_do_not_beat_finals_at_the_power_limit(store):
+    gpu = HotGpu()
+    found = run(gpu, store, progress=Heating(gpu))
+    entries = store.entries()
+    looks = {each.label: each.brief_us for each in entries}
+    assert found.best.final
+    assert looks[found.best.label] == min(looks.values())
+    assert found.best.time_us == pytest.approx(1.15 * looks[found.best.label])
+    assert any(each.time_us < found.best.time_us for each in entries), "of looks"
+    assert found.runner_up.time_us == pytest.approx(1.15 * sorted(looks.values())[1])
+    assert store.best(GPU, found.problem) == found.best
+
+
+def test_a_second_run_at_the_power_limit_keeps_the_winner(store):
+    gpu = HotGpu()
+    first = run(gpu, store, progress=Heating(gpu))
+    gpu.hot = False
+    again = run(gpu, store, progress=Heating(gpu))
+    assert again.best.label == first.best.label
+    assert again.best.final
 
 
 def test_a_second_run_goes_on_with_what_is_left(store):

@@ -130,8 +130,7 @@ def failures_table(entries: Sequence[Entry]) -> Table | None:
 def leaders_table(entries: Sequence[Entry]) -> Table:
     """The fastest configurations, with estimated and measured times."""
     leaders = by_time(entries)[:LEADERS]
-    best = leaders[0].time_us if leaders else None
-    rows = tuple(Row(tuple(map(Cell, _leader_cells(each, best)))) for each in leaders)
+    rows = tuple(Row(tuple(map(Cell, _leader_cells(each, leaders[0])))) for each in leaders)
     columns = (
         Column("configuration", "left"),
         Column("µs"),
@@ -144,18 +143,22 @@ def leaders_table(entries: Sequence[Entry]) -> Table:
     return Table("The fastest", columns, rows)
 
 
-def _leader_cells(entry: Entry, best: float | None) -> tuple[str, ...]:
+def _leader_cells(entry: Entry, best: Entry) -> tuple[str, ...]:
     assert entry.time_us is not None
-    assert best is not None
+    assert best.time_us is not None
     spread = MISSING
     if entry.p20_us is not None and entry.p80_us is not None:
         spread = f"{entry.p20_us:.2f} to {entry.p80_us:.2f}"
+    # Brief looks are compared with the leader's own look.
+    ratio = entry.time_us / best.time_us
+    if entry.look_us is None and best.brief_us is not None:
+        ratio = entry.time_us / best.brief_us
     return (
         entry.label,
         f"{entry.time_us:,.2f}",
         spread,
         f"{entry.tflops:.2f}",
-        f"{100 * (entry.time_us / best - 1):.1f} %",
+        f"{100 * (ratio - 1):.1f} %",
         f"{entry.predicted_us:,.1f}" if entry.predicted_us else MISSING,
         "in turn" if entry.final else "alone",
     )

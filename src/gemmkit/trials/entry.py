@@ -124,7 +124,9 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `gpu` is a `gpu_key`; `epilogue` is what was fused while it was timed. `source` is the digest of
     the kernel's code and `compiler` the version that compiled it (`freshness`). `final` marks times
     taken in turn with the other leaders, once the result was proven for random inputs too: the only
-    ones that may be compared to a percent.
+    ones that may be compared to a percent. `look_us` is what the brief look before it said where
+    `time_us` was taken in turn: a GPU at its power limit runs slower the longer it works, so looks
+    are compared with looks alone.
     `reason` says what is wrong where `outcome` is not "ok". `predicted_us` is the closed form's
     time (`estimate`), `measured_at` the time of the trial in seconds since 1970, `gemmkit` the
     version that made it.
@@ -143,11 +145,17 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     p80_us: float | None = None
     samples: int = 0
     final: bool = False
+    look_us: float | None = None
     predicted_us: float | None = None
     reason: str = ""
     origin: Origin = "measured"
     measured_at: float = 0.0
     gemmkit: str = ""
+
+    @property
+    def brief_us(self) -> float | None:
+        """The time of a brief look where there was one: what others' looks are compared with."""
+        return self.time_us if self.look_us is None else self.look_us
 
     @property
     def tile_config(self) -> TileConfig:

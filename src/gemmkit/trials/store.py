@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import statistics
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,7 +24,8 @@ from gemmkit.trials.freshness import Freshness, Staleness
 from gemmkit.trials.store_file import COLUMNS, KEY, opened, read
 
 # A time that was not taken in turn with the other leaders' counts as that much longer: clocks and
-# temperature differ by so much within a minute.
+# temperature differ by so much within a minute. A look counts as longer by what the leaders slowed
+# down from look to finals, if that is more: at the power limit it is.
 UNSURE = 1.05
 
 # What was measured here outlives what came from elsewhere, times taken in turn outlive others, and
@@ -234,25 +236,31 @@ class Store:
 
 def fastest(entries: Iterable[Entry]) -> Entry | None:
     """The first of `by_time`, or None."""
-    return min(_timed(entries), key=_rank, default=None)
+    found = by_time(entries)
+    return found[0] if found else None
 
 
 def by_time(entries: Iterable[Entry]) -> list[Entry]:
-    """The entries that gave right results, the fastest first.
+    """The entries of one problem that gave right results, the fastest first.
 
     What was measured here goes before what was imported: another machine's clock is another. A
-    time that was not taken in turn with the other leaders' counts as 5 % longer.
+    time that was not taken in turn with the other leaders' counts as 5 % longer, or as much longer
+    as the leaders' times in turn are than their brief looks.
     """
-    return sorted(_timed(entries), key=_rank)
+    timed = [each for each in entries if each.outcome == "ok" and each.time_us is not None]
+    slowdowns = [
+        each.time_us / each.look_us
+        for each in timed
+        if each.final and each.time_us and each.look_us
+    ]
+    slowdown = max(UNSURE, statistics.median(slowdowns)) if slowdowns else UNSURE
 
+    def rank(entry: Entry) -> tuple[bool, float]:
+        assert entry.time_us is not None
+        unsure = UNSURE if entry.look_us else slowdown
+        return entry.origin == "imported", entry.time_us * (1.0 if entry.final else unsure)
 
-def _timed(entries: Iterable[Entry]) -> list[Entry]:
-    return [each for each in entries if each.outcome == "ok" and each.time_us is not None]
-
-
-def _rank(entry: Entry) -> tuple[bool, float]:
-    assert entry.time_us is not None
-    return entry.origin == "imported", entry.time_us * (1.0 if entry.final else UNSURE)
+    return sorted(timed, key=rank)
 
 
 def _row(entry: Entry) -> tuple[object, ...]:

@@ -19,6 +19,7 @@ from gemmkit.record import TimeRecord
 from gemmkit.trials.entry import Entry, Outcome, ProblemClass, gpu_key
 from gemmkit.trials.store import Store, by_time, fastest
 from gemmkit.tune.compiling import Compilations, CompileOne
+from gemmkit.tune.finals import FINAL, SEMIFINAL, by_look, close
 from gemmkit.tune.progress import TuneProgress
 from gemmkit.tune.result import Tuned
 from gemmkit.tune.search import InOrder, Strategy, make_strategy
@@ -48,19 +49,6 @@ HELD = 32
 WAITING = 2
 # Winners of that many similar problems are tried first, and so many that dispatch ranks highest.
 RELATIVES, LIKELY = 4, 10
-
-
-@dataclass(frozen=True)
-class Round:
-    """Who takes part: so close to the leader, at most so many; its share of the finals' time."""
-
-    closeness: float
-    most: int
-    share: float
-
-
-SEMIFINAL = Round(1.05, 12, 0.4)
-FINAL = Round(1.015, 4, 0.6)
 
 
 @dataclass(frozen=True)
@@ -155,7 +143,7 @@ class Session:
             number = places.get(identity)
             if number is not None:
                 self.entries[number] = entry
-                strategy.tell(number, entry.time_us if entry.outcome == "ok" else None)
+                strategy.tell(number, entry.brief_us if entry.outcome == "ok" else None)
         return strategy
 
     def _first(self, places: Mapping[Identity, int]) -> list[int]:
@@ -196,7 +184,7 @@ class Session:
     def _refinements(self) -> list[int]:
         """The leaders with other values of the keys that were left alone so far, as candidates."""
         numbers = {id(entry): number for number, entry in self.entries.items()}
-        leaders = [numbers[id(each)] for each in by_time(self.entries.values())[:REFINED]]
+        leaders = [numbers[id(each)] for each in by_look(self.entries.values())[:REFINED]]
         candidates = self.space.candidates
         return self._add(
             each
@@ -250,8 +238,8 @@ class Session:
             wrong = self.bench.check(compiled)
             if wrong:
                 return self._keep(planned, "wrong", reason=wrong)
-            leader = self._leader
-            times = self.bench.look(compiled, leader.time_us if leader else None)
+            leaders = by_look(self.entries.values())
+            times = self.bench.look(compiled, leaders[0].brief_us if leaders else None)
         except (DeviceError, TuningError) as error:
             entry = self._keep(planned, "unlaunched", reason=str(error))
             if isinstance(error, TuningError):
@@ -265,7 +253,7 @@ class Session:
         self.held[compiled.planned.number] = compiled
         if len(self.held) > HELD:
             places = [number for number in self.held if number in self.entries]
-            del self.held[max(places, key=lambda number: self.entries[number].time_us or 0.0)]
+            del self.held[max(places, key=lambda number: self.entries[number].brief_us or 0.0)]
 
     def _keep(
         self,
@@ -275,6 +263,7 @@ class Session:
         *,
         reason: str = "",
         final: bool = False,
+        look_us: float | None = None,
     ) -> Entry:
         """Store what came of a trial, and tell."""
         candidate, freshness = planned.candidate, self.store.freshness
@@ -292,6 +281,7 @@ class Session:
             p80_us=times.p80 if times else None,
             samples=times.samples if times else 0,
             final=final,
+            look_us=look_us,
             predicted_us=candidate.estimate_us,
             reason=reason,
             measured_at=time.time(),
@@ -316,40 +306,37 @@ class Session:
         return fastest(self.entries.values())
 
     def _finals(self) -> None:
-        """The leaders compete in turn; the fastest, once they are proven, again and for longer."""
-        left = max(self.begun + self.options.budget - time.monotonic(), self._finals_seconds)
-        self._in_turn(self._close(SEMIFINAL), SEMIFINAL.share * left, final=False)
-        self._in_turn(self._close(FINAL, proven=True), FINAL.share * left, final=True)
+        """The leaders compete in turn; the fastest, once they are proven, again and for longer.
 
-    def _in_turn(self, leaders: Sequence[Compiled], seconds: float, *, final: bool) -> None:
-        if not leaders:
-            return
-        self.progress.finals(len(leaders))
-        times = self.bench.in_turn(leaders, seconds)
-        for each, time_of in zip(leaders, times, strict=True):
-            self._keep(each.planned, "ok", time_of, final=final)
-
-    def _close(self, round_: Round, *, proven: bool = False) -> list[Compiled]:
-        """Those close to the fastest, ready to be launched; if wanted, those that are right alone.
-
-        One that is not is stored as wrong, and the next in line takes its place.
+        Who enters the semifinal is decided by looks, and by the finals of earlier runs; who enters
+        the final by the semifinal alone.
         """
-        timed = sorted(
-            (entry.time_us, number)
-            for number, entry in self.entries.items()
-            if entry.outcome == "ok" and entry.time_us is not None
-        )
-        found: list[Compiled] = []
-        fastest_us = 0.0
-        for time_us, number in timed:
-            if len(found) == round_.most or (found and time_us > round_.closeness * fastest_us):
-                break
-            compiled = self._compiled(number)
-            if proven and not self._proven(compiled):
-                continue
-            fastest_us = fastest_us or time_us
-            found.append(compiled)
-        return found
+        left = max(self.begun + self.options.budget - time.monotonic(), self._finals_seconds)
+        numbers = {id(entry): number for number, entry in self.entries.items()}
+        looked = [
+            (entry.brief_us or 0.0, numbers[id(entry)]) for entry in by_look(self.entries.values())
+        ]
+        entered = close(looked, SEMIFINAL)
+        known = by_time(entry for entry in self.entries.values() if entry.final)[: FINAL.most]
+        entered += [each for each in (numbers[id(entry)] for entry in known) if each not in entered]
+        times = self._in_turn(entered, SEMIFINAL.share * left, final=False)
+        proven = close(sorted(zip(times, entered, strict=True)), FINAL, self._proven)
+        if not proven:
+            others = [each for each in looked if each[1] not in entered]
+            proven = close(others, FINAL, self._proven)
+        self._in_turn(proven, FINAL.share * left, final=True)
+
+    def _in_turn(self, numbers: Sequence[int], seconds: float, *, final: bool) -> list[float]:
+        """Time candidates in turn and store the times; their medians."""
+        if not numbers:
+            return []
+        self.progress.finals(len(numbers))
+        looks = [self.entries[number].brief_us for number in numbers]
+        leaders = [self._compiled(number) for number in numbers]
+        times = self.bench.in_turn(leaders, seconds)
+        for each, time_of, look_us in zip(leaders, times, looks, strict=True):
+            self._keep(each.planned, "ok", time_of, final=final, look_us=look_us)
+        return [each.median for each in times]
 
     def _compiled(self, number: int) -> Compiled:
         found = self.held.get(number)
@@ -364,8 +351,9 @@ class Session:
         plan = candidate.kernel.plan(self.problem, candidate.config, self.device.spec)
         return Planned(number, candidate, plan)
 
-    def _proven(self, compiled: Compiled) -> bool:
+    def _proven(self, number: int) -> bool:
         """Whether a finalist is right for random inputs too; one that is not is stored as wrong."""
+        compiled = self._compiled(number)
         wrong = self.bench.check_thoroughly(compiled)
         if wrong:
             self._keep(compiled.planned, "wrong", reason=wrong, final=True)
