@@ -47,11 +47,15 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
     tile = replace(config, accumulators=None)
     shape = wgmma_tiles.launch_shape(problem, tile, gpu, own, tuple(types))
     shape = with_copies_made(shape, problem, gpu, copying)
-    shape = replace(shape, compute_dtype=FAST_SUMS if fast else PROMOTED_SUMS)
     if not problem.scales:
         return shape
     signature = (*MAP_ARGUMENTS, *SCALED_SIGNATURE)
     return replace(shape, entry="gemm_fp8_scaled", signature=signature)
+
+
+def compute_dtype(problem: GemmProblem) -> str:
+    """Sums of tensor cores, or promoted ones."""
+    return FAST_SUMS if is_fast(problem) else PROMOTED_SUMS
 
 
 def is_fast(problem: GemmProblem) -> bool:
@@ -149,6 +153,7 @@ KERNEL = Kernel(
     signature=(*MAP_ARGUMENTS, *SIGNATURE),
     layouts=LAYOUTS,
     dtypes=OPERAND_TYPES,
+    compute_dtype=compute_dtype,
     takes_scales=True,
     result_dtypes=("float32", "float16", "bfloat16"),
     condition=wgmma_tiles.condition,
