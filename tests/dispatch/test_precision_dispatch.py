@@ -8,7 +8,8 @@ from math import inf
 import pytest
 
 from gemmkit.dispatch import candidates, prices
-from gemmkit.dispatch.candidates import Candidate, candidates_for
+from gemmkit.dispatch.candidate import Candidate
+from gemmkit.dispatch.candidates import candidates_for
 from gemmkit.dispatch.choose import Dispatcher, as_batch
 from gemmkit.dispatch.tuned import Winners, distance_between
 from gemmkit.dispatch.which import which

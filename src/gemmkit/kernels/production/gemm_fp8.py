@@ -21,7 +21,7 @@ from gemmkit.kernels.production.arguments import (
     SIGNATURE,
     scales_argument,
 )
-from gemmkit.kernels.production.wgmma_tiles import Operands
+from gemmkit.kernels.production.wgmma_tiles import LoadedOperands
 from gemmkit.kernels.warpgroups import WARPGROUP, is_swapped, product_sides
 from gemmkit.kernels.work import Work
 from gemmkit.problem import GemmProblem
@@ -31,9 +31,9 @@ from gemmkit.scales import BLOCK
 SCALE_REGISTERS = 8
 
 
-def operands(problem: GemmProblem) -> Operands:
+def operands(problem: GemmProblem) -> LoadedOperands:
     """A and B along k: in place, or copies."""
-    return Operands.along_k(problem)
+    return LoadedOperands.along_k(problem)
 
 
 def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
