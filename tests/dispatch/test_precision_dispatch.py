@@ -7,7 +7,7 @@ from math import inf
 
 import pytest
 
-from gemmkit.dispatch import candidates, prices
+from gemmkit.dispatch import candidate, prices
 from gemmkit.dispatch.candidate import Candidate
 from gemmkit.dispatch.candidates import candidates_for
 from gemmkit.dispatch.choose import Dispatcher, as_batch
@@ -74,7 +74,7 @@ def fast(monkeypatch):
     def listed(gpu):
         return (*candidates_for(gpu), Candidate("fast", tiled.default))
 
-    monkeypatch.setattr(candidates, "find_kernel", found)
+    monkeypatch.setattr(candidate, "find_kernel", found)
     monkeypatch.setattr(prices, "candidates_for", listed)
     return kernel
 

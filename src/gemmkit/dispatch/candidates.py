@@ -71,7 +71,7 @@ def candidates_for(gpu: GpuSpec) -> tuple[Candidate, ...]:
     )
     mma = (*MMA, *(() if wgmma else tf32))
     others = (*mma, *TYPED, *GROUPED_TYPED, *FALLBACK)
-    return (*staged, *_allowed((*SHORT_K, *GROUPED), gpu), *wgmma, *_allowed(others, gpu))
+    return (*staged, *_allowed(SHORT_K, gpu), *wgmma, *_allowed((*GROUPED, *others), gpu))
 
 
 def is_overtaken(candidate: Candidate, gpu: GpuSpec, dtype: Dtype = "float32") -> bool:

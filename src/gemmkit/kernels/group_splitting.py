@@ -101,7 +101,9 @@ class SplitGroupTable(GroupTable):
         start = rounded_up(FLOAT_BYTES * start, COPY_ALIGNMENT)
         if operand == "B" and memory == WORKSPACE and "a" not in self.problem.prepared:
             start = rounded_up(self.copy("A").end, COPY_ALIGNMENT)
-        lines, length = int((self.lines(operand) * self.panels).sum()), PARTS * DEPTH
+        # A line at least, where there are none, for a tensor map.
+        lines = max(int((self.lines(operand) * self.panels).sum()), 1)
+        length = PARTS * DEPTH
         return OperandCopy(operand, start, lines, length, length, 1, "float16", memory=memory)
 
     def address_of_exponents(self, operand: Operand) -> str:

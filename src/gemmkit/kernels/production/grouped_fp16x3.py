@@ -15,7 +15,6 @@ from gemmkit.kernels.group_splitting import (
 )
 from gemmkit.kernels.group_table import products_of
 from gemmkit.kernels.mainloops.wgmma import in_turn, visiting
-from gemmkit.kernels.operand_copies import OperandCopy
 from gemmkit.kernels.plan import (
     MAP_ARGUMENTS,
     TABLE_ARGUMENTS,
@@ -55,7 +54,7 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
     """Persistent clusters, one block per SM, after the launch that splits all operands."""
     table, count = table_of(problem, config), wgmma_tiles.FEWEST_BUFFERS
     cluster, rows = config["cluster_m"] * config["cluster_n"], config["BM"] * config["cluster_m"]
-    copies, before = copies_of(table), splitting_groups(table) if table.tiles else None
+    copies = tuple(map(table.copy, OPERANDS)) if table.tiles else ()
     return LaunchShape(
         template=(
             wgmma_tiles.tile_argument(config, PARTS_OF_OPERANDS, count),
@@ -74,7 +73,7 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
             _map("map_b", "B", config["BN"] // config["cluster_m"]),
         ),
         copies=copies,
-        before=before,
+        before=splitting_groups(table) if copies else None,
         prepared=tuple(
             PreparedCopy(each.operand, f"{maker.kernel}: {each.lines} lines", each.end, maker)
             for each in copies
@@ -82,14 +81,6 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
         ),
         signature=(*SIGNATURE, *map(table.address_of_exponents, OPERANDS)),
     )
-
-
-def copies_of(table: SplitGroupTable) -> tuple[OperandCopy, ...]:
-    """The parts of all A and of all B: a line at least, where there are none, for a tensor map."""
-    if not table.tiles:
-        return ()
-    found = (table.copy(each) for each in OPERANDS)
-    return tuple(replace(each, lines=max(each.lines, 1)) for each in found)
 
 
 def _map(name: str, operand: str, lines: int) -> MapRule:
