@@ -30,7 +30,7 @@ from gemmkit.ops.tables import PLACES, Tables, tables_of
 from gemmkit.problem import GemmProblem
 
 if TYPE_CHECKING:
-    from gemmkit.ops.prepared_groups import PreparedGroups
+    from gemmkit.ops.prepared_forms import Forms
 
 log = logging.getLogger("gemmkit")
 
@@ -87,7 +87,7 @@ class GroupsLaunch:
         self,
         addresses: Mapping[str, NDArray[Any]],
         stream: int,
-        held: PreparedGroups | None = None,
+        held: Forms | None = None,
     ) -> None:
         """Put them on a stream; `addresses` are those of all arrays, by role, `held` the prepared
         operands.
@@ -133,7 +133,7 @@ def groups_launch(
 
 
 def multiply(
-    groups: GroupsRequest, ordinal: int, stream: Any, held: PreparedGroups | None = None
+    groups: GroupsRequest, ordinal: int, stream: Any, held: Forms | None = None
 ) -> tuple[list[Operand], GroupsLaunch | None]:
     """The results of arrays on the GPU of that ordinal, which is not waited for.
 
@@ -173,7 +173,7 @@ class _Multiplication:
         libraries: dict[str, list[GpuLibrary]],
         context: Context,
         stream: int,
-        held: PreparedGroups | None = None,
+        held: Forms | None = None,
     ) -> None:
         self.groups, self.context, self.stream, self.held = groups, context, stream, held
         self.libraries = dict(libraries)

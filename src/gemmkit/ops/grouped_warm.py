@@ -29,7 +29,7 @@ from gemmkit.trials import changes
 
 if TYPE_CHECKING:
     from gemmkit.ops.grouped_gpu import GroupsLaunch
-    from gemmkit.ops.prepared_groups import PreparedGroups
+    from gemmkit.ops.prepared_forms import Forms
 
 # Calls that a thread keeps prepared: each has what it knows of thousands of arrays.
 _MOST_KEPT = 64
@@ -63,7 +63,7 @@ class Prepared:
     dtype: Dtype | None
     reach: Mapping[str, tuple[Addresses, Addresses]]
 
-    def run(self, call: Call, seen: Seen, held: PreparedGroups | None) -> list[Any] | None:
+    def run(self, call: Call, seen: Seen, held: Forms | None) -> list[Any] | None:
         """The results, or None where only a full reading of the call tells whether it is valid."""
         library, addresses = seen.library, seen.addresses
         if call.out is None:
@@ -145,7 +145,7 @@ def glance(call: Call, prepared: bool) -> Seen | None:
     return Seen(library, tuple(key), addresses)
 
 
-def repeated(call: Call, held: PreparedGroups | None) -> list[Any] | None:
+def repeated(call: Call, held: Forms | None) -> list[Any] | None:
     """The results of a call like one that this thread has kept; None if there is none.
 
     Raises:
@@ -168,7 +168,7 @@ def keep(
     ordinal: int,
     extents: Mapping[str, Extents],
     dtype: Dtype | None,
-    held: PreparedGroups | None,
+    held: Forms | None,
 ) -> None:
     """Have the next call that looks like this one use its launch; `dtype` is as in `Prepared`."""
     library, kind = library_of(call.a[0], "a"), type(call.a[0])

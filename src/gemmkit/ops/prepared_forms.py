@@ -37,6 +37,13 @@ class Maker(Protocol):
         """
 
 
+class Forms(Protocol):
+    """Where forms are, which are made if they are not there."""
+
+    def address(self, making: Maker, stream: int) -> int:
+        """As `Store.address`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Form:
     """What a kernel reads in place of the operand: memory of the operand's library, and how it is

@@ -89,14 +89,14 @@ class PreparedGroups:
         if store.operands and store.first.device is not None:
             store.refresh(stream_of(store.first, store.library, stream))
 
-    def address(self, maker: Maker, stream: int) -> int:
+    def address(self, making: Maker, stream: int) -> int:
         """Where a form is, which is made if it is not there.
 
         Raises:
             UsageError: the stream is being captured into a graph.
             DeviceError: there is not enough memory, or a launch failed.
         """
-        return self._store.address(maker, stream)
+        return self._store.address(making, stream)
 
     def __repr__(self) -> str:
         held = f"{self.nbytes / 1e6:,.1f} MB in {counted(len(self.forms), 'form')}"
