@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 
 from gemmkit.analysis.closed_form.costs import BoardCosts, Correction
 from gemmkit.bench.peers import CANDIDATE, GEMMKIT
-from gemmkit.dispatch.candidates import Candidate, candidates_for
+from gemmkit.dispatch.candidate import Candidate
+from gemmkit.dispatch.candidates import candidates_for
 from gemmkit.dispatch.choose import Dispatcher
 from gemmkit.dispatch.costed import CostedCandidate, board_costs
 from gemmkit.dtypes import ITEM_BYTES

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from gemmkit.ops.grouped import grouped_matmul
     from gemmkit.ops.matmul import gemm, matmul
     from gemmkit.ops.precision import get_precision, precision, set_precision
+    from gemmkit.ops.prepared_groups import PreparedGroups, prepare_groups
     from gemmkit.ops.prepared_operands import PreparedOperand, prepare
     from gemmkit.ops.quantize import quantize
     from gemmkit.problem import BROADCAST, GemmProblem
@@ -65,6 +66,7 @@ __all__ = [
     "GemmkitError",
     "GpuSpec",
     "Kernel",
+    "PreparedGroups",
     "PreparedOperand",
     "Progress",
     "Record",
@@ -86,6 +88,7 @@ __all__ = [
     "open_device",
     "precision",
     "prepare",
+    "prepare_groups",
     "quantize",
     "run_kernel",
     "set_precision",
@@ -109,6 +112,7 @@ _HOME = {
     "GemmkitError": "gemmkit.errors",
     "GpuSpec": "gemmkit.gpu",
     "Kernel": "gemmkit.kernels.kernel",
+    "PreparedGroups": "gemmkit.ops.prepared_groups",
     "PreparedOperand": "gemmkit.ops.prepared_operands",
     "Progress": "gemmkit.bench.progress",
     "Record": "gemmkit.record",
@@ -129,6 +133,7 @@ _HOME = {
     "open_device": "gemmkit.devices.choose",
     "precision": "gemmkit.ops.precision",
     "prepare": "gemmkit.ops.prepared_operands",
+    "prepare_groups": "gemmkit.ops.prepared_groups",
     "quantize": "gemmkit.ops.quantize",
     "run_kernel": "gemmkit.bench.run",
     "set_precision": "gemmkit.ops.precision",

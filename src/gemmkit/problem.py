@@ -138,8 +138,8 @@ class GemmProblem:
             object.__setattr__(self, "precision", known_precision(self.precision, self.dtype))
         if self.prepared:
             object.__setattr__(self, "prepared", known_operands(self.prepared))
-            if self.groups is not None:
-                raise UsageError("operands of groups cannot be prepared: leave out 'prepared'")
+            if self.groups is not None and self.prepared != "b":
+                raise UsageError(f"prepared = '{self.prepared}': of groups, B alone can be")
         if self.scales is not UNSCALED:
             self._fill_in({"scales": known_scales(self)})
         for name in ("m", "n", "k", "batch"):

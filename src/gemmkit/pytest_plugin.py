@@ -143,11 +143,13 @@ class KernelUnderTest:
         """
         __tracebackhide__ = True
         from gemmkit.bench.count import count
-        from gemmkit.kernels.fitting import asked_problem
+        from gemmkit.kernels.asked import Asked
 
         with _ErrorsFail():
-            types = dtype, out_dtype, precision
-            problem = asked_problem(self.kernel, (m, n, k), alpha, beta, None, *types)
+            asked = Asked(
+                alpha=alpha, beta=beta, dtype=dtype, out_dtype=out_dtype, precision=precision
+            )
+            problem = asked.problem((m, n, k), self.kernel)
             found = count(self.kernel, problem, config=config, gpu=self.gpu, seed=seed)
         if not found.record.correct:
             from gemmkit.report.wrong_result import wrong_result

@@ -7,6 +7,7 @@ import pytest
 from gemmkit import Kernel
 from gemmkit.bench.default_cases import default_cases
 from gemmkit.gpu import find_board
+from gemmkit.kernels.asked import Asked
 from gemmkit.report.findings import summary
 
 LAUNCH = ("--grid", "(N+15)/16,(M+15)/16", "--block", "16,16")
@@ -128,8 +129,7 @@ def test_blocks_of_a_persistent_kernel_take_several_tiles(call, tmp_path, grid, 
 def test_blocks_that_are_too_many_for_a_second_tile_are_told(tmp_path, make_check, grid, name):
     kernel = Kernel.from_file(own(tmp_path, persistent()), grid=grid, block="32,32")
     gpu = find_board("rtx3090")
-    nothing = {"alpha": None, "beta": None, "epilogue": None}
-    cases = default_cases(kernel, kernel.default, gpu, **nothing, **kernel.types(None, None))
+    cases = default_cases(kernel, kernel.default, gpu, Asked(**kernel.types(None, None)))
     assert {each.name for each in cases if "tiles" in each.name} - {"whole tiles"} == {name} - {
         None
     }

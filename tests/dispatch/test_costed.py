@@ -11,7 +11,8 @@ import pytest
 from gemmkit.analysis.closed_form.costs import BoardCosts, Correction
 from gemmkit.analysis.occupancy import launch_occupancy
 from gemmkit.dispatch import costed as costed_module
-from gemmkit.dispatch.candidates import CANDIDATES, Candidate, candidates_for
+from gemmkit.dispatch.candidate import Candidate
+from gemmkit.dispatch.candidates import CANDIDATES, candidates_for
 from gemmkit.dispatch.costed import CostedCandidate, board_costs
 from gemmkit.dispatch.prices import BoardPrices
 from gemmkit.gpu import BOARDS, find_board

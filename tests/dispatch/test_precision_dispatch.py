@@ -7,8 +7,9 @@ from math import inf
 
 import pytest
 
-from gemmkit.dispatch import candidates, prices
-from gemmkit.dispatch.candidates import Candidate, candidates_for
+from gemmkit.dispatch import candidate, prices
+from gemmkit.dispatch.candidate import Candidate
+from gemmkit.dispatch.candidates import candidates_for
 from gemmkit.dispatch.choose import Dispatcher, as_batch
 from gemmkit.dispatch.tuned import Winners, distance_between
 from gemmkit.dispatch.which import which
@@ -73,7 +74,7 @@ def fast(monkeypatch):
     def listed(gpu):
         return (*candidates_for(gpu), Candidate("fast", tiled.default))
 
-    monkeypatch.setattr(candidates, "find_kernel", found)
+    monkeypatch.setattr(candidate, "find_kernel", found)
     monkeypatch.setattr(prices, "candidates_for", listed)
     return kernel
 

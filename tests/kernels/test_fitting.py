@@ -8,8 +8,9 @@ import pytest
 
 from gemmkit.errors import UnsupportedProblem
 from gemmkit.gpu import find_board
+from gemmkit.kernels.asked import Asked
 from gemmkit.kernels.catalog import LADDER, PRODUCTION, find_kernel
-from gemmkit.kernels.fitting import asked_problem, default_problem, fitting, in_types_of
+from gemmkit.kernels.fitting import default_problem, fitting, in_types_of
 from gemmkit.kernels.sizes import multiples_text
 from gemmkit.problem import GemmProblem
 
@@ -65,7 +66,7 @@ def test_nothing_fits():
 
 @pytest.mark.parametrize("kernel", [*LADDER, *PRODUCTION], ids=lambda kernel: kernel.name)
 def test_every_kernel_takes_the_problem_that_is_shown_by_default(kernel):
-    found = default_problem(kernel, asked_problem(kernel, "1024"), H100)
+    found = default_problem(kernel, Asked().problem("1024", kernel), H100)
     assert kernel.supports(found, kernel.default, H100) is None
     assert "1024" in found.shape
 

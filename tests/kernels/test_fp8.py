@@ -16,8 +16,8 @@ from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedProblem, UnsupportedType, UsageError
 from gemmkit.gpu import find_board
 from gemmkit.jit.compiler import compile_plan
+from gemmkit.kernels.asked import Asked
 from gemmkit.kernels.catalog import find_kernel, kernels_for, tunable_kernels
-from gemmkit.kernels.fitting import asked_problem
 from gemmkit.problem import BROADCAST, GemmProblem
 from gemmkit.verify.arithmetic import named_arithmetic
 from gemmkit.verify.encoding import decode
@@ -210,8 +210,8 @@ def test_only_types_of_8_bits_may_be_fast():
     with pytest.raises(UnsupportedType, match="supported for A and B only"):
         GemmProblem(1, 2, 3, dtype=E4M3, out_dtype=E4M3)
     fast = GemmProblem(1, 2, 3, dtype=E4M3, precision="FAST")
-    assert asked_problem(KERNEL, fast) == fast
-    assert asked_problem(None, fast, dtype="float32").precision == "ieee"
+    assert Asked().problem(fast, KERNEL) == fast
+    assert Asked(dtype="float32").problem(fast).precision == "ieee"
 
 
 def test_which_kernels_take_them():

@@ -9,7 +9,7 @@ import pytest
 from typed_run import check_exact, run_typed
 
 from gemmkit.devices.emulated import EmulatedDevice
-from gemmkit.dispatch.candidates import Candidate
+from gemmkit.dispatch.candidate import Candidate
 from gemmkit.dispatch.costed import CostedCandidate
 from gemmkit.gpu import find_board
 from gemmkit.jit.compiler import compile_plan

@@ -10,8 +10,9 @@ from gemmkit.bench.ladder import asked_types
 from gemmkit.dtypes import PRECISIONS, is_precise_enough
 from gemmkit.errors import UnsupportedProblem, UnsupportedType, UsageError
 from gemmkit.gpu import find_board
+from gemmkit.kernels.asked import Asked
 from gemmkit.kernels.catalog import find_kernel, kernels_for, tunable_kernels
-from gemmkit.kernels.fitting import asked_problem, in_types_of
+from gemmkit.kernels.fitting import in_types_of
 from gemmkit.kernels.plan import SourceFile
 from gemmkit.problem import GemmProblem
 
@@ -100,7 +101,7 @@ def test_kernels_of_the_same_precision_or_a_higher_one_serve(own, asked):
 )
 def test_kernels_named_together_multiply_what_all_of_them_take(names, given, wanted):
     options = {"dtype": None, "out_dtype": None, "precision": None, **given}
-    problem = asked_problem(None, "64x64x64", **asked_types(names.split(","), **options))
+    problem = Asked(**asked_types(names.split(","), **options)).problem("64x64x64")
     assert (problem.dtype, problem.precision) == wanted
     able = [find_kernel(each).takes_types(problem) for each in names.split(",")]
     assert all(able) == ("ieee" not in given.values() and "dtype" not in given)
@@ -129,22 +130,22 @@ def test_a_precision_is_of_float32_alone():
 
 
 def test_a_kernel_that_is_named_alone_gets_the_precision_that_it_has():
-    assert asked_problem(BY_PRECISION["tf32"], (64, 64, 64)) == in_precision("tf32")
-    assert asked_problem(NAIVE, (64, 64, 64)) == CUBE
+    assert Asked().problem((64, 64, 64), BY_PRECISION["tf32"]) == in_precision("tf32")
+    assert Asked().problem((64, 64, 64), NAIVE) == CUBE
     # With a type, a precision is to be said too.
-    assert asked_problem(BY_PRECISION["tf32"], (64, 64, 64), dtype="float32") == CUBE
-    assert asked_problem(NAIVE, (64, 64, 64), precision="tf32") == in_precision("tf32")
+    assert Asked(dtype="float32").problem((64, 64, 64), BY_PRECISION["tf32"]) == CUBE
+    assert Asked(precision="tf32").problem((64, 64, 64), NAIVE) == in_precision("tf32")
     assert in_types_of(BY_PRECISION["fp32"], CUBE) == in_precision("fp32")
     assert in_types_of(NAIVE, in_precision("tf32")) == in_precision("tf32")
 
 
 def test_another_type_has_no_precision():
-    half = asked_problem(None, in_precision("tf32"), dtype="fp16")
+    half = Asked(dtype="fp16").problem(in_precision("tf32"))
     assert half == GemmProblem(64, 64, 64, dtype="float16")
-    assert asked_problem(None, in_precision("tf32"), dtype="fp32") == in_precision("tf32")
-    assert asked_problem(None, in_precision("tf32"), precision="ieee") == CUBE
+    assert Asked(dtype="fp32").problem(in_precision("tf32")) == in_precision("tf32")
+    assert Asked(precision="ieee").problem(in_precision("tf32")) == CUBE
     with pytest.raises(UsageError, match="precision 'tf32' is of products of float32"):
-        asked_problem(None, (64, 64, 64), dtype="fp16", precision="tf32")
+        Asked(dtype="fp16", precision="tf32").problem((64, 64, 64))
 
 
 def test_what_runs_where_nobody_names_kernels(monkeypatch):

@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from gemmkit.dispatch.candidates import CANDIDATES, Candidate
+from gemmkit.dispatch.candidate import Candidate
+from gemmkit.dispatch.candidates import CANDIDATES
 from gemmkit.gpu import BOARDS, MathPipe, find_board
 from gemmkit.kernels.catalog import LADDER, PRODUCTION, find_kernel
 from gemmkit.kernels.cut import MOST_PARTS, useful_parts

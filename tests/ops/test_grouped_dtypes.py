@@ -152,9 +152,10 @@ def gpu(monkeypatch):
     class Tables:
         """Tables that need no copies through pinned memory."""
 
-        def launch(self, launch, table, stream):
+        def launch(self, launches, table, stream, prepared=0):
             self.copy = gpu.device.upload(table.view(np.uint8))
-            launch.run((self.copy.address,), stream)
+            for each in launches:
+                each.run((self.copy.address,), stream)
 
     monkeypatch.setattr(grouped_gpu, "context_of", lambda ordinal: gpu)
     tables = Tables()

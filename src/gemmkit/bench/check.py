@@ -28,8 +28,9 @@ from gemmkit.frontends.launch_rule import refused_launch
 from gemmkit.frontends.tiles import tiles_of
 from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
+from gemmkit.kernels.asked import Asked
 from gemmkit.kernels.catalog import find_kernel
-from gemmkit.kernels.fitting import asked_problem, refuse_unknown_sizes
+from gemmkit.kernels.fitting import refuse_unknown_sizes
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import LaunchPlan, TileConfig
 from gemmkit.kernels.sizes import multiples_text
@@ -55,6 +56,7 @@ def check(
     out_dtype: str | None = None,
     precision: str | None = None,
     scales: str | None = None,
+    prepared: str | None = None,
     checks: Collection[Check] = CHECKS,
     seed: int = 0,
     max_steps: int = MAX_STEPS,
@@ -93,6 +95,8 @@ def check(
             default "ieee", or the kernel's own where no type is given.
         scales: of A and B of 8 bits: "tensor", "rows" or "blocks", or a word for each (see
             `Scales.parse`); by default each problem's own.
+        prepared: the operands that are constant, and prepared once (see `gemmkit.prepare`): "a",
+            "b" or "ab"; by default each problem's own.
         checks: the sanitizers whose findings are reported.
         seed: seed for the inputs; unless it is 0, it also shuffles the order in which the warps of
             a block run.
@@ -142,9 +146,18 @@ def check(
     chosen = found.configure(config or {})
     if isinstance(epilogue, str):
         epilogue = Epilogue.parse(epilogue)
-    asked = alpha, beta, epilogue, dtype, out_dtype, precision, scales
+    asked = Asked(
+        alpha=alpha,
+        beta=beta,
+        epilogue=epilogue,
+        dtype=dtype,
+        out_dtype=out_dtype,
+        precision=precision,
+        scales=scales,
+        prepared=prepared,
+    )
     cases: list[Case] = [
-        Case("", found.lay_out(asked_problem(found, shape, *asked))) for shape in shapes or ()
+        Case("", found.lay_out(asked.problem(shape, found))) for shape in shapes or ()
     ]
     device = device or open_device(
         "emulator",
@@ -164,26 +177,12 @@ def check(
         )
     counted: GemmProblem | None = None
     if budget:
-        counted = limits_problem(
-            found,
-            chosen,
-            device.spec,
-            limits_at,
-            alpha=alpha,
-            beta=beta,
-            epilogue=epilogue,
-            dtype=dtype,
-            out_dtype=out_dtype,
-            precision=precision,
-            scales=scales,
-        )
+        counted = limits_problem(found, chosen, device.spec, limits_at, asked)
     if shapes is None:
         refuse_unknown_sizes(found)
         _say_what_the_grid_covers(found, chosen, progress)
         types = found.types(dtype, out_dtype, precision)
-        cases = default_cases(
-            found, chosen, device.spec, alpha, beta, epilogue, **types, scales=scales
-        )
+        cases = default_cases(found, chosen, device.spec, replace(asked, **types))
 
     plans = [_plan(found, chosen, each.problem, device.spec) for each in cases]
     wanted = [plan for plan in plans if isinstance(plan, LaunchPlan)]

@@ -15,12 +15,11 @@ from gemmkit.bench.edge_cases import (
     tall_and_wide,
 )
 from gemmkit.bench.persistent_cases import persistent_cases, with_own_tiles
-from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedProblem
 from gemmkit.frontends.tiles import Tiles, tiles_of
 from gemmkit.gpu import GpuSpec
+from gemmkit.kernels.asked import Asked
 from gemmkit.kernels.fitting import (
-    asked_problem,
     default_problem,
     expressible,
     fitting,
@@ -47,37 +46,19 @@ class Case:
     inputs: InputKind = "normal"
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """What was asked for of every problem."""
-
-    alpha: float | None
-    beta: float | None
-    epilogue: Epilogue | None
-    types: tuple[str, str | None, str, str | None]
-
-
 def default_cases(
     kernel: Kernel,
     config: TileConfig,
     gpu: GpuSpec,
-    alpha: float | None,
-    beta: float | None,
-    epilogue: Epilogue | None,
-    dtype: str,
-    out_dtype: str | None,
-    precision: str,
-    scales: str | None = None,
+    asked: Asked,
 ) -> list[Case]:
     """The edge cases, or the nearest problems to them that the kernel takes, each once."""
-    types = dtype, out_dtype, precision, scales
-    asked = _Asked(alpha, beta, epilogue, types)
     tiles = tiles_of(kernel, config)
     own = not kernel.user_defined
-    fusing = own and kernel.fuses and epilogue is None
+    fusing = own and kernel.fuses and asked.epilogue is None
     extents = tiles if own else tiles.enough
     found: dict[tuple[GemmProblem, InputKind], Case] = {}
-    element = asked_problem(kernel, (1, 1, 1), None, None, None, *types)
+    element = asked.problem((1, 1, 1), kernel)
     cases = edge_cases(
         extents,
         fusing=fusing,
@@ -121,7 +102,7 @@ def _taken(
     kernel: Kernel,
     config: TileConfig,
     gpu: GpuSpec,
-    asked: _Asked,
+    asked: Asked,
     tiles: Tiles,
     problem: GemmProblem,
 ) -> GemmProblem | None:
@@ -133,7 +114,7 @@ def _taken(
         if (_scales(given), _padded(given)) != (_scales(problem), _padded(problem)):
             return None
         problem = default_problem(kernel, in_whole_tiles(problem, tiles.multiples))
-    problem = asked_problem(kernel, problem, asked.alpha, asked.beta, asked.epilogue, *asked.types)
+    problem = asked.problem(problem, kernel)
     if kernel.sizes is not None and kernel.sizes.maps:
         # Rows of whole units first, which depend on the type: no other padding will fit.
         problem = kernel.sizes.nearest(problem)

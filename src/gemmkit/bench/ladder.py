@@ -21,8 +21,8 @@ from gemmkit.errors import DeviceError, UnsupportedProblem, UsageError
 from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
 from gemmkit.jit.compiler import compile_many
+from gemmkit.kernels.asked import Asked
 from gemmkit.kernels.catalog import find_kernel, kernels_for
-from gemmkit.kernels.fitting import asked_problem
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.layouts import read_layout
 from gemmkit.kernels.plan import LaunchPlan, TileConfig
@@ -113,8 +113,8 @@ def ladder(
     # A problem says what its types are.
     named = None if isinstance(shape, GemmProblem) else kernels
     types = asked_types(named, dtype, out_dtype, precision)
-    problem = asked_problem(None, _sizes(size, shape), alpha, beta, epilogue, **types)
-    problem = problem.laid_out(read_layout(layout))
+    asked = Asked(alpha=alpha, beta=beta, epilogue=epilogue, **types)
+    problem = asked.problem(_sizes(size, shape)).laid_out(read_layout(layout))
     return run_suite(
         [problem],
         kernels=kernels,

@@ -22,12 +22,12 @@ from gemmkit.bench.run import make_record, verdict_fields
 from gemmkit.bench.workload import Workload
 from gemmkit.cxx.expressions import Expression
 from gemmkit.devices.device import Launch
-from gemmkit.epilogue import Epilogue
 from gemmkit.errors import DeviceError, UsageError, nearest
 from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
 from gemmkit.jit.compiler import compile_plan
-from gemmkit.kernels.fitting import asked_problem, fitting
+from gemmkit.kernels.asked import Asked
+from gemmkit.kernels.fitting import fitting
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import LaunchPlan, TileConfig
 from gemmkit.problem import GemmProblem, Shape
@@ -115,24 +115,17 @@ def limits_problem(
     kernel: Kernel,
     config: TileConfig,
     gpu: GpuSpec,
-    asked: Shape | None,
-    *,
-    alpha: float | None,
-    beta: float | None,
-    epilogue: Epilogue | None,
-    dtype: str | None,
-    out_dtype: str | None,
-    precision: str | None,
-    scales: str | None = None,
+    shape: Shape | None,
+    asked: Asked,
 ) -> GemmProblem:
-    """The problem at which limits are tested: `asked`, or the nearest to 256³ that it accepts.
+    """The problem at which limits are tested: of `shape`, or the nearest to 256³ that it accepts.
+
 
     Raises:
         UnsupportedProblem: the kernel refuses it.
     """
-    types = dtype, out_dtype, precision, scales
-    problem = asked_problem(kernel, asked or LIMITS_AT, alpha, beta, epilogue, *types)
-    if asked is None:
+    problem = asked.problem(shape or LIMITS_AT, kernel)
+    if shape is None:
         return fitting(kernel, problem, gpu, config)
     return kernel.lay_out(problem)
 

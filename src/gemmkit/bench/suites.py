@@ -210,7 +210,7 @@ def variants(
     out_dtype: str | None = None,
     layouts: Sequence[str] = (),
     precision: str | None = None,
-    scales: str | None = None,
+    scales: Scales | str | None = None,
     prepared: str | None = None,
 ) -> list[GemmProblem]:
     """The problems in each of these types and layouts, by type first, each once.

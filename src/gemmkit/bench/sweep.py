@@ -11,8 +11,8 @@ from gemmkit.devices.choose import DeviceKind
 from gemmkit.devices.device import Device
 from gemmkit.epilogue import Epilogue
 from gemmkit.gpu import GpuSpec
+from gemmkit.kernels.asked import Asked
 from gemmkit.kernels.catalog import find_kernel
-from gemmkit.kernels.fitting import asked_problem
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.layouts import read_layout
 from gemmkit.problem import GemmProblem, Shape
@@ -66,8 +66,8 @@ def sweep(
     letters = read_layout(layout)
     shapes: Sequence[Shape] = groups or [(size, size, k) for size in sizes]
     types = asked_types(None if groups else kernels, dtype, out_dtype, precision)
-    problems = [asked_problem(None, each, alpha, beta, epilogue, **types) for each in shapes]
-    problems = [problem.laid_out(letters) for problem in problems]
+    asked = Asked(alpha=alpha, beta=beta, epilogue=epilogue, **types)
+    problems = [asked.problem(each).laid_out(letters) for each in shapes]
     if kernels is None and not groups and all(map(_is_of_the_study, problems)):
         kernels = KERNELS
     ended = kernels is None and not groups and not config

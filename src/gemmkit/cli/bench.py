@@ -9,6 +9,7 @@ import click
 
 from gemmkit.cli.files import Verb
 from gemmkit.cli.options import (
+    as_asked,
     combine,
     config_option,
     debug_option,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gemmkit.devices.choose import DeviceKind
+    from gemmkit.kernels.asked import Asked
     from gemmkit.kernels.kernel import Kernel
     from gemmkit.problem import GemmProblem, Shape
 
@@ -74,6 +76,7 @@ comparison_options = combine(
 @config_option
 @problem_options
 @prepared_option
+@as_asked
 @seed_option
 @launch_options
 @json_option
@@ -89,14 +92,7 @@ def command(
     device: DeviceKind,
     gpu: str | None,
     config: dict[str, int] | None,
-    epilogue: str | None,
-    alpha: float | None,
-    beta: float | None,
-    dtype: str | None,
-    out_dtype: str | None,
-    precision: str | None,
-    prepared: str | None,
-    scales: str | None,
+    asked: Asked,
     seed: int,
     max_steps: int | None,
     printf_bytes: int | None,
@@ -118,42 +114,40 @@ def command(
     """
     from gemmkit.bench.suites import variants
     from gemmkit.cli.target import find_target
-    from gemmkit.kernels.fitting import asked_problem, default_problem
+    from gemmkit.kernels.asked import Asked
+    from gemmkit.kernels.fitting import default_problem
     from gemmkit.kernels.layouts import read_layout
 
     kernel = None if target["target"] is None else find_target(**target)
-    factors = alpha, beta, epilogue
 
-    def asked(given: Sequence[Shape]) -> list[GemmProblem]:
+    def problems_of(given: Sequence[Shape]) -> list[GemmProblem]:
         if kernel is not None:
-            return [
-                asked_problem(
-                    *(kernel, each, *factors, dtype, out_dtype, precision, scales, prepared)
-                )
-                for each in given
-            ]
-        plain = [asked_problem(None, each, *factors) for each in given]
+            return [asked.problem(each, kernel) for each in given]
         layouts = [read_layout(each) for each in _parts(target["layout"])]
-        return variants(plain, _parts(dtype), out_dtype, layouts, precision, scales, prepared)
+        factors = Asked(alpha=asked.alpha, beta=asked.beta, epilogue=asked.epilogue)
+        return variants(
+            map(factors.problem, given),
+            _parts(asked.dtype),
+            asked.out_dtype,
+            layouts,
+            asked.precision,
+            asked.scales,
+            asked.prepared,
+        )
 
-    problems = asked([*shapes, *groups])
+    problems = problems_of([*shapes, *groups])
     if kernel is not None and not (suites or problems):
         from gemmkit.cli.board import board_at_hand
 
         board, settings = board_at_hand(gpu), kernel.configure(config or {})
-        plain = asked([DEFAULT_SHAPE])
+        plain = problems_of([DEFAULT_SHAPE])
         problems = [default_problem(kernel, each, board, settings) for each in plain]
     if suites or against or profile or resume:
         from gemmkit.bench.tasks import Task, suite_tasks
         from gemmkit.cli.comparison import compare_command
 
-        tasks = suite_tasks(suites or (), asked)
-        changed = any(
-            each is not None
-            for each in (
-                *(*factors, dtype, out_dtype, precision, prepared, scales, target["layout"]),
-            )
-        )
+        tasks = suite_tasks(suites or (), problems_of)
+        changed = asked.is_anything or target["layout"] is not None
         if (changed or kernel is not None) and any(task.layer for task in tasks):
             raise UsageError(
                 "layers are measured as they are, in float32: take their suite without TARGET and "

@@ -10,6 +10,7 @@ import click
 from gemmkit.cli import WRONG_RESULT
 from gemmkit.cli.files import Verb
 from gemmkit.cli.options import (
+    as_asked,
     config_option,
     debug_option,
     gpu_option,
@@ -17,6 +18,7 @@ from gemmkit.cli.options import (
     max_steps_option,
     names,
     page_option,
+    prepared_option,
     problem_options,
     several_groups_option,
     shapes_option,
@@ -26,6 +28,7 @@ from gemmkit.cli.target import target_options
 if TYPE_CHECKING:
     from gemmkit.cli.output import Printer
     from gemmkit.findings import Check
+    from gemmkit.kernels.asked import Asked
     from gemmkit.problem import GemmProblem
 
 
@@ -62,6 +65,8 @@ if TYPE_CHECKING:
 )
 @config_option
 @problem_options
+@prepared_option
+@as_asked
 @max_steps_option
 @gpu_option
 @click.option(
@@ -91,13 +96,7 @@ def command(
     limits_at: str | None,
     allow_forgiven: bool,
     config: dict[str, int] | None,
-    epilogue: str | None,
-    alpha: float | None,
-    beta: float | None,
-    dtype: str | None,
-    out_dtype: str | None,
-    precision: str | None,
-    scales: str | None,
+    asked: Asked,
     max_steps: int | None,
     gpu: str | None,
     seed: int,
@@ -138,13 +137,7 @@ def command(
             (*shapes, *groups) or None,
             config=config,
             gpu=gpu,
-            epilogue=epilogue,
-            alpha=alpha,
-            beta=beta,
-            dtype=dtype,
-            out_dtype=out_dtype,
-            precision=precision,
-            scales=scales,
+            **asked.arguments,
             checks=only or CHECKS,
             limits=limits,
             limits_at=limits_at,

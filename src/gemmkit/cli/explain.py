@@ -13,6 +13,7 @@ from gemmkit.cli import WRONG_RESULT
 from gemmkit.cli.files import InputFile, OutputFolder, Verb, writable_folder, written_file_option
 from gemmkit.cli.options import (
     Choice,
+    as_asked,
     config_option,
     debug_option,
     gpu_option,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from gemmkit.analysis.ncu_report import MeasuredLaunch
     from gemmkit.analysis.trace import Trace
     from gemmkit.cli.output import Printer
+    from gemmkit.kernels.asked import Asked
     from gemmkit.kernels.kernel import Kernel
     from gemmkit.kernels.plan import TileConfig
     from gemmkit.problem import GemmProblem
@@ -56,6 +58,7 @@ MOST_LAUNCHES = 8
 )
 @groups_option
 @problem_options
+@as_asked
 @gpu_option
 @config_option
 @seed_option
@@ -110,13 +113,7 @@ def command(
     against: str | None,
     shape: str | None,
     groups: GemmProblem | None,
-    epilogue: str | None,
-    alpha: float | None,
-    beta: float | None,
-    dtype: str | None,
-    out_dtype: str | None,
-    precision: str | None,
-    scales: str | None,
+    asked: Asked,
     gpu: str | None,
     config: dict[str, int] | None,
     seed: int,
@@ -147,7 +144,7 @@ def command(
     from gemmkit.cli.output import Printer, StepBar
     from gemmkit.cli.target import find_target, quoting
     from gemmkit.devices.choose import DEFAULT_MAX_STEPS
-    from gemmkit.kernels.fitting import asked_problem, default_problem
+    from gemmkit.kernels.fitting import default_problem
 
     if as_json and (report or folder or maps or what_if or page or trace_file):
         raise UsageError(
@@ -165,11 +162,10 @@ def command(
     chosen = [(kernel, kernel.configure(config or {}))]
     if against is not None:
         chosen.append(_other(against, kernel))
-    asked = one_problem(shape, groups)
-    types = dtype, out_dtype, precision, scales
-    problem = asked_problem(kernel, asked or DEFAULT_SHAPE, alpha, beta, epilogue, *types)
+    given = one_problem(shape, groups)
+    problem = asked.problem(given or DEFAULT_SHAPE, kernel)
     board = board_at_hand(gpu)
-    if asked is None:
+    if given is None:
         for each, settings in chosen:
             problem = default_problem(each, problem, board, settings)
     with StepBar() as bar:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -236,6 +237,20 @@ layout_option = click.option(
     metavar="NN|NT|TN|TT",
     help="Layout of A and B: N row-major, T transposed. NT is C = A·B with B stored N×K.",
 )
+
+
+def as_asked(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Pass what is asked for of products, by the options above, as one argument `asked`."""
+
+    @wraps(function)
+    def with_asked(**options: Any) -> Any:
+        from gemmkit.kernels.asked import NAMES, Asked
+
+        asked = {name: options.pop(name) for name in NAMES if name in options}
+        return function(asked=Asked(**asked), **options)
+
+    return with_asked
+
 
 # For one kernel, possibly a user's: defaults follow from its parameters.
 problem_options = combine(

@@ -8,6 +8,7 @@ import click
 
 from gemmkit.cli.files import Verb
 from gemmkit.cli.options import (
+    as_asked,
     config_option,
     debug_option,
     gpu_option,
@@ -21,6 +22,7 @@ from gemmkit.units import counted
 if TYPE_CHECKING:
     from gemmkit.gpu import GpuSpec
     from gemmkit.jit.binary import Binary
+    from gemmkit.kernels.asked import Asked
     from gemmkit.kernels.kernel import Kernel
     from gemmkit.kernels.plan import LaunchPlan, TileConfig
     from gemmkit.problem import GemmProblem
@@ -41,6 +43,7 @@ _OPT_IN = " (the host must set cudaFuncAttributeMaxDynamicSharedMemorySize)"
 )
 @groups_option
 @problem_options
+@as_asked
 @gpu_option
 @config_option
 @click.option("--ptx", "form", flag_value="ptx", help="Print only the PTX.")
@@ -49,13 +52,7 @@ _OPT_IN = " (the host must set cudaFuncAttributeMaxDynamicSharedMemorySize)"
 def command(
     shape: str | None,
     groups: GemmProblem | None,
-    epilogue: str | None,
-    alpha: float | None,
-    beta: float | None,
-    dtype: str | None,
-    out_dtype: str | None,
-    precision: str | None,
-    scales: str | None,
+    asked: Asked,
     gpu: str | None,
     config: dict[str, int] | None,
     form: str | None,
@@ -69,15 +66,14 @@ def command(
     from gemmkit.cli.output import Printer
     from gemmkit.cli.target import find_target
     from gemmkit.jit.compiler import compile_plan
-    from gemmkit.kernels.fitting import asked_problem, default_problem
+    from gemmkit.kernels.fitting import default_problem
 
     found = find_target(**target)
     board = board_at_hand(gpu)
-    asked = one_problem(shape, groups)
-    types = dtype, out_dtype, precision, scales
-    problem = asked_problem(found, asked or DEFAULT_SHAPE, alpha, beta, epilogue, *types)
+    given = one_problem(shape, groups)
+    problem = asked.problem(given or DEFAULT_SHAPE, found)
     settings = found.configure(config or {})
-    problem = found.lay_out(problem) if asked else default_problem(found, problem, board, settings)
+    problem = found.lay_out(problem) if given else default_problem(found, problem, board, settings)
     plan = found.plan(problem, settings, board)
     binary = compile_plan(plan, board.arch)
     if form == "ptx":

@@ -11,6 +11,7 @@ import click
 from gemmkit.cli.files import Verb, read_file_option, store_option, written_file_option
 from gemmkit.cli.options import (
     Choice,
+    as_asked,
     combine,
     debug_option,
     epilogue_option,
@@ -29,6 +30,7 @@ from gemmkit.errors import UsageError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from gemmkit.kernels.asked import Asked
     from gemmkit.problem import GemmProblem, Shape
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
@@ -103,6 +105,7 @@ _store_options = combine(
 @layout_option
 @type_options
 @operand_scales_option
+@as_asked
 @gpu_option
 @seed_option
 @_store_options
@@ -122,12 +125,8 @@ def command(
     strategy: str,
     device: str,
     kernels: tuple[str, ...] | None,
-    epilogue: str | None,
     layout: str,
-    dtype: str | None,
-    out_dtype: str | None,
-    precision: str | None,
-    scales: str | None,
+    asked: Asked,
     gpu: str | None,
     seed: int,
     store_path: Path | None,
@@ -152,8 +151,7 @@ def command(
     from gemmkit.devices.choose import gpu_problem
     from gemmkit.trials.store import Store
 
-    types = dtype, out_dtype, precision, scales
-    problems = _problems((*shapes, *groups), suite, layout, epilogue, *types)
+    problems = _problems((*shapes, *groups), suite, layout, asked)
     search = tuning.Search(budget, strategy, seed, kernels)
     if plot is not None and not explain:
         raise UsageError("--plot needs --explain: use both")
@@ -196,19 +194,12 @@ def _problems(
     shapes: Sequence[Shape],
     suite: str | None,
     layout: str,
-    epilogue: str | None,
-    dtype: str | None,
-    out_dtype: str | None,
-    precision: str | None,
-    scales: str | None,
+    asked: Asked,
 ) -> list[GemmProblem]:
     from gemmkit.bench.suites import find_suite
-    from gemmkit.kernels.fitting import asked_problem
     from gemmkit.kernels.layouts import read_layout
 
-    letters, types = read_layout(layout), (dtype, out_dtype, precision, scales)
-    asked: list[Shape] = [*shapes, *(find_suite(suite) if suite is not None else ())]
-    found = (
-        asked_problem(None, each, None, None, epilogue, *types).laid_out(letters) for each in asked
-    )
+    letters = read_layout(layout)
+    given: list[Shape] = [*shapes, *(find_suite(suite) if suite is not None else ())]
+    found = (asked.problem(each).laid_out(letters) for each in given)
     return list(dict.fromkeys(found))

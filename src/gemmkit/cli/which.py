@@ -8,6 +8,7 @@ import click
 
 from gemmkit.cli.files import Verb, read_file_option
 from gemmkit.cli.options import (
+    as_asked,
     debug_option,
     epilogue_option,
     gpu_option,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gemmkit.dispatch.choose import StoreChoice
+    from gemmkit.kernels.asked import Asked
     from gemmkit.problem import GemmProblem
 
 
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 @type_options
 @prepared_option
 @operand_scales_option
+@as_asked
 @read_file_option("--store", "path", "Store of tuned shapes to consult first.  [default: your own]")
 @click.option("--no-store", is_flag=True, help="Ignore the store: show the choice without tuning.")
 @click.option("--json", "as_json", is_flag=True, help="Print the decision as JSON instead.")
@@ -45,15 +48,8 @@ def command(
     shape: str | None,
     groups: GemmProblem | None,
     gpu: str | None,
-    alpha: float,
-    beta: float,
-    epilogue: str | None,
     layout: str,
-    dtype: str | None,
-    out_dtype: str | None,
-    precision: str | None,
-    prepared: str | None,
-    scales: str | None,
+    asked: Asked,
     path: Path | None,
     no_store: bool,
     as_json: bool,
@@ -72,23 +68,10 @@ def command(
     if no_store and path is not None:
         raise UsageError("--no-store and --store exclude each other: leave one of them out")
     store: StoreChoice = None if no_store else path or "user"
-    asked = one_problem(shape, groups)
-    if asked is None:
+    problem = one_problem(shape, groups)
+    if problem is None:
         raise UsageError("which problem? Give a shape MxNxK, or --groups MxNxK*COUNT,…")
-    decision = which(
-        asked,
-        board_at_hand(gpu),
-        alpha=alpha,
-        beta=beta,
-        epilogue=epilogue,
-        layout=layout,
-        dtype=dtype,
-        out_dtype=out_dtype,
-        precision=precision,
-        prepared=prepared,
-        scales=scales,
-        store=store,
-    )
+    decision = which(problem, board_at_hand(gpu), layout=layout, store=store, **asked.arguments)
     if as_json:
         click.echo(decision.to_json())
         return

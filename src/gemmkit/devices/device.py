@@ -162,13 +162,14 @@ class Scratch:
         Raises:
             DeviceError: there is not enough memory.
         """
+        found = self
         if plan.prepared:
             made = {each.name: device.empty(each.nbytes) for each in plan.prepared}
-            return replace(self, prepared=made)
-        if plan.table is None:
-            return self
-        table = device.upload(plan.table.of_storage(arguments))
-        return replace(self, table=table, products=plan.table.arguments)
+            found = replace(found, prepared=made)
+        if plan.table is not None:
+            table = device.upload(plan.table.of_storage(arguments))
+            found = replace(found, table=table, products=plan.table.arguments)
+        return found
 
     def check(self, device: Device, plan: LaunchPlan) -> None:
         """Check that a launch left all semaphores at zero, as the next one needs them.

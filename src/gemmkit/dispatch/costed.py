@@ -12,7 +12,7 @@ from gemmkit.analysis.closed_form.costs import UNCORRECTED, BoardCosts, Correcti
 from gemmkit.analysis.closed_form.form import ClosedForm
 from gemmkit.decoding import from_json
 from gemmkit.dispatch import shipped_file
-from gemmkit.dispatch.candidates import Candidate
+from gemmkit.dispatch.candidate import Candidate
 from gemmkit.dtypes import Dtype
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.cut import useful_parts

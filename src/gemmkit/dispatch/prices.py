@@ -11,7 +11,8 @@ from functools import cached_property
 from typing import Protocol
 
 from gemmkit.analysis.closed_form.form import Estimate
-from gemmkit.dispatch.candidates import Candidate, candidates_for, is_overtaken
+from gemmkit.dispatch.candidate import Candidate
+from gemmkit.dispatch.candidates import candidates_for, is_overtaken
 from gemmkit.dispatch.costed import CostedCandidate
 from gemmkit.dtypes import Dtype
 from gemmkit.gpu import GpuSpec

@@ -13,7 +13,7 @@ from gemmkit.dispatch.prices import Ranked
 from gemmkit.dispatch.runners_up import why_it_loses
 from gemmkit.epilogue import Epilogue
 from gemmkit.gpu import DEFAULT_BOARD, GIB, GpuSpec, find_board
-from gemmkit.kernels.fitting import asked_problem
+from gemmkit.kernels.asked import Asked
 from gemmkit.kernels.layouts import read_layout
 from gemmkit.kernels.plan import Dim3, LaunchPlan
 from gemmkit.problem import GemmProblem, Shape
@@ -136,17 +136,25 @@ def which(
         UsageError: an argument is not valid.
         UnsupportedProblem: no kernel accepts the problem.
     """
-    types = dtype, out_dtype, precision, scales, prepared
-    problem = asked_problem(None, shape, alpha, beta, epilogue, *types)
+    problem = Asked(
+        alpha=alpha,
+        beta=beta,
+        epilogue=epilogue,
+        dtype=dtype,
+        out_dtype=out_dtype,
+        precision=precision,
+        scales=scales,
+        prepared=prepared,
+    ).problem(shape)
     if layout is not None:
         problem = problem.laid_out(read_layout(layout))
     if gpu is None:
         gpu = DEFAULT_BOARD
     board = find_board(gpu)
     # Not the one that `choose` keeps: another process may have tuned since.
-    asked = Dispatcher(board, store)
-    choice = asked.choose(problem)
-    chosen = asked.costed(choice.kernel.name, choice.config)
+    dispatcher = Dispatcher(board, store)
+    choice = dispatcher.choose(problem)
+    chosen = dispatcher.costed(choice.kernel.name, choice.config)
     own = chosen.estimate(problem)
     best = Ranked(chosen, own)
     plan = choice.kernel.plan(problem, choice.config, board)
@@ -195,7 +203,7 @@ def which(
                 why=why_it_loses(each, best, problem, entered=choice.source != "heuristic"),
                 by_size=_by_size(each, problem),
             )
-            for each in _others(asked, chosen, problem, alternatives)
+            for each in _others(dispatcher, chosen, problem, alternatives)
         ),
     )
 

@@ -89,7 +89,7 @@ def _of_types(kernels: Iterable[Kernel], problems: Sequence[GemmProblem]) -> tup
         return tuple(
             each
             for each in kernels
-            if set(each.dtypes) <= _FP32
+            if (set(each.dtypes) <= _FP32 and each.precision == "ieee")
             or (each.precision != "ieee" and any(map(each.takes_types, problems)))
         )
     return _of_other_types(kernels, problems)

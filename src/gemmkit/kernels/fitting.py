@@ -17,8 +17,8 @@ from gemmkit.kernels.limits import SHORT_K, SKINNY
 from gemmkit.kernels.plan import LEADING_DIMENSIONS, TileConfig, ceil_div
 from gemmkit.kernels.sizes import SIZES, Multiples
 from gemmkit.kernels.work import VECTOR_BYTES
-from gemmkit.problem import GemmProblem, Shape, read_problem
-from gemmkit.scales import UNSCALED, Scales
+from gemmkit.problem import GemmProblem
+from gemmkit.scales import UNSCALED
 
 
 def fitting(
@@ -139,49 +139,7 @@ def default_problem(
     return problem
 
 
-def asked_problem(
-    kernel: Kernel | None,
-    shape: Shape,
-    alpha: float | None = None,
-    beta: float | None = None,
-    epilogue: Epilogue | str | None = None,
-    dtype: str | None = None,
-    out_dtype: str | None = None,
-    precision: str | None = None,
-    scales: Scales | str | None = None,
-    prepared: str | None = None,
-) -> GemmProblem:
-    """The problem that a shape and what else was asked for mean, in plain layout unless it has one.
-
-    What is not given is as the problem has it; for a shape that is none, α = 1, β = 0, the first of
-    the kernel's types, and the epilogue of its own parameters: a bias where a user's kernel takes
-    one. Without `out_dtype`, C has the type of A and B. With another type than float32, a problem
-    loses its precision and its scales.
-
-    Raises:
-        UsageError: it is not a valid shape, no epilogue, or no precision or scales of this type.
-        UnsupportedType: there is no such type.
-    """
-    problem = read_problem(shape)
-    if kernel is not None and not isinstance(shape, GemmProblem):
-        problem = replace(problem, **kernel.types(dtype, out_dtype, precision))
-    else:
-        problem = in_types(problem, dtype, out_dtype, precision)
-    if isinstance(epilogue, str):
-        epilogue = Epilogue.parse(epilogue)
-    if epilogue is None and kernel is not None and not isinstance(shape, GemmProblem):
-        epilogue = _own_epilogue(kernel, problem.epilogue)
-    return replace(
-        problem,
-        scales=problem.scales if scales is None else Scales.parse(scales),
-        alpha=problem.alpha if alpha is None else alpha,
-        beta=problem.beta if beta is None else beta,
-        epilogue=epilogue or problem.epilogue,
-        prepared=problem.prepared if prepared is None else prepared,
-    )
-
-
-def _own_epilogue(kernel: Kernel, epilogue: Epilogue) -> Epilogue:
+def with_own_bias(kernel: Kernel, epilogue: Epilogue) -> Epilogue:
     """The epilogue with a bias where a user's kernel has a parameter for one."""
     if kernel.user_defined and "bias" in kernel.passed:
         return Epilogue(True, epilogue.activation)
@@ -216,4 +174,4 @@ def expressible(kernel: Kernel, problem: GemmProblem) -> GemmProblem:
         problem = replace(problem, beta=0.0)
     lacking = (name for name in LEADING_DIMENSIONS if name not in used)
     tight: dict[str, Any] = dict.fromkeys(lacking, 0)
-    return replace(problem, epilogue=_own_epilogue(kernel, problem.epilogue), **tight)
+    return replace(problem, epilogue=with_own_bias(kernel, problem.epilogue), **tight)

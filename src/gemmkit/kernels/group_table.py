@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -65,6 +65,9 @@ class GroupTable:
     rows: int
     columns: int
 
+    # A row of it, which begins as `GROUP` does.
+    dtype: ClassVar[np.dtype[np.void]] = GROUP
+
     @cached_property
     def groups(self) -> Groups:
         """The sizes of the products."""
@@ -111,7 +114,7 @@ class GroupTable:
     def filled(
         self, addresses: Mapping[str, Addresses], *, ldr: ArrayLike = 0, ldx: ArrayLike = 0
     ) -> NDArray[np.void]:
-        """The table, of dtype `GROUP`, in the order of `order`.
+        """The table, of `dtype`, in the order of `order`.
 
         Args:
             addresses: of each product's A, B and C, and of its bias, residual and auxiliary output
@@ -144,7 +147,7 @@ class GroupTable:
                     f"{name} = {longest}: indices are 32-bit, {MAX_EXTENT} is the most"
                 )
         groups, order = self.groups, self.order
-        table = np.zeros(groups.count, GROUP)
+        table = np.zeros(groups.count, self.dtype)
         for name, sizes in zip(("M", "N", "K", "lda", "ldb", "ldc"), groups.table, strict=True):
             table[name] = sizes[order]
         table["ldr"], table["ldx"] = (_ordered(each, order, np.int64) for each in (ldr, ldx))

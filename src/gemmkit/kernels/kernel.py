@@ -72,10 +72,10 @@ class Kernel(UsersKernels):
     results are judged by its instructions.
     `structs` are those that it takes by value (see `LaunchPlan`). `compute_dtype` and `tolerance`
     say how exact its results must be, where that is not to be read from its instructions: see
-    `gemmkit.verify.arithmetic`. `variables` are the values of its `__constant__` and `__device__`
-    variables. `sizes` says which sizes a user's kernel takes. `scalars` names those of α and β that
-    it takes as 16-bit parameters, and their type; None is that of the matrices. `tensor_maps` are
-    those that a user's kernel takes by value. `fuses` says
+    `gemmkit.verify.arithmetic`; the former may depend on the problem. `variables` are the values of
+    its `__constant__` and `__device__` variables. `sizes` says which sizes a user's kernel takes.
+    `scalars` names those of α and β that it takes as 16-bit parameters, and their type; None is
+    that of the matrices. `tensor_maps` are those that a user's kernel takes by value. `fuses` says
     whether it applies an epilogue, `signature` names its parameters in order, and `aliases` maps
     other names of configuration keys to the keys.
     """
@@ -106,7 +106,7 @@ class Kernel(UsersKernels):
     pairing: Callable[[GemmProblem, TileConfig, GpuSpec], str | None] | None = None
     translate: Callable[[GpuSpec], tuple[SourceFile, str]] | None = None
     structs: tuple[StructPlace | None, ...] = ()
-    compute_dtype: str = ""
+    compute_dtype: str | Callable[[GemmProblem], str] = ""
     tolerance: float | None = None
     variables: DeviceVariables | None = None
     sizes: SizeRule | None = None
@@ -356,7 +356,7 @@ class Kernel(UsersKernels):
             rasterized=shape.rasterized,
             structs=self.structs,
             table=shape.table,
-            compute_dtype=self.compute_dtype or shape.compute_dtype,
+            compute_dtype=self._compute_dtype_of(problem),
             tolerance=self.tolerance,
             constants=self.variables.packed(problem) if self.variables is not None else (),
             scalars=self._scalars_for(problem),
@@ -367,6 +367,10 @@ class Kernel(UsersKernels):
             before=shape.before if problem.alpha else None,
             prepared=shape.prepared,
         )
+
+    def _compute_dtype_of(self, problem: GemmProblem) -> str:
+        own = self.compute_dtype
+        return own if isinstance(own, str) else own(problem)
 
     def _scalars_for(self, problem: GemmProblem) -> tuple[tuple[str, Dtype], ...]:
         """See `LaunchPlan.scalars`."""

@@ -302,9 +302,8 @@ class LaunchShape:
     `tensor_maps` are those of gemmkit's own kernels, whose boxes depend on the configuration.
     `before` is the launch that leaves `copies` of operands in the workspace, of which maps are made
     then; with `in_place` the signature has their addresses and pitches too, in place of those of
-    the operands. `prepared` are those among them that launches do not make. `compute_dtype` is as
-    in `LaunchPlan`, where it follows from the problem. `entry` and `signature` are those of another
-    function of the kernel's file, where the problem needs that.
+    the operands. `prepared` are those among them that launches do not make. `entry` and
+    `signature` are those of another function of the kernel's file, where the problem needs that.
     """
 
     template: tuple[int | str, ...]
@@ -323,7 +322,6 @@ class LaunchShape:
     copies: tuple[OperandCopy, ...] = ()
     prepared: tuple[PreparedCopy, ...] = ()
     in_place: bool = False
-    compute_dtype: str = ""
     entry: str = ""
     signature: Signature = ()
 

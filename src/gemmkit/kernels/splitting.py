@@ -21,7 +21,7 @@ from gemmkit.kernels.production.arguments import CUDA_LAYOUTS
 from gemmkit.problem import GemmProblem
 
 _NAME = "split_operands"
-# Of split_operands.cu: neighbors along k whose parts lie together, and warps of a block.
+# Of split_lines.cuh: neighbors along k whose parts lie together, and warps of a block.
 GROUP, WARPS = 32, 8
 # Parts of an element.
 PARTS = 2
@@ -113,9 +113,8 @@ def _launch(
     along_k = {"A": not problem.transa, "B": problem.transb}
     split = [each.copy for each in slots if isinstance(each, _Split)]
     products = min(max((each.count for each in split), default=1), MOST_BLOCKS_Y)
-    sharing = _power_of_two(ceil_div(problem.k, HELD_ALONG), WARPS)
-    cluster = _power_of_two(ceil_div(problem.k, HELD_ACROSS), MOST_OF_CLUSTER)
-    cluster = 1 if all(along_k[each.operand] for each in split) else cluster
+    sharing = warps_along(problem.k)
+    cluster = 1 if all(along_k[each.operand] for each in split) else blocks_across(problem.k)
     most = max(1, gpu.sm_count * BLOCKS_PER_SM // products)
     blocks = 0
     arguments = dict.fromkeys("AB", _NO_OPERAND)
@@ -147,6 +146,16 @@ def _launch(
     )
 
 
+def warps_along(k: int) -> int:
+    """Warps that share a line whose elements are contiguous."""
+    return _power_of_two(ceil_div(k, HELD_ALONG), WARPS)
+
+
+def blocks_across(k: int) -> int:
+    """Blocks of a cluster that share lines that are not."""
+    return _power_of_two(ceil_div(k, HELD_ACROSS), MOST_OF_CLUSTER)
+
+
 def split_bytes(problem: GemmProblem) -> int:
     """Bytes that splitting reads and writes, of lines that fit the registers of a cluster; of
     prepared operands, those of their exponents."""
@@ -157,8 +166,15 @@ def split_share(problem: GemmProblem) -> float:
     """The share of a copy's speed at which it does."""
     moved = _bytes_of(problem)
     along_k = {"A": not problem.transa, "B": problem.transb}
-    slowed = sum(size if along_k[name] else size / ACROSS for name, size in moved.items())
-    return sum(moved.values()) / slowed if slowed else 1.0
+    across = sum(size for name, size in moved.items() if not along_k[name])
+    return share_of_copy(along=sum(moved.values()) - across, across=across)
+
+
+def share_of_copy(*, along: int, across: int) -> float:
+    """The share of a copy's speed at which so many bytes of lines are split, which are contiguous
+    or not."""
+    slowed = along + across / ACROSS
+    return (along + across) / slowed if slowed else 1.0
 
 
 def _bytes_of(problem: GemmProblem) -> dict[str, int]:

@@ -9,6 +9,7 @@ from gemmkit.epilogue import Epilogue
 from gemmkit.loading import load
 from gemmkit.ops.grouped_product import grouped_product
 from gemmkit.ops.groups import listed
+from gemmkit.ops.prepared_groups import PreparedGroups, taken_groups
 from gemmkit.ops.request import Call
 from gemmkit.ops.tracing import recordable
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 @recordable("out", "auxiliary")
 def grouped_matmul(
     as_: Iterable[Any],
-    bs: Iterable[Any],
+    bs: Iterable[Any] | PreparedGroups,
     *,
     out: Iterable[Any] | None = None,
     alpha: float = 1,
@@ -43,7 +44,8 @@ def grouped_matmul(
     Args:
         as_: matrices of m×k elements, of any library and type that `matmul` takes, and all of one
             type. A stack of matrices is a sequence of them.
-        bs: as many matrices of k×n elements, of the same type and on the same device.
+        bs: as many matrices of k×n elements, of the same type and on the same device. Those that
+            stay the same for many calls are best given as `gemmkit.prepare_groups` makes them.
         out: matrices of m×n elements to write the results to; they may be strided, but must not
             overlap each other or an input. They are of one type, which may be another than that of
             as_. By default new arrays, each of the kind and type of its a.
@@ -69,6 +71,9 @@ def grouped_matmul(
         UnsupportedProblem: sizes are beyond the range of the kernels' indices.
         CompileError, CompilerMissing, DeviceError: as `matmul`.
     """
+    held = None
+    if isinstance(bs, PreparedGroups):
+        bs, precision, held = taken_groups(bs, precision)
     roles = {
         "a": as_,
         "b": bs,
@@ -94,7 +99,7 @@ def grouped_matmul(
         device=device,
         precision=precision,
     )
-    results = grouped_product(call)
+    results = grouped_product(call, held)
     if results is NotImplemented:
         load("gemmkit.ops.libraries.torch_operators")
         from gemmkit.ops.libraries.torch_operators import multiply

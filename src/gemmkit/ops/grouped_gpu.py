@@ -5,16 +5,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import Any, cast
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from gemmkit.devices.context import Context, context_of
-from gemmkit.devices.launcher import PreparedLaunch
+from gemmkit.devices.launcher import PreparedLaunch, prepared_launches
 from gemmkit.devices.operands import NOWHERE, Operands, bind_arguments
-from gemmkit.devices.streams import check_stream, stream_handle
+from gemmkit.devices.packing import preparing_launches
+from gemmkit.devices.streams import check_stream, finish, stream_handle
 from gemmkit.dispatch.choose import choose
 from gemmkit.errors import UsageError
 from gemmkit.groups import Groups
@@ -22,10 +23,14 @@ from gemmkit.kernels.group_table import MATRICES, GroupTable
 from gemmkit.ops.arrays import GpuLibrary
 from gemmkit.ops.compiled import compiled
 from gemmkit.ops.groups import GroupsRequest, low_bits
+from gemmkit.ops.making import refuse_capture
 from gemmkit.ops.operands import Operand, alignment
 from gemmkit.ops.overlaps import Extents
-from gemmkit.ops.tables import TABLE, Tables, tables_of
+from gemmkit.ops.tables import PLACES, Tables, tables_of
 from gemmkit.problem import GemmProblem
+
+if TYPE_CHECKING:
+    from gemmkit.ops.prepared_forms import Forms
 
 log = logging.getLogger("gemmkit")
 
@@ -36,26 +41,99 @@ Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
+class GroupsMaker:
+    """What makes a form of prepared B: as `Making`, of the B of all products that stand in a table.
+
+    `launches` are for one thread.
+    """
+
+    form: str
+    nbytes: int
+    context: Context
+    tables: Tables
+    launches: tuple[PreparedLaunch, ...]
+    table: NDArray[np.void] | None = None
+
+    def of(self, table: NDArray[np.void]) -> GroupsMaker:
+        """The same for the operands in a table."""
+        return replace(self, table=table)
+
+    def fill(self, operand: int, form: int, stream: int) -> None:  # noqa: ARG002
+        """As `Making.fill`; the operands' addresses stand in the table."""
+        self.refuse_capture(stream)
+        assert self.table is not None
+        self.tables.launch(self.launches, self.table, stream, form)
+        finish(stream, self.context)
+
+    def refuse_capture(self, stream: int) -> None:
+        """As `Making.refuse_capture`."""
+        refuse_capture("bs", stream)
+
+
+@dataclass(frozen=True, slots=True)
 class GroupsLaunch:
-    """One launch of many products, for one thread: `table` without the addresses is `sized`."""
+    """Launches of many products, for one thread: `table` without the addresses is `sized`.
+
+    `maker` makes what they read of prepared operands, if they do.
+    """
 
     tables: Tables
-    launch: PreparedLaunch
+    launches: tuple[PreparedLaunch, ...]
     table: GroupTable
     sized: NDArray[np.void]
+    maker: GroupsMaker | None = None
 
-    def run(self, addresses: Mapping[str, NDArray[Any]], stream: int) -> None:
-        """Put it on a stream; `addresses` are those of all arrays, by role.
+    def run(
+        self,
+        addresses: Mapping[str, NDArray[Any]],
+        stream: int,
+        held: Forms | None = None,
+    ) -> None:
+        """Put them on a stream; `addresses` are those of all arrays, by role, `held` the prepared
+        operands.
 
         Raises:
+            UsageError: something has to be made of these, and the stream is being captured.
             DeviceError: the driver refuses it, or there is not enough memory.
         """
         named = {name: addresses[role] for name, role in _ROLES.items() if role in addresses}
-        self.tables.launch(self.launch, self.table.at(named, self.sized), stream)
+        table, prepared = self.table.at(named, self.sized), 0
+        if self.maker is not None and held is not None:
+            prepared = held.address(self.maker.of(table), stream)
+        self.tables.launch(self.launches, table, stream, prepared)
+
+
+def groups_launch(
+    problem: GemmProblem, context: Context, *, ldr: ArrayLike = 0, ldx: ArrayLike = 0
+) -> GroupsLaunch | None:
+    """The launches for groups, with the leading dimensions of residuals and auxiliary outputs; None
+    where there is nothing to launch.
+
+    Raises:
+        UnsupportedProblem, CompileError, CompilerMissing, DeviceError: as `grouped_matmul`.
+    """
+    choice = choose(problem, context.spec)
+    plan, binary = compiled(problem, choice.kernel, choice.config, context.spec)
+    if not plan.blocks or plan.table is None:
+        return None
+    bound = bind_arguments(problem, Operands(NOWHERE, NOWHERE, NOWHERE))
+    arguments = {**bound, **plan.table.arguments, "groups": 0}
+    tables = tables_of(context)
+    maker = None
+    for copy, own in zip(plan.prepared, preparing_launches(plan, binary), strict=True):
+        launches = prepared_launches(context, *own, arguments, PLACES)
+        maker = GroupsMaker(copy.form, copy.nbytes, context, tables, launches)
+    return GroupsLaunch(
+        tables,
+        prepared_launches(context, plan, binary, arguments, PLACES),
+        plan.table,
+        plan.table.sized(ldr=ldr, ldx=ldx),
+        maker,
+    )
 
 
 def multiply(
-    groups: GroupsRequest, ordinal: int, stream: Any
+    groups: GroupsRequest, ordinal: int, stream: Any, held: Forms | None = None
 ) -> tuple[list[Operand], GroupsLaunch | None]:
     """The results of arrays on the GPU of that ordinal, which is not waited for.
 
@@ -80,7 +158,7 @@ def multiply(
         for library in {id(each): each for all_ in libraries.values() for each in all_}.values():
             if library.CURRENT_STREAMS and library.current_stream(ordinal) != handle:
                 entered.enter_context(library.on_stream(handle, ordinal))
-        return _Multiplication(groups, libraries, context, handle).run()
+        return _Multiplication(groups, libraries, context, handle, held).run()
 
 
 class _Multiplication:
@@ -95,8 +173,9 @@ class _Multiplication:
         libraries: dict[str, list[GpuLibrary]],
         context: Context,
         stream: int,
+        held: Forms | None = None,
     ) -> None:
-        self.groups, self.context, self.stream = groups, context, stream
+        self.groups, self.context, self.stream, self.held = groups, context, stream, held
         self.libraries = dict(libraries)
         self.operands = {role: list(members) for role, members in groups.operands.items()}
         self.extents = dict(groups.extents)
@@ -111,6 +190,9 @@ class _Multiplication:
             if role in self.operands:
                 its = self.extents[role]
                 fit = its.in_rows | (its.in_columns if role in ("a", "b") else False)
+                if role == "a" and self.held is not None and not its.in_columns.all():
+                    # One launch reads all that is prepared.
+                    fit = its.in_rows
                 self._replace(role, ~fit & self.filled, self._copied)
         results = self.operands.get("out") or self.groups.new_results(self.stream)
         self.operands["out"], self.extents["out"] = results, Extents.of(results)
@@ -179,21 +261,22 @@ class _Multiplication:
             launch = self._launch(chosen, bool(kind & 2), bool(kind & 1))
             if launch is not None:
                 found = {role: its.places[chosen, 0] for role, its in self.extents.items()}
-                launch.run(found, self.stream)
+                launch.run(found, self.stream, self.held)
                 self.launches.append(launch)
 
     def _launch(self, chosen: NDArray[np.intp], transa: bool, transb: bool) -> GroupsLaunch | None:
         """That of the products of these numbers, all with A and B in rows or in columns alike; None
         where there is nothing to launch."""
-        groups, extents, spec = self.groups, self.extents, self.context.spec
+        groups, extents, terms = self.groups, self.extents, self.groups.terms
 
         def pitches(role: str, columns: bool = False) -> NDArray[np.int64]:
             if role not in extents:
                 return np.zeros(chosen.size, np.int64)
-            # Empty products have tight rows, whatever their arrays have.
-            return extents[role].leading(columns=columns)[chosen] * self.filled[chosen]
+            found = extents[role].leading(columns=columns)[chosen]
+            # Empty products have tight rows, whatever their arrays have; but all that is prepared
+            # is read.
+            return found if role in terms.prepared else found * self.filled[chosen]
 
-        terms = groups.terms
         bits = [extents[role].places[chosen, 0] for role in ("a", "b", "out")]
         problem = GemmProblem.of_groups(
             Groups.of(
@@ -208,19 +291,11 @@ class _Multiplication:
             dtype=terms.dtype,
             out_dtype=terms.out_dtype,
             precision=terms.precision,
+            prepared=terms.prepared,
             alignment=alignment(low_bits(bits)),
         )
-        choice = choose(problem, spec)
-        plan, binary = compiled(problem, choice.kernel, choice.config, spec)
-        if not plan.blocks or plan.table is None:
-            return None
-        bound = bind_arguments(problem, Operands(NOWHERE, NOWHERE, NOWHERE))
-        arguments = {**bound, **plan.table.arguments, "groups": 0}
-        return GroupsLaunch(
-            tables_of(self.context),
-            PreparedLaunch(self.context, plan, binary, arguments, TABLE),
-            plan.table,
-            plan.table.sized(ldr=pitches("residual"), ldx=pitches("auxiliary")),
+        return groups_launch(
+            problem, self.context, ldr=pitches("residual"), ldx=pitches("auxiliary")
         )
 
 

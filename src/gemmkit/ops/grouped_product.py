@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gemmkit.errors import UsageError
 from gemmkit.loading import load
@@ -14,9 +14,14 @@ from gemmkit.ops.overlaps import Extents
 from gemmkit.ops.request import Call
 from gemmkit.ops.tracing import compiling, needs_operator
 
+if TYPE_CHECKING:
+    from gemmkit.ops.prepared_forms import Forms
 
-def grouped_product(call: Call) -> Any:
+
+def grouped_product(call: Call, held: Forms | None = None) -> Any:
     """What `grouped_matmul` returns; each array of the call is a list of them, or None.
+
+    `held` are the prepared operands of which b are the arrays.
 
     Returns:
         `NotImplemented` if only an operator of PyTorch can multiply these arrays, or record it.
@@ -25,7 +30,7 @@ def grouped_product(call: Call) -> Any:
         GemmkitError: as `grouped_matmul`.
     """
     if not compiling():
-        again = repeated(call)
+        again = repeated(call, held)
         if again is not None:
             return again
     if needs_operator(each for members in call.arrays.values() for each in members or ()):
@@ -36,12 +41,13 @@ def grouped_product(call: Call) -> Any:
         beta=call.beta,
         epilogue=call.epilogue,
         precision=call.precision,
+        prepared=held is not None,
     )
     if groups.count == 0:
         return []
     note_overwritten(*(call.out or ()), *(call.auxiliary or ()))
     ordinal = groups.operands["a"][0].device
-    results = _on_host(groups, call) if ordinal is None else _on_gpu(groups, call, ordinal)
+    results = _on_host(groups, call) if ordinal is None else _on_gpu(groups, call, ordinal, held)
     if call.out is not None:
         written: list[Any] = call.out
         return written
@@ -50,7 +56,9 @@ def grouped_product(call: Call) -> Any:
     ]
 
 
-def _on_gpu(groups: GroupsRequest, call: Call, ordinal: int) -> list[Operand]:
+def _on_gpu(
+    groups: GroupsRequest, call: Call, ordinal: int, held: Forms | None
+) -> list[Operand]:
     """The results of arrays on a GPU, which is not waited for."""
     load("gemmkit.ops.grouped_gpu")
     from gemmkit.ops.grouped_gpu import multiply
@@ -58,11 +66,11 @@ def _on_gpu(groups: GroupsRequest, call: Call, ordinal: int) -> list[Operand]:
 
     if call.device is not None:
         check_device(call.device, ordinal)
-    results, launch = multiply(groups, ordinal, call.stream)
+    results, launch = multiply(groups, ordinal, call.stream, held)
     if launch is not None:
         terms, extents = groups.terms, {**groups.extents, "out": Extents.of(results)}
         dtype = None if terms.out_dtype == terms.dtype else terms.out_dtype
-        keep(call, launch, ordinal, extents, dtype)
+        keep(call, launch, ordinal, extents, dtype, held)
     return results
 
 

@@ -29,6 +29,7 @@ from gemmkit.trials import changes
 
 if TYPE_CHECKING:
     from gemmkit.ops.grouped_gpu import GroupsLaunch
+    from gemmkit.ops.prepared_forms import Forms
 
 # Calls that a thread keeps prepared: each has what it knows of thousands of arrays.
 _MOST_KEPT = 64
@@ -62,7 +63,7 @@ class Prepared:
     dtype: Dtype | None
     reach: Mapping[str, tuple[Addresses, Addresses]]
 
-    def run(self, call: Call, seen: Seen) -> list[Any] | None:
+    def run(self, call: Call, seen: Seen, held: Forms | None) -> list[Any] | None:
         """The results, or None where only a full reading of the call tells whether it is valid."""
         library, addresses = seen.library, seen.addresses
         if call.out is None:
@@ -80,7 +81,7 @@ class Prepared:
             return None
         for array in (*(call.out or ()), *(call.auxiliary or ())):
             library.overwritten(array)
-        self.launch.run(addresses, library.current_stream(self.ordinal))
+        self.launch.run(addresses, library.current_stream(self.ordinal), held)
         return results
 
     def _may_overlap(self, addresses: Mapping[str, Addresses]) -> bool:
@@ -113,8 +114,9 @@ class _Ready(threading.local):
 _ready = _Ready()
 
 
-def glance(call: Call) -> Seen | None:
-    """What the launch of a call depends on; None where a call has to be read in full."""
+def glance(call: Call, prepared: bool) -> Seen | None:
+    """What the launch of a call depends on, with b `prepared` or not; None where a call has to be
+    read in full."""
     library = warm.LIBRARIES.get(type(call.a[0])) if call.a else None
     if library is None or call.stream is not None or call.device is not None or library.watched():
         return None
@@ -125,7 +127,7 @@ def glance(call: Call) -> Seen | None:
         return None
     addresses: dict[str, Addresses] = {}
     precision = get_precision() if call.precision is None else call.precision
-    key: list[Hashable] = [call.alpha, call.beta, call.epilogue, precision]
+    key: list[Hashable] = [call.alpha, call.beta, call.epilogue, precision, prepared]
     try:
         for role, members in zip(ARRAYS, call, strict=False):
             if members is None or role == "c":
@@ -143,21 +145,21 @@ def glance(call: Call) -> Seen | None:
     return Seen(library, tuple(key), addresses)
 
 
-def repeated(call: Call) -> list[Any] | None:
+def repeated(call: Call, held: Forms | None) -> list[Any] | None:
     """The results of a call like one that this thread has kept; None if there is none.
 
     Raises:
         UsageError: an array may not be overwritten now.
         DeviceError: the driver refuses the launch.
     """
-    seen = glance(call)
+    seen = glance(call, held is not None)
     if seen is None:
         return None
     calls = _ready.calls
     if calls.version != changes.count:
         calls.forget()
     found = calls.get(seen.key)
-    return None if found is None else found.run(call, seen)
+    return None if found is None else found.run(call, seen, held)
 
 
 def keep(
@@ -166,12 +168,13 @@ def keep(
     ordinal: int,
     extents: Mapping[str, Extents],
     dtype: Dtype | None,
+    held: Forms | None,
 ) -> None:
     """Have the next call that looks like this one use its launch; `dtype` is as in `Prepared`."""
     library, kind = library_of(call.a[0], "a"), type(call.a[0])
     if hasattr(library, "glance"):
         warm.LIBRARIES.setdefault(kind, cast(WarmLibrary, library))
-    seen = glance(call)
+    seen = glance(call, held is not None)
     if seen is None:
         return
     m = extents["a"].places[:, 2].tolist()

@@ -95,8 +95,10 @@ def read_groups(
     beta: float,
     epilogue: Epilogue | str | None,
     precision: object,
+    prepared: bool = False,
 ) -> GroupsRequest:
     """Read and check many products; `arrays` has sequences a and b, and None for what is not given.
+    `prepared` says whether b are prepared operands.
 
     Raises:
         UsageError: a shape, type, place or option that is not valid; the text says which.
@@ -105,7 +107,7 @@ def read_groups(
     for role, members in given.items():
         if len(members) != len(given["a"]):
             raise UsageError(
-                f"{_argument(role)} has {counted(len(members), 'array')} and as_ has "
+                f"{argument(role)} has {counted(len(members), 'array')} and as_ has "
                 f"{len(given['a'])}: give one for each product"
             )
     terms = Terms(
@@ -118,9 +120,7 @@ def read_groups(
     elif "c" not in given:
         raise UsageError(f"beta = {terms.beta} needs c; c=out adds to what out holds")
     libraries = {
-        role: [
-            library_of(each, f"{_argument(role)}[{place}]") for place, each in enumerate(members)
-        ]
+        role: [library_of(each, f"{argument(role)}[{place}]") for place, each in enumerate(members)]
         for role, members in given.items()
     }
     operands = {
@@ -131,13 +131,16 @@ def read_groups(
         for role, members in given.items()
     }
     terms = _with_types(terms, operands, precision)
+    # Arrays in host memory are brought to a device anew; where α = 0, neither operand is read.
+    if prepared and terms.alpha and operands["a"] and operands["a"][0].device is not None:
+        terms = replace(terms, prepared="b")
     _check_kinds(operands, terms)
     _check_shapes(operands, terms.epilogue)
     extents = {role: Extents.of(members) for role, members in operands.items()}
     _check_written(operands, extents)
     for role in WRITTEN:
         for place, array in enumerate(given.get(role, ())):
-            check_writable(libraries[role][place], array, f"{_argument(role)}[{place}]")
+            check_writable(libraries[role][place], array, f"{argument(role)}[{place}]")
     m, k = extents["a"].places.T[2:4]
     n = extents["b"].places.T[3]
     return GroupsRequest(operands, libraries, extents, m, n, k, terms)
@@ -147,16 +150,16 @@ def _operand(library: Library, array: Any, role: str, place: int) -> Operand:
     """The array as an operand; one that looks like an array before is not read again."""
     glance = getattr(library, "glance", None)
     if glance is None:
-        return library.read(array, f"{_argument(role)}[{place}]")
+        return library.read(array, f"{argument(role)}[{place}]")
     try:
         address, seen = glance(array)
         known = _seen.get((library.NAME, seen))
     except (AttributeError, TypeError, RuntimeError):
         # Reading it tells what is wrong.
-        return library.read(array, f"{_argument(role)}[{place}]")
+        return library.read(array, f"{argument(role)}[{place}]")
     # Host memory is looked at each time: it may be unaligned, or freed since.
     if known is None or known.device is None:
-        known = library.read(array, f"{_argument(role)}[{place}]")
+        known = library.read(array, f"{argument(role)}[{place}]")
         if known.device is None:
             return known
         if len(_seen) >= _MOST_SEEN:
@@ -167,7 +170,7 @@ def _operand(library: Library, array: Any, role: str, place: int) -> Operand:
     return Operand(array, address, known.view, known.dtype, known.device, known.writable)
 
 
-def _argument(role: str) -> str:
+def argument(role: str) -> str:
     """What `grouped_matmul` calls the arrays of a role."""
     return {"a": "as_", "b": "bs"}.get(role, role)
 
@@ -182,7 +185,7 @@ def listed(role: str, given: Any) -> list[Any]:
         return list(given)
     except TypeError:
         raise UnsupportedType(
-            f"{_argument(role)} has type {type(given).__name__}: give a list of arrays, one for "
+            f"{argument(role)} has type {type(given).__name__}: give a list of arrays, one for "
             "each product"
         ) from None
 
@@ -208,14 +211,14 @@ def _check_kinds(operands: Operands, terms: Terms) -> None:
         for place, operand in enumerate(members):
             if operand.dtype != wanted:
                 raise UnsupportedType(
-                    f"{_argument(role)}[{place}] has type {operand.dtype} and {other} {wanted}: "
+                    f"{argument(role)}[{place}] has type {operand.dtype} and {other} {wanted}: "
                     "the products of a launch are of one type, so convert one of them"
                 )
-            check_aligned(operand, f"{_argument(role)}[{place}]")
+            check_aligned(operand, f"{argument(role)}[{place}]")
             first = operands["a"][0]
             if operand.device != first.device:
                 raise UsageError(
-                    f"as_[0] is in {first.where} and {_argument(role)}[{place}] in "
+                    f"as_[0] is in {first.where} and {argument(role)}[{place}] in "
                     f"{operand.where}: bring them "
                     "to one device"
                 )
@@ -226,7 +229,7 @@ def _check_shapes(operands: Operands, epilogue: Epilogue) -> None:
         for role, operand in (("a", a), ("b", b)):
             if len(operand.view.shape) != 2:
                 raise UsageError(
-                    f"{_argument(role)}[{place}] has "
+                    f"{argument(role)}[{place}] has "
                     f"{counted(len(operand.view.shape), 'dimension')}; each product is of two "
                     "matrices"
                 )
@@ -239,7 +242,7 @@ def _check_shapes(operands: Operands, epilogue: Epilogue) -> None:
         for role in ("out", "c", "residual", "auxiliary"):
             if role in operands and operands[role][place].view.shape != (m, n):
                 raise UsageError(
-                    f"{_argument(role)}[{place}] has the shape "
+                    f"{argument(role)}[{place}] has the shape "
                     f"{operands[role][place].view.shape}; the "
                     f"product has {(m, n)}"
                 )
@@ -263,10 +266,10 @@ def _check_written(operands: Operands, extents: Mapping[str, Extents]) -> None:
     for role, members in written.items():
         for place, operand in enumerate(members):
             if not operand.writable:
-                raise UsageError(f"{_argument(role)}[{place}] cannot be written: it is read-only")
+                raise UsageError(f"{argument(role)}[{place}] cannot be written: it is read-only")
             if operand.overlaps_itself:
                 raise UsageError(
-                    f"{_argument(role)}[{place}] has elements that share memory: give an array "
+                    f"{argument(role)}[{place}] has elements that share memory: give an array "
                     "of its own"
                 )
     for role in written:
@@ -278,6 +281,6 @@ def _check_written(operands: Operands, extents: Mapping[str, Extents]) -> None:
             found = first_overlap(mine, theirs, in_place)
             if found is not None:
                 raise UsageError(
-                    f"{_argument(role)}[{found[0]}] overlaps {_argument(other)}[{found[1]}] in "
+                    f"{argument(role)}[{found[0]}] overlaps {argument(other)}[{found[1]}] in "
                     "memory: give another array"
                 )

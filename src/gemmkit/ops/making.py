@@ -56,14 +56,23 @@ class Making:
         Raises:
             UsageError: it is.
         """
-        status = ctypes.c_int(0)
-        known = driver.capture_query()(ctypes.c_void_p(stream), ctypes.byref(status)) == 0
-        if known and status.value:
-            raise UsageError(
-                f"what kernels read of the prepared operand {self.role} is made at the first "
-                "product of a kind, which cannot be captured into a graph: multiply once before, "
-                "or give its rows to gemmkit.prepare"
-            )
+        refuse_capture(self.role, stream)
+
+
+def refuse_capture(name: str, stream: int) -> None:
+    """Refuse to make something of the prepared operand `name` on a stream that is being captured.
+
+    Raises:
+        UsageError: it is.
+    """
+    status = ctypes.c_int(0)
+    known = driver.capture_query()(ctypes.c_void_p(stream), ctypes.byref(status)) == 0
+    if known and status.value:
+        raise UsageError(
+            f"what kernels read of the prepared operand {name} is made at the first product of a "
+            "kind, which cannot be captured into a graph: multiply once before, or give its rows "
+            "to gemmkit.prepare"
+        )
 
 
 def makings(step: Step, context: Context) -> Iterator[Making]:

@@ -7,86 +7,24 @@ them.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from gemmkit.dtypes import FLOAT_BYTES, Precision, default_result_type
+from gemmkit.dtypes import Precision, default_result_type
 from gemmkit.errors import UnsupportedType, UsageError
-from gemmkit.loading import load
-from gemmkit.ops.arrays import GpuLibrary, Library, library_of
-from gemmkit.ops.operands import Operand, View, alignment
+from gemmkit.ops.arrays import GpuLibrary, library_of
+from gemmkit.ops.operands import View, alignment
 from gemmkit.ops.placement import Copied, Terms, layout_of, place
 from gemmkit.ops.precision import settled
+from gemmkit.ops.prepared_forms import Side, Store, stream_of
 from gemmkit.units import counted
 
 if TYPE_CHECKING:
     from gemmkit.ops.making import Making
 
-Side = Literal["a", "b"]
-
 # Rows of the other operand for which forms are made at once, where nothing else is said.
 USUAL_ROWS = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class _Form:
-    """What a kernel reads in place of the operand: memory of the operand's library, and how it is
-    filled."""
-
-    memory: Operand
-    nbytes: int
-    making: Making
-
-
-class _Store:
-    """An operand with the forms of it that have been made, for any number of threads."""
-
-    def __init__(
-        self, operand: Operand, library: Library, side: Side, precision: Precision
-    ) -> None:
-        self.operand, self.library = operand, library
-        self.side, self.precision = side, precision
-        self.forms: dict[str, _Form] = {}
-        # A signal handler may come to it in the thread that holds it.
-        self._lock = threading.RLock()
-
-    def address(self, making: Making, stream: int) -> int:
-        """Where a form is; it is made now, and waited for, if it is not there yet.
-
-        Raises:
-            UsageError: the stream is being captured into a graph.
-            DeviceError: there is not enough memory, or the launch failed.
-        """
-        form = self.forms.get(making.form)
-        if form is None:
-            with self._lock:
-                form = self.forms.get(making.form) or self._made(making, stream)
-        return form.memory.address
-
-    def _made(self, making: Making, stream: int) -> _Form:
-        making.refuse_capture(stream)
-        library = cast(GpuLibrary, self.library)
-        shape = (-(-making.nbytes // FLOAT_BYTES),)
-        memory = library.empty(self.operand, shape, "float32", stream)
-        form = _Form(memory, making.nbytes, making)
-        self._fill(form, stream)
-        self.forms[making.form] = form
-        return form
-
-    def _fill(self, form: _Form, stream: int) -> None:
-        library = cast(GpuLibrary, self.library)
-        library.wait_for(self.operand, stream)
-        form.making.fill(self.operand.address, form.memory.address, stream)
-        library.written_on(form.memory, stream)
-
-    def refresh(self, stream: int) -> None:
-        """Make all forms anew, in the memory that they have."""
-        with self._lock:
-            for form in self.forms.values():
-                self._fill(form, stream)
 
 
 class PreparedOperand:
@@ -105,7 +43,7 @@ class PreparedOperand:
     ndim = 2
 
     shape: tuple[int, int]
-    _store: _Store
+    _store: Store
     _is_transpose: bool
     _other: PreparedOperand | None
 
@@ -113,11 +51,11 @@ class PreparedOperand:
         raise UsageError("a prepared operand is what gemmkit.prepare makes of an array")
 
     @classmethod
-    def _of(cls, store: _Store, other: PreparedOperand | None = None) -> PreparedOperand:
+    def _of(cls, store: Store, other: PreparedOperand | None = None) -> PreparedOperand:
         """That of a store, or with `other` the transpose of that one."""
         made = object.__new__(cls)
         made._store, made._is_transpose, made._other = store, other is not None, other
-        rows, columns = store.operand.view.shape
+        rows, columns = store.first.view.shape
         made.shape = (columns, rows) if other is not None else (rows, columns)
         return made
 
@@ -125,7 +63,7 @@ class PreparedOperand:
     def array(self) -> Any:
         """The array that was prepared, or a copy of it if neither its rows nor its columns were
         contiguous; of `T` it is that of the matrix itself."""
-        return self._store.operand.array
+        return self._store.first.array
 
     @property
     def dtype(self) -> Any:
@@ -173,8 +111,8 @@ class PreparedOperand:
             DeviceError: a launch failed.
         """
         store = self._store
-        if store.operand.device is not None:
-            store.refresh(_stream_of(store.operand, store.library, stream))
+        if store.first.device is not None:
+            store.refresh(stream_of(store.first, store.library, stream))
 
     @property
     def is_transpose(self) -> bool:
@@ -186,8 +124,8 @@ class PreparedOperand:
         transposed = "the transpose of " if self._is_transpose else ""
         held = f", {self.nbytes / 1e6:,.1f} MB in {counted(len(store.forms), 'form')}"
         return (
-            f"PreparedOperand({transposed}{store.side} of {store.operand.view.shape}, "
-            f"{store.operand.dtype}, precision {store.precision!r}, in {store.operand.where}"
+            f"PreparedOperand({transposed}{store.side} of {store.first.view.shape}, "
+            f"{store.first.dtype}, precision {store.precision!r}, in {store.first.where}"
             f"{held if store.forms else ', read in place'})"
         )
 
@@ -259,7 +197,7 @@ def prepare(
     """
     if side not in ("a", "b"):
         raise UsageError(f"side = {side!r}: use 'b' for products x · array, 'a' for array · x")
-    numbers = _read_rows(rows)
+    numbers = read_rows(rows)
     if isinstance(array, PreparedOperand):
         raise UnsupportedType("this operand is prepared already: give its array")
     library = library_of(array, side)
@@ -279,9 +217,9 @@ def prepare(
     if operand.device is not None and layout_of(operand.view) is None:
         gpu = cast(GpuLibrary, library)
         operand = gpu.copied(operand, operand.view.shape, by_columns=False)
-    store = _Store(operand, library, side, found)
+    store = Store((operand,), library, side, found)
     if operand.device is not None:
-        handle = _stream_of(operand, library, stream)
+        handle = stream_of(operand, library, stream)
         for making in _makings(store, numbers):
             store.address(making, handle)
     elif stream is not None:
@@ -290,7 +228,7 @@ def prepare(
     return prepared.T if transpose else prepared
 
 
-def _read_rows(rows: Any) -> list[int]:
+def read_rows(rows: Any) -> list[int]:
     """Numbers of rows, each once.
 
     Raises:
@@ -306,30 +244,12 @@ def _read_rows(rows: Any) -> list[int]:
     return list(dict.fromkeys(map(int, numbers)))
 
 
-def _stream_of(operand: Operand, library: Library, stream: Any) -> int:
-    """The handle of the stream that is meant.
-
-    Raises:
-        UsageError: it is no stream of the operand's GPU.
-    """
-    load("gemmkit.ops.making")
-    from gemmkit.devices.context import context_of
-    from gemmkit.devices.streams import check_stream, stream_handle
-
-    assert operand.device is not None
-    if stream is None:
-        return cast(GpuLibrary, library).current_stream(operand.device)
-    handle = stream_handle(stream)
-    check_stream(handle, context_of(operand.device))
-    return handle
-
-
-def _makings(store: _Store, numbers: Iterable[int]) -> list[Making]:
+def _makings(store: Store, numbers: Iterable[int]) -> list[Making]:
     """What makes the forms that products with so many rows of the other operand read."""
     from gemmkit.devices.context import context_of
     from gemmkit.ops.making import makings
 
-    operand, side = store.operand, store.side
+    operand, side = store.first, store.side
     assert operand.device is not None
     context = context_of(operand.device)
     rows, columns = operand.view.shape

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -13,9 +14,10 @@ from gemmkit.devices.cuda_errors import cuda_errors, result
 from gemmkit.devices.launcher import ROLES, Places, PreparedLaunch
 from gemmkit.devices.pinned import PinnedMemory
 from gemmkit.devices.scratch import ScratchPool
+from gemmkit.kernels.operand_copies import COPY_ALIGNMENT, PREPARED, rounded_up
 
-# Where a launch takes the address of its table.
-TABLE: Places = {"groups": (ROLES[0], 0)}
+# Where launches take the address of their table from, and that of what is prepared of B.
+PLACES: Places = {"groups": (ROLES[0], 0), PREPARED[1]: (PREPARED[1], 0)}
 
 # Tables that may be on their way at once before a call waits for the oldest.
 SLOTS = 64
@@ -33,23 +35,37 @@ class Tables:
         # Graphs read these at each replay, and nothing tells when the last of them is gone.
         self._captured: list[PinnedMemory] = []
 
-    def launch(self, launch: PreparedLaunch, table: NDArray[Any], stream: int) -> None:
-        """Put a copy of a table on a stream, and then a launch that takes its address as `TABLE`.
+    def launch(
+        self,
+        launches: Sequence[PreparedLaunch],
+        table: NDArray[Any],
+        stream: int,
+        prepared: int = 0,
+    ) -> None:
+        """Put a copy of a table on a stream, and then launches that take its address as in `PLACES`
+        and share a workspace; `prepared` is the address of what they read of a prepared B.
 
         Raises:
             DeviceError: the driver refuses one, or there is not enough memory.
         """
+        workspace = max((each.needs[0] for each in launches), default=0)
+        start = rounded_up(table.nbytes, COPY_ALIGNMENT)
         with self._lock, self._context.held_scratch.pool() as pool:
-            launch.run((self._copy(table, stream, pool),), stream)
+            copied = self._copy(table, start + workspace, stream, pool)
+            addresses = {ROLES[0]: copied, PREPARED[1]: prepared}
+            found = tuple(addresses.get(role, 0) for role in ROLES)
+            for each in launches:
+                each.run(found, stream, (copied + start, 0))
 
-    def _copy(self, table: NDArray[Any], stream: int, pool: ScratchPool) -> int:
+    def _copy(self, table: NDArray[Any], nbytes: int, stream: int, pool: ScratchPool) -> int:
+        """A copy at the start of so many bytes of scratch memory."""
         from cuda.bindings import driver
 
         with cuda_errors("copying a table to the GPU"), self._context.current():
             status, state = driver.cuStreamIsCapturing(stream)
             none = driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
             capturing = status == 0 and state != none
-            address = pool.of(stream, capturing, table.nbytes, 0).workspace
+            address = pool.of(stream, capturing, nbytes, 0).workspace
             if capturing:
                 pinned = PinnedMemory()
                 self._captured.append(pinned)

@@ -21,8 +21,8 @@ from gemmkit.analysis.memory import MemoryRow
 from gemmkit.cxx.includes import included_files
 from gemmkit.gpu import DEFAULT_BOARD, GpuSpec, find_board
 from gemmkit.kernels import include_files
+from gemmkit.kernels.asked import Asked
 from gemmkit.kernels.catalog import find_kernel
-from gemmkit.kernels.fitting import asked_problem
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import EXPRESSION_FILE, TileConfig
 from gemmkit.problem import GemmProblem
@@ -59,7 +59,7 @@ def explain(
     """
     board = DEFAULT_BOARD if gpu is None else find_board(gpu)
     first = find_kernel(kernel) if isinstance(kernel, str) else kernel
-    asked = asked_problem(first, problem)
+    asked = Asked().problem(problem, first)
 
     def collect(chosen: Kernel | str, changes: TileConfig | Mapping[str, int] | None) -> Facts:
         found = find_kernel(chosen) if isinstance(chosen, str) else chosen

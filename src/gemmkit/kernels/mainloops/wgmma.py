@@ -31,8 +31,15 @@ def persistent(
     problem: GemmProblem, config: TileConfig, gpu: GpuSpec, threads: int, shared_bytes: int
 ) -> Work:
     """Persistent blocks, which go from tile to tile."""
+    return in_turn(problem, config, clusters(problem, config, gpu), threads, shared_bytes)
+
+
+def in_turn(
+    problem: GemmProblem, config: TileConfig, found: Cut, threads: int, shared_bytes: int
+) -> Work:
+    """Blocks that share a problem, or groups, as `found` says."""
     demands = _demands(config, problem.dtype, problem.item_bytes, threads)
-    return Work.of(clusters(problem, config, gpu), threads, shared_bytes, demands)
+    return Work.of(found, threads, shared_bytes, demands)
 
 
 def one_tile(problem: GemmProblem, config: TileConfig, threads: int, shared_bytes: int) -> Work:
@@ -79,14 +86,20 @@ def clusters(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Cut:
     """
     along_m, along_n, parts = (config[key] for key in ("cluster_m", "cluster_n", "cluster_k"))
     BM, BN = config["BM"], config["BN"]
-    size = along_m * along_n
     places = ceil_div(problem.m, BM * along_m) * ceil_div(problem.n, BN * along_n) * problem.batch
     steps = ceil_div(steps_of(problem, config), parts) if places else 0
     if parts > 1 and places:
         return Cut(BM, BN, places, places * parts, steps, 1, parts)
+    return visiting(config, gpu, places, steps)
+
+
+def visiting(config: TileConfig, gpu: GpuSpec, places: int, steps: int) -> Cut:
+    """Clusters that visit so many places in turn, each a tile for every block, of so many steps."""
+    size = config["cluster_m"] * config["cluster_n"]
     at_once = min(places, gpu.sm_count // size)
     visits = ceil_div(places, at_once) if places else 1
-    return Cut(BM, BN, places * size, at_once * size, visits * steps, visits)
+    tiles, ctas = places * size, at_once * size
+    return Cut(config["BM"], config["BN"], tiles, ctas, visits * steps, visits)
 
 
 @lru_cache(maxsize=4096)

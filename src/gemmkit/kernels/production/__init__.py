@@ -17,6 +17,7 @@ from gemmkit.kernels.production import (
     gemm_tf32x3,
     gemm_tiled,
     gemm_wgmma,
+    grouped_fp16x3,
     grouped_mma,
     grouped_typed,
     typed,
@@ -39,6 +40,7 @@ PRODUCTION: tuple[Kernel, ...] = (
     gemm_tf32x3.KERNEL,
     gemm_tf32_mma.KERNEL,
     gemm_fp8.KERNEL,
+    grouped_fp16x3.KERNEL,
     grouped_typed.KERNEL,
     grouped_mma.KERNEL,
 )

@@ -12,7 +12,7 @@ from gemmkit.kernels.plan import LAYOUTS, MAP_ARGUMENTS, LaunchShape, TileConfig
 from gemmkit.kernels.prepared_copies import prepared_copies
 from gemmkit.kernels.production import wgmma_tiles
 from gemmkit.kernels.production.arguments import SPLIT_SIGNATURE
-from gemmkit.kernels.production.wgmma_tiles import Operands
+from gemmkit.kernels.production.wgmma_tiles import LoadedOperands
 from gemmkit.kernels.splitting import (
     GROUP,
     PARTS,
@@ -28,9 +28,9 @@ from gemmkit.problem import GemmProblem
 from gemmkit.split_products import LEAST_K, LONGEST_CHUNK, PRODUCTS, SHORTEST_CHUNK, SPLIT_PRODUCTS
 
 
-def operands(problem: GemmProblem) -> Operands:
+def operands(problem: GemmProblem) -> LoadedOperands:
     """The parts of A and B, along k."""
-    return Operands(ITEM_BYTES["float16"], True, True, parts_of(problem), per_k=PARTS)
+    return LoadedOperands(ITEM_BYTES["float16"], True, True, parts_of(problem), per_k=PARTS)
 
 
 def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
@@ -51,8 +51,13 @@ def condition(problem: GemmProblem, gpu: GpuSpec) -> str | None:
     the larger one."""
     if (reason := wgmma_tiles.condition(problem, gpu)) is not None:
         return reason
-    if problem.k < LEAST_K and problem.precision != "tf32":
-        return f"k = {problem.k} is less than {LEAST_K}, from where on sums are as exact as fp32's"
+    return too_short(problem, problem.k)
+
+
+def too_short(problem: GemmProblem, k: int) -> str | None:
+    """Why fp32's bound does not hold where it must."""
+    if 0 < k < LEAST_K and problem.precision != "tf32":
+        return f"k = {k} is less than {LEAST_K}, from where on sums are as exact as fp32's"
     return None
 
 
@@ -73,7 +78,13 @@ def pairing(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> str | Non
 
 def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Work:
     """A tile of C at a time per block, once both operands have been split."""
-    found = wgmma_tiles.work(problem, config, gpu, operands(problem))
+    found = in_parts(wgmma_tiles.work(problem, config, gpu, operands(problem)))
+    moved, share = split_bytes(problem), split_share(problem)
+    return found._replace(copied_bytes=moved, copy_share=share)
+
+
+def in_parts(found: Work) -> Work:
+    """The work with three products of parts in place of each of fp32."""
     own = found.demands
     demands = replace(
         own,
@@ -84,8 +95,7 @@ def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Work:
         wavefronts=PRODUCTS / PARTS * own.wavefronts,
         registers=2 * own.registers,
     )
-    moved, share = split_bytes(problem), split_share(problem)
-    return found._replace(demands=demands, copied_bytes=moved, copy_share=share)
+    return found._replace(demands=demands)
 
 
 KERNEL = Kernel(

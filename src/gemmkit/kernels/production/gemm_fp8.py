@@ -21,7 +21,7 @@ from gemmkit.kernels.production.arguments import (
     SIGNATURE,
     scales_argument,
 )
-from gemmkit.kernels.production.wgmma_tiles import Operands
+from gemmkit.kernels.production.wgmma_tiles import LoadedOperands
 from gemmkit.kernels.warpgroups import WARPGROUP, is_swapped, product_sides
 from gemmkit.kernels.work import Work
 from gemmkit.problem import GemmProblem
@@ -34,9 +34,9 @@ PROMOTION = 1.18
 SCALE_REGISTERS = 8
 
 
-def operands(problem: GemmProblem) -> Operands:
+def operands(problem: GemmProblem) -> LoadedOperands:
     """A and B along k: in place, or copies."""
-    return Operands.along_k(problem)
+    return LoadedOperands.along_k(problem)
 
 
 def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
@@ -50,11 +50,15 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
     tile = replace(config, accumulators=None)
     shape = wgmma_tiles.launch_shape(problem, tile, gpu, own, tuple(types))
     shape = with_copies_made(shape, problem, gpu, copying)
-    shape = replace(shape, compute_dtype=FAST_SUMS if fast else PROMOTED_SUMS)
     if not problem.scales:
         return shape
     signature = (*MAP_ARGUMENTS, *SCALED_SIGNATURE)
     return replace(shape, entry="gemm_fp8_scaled", signature=signature)
+
+
+def compute_dtype(problem: GemmProblem) -> str:
+    """Sums of tensor cores, or promoted ones."""
+    return FAST_SUMS if is_fast(problem) else PROMOTED_SUMS
 
 
 def is_fast(problem: GemmProblem) -> bool:
@@ -154,6 +158,7 @@ KERNEL = Kernel(
     signature=(*MAP_ARGUMENTS, *SIGNATURE),
     layouts=LAYOUTS,
     dtypes=OPERAND_TYPES,
+    compute_dtype=compute_dtype,
     takes_scales=True,
     result_dtypes=("float32", "float16", "bfloat16"),
     condition=wgmma_tiles.condition,

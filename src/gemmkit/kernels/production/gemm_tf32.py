@@ -14,15 +14,15 @@ from gemmkit.kernels.plan import LAYOUTS, MAP_ARGUMENTS, LaunchShape, TileConfig
 from gemmkit.kernels.prepared_copies import with_copies_made
 from gemmkit.kernels.production import wgmma_tiles
 from gemmkit.kernels.production.arguments import SIGNATURE
-from gemmkit.kernels.production.wgmma_tiles import Operands
+from gemmkit.kernels.production.wgmma_tiles import LoadedOperands
 from gemmkit.kernels.warpgroups import line
 from gemmkit.kernels.work import Work
 from gemmkit.problem import GemmProblem
 
 
-def operands(problem: GemmProblem) -> Operands:
+def operands(problem: GemmProblem) -> LoadedOperands:
     """A and B along k: in place, or copies."""
-    return Operands.along_k(problem, element="tfloat32")
+    return LoadedOperands.along_k(problem, element="tfloat32")
 
 
 def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:

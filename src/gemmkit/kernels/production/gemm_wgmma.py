@@ -13,15 +13,15 @@ from gemmkit.kernels.policy import CUDA_TYPES
 from gemmkit.kernels.prepared_copies import with_copies_made
 from gemmkit.kernels.production import wgmma_tiles
 from gemmkit.kernels.production.arguments import SIGNATURE
-from gemmkit.kernels.production.wgmma_tiles import Operands
+from gemmkit.kernels.production.wgmma_tiles import LoadedOperands
 from gemmkit.kernels.warpgroups import line
 from gemmkit.kernels.work import Work
 from gemmkit.problem import GemmProblem
 
 
-def operands(problem: GemmProblem) -> Operands:
+def operands(problem: GemmProblem) -> LoadedOperands:
     """A and B in place, or copies where TMA cannot load them."""
-    return Operands.in_place(problem, aligned_copies(problem))
+    return LoadedOperands.in_place(problem, aligned_copies(problem))
 
 
 def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:

@@ -99,17 +99,21 @@ def pairing(problem: GemmProblem, config: TileConfig) -> str | None:
 def work(problem: GemmProblem, config: TileConfig, of_cut: Callable[[Cut], Work]) -> Work:
     """A tile for each CTA, with the mean of all steps along k, and the most steps of one."""
     table = table_of(problem, config)
-    mean = longest = 0
-    if table.tiles:
-        rows, columns = table.tile_counts
-        tiles = rows * columns
-        # BLAS: α = 0 never reads A or B.
-        depths = table.groups.k * bool(problem.alpha)
-        steps = (-(-depths // config["BK"])).clip(min=1)
-        mean = ceil_div(int((tiles * steps).sum()), table.tiles)
-        longest = int(steps[tiles > 0].max())
+    mean, longest = steps_of_tiles(table, config)
     found = Cut(config["BM"], config["BN"], table.tiles, table.tiles, mean)
     return of_cut(found)._replace(longest=longest)
+
+
+def steps_of_tiles(table: GroupTable, config: TileConfig) -> tuple[int, int]:
+    """Steps along k of a table's tiles: their mean, and the most of one."""
+    if not table.tiles:
+        return 0, 0
+    rows, columns = table.tile_counts
+    tiles = rows * columns
+    # BLAS: α = 0 never reads A or B.
+    depths = table.groups.k * bool(table.problem.alpha)
+    steps = (-(-depths // config["BK"])).clip(min=1)
+    return ceil_div(int((tiles * steps).sum()), table.tiles), int(steps[tiles > 0].max())
 
 
 class Mainloop(Protocol):

@@ -45,7 +45,7 @@ MOST_LINES = 256
 
 
 @dataclass(frozen=True)
-class Operands:
+class LoadedOperands:
     """A and B as TMA brings them: in place, or `copies`.
 
     Of `item_bytes` per element, `per_k` elements for each of the problem's k; `a_along_k` and
@@ -61,12 +61,12 @@ class Operands:
     element: Element | None = None
 
     @classmethod
-    def in_place(cls, problem: GemmProblem, copies: tuple[OperandCopy, ...] = ()) -> Operands:
+    def in_place(cls, problem: GemmProblem, copies: tuple[OperandCopy, ...] = ()) -> LoadedOperands:
         """Those of a problem, or copies of the same layout."""
         return cls(problem.item_bytes, not problem.transa, problem.transb, copies)
 
     @classmethod
-    def along_k(cls, problem: GemmProblem, element: Element | None = None) -> Operands:
+    def along_k(cls, problem: GemmProblem, element: Element | None = None) -> LoadedOperands:
         """Those of a problem, or copies where others are contiguous than neighbors along k."""
         copies = aligned_copies(problem, along_k=True)
         return cls(problem.item_bytes, True, True, copies, element=element)
@@ -80,19 +80,18 @@ def launch_shape(
     problem: GemmProblem,
     config: TileConfig,
     gpu: GpuSpec,
-    operands: Operands,
+    operands: LoadedOperands,
     types: tuple[str, ...] = (),
 ) -> LaunchShape:
     """Persistent clusters, one block per SM; `types` are the kernel's first template arguments."""
     threads, rows = thread_count(config), product_sides(config)[0] * config["cluster_m"]
     cluster = config["cluster_m"] * config["cluster_n"] * config["cluster_k"]
     count = buffers(problem, config, gpu, operands)
-    tile = {**config.as_dict(), "BK": operands.depth(config), "buffers": count, "threads": threads}
     blocks = clusters(problem, config, gpu).ctas
     return LaunchShape(
         template=(
             *types,
-            named("WgmmaTile", tile),
+            tile_argument(config, operands, count),
             CUDA_LAYOUTS[problem.layout],
             f"WriteBack::{write_back(problem, config)}",
             schedule_argument(problem, raster=max(1, RASTER_EXTENT // rows)),
@@ -107,6 +106,12 @@ def launch_shape(
     )
 
 
+def tile_argument(config: TileConfig, operands: LoadedOperands, count: int) -> str:
+    """The template argument `WgmmaTile{…}`, with so many buffers per consumer."""
+    further = {"BK": operands.depth(config), "buffers": count, "threads": thread_count(config)}
+    return named("WgmmaTile", {**config.as_dict(), **further})
+
+
 def thread_count(config: TileConfig) -> int:
     """Threads of a block: its consumers and the producer's warpgroup."""
     return (config["consumers"] + 1) * WARPGROUP
@@ -116,11 +121,13 @@ def write_back(
     problem: GemmProblem, config: TileConfig
 ) -> Literal["FROM_REGISTERS", "FROM_SHARED", "BY_TMA"]:
     """How results leave, as fragment_store.cuh calls it: of transposed tiles, only those come to
-    shared memory that stmatrix can turn, which has elements of 16 bits."""
+    shared memory that stmatrix can turn, which has elements of 16 bits. Groups have no tensor map
+    of C."""
     narrow = problem.out_item_bytes == ITEM_BYTES["float16"] and config["BM"] > EIGHT
     if is_swapped(config) and not narrow:
         return "FROM_REGISTERS"
-    return "BY_TMA" if stores_by_tma(problem) else "FROM_SHARED"
+    by_tma = problem.groups is None and stores_by_tma(problem)
+    return "BY_TMA" if by_tma else "FROM_SHARED"
 
 
 class Boxes(NamedTuple):
@@ -157,7 +164,7 @@ def _even_part(extent: int, step: int, most: int) -> int:
     return next(each for each in range(most, 0, -step) if extent % each == 0)
 
 
-def maps(problem: GemmProblem, config: TileConfig, operands: Operands) -> tuple[MapRule, ...]:
+def maps(problem: GemmProblem, config: TileConfig, operands: LoadedOperands) -> tuple[MapRule, ...]:
     """Tensor maps of A and B, and of C if it is stored by TMA."""
     product = (1,) if problem.batch != 1 else ()
     copied, item = {each.operand for each in operands.copies}, operands.item_bytes
@@ -180,7 +187,7 @@ def maps(problem: GemmProblem, config: TileConfig, operands: Operands) -> tuple[
 
 
 def shared_bytes(
-    problem: GemmProblem, config: TileConfig, operands: Operands, count: int = FEWEST_BUFFERS
+    problem: GemmProblem, config: TileConfig, operands: LoadedOperands, count: int = FEWEST_BUFFERS
 ) -> int:
     """Shared bytes of all stages, of so many buffers per consumer, and of barriers."""
     item, stages = operands.item_bytes, config["stages"]
@@ -203,7 +210,9 @@ def shared_bytes(
     return aligned_bytes(total + 8 * barriers + 8)
 
 
-def buffers(problem: GemmProblem, config: TileConfig, gpu: GpuSpec, operands: Operands) -> int:
+def buffers(
+    problem: GemmProblem, config: TileConfig, gpu: GpuSpec, operands: LoadedOperands
+) -> int:
     """Buffers per consumer: with one for each box of its results it never waits for a store."""
     if write_back(problem, config) != "BY_TMA":
         return FEWEST_BUFFERS
@@ -217,14 +226,14 @@ def room(
     problem: GemmProblem,
     config: TileConfig,
     gpu: GpuSpec,
-    operands: Operands,
+    operands: LoadedOperands,
     count: int = FEWEST_BUFFERS,
 ) -> str | None:
     """Room for the stages, and for so many buffers per consumer."""
     return rules.dynamic_shared(shared_bytes(problem, config, operands, count), gpu)
 
 
-def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec, operands: Operands) -> Work:
+def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec, operands: LoadedOperands) -> Work:
     """A tile of C at a time per block, of operands that are ready."""
     shared = shared_bytes(problem, config, operands)
     return persistent(problem, config, gpu, thread_count(config), shared)

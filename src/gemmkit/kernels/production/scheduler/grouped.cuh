@@ -21,9 +21,10 @@ struct GroupTile {
   int group, row, col;
 };
 
-template <int RASTER, class In = float, class Out = In>
+// `Its` is what describes a product, a `Group` or more.
+template <int RASTER, class In = float, class Out = In, class Its = Group<In, Out>>
 struct Groups {
-  const Group<In, Out>* const list;
+  const Its* const list;
   const int count, tiles;
 
   // The group of a tile: the last that begins at it or before. The search starts where the group
@@ -49,7 +50,7 @@ struct Groups {
   // Where a tile is. The first one of a group, which often is the only one, needs no divisions.
   __device__ __forceinline__ GroupTile place(int tile) const {
     const int group = find(tile);
-    const Group<In, Out>& its = list[group];
+    const Its& its = list[group];
     const int within = tile - its.first_tile;
     if (within == 0) return {group, 0, 0};
     const TilePlace place = rasterized<RASTER>(within, its.tile_rows, its.tile_cols);

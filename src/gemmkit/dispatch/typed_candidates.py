@@ -1,0 +1,97 @@
+"""Candidates for every type, and those for groups of different shapes."""
+
+from __future__ import annotations
+
+from gemmkit.dispatch.candidate import rows
+
+# Other types than float32; without cp.async also other layouts and batches.
+TYPED_MMA = rows(
+    "typed_mma",
+    "BM BN BK WM WN",
+    (128, 128, 32, 64, 64),
+    (128, 128, 16, 64, 32),
+    (64, 64, 32, 32, 32),
+    (64, 64, 16, 32, 32),
+    (32, 32, 32, 16, 16),
+    (32, 32, 16, 16, 16),
+)
+TYPED = (
+    *TYPED_MMA,
+    *rows(
+        "typed",
+        "BM BN BK WM WN TM TN",
+        (128, 128, 16, 32, 64, 8, 8),
+        (128, 128, 8, 32, 64, 8, 8),
+        (64, 128, 16, 32, 32, 8, 4),
+        (64, 64, 16, 32, 32, 8, 4),
+        (32, 32, 16, 16, 32, 4, 4),
+    ),
+)
+
+# Groups of different shapes. `interleave` and `order` are those for which ptxas needs the fewest
+# issue cycles of this kernel for compute capability 9.0, aligned or not; for 48 x 64 the fastest of
+# those tried.
+GROUPED = rows(
+    "gemm_grouped",
+    "BM BN BK WM WN TM TN stages interleave order",
+    (128, 256, 16, 32, 128, 16, 8, 2, 4, 1),
+    (256, 128, 16, 64, 64, 16, 8, 3, 1, 6),
+    (128, 192, 16, 64, 48, 8, 12, 3, 1, 7),
+    (128, 128, 16, 32, 64, 8, 8, 3, 8, 6),
+    (128, 64, 16, 64, 32, 8, 8, 2, 1, 5),
+    (64, 128, 32, 32, 32, 8, 4, 4, 4, 2),
+    (64, 64, 16, 32, 64, 8, 8, 2, 1, 5),
+    (64, 64, 32, 32, 32, 8, 4, 2, 1, 2),
+    (64, 64, 16, 32, 32, 8, 4, 4, 4, 2),
+    (48, 64, 8, 48, 32, 12, 4, 3, 4, 5),
+    (32, 128, 32, 32, 32, 8, 4, 3, 4, 5),
+    (64, 32, 16, 32, 32, 8, 4, 2, 1, 2),
+    (32, 64, 32, 32, 16, 4, 4, 3, 4, 2),
+    (32, 32, 32, 16, 32, 4, 4, 2, 1, 2),
+    (32, 32, 16, 32, 32, 8, 4, 2, 1, 2),
+    (16, 32, 16, 16, 32, 4, 4, 2, 1, 2),
+)
+
+# And of other types; float32 on boards without cp.async.
+GROUPED_TYPED = (
+    *rows(
+        "grouped_mma",
+        "BM BN BK WM WN",
+        (128, 128, 32, 64, 64),
+        (128, 128, 16, 64, 32),
+        (64, 64, 32, 32, 32),
+        (64, 64, 16, 32, 32),
+        (32, 32, 32, 16, 16),
+        (32, 32, 16, 16, 16),
+    ),
+    *rows(
+        "grouped_typed",
+        "BM BN BK WM WN TM TN",
+        (128, 128, 16, 32, 64, 8, 8),
+        (128, 128, 8, 32, 64, 8, 8),
+        (64, 128, 16, 32, 32, 8, 4),
+        (64, 64, 16, 32, 32, 8, 4),
+        (32, 32, 16, 16, 32, 4, 4),
+    ),
+)
+
+# float32 where its precision allows tensor cores, on Hopper: those of `gemm_fp16x3` whose blocks do
+# not share the k of a tile.
+GROUPED_FP16X3 = rows(
+    "grouped_fp16x3",
+    "BM BN BK stages consumers pingpong cluster_m cluster_n cluster_k",
+    (128, 192, 64, 2, 2, 1, 1, 1, 1),
+    (128, 192, 32, 4, 2, 1, 1, 1, 1),
+    (128, 160, 64, 2, 2, 1, 1, 1, 1),
+    (128, 128, 64, 3, 2, 1, 1, 1, 1),
+    (128, 128, 64, 3, 2, 1, 2, 1, 1),
+    (128, 96, 64, 3, 2, 1, 1, 1, 1),
+    (64, 192, 64, 3, 2, 2, 1, 1, 1),
+    (64, 128, 64, 4, 2, 2, 1, 1, 1),
+    (128, 64, 64, 4, 2, 1, 1, 1, 1),
+    (64, 128, 64, 4, 1, 1, 1, 1, 1),
+    (64, 64, 64, 6, 1, 1, 1, 1, 1),
+    (64, 32, 64, 8, 1, 1, 1, 1, 1),
+    (32, 64, 64, 8, 1, 1, 1, 1, 1),
+    (16, 64, 64, 8, 1, 1, 1, 1, 1),
+)
