@@ -54,6 +54,7 @@ from gemmkit.kernels.layouts import read_layout
 from gemmkit.kernels.limits import SHORT_K
 from gemmkit.kernels.plan import LaunchPlan, SourceFile
 from gemmkit.problem import GemmProblem, read_problem
+from gemmkit.scales import Scales
 from gemmkit.trials.entry import Entry, ProblemClass, gpu_key
 from gemmkit.trials.exchange import decode_table, write_table
 from gemmkit.trials.freshness import source_digest
@@ -114,6 +115,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     layout: str = "nn"
     dtype: Dtype = "float32"
     precision: Precision = "ieee"
+    out_dtype: Dtype | None = None
+    scales: str = ""
     kind: Kind = "random"
     best: str
     chosen: str
@@ -135,7 +138,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             transa=self.layout[0] == "t",
             transb=self.layout[1] == "t",
             dtype=self.dtype,
+            out_dtype=self.out_dtype,
             precision=self.precision,
+            scales=Scales.parse(self.scales),
         )
 
     @property
@@ -237,7 +242,14 @@ def given_problems(arguments: argparse.Namespace) -> list[tuple[Kind, GemmProble
     if arguments.shapes_file is not None:
         found += [read_problem(each) for each in arguments.shapes_file.read_text().split()]
     layouts = [read_layout(each) for each in arguments.layouts or ["nn"]]
-    asked = variants(found, arguments.dtype, layouts=layouts, precision=arguments.precision)
+    asked = variants(
+        found,
+        arguments.dtype,
+        arguments.out_dtype,
+        layouts=layouts,
+        precision=arguments.precision,
+        scales=arguments.scales,
+    )
     return [("given", each) for each in asked]
 
 
@@ -394,6 +406,8 @@ def measure(
         layout=problem.layout,
         dtype=problem.dtype,
         precision=problem.precision,
+        out_dtype=problem.out_dtype,
+        scales=str(problem.scales),
         kind=kind,
         best=best,
         chosen=chosen,
@@ -588,7 +602,9 @@ def main() -> int:
     parser.add_argument("--suites", type=parts, default=(), help="their problems, such as llm")
     parser.add_argument("--layouts", type=parts, help="of those and of a file's, such as NT,TN,TT")
     parser.add_argument("--dtype", type=parts, default=(), help="of those, such as bf16,fp16")
+    parser.add_argument("--out-dtype", help="of C; by default that of A and B, or float32")
     parser.add_argument("--precision", help="of those of float32: ieee, fp32 or tf32")
+    parser.add_argument("--scales", help="of 8-bit types, such as blocks")
     parser.add_argument("--shapes-file", type=Path, help="a shape MxNxK on each line")
     parser.add_argument(
         "--kind", action="append", choices=KINDS, help="of problems; by default random ones"

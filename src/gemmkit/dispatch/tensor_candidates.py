@@ -104,6 +104,7 @@ FP8 = (
         "BM BN BK stages consumers pingpong cluster_m cluster_n cluster_k",
         (128, 256, 128, 3, 2, 1, 1, 1, 1),
         (256, 128, 128, 3, 2, 1, 1, 1, 1),
+        (128, 192, 128, 4, 2, 1, 2, 1, 1),
         (128, 192, 128, 4, 2, 1, 1, 1, 1),
         (128, 160, 128, 4, 2, 1, 1, 1, 1),
         (128, 128, 128, 5, 2, 1, 2, 1, 1),
@@ -121,14 +122,17 @@ FP8 = (
         (32, 64, 128, 8, 1, 1, 1, 1, 2),
         (16, 64, 128, 8, 1, 1, 1, 1, 2),
     ),
-    # For tables: no estimate tells what it saves that promotion overlaps with products.
+    # Those whose promotion overlaps with products.
     *rows(
         "gemm_fp8",
         "BM BN BK stages consumers pingpong accumulators cluster_m cluster_n cluster_k",
-        (128, 128, 128, 5, 2, 1, 2, 1, 1, 1),
+        (128, 128, 128, 6, 2, 1, 2, 2, 1, 1),
         (128, 128, 128, 5, 2, 1, 2, 2, 1, 1),
+        (128, 128, 128, 5, 2, 1, 2, 1, 2, 1),
+        (128, 128, 128, 5, 2, 1, 2, 1, 1, 1),
         (64, 128, 128, 6, 2, 2, 2, 1, 1, 1),
         (64, 128, 128, 6, 1, 1, 2, 1, 1, 1),
+        (64, 64, 128, 8, 1, 1, 2, 1, 1, 1),
     ),
 )
 

@@ -56,9 +56,7 @@ def grouped_product(call: Call, held: Forms | None = None) -> Any:
     ]
 
 
-def _on_gpu(
-    groups: GroupsRequest, call: Call, ordinal: int, held: Forms | None
-) -> list[Operand]:
+def _on_gpu(groups: GroupsRequest, call: Call, ordinal: int, held: Forms | None) -> list[Operand]:
     """The results of arrays on a GPU, which is not waited for."""
     load("gemmkit.ops.grouped_gpu")
     from gemmkit.ops.grouped_gpu import multiply

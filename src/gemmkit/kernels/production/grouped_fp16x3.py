@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from gemmkit.dtypes import ITEM_BYTES
 from gemmkit.gpu import GpuSpec
-from gemmkit.kernels.group_splitting import (
-    OPERANDS,
-    SplitGroupTable,
-    preparing_groups,
-    split_group_bytes,
-    splitting_groups,
-)
-from gemmkit.kernels.group_table import products_of
 from gemmkit.kernels.mainloops.wgmma import in_turn, visiting
 from gemmkit.kernels.plan import (
     MAP_ARGUMENTS,
@@ -34,6 +27,9 @@ from gemmkit.kernels.work import Work
 from gemmkit.problem import GemmProblem
 from gemmkit.split_products import LEAST_K
 
+if TYPE_CHECKING:
+    from gemmkit.kernels.group_splitting import SplitGroupTable
+
 # Its parameters, but for the addresses of exponents.
 SIGNATURE: Signature = (*MAP_ARGUMENTS[:2], *TABLE_ARGUMENTS, "alpha", "beta", "scale")
 # The kernel whose configurations and mainloop it has.
@@ -42,6 +38,8 @@ SINGLE = gemm_fp16x3.KERNEL
 
 def table_of(problem: GemmProblem, config: TileConfig) -> SplitGroupTable:
     """The table of the problem's products, in tiles of a cluster."""
+    from gemmkit.kernels.group_splitting import SplitGroupTable
+
     rows, columns = config["BM"] * config["cluster_m"], config["BN"] * config["cluster_n"]
     return SplitGroupTable(problem, rows, columns)
 
@@ -52,6 +50,8 @@ PARTS_OF_OPERANDS = LoadedOperands(ITEM_BYTES["float16"], True, True, per_k=PART
 
 def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
     """Persistent clusters, one block per SM, after the launch that splits all operands."""
+    from gemmkit.kernels.group_splitting import OPERANDS, preparing_groups, splitting_groups
+
     table, count = table_of(problem, config), wgmma_tiles.FEWEST_BUFFERS
     cluster, rows = config["cluster_m"] * config["cluster_n"], config["BM"] * config["cluster_m"]
     copies = tuple(map(table.copy, OPERANDS)) if table.tiles else ()
@@ -90,6 +90,8 @@ def _map(name: str, operand: str, lines: int) -> MapRule:
 
 def condition(problem: GemmProblem, gpu: GpuSpec) -> str | None:
     """A Hopper board, indices of 32 bits, and no short k where fp32's bound must hold."""
+    from gemmkit.kernels.group_table import products_of
+
     depths = products_of(problem).k
     shortest = int(depths[depths > 0].min(initial=LEAST_K))
     return (
@@ -115,6 +117,8 @@ def pairing(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> str | Non
 
 def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Work:
     """A tile of C at a time per block, once all operands have been split."""
+    from gemmkit.kernels.group_splitting import split_group_bytes
+
     table = table_of(problem, config)
     mean, _ = grouped.steps_of_tiles(table, config)
     found = visiting(config, gpu, table.tiles, mean)
