@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from gemmkit.kernels.plan import TileConfig
     from gemmkit.ops.grouped import grouped_matmul
     from gemmkit.ops.matmul import gemm, matmul
+    from gemmkit.ops.pinned_arrays import empty_pinned
     from gemmkit.ops.precision import get_precision, precision, set_precision
     from gemmkit.ops.prepared_groups import PreparedGroups, prepare_groups
     from gemmkit.ops.prepared_operands import PreparedOperand, prepare
@@ -77,6 +78,7 @@ __all__ = [
     "check",
     "choose",
     "count",
+    "empty_pinned",
     "explain",
     "find_board",
     "find_kernel",
@@ -122,6 +124,7 @@ _HOME = {
     "check": "gemmkit.bench.check",
     "choose": "gemmkit.dispatch.choose",
     "count": "gemmkit.bench.count",
+    "empty_pinned": "gemmkit.ops.pinned_arrays",
     "explain": "gemmkit.analysis.explain",
     "find_board": "gemmkit.gpu",
     "find_kernel": "gemmkit.kernels.catalog",

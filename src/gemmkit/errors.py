@@ -50,6 +50,10 @@ class DeviceError(GemmkitError):
     place: tuple[str, int] | None = None
 
 
+class FileError(GemmkitError, OSError):
+    """A file that holds a matrix cannot be read or written; the text says where and why."""
+
+
 class TuningError(GemmkitError):
     """The tuner or its store failed."""
 

@@ -76,3 +76,15 @@ def read_shape(text: str) -> tuple[int, int, int, int]:
 def counted(count: int, what: str) -> str:
     """A number of things: `1 problem`, `2 problems`."""
     return f"{count:,} {what}" + "s" * (count != 1)
+
+
+_BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def bytes_text(nbytes: float) -> str:
+    """An amount of memory: `512 B`, `1.5 KiB`, `12.0 GiB`."""
+    for unit in _BYTE_UNITS:
+        if nbytes < 1024 or unit == _BYTE_UNITS[-1]:
+            break
+        nbytes /= 1024
+    return f"{nbytes:,.0f} {unit}" if unit == "B" else f"{nbytes:,.1f} {unit}"

@@ -200,6 +200,38 @@ class Context:
             else:
                 result(driver.cuMemFreeAsync(address, stream))
 
+    def free_bytes(self) -> int:
+        """Memory that is free on the GPU, or in the pool, in the current context.
+
+        Raises:
+            RuntimeError: the driver does not answer.
+        """
+        from cuda.bindings import driver
+
+        status, free, _ = driver.cuMemGetInfo()
+        result((status,))
+        kinds = driver.CUmemPool_attribute
+        reserved, used = (
+            int(result(driver.cuMemPoolGetAttribute(self._pool, kind)))
+            for kind in (
+                kinds.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT,
+                kinds.CU_MEMPOOL_ATTR_USED_MEM_CURRENT,
+            )
+        )
+        return int(free) + max(reserved - used, 0)
+
+    def trim(self) -> None:
+        """Give back to the driver what the pool keeps for later allocations.
+
+        Raises:
+            RuntimeError: the driver refuses to.
+        """
+        from cuda.bindings import driver
+
+        # What was freed in the order of a stream is there when that is done.
+        result(driver.cuStreamSynchronize(self.own_stream))
+        result(driver.cuMemPoolTrimTo(self._pool, 0))
+
     def zeros(self, nbytes: int) -> Memory:
         """As `allocate`, filled with zeros.
 

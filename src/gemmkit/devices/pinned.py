@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any
+import weakref
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
-from gemmkit.devices.cuda_errors import result
+import numpy as np
+from numpy.typing import NDArray
+
+from gemmkit.devices.cuda_errors import cuda_errors, result
+
+if TYPE_CHECKING:
+    from gemmkit.devices.context import Context
 
 # CU_MEMHOSTALLOC_PORTABLE of cuda.h: pinned for every context.
 _PORTABLE = 1
@@ -56,3 +64,28 @@ class PinnedMemory:
 
         if self._event is not None:
             result(driver.cuEventSynchronize(self._event))
+
+
+def pinned_bytes(nbytes: int, context: Context) -> NDArray[np.uint8]:
+    """Page-locked host memory for every GPU, given back with the last array on it.
+
+    Raises:
+        DeviceError: so much cannot be pinned.
+    """
+    from cuda.bindings import driver
+
+    if not nbytes:
+        return np.empty(0, np.uint8)
+    with cuda_errors(f"pinning {nbytes:,} bytes of host memory"), context.current():
+        address = int(result(driver.cuMemHostAlloc(nbytes, _PORTABLE)))
+    memory = (ctypes.c_uint8 * nbytes).from_address(address)
+    # When the process ends, the driver has given it back, or is gone.
+    weakref.finalize(memory, _unpin, address, context).atexit = False
+    return np.frombuffer(memory, np.uint8)
+
+
+def _unpin(address: int, context: Context) -> None:
+    from cuda.bindings import driver
+
+    with suppress(Exception), context.current():
+        result(driver.cuMemFreeHost(address))

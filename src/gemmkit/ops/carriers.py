@@ -81,10 +81,7 @@ class _OnGpu(Carrier):
 
     def chosen(self, problem: GemmProblem) -> tuple[LaunchPlan, Binary]:
         """As `Carrier.chosen`."""
-        from gemmkit.dispatch.choose import choose
-
-        choice = choose(problem, self.spec)
-        return compiled(problem, choice.kernel, choice.config, self.spec)
+        return chosen_on_gpu(problem, self.spec)
 
     def launch(
         self, plan: LaunchPlan, binary: Binary, arguments: Mapping[str, int | float]
@@ -119,8 +116,8 @@ class _OnEmulator(Carrier):
         """As `Carrier.chosen`."""
         if problem.groups is not None:
             # Others are few, and take less memory to remember.
-            return _emulated.__wrapped__(problem, self.spec)
-        return _emulated(problem, self.spec)
+            return chosen_on_emulator.__wrapped__(problem, self.spec)
+        return chosen_on_emulator(problem, self.spec)
 
     def launch(
         self, plan: LaunchPlan, binary: Binary, arguments: Mapping[str, int | float]
@@ -142,8 +139,22 @@ class _OnEmulator(Carrier):
             raise SanitizerFinding(f"'{plan.kernel}': {found[0].message}")
 
 
+def chosen_on_gpu(problem: GemmProblem, gpu: GpuSpec) -> tuple[LaunchPlan, Binary]:
+    """The launch for a problem on a board, by measurements and estimates.
+
+    Raises:
+        UnsupportedProblem: no kernel takes it.
+        CompileError, CompilerMissing: as `compiled`.
+    """
+    from gemmkit.dispatch.choose import choose
+
+    choice = choose(problem, gpu)
+    return compiled(problem, choice.kernel, choice.config, gpu)
+
+
 @lru_cache(maxsize=512)
-def _emulated(problem: GemmProblem, gpu: GpuSpec) -> tuple[LaunchPlan, Binary]:
+def chosen_on_emulator(problem: GemmProblem, gpu: GpuSpec) -> tuple[LaunchPlan, Binary]:
+    """The launch for a problem that the emulator runs fastest, for a board."""
     from gemmkit.dispatch.choose import choose
 
     with first_use():
@@ -156,9 +167,27 @@ def _emulated(problem: GemmProblem, gpu: GpuSpec) -> tuple[LaunchPlan, Binary]:
 
 @contextmanager
 def carrier_on(device: Device | str | None) -> Iterator[Carrier]:
-    """The carrier that is asked for: by default the GPU's if there is one, else the emulator.
+    """The carrier of a `compute_device`.
 
-    The emulator comes with an `EmulationWarning`, once, unless `device` asks for it or for either.
+    Raises:
+        UsageError, DeviceError: as `compute_device`.
+    """
+    own = compute_device(device)
+    if not isinstance(own, int):
+        yield _OnEmulator(own)
+        return
+    load("gemmkit.devices.staging", "gemmkit.dispatch.choose", "cuda.bindings.driver")
+    from gemmkit.devices.staging import staging
+
+    with staging(own) as gpu:
+        yield _OnGpu(gpu)
+
+
+def compute_device(device: Device | str | None) -> EmulatedDevice | int:
+    """Where products of host arrays are computed: an emulator, or the GPU of an ordinal.
+
+    By default that is the GPU if there is one, else the emulator. The emulator comes with an
+    `EmulationWarning`, once, unless `device` asks for it or for either.
 
     Raises:
         UsageError: `device` is no device that computes here.
@@ -176,13 +205,8 @@ def carrier_on(device: Device | str | None) -> Iterator[Carrier]:
             _warn_once(_no_gpu())
         if emulated and not isinstance(device, EmulatedDevice):
             raise _no_device(device)
-        yield _OnEmulator(device if isinstance(device, EmulatedDevice) else _default_emulator())
-        return
-    load("gemmkit.devices.staging", "gemmkit.dispatch.choose", "cuda.bindings.driver")
-    from gemmkit.devices.staging import staging
-
-    with staging(ordinal) as gpu:
-        yield _OnGpu(gpu)
+        return device if isinstance(device, EmulatedDevice) else _default_emulator()
+    return ordinal
 
 
 def _ordinal(device: object) -> int:

@@ -34,11 +34,11 @@ def multiply(request: Request, carrier: Carrier) -> Operand:
     """
     shape, terms = request.shape, request.terms
     if 0 in shape.result:
-        return _result(request)
+        return result_of(request)
     raw = {role: _collapsed(role, bits(each)) for role, each in request.operands.items()}
     least = max(terms.item_bytes("a"), terms.item_bytes("out"))
     terms = replace(terms, alignment=carrier.alignment or least)
-    written = {"out": _result(request)}
+    written = {"out": result_of(request)}
     if "auxiliary" in request.operands:
         written["auxiliary"] = request.operands["auxiliary"]
     arrays, steps = _placed(shape, terms, raw, carrier)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from numbers import Real
 from typing import Any
 
@@ -11,8 +12,8 @@ from gemmkit.errors import UnsupportedType, UsageError
 from gemmkit.loading import load
 from gemmkit.ops.arrays import library_of
 from gemmkit.ops.prepared_operands import PreparedOperand, taken
-from gemmkit.ops.product import are_warm, product
-from gemmkit.ops.request import Call, flag
+from gemmkit.ops.product import are_warm, product, streamed_product
+from gemmkit.ops.request import Call, HostOptions, flag
 from gemmkit.ops.shapes import Shape
 from gemmkit.ops.tracing import compiling, record, symbolic
 from gemmkit.units import counted
@@ -36,6 +37,9 @@ def matmul(
     scale_b: Any = None,
     stream: Any = None,
     device: Device | str | None = None,
+    device_memory: int | str | None = None,
+    devices: Sequence[Device | int] | str | None = None,
+    progress: Callable[[float], None] | bool | None = None,
 ) -> Any:
     """Compute scale · activation(alpha · a @ b + beta · c + bias) + residual in one kernel.
 
@@ -75,7 +79,15 @@ def matmul(
         stream: the stream to launch on, as a handle or as an object of any library; by default the
             current stream of a's library. Not for arrays in host memory.
         device: for arrays in host memory: "cuda", "emulator", or a device of `open_device`. By
-            default the GPU if there is one, otherwise the emulator.
+            default the GPU if there is one, otherwise the emulator. Large products are streamed:
+            tiles are copied both ways while others are computed, so that the matrices need not fit
+            in its memory (see `docs/host-matrices.md`).
+        device_memory: for arrays in host memory: the memory that the product may take on each
+            device, in bytes or as a text such as "8GiB"; by default nine tenths of what is free.
+        devices: for arrays in host memory: the devices that share the product: "all" GPUs, or a
+            list of ordinals or of devices of `open_device`. By default `device` alone.
+        progress: for arrays in host memory: True for a bar on standard error, or a function that
+            is called with the completed fraction, 0 to 1.
 
     Returns:
         `out`, or a new array of a's kind. On a GPU, the call does not wait for the result.
@@ -86,6 +98,7 @@ def matmul(
         CompileError, CompilerMissing: the expression of a custom epilogue does not compile, or
             there is no compiler for the first call.
         DeviceError: there is no such device, or it failed.
+        FileError: a file that an array in host memory is mapped from cannot be read or written.
     """
     held = None
     if isinstance(a, PreparedOperand) or isinstance(b, PreparedOperand):
@@ -94,6 +107,17 @@ def matmul(
         alpha, scale_a = alpha * float(scale_a), None
     if isinstance(scale_b, Real):
         alpha, scale_b = alpha * float(scale_b), None
+    if device_memory is not None or devices is not None or progress:
+        return streamed_product(
+            Call(
+                *(a, b, out, c, bias, residual, auxiliary),
+                *(alpha, beta, epilogue, out_dtype, stream, device, precision),
+                scale_a,
+                scale_b,
+                held,
+                HostOptions(device_memory, devices, progress),
+            )
+        )
     # fmt: off
     result = product(
         a, b, out, c, bias, residual, auxiliary,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Hashable
+from math import prod
 from numbers import Real
 from typing import TYPE_CHECKING, Any, cast
 
@@ -25,8 +26,15 @@ if TYPE_CHECKING:
     from gemmkit.devices.device import Device
     from gemmkit.epilogue import Epilogue
     from gemmkit.ops.detours import Detour
+    from gemmkit.ops.operands import Operand
     from gemmkit.ops.prepared import Prepared, Span
     from gemmkit.ops.prepared_operands import Held
+
+_HOST_OPTIONS = "device_memory, devices and progress are for arrays in host memory"
+
+# Bytes of operands and result from which products of host arrays are streamed: the copies of
+# smaller ones take less time than what that needs besides.
+STREAMED_BYTES = 64 << 20
 
 # Calls that a thread keeps prepared.
 _MOST_KEPT = 4096
@@ -203,6 +211,17 @@ def _further(
     )
 
 
+def streamed_product(call: Call) -> Any:
+    """What `matmul` returns for a call with options for arrays in host memory.
+
+    Raises:
+        GemmkitError: as `matmul`; also for arrays that are somewhere else.
+    """
+    if needs_operator(call.arrays.values()):
+        raise UsageError(f"{_HOST_OPTIONS}, and not for what PyTorch traces or differentiates")
+    return _cold(call, None)
+
+
 def _cold(call: Call, key: Hashable | None) -> Any:
     """The product of a call that is seen for the first time, or is of a kind that is not kept."""
     if needs_operator(call.arrays.values()):
@@ -211,6 +230,8 @@ def _cold(call: Call, key: Hashable | None) -> Any:
     ordinal = request.operands["a"].device
     if ordinal is None:
         return _on_host(call, request)
+    if call.host is not None:
+        raise UsageError(f"{_HOST_OPTIONS}; these are on GPU {ordinal}")
     return _on_gpu(call, request, ordinal, key)
 
 
@@ -305,10 +326,31 @@ def _on_host(call: Call, request: Request) -> Any:
         raise UsageError(
             "stream is for arrays on a GPU; the product of host arrays is done when the call ends"
         )
-    with carrier_on(call.device) as carrier:
-        note_overwritten(call.out, call.auxiliary)
-        result = multiply(request, carrier)
+    note_overwritten(call.out, call.auxiliary)
+    result = _streamed(call, request)
+    if result is None:
+        with carrier_on(call.device) as carrier:
+            result = multiply(request, carrier)
     if call.out is not None:
         return call.out
     made = request.maker.finished(result)
     return in_class_of(made, (call.a, call.b)) if isinstance(call.a, np.ndarray) else made
+
+
+def _streamed(call: Call, request: Request) -> Operand | None:
+    """The product where tiles of it are streamed; None where it is not asked for and does not pay.
+
+    Operands that repeat elements, as broadcasts do, count with all of them.
+    """
+    from gemmkit.ops.host import result_of
+
+    shape, terms = request.shape, request.terms
+    elements = prod(shape.stack) * (shape.m * shape.k + shape.k * shape.n)
+    nbytes = elements * terms.item_bytes("a") + prod(shape.result) * terms.item_bytes("out")
+    if 0 in shape.result or (call.host is None and nbytes < STREAMED_BYTES):
+        return None
+    load("gemmkit.ops.streamed.entry")
+    from gemmkit.ops.streamed.entry import multiply_streamed
+
+    result = result_of(request)
+    return result if multiply_streamed(request, result, call.device, call.host) else None

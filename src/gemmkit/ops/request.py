@@ -33,10 +33,19 @@ WRITTEN = ("out", "auxiliary")
 _PATIENCE = 100_000
 
 
+class HostOptions(NamedTuple):
+    """What a call of `matmul` says of how products of host arrays are streamed, as it gives it."""
+
+    device_memory: Any = None
+    devices: Any = None
+    progress: Any = None
+
+
 class Call(NamedTuple):
     """The arguments of `matmul`, or of `grouped_matmul` with a list for each array.
 
-    `held` are the prepared operands of which a or b is the array.
+    `held` are the prepared operands of which a or b is the array, `host` are options for arrays in
+    host memory, where there are any.
     """
 
     a: Any
@@ -56,6 +65,7 @@ class Call(NamedTuple):
     scale_a: Any = None
     scale_b: Any = None
     held: Held | None = None
+    host: HostOptions | None = None
 
     @property
     def arrays(self) -> dict[str, Any]:
