@@ -196,8 +196,13 @@ class EmulatedGpu:
         request = LaunchRequest(grid, block, bytes(packed), seen.shared_bytes, cluster=cluster)
         with self._lock:
             self.launches.append((request.grid, seen.stream))
-            kernel.execute(request, self.device.memory)
+        self.perform(seen.stream, lambda: kernel.execute(request, self.device.memory))
         return 0
+
+    def perform(self, stream, action):
+        """Do at once what is put on a stream."""
+        with self._lock:
+            action()
 
     def encode(self, tensor_map):
         """As the driver does, so that a map begins with its address; a number tells the rest."""

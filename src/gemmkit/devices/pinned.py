@@ -81,7 +81,7 @@ def pinned_bytes(nbytes: int, context: Context) -> NDArray[np.uint8]:
     memory = (ctypes.c_uint8 * nbytes).from_address(address)
     # When the process ends, the driver has given it back, or is gone.
     weakref.finalize(memory, _unpin, address, context).atexit = False
-    return np.frombuffer(memory, np.uint8)
+    return np.frombuffer(memoryview(memory), np.uint8)
 
 
 def _unpin(address: int, context: Context) -> None:

@@ -106,7 +106,8 @@ def multiply_groups(groups: GroupsRequest, carrier: Carrier) -> list[Operand]:
     return results
 
 
-def _result(request: Request) -> Operand:
+def result_of(request: Request) -> Operand:
+    """The array that a product of host arrays is written to: `out`, or a new one."""
     if "out" in request.operands:
         return request.operands["out"]
     like, terms = request.operands["a"], request.terms

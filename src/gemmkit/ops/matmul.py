@@ -12,7 +12,7 @@ from gemmkit.errors import UnsupportedType, UsageError
 from gemmkit.loading import load
 from gemmkit.ops.arrays import library_of
 from gemmkit.ops.prepared_operands import PreparedOperand, taken
-from gemmkit.ops.product import are_warm, product, streamed_product
+from gemmkit.ops.product import are_warm, product
 from gemmkit.ops.request import Call, HostOptions, flag
 from gemmkit.ops.shapes import Shape
 from gemmkit.ops.tracing import compiling, record, symbolic
@@ -107,21 +107,13 @@ def matmul(
         alpha, scale_a = alpha * float(scale_a), None
     if isinstance(scale_b, Real):
         alpha, scale_b = alpha * float(scale_b), None
+    host = None
     if device_memory is not None or devices is not None or progress:
-        return streamed_product(
-            Call(
-                *(a, b, out, c, bias, residual, auxiliary),
-                *(alpha, beta, epilogue, out_dtype, stream, device, precision),
-                scale_a,
-                scale_b,
-                held,
-                HostOptions(device_memory, devices, progress),
-            )
-        )
+        host = HostOptions(device_memory, devices, progress)
     # fmt: off
     result = product(
         a, b, out, c, bias, residual, auxiliary,
-        alpha, beta, epilogue, out_dtype, stream, device, precision, scale_a, scale_b, held,
+        alpha, beta, epilogue, out_dtype, stream, device, precision, scale_a, scale_b, held, host,
     )
     # fmt: on
     if result is NotImplemented:

@@ -15,10 +15,10 @@ from gemmkit.ops.operands import known_dtype
 
 
 def empty_pinned(shape: int | tuple[int, ...], dtype: Any = "float32") -> NDArray[Any]:
-    """A new NumPy array in page-locked (pinned) host memory, its content undefined, as `numpy.empty`.
+    """A new NumPy array in page-locked (pinned) host memory; its content is undefined.
 
     A GPU copies such memory at the full speed of the link, without the host's help; it is shared by
-    all GPUs. Pinning takes about as long as copying the memory some times, so make arrays once.
+    all GPUs. Pinning takes longer than a copy, so make such arrays once.
     Where there is no usable GPU, it is ordinary memory.
 
     Args:

@@ -17,7 +17,7 @@ from gemmkit.errors import UsageError
 from gemmkit.loading import load
 from gemmkit.ops.arrays import GpuLibrary, WarmLibrary, library_of, note_overwritten
 from gemmkit.ops.precision import get_precision, setting
-from gemmkit.ops.request import Call, Request
+from gemmkit.ops.request import Call, HostOptions, Request
 from gemmkit.ops.tracing import needs_operator
 from gemmkit.ops.warm import LIBRARIES, Calls
 from gemmkit.trials import changes
@@ -72,6 +72,7 @@ def product(
     scale_a: Any = None,
     scale_b: Any = None,
     held: Held | None = None,
+    host: HostOptions | None = None,
 ) -> Any:
     """What `matmul` returns for its arguments, which come as `Call` has them.
 
@@ -85,7 +86,13 @@ def product(
         GemmkitError: as `matmul`.
     """
     library = LIBRARIES.get(type(a))
-    if library is None or stream is not None or device is not None or library.watched():
+    if (
+        library is None
+        or stream is not None
+        or device is not None
+        or host is not None
+        or library.watched()
+    ):
         return _cold(
             Call(
                 *(a, b, out, c, bias, residual, auxiliary),
@@ -93,6 +100,7 @@ def product(
                 scale_a,
                 scale_b,
                 held,
+                host,
             ),
             None,
         )
@@ -211,20 +219,11 @@ def _further(
     )
 
 
-def streamed_product(call: Call) -> Any:
-    """What `matmul` returns for a call with options for arrays in host memory.
-
-    Raises:
-        GemmkitError: as `matmul`; also for arrays that are somewhere else.
-    """
-    if needs_operator(call.arrays.values()):
-        raise UsageError(f"{_HOST_OPTIONS}, and not for what PyTorch traces or differentiates")
-    return _cold(call, None)
-
-
 def _cold(call: Call, key: Hashable | None) -> Any:
     """The product of a call that is seen for the first time, or is of a kind that is not kept."""
     if needs_operator(call.arrays.values()):
+        if call.host is not None:
+            raise UsageError(f"{_HOST_OPTIONS}, and not for what PyTorch traces or differentiates")
         return NotImplemented
     request = call.read()
     ordinal = request.operands["a"].device

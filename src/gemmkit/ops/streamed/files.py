@@ -71,7 +71,7 @@ class MappedFile:
             FileError: the file cannot be read, or ends before.
         """
         for source, target in _runs(lines, into):
-            place, missing = self._place(source), memoryview(target)
+            place, missing = self._place(source), memoryview(target.data)
             while missing:
                 try:
                     count = os.preadv(self._descriptor, [missing], place)
@@ -91,7 +91,7 @@ class MappedFile:
             FileError: the file cannot be written, such as on a full disk.
         """
         for target, own in _runs(lines, source):
-            place, missing = self._place(target), memoryview(own)
+            place, missing = self._place(target), memoryview(own.data)
             while missing:
                 try:
                     count = os.pwritev(self._descriptor, [missing], place)
@@ -103,7 +103,9 @@ class MappedFile:
         return int(part.ctypes.data) - self._start
 
     def _failed(self, doing: str, place: int, error: OSError) -> FileError:
-        return FileError(f"{doing} {self._path} failed at byte {place:,}: {error.strerror or error}")
+        return FileError(
+            f"{doing} {self._path} failed at byte {place:,}: {error.strerror or error}"
+        )
 
 
 def _is_mapped(array: NDArray[Any]) -> bool:
@@ -123,9 +125,7 @@ def _is_mapped(array: NDArray[Any]) -> bool:
         base = found
 
 
-def _runs(
-    lines: NDArray[Any], other: NDArray[Any]
-) -> list[tuple[NDArray[Any], NDArray[np.uint8]]]:
+def _runs(lines: NDArray[Any], other: NDArray[Any]) -> list[tuple[NDArray[Any], NDArray[np.uint8]]]:
     """Parts that are contiguous in both arrays: all, or each line."""
     flat = other.reshape(-1).view(np.uint8)
     width = lines.shape[1] * lines.itemsize

@@ -12,7 +12,7 @@ from gemmkit.ops.streamed.planner import StreamPlan
 from gemmkit.ops.streamed.traversal import Deal, Tile
 
 
-class Stopped(Exception):  # noqa: N818 (it is no error)
+class Stopped(Exception):
     """Another thread has failed, or the user has interrupted."""
 
 

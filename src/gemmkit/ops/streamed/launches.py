@@ -56,7 +56,11 @@ def step_shapes(problem: StreamProblem, tiling: Tiling) -> list[StepShape]:
 
 
 def steps_of(
-    shape: StepShape, problem: StreamProblem, tiling: Tiling, terms: Terms, scales: Mapping[str, View]
+    shape: StepShape,
+    problem: StreamProblem,
+    tiling: Tiling,
+    terms: Terms,
+    scales: Mapping[str, View],
 ) -> tuple[Step, ...]:
     """The launches of a step, for operands in a device's memory as `Tiling` lays them out.
 

@@ -83,9 +83,7 @@ def multiply(
     try:
         first = devices[0]
         terms = on_device(streamed.terms, first)
-        plan = planned(
-            streamed, terms, first.spec, first.emulated, memory, rates, len(devices)
-        )
+        plan = planned(streamed, terms, first.spec, first.emulated, memory, rates, len(devices))
         job = Job(streamed, plan, Deal(plan.problem, plan.tiling, len(devices)), threads)
         try:
             for number, device in enumerate(devices):

@@ -142,7 +142,7 @@ def _folded(
     arrays: dict[str, NDArray[Any]], terms: Terms, scales: Mapping[str, NDArray[Any]]
 ) -> dict[str, NDArray[Any]] | None:
     """Products that share B as one of more rows, where all else lies row on row; else None."""
-    *stack, m, _ = arrays["out"].shape
+    stack = arrays["out"].shape[:-2]
     steps = arrays["b"].strides[: len(stack)]
     shared = all(step == 0 or size == 1 for size, step in zip(stack, steps, strict=True))
     if prod(stack) == 1 or not shared or terms.epilogue.bias == "row" or scales:
@@ -157,4 +157,3 @@ def _folded(
             return None
         taller[role] = rows
     return taller
-

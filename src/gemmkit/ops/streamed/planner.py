@@ -59,8 +59,10 @@ def plan_stream(
     Raises:
         UsageError: no tiling fits; the text says what the smallest needs.
     """
-    needs = {"workspace_bytes": workspace_bytes, "semaphores": semaphores}
-    every = [replace(each, **needs) for each in _tilings(problem)]
+    every = [
+        replace(each, workspace_bytes=workspace_bytes, semaphores=semaphores)
+        for each in _tilings(problem)
+    ]
     fitting = [each for each in every if each.device_bytes(problem) <= memory]
     if not fitting:
         least = min(each.device_bytes(problem) for each in every)
@@ -99,20 +101,20 @@ def _closer(
 
 def _tilings(problem: StreamProblem) -> Iterator[Tiling]:
     """Cuts of the sides and of k, with one slot for each panel."""
-    one = {"slots_a": 1, "slots_b": 1, "tiles": 1}
+    one = Tiling(1, 1, 1, slots_a=1, slots_b=1, tiles=1)
     if problem.batch > 1:
         for parts in _parts(problem.batch):
             group = ceil_div(problem.batch, parts)
             if group > 1:
-                yield Tiling(problem.m, problem.n, problem.k, group, **one)
+                yield replace(one, m=problem.m, n=problem.n, k=problem.k, group=group)
     sides_n = list(_sides(problem.n, problem.line_unit))
     depths = list(_sides(problem.k, problem.k_unit)) if problem.k else [0]
     for m in _sides(problem.m, problem.line_unit):
         # As square as can be.
-        near = sorted(sides_n, key=lambda n: max(m, n) / min(m, n))[:_SQUARE]  # noqa: B023
+        near = sorted(sides_n, key=lambda n: max(m, n) / min(m, n))[:_SQUARE]
         for n in near:
             for k in depths:
-                yield Tiling(m, n, k, **one)
+                yield replace(one, m=m, n=n, k=k)
 
 
 def _parts(size: int) -> Iterator[int]:

@@ -190,4 +190,3 @@ def share_of_last(problem: StreamProblem, tiling: Tiling, devices: int) -> Itera
     groups, rows, columns = tiling.counts(problem)
     own = shares(groups * rows * columns, devices)[-1]
     return islice(tiles_in_order(problem, tiling), own.start, own.stop)
-

@@ -6,6 +6,7 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 from gemmkit.ops.streamed.sizes import StreamProblem, Tiling
 
@@ -79,7 +80,7 @@ class Slots:
 def shares(count: int, devices: int) -> list[range]:
     """Numbers of tiles as even, contiguous shares, one for each device."""
     ends = [count * each // devices for each in range(devices + 1)]
-    return [range(first, last) for first, last in zip(ends, ends[1:], strict=False)]
+    return [range(first, last) for first, last in pairwise(ends)]
 
 
 class Deal:
@@ -90,7 +91,9 @@ class Deal:
         tiles = list(tiles_in_order(problem, tiling))
         self.count = len(tiles)
         self._lock = threading.Lock()
-        self._shares = [deque(tiles[each.start : each.stop]) for each in shares(len(tiles), devices)]
+        self._shares = [
+            deque(tiles[each.start : each.stop]) for each in shares(len(tiles), devices)
+        ]
 
     def next(self, device: int) -> Tile | None:
         """The next tile for a device, by its place in the list, or None at the end."""

@@ -19,8 +19,8 @@ from gemmkit.ops.streamed.host_matrices import HostStack
 from gemmkit.ops.streamed.job import Job, Region, part
 from gemmkit.ops.streamed.launches import StepShape, TileLaunches
 from gemmkit.ops.streamed.sizes import PART_ALIGNMENT, round_up
-from gemmkit.ops.streamed.traversal import PanelKey, Slots, Tile
 from gemmkit.ops.streamed.transfers import Transfers
+from gemmkit.ops.streamed.traversal import PanelKey, Slots, Tile
 
 # Steps that are on the device's streams at once, at most, so that an interrupt need not wait long.
 STEPS_AHEAD = 4
@@ -239,4 +239,3 @@ class Worker:
                 storing.store(lines, stacks[name], address + first * pitch, pitch)
         self._free.put(slot)
         self._job.events.put(True)
-
