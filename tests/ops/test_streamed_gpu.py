@@ -6,10 +6,9 @@ import pytest
 pytest.importorskip("cuda.bindings")
 
 import emulated_gpu
-from deferred_streams import DeferredStreams
-
 import gemmkit
 import gemmkit.devices.streamed_gpu
+from deferred_streams import DeferredStreams
 from gemmkit.devices.pinned import pinned_bytes
 
 UNTOUCHED = 77.0

@@ -1,0 +1,144 @@
+"""How products of host matrices are cut, and what that costs."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+
+from gemmkit.errors import UsageError
+from gemmkit.ops.streamed.planner import LONGEST_STEP_S, plan_stream
+from gemmkit.ops.streamed.sizes import StreamProblem, Tiling
+from gemmkit.ops.streamed.timeline import (
+    Rates,
+    estimate,
+    panels_loaded,
+    simulate,
+    step_seconds,
+)
+from gemmkit.ops.streamed.traversal import Deal, Slots, shares, tiles_in_order
+
+GIB = 1 << 30
+H100 = Rates(product=54e12)
+CUBE = StreamProblem(16384, 16384, 16384)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_tiles_cover_the_result_once_in_every_order(data):
+    m, n, k, batch = (data.draw(st.integers(1, 9), label=name) for name in ("m", "n", "k", "batch"))
+    problem = StreamProblem(m, n, k, batch)
+    tiling = Tiling(
+        *(data.draw(st.integers(1, size)) for size in (m, n, k)), by_rows=data.draw(st.booleans())
+    )
+    tiles = list(tiles_in_order(problem, tiling))
+    _, rows, columns = tiling.counts(problem)
+    places = {(each.group, each.row, each.column) for each in tiles}
+    assert len(places) == len(tiles) == batch * rows * columns
+    # Neighbors share a panel: the row's or the column's.
+    for one, other in pairwise(tiles):
+        assert (one.row == other.row) or (one.column == other.column)
+
+
+def test_devices_take_contiguous_shares_and_then_from_the_longest():
+    assert [len(each) for each in shares(10, 3)] == [3, 3, 4]
+    deal = Deal(StreamProblem(8, 1, 1), Tiling(1, 1, 1), 2)
+    assert [deal.next(0).row for _ in range(4)] == [0, 1, 2, 3]
+    assert [deal.next(0).row, deal.next(1).row] == [7, 4]
+    assert [deal.next(1).row, deal.next(0).row, deal.next(0)] == [5, 6, None]
+
+
+def test_the_panel_longest_unused_makes_room():
+    slots = Slots(2)
+    x, y = (slots.take(each)[0] for each in "xy")
+    assert slots.take("x") == (x, False)
+    assert slots.take("z") == (y, True)
+    assert slots.take("y") == (x, True)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.data())
+def test_the_formula_counts_the_panels_that_are_loaded(data):
+    rows, columns, chunks = (data.draw(st.integers(1, 6)) for _ in range(3))
+    batch = data.draw(st.integers(1, 3), label="batch")
+    shared = [data.draw(st.booleans()) and batch > 1 for _ in "ab"]
+    problem = StreamProblem(
+        4 * rows, 4 * columns, 4 * chunks, batch, shared_a=shared[0], shared_b=shared[1]
+    )
+    slots_a, slots_b = (data.draw(st.integers(1, 40), label=f"slots of {name}") for name in "ab")
+    # Those of a product are of use to the next one by accident where they are not shared.
+    slots_a = slots_a if shared[0] else min(slots_a, rows * chunks)
+    slots_b = slots_b if shared[1] else min(slots_b, columns * chunks)
+    by_rows = data.draw(st.booleans(), label="by rows")
+    tiling = Tiling(4, 4, 4, slots_a=slots_a, slots_b=slots_b, by_rows=by_rows)
+    held = {"a": Slots(slots_a), "b": Slots(slots_b)}
+    loaded = {"a": 0, "b": 0}
+    for tile in tiles_in_order(problem, tiling):
+        for chunk in tile.chunks(chunks):
+            loaded["a"] += held["a"].take(tile.panel_a(chunk, problem))[1]
+            loaded["b"] += held["b"].take(tile.panel_b(chunk, problem))[1]
+    assert panels_loaded(problem, tiling, 1) == pytest.approx((loaded["a"], loaded["b"]))
+
+
+def test_what_fits_goes_over_the_link_once():
+    plan = plan_stream(CUBE, 70 * GIB, H100)
+    assert plan.estimate.bytes_in == pytest.approx(CUBE.operand_bytes)
+    assert plan.estimate.bytes_out == CUBE.result_bytes
+    assert plan.estimate.limiter == "product"
+    # Little more than the product alone takes.
+    assert plan.estimate.seconds < 1.1 * CUBE.flops / H100.product
+
+
+def test_a_tile_is_split_along_k_so_that_the_first_product_need_not_wait():
+    plan = plan_stream(CUBE, 70 * GIB, H100)
+    whole = replace(plan.tiling, k=CUBE.k, slots_a=4, slots_b=4)
+    tiles = list(tiles_in_order(CUBE, whole))
+    assert plan.estimate.seconds < simulate(CUBE, whole, H100, tiles).seconds
+
+
+@pytest.mark.parametrize("memory", [GIB // 4, GIB, 8 * GIB, 70 * GIB])
+@pytest.mark.parametrize("item", [2, 4])
+def test_plans_keep_to_the_memory_and_less_memory_moves_more(memory, item):
+    problem = StreamProblem(65536, 65536, 65536, item=item, out_item=item)
+    plan = plan_stream(problem, memory, H100)
+    assert plan.device_bytes <= memory
+    assert sum(each.nbytes * each.slots for each in plan.tiling.parts(problem).values()) <= memory
+    assert step_seconds(problem, plan.tiling, H100) <= LONGEST_STEP_S
+    more = plan_stream(problem, 2 * memory, H100)
+    assert more.estimate.seconds <= plan.estimate.seconds * 1.02
+
+
+def test_two_devices_halve_the_time_and_share_the_tiles_evenly():
+    one, two = (plan_stream(CUBE, 70 * GIB, H100, count) for count in (1, 2))
+    assert two.estimate.seconds < 0.55 * one.estimate.seconds
+
+
+def test_products_that_the_link_limits_say_so():
+    half = StreamProblem(16384, 16384, 16384, item=2, out_item=2)
+    rates = Rates(product=700e12, to_device=10e9, to_host=10e9)
+    plan = plan_stream(half, 70 * GIB, rates)
+    assert plan.estimate.limiter == "copies to the device"
+    assert plan.estimate.seconds == pytest.approx(half.operand_bytes / 10e9, rel=0.3)
+
+
+def test_many_small_products_are_copied_in_groups():
+    problem = StreamProblem(64, 64, 64, batch=100_000)
+    plan = plan_stream(problem, GIB, H100)
+    assert plan.tiling.group > 50
+    assert (plan.tiling.m, plan.tiling.n, plan.tiling.k) == (64, 64, 64)
+    assert estimate(problem, plan.tiling, H100, 1).bytes_in == pytest.approx(problem.operand_bytes)
+
+
+def test_too_little_memory_names_what_is_needed():
+    with pytest.raises(UsageError, match=r"device_memory = 10 B .* need \d+ B"):
+        plan_stream(CUBE, 10, H100)
+
+
+def test_scratch_memory_counts():
+    plain = plan_stream(CUBE, GIB, H100)
+    scratch = plan_stream(CUBE, GIB, H100, 1, GIB // 2, 1000)
+    assert scratch.device_bytes <= GIB
+    assert scratch.tiling.parts(CUBE)["workspace"].nbytes == GIB // 2
+    assert scratch.tiling.parts(CUBE)["semaphores"].nbytes >= 4000
+    assert plain.tiling != scratch.tiling
