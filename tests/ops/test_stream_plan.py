@@ -8,6 +8,9 @@ import pytest
 from hypothesis import given, settings
 
 from gemmkit.errors import UsageError
+from gemmkit.gpu import BOARDS
+from gemmkit.ops.streamed.entry import read_bytes
+from gemmkit.ops.streamed.explain import explain_stream
 from gemmkit.ops.streamed.planner import LONGEST_STEP_S, plan_stream
 from gemmkit.ops.streamed.sizes import StreamProblem, Tiling
 from gemmkit.ops.streamed.timeline import (
@@ -18,6 +21,8 @@ from gemmkit.ops.streamed.timeline import (
     step_seconds,
 )
 from gemmkit.ops.streamed.traversal import Deal, Slots, shares, tiles_in_order
+from gemmkit.problem import GemmProblem
+from gemmkit.report.streamed import stream_text
 
 GIB = 1 << 30
 H100 = Rates(product=54e12)
@@ -135,10 +140,27 @@ def test_too_little_memory_names_what_is_needed():
         plan_stream(CUBE, 10, H100)
 
 
-def test_scratch_memory_counts():
-    plain = plan_stream(CUBE, GIB, H100)
-    scratch = plan_stream(CUBE, GIB, H100, 1, GIB // 2, 1000)
-    assert scratch.device_bytes <= GIB
-    assert scratch.tiling.parts(CUBE)["workspace"].nbytes == GIB // 2
-    assert scratch.tiling.parts(CUBE)["semaphores"].nbytes >= 4000
-    assert plain.tiling != scratch.tiling
+@pytest.mark.parametrize("memory", ["300MiB", "2GiB", "40GiB"])
+def test_scratch_memory_counts(memory):
+    problem = GemmProblem(m=30000, n=20000, k=17000, precision="fp32")
+    told = explain_stream(problem, BOARDS["h100"], device_memory=memory)
+    assert told.device_bytes <= told.memory_bytes == read_bytes(memory)
+    m, n = told.tile
+    # Both operands of a step in two parts of 16 bits, and two panels of each.
+    assert told.device_bytes > 4 * (3 * (m + n) * told.depth + m * n)
+
+
+def test_scratch_memory_that_cannot_be_had_is_named(monkeypatch):
+    monkeypatch.setattr("gemmkit.ops.streamed.multiply.scratch_of", lambda *_: (GIB, 0))
+    with pytest.raises(UsageError, match=r"too little .* launches need 1\.0 GiB"):
+        explain_stream(GemmProblem(m=512, n=512, k=512), BOARDS["h100"], device_memory=GIB)
+
+
+def test_what_is_told_of_a_product():
+    told = explain_stream(GemmProblem(m=16384, n=16384, k=16384), BOARDS["h100"])
+    assert told.limiter == "product"
+    assert told.bytes_in == pytest.approx(told.least_bytes_in) == 2 * 4 * 16384**2
+    assert told.seconds < 0.9 * told.serial_s
+    assert "product" in stream_text(told)
+    slow = explain_stream(GemmProblem(m=4096, n=4096, k=4096), BOARDS["h100"], link_gb_per_s=1)
+    assert slow.limiter == "copies to the device"

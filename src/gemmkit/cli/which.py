@@ -42,6 +42,21 @@ if TYPE_CHECKING:
 @as_asked
 @read_file_option("--store", "path", "Store of tuned shapes to consult first.  [default: your own]")
 @click.option("--no-store", is_flag=True, help="Ignore the store: show the choice without tuning.")
+@click.option(
+    "--host", is_flag=True, help="Of matrices in pinned host memory: show how tiles are streamed."
+)
+@click.option(
+    "--device-memory",
+    metavar="SIZE",
+    help="With --host: memory to use, such as 8GiB.  [default: 90 % of the board's]",
+)
+@click.option("--devices", type=int, help="With --host: GPUs that share the product.  [default: 1]")
+@click.option(
+    "--link",
+    type=float,
+    metavar="GB/S",
+    help="With --host: what each GPU copies, or a disk reads.  [default: 54]",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the decision as JSON instead.")
 @debug_option
 def command(
@@ -52,12 +67,19 @@ def command(
     asked: Asked,
     path: Path | None,
     no_store: bool,
+    host: bool,
+    device_memory: str | None,
+    devices: int | None,
+    link: float | None,
     as_json: bool,
 ) -> None:
     """Show which kernel and configuration computes a problem, and why; nothing is compiled.
 
     Measurements take precedence: your store of tuned shapes, the table that ships for the board,
     the nearest shape in either. Otherwise the times of all candidates are estimated.
+
+    With --host: how a product of host matrices is cut into tiles, what goes over the link, how long
+    it should take, and what limits it.
 
     The default board is that of this machine's GPU, or an RTX 3090 without one.
     """
@@ -71,6 +93,31 @@ def command(
     problem = one_problem(shape, groups)
     if problem is None:
         raise UsageError("which problem? Give a shape MxNxK, or --groups MxNxK*COUNT,…")
+    if not host and (device_memory is not None or devices is not None or link is not None):
+        raise UsageError("--device-memory, --devices and --link go with --host")
+    if host:
+        if no_store or path is not None:
+            raise UsageError("--host and --store exclude each other: tiles take your own store")
+        from gemmkit.kernels.layouts import read_layout
+        from gemmkit.ops.streamed.explain import LINK_GB_PER_S, explain_stream
+
+        if asked.prepared:
+            raise UsageError("--host and --prepared exclude each other: tiles are not prepared")
+        told = explain_stream(
+            asked.problem(problem).laid_out(read_layout(layout)),
+            board_at_hand(gpu),
+            device_memory=device_memory,
+            devices=1 if devices is None else devices,
+            link_gb_per_s=LINK_GB_PER_S if link is None else link,
+        )
+        if as_json:
+            click.echo(told.to_json())
+            return
+        from gemmkit.cli.output import Printer
+        from gemmkit.report.streamed import stream_text
+
+        Printer().print(stream_text(told), end="")
+        return
     decision = which(problem, board_at_hand(gpu), layout=layout, store=store, **asked.arguments)
     if as_json:
         click.echo(decision.to_json())

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 from gemmkit.cores import usable_cores
 from gemmkit.devices.streamed import StreamedDevice
+from gemmkit.errors import UsageError
 from gemmkit.gpu import GpuSpec
 from gemmkit.ops.operands import View
 from gemmkit.ops.placement import Terms
@@ -15,45 +17,61 @@ from gemmkit.ops.streamed.job import Job
 from gemmkit.ops.streamed.launches import on_device, scratch_of, step_shapes, steps_of
 from gemmkit.ops.streamed.operands import Streamed
 from gemmkit.ops.streamed.planner import StreamPlan, plan_stream
+from gemmkit.ops.streamed.sizes import StreamProblem, Tiling
 from gemmkit.ops.streamed.timeline import Rates
 from gemmkit.ops.streamed.traversal import Deal
 from gemmkit.ops.streamed.worker import Worker
+from gemmkit.units import bytes_text
 
 # Threads that copy between host matrices and staging memory, at most; each moves some GB/s.
 MOST_THREADS = 8
-# Plans whose launches need more memory than was set aside for them are made anew so many times.
-_ATTEMPTS = 4
+# Plans whose launches need more memory than they leave are made anew so many times.
+_ATTEMPTS = 16
 
 Report = Callable[[float], None]
 
 
 def planned(
-    streamed: Streamed, terms: Terms, spec: GpuSpec, emulated: bool, memory: int, rates: Rates,
+    problem: StreamProblem,
+    terms: Terms,
+    scales: Mapping[str, View],
+    spec: GpuSpec,
+    emulated: bool,
+    memory: int,
+    rates: Rates,
     devices: int,
-) -> StreamPlan:  # fmt: skip
+) -> StreamPlan:
     """The plan for a product, with the scratch memory that its launches need on a board.
 
-    `terms` have the alignment of the device.
+    `terms` have the alignment of the device, `scales` are as `steps_of` takes them.
 
     Raises:
         UsageError: there is too little memory.
         UnsupportedProblem: no kernel takes a step.
     """
-    problem = streamed.problem
-    scales = {role: View.tight(each.shape) for role, each in streamed.scales.items()}
-    needs = 0, 0
+    budget = memory
     for _ in range(_ATTEMPTS):
-        plan = plan_stream(problem, memory, rates, devices, *needs)
-        found = needs
+        plan = plan_stream(problem, budget, rates, devices)
+        workspace = semaphores = 0
         for shape in step_shapes(problem, plan.tiling):
             for step in steps_of(shape, problem, plan.tiling, terms, scales):
                 own = scratch_of(step.problem, spec, emulated)
-                found = max(found[0], own[0]), max(found[1], own[1])
-        if found == needs:
+                workspace, semaphores = max(workspace, own[0]), max(semaphores, own[1])
+        tiling = replace(plan.tiling, workspace_bytes=workspace, semaphores=semaphores)
+        plan = replace(plan, tiling=tiling)
+        if plan.device_bytes <= memory:
             return plan
-        needs = found
-    # Tilings that need less and more scratch memory take turns: the largest need serves both.
-    return plan
+        # Smaller panels may need less scratch memory, too.
+        scratch = plan.device_bytes - replace(plan, tiling=_bare(tiling)).device_bytes
+        budget = max(min(memory - scratch, budget - 1), budget // 2)
+    raise UsageError(
+        f"device_memory = {bytes_text(memory)} is too little for this product, whose launches need "
+        f"{bytes_text(workspace)} besides its tiles"
+    )
+
+
+def _bare(tiling: Tiling) -> Tiling:
+    return replace(tiling, workspace_bytes=0, semaphores=0)
 
 
 def multiply(
@@ -83,7 +101,10 @@ def multiply(
     try:
         first = devices[0]
         terms = on_device(streamed.terms, first)
-        plan = planned(streamed, terms, first.spec, first.emulated, memory, rates, len(devices))
+        scales = {role: View.tight(each.shape) for role, each in streamed.scales.items()}
+        plan = planned(
+            streamed.problem, terms, scales, first.spec, first.emulated, memory, rates, len(devices)
+        )
         job = Job(streamed, plan, Deal(plan.problem, plan.tiling, len(devices)), threads)
         try:
             for number, device in enumerate(devices):

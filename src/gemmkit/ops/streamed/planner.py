@@ -46,23 +46,15 @@ class StreamPlan:
 
 
 @lru_cache(maxsize=256)
-def plan_stream(
-    problem: StreamProblem,
-    memory: int,
-    rates: Rates,
-    devices: int = 1,
-    workspace_bytes: int = 0,
-    semaphores: int = 0,
-) -> StreamPlan:
+def plan_stream(problem: StreamProblem, memory: int, rates: Rates, devices: int = 1) -> StreamPlan:
     """The tiling that should take least time, in so many bytes of memory of each device.
+
+    Scratch memory of launches comes on top.
 
     Raises:
         UsageError: no tiling fits; the text says what the smallest needs.
     """
-    every = [
-        replace(each, workspace_bytes=workspace_bytes, semaphores=semaphores)
-        for each in _tilings(problem)
-    ]
+    every = list(_tilings(problem))
     fitting = [each for each in every if each.device_bytes(problem) <= memory]
     if not fitting:
         least = min(each.device_bytes(problem) for each in every)
