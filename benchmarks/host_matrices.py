@@ -24,7 +24,6 @@ import torch
 
 import gemmkit
 from gemmkit.devices.host import host_environment
-from gemmkit.gpu import find_board
 from gemmkit.ops.streamed.explain import explain_stream
 from gemmkit.problem import GemmProblem
 
@@ -242,7 +241,7 @@ def measured(
     )
     told = explain_stream(
         problem,
-        find_board("h100"),
+        gemmkit.open_device("cuda").spec,
         devices=devices,
         device_memory=arguments.device_memory,
     )

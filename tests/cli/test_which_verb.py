@@ -102,9 +102,24 @@ def test_a_store_that_was_named_has_to_be_one(call, tmp_path):
     assert path.read_bytes() == b"no store" * 2000
 
 
+def test_how_matrices_in_host_memory_are_streamed(call):
+    words = ("which", "20000x30000x7000", "--gpu", "h100", "--host")
+    told = json.loads(call(*words, "--device-memory", "1GiB", "--devices", "2", "--json").stdout)
+    assert told["device_bytes"] <= told["memory_bytes"] == 2**30
+    assert told["devices"] == 2
+    assert told["bytes_out"] == 4 * 20000 * 30000
+    text = call(*words).stdout
+    assert "limiter  product" in text
+    assert "limiter  copies to the device" in call(*words, "--link", "2").stdout
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["64", "--host", "--no-store"], "--host and --store exclude each other"),
+        (["64", "--devices", "2"], "go with --host"),
+        (["64", "--host", "--device-memory", "8 apples"], "'8GiB'"),
+        (["64", "--host", "--devices", "0"], "give positive numbers"),
         (["64", "--store", "x", "--no-store"], "leave one of them out"),
         (["64x"], "is not a valid shape"),
         (["64", "--gpu", "gtx1"], "unknown board"),

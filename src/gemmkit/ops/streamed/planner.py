@@ -24,6 +24,8 @@ _PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)
 _MOST_PARTS = 1 << 20
 # For each side of a tile, as many of the other, the nearest to a square.
 _SQUARE = 2
+# Tiles in flight, where there is memory: panels of the next ones are loaded while these wait.
+_IN_FLIGHT = 5
 # One step takes no longer, so that an interrupt does not wait for it.
 LONGEST_STEP_S = 0.2
 # Tilings that are looked at closely, and the steps up to which they are.
@@ -32,12 +34,13 @@ _CLOSE, _MOST_STEPS = 6, 600
 
 @dataclass(frozen=True, slots=True)
 class StreamPlan:
-    """A tiling for a problem on some devices, and what it should cost."""
+    """A tiling for a problem on some devices, what it should cost, and how long a step takes."""
 
     problem: StreamProblem
     tiling: Tiling
     devices: int
     estimate: Estimate
+    step_s: float
 
     @property
     def device_bytes(self) -> int:
@@ -74,7 +77,7 @@ def plan_stream(problem: StreamProblem, memory: int, rates: Rates, devices: int 
     close = sorted(best.values(), key=lambda found: found[0])[:_CLOSE]
     chosen = [(_closer(problem, kept, rates, devices, own), kept) for _, own, kept in close]
     own, kept = min(chosen, key=lambda found: (found[0].seconds, found[0].bytes_in))
-    return StreamPlan(problem, kept, devices, own)
+    return StreamPlan(problem, kept, devices, own, step_seconds(problem, kept, rates))
 
 
 def _closer(
@@ -144,7 +147,7 @@ def _with_slots(problem: StreamProblem, tiling: Tiling, memory: int) -> Iterator
     tile = replace(tiling, slots_a=0, slots_b=0, tiles=1).device_bytes(problem)
     fixed = replace(tiling, slots_a=0, slots_b=0, tiles=0).device_bytes(problem)
     least = min(2, most_a) * size_a + min(2, most_b) * size_b
-    flight = min(3, tiles)
+    flight = min(_IN_FLIGHT, tiles)
     while flight > 1 and fixed + flight * (tile - fixed) + least > memory:
         flight -= 1
     left = memory - fixed - flight * (tile - fixed)

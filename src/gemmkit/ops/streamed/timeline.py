@@ -116,12 +116,12 @@ def estimate(problem: StreamProblem, tiling: Tiling, rates: Rates, devices: int)
     ramp = max(0.0, chunks * first - of_tile)
     ramp += (in_line - 1) * max(0.0, chunks * inner / rates.to_device - of_tile)
     sides: dict[Limiter, float] = {
-        "product": product_s + ramp,
-        "copies to the device": in_s - first + of_tile,
+        "product": product_s,
+        "copies to the device": in_s,
         "copies to the host": out_s,
     }
     limiter = max(sides, key=lambda side: sides[side])
-    seconds = first + sides[limiter] + last
+    seconds = first + max(product_s + ramp, in_s - first + of_tile, out_s) + last
     if min(tiling.slots_a, tiling.slots_b) == 1 and tiles * chunks > 1:
         # Nothing is copied to the device while a product runs.
         seconds = product_s + in_s + last

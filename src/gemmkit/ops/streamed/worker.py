@@ -22,8 +22,9 @@ from gemmkit.ops.streamed.sizes import PART_ALIGNMENT, round_up
 from gemmkit.ops.streamed.transfers import Transfers
 from gemmkit.ops.streamed.traversal import PanelKey, Slots, Tile
 
-# Steps that are on the device's streams at once, at most, so that an interrupt need not wait long.
-STEPS_AHEAD = 4
+# How long the steps take that are on the device's streams at once, so that an interrupt need not
+# wait longer; and how many those are at least, so that the device need not wait, and at most.
+AHEAD_S, LEAST_AHEAD, MOST_AHEAD = 0.6, 2, 16
 _POLL_S = 0.1
 
 
@@ -49,6 +50,8 @@ class Worker:
         self._free: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._computed: queue.SimpleQueue[tuple[Tile, int, Event] | None] = queue.SimpleQueue()
         self._ahead: deque[Event] = deque()
+        fitting = int(AHEAD_S / max(plan.step_s, AHEAD_S / MOST_AHEAD))
+        self._most_ahead = max(fitting, LEAST_AHEAD)
         self._addresses: dict[str, int] = {}
         self._memory: Buffer
 
@@ -142,7 +145,7 @@ class Worker:
             for role, own in panels.items():
                 self._panels[role].used[own] = done
             self._ahead.append(done)
-            if len(self._ahead) > STEPS_AHEAD:
+            if len(self._ahead) > self._most_ahead:
                 self._ahead.popleft().wait()
         if self._wide:
             lines, columns = len(region.products) * len(region.rows), len(region.columns)
