@@ -110,7 +110,7 @@ def test_how_matrices_in_host_memory_are_streamed(call):
     assert told["bytes_out"] == 4 * 20000 * 30000
     text = call(*words).stdout
     assert "limiter  product" in text
-    assert "limiter  copies to the device" in call(*words, "--link", "2").stdout
+    assert "limiter  copies to the host" in call(*words, "--link", "2").stdout
 
 
 @pytest.mark.parametrize(

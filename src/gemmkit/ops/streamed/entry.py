@@ -34,6 +34,8 @@ _SHARE, _STEP = 0.9, 256 << 20
 # Bytes in a second that a copy engine moves over PCIe 5.0 ×16 (measured on an H100), and that one
 # thread copies in host memory.
 LINK_RATE, THREAD_RATE = 54e9, 6e9
+# The emulator's, roughly: so that a step takes no longer there than on a GPU.
+EMULATED = Rates(to_device=5e9, to_host=5e9, product=2e9, memory=5e9, step_s=2e-3)
 # A product whose speed stands for that of the tiles.
 _TYPICAL_SIDE = 4096
 
@@ -221,7 +223,7 @@ def progress_bar() -> Iterator[Callable[[float], None]]:
 def _rates(product: Streamed, device: StreamedDevice) -> Rates:
     """What is expected of a device for a product: tiles are cut by that."""
     if device.emulated:
-        return Rates()
+        return EMULATED
     staged = min(usable_cores(), MOST_THREADS) * THREAD_RATE
     read, written = (
         all(product.stacks[role].pinned and product.stacks[role].file is None for role in roles)

@@ -20,6 +20,8 @@ from gemmkit.problem import GemmProblem
 
 # Of the board's memory, what a product takes if no limit is given.
 _SHARE = 0.9
+# What a link copies each way if nothing else is told.
+LINK_GB_PER_S = LINK_RATE / 1e9
 # A board of which the memory is not known.
 _SMALL = 8
 
@@ -70,7 +72,7 @@ def explain_stream(
     *,
     device_memory: int | str | None = None,
     devices: int = 1,
-    link_gb_per_s: float = LINK_RATE / 1e9,
+    link_gb_per_s: float = LINK_GB_PER_S,
 ) -> StreamDecision:
     """How `matmul` would stream a product of pinned host arrays; nothing is compiled or copied.
 
