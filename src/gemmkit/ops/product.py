@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 _HOST_OPTIONS = "device_memory, devices and progress are for arrays in host memory"
 
-# Bytes of operands and result from which products of host arrays are streamed: the copies of
-# smaller ones take less time than what that needs besides.
-STREAMED_BYTES = 64 << 20
+# Bytes of operands and result from which products of host arrays are streamed: smaller ones do not
+# gain what the plan and the pinned memory of a first call take.
+STREAMED_BYTES = 256 << 20
 
 # Calls that a thread keeps prepared.
 _MOST_KEPT = 4096

@@ -24,6 +24,8 @@ _PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)
 _MOST_PARTS = 1 << 20
 # For each side of a tile, as many of the other, the nearest to a square.
 _SQUARE = 2
+# What a second of copies counts for, where a product hides it.
+_COPIES_COUNT = 0.05
 # Tiles in flight, where there is memory: panels of the next ones are loaded while these wait.
 _IN_FLIGHT = 5
 # One step takes no longer, so that an interrupt does not wait for it.
@@ -65,19 +67,37 @@ def plan_stream(problem: StreamProblem, memory: int, rates: Rates, devices: int 
             f"device_memory = {bytes_text(memory)} is too little for this product, whose smallest "
             f"tiles need {bytes_text(least)}"
         )
-    short = [each for each in fitting if step_seconds(problem, each, rates) <= LONGEST_STEP_S]
+    # Steps that take the device less time than the host are of use to the smallest products alone.
+    busy = [max(_step_times(problem, each, rates)) for each in fitting]
+    least = min(rates.step_s * devices, max(busy))
+    sensible = [
+        each
+        for each, seconds in zip(fitting, busy, strict=True)
+        if seconds >= least and _step_times(problem, each, rates)[0] <= LONGEST_STEP_S
+    ]
     # The best of each size of tiles.
-    best: dict[int, tuple[tuple[float, float], Estimate, Tiling]] = {}
-    for each in short or fitting:
+    best: dict[int, tuple[float, Estimate, Tiling]] = {}
+    for each in sensible or fitting:
         for kept in _with_slots(problem, each, memory):
             own = estimate(problem, kept, rates, devices)
-            order = own.seconds, own.bytes_in
+            order = _cost(own)
             if each.m not in best or order < best[each.m][0]:
                 best[each.m] = order, own, kept
     close = sorted(best.values(), key=lambda found: found[0])[:_CLOSE]
     chosen = [(_closer(problem, kept, rates, devices, own), kept) for _, own, kept in close]
-    own, kept = min(chosen, key=lambda found: (found[0].seconds, found[0].bytes_in))
+    own, kept = min(chosen, key=lambda found: _cost(found[0]))
     return StreamPlan(problem, kept, devices, own, step_seconds(problem, kept, rates))
+
+
+def _step_times(problem: StreamProblem, tiling: Tiling, rates: Rates) -> tuple[float, float]:
+    """Seconds of a step's product, and of copies of its panels."""
+    panels = tiling.panel_a(problem) + tiling.panel_b(problem)
+    return step_seconds(problem, tiling, rates), panels / rates.to_device
+
+
+def _cost(seen: Estimate) -> float:
+    """Its time, and a little for the copies under the product: links and host memory are shared."""
+    return seen.seconds + _COPIES_COUNT * (seen.in_s + seen.out_s)
 
 
 def _closer(

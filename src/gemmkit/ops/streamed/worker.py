@@ -88,7 +88,10 @@ class Worker:
             self._addresses[role] = address
             lines = array.reshape(1, array.size)
             stack = HostStack(lines, job.streamed.terms.out_dtype)
-            self._loading.load(lines, stack, address, lines.nbytes, lines.itemsize)
+            try:
+                self._loading.load(lines, stack, address, lines.nbytes, lines.itemsize)
+            finally:
+                stack.close()
             address = round_up(address + lines.nbytes, PART_ALIGNMENT)
             if role in SCALE_ROLES:
                 views[role] = View.tight(array.shape)
