@@ -29,7 +29,7 @@ def played(monkeypatch):
     return play
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("pinned", [False, True])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_nothing_is_overwritten_while_it_is_used(played, monkeypatch, seed, pinned, dtype):

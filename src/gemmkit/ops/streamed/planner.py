@@ -69,11 +69,11 @@ def plan_stream(problem: StreamProblem, memory: int, rates: Rates, devices: int 
         )
     # Steps that take the device less time than the host are of use to the smallest products alone.
     busy = [max(_step_times(problem, each, rates)) for each in fitting]
-    least = min(rates.step_s * devices, max(busy))
+    shortest = min(rates.step_s * devices, max(busy))
     sensible = [
         each
         for each, seconds in zip(fitting, busy, strict=True)
-        if seconds >= least and _step_times(problem, each, rates)[0] <= LONGEST_STEP_S
+        if seconds >= shortest and _step_times(problem, each, rates)[0] <= LONGEST_STEP_S
     ]
     # The best of each size of tiles.
     best: dict[int, tuple[float, Estimate, Tiling]] = {}
