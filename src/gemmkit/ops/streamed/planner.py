@@ -36,7 +36,8 @@ _CLOSE, _MOST_STEPS = 6, 600
 
 @dataclass(frozen=True, slots=True)
 class StreamPlan:
-    """A tiling for a problem on some devices, what it should cost, and how long a step takes."""
+    """A tiling for a problem on some devices, what it should cost, and how long a step takes: its
+    product, or the copies for it."""
 
     problem: StreamProblem
     tiling: Tiling
@@ -86,7 +87,7 @@ def plan_stream(problem: StreamProblem, memory: int, rates: Rates, devices: int 
     close = sorted(best.values(), key=lambda found: found[0])[:_CLOSE]
     chosen = [(_closer(problem, kept, rates, devices, own), kept) for _, own, kept in close]
     own, kept = min(chosen, key=lambda found: _cost(found[0]))
-    return StreamPlan(problem, kept, devices, own, step_seconds(problem, kept, rates))
+    return StreamPlan(problem, kept, devices, own, max(_step_times(problem, kept, rates)))
 
 
 def _step_times(problem: StreamProblem, tiling: Tiling, rates: Rates) -> tuple[float, float]:
