@@ -35,12 +35,18 @@ def test_tiles_cover_the_result_once_in_every_order(data):
     m, n, k, batch = (data.draw(st.integers(1, 9), label=name) for name in ("m", "n", "k", "batch"))
     problem = StreamProblem(m, n, k, batch)
     tiling = Tiling(
-        *(data.draw(st.integers(1, size)) for size in (m, n, k)), by_rows=data.draw(st.booleans())
+        *(data.draw(st.integers(1, size)) for size in (m, n, k)),
+        by_rows=data.draw(st.booleans()),
+        squares=data.draw(st.booleans()),
     )
     tiles = list(tiles_in_order(problem, tiling))
     _, rows, columns = tiling.counts(problem)
     places = {(each.group, each.row, each.column) for each in tiles}
     assert len(places) == len(tiles) == batch * rows * columns
+    if tiling.squares:
+        seen = [(each.row, each.column) for each in tiles if each.group == 0]
+        assert [max(each) for each in seen] == sorted(max(each) for each in seen)
+        return
     # Neighbors share a panel: the row's or the column's.
     for one, other in pairwise(tiles):
         assert (one.row == other.row) or (one.column == other.column)
@@ -133,6 +139,18 @@ def test_many_small_products_are_copied_in_groups():
     assert plan.tiling.group > 50
     assert (plan.tiling.m, plan.tiling.n, plan.tiling.k) == (64, 64, 64)
     assert estimate(problem, plan.tiling, H100, 1).bytes_in == pytest.approx(problem.operand_bytes)
+
+
+def test_where_the_link_limits_products_keep_up_with_the_panels():
+    half = StreamProblem(16384, 16384, 16384, item=2, out_item=2)
+    rates = Rates(product=700e12)
+    plan = plan_stream(half, 70 * GIB, rates)
+    assert plan.tiling.squares
+    assert panels_loaded(half, plan.tiling, 1)[0] == plan.tiling.slots_a
+    assert plan.estimate.bytes_in == pytest.approx(half.operand_bytes)
+    rows = replace(plan.tiling, squares=False)
+    in_rows = simulate(half, rows, rates, list(tiles_in_order(half, rows)))
+    assert plan.estimate.seconds < 0.95 * in_rows.seconds
 
 
 def test_too_little_memory_names_what_is_needed():

@@ -93,6 +93,7 @@ def cut(monkeypatch):
         {"m": 24, "n": 32, "k": 32, "by_rows": False},
         {"m": 70, "n": 16, "k": 48, "slots_a": 1, "slots_b": 1, "tiles": 1},
         {"m": 32, "n": 65, "k": 90, "slots_b": 3},
+        {"m": 32, "n": 24, "k": 48, "slots_a": 6, "slots_b": 6, "squares": True},
     ],
 )
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])

@@ -10,8 +10,9 @@ def stream_text(told: StreamDecision) -> str:
     """A decision as `gemmkit which --host` prints it."""
     boards = told.gpu if told.devices == 1 else f"{told.devices} × {told.gpu}"
     m, n = told.tile
-    order = "row by row" if told.by_rows else "column by column"
-    tiles = f"{counted(told.tiles, 'tile')} of {m:,}×{n:,}, {order}, serpentine"
+    order = f"{'row by row' if told.by_rows else 'column by column'}, serpentine"
+    order = "in growing squares" if told.squares else order
+    tiles = f"{counted(told.tiles, 'tile')} of {m:,}×{n:,}, {order}"
     if told.group > 1:
         tiles = f"{counted(told.tiles, 'group')} of {told.group:,} products of {m:,}×{n:,}"
     depth = f"{told.depth:,} of k, {counted(told.chunks, 'step')} for each tile"

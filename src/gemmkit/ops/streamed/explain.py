@@ -49,6 +49,7 @@ class StreamDecision(msgspec.Struct, frozen=True, kw_only=True):
     tiles: int
     panels: tuple[int, int]
     by_rows: bool
+    squares: bool
     bytes_in: float
     bytes_out: float
     least_bytes_in: int
@@ -125,6 +126,7 @@ def explain_stream(
         tiles=groups * rows * columns,
         panels=(tiling.slots_a, tiling.slots_b),
         by_rows=tiling.by_rows,
+        squares=tiling.squares,
         bytes_in=own.bytes_in,
         bytes_out=own.bytes_out,
         least_bytes_in=stream.total_bytes - stream.result_bytes * (1 + stream.auxiliary),

@@ -79,7 +79,7 @@ def plan_stream(problem: StreamProblem, memory: int, rates: Rates, devices: int 
     # The best of each size of tiles.
     best: dict[int, tuple[float, Estimate, Tiling]] = {}
     for each in sensible or fitting:
-        for kept in _with_slots(problem, each, memory):
+        for kept in _with_slots(problem, each, memory, devices):
             own = estimate(problem, kept, rates, devices)
             order = _cost(own)
             if each.m not in best or order < best[each.m][0]:
@@ -155,7 +155,9 @@ def _sides(size: int, unit: int) -> Iterator[int]:
             yield side
 
 
-def _with_slots(problem: StreamProblem, tiling: Tiling, memory: int) -> Iterator[Tiling]:
+def _with_slots(
+    problem: StreamProblem, tiling: Tiling, memory: int, devices: int
+) -> Iterator[Tiling]:
     """The tiling with as many panels kept as the memory has room for, in each order of tiles."""
     groups, rows, columns = tiling.counts(problem)
     chunks = tiling.chunks(problem)
@@ -196,5 +198,8 @@ def _with_slots(problem: StreamProblem, tiling: Tiling, memory: int) -> Iterator
             pairs.append((a + more_a, b + more_b))
     orders = (True, False) if rows > 1 and columns > 1 else (rows > 1,)
     for a, b in dict.fromkeys(pairs):
+        kept = replace(tiling, tiles=flight, slots_a=a, slots_b=b)
         for by_rows in orders:
-            yield replace(tiling, tiles=flight, slots_a=a, slots_b=b, by_rows=by_rows)
+            yield replace(kept, by_rows=by_rows)
+        if devices == groups == 1 and a >= most_a and b >= most_b and len(orders) > 1:
+            yield replace(kept, squares=True)

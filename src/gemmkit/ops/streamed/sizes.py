@@ -94,8 +94,10 @@ class Tiling:
     Tiles of C are `m`×`n`, of `group` products where these are whole. A panel is the part of A
     (`m`×`k`) or B (`k`×`n`) that one launch reads; a device holds `slots_a` and `slots_b` of them.
     `tiles` are in flight at once: being computed, or on the way back. With `by_rows`, a row of
-    tiles follows another; otherwise a column another. `workspace_bytes` and `semaphores` are what
-    the launches need besides.
+    tiles follows another; otherwise a column another. With `squares`, tiles come in squares that
+    grow by a row and a column at a time, so that products keep up with panels from the start: for
+    devices that hold all panels. `workspace_bytes` and `semaphores` are what the launches need
+    besides.
     """
 
     m: int
@@ -106,6 +108,7 @@ class Tiling:
     slots_b: int = 2
     tiles: int = 2
     by_rows: bool = True
+    squares: bool = False
     workspace_bytes: int = 0
     semaphores: int = 0
 

@@ -63,6 +63,10 @@ def panels_loaded(problem: StreamProblem, tiling: Tiling, devices: int) -> tuple
     """Panels of A and B that all devices load, as `Slots` has them in serpentine order."""
     groups, rows, columns = tiling.counts(problem)
     chunks = tiling.chunks(problem)
+    if tiling.squares:
+        # Only for one device that holds them all.
+        turns_a, turns_b = (1 if shared else groups for shared in problem.shared)
+        return float(turns_a * rows * chunks), float(turns_b * columns * chunks)
     outer, inner = (rows, columns) if tiling.by_rows else (columns, rows)
     shared_outer, shared_inner = problem.shared if tiling.by_rows else problem.shared[::-1]
     kept_outer, kept_inner = tiling.slots_a, tiling.slots_b
@@ -114,7 +118,13 @@ def estimate(problem: StreamProblem, tiling: Tiling, rates: Rates, devices: int)
     inner = panel_b if tiling.by_rows else panel_a
     in_line = min(columns if tiling.by_rows else rows, most)
     ramp = max(0.0, chunks * first - of_tile)
-    ramp += (in_line - 1) * max(0.0, chunks * inner / rates.to_device - of_tile)
+    if tiling.squares:
+        ramp += sum(
+            max(0.0, chunks * first - (2 * side + 1) * of_tile)
+            for side in range(1, min(rows, columns))
+        )
+    else:
+        ramp += (in_line - 1) * max(0.0, chunks * inner / rates.to_device - of_tile)
     sides: dict[Limiter, float] = {
         "product": product_s,
         "copies to the device": in_s,

@@ -41,8 +41,18 @@ class Tile:
 
 
 def tiles_in_order(problem: StreamProblem, tiling: Tiling) -> Iterator[Tile]:
-    """All tiles, serpentine in each dimension: each begins with panels that the last one had."""
+    """All tiles, serpentine in each dimension: each begins with panels that the last one had.
+
+    Those of `squares` are so within each row and column that is added.
+    """
     groups, rows, columns = tiling.counts(problem)
+    if tiling.squares:
+        places = (
+            (group, *place) for group in range(groups) for place in _growing_squares(rows, columns)
+        )
+        for number, (group, row, column) in enumerate(places):
+            yield Tile(group, row, column, backwards=bool(number % 2))
+        return
     outer, inner = (rows, columns) if tiling.by_rows else (columns, rows)
     number = 0
     outer_forwards = inner_forwards = True
@@ -54,6 +64,16 @@ def tiles_in_order(problem: StreamProblem, tiling: Tiling) -> Iterator[Tile]:
                 number += 1
             inner_forwards = not inner_forwards
         outer_forwards = not outer_forwards
+
+
+def _growing_squares(rows: int, columns: int) -> Iterator[tuple[int, int]]:
+    """Each row and column that a square grows by: from the left along it, and then up."""
+    for side in range(max(rows, columns)):
+        if side < rows:
+            yield from ((side, column) for column in range(min(side + 1, columns)))
+        if side < columns:
+            above = min(side, rows)
+            yield from ((row, side) for row in range(above - 1, -1, -1))
 
 
 class Slots:
