@@ -54,6 +54,10 @@ class FileError(GemmkitError, OSError):
     """A file that holds a matrix cannot be read or written; the text says where and why."""
 
 
+class DistributedError(GemmkitError):
+    """A product over several ranks failed: a rank ended, or asked for something else."""
+
+
 class TuningError(GemmkitError):
     """The tuner or its store failed."""
 

@@ -1,0 +1,1 @@
+"""Products over several GPUs, or over several processes without one."""

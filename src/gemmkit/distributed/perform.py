@@ -1,0 +1,99 @@
+"""Carries out a form of a product on PyTorch's tensors, by a strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gemmkit.distributed.execute import Arrays, run
+from gemmkit.distributed.local import LocalProduct
+from gemmkit.distributed.process_group import (
+    GroupCommunicator,
+    gather_collectively,
+    reduce_collectively,
+    scatter_collectively,
+)
+from gemmkit.distributed.schedule import Form, schedule
+from gemmkit.distributed.splits import Span
+from gemmkit.distributed.strategy import Strategy
+from gemmkit.distributed.team import Team
+
+# Parts have whole multiples of this many lines, but for the last one: of the tallest tile.
+PART_LINES = 256
+
+
+def perform(
+    team: Team,
+    form: Form,
+    strategy: Strategy,
+    split: Any,
+    fixed: Any,
+    sizes: Sequence[int],
+    product: LocalProduct,
+    dtype: Any,
+) -> Any:
+    """This rank's part of the result.
+
+    Args:
+        team: the ranks.
+        form: what is sent: see `schedule`.
+        strategy: how.
+        split: the left operand's lines: those of this rank if they are gathered, else all.
+        fixed: the other operand, of as many rows as lines have elements.
+        sizes: the lines of each rank's share.
+        product: how lines are multiplied, with the epilogue; if it is `transposed`, split, fixed
+            and the result are transposes.
+        dtype: the type of the result, and of sums that travel.
+
+    Raises:
+        DistributedError: a rank failed.
+        UnsupportedProblem: the group has no such means.
+    """
+    lines = sum(sizes)
+    own = sizes[team.rank] if form == "scatter" else lines
+    if team.size == 1:
+        form = "local"
+
+    def new(count: int) -> Any:
+        """Lines of the result, which lie as they are computed."""
+        return fixed.new_empty((count, fixed.shape[1]), dtype=dtype)
+
+    if strategy.means == "collective" and form != "local":
+        return _collective(team.communicator, form, split, fixed, sizes, product, new)
+    out = new(own if form != "local" else len(split))
+    multiple = PART_LINES if split.is_cuda else 1
+    steps = schedule(form, strategy.way, tuple(sizes), team.rank, strategy.parts, multiple)
+    sent = split.dtype if form == "gather" else dtype
+    run(
+        steps,
+        Arrays(split, fixed, out, product, new, product.add),
+        team.means(strategy),
+        str(sent).removeprefix("torch."),
+    )
+    return out
+
+
+def _collective(
+    group: GroupCommunicator,
+    form: Form,
+    split: Any,
+    fixed: Any,
+    sizes: Sequence[int],
+    product: LocalProduct,
+    new: Callable[[int], Any],
+) -> Any:
+    """One product, with one operation of the process group before or after it."""
+    if form == "gather":
+        lines = gather_collectively(group, split, sizes)
+        out = new(len(lines))
+        product(lines, fixed, out, None, Span(0, len(out)))
+        return out
+    sums = new(len(split))
+    product(split, fixed, sums, None, None)
+    if form == "scatter":
+        sums = scatter_collectively(group, sums, sizes)
+    else:
+        reduce_collectively(group, sums)
+    if product.has_epilogue:
+        product.finish(sums)
+    return sums

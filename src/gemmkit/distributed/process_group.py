@@ -1,0 +1,205 @@
+"""Ranks as processes of PyTorch's: transfers by its process groups, over gloo or NCCL.
+
+On a GPU, transfers run on a stream of their own, under products on the current one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from gemmkit.distributed.communicator import Outgoing
+from gemmkit.distributed.schedule import Schedule, Transfer
+from gemmkit.errors import DistributedError
+
+
+class GroupCommunicator:
+    """A process group of PyTorch's, as this process sees it."""
+
+    def __init__(self, group: Any) -> None:
+        self.group = group
+        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+        # What `isend` and `irecv` count by.
+        self.peers = [dist.get_global_rank(group, rank) for rank in range(self.size)]
+        self._streams: dict[Any, Any] = {}
+
+    def start(self, schedule: Schedule, like: Any, dtype: str, width: int) -> GroupTransfers:
+        """As `Communicator.start`."""
+        inbox = torch.empty(
+            (schedule.lines, width), dtype=getattr(torch, dtype), device=like.device
+        )
+        stream = self.stream(like.device) if like.is_cuda else None
+        return GroupTransfers(self, schedule, inbox, stream)
+
+    def stream(self, device: Any) -> Any:
+        """The stream for transfers of a GPU."""
+        found = self._streams.get(device)
+        if found is None:
+            found = self._streams[device] = torch.cuda.Stream(device, priority=-1)
+        return found
+
+    def agree(self, facts: str) -> Sequence[str]:
+        """As `Communicator.agree`."""
+        said: list[Any] = [None] * self.size
+        with failures("asking all ranks what they multiply"):
+            dist.all_gather_object(said, facts, group=self.group)
+        return said
+
+
+class GroupTransfers:
+    """The transfers of one call over a process group."""
+
+    def __init__(
+        self, communicator: GroupCommunicator, schedule: Schedule, inbox: Any, stream: Any
+    ) -> None:
+        self._communicator, self._schedule = communicator, schedule
+        self._inbox, self._stream = inbox, stream
+        self._pending: list[_GroupArrival] = []
+        # What goes out, and the sends that are under way on the host.
+        self._sent: list[Any] = []
+        self._going: list[Any] = []
+
+    def exchange(
+        self, sends: Sequence[Outgoing], receives: Sequence[Transfer]
+    ) -> Sequence[_GroupArrival]:
+        """As `Transfers.exchange`."""
+        lines = [self._inbox[each.offset : each.offset + each.piece.span.size] for each in receives]
+        if not self._inbox.shape[1]:
+            return [_GroupArrival(each, (), None) for each in lines]
+        going = [each._replace(array=each.array.contiguous()) for each in sends]
+        start = self._on_host if self._stream is None else self._on_gpu
+        with failures("sending parts of a product to other ranks"):
+            made = start(going, receives, lines)
+        self._pending += made
+        self._sent += [each.array for each in going]
+        return made
+
+    def _on_host(
+        self, sends: Sequence[Outgoing], receives: Sequence[Transfer], lines: Sequence[Any]
+    ) -> list[_GroupArrival]:
+        peers, group = self._communicator.peers, self._communicator.group
+        made = [
+            _GroupArrival(into, [dist.irecv(into, peers[each.peer], group, tag=each.number)], None)
+            for each, into in zip(receives, lines, strict=True)
+        ]
+        self._going += [
+            dist.isend(array, peers[each.peer], group, tag=each.number) for array, each in sends
+        ]
+        return made
+
+    def _on_gpu(
+        self, sends: Sequence[Outgoing], receives: Sequence[Transfer], lines: Sequence[Any]
+    ) -> list[_GroupArrival]:
+        peers, group = self._communicator.peers, self._communicator.group
+        operations = [
+            dist.P2POp(dist.isend, array, peers[each.peer], group) for array, each in sends
+        ] + [
+            dist.P2POp(dist.irecv, into, peers[each.peer], group)
+            for each, into in zip(receives, lines, strict=True)
+        ]
+        # What is sent was written on the current stream, and so was what the memory held before.
+        self._stream.wait_stream(torch.cuda.current_stream(self._inbox.device))
+        with torch.cuda.stream(self._stream):
+            for work in dist.batch_isend_irecv(operations):
+                work.wait()
+            done = self._stream.record_event()
+        return [_GroupArrival(into, (), done) for into in lines]
+
+    def gathered(self, own: Any) -> Any:
+        """As `Transfers.gathered`."""
+        span = self._schedule.own
+        self._inbox[span.start : span.stop] = own
+        for each in self._pending:
+            each.take()
+        return self._inbox
+
+    def finish(self) -> None:
+        """As `Transfers.finish`."""
+        if self._stream is not None:
+            torch.cuda.current_stream(self._inbox.device).wait_stream(self._stream)
+        for each in self._pending:
+            each.take()
+        with failures("sending parts of a product to other ranks"):
+            for work in self._going:
+                work.wait()
+        self._sent.clear()
+
+
+class _GroupArrival:
+    """Lines that fill."""
+
+    def __init__(self, lines: Any, works: Sequence[Any], done: Any) -> None:
+        self._lines, self._works, self._done = lines, works, done
+
+    def take(self) -> Any:
+        if self._works:
+            works, self._works = self._works, ()
+            with failures("waiting for parts of a product from other ranks"):
+                for work in works:
+                    work.wait()
+        if self._done is not None:
+            torch.cuda.current_stream(self._lines.device).wait_event(self._done)
+            self._done = None
+        return self._lines
+
+
+@contextmanager
+def failures(doing: str) -> Iterator[None]:
+    """Turn what PyTorch raises of a group within into a `DistributedError`.
+
+    Its errors of a lost or late rank are plain `RuntimeError`s, with what NCCL or gloo saw.
+    """
+    try:
+        yield
+    except DistributedError:
+        raise
+    except (RuntimeError, ValueError) as error:
+        said = str(error).strip().splitlines() or [type(error).__name__]
+        raise DistributedError(
+            f"{doing} failed: a rank has ended, is too late, or makes other calls ({said[0]})"
+        ) from error
+
+
+def gather_collectively(communicator: GroupCommunicator, own: Any, sizes: Sequence[int]) -> Any:
+    """The lines of all ranks, by one collective operation of the group."""
+    own = own.contiguous()
+    most = max(sizes)
+    if len(set(sizes)) > 1:
+        padded = own.new_zeros((most, own.shape[1]))
+        padded[: len(own)] = own
+        own = padded
+    made = own.new_empty((communicator.size * most, own.shape[1]))
+    with failures("gathering an operand"):
+        dist.all_gather_into_tensor(made, own, group=communicator.group)
+    if len(set(sizes)) == 1:
+        return made
+    return torch.cat(
+        [made[rank * most : rank * most + size] for rank, size in enumerate(sizes)], dim=0
+    )
+
+
+def scatter_collectively(communicator: GroupCommunicator, sums: Any, sizes: Sequence[int]) -> Any:
+    """This rank's lines of the sum of all ranks' arrays, by one collective operation."""
+    own, most = sizes[communicator.rank], max(sizes)
+    if len(set(sizes)) > 1:
+        padded = sums.new_zeros((len(sizes), most, sums.shape[1]))
+        start = 0
+        for rank, size in enumerate(sizes):
+            padded[rank, :size] = sums[start : start + size]
+            start += size
+        sums = padded.flatten(0, 1)
+    made = sums.new_empty((most, sums.shape[1]))
+    with failures("adding up the sums of all ranks"):
+        dist.reduce_scatter_tensor(made, sums.contiguous(), group=communicator.group)
+    return made[:own]
+
+
+def reduce_collectively(communicator: GroupCommunicator, sums: Any) -> Any:
+    """The sum of all ranks' arrays, in place, by one collective operation."""
+    with failures("adding up the sums of all ranks"):
+        dist.all_reduce(sums, group=communicator.group)
+    return sums

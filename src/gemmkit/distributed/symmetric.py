@@ -1,0 +1,213 @@
+"""Ranks as GPUs of one host that write to each other's memory: by copy engines, without NCCL.
+
+Each rank pushes what a peer needs straight from its own arrays into the peer's inbox, and sets a
+flag there; the peer's streams wait for the flag. An inbox has two halves, used by calls in turn: a
+sender waits until the receiver has finished the call before the last. No kernel waits, and NVLink
+multicast is not used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import _symmetric_memory as symmetric_memory
+
+from gemmkit.distributed.communicator import Outgoing
+from gemmkit.distributed.process_group import GroupCommunicator, failures
+from gemmkit.distributed.schedule import Schedule, Transfer
+from gemmkit.distributed.stream_operations import copy, wait_for_flag, write_flag
+from gemmkit.errors import UnsupportedProblem
+
+# Bytes of an inbox: flags of arrivals, flags of finished calls by rank, then data. There are two
+# halves of arrivals' flags and of data: with one of flags, a rank that is a call ahead would set
+# the flag for which another one's piece of the call before is still waited.
+MOST_TRANSFERS = 1 << 12
+_FINISHED = 2 * 4 * MOST_TRANSFERS
+_DATA = 2 * _FINISHED
+
+# Inboxes grow in steps of this many bytes, so that similar calls share one.
+_STEP = 32 << 20
+
+
+class _Inbox:
+    """Memory of this GPU to which all ranks write, and the peers' as this process sees it."""
+
+    def __init__(self, group: Any, device: Any, half: int) -> None:
+        self.half = half
+        # Memory of its own: what `symmetric_memory.empty` gives may be part of a pool.
+        self.memory = symmetric_memory._SymmetricMemory.empty_strided_p2p(
+            (_DATA + 2 * half,), (1,), torch.uint8, device, group.group_name
+        )
+        with failures("mapping the memory of other ranks' GPUs"):
+            # Kept: the mapping goes with it.
+            self.handle = symmetric_memory.rendezvous(self.memory, group)
+        ranks = range(dist.get_world_size(group))
+        self.addresses = [
+            self.handle.get_buffer(rank, (1,), torch.uint8).data_ptr() for rank in ranks
+        ]
+        self.memory[:_DATA].zero_()
+        torch.cuda.synchronize(device)
+        with failures("waiting for other ranks' memory"):
+            dist.barrier(group)
+        self.calls = 0
+        self.views: dict[Any, Any] = {}
+
+
+class SymmetricCommunicator:
+    """A process group whose GPUs reach each other's memory.
+
+    Raises:
+        UnsupportedProblem: they do not, or this PyTorch has no symmetric memory.
+    """
+
+    def __init__(self, communicator: GroupCommunicator, device: Any) -> None:
+        self.group, self.device = communicator.group, device
+        self.rank, self.size = communicator.rank, communicator.size
+        self._communicator = communicator
+        self._inbox: _Inbox | None = None
+        self._ready, self._sent = torch.cuda.Event(), torch.cuda.Event()
+
+    def start(
+        self,
+        schedule: Schedule,
+        like: Any,  # noqa: ARG002
+        dtype: str,
+        width: int,
+    ) -> SymmetricTransfers:
+        """As `Communicator.start`."""
+        kind = getattr(torch, dtype)
+        if schedule.receives > MOST_TRANSFERS:
+            raise UnsupportedProblem(
+                f"{schedule.receives} transfers in one call, where {MOST_TRANSFERS} have flags: "
+                "take fewer parts"
+            )
+        inbox = self.reserve(schedule.lines * width * kind.itemsize)
+        inbox.calls += 1
+        key = inbox.calls & 1, kind, width, schedule.lines
+        view = inbox.views.get(key)
+        if view is None:
+            first = _DATA + key[0] * inbox.half
+            nbytes = schedule.lines * width * kind.itemsize
+            view = inbox.memory[first : first + nbytes].view(kind).view(schedule.lines, width)
+            inbox.views[key] = view
+        return SymmetricTransfers(self, schedule, inbox, view)
+
+    def reserve(self, nbytes: int) -> _Inbox:
+        """The inbox, made larger where a half has less; all ranks come to it with as much."""
+        if self._inbox is None or self._inbox.half < nbytes:
+            half = -(-nbytes // _STEP) * _STEP
+            if self._inbox is not None:
+                # Others may still write to what is there.
+                torch.cuda.synchronize(self.device)
+                with failures("making an inbox larger"):
+                    dist.barrier(self.group)
+                self._inbox = None
+            self._inbox = _Inbox(self.group, self.device, half)
+        return self._inbox
+
+    def agree(self, facts: str) -> Sequence[str]:
+        """As `Communicator.agree`."""
+        return self._communicator.agree(facts)
+
+    @property
+    def stream(self) -> Any:
+        """The stream on which copies go out."""
+        return self._communicator.stream(self.device)
+
+    @property
+    def events(self) -> tuple[Any, Any]:
+        """Events for "may be sent" and "has been sent"."""
+        return self._ready, self._sent
+
+
+class SymmetricTransfers:
+    """The transfers of one call, by copy engines."""
+
+    def __init__(
+        self, communicator: SymmetricCommunicator, schedule: Schedule, inbox: _Inbox, view: Any
+    ) -> None:
+        self._schedule, self._inbox, self._view = schedule, inbox, view
+        self._rank, self._call = communicator.rank, inbox.calls
+        self._ready, self._sent = communicator.events
+        self._stream = communicator.stream
+        self._side = self._stream.cuda_stream
+        self._compute = torch.cuda.current_stream(communicator.device)
+        self._current = self._compute.cuda_stream
+        self._own = inbox.addresses[communicator.rank]
+        self._line = view.shape[1] * view.element_size()
+        half = inbox.calls & 1
+        self._begin = _DATA + half * inbox.half
+        self._flags = 4 * half * MOST_TRANSFERS
+        self._open: set[int] = set()
+        self._operand_ready = False
+        self._kept: list[Any] = []
+        self._pending: list[_SymmetricArrival] = []
+
+    def exchange(
+        self, sends: Sequence[Outgoing], receives: Sequence[Transfer]
+    ) -> Sequence[_SymmetricArrival]:
+        """As `Transfers.exchange`."""
+        if sends and self._line:
+            self._push(sends)
+        made = [_SymmetricArrival(self, each) for each in receives]
+        self._pending += made
+        return made
+
+    def _push(self, sends: Sequence[Outgoing]) -> None:
+        going = [(each.array.contiguous(), each.transfer) for each in sends]
+        # An operand is there from the beginning of the call, sums from their product on.
+        if not self._operand_ready:
+            self._ready.record(self._compute)
+            self._stream.wait_event(self._ready)
+            self._operand_ready = self._schedule.form == "gather"
+        for array, transfer in going:
+            peer = self._inbox.addresses[transfer.peer]
+            if transfer.peer not in self._open:
+                # That peer has read what the call before the last left in this half.
+                self._open.add(transfer.peer)
+                if self._call > 2:
+                    finished = self._own + _FINISHED + 4 * transfer.peer
+                    wait_for_flag(finished, self._call - 2, self._side)
+            target = peer + self._begin + transfer.offset * self._line
+            copy(target, array.data_ptr(), array.numel() * array.element_size(), self._side)
+            write_flag(peer + self._flags + 4 * transfer.number, self._call, self._side)
+            self._kept.append(array)
+
+    def arrived(self, transfer: Transfer) -> Any:
+        """The lines of a transfer; the current stream waits for them."""
+        if self._line:
+            flag = self._own + self._flags + 4 * transfer.number
+            wait_for_flag(flag, self._call, self._current)
+        return self._view[transfer.offset : transfer.offset + transfer.piece.span.size]
+
+    def gathered(self, own: Any) -> Any:
+        """As `Transfers.gathered`."""
+        span = self._schedule.own
+        self._view[span.start : span.stop] = own
+        for each in self._pending:
+            each.take()
+        return self._view
+
+    def finish(self) -> None:
+        """As `Transfers.finish`."""
+        for peer, address in enumerate(self._inbox.addresses):
+            if peer != self._rank:
+                write_flag(address + _FINISHED + 4 * self._rank, self._call, self._current)
+        if self._kept:
+            self._sent.record(self._stream)
+            self._compute.wait_event(self._sent)
+            self._kept.clear()
+
+
+class _SymmetricArrival:
+    def __init__(self, transfers: SymmetricTransfers, transfer: Transfer) -> None:
+        self._transfers, self._transfer = transfers, transfer
+        self._lines: Any = None
+
+    def take(self) -> Any:
+        if self._lines is None:
+            self._lines = self._transfers.arrived(self._transfer)
+        return self._lines

@@ -1,0 +1,168 @@
+"""A process group with all that gemmkit has found out about it: made once, kept with the group."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from gemmkit.distributed.communicator import Communicator
+from gemmkit.distributed.process_group import GroupCommunicator
+from gemmkit.distributed.strategy import Strategy
+from gemmkit.errors import DistributedError, GemmkitError, UnsupportedProblem, UsageError
+
+# Said by a rank in place of what its GPU is, where it has none.
+_NO_GPU = "no GPU"
+
+
+class Team:
+    """The ranks of a process group.
+
+    Raises:
+        UsageError: this process is not one of them.
+        DistributedError: ranks do not answer, or have GPUs of different kinds.
+    """
+
+    def __init__(self, group: Any, device: Any) -> None:
+        self.communicator = GroupCommunicator(group)
+        self.rank, self.size = self.communicator.rank, self.communicator.size
+        if self.rank < 0:
+            raise UsageError("this process is not a rank of the given process group")
+        self.device = device
+        self.symmetric: Communicator | None = None
+        self.why_not_symmetric = ""
+        facts = self.communicator.agree(_facts(device))
+        _check_alike(facts)
+        self.hosts = len({each.split("|")[0] for each in facts})
+        if device.type == "cuda":
+            self._try_symmetric(facts)
+
+    def _try_symmetric(self, facts: Sequence[str]) -> None:
+        """Map the memory of all ranks' GPUs, if they are on one host; all ranks, or none."""
+        said = ""
+        if self.hosts > 1:
+            said = "its ranks are on several hosts"
+        elif not _reach_each_other(facts, self.device):
+            said = "its GPUs do not reach each other's memory"
+        else:
+            try:
+                from gemmkit.distributed.symmetric import SymmetricCommunicator
+            except ImportError as error:
+                said = f"this PyTorch has no symmetric memory ({error})"
+        if not any(self.communicator.agree(said)):
+            made = SymmetricCommunicator(self.communicator, self.device)
+            try:
+                made.reserve(1)
+            except (GemmkitError, RuntimeError) as error:
+                said = str(error).splitlines()[0]
+            if not any(found := self.communicator.agree(said)):
+                self.symmetric = made
+                return
+            said = next(filter(None, found))
+        self.why_not_symmetric = said or "another rank has no symmetric memory"
+
+    def means(self, strategy: Strategy) -> Communicator:
+        """What carries out a strategy's transfers.
+
+        Raises:
+            UnsupportedProblem: this group has no such means.
+        """
+        if strategy.means != "copies":
+            return self.communicator
+        if self.symmetric is None:
+            reason = self.why_not_symmetric or "its ranks compute on CPUs"
+            raise UnsupportedProblem(
+                f"strategy '{strategy}' needs GPUs that write to each other's memory, and this "
+                f"group's do not: {reason}"
+            )
+        return self.symmetric
+
+
+_teams: dict[tuple[str, Any], tuple[Any, Team]] = {}
+
+
+def team_of(group: Any, device: Any) -> Team:
+    """The team of a process group, by default that of all ranks, on a device.
+
+    All ranks come to the first call together.
+
+    Raises:
+        UsageError: there is no process group.
+        DistributedError: as `Team`.
+    """
+    if not dist.is_available() or not dist.is_initialized():
+        raise UsageError(
+            "there is no process group: call torch.distributed.init_process_group first, in each "
+            "process that torchrun starts"
+        )
+    group = dist.group.WORLD if group is None else group
+    if not isinstance(group, dist.ProcessGroup):
+        raise UsageError(
+            "this process is not a rank of the given process group, or what is given is none"
+        )
+    key = group.group_name, device
+    known = _teams.get(key)
+    # A later group may have the name of one that was destroyed.
+    if known is None or known[0] is not group:
+        known = _teams[key] = group, Team(group, device)
+    return known[1]
+
+
+def _facts(device: Any) -> str:
+    """Host, kind of GPU, driver and bus address of a rank's device."""
+    host = f"{socket.gethostname()}:{_boot_id()}"
+    if device.type != "cuda":
+        return f"{host}|{_NO_GPU}||{os.getpid()}"
+    properties = torch.cuda.get_device_properties(device)
+    kind = f"{properties.name}, compute capability {properties.major}.{properties.minor}"
+    return f"{host}|{kind}|{torch.version.cuda}|{properties.uuid}"
+
+
+def _boot_id() -> str:
+    """What tells hosts of the same name apart."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:  # noqa: PTH123
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def _check_alike(facts: Sequence[str]) -> None:
+    """Refuse ranks whose results would differ.
+
+    Raises:
+        DistributedError: their GPUs, or versions of CUDA, do.
+    """
+    for name, place in (("GPU", 1), ("version of CUDA", 2)):
+        found = [each.split("|")[place] for each in facts]
+        for rank, each in enumerate(found):
+            if each != found[0]:
+                raise DistributedError(
+                    f"ranks differ in their {name}: rank 0 has {found[0] or 'none'}, rank {rank} "
+                    f"has {each or 'none'}; results would not be the same on all of them"
+                )
+    devices = [(each.split("|")[0], each.split("|")[3]) for each in facts]
+    if len(set(devices)) < len(devices):
+        raise DistributedError(
+            "two ranks use the same GPU: call torch.cuda.set_device(local rank) before the group "
+            "is made"
+        )
+
+
+def _reach_each_other(facts: Sequence[str], device: Any) -> bool:
+    """Whether this rank's GPU can read and write the memory of all others of this host."""
+    ordinals = {
+        str(torch.cuda.get_device_properties(each).uuid): each
+        for each in range(torch.cuda.device_count())
+    }
+    own = device.index
+    peers = [ordinals.get(each.split("|")[3]) for each in facts]
+    # Those that are hidden from this process are mapped by their handles all the same.
+    return all(
+        peer is None or peer == own or torch.cuda.can_device_access_peer(own, peer)
+        for peer in peers
+    )

@@ -1,0 +1,61 @@
+"""Pushes by copy engines, with threads in place of GPUs."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import copy_engines  # noqa: E402
+
+from gemmkit.distributed.execute import Arrays, run  # noqa: E402
+from gemmkit.distributed.local import LocalProduct  # noqa: E402
+from gemmkit.distributed.schedule import schedule  # noqa: E402
+from gemmkit.distributed.splits import shares  # noqa: E402
+
+
+def multiply(a, b, out, residual=None, **_):
+    out[:] = a @ b if residual is None else a @ b + residual
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("form", ["gather", "scatter", "reduce"])
+def test_calls_in_turn_share_an_inbox(monkeypatch, ranks, form):
+    m, n, k = 21, 6, 11
+    random = torch.Generator().manual_seed(1)
+    calls = [
+        (
+            torch.randint(-4, 5, (m, k), generator=random).float(),
+            torch.randint(-4, 5, (k, n), generator=random).float(),
+            way,
+            parts,
+        )
+        for way, parts in [("whole", 1), ("parts", 1), ("parts", 2), ("parts", 3)] * 3
+    ]
+    lines, depth = shares(m, ranks), shares(k, ranks)
+    sizes = tuple(each.size for each in lines)
+
+    def work(communicator):
+        rank, made = communicator.rank, []
+        for a, b, way, parts in calls:
+            split, fixed, count = a[slice(*lines[rank])], b, m
+            if form != "gather":
+                split, fixed = a[:, slice(*depth[rank])], b[slice(*depth[rank])]
+                count = sizes[rank] if form == "scatter" else m
+            out = torch.full((count, n), torch.nan)
+            product = LocalProduct(engine=multiply)
+            steps = schedule(form, way, sizes, rank, parts)
+            arrays = Arrays(
+                split, fixed, out, product, lambda each: torch.empty(each, n), product.add
+            )
+            run(steps, arrays, communicator, "float32")
+            made.append(out)
+        return made
+
+    by_rank = copy_engines.run(monkeypatch, ranks, work)
+    for place, (a, b, *_) in enumerate(calls):
+        found = [each[place] for each in by_rank]
+        if form == "scatter":
+            assert torch.equal(torch.cat(found), a @ b)
+        else:
+            assert all(torch.equal(each, a @ b) for each in found)
