@@ -1,0 +1,122 @@
+"""When each rank's transfers and products would run: a schedule played through with predicted
+times, one product at a time per rank, one transfer at a time per rank and direction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+from gemmkit.distributed.schedule import Cargo, Exchange, Piece, Product, Schedule
+from gemmkit.distributed.splits import Span
+
+# Microseconds of a product of so many lines, and of a transfer of so many.
+Cost = Callable[[int], float]
+
+
+class Interval(NamedTuple):
+    """What a rank does from `start` to `stop`, in microseconds from the beginning of the call."""
+
+    rank: int
+    lane: Literal["product", "send"]
+    start: float
+    stop: float
+    span: Span
+    owner: int
+    peer: int
+
+
+class Timeline(NamedTuple):
+    """All intervals, in the order of their starts, and when the last rank is done.
+
+    `waiting` is how long the slowest rank's products stand still for arrivals.
+    """
+
+    intervals: tuple[Interval, ...]
+    total: float
+    waiting: float
+
+
+class _Ranks:
+    """Where each rank stands."""
+
+    def __init__(self, schedules: list[Schedule], product: Cost, transfer: Cost, add: Cost) -> None:
+        self.schedules, self.product, self.transfer, self.add = schedules, product, transfer, add
+        ranks = len(schedules)
+        self.place = [0] * ranks
+        self.busy = [0.0] * ranks
+        self.waited = [0.0] * ranks
+        self.sending, self.receiving = [0.0] * ranks, [0.0] * ranks
+        self.arrived: dict[tuple[int, Cargo, Piece, int], float] = {}
+        self.intervals: list[Interval] = []
+
+    def advance(self, rank: int) -> bool:
+        """Play the next step of a rank, unless it waits for one that others have not played."""
+        schedule = self.schedules[rank]
+        if self.place[rank] == len(schedule.steps):
+            return False
+        step = schedule.steps[self.place[rank]]
+        if isinstance(step, Exchange):
+            self._exchange(rank, step)
+        else:
+            needed = self._needed(rank, schedule)
+            times = [self.arrived.get(each) for each in needed]
+            if any(each is None for each in times):
+                return False
+            ready = max([self.busy[rank], *(each for each in times if each is not None)])
+            self.waited[rank] += ready - self.busy[rank]
+            cost = self.product if isinstance(step, Product) else self.add
+            stop = ready + cost(step.span.size)
+            owner = step.owner if isinstance(step, Product) else rank
+            self.intervals.append(Interval(rank, "product", ready, stop, step.span, owner, rank))
+            self.busy[rank] = stop
+        self.place[rank] += 1
+        return True
+
+    def _exchange(self, rank: int, step: Exchange) -> None:
+        # Operands are there from the beginning, sums and results after their product.
+        ready = 0.0 if step.cargo == "operand" else self.busy[rank]
+        for transfer in step.sends:
+            piece, peer = transfer.piece, transfer.peer
+            start = max(ready, self.sending[rank], self.receiving[peer])
+            stop = start + self.transfer(piece.span.size)
+            self.sending[rank] = self.receiving[peer] = stop
+            self.arrived[peer, step.cargo, piece, rank] = stop
+            self.intervals.append(
+                Interval(rank, "send", start, stop, piece.span, piece.owner, peer)
+            )
+
+    def _needed(self, rank: int, schedule: Schedule) -> list[tuple[int, Cargo, Piece, int]]:
+        """What must have arrived at a rank before its next step."""
+        step = schedule.steps[self.place[rank]]
+        received = [
+            (rank, each.cargo, transfer.piece, transfer.peer)
+            for each in schedule.steps
+            if isinstance(each, Exchange)
+            for transfer in each.receives
+        ]
+        if isinstance(step, Product) and step.reads == "gathered":
+            return received
+        if isinstance(step, Product):
+            arrives = step.reads == "arrived" or step.adds
+            return [each for each in received if arrives and each[2].span == step.span]
+        return [each for each in received if each[1] == "sums"]
+
+
+def play(schedules: list[Schedule], product: Cost, transfer: Cost, add: Cost) -> Timeline:
+    """The timeline of all ranks' schedules.
+
+    Args:
+        schedules: of all ranks, by rank.
+        product: the time of a product of so many lines.
+        transfer: the time of a transfer of so many lines.
+        add: the time of adding up the sums of all ranks for so many lines.
+    """
+    ranks = _Ranks(schedules, product, transfer, add)
+    moved = True
+    while moved:
+        # Each rank in turn, so that none takes a peer's links before it.
+        moved = sum(ranks.advance(rank) for rank in range(len(schedules))) > 0
+    results = [stop for (_, cargo, *_), stop in ranks.arrived.items() if cargo == "result"]
+    total = max([*ranks.busy, *results], default=0.0)
+    ordered = sorted(ranks.intervals, key=lambda each: (each.start, each.rank, each.lane))
+    return Timeline(tuple(ordered), total, max(ranks.waited, default=0.0))
