@@ -7,6 +7,7 @@ from typing import Any
 
 from gemmkit.distributed.execute import Arrays, run
 from gemmkit.distributed.local import LocalProduct
+from gemmkit.distributed.plan import PART_LINES
 from gemmkit.distributed.process_group import (
     GroupCommunicator,
     gather_collectively,
@@ -17,9 +18,6 @@ from gemmkit.distributed.schedule import Form, schedule
 from gemmkit.distributed.splits import Span
 from gemmkit.distributed.strategy import Strategy
 from gemmkit.distributed.team import Team
-
-# Parts have whole multiples of this many lines, but for the last one: of the tallest tile.
-PART_LINES = 256
 
 
 def perform(

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from gemmkit.devices.context import context_of
 from gemmkit.distributed.communicator import Communicator
 from gemmkit.distributed.process_group import GroupCommunicator
 from gemmkit.distributed.strategy import Strategy
@@ -33,6 +34,8 @@ class Team:
         if self.rank < 0:
             raise UsageError("this process is not a rank of the given process group")
         self.device = device
+        # What is predicted for; on CPUs, nothing is.
+        self.board = context_of(device.index).spec if device.type == "cuda" else None
         self.symmetric: Communicator | None = None
         self.why_not_symmetric = ""
         facts = self.communicator.agree(_facts(device))

@@ -1,0 +1,261 @@
+"""`gemmkit.distributed.matmul`: DTensors, and plain tensors with a process group or a mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+
+from gemmkit.distributed.autograd import differentiable
+from gemmkit.distributed.local import LocalProduct
+from gemmkit.distributed.placements import Word, read_placement
+from gemmkit.distributed.products import Asked
+from gemmkit.distributed.strategy import Strategy
+from gemmkit.distributed.team import Team, team_of
+from gemmkit.epilogue import Epilogue
+from gemmkit.errors import UnsupportedProblem, UnsupportedType, UsageError
+
+
+def matmul(
+    a: Any,
+    b: Any,
+    *,
+    group: Any = None,
+    placements: Any = None,
+    placement: Any = None,
+    alpha: float = 1.0,
+    epilogue: Epilogue | str | None = None,
+    bias: Any = None,
+    residual: Any = None,
+    out_dtype: Any = None,
+    precision: str | None = None,
+    strategy: Strategy | str | None = None,
+    device: Any = None,
+) -> Any:
+    """Compute scale · activation(alpha · a @ b + bias) + residual over several ranks.
+
+    All ranks call it together, with shapes of their own and all else alike; the first time that
+    they see a product they compare what they ask for. Where k is not split, each element of the
+    result is computed by one rank as a whole; where it is, the ranks' sums are added in an order
+    that depends on the element's place alone, so that all ranks and all runs get the same bits.
+    With a result in 16 bits, sums on their way have 16 bits too. Gradients are recorded.
+
+    Args:
+        a: this rank's part of an m×k matrix, or of a stack of rows (…, k), or a `DTensor`.
+        b: this rank's part of a k×n matrix, or a `DTensor`.
+        group: for plain tensors, the process group, by default that of all ranks, or a
+            `DeviceMesh` of one or two dimensions.
+        placements: for plain tensors, those of a and b: each "S(0)", "S(1)", "R" or "P", or an
+            object of `torch.distributed.tensor`; for a mesh of several dimensions a sequence of
+            these for each of the two. Shares are as `torch.chunk` makes them, or as long as you
+            like if all are given.
+        placement: that of the result, likewise; by default what follows without communication
+            after the product.
+        alpha: a number.
+        epilogue: an `Epilogue`, or the text of one. It follows the complete sums.
+        bias: this rank's part, for its part of the result; for a `DTensor` result a `DTensor` or
+            the local part.
+        residual: likewise, with the shape of this rank's part of the result.
+        out_dtype: the type of the result, by default that of a.
+        precision: as for `gemmkit.matmul`.
+        strategy: how, such as "collective" or "copies-2": see `Strategy`; by default what is
+            predicted to be fastest.
+        device: as for `gemmkit.matmul`, for tensors on the CPU.
+
+    Returns:
+        This rank's part of the result, or a `DTensor`.
+
+    Raises:
+        UsageError: arguments that do not go together on this rank.
+        DistributedError: ranks ask for different products, or one has failed.
+        UnsupportedProblem: there is no such product, or not by this strategy.
+    """
+    if isinstance(strategy, str):
+        strategy = Strategy.parse(strategy)
+    if isinstance(epilogue, str):
+        epilogue = Epilogue.parse(epilogue)
+    if epilogue is not None and epilogue.auxiliary:
+        raise UnsupportedProblem("over ranks, no input of the activation is stored")
+    spread = isinstance(a, DTensor) or isinstance(b, DTensor)
+    if spread:
+        mesh, words, locals_ = _of_dtensors(a, b, group, placements)
+        local_a, local_b = locals_
+    else:
+        for name, each in (("a", a), ("b", b)):
+            if not isinstance(each, torch.Tensor):
+                raise UnsupportedType(f"{name} has type {type(each).__name__}: give tensors")
+        mesh, words = _group_and_words(a, b, group, placements)
+        local_a, local_b = a, b
+    if local_a.dim() < 2 or local_b.dim() != 2:
+        raise UsageError(
+            f"a has {local_a.dim()} dimensions and b {local_b.dim()}: over ranks, rows (…, k) are "
+            "multiplied by a matrix of 2"
+        )
+    teams = _teams(mesh, local_a.device)
+    rows = _row_dimension(a, local_a.dim(), placements, placement, spread)
+    wanted = _wanted(placement, len(teams), local_a.dim())
+    lines, leading = _flat(local_a, rows)
+    product = LocalProduct(
+        alpha=float(alpha),
+        epilogue=epilogue,
+        bias=_local(bias),
+        residual=None if residual is None else _flat(_local(residual), rows)[0],
+        precision=precision,
+        device=device,
+    )
+    made, result = differentiable(
+        Asked(lines, local_b, teams, words, wanted, product, out_dtype, strategy)
+    )
+    made = _unflat(made, leading, rows)
+    if not spread:
+        return made
+    return _as_dtensor(made, result, mesh, a, b, rows)
+
+
+# --- placements and teams -----------------------------------------------------------------------
+
+
+def _of_dtensors(
+    a: Any, b: Any, group: Any, placements: Any
+) -> tuple[Any, tuple[tuple[Word, Word], ...], tuple[Any, Any]]:
+    """The mesh, the placements and the local parts of two `DTensor`s.
+
+    Raises:
+        UsageError: one is none, or they are on different meshes, or what they say is given again.
+    """
+    for name, each in (("a", a), ("b", b)):
+        if not isinstance(each, DTensor):
+            raise UnsupportedType(f"{name} has type {type(each).__name__} beside a DTensor")
+    if group is not None or placements is not None:
+        raise UsageError("DTensors have a mesh and placements: leave out group and placements")
+    if a.device_mesh != b.device_mesh:
+        raise UsageError(f"a is on {a.device_mesh} and b on {b.device_mesh}")
+    words = [
+        [read_placement(each, len(matrix.shape)) for each in matrix.placements] for matrix in (a, b)
+    ]
+    parts = tuple(
+        matrix.to_local(
+            grad_placements=[
+                Replicate() if word == "P" else each
+                for word, each in zip(of, matrix.placements, strict=True)
+            ]
+        )
+        for matrix, of in zip((a, b), words, strict=True)
+    )
+    return a.device_mesh, tuple(zip(*words, strict=True)), (parts[0], parts[1])
+
+
+def _group_and_words(
+    a: Any, b: Any, group: Any, placements: Any
+) -> tuple[Any, tuple[tuple[Word, Word], ...]]:
+    """The group or mesh of plain tensors, and their placements for each dimension of it."""
+    dimensions = group.ndim if isinstance(group, DeviceMesh) else 1
+    if placements is None or isinstance(placements, str) or len(placements) != 2:
+        raise UsageError(
+            "placements: give those of a and b, such as placements=('S(0)', 'S(1)') for rows of A "
+            "and columns of B"
+        )
+    words = [
+        [read_placement(each, matrix.dim()) for each in _sequence(given, dimensions)]
+        for given, matrix in zip(placements, (a, b), strict=True)
+    ]
+    return group, tuple(zip(*words, strict=True))
+
+
+def _sequence(given: Any, dimensions: int) -> list[Any]:
+    """One placement per dimension of a mesh."""
+    found = list(given) if isinstance(given, list | tuple) else [given]
+    if len(found) != dimensions:
+        raise UsageError(
+            f"{len(found)} placements for a mesh of {dimensions} dimensions: give one for each"
+        )
+    return found
+
+
+def _wanted(placement: Any, dimensions: int, of_a: int) -> tuple[Word | None, ...]:
+    if placement is None:
+        return (None,) * dimensions
+    given = _sequence(placement, dimensions)
+    return tuple(None if each is None else read_placement(each, of_a) for each in given)
+
+
+def _teams(mesh: Any, device: Any) -> tuple[Team, ...]:
+    if isinstance(mesh, DeviceMesh):
+        return tuple(team_of(mesh.get_group(at), device) for at in range(mesh.ndim))
+    if mesh is not None and not isinstance(mesh, dist.ProcessGroup):
+        raise UsageError(
+            f"group = {mesh!r}: give a process group of torch.distributed that this process is "
+            "in, or a DeviceMesh"
+        )
+    return (team_of(mesh, device),)
+
+
+# --- rows of more than one dimension ------------------------------------------------------------
+
+
+def _row_dimension(a: Any, dimensions: int, placements: Any, placement: Any, spread: bool) -> int:
+    """The dimension of a and of the result that is spread as rows, 0 if none is.
+
+    Raises:
+        UnsupportedProblem: there are two.
+    """
+    given: list[Any] = list(a.placements) if spread else _listed(placements[0])
+    given += _listed(placement)
+    found = set()
+    for each in given:
+        place = getattr(each, "dim", None)
+        if place is None and isinstance(each, str) and read_placement(each, dimensions) == "S(0)":
+            place = int("".join(mark for mark in each if mark in "-0123456789"))
+        if place is not None and place % dimensions != dimensions - 1:
+            found.add(place % dimensions)
+    if len(found) > 1:
+        raise UnsupportedProblem(
+            f"a and the result are spread along the dimensions {sorted(found)}: redistribute a "
+            "along one of them"
+        )
+    return found.pop() if found else 0
+
+
+def _listed(given: Any) -> list[Any]:
+    return list(given) if isinstance(given, list | tuple) else [given]
+
+
+def _flat(array: Any, rows: int) -> tuple[Any, tuple[int, ...]]:
+    """Rows of two dimensions, the spread one first, and the sizes of the leading dimensions."""
+    if array.dim() == 2:
+        return array, tuple(array.shape[:1])
+    turned = array.movedim(rows, 0)
+    return turned.flatten(0, -2), tuple(turned.shape[:-1])
+
+
+def _unflat(made: Any, leading: Sequence[int], rows: int) -> Any:
+    if len(leading) == 1:
+        return made
+    # How many lines there are of the spread dimension may have changed.
+    return made.unflatten(0, (-1, *leading[1:])).movedim(0, rows)
+
+
+def _local(array: Any) -> Any:
+    return array.to_local() if isinstance(array, DTensor) else array
+
+
+def _as_dtensor(made: Any, result: Sequence[Word], mesh: Any, a: Any, b: Any, rows: int) -> Any:
+    """A `DTensor` of this rank's part of the result."""
+    last = len(a.shape) - 1
+    kinds = {"R": Replicate(), "P": Partial(), "S(0)": Shard(rows), "S(1)": Shard(last)}
+    shape = (*a.shape[:-1], b.shape[-1])
+    strides = [1]
+    for size in reversed(shape[1:]):
+        strides.insert(0, strides[0] * max(size, 1))
+    return DTensor.from_local(
+        made,
+        mesh,
+        [kinds[each] for each in result],
+        run_check=False,
+        shape=torch.Size(shape),
+        stride=tuple(strides),
+    )
