@@ -147,7 +147,7 @@ _HOME = {
 
 
 # Submodules accessed as attributes, such as `gemmkit.nn.linear`.
-_PARTS = ("jax", "nn", "torch")
+_PARTS = ("distributed", "jax", "nn", "torch")
 
 
 def __getattr__(name: str) -> Any:

@@ -1,1 +1,70 @@
-"""Products over several GPUs, or over several processes without one."""
+"""Products over several GPUs, or over several processes without one.
+
+`matmul` is for `DTensor`s and for plain tensors with a process group; `plan` says without any GPU
+how ranks would go about a product. Only what multiplies needs PyTorch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from gemmkit.loading import load
+
+if TYPE_CHECKING:
+    from gemmkit.distributed.dtensors import stop_using_gemmkit, use_gemmkit, using_gemmkit
+    from gemmkit.distributed.front import matmul
+    from gemmkit.distributed.layers import ColumnParallelLinear, RowParallelLinear, parallelize
+    from gemmkit.distributed.planning import DistributedPlan, plan, predicted_timeline
+    from gemmkit.distributed.strategy import Strategy
+
+__all__ = [
+    "ColumnParallelLinear",
+    "DistributedPlan",
+    "RowParallelLinear",
+    "Strategy",
+    "matmul",
+    "parallelize",
+    "plan",
+    "predicted_timeline",
+    "stop_using_gemmkit",
+    "use_gemmkit",
+    "using_gemmkit",
+]
+
+_HOME = {
+    "ColumnParallelLinear": "layers",
+    "DistributedPlan": "planning",
+    "RowParallelLinear": "layers",
+    "Strategy": "strategy",
+    "matmul": "front",
+    "parallelize": "layers",
+    "plan": "planning",
+    "predicted_timeline": "planning",
+    "stop_using_gemmkit": "dtensors",
+    "use_gemmkit": "dtensors",
+    "using_gemmkit": "dtensors",
+}
+
+# Those that are written on PyTorch.
+_OF_TORCH = ("dtensors", "front", "layers")
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'gemmkit.distributed' has no attribute '{name}'")
+    module = f"gemmkit.distributed.{home}"
+    if home in _OF_TORCH:
+        try:
+            import torch.distributed  # noqa: F401
+        except ImportError as error:
+            raise ImportError(
+                f"gemmkit.distributed.{name} needs PyTorch: pip install 'gemmkit[torch]'"
+            ) from error
+    load(module)
+    return getattr(import_module(module), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from gemmkit.distributed.autograd import differentiable
 from gemmkit.distributed.local import LocalProduct
@@ -80,10 +79,13 @@ def matmul(
         epilogue = Epilogue.parse(epilogue)
     if epilogue is not None and epilogue.auxiliary:
         raise UnsupportedProblem("over ranks, no input of the activation is stored")
-    spread = isinstance(a, DTensor) or isinstance(b, DTensor)
+    spread = is_dtensor(a) or is_dtensor(b)
     if spread:
-        mesh, words, locals_ = _of_dtensors(a, b, group, placements)
-        local_a, local_b = locals_
+        from gemmkit.distributed.dtensors import read_dtensors
+
+        if group is not None or placements is not None:
+            raise UsageError("DTensors have a mesh and placements: leave out group and placements")
+        mesh, words, (local_a, local_b) = read_dtensors(a, b)
     else:
         for name, each in (("a", a), ("b", b)):
             if not isinstance(each, torch.Tensor):
@@ -113,40 +115,17 @@ def matmul(
     made = _unflat(made, leading, rows)
     if not spread:
         return made
-    return _as_dtensor(made, result, mesh, a, b, rows)
+    from gemmkit.distributed.dtensors import as_dtensor
+
+    return as_dtensor(made, result, mesh, (*a.shape[:-1], b.shape[-1]), rows)
+
+
+def is_dtensor(array: Any) -> bool:
+    """Whether an array is a `DTensor`, whose module takes long to import."""
+    return any(kind.__name__ == "DTensor" for kind in type(array).__mro__)
 
 
 # --- placements and teams -----------------------------------------------------------------------
-
-
-def _of_dtensors(
-    a: Any, b: Any, group: Any, placements: Any
-) -> tuple[Any, tuple[tuple[Word, Word], ...], tuple[Any, Any]]:
-    """The mesh, the placements and the local parts of two `DTensor`s.
-
-    Raises:
-        UsageError: one is none, or they are on different meshes, or what they say is given again.
-    """
-    for name, each in (("a", a), ("b", b)):
-        if not isinstance(each, DTensor):
-            raise UnsupportedType(f"{name} has type {type(each).__name__} beside a DTensor")
-    if group is not None or placements is not None:
-        raise UsageError("DTensors have a mesh and placements: leave out group and placements")
-    if a.device_mesh != b.device_mesh:
-        raise UsageError(f"a is on {a.device_mesh} and b on {b.device_mesh}")
-    words = [
-        [read_placement(each, len(matrix.shape)) for each in matrix.placements] for matrix in (a, b)
-    ]
-    parts = tuple(
-        matrix.to_local(
-            grad_placements=[
-                Replicate() if word == "P" else each
-                for word, each in zip(of, matrix.placements, strict=True)
-            ]
-        )
-        for matrix, of in zip((a, b), words, strict=True)
-    )
-    return a.device_mesh, tuple(zip(*words, strict=True)), (parts[0], parts[1])
 
 
 def _group_and_words(
@@ -240,22 +219,4 @@ def _unflat(made: Any, leading: Sequence[int], rows: int) -> Any:
 
 
 def _local(array: Any) -> Any:
-    return array.to_local() if isinstance(array, DTensor) else array
-
-
-def _as_dtensor(made: Any, result: Sequence[Word], mesh: Any, a: Any, b: Any, rows: int) -> Any:
-    """A `DTensor` of this rank's part of the result."""
-    last = len(a.shape) - 1
-    kinds = {"R": Replicate(), "P": Partial(), "S(0)": Shard(rows), "S(1)": Shard(last)}
-    shape = (*a.shape[:-1], b.shape[-1])
-    strides = [1]
-    for size in reversed(shape[1:]):
-        strides.insert(0, strides[0] * max(size, 1))
-    return DTensor.from_local(
-        made,
-        mesh,
-        [kinds[each] for each in result],
-        run_check=False,
-        shape=torch.Size(shape),
-        stride=tuple(strides),
-    )
+    return array.to_local() if is_dtensor(array) else array

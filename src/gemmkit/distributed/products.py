@@ -12,7 +12,7 @@ import torch
 from gemmkit.distributed.local import LocalProduct
 from gemmkit.distributed.perform import perform
 from gemmkit.distributed.placements import Rule, Word, rule
-from gemmkit.distributed.plan import best_strategy
+from gemmkit.distributed.planning import best_strategy
 from gemmkit.distributed.redistribute import redistribute
 from gemmkit.distributed.splits import Span, shares
 from gemmkit.distributed.strategy import Strategy

@@ -8,6 +8,15 @@ then the operators of `gemmkit.torch`, with what surrounds them in PyTorch's own
 from gemmkit.nn.attention import attention
 from gemmkit.nn.conv2d import conv2d
 from gemmkit.nn.linear import linear
+from gemmkit.nn.parallel import column_parallel_linear, row_parallel_linear
 from gemmkit.nn.recurrent import gru, lstm
 
-__all__ = ["attention", "conv2d", "gru", "linear", "lstm"]
+__all__ = [
+    "attention",
+    "column_parallel_linear",
+    "conv2d",
+    "gru",
+    "linear",
+    "lstm",
+    "row_parallel_linear",
+]
