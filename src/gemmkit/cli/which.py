@@ -57,6 +57,17 @@ if TYPE_CHECKING:
     metavar="GB/S",
     help="With --host: what each GPU copies, or a disk reads.  [default: 54]",
 )
+@click.option(
+    "--ranks",
+    type=click.IntRange(min=1),
+    help="Show instead how so many ranks, one GPU each, compute it together.",
+)
+@click.option(
+    "--placement",
+    metavar="A,B[->C]",
+    help="With --ranks: what ranks hold of A, B and C, each S(0) for rows, S(1) for columns, R for "
+    "all, P for sums.  [default: S(0),S(1)->S(1)]",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the decision as JSON instead.")
 @debug_option
 def command(
@@ -71,6 +82,8 @@ def command(
     device_memory: str | None,
     devices: int | None,
     link: float | None,
+    ranks: int | None,
+    placement: str | None,
     as_json: bool,
 ) -> None:
     """Show which kernel and configuration computes a problem, and why; nothing is compiled.
@@ -93,6 +106,16 @@ def command(
     problem = one_problem(shape, groups)
     if problem is None:
         raise UsageError("which problem? Give a shape MxNxK, or --groups MxNxK*COUNT,…")
+    if placement is not None and ranks is None:
+        raise UsageError("--placement says what ranks hold: give --ranks as well")
+    if ranks is not None:
+        from gemmkit.kernels.layouts import read_layout
+
+        if host:
+            raise UsageError("--ranks and --host exclude each other: leave one of them out")
+        whole = asked.problem(problem).laid_out(read_layout(layout))
+        _show_ranks(whole, ranks, placement, gpu, as_json)
+        return
     if not host and (device_memory is not None or devices is not None or link is not None):
         raise UsageError("--device-memory, --devices and --link go with --host")
     if host:
@@ -126,3 +149,26 @@ def command(
     from gemmkit.report.decision import decision_text
 
     Printer().print(decision_text(decision), end="")
+
+
+def _show_ranks(
+    problem: GemmProblem, ranks: int, placement: str | None, gpu: str | None, as_json: bool
+) -> None:
+    """How ranks compute a problem, with a picture of what runs when."""
+    from gemmkit.cli.board import board_at_hand
+    from gemmkit.cli.output import Printer
+    from gemmkit.distributed.placements import read_placements
+    from gemmkit.distributed.planning import plan, predicted_timeline
+    from gemmkit.report.ranks import plan_text
+
+    operands, result = read_placements(placement or "S(0),S(1)->S(1)")
+    board = board_at_hand(gpu)
+    made = plan(problem, ranks, operands, result, gpu=board)
+    if as_json:
+        click.echo(made.to_json())
+        return
+    chosen = made.chosen.strategy
+    timeline = None
+    if chosen not in ("local", "collective"):
+        timeline = predicted_timeline(problem, ranks, operands, result, strategy=chosen, gpu=board)
+    Printer().print(plan_text(made, timeline), end="")

@@ -55,6 +55,22 @@ def _shard(text: str) -> int | None:
     return None
 
 
+def read_placements(text: str) -> tuple[tuple[Word, Word], Word | None]:
+    """Those of A, B and the result, or None for it, from a text such as "S(0),S(1)->S(1)".
+
+    Raises:
+        UsageError: it is not of this form.
+    """
+    operands, arrow, result = text.replace("→", "->").partition("->")
+    given = operands.split(",")
+    if len(given) != 2 or (arrow and not result.strip()):
+        raise UsageError(
+            f"'{text}' is no placement of a product: write A,B or A,B->C, such as S(0),S(1)->S(1)"
+        )
+    a, b = (read_placement(each) for each in given)
+    return (a, b), read_placement(result) if arrow else None
+
+
 def transposed(word: Word) -> Word:
     """The placement of the transpose."""
     return _TRANSPOSED[word]

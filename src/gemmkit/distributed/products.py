@@ -101,6 +101,11 @@ def multiply(asked: Asked) -> tuple[Any, tuple[Word, ...]]:
     agreement = _agree(asked)
     found, place = agreement.sizes, agreement.main
     a, b = _redistributed_first(asked, agreement)
+    if a.shape[1] != b.shape[0]:
+        raise UsageError(
+            f"this rank has {a.shape[1]} columns of A and {b.shape[0]} rows of B: both are its "
+            "share of k"
+        )
     later = [
         at
         for at, each in enumerate(found)
@@ -154,7 +159,7 @@ def _agree(asked: Asked) -> _Agreement:
     if len(_agreed) >= _MOST_AGREED:
         _agreed.clear()
     sizes = tuple(
-        _agree_along(team, facts, shapes, placements, wanted)
+        _agree_along(team, facts, shapes, placements, wanted, alone=len(asked.teams) == 1)
         for team, placements, wanted in zip(
             asked.teams, asked.placements, asked.wanted, strict=True
         )
@@ -176,8 +181,14 @@ def _agree_along(
     shapes: tuple[tuple[int, ...], tuple[int, ...]],
     placements: tuple[Word, Word],
     wanted: Word | None,
+    *,
+    alone: bool,
 ) -> _Sizes:
-    """The shares along one dimension of the mesh."""
+    """The shares along one dimension of the mesh, which may be `alone`.
+
+    Raises:
+        DistributedError: ranks ask for different products.
+    """
     said = team.communicator.agree(json.dumps([facts, shapes]))
     every = [json.loads(each) for each in said]
     for rank, (other, _) in enumerate(every):
@@ -201,7 +212,7 @@ def _agree_along(
             f"rank {rank} has {columns_a[rank]} columns of A and {rows_b[rank]} rows of B: both "
             "are its share of k"
         )
-    if whole_a != whole_b:
+    if alone and whole_a != whole_b:
         raise DistributedError(f"A has {whole_a} columns and B has {whole_b} rows on all ranks")
     bytes_a = sum(rows_a) * whole_a if a == "S(0)" else rows_a[0] * whole_a
     bytes_b = whole_a * (sum(columns_b) if b == "S(1)" else columns_b[0])
