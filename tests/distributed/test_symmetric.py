@@ -7,7 +7,6 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import copy_engines  # noqa: E402
-
 from gemmkit.distributed.execute import Arrays, run  # noqa: E402
 from gemmkit.distributed.local import LocalProduct  # noqa: E402
 from gemmkit.distributed.schedule import schedule  # noqa: E402

@@ -156,6 +156,7 @@ def _agree(asked: Asked) -> _Agreement:
     known = _agreed.get(key)
     if known is not None:
         return known
+    _check_spread(asked)
     if len(_agreed) >= _MOST_AGREED:
         _agreed.clear()
     sizes = tuple(
@@ -164,7 +165,7 @@ def _agree(asked: Asked) -> _Agreement:
             asked.teams, asked.placements, asked.wanted, strict=True
         )
     )
-    _check_inner(asked, sizes)
+    _check_result(sizes)
     main = _main(asked, sizes)
     strategy = asked.strategy or Strategy()
     if asked.strategy is None and main is not None:
@@ -246,8 +247,9 @@ def _sides(
     return rows, columns
 
 
-def _check_inner(asked: Asked, found: Sequence[_Sizes]) -> None:
-    """Refuse a side of a matrix that is spread over two dimensions of the mesh.
+def _check_spread(asked: Asked) -> None:
+    """Refuse a side of a matrix that is spread over two dimensions of the mesh, and k spread over
+    different ones where it would have to be over one.
 
     Raises:
         UnsupportedProblem: there is one.
@@ -259,12 +261,33 @@ def _check_inner(asked: Asked, found: Sequence[_Sizes]) -> None:
                     f"{'ab'[side]} is spread as {word} over two dimensions of the mesh: "
                     "redistribute it over one"
                 )
-    spread = [each.rule.result for each in found if each.rule.result in ("S(0)", "S(1)")]
-    if len(set(spread)) < len(spread):
+    of_a = [at for at, (a, _) in enumerate(asked.placements) if a == "S(1)"]
+    of_b = [at for at, (_, b) in enumerate(asked.placements) if b == "S(0)"]
+    sums = {at for at in (*of_a, *of_b) if _is_of_sums(asked.placements[at])}
+    if sums and len({*of_a, *of_b}) > 1:
         raise UnsupportedProblem(
-            f"the result would be spread as {spread[0]} over two dimensions of the mesh: ask for "
-            "another placement"
+            "k is spread over different dimensions of the mesh in a and in b: redistribute one "
+            "of them"
         )
+
+
+def _is_of_sums(placements: tuple[Word, Word]) -> bool:
+    return rule(*placements).a == "S(1)"
+
+
+def _check_result(found: Sequence[_Sizes]) -> None:
+    """Refuse results of which a side is spread over two dimensions of the mesh.
+
+    Raises:
+        UnsupportedProblem: it would be one.
+    """
+    for words in ([each.rule.made for each in found], [each.rule.result for each in found]):
+        spread = [each for each in words if each in ("S(0)", "S(1)")]
+        if len(set(spread)) < len(spread):
+            raise UnsupportedProblem(
+                f"the result would be spread as {spread[0]} over two dimensions of the mesh: ask "
+                "for another placement"
+            )
 
 
 # --- the product --------------------------------------------------------------------------------

@@ -15,10 +15,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed import _symmetric_memory as symmetric_memory
 
+from gemmkit.devices.context import context_of
 from gemmkit.distributed.communicator import Outgoing
 from gemmkit.distributed.process_group import GroupCommunicator, failures
 from gemmkit.distributed.schedule import Schedule, Transfer
 from gemmkit.distributed.stream_operations import copy, wait_for_flag, write_flag
+from gemmkit.distributed.watchdog import Watchdog, timeout_of
 from gemmkit.errors import UnsupportedProblem
 
 # Bytes of an inbox: flags of arrivals, flags of finished calls by rank, then data. There are two
@@ -69,6 +71,8 @@ class SymmetricCommunicator:
         self._communicator = communicator
         self._inbox: _Inbox | None = None
         self._ready, self._sent = torch.cuda.Event(), torch.cuda.Event()
+        self._ended = torch.cuda.Event()
+        self._watchdog = Watchdog(timeout_of(self.group, device), self._late)
 
     def start(
         self,
@@ -112,6 +116,35 @@ class SymmetricCommunicator:
         """As `Communicator.agree`."""
         return self._communicator.agree(facts)
 
+    def ended_on(self, stream: Any) -> None:
+        """A call ends with what is on a stream now."""
+        self._ended.record(stream)
+        self._watchdog.started(self._has_ended)
+
+    def _has_ended(self) -> bool:
+        # A thread that captures a graph would lose it by another one's question.
+        with context_of(self.device.index).current():
+            return bool(self._ended.query())
+
+    def _late(self) -> str:
+        """Which ranks have not finished the last call."""
+        inbox = self._inbox
+        if inbox is None:
+            return "it had not begun"
+        with torch.cuda.stream(torch.cuda.Stream(self.device)):
+            flags = inbox.memory[_FINISHED : _FINISHED + 4 * self.size].view(torch.int32).tolist()
+        late = [
+            str(rank)
+            for rank, calls in enumerate(flags)
+            if rank != self.rank and calls < inbox.calls
+        ]
+        if not late:
+            return f"rank {self.rank} itself is late"
+        return (
+            f"rank {self.rank} waits for {'rank' if len(late) == 1 else 'ranks'} "
+            f"{', '.join(late)}, which may have ended"
+        )
+
     @property
     def stream(self) -> Any:
         """The stream on which copies go out."""
@@ -129,7 +162,8 @@ class SymmetricTransfers:
     def __init__(
         self, communicator: SymmetricCommunicator, schedule: Schedule, inbox: _Inbox, view: Any
     ) -> None:
-        self._schedule, self._inbox, self._view = schedule, inbox, view
+        self._communicator, self._schedule = communicator, schedule
+        self._inbox, self._view = inbox, view
         self._rank, self._call = communicator.rank, inbox.calls
         self._ready, self._sent = communicator.events
         self._stream = communicator.stream
@@ -200,6 +234,7 @@ class SymmetricTransfers:
             self._sent.record(self._stream)
             self._compute.wait_event(self._sent)
             self._kept.clear()
+        self._communicator.ended_on(self._compute)
 
 
 class _SymmetricArrival:

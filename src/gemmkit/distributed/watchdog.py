@@ -1,0 +1,97 @@
+"""Ends a process whose GPU waits for a rank that has died, as PyTorch does for NCCL's operations.
+
+A stream that waits for a flag cannot be interrupted, and whoever waits for the stream cannot
+either. So a thread looks whether calls end within the group's time-out.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+# Seconds between looks.
+_PAUSE = 0.5
+
+# PyTorch's variable for what happens to a process with a failed NCCL operation; 0 is nothing.
+_HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
+
+
+def end_process() -> None:
+    """End this process at once, as its other threads may wait for the GPU for ever."""
+    sys.stderr.flush()
+    os._exit(1)
+
+
+class Watchdog:
+    """Watches the calls of one communicator.
+
+    Args:
+        timeout: the seconds within which a call's last operation has to end.
+        late: says which ranks are late.
+        end: what happens to the process after the message.
+    """
+
+    def __init__(
+        self, timeout: float, late: Callable[[], str], end: Callable[[], None] = end_process
+    ) -> None:
+        self._timeout, self._late, self._end = timeout, late, end
+        self._lock = threading.Lock()
+        self._pending: Callable[[], bool] | None = None
+        self._since = 0.0
+        self._thread: threading.Thread | None = None
+
+    def started(self, done: Callable[[], bool]) -> None:
+        """A call has been put on the streams; `done` says whether it has ended."""
+        with self._lock:
+            self._pending, self._since = done, time.monotonic()
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._watch, name="gemmkit-ranks", daemon=True
+                )
+                self._thread.start()
+
+    def _watch(self) -> None:
+        while True:
+            time.sleep(min(_PAUSE, self._timeout / 4))
+            with self._lock:
+                done, since = self._pending, self._since
+            if done is None:
+                continue
+            if _asked(done):
+                with self._lock:
+                    if self._pending is done and self._since == since:
+                        self._pending = None
+            elif time.monotonic() - since > self._timeout:
+                self._fail()
+                return
+
+    def _fail(self) -> None:
+        print(
+            f"gemmkit: a product over several ranks did not end within {self._timeout:g} s, the "
+            f"time-out of its process group: {self._late()}",
+            file=sys.stderr,
+            flush=True,
+        )
+        if os.environ.get(_HANDLING, "") != "0":
+            self._end()
+
+
+def _asked(done: Callable[[], bool]) -> bool:
+    """Whether a call has ended, or has failed, which whoever waits for it is told."""
+    try:
+        return done()
+    except Exception:
+        return True
+
+
+def timeout_of(group: Any, device: Any) -> float:
+    """The seconds after which a process group's operations count as failed."""
+    try:
+        return float(group._get_backend(device).options._timeout.total_seconds())
+    except (AttributeError, RuntimeError):
+        # Backends without options have PyTorch's default.
+        return 600.0
