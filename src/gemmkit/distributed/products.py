@@ -109,9 +109,12 @@ def multiply(asked: Asked) -> tuple[Any, tuple[Word, ...]]:
     later = [
         at
         for at, each in enumerate(found)
-        if at != place and each.rule.form in ("scatter", "reduce")
+        if at != place and each.rule.form in ("scatter", "reduce") and asked.teams[at].size > 1
     ]
-    then = bool(later) or any(each.rule.made != each.rule.result for each in found)
+    then = bool(later) or any(
+        each.rule.made != each.rule.result and team.size > 1
+        for each, team in zip(found, asked.teams, strict=True)
+    )
     product = asked.product
     if then and not product.is_linear:
         raise UnsupportedProblem(
@@ -123,8 +126,14 @@ def multiply(asked: Asked) -> tuple[Any, tuple[Word, ...]]:
     for at in reversed(range(len(found))):
         each = found[at]
         have: Word = "P" if at in later else each.rule.made
+        rows, columns = made.shape
         made = redistribute(
-            asked.teams[at].communicator, made, have, each.rule.result, each.m, each.n
+            asked.teams[at].communicator,
+            made,
+            have,
+            each.rule.result,
+            each.m if have == "S(0)" else _shares(rows, len(each.m)),
+            each.n if have == "S(1)" else _shares(columns, len(each.n)),
         )
     if then and product.has_epilogue:
         made = made.contiguous()
@@ -332,12 +341,16 @@ def _product(asked: Asked, agreement: _Agreement, a: Any, b: Any, product: Local
     if strategy.way == "whole":
         _check_linear(product, chosen, strategy)
     turned = chosen.transposes
+    lines: Sequence[int] = sizes.n if turned else sizes.m
+    if chosen.form != "gather":
+        # Another dimension of the mesh may have gathered more lines than this rank had.
+        lines = _shares(b.shape[1] if turned else a.shape[0], team.size)
     made = perform(
         team,
         chosen.form,
         strategy,
         *((b.T, a.T) if turned else (a, b)),
-        sizes.n if turned else sizes.m,
+        lines,
         replace(product, transposed=turned),
         asked.dtype,
     )

@@ -97,8 +97,8 @@ class _Ranks:
         if isinstance(step, Product) and step.reads == "gathered":
             return received
         if isinstance(step, Product):
-            arrives = step.reads == "arrived" or step.adds
-            return [each for each in received if arrives and each[2].span == step.span]
+            cargo = "operand" if step.reads == "arrived" else "sums" if step.adds else None
+            return [each for each in received if each[1] == cargo and each[2].span == step.span]
         return [each for each in received if each[1] == "sums"]
 
 

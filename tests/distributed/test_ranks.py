@@ -1,0 +1,60 @@
+"""Products over ranks as processes, with gloo and the emulator."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+if not torch.distributed.is_available():
+    pytest.skip("this PyTorch has no process groups", allow_module_level=True)
+
+SCRIPT = Path(__file__).resolve().parents[1] / "rank_cases.py"
+
+
+def run(cases: str, ranks: int, folder: Path) -> list[str]:
+    """What each rank prints."""
+    command = [sys.executable, str(SCRIPT), cases]
+    started = [
+        subprocess.Popen(
+            [*command, str(rank), str(ranks), str(folder / "ranks")],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(ranks)
+    ]
+    try:
+        ended = [each.communicate(timeout=200) for each in started]
+    finally:
+        for each in started:
+            each.kill()
+    for rank, (each, (_, said)) in enumerate(zip(started, ended, strict=True)):
+        assert each.returncode == 0, f"rank {rank}: {said[-3000:]}"
+    return [out for out, _ in ended]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_placements_strategies_and_gradients(ranks, tmp_path):
+    cases = "placements,strategies" if ranks < 3 else "strategies"
+    assert all("done" in each for each in run(cases, ranks, tmp_path))
+
+
+def test_layers_and_refusals(tmp_path):
+    assert all("done" in each for each in run("layers,refusals", 2, tmp_path))
+
+
+def test_a_rank_that_dies(tmp_path):
+    first, *_ = run("death", 2, tmp_path)
+    assert "told: " in first
+    assert "a rank has ended" in first
+
+
+def test_dtensors(tmp_path):
+    # What PyTorch's module of DTensors imports.
+    pytest.importorskip("sympy")
+    assert all("done" in each for each in run("dtensors", 4, tmp_path))

@@ -1,0 +1,293 @@
+"""What the processes of a test over several ranks do, with gloo and the emulator.
+
+Run as `rank_cases.py CASE RANK RANKS FILE`: FILE is where the ranks find each other.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+import gemmkit
+from gemmkit import distributed
+from gemmkit.errors import DistributedError
+
+# Of groups in which no rank dies.
+PATIENCE = 60.0
+
+
+def matrices(m, n, k):
+    random = torch.Generator().manual_seed(m)
+    return [torch.randint(-3, 4, size, generator=random).float() for size in ((m, k), (k, n))]
+
+
+def part(matrix, word, rank, ranks):
+    """A rank's part, as `torch.chunk` has it."""
+    if word == "R":
+        return matrix
+    if word == "P":
+        return matrix + sum(range(1, ranks)) if rank == 0 else torch.full_like(matrix, -rank)
+    found = matrix.chunk(ranks, int(word[2]))
+    empty = matrix.narrow(int(word[2]), 0, 0)
+    return found[rank] if rank < len(found) else empty
+
+
+def whole(made, word, ranks):
+    """The matrix of which each rank has a part."""
+    every = [None] * ranks
+    dist.all_gather_object(every, made.detach())
+    if word == "P":
+        return sum(every)
+    if word == "R":
+        assert all(torch.equal(each, every[0]) for each in every)
+        return every[0]
+    return torch.cat(every, int(word[2]))
+
+
+def placements(rank, ranks):
+    """All placements, with gradients."""
+    a, b = matrices(5, 4, 7)
+    for of_a in ("S(0)", "S(1)", "R", "P"):
+        for of_b in ("S(0)", "S(1)", "R", "P"):
+            for wanted in ("S(0)", "S(1)", "R") if (of_a, of_b) != ("P", "P") else ("R",):
+                mine = [part(a, of_a, rank, ranks).clone(), part(b, of_b, rank, ranks).clone()]
+                for each in mine:
+                    each.requires_grad_()
+                made = distributed.matmul(
+                    *mine, placements=(of_a, of_b), placement=wanted, device="emulator"
+                )
+                assert torch.equal(whole(made, wanted, ranks), a @ b), (of_a, of_b, wanted)
+                factor = torch.arange(20.0).view(5, 4)
+                (made * part(factor, wanted, rank, ranks)).sum().backward()
+                for each, word, want in zip(
+                    mine, (of_a, of_b), (factor @ b.T, a.T @ factor), strict=True
+                ):
+                    word = "R" if word == "P" else word
+                    assert torch.equal(whole(each.grad, word, ranks), want), (of_a, of_b, wanted)
+
+
+def strategies(rank, ranks):
+    """Each strategy, with shares of any length, empty ones, and what follows the sums."""
+    cuts = {1: [9], 2: [9, 0], 3: [2, 7, 0], 4: [0, 4, 1, 4]}[ranks]
+    m, n, k = 9, 5, 6
+    a, b = matrices(m, n, k)
+    bias, residual = torch.arange(5.0), torch.ones(m, n)
+    want = torch.relu(2 * (a @ b) + bias) + residual
+    for strategy in (None, "collective", "group-whole", "group-1", "group-2"):
+        made = distributed.matmul(
+            a.split(cuts)[rank],
+            b,
+            placements=("S(0)", "R"),
+            placement="S(0)",
+            strategy=strategy,
+            device="emulator",
+        )
+        assert torch.equal(whole(made, "S(0)", ranks), a @ b)
+        made = distributed.matmul(
+            a.split(cuts)[rank],
+            part(b, "S(1)", rank, ranks),
+            placements=("S(0)", "S(1)"),
+            placement="S(1)",
+            strategy=strategy,
+            device="emulator",
+        )
+        assert torch.equal(whole(made, "S(1)", ranks), a @ b), strategy
+        for placement in ("S(0)", "R"):
+            if strategy in ("collective", "group-whole") and ranks > 1:
+                continue
+            made = distributed.matmul(
+                part(a, "S(1)", rank, ranks),
+                part(b, "S(0)", rank, ranks),
+                placements=("S(1)", "S(0)"),
+                placement=placement,
+                alpha=2,
+                epilogue="bias+relu+residual",
+                bias=bias,
+                residual=part(residual, placement, rank, ranks),
+                strategy=strategy,
+                device="emulator",
+            )
+            assert torch.equal(whole(made, placement, ranks), want), (strategy, placement)
+
+
+def layers(rank, ranks):
+    """A column-parallel layer and the row-parallel one after it, against the layers they are of."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.ReLU(), torch.nn.Linear(8, 5))
+    for spread in (False, True):
+        import copy
+
+        mine = distributed.parallelize(
+            copy.deepcopy(model), {"0": "column", "2": "row"}, sequence_parallel=spread
+        )
+        for each in (mine[0], mine[2]):
+            each.product_device = "emulator"
+        x = torch.randn(2 * ranks, 3, 6, requires_grad=True)
+        own = x.detach().chunk(ranks)[rank].clone().requires_grad_() if spread else x
+        model.zero_grad()
+        want = model(x)
+        (gradient,) = torch.autograd.grad((want**2).sum(), x, retain_graph=True)
+        (want**2).sum().backward(inputs=list(model.parameters()))
+        made = mine(own)
+        (made**2).sum().backward()
+        torch.testing.assert_close(made, want.chunk(ranks)[rank] if spread else want)
+        shown = gradient.chunk(ranks)[rank] if spread else gradient
+        torch.testing.assert_close(own.grad, shown)
+        for name, dim in (("0", 0), ("2", 1)):
+            left, right = mine.get_submodule(name).weight.grad, model.get_submodule(name).weight
+            torch.testing.assert_close(left, right.grad.chunk(ranks, dim)[rank])
+        torch.testing.assert_close(mine[2].bias.grad, model[2].bias.grad)
+        torch.testing.assert_close(mine[0].bias.grad, model[0].bias.grad.chunk(ranks)[rank])
+    x, first, second = torch.randn(4, 6), model[0], model[2]
+    hidden = gemmkit.nn.column_parallel_linear(
+        x,
+        first.weight.detach().chunk(ranks)[rank],
+        first.bias.detach().chunk(ranks)[rank],
+        activation="relu",
+        device="emulator",
+    )
+    made = gemmkit.nn.row_parallel_linear(
+        hidden,
+        second.weight.detach().chunk(ranks, 1)[rank],
+        second.bias.detach(),
+        device="emulator",
+    )
+    torch.testing.assert_close(made, model(x).detach())
+
+
+def dtensors(rank, ranks):
+    """DTensors on meshes of one and two dimensions, and a model switched over by one call."""
+    from torch.distributed.tensor import (
+        Partial,
+        Replicate,
+        Shard,
+        distribute_tensor,
+        init_device_mesh,
+    )
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
+
+    a, b = matrices(6, 8, 7)
+    grid = init_device_mesh("cpu", (2, ranks // 2))
+    for of_a, of_b in (
+        ((Shard(0), Shard(1)), (Shard(0), Shard(1))),
+        ((Shard(0), Replicate()), (Replicate(), Shard(1))),
+        ((Shard(0), Shard(1)), (Shard(1), Shard(0))),
+        ((Shard(0), Shard(1)), (Replicate(), Shard(0))),
+    ):
+        left, right = (
+            distribute_tensor(each, grid, list(of), src_data_rank=None).requires_grad_()
+            for each, of in ((a, of_a), (b, of_b))
+        )
+        made = distributed.matmul(left, right, device="emulator")
+        assert torch.equal(made.full_tensor(), a @ b), (of_a, of_b)
+        made.redistribute(grid, [Replicate()] * 2).to_local().sum().backward()
+        ones = torch.ones(6, 8)
+        assert torch.equal(left.grad.full_tensor(), ones @ b.T)
+        assert torch.equal(right.grad.full_tensor(), a.T @ ones)
+        assert left.grad.placements == left.placements
+    mesh = init_device_mesh("cpu", (ranks,))
+    x = distribute_tensor(torch.randn(3, 4, 6), mesh, [Shard(1)], src_data_rank=None)
+    w = distribute_tensor(torch.randn(6, 8), mesh, [Shard(1)], src_data_rank=None)
+    made = distributed.matmul(x, w, placement=[Shard(2)], device="emulator")
+    torch.testing.assert_close(made.full_tensor(), x.full_tensor() @ w.full_tensor())
+    k_spread = distributed.matmul(made, w.t(), placement=[Shard(1)], device="emulator")
+    assert k_spread.placements == (Shard(1),)
+    assert distributed.matmul(made, w.t(), device="emulator").placements == (Partial(),)
+
+    model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.ReLU(), torch.nn.Linear(8, 5))
+    want = model(x.full_tensor())
+    styles = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+    parallelize_module(model, mesh, styles)
+    from gemmkit.distributed import dtensors as module
+
+    counted = []
+    multiply = module.multiply
+    module.multiply = lambda asked: counted.append(1) or multiply(asked)
+    with distributed.using_gemmkit():
+        made = model(x.full_tensor())
+        made.sum().backward()
+    torch.testing.assert_close(made, want)
+    # Two products forward; two and one backward, for x needs no gradient.
+    assert len(counted) == 5
+    model(x.full_tensor())
+    assert len(counted) == 5
+
+
+def refusals(rank, ranks):
+    """Calls that differ between ranks: one message on all of them."""
+    b = torch.zeros(3, 2)
+
+    def told(*, a=None, **options):
+        given = {"placements": ("S(0)", "S(1)"), "device": "emulator", **options}
+        try:
+            distributed.matmul(torch.zeros(4, 3) if a is None else a, b, **given)
+        except DistributedError as error:
+            every = [None] * ranks
+            dist.all_gather_object(every, str(error))
+            assert len(set(every)) == 1, every
+            return str(error)
+        raise AssertionError(f"{options} are no error")
+
+    assert "the placement" in told(placement="S(0)" if rank else "S(1)")
+    assert "alpha" in told(alpha=1 + rank)
+    assert "epilogue" in told(epilogue="relu" if rank else None)
+    assert "strategy" in told(strategy="group-2" if rank else "group-1")
+    b = torch.zeros(3 + rank, 2)
+    assert "as many columns of a" in told(a=torch.zeros(4, 3 + rank))
+    b = torch.zeros(3, 2, dtype=torch.float64 if rank else torch.float32)
+    assert "type" in told(a=torch.zeros(4, 3, dtype=b.dtype))
+
+
+def death(rank, ranks):
+    """The last rank ends: the others are told within the group's time-out."""
+    a, b = matrices(4, 4, 4)
+    options = {"placements": ("S(0)", "S(1)"), "device": "emulator"}
+    distributed.matmul(a, b, **options)
+    if rank == ranks - 1:
+        sys.stdout.flush()
+        import os
+
+        os._exit(0)
+    try:
+        for _ in range(3):
+            distributed.matmul(a, b, strategy="group-1", **options)
+    except DistributedError as error:
+        print(f"told: {error}")
+        sys.stdout.flush()
+        import os
+
+        os._exit(0)
+
+
+CASES = (placements, strategies, layers, dtensors, refusals, death)
+
+
+def main():
+    names, rank, ranks, file = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    seconds = 5.0 if names == "death" else PATIENCE
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{file}",
+        rank=rank,
+        world_size=ranks,
+        timeout=timedelta(seconds=seconds),
+    )
+    known = {each.__name__: each for each in CASES}
+    for name in names.split(","):
+        known[name](rank, ranks)
+    print("done")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
