@@ -175,6 +175,7 @@ def dtensors(rank, ranks):
     )
 
     a, b = matrices(6, 8, 7)
+    torch.manual_seed(0)
     grid = init_device_mesh("cpu", (2, ranks // 2))
     for of_a, of_b in (
         ((Shard(0), Shard(1)), (Shard(0), Shard(1))),

@@ -17,7 +17,7 @@ from pathlib import Path
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 PACKAGE = "gemmkit"
 # Modules whose `__all__` is public beside that of the package.
-PARTS = ("gemmkit.nn", "gemmkit.torch", "gemmkit.jax", "gemmkit.verify")
+PARTS = ("gemmkit.nn", "gemmkit.torch", "gemmkit.jax", "gemmkit.distributed", "gemmkit.verify")
 # Classes and fixtures of the pytest plugin, which has no `__all__`.
 PLUGIN = "gemmkit.pytest_plugin"
 PLUGIN_NAMES = ("gemm_kernel", "GemmKernels", "KernelUnderTest")
@@ -89,8 +89,14 @@ def _of_package() -> Iterator[Item]:
 
 
 def _of_part(part: str) -> Iterator[Item]:
-    for name in ast.literal_eval(_assigned(_module(part), "__all__")):
-        yield _item(part, name, f"{part}.{name}")
+    tree = _module(part)
+    try:
+        # Parts that import what they name when it is asked for.
+        homes = ast.literal_eval(_assigned(tree, "_HOME"))
+    except LookupError:
+        homes = {}
+    for name in ast.literal_eval(_assigned(tree, "__all__")):
+        yield _item(homes.get(name, part), name, f"{part}.{name}")
 
 
 def _of_plugin() -> Iterator[Item]:

@@ -32,7 +32,7 @@ class Names:
         self._full.setdefault(name, full)
         # `gemmkit.matmul` comes before the functions of this name in the parts.
         short = re.sub(
-            r"^gemmkit\.((torch|jax|nn|verify|pytest_plugin|errors|kernels\.launch_options)\.)?",
+            r"^gemmkit\.((torch|jax|nn|distributed|verify|pytest_plugin|errors|kernels\.launch_options)\.)?",
             "",
             name,
         )

@@ -57,6 +57,16 @@ comparison_options = combine(
         help="Compare with these peers, timed in turn in the same run: cublas, torch, linear, "
         "triton.  [default with --suite: cublas, for layers torch]",
     ),
+    click.option(
+        "--ranks",
+        type=click.IntRange(min=1),
+        help="Measure instead how so many ranks, one GPU each, compute the shapes together.",
+    ),
+    click.option(
+        "--placement",
+        metavar="A,B[->C]",
+        help="With --ranks: as for `gemmkit which`.  [default: S(0),S(1)->S(1)]",
+    ),
     click.option("--profile", is_flag=True, help="Add a table with percent of the board's peaks."),
     click.option(
         "--resume",
@@ -85,6 +95,8 @@ comparison_options = combine(
 def command(
     suites: tuple[str, ...] | None,
     against: tuple[str, ...] | None,
+    ranks: int | None,
+    placement: str | None,
     profile: bool,
     resume: bool,
     shapes: tuple[str, ...],
@@ -106,6 +118,9 @@ def command(
     cuBLAS, if that is installed. Without one its PTX runs on the CPU, and the table shows
     counters. Each result is checked against a float64 reference. The default shape is
     1024x1024x1024, or the nearest that the kernel accepts.
+
+    With --ranks, each rank is a process, started here or by torchrun: all strategies of
+    gemmkit.distributed in turn, and NCCL with torch.mm. Without a GPU they are checked over gloo.
 
     With --suite or --against, the kernel that gemmkit chooses for each problem (or TARGET) is timed
     in turn with all peers, over rotating buffers larger than the L2 cache. This needs a GPU.
@@ -136,6 +151,20 @@ def command(
         )
 
     problems = problems_of([*shapes, *groups])
+    if placement is not None and ranks is None:
+        raise UsageError("--placement says what ranks hold: give --ranks as well")
+    if ranks is not None:
+        from gemmkit.cli.ranks import bench_ranks
+
+        if kernel is not None or suites or against or page is not None:
+            raise UsageError(
+                "--ranks measures the products of gemmkit.distributed: leave out TARGET, --suite, "
+                "--against and --html"
+            )
+        bench_ranks(
+            problems or problems_of([DEFAULT_SHAPE]), ranks, placement, gpu, seed, json_path
+        )
+        return
     if kernel is not None and not (suites or problems):
         from gemmkit.cli.board import board_at_hand
 

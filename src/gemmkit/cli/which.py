@@ -109,12 +109,13 @@ def command(
     if placement is not None and ranks is None:
         raise UsageError("--placement says what ranks hold: give --ranks as well")
     if ranks is not None:
+        from gemmkit.cli.ranks import show_ranks
         from gemmkit.kernels.layouts import read_layout
 
         if host:
             raise UsageError("--ranks and --host exclude each other: leave one of them out")
         whole = asked.problem(problem).laid_out(read_layout(layout))
-        _show_ranks(whole, ranks, placement, gpu, as_json)
+        show_ranks(whole, ranks, placement, gpu, as_json)
         return
     if not host and (device_memory is not None or devices is not None or link is not None):
         raise UsageError("--device-memory, --devices and --link go with --host")
@@ -149,26 +150,3 @@ def command(
     from gemmkit.report.decision import decision_text
 
     Printer().print(decision_text(decision), end="")
-
-
-def _show_ranks(
-    problem: GemmProblem, ranks: int, placement: str | None, gpu: str | None, as_json: bool
-) -> None:
-    """How ranks compute a problem, with a picture of what runs when."""
-    from gemmkit.cli.board import board_at_hand
-    from gemmkit.cli.output import Printer
-    from gemmkit.distributed.placements import read_placements
-    from gemmkit.distributed.planning import plan, predicted_timeline
-    from gemmkit.report.ranks import plan_text
-
-    operands, result = read_placements(placement or "S(0),S(1)->S(1)")
-    board = board_at_hand(gpu)
-    made = plan(problem, ranks, operands, result, gpu=board)
-    if as_json:
-        click.echo(made.to_json())
-        return
-    chosen = made.chosen.strategy
-    timeline = None
-    if chosen not in ("local", "collective"):
-        timeline = predicted_timeline(problem, ranks, operands, result, strategy=chosen, gpu=board)
-    Printer().print(plan_text(made, timeline), end="")

@@ -33,28 +33,31 @@ __all__ = [
 ]
 
 _HOME = {
-    "ColumnParallelLinear": "layers",
-    "DistributedPlan": "planning",
-    "RowParallelLinear": "layers",
-    "Strategy": "strategy",
-    "matmul": "front",
-    "parallelize": "layers",
-    "plan": "planning",
-    "predicted_timeline": "planning",
-    "stop_using_gemmkit": "dtensors",
-    "use_gemmkit": "dtensors",
-    "using_gemmkit": "dtensors",
+    "ColumnParallelLinear": "gemmkit.distributed.layers",
+    "DistributedPlan": "gemmkit.distributed.planning",
+    "RowParallelLinear": "gemmkit.distributed.layers",
+    "Strategy": "gemmkit.distributed.strategy",
+    "matmul": "gemmkit.distributed.front",
+    "parallelize": "gemmkit.distributed.layers",
+    "plan": "gemmkit.distributed.planning",
+    "predicted_timeline": "gemmkit.distributed.planning",
+    "stop_using_gemmkit": "gemmkit.distributed.dtensors",
+    "use_gemmkit": "gemmkit.distributed.dtensors",
+    "using_gemmkit": "gemmkit.distributed.dtensors",
 }
 
 # Those that are written on PyTorch.
-_OF_TORCH = ("dtensors", "front", "layers")
+_OF_TORCH = (
+    "gemmkit.distributed.dtensors",
+    "gemmkit.distributed.front",
+    "gemmkit.distributed.layers",
+)
 
 
 def __getattr__(name: str) -> Any:
     home = _HOME.get(name)
     if home is None:
         raise AttributeError(f"module 'gemmkit.distributed' has no attribute '{name}'")
-    module = f"gemmkit.distributed.{home}"
     if home in _OF_TORCH:
         try:
             import torch.distributed  # noqa: F401
@@ -62,8 +65,8 @@ def __getattr__(name: str) -> Any:
             raise ImportError(
                 f"gemmkit.distributed.{name} needs PyTorch: pip install 'gemmkit[torch]'"
             ) from error
-    load(module)
-    return getattr(import_module(module), name)
+    load(home)
+    return getattr(import_module(home), name)
 
 
 def __dir__() -> list[str]:

@@ -141,7 +141,8 @@ def _table() -> dict[Any, Any]:
 
 def _mm(operator: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
     """`aten.mm`, of which at least one argument is a `DTensor`."""
-    made = None if options else _product(*arguments, None)
+    a, b = arguments
+    made = None if options else _product(a, b, None)
     return _by_torch(operator, arguments, options) if made is None else made
 
 

@@ -105,7 +105,9 @@ class _ParallelLinear(torch.nn.Module):  # type: ignore[misc]
         return made
 
     def _product(self, x: torch.Tensor, placements: tuple[str, str], placement: str) -> Any:
-        epilogue = Epilogue(bias=self.bias is not None, activation=self.activation)
+        words = ["bias"] if self.bias is not None else []
+        words += [self.activation] if self.activation != "none" else []
+        epilogue = Epilogue.parse("+".join(words) or "none")
         return matmul(
             x,
             self.weight.T,

@@ -252,7 +252,7 @@ def _candidates(problem: GemmProblem, found: Rule, link: Link) -> Iterator[Strat
         if link.copies:
             yield Strategy("copies", "whole")
     for means in ("copies", "group") if link.copies else ("group",):
-        yield from (Strategy(means, "parts", parts) for parts in _PARTS)  # type: ignore[arg-type]
+        yield from (Strategy(means, "parts", parts) for parts in _PARTS)
 
 
 def _predict(

@@ -20,7 +20,7 @@ from gemmkit.distributed.team import Team
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import DistributedError, UnsupportedProblem, UsageError
 from gemmkit.ops.libraries.torch_checks import check_alike, result_type
-from gemmkit.ops.operands import read_dtype
+from gemmkit.ops.operands import known_dtype, read_dtype
 from gemmkit.ops.precision import settled
 from gemmkit.problem import GemmProblem
 
@@ -376,13 +376,15 @@ def _strategy(asked: Asked, sizes: _Sizes, team: Team) -> Strategy:
         if sizes.rule.form == "gather" or asked.product.is_linear:
             return Strategy()
         return Strategy("group", "parts", 1)
-    kind = str(asked.a.dtype).removeprefix("torch.")
+    kind, out = (
+        known_dtype(str(each).removeprefix("torch."), "a") for each in (asked.a.dtype, asked.dtype)
+    )
     problem = GemmProblem(
         m=sum(sizes.m) if sizes.rule.a == "S(0)" else asked.a.shape[0],
         n=sum(sizes.n) if sizes.rule.b == "S(1)" else asked.b.shape[1],
         k=sum(sizes.k),
         dtype=kind,
-        out_dtype=str(asked.dtype).removeprefix("torch."),
+        out_dtype=out,
         epilogue=asked.epilogue,
         precision=settled(asked.product.precision, kind),
     )

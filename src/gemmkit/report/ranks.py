@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gemmkit.distributed.planning import DistributedPlan, Predicted
 from gemmkit.distributed.timeline import Interval, Timeline
+from gemmkit.record import Record
 from gemmkit.units import microseconds_text
 
 # Characters of a picture's time axis, and the most ranks that it shows.
@@ -46,6 +47,21 @@ def plan_text(plan: DistributedPlan, timeline: Timeline | None) -> str:
         lines += ["", "strategies", *map(_line, plan.strategies)]
     if timeline is not None and timeline.intervals:
         lines += ["", *picture(timeline, plan.ranks)]
+    return "\n".join(lines) + "\n"
+
+
+def measured_text(record: Record) -> str:
+    """A record of a product over ranks as `gemmkit bench --ranks` prints it."""
+    ranks, placed = record.config["ranks"], record.environment["placements"]
+    lines = [f"{record.problem.shape}, {record.problem.types}, {placed}, {ranks} ranks"]
+    times = {record.choice: record.time_us, **{each.name: each.time_us for each in record.peers}}
+    for name, error in record.environment["error_ratios"].items():
+        time_us = times.get(name)
+        taken = "not timed" if time_us is None else microseconds_text(time_us.median)
+        verdict = "correct" if error <= 1 else "WRONG"
+        lines.append(f"{taken:>15}  {name:16} {verdict}, largest error {error:.2g} of its bound")
+    if record.time_us is None:
+        lines.append("no GPU for each rank: computed by the emulator over gloo")
     return "\n".join(lines) + "\n"
 
 

@@ -1,0 +1,81 @@
+"""`--ranks` of `gemmkit which` and `gemmkit bench`: products over several ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from gemmkit.cli import WRONG_RESULT
+from gemmkit.cli.board import board_at_hand
+from gemmkit.cli.output import Printer, RecordWriter
+from gemmkit.distributed.measure import Task, measure
+from gemmkit.distributed.placements import read_placements
+from gemmkit.distributed.planning import plan, predicted_timeline
+from gemmkit.errors import UnsupportedProblem
+from gemmkit.problem import GemmProblem
+from gemmkit.report.ranks import measured_text, plan_text
+
+DEFAULT_PLACEMENT = "S(0),S(1)->S(1)"
+
+
+def show_ranks(
+    problem: GemmProblem, ranks: int, placement: str | None, gpu: str | None, as_json: bool
+) -> None:
+    """How ranks compute a problem, with a picture of what runs when."""
+    operands, result = read_placements(placement or DEFAULT_PLACEMENT)
+    board = board_at_hand(gpu)
+    made = plan(problem, ranks, operands, result, gpu=board)
+    if as_json:
+        click.echo(made.to_json())
+        return
+    chosen = made.chosen.strategy
+    timeline = None
+    if chosen not in ("local", "collective"):
+        timeline = predicted_timeline(problem, ranks, operands, result, strategy=chosen, gpu=board)
+    Printer().print(plan_text(made, timeline), end="")
+
+
+def bench_ranks(
+    problems: Sequence[GemmProblem],
+    ranks: int,
+    placement: str | None,
+    gpu: str | None,
+    seed: int,
+    json_path: str | None,
+) -> None:
+    """Measure problems over ranks, one record each; exits with status 1 if a result is wrong.
+
+    Raises:
+        UnsupportedProblem: a problem has more to it than types and sizes.
+        DistributedError: a rank failed.
+    """
+    (a, b), result = read_placements(placement or DEFAULT_PLACEMENT)
+    board, wrong = board_at_hand(gpu), False
+    with RecordWriter(json_path) as writer:
+        out = Printer(err=writer.to_stdout)
+        for problem in problems:
+            if str(problem.epilogue) != "none" or (problem.alpha, problem.beta) != (1, 0):
+                raise UnsupportedProblem("over ranks, plain products are measured: leave out rest")
+            made = plan(problem, ranks, (a, b), result, gpu=board)
+            task = Task(
+                m=problem.m,
+                n=problem.n,
+                k=problem.k,
+                dtype=problem.dtype,
+                out_dtype=problem.result_dtype,
+                precision=problem.precision,
+                a=a,
+                b=b,
+                result=made.result,
+                gpu=board.name,
+                seed=seed,
+            )
+            record = measure(task, ranks)
+            if record is None:
+                continue
+            writer.write(record)
+            out.print(measured_text(record), end="")
+            wrong |= not record.correct or not all(each.correct for each in record.peers)
+    if wrong:
+        raise SystemExit(WRONG_RESULT)
