@@ -166,7 +166,18 @@ def predicted_timeline(
     strategy: str | None = None,
     gpu: str | GpuSpec = "H200",
 ) -> Timeline:
-    """When products and transfers of all ranks would run, by a strategy or the one chosen.
+    """When products and transfers of all ranks would run.
+
+    Args:
+        shape: as for `plan`.
+        ranks: as for `plan`.
+        placements: as for `plan`.
+        placement: as for `plan`.
+        strategy: by its text; by default the fastest that has a timeline.
+        gpu: the board.
+
+    Returns:
+        The intervals of all ranks, in microseconds, and when the last rank is done.
 
     Raises:
         UsageError, UnsupportedProblem: as `plan`; the strategy has no timeline, since it is one

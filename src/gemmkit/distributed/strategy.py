@@ -18,7 +18,12 @@ _MEANS: dict[str, Means] = {"collective": "collective", "group": "group", "copie
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """Means, and whether the product waits for all transfers ("whole") or runs in `parts`."""
+    """How ranks go about a product.
+
+    `means` are "collective", one operation of the process group, "group", its transfers between
+    pairs, or "copies", by copy engines. The `way` is "whole" if the product waits for all
+    transfers, or "parts" if it runs in `parts` of each rank's share.
+    """
 
     means: Means = "collective"
     way: Way = "whole"
