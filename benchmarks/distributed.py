@@ -33,7 +33,7 @@ from typing import Any
 MOST_STARTS = 4
 SHAPES = "8192x8192x8192,4096x28672x8192,16384x16384x16384"
 FORMS = "column,row"
-OURS = "collective,group-1,copies-1,copies-2,copies-4"
+OURS = "collective,group-1,copies-whole,copies-1,copies-2,copies-4"
 # Before torch or NCCL is loaded.
 NO_MULTICAST = {
     "NCCL_NVLS_ENABLE": "0",
@@ -459,7 +459,36 @@ def measure(rank: Rank, form: str, shape: tuple[int, int, int], dtype: str) -> d
     for name, taken in times.items():
         taken = sorted(taken)
         results[name] |= {"us": taken[len(taken) // 2], "all_us": taken, "calls": repeats[name]}
-    return {"form": form, "shape": list(shape), "dtype": dtype, "results": results}
+    return {
+        "form": form,
+        "shape": list(shape),
+        "dtype": dtype,
+        "chosen": chosen_by_gemmkit(rank, form, shape, kind),
+        "results": results,
+    }
+
+
+def chosen_by_gemmkit(rank: Rank, form: str, shape: tuple[int, int, int], kind: Any) -> str:
+    """The strategy that `gemmkit.distributed.matmul` takes by itself."""
+    from gemmkit import GemmProblem
+    from gemmkit.distributed import plan
+    from gemmkit.distributed.team import team_of
+
+    team = team_of(rank.group, rank.device)
+    placements = {
+        "column": (("S(0)", "S(1)"), "S(1)"),
+        "row": (("S(1)", "S(0)"), "S(0)"),
+        "row-all": (("S(1)", "S(0)"), "R"),
+    }[form]
+    problem = GemmProblem(*shape, dtype=str(kind).removeprefix("torch."))
+    found = plan(
+        problem,
+        rank.size,
+        *placements,
+        gpu=team.board or "H200",
+        copies=team.symmetric is not None,
+    )
+    return found.chosen.strategy
 
 
 def environment(rank: Rank) -> dict[str, Any]:
@@ -502,7 +531,10 @@ def _commit() -> str:
 
 
 def summary(row: dict[str, Any]) -> str:
-    lines = [f"{row['form']} {'x'.join(map(str, row['shape']))} {row['dtype']}"]
+    lines = [
+        f"{row['form']} {'x'.join(map(str, row['shape']))} {row['dtype']}: gemmkit takes "
+        f"{row.get('chosen', '?')}"
+    ]
     results = row["results"]
     alone = results.get("alone torch", {}).get("us")
     for name, each in results.items():

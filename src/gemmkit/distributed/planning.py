@@ -12,7 +12,7 @@ from gemmkit.dispatch.choose import choose
 from gemmkit.distributed.links import Link, link_of
 from gemmkit.distributed.placements import Rule, Word, read_placement, rule
 from gemmkit.distributed.schedule import schedule
-from gemmkit.distributed.splits import shares
+from gemmkit.distributed.splits import parts_of, shares
 from gemmkit.distributed.strategy import Strategy
 from gemmkit.distributed.timeline import Timeline, play
 from gemmkit.errors import UnsupportedProblem, UsageError
@@ -228,6 +228,40 @@ def _product_time(problem: GemmProblem, board: GpuSpec) -> float:
     return choose(problem, board).microseconds
 
 
+@lru_cache(maxsize=4096)
+def _order_of_sums(problem: GemmProblem, board: GpuSpec) -> tuple[object, ...]:
+    """What the order of an element's sum depends on: the kernel, and how it splits k, if it does.
+
+    Where it does, tiles of one product may be split differently from those of another.
+    """
+    choice = choose(problem, board)
+    splits = choice.kernel.work(problem, choice.config, board).parts
+    config = choice.config.as_dict()
+    if splits > 1:
+        return choice.kernel.name, problem.shape, tuple(config.items())
+    return choice.kernel.name, config.get("cluster_k", 1)
+
+
+def _sums_alike(problem: GemmProblem, ranks: int, found: Rule, board: GpuSpec, parts: int) -> bool:
+    """Whether parts of a product have the bits of the product as a whole."""
+    whole = _alone(problem, ranks, found)
+    lines = whole.n if found.transposes else whole.m
+    pieces = {
+        part.size for span in shares(lines, ranks) for part in parts_of(span, parts, PART_LINES)
+    } | {span.size for span in shares(lines, ranks)}
+    expected = _order_of_sums(whole, board)
+    return all(
+        _order_of_sums(
+            whole.resized(whole.m, count, whole.k)
+            if found.transposes
+            else whole.resized(count, whole.n, whole.k),
+            board,
+        )
+        == expected
+        for count in pieces - {0}
+    )
+
+
 def _predictions(
     problem: GemmProblem, ranks: int, found: Rule, board: GpuSpec, link: Link
 ) -> list[tuple[Predicted, Timeline | None]]:
@@ -249,6 +283,9 @@ def _predictions(
     made = [
         _predict(problem, ranks, found, board, link, each)
         for each in _candidates(problem, found, link)
+        if found.form != "gather"
+        or each.way == "whole"
+        or _sums_alike(problem, ranks, found, board, each.parts)
     ]
     # Of equals the first: sorting keeps their order.
     return sorted(made, key=lambda each: each[0].total_us)
