@@ -64,6 +64,7 @@ def run(monkeypatch: Any, ranks: int, work: Callable[[Any], Any]) -> list[Any]:
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: STREAM)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(symmetric.SymmetricCommunicator, "_has_ended", lambda self: True)
     memories: dict[Any, Any] = {"barrier": threading.Barrier(ranks)}
     own = threading.local()

@@ -11,6 +11,7 @@ from gemmkit.distributed.execute import Arrays, run  # noqa: E402
 from gemmkit.distributed.local import LocalProduct  # noqa: E402
 from gemmkit.distributed.schedule import schedule  # noqa: E402
 from gemmkit.distributed.splits import shares  # noqa: E402
+from gemmkit.errors import UnsupportedProblem  # noqa: E402
 
 
 def multiply(a, b, out, residual=None, **_):
@@ -58,3 +59,14 @@ def test_calls_in_turn_share_an_inbox(monkeypatch, ranks, form):
             assert torch.equal(torch.cat(found), a @ b)
         else:
             assert all(torch.equal(each, a @ b) for each in found)
+
+
+def test_a_graph_cannot_capture_calls_that_are_counted(monkeypatch):
+    def work(communicator):
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+        steps = schedule("gather", "parts", (2, 2), communicator.rank)
+        with pytest.raises(UnsupportedProblem, match="a CUDA graph does not"):
+            communicator.start(steps, None, "float32", 4)
+        return True
+
+    assert copy_engines.run(monkeypatch, 2, work) == [True, True]

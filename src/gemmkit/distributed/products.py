@@ -338,6 +338,8 @@ def _product(asked: Asked, agreement: _Agreement, a: Any, b: Any, product: Local
         return made
     sizes, team = agreement.sizes[agreement.main], asked.teams[agreement.main]
     strategy, chosen = agreement.strategy, sizes.rule
+    if asked.strategy is None and a.is_cuda and torch.cuda.is_current_stream_capturing():
+        strategy = _plain(asked, chosen)
     if strategy.way == "whole":
         _check_linear(product, chosen, strategy)
     turned = chosen.transposes
@@ -370,12 +372,17 @@ def _check_linear(product: LocalProduct, chosen: Rule, strategy: Strategy) -> No
         )
 
 
+def _plain(asked: Asked, chosen: Rule) -> Strategy:
+    """What goes everywhere: one operation of the group, unless an activation follows the sums."""
+    if chosen.form == "gather" or asked.product.is_linear:
+        return Strategy()
+    return Strategy("group", "parts", 1)
+
+
 def _strategy(asked: Asked, sizes: _Sizes, team: Team) -> Strategy:
-    """What is fastest by predictions; on CPUs, one operation of the group if that will do."""
+    """What is fastest by predictions; on CPUs, what goes everywhere."""
     if team.board is None:
-        if sizes.rule.form == "gather" or asked.product.is_linear:
-            return Strategy()
-        return Strategy("group", "parts", 1)
+        return _plain(asked, sizes.rule)
     kind, out = (
         known_dtype(str(each).removeprefix("torch."), "a") for each in (asked.a.dtype, asked.dtype)
     )

@@ -81,8 +81,18 @@ class SymmetricCommunicator:
         dtype: str,
         width: int,
     ) -> SymmetricTransfers:
-        """As `Communicator.start`."""
+        """As `Communicator.start`.
+
+        Raises:
+            UnsupportedProblem: too many transfers, or a CUDA graph is being captured.
+        """
         kind = getattr(torch, dtype)
+        if torch.cuda.is_current_stream_capturing():
+            # Replays would find the flags of the first one, and read what is not there yet.
+            raise UnsupportedProblem(
+                "copies between GPUs count calls, which a CUDA graph does not: take strategy "
+                "'collective' or 'group-1' while it is captured"
+            )
         if schedule.receives > MOST_TRANSFERS:
             raise UnsupportedProblem(
                 f"{schedule.receives} transfers in one call, where {MOST_TRANSFERS} have flags: "

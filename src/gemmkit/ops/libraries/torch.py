@@ -279,8 +279,8 @@ def check_kind(array: Any, role: str) -> None:
         raise UnsupportedType(f"{role} is quantized to {array.dtype}: convert it with dequantize()")
     if type(array).__module__.startswith("torch.distributed"):
         raise UnsupportedType(
-            f"{role} has type {type(array).__name__}, spread over processes: multiply what its "
-            "to_local() gives"
+            f"{role} has type {type(array).__name__}, spread over processes: multiply it by "
+            "gemmkit.distributed.matmul, or what its to_local() gives"
         )
 
 
