@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
+from itertools import product
 
+import msgspec
 import numpy as np
 import pytest
 
 from gemmkit.dispatch.candidates import candidates_for
+from gemmkit.error_histogram import ErrorHistogram
 from gemmkit.gpu import FP32, MathPipe, find_board
 from gemmkit.verify.split_products import (
     IN_TF32,
@@ -126,3 +130,35 @@ def test_lines_with_one_large_element_have_the_errors_of_the_page():
         ):
             found = errors(method(a, b), a, b, cancelling=False)[1]
             assert found == pytest.approx(written, rel=0.06)
+
+
+def test_the_picture_shows_the_errors_of_the_methods():
+    """Its counts are those that the script finds; the kernel's by the model, which it equals."""
+    import precision_histograms as histograms
+
+    data = json.loads(histograms.DATA.read_text("utf-8"))
+    assert (data["command"], data["seed"]) == (histograms.COMMAND, precision_errors.SEED)
+    by_place = {(each["inputs"], each["k"], each["method"]): each for each in data["histograms"]}
+    methods = {each["method"] for each in data["histograms"]}
+    wanted = set(product(histograms.SHOWN, histograms.LENGTHS, methods))
+    assert by_place.keys() == wanted
+    side = histograms.SIDE
+    a, b = FAMILIES["uniform"](np.random.default_rng(precision_errors.SEED), side, side, 64)
+    for name, method in {"FFMA": fused_chain, "fp16 × 3": split_product}.items():
+        (stored,) = (
+            each
+            for place, each in by_place.items()
+            if place[:2] == ("uniform", 64) and name in place[2]
+        )
+        counted = histograms.histogram(method(a, b), a, b)
+        known = msgspec.convert(stored["errors"], ErrorHistogram)
+        assert (counted.exact, counted.first, counted.counts) == (
+            known.exact,
+            known.first,
+            known.counts,
+        )
+        shares = histograms.shares(counted)
+        assert sum(shares.values()) == pytest.approx(1)
+    picture = histograms.PICTURE.read_text("utf-8")
+    assert all(f"{each}, k = 1,024" in picture for each in histograms.SHOWN)
+    assert "images/precision-errors.svg" in PAGE

@@ -168,3 +168,82 @@ def test_on_a_gpu_nothing_but_x_is_converted():
         other = gk.linear(x, w)
     torch.cuda.synchronize()
     assert torch.equal(other, 2 * result)
+
+
+# --- torch.compile ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def multiplied(monkeypatch):
+    """The types of what operators multiply by; without a compiler, a test is skipped."""
+    pytest.importorskip("sympy", reason="torch.compile needs it")
+    from gemmkit.ops.libraries import torch_linear, torch_prepared
+
+    seen = []
+    for module in (torch_linear, torch_prepared):
+
+        def noted(a, b, own=module.matmul, **options):
+            seen.append(type(b).__name__)
+            return own(a, b, **options)
+
+        monkeypatch.setattr(module, "matmul", noted)
+    return seen
+
+
+def compiled(function):
+    torch.compiler.reset()
+    return torch.compile(function, fullgraph=True, backend="aot_eager")
+
+
+def test_a_compiled_product_multiplies_what_was_prepared(device, multiplied):
+    b = torch.randn(17, 9, device=device)
+    w = gemmkit.prepare(b, precision="fp32")
+    function = compiled(lambda a: gk.matmul(a, w) * 2)
+    a = torch.randn(5, 17, device=device, requires_grad=True)
+    found, (grad,) = gradients(lambda: function(a), a)
+    wanted, (right,) = gradients(lambda: gk.matmul(a, b, precision="fp32") * 2, a)
+    assert multiplied == ["PreparedOperand"]
+    torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(grad, right)
+
+
+def test_a_compiled_layer_follows_its_weight(device, multiplied):
+    plain = torch.nn.Linear(17, 9, device=device)
+    layer = gk.PreparedLinear(plain, activation="gelu", precision="fp32")
+    function = compiled(layer)
+    x = torch.randn(5, 17, device=device, requires_grad=True)
+    for _ in range(2):
+        with torch.no_grad():
+            torch.testing.assert_close(function(x), torch.nn.functional.gelu(plain(x)))
+            plain.weight.mul_(2)
+    assert multiplied == ["PreparedOperand"] * 2
+    # Where a gradient to the weight is recorded, it is multiplied as it is.
+    function(x).sum().backward()
+    assert multiplied[2:] == ["Tensor"]
+    assert plain.weight.grad is not None
+    layer.requires_grad_(False)
+    found, (grad,) = gradients(lambda: function(x), x)
+    wanted, (right,) = gradients(lambda: torch.nn.functional.gelu(plain(x)), x)
+    assert multiplied[3:] == ["PreparedOperand"]
+    torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(grad, right)
+
+
+def test_an_operand_that_is_gone_is_multiplied_as_it_was(device, multiplied):
+    b, other = torch.randn(17, 9, device=device), torch.randn(17, 9, device=device)
+    w, a = gemmkit.prepare(b, precision="fp32"), torch.randn(5, 17, device=device)
+    operator = torch.ops.gemmkit.prepared_matmul
+    operator(a, b, w.key, "fp32")
+    # Another's memory, another precision, or no such operand any more.
+    operator(a, other, w.key, "fp32")
+    operator(a, b, w.key, "ieee")
+    key = w.key
+    del w
+    torch.testing.assert_close(operator(a, b, key, "fp32"), a @ b)
+    assert multiplied == ["PreparedOperand", "Tensor", "Tensor", "Tensor"]
+
+
+def test_copies_of_a_layer_prepare_their_own(device):
+    layer = gk.PreparedLinear(torch.nn.Linear(17, 9, device=device))
+    other = copy.deepcopy(layer)
+    assert other._key not in ("", layer._key)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from gemmkit.dtypes import (
-    FLOAT_BYTES,
     ITEM_BYTES,
     LARGEST_DOUBLE,
     RESULT_TYPES,
@@ -17,6 +16,7 @@ from gemmkit.dtypes import (
 )
 from gemmkit.epilogue import LARGEST_FLOAT, Epilogue
 from gemmkit.errors import UnsupportedType, UsageError
+from gemmkit.problem_bytes import ProblemBytes
 from gemmkit.problem_fields import (
     are_usual,
     converted,
@@ -33,7 +33,7 @@ from gemmkit.problem_matrices import (
     largest_of_groups,
     leading_dimensions,
 )
-from gemmkit.scales import NONE, UNSCALED, Scales
+from gemmkit.scales import UNSCALED, Scales
 from gemmkit.units import read_shape, shape_text
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ __all__ = ["BROADCAST", "GemmProblem", "Shape", "read_problem"]
 
 
 @dataclass(frozen=True, slots=True)
-class GemmProblem:
+class GemmProblem(ProblemBytes):
     """C ← epilogue(α·A·B + β·C), row-major.
 
     A is m×k, B is k×n and C is m×n; α is `alpha` and β is `beta`. Element (row, col) of X is at
@@ -365,67 +365,6 @@ class GemmProblem:
         if self.groups is not None:
             return self.groups.results
         return self.m * self.n * self.batch
-
-    @property
-    def minimal_bytes(self) -> int:
-        """Bytes to read A, B and their scales and write C once each, to read C if β ≠ 0, and to
-        read and write what the epilogue takes and leaves.
-
-        In groups, A and B of an empty C are not read.
-        """
-        if self.groups is not None:
-            words = self.groups.operand_elements
-        else:
-            matrices_a, matrices_b = (
-                min(self.batch, 1) if stride == BROADCAST else self.batch
-                for stride in (self.stride_a, self.stride_b)
-            )
-            words = matrices_a * self.m * self.k + matrices_b * self.k * self.n
-        return self.item_bytes * words + self.scale_bytes + self.added_bytes + self.written_bytes
-
-    @property
-    def scale_shapes(self) -> tuple[tuple[int, int], tuple[int, int]]:
-        """How many scales A and B of one product have, along their lines (rows of A, columns of B)
-        and along k; (0, 0) of an operand that has none."""
-        a, b = self.scales.a, self.scales.b
-        return (
-            a.shape(self.m, self.k) if a != NONE else (0, 0),
-            b.shape(self.n, self.k) if b != NONE else (0, 0),
-        )
-
-    @property
-    def scale_bytes(self) -> int:
-        """Bytes of the scales of all products."""
-        if not self.scales:
-            return 0
-        counts = (
-            min(self.batch, 1) if stride == BROADCAST else self.batch
-            for stride in (self.stride_a, self.stride_b)
-        )
-        shapes = zip(counts, self.scale_shapes, strict=True)
-        return FLOAT_BYTES * sum(count * lines * chunks for count, (lines, chunks) in shapes)
-
-    @property
-    def added_bytes(self) -> int:
-        """Bytes to read what is added to A·B, once: C if β ≠ 0, the residual, and the bias, which
-        the products of a batch share."""
-        epilogue, words = self.epilogue, 0
-        if epilogue.bias and self.results:
-            row = epilogue.bias == "row"
-            sizes = (self.m, self.n) if self.groups is None else self.groups.table[:2].sum(axis=1)
-            words = int(sizes[0 if row else 1])
-        return self.out_item_bytes * (words + ((self.beta != 0) + epilogue.residual) * self.results)
-
-    @property
-    def written_bytes(self) -> int:
-        """Bytes to write C, and the auxiliary output if there is one."""
-        return self.out_item_bytes * (1 + self.epilogue.auxiliary) * self.results
-
-    @property
-    def stored_bytes(self) -> int:
-        """Bytes of all matrices and the bias, without padding: what memory has to hold."""
-        again = 0 if self.beta == 0 else self.out_item_bytes * self.results
-        return self.minimal_bytes - again
 
     @property
     def intensity(self) -> float:

@@ -14,19 +14,17 @@ except ImportError as error:
     raise ImportError("gemmkit.torch needs PyTorch: pip install 'gemmkit[torch]'") from error
 
 from gemmkit.errors import UnsupportedType, UsageError
-from gemmkit.ops.libraries import torch_operators  # noqa: F401 (it registers)
+from gemmkit.ops.libraries import torch_matmul, torch_operators  # noqa: F401 (they register)
 from gemmkit.ops.libraries.torch import check_kind
-from gemmkit.ops.libraries.torch_checks import (
-    check_tangent,
-    product_shape,
-    result_type,
-    tangents_checked,
-)
+from gemmkit.ops.libraries.torch_checks import check_tangent, tangents_checked
 from gemmkit.ops.libraries.torch_linear import OF_ARGUMENT, checked_activation
-from gemmkit.ops.libraries.torch_prepared import prepared_linear, prepared_product
-from gemmkit.ops.libraries.torch_registry import register
-from gemmkit.ops.matmul import matmul as _gemmkit_matmul
+from gemmkit.ops.libraries.torch_prepared import (
+    prepared_linear,
+    prepared_product,
+    traced_linear,
+)
 from gemmkit.ops.precision import settled
+from gemmkit.ops.prepared_forms import new_key
 from gemmkit.ops.prepared_operands import PreparedOperand, prepare
 from gemmkit.ops.tracing import compiling, recordable
 
@@ -143,6 +141,7 @@ class PreparedLinear(torch.nn.Module):  # type: ignore[misc]
         self.activation, self.precision = checked_activation(activation), precision
         self._prepared: PreparedOperand | None = None
         self._seen: tuple[object, ...] = ()
+        self._key = new_key(self)
         self.train(linear.training)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -151,9 +150,22 @@ class PreparedLinear(torch.nn.Module):  # type: ignore[misc]
         Raises:
             UsageError: as `gemmkit.torch.linear`.
         """
-        if compiling() or (torch.is_grad_enabled() and self.weight.requires_grad):
+        recorded = torch.is_grad_enabled() and self.weight.requires_grad
+        if recorded or (compiling() and torch.is_autocast_enabled(x.device.type)):
             return linear(x, self.weight, self.bias, self.activation, precision=self.precision)
+        if compiling():
+            return self._traced(x)
         return prepared_linear(x, self.prepared(), self.bias, self.activation)
+
+    def _traced(self, x: torch.Tensor) -> torch.Tensor:
+        """As `torch.compile` records it: what the operator multiplies is looked up at each call."""
+        weight = self.weight.detach()
+        precision = settled(self.precision, str(weight.dtype).removeprefix("torch."))
+        wanted = torch.is_grad_enabled() and (
+            x.requires_grad or (self.bias is not None and self.bias.requires_grad)
+        )
+        keep = wanted and self.activation in OF_ARGUMENT
+        return traced_linear(*(x, weight, self.bias, self.activation, keep, precision, self._key))
 
     def prepared(self) -> PreparedOperand:
         """The weight as it is multiplied, made anew if it has changed since."""
@@ -172,7 +184,11 @@ class PreparedLinear(torch.nn.Module):  # type: ignore[misc]
 
     def __getstate__(self) -> dict[str, Any]:
         # Copies of the module, and pickled ones, prepare their own weights.
-        return {**super().__getstate__(), "_prepared": None, "_seen": ()}
+        return {**super().__getstate__(), "_prepared": None, "_seen": (), "_key": ""}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._key = new_key(self)
 
     def extra_repr(self) -> str:
         """As of `torch.nn.Linear`."""
@@ -243,59 +259,3 @@ def _ready(precision: str | None, **tensors: torch.Tensor) -> list[Any]:
     ]
     # What is converted to 16 bits has none.
     return [found if converted[0].dtype == torch.float32 else "ieee", *converted]
-
-
-# -- matmul
-
-
-# PyTorch leaves out arguments that are the schema's default.
-def _matmul(a: torch.Tensor, b: torch.Tensor, precision: str = "ieee") -> torch.Tensor:
-    product: torch.Tensor = _gemmkit_matmul(a, b, precision=precision)
-    return product
-
-
-def _matmul_shape(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    precision: str = "ieee",  # noqa: ARG001
-) -> torch.Tensor:
-    return a.new_empty(product_shape(a, b), dtype=result_type(a))
-
-
-def _matmul_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:  # noqa: ARG001
-    a, b, ctx.precision = inputs
-    ctx.save_for_backward(a, b)
-
-
-def _matmul_backward(
-    ctx: Any, grad: torch.Tensor
-) -> tuple[torch.Tensor | None, torch.Tensor | None, None]:
-    """dA = dC B^T and dB = A^T dC, summed over broadcast dimensions."""
-    a, b = ctx.saved_tensors
-    left = a.unsqueeze(0) if a.dim() == 1 else a
-    right = b.unsqueeze(1) if b.dim() == 1 else b
-    if b.dim() == 1:
-        grad = grad.unsqueeze(-1)
-    if a.dim() == 1:
-        grad = grad.unsqueeze(-2)
-    grad_a = grad_b = None
-    if ctx.needs_input_grad[0]:
-        grad_a = torch.ops.gemmkit.matmul(grad, right.mT, ctx.precision)
-        grad_a = grad_a.sum_to_size(left.shape).reshape(a.shape)
-    if ctx.needs_input_grad[1]:
-        if right.dim() == 2:
-            # The stack shares B: one product with a long k instead of a sum over the stack.
-            left, grad = left.flatten(0, -2), grad.flatten(0, -2)
-        grad_b = torch.ops.gemmkit.matmul(left.mT, grad, ctx.precision)
-        grad_b = grad_b.sum_to_size(right.shape).reshape(b.shape)
-    return grad_a, grad_b, None
-
-
-register(
-    "matmul",
-    '(Tensor a, Tensor b, str precision="ieee") -> Tensor',
-    _matmul,
-    _matmul_shape,
-    backward=_matmul_backward,
-    context=_matmul_context,
-)

@@ -59,7 +59,9 @@ def test_suites_with_prepared_operands():
     found = variants(find_suite("llm"), precision="fp32", prepared="b")
     assert {each.prepared for each in found} == {"b"}
     assert len(found) == len(find_suite("llm"))
-    assert {each.prepared for each in variants(find_suite("grouped"), prepared="b")} == {""}
+    for given, wanted in (("b", "b"), ("ab", "")):
+        found = variants(find_suite("grouped"), prepared=given)
+        assert {each.prepared for each in found} == {wanted}
 
 
 def test_prepared_operands_are_not_tuned():

@@ -219,6 +219,65 @@ def test_any_numbers_in_any_place(device, data):
         assert np.array_equal(found, split_product(a, b))
 
 
+def _huge(rng, a, b):
+    """One element of a row is far larger than the others; what it meets is small, or nothing."""
+    where = rng.integers(a.shape[1])
+    a[rng.integers(a.shape[0]), where] *= np.float32(np.exp2(rng.integers(12, 100)))
+    b[where] *= np.float32(rng.choice([0.0, 2.0**-30, 1.0]))
+
+
+def _subnormal(rng, a, b):
+    a *= np.float32(np.exp2(rng.integers(-148, -120)))
+    b[rng.integers(b.shape[0])] = np.float32(2.0**-149)
+
+
+def _cancelling(rng, a, b):
+    """Signs alternate, and pairs of terms differ by a unit in the last place, or not at all."""
+    k = a.shape[1] // 2 * 2
+    a[:, 1:k:2] = -a[:, 0:k:2]
+    b[1:k:2] = b[0:k:2]
+    a[:, k:] = 0
+    where = rng.integers(k), rng.integers(b.shape[1])
+    b[where] = np.nextafter(b[where], np.float32(np.inf))
+
+
+def _overflowing(rng, a, b):
+    """Beyond the largest number in some results, and near it in others."""
+    a *= np.float32(np.exp2(rng.integers(60, 70)))
+    b *= np.float32(np.exp2(rng.integers(55, 62)))
+
+
+def _special(rng, a, b):
+    for matrix in (a, b):
+        for number in NOT_FINITE:
+            matrix[tuple(map(rng.integers, matrix.shape))] = number
+
+
+ADVERSARIAL = [_huge, _subnormal, _cancelling, _overflowing, _special]
+
+
+@settings(max_examples=4, phases=(Phase.explicit, Phase.reuse, Phase.generate))
+@pytest.mark.parametrize("spoil", ADVERSARIAL, ids=lambda each: each.__name__.strip("_"))
+@given(
+    seed=st.integers(0, 2**32), shape=st.tuples(*[st.integers(1, 40)] * 2), k=st.integers(32, 45)
+)
+def test_adversarial_inputs_are_within_the_bound(device, spoil, seed, shape, k):
+    """Of random shapes, and lines of random exponents."""
+    rng, k = np.random.default_rng(seed), 2 * k + 1
+    a, b = (rng.standard_normal(each, np.float32) for each in ((shape[0], k), (k, shape[1])))
+    a *= np.float32(np.exp2(rng.integers(-20, 20, (shape[0], 1))))
+    with np.errstate(over="ignore"):
+        spoil(rng, a, b)
+    # `multiplied` compares with the bound.
+    found, wanted = multiplied(device, a, b), by_ieee(a, b)
+    if spoil is _special:
+        assert np.array_equal(np.isnan(found), np.isnan(wanted))
+        assert np.array_equal(found[np.isinf(wanted)], wanted[np.isinf(wanted)])
+    else:
+        assert np.array_equal(found, split_product(a, b))
+        assert not np.isnan(found).any()
+
+
 def test_terms_that_cancel(device):
     """To the last bit of the largest term, and to zero."""
     a = np.ones((3, 65), np.float32)

@@ -128,5 +128,6 @@ def test_names_of_operands():
         GemmProblem(1, 1, 1, prepared="c")
     with pytest.raises(UsageError, match="prepared = 1 is of type int"):
         GemmProblem(1, 1, 1, prepared=1)
-    with pytest.raises(UsageError, match="operands of groups cannot be prepared"):
-        GemmProblem.of_groups("8x8x8*2", prepared="b")
+    with pytest.raises(UsageError, match="prepared = 'ab': of groups, B alone can be"):
+        GemmProblem.of_groups("8x8x8*2", prepared="ab")
+    assert GemmProblem.of_groups("8x8x8*2", prepared="B").prepared == "b"

@@ -8,17 +8,17 @@ differ, the runs keep their ratio, and a block's depth is K times its number of 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gemmkit.analysis.access_costs import AccessCost, access_costs, units
+from gemmkit.analysis.access_costs import AccessCost, access_costs
 from gemmkit.analysis.machine import MEASURED_FFMA_ISSUE
 from gemmkit.analysis.smaller import short_runs, takes_squares_only
-from gemmkit.analysis.trace import Trace, trace
+from gemmkit.analysis.trace import trace
+from gemmkit.analysis.traced_block import copied_bytes, loaded_bytes, turns, written
 from gemmkit.devices.device import Scratch
 from gemmkit.devices.emulated import EmulatedDevice
 from gemmkit.devices.operands import Operands, bind_arguments
@@ -38,8 +38,6 @@ from gemmkit.problem import GemmProblem
 
 # k steps of the launch that determines how a grid covers C.
 _STEP = 64
-# Arrays that the write-back reads, not the loop along k.
-_ADDED = ("C", "bias", "residual")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,7 +53,8 @@ class BlockProfile:
     `copied_bytes_per_k` those of the copies that it has the TMA make, which bypass the L1,
     `added_bytes` those that the write-back of a tile reads, of C, bias and residual;
     `stored_bytes` are those that it writes, plus its traffic to and from a workspace.
-    `moved_before` are bytes that a launch before the kernel's own moves to make copies of operands.
+    `moved_before` are bytes that a launch before the kernel's own moves to make copies of operands,
+    at `copy_share` of the speed of a copy.
     `columns_on_x` says whether consecutive blocks compute adjacent columns. `unroll` is the unroll
     factor of a short loop by ptxas, `ffma_issue` the issue cycles of its multiply-adds,
     `shared_load_share` the shared-memory loads of its main loop over those of the PTX after
@@ -82,6 +81,7 @@ class BlockProfile:
     added_bytes: float
     stored_bytes: float
     moved_before: float
+    copy_share: float
     columns_on_x: bool
     unroll: int
     ffma_issue: float
@@ -181,16 +181,17 @@ def profile_block(
     seen = trace(kernel, small, board, config=config, binary=binary, cache_dir=cache_dir)
     actions = actions_of(flow)
     merged = merged_accesses(flow)
-    rows, columns, stored = _written(seen)
+    rows, columns, stored = written(seen)
     if kernel.shares_tiles or tiles > 1:
         rows, columns = _tile(kernel, config, problem, spec)
         stored = _stored_bytes(problem, rows, columns, tiles, whole)
     gone = frozenset(number for group in merged for number in group.numbers[1:])
     found = multiply_adds(binary.cubin, binary.entry, binary.arch)
-    operands, added = _loaded_bytes(seen)
+    operands, added = loaded_bytes(seen)
     seen_tiles = _tiles(kernel, config, seen.problem, spec, seen.plan)
-    turns_of_warps, turns_of_schedulers = _turns(seen, spec.pipes.issue)
+    turns_of_warps, turns_of_schedulers = turns(seen, spec.pipes.issue)
     unroll, ffma_issue, share = _machine_code(found, flow, at_high - at_low, gone)
+    moved, copy_share = _moved_before(kernel, config, problem, spec, whole)
     return BlockProfile(
         plan=whole,
         binary=binary,
@@ -208,10 +209,11 @@ def profile_block(
         columns=columns,
         tiles=tiles,
         loaded_bytes_per_k=operands / (max(seen.problem.k, 1) * seen_tiles),
-        copied_bytes_per_k=_copied_bytes(seen) / (max(seen.problem.k, 1) * seen_tiles),
+        copied_bytes_per_k=copied_bytes(seen) / (max(seen.problem.k, 1) * seen_tiles),
         added_bytes=added / seen_tiles,
         stored_bytes=stored,
-        moved_before=_moved_before(kernel, config, problem, spec, whole),
+        moved_before=moved,
+        copy_share=copy_share,
         columns_on_x=_columns_on_x(kernel, config, spec, rows, columns),
         unroll=unroll,
         ffma_issue=ffma_issue,
@@ -235,11 +237,10 @@ def _of_many(
     plan = kernel.plan(problem, config, spec)
     if binary is None:
         binary = compile_plan(plan, spec.arch, cache_dir=cache_dir)
+    moved, share = _moved_before(kernel, config, problem, spec, plan)
+    of_one = replace(of_one, plan=plan, binary=binary, moved_before=moved, copy_share=share)
     if plan.table is not None:
-        tiles = plan.table.tiles / max(plan.blocks, 1)
-        return replace(of_one, plan=plan, binary=binary, tiles=tiles)
-    moved = _moved_before(kernel, config, problem, spec, plan)
-    of_one = replace(of_one, plan=plan, binary=binary, moved_before=moved)
+        return replace(of_one, tiles=plan.table.tiles / max(plan.blocks, 1))
     if not kernel.shares_tiles:
         return of_one
     tiles = problem.batch * _tiles(kernel, config, problem, spec, plan)
@@ -249,11 +250,13 @@ def _of_many(
 
 def _moved_before(
     kernel: Kernel, config: TileConfig, problem: GemmProblem, spec: GpuSpec, plan: LaunchPlan
-) -> float:
-    """Bytes that the launch before a plan's own reads and writes; 0 where there is none."""
+) -> tuple[float, float]:
+    """Bytes that the launch before a plan's own reads and writes, 0 where there is none, and the
+    share of a copy's speed at which it does."""
     if plan.before is None:
-        return 0.0
-    return float(kernel.work(problem, config, spec).copied_bytes)
+        return 0.0, 1.0
+    found = kernel.work(problem, config, spec)
+    return float(found.copied_bytes), found.copy_share
 
 
 def _stored_bytes(
@@ -354,89 +357,3 @@ def _machine_code(
     if found.count and adds and loads:
         share = min(1.0, float(found.shared_loads / found.count * adds / loads))
     return unroll, found.issue_cycles, share
-
-
-# --- what the block reads and writes -----------------------------------------------------------
-
-
-def _loaded_bytes(seen: Trace) -> tuple[int, int]:
-    """Distinct bytes that the block reads from global memory, in whole sectors: along k, and once
-    in the write-back of a tile."""
-    sectors = {
-        (access.array, each)
-        for access in seen.accesses
-        if access.space == "global" and access.kind in ("load", "copy")
-        for each in units(access, SECTOR_BYTES)
-    }
-    once = sum(array in _ADDED for array, _ in sectors)
-    return SECTOR_BYTES * (len(sectors) - once), SECTOR_BYTES * once
-
-
-def _copied_bytes(seen: Trace) -> int:
-    """Bytes that the TMA reads, in whole sectors: what several blocks get at once, once."""
-    return sum(
-        SECTOR_BYTES * len(_sectors(*span))
-        for copy in seen.copies
-        if copy.kind == "load"
-        for span in copy.spans
-    )
-
-
-def _sectors(offset: int, nbytes: int) -> range:
-    """The sectors in which so many bytes from an offset on lie."""
-    return range(offset // SECTOR_BYTES, (offset + nbytes - 1) // SECTOR_BYTES + 1)
-
-
-def _turns(seen: Trace, schedulers: int) -> tuple[float, float]:
-    """The most shared loads that one warp and one scheduler make between barriers, over the mean.
-
-    Warps that load the next tile while others multiply make no such loads.
-    """
-    most_warps = 1 + max((access.warp for access in seen.accesses), default=0)
-    warps = max(seen.warps, most_warps)
-    loads: defaultdict[int, NDArray[np.float64]] = defaultdict(lambda: np.zeros(warps))
-    for access in seen.accesses:
-        if access.space == "shared" and access.kind == "load":
-            loads[access.barriers][access.warp] += 1
-    total = sum(float(each.sum()) for each in loads.values())
-    if not total:
-        return 1.0, 1.0
-
-    def most(shares: int) -> float:
-        """The imbalance if this many units share the work, warp by warp."""
-        busiest = sum(
-            max(float(each[place::shares].sum()) for place in range(shares))
-            for each in loads.values()
-        )
-        return busiest * shares / total
-
-    return most(seen.warps), most(min(schedulers, seen.warps))
-
-
-def _written(seen: Trace) -> tuple[int, int, float]:
-    """Rows and columns of C that the block writes, and the bytes of all arrays, in whole
-    sectors."""
-    rows: set[int] = set()
-    columns: set[int] = set()
-    sectors: set[tuple[str, int]] = set()
-    item = seen.problem.out_item_bytes
-    for access in seen.accesses:
-        if access.space != "global" or access.kind not in ("store", "atomic"):
-            continue
-        sectors.update((access.array, each) for each in units(access, SECTOR_BYTES))
-        for unit in units(access, item):
-            place = seen.element(access.array, unit * item)
-            if place is not None:
-                rows.add(place[0])
-                columns.add(place[1])
-    for copy in seen.copies:
-        if copy.kind == "load":
-            continue
-        for offset, nbytes in copy.spans:
-            sectors.update((copy.array, each) for each in _sectors(offset, nbytes))
-            for start in range(offset, offset + nbytes, item):
-                place = seen.element(copy.array, start) if copy.array == "C" else None
-                if place is not None:
-                    rows.add(place[0])
-                    columns.add(place[1])
-    return max(len(rows), 1), max(len(columns), 1), float(SECTOR_BYTES * len(sectors))

@@ -14,6 +14,9 @@ from gemmkit.gpu import FP32, WARP_SIZE, GpuSpec, MathPipe
 # Cycles of a multiply-add in the 8×8 outer products of a compiled kernel, which reach 88 % of the
 # peak; used for kernels whose machine code cannot be read.
 MEASURED_FFMA_ISSUE = 1 / 0.88
+# Microseconds that a launch before another, which copies operands, takes besides its launch and its
+# bytes: the median at 129 unaligned problems on an H100.
+COPY_US = 1.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +24,7 @@ class Machine:
     """Latencies in cycles at the boost clock, rates in bytes per cycle and SM.
 
     `ffma_issue` is the issue cycles of a multiply-add, more than one where the banks of the
-    register file hold it up. `copy_us` is what a launch that copies operands takes besides its
-    bytes, in microseconds, as measured on an H100.
+    register file hold it up.
 
     Three parameters are fitted, on the H100's times at K = 1024, M = N = 128, 1024 and 4096
     (`benchmarks/predict.py --fit`), and used for every board. `tile_spread` is the latency of a
@@ -43,7 +45,6 @@ class Machine:
     l1_fill_bytes: float = 64.0
     l1_bytes: int = 128 * 1024
     dram_efficiency: float = 0.90
-    copy_us: float = 1.8
     tile_spread: float = 1.4
     latency_exponent: float = 2.0
     unit_exponent: float = 4.0

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from gemmkit.analysis.block_profile import BlockProfile, profile_block
 from gemmkit.analysis.demand import Demand, demand_of, multiplies
-from gemmkit.analysis.machine import Machine, machine_of, pipe_cycles
+from gemmkit.analysis.machine import COPY_US, Machine, machine_of, pipe_cycles
 from gemmkit.analysis.occupancy import Occupancy, launch_occupancy
 from gemmkit.analysis.traffic import Traffic, traffic
 from gemmkit.analysis.warp_time import Segment, segments
@@ -203,12 +203,14 @@ class _Model:
 
     @property
     def _before_us(self) -> float:
-        """The launch that comes first, which copies operands at the speed of memory."""
+        """The launch that comes first, which copies operands at the speed of memory or at a share
+        of it."""
         moved = self.profile.moved_before
         if not moved:
             return 0.0
         rate = self.spec.dram_gb_per_s * 1e3 * self.machine.dram_efficiency
-        return self.spec.pipes.launch_us + self.machine.copy_us + moved / rate
+        rate *= self.profile.copy_share
+        return self.spec.pipes.launch_us + COPY_US + moved / rate
 
     def _waves(self) -> float:
         """The busiest SM's cycles: a first wave with cold caches, then warm ones."""

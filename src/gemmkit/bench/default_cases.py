@@ -63,7 +63,8 @@ def default_cases(
         extents,
         fusing=fusing,
         batched=kernel.takes_batches,
-        grouped=kernel.takes_groups,
+        # Of groups, B alone can be prepared.
+        grouped=kernel.takes_groups and "a" not in (asked.prepared or "").lower(),
         vector=VECTOR_BYTES // element.item_bytes,
     )
     for name, each in cases.items():

@@ -222,7 +222,7 @@ def variants(
         layouts: in the form of `GemmProblem.layout`.
         precision: of those that are of float32 then, of which there must be some.
         scales: of all, whose A and B must have 8 bits.
-        prepared: their operands that are prepared, but for groups.
+        prepared: their operands that are prepared; of groups B alone can be.
 
     Raises:
         UnsupportedType: there is no such type.
@@ -233,7 +233,7 @@ def variants(
     for dtype, layout in product(dtypes or (None,), layouts or (None,)):
         for each in given:
             problem = in_types(each, dtype, out_dtype)
-            if prepared is not None and problem.groups is None:
+            if prepared is not None and (problem.groups is None or prepared == "b"):
                 problem = replace(problem, prepared=prepared)
             if scales is not None:
                 problem = replace(problem, scales=Scales.parse(scales))

@@ -6,8 +6,7 @@ and each derivative is again a product that reads its operands where they lie.
 
 from __future__ import annotations
 
-import atexit
-from functools import cache, partial
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -18,11 +17,13 @@ from jax.interpreters import ad, batching, mlir
 
 from gemmkit.dtypes import OPERAND_TYPES
 from gemmkit.errors import UnsupportedType, UsageError
-from gemmkit.jax.target import TARGET, register_target
+from gemmkit.jax.prepared import prepared_product
+from gemmkit.jax.target import TARGET, finish_at_exit, register_target
 from gemmkit.ops.arrays import library_of
 from gemmkit.ops.libraries.jax import check_present
 from gemmkit.ops.operands import known_dtype
 from gemmkit.ops.precision import settled
+from gemmkit.ops.prepared_operands import PreparedOperand
 from gemmkit.ops.request import flag
 from gemmkit.ops.shapes import Shape
 from gemmkit.units import counted
@@ -47,7 +48,8 @@ def matmul(
 
     Args:
         a: float32, float64, float16 or bfloat16, of 1 dimension or more.
-        b: of the same type.
+        b: of the same type; or such a JAX array as `gemmkit.prepare` makes it, a matrix that stays
+            the same, of which a program holds no copy and which gets no gradient.
         transa: whether the last two dimensions of `a` hold its transpose, k x m.
         transb: whether the last two dimensions of `b` hold its transpose, n x k.
         precision: as for `gemmkit.matmul`; gradients are computed in it too. A traced program keeps
@@ -57,6 +59,10 @@ def matmul(
         UsageError: an argument that is not an array, shapes or types that cannot be multiplied, a
             transposed vector, an array that has been deleted, or no precision of its type.
     """
+    if isinstance(b, PreparedOperand):
+        if flag("transa", transa) or flag("transb", transb):
+            raise UsageError("transa and transb are for arrays: a prepared operand lies as it lies")
+        return prepared_product(_array("a", a), b, precision, matmul)
     a, b = _array("a", a), _array("b", b)
     _check_types(a, b)
     transa, transb = flag("transa", transa), flag("transb", transb)
@@ -202,17 +208,8 @@ _lowered = jax.ffi.ffi_lowering(TARGET)
 
 
 def _lowered_for_cpu(*operands: Any, **options: Any) -> Any:
-    _finish_at_exit()
+    finish_at_exit()
     return _lowered(*operands, **options)
-
-
-@cache
-def _finish_at_exit() -> None:
-    """Have the process wait for its results before it ends.
-
-    Threads of XLA's that come into Python after its end never come back, and XLA waits for them.
-    """
-    atexit.register(lambda: [array.block_until_ready() for array in jax.live_arrays("cpu")])
 
 
 def _make_primitive() -> Primitive:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import MutableMapping
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, Literal, Protocol, cast
+from weakref import WeakValueDictionary
 
 from gemmkit.dtypes import FLOAT_BYTES, Precision
 from gemmkit.loading import load
@@ -12,6 +15,17 @@ from gemmkit.ops.arrays import GpuLibrary, Library
 from gemmkit.ops.operands import Operand
 
 Side = Literal["a", "b"]
+
+# What holds prepared operands, by keys that compiled programs have in their place.
+holders: MutableMapping[str, Any] = WeakValueDictionary()
+_numbers = count()
+
+
+def new_key(holder: object) -> str:
+    """A key of a holder, by which `holders` has it as long as it lives."""
+    key = str(next(_numbers))
+    holders[key] = holder
+    return key
 
 
 class Maker(Protocol):
@@ -70,6 +84,7 @@ class Store:
         self.operands, self.library = operands, library
         self.side, self.precision = side, precision
         self.forms: dict[str, Form] = {}
+        self.key = new_key(self)
         # A signal handler may come to it in the thread that holds it.
         self._lock = threading.RLock()
 

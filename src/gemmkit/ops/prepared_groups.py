@@ -92,6 +92,10 @@ class PreparedGroups:
     def address(self, making: Maker, stream: int) -> int:
         """Where a form is, which is made if it is not there.
 
+        Args:
+            making: what makes the form.
+            stream: the handle of the stream on which it is made and read.
+
         Raises:
             UsageError: the stream is being captured into a graph.
             DeviceError: there is not enough memory, or a launch failed.

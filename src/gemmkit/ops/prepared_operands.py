@@ -17,7 +17,7 @@ from gemmkit.ops.arrays import GpuLibrary, library_of
 from gemmkit.ops.operands import View, alignment
 from gemmkit.ops.placement import Copied, Terms, layout_of, place
 from gemmkit.ops.precision import settled
-from gemmkit.ops.prepared_forms import Side, Store, stream_of
+from gemmkit.ops.prepared_forms import Side, Store, holders, stream_of
 from gemmkit.units import counted
 
 if TYPE_CHECKING:
@@ -69,6 +69,17 @@ class PreparedOperand:
     def dtype(self) -> Any:
         """The type of its elements, as its library has it."""
         return self.array.dtype
+
+    @property
+    def key(self) -> str:
+        """What compiled programs have in its place, see `held_by`."""
+        return self._store.key
+
+    @classmethod
+    def held_by(cls, key: str) -> PreparedOperand | None:
+        """The operand that has a key, if it is still there."""
+        store = holders.get(key)
+        return cls._of(store) if isinstance(store, Store) else None
 
     @property
     def side(self) -> Side:

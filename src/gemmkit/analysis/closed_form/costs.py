@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from gemmkit.analysis.machine import machine_of
+from gemmkit.analysis.machine import COPY_US, machine_of
 from gemmkit.gpu import WARP_SIZE, GpuSpec
 from gemmkit.kernels.plan import ceil_div
 from gemmkit.kernels.work import Demands
@@ -119,9 +119,8 @@ class BoardCosts(msgspec.Struct, frozen=True, kw_only=True):
     an SM (infinite: the longer of latency and throughput counts alone); `unaligned`, `nt`, `tn`,
     `tt` and `sharing` are those of `Costs`. Where rows are not aligned, results leave one by one,
     and a tile takes `unaligned_tile` times as long before its first step and after its last.
-    A launch before another, which copies operands, takes `copy_us` besides its launch and its bytes
-    (the median at 129 unaligned problems on an H100).
-    `fitted` says on what the figures rest, empty where nothing was measured on such a board.
+    `copy_us` is as `COPY_US`. `fitted` says on what the figures rest, empty where nothing was
+    measured on such a board.
     """
 
     launch_us: float = 1.95
@@ -135,7 +134,7 @@ class BoardCosts(msgspec.Struct, frozen=True, kw_only=True):
     tt: float = 1.0
     unaligned_tile: float = 1.0
     sharing: float = 2550.0
-    copy_us: float = 1.8
+    copy_us: float = COPY_US
     corrections: dict[str, Correction] = {}
     fitted: str = ""
 

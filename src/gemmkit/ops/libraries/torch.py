@@ -277,7 +277,9 @@ def check_kind(array: Any, role: str) -> None:
         raise UnsupportedType(f"{role} is {array.layout}: make it dense with to_dense()")
     if array.is_quantized:
         raise UnsupportedType(f"{role} is quantized to {array.dtype}: convert it with dequantize()")
-    if type(array).__module__.startswith("torch.distributed"):
+    # torch.compile does not know the module of a class.
+    tracing = torch.compiler.is_dynamo_compiling()
+    if not tracing and type(array).__module__.startswith("torch.distributed"):
         raise UnsupportedType(
             f"{role} has type {type(array).__name__}, spread over processes: multiply it by "
             "gemmkit.distributed.matmul, or what its to_local() gives"

@@ -11,20 +11,24 @@ from gemmkit.errors import UnsupportedType, UsageError, unknown_name
 from gemmkit.ops.libraries.torch_checks import check_alike, check_together, result_type
 from gemmkit.ops.libraries.torch_registry import register
 from gemmkit.ops.matmul import matmul
+from gemmkit.ops.prepared_operands import PreparedOperand
 
 # Activations whose derivative needs their input, which linear stores beside its result.
 OF_ARGUMENT = ("gelu", "gelu_tanh", "silu")
 _ACTIVATIONS = ("none", "relu", *OF_ARGUMENT)
 
 
-def _linear(
+def linear_of(
     x: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None,
     activation: str,
     keep: bool,
     precision: str = "ieee",
+    held: PreparedOperand | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
+    """The result, and the activation's input if it is to be kept; `held` is the transpose of the
+    weight as it was prepared."""
     _check_linear(x, weight, bias, activation)
     epilogue = Epilogue(
         bias="" if bias is None else "column",
@@ -34,7 +38,7 @@ def _linear(
     argument = _argument(x, weight, keep)
     result: torch.Tensor = matmul(
         x,
-        weight.t(),
+        weight.t() if held is None else held,
         epilogue=epilogue,
         bias=bias,
         auxiliary=argument if keep else None,
@@ -49,7 +53,7 @@ def _argument(x: torch.Tensor, weight: torch.Tensor, keep: bool) -> torch.Tensor
     return x.new_empty(shape, dtype=result_type(x))
 
 
-def _linear_shape(
+def linear_shape(
     x: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None,
@@ -57,6 +61,7 @@ def _linear_shape(
     keep: bool,
     precision: str = "ieee",  # noqa: ARG001
 ) -> tuple[torch.Tensor, torch.Tensor]:
+    """Results without memory."""
     _check_linear(x, weight, bias, activation)
     result = x.new_empty((*x.shape[:-1], weight.shape[0]), dtype=result_type(x))
     return result, _argument(x, weight, keep)
@@ -93,7 +98,8 @@ def checked_activation(activation: str | None) -> str:
     return named
 
 
-def _linear_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
+def linear_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
+    """What the gradients need."""
     x, weight, bias, activation, keep, ctx.precision = inputs
     result, argument = output
     ctx.activation = activation
@@ -166,8 +172,8 @@ register(
     "linear",
     "(Tensor x, Tensor weight, Tensor? bias, str activation, bool keep, "
     'str precision="ieee") -> (Tensor, Tensor)',
-    _linear,
-    _linear_shape,
+    linear_of,
+    linear_shape,
     backward=linear_backward,
-    context=_linear_context,
+    context=linear_context,
 )

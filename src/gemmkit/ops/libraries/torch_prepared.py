@@ -1,4 +1,9 @@
-"""Prepared weights in PyTorch: products with gradients of all but the weight."""
+"""Prepared weights in PyTorch: products with gradients of all but the weight.
+
+Compiled programs have operators, `gemmkit::prepared_matmul` and `gemmkit::prepared_linear`, which
+get the weight and the key of what holds its prepared form. They multiply that if it is still of
+the weight's memory, else the weight.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +13,17 @@ import torch
 
 from gemmkit.errors import UnsupportedType, UsageError
 from gemmkit.ops.libraries.torch_checks import check_tangent, result_type
-from gemmkit.ops.libraries.torch_linear import OF_ARGUMENT, linear_backward
+from gemmkit.ops.libraries.torch_linear import (
+    OF_ARGUMENT,
+    linear_backward,
+    linear_context,
+    linear_of,
+    linear_shape,
+)
+from gemmkit.ops.libraries.torch_matmul import matmul_backward, matmul_context, matmul_shape
+from gemmkit.ops.libraries.torch_registry import register
 from gemmkit.ops.matmul import matmul
+from gemmkit.ops.prepared_forms import holders
 from gemmkit.ops.prepared_operands import PreparedOperand, taken
 from gemmkit.ops.tracing import compiling
 
@@ -25,7 +39,7 @@ def prepared_product(
     _check(a=a, weight=b.array)
     *_, found, _ = taken(a, b, precision)
     if compiling():
-        traced: torch.Tensor = torch.ops.gemmkit.matmul(a, b.array, found)
+        traced: torch.Tensor = torch.ops.gemmkit.prepared_matmul(a, b.array, b.key, found)
         return traced
     result: torch.Tensor = _Product.apply(a, b, found)
     return result
@@ -54,11 +68,25 @@ def prepared_linear(
     )
     keep = wanted and activation in OF_ARGUMENT
     if compiling():
-        traced: torch.Tensor = torch.ops.gemmkit.linear(x, tensor, bias, activation, keep, found)[0]
-        return traced
+        return traced_linear(x, tensor, bias, activation, keep, weight.precision, weight.key)
     arguments = (x, tensor, bias, activation, keep, found, weight.T)
     result: torch.Tensor = _Linear.apply(*arguments)[0]
     return result
+
+
+def traced_linear(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    activation: str,
+    keep: bool,
+    precision: str,
+    key: str,
+) -> torch.Tensor:
+    """The layer as `torch.compile` records it; `key` is that of what holds the prepared weight."""
+    arguments = (x, weight, bias, activation, keep, precision, key)
+    traced: torch.Tensor = torch.ops.gemmkit.prepared_linear(*arguments)[0]
+    return traced
 
 
 def _check(**tensors: Any) -> None:
@@ -121,3 +149,83 @@ class _Linear(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[Any, ...]:
         return (*linear_backward(ctx, *grads), None)
+
+
+# --- the operators ------------------------------------------------------------------------------
+
+
+def _held(weight: torch.Tensor, key: str, precision: str) -> PreparedOperand | None:
+    """What holds the prepared form of this very weight, a matrix or its transpose, as B."""
+    holder = PreparedOperand.held_by(key)
+    layer = None if holder is not None else holders.get(key)
+    if layer is not None:
+        # A module, which looks whether its weight has changed.
+        holder = layer.prepared().T
+    if holder is None or holder.precision != precision:
+        return None
+    own = holder.array
+    same = own.data_ptr() == weight.data_ptr() and own.device == weight.device
+    laid_out = {(own.shape, own.stride()), (own.mT.shape, own.mT.stride())}
+    return holder if same and (weight.shape, weight.stride()) in laid_out else None
+
+
+def _matmul(a: torch.Tensor, b: torch.Tensor, key: str, precision: str) -> torch.Tensor:
+    product: torch.Tensor = matmul(a, _held(b, key, precision) or b, precision=precision)
+    return product
+
+
+def _matmul_like(a: torch.Tensor, b: torch.Tensor, key: str, precision: str) -> torch.Tensor:  # noqa: ARG001
+    return matmul_shape(a, b, precision)
+
+
+def _matmul_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+    a, b, _, precision = inputs
+    matmul_context(ctx, (a, b, precision), output)
+
+
+def _matmul_backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
+    return (*matmul_backward(ctx, grad), None)
+
+
+def _linear(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    activation: str,
+    keep: bool,
+    precision: str,
+    key: str,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    held = _held(weight, key, precision)
+    return linear_of(x, weight, bias, activation, keep, precision, held)
+
+
+def _linear_like(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    return linear_shape(*arguments[:-1])
+
+
+def _linear_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
+    linear_context(ctx, inputs[:-1], output)
+
+
+def _linear_backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[Any, ...]:
+    return (*linear_backward(ctx, *grads), None)
+
+
+register(
+    "prepared_matmul",
+    "(Tensor a, Tensor b, str key, str precision) -> Tensor",
+    _matmul,
+    _matmul_like,
+    backward=_matmul_backward,
+    context=_matmul_context,
+)
+register(
+    "prepared_linear",
+    "(Tensor x, Tensor weight, Tensor? bias, str activation, bool keep, str precision, str key) "
+    "-> (Tensor, Tensor)",
+    _linear,
+    _linear_like,
+    backward=_linear_backward,
+    context=_linear_context,
+)
