@@ -114,6 +114,32 @@ def orders_warps(actions: Sequence[Action]) -> bool:
     )
 
 
+def hands_over_by_flags(actions: Sequence[Action]) -> bool:
+    """Whether warps of a block may hand data over by fences and flags in shared memory."""
+    if not any(Ordering.of(action).fence for action in actions):
+        return False
+    generic = any(
+        action.operation == "convert_address"
+        and action.form.modifiers.get("D") == ""
+        and action.form.modifiers["S"].startswith("shared")
+        for action in actions
+    )
+    return any(
+        Ordering.of(action).strong
+        and (
+            action.form.modifiers.get("S", "").startswith((".shared", "shared"))
+            or (generic and not action.form.modifiers.get("S", ""))
+        )
+        for action in actions
+    )
+
+
+def needs_clocks(actions: Sequence[Action]) -> bool:
+    """Whether races in a kernel's shared memory are found by vector clocks, as more than barriers
+    of the block may order its warps."""
+    return is_asynchronous(actions) or hands_over_by_flags(actions)
+
+
 def is_asynchronous(actions: Sequence[Action]) -> bool:
     """Whether a kernel uses mbarriers, bulk copies, tensor copies, wgmma, `setmaxnreg`, the shared
     memory of a cluster's blocks, or fences and accesses of the cluster's scope."""

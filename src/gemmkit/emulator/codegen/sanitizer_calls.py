@@ -8,7 +8,7 @@ from gemmkit.emulator.codegen.block import BlockWriter
 from gemmkit.emulator.codegen.context import C, W
 from gemmkit.emulator.codegen.ir import Value, literal
 from gemmkit.emulator.codegen.operands import Action
-from gemmkit.emulator.codegen.ordering import Ordering, is_asynchronous, orders_warps
+from gemmkit.emulator.codegen.ordering import Ordering, needs_clocks, orders_warps
 from gemmkit.emulator.codegen.runtime.sanitized import PREFIX
 from gemmkit.emulator.codegen.shadow_layout import (
     ARRIVES_FOR_ALL,
@@ -42,7 +42,7 @@ def nothing(b: BlockWriter, action: Action, lanes: Value) -> None:
         members(b, action, lanes, "warp_barrier")
     elif action.form.opcode.startswith(("membar", "fence")):
         kind = _fence_kind(action.form.opcode)
-        if kind is not None and is_asynchronous(b.context.analysis.actions):
+        if kind is not None and needs_clocks(b.context.analysis.actions):
             told = kind | action.number << FENCE_NUMBER
             b.f.runtime(PREFIX + "tell_fence", "void", C, literal("i64", told), lanes)
         if not Ordering.of(action).fence:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from gemmkit.emulator.codegen.addresses import space_of
 from gemmkit.emulator.codegen.kernel import LoadedKernel
 from gemmkit.emulator.codegen.operands import Action, access_bytes
-from gemmkit.emulator.codegen.ordering import Ordering, is_asynchronous, orders_warps
+from gemmkit.emulator.codegen.ordering import Ordering, needs_clocks, orders_warps
 from gemmkit.emulator.codegen.shadow_layout import SHADOW_SITE, SHADOW_SITE_BYTES
 from gemmkit.emulator.isa.bulk_copies import UNIT
 from gemmkit.emulator.sanitizer.accumulators import touches
@@ -53,7 +53,7 @@ class Traits:
         self.read_only = any(map(_loads_read_only, actions))
         self.copies = any(action.operation == "copy_async" for action in actions)
         self.partial_barriers = any(map(is_partial_barrier, actions))
-        self.asynchronous = is_asynchronous(actions)
+        self.asynchronous = needs_clocks(actions)
         self.sites = _sites(kernel)
         self.touches = touches(kernel.flow, actions)
         self.strong = np.array([each.number for each in actions if is_strong(each)], np.int64)
