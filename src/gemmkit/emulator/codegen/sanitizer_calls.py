@@ -8,7 +8,7 @@ from gemmkit.emulator.codegen.block import BlockWriter
 from gemmkit.emulator.codegen.context import C, W
 from gemmkit.emulator.codegen.ir import Value, literal
 from gemmkit.emulator.codegen.operands import Action
-from gemmkit.emulator.codegen.ordering import Ordering, needs_clocks, orders_warps
+from gemmkit.emulator.codegen.ordering import Ordering, hands_over_by_flags, needs_clocks
 from gemmkit.emulator.codegen.runtime.sanitized import PREFIX
 from gemmkit.emulator.codegen.shadow_layout import (
     ARRIVES_FOR_ALL,
@@ -47,7 +47,7 @@ def nothing(b: BlockWriter, action: Action, lanes: Value) -> None:
             b.f.runtime(PREFIX + "tell_fence", "void", C, literal("i64", told), lanes)
         if not Ordering.of(action).fence:
             return
-        if orders_warps(b.context.analysis.actions):
+        if hands_over_by_flags(b.context.analysis.actions):
             b.f.runtime(PREFIX + "fence", "void", C)
         _device_fence(b, action)
 

@@ -62,15 +62,17 @@ COMMON_BYTES = 32
 # cp.async copies in flight and their queue, the position at which the last of them landed, the
 # number of copy groups that each lane has committed (32 bits each), the time at which its lanes
 # were last in step, and the position at which some of them were; the position in the log of its
-# last access, and whether Python has to see its arrivals. Then its bitmaps.
+# last access, whether Python has to see its arrivals, and the position at which it last executed a
+# fence, if flags may order its lanes. Then its bitmaps.
 OWN = words("in_step", "copies", "copy_queue", "landed") | {
     "groups": 32,
     "step_time": 160,
     "in_part": 168,
     "last_access": 176,
     "arrives_in_python": 184,
+    "fenced": 192,
 }
-OWN_BITMAPS = 192
+OWN_BITMAPS = 208
 # A word of a warp's bitmaps: granules read and written in this epoch.
 OWN_READ, OWN_WRITTEN, OWN_WORD_BYTES = 0, 8, 16
 

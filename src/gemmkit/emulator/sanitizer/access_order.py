@@ -243,10 +243,12 @@ class AccessOrder(ABC):
         self.look()
         self._released(warp, number, lanes)
 
-    def _released(self, warp: int, number: int, lanes: int, *, fence: bool = False) -> None:
+    def _released(
+        self, warp: int, number: int, lanes: int, *, fence: bool = False, flag: bool = False
+    ) -> None:
         """Lanes of a warp of this block release what they did, or execute a proxy fence."""
         watches = self._lane_windows.some
-        if self._lane_windows.released(warp, number, lanes, fence=fence) or watches:
+        if self._lane_windows.released(warp, number, lanes, fence=fence, flag=flag) or watches:
             self._watch_lanes()
 
     def _watch_lanes(self) -> None:

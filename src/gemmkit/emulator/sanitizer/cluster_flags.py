@@ -99,6 +99,11 @@ class ClusterFlags:
                     break
         return found
 
+    def releases(self, warp: int) -> bool:
+        """Whether a write to a flag by a warp releases anything."""
+        among = self._among(warp, in_block=False)
+        return any(self._fenced_before(warp, each) is not None for each in among)
+
     def access(
         self, warp: int, place: Place, look: Look, *, reads: bool, writes: bool, in_block: bool
     ) -> None:

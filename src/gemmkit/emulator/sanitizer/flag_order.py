@@ -25,12 +25,16 @@ class FlagOrder(BarrierOrder):
     def fenced(self, *, in_block: bool) -> None:
         """The running warp executes a fence, or an access that has one."""
         self.look()
-        self._flags.fence(self._running(), in_block=in_block)
+        warp = self._running()
+        self._lane_windows.fenced(warp - self._first)
+        self._flags.fence(warp, in_block=in_block)
 
-    def flagged(self, action: Action, looks: Looks) -> None:
-        """The running warp has performed strong accesses."""
+    def flagged(self, action: Action, looks: Looks, lanes: int) -> None:
+        """Lanes of the running warp have performed strong accesses."""
         self.look()
         warp, in_block = self._running(), ".cta" in action.form.opcode
+        if action.operation != "load" and self._flags.releases(warp):
+            self._released(warp - self._first, action.number, lanes, flag=True)
         for address, look in looks.items():
             self._flags.access(
                 warp,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from gemmkit.emulator.codegen.flag_waits import flag_waits
 from gemmkit.emulator.codegen.operands import Action
 from gemmkit.emulator.codegen.ordering import Ordering
@@ -149,7 +151,8 @@ class GlobalOrder:
             self._between.synchronize(looks, base, more)
             self._within.synchronize(looks, base, more)
             if self._order is not None:
-                self._order.flagged(action, looks)
+                lanes = int((1 << Pattern(pattern).lanes.astype(np.int64)).sum())
+                self._order.flagged(action, looks, lanes)
             self._note_poll(looks, action)
         elif site is not None:
             follows = self._within if what == GLOBAL_RACE else self._between

@@ -87,6 +87,8 @@ class LaneWindows:
     last_writers: Numbers
     _windows: list[Window] = field(default_factory=list)
     _made: dict[int, int] = field(default_factory=dict)
+    # By warp, its time at its last fence, and where the log ended then.
+    _fenced: dict[int, tuple[int, int]] = field(default_factory=dict)
     # By warp, and whether by fences: where the log ended when each lane last released what it did.
     _done: dict[tuple[int, bool], Numbers] = field(default_factory=dict)
 
@@ -111,13 +113,22 @@ class LaneWindows:
         initial, exited = self.worker.warp_fields("initial"), self.worker.warp_fields("exited")
         return not int(initial[warp]) & ~int(exited[warp]) & ~lanes & 0xFFFFFFFF
 
-    def released(self, warp: int, number: int, lanes: int, *, fence: bool = False) -> bool:
-        """Lanes of a warp release what they have done, or execute a proxy fence; returns whether
-        that makes a window."""
+    def fenced(self, warp: int) -> None:
+        """A warp executes a fence, which a later write to a flag releases."""
+        self._fenced[warp] = self.clocks.now(self.first + warp), self.shadow.field("log_count")
+
+    def released(
+        self, warp: int, number: int, lanes: int, *, fence: bool = False, flag: bool = False
+    ) -> bool:
+        """Lanes of a warp release what they have done, by an arrival or a `flag`, or execute a
+        proxy fence; returns whether that makes a window."""
         whole, step = self.is_whole(warp, lanes), self.shadow.last_step(warp)
-        now = self.clocks.now(self.first + warp)
+        now, fenced_after = self.clocks.now(self.first + warp), _NEVER
+        if flag:
+            # Others learn of no more than what preceded the fence.
+            now, fenced_after = self._fenced.get(warp, (0, 0))
         for each in self._windows:
-            if each.warp == warp and each.open:
+            if each.warp == warp and each.open and each.log <= fenced_after:
                 late = each.safe_from == _NEVER
                 if step <= each.log:
                     late &= (lanes >> (each.whos % LANES) & 1 == 1) & (each.fence or not fence)

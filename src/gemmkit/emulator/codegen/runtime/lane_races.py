@@ -39,6 +39,13 @@ def define(module: Module) -> None:
     _define_copied_by_others(module)
 
 
+def _handed_over(f: Function, own: Value) -> Value:
+    """Where the log ended when the lanes of the running warp were last in step, or might have
+    handed over to each other by flags."""
+    step, fenced = (f.load("i64", own, OWN[each]) for each in ("in_step", "fenced"))
+    return f.intrinsic("umax", step, fenced)
+
+
 def _define_look_back(module: Module) -> None:
     """look_back(worker, site, pattern, base, bytes, kind): whether a lane accesses what another
     lane of its warp accessed since they were last in step; reports the latest such access."""
@@ -46,8 +53,7 @@ def _define_look_back(module: Module) -> None:
     with module.function("gemmkit.look_back", "void", parameters, inline=False) as f:
         s = shadow(f)
         own, now = f.load("ptr", s, SHADOW["own"]), f.load("i64", s, SHADOW["log_count"])
-        oldest = f.intrinsic("umax", f.load("i64", own, OWN["in_step"]),
-                             f.load("i64", s, SHADOW["log_epoch"]))  # fmt: skip
+        oldest = f.intrinsic("umax", _handed_over(f, own), f.load("i64", s, SHADOW["log_epoch"]))
         back = f.intrinsic("umin", f.sub(now, oldest), literal("i64", LOG_ENTRIES))
         looked = f.variable(literal("i64", 0))
         # For each lane, the lanes whose accesses before the current entry come before its own.
@@ -170,7 +176,7 @@ def _define_copied_by_others(module: Module) -> None:
         )
         warp = f.and_(f.lshr(f.load("i64", s, SHADOW["own_tag"]), TAG_WARP), 255)
         own, landings = f.load("ptr", s, SHADOW["own"]), f.load("ptr", s, SHADOW["landed_at"])
-        step, part = (f.load("i64", own, OWN[each]) for each in ("in_step", "in_part"))
+        step, part = _handed_over(f, own), f.load("i64", own, OWN["in_part"])
         with f.each_bit(f.load("i32", P, PATTERN.mask)) as lane:
             first = f.lshr(f.add(BASE, element(f, P, lane, 64)), shift)
             with f.loop(f.lshr(BYTES, shift)) as further:

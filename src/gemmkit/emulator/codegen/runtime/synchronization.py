@@ -15,7 +15,6 @@ from gemmkit.emulator.codegen.runtime.shadow import (
     common_word,
     event,
     log_entry,
-    own_word,
     shadow,
     tell,
     tell_of_barriers,
@@ -38,8 +37,6 @@ from gemmkit.emulator.codegen.shadow_layout import (
     OPENS,
     OWN,
     OWN_BITMAPS,
-    OWN_READ,
-    OWN_WRITTEN,
     SHADOW,
     TAG_KIND,
     TAG_WARP,
@@ -85,6 +82,7 @@ def _define_fresh(module: Module) -> None:
             own = _own(f, s, warp)
             f.clear(f.offset(own, OWN["groups"]), size)
             f.store(now, own, OWN["in_step"])
+            f.store(now, own, OWN["fenced"])
             f.store(literal("i64", 0), own, OWN["copies"])
         with f.when(f.compare("ne", f.load("ptr", s, SHADOW["pairs"]), NULL)):
             f.call("gemmkit.fresh_pairs", "void", C)
@@ -236,21 +234,15 @@ def _define_members(module: Module) -> None:
 
 
 def _define_fence(module: Module) -> None:
-    """fence(worker): what this warp did counts as ordered before all that follows; a kernel that
-    synchronizes by fences is not checked any further. tell_fence(worker, kind, lanes): Python is
-    told."""
+    """fence(worker): what lanes of this warp did may be handed over to others of them, in kernels
+    whose threads hand data over by flags in shared memory. tell_fence(worker, kind, lanes): Python
+    is told."""
     with module.function(f"gemmkit.{PREFIX}fence", "void", (C,)) as f:
         s = shadow(f)
         own = f.load("ptr", s, SHADOW["own"])
-        with f.loop(f.load("i64", s, SHADOW["words"])) as word:
-            common, mine = common_word(f, s, word), own_word(f, own, word)
-            by_me = f.load("i64", mine, OWN_WRITTEN)
-            written = f.load("i64", common, COMMON["written"])
-            f.store(f.and_(written, f.not_(by_me)), common, COMMON["written"])
-            for index in (OWN_READ, OWN_WRITTEN):
-                f.store(literal("i64", 0), mine, index)
-        f.call("gemmkit.forget", "void", C)
-        f.call("gemmkit.in_step", "void", C)
+        f.store(f.load("i64", s, SHADOW["log_count"]), own, OWN["fenced"])
+        f.increase(s, SHADOW["time"], 1)
+        f.store(f.load("i64", s, SHADOW["time"]), own, OWN["step_time"])
         f.ret()
     kind = Value("i64", "%kind")
     with module.function(f"gemmkit.{PREFIX}tell_fence", "void", (C, kind, _LANES)) as f:

@@ -34,7 +34,6 @@ def define(module: Module) -> None:
     _define_fresh(module)
     _define_arriving(module)
     _define_opening(module)
-    _define_forget(module)
 
 
 def _warps(f: Function) -> Value:
@@ -193,15 +192,4 @@ def _define_opening(module: Module) -> None:
             f.store(literal("i64", ALL_ONES), f.offset(barrier, f.shl(cell, 3)))
         with f.loop(_warps(f)) as warp:
             f.store(literal("i64", 0), clock(f, s, _barrier_number(f), warp))
-        f.ret()
-
-
-def _define_forget(module: Module) -> None:
-    """forget(worker): all warps are ordered after everything the running warp did so far."""
-    with module.function("gemmkit.forget", "void", (C,)) as f:
-        s = shadow(f)
-        with f.when(f.compare("eq", f.load("ptr", s, SHADOW["pairs"]), NULL)):
-            f.ret()
-        with f.loop(_warps(f)) as observer:
-            f.clear(_sets(f, s, observer, _running(f, s)), _actor_bytes(f, s))
         f.ret()
