@@ -1,135 +1,323 @@
 """`flag_waits`: loops in which a thread waits for a flag or a counter, found in a kernel's code.
 
-Such a loop loads a value, compares it, and branches back unless it is what the thread waits for.
+Such a loop loads a value, tests it, and looks again, with no other effect, unless the value is what
+the thread waits for. The test may compute with the value (`(flag & 1) == 0`), branch more than
+once, and meet other threads (`__syncthreads_or`, `__any_sync`): then the thread's own part counts.
 """
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
-from gemmkit.emulator.codegen.operands import Action
+import numpy as np
+
+from gemmkit.emulator.codegen.operands import Action, source_widths
 from gemmkit.emulator.codegen.ordering import Ordering
-from gemmkit.emulator.ptx.cfg import BasicBlock, ControlFlow
-from gemmkit.emulator.ptx.module import Immediate, Register
+from gemmkit.emulator.isa.form import OperandSpec
+from gemmkit.emulator.isa.semantics import OPERATIONS, evaluate
+from gemmkit.emulator.isa.semantics.raw import UNSIGNED, Raw
+from gemmkit.emulator.ptx.cfg import ControlFlow
+from gemmkit.emulator.ptx.module import Immediate, Negated, Register
 
-_COMPARE: dict[str, Callable[[int, int], bool]] = {
-    **{name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
-    "lo": operator.lt,
-    "ls": operator.le,
-    "hi": operator.gt,
-    "hs": operator.ge,
-}
 _READS = ("load", "atomic", "compare_and_swap")
+# What a loop may execute besides, without changing what others see: it reads and meets others.
+_HARMLESS = frozenset(
+    ["load", "branch", "barrier", "vote", "ballot", "shuffle", "no_operation", "active_mask",
+     "elect", "copy_async_wait"]
+)  # fmt: skip
+# So many branches of a loop are followed, and so many values of a flag remembered.
+_MOST_BRANCHES, _REMEMBERED = 4, 1024
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """The value that a look has found, or (`of_operand`) what it is compared with."""
+
+    of_operand: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Computed:
+    """A result of an instruction that computes from registers; or its complement."""
+
+    action: Action
+    sources: tuple[_Expression, ...]
+    result: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Not:
+    """The complement of a predicate."""
+
+    of: _Expression
+
+
+_Expression = _Loaded | _Computed | _Not | int
+
+
+@dataclass(frozen=True, slots=True)
+class _Branch:
+    """What a thread does by a predicate: whether it goes on, or another branch decides."""
+
+    predicate: _Expression
+    taken: bool | _Branch
+    otherwise: bool | _Branch
 
 
 @dataclass(frozen=True, slots=True)
 class FlagWait:
-    """What a loop waits for: that the value compares so with `operand`, or does not (`leaves`); if
-    `swapped`, the operand comes first. Both are numbers of so many `bits`."""
+    """What a loop waits for: a test of the loaded value, which may depend on one register, the
+    `operand`, that the loop does not change. It has so many `bits`."""
 
-    compare: str
+    test: _Branch
     operand: Register | int
-    swapped: bool
-    leaves: bool
     bits: int
+    loaded_bits: int
     signed: bool
+    _known: dict[tuple[int, int], bool] = field(default_factory=dict, compare=False)
 
     def satisfied(self, value: int, operand: int) -> bool:
         """Whether a value lets the thread go on."""
-        both = self._number(value), self._number(operand)
-        return _COMPARE[self.compare](*(reversed(both) if self.swapped else both)) == self.leaves
+        found = self._known.get((value, operand))
+        if found is None:
+            if len(self._known) == _REMEMBERED:
+                self._known.clear()
+            found = self._known[value, operand] = self._goes_on(value, operand)
+        return found
 
-    def _number(self, value: int) -> int:
-        value &= (1 << self.bits) - 1
-        return value - (value >> self.bits - 1 << self.bits) if self.signed else value
+    def _goes_on(self, value: int, operand: int) -> bool:
+        value &= (1 << self.loaded_bits) - 1
+        if self.signed:
+            value -= value >> self.loaded_bits - 1 << self.loaded_bits
+        branch: bool | _Branch = self.test
+        while isinstance(branch, _Branch):
+            holds = bool(_evaluated(branch.predicate, 1, (value, operand)))
+            branch = branch.taken if holds else branch.otherwise
+        return branch
+
+
+def _evaluated(of: _Expression, width: int, given: tuple[int, int]) -> Raw:
+    """An expression in so many bits, given the loaded value and the operand."""
+    if isinstance(of, _Computed):
+        widths = source_widths(of.action)
+        sources = [
+            _evaluated(each, bits, given) for each, bits in zip(of.sources, widths, strict=True)
+        ]
+        result = evaluate(of.action.form, sources)[of.result]
+        return result if result.dtype == np.bool_ else _resized(int(result), width)
+    if isinstance(of, _Not):
+        return ~_evaluated(of.of, width, given)
+    return _resized(given[of.of_operand] if isinstance(of, _Loaded) else of, width)
+
+
+def _resized(value: int, width: int) -> Raw:
+    if width == 1:
+        return np.asarray(bool(value))
+    return np.asarray(value & (1 << width) - 1, UNSIGNED[width])
 
 
 def flag_waits(flow: ControlFlow, actions: Sequence[Action]) -> dict[int, FlagWait]:
     """The loads of flags by which threads wait, by the number of the instruction."""
     found: dict[int, FlagWait] = {}
+    reads = [
+        action
+        for action in actions
+        if action.operation in _READS
+        and action.guard is None
+        and len(action.dests) == 1
+        and Ordering.of(action).strong
+    ]
     # A loop that is rotated looks once before it begins: such loads come second.
-    for first_looks in (False, True):
-        loops = dict(found)
-        for number, block in enumerate(flow.blocks):
-            for read, wait, successor in _candidates(actions, block):
-                end, passed = _chain(flow, successor)
-                if end == number:
-                    again = not _changes(flow, actions, wait.operand, (number, *passed))
-                else:
-                    inside = (
-                        range(flow.blocks[end].start, flow.blocks[end].end) if first_looks else ()
-                    )
-                    again = any(loops.get(each) == wait for each in inside) and not _changes(
-                        flow, actions, wait.operand, (*passed, end)
-                    )
-                if again:
-                    found[read] = wait
+    for again in ((), reads):
+        loops = [each for each in again if each.number in found]
+        for read in reads:
+            if read.number not in found:
+                wait = _Search(flow, actions, read, (read, *loops)).wait()
+                if wait is not None:
+                    found[read.number] = wait
     return found
 
 
-def _candidates(
-    actions: Sequence[Action], block: BasicBlock
-) -> Iterator[tuple[int, FlagWait, int]]:
-    """Loads in a block whose value decides where it leads: the instruction, what it would wait for,
-    and the successor from which it would look again."""
-    last = actions[block.end - 1]
-    if last.operation != "branch" or last.guard is None or len(block.successors) != 2:
-        return
-    by_name = {each.name: number for number, each in _dests(actions, block)}
-    compares = by_name.get(last.guard.register.name)
-    if compares is None:
-        return
-    compare = actions[compares]
-    name = compare.form.modifiers.get("C", "")
-    if not compare.form.opcode.startswith("setp.") or "B" in compare.form.modifiers:
-        return
-    if name not in _COMPARE or compare.guard is not None or len(compare.sources) != 2:
-        return
-    kind = compare.form.type
-    for place, source in enumerate(compare.sources):
-        read = by_name.get(source.name) if isinstance(source, Register) else None
-        if read is None or not block.start <= read < compares:
-            continue
-        action, other = actions[read], compare.sources[1 - place]
-        if action.operation not in _READS or not Ordering.of(action).strong:
-            continue
-        operand = other.value if isinstance(other, Immediate) else other
-        if not isinstance(operand, int | Register) or action.form.type.bits != kind.bits:
-            continue
-        # The taken successor comes first.
-        for taken, successor in zip((True, False), block.successors, strict=True):
-            leaves = taken == last.guard.negated
-            signed = kind.is_signed
-            yield read, FlagWait(name, operand, place == 1, leaves, kind.bits, signed), successor
+class _NoWaitError(Exception):
+    """What follows a load is not a wait that can be understood."""
 
 
-def _dests(actions: Sequence[Action], block: BasicBlock) -> Iterator[tuple[int, Register]]:
-    for number in range(block.start, block.end):
-        for each in actions[number].dests:
-            if each is not None:
-                yield number, each
+class _Search:
+    """Follows what a thread does with a value that it has read, up to where it looks again by one
+    of some reads."""
+
+    def __init__(
+        self, flow: ControlFlow, actions: Sequence[Action], read: Action, looks: Iterable[Action]
+    ) -> None:
+        self._flow, self._actions, self._read = flow, actions, read
+        self._looks = frozenset(each.number for each in looks)
+        self._operand: Register | None = None
+        self._branches = 0
+        # The blocks between two looks.
+        self._passed: set[int] = set()
+
+    def wait(self) -> FlagWait | None:
+        """The wait, if it is one."""
+        block = self._block_of(self._read.number)
+        (dest,) = self._read.dests
+        env: dict[str, _Expression | None] = {} if dest is None else {dest.name: _Loaded()}
+        try:
+            test = self._follow(block, self._read.number + 1, env)
+        except _NoWaitError:
+            return None
+        if not isinstance(test, _Branch) or self._changes_operand():
+            return None
+        kind = self._read.form.type
+        bits = 64 if self._operand is not None and _is_wide(self._operand) else 32
+        return FlagWait(test, self._operand or 0, bits, kind.bits, kind.is_signed)
+
+    def _block_of(self, number: int) -> int:
+        return next(i for i, each in enumerate(self._flow.blocks) if each.start <= number < each.end)
+
+    def _follow(
+        self, block: int, first: int, env: dict[str, _Expression | None]
+    ) -> bool | _Branch:
+        """What a thread does from an instruction on: False if it looks again, or what decides."""
+        env, passed = dict(env), set()
+        while True:
+            if block >= len(self._flow.blocks) or block in passed:
+                raise _NoWaitError
+            passed.add(block)
+            self._passed.add(block)
+            here = self._flow.blocks[block]
+            for number in range(max(first, here.start), here.end):
+                if number in self._looks:
+                    return False
+                self._execute(self._actions[number], env)
+            last, first = self._actions[here.end - 1], 0
+            if len(here.successors) == 2 and last.operation == "branch" and last.guard is not None:
+                break
+            if len(here.successors) != 1:
+                raise _NoWaitError
+            block = here.successors[0]
+        predicate = env.get(last.guard.register.name)
+        if predicate is None or not _depends(predicate):
+            raise _NoWaitError
+        self._branches += 1
+        if self._branches > _MOST_BRANCHES:
+            raise _NoWaitError
+        if last.guard.negated:
+            predicate = _Not(predicate)
+        taken, otherwise = (self._outcome(each, env) for each in here.successors)
+        if taken is True and otherwise is True:
+            raise _NoWaitError
+        return _Branch(predicate, taken, otherwise)
+
+    def _outcome(self, block: int, env: dict[str, _Expression | None]) -> bool | _Branch:
+        """Whether a thread goes on if it enters a block, or what decides that."""
+        reached = self._harmless(block)
+        if reached is None:
+            return True
+        try:
+            return self._follow(block, 0, env)
+        except _NoWaitError:
+            # Something else, such as which lane it is, may come between.
+            self._passed |= reached
+            return False
+
+    def _harmless(self, start: int) -> set[int] | None:
+        """The blocks by which a thread comes from one to where it looks again, without any effect;
+        None if it does not."""
+        seen, waiting, meets = {start}, [start], False
+        while waiting:
+            block = waiting.pop()
+            if block >= len(self._flow.blocks):
+                continue
+            here = self._flow.blocks[block]
+            for number in range(here.start, here.end):
+                if number in self._looks:
+                    meets = True
+                    break
+                action = self._actions[number]
+                if not action.pure and action.operation not in _HARMLESS:
+                    break
+            else:
+                new = set(here.successors) - seen
+                seen |= new
+                waiting += new
+        return seen if meets else None
+
+    def _execute(self, action: Action, env: dict[str, _Expression | None]) -> None:
+        """Follow an instruction's results."""
+        if action.operation == "branch":
+            return
+        if not action.pure and action.operation not in _HARMLESS:
+            raise _NoWaitError
+        results: list[_Expression | None] = [None] * len(action.dests)
+        if action.guard is None and action.dests:
+            results = self._results(action, env)
+        for dest, result in zip(action.dests, results, strict=True):
+            if dest is not None:
+                env[dest.name] = result
+
+    def _results(
+        self, action: Action, env: dict[str, _Expression | None]
+    ) -> list[_Expression | None]:
+        nothing: list[_Expression | None] = [None] * len(action.dests)
+        if action.operation in ("vote", "shuffle"):
+            return [self._expression(action.sources[0], env), *nothing[1:]]
+        if action.operation == "barrier" and action.form["R"] in ("and", "or"):
+            return [self._expression(action.sources[-1], env)]
+        if action.operation not in OPERATIONS:
+            return nothing
+        sources = tuple(self._expression(each, env) for each in action.sources)
+        known = tuple(each for each in sources if each is not None)
+        if len(known) < len(sources) or not all(map(_is_integer, action.form.operands)):
+            return nothing
+        return [_Computed(action, known, index) for index in range(len(nothing))]
+
+    def _expression(
+        self, source: object, env: dict[str, _Expression | None]
+    ) -> _Expression | None:
+        if isinstance(source, Immediate):
+            return source.value
+        if isinstance(source, Negated):
+            of = self._expression(source.register, env)
+            return None if of is None else _Not(of)
+        if not isinstance(source, Register):
+            return None
+        if source.name in env:
+            return env[source.name]
+        if source.type[1:] not in ("32", "64") or (self._operand or source) != source:
+            return None
+        self._operand = source
+        return _Loaded(of_operand=True)
+
+    def _changes_operand(self) -> bool:
+        """Whether the loop writes the operand."""
+        blocks = (self._flow.blocks[each] for each in self._passed if each < len(self._flow.blocks))
+        return self._operand is not None and any(
+            dest is not None and dest.name == self._operand.name
+            for block in blocks
+            for number in range(block.start, block.end)
+            for dest in self._actions[number].dests
+        )
 
 
-def _chain(flow: ControlFlow, block: int) -> tuple[int, list[int]]:
-    """The first block with a choice, or without a successor, that a block leads to; and those
-    before it."""
-    passed: list[int] = []
-    while block < len(flow.blocks) and len(flow.blocks[block].successors) == 1:
-        if block in passed:
-            break
-        passed.append(block)
-        block = flow.blocks[block].successors[0]
-    return (block, passed) if block < len(flow.blocks) else (block - 1, passed)
+def _depends(of: _Expression) -> bool:
+    """Whether an expression depends on the loaded value."""
+    return any(isinstance(each, _Loaded) and not each.of_operand for each in _parts(of))
 
 
-def _changes(
-    flow: ControlFlow, actions: Sequence[Action], operand: Register | int, blocks: Sequence[int]
-) -> bool:
-    """Whether blocks write a register."""
-    return isinstance(operand, Register) and any(
-        each.name == operand.name
-        for block in blocks
-        for _, each in _dests(actions, flow.blocks[block])
-    )
+def _parts(of: _Expression) -> Iterator[_Expression]:
+    yield of
+    if isinstance(of, _Not):
+        yield from _parts(of.of)
+    elif isinstance(of, _Computed):
+        for each in of.sources:
+            yield from _parts(each)
+
+
+def _is_integer(spec: OperandSpec) -> bool:
+    kind = spec.type.kind if spec.type is not None else ""
+    return spec.role == "immediate" or kind in ("pred", "bits", "unsigned", "signed")
+
+
+def _is_wide(register: Register) -> bool:
+    return register.type.endswith("64")

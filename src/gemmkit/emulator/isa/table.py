@@ -14,6 +14,7 @@ from gemmkit.emulator.isa.form import Form, bindings, expand, operand_specs
 from gemmkit.emulator.isa.fragment_products import products
 from gemmkit.emulator.isa.matrix_forms import matrix_rows
 from gemmkit.emulator.isa.matrix_rows import MATRIX_ROWS
+from gemmkit.emulator.isa.modifier_order import in_order
 from gemmkit.emulator.isa.warpgroup_forms import immediates_fit, taking, warpgroup_rows
 from gemmkit.emulator.ptx.constructs import not_executed
 from gemmkit.emulator.ptx.module import Instruction, Symbol
@@ -365,7 +366,7 @@ def decode(instruction: Instruction) -> Form:
         UnsupportedInstruction: the table lacks the opcode, or the operands do not fit.
     """
     opcode = instruction.opcode
-    form = form_of(opcode)
+    form = form_of(opcode) or form_of(in_order(opcode))
     if form is not None and form.operation == "call" and is_assertion(instruction):
         return Form(opcode, "trap", (), form.opcode_class)
     if form is None:
