@@ -173,11 +173,11 @@ class _Search:
         return FlagWait(test, self._operand or 0, bits, kind.bits, kind.is_signed)
 
     def _block_of(self, number: int) -> int:
-        return next(i for i, each in enumerate(self._flow.blocks) if each.start <= number < each.end)
+        return next(
+            i for i, each in enumerate(self._flow.blocks) if each.start <= number < each.end
+        )
 
-    def _follow(
-        self, block: int, first: int, env: dict[str, _Expression | None]
-    ) -> bool | _Branch:
+    def _follow(self, block: int, first: int, env: dict[str, _Expression | None]) -> bool | _Branch:
         """What a thread does from an instruction on: False if it looks again, or what decides."""
         env, passed = dict(env), set()
         while True:
@@ -272,9 +272,7 @@ class _Search:
             return nothing
         return [_Computed(action, known, index) for index in range(len(nothing))]
 
-    def _expression(
-        self, source: object, env: dict[str, _Expression | None]
-    ) -> _Expression | None:
+    def _expression(self, source: object, env: dict[str, _Expression | None]) -> _Expression | None:
         if isinstance(source, Immediate):
             return source.value
         if isinstance(source, Negated):

@@ -20,8 +20,6 @@ def in_order(opcode: str) -> str:
     name, *words = opcode.split(".")
     if name not in _ACCESSES or (_SEMANTICS | {_WEAK}).isdisjoint(words):
         return opcode
-    first = [
-        word for kind in (_SEMANTICS, _SCOPES, _SPACES) for word in words if word in kind
-    ]
+    first = [word for kind in (_SEMANTICS, _SCOPES, _SPACES) for word in words if word in kind]
     rest = [word for word in words if word not in first and word != _WEAK]
     return ".".join([name, *first, *rest])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gemmkit.emulator.codegen.layout import LANES
+from gemmkit.emulator.codegen.ordering import ATOMICS
 from gemmkit.emulator.codegen.shadow_layout import LOADED, SENT, UPDATED
 from gemmkit.emulator.isa.bulk_copies import is_reduction
 from gemmkit.emulator.isa.warpgroup_forms import OPERATION
@@ -14,12 +15,12 @@ from gemmkit.emulator.sanitizer.cluster_findings import ClusterFindings
 from gemmkit.emulator.sanitizer.collection import Collection
 from gemmkit.emulator.sanitizer.granules import Conflict, Numbers, instruction_of, thread_of
 from gemmkit.emulator.sanitizer.lane_windows import Apart
+from gemmkit.emulator.sanitizer.orders import missing_order
 from gemmkit.emulator.sanitizer.parties import Parties, listed
 from gemmkit.emulator.sanitizer.sites import Names
 from gemmkit.findings import AccessSite
 
 _VERBS = {LOADED: "reads", UPDATED: "updates", SENT: "copies to"}
-_UNORDERED = "with no barrier, and no arrival and wait at an mbarrier, between"
 _NO_WGMMA_WAIT = "with no wgmma.wait_group for it, and synchronization after that, between"
 # A stage that is filled again before its consumers have read it.
 REFILL = "overwritten before read"
@@ -85,6 +86,7 @@ class AsynchronousFindings(ClusterFindings):
 
     def __init__(self, names: Names, collection: Collection) -> None:
         super().__init__(names, collection)
+        self._unordered = missing_order(names.actions)
         self._relaxed = any(
             ".relaxed" in each.form.opcode and "arrive" in each.operation for each in names.actions
         )
@@ -101,7 +103,7 @@ class AsynchronousFindings(ClusterFindings):
             text = (
                 f"the {self.parties.copy_name(instruction_of(there_by))} by "
                 f"{self.parties.name(there_by, block)} reads {place}, which "
-                f"{self.parties.name(who)} {_VERBS.get(kind, 'writes')}, {_UNORDERED}"
+                f"{self.parties.name(who)} {_VERBS.get(kind, 'writes')}, {self._unordered}"
             )
             self._add(block, "racecheck", "read after write", text, there, here, array, offset)
             return
@@ -109,7 +111,7 @@ class AsynchronousFindings(ClusterFindings):
         name = "read after write" if reads else "write after write"
         if not met.wrote:
             name = "write after read"
-        by, between = self.parties.name(there_by), _UNORDERED
+        by, between = self.parties.name(there_by), self._unordered
         other, before = by, "writes" if met.wrote else "reads"
         if clocks.warps <= met.actor < clocks.warps + clocks.places:
             name = "read before wait" if reads else "write before wait"
@@ -144,7 +146,7 @@ class AsynchronousFindings(ClusterFindings):
         there_by = met.other
         here, there = self._copy_site(copy), self.parties.site(there_by)
         name = f"{'write' if writes else 'read'} after {'write' if met.wrote else 'read'}"
-        other, between = self.parties.name(there_by), _UNORDERED
+        other, between = self.parties.name(there_by), self._unordered
         if self._is_wgmma(there_by):
             other, between = f"the wgmma by {other}", _NO_WGMMA_WAIT
         elif clocks.warps <= met.actor < clocks.warps + clocks.places:
@@ -280,7 +282,9 @@ class AsynchronousFindings(ClusterFindings):
             last, between = who, f"with no __syncwarp(){after} between"
         else:
             last = apart.by
-            does = "the proxy fence" if apart.fence else "the arrival"
+            by = self._names.actions[instruction_of(last)].operation
+            does = "the write to a flag" if by in ("store", *ATOMICS) else "the arrival"
+            does = "the proxy fence" if apart.fence else does
             after = " between its wait and that" if copied else " before it"
             between = (
                 f"and only {does} by {parties.name(last)} comes between, with no __syncwarp()"

@@ -18,8 +18,6 @@ from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.sanitizer.block_order import (
     KNOWN,
     UNFENCED,
-    UNLEARNED,
-    UNRELEASED,
     BlockOrder,
     Place,
     Reached,
@@ -31,6 +29,7 @@ from gemmkit.emulator.sanitizer.cross_block_races import (
     instruction_numbers,
 )
 from gemmkit.emulator.sanitizer.flag_values import Looks
+from gemmkit.emulator.sanitizer.orders import BlockOrders, ordinary_access
 from gemmkit.emulator.sanitizer.shadow import BlockShadow, GlobalShadow
 from gemmkit.emulator.sanitizer.sites import Names, is_bulk_reduction, verb
 from gemmkit.findings import Finding
@@ -41,13 +40,6 @@ _POLLS, _POLLED = 500, 4096
 _POLLS_OF_CLUSTER = 4
 # Loads that bypass the L1 cache, where no stale line can be, need no fence before them.
 _PAST_L1 = (".cg", ".cv")
-
-_WHY = {
-    UNFENCED: "no __threadfence() comes between this and the atomic that signals the other",
-    UNLEARNED: "no atomic that signals the other, followed by a __threadfence(), comes before this",
-    UNRELEASED: "the other is not followed by a __threadfence() and then an atomic that signals it "
-    "(with a barrier before the atomic, if a thread of another warp executes that)",
-}
 
 
 def here(worker: Worker, shadow: BlockShadow) -> Place:
@@ -74,7 +66,7 @@ class BetweenBlocks:
         for `BlockOrder`."""
         self._names, self._worker, self._shadow, self._known = names, worker, shadow, known
         of_peer = peer.order if peer is not None else None
-        # By address, who last observed another block there.
+        # By address, who last observed another block there, in the order of time.
         self.observed: dict[int, Actor] = {}
         # How often each warp of a block has accessed an address by an instruction.
         self._repeated: defaultdict[tuple[int, int, int], int] = defaultdict(int)
@@ -85,6 +77,7 @@ class BetweenBlocks:
         # The block and the race that stand for others of the same instructions, kind and array.
         self._made: dict[tuple[str, int, int, int, int], tuple[int, Finding]] = {}
         self._numbers = instruction_numbers(worker.kernel.areas)
+        self._orders = BlockOrders(names.actions)
 
     def fence(self, now: int, *, in_block: bool) -> None:
         """The running warp executes a fence, possibly one for its block only."""
@@ -103,8 +96,8 @@ class BetweenBlocks:
         """The running warp has performed a strong access."""
         action = self._names.actions[number]
         if Ordering.of(action).in_block:
-            # It may still wait for another block of the cluster.
-            if self._names.request.cluster_blocks > 1:
+            # It may still wait for another block, of the cluster or, by mistake, of another one.
+            if self._names.request.cluster_blocks > 1 or base < min(WINDOWS.values()):
                 self._note_poll(self._here(), number, base)
             return
         for address, look in looks.items():
@@ -120,6 +113,7 @@ class BetweenBlocks:
                 self._note_poll(at, number, address)
                 if observes and action.operation != "reduction":
                     warp = at.warp % self._worker.warps
+                    self.observed.pop(address, None)
                     self.observed[address] = Actor(at.block, warp * LANES, number)
 
     def _note_poll(self, at: Place, number: int, address: int) -> None:
@@ -176,6 +170,18 @@ class BetweenBlocks:
         strong = Ordering.of(action).between_blocks.strong or is_bulk_reduction(action)
         return how != UNFENCED or not ((loads and past_l1) or strong)
 
+    def _why(self, number: int, other: Actor, how: int, *, after_read: bool) -> str:
+        """Why an access by an instruction races with one of another block ordered so."""
+        actions, block = self._names.actions, self._worker.field("block")
+        if not self._fences:
+            return ANY_ORDER
+        ordinary = ordinary_access(actions[number], actions[other.number])
+        if ordinary and how != UNFENCED:
+            return ordinary
+        looks = [each.number for each in self.observed.values() if each.block == block]
+        look = actions[looks[-1]] if looks else None
+        return self._orders.missing(how, look, after_read=after_read)
+
     def meets(
         self, number: int, thread: int, address: int, met: tuple[int, int], kind: str
     ) -> tuple[int, Finding | None]:
@@ -197,7 +203,10 @@ class BetweenBlocks:
         alike = kind, number, other.number, self._known.region(address), how
         first, found = self._made.get(alike, (block + 1, None))
         if found is None or block < first:
-            me, why = Actor(block, thread, number), _WHY[how] if self._fences else ANY_ORDER
+            me, why = (
+                Actor(block, thread, number),
+                self._why(number, other, how, after_read=against_reader),
+            )
             found = cross_block_race(self._names, kind, address, other, me, why=why)
             self._made[alike] = block, found
         return how, found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gemmkit.emulator.codegen.layout import LANES
-from gemmkit.emulator.codegen.ordering import Ordering, is_cas_loop
+from gemmkit.emulator.codegen.ordering import Ordering, is_asynchronous, is_cas_loop
 from gemmkit.emulator.codegen.shadow_layout import AGAINST_READER, CONFLICT_THREAD, IN_ORDER
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.sanitizer.access_order import AccessOrder
@@ -44,6 +44,7 @@ class WithinBlock:
         self._by_mbarriers = order
         self._numbers = instruction_numbers(worker.kernel.areas)
         self._fences = any(Ordering.of(action).fence for action in names.actions)
+        self._mbarriers = is_asynchronous(names.actions)
 
     def follow_copies(self, copies: GlobalCopies) -> None:
         """The kernel may have bulk copies."""
@@ -131,7 +132,7 @@ class WithinBlock:
         between = "no __syncwarp() or barrier" if same_warp else "no barrier"
         missing = names.missing_barrier(self._worker, other.number, number, within_warp=same_warp)
         between_lines = missing.text if missing is not None else "between"
-        if self._by_mbarriers is not None:
+        if self._by_mbarriers is not None and self._mbarriers:
             between += ", and no arrival and wait at an mbarrier"
         if self._fences:
             between += " and no fence" if how == UNFENCED else ", fence and atomic"

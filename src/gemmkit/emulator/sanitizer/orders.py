@@ -1,0 +1,97 @@
+"""What may order a kernel's accesses, and what is missing between two of them, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gemmkit.emulator.codegen.operands import Action
+from gemmkit.emulator.codegen.ordering import ATOMICS, Ordering, hands_over_by_flags
+from gemmkit.emulator.sanitizer.block_order import UNFENCED, UNLEARNED
+
+_MBARRIERS = ("mbarrier_", "bulk_")
+_IN_ORDER = " (with a barrier before the {write}, if a thread of another warp executes that)"
+
+
+def missing_order(actions: Iterable[Action]) -> str:
+    """What is missing between two accesses of a block's threads that nothing orders: all by which
+    the kernel may order its threads."""
+    actions = tuple(actions)
+    if not hands_over_by_flags(actions):
+        return "with no barrier, and no arrival and wait at an mbarrier, between"
+    mbarriers = any(each.operation.startswith(_MBARRIERS) for each in actions)
+    arrivals = "no arrival and wait at an mbarrier, " if mbarriers else ""
+    return (
+        f"with no barrier, {arrivals}and no flag that one releases (by a fence and a write) and "
+        "the other acquires (by a read and a fence), between"
+    )
+
+
+class BlockOrders:
+    """How the blocks of a kernel may signal each other in global memory, in words."""
+
+    def __init__(self, actions: Iterable[Action]) -> None:
+        flags = [each for each in actions if Ordering.of(each).between_blocks.strong]
+        self._write = _either(each for each in flags if each.operation != "load")
+        self._look = _either(each for each in flags if each.operation != "store")
+        within = [each for each in actions if Ordering.of(each).scope == "block"]
+        fences = any(Ordering.of(each).fence for each in within)
+        self._block_scope = "; fences of block scope (.cta) order no other blocks" * fences
+
+    def missing(self, how: int, look: Action | None, *, after_read: bool) -> str:
+        """What is missing between two accesses of blocks that are ordered so; `look` is the last
+        access by which the later block has observed another one. `after_read`: the later access
+        writes what the other one reads."""
+        if how == UNFENCED:
+            word = self._look if look is None else _word(look)
+            also = ""
+            if word in ("volatile load", "relaxed load"):
+                also = f" (a {word} does not order other accesses)"
+            return (
+                f"no __threadfence() comes between this and the {word} that signals the other"
+                f"{also}{self._block_scope}"
+            )
+        if how == UNLEARNED:
+            return (
+                f"no {self._look} that signals the other, followed by a __threadfence(), comes "
+                f"before this{self._block_scope}"
+            )
+        waits = " (or the other waits for too little, and this has to come first)" * after_read
+        return (
+            f"the other is not followed by a __threadfence() and then {_article(self._write)} that "
+            f"signals it{_IN_ORDER.format(write=self._write)}{waits}{self._block_scope}"
+        )
+
+
+def ordinary_access(one: Action, other: Action) -> str:
+    """Why an ordinary access races with a strong one of another block; empty if none of the two is
+    ordinary, or both are."""
+    strong = [Ordering.of(each).strong for each in (one, other)]
+    ordinary = other if strong[0] else one
+    if all(strong) or not any(strong) or ordinary.operation not in ("load", "store"):
+        return ""
+    its = _word(one if strong[0] else other)
+    does = "looks at" if ordinary.operation == "load" else "sets"
+    return (
+        f"an ordinary {ordinary.operation} races with {_article(its)} that no fences order: one "
+        f"that {does} a flag must be volatile, or atomic"
+    )
+
+
+def _either(flags: Iterable[Action]) -> str:
+    """What the flags of a kernel are accessed by."""
+    words = sorted(set(map(_word, flags)))
+    return " or ".join(words) if words else "atomic"
+
+
+def _word(action: Action) -> str:
+    if action.operation in ATOMICS:
+        return "atomic"
+    words = action.form.opcode.split(".")
+    kind = next(
+        (each for each in ("volatile", "relaxed", "acquire", "release") if each in words), ""
+    )
+    return f"{kind} {action.operation}"
+
+
+def _article(word: str) -> str:
+    return f"{'an' if word[0] == 'a' else 'a'} {word}"
