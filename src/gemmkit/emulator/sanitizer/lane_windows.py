@@ -149,7 +149,8 @@ class LaneWindows:
         granules, whos, writes = (np.concatenate(each) for each in zip(*found, strict=True))
         lane = (lanes & -lanes).bit_length() - 1
         by = party(number, (self.first + warp) * LANES + lane)
-        end = self.shadow.field("log_count")
+        # The write to a flag in shared memory is in the log: steps from there on come later.
+        end = self.shadow.field("log_count") - flag
         never = np.full(len(granules), _NEVER)
         self._windows.append(Window(warp, by, fence, end, granules, whos, writes, never))
         mine = [each for each in self._windows if each.warp == warp]

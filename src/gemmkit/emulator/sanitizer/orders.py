@@ -9,6 +9,7 @@ from gemmkit.emulator.codegen.ordering import ATOMICS, Ordering, hands_over_by_f
 from gemmkit.emulator.sanitizer.block_order import UNFENCED, UNLEARNED
 
 _MBARRIERS = ("mbarrier_", "bulk_")
+_MEETINGS = ("mbarrier_", "barrier_cluster_")
 _IN_ORDER = " (with a barrier before the {write}, if a thread of another warp executes that)"
 
 
@@ -16,13 +17,17 @@ def missing_order(actions: Iterable[Action]) -> str:
     """What is missing between two accesses of a block's threads that nothing orders: all by which
     the kernel may order its threads."""
     actions = tuple(actions)
+    relaxed = any(
+        ".relaxed" in each.form.opcode and each.operation.startswith(_MEETINGS) for each in actions
+    )
+    note = " (one that is .relaxed orders no other accesses)" * relaxed
     if not hands_over_by_flags(actions):
-        return "with no barrier, and no arrival and wait at an mbarrier, between"
+        return f"with no barrier, and no arrival and wait at an mbarrier, between{note}"
     mbarriers = any(each.operation.startswith(_MBARRIERS) for each in actions)
     arrivals = "no arrival and wait at an mbarrier, " if mbarriers else ""
     return (
         f"with no barrier, {arrivals}and no flag that one releases (by a fence and a write) and "
-        "the other acquires (by a read and a fence), between"
+        f"the other acquires (by a read and a fence), between{note}"
     )
 
 
