@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from gemmkit.emulator.isa.form import Form, expand
+from gemmkit.emulator.isa.modifier_order import in_order
 from gemmkit.emulator.isa.semantics import OPERATIONS, evaluate, reads_carry, writes_carry
 from gemmkit.emulator.isa.table import form_of, table
 from gemmkit.emulator.ptx.cfg import ControlFlow
@@ -221,3 +222,44 @@ def test_patterns_expand_to_opcodes_and_bindings() -> None:
 def test_forms_of_both_dialects(opcode: str, operation: str, opcode_class: str) -> None:
     form = table()[opcode]
     assert (form.operation, form.opcode_class) == (operation, opcode_class)
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("ld.global.acquire.gpu.b32", "ld.acquire.gpu.global.b32"),
+        ("ld.acquire.global.gpu.v2.u32", "ld.acquire.gpu.global.v2.u32"),
+        ("ld.global.volatile.f32", "ld.volatile.global.f32"),
+        ("ld.global.weak.ca.v4.f32", "ld.global.ca.v4.f32"),
+        ("st.global.release.gpu.b32", "st.release.gpu.global.b32"),
+        ("st.weak.shared.u32", "st.shared.u32"),
+        ("atom.global.gpu.acquire.cas.b32", "atom.acquire.gpu.global.cas.b32"),
+        ("red.global.release.gpu.add.u32", "red.release.gpu.global.add.u32"),
+        ("red.add.release.gpu.global.u32", "red.release.gpu.global.add.u32"),
+    ],
+)
+def test_modifiers_of_memory_accesses_in_another_order(written: str, meant: str) -> None:
+    assert form_of(written) is None
+    assert in_order(written) == meant == in_order(meant)
+    operands = {"ld": "r, [%rd1]", "st": "[%rd1], %r1", "red": "[%rd1], %r1"}
+    operands |= {"atom": "%r2, [%rd1], %r1, %r1"}
+    numbers = "{%f1, %f2, %f3, %f4}" if "v4" in written else "{%r2, %r3}"
+    text = (
+        operands[written.partition(".")[0]].replace(
+            "r, ", f"{numbers if '.v' in written else '%f1' if 'f32' in written else '%r2'}, ", 1
+        )
+        if written.startswith("ld")
+        else operands[written.partition(".")[0]]
+    )
+    address = text.replace("%rd1", "%r4") if "shared" in written else text
+    kernel = parse(
+        ".version 8.5\n.target sm_90\n.address_size 64\n.visible .entry k() {\n"
+        ".reg .b32 %r<5>; .reg .b64 %rd<2>; .reg .f32 %f<5>;\n"
+        f"{written} {address}; ret;\n}}"
+    ).kernels["k"]
+    assert ControlFlow.of(kernel).forms[0] == form_of(meant)
+
+
+@pytest.mark.parametrize("opcode", ["ld.acquire.gpu", "ld.relaxed.global.b32", "st.global.gpu.b32"])
+def test_modifiers_that_are_missing(opcode: str) -> None:
+    assert form_of(in_order(opcode)) is None

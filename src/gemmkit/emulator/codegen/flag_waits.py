@@ -154,8 +154,9 @@ class _Search:
         self._looks = frozenset(each.number for each in looks)
         self._operand: Register | None = None
         self._branches = 0
-        # The blocks between two looks.
+        # The blocks between two looks, and the reads by which a thread looks again.
         self._passed: set[int] = set()
+        self._met: set[int] = set()
 
     def wait(self) -> FlagWait | None:
         """The wait, if it is one."""
@@ -188,6 +189,7 @@ class _Search:
             here = self._flow.blocks[block]
             for number in range(max(first, here.start), here.end):
                 if number in self._looks:
+                    self._met.add(number)
                     return False
                 self._execute(self._actions[number], env)
             last, first = self._actions[here.end - 1], 0
@@ -224,7 +226,7 @@ class _Search:
     def _harmless(self, start: int) -> set[int] | None:
         """The blocks by which a thread comes from one to where it looks again, without any effect;
         None if it does not."""
-        seen, waiting, meets = {start}, [start], False
+        seen, waiting, met = {start}, [start], set()
         while waiting:
             block = waiting.pop()
             if block >= len(self._flow.blocks):
@@ -232,7 +234,7 @@ class _Search:
             here = self._flow.blocks[block]
             for number in range(here.start, here.end):
                 if number in self._looks:
-                    meets = True
+                    met.add(number)
                     break
                 action = self._actions[number]
                 if not action.pure and action.operation not in _HARMLESS:
@@ -241,7 +243,8 @@ class _Search:
                 new = set(here.successors) - seen
                 seen |= new
                 waiting += new
-        return seen if meets else None
+        self._met |= met
+        return seen if met else None
 
     def _execute(self, action: Action, env: dict[str, _Expression | None]) -> None:
         """Follow an instruction's results."""
@@ -289,11 +292,18 @@ class _Search:
 
     def _changes_operand(self) -> bool:
         """Whether the loop writes the operand."""
-        blocks = (self._flow.blocks[each] for each in self._passed if each < len(self._flow.blocks))
+        read, blocks = self._read.number, self._flow.blocks
+        passed = (blocks[each] for each in self._passed if each < len(blocks))
+        # What comes before a look that is not repeated is no part of the loop.
+        numbers = (
+            number
+            for block in passed
+            for number in range(block.start, block.end)
+            if read in self._met or not block.start <= number <= read < block.end
+        )
         return self._operand is not None and any(
             dest is not None and dest.name == self._operand.name
-            for block in blocks
-            for number in range(block.start, block.end)
+            for number in numbers
             for dest in self._actions[number].dests
         )
 

@@ -1,0 +1,105 @@
+"""What loops wait for, found in their code: the values that let a thread go on."""
+
+from __future__ import annotations
+
+import pytest
+
+from gemmkit.emulator.codegen.flag_waits import FlagWait, flag_waits
+from gemmkit.emulator.codegen.operands import actions_of
+from gemmkit.emulator.ptx.cfg import ControlFlow
+from gemmkit.emulator.ptx.parser import parse
+
+_KERNEL = """
+.version 8.5
+.target sm_90
+.address_size 64
+.visible .entry k(.param .u64 flag, .param .u32 n) {{
+  .reg .pred %p<9>; .reg .b16 %h<4>; .reg .b32 %r<9>; .reg .b64 %rd<3>;
+  ld.param.u64 %rd1, [flag];
+  ld.param.u32 %r1, [n];
+  mov.u32 %r2, %tid.x;
+  setp.ne.s32 %p8, %r2, 3;
+{}
+OUT:
+  st.global.u32 [%rd1+4], %r2;
+  ret;
+}}
+"""
+_LOAD = "ld.volatile.global.u32 %r3, [%rd1];"
+# Loops, and the values from −2 to 6 that end them if %r1 is 4.
+WAITS = {
+    "a comparison": (f"A: {_LOAD} setp.lt.s32 %p1, %r3, %r1; @%p1 bra A;", {4, 5, 6}),
+    "negated": (f"A: {_LOAD} setp.ge.s32 %p1, %r3, %r1; @!%p1 bra A;", {4, 5, 6}),
+    "unsigned": (f"A: {_LOAD} setp.lt.u32 %p1, %r3, %r1; @%p1 bra A;", {-2, -1, 4, 5, 6}),
+    "the operand first": (f"A: {_LOAD} setp.gt.s32 %p1, %r1, %r3; @%p1 bra A;", {4, 5, 6}),
+    "a mask": (
+        f"A: {_LOAD} and.b32 %r4, %r3, 1; setp.eq.s32 %p1, %r4, 0; @%p1 bra A;", {-1, 1, 3, 5}),
+    "a shift and a sum": (
+        f"A: {_LOAD} shl.b32 %r4, %r3, 1; add.s32 %r5, %r4, -2; setp.lt.s32 %p1, %r5, %r1; "
+        "@%p1 bra A;", {3, 4, 5, 6}),
+    "what is computed from the operand": (
+        f"A: {_LOAD} add.s32 %r4, %r1, -1; setp.lt.s32 %p1, %r3, %r4; @%p1 bra A;", {3, 4, 5, 6}),
+    "a pause": (
+        f"A: {_LOAD} setp.ge.s32 %p1, %r3, %r1; @%p1 bra OUT; nanosleep.u32 20; bra A;",
+        {4, 5, 6}),
+    "two tests": (
+        f"A: {_LOAD} setp.eq.s32 %p1, %r3, 2; @%p1 bra OUT; setp.ne.s32 %p2, %r3, %r1; "
+        "@%p2 bra A;", {2, 4}),
+    "a byte": (
+        "A: ld.volatile.global.u8 %h1, [%rd1]; setp.eq.s16 %p1, %h1, 5; @!%p1 bra A;", {5}),
+    "a signed byte": (
+        "A: ld.volatile.global.s8 %h1, [%rd1]; setp.lt.s16 %p1, %h1, 0; @!%p1 bra A;", {-2, -1}),
+    "a barrier of the block": (
+        f"A: mov.u32 %r4, 0; @%p8 bra B; {_LOAD} setp.ge.s32 %p1, %r3, %r1; "
+        "selp.u32 %r4, 1, 0, %p1; B: setp.ne.u32 %p2, %r4, 0; bar.red.or.pred %p3, 0, %p2; "
+        "selp.u32 %r5, 1, 0, %p3; setp.eq.s32 %p4, %r5, 0; @%p4 bra A;", {4, 5, 6}),
+    "a vote": (
+        f"A: {_LOAD} setp.ge.s32 %p1, %r3, %r1; vote.sync.any.pred %p2, %p1, -1; not.pred %p3, "
+        "%p2; @%p3 bra A;", {4, 5, 6}),
+    "an atomic": (
+        "A: atom.global.add.u32 %r3, [%rd1], 0; setp.lt.s32 %p1, %r3, %r1; @%p1 bra A;",
+        {4, 5, 6}),
+}  # fmt: skip
+# Here the value does not tell, or not alone.
+NO_WAITS = {
+    "no loop": f"{_LOAD} setp.lt.s32 %p1, %r3, %r1; @%p1 bra OUT;",
+    "an ordinary load": "A: ld.global.u32 %r3, [%rd1]; setp.lt.s32 %p1, %r3, %r1; @%p1 bra A;",
+    "a store in the loop": (
+        f"A: {_LOAD} st.global.u32 [%rd1+8], %r3; setp.lt.s32 %p1, %r3, %r1; @%p1 bra A;"),
+    "an operand that changes": (
+        f"A: {_LOAD} setp.lt.s32 %p1, %r3, %r1; add.s32 %r1, %r1, 1; @%p1 bra A;"),
+    "two operands": (
+        f"A: {_LOAD} add.s32 %r4, %r1, %r2; setp.lt.s32 %p1, %r3, %r4; @%p1 bra A;"),
+    "a count of the block": (
+        f"A: {_LOAD} setp.ge.s32 %p1, %r3, %r1; bar.red.popc.u32 %r4, 0, %p1; "
+        "setp.lt.u32 %p2, %r4, 32; @%p2 bra A;"),
+}  # fmt: skip
+
+
+def waits(body: str) -> list[FlagWait]:
+    kernel = parse(_KERNEL.format(body)).kernels["k"]
+    flow = ControlFlow.of(kernel)
+    return [*flag_waits(flow, actions_of(flow)).values()]
+
+
+@pytest.mark.parametrize("name", WAITS)
+def test_values_that_let_a_thread_go_on(name: str) -> None:
+    body, ends = WAITS[name]
+    (wait,) = waits(body)
+    found = {each for each in range(-2, 7) if wait.satisfied(each & 0xFFFFFFFF, 4)}
+    assert found == ends
+
+
+@pytest.mark.parametrize("name", NO_WAITS)
+def test_loops_that_are_not_understood(name: str) -> None:
+    assert not waits(NO_WAITS[name])
+
+
+def test_a_look_before_the_loop() -> None:
+    first, second = waits(
+        f"{_LOAD} setp.ge.s32 %p1, %r3, %r1; @%p1 bra OUT; "
+        "A: nanosleep.u32 9; ld.volatile.global.u32 %r4, [%rd1]; setp.lt.s32 %p2, %r4, %r1; "
+        "@%p2 bra A;"
+    )
+    for value in range(7):
+        assert first.satisfied(value, 4) == second.satisfied(value, 4) == (value >= 4)
