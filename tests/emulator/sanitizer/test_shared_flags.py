@@ -62,7 +62,8 @@ def test_data_handed_over(way: str) -> None:
     assert outcome.arrays["out"].view(np.float32)[:32].tolist() == [*range(31, -1, -1)]
     for each in outcome.findings:
         assert "which thread (" in each.message
-        assert each.here is not None and each.other is not None
+        assert each.here is not None
+        assert each.other is not None
         missing = "no flag that one releases (by a fence and a write) and the other acquires"
         apart = "only the write to a flag by thread (0, 0, 0)"
         assert (missing if expected == _RACE else apart) in each.message
