@@ -62,8 +62,9 @@ COMMON_BYTES = 32
 # cp.async copies in flight and their queue, the position at which the last of them landed, the
 # number of copy groups that each lane has committed (32 bits each), the time at which its lanes
 # were last in step, and the position at which some of them were; the position in the log of its
-# last access, whether Python has to see its arrivals, and the position at which it last executed a
-# fence, if flags may order its lanes. Then its bitmaps.
+# last access, whether Python has to see its arrivals, the position at which it last executed a
+# fence, if flags may order its lanes, and the time at which some of its lanes were last in step.
+# Then its bitmaps.
 OWN = words("in_step", "copies", "copy_queue", "landed") | {
     "groups": 32,
     "step_time": 160,
@@ -71,6 +72,7 @@ OWN = words("in_step", "copies", "copy_queue", "landed") | {
     "last_access": 176,
     "arrives_in_python": 184,
     "fenced": 192,
+    "part_time": 200,
 }
 OWN_BITMAPS = 208
 # A word of a warp's bitmaps: granules read and written in this epoch.

@@ -12,10 +12,10 @@ from gemmkit.emulator.isa.warpgroup_forms import OPERATION
 from gemmkit.emulator.machine.asynchronous import Copy
 from gemmkit.emulator.sanitizer.clocks import Clocks
 from gemmkit.emulator.sanitizer.cluster_findings import ClusterFindings
-from gemmkit.emulator.sanitizer.collection import Collection
+from gemmkit.emulator.sanitizer.collection import APART, Collection
 from gemmkit.emulator.sanitizer.granules import Conflict, Numbers, instruction_of, thread_of
 from gemmkit.emulator.sanitizer.lane_windows import Apart
-from gemmkit.emulator.sanitizer.orders import missing_order
+from gemmkit.emulator.sanitizer.orders import TOGETHER, missing_order
 from gemmkit.emulator.sanitizer.parties import Parties, listed
 from gemmkit.emulator.sanitizer.sites import Names
 from gemmkit.findings import AccessSite
@@ -30,10 +30,6 @@ NO_COPY_WAIT = (
 _NO_GROUP_WAIT = (
     "with no cp.async.bulk.wait_group.read for it, and synchronization after that, between"
 )
-
-
-# As the emulator runs them.
-_TOGETHER = "the hardware as long as these lanes run together"
 
 
 def is_refill(clocks: Clocks, met: Conflict) -> bool:
@@ -297,8 +293,8 @@ class AsynchronousFindings(ClusterFindings):
         )
         site = parties.site(last)
         self._add(
-            block, "racecheck", "lanes not in step", text, parties.site(who),
-            parties.site(apart.other), array, offset, forgiven_by=_TOGETHER,
+            block, "racecheck", APART, text, parties.site(who),
+            parties.site(apart.other), array, offset, forgiven_by=TOGETHER,
             cause="/".join(("no-syncwarp", str(site), *site.called_from)),
         )  # fmt: skip
 

@@ -16,6 +16,7 @@ from gemmkit.emulator.codegen.shadow_layout import (
 from gemmkit.emulator.machine.turns import most_at_once
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.sanitizer.block_order import (
+    APART,
     KNOWN,
     UNFENCED,
     BlockOrder,
@@ -29,7 +30,7 @@ from gemmkit.emulator.sanitizer.cross_block_races import (
     instruction_numbers,
 )
 from gemmkit.emulator.sanitizer.flag_values import Looks
-from gemmkit.emulator.sanitizer.orders import BlockOrders, ordinary_access
+from gemmkit.emulator.sanitizer.orders import LANES_APART, BlockOrders, lanes_apart, ordinary_access
 from gemmkit.emulator.sanitizer.shadow import BlockShadow, GlobalShadow
 from gemmkit.emulator.sanitizer.sites import Names, is_bulk_reduction, verb
 from gemmkit.findings import Finding
@@ -107,6 +108,7 @@ class BetweenBlocks:
                     at,
                     address,
                     look,
+                    self._shadow.step_time(at.warp % self._worker.warps),
                     reads=action.operation != "store",
                     writes=action.operation != "load",
                 )
@@ -141,13 +143,19 @@ class BetweenBlocks:
         against_reader, thread = more & AGAINST_READER, more >> CONFLICT_THREAD
         kind = "strong" if more & AGAINST_STRONG else "reader" if against_reader else "writer"
         number = self._worker.site_number(site)
-        how, found = self.meets(number, thread, address, self._known.at(address, kind), kind)
-        return IN_ORDER if how == KNOWN else int(found is not None), found
+        met = self._known.at(address, kind)
+        how, found = self.meets(number, thread, address, met, kind)
+        other = Actor.read(met[0], self._numbers)
+        if how == KNOWN and not self.order.lanes_matter(other.block, self._warp_of(other)):
+            return IN_ORDER, None
+        return int(found is not None), found
 
     def relation(self, other: Actor, time: int) -> int:
         """How fences and atomics order an access of another block at a time before what the running
         warp does now."""
-        return self.order.before(self._here(), other.block, self._warp_of(other), time)
+        here, warp = self._here(), self._warp_of(other)
+        lane = {} if other.asynchronous else {"lane": other.thread % LANES}
+        return self.order.before(here, other.block, warp, time, **lane)
 
     def is_visible(self, other: Actor, time: int) -> bool:
         """Whether such an access, which is ordered before, is visible to the asynchronous proxy."""
@@ -173,6 +181,8 @@ class BetweenBlocks:
     def _why(self, number: int, other: Actor, how: int, *, after_read: bool) -> str:
         """Why an access by an instruction races with one of another block ordered so."""
         actions, block = self._names.actions, self._worker.field("block")
+        if how == APART:
+            return LANES_APART
         if not self._fences:
             return ANY_ORDER
         ordinary = ordinary_access(actions[number], actions[other.number])
@@ -208,5 +218,7 @@ class BetweenBlocks:
                 self._why(number, other, how, after_read=against_reader),
             )
             found = cross_block_race(self._names, kind, address, other, me, why=why)
+            if how == APART:
+                found = lanes_apart(found)
             self._made[alike] = block, found
         return how, found

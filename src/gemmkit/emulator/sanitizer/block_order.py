@@ -26,8 +26,10 @@ Learned = dict[int, int]
 _MOST_APART = 64
 
 # How an access is ordered before another: fully; except for a fence of the observer; released, but
-# not observed; not released.
-KNOWN, UNFENCED, UNLEARNED, UNRELEASED = range(4)
+# not observed; not released; fully, if lanes of a warp were in step.
+KNOWN, UNFENCED, UNLEARNED, UNRELEASED, APART = range(5)
+# In place of a lane, where the lanes of a warp count as one.
+_ANY = -1
 
 
 class Place(NamedTuple):
@@ -51,11 +53,25 @@ class Reached(Protocol):
         """The same for accesses to global memory that are visible to the asynchronous proxy."""
 
 
+class _Apart(NamedTuple):
+    """Lanes of a warp that write a flag, and the time at which the others were last in step with
+    them: what those did later, the flag does not release."""
+
+    warp: int
+    lanes: int
+    step: int
+
+    def holds(self, warp: int, time: int, lane: int) -> bool:
+        """Whether an access is of one of the others, since."""
+        other = lane != _ANY and warp == self.warp and not self.lanes >> lane & 1
+        return other and time >= self.step
+
+
 @dataclass(slots=True)
 class _Release:
     """What a block made known at an address: for each warp of its cluster the accesses before a
     time, and those up to a time that are visible to the asynchronous proxy; what it knew of other
-    clusters, and what of that before a proxy fence."""
+    clusters, and what of that before a proxy fence; and what of its own warp it leaves out."""
 
     block: int
     cluster: int
@@ -63,12 +79,22 @@ class _Release:
     visible: tuple[int, ...]
     learned: Learned
     proxied: Learned
+    apart: _Apart | None = None
 
-    def covers(self, warp: int, time: int) -> bool:
+    def covers(self, warp: int, time: int, lane: int) -> bool:
+        if self.apart is not None and self.apart.holds(warp, time, lane):
+            return False
         return time < self.until[warp]
 
+    @property
+    def by(self) -> tuple[int, ...]:
+        """The block, and the warp and lanes if these are not all."""
+        return (self.block, *(self.apart[:2] if self.apart is not None else ()))
+
     def says_more_than(self, other: _Release) -> bool:
-        """Whether it makes more known."""
+        """Whether it makes more known than another by the same."""
+        if self.apart is not None and other.apart is not None and self.apart > other.apart:
+            return True
         times = zip(self.until + self.visible, other.until + other.visible, strict=True)
         pairs = (self.learned, other.learned), (self.proxied, other.proxied)
         return any(mine > theirs for mine, theirs in times) or any(
@@ -76,6 +102,8 @@ class _Release:
         )
 
     def join(self, other: _Release) -> None:
+        if self.apart is not None and other.apart is not None:
+            self.apart = max(self.apart, other.apart)
         self.until = tuple(map(max, self.until, other.until))
         self.visible = tuple(map(max, self.visible, other.visible))
         _join(self.learned, other.learned)
@@ -155,11 +183,13 @@ class BlockOrder:
         self._locations: defaultdict[int, _Location] = defaultdict(_Location)
         self._by_cluster: defaultdict[int, list[_Release]] = defaultdict(list)
         self._clusters: dict[int, _Members] = {}
+        # The warps, with their cluster, some lanes of which alone have written a flag.
+        self._lanes_apart: set[tuple[int, int]] = set()
         if peer is not None:
             self._locations, self._by_cluster = peer._locations, peer._by_cluster
-            self._clusters = peer._clusters
+            self._clusters, self._lanes_apart = peer._clusters, peer._lanes_apart
         # Answers of `before` and `is_visible` that hold until what is known changes.
-        self._answers: dict[tuple[int, int, int, int], int] = {}
+        self._answers: dict[tuple[int, int, int, int, int], int] = {}
         self._visible: dict[tuple[int, int, int, int], bool] = {}
         self._block = self._cluster = -1
 
@@ -241,9 +271,10 @@ class BlockOrder:
         self._note(at.warp, now)
 
     def synchronize(
-        self, at: Place, location: int, look: Look, *, reads: bool, writes: bool
+        self, at: Place, location: int, look: Look, step: int, *, reads: bool, writes: bool
     ) -> bool:
-        """A strong access to an address; returns whether it observes another block."""
+        """A strong access to an address by a warp that was last in step at a time; returns whether
+        it observes another block."""
         self._catch_up(at)
         self._forget_answers()
         there, own = self._locations[location], self._members.own[at.warp]
@@ -270,7 +301,10 @@ class BlockOrder:
                     tuple(visible),
                     all_of_it.passed_on,
                     all_of_it.proxied,
+                    _Apart(at.warp, look.lanes, step) if look.lanes is not None else None,
                 )
+                if look.lanes is not None:
+                    self._lanes_apart.add((at.cluster, at.warp))
                 self._release(there, at.warp, location, released, look.value)
             there.values.wrote(look.value, len(there.releases))
         return observes
@@ -299,7 +333,7 @@ class BlockOrder:
         An observer of a release has observed all those before it at the same address, so one
         suffices.
         """
-        if not at.releases or at.releases[-1].block != released.block:
+        if not at.releases or at.releases[-1].by != released.by:
             return False
         last, count = at.releases[-1], len(at.releases)
         if not released.says_more_than(last):
@@ -311,24 +345,32 @@ class BlockOrder:
         last.join(released)
         return True
 
-    def before(self, at: Place, cluster: int, warp: int, time: int) -> int:
-        """How an access by a warp of a cluster at a time is ordered before the running warp's
-        current access."""
+    def lanes_matter(self, cluster: int, warp: int) -> bool:
+        """Whether the lanes of a warp do not count as one."""
+        return (cluster, warp) in self._lanes_apart
+
+    def before(self, at: Place, cluster: int, warp: int, time: int, lane: int = _ANY) -> int:
+        """How an access by a warp of a cluster, or one of its lanes, at a time is ordered before
+        the running warp's current access."""
         self._catch_up(at)
-        asked = at.warp, cluster, warp, time
+        if not self.lanes_matter(cluster, warp):
+            lane = _ANY
+        asked = at.warp, cluster, warp, time, lane
         if asked not in self._answers:
             self._answers[asked] = self._before(*asked)
         return self._answers[asked]
 
-    def _before(self, me: int, cluster: int, warp: int, time: int) -> int:
+    def _before(self, me: int, cluster: int, warp: int, time: int, lane: int) -> int:
         own, common = self._members.own[me], self._common
         for answer, learned in (
             (KNOWN, (own.known, common.known)),
             (UNFENCED, (own.seen, common.seen)),
         ):
-            if any(self._holds(each, cluster, warp, time) for each in learned):
+            if any(self._holds(each, cluster, warp, time, lane) for each in learned):
                 return answer
-        released = any(each.covers(warp, time) for each in self._by_cluster[cluster])
+        if lane != _ANY and self._before(me, cluster, warp, time, _ANY) == KNOWN:
+            return APART
+        released = any(each.covers(warp, time, lane) for each in self._by_cluster[cluster])
         return UNLEARNED if released else UNRELEASED
 
     def is_visible(self, at: Place, cluster: int, warp: int, time: int) -> bool:
@@ -345,11 +387,13 @@ class BlockOrder:
             )
         return self._visible[asked]
 
-    def _holds(self, learned: Mapping[int, int], cluster: int, warp: int, time: int) -> bool:
+    def _holds(
+        self, learned: Mapping[int, int], cluster: int, warp: int, time: int, lane: int = _ANY
+    ) -> bool:
         """Whether an access is among those released, or known before the release."""
         for at, _, count in self._looked_through(learned):
             own = (number for number in at.of_cluster.get(cluster, ()) if number < count)
-            if any(at.releases[number].covers(warp, time) for number in own):
+            if any(at.releases[number].covers(warp, time, lane) for number in own):
                 return True
         return False
 

@@ -10,6 +10,8 @@ import msgspec
 
 from gemmkit.findings import Finding
 
+# The kind of races that there are only as lanes of a warp are not in step.
+APART = "lanes not in step"
 # The fault, and the lines and array that it concerns.
 Key = tuple[str, str, str, str, str]
 
@@ -62,7 +64,16 @@ class Collection:
 
     def findings(self) -> tuple[Finding, ...]:
         """All findings, in the order of the blocks where they occurred first."""
-        ordered = sorted(self._seen.items(), key=lambda each: (each[1].block, each[0]))
+        # Where more is missing than a __syncwarp(), that is no finding of its own.
+        races = {key[2:] for key in self._seen if key[1].endswith((" after read", " after write"))}
+        ordered = sorted(
+            (
+                each
+                for each in self._seen.items()
+                if each[0][1] != APART or each[0][2:] not in races
+            ),
+            key=lambda each: (each[1].block, each[0]),
+        )
         return tuple(
             msgspec.structs.replace(
                 seen.example,

@@ -61,11 +61,12 @@ Looks = Mapping[int, "Look"]
 @dataclass(frozen=True, slots=True)
 class Look:
     """What a strong access finds: the value that is there after it and, if it is that of a wait,
-    what the wait is for."""
+    what the wait is for; and which lanes of the warp have written, if not all did."""
 
     value: int
     wait: FlagWait | None = None
     operand: int = 0
+    lanes: int | None = None
 
     def satisfied(self, value: int) -> bool:
         """Whether a value would let the thread go on."""

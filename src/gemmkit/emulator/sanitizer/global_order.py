@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -119,7 +119,21 @@ class GlobalOrder:
                 operand = operand_of(wait, operands or 0, lane) if wait is not None else 0
                 value = self._value(action, address, nbytes)
                 found[address] = Look(value or 0, wait if value is not None else None, operand)
+        if action.operation != "load":
+            self._note_lanes(found, pattern, base)
         return found
+
+    def _note_lanes(self, looks: dict[int, Look], pattern: Pattern, base: int) -> None:
+        """Note which lanes have written at each address, where these are not all of the warp."""
+        worker = self._worker
+        warp = worker.warp_number(worker.field("running"))
+        initial, exited = (int(worker.warp_fields(name)[warp]) for name in ("initial", "exited"))
+        lanes: dict[int, int] = dict.fromkeys(looks, 0)
+        for lane in pattern.lanes.tolist():
+            lanes[base + int(pattern.offsets[lane])] |= 1 << lane
+        for address, wrote in lanes.items():
+            if initial & ~exited & ~wrote & 0xFFFFFFFF:
+                looks[address] = replace(looks[address], lanes=wrote)
 
     def _value(self, action: Action, address: int, nbytes: int) -> int | None:
         """The value at an address; None if the access was refused."""

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
+
 from gemmkit.emulator.codegen.operands import Action
 from gemmkit.emulator.codegen.ordering import ATOMICS, Ordering, hands_over_by_flags
 from gemmkit.emulator.sanitizer.block_order import UNFENCED, UNLEARNED
+from gemmkit.emulator.sanitizer.collection import APART
+from gemmkit.findings import Finding
 
+LANES_APART = "only another lane of that warp signals this, with no __syncwarp() before it"
+# As the emulator runs them.
+TOGETHER = "the hardware as long as these lanes run together"
 _MBARRIERS = ("mbarrier_", "bulk_")
 _MEETINGS = ("mbarrier_", "barrier_cluster_")
 _IN_ORDER = " (with a barrier before the {write}, if a thread of another warp executes that)"
@@ -29,6 +36,12 @@ def missing_order(actions: Iterable[Action]) -> str:
         f"with no barrier, {arrivals}and no flag that one releases (by a fence and a write) and "
         f"the other acquires (by a read and a fence), between{note}"
     )
+
+
+def lanes_apart(race: Finding) -> Finding:
+    """A race that there is only as lanes of a warp are not in step."""
+    message = race.message.replace(f"{race.kind}:", f"{APART}:", 1)
+    return msgspec.structs.replace(race, kind=APART, message=message, forgiven_by=TOGETHER)
 
 
 class BlockOrders:

@@ -284,6 +284,10 @@ class BlockShadow:
         """Where the log ended when the lanes of a warp were last in step."""
         return int(self._own(warp, "in_step")[0])
 
+    def step_time(self, warp: int) -> int:
+        """The time at which lanes of a warp, all or some, were last in step."""
+        return max(int(self._own(warp, name)[0]) for name in ("step_time", "part_time"))
+
     def last_access(self, warp: int) -> int:
         """Where it ended after the warp's last access to shared memory."""
         return int(self._own(warp, "last_access")[0])

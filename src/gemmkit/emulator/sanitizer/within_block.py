@@ -8,12 +8,13 @@ from gemmkit.emulator.codegen.shadow_layout import AGAINST_READER, CONFLICT_THRE
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.sanitizer.access_order import AccessOrder
 from gemmkit.emulator.sanitizer.between_blocks import BetweenBlocks, here
-from gemmkit.emulator.sanitizer.block_order import KNOWN, UNFENCED, BlockOrder, Place
+from gemmkit.emulator.sanitizer.block_order import APART, KNOWN, UNFENCED, BlockOrder, Place
 from gemmkit.emulator.sanitizer.cross_block_races import Actor, instruction_numbers
 from gemmkit.emulator.sanitizer.flag_values import Looks
 from gemmkit.emulator.sanitizer.global_copies import GlobalCopies
 from gemmkit.emulator.sanitizer.global_findings import NOT_WAITED
 from gemmkit.emulator.sanitizer.memory_faults import space_at
+from gemmkit.emulator.sanitizer.orders import lanes_apart
 from gemmkit.emulator.sanitizer.shadow import BlockShadow
 from gemmkit.emulator.sanitizer.sites import Names, actor_text, at, verb
 from gemmkit.findings import Finding
@@ -77,6 +78,7 @@ class WithinBlock:
                 place,
                 address | shared,
                 look,
+                self._shadow.step_time(place.warp % self._worker.warps),
                 reads=action.operation != "store",
                 writes=action.operation != "load",
             )
@@ -105,12 +107,16 @@ class WithinBlock:
             if how != KNOWN and not self._between.is_race(number, other, how):
                 return 0, None
         else:
-            how = self._order.before(place, place.cluster, its, time)
+            lane = other.thread % LANES
+            how = self._order.before(place, place.cluster, its, time, lane)
+            if how == KNOWN and self._order.lanes_matter(place.cluster, its):
+                return 0, None
         if how == KNOWN:
             return IN_ORDER, None
         if is_cas_loop(*(self._names.actions[each] for each in (number, other.number))):
             return 0, None
-        return 1, self._finding(number, thread, other, address, bool(against_reader), how)
+        race = self._finding(number, thread, other, address, bool(against_reader), how)
+        return 1, lanes_apart(race) if how == APART else race
 
     def _finding(
         self, number: int, thread: int, other: Actor, address: int, against_reader: bool, how: int
@@ -137,6 +143,8 @@ class WithinBlock:
         if self._fences:
             between += " and no fence" if how == UNFENCED else ", fence and atomic"
         within_lines, between = f"with {between} between", f"with {between} {between_lines}"
+        if how == APART:
+            between, missing = "with no __syncwarp() before the flag that signals this", None
         if other.asynchronous:
             between, missing = NOT_WAITED, None
             kind = f"{kind.partition(' ')[0]} before wait"

@@ -230,6 +230,8 @@ def _define_members(module: Module) -> None:
         now = f.add(count, 1)
         f.store(now, s, SHADOW["log_count"])
         f.store(now, own, OWN["in_part"])
+        f.increase(s, SHADOW["time"], 1)
+        f.store(f.load("i64", s, SHADOW["time"]), own, OWN["part_time"])
         f.ret()
 
 
