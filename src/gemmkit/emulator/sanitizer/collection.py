@@ -16,6 +16,15 @@ APART = "lanes not in step"
 Key = tuple[str, str, str, str, str]
 
 
+_RACES = (" after read", " after write")
+
+
+def _pair(key: Key) -> tuple[frozenset[str], str]:
+    """The two lines that a race concerns, and the array."""
+    _, _, here, other, array = key
+    return frozenset((here, other)), array
+
+
 @dataclass(slots=True)
 class _Seen:
     block: int
@@ -65,15 +74,13 @@ class Collection:
     def findings(self) -> tuple[Finding, ...]:
         """All findings, in the order of the blocks where they occurred first."""
         # Where more is missing than a __syncwarp(), that is no finding of its own.
-        races = {key[2:] for key in self._seen if key[1].endswith((" after read", " after write"))}
-        ordered = sorted(
-            (
-                each
-                for each in self._seen.items()
-                if each[0][1] != APART or each[0][2:] not in races
-            ),
-            key=lambda each: (each[1].block, each[0]),
+        races = {_pair(each) for each in self._seen if each[1].endswith(_RACES)}
+        left = (
+            (key, seen)
+            for key, seen in self._seen.items()
+            if key[1] != APART or _pair(key) not in races
         )
+        ordered = sorted(left, key=lambda each: (each[1].block, each[0]))
         return tuple(
             msgspec.structs.replace(
                 seen.example,
