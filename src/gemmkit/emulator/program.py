@@ -253,7 +253,7 @@ class Program:
             sanitizer.variables = frozenset(map(source_name, self.module.globals))
             execution = run(kernel, sanitizer=sanitizer)
             if not sanitizer.runs_again:
-                if interleavings and sanitizer.traits.asynchronous and execution.findings:
+                if interleavings and sanitizer.traits.explains and execution.findings:
                     return self._explained(run, execution, before, request, memory)
                 return execution
             readers |= sanitizer.readers_wanted

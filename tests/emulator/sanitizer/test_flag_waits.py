@@ -56,6 +56,11 @@ WAITS = {
     "a vote": (
         f"A: {_LOAD} setp.ge.s32 %p1, %r3, %r1; vote.sync.any.pred %p2, %p1, -1; not.pred %p3, "
         "%p2; @%p3 bra A;", {4, 5, 6}),
+    "in a larger loop, which other lanes pass without effect": (
+        "mov.u32 %r6, 0; A: @%p8 bra C; "
+        f"B: {_LOAD} setp.lt.s32 %p1, %r3, %r1; @%p1 bra B; "
+        "C: membar.cta; add.s32 %r6, %r6, 1; @%p8 bra D; st.global.u32 [%rd1+8], %r6; "
+        "D: setp.lt.u32 %p2, %r6, 3; @%p2 bra A;", {4, 5, 6}),
     "an atomic": (
         "A: atom.global.add.u32 %r3, [%rd1], 0; setp.lt.s32 %p1, %r3, %r1; @%p1 bra A;",
         {4, 5, 6}),

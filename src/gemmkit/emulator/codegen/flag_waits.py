@@ -128,14 +128,64 @@ def flag_waits(flow: ControlFlow, actions: Sequence[Action]) -> dict[int, FlagWa
         and len(action.dests) == 1
         and Ordering.of(action).strong
     ]
+    if not reads:
+        return found
+    loops_at = _Loops(flow)
     # A loop that is rotated looks once before it begins: such loads come second.
     for again in ((), reads):
         loops = [each for each in again if each.number in found]
         for read in reads:
             if read.number not in found:
-                wait = _Search(flow, actions, read, (read, *loops)).wait()
+                wait = _Search(flow, actions, loops_at, read, (read, *loops)).wait()
                 if wait is not None:
                     found[read.number] = wait
+    return found
+
+
+class _Loops:
+    """The loops of a kernel, each with one block by which it is entered."""
+
+    def __init__(self, flow: ControlFlow) -> None:
+        blocks = flow.blocks
+        before: list[list[int]] = [[] for _ in blocks]
+        for number, block in enumerate(blocks):
+            for each in block.successors:
+                if each < len(blocks):
+                    before[each].append(number)
+        self._bodies: dict[int, set[int]] = {}
+        above = _dominators(before)
+        for entry, sources in enumerate(before):
+            for source in sources:
+                if above[source] >> entry & 1:
+                    body = self._bodies.setdefault(entry, {entry})
+                    waiting = [source]
+                    while waiting:
+                        block = waiting.pop()
+                        if block not in body:
+                            body.add(block)
+                            waiting += before[block]
+
+    def innermost(self, block: int) -> set[int]:
+        """The blocks of the smallest loop around one."""
+        return min(
+            (each for each in self._bodies.values() if block in each), key=len, default=set()
+        )
+
+
+def _dominators(before: Sequence[Sequence[int]]) -> list[int]:
+    """By block, as bits, the blocks that all ways to it pass, and itself."""
+    every = (1 << len(before)) - 1
+    found = [1, *[every] * (len(before) - 1)]
+    changed = True
+    while changed:
+        changed = False
+        for block in range(1, len(before)):
+            passed = every
+            for each in before[block]:
+                passed &= found[each]
+            passed |= 1 << block
+            if passed != found[block]:
+                found[block], changed = passed, True
     return found
 
 
@@ -148,10 +198,18 @@ class _Search:
     of some reads."""
 
     def __init__(
-        self, flow: ControlFlow, actions: Sequence[Action], read: Action, looks: Iterable[Action]
+        self,
+        flow: ControlFlow,
+        actions: Sequence[Action],
+        loops: _Loops,
+        read: Action,
+        looks: Iterable[Action],
     ) -> None:
         self._flow, self._actions, self._read = flow, actions, read
         self._looks = frozenset(each.number for each in looks)
+        # Outside of the loops that look, a thread goes on, though it may come back in a larger one.
+        blocks = map(self._block_of, self._looks)
+        self._inside = frozenset(each for block in blocks for each in loops.innermost(block))
         self._operand: Register | None = None
         self._branches = 0
         # The blocks between two looks, and the reads by which a thread looks again.
@@ -229,7 +287,7 @@ class _Search:
         seen, waiting, met = {start}, [start], set()
         while waiting:
             block = waiting.pop()
-            if block >= len(self._flow.blocks):
+            if block not in self._inside:
                 continue
             here = self._flow.blocks[block]
             for number in range(here.start, here.end):

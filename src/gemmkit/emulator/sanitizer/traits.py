@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from gemmkit.emulator.codegen.addresses import space_of
 from gemmkit.emulator.codegen.kernel import LoadedKernel
 from gemmkit.emulator.codegen.operands import Action, access_bytes
-from gemmkit.emulator.codegen.ordering import Ordering, needs_clocks, orders_warps
+from gemmkit.emulator.codegen.ordering import Ordering, is_asynchronous, needs_clocks, orders_warps
 from gemmkit.emulator.codegen.shadow_layout import SHADOW_SITE, SHADOW_SITE_BYTES
 from gemmkit.emulator.isa.bulk_copies import UNIT
 from gemmkit.emulator.sanitizer.accumulators import touches
@@ -34,7 +34,10 @@ class Traits:
         read_only: whether it has read-only loads (`ld.global.nc`).
         copies: whether it has cp.async.
         partial_barriers: whether it has barriers that may be for a part of the block.
-        asynchronous: whether it uses mbarriers, bulk copies or wgmma.
+        asynchronous: whether vector clocks find the races in its shared memory, as it uses
+            mbarriers, bulk copies or wgmma, or flags there.
+        explains: whether findings come with the order in which it goes wrong; that does not tell
+            who waits for flags.
         touches: instructions that touch registers of a wgmma in flight.
         sites: the initial shadow of its memory records, one row each.
         strong: the instructions whose accesses do not race with each other.
@@ -54,6 +57,7 @@ class Traits:
         self.copies = any(action.operation == "copy_async" for action in actions)
         self.partial_barriers = any(map(is_partial_barrier, actions))
         self.asynchronous = needs_clocks(actions)
+        self.explains = is_asynchronous(actions)
         self.sites = _sites(kernel)
         self.touches = touches(kernel.flow, actions)
         self.strong = np.array([each.number for each in actions if is_strong(each)], np.int64)
