@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from sanitizing import run
 
 from gemmkit.emulator.codegen.flag_waits import FlagWait, flag_waits
 from gemmkit.emulator.codegen.operands import actions_of
@@ -108,3 +110,29 @@ def test_a_look_before_the_loop() -> None:
     )
     for value in range(7):
         assert first.satisfied(value, 4) == second.satisfied(value, 4) == (value >= 4)
+
+
+_HANDED = """
+k(float* out, float* part, int* flag) {
+  const int t = threadIdx.x;
+  if (blockIdx.x == 0) {
+    part[t] = t;
+    __syncthreads();
+    if (t == 0) { __threadfence(); atomicAdd(flag, 1); }
+  } else {
+    if (t == 0) { while (*(volatile int*)flag < COUNT) {} __threadfence(); }
+    __syncthreads();
+    out[t] = part[63 - t];
+  }
+}
+"""
+
+
+@pytest.mark.parametrize(("before", "count", "sound"), [(0, 1, True), (0, 0, False), (5, 5, False)])
+def test_a_wait_that_ends_before_anybody_has_written(before: int, count: int, sound: bool) -> None:
+    # The second block looks when the first one has ended.
+    arrays = {"out": np.zeros(64, np.float32), "part": np.zeros(64, np.float32)}
+    flag = np.full(1, before, np.int32)
+    source = _HANDED.replace("COUNT", str(count))
+    found = run(source, {**arrays, "flag": flag}, grid=(2, 1, 1), at_once=2).findings
+    assert {each.kind for each in found} == (set() if sound else {"read after write"})

@@ -18,9 +18,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from gemmkit.emulator.sanitizer.flag_values import FlagValues, Look
-
-# The number of releases at each address in memory.
-Learned = dict[int, int]
+from gemmkit.emulator.sanitizer.releases import ANY_LANE, Apart, Learned, Release, join
 
 # So many releases of one block at an address are kept for their values.
 _MOST_APART = 64
@@ -28,8 +26,6 @@ _MOST_APART = 64
 # How an access is ordered before another: fully; except for a fence of the observer; released, but
 # not observed; not released; fully, if lanes of a warp were in step.
 KNOWN, UNFENCED, UNLEARNED, UNRELEASED, APART = range(5)
-# In place of a lane, where the lanes of a warp count as one.
-_ANY = -1
 
 
 class Place(NamedTuple):
@@ -53,69 +49,12 @@ class Reached(Protocol):
         """The same for accesses to global memory that are visible to the asynchronous proxy."""
 
 
-class _Apart(NamedTuple):
-    """Lanes of a warp that write a flag, and the time at which the others were last in step with
-    them: what those did later, the flag does not release."""
-
-    warp: int
-    lanes: int
-    step: int
-
-    def holds(self, warp: int, time: int, lane: int) -> bool:
-        """Whether an access is of one of the others, since."""
-        other = lane != _ANY and warp == self.warp and not self.lanes >> lane & 1
-        return other and time >= self.step
-
-
-@dataclass(slots=True)
-class _Release:
-    """What a block made known at an address: for each warp of its cluster the accesses before a
-    time, and those up to a time that are visible to the asynchronous proxy; what it knew of other
-    clusters, and what of that before a proxy fence; and what of its own warp it leaves out."""
-
-    block: int
-    cluster: int
-    until: tuple[int, ...]
-    visible: tuple[int, ...]
-    learned: Learned
-    proxied: Learned
-    apart: _Apart | None = None
-
-    def covers(self, warp: int, time: int, lane: int) -> bool:
-        if self.apart is not None and self.apart.holds(warp, time, lane):
-            return False
-        return time < self.until[warp]
-
-    @property
-    def by(self) -> tuple[int, ...]:
-        """The block, and the warp and lanes if these are not all."""
-        return (self.block, *(self.apart[:2] if self.apart is not None else ()))
-
-    def says_more_than(self, other: _Release) -> bool:
-        """Whether it makes more known than another by the same."""
-        if self.apart is not None and other.apart is not None and self.apart > other.apart:
-            return True
-        times = zip(self.until + self.visible, other.until + other.visible, strict=True)
-        pairs = (self.learned, other.learned), (self.proxied, other.proxied)
-        return any(mine > theirs for mine, theirs in times) or any(
-            theirs.get(each, 0) < count for mine, theirs in pairs for each, count in mine.items()
-        )
-
-    def join(self, other: _Release) -> None:
-        if self.apart is not None and other.apart is not None:
-            self.apart = max(self.apart, other.apart)
-        self.until = tuple(map(max, self.until, other.until))
-        self.visible = tuple(map(max, self.visible, other.visible))
-        _join(self.learned, other.learned)
-        _join(self.proxied, other.proxied)
-
-
 @dataclass(slots=True)
 class _Location:
     """All releases at one address, in order; by cluster, which of them it made; the blocks that
     made some; and the values that were there."""
 
-    releases: list[_Release] = field(default_factory=list)
+    releases: list[Release] = field(default_factory=list)
     of_cluster: defaultdict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
     blocks: set[int] = field(default_factory=set)
     values: FlagValues = field(default_factory=FlagValues)
@@ -143,12 +82,7 @@ class _Knowledge:
             (self.passed_on, other.passed_on),
             (self.proxied, other.proxied),
         ):
-            _join(mine, theirs)
-
-
-def _join(mine: Learned, theirs: Mapping[int, int]) -> None:
-    for location, count in theirs.items():
-        mine[location] = max(count, mine.get(location, 0))
+            join(mine, theirs)
 
 
 class _Members:
@@ -181,7 +115,7 @@ class BlockOrder:
     ) -> None:
         self._warps, self._all, self._reached = warps, warps * blocks, reached
         self._locations: defaultdict[int, _Location] = defaultdict(_Location)
-        self._by_cluster: defaultdict[int, list[_Release]] = defaultdict(list)
+        self._by_cluster: defaultdict[int, list[Release]] = defaultdict(list)
         self._clusters: dict[int, _Members] = {}
         # The warps, with their cluster, some lanes of which alone have written a flag.
         self._lanes_apart: set[tuple[int, int]] = set()
@@ -255,9 +189,9 @@ class BlockOrder:
         self._forget_answers()
         own = self._members.own[at.warp]
         until[at.warp] = now + 1
-        _join(own.known, own.seen)
-        _join(own.known, self._common.seen)
-        _join(own.known, self._common.known)
+        join(own.known, own.seen)
+        join(own.known, self._common.seen)
+        join(own.known, self._common.known)
         own.join(_Knowledge(until, passed_on=dict(own.known)))
         self._note(at.warp, now)
 
@@ -266,8 +200,8 @@ class BlockOrder:
         self._catch_up(at)
         self._forget_answers()
         own = self._members.own[at.warp]
-        _join(own.proxied, own.known)
-        _join(own.proxied, self._common.known)
+        join(own.proxied, own.known)
+        join(own.proxied, self._common.known)
         self._note(at.warp, now)
 
     def synchronize(
@@ -278,6 +212,8 @@ class BlockOrder:
         self._catch_up(at)
         self._forget_answers()
         there, own = self._locations[location], self._members.own[at.warp]
+        if look.initial is not None and not there.releases:
+            there.values.wrote(look.initial, 0)
         before = own.seen.get(location, 0)
         if reads and before < len(there.releases):
             least = max(before, *(each.get(location, 0) for each in self._all_known(own)))
@@ -294,14 +230,14 @@ class BlockOrder:
                 visible: Sequence[int] = [0] * self._all
                 if self._reached is not None:
                     visible = self._reached.visible_in_cluster()
-                released = _Release(
+                released = Release(
                     at.block,
                     at.cluster,
                     tuple(all_of_it.fenced),
                     tuple(visible),
                     all_of_it.passed_on,
                     all_of_it.proxied,
-                    _Apart(at.warp, look.lanes, step) if look.lanes is not None else None,
+                    Apart(at.warp, look.lanes, step) if look.lanes is not None else None,
                 )
                 if look.lanes is not None:
                     self._lanes_apart.add((at.cluster, at.warp))
@@ -314,7 +250,7 @@ class BlockOrder:
         return own.known, self._common.seen, self._common.known
 
     def _release(
-        self, at: _Location, warp: int, location: int, released: _Release, value: int
+        self, at: _Location, warp: int, location: int, released: Release, value: int
     ) -> None:
         # Those of different values are told from each other, as far as there is room.
         apart = at.values.differs(value) and at.apart < _MOST_APART
@@ -326,7 +262,7 @@ class BlockOrder:
         at.releases.append(released)
         self._by_cluster[released.cluster].append(released)
 
-    def _renew(self, at: _Location, warp: int, location: int, released: _Release) -> bool:
+    def _renew(self, at: _Location, warp: int, location: int, released: Release) -> bool:
         """Add to the last release at an address if it is of the same block and no other warp has
         observed it: a loop of atomics that waits for others would otherwise add one per iteration.
 
@@ -349,12 +285,12 @@ class BlockOrder:
         """Whether the lanes of a warp do not count as one."""
         return (cluster, warp) in self._lanes_apart
 
-    def before(self, at: Place, cluster: int, warp: int, time: int, lane: int = _ANY) -> int:
+    def before(self, at: Place, cluster: int, warp: int, time: int, lane: int = ANY_LANE) -> int:
         """How an access by a warp of a cluster, or one of its lanes, at a time is ordered before
         the running warp's current access."""
         self._catch_up(at)
         if not self.lanes_matter(cluster, warp):
-            lane = _ANY
+            lane = ANY_LANE
         asked = at.warp, cluster, warp, time, lane
         if asked not in self._answers:
             self._answers[asked] = self._before(*asked)
@@ -368,7 +304,7 @@ class BlockOrder:
         ):
             if any(self._holds(each, cluster, warp, time, lane) for each in learned):
                 return answer
-        if lane != _ANY and self._before(me, cluster, warp, time, _ANY) == KNOWN:
+        if lane != ANY_LANE and self._before(me, cluster, warp, time, ANY_LANE) == KNOWN:
             return APART
         released = any(each.covers(warp, time, lane) for each in self._by_cluster[cluster])
         return UNLEARNED if released else UNRELEASED
@@ -388,7 +324,7 @@ class BlockOrder:
         return self._visible[asked]
 
     def _holds(
-        self, learned: Mapping[int, int], cluster: int, warp: int, time: int, lane: int = _ANY
+        self, learned: Mapping[int, int], cluster: int, warp: int, time: int, lane: int = ANY_LANE
     ) -> bool:
         """Whether an access is among those released, or known before the release."""
         for at, _, count in self._looked_through(learned):

@@ -110,6 +110,8 @@ class ClusterFlags:
         """A warp has performed a strong access, maybe of block scope."""
         for among in self._among(warp, in_block=in_block):
             flag, who = self._flags[place, among], (warp, among)
+            if look.initial is not None and not flag.count:
+                flag.values.wrote(look.initial, 0)
             if reads and flag.releases:
                 self._observe(flag, who, place, look)
             fenced = self._fenced_before(warp, among) if writes else None

@@ -61,12 +61,14 @@ Looks = Mapping[int, "Look"]
 @dataclass(frozen=True, slots=True)
 class Look:
     """What a strong access finds: the value that is there after it and, if it is that of a wait,
-    what the wait is for; and which lanes of the warp have written, if not all did."""
+    what the wait is for; which lanes of the warp have written, if not all did; and the value before
+    all strong accesses, if this is the first and it is known."""
 
     value: int
     wait: FlagWait | None = None
     operand: int = 0
     lanes: int | None = None
+    initial: int | None = None
 
     def satisfied(self, value: int) -> bool:
         """Whether a value would let the thread go on."""

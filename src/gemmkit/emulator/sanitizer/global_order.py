@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from gemmkit.emulator.codegen.flag_waits import flag_waits
+from gemmkit.emulator.codegen.layout import WINDOWS
 from gemmkit.emulator.codegen.operands import Action
 from gemmkit.emulator.codegen.ordering import Ordering
 from gemmkit.emulator.codegen.shadow_layout import (
@@ -49,6 +50,10 @@ class LaunchOrder:
     want_loads: Callable[[int], None]
     workers: list[BetweenBlocks] = field(default_factory=list)
     copies: LaunchCopies = field(default_factory=LaunchCopies)
+    # What memory held before the launch: the value of so many bytes at an address.
+    held_before: Callable[[int, int], int | None] = lambda *_: None
+    # The addresses of flags in global memory that were accessed.
+    flags: set[int] = field(default_factory=set)
     pollers: Pollers = field(default_factory=Pollers)
 
 
@@ -60,6 +65,7 @@ class GlobalOrder:
     ) -> None:
         """`order` follows mbarriers and bulk copies, if the kernel may have some."""
         self._worker, self._names, self._pollers = worker, launch.names, launch.pollers
+        self._launch = launch
         peer = launch.workers[0] if launch.workers else None
         names = launch.names
         self._between = BetweenBlocks(names, worker, shadow, launch.known, peer, order)
@@ -121,7 +127,22 @@ class GlobalOrder:
                 found[address] = Look(value or 0, wait if value is not None else None, operand)
         if action.operation != "load":
             self._note_lanes(found, pattern, base)
+        for address in found.keys() - self._launch.flags if self._waits else ():
+            self._note_initial(found, address, action)
         return found
+
+    def _note_initial(self, looks: dict[int, Look], address: int, action: Action) -> None:
+        """Note the value that a flag had before the first strong access to it, unless ordinary
+        stores have set it."""
+        if address >= min(WINDOWS.values()) or space_at(action, address) == "shared":
+            return
+        self._launch.flags.add(address)
+        initial: int | None = looks[address].value
+        if action.operation != "load":
+            initial = self._launch.held_before(address, action.form.type.bytes)
+            if self._launch.known.was_stored(address):
+                initial = None
+        looks[address] = replace(looks[address], initial=initial)
 
     def _note_lanes(self, looks: dict[int, Look], pattern: Pattern, base: int) -> None:
         """Note which lanes have written at each address, where these are not all of the warp."""

@@ -48,11 +48,16 @@ def _now(memory: DeviceMemory, address: int) -> int:
 
 
 def _old(before: Sequence[tuple[Bytes, Bytes]], address: int) -> int:
+    return held_before(before, address, _FLAG_BYTES) or 0
+
+
+def held_before(before: Sequence[tuple[Bytes, Bytes]], address: int, nbytes: int) -> int | None:
+    """The number that some bytes of memory held before the launch, if that is known."""
     for held, kept in before:
         start = address - held.ctypes.data
-        if 0 <= start < len(held):
-            return int.from_bytes(kept[start : start + _FLAG_BYTES].tobytes(), "little")
-    return 0
+        if 0 <= start <= len(held) - nbytes:
+            return int.from_bytes(kept[start : start + nbytes].tobytes(), "little")
+    return None
 
 
 def _finding(

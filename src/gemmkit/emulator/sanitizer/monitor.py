@@ -48,7 +48,7 @@ from gemmkit.emulator.sanitizer.collection import Collection, Key
 from gemmkit.emulator.sanitizer.cross_block_races import cross_block_races, instruction_numbers
 from gemmkit.emulator.sanitizer.deadlocks import deadlock
 from gemmkit.emulator.sanitizer.global_order import EVENTS, GlobalOrder, LaunchOrder
-from gemmkit.emulator.sanitizer.left_flags import left_flags
+from gemmkit.emulator.sanitizer.left_flags import held_before, left_flags
 from gemmkit.emulator.sanitizer.memory_faults import outside, space_at, unwritten
 from gemmkit.emulator.sanitizer.races import Access, Races
 from gemmkit.emulator.sanitizer.read_only import read_only_writes
@@ -117,7 +117,13 @@ class Sanitizer:
         self._watches: list[_Watch] = []
         # The workers' orders, if they are recorded.
         self.recorders: list[RecordedOrder] = []
-        self.order = LaunchOrder(self.names, self.known, self.collection, self._want_loads)
+        self.order = LaunchOrder(
+            self.names,
+            self.known,
+            self.collection,
+            self._want_loads,
+            held_before=lambda address, nbytes: held_before(self.before, address, nbytes),
+        )
         self.warpgroups = WarpgroupFindings(self.names, self.collection)
         if self.trace is not None:
             self.warpgroups = RecordedWarpgroupFindings(self.names, self.collection, self.trace)

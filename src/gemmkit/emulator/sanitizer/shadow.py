@@ -121,6 +121,12 @@ class GlobalShadow:
         who, time = (self.actors[start, name][place] for name in (f"last_{kind}", f"{kind}_time"))
         return int(who), int(time)
 
+    def was_stored(self, address: int) -> bool:
+        """Whether ordinary stores may have written a granule, as far as that is recorded."""
+        start = self.region(address)
+        writers = self.actors.get((start, "last_writer"))
+        return writers is None or bool(writers[(address - start) // self.granule])
+
     def region(self, address: int) -> int:
         """The first byte of the region that holds an address."""
         return self._starts[bisect.bisect_right(self._starts, address) - 1]

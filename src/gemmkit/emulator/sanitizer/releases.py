@@ -1,0 +1,77 @@
+"""`Release`: what a block makes known to others by a flag in global memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+# The number of releases at each address in memory.
+Learned = dict[int, int]
+# In place of a lane, where the lanes of a warp count as one.
+ANY_LANE = -1
+
+
+class Apart(NamedTuple):
+    """Lanes of a warp that write a flag, and the time at which the others were last in step with
+    them: what those did later, the flag does not release."""
+
+    warp: int
+    lanes: int
+    step: int
+
+    def holds(self, warp: int, time: int, lane: int) -> bool:
+        """Whether an access is of one of the others, since."""
+        other = lane != ANY_LANE and warp == self.warp and not self.lanes >> lane & 1
+        return other and time >= self.step
+
+
+@dataclass(slots=True)
+class Release:
+    """What a block made known at an address: for each warp of its cluster the accesses before a
+    time, and those up to a time that are visible to the asynchronous proxy; what it knew of other
+    clusters, and what of that before a proxy fence; and what of its own warp it leaves out."""
+
+    block: int
+    cluster: int
+    until: tuple[int, ...]
+    visible: tuple[int, ...]
+    learned: Learned
+    proxied: Learned
+    apart: Apart | None = None
+
+    def covers(self, warp: int, time: int, lane: int) -> bool:
+        """Whether it makes an access of a lane of a warp known."""
+        if self.apart is not None and self.apart.holds(warp, time, lane):
+            return False
+        return time < self.until[warp]
+
+    @property
+    def by(self) -> tuple[int, ...]:
+        """The block, and the warp and lanes if these are not all."""
+        return (self.block, *(self.apart[:2] if self.apart is not None else ()))
+
+    def says_more_than(self, other: Release) -> bool:
+        """Whether it makes more known than another by the same."""
+        if self.apart is not None and other.apart is not None and self.apart > other.apart:
+            return True
+        times = zip(self.until + self.visible, other.until + other.visible, strict=True)
+        pairs = (self.learned, other.learned), (self.proxied, other.proxied)
+        return any(mine > theirs for mine, theirs in times) or any(
+            theirs.get(each, 0) < count for mine, theirs in pairs for each, count in mine.items()
+        )
+
+    def join(self, other: Release) -> None:
+        """Make known what another one by the same does, too."""
+        if self.apart is not None and other.apart is not None:
+            self.apart = max(self.apart, other.apart)
+        self.until = tuple(map(max, self.until, other.until))
+        self.visible = tuple(map(max, self.visible, other.visible))
+        join(self.learned, other.learned)
+        join(self.proxied, other.proxied)
+
+
+def join(mine: Learned, theirs: Mapping[int, int]) -> None:
+    """Learn what another one knows."""
+    for location, count in theirs.items():
+        mine[location] = max(count, mine.get(location, 0))
