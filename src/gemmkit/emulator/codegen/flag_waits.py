@@ -160,10 +160,10 @@ class _Loops:
                     body = self._bodies.setdefault(entry, {entry})
                     waiting = [source]
                     while waiting:
-                        block = waiting.pop()
-                        if block not in body:
-                            body.add(block)
-                            waiting += before[block]
+                        inside = waiting.pop()
+                        if inside not in body:
+                            body.add(inside)
+                            waiting += before[inside]
 
     def innermost(self, block: int) -> set[int]:
         """The blocks of the smallest loop around one."""
