@@ -46,12 +46,17 @@ def compile_kernel(
         followed = shadows(actions, analysis.unset)
         analysis = Analysis(flow, actions, arithmetic.scalar_native, followed)
     used: set[str] = set()
-    few = len(flow.forms) <= COMBINED_INSTRUCTIONS
+    compact = sanitize or (quick and len(flow.forms) > COMBINED_INSTRUCTIONS)
     code = write_warp(
-        analysis, actions, _symbols(text, used), text.areas.without_patterns(), sanitize=sanitize
+        analysis,
+        actions,
+        _symbols(text, used),
+        text.areas.without_patterns(),
+        sanitize=sanitize,
+        compact=compact,
     )
     return CompiledKernel(
-        code=compile_ir(code.text, quick=quick, combine=few and not sanitize),
+        code=compile_ir(code.text, quick=quick, combine=not compact),
         calls=code.calls,
         modules=tuple(modules_for((*code.calls, run))),
         worker_bytes=code.areas.size,
