@@ -178,7 +178,8 @@ def search_space(
             continue
         launches: set[LaunchShape] = set()
         for config in each.configurations:
-            why = kernel.supports(problem, config, spec)
+            # The kernel accepts the problem, and its rule allows the configuration.
+            why = kernel.pairing(problem, config, spec) if kernel.pairing is not None else None
             if why is not None:
                 left_out[UNFIT_FOR_PROBLEM] += 1
                 examples.setdefault(UNFIT_FOR_PROBLEM, f"{kernel.label(config)}: {why}")

@@ -73,14 +73,32 @@ def test_a_kernel_from_the_cache_is_parsed_for_its_counts_alone(
     assert len(parsed) == 1
 
 
+def test_code_is_combined_where_that_makes_it_faster(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    combined = []
+
+    def noted(text: str, *, quick: bool, combine: bool) -> bytes:
+        combined.append(combine)
+        return compile_ir(text, quick=quick, combine=combine)
+
+    compile_ir = compiling.compile_ir
+    monkeypatch.setattr(compiling, "compile_ir", noted)
+    for sanitize in (False, True):
+        load(PTX, "k", cache_dir=cache_dir, sanitize=sanitize)
+    monkeypatch.setattr(compiling, "COMBINED_INSTRUCTIONS", 1)
+    load(PTX, "k", cache_dir=cache_dir / "other")
+    assert combined == [True, False, False]
+
+
 def test_a_kernel_that_has_run_for_long_is_compiled_for_speed(
     cache_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiled = []
 
-    def noted(text: str, *, quick: bool) -> bytes:
+    def noted(text: str, *, quick: bool, combine: bool) -> bytes:
         compiled.append("quick" if quick else "fast")
-        return compile_ir(text, quick=quick)
+        return compile_ir(text, quick=quick, combine=combine)
 
     compile_ir = compiling.compile_ir
     monkeypatch.setattr(compiling, "compile_ir", noted)

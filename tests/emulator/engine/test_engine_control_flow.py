@@ -8,6 +8,7 @@ from control_flow_programs import THREAD_WORDS, program
 from launching import ENGINE, ORACLE, launch
 
 from gemmkit.emulator.codegen import arithmetic
+from gemmkit.emulator.codegen import compile as compiling
 from gemmkit.emulator.codegen.analysis import Analysis
 from gemmkit.emulator.codegen.operands import actions_of
 from gemmkit.emulator.ptx.cfg import ControlFlow
@@ -19,9 +20,11 @@ PER_TEST = 5
 
 @pytest.mark.parametrize("start", range(0, 40, PER_TEST))
 @pytest.mark.sample(2)
-def test_any_control_flow(start: int) -> None:
+def test_any_control_flow(start: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every second program as compact as large ones are."""
     parted = 0
     for seed in range(start, start + PER_TEST):
+        monkeypatch.setattr(compiling, "COMBINED_INSTRUCTIONS", 0 if seed % 2 else 10**6)
         text = program(seed)
         arguments = (np.zeros(200 * THREAD_WORDS, np.uint32), np.uint32(3), np.uint32(seed))
         engine, oracle = (

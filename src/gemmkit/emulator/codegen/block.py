@@ -54,7 +54,7 @@ class BlockWriter(Computations):
         self.block = context.analysis.flow.blocks[number]
         self._kept = context.analysis.shared_in(number)
         self._live_out = context.analysis.live_out(number)
-        self._hot = number in context.analysis.in_loops
+        self._hot = number in context.analysis.in_loops and not context.compact
         self._locations: dict[Register, Location] = {}
         self._original: dict[Register, Location] = {}
         # The number of the instruction being emitted.

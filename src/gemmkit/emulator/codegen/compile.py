@@ -18,6 +18,11 @@ from gemmkit.emulator.codegen.warp import write_warp
 from gemmkit.emulator.isa.cluster import reaches_peers
 from gemmkit.emulator.isa.matrix_access import has_rows
 
+# Of how many instructions quick code is combined: that makes the code of small kernels up to twice
+# as fast, which spend their time in it, and not that of large ones, of which more is calls of the
+# runtime. With sanitizers nearly all the time is spent in the runtime, which is compiled apart.
+COMBINED_INSTRUCTIONS = 512
+
 _WORD = 4
 
 
@@ -41,11 +46,17 @@ def compile_kernel(
         followed = shadows(actions, analysis.unset)
         analysis = Analysis(flow, actions, arithmetic.scalar_native, followed)
     used: set[str] = set()
+    compact = sanitize or (quick and len(flow.forms) > COMBINED_INSTRUCTIONS)
     code = write_warp(
-        analysis, actions, _symbols(text, used), text.areas.without_patterns(), sanitize=sanitize
+        analysis,
+        actions,
+        _symbols(text, used),
+        text.areas.without_patterns(),
+        sanitize=sanitize,
+        compact=compact,
     )
     return CompiledKernel(
-        code=compile_ir(code.text, quick=quick),
+        code=compile_ir(code.text, quick=quick, combine=not compact),
         calls=code.calls,
         modules=tuple(modules_for((*code.calls, run))),
         worker_bytes=code.areas.size,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gemmkit.emulator.codegen.analysis import Analysis
@@ -23,7 +23,8 @@ Outside = dict[int, tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ..
 class CodegenContext:
     """The function being emitted, facts about the kernel, and where its data is.
 
-    With `sanitize` the code reports to the sanitizers. `shows_ranks` says whether registers hold
+    With `sanitize` the code reports to the sanitizers. `compact` code is compiled in less time, and
+    calls functions for what occurs often. `shows_ranks` says whether registers hold
     addresses of shared memory with the rank of their block.
     """
 
@@ -34,12 +35,25 @@ class CodegenContext:
     symbols: Callable[[str], Value | None]
     outside: Outside
     sanitize: bool
+    compact: bool
     shows_ranks: bool
 
     @property
     def shadows(self) -> Mapping[Register, Register]:
         """Registers whose undefined bits are tracked, each with its shadow."""
         return self.analysis.shadows
+
+    def often(
+        self,
+        name: str,
+        result: str,
+        body: Callable[[Function, Sequence[Value]], Value | None],
+        *arguments: Value,
+    ) -> Value | None:
+        """Emit what `body` writes: in compact code a call of a function of it."""
+        if self.compact:
+            return self.f.shared(name, result, body, *arguments)
+        return body(self.f, arguments)
 
     def access(self, name: str) -> str:
         """The name of the runtime function that performs an access."""

@@ -22,6 +22,7 @@ from gemmkit.emulator.codegen.addresses import (
 from gemmkit.emulator.codegen.areas import counted_separately
 from gemmkit.emulator.codegen.block import BlockWriter
 from gemmkit.emulator.codegen.context import C, T, W
+from gemmkit.emulator.codegen.counting import count_instruction
 from gemmkit.emulator.codegen.ir import RUNTIME_PREFIX, Function, Value, literal
 from gemmkit.emulator.codegen.layout import WINDOW_BYTES, WINDOWS, WORKER
 from gemmkit.emulator.codegen.operands import (
@@ -61,9 +62,7 @@ def count_separately(b: BlockWriter, action: Action, acting: Value, lanes: Value
     """Count an instruction that may act in fewer lanes than its block."""
     if not counted_separately(action):
         return
-    f, at = b.f, b.context.areas.counter(action.number)
-    f.increase(C, at, f.cast("zext", f.compare("ne", acting, 0), "i64"))
-    f.increase(C, at + 8, f.cast("zext", f.intrinsic("ctpop", lanes), "i64"))
+    count_instruction(b.context, b.context.areas.counter(action.number), acting, lanes)
 
 
 # Loads and stores

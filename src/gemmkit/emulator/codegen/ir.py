@@ -5,7 +5,7 @@ It builds text because an object model takes longer to build than the text takes
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 
@@ -60,6 +60,10 @@ class Module:
         arguments = ", ".join(f"{each.type} {each.name}" for each in parameters)
         head = f"define {linkage}{result} @{name}({arguments}){attribute} nounwind {{\nentry:"
         self._parts.append("\n".join([head, *function.allocations, *function.lines, "}"]))
+
+    def defines(self, name: str) -> bool:
+        """Whether a function is defined here."""
+        return name in self._defined
 
     @property
     def outside(self) -> list[str]:
@@ -241,6 +245,21 @@ class Function:
             self.emit(text)
             return Value("void", "")
         return self.value(result, text)
+
+    def shared(
+        self,
+        name: str,
+        result: str,
+        body: Callable[[Function, Sequence[Value]], Value | None],
+        *arguments: Value,
+    ) -> Value:
+        """Call a function of this module that `body` writes, from its parameters, at the first
+        call: code that occurs often is compiled once."""
+        if not self.module.defines(name):
+            parameters = [Value(each.type, f"%a{n}") for n, each in enumerate(arguments)]
+            with self.module.function(name, result, parameters, inline=False) as f:
+                f.ret(body(f, parameters))
+        return self.call(name, result, *arguments)
 
     def runtime(self, name: str, result: str, *arguments: Value) -> Value:
         """Call a function of the runtime; its names have a prefix."""

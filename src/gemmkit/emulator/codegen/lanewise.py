@@ -10,11 +10,15 @@ from gemmkit.emulator.codegen import arithmetic
 from gemmkit.emulator.codegen.block import BlockWriter
 from gemmkit.emulator.codegen.context import C
 from gemmkit.emulator.codegen.ir import Function, Value, literal
+from gemmkit.emulator.codegen.ir_values import like, mangled
 from gemmkit.emulator.codegen.layout import WINDOWS, WORKER
 from gemmkit.emulator.codegen.operands import Action, extends_sign, result_widths, source_widths
 from gemmkit.emulator.codegen.values import Lanes, Location, Result, Scalar, root_of
 from gemmkit.emulator.isa.form import Form
 from gemmkit.emulator.ptx.module import Immediate
+
+# Operations whose code is long, and which kernels have many of.
+_LONG = frozenset(["convert_narrow", "convert_pack", "half", "half_fma", "half_extreme"])
 
 Sources = list[tuple[Location, int]]
 
@@ -39,6 +43,8 @@ def _results(b: BlockWriter, action: Action, sources: Sources) -> Sequence[Locat
         return [_parameter(b, action, location) for location in range(len(widths))]
     locations = [location for location, _ in sources]
     emit = partial(_emit, form)
+    if b.context.compact and form.operation in _LONG:
+        emit = partial(_emit_shared, form, widths[0])
     if all(isinstance(location, Scalar) for location in locations):
         return b.at_once(emit, sources)
     if widths == [1] and all(isinstance(location, (Scalar, Lanes)) for location in locations):
@@ -113,6 +119,16 @@ def _parameter(b: BlockWriter, action: Action, location: int) -> Scalar:
 
 def _emit(form: Form, f: Function, sources: Sequence[Value]) -> Sequence[Value]:
     return arithmetic.emit(f, form, sources)
+
+
+def _emit_shared(form: Form, bits: int, f: Function, sources: Sequence[Value]) -> Sequence[Value]:
+    """The same by a function, for one number or for a strip of them."""
+
+    def body(f: Function, s: Sequence[Value]) -> Value:
+        return arithmetic.emit(f, form, s)[0]
+
+    name = f"{form.opcode}.{mangled(sources[0].type)}"
+    return (f.shared(name, like(sources[0], f"i{bits}"), body, *sources),)
 
 
 def _pack(bits: int, f: Function, sources: Sequence[Value]) -> Sequence[Value]:

@@ -104,13 +104,15 @@ class Segment:
 
     def _looped(self, predicates: Sequence[int]) -> dict[int, Value]:
         f = self._f
-        before, head, after = f.name("segment"), f.name("strip"), f.name("done")
-        last, nexts = f.name("turn"), [f.name("n") for _ in predicates]
+        head, after = f.name("strip"), f.name("done")
+        nexts = [f.name("n") for _ in predicates]
         self._strip = None
         sums = {number: Value("i32", f"%{f.name('p')}") for number in predicates}
         f.emit(f"store volatile i64 0, {f.cell}, align 8")
-        f.branch(before)
-        f.label(before)
+        if predicates:
+            before, last = f.name("segment"), f.name("turn")
+            f.branch(before)
+            f.label(before)
         f.branch(head)
         f.label(head)
         for number, name in zip(predicates, nexts, strict=True):
@@ -126,8 +128,9 @@ class Segment:
                 f.branch(label)
                 f.label(label)
             found |= self._write_group(number, group)
-        f.branch(last)
-        f.label(last)
+        if predicates:
+            f.branch(last)
+            f.label(last)
         for number, name in zip(predicates, nexts, strict=True):
             f.emit(f"%{name} = or i32 {sums[number].name}, {found[number].name}")
         following = f.add(self._index, STRIP_LANES)

@@ -25,6 +25,7 @@ from gemmkit.emulator.codegen.areas import Areas, counted_separately
 from gemmkit.emulator.codegen.block import BlockWriter
 from gemmkit.emulator.codegen.compiled import WARP_FUNCTION
 from gemmkit.emulator.codegen.context import C, CodegenContext, Outside, T, W
+from gemmkit.emulator.codegen.counting import count_block, count_lanes
 from gemmkit.emulator.codegen.ir import Function, Module, Value, literal
 from gemmkit.emulator.codegen.layout import (
     ANSWERED,
@@ -68,8 +69,9 @@ def write_warp(
     areas: Areas,
     *,
     sanitize: bool = False,
+    compact: bool = False,
 ) -> WarpCode:
-    """Emit the warp function of a kernel; with `sanitize` it reports to the sanitizers.
+    """Emit the warp function of a kernel; `sanitize` and `compact` are as in `CodegenContext`.
 
     `areas`, which it adds pattern caches to, are those of its actions.
     """
@@ -86,6 +88,7 @@ def write_warp(
             lambda name: symbols(f, name),
             outside,
             sanitize,
+            compact,
             shows_ranks(analysis.flow.kernel, analysis.flow.forms),
         )
         _WarpWriter(context, actions, scratch).write()
@@ -217,9 +220,7 @@ class _WarpWriter:
             f.label(again)
 
     def _count_block(self, number: int, mask: Value) -> None:
-        f, counter = self._f, self._context.areas.block(number)
-        f.increase(C, counter, 1)
-        f.increase(C, counter + 8, f.cast("zext", f.intrinsic("ctpop", mask), "i64"))
+        count_block(self._context, self._context.areas.block(number), mask)
 
     def _write_action(self, b: BlockWriter, action: Action) -> None:
         if not action.pure:
@@ -263,9 +264,7 @@ class _WarpWriter:
 
     def _count(self, action: Action, lanes: Value) -> None:
         if counted_separately(action):
-            at = self._context.areas.counter(action.number) + 8
-            f = self._f
-            f.increase(C, at, f.cast("zext", f.intrinsic("ctpop", lanes), "i64"))
+            count_lanes(self._context, self._context.areas.counter(action.number), lanes)
 
     def branch(self, b: BlockWriter, action: Action, number: int) -> None:
         """Continue at the target, or diverge."""
@@ -301,6 +300,9 @@ class _WarpWriter:
         self, action: Action, number: int, taken: Value, mask: Value, yes: str, no: str
     ) -> None:
         f = self._f
+        if self._context.compact:
+            self._call_diverge(action, number, taken, mask, yes, no)
+            return
         some, diverged = f.name("some"), f.name("diverged")
         f.branch_if(f.compare("eq", taken, 0), no, some)
         f.label(some)
@@ -312,6 +314,25 @@ class _WarpWriter:
         locations = (literal("i32", each) for each in (fall, reconvergence))
         f.runtime("diverge", "void", W, taken, *locations)
         f.branch(yes)
+
+    def _call_diverge(
+        self, action: Action, number: int, taken: Value, mask: Value, yes: str, no: str
+    ) -> None:
+        """The same by a function."""
+
+        def body(f: Function, s: Sequence[Value]) -> Value:
+            warp, counter, taken, mask, fall, reconvergence = s
+            some = f.compare("ne", taken, 0)
+            with f.when(f.and_(some, f.compare("ne", taken, mask))):
+                f.increase(counter, 0, 1)
+                f.runtime("diverge", "void", warp, taken, fall, reconvergence)
+            return some
+
+        f = self._f
+        places = self._blocks[number].successors[1], self._analysis.flow.reconvergence[number]
+        counter = f.offset(C, self._context.areas.counter(action.number))
+        given = (W, counter, taken, mask, *(literal("i32", each) for each in places))
+        f.branch_if(f.shared("take_branch", "i1", body, *given), yes, no)
 
     def exit(self, b: BlockWriter, action: Action, number: int) -> None:
         """End the lanes in which the guard holds."""
