@@ -33,7 +33,7 @@ from gemmkit.verify.tally import Tally
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "benchmarks" / "results" / "precision-errors.json"
-PICTURE = ROOT / "docs" / "images" / "precision-errors.svg"
+PICTURE = ROOT / "docs" / "images" / "precision" / "errors.svg"
 COMMAND = "python benchmarks/precision_histograms.py --run"
 SIDE, LENGTHS = 64, (64, 1024)
 SHOWN = ("normal", "uniform", "log-uniform", "graded", "cancelling")
