@@ -161,4 +161,4 @@ def test_the_picture_shows_the_errors_of_the_methods():
         assert sum(shares.values()) == pytest.approx(1)
     picture = histograms.PICTURE.read_text("utf-8")
     assert all(f"{each}, k = 1,024" in picture for each in histograms.SHOWN)
-    assert "images/precision-errors.svg" in PAGE
+    assert "images/precision/errors.svg" in PAGE
