@@ -26,7 +26,7 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
     the smallest takes. `pair_us` is what a transfer between pairs takes beside its bytes, and
     `slowdown` by how much a product takes longer while NCCL's kernels hold multiprocessors, and
     `copy_slowdown` while copy engines use the memory that it reads. `launch_us` is the host's part
-    of a product.
+    of a product, and of a call.
     """
 
     board: str
