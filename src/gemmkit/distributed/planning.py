@@ -295,9 +295,7 @@ def _predictions(
     ordered = sorted(made, key=lambda each: each[0].total_us)
     if _parts(ordered[0][0]):
         in_parts = [each for each in ordered if _parts(each[0])]
-        best = min(
-            in_parts, key=lambda each: each[0].total_us * (1 + _PART_GAIN * _parts(each[0]))
-        )
+        best = min(in_parts, key=lambda each: each[0].total_us * (1 + _PART_GAIN * _parts(each[0])))
         ordered.remove(best)
         ordered.insert(0, best)
     return ordered
