@@ -105,8 +105,8 @@ def start_ranks(
         for rank in range(options.ranks)
     ]
     status = 0
-    while any(each.poll() is None for each in ranks):
-        failed = [each.returncode for each in ranks if each.returncode not in (None, 0)]
+    while None in (ended := [each.poll() for each in ranks]):
+        failed = [each for each in ended if each]
         if failed or time.monotonic() > end:
             why = f"a rank ended with {failed[0]}" if failed else "the time is up"
             print(f"ending all ranks: {why}", file=sys.stderr, flush=True)

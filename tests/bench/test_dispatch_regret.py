@@ -111,12 +111,14 @@ def test_suites_are_laid_out_in_each_layout(regret):
         shapes_file=None,
         layouts=["NT", "TN"],
         dtype=["bf16"],
+        out_dtype="fp32",
         precision=None,
+        scales=None,
     )
     given = regret.given_problems(arguments)
     assert {kind for kind, _ in given} == {"given"}
     assert [each.layout for _, each in given] == ["nt"] * 10 + ["tn"] * 10
-    assert {each.dtype for _, each in given} == {"bfloat16"}
+    assert {(each.dtype, each.out_dtype) for _, each in given} == {("bfloat16", "float32")}
 
 
 def test_winners_are_entered_into_a_table(regret, tmp_path):

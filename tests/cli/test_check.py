@@ -90,6 +90,7 @@ def test_everything_asked_for_arrives(call, fake):
         "out_dtype": "fp16",
         "precision": "tf32",
         "scales": None,
+        "prepared": None,
         "gpu": "h100",
         "seed": 7,
         "max_steps": 99,

@@ -98,9 +98,8 @@ def _run_ranks(task: Task, ranks: int, made: Path) -> None:
                     subprocess.Popen([*command, text], env=own, stdout=file, stderr=file, text=True)
                 )
         end = time.monotonic() + _PATIENCE
-        while any(each.poll() is None for each in started):
-            failed = [rank for rank, each in enumerate(started) if each.returncode]
-            if failed:
+        while None in (ended := [each.poll() for each in started]):
+            if any(ended):
                 # The others notice it, and may say more.
                 time.sleep(1)
                 break
