@@ -7,7 +7,7 @@ from typing import Any
 
 from gemmkit.distributed.execute import Arrays, run
 from gemmkit.distributed.local import LocalProduct
-from gemmkit.distributed.planning import PART_LINES
+from gemmkit.distributed.predictions import PART_LINES
 from gemmkit.distributed.process_group import (
     GroupCommunicator,
     gather_collectively,

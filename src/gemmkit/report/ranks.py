@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gemmkit.distributed.planning import DistributedPlan, Predicted
+from gemmkit.distributed.planning import DistributedPlan
+from gemmkit.distributed.predictions import Predicted
 from gemmkit.distributed.timeline import Interval, Timeline
 from gemmkit.record import Record
 from gemmkit.units import microseconds_text
