@@ -26,7 +26,8 @@ from gemmkit.emulator.codegen.layout import (
 from gemmkit.emulator.codegen.native import runtime
 from gemmkit.emulator.isa.cluster import ClusterBarrier
 from gemmkit.emulator.isa.mbarriers import PATIENCE
-from gemmkit.emulator.machine.worker import SharedGrid, Worker
+from gemmkit.emulator.machine.grid import SharedGrid
+from gemmkit.emulator.machine.worker import Worker
 
 _Start = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
 # The fuel after which a block's turn ends, so that a block may wait for another in a loop.

@@ -24,11 +24,12 @@ from gemmkit.emulator.codegen.layout import (
     TRAP,
 )
 from gemmkit.emulator.launch import Execution, LaunchRequest
+from gemmkit.emulator.machine.grid import SharedGrid
 from gemmkit.emulator.machine.limits import interrupting
 from gemmkit.emulator.machine.memory import DeviceMemory
 from gemmkit.emulator.machine.refusals import Refusal
 from gemmkit.emulator.machine.turns import Steps, Turns, most_at_once
-from gemmkit.emulator.machine.worker import SharedGrid, Worker
+from gemmkit.emulator.machine.worker import Worker
 from gemmkit.errors import DeviceError
 from gemmkit.loading import load
 
