@@ -120,6 +120,8 @@ def test_how_matrices_in_host_memory_are_streamed(call):
         (["64", "--devices", "2"], "go with --host"),
         (["64", "--host", "--device-memory", "8 apples"], "'8GiB'"),
         (["64", "--host", "--devices", "0"], "give positive numbers"),
+        (["64", "--host", "--link", "nan"], "give positive numbers"),
+        (["0", "--host"], "nothing is streamed"),
         (["64", "--store", "x", "--no-store"], "leave one of them out"),
         (["64x"], "is not a valid shape"),
         (["64", "--gpu", "gtx1"], "unknown board"),

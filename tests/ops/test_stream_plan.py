@@ -153,6 +153,20 @@ def test_where_the_link_limits_products_keep_up_with_the_panels():
     assert plan.estimate.seconds < 0.95 * in_rows.seconds
 
 
+@pytest.mark.parametrize("sides", [(1, 16384), (16384, 1), (4, 30000)])
+def test_few_lines_take_as_long_as_their_copies(sides):
+    m, n = sides
+    told = explain_stream(GemmProblem(m=m, n=n, k=16384), BOARDS["h100"])
+    assert told.limiter == "copies to the device"
+    assert told.seconds < 1.1 * told.in_s
+    assert told.tiles * told.chunks < 300
+
+
+def test_a_long_sum_of_few_elements_takes_few_steps():
+    told = explain_stream(GemmProblem(m=1, n=1, k=10**8), BOARDS["h100"])
+    assert told.chunks < 20
+
+
 def test_too_little_memory_names_what_is_needed():
     with pytest.raises(UsageError, match=r"device_memory = 10 B .* need \d+ B"):
         plan_stream(CUBE, 10, H100)

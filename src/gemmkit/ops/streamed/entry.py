@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from math import inf
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -114,7 +115,7 @@ def read_bytes(given: object) -> int:
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", given)
         unit = None if match is None else _UNITS.get(match[2].upper())
         found = None if match is None or unit is None else float(match[1]) * unit
-    if found is None or found < 1:
+    if found is None or not 1 <= found < inf:
         kind = UsageError if isinstance(given, (str, Integral)) else UnsupportedType
         raise kind(f"device_memory = {given!r}: give bytes, or a text such as '8GiB' or '500MB'")
     return int(found)
@@ -149,7 +150,7 @@ def _places(device: Device | str | None, devices: Any) -> list[_Place]:
     numbers = [each.ordinal for each in found if each.emulator is None]
     if len(numbers) > len(set(numbers)):
         raise UsageError(f"devices = {devices!r} names a GPU twice")
-    if any(each < 0 for each in numbers):
+    if any(each.ordinal < 0 for each in found):
         raise UsageError(f"devices = {devices!r}: ordinals are 0 or more")
     if 0 < len(numbers) < len(found):
         raise UsageError("devices are either GPUs or emulators")
@@ -241,14 +242,16 @@ def _rates(product: Streamed, device: StreamedDevice) -> Rates:
 def device_rates(
     problem: StreamProblem, terms: Terms, spec: GpuSpec, to_device: float, to_host: float
 ) -> Rates:
-    """The rates of a board, for products of a problem's types as dispatch estimates them."""
+    """The rates of a board, for products of a problem's types as dispatch estimates them.
+
+    They are those of large tiles: `step_seconds` has small ones run slower.
+    """
     from gemmkit.dispatch.choose import choose
 
-    m, n, k = (min(max(each, 1), _TYPICAL_SIDE) for each in (problem.m, problem.n, problem.k))
     typical = GemmProblem(
-        m=m,
-        n=n,
-        k=k,
+        m=_TYPICAL_SIDE,
+        n=_TYPICAL_SIDE,
+        k=min(max(problem.k, 1), _TYPICAL_SIDE),
         transa=problem.columns_a,
         transb=problem.columns_b,
         dtype=terms.dtype,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import prod
+from math import inf, prod
 
 import msgspec
 
@@ -93,7 +93,9 @@ def explain_stream(
         raise UnsupportedProblem(
             "products of different shapes are not streamed: stream each by itself"
         )
-    if devices < 1 or link_gb_per_s <= 0:
+    if 0 in (problem.m, problem.n, problem.batch):
+        raise UnsupportedProblem(f"the result of {problem.shape} is empty: nothing is streamed")
+    if devices < 1 or not 0 < link_gb_per_s < inf:
         raise UsageError(f"devices = {devices}, link = {link_gb_per_s} GB/s: give positive numbers")
     memory = int(_SHARE * (gpu.memory_gib or _SMALL) * GIB)
     memory = memory if device_memory is None else read_bytes(device_memory)

@@ -128,6 +128,9 @@ def _tilings(problem: StreamProblem) -> Iterator[Tiling]:
     for m in _sides(problem.m, problem.line_unit):
         # As square as can be.
         near = sorted(sides_n, key=lambda n: max(m, n) / min(m, n))[:_SQUARE]
+        if m == problem.m:
+            # B goes over the link once, however wide tiles are.
+            near += [n for n in sides_n if n > m and n not in near]
         for n in near:
             for k in depths:
                 yield replace(one, m=m, n=n, k=k)

@@ -54,6 +54,8 @@ def step_seconds(problem: StreamProblem, tiling: Tiling, rates: Rates) -> float:
     """The product of one panel of A and one of B, added to a tile that is there already."""
     elements = float(tiling.group * tiling.m * tiling.n)
     seconds = 2.0 * (elements + _HALF_SPEED) * min(tiling.k, problem.k) / rates.product
+    # Few lines are multiplied as fast as the other operand is read.
+    seconds = max(seconds, (tiling.panel_a(problem) + tiling.panel_b(problem)) / rates.memory)
     if tiling.chunks(problem) > 1:
         seconds += 2 * tiling.tile_bytes(tiling.accumulator_item(problem)) / rates.memory
     return seconds
