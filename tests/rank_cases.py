@@ -222,6 +222,31 @@ def dtensors(rank, ranks):
     assert len(counted) == 5
 
 
+def changes(rank, ranks):
+    """Products that differ from earlier ones on one rank alone."""
+    for rows in ([2, 2], [2, 3], [2, 0], [2, 2]):
+        a, b = matrices(sum(rows), 4, 3)
+        mine = a.split(rows)[rank].clone().requires_grad_(), b.split([1, 3], 1)[rank].clone()
+        mine[1].requires_grad_()
+        made = distributed.matmul(
+            *mine, placements=("S(0)", "S(1)"), placement="S(1)", device="emulator"
+        )
+        assert torch.equal(whole(made, "S(1)", ranks), a @ b)
+        made.sum().backward()
+        # The gradients have the operands' shares.
+        assert torch.equal(mine[0].grad, b.sum(1).expand(rows[rank], 3))
+        assert torch.equal(mine[1].grad, a.sum(0)[:, None].expand(3, [1, 3][rank]))
+        # Here the gradient of B is cut along k.
+        left, right = a.split([2, 1], 1)[rank].clone(), b.split([2, 1])[rank].clone()
+        left.requires_grad_(), right.requires_grad_()
+        made = distributed.matmul(
+            left, right, placements=("S(1)", "S(0)"), placement="R", device="emulator"
+        )
+        made.sum().backward()
+        assert torch.equal(right.grad, left.detach().sum(0)[:, None].expand(right.shape))
+        assert torch.equal(left.grad, right.detach().sum(1).expand(left.shape))
+
+
 def refusals(rank, ranks):
     """Calls that differ between ranks: one message on all of them."""
     b = torch.zeros(3, 2)
@@ -237,7 +262,10 @@ def refusals(rank, ranks):
             return str(error)
         raise AssertionError(f"{options} are no error")
 
+    distributed.matmul(torch.zeros(4, 3), b, placements=("S(0)", "S(1)"), device="emulator")
     assert "the placement" in told(placement="S(0)" if rank else "S(1)")
+    # One that rank 0 has seen before.
+    assert "alpha" in told(alpha=1 + rank)
     assert "alpha" in told(alpha=1 + rank)
     assert "epilogue" in told(epilogue="relu" if rank else None)
     assert "strategy" in told(strategy="group-2" if rank else "group-1")
@@ -268,7 +296,7 @@ def death(rank, ranks):
         os._exit(0)
 
 
-CASES = (placements, strategies, layers, dtensors, refusals, death)
+CASES = (placements, strategies, layers, dtensors, changes, refusals, death)
 
 
 def main():

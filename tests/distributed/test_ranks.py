@@ -5,8 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+from gemmkit.gpu import BOARDS
 
 torch = pytest.importorskip("torch")
 
@@ -45,7 +48,31 @@ def test_placements_strategies_and_gradients(ranks, tmp_path):
 
 
 def test_layers_and_refusals(tmp_path):
-    assert all("done" in each for each in run("layers,refusals", 2, tmp_path))
+    assert all("done" in each for each in run("layers,changes,refusals", 2, tmp_path))
+
+
+def test_on_gpus_ranks_ask_again_when_the_whole_shape_is_another():
+    from gemmkit.distributed import products
+
+    asked = []
+
+    def agree(facts):
+        asked.append(facts)
+        return [facts, facts]
+
+    team = SimpleNamespace(
+        size=2, board=BOARDS["h100"], symmetric=None, communicator=SimpleNamespace(agree=agree)
+    )
+    a, b = torch.zeros(3, 4), torch.zeros(4, 5)
+    counts = []
+    for rows in (6, 6, 5):
+        products._agree(
+            products.Asked(
+                a, b, (team,), (("S(0)", "S(1)"),), ("S(1)",), whole=(rows, 4, 4, 10)
+            )
+        )
+        counts.append(len(asked))
+    assert 0 < counts[0] == counts[1] < counts[2]
 
 
 def test_a_rank_that_dies(tmp_path):

@@ -106,10 +106,23 @@ class _Product(torch.autograd.Function):  # type: ignore[misc]
         )
 
         def part(
-            left: Any, right: Any, placements: Sequence[tuple[Word, Word]], wanted: Sequence[Word]
+            left: Any,
+            right: Any,
+            placements: Sequence[tuple[Word, Word]],
+            wanted: Sequence[Word],
+            of: Any,
         ) -> Any:
             made, _ = multiply(
-                Asked(left, right, asked.teams, tuple(placements), tuple(wanted), product)
+                Asked(
+                    left,
+                    right,
+                    asked.teams,
+                    tuple(placements),
+                    tuple(wanted),
+                    product,
+                    whole=asked.whole,
+                    part=tuple(of.shape),
+                )
             )
             return made
 
@@ -118,11 +131,11 @@ class _Product(torch.autograd.Function):  # type: ignore[misc]
         if ctx.needs_input_grad[0]:
             placements = [(out, transposed(of_b)) for out, (_, of_b) in pairs]
             wanted = [_of_gradient(of_a) for _, (of_a, _) in pairs]
-            made_a = part(given, b.detach().T, placements, wanted)
+            made_a = part(given, b.detach().T, placements, wanted, a)
         if ctx.needs_input_grad[1]:
             placements = [(transposed(of_a), out) for out, (of_a, _) in pairs]
             wanted = [_of_gradient(of_b) for _, (_, of_b) in pairs]
-            made_b = part(a.detach().T, given, placements, wanted)
+            made_b = part(a.detach().T, given, placements, wanted, b)
         if ctx.needs_input_grad[2]:
             made_bias = _bias_gradient(gradient, asked.teams, result, *ctx.bias)
         made_residual = gradient if ctx.needs_input_grad[3] else None

@@ -179,7 +179,8 @@ def _product(a: Any, b: Any, bias: Any) -> Any:
     teams = tuple(team_of(mesh.get_group(at), a._local_tensor.device) for at in range(mesh.ndim))
     try:
         pairs = tuple(zip(_words(a), _words(b), strict=True))
-        asked = Asked(_arrived(a), _arrived(b), teams, pairs, (None,) * mesh.ndim)
+        whole = (*a.shape, *b.shape)
+        asked = Asked(_arrived(a), _arrived(b), teams, pairs, (None,) * mesh.ndim, whole=whole)
         made, result = multiply(asked)
     except UnsupportedProblem:
         return None

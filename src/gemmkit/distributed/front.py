@@ -37,8 +37,9 @@ def matmul(
 ) -> Any:
     """Compute scale · activation(alpha · a @ b + bias) + residual over several ranks.
 
-    All ranks call it together, with shapes of their own and all else alike; the first time that
-    they see a product they compare what they ask for. Where k is not split, each element of the
+    All ranks call it together, with shapes of their own and all else alike. They compare what they
+    ask for: on CPUs in each call, on GPUs the first time that they see a product, so that there
+    the shapes of a rank's plain tensors have to change when those of another rank do. Where k is not split, each element of the
     result is computed by one rank as a whole; where it is, the ranks' sums are added in an order
     that depends on the element's place alone, so that all ranks and all runs get the same bits.
     With a result in 16 bits, sums on their way have 16 bits too. Gradients are recorded.
@@ -109,8 +110,9 @@ def matmul(
         precision=precision,
         device=device,
     )
+    whole = (*a.shape, *b.shape) if spread else ()
     made, result = differentiable(
-        Asked(lines, local_b, teams, words, wanted, product, out_dtype, strategy)
+        Asked(lines, local_b, teams, words, wanted, product, out_dtype, strategy, whole)
     )
     made = _unflat(made, leading, rows)
     if not spread:

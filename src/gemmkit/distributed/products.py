@@ -31,7 +31,9 @@ _PLAIN = Epilogue()
 @dataclass(frozen=True, slots=True)
 class Asked:
     """A product over ranks: this rank's parts, and for each dimension of the mesh a team and the
-    placements of A, B and the result, None for what follows from A and B."""
+    placements of A, B and the result, None for what follows from A and B. `whole` are the sizes of
+    all of A and B, where the caller knows them; `part` the rows and columns that this rank is to
+    have of the result, by default as `torch.chunk` spreads them."""
 
     a: Any
     b: Any
@@ -41,6 +43,8 @@ class Asked:
     product: LocalProduct = field(default_factory=LocalProduct)
     out_dtype: Any = None
     strategy: Strategy | None = None
+    whole: tuple[int, ...] = ()
+    part: tuple[int, ...] = ()
 
     @property
     def dtype(self) -> Any:
@@ -132,8 +136,8 @@ def multiply(asked: Asked) -> tuple[Any, tuple[Word, ...]]:
             made,
             have,
             each.rule.result,
-            each.m if have == "S(0)" else _shares(rows, len(each.m)),
-            each.n if have == "S(1)" else _shares(columns, len(each.n)),
+            each.m if have == "S(0)" else _cut(each.m, rows),
+            each.n if have == "S(1)" else _cut(each.n, columns),
         )
     if then and product.has_epilogue:
         made = made.contiguous()
@@ -145,7 +149,8 @@ def multiply(asked: Asked) -> tuple[Any, tuple[Word, ...]]:
 
 
 def _agree(asked: Asked) -> _Agreement:
-    """What all ranks do; they ask each other the first time that they see such a product.
+    """What all ranks do. On GPUs, they ask each other the first time that they see such a product;
+    on CPUs each time, since another rank's part may have changed alone.
 
     Raises:
         DistributedError: they ask for different products.
@@ -159,11 +164,12 @@ def _agree(asked: Asked) -> _Agreement:
         "epilogue": str(asked.epilogue),
         "alpha": asked.product.alpha,
         "strategy": str(asked.strategy),
+        "whole": list(asked.whole),
     }
-    shapes = tuple(asked.a.shape), tuple(asked.b.shape)
+    shapes = tuple(asked.a.shape), tuple(asked.b.shape), asked.part
     key = (*(id(team) for team in asked.teams), shapes, json.dumps(facts))
     known = _agreed.get(key)
-    if known is not None:
+    if known is not None and all(team.board is not None for team in asked.teams):
         return known
     _check_spread(asked)
     if len(_agreed) >= _MOST_AGREED:
@@ -188,7 +194,7 @@ def _agree(asked: Asked) -> _Agreement:
 def _agree_along(
     team: Team,
     facts: dict[str, Any],
-    shapes: tuple[tuple[int, ...], tuple[int, ...]],
+    shapes: tuple[tuple[int, ...], ...],
     placements: tuple[Word, Word],
     wanted: Word | None,
     *,
@@ -230,11 +236,21 @@ def _agree_along(
     k = columns_a if a == "S(1)" else rows_b if b == "S(0)" else _shares(whole_a, team.size)
     m = rows_a if a == "S(0)" else _shares(rows_a[0], team.size)
     n = columns_b if b == "S(1)" else _shares(columns_b[0], team.size)
+    if shapes[2] and wanted == "S(0)":
+        m = [each[1][2][0] for each in every]
+    if shapes[2] and wanted == "S(1)":
+        n = [each[1][2][1] for each in every]
     return _Sizes(found, tuple(m), tuple(n), tuple(k))
 
 
 def _shares(size: int, ranks: int) -> list[int]:
     return [each.size for each in shares(size, ranks)]
+
+
+def _cut(known: Sequence[int], size: int) -> Sequence[int]:
+    """The ranks' shares of a side, of which another dimension of the mesh may have gathered more
+    since they were agreed on."""
+    return known if sum(known) == size else _shares(size, len(known))
 
 
 def _sides(
@@ -345,8 +361,7 @@ def _product(asked: Asked, agreement: _Agreement, a: Any, b: Any, product: Local
     turned = chosen.transposes
     lines: Sequence[int] = sizes.n if turned else sizes.m
     if chosen.form != "gather":
-        # Another dimension of the mesh may have gathered more lines than this rank had.
-        lines = _shares(b.shape[1] if turned else a.shape[0], team.size)
+        lines = _cut(lines, b.shape[1] if turned else a.shape[0])
     made = perform(
         team,
         chosen.form,
