@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from gemmkit import GemmProblem
+from gemmkit.distributed import predictions
 from gemmkit.distributed.links import known_links, link_of
 from gemmkit.distributed.placements import read_placement, read_placements, rule, transposed
 from gemmkit.distributed.planning import DistributedPlan, plan, predicted_timeline
@@ -173,6 +174,14 @@ def test_strategies_by_their_words(text):
 def test_what_is_no_strategy_is_refused(text):
     with pytest.raises(UsageError, match="strategy"):
         Strategy.parse(text)
+
+
+def test_many_ranks_are_planned_at_once(monkeypatch):
+    monkeypatch.setattr(
+        predictions, "play", lambda *_: pytest.fail("a schedule was played through")
+    )
+    made = plan("8192", 1024, ("S(0)", "S(1)"), gpu="h100")
+    assert made.chosen.strategy == "collective"
 
 
 def test_batches_have_no_plan():

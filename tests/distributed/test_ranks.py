@@ -9,6 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from gemmkit import distributed
+from gemmkit.errors import UsageError
 from gemmkit.gpu import BOARDS
 
 torch = pytest.importorskip("torch")
@@ -51,6 +53,21 @@ def test_layers_and_refusals(tmp_path):
     assert all("done" in each for each in run("layers,changes,refusals", 2, tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"alpha": "x"}, "is not a number"),
+        ({"alpha": float("nan")}, "is not a finite number"),
+        ({"epilogue": 3}, "give an Epilogue"),
+        ({"strategy": 3}, "give a Strategy"),
+    ],
+)
+def test_options_of_wrong_types(options, message):
+    a = torch.zeros(2, 2)
+    with pytest.raises(UsageError, match=message):
+        distributed.matmul(a, a, placements=("R", "R"), **options)
+
+
 def test_on_gpus_ranks_ask_again_when_the_whole_shape_is_another():
     from gemmkit.distributed import products
 
@@ -67,9 +84,7 @@ def test_on_gpus_ranks_ask_again_when_the_whole_shape_is_another():
     counts = []
     for rows in (6, 6, 5):
         products._agree(
-            products.Asked(
-                a, b, (team,), (("S(0)", "S(1)"),), ("S(1)",), whole=(rows, 4, 4, 10)
-            )
+            products.Asked(a, b, (team,), (("S(0)", "S(1)"),), ("S(1)",), whole=(rows, 4, 4, 10))
         )
         counts.append(len(asked))
     assert 0 < counts[0] == counts[1] < counts[2]

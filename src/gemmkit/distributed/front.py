@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isfinite
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from gemmkit.distributed.strategy import Strategy
 from gemmkit.distributed.team import Team, team_of
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedProblem, UnsupportedType, UsageError
+from gemmkit.ops.request import number
 
 
 def matmul(
@@ -39,9 +41,10 @@ def matmul(
 
     All ranks call it together, with shapes of their own and all else alike. They compare what they
     ask for: on CPUs in each call, on GPUs the first time that they see a product, so that there
-    the shapes of a rank's plain tensors have to change when those of another rank do. Where k is not split, each element of the
-    result is computed by one rank as a whole; where it is, the ranks' sums are added in an order
-    that depends on the element's place alone, so that all ranks and all runs get the same bits.
+    the shapes of a rank's plain tensors have to change when those of another rank do. Where k is
+    not split, each element of the result is computed by one rank as a whole; where it is, the
+    ranks' sums are added in an order that depends on the element's place alone, so that all ranks
+    and all runs get the same bits.
     With a result in 16 bits, sums on their way have 16 bits too. Gradients are recorded.
 
     Args:
@@ -74,10 +77,21 @@ def matmul(
         DistributedError: ranks ask for different products, or one has failed.
         UnsupportedProblem: there is no such product, or not by this strategy.
     """
+    alpha = number("alpha", alpha)
+    if not isfinite(alpha):
+        raise UsageError(f"alpha = {alpha} is not a finite number")
     if isinstance(strategy, str):
         strategy = Strategy.parse(strategy)
+    if strategy is not None and not isinstance(strategy, Strategy):
+        raise UnsupportedType(
+            f"strategy = {strategy!r}: give a Strategy or its text, such as 'collective'"
+        )
     if isinstance(epilogue, str):
         epilogue = Epilogue.parse(epilogue)
+    if epilogue is not None and not isinstance(epilogue, Epilogue):
+        raise UnsupportedType(
+            f"epilogue = {epilogue!r}: give an Epilogue or its words, such as 'bias+relu'"
+        )
     if epilogue is not None and epilogue.auxiliary:
         raise UnsupportedProblem("over ranks, no input of the activation is stored")
     spread = is_dtensor(a) or is_dtensor(b)
@@ -103,7 +117,7 @@ def matmul(
     wanted = _wanted(placement, len(teams), local_a.dim())
     lines, leading = _flat(local_a, rows)
     product = LocalProduct(
-        alpha=float(alpha),
+        alpha=alpha,
         epilogue=epilogue,
         bias=_local(bias),
         residual=None if residual is None else _flat(_local(residual), rows)[0],

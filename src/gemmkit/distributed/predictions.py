@@ -31,6 +31,9 @@ _PART_GAIN = 0.03
 # What adds up sums reads and writes at this share of the memory's bandwidth.
 _ADD_SHARE = 0.8
 
+# Playing schedules through takes the square of the ranks' number and more: 64 take seconds.
+_MOST_PLAYED = 64
+
 # A link is the limiter where products wait for it this share of the time, or more.
 _WAITING = 0.1
 
@@ -131,7 +134,7 @@ def predictions(
         return [(local, None)]
     made = [
         _predict(problem, ranks, found, board, link, each)
-        for each in _candidates(problem, found, link)
+        for each in _candidates(problem, ranks, found, link)
         if found.form != "gather"
         or each.way == "whole"
         or _sums_alike(problem, ranks, found, board, each.parts)
@@ -152,12 +155,14 @@ def _parts(predicted: Predicted) -> int:
     return strategy.parts if strategy.way == "parts" else 0
 
 
-def _candidates(problem: GemmProblem, found: Rule, link: Link) -> Iterator[Strategy]:
+def _candidates(problem: GemmProblem, ranks: int, found: Rule, link: Link) -> Iterator[Strategy]:
     """Those that compute the problem: an activation follows the complete sums alone."""
     epilogue = problem.epilogue
     linear = epilogue.activation == "none" and epilogue.scale == 1
     if linear or found.form == "gather":
         yield Strategy()
+        if ranks > _MOST_PLAYED:
+            return
         if link.copies:
             yield Strategy("copies", "whole")
     for means in ("copies", "group") if link.copies else ("group",):
