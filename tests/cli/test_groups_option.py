@@ -138,7 +138,7 @@ def test_ladder_and_sweep_run_the_kernels_that_take_groups(verb, call, tmp_path)
         ),
         (("show", "typed", "--groups", "5"), "'gemm_grouped' and 'grouped_typed' take it"),
         (
-            ("show", "grouped_mma", "--groups", "5"),
+            ("show", "grouped_mma", "--groups", "5", "--dtype", "fp32"),
             "not float32; 'gemm_grouped' and 'grouped_typed' take it",
         ),
         (("which", "--groups", ""), "'' is not a group"),
@@ -169,3 +169,11 @@ def test_leading_dimensions_are_those_of_the_layout(call, tmp_path):
     code, _, err = run(call, "which", "--layout", "TT", "--groups", "3x65x40:2:44:70")
     assert code == 2
     assert "lda = 2 is smaller than a row of 3" in err
+
+
+def test_groups_are_in_the_types_of_a_kernel_that_is_named(call):
+    narrow = ("--config", "BM=64,BN=32,BK=64,stages=2,consumers=1", "--gpu", "h100")
+    groups = ("--groups", "5x3x64")
+    for verb, rest in (("show", ()), ("explain", ("--json",)), ("check", ("--prepared", "b"))):
+        code, _, err = run(call, verb, "grouped_fp16x3", *groups, *narrow, *rest)
+        assert code == 0, err

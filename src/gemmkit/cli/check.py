@@ -134,7 +134,7 @@ def command(
     def run(watch: Watch) -> None:
         check(
             kernel,
-            (*shapes, *groups) or None,
+            (*shapes, *(asked.of_kernel(each, kernel) for each in groups)) or None,
             config=config,
             gpu=gpu,
             **asked.arguments,

@@ -162,7 +162,7 @@ def command(
     chosen = [(kernel, kernel.configure(config or {}))]
     if against is not None:
         chosen.append(_other(against, kernel))
-    given = one_problem(shape, groups)
+    given = one_problem(shape, groups and asked.of_kernel(groups, kernel))
     problem = asked.problem(given or DEFAULT_SHAPE, kernel)
     board = board_at_hand(gpu)
     if given is None:

@@ -70,7 +70,7 @@ def command(
 
     found = find_target(**target)
     board = board_at_hand(gpu)
-    given = one_problem(shape, groups)
+    given = one_problem(shape, groups and asked.of_kernel(groups, found))
     problem = asked.problem(given or DEFAULT_SHAPE, found)
     settings = found.configure(config or {})
     problem = found.lay_out(problem) if given else default_problem(found, problem, board, settings)

@@ -73,6 +73,14 @@ class Asked:
             prepared=problem.prepared if self.prepared is None else self.prepared,
         )
 
+    def of_kernel(self, groups: GemmProblem, kernel: Kernel) -> GemmProblem:
+        """Groups whose types nobody has named: in those asked for, else the first of the kernel.
+
+        Raises:
+            UnsupportedType: there is no such type.
+        """
+        return replace(groups, **kernel.types(self.dtype, self.out_dtype, self.precision))
+
 
 # What is asked for, by name.
 NAMES = tuple(each.name for each in fields(Asked))

@@ -80,6 +80,10 @@ NO_WAITS = {
     "a count of the block": (
         f"A: {_LOAD} setp.ge.s32 %p1, %r3, %r1; bar.red.popc.u32 %r4, 0, %p1; "
         "setp.lt.u32 %p2, %r4, 32; @%p2 bra A;"),
+    "a value that is used afterwards": (
+        f"A: {_LOAD} setp.lt.s32 %p1, %r3, %r1; @%p1 bra A; mov.u32 %r2, %r3;"),
+    "a part of it that is": (
+        f"A: {_LOAD} and.b32 %r2, %r3, 6; setp.lt.s32 %p1, %r3, %r1; @%p1 bra A;"),
 }  # fmt: skip
 
 
@@ -93,7 +97,7 @@ def waits(body: str) -> list[FlagWait]:
 def test_values_that_let_a_thread_go_on(name: str) -> None:
     body, ends = WAITS[name]
     (wait,) = waits(body)
-    found = {each for each in range(-2, 7) if wait.satisfied(each & 0xFFFFFFFF, 4)}
+    found = {each for each in range(-2, 7) if wait.exit(each & 0xFFFFFFFF, 4)}
     assert found == ends
 
 
@@ -109,7 +113,7 @@ def test_a_look_before_the_loop() -> None:
         "@%p2 bra A;"
     )
     for value in range(7):
-        assert first.satisfied(value, 4) == second.satisfied(value, 4) == (value >= 4)
+        assert bool(first.exit(value, 4)) == bool(second.exit(value, 4)) == (value >= 4)
 
 
 _HANDED = """
@@ -134,5 +138,51 @@ def test_a_wait_that_ends_before_anybody_has_written(before: int, count: int, so
     arrays = {"out": np.zeros(64, np.float32), "part": np.zeros(64, np.float32)}
     flag = np.full(1, before, np.int32)
     source = _HANDED.replace("COUNT", str(count))
+    found = run(source, {**arrays, "flag": flag}, grid=(2, 1, 1), at_once=2).findings
+    assert {each.kind for each in found} == (set() if sound else {"read after write"})
+
+
+# Block 0 shows its own part first, by 1, and then the sum so far, by 2.
+_LOOK_BACK = """
+k(float* out, float* part, int* flag) {
+  const int t = threadIdx.x;
+  __shared__ int seen;
+  if (blockIdx.x == 0) {
+    for (int state = 1; state <= 2; ++state) {
+      part[64 * state + t] = state;
+      __threadfence();
+      __syncthreads();
+      if (t == 0) *(volatile int*)flag = state;
+    }
+  } else {
+    if (t == 0) {
+      int state;
+      do state = *(volatile int*)flag; while (state == 0);
+      FENCE
+      seen = state;
+    }
+    __syncthreads();
+    out[t] = CHOICE;
+  }
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("choice", "fence", "sound"),
+    [
+        ("part[64 * seen + t]", "__threadfence();", True),
+        ("seen == 2 ? part[128 + t] : part[64 + t]", "__threadfence();", True),
+        ("part[64 * seen + t]", "", False),
+        # What the flag says is not used: it may have been 1.
+        ("part[128 + t]", "__threadfence();", False),
+    ],
+)
+def test_a_value_that_says_what_to_read(choice: str, fence: str, sound: bool) -> None:
+    arrays = {"out": np.zeros(64, np.float32), "part": np.zeros(192, np.float32)}
+    source = _LOOK_BACK.replace("CHOICE", choice).replace("FENCE", fence)
+    if "seen" not in choice:
+        source = source.replace("seen = state;", "")
+    flag = np.zeros(1, np.int32)
     found = run(source, {**arrays, "flag": flag}, grid=(2, 1, 1), at_once=2).findings
     assert {each.kind for each in found} == (set() if sound else {"read after write"})

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
+import sanitizing
 
 from gemmkit.emulator import DeviceMemory, LaunchRequest, load
 from gemmkit.emulator.launch import Execution
+from gemmkit.emulator.sanitizer.pollers import Pollers
 from gemmkit.jit.compiler import compile_source
 from gemmkit.kernels.plan import SourceFile
 
@@ -139,3 +142,40 @@ def test_a_count_of_all(name: str, seed: int) -> None:
     kinds = {each.kind for each in execution.findings}
     assert kinds <= {"flag left set"}, execution.findings
     assert found == [3.0] * 32
+
+
+# Two warps take turns; each waits for the other.
+_TURNS = """
+k(float* out) {
+  __shared__ int turn;
+  __shared__ float sum;
+  const int w = threadIdx.x / 32, t = threadIdx.x % 32;
+  if (threadIdx.x == 0) { turn = 0; sum = 0; }
+  __syncthreads();
+  if (t == 0) {
+    for (int i = w; i < 8; i += 2) {
+      while (*(volatile int*)&turn != i) {}
+      __threadfence_block();
+      sum += i;
+      __threadfence_block();
+      *(volatile int*)&turn = i + 1;
+    }
+  }
+  __syncthreads();
+  out[threadIdx.x] = sum;
+}
+"""
+
+
+def test_a_warp_that_polls_lets_others_run_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    polls, accessed = [], Pollers.accessed
+
+    def counted(self: Pollers, *args: Any, **how: Any) -> None:
+        polls.append(how["reads"])
+        accessed(self, *args, **how)
+
+    monkeypatch.setattr(Pollers, "accessed", counted)
+    outcome = sanitizing.run(_TURNS)
+    assert not outcome.findings
+    assert (outcome.arrays["out"].view(np.float32) == 28).all()
+    assert sum(polls) < 1000

@@ -3,6 +3,8 @@
 Such a loop loads a value, tests it, and looks again, with no other effect, unless the value is what
 the thread waits for. The test may compute with the value (`(flag & 1) == 0`), branch more than
 once, and meet other threads (`__syncthreads_or`, `__any_sync`): then the thread's own part counts.
+A value that is used after the loop, as in a look-back, tells more than that the loop has ended:
+such loops are none of these.
 """
 
 from __future__ import annotations
@@ -58,11 +60,12 @@ _Expression = _Loaded | _Computed | _Not | int
 
 @dataclass(frozen=True, slots=True)
 class _Branch:
-    """What a thread does by a predicate: whether it goes on, or another branch decides."""
+    """What a thread does by a predicate: by which exit it goes on (numbers above 0), that it looks
+    again (0), or that another branch decides."""
 
     predicate: _Expression
-    taken: bool | _Branch
-    otherwise: bool | _Branch
+    taken: int | _Branch
+    otherwise: int | _Branch
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,22 +78,22 @@ class FlagWait:
     bits: int
     loaded_bits: int
     signed: bool
-    _known: dict[tuple[int, int], bool] = field(default_factory=dict, compare=False)
+    _known: dict[tuple[int, int], int] = field(default_factory=dict, compare=False)
 
-    def satisfied(self, value: int, operand: int) -> bool:
-        """Whether a value lets the thread go on."""
+    def exit(self, value: int, operand: int) -> int:
+        """By which exit of the loop a value lets the thread go on; 0 if by none."""
         found = self._known.get((value, operand))
         if found is None:
             if len(self._known) == _REMEMBERED:
                 self._known.clear()
-            found = self._known[value, operand] = self._goes_on(value, operand)
+            found = self._known[value, operand] = self._taken(value, operand)
         return found
 
-    def _goes_on(self, value: int, operand: int) -> bool:
+    def _taken(self, value: int, operand: int) -> int:
         value &= (1 << self.loaded_bits) - 1
         if self.signed:
             value -= value >> self.loaded_bits - 1 << self.loaded_bits
-        branch: bool | _Branch = self.test
+        branch: int | _Branch = self.test
         while isinstance(branch, _Branch):
             holds = bool(_evaluated(branch.predicate, 1, (value, operand)))
             branch = branch.taken if holds else branch.otherwise
@@ -212,6 +215,7 @@ class _Search:
         self._inside = frozenset(each for block in blocks for each in loops.innermost(block))
         self._operand: Register | None = None
         self._branches = 0
+        self._escapes = False
         # The blocks between two looks, and the reads by which a thread looks again.
         self._passed: set[int] = set()
         self._met: set[int] = set()
@@ -225,7 +229,7 @@ class _Search:
             test = self._follow(block, self._read.number + 1, env)
         except _NoWaitError:
             return None
-        if not isinstance(test, _Branch) or self._changes_operand():
+        if not isinstance(test, _Branch) or self._escapes or self._changes_operand():
             return None
         kind = self._read.form.type
         bits = 64 if self._operand is not None and _is_wide(self._operand) else 32
@@ -236,8 +240,8 @@ class _Search:
             i for i, each in enumerate(self._flow.blocks) if each.start <= number < each.end
         )
 
-    def _follow(self, block: int, first: int, env: dict[str, _Expression | None]) -> bool | _Branch:
-        """What a thread does from an instruction on: False if it looks again, or what decides."""
+    def _follow(self, block: int, first: int, env: dict[str, _Expression | None]) -> int | _Branch:
+        """What a thread does from an instruction on: 0 if it looks again, or what decides."""
         env, passed = dict(env), set()
         while True:
             if block >= len(self._flow.blocks) or block in passed:
@@ -248,7 +252,7 @@ class _Search:
             for number in range(max(first, here.start), here.end):
                 if number in self._looks:
                     self._met.add(number)
-                    return False
+                    return 0
                 self._execute(self._actions[number], env)
             last, first = self._actions[here.end - 1], 0
             if len(here.successors) == 2 and last.operation == "branch" and last.guard is not None:
@@ -264,22 +268,45 @@ class _Search:
             raise _NoWaitError
         if last.guard.negated:
             predicate = _Not(predicate)
-        taken, otherwise = (self._outcome(each, env) for each in here.successors)
-        if taken is True and otherwise is True:
+        tested = last.guard.register.name
+        taken, otherwise = (self._outcome(each, env, tested) for each in here.successors)
+        if all(isinstance(each, int) and each for each in (taken, otherwise)):
             raise _NoWaitError
         return _Branch(predicate, taken, otherwise)
 
-    def _outcome(self, block: int, env: dict[str, _Expression | None]) -> bool | _Branch:
-        """Whether a thread goes on if it enters a block, or what decides that."""
+    def _outcome(
+        self, block: int, env: dict[str, _Expression | None], tested: str
+    ) -> int | _Branch:
+        """Whether a thread goes on if it enters a block, `tested` being known, or what decides."""
         reached = self._harmless(block)
         if reached is None:
-            return True
+            values = {name for name, each in env.items() if each is not None and _depends(each)}
+            self._escapes = self._escapes or self._reads(block, values - {tested})
+            return block + 1
         try:
             return self._follow(block, 0, env)
         except _NoWaitError:
             # Something else, such as which lane it is, may come between.
             self._passed |= reached
-            return False
+            return 0
+
+    def _reads(self, start: int, registers: set[str]) -> bool:
+        """Whether a thread that enters a block may read some registers before it writes them."""
+        seen: set[tuple[int, frozenset[str]]] = set()
+        waiting = [(start, frozenset(registers))]
+        while waiting:
+            block, left = waiting.pop()
+            if not left or block >= len(self._flow.blocks) or (block, left) in seen:
+                continue
+            seen.add((block, left))
+            here = self._flow.blocks[block]
+            for action in self._actions[here.start : here.end]:
+                if any(each.name in left for each in action.registers_read()):
+                    return True
+                if action.guard is None:
+                    left -= {each.name for each in action.dests if each is not None}
+            waiting += [(each, left) for each in here.successors]
+        return False
 
     def _harmless(self, start: int) -> set[int] | None:
         """The blocks by which a thread comes from one to where it looks again, without any effect;

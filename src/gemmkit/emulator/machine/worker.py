@@ -246,6 +246,11 @@ class Worker:
             self.pause = self.field("fuel")
             self.set_field("fuel", -1)
 
+    def end_turn_of_warp(self) -> None:
+        """Let the other warps of the block run, as if the running one had spent its fuel."""
+        if self.replay is None:
+            self.set_field("fuel", -1)
+
     def end_poll(self) -> None:
         """The running block polls in vain: let others run soon."""
         self.polls = True

@@ -71,8 +71,11 @@ class Look:
     initial: int | None = None
 
     def satisfied(self, value: int) -> bool:
-        """Whether a value would let the thread go on."""
-        return self.wait is not None and self.wait.satisfied(value, self.operand)
+        """Whether a value would let the thread go on where the one that is there does."""
+        if self.wait is None:
+            return False
+        taken = self.wait.exit(self.value, self.operand)
+        return taken > 0 and self.wait.exit(value, self.operand) == taken
 
     def sees(self, values: FlagValues, least: int, most: int) -> int:
         """How much of what was released the access shows to one who knows of `least`, of `most` in

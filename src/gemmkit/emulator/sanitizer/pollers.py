@@ -1,7 +1,8 @@
 """`Pollers`: warps that ask for a flag again and again, which are to see each value that it takes.
 
 A warp that waits for too small a count goes on too early only if it looks between two releases. So
-a warp that writes a flag hands its turn to those that poll it.
+a warp that writes a flag hands its turn to those that poll it. And one that has polled in vain for
+a while lets other warps run, since each poll takes a call of Python.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ Asker = tuple[int, int]
 Flag = tuple[int, int]
 # Beyond so many instructions of warps it forgets who asks.
 _MOST = 1 << 16
+# A warp's turn ends after so many polls of a flag.
+_IN_VAIN = 64
 
 
 class Pollers:
@@ -21,7 +24,8 @@ class Pollers:
 
     def __init__(self) -> None:
         self._last: dict[tuple[Asker, int], Flag] = {}
-        self._asking: dict[Flag, dict[Asker, None]] = {}
+        # With how often they have asked.
+        self._asking: dict[Flag, dict[Asker, int]] = {}
 
     def accessed(
         self, worker: Worker, warp: int, number: int, flag: Flag, *, reads: bool, writes: bool
@@ -36,7 +40,10 @@ class Pollers:
             self._last[asker, number] = flag
         if asks:
             # So does an atomic in vain, as of a lock.
-            self._asking.setdefault(flag, {})[asker] = None
+            askers = self._asking.setdefault(flag, {})
+            askers[asker] = askers.get(asker, 0) + 1
+            if askers[asker] % _IN_VAIN == 0:
+                worker.end_turn_of_warp()
         elif writes:
             others = self._asking.pop(flag, {})
             others.pop(asker, None)
