@@ -43,10 +43,11 @@ class DeferredStreams:
                 self.done += 1
 
     def record(self, event, stream):
+        # Whoever waits for the version meanwhile must find it in the queue.
         with self.lock:
             self.recorded[event] += 1
             version = self.recorded[event]
-        self.put(stream, lambda: self.reached.__setitem__(event, version))
+            self.put(stream, lambda: self.reached.__setitem__(event, version))
         return (OK,)
 
     def wait(self, stream, event, _):
