@@ -185,10 +185,10 @@ class CublasXt:
         self._call("cublasXtDestroy", self._handle)
 
 
-def contenders(
+def libraries(
     matrices: Matrices, kind: str, devices: int, arguments: argparse.Namespace
 ) -> Iterator[tuple[str, Product, Callable[[], None]]]:
-    """Who multiplies, how, and what gives their memory back."""
+    """Their names, how they multiply, and what gives their memory back."""
     options = {"precision": KINDS[kind][1], "devices": list(range(devices))}
     if arguments.device_memory:
         options["device_memory"] = arguments.device_memory
@@ -214,10 +214,10 @@ def contenders(
 def measured(
     size: int, kind: str, devices: int, arguments: argparse.Namespace
 ) -> Iterator[dict[str, Any]]:
-    """A row for each contender of one product."""
+    """A row for each library that computes one product."""
     matrices = Matrices(size, KINDS[kind][0], arguments.memory == "pinned")
     flops = 2.0 * size**3
-    every = list(contenders(matrices, kind, devices, arguments))
+    every = list(libraries(matrices, kind, devices, arguments))
     durations: dict[str, list[float]] = {name: [] for name, *_ in every}
     errors: dict[str, dict[str, float]] = {}
     for repetition in range(arguments.repeats + 1):

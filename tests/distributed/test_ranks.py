@@ -84,7 +84,9 @@ def test_on_gpus_ranks_ask_again_when_the_whole_shape_is_another():
     counts = []
     for rows in (6, 6, 5):
         products._agree(
-            products.Asked(a, b, (team,), (("S(0)", "S(1)"),), ("S(1)",), whole=(rows, 4, 4, 10))
+            products.SpreadProduct(
+                a, b, (team,), (("S(0)", "S(1)"),), ("S(1)",), whole=(rows, 4, 4, 10)
+            )
         )
         counts.append(len(asked))
     assert 0 < counts[0] == counts[1] < counts[2]

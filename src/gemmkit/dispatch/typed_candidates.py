@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from gemmkit.dispatch.candidate import rows
 
-# Other types than float32; without cp.async also other layouts and batches.
-TYPED_MMA = rows(
-    "typed_mma",
+# Tiles that elements of any type come to through registers, for mma.sync and for FFMA.
+_MMA_KEYS, _MMA_TILES = (
     "BM BN BK WM WN",
-    (128, 128, 32, 64, 64),
-    (128, 128, 16, 64, 32),
-    (64, 64, 32, 32, 32),
-    (64, 64, 16, 32, 32),
-    (32, 32, 32, 16, 16),
-    (32, 32, 16, 16, 16),
+    (
+        (128, 128, 32, 64, 64),
+        (128, 128, 16, 64, 32),
+        (64, 64, 32, 32, 32),
+        (64, 64, 16, 32, 32),
+        (32, 32, 32, 16, 16),
+        (32, 32, 16, 16, 16),
+    ),
 )
-TYPED = (
-    *TYPED_MMA,
-    *rows(
-        "typed",
-        "BM BN BK WM WN TM TN",
+_FMA_KEYS, _FMA_TILES = (
+    "BM BN BK WM WN TM TN",
+    (
         (128, 128, 16, 32, 64, 8, 8),
         (128, 128, 8, 32, 64, 8, 8),
         (64, 128, 16, 32, 32, 8, 4),
@@ -27,6 +26,10 @@ TYPED = (
         (32, 32, 16, 16, 32, 4, 4),
     ),
 )
+
+# Other types than float32; without cp.async also other layouts and batches.
+TYPED_MMA = rows("typed_mma", _MMA_KEYS, *_MMA_TILES)
+TYPED = (*TYPED_MMA, *rows("typed", _FMA_KEYS, *_FMA_TILES))
 
 # Groups of different shapes. `interleave` and `order` are those for which ptxas needs the fewest
 # issue cycles of this kernel for compute capability 9.0, aligned or not; for 48 x 64 the fastest of
@@ -54,29 +57,12 @@ GROUPED = rows(
 
 # And of other types; float32 on boards without cp.async.
 GROUPED_TYPED = (
-    *rows(
-        "grouped_mma",
-        "BM BN BK WM WN",
-        (128, 128, 32, 64, 64),
-        (128, 128, 16, 64, 32),
-        (64, 64, 32, 32, 32),
-        (64, 64, 16, 32, 32),
-        (32, 32, 32, 16, 16),
-        (32, 32, 16, 16, 16),
-    ),
-    *rows(
-        "grouped_typed",
-        "BM BN BK WM WN TM TN",
-        (128, 128, 16, 32, 64, 8, 8),
-        (128, 128, 8, 32, 64, 8, 8),
-        (64, 128, 16, 32, 32, 8, 4),
-        (64, 64, 16, 32, 32, 8, 4),
-        (32, 32, 16, 16, 32, 4, 4),
-    ),
+    *rows("grouped_mma", _MMA_KEYS, *_MMA_TILES),
+    *rows("grouped_typed", _FMA_KEYS, *_FMA_TILES),
 )
 
-# float32 where its precision allows tensor cores, on Hopper: those of `gemm_fp16x3` whose blocks do
-# not share the k of a tile.
+# float32 where its precision allows tensor cores, on Hopper: most of those of `gemm_fp16x3` whose
+# blocks do not share the k of a tile, and tiles of few rows.
 GROUPED_FP16X3 = rows(
     "grouped_fp16x3",
     "BM BN BK stages consumers pingpong cluster_m cluster_n cluster_k",

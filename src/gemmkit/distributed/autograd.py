@@ -11,11 +11,11 @@ import torch
 from gemmkit.distributed.local import LocalProduct
 from gemmkit.distributed.placements import Word, transposed
 from gemmkit.distributed.process_group import reduce_collectively
-from gemmkit.distributed.products import Asked, multiply
+from gemmkit.distributed.products import SpreadProduct, multiply
 from gemmkit.distributed.team import Team
 
 
-def differentiable(asked: Asked) -> tuple[Any, tuple[Word, ...]]:
+def differentiable(asked: SpreadProduct) -> tuple[Any, tuple[Word, ...]]:
     """As `multiply`, recorded for autograd where an operand requires a gradient.
 
     The gradient of a matrix that is spread has its placement; of one that all ranks have, or hold
@@ -77,7 +77,7 @@ class _Product(torch.autograd.Function):  # type: ignore[misc]
         b: Any,
         bias: Any,
         residual: Any,
-        asked: Asked,
+        asked: SpreadProduct,
         box: list[tuple[Word, ...]],
     ) -> Any:
         product = replace(
@@ -113,7 +113,7 @@ class _Product(torch.autograd.Function):  # type: ignore[misc]
             of: Any,
         ) -> Any:
             made, _ = multiply(
-                Asked(
+                SpreadProduct(
                     left,
                     right,
                     asked.teams,

@@ -11,7 +11,7 @@ import torch
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from gemmkit.distributed.placements import Word, read_placement
-from gemmkit.distributed.products import Asked, multiply
+from gemmkit.distributed.products import SpreadProduct, multiply
 from gemmkit.distributed.team import Team, team_of
 from gemmkit.dtypes import RESULT_TYPES
 from gemmkit.errors import UnsupportedProblem, UnsupportedType, UsageError
@@ -180,7 +180,9 @@ def _product(a: Any, b: Any, bias: Any) -> Any:
     try:
         pairs = tuple(zip(_words(a), _words(b), strict=True))
         whole = (*a.shape, *b.shape)
-        asked = Asked(_arrived(a), _arrived(b), teams, pairs, (None,) * mesh.ndim, whole=whole)
+        asked = SpreadProduct(
+            _arrived(a), _arrived(b), teams, pairs, (None,) * mesh.ndim, whole=whole
+        )
         made, result = multiply(asked)
     except UnsupportedProblem:
         return None

@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from gemmkit.distributed.autograd import differentiable
 from gemmkit.distributed.local import LocalProduct
 from gemmkit.distributed.placements import Word, read_placement
-from gemmkit.distributed.products import Asked
+from gemmkit.distributed.products import SpreadProduct
 from gemmkit.distributed.strategy import Strategy
 from gemmkit.distributed.team import Team, team_of
 from gemmkit.epilogue import Epilogue
@@ -126,7 +126,7 @@ def matmul(
     )
     whole = (*a.shape, *b.shape) if spread else ()
     made, result = differentiable(
-        Asked(lines, local_b, teams, words, wanted, product, out_dtype, strategy, whole)
+        SpreadProduct(lines, local_b, teams, words, wanted, product, out_dtype, strategy, whole)
     )
     made = _unflat(made, leading, rows)
     if not spread:

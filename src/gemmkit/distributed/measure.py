@@ -192,12 +192,12 @@ class _Rank:
 
     def _call(self, strategy: str, **options: Any) -> Callable[[], Any]:
         from gemmkit.distributed.local import LocalProduct
-        from gemmkit.distributed.products import Asked, multiply
+        from gemmkit.distributed.products import SpreadProduct, multiply
         from gemmkit.distributed.team import team_of
 
         task = self.task
         device = None if self.device.type == "cuda" else "emulator"
-        asked = Asked(
+        asked = SpreadProduct(
             self.a,
             self.b,
             (team_of(None, self.device),),

@@ -29,7 +29,7 @@ _PLAIN = Epilogue()
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SpreadProduct:
     """A product over ranks: this rank's parts, and for each dimension of the mesh a team and the
     placements of A, B and the result, None for what follows from A and B. `whole` are the sizes of
     all of A and B, where the caller knows them; `part` the rows and columns that this rank is to
@@ -89,7 +89,7 @@ _agreed: dict[tuple[object, ...], _Agreement] = {}
 _MOST_AGREED = 4096
 
 
-def multiply(asked: Asked) -> tuple[Any, tuple[Word, ...]]:
+def multiply(asked: SpreadProduct) -> tuple[Any, tuple[Word, ...]]:
     """This rank's part of the result, and its placements.
 
     Raises:
@@ -148,7 +148,7 @@ def multiply(asked: Asked) -> tuple[Any, tuple[Word, ...]]:
 # --- what all ranks ask for ---------------------------------------------------------------------
 
 
-def _agree(asked: Asked) -> _Agreement:
+def _agree(asked: SpreadProduct) -> _Agreement:
     """What all ranks do. On GPUs, they ask each other the first time that they see such a product;
     on CPUs each time, since another rank's part may have changed alone.
 
@@ -272,7 +272,7 @@ def _sides(
     return rows, columns
 
 
-def _check_spread(asked: Asked) -> None:
+def _check_spread(asked: SpreadProduct) -> None:
     """Refuse a side of a matrix that is spread over two dimensions of the mesh, and k spread over
     different ones where it would have to be over one.
 
@@ -318,7 +318,7 @@ def _check_result(found: Sequence[_Sizes]) -> None:
 # --- the product --------------------------------------------------------------------------------
 
 
-def _redistributed_first(asked: Asked, agreement: _Agreement) -> tuple[Any, Any]:
+def _redistributed_first(asked: SpreadProduct, agreement: _Agreement) -> tuple[Any, Any]:
     """A and B as the rules have them before the product."""
     a, b = asked.a, asked.b
     for at in reversed(range(len(agreement.sizes))):
@@ -335,7 +335,7 @@ def _redistributed_first(asked: Asked, agreement: _Agreement) -> tuple[Any, Any]
     return a, b
 
 
-def _main(asked: Asked, found: Sequence[_Sizes]) -> int | None:
+def _main(asked: SpreadProduct, found: Sequence[_Sizes]) -> int | None:
     """The dimension of the mesh whose transfers run under the product; sums go first."""
     order = {"reduce": 3, "scatter": 2, "gather": 1, "local": 0}
     forms = [
@@ -346,7 +346,9 @@ def _main(asked: Asked, found: Sequence[_Sizes]) -> int | None:
     return forms.index(best) if best else None
 
 
-def _product(asked: Asked, agreement: _Agreement, a: Any, b: Any, product: LocalProduct) -> Any:
+def _product(
+    asked: SpreadProduct, agreement: _Agreement, a: Any, b: Any, product: LocalProduct
+) -> Any:
     """The product of what this rank has, with the transfers of one dimension of the mesh."""
     if agreement.main is None:
         made = a.new_empty((a.shape[0], b.shape[1]), dtype=asked.dtype)
@@ -387,14 +389,14 @@ def _check_linear(product: LocalProduct, chosen: Rule, strategy: Strategy) -> No
         )
 
 
-def _plain(asked: Asked, chosen: Rule) -> Strategy:
+def _plain(asked: SpreadProduct, chosen: Rule) -> Strategy:
     """What goes everywhere: one operation of the group, unless an activation follows the sums."""
     if chosen.form == "gather" or asked.product.is_linear:
         return Strategy()
     return Strategy("group", "parts", 1)
 
 
-def _strategy(asked: Asked, sizes: _Sizes, team: Team) -> Strategy:
+def _strategy(asked: SpreadProduct, sizes: _Sizes, team: Team) -> Strategy:
     """What is fastest by predictions; on CPUs, what goes everywhere."""
     if team.board is None:
         return _plain(asked, sizes.rule)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gemmkit.trials.entry import Entry
@@ -21,13 +21,16 @@ SEMIFINAL = Round(1.05, 12, 0.4)
 FINAL = Round(1.015, 4, 0.6)
 
 
-def by_look(entries: Iterable[Entry]) -> list[Entry]:
-    """Who gave right results, in the order of brief looks.
+def looks(entries: Mapping[int, Entry]) -> list[tuple[float, int]]:
+    """The times of brief looks, with the candidates' numbers, of those that gave right results.
 
     Longer times are slower at the power limit, and would put the leaders behind the others.
     """
-    timed = [each for each in entries if each.outcome == "ok" and each.brief_us is not None]
-    return sorted(timed, key=lambda entry: entry.brief_us or 0.0)
+    return [
+        (each.brief_us, number)
+        for number, each in entries.items()
+        if each.outcome == "ok" and each.brief_us is not None
+    ]
 
 
 def close(

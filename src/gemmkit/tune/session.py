@@ -19,7 +19,7 @@ from gemmkit.record import TimeRecord
 from gemmkit.trials.entry import Entry, Outcome, ProblemClass, gpu_key
 from gemmkit.trials.store import Store, by_time, fastest
 from gemmkit.tune.compiling import Compilations, CompileOne
-from gemmkit.tune.finals import FINAL, SEMIFINAL, by_look, close
+from gemmkit.tune.finals import FINAL, SEMIFINAL, close, looks
 from gemmkit.tune.progress import TuneProgress
 from gemmkit.tune.result import Tuned
 from gemmkit.tune.search import InOrder, Strategy, make_strategy
@@ -183,8 +183,7 @@ class Session:
 
     def _refinements(self) -> list[int]:
         """The leaders with other values of the keys that were left alone so far, as candidates."""
-        numbers = {id(entry): number for number, entry in self.entries.items()}
-        leaders = [numbers[id(each)] for each in by_look(self.entries.values())[:REFINED]]
+        leaders = [number for _, number in sorted(looks(self.entries))[:REFINED]]
         candidates = self.space.candidates
         return self._add(
             each
@@ -238,8 +237,8 @@ class Session:
             wrong = self.bench.check(compiled)
             if wrong:
                 return self._keep(planned, "wrong", reason=wrong)
-            leaders = by_look(self.entries.values())
-            times = self.bench.look(compiled, leaders[0].brief_us if leaders else None)
+            to_beat = min((time_us for time_us, _ in looks(self.entries)), default=None)
+            times = self.bench.look(compiled, to_beat)
         except (DeviceError, TuningError) as error:
             entry = self._keep(planned, "unlaunched", reason=str(error))
             if isinstance(error, TuningError):
@@ -312,13 +311,14 @@ class Session:
         the final by the semifinal alone.
         """
         left = max(self.begun + self.options.budget - time.monotonic(), self._finals_seconds)
-        numbers = {id(entry): number for number, entry in self.entries.items()}
-        looked = [
-            (entry.brief_us or 0.0, numbers[id(entry)]) for entry in by_look(self.entries.values())
-        ]
+        looked = sorted(looks(self.entries))
         entered = close(looked, SEMIFINAL)
-        known = by_time(entry for entry in self.entries.values() if entry.final)[: FINAL.most]
-        entered += [each for each in (numbers[id(entry)] for entry in known) if each not in entered]
+        earlier = sorted(
+            (entry.time_us, number)
+            for number, entry in self.entries.items()
+            if entry.final and entry.outcome == "ok" and entry.time_us is not None
+        )
+        entered += [number for _, number in earlier[: FINAL.most] if number not in entered]
         times = self._in_turn(entered, SEMIFINAL.share * left, final=False)
         proven = close(sorted(zip(times, entered, strict=True)), FINAL, self._proven)
         if not proven:
