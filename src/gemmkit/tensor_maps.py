@@ -7,9 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from gemmkit.errors import UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 Element = Literal[
     "uint8", "uint16", "uint32", "int32", "uint64", "int64", "float16", "float32", "float64",
@@ -211,3 +215,22 @@ class TensorMap:
 
 def _listed(values: Sequence[int]) -> str:
     return ", ".join(map(str, values[:-1])) + f" or {values[-1]}"
+
+
+class MapFormat(Protocol):
+    """How a device holds tensor maps in memory: `MAP_BYTES` each, in an encoding of its own."""
+
+    def encoded(self, tensor_map: TensorMap) -> bytes:
+        """The bytes of a map.
+
+        Raises:
+            DeviceError: the device refuses it.
+        """
+
+    def move(self, maps: NDArray[np.uint64], addresses: NDArray[np.uint64]) -> None:
+        """Have maps describe the same matrices elsewhere.
+
+        Args:
+            maps: the words of each, a row of 16; they are changed. Those that are all zero are none.
+            addresses: of the matrices' first elements, one for each map.
+        """

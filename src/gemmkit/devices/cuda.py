@@ -17,6 +17,7 @@ from gemmkit.devices.launcher import prepared_launches
 from gemmkit.devices.limits import refusal
 from gemmkit.devices.packing import preparing_launches
 from gemmkit.devices.streams import stream_handle
+from gemmkit.devices.tensor_maps import DRIVER_MAPS
 from gemmkit.errors import DeviceError
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.plan import LaunchPlan
@@ -56,7 +57,7 @@ class CudaDevice:
         DeviceError: there is no driver or no GPU, or it is too old or taken.
     """
 
-    kind = "cuda"
+    kind, maps = "cuda", DRIVER_MAPS
 
     def __init__(self, *, printf_bytes: int | None = None) -> None:
         refuse_forks()

@@ -16,6 +16,7 @@ from gemmkit.jit.binary import Binary
 from gemmkit.kernels.operand_copies import PREPARED
 from gemmkit.kernels.plan import SCALE_ARGUMENTS, LaunchPlan
 from gemmkit.record import AccessCounts
+from gemmkit.tensor_maps import MapFormat
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,8 @@ class Device(Transfers, Protocol):
     """A place that runs kernels."""
 
     kind: str
+    # How it holds tensor maps in memory.
+    maps: MapFormat
 
     def upload(self, array: NDArray[Any], *, initialized: bool = True) -> Buffer:
         """As `Transfers.upload`.
@@ -167,7 +170,7 @@ class Scratch:
             made = {each.name: device.empty(each.nbytes) for each in plan.prepared}
             found = replace(found, prepared=made)
         if plan.table is not None:
-            table = device.upload(plan.table.of_storage(arguments))
+            table = device.upload(plan.table.of_storage(arguments, device.maps))
             found = replace(found, table=table, products=plan.table.arguments)
         return found
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from gemmkit.emulator.ptx.cfg import ControlFlow
     from gemmkit.emulator.schedule import Schedule
     from gemmkit.emulator.watching import SharedContent, Watched
+    from gemmkit.tensor_maps import MapFormat
 
 _POISON = 0xFF
 # Steps of a block, far more than a matrix product needs.
@@ -85,8 +86,10 @@ class EmulatedDevice:
     ) -> None:
         load("gemmkit.emulator", "gemmkit.emulator.isa.tensor_maps")
         from gemmkit.emulator import DeviceMemory
+        from gemmkit.emulator.isa.tensor_maps import EMULATED_MAPS
 
         self.spec = spec
+        self.maps: MapFormat = EMULATED_MAPS
         self.threads = threads or usable_cores()
         self.memory = DeviceMemory()
         self.sanitize = sanitize

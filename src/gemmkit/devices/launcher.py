@@ -21,7 +21,7 @@ from gemmkit.devices.packing import (
     with_tensor_maps,
 )
 from gemmkit.devices.scratch import LaunchScratch, Temporary, no_memory
-from gemmkit.devices.tensor_maps import driver_encoded
+from gemmkit.devices.tensor_maps import check_address, driver_encoded
 from gemmkit.errors import DeviceError
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.operand_copies import PREPARED
@@ -253,26 +253,14 @@ def _workspace_words(
     for text, offset in places_in_memory(plan).items():
         encoded = bound.get(text)
         if isinstance(encoded, bytes):
-            _check_map(encoded, _SOME_ADDRESS + offset)
+            check_address(encoded, _SOME_ADDRESS + offset)
         yield _word(plan, offsets, text), offset
-
-
-def _check_map(encoded: bytes, address: int) -> None:
-    """Check that a tensor map begins with its matrix's address.
-
-    Raises:
-        DeviceError: it does not.
-    """
-    if int.from_bytes(encoded[:_WORD], "little") != address:
-        raise DeviceError("this driver's tensor maps do not begin with an address")
 
 
 def _map_patches(
     plan: LaunchPlan, offsets: Mapping[str, int], arguments: Mapping[str, Value], places: Places
 ) -> Iterator[tuple[int, int, int]]:
     """The first word of each tensor map, which is its matrix's address, and where that comes from.
-
-    The driver has cuTensorMapReplaceAddress for the same, which would take as long as the launch.
 
     Raises:
         DeviceError: the driver encodes maps otherwise.
@@ -282,7 +270,7 @@ def _map_patches(
             continue
         encoded = arguments[each.rule.name]
         assert isinstance(encoded, bytes)
-        _check_map(encoded, _SOME_ADDRESS)
+        check_address(encoded, _SOME_ADDRESS)
         role, offset = places[each.rule.operand]
         yield _word(plan, offsets, each.rule.name), ROLES.index(role), offset
 
@@ -302,7 +290,7 @@ def _copy_patches(
         for text, offset in places_in_memory(plan, memory).items():
             encoded = arguments.get(text)
             if isinstance(encoded, bytes):
-                _check_map(encoded, _SOME_ADDRESS + offset)
+                check_address(encoded, _SOME_ADDRESS + offset)
             if text != memory:
                 yield _word(plan, offsets, text), ROLES.index(role), start + offset
 

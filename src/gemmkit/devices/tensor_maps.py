@@ -6,7 +6,11 @@ import ctypes
 from functools import cache
 from typing import Any, get_args
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gemmkit.devices.cuda_errors import cuda_errors, result
+from gemmkit.errors import DeviceError
 from gemmkit.tensor_maps import MAP_ALIGNMENT, MAP_BYTES, Element, TensorMap
 
 # The places of both in the driver's enumerations.
@@ -15,6 +19,7 @@ _L2_PROMOTIONS = {0: 0, 64: 1, 128: 2, 256: 3}
 _NO_INTERLEAVE = 0
 # The first version of CUDA with tensor maps.
 _SINCE = 12000
+_WORD = 8
 
 _Enum, _Word, _Pointer = ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p
 # (map, element type, rank, address, sizes, strides, box, element strides, interleave, swizzle, L2
@@ -51,6 +56,40 @@ def driver_encoded(tensor_map: TensorMap) -> bytes:
         )
         result((driver.CUresult(code),))
     return ctypes.string_at(address, MAP_BYTES)
+
+
+def check_address(encoded: bytes, address: int) -> None:
+    """Check that the driver's encoding of a map begins with its matrix's address.
+
+    The driver has cuTensorMapReplaceAddress for moving a map, which would take as long as a launch.
+
+    Raises:
+        DeviceError: it does not.
+    """
+    if int.from_bytes(encoded[:_WORD], "little") != address:
+        raise DeviceError("this driver's tensor maps do not begin with an address")
+
+
+class DriverMaps:
+    """The format of tensor maps on a GPU; see `MapFormat`."""
+
+    def encoded(self, tensor_map: TensorMap) -> bytes:
+        """As `driver_encoded`, a map that can be moved.
+
+        Raises:
+            DeviceError: there is no driver, or it refuses the map, or encodes maps otherwise.
+        """
+        found = driver_encoded(tensor_map)
+        check_address(found, tensor_map.address)
+        return found
+
+    def move(self, maps: NDArray[np.uint64], addresses: NDArray[np.uint64]) -> None:
+        """As `MapFormat.move`."""
+        maps[:, 0] = np.where(maps.any(axis=1), addresses, 0)
+
+
+# That of all GPUs.
+DRIVER_MAPS = DriverMaps()
 
 
 @cache

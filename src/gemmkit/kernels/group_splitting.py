@@ -32,6 +32,7 @@ from gemmkit.kernels.production.arguments import CUDA_LAYOUTS
 from gemmkit.kernels.splitting import GROUP as DEPTH
 from gemmkit.kernels.splitting import PARTS, WARPS, blocks_across, share_of_copy, warps_along
 from gemmkit.problem import GemmProblem
+from gemmkit.tensor_maps import MapFormat
 
 _NAME = "split_groups"
 # `SplitGroup` of split_group.cuh.
@@ -56,9 +57,11 @@ class SplitGroupTable(GroupTable):
 
     dtype: ClassVar[np.dtype[np.void]] = SPLIT_GROUP
 
-    def sized(self, *, ldr: ArrayLike = 0, ldx: ArrayLike = 0) -> NDArray[np.void]:
+    def sized(
+        self, maps: MapFormat | None = None, *, ldr: ArrayLike = 0, ldx: ArrayLike = 0
+    ) -> NDArray[np.void]:
         """As `GroupTable.sized`."""
-        table = super().sized(ldr=ldr, ldx=ldx)
+        table = super().sized(maps, ldr=ldr, ldx=ldx)
         for operand in OPERANDS:
             lines = self.lines(operand)[self.order]
             for name, sizes in (

@@ -15,6 +15,7 @@ from gemmkit.groups import Groups, Sizes
 from gemmkit.kernels.limits import MAX_EXTENT
 from gemmkit.problem import GemmProblem
 from gemmkit.storage import GroupLayout, placements
+from gemmkit.tensor_maps import MapFormat
 
 # `Group` of scheduler/grouped.cuh.
 GROUP = np.dtype(
@@ -89,8 +90,9 @@ class GroupTable:
         """The values of `TABLE_ARGUMENTS`, except the table's address."""
         return {"group_count": self.groups.count, "tile_count": self.tiles}
 
-    def of_storage(self, arguments: Mapping[str, int | float]) -> NDArray[np.void]:
-        """The table for matrices laid out as in `placements`, at the addresses in `arguments`."""
+    def of_storage(self, arguments: Mapping[str, int | float], maps: MapFormat) -> NDArray[np.void]:
+        """The table for matrices laid out as in `placements`, at the addresses in `arguments`, with
+        tensor maps in a device's format if it has any."""
         problem = self.problem
         placed = placements(problem)
 
@@ -102,6 +104,7 @@ class GroupTable:
 
         return self.filled(
             product_addresses(problem, arguments),
+            maps,
             ldr=pitches("residual"),
             ldx=pitches("auxiliary"),
         )
@@ -112,29 +115,46 @@ class GroupTable:
         return np.argsort(-self.groups.k, kind="stable")
 
     def filled(
-        self, addresses: Mapping[str, Addresses], *, ldr: ArrayLike = 0, ldx: ArrayLike = 0
+        self,
+        addresses: Mapping[str, Addresses],
+        maps: MapFormat | None = None,
+        *,
+        ldr: ArrayLike = 0,
+        ldx: ArrayLike = 0,
     ) -> NDArray[np.void]:
         """The table, of `dtype`, in the order of `order`.
 
         Args:
             addresses: of each product's A, B and C, and of its bias, residual and auxiliary output
                 if it has them, in the problem's order.
+            maps: the format of tensor maps, for tables that have any.
             ldr: leading dimensions of the residuals.
             ldx: leading dimensions of the auxiliary outputs.
 
         Raises:
             UnsupportedProblem: a leading dimension does not fit in 32 bits.
         """
-        return self.at(addresses, self.sized(ldr=ldr, ldx=ldx))
+        return self.at(addresses, self.sized(maps, ldr=ldr, ldx=ldx), maps)
 
-    def at(self, addresses: Mapping[str, Addresses], sized: NDArray[np.void]) -> NDArray[np.void]:
+    def at(
+        self,
+        addresses: Mapping[str, Addresses],
+        sized: NDArray[np.void],
+        maps: MapFormat | None = None,  # noqa: ARG002 (of tables that have any)
+    ) -> NDArray[np.void]:
         """A copy of a table that `sized` made, with addresses as for `filled`."""
         table = sized.copy()
         for name, given in addresses.items():
             table[name] = _ordered(given, self.order, np.uint64)
         return table
 
-    def sized(self, *, ldr: ArrayLike = 0, ldx: ArrayLike = 0) -> NDArray[np.void]:
+    def sized(
+        self,
+        maps: MapFormat | None = None,  # noqa: ARG002 (of tables that have any)
+        *,
+        ldr: ArrayLike = 0,
+        ldx: ArrayLike = 0,
+    ) -> NDArray[np.void]:
         """The table without addresses; arguments as for `filled`.
 
         Raises:

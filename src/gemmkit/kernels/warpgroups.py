@@ -80,7 +80,7 @@ def unaligned(problem: GemmProblem) -> str | None:
 
 def stores_by_tma(problem: GemmProblem) -> bool:
     """Whether C's rows are aligned, and end where units of a tensor store do."""
-    units = (problem.n | problem.ldc | problem.strides[2]) * problem.out_item_bytes
+    units = problem.extents[2] * problem.out_item_bytes
     return units % TMA_UNIT == 0 and problem.alignment % TMA_UNIT == 0
 
 

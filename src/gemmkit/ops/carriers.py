@@ -94,7 +94,9 @@ class _OnGpu(Carrier):
         if plan.table is None or not plan.blocks:
             self._gpu.launch(binary, plan, arguments)
             return
-        table = self.upload(plan.table.of_storage(arguments))
+        from gemmkit.devices.tensor_maps import DRIVER_MAPS
+
+        table = self.upload(plan.table.of_storage(arguments, DRIVER_MAPS))
         listed = {"groups": table.address, **plan.table.arguments}
         self._gpu.launch(binary, plan, {**arguments, **listed})
 

@@ -16,6 +16,7 @@ from gemmkit.devices.launcher import PreparedLaunch, prepared_launches
 from gemmkit.devices.operands import NOWHERE, Operands, bind_arguments
 from gemmkit.devices.packing import preparing_launches
 from gemmkit.devices.streams import check_stream, finish, stream_handle
+from gemmkit.devices.tensor_maps import DRIVER_MAPS
 from gemmkit.dispatch.choose import choose
 from gemmkit.errors import UsageError
 from gemmkit.groups import Groups
@@ -97,7 +98,7 @@ class GroupsLaunch:
             DeviceError: the driver refuses it, or there is not enough memory.
         """
         named = {name: addresses[role] for name, role in _ROLES.items() if role in addresses}
-        table, prepared = self.table.at(named, self.sized), 0
+        table, prepared = self.table.at(named, self.sized, DRIVER_MAPS), 0
         if self.maker is not None and held is not None:
             prepared = held.address(self.maker.of(table), stream)
         self.tables.launch(self.launches, table, stream, prepared)
@@ -127,7 +128,7 @@ def groups_launch(
         tables,
         prepared_launches(context, plan, binary, arguments, PLACES),
         plan.table,
-        plan.table.sized(ldr=ldr, ldx=ldx),
+        plan.table.sized(DRIVER_MAPS, ldr=ldr, ldx=ldx),
         maker,
     )
 

@@ -198,6 +198,7 @@ def _makers(store: Store, numbers: Iterable[int]) -> Iterator[GroupsMaker]:
     """What makes the forms that products with so many rows each read."""
     load("gemmkit.ops.grouped_gpu")
     from gemmkit.devices.context import context_of
+    from gemmkit.devices.tensor_maps import DRIVER_MAPS
     from gemmkit.groups import Groups
     from gemmkit.ops.grouped_gpu import groups_launch
     from gemmkit.problem import GemmProblem
@@ -220,7 +221,7 @@ def _makers(store: Store, numbers: Iterable[int]) -> Iterator[GroupsMaker]:
         )
         launch = groups_launch(problem, context_of(store.first.device))
         if launch is not None and launch.maker is not None:
-            yield launch.maker.of(launch.table.at({"B": addresses}, launch.sized))
+            yield launch.maker.of(launch.table.at({"B": addresses}, launch.sized, DRIVER_MAPS))
 
 
 def taken_groups(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from dataclasses import replace
 from functools import lru_cache
 from typing import get_args
 
@@ -101,3 +102,20 @@ def is_map(words: NDArray[np.uint64]) -> NDArray[np.bool_]:
     """Which 64-bit words begin an encoded map."""
     found: NDArray[np.bool_] = words == int.from_bytes(_MARK, "little")
     return found
+
+
+class EmulatedMaps:
+    """The format of tensor maps on the emulator; see `gemmkit.tensor_maps.MapFormat`."""
+
+    def encoded(self, tensor_map: TensorMap) -> bytes:
+        """As the function `encoded`."""
+        return encoded(tensor_map)
+
+    def move(self, maps: NDArray[np.uint64], addresses: NDArray[np.uint64]) -> None:
+        """As `MapFormat.move`: the checksum is of the address too."""
+        for number in np.flatnonzero(is_map(maps[:, 0])).tolist():
+            moved = replace(decoded(maps[number].tobytes()), address=int(addresses[number]))
+            maps[number] = np.frombuffer(encoded(moved), np.uint64)
+
+
+EMULATED_MAPS = EmulatedMaps()

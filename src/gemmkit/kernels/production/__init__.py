@@ -20,6 +20,7 @@ from gemmkit.kernels.production import (
     grouped_fp16x3,
     grouped_mma,
     grouped_typed,
+    grouped_wgmma,
     typed,
     typed_mma,
 )
@@ -43,4 +44,5 @@ PRODUCTION: tuple[Kernel, ...] = (
     grouped_fp16x3.KERNEL,
     grouped_typed.KERNEL,
     grouped_mma.KERNEL,
+    grouped_wgmma.KERNEL,
 )

@@ -45,7 +45,7 @@ def table_of(problem: GemmProblem, config: TileConfig) -> SplitGroupTable:
 
 
 # The parts of A and B, along k, as they are loaded.
-PARTS_OF_OPERANDS = LoadedOperands(ITEM_BYTES["float16"], True, True, per_k=PARTS)
+PARTS_OF_OPERANDS = LoadedOperands(ITEM_BYTES["float16"], True, True, per_k=PARTS, maps_c=False)
 
 
 def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
@@ -59,7 +59,7 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
         template=(
             wgmma_tiles.tile_argument(config, PARTS_OF_OPERANDS, count),
             CUDA_LAYOUTS[problem.layout],
-            f"WriteBack::{wgmma_tiles.write_back(problem, config)}",
+            f"WriteBack::{wgmma_tiles.write_back(problem, config, PARTS_OF_OPERANDS)}",
             schedule_argument(problem.single, raster=max(1, RASTER_EXTENT // rows)),
         ),
         grid=(min(table.tiles, gpu.sm_count // cluster) * cluster, 1, 1),

@@ -50,7 +50,7 @@ class LoadedOperands:
 
     Of `item_bytes` per element, `per_k` elements for each of the problem's k; `a_along_k` and
     `b_along_k` say whether neighbors along k are contiguous. TMA loads them as `element`, or as
-    their own type.
+    their own type. `maps_c` says whether there is a tensor map of C beside theirs, or of each C.
     """
 
     item_bytes: int
@@ -59,6 +59,7 @@ class LoadedOperands:
     copies: tuple[OperandCopy, ...] = ()
     per_k: int = 1
     element: Element | None = None
+    maps_c: bool = True
 
     @classmethod
     def in_place(cls, problem: GemmProblem, copies: tuple[OperandCopy, ...] = ()) -> LoadedOperands:
@@ -93,7 +94,7 @@ def launch_shape(
             *types,
             tile_argument(config, operands, count),
             CUDA_LAYOUTS[problem.layout],
-            f"WriteBack::{write_back(problem, config)}",
+            f"WriteBack::{write_back(problem, config, operands)}",
             schedule_argument(problem, raster=max(1, RASTER_EXTENT // rows)),
         ),
         grid=(blocks, 1, 1),
@@ -118,15 +119,14 @@ def thread_count(config: TileConfig) -> int:
 
 
 def write_back(
-    problem: GemmProblem, config: TileConfig
+    problem: GemmProblem, config: TileConfig, operands: LoadedOperands
 ) -> Literal["FROM_REGISTERS", "FROM_SHARED", "BY_TMA"]:
     """How results leave, as fragment_store.cuh calls it: of transposed tiles, only those come to
-    shared memory that stmatrix can turn, which has elements of 16 bits. Groups have no tensor map
-    of C."""
+    shared memory that stmatrix can turn, which has elements of 16 bits."""
     narrow = problem.out_item_bytes == ITEM_BYTES["float16"] and config["BM"] > EIGHT
     if is_swapped(config) and not narrow:
         return "FROM_REGISTERS"
-    by_tma = problem.groups is None and stores_by_tma(problem)
+    by_tma = operands.maps_c and stores_by_tma(problem)
     return "BY_TMA" if by_tma else "FROM_SHARED"
 
 
@@ -179,7 +179,7 @@ def maps(problem: GemmProblem, config: TileConfig, operands: LoadedOperands) -> 
         l2 = L2_BYTES if in_lines else L2_BYTES_ACROSS_LINES
         element = operands.element
         found.append(MapRule(name, operand, box, swizzle=LINE_BYTES, l2=l2, element=element))
-    if write_back(problem, config) == "BY_TMA":
+    if write_back(problem, config, operands) == "BY_TMA":
         boxes = result_boxes(problem, config)
         box = (boxes.columns, boxes.lines, *product)
         found.append(MapRule("map_c", "C", box, swizzle=boxes.pitch))
@@ -200,7 +200,7 @@ def shared_bytes(
         )
     )
     total, parts = stages * (a + b) * operands.depth(config) * item, config["cluster_k"]
-    if write_back(problem, config) != "FROM_REGISTERS":
+    if write_back(problem, config, operands) != "FROM_REGISTERS":
         total += config["consumers"] * aligned_bytes(count * result_boxes(problem, config).nbytes)
     else:
         total += TMA_UNIT
@@ -214,7 +214,7 @@ def buffers(
     problem: GemmProblem, config: TileConfig, gpu: GpuSpec, operands: LoadedOperands
 ) -> int:
     """Buffers per consumer: with one for each box of its results it never waits for a store."""
-    if write_back(problem, config) != "BY_TMA":
+    if write_back(problem, config, operands) != "BY_TMA":
         return FEWEST_BUFFERS
     count = max(FEWEST_BUFFERS, min(result_boxes(problem, config).number, MOST_BUFFERS))
     while count > FEWEST_BUFFERS and room(problem, config, gpu, operands, count) is not None:
