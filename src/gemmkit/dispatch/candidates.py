@@ -16,6 +16,7 @@ from gemmkit.dispatch.typed_candidates import (
     GROUPED,
     GROUPED_FP16X3,
     GROUPED_TYPED,
+    GROUPED_WGMMA,
     TYPED,
     TYPED_MMA,
 )
@@ -52,6 +53,7 @@ CANDIDATES: tuple[Candidate, ...] = (
     *TF32X3,
     *TYPED,
     *GROUPED_FP16X3,
+    *GROUPED_WGMMA,
     *GROUPED_TYPED,
     *FALLBACK,
 )
@@ -64,7 +66,7 @@ def candidates_for(gpu: GpuSpec) -> tuple[Candidate, ...]:
     Products of TF32 by mma.sync are left out where FFMA is as fast as these, or wgmma multiplies.
     """
     staged = _allowed((*TILED, *SMALL_TILES), gpu) or _allowed(WITHOUT_ASYNC, gpu)
-    wgmma = _allowed((*WGMMA, *FP16X3, *TF32, *FP8, *GROUPED_FP16X3), gpu)
+    wgmma = _allowed((*WGMMA, *FP16X3, *TF32, *FP8, *GROUPED_FP16X3, *GROUPED_WGMMA), gpu)
     tf32 = (
         *(TF32_MMA if is_faster_than_ffma(gpu, products=1) else ()),
         *(TF32X3 if is_faster_than_ffma(gpu, PRODUCTS) else ()),
