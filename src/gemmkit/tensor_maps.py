@@ -231,6 +231,6 @@ class MapFormat(Protocol):
         """Have maps describe the same matrices elsewhere.
 
         Args:
-            maps: the words of each, a row of 16; they are changed. Those that are all zero are none.
+            maps: the words of each, a row of 16; they are changed. Where all are zero is none.
             addresses: of the matrices' first elements, one for each map.
         """

@@ -9,7 +9,8 @@ from functools import partial
 from typing import Any
 
 from gemmkit.bench.baseline import Arguments, Way, stored_steps
-from gemmkit.bench.groups import BATCHED, EACH, as_strided_batch, single_products
+from gemmkit.bench.groups import BATCHED, EACH, GROUPED, as_strided_batch, single_products
+from gemmkit.bench.torch_groups import GroupedOperands, why_not_grouped
 from gemmkit.devices.device import TimedDevice, Work
 from gemmkit.dtypes import ITEM_BYTES, OPERAND_TYPES, Dtype, Precision
 from gemmkit.epilogue import Custom
@@ -24,8 +25,9 @@ _SCALE_TYPE: Dtype = "float32"
 
 class TorchBaseline:
     """torch.addmm, or torch.baddbmm for batches, in the arithmetic of `in_precision`; both call
-    cuBLAS. Of groups a call for each product, and of equal ones also a batch. Of operands of 8 bits
-    torch._scaled_mm, which calls cuBLAS or a kernel of CUTLASS.
+    cuBLAS. Of groups a call for each product, of equal ones also a batch, and of those that share n
+    and k torch._grouped_mm. Of operands of 8 bits torch._scaled_mm, which calls cuBLAS or a kernel
+    of CUTLASS.
 
     An epilogue takes kernels of its own, each of which stores its result in C.
 
@@ -39,8 +41,8 @@ class TorchBaseline:
         self.name = f"cuBLAS through PyTorch {self._torch.__version__}"
 
     def candidates(self, problem: GemmProblem, arguments: Sequence[Arguments]) -> dict[str, Way]:
-        """One way: the product, then the epilogue's parts if it has any. Of groups two, if they are
-        a batch as well.
+        """One way: the product, then the epilogue's parts if it has any. Of groups up to three:
+        one by one, as a batch, and by a kernel for groups.
 
         Raises:
             UnsupportedProblem: A and C have different types, or the activation is the user's own;
@@ -58,7 +60,32 @@ class TorchBaseline:
         if (batch := as_strided_batch(problem)) is not None:
             works = [self._products(batch, each) for each in arguments]
             found[f"{self.name} (torch.bmm){separate}"] = Way(works, stored, BATCHED)
+        if not why_not_grouped(self._torch, self._ordinal, problem):
+            pairs = [self._grouped_mm(problem, each) for each in arguments]
+            works, judged = ([pair[place] for pair in pairs] for place in (0, 1))
+            name = f"PyTorch {self._torch.__version__} (torch._grouped_mm)"
+            found[name] = Way(works, choice=GROUPED, judged=judged)
         return found
+
+    def _grouped_mm(self, problem: GemmProblem, bound: Arguments) -> tuple[Work, Work]:
+        """torch._grouped_mm of copies of A and B, made now; and the same with its results in C."""
+        torch = self._torch
+        products = [
+            operand_tensors(torch, self._ordinal, *each) for each in single_products(problem, bound)
+        ]
+        a, b, c = zip(*products, strict=True)
+        operands = GroupedOperands(torch, a, b)
+        # They were made on another stream.
+        torch.cuda.synchronize(self._ordinal)
+
+        def work(multiply: Callable[[], Any]) -> Work:
+            def enqueue(stream: Any) -> None:
+                with on_stream(torch, stream, self._ordinal):
+                    multiply()
+
+            return enqueue
+
+        return work(operands.multiply), work(lambda: operands.multiply_into(c))
 
     def _scaled(self, problem: GemmProblem, arguments: Sequence[Arguments]) -> dict[str, Way]:
         """torch._scaled_mm, then the epilogue's parts if it has any."""

@@ -82,8 +82,8 @@ GROUPED_FP16X3 = rows(
     (16, 64, 64, 8, 1, 1, 1, 1, 1),
 )
 
-# float16 and bfloat16 on Hopper, where TMA can load all rows: those of `gemm_wgmma` whose blocks do not
-# share the k of a tile, and of few rows, for experts that few tokens come to.
+# float16 and bfloat16 on Hopper, where TMA can load all rows: those of `gemm_wgmma` whose blocks do
+# not share the k of a tile, and of few rows, for experts that few tokens come to.
 GROUPED_WGMMA = rows(
     "grouped_wgmma",
     "BM BN BK stages consumers pingpong cluster_m cluster_n cluster_k",

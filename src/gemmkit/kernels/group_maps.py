@@ -1,5 +1,5 @@
-"""`MappedGroupTable`: a table of products with the tensor maps by which a kernel loads and stores their
-matrices."""
+"""`MappedGroupTable`: a table of products with the tensor maps by which a kernel loads and stores
+their matrices."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ MAPPED_GROUP = np.dtype(
 
 # Stands for the address of a matrix that is not known yet; aligned as any may have to be.
 SOME_ADDRESS = 1 << 20
-# Maps that are remembered in a format: the sizes of an expert's rows come again, and the driver takes
-# some 10 µs for one.
+# Maps that are remembered: numbers of rows of an expert come again, and the driver takes some 10 µs
+# for one.
 _MOST_KEPT = 1 << 14
 
 
 @dataclass(frozen=True)
 class MappedGroupTable(GroupTable):
-    """The table of products with tensor maps, as `planned`: a product has those of the matrices that
-    it reads or writes.
+    """The table of products with tensor maps, as `planned`: a product has those of the matrices
+    that it reads or writes.
 
     In a table without addresses they are of `SOME_ADDRESS`.
     """
