@@ -13,7 +13,7 @@ from gemmkit.devices.device import Scratch
 from gemmkit.devices.emulated import EmulatedDevice
 from gemmkit.devices.operands import Operands, bind_arguments
 from gemmkit.dispatch.choose import choose
-from gemmkit.gpu import find_board
+from gemmkit.gpu import MathPipe, find_board
 from gemmkit.jit.compiler import compile_plan
 from gemmkit.kernels.catalog import find_kernel
 from gemmkit.kernels.group_maps import MAPPED_GROUP
@@ -77,3 +77,104 @@ def test_products_of_any_shape(device, keys, layout, rest):
     if keys in (NARROW, TURNS):
         run(problem, device, keys, "non-finite")
         run(replace(problem, alpha=0.0, beta=1.0), device, keys)
+
+
+def test_results_are_those_of_single_products_to_the_bit(device):
+    """And these are the model's, see `test_wgmma`."""
+    for shapes, out, keys in (
+        ("70x56x264,33x40x64,0x8x8", "bfloat16", NARROW),
+        ("70x56x264,9x40x64", "float32", SWAPPED),
+    ):
+        problem = of_groups(shapes, out_dtype=out)
+        plan = KERNEL.plan(problem, KERNEL.configure(keys), device.spec)
+        case = Case.make(problem, device, 0, "normal")
+        operands = case.operands.with_results(device, problem, case.inputs.arrays)
+        bound = bind_arguments(problem, operands)
+        scratch = Scratch.of(device, plan, bound)
+        device.execute(compiled(plan), plan, bound | scratch.arguments)
+        c, _ = operands.results(device, case.inputs.arrays)
+        placed = placements(problem)
+        for number in range(problem.count):
+            single = problem.product(number)
+            if not single.results:
+                continue
+            arrays = {name: placed[name].part(case.inputs.arrays[name], number) for name in "abc"}
+            own = Operands.upload(device, single, arrays)
+            other = SINGLE.plan(single, SINGLE.configure({**keys, "cluster_m": 1}), device.spec)
+            device.execute(compiled(other), other, bind_arguments(single, own))
+            alone, _ = own.results(device, arrays)
+            (expected,) = placements(single)["c"].view(alone)
+            found = placed["c"].view(c)[number]
+            np.testing.assert_array_equal(found.view(np.uint8), expected.view(np.uint8))
+
+
+def test_a_batch_is_groups_of_one_shape(device):
+    problem = GemmProblem(40, 24, 72, batch=3, dtype="bfloat16", beta=1.0)
+    run(problem, device, NARROW)
+
+
+def test_how_results_leave():
+    def way(shapes, keys=NARROW, **rest):
+        entry = KERNEL.plan(of_groups(shapes, **rest), KERNEL.configure(keys), H100).entry
+        return entry.partition("WriteBack::")[2].partition(",")[0]
+
+    assert way("64x64x64,3x8x64") == "BY_TMA"
+    # One row of C that TMA cannot store is enough; an empty C has none.
+    assert way("64x64x64,3x8x64:64:8:9") == way("64x64x64,3x12x64:64:16:12") == "FROM_SHARED"
+    assert way("64x64x64,0x12x64:64:16:12") == "BY_TMA"
+    assert way("64x64x64", SWAPPED) == "BY_TMA"
+    assert way("64x64x64", SWAPPED, out_dtype="float32") == "FROM_REGISTERS"
+
+
+def test_maps_are_of_what_is_loaded_and_stored(device):
+    assert MAPPED_GROUP.itemsize == 512
+    problem = of_groups("72x8x64,5x8x0,0x8x64,72x16x64")
+    table = KERNEL.plan(problem, KERNEL.configure(NARROW), H100).table
+    addresses = {name: np.arange(1, 5, dtype=np.uint64) * 4096 for name in "ABC"}
+    found = table.filled(addresses, device.maps)
+    there = {name: found[f"map_{name}"].any(axis=1) for name in "abc"}
+    # In the order of the table, the longest k first.
+    assert table.order.tolist() == [0, 2, 3, 1]
+    assert there["a"].tolist() == there["b"].tolist() == [True, False, True, False]
+    assert there["c"].tolist() == [True, False, True, True]
+    none = KERNEL.plan(replace(problem, alpha=0.0), KERNEL.configure(NARROW), H100).table
+    assert not none.filled(addresses, device.maps)["map_a"].any()
+
+
+def test_rows_that_tma_cannot_load_are_left_to_others():
+    def refused(shapes, **rest):
+        return KERNEL.supports(of_groups(shapes, **rest), KERNEL.default, H100)
+
+    assert refused("64x64x64,8x64x68").startswith(
+        "product 1: TMA needs rows that lie a multiple of 16 bytes apart: those of A lie 136"
+    )
+    assert "those of B lie 120" in refused("64x64x64,8x60x64")
+    # A single row has no next one, and what is not read has no rows.
+    assert refused("64x64x64,1x64x67,0x60x60,5x0x3,5x64x0") is None
+    assert refused("64x64x63,64x64x63", alpha=0.0) is None
+    assert "addresses that are multiples of 16 bytes" in refused("64x64x64", alignment=8)
+    assert "cluster_k" in KERNEL.rule(KERNEL.configure({"cluster_k": 2}), H100)
+    assert "wgmma is for" in KERNEL.supports(of_groups("8x8x8"), KERNEL.default, find_board("a100"))
+
+
+MIXTURES = {
+    "8 experts": "512x14336x4096*8",
+    "64 experts": "64x1408x2048*64",
+    "few rows": ",".join(f"{1 + 7 * number % 16}x2048x768" for number in range(128)),
+    "all to one": "4096x1408x2048," + "0x1408x2048," * 62 + "0x1408x2048",
+}
+
+
+@pytest.mark.parametrize("text", MIXTURES.values(), ids=MIXTURES.keys())
+def test_dispatch_takes_it_for_experts(text):
+    problem = of_groups(text)
+    choice = choose(problem, H100, store=None)
+    assert choice.kernel is KERNEL
+    assert choice.config["BM"] <= 16 or text != MIXTURES["few rows"]
+    # No estimate is faster than the board.
+    per_clock = H100.sm_count * H100.pipes.multiply_adds(MathPipe("bfloat16", tensor=True))
+    assert choice.microseconds > problem.flops / (2 * per_clock * H100.clock_mhz)
+    odd = of_groups(text.replace("2048", "2047").replace("4096", "4095"))
+    assert choose(odd, H100, store=None).kernel.name == "grouped_mma"
+    other = of_groups(text, dtype="float64")
+    assert choose(other, H100, store=None).kernel.name == "grouped_mma"

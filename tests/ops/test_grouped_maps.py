@@ -1,0 +1,75 @@
+"""`grouped_matmul` by a kernel that reads tensor maps in its table, on a GPU that the emulator plays."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import gemmkit
+from emulated_gpu import GpuArray, install
+from gemmkit.dispatch.choose import Choice
+from gemmkit.kernels import group_maps
+from gemmkit.kernels.catalog import find_kernel
+from gemmkit.ops import grouped_gpu, grouped_product
+
+KERNEL = find_kernel("grouped_wgmma")
+CONFIG = KERNEL.configure(
+    {"BM": 64, "BN": 32, "BK": 64, "stages": 2, "consumers": 1, "pingpong": 1, "cluster_m": 1}
+)
+SIZES = [(70, 40, 72), (0, 8, 8), (3, 16, 64), (5, 24, 0)]
+
+
+class Tables(grouped_gpu.Tables):
+    """Tables that need no copies through pinned memory, with maps as the emulator has them."""
+
+    def _copy(self, table, nbytes, stream, pool):
+        address = pool.of(stream, False, nbytes, 0).workspace
+        there = self._context.device.memory.view(address, table.nbytes).view(table.dtype)
+        there[:] = table
+        for name in ("map_a", "map_b", "map_c"):
+            for number, words in enumerate(table[name]):
+                there[name][number] = np.frombuffer(self._context._map(words.tobytes()), np.uint64)
+        return address
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    gpu, _ = install(monkeypatch)
+    tables = Tables(gpu)
+    monkeypatch.setattr("gemmkit.devices.tensor_maps.driver_encoded", gpu.encode)
+    monkeypatch.setattr(grouped_gpu, "context_of", lambda ordinal: gpu)
+    monkeypatch.setattr(grouped_gpu, "tables_of", lambda context: tables)
+    choice = Choice(KERNEL, CONFIG, "for the test", "heuristic", 1.0)
+    monkeypatch.setattr(grouped_gpu, "choose", lambda problem, spec: choice)
+    group_maps._encoded.cache_clear()
+    yield gpu
+    # They are of this GPU.
+    group_maps._encoded.cache_clear()
+
+
+def whole(*shape, seed=0):
+    values = np.random.default_rng([seed, *shape]).integers(-1, 2, shape)
+    return GpuArray.of(values.astype(np.float16))
+
+
+def same(results, a, b):
+    for result, x, y in zip(results, a, b, strict=True):
+        np.testing.assert_array_equal(result.values, x.values @ y.values)
+
+
+def test_maps_are_made_once_and_moved_to_each_call_s_arrays(gpu, monkeypatch):
+    def operands(seed):
+        return (
+            [whole(m, k, seed=seed) for m, _, k in SIZES],
+            [whole(k, n, seed=seed + 1) for _, n, k in SIZES],
+        )
+
+    a, b = operands(0)
+    same(gemmkit.grouped_matmul(a, b), a, b)
+    # A and B of two products, and C of three.
+    assert len(gpu._maps) == 7
+    monkeypatch.setattr(grouped_product, "read_groups", None)  # a warm call does without
+    other_a, other_b = operands(5)
+    same(gemmkit.grouped_matmul(other_a, other_b), other_a, other_b)
+    assert len(gpu._maps) == 7
+    assert len(gpu.launches) == 2
