@@ -71,7 +71,7 @@ def run(problem, device, keys=NARROW, kind="normal"):
 )
 @pytest.mark.sample(2)
 def test_products_of_any_shape(device, keys, layout, rest):
-    shapes = SHAPES if layout[0] == "n" else "72x56x104,0x8x64,8x0x72,8x104x264,8x16x0,136x72x9"
+    shapes = SHAPES if layout[0] == "n" else "72x56x104,0x8x64,8x0x72,8x104x264,8x16x0,136x72x8"
     problem = of_groups(shapes, layout, **rest)
     run(problem, device, keys, "integer")
     if keys in (NARROW, TURNS):
@@ -178,3 +178,41 @@ def test_dispatch_takes_it_for_experts(text):
     assert choose(odd, H100, store=None).kernel.name == "grouped_mma"
     other = of_groups(text, dtype="float64")
     assert choose(other, H100, store=None).kernel.name == "grouped_mma"
+
+
+def bits(problem, device, keys):
+    """C of all products, as the launch of a configuration leaves it."""
+    plan = KERNEL.plan(problem, KERNEL.configure(keys), device.spec)
+    case = Case.make(problem, device, 0, "normal")
+    operands = case.operands.with_results(device, problem, case.inputs.arrays)
+    bound = bind_arguments(problem, operands)
+    scratch = Scratch.of(device, plan, bound)
+    binary = compile_plan(plan, device.spec.arch, assemble=device.kind == "cuda")
+    device.launch(binary, plan, bound | scratch.arguments)
+    c, _ = operands.results(device, case.inputs.arrays)
+    return [each.copy() for each in placements(problem)["c"].view(c)]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "keys",
+    [NARROW, TURNS, TOGETHER, SWAPPED, ROW, {}, {"BN": 192, "pingpong": 2}],
+    ids=lambda keys: KERNEL.label(KERNEL.configure(keys)),
+)
+def test_a_gpu_has_the_same_bits(keys):
+    from gemmkit.devices.cuda import CudaDevice
+
+    gpu = CudaDevice()
+    if KERNEL.rule(KERNEL.default, gpu.spec) is not None:
+        pytest.skip("this board has no wgmma")
+    # More tiles than SMs have places, and tiles of several products for each.
+    many = SHAPES + ",200x520x136" * 10 + ",9x1032x200" * 20
+    for problem in (
+        of_groups(many),
+        of_groups(SHAPES, "nt", epilogue="bias+relu", beta=0.5, dtype="float16"),
+        of_groups("72x56x104,8x8x264,136x72x9", "tn", out_dtype="float32"),
+        of_groups("70x51x264:264:56:51,3x40x64", beta=1.0),
+    ):
+        found, expected = (bits(problem, each, keys) for each in (gpu, EmulatedDevice(gpu.spec)))
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(one.view(np.uint8), other.view(np.uint8))

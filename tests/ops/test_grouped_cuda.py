@@ -63,6 +63,33 @@ def test_products_of_other_types(torch, dtype, out):
         assert torch.equal(result, right.to(result.dtype))
 
 
+@pytest.mark.parametrize("rows", [16, 300])
+def test_experts_of_a_mixture(torch, rows):
+    """Rows that TMA can load. Calls take turns, so that their tables, tensor maps and all, lie at
+    addresses where those of others were; and one is replayed."""
+    rng = np.random.default_rng(rows)
+    weights = [whole(torch, 264, 328).bfloat16() for _ in range(40)]
+
+    def routed():
+        return [whole(torch, int(m), 264).bfloat16() for m in rng.integers(0, rows, 40)]
+
+    calls = [routed() for _ in range(3)]
+    right = [products(each, weights) for each in calls]
+    graph, out = torch.cuda.CUDAGraph(), [x.bfloat16() * 0 for x in right[0]]
+    grouped_matmul(calls[0], weights, out=out)
+    with torch.cuda.graph(graph):
+        grouped_matmul(calls[0], weights, out=out)
+    for number in range(4 * SLOTS):
+        results = grouped_matmul(calls[number % 3], weights)
+        for result, expected in zip(results, right[number % 3], strict=True):
+            assert torch.equal(result, expected.bfloat16()), number
+    for each in out:
+        each.zero_()
+    graph.replay()
+    for result, expected in zip(out, right[0], strict=True):
+        assert torch.equal(result, expected.bfloat16())
+
+
 @pytest.mark.parametrize("side", [32, 48, 64, 100, 128, 256])
 def test_a_batch_by_pointers(torch, side):
     a = [whole(torch, side, side) for _ in range(300)]

@@ -1,4 +1,4 @@
-"""`grouped_matmul` by a kernel that reads tensor maps in its table, on a GPU that the emulator plays."""
+"""`grouped_matmul` by a kernel whose table has tensor maps, on a GPU that the emulator plays."""
 
 from __future__ import annotations
 
