@@ -164,8 +164,9 @@ def test_what_no_kernel_takes_is_refused(board, rest, words):
 def test_groups_of_other_types_go_to_the_tensor_cores(dtype, text, key):
     board, problem = find_board(key), GemmProblem.of_groups(text, dtype=dtype)
     choice = choose(problem, board, store=None)
-    # Where there is nothing to multiply, either is as good.
-    assert choice.kernel.name == "grouped_mma" or not problem.flops
+    by_tma = key == "h100" and dtype != "float64" and problem.is_aligned(16)
+    # Where there is nothing to multiply, any is as good.
+    assert choice.kernel.name == ("grouped_wgmma" if by_tma else "grouped_mma") or not problem.flops
     assert choice.kernel.supports(problem, choice.config, board) is None
 
 
@@ -191,8 +192,13 @@ def test_products_alike_of_other_types_take_what_was_tuned_for_a_batch(store):
     store.put(entry(batch, find_kernel("typed_mma"), config))
     found = choose(problem, H100, store=store)
     assert (found.kernel.name, found.config) == ("grouped_mma", config)
-    # Of a kernel that has none for groups, nothing is to be taken.
-    wgmma = find_kernel("gemm_wgmma")
-    store.put(msgspec.structs.replace(entry(batch, wgmma, wgmma.default), time_us=5.0))
+    # Nothing is to be taken of a kernel that has none for groups, nor where blocks share a k.
+    mma, wgmma = find_kernel("gemm_mma"), find_kernel("gemm_wgmma")
+    sharing = wgmma.configure({"cluster_m": 1, "cluster_k": 2, "pingpong": 1})
+    for number, (kernel, tiles) in enumerate([(mma, mma.default), (wgmma, sharing)]):
+        own = entry(batch, kernel, tiles)
+        store.put(msgspec.structs.replace(own, time_us=5.0 - number))
+        assert choose(problem, H100, store=store).source == "heuristic"
+    store.put(msgspec.structs.replace(entry(batch, wgmma, wgmma.default), time_us=1.0))
     found = choose(problem, H100, store=store)
-    assert (found.kernel.name, found.source) == ("grouped_mma", "heuristic")
+    assert (found.kernel.name, found.config) == ("grouped_wgmma", wgmma.default)

@@ -194,7 +194,7 @@ def test_more_than_indices_hold_is_refused():
 
 
 def test_groups_are_for_kernels_that_take_a_table():
-    problem = GemmProblem.of_groups("8x8x64,4x4x96")
+    problem = GemmProblem.of_groups("8x8x64,4x8x96")
     assert kernels_for([problem]) == (KERNEL,)
     assert kernels_for([GemmProblem(8, 8, 8)]) == LADDER[:13]
     assert KERNEL not in kernels_for([GemmProblem(8, 8, 8, dtype="float64")])

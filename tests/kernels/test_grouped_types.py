@@ -146,7 +146,7 @@ def test_the_kernels_for_groups_are_those_of_their_types():
 
     both = ["grouped_typed", "grouped_mma"]
     for types, wanted in (
-        ({"dtype": "float16"}, both),
+        ({"dtype": "float16"}, [*both, "grouped_wgmma"]),
         ({"dtype": "float64"}, both),
         ({"out_dtype": "bfloat16"}, both[:1]),
     ):

@@ -240,7 +240,8 @@ def _of_many(
     moved, share = _moved_before(kernel, config, problem, spec, plan)
     of_one = replace(of_one, plan=plan, binary=binary, moved_before=moved, copy_share=share)
     if plan.table is not None:
-        return replace(of_one, tiles=plan.table.tiles / max(plan.blocks, 1))
+        # Those of a cluster are in one of the table's.
+        return replace(of_one, tiles=plan.table.tiles * plan.cluster[0] / max(plan.blocks, 1))
     if not kernel.shares_tiles:
         return of_one
     tiles = problem.batch * _tiles(kernel, config, problem, spec, plan)
