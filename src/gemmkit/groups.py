@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -216,15 +216,7 @@ class Groups:
         Args:
             transposed: whether the memory of A, B and C holds the transpose.
         """
-        written = (self.m > 0) & (self.n > 0)
-        read = written & (self.k > 0)
-        a, b, c = (
-            int(np.bitwise_or.reduce(each[counts], initial=0))
-            for each, counts in zip(
-                self.tight(transposed) | self.table[3:], (read, read, written), strict=True
-            )
-        )
-        return a, b, c
+        return _extents(self, tuple(transposed))
 
     def tight(self, transposed: Sequence[bool]) -> Sizes:
         """The smallest leading dimensions of all A, B and C, given which are `transposed`."""
@@ -287,6 +279,20 @@ class Groups:
                 table[:, starts[:-1]].T.tolist(), np.diff(starts).tolist(), strict=True
             )
         )
+
+
+# Dispatch asks for each candidate.
+@lru_cache(maxsize=64)
+def _extents(groups: Groups, transposed: tuple[bool, ...]) -> tuple[int, int, int]:
+    written = (groups.m > 0) & (groups.n > 0)
+    read = written & (groups.k > 0)
+    a, b, c = (
+        int(np.bitwise_or.reduce(each[counts], initial=0))
+        for each, counts in zip(
+            groups.tight(transposed) | groups.table[3:], (read, read, written), strict=True
+        )
+    )
+    return a, b, c
 
 
 def _group_text(sizes: list[int], count: int) -> str:

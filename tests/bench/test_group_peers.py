@@ -14,6 +14,7 @@ from gemmkit.bench.baseline import arithmetic_of
 from gemmkit.bench.cublas_peer import CublasBaseline
 from gemmkit.bench.groups import BATCHED, EACH, GROUPED, as_strided_batch, single_products
 from gemmkit.bench.linear_peer import LinearBaseline
+from gemmkit.bench.torch_groups import SINCE, GroupedOperands, why_not_grouped
 from gemmkit.bench.torch_peer import TorchBaseline
 from gemmkit.bench.triton_peer import TritonBaseline
 from gemmkit.devices.operands import Operands, bind_arguments
@@ -122,7 +123,7 @@ def computed(baseline, problem, device):
     for name, way in ways.items():
         fresh = operands.with_results(device, problem, inputs.arrays)
         again = baseline.candidates(problem, [bind_arguments(problem, fresh)])[name]
-        again.works[0](device.stream)
+        (again.judged or again.works)[0](device.stream)
         reference = Reference(problem, inputs, arithmetic=arithmetic_of(problem, way.stored))
         yield way.choice, reference.check(*fresh.results(device, inputs.arrays))
 
@@ -221,6 +222,52 @@ def test_pytorch_multiplies_them_one_by_one_or_as_a_batch(monkeypatch, text, sca
     assert found == calls
 
 
+EXPERTS = {"dtype": "bfloat16", "groups": "5x48x64,0x48x64,16x48x64"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, ""),
+        ({"transb": True}, ""),
+        ({"groups": "0x48x64"}, "no products"),
+        ({"dtype": "float16"}, "bfloat16 alone"),
+        ({"out_dtype": "float32"}, "bfloat16 alone"),
+        ({"transa": True}, "rows of A"),
+        ({"beta": 1.0}, "neither alpha"),
+        ({"epilogue": Epilogue(activation="relu")}, "nor an epilogue"),
+        ({"groups": "5x48x64,5x40x64"}, "one n and one k"),
+        ({"groups": "5x48x60"}, "multiples of 8"),
+    ],
+)
+def test_what_torch_has_a_grouped_product_for(changes, reason):
+    rest = EXPERTS | changes
+    problem = GemmProblem.of_groups(rest.pop("groups"), **rest)
+    cuda = SimpleNamespace(get_device_capability=lambda ordinal: (9, 0))
+    torch = SimpleNamespace(_grouped_mm=None, cuda=cuda)
+    found = why_not_grouped(torch, 0, problem)
+    assert reason in found
+    assert bool(reason) == bool(found)
+    assert "no torch._grouped_mm" in why_not_grouped(SimpleNamespace(cuda=cuda), 0, problem)
+    cuda.get_device_capability = lambda ordinal: (8, 0)
+    assert "Hopper" in why_not_grouped(torch, 0, problem)
+
+
+@pytest.mark.parametrize("along_k", [False, True])
+def test_experts_are_brought_together_for_torch(along_k):
+    torch = pytest.importorskip("torch")
+    rows, (n, k) = (5, 0, 16), (48, 64)
+    a = [torch.randn(m, k, dtype=torch.bfloat16) for m in rows]
+    b = [torch.randn(*((n, k) if along_k else (k, n)), dtype=torch.bfloat16) for _ in rows]
+    b = [each.mT if along_k else each for each in b]
+    operands = GroupedOperands(torch, a, b)
+    assert operands.b.stride(1 if along_k else 2) == 1
+    c = [torch.full((m, n), torch.nan, dtype=torch.bfloat16) for m in rows]
+    operands.multiply_into(c)
+    for x, y, found in zip(a, b, c, strict=True):
+        assert torch.allclose(found, x @ y, rtol=0.02, atol=0.02)
+
+
 def test_other_types_of_groups_are_refused(cublas):
     problem = GemmProblem.of_groups(ALIKE, dtype="float64")
     with pytest.raises(UnsupportedProblem, match="for float32 alone"):
@@ -274,6 +321,24 @@ def test_equal_products_are_a_batch_in_the_same_memory():
     assert as_strided_batch(GemmProblem.of_groups(UNLIKE)) is None
     assert as_strided_batch(GemmProblem.of_groups(ALIKE, epilogue=Epilogue("column"))) is None
     assert as_strided_batch(GemmProblem(3, 4, 5, batch=3)) is None
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("layout", ["nn", "nt"])
+def test_torch_multiplies_experts_in_one_launch(layout):
+    from gemmkit.devices.cuda import CudaDevice
+
+    device = CudaDevice()
+    if device.spec.capability.major < SINCE[0]:
+        pytest.skip("PyTorch has no kernel for this board")
+    try:
+        baseline = TorchBaseline(device)
+    except ImportError as missing:
+        pytest.skip(str(missing))
+    problem = GemmProblem.of_groups("5x48x64,0x48x64,160x48x64", layout, dtype="bfloat16")
+    found = dict(computed(baseline, problem, device))
+    assert list(found) == [EACH, GROUPED]
+    assert found[GROUPED].correct, found[GROUPED].detail
 
 
 @pytest.mark.gpu

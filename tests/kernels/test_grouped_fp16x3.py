@@ -113,6 +113,12 @@ def test_what_is_split(device):
     assert again.prepared[0].form == constant.prepared[0].form
 
 
+def test_there_is_no_map_of_c_to_store_by():
+    for problem in (of_groups("64x64x64"), GemmProblem(64, 64, 64, batch=3, precision="fp32")):
+        plan = KERNEL.plan(problem, KERNEL.default, H100)
+        assert "WriteBack::FROM_SHARED" in plan.entry
+
+
 def test_short_products_are_left_to_ffma():
     refused = KERNEL.supports(of_groups("64x64x64,64x64x63"), KERNEL.default, H100)
     assert refused.startswith("k = 63 is less than 64")

@@ -37,9 +37,15 @@ class CostedCandidate(ClosedForm):
         self.candidate = candidate
         self._unmeasured = DOUBTED if board.corrections else UNCORRECTED
         self._split: dict[int, CostedCandidate] = {}
+        self._corrections: dict[Dtype, Correction] = {}
 
     def correction_for(self, dtype: Dtype) -> Correction:
         """As `ClosedForm.correction_for`."""
+        if dtype not in self._corrections:
+            self._corrections[dtype] = self._correction_for(dtype)
+        return self._corrections[dtype]
+
+    def _correction_for(self, dtype: Dtype) -> Correction:
         corrections = self.board.corrections
         found = corrections.get(self.candidate.costed_as(dtype))
         if found is None and self.kernel.mainloop is not None:
