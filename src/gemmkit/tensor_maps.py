@@ -3,7 +3,7 @@ boxes it copies; tiled mode only."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -217,7 +217,7 @@ def _listed(values: Sequence[int]) -> str:
     return ", ".join(map(str, values[:-1])) + f" or {values[-1]}"
 
 
-class MapFormat(Protocol):
+class MapFormat(Hashable, Protocol):
     """How a device holds tensor maps in memory: `MAP_BYTES` each, in an encoding of its own."""
 
     def encoded(self, tensor_map: TensorMap) -> bytes:

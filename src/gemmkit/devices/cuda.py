@@ -21,6 +21,7 @@ from gemmkit.devices.tensor_maps import DRIVER_MAPS
 from gemmkit.errors import DeviceError
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.plan import LaunchPlan
+from gemmkit.tensor_maps import MapFormat
 
 
 class CudaReplay:
@@ -57,7 +58,8 @@ class CudaDevice:
         DeviceError: there is no driver or no GPU, or it is too old or taken.
     """
 
-    kind, maps = "cuda", DRIVER_MAPS
+    kind = "cuda"
+    maps: MapFormat = DRIVER_MAPS
 
     def __init__(self, *, printf_bytes: int | None = None) -> None:
         refuse_forks()
