@@ -134,11 +134,17 @@ __device__ __forceinline__ void multiply_mapped_groups(
     tile += clusters;
   };
   if (TURNS > 1 && turn == 1) skip();
+  GroupTile next = {};
+  const auto look_up = [&](int number) {
+    if (number < groups.tiles) next = groups.place(number);
+  };
+  look_up(tile);
   while (tile < groups.tiles) {
-    const GroupTile place = groups.place(tile);
+    const GroupTile place = next;
     const Its& its = groups.list[place.group];
-    // While operands are on their way: the thread that stores needs the map of C.
-    if (BY_TMA && threadIdx.x % 128 == 0 && place.group != group) {
+    // The thread that stores needs the map of C; a register for the last group would be one too many
+    // where consumers have a tile each.
+    if (BY_TMA && threadIdx.x % 128 == 0 && (TURNS > 1 || place.group != group)) {
       tma_acquire(its.map_c);
       tma_prefetch(its.map_c);
     }
@@ -150,6 +156,8 @@ __device__ __forceinline__ void multiply_mapped_groups(
     mainloop.consume(sums, own_rows, common.steps(its, Mainloop::DEPTH_OF_STEP), counter, [&] {
       const bool another = groups.tiles - tile > clusters;
       if (TURNS > 1 && another) named_barrier_arrive<256>(ORDER + (turn + 1) % TURNS);
+      // While the last products are under way; of two consumers with a tile each, the other has some.
+      if (TURNS == 1) look_up(tile + clusters);
     });
     const int col = first_col(place);
 #pragma unroll
@@ -165,7 +173,10 @@ __device__ __forceinline__ void multiply_mapped_groups(
       }
     }
     tile += clusters;
-    if (TURNS > 1) skip();
+    if (TURNS > 1) {
+      skip();
+      look_up(tile);
+    }
   }
   if (BY_TMA && threadIdx.x % 128 == 0) tma_wait_read<0>();
 }
