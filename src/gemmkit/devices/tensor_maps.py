@@ -84,8 +84,8 @@ class DriverMaps:
         return found
 
     def move(self, maps: NDArray[np.uint64], addresses: NDArray[np.uint64]) -> None:
-        """As `MapFormat.move`."""
-        maps[:, 0] = np.where(maps.any(axis=1), addresses, 0)
+        """As `MapFormat.move`; an address in what is no map does no harm."""
+        maps[:, 0] = addresses
 
 
 # That of all GPUs.
