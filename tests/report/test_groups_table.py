@@ -90,6 +90,14 @@ def test_how_full_tiles_are():
 def test_what_limits_a_launch(record):
     whole = GemmProblem.of_groups("2048x2048x2048*2")
     assert limiter(record(whole, 50.0), H100) == "fp32 units, 75 % of their peak"
+    half = GemmProblem.of_groups("2048x2048x2048*2", dtype="bfloat16", out_dtype="bfloat16")
+    wgmma = {"BM": 128, "BN": 256, "BK": 64, "stages": 4, "consumers": 2, "pingpong": 1}
+    wgmma |= dict.fromkeys(("cluster_m", "cluster_n", "cluster_k"), 1)
+    by_tensor_cores = msgspec.structs.replace(record(half, 700.0, wgmma), kernel="grouped_wgmma")
+    assert limiter(by_tensor_cores, H100) == "tensor cores, 65 % of their peak"
+    parts = GemmProblem.of_groups("2048x2048x2048*2", precision="fp32")
+    in_parts = msgspec.structs.replace(record(parts, 220.0, wgmma), kernel="grouped_fp16x3")
+    assert limiter(in_parts, H100) == "tensor cores, 62 % of their peak"
     narrow = GemmProblem.of_groups("64x16x1024*1000")
     assert limiter(record(narrow, 15.0), H100).endswith(" % of its bandwidth; tiles 50 % full")
     odd = GemmProblem.of_groups("64x32x1025*9")

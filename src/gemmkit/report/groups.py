@@ -9,12 +9,15 @@ from gemmkit.bench.peers import CUBLAS
 from gemmkit.bench.suites import grouped
 from gemmkit.gpu import GpuSpec, find_board
 from gemmkit.groups import Groups
+from gemmkit.kernels.catalog import find_kernel
+from gemmkit.kernels.plan import TileConfig
 from gemmkit.kernels.work import VECTOR_BYTES
 from gemmkit.problem import GemmProblem
 from gemmkit.record import Record
 from gemmkit.report.layout import MISSING, Cell, Column, Row, Table
 from gemmkit.report.limiters import busiest_unit
 from gemmkit.report.tables import correctness, number
+from gemmkit.split_products import PRODUCTS, SPLIT_PRODUCTS
 
 # By heading: the library, and how it computes groups.
 _PEERS = {
@@ -46,8 +49,14 @@ def limiter(record: Record, board: GpuSpec) -> str:
     if time is None or tflops is None:
         return MISSING
     groups = Groups.parse(record.problem.groups)
-    problem = GemmProblem.of_groups(groups, record.problem.layout, beta=record.problem.beta)
-    unit = busiest_unit(tflops, problem.minimal_bytes / time.median / 1e3, board)
+    asked = record.problem
+    types = {"dtype": asked.dtype, "out_dtype": asked.out_dtype, "precision": asked.precision}
+    problem = GemmProblem.of_groups(groups, asked.layout, beta=asked.beta, **types)
+    kernel = find_kernel(record.kernel)
+    pipe = kernel.work(problem, TileConfig(**record.config), board).demands.math
+    products = PRODUCTS if kernel.compute_dtype == SPLIT_PRODUCTS else 1
+    moved = problem.minimal_bytes / time.median / 1e3
+    unit = busiest_unit(products * tflops, moved, board, pipe)
     found = [unit] if unit else []
     share = filled(groups, record.config)
     if share is not None and share < _FULL:
