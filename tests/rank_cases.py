@@ -275,6 +275,75 @@ def refusals(rank, ranks):
     assert "type" in told(a=torch.zeros(4, 3, dtype=b.dtype))
 
 
+def warm(rank, ranks):
+    """As on GPUs: ranks agree once, and later calls are one operation of the group."""
+    from gemmkit.distributed.team import team_of
+    from gemmkit.gpu import BOARDS
+
+    team = team_of(None, torch.device("cpu"))
+    team.board, communicator = BOARDS["h100"], team.communicator
+    counts = {"asked": 0, "gathered": 0, "scattered": 0, "reduced": 0}
+
+    def counted(name, work):
+        def call(*given):
+            counts[name] += 1
+            return work(*given)
+
+        return call
+
+    communicator.agree = counted("asked", communicator.agree)
+    communicator.gather_into = counted("gathered", communicator.gather_into)
+    communicator.scatter_into = counted("scattered", communicator.scatter_into)
+    communicator.reduce = counted("reduced", communicator.reduce)
+    try:
+        # Shares of which those of no rank alone are the same.
+        for m in (1, 4, 7):
+            for strategy in ("collective", "group-1"):
+                for given, result, bias, operation in (
+                    (("S(0)", "S(1)"), "S(1)", "S(0)", "gathered"),
+                    (("S(0)", "S(1)"), "S(0)", "R", "gathered"),
+                    (("S(1)", "S(0)"), "S(0)", "R", "scattered"),
+                    (("S(1)", "S(0)"), "S(1)", "S(0)", "scattered"),
+                    (("S(1)", "S(0)"), "R", "R", "reduced"),
+                    (("R", "S(1)"), "S(1)", "S(0)", None),
+                ):
+                    if strategy == "group-1" and m != 7:
+                        continue
+                    before = dict(counts)
+                    for call in range(3):
+                        a, b = (each + call for each in matrices(m, 6, 8))
+                        added = torch.arange(6.0) + call
+                        a, b = a.contiguous(), b.T.contiguous().T
+                        made = distributed.matmul(
+                            part(a, given[0], rank, ranks),
+                            part(b, given[1], rank, ranks),
+                            placements=given,
+                            placement=result,
+                            bias=part(added, bias, rank, ranks),
+                            strategy=strategy,
+                            device="emulator",
+                        )
+                        assert torch.equal(whole(made, result, ranks), a @ b + added), (m, given)
+                    assert counts["asked"] == before["asked"] + 1, (m, given)
+                    if strategy == "collective" and operation is not None:
+                        assert counts[operation] == before[operation] + 3, (m, given)
+        # Rows of more than one dimension, where one of them is spread.
+        for call in range(3):
+            x = torch.arange(24.0).view(2, 3, 4) + call
+            w = torch.ones(4, 2)
+            made = distributed.matmul(
+                x[:, rank : rank + 1],
+                w[:, rank : rank + 1],
+                placements=("S(1)", "S(1)"),
+                placement="S(2)",
+                device="emulator",
+            )
+            expected = (x[:, :2] @ w)[..., rank : rank + 1]
+            assert torch.equal(made, expected), (made, expected)
+    finally:
+        team.board = None
+
+
 def death(rank, ranks):
     """The last rank ends: the others are told within the group's time-out."""
     a, b = matrices(4, 4, 4)
@@ -296,7 +365,7 @@ def death(rank, ranks):
         os._exit(0)
 
 
-CASES = (placements, strategies, layers, dtensors, changes, refusals, death)
+CASES = (placements, strategies, layers, dtensors, changes, refusals, warm, death)
 
 
 def main():

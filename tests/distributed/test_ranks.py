@@ -50,7 +50,7 @@ def test_placements_strategies_and_gradients(ranks, tmp_path):
 
 
 def test_layers_and_refusals(tmp_path):
-    assert all("done" in each for each in run("layers,changes,refusals", 2, tmp_path))
+    assert all("done" in each for each in run("layers,changes,refusals,warm", 2, tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,8 @@ def test_options_of_wrong_types(options, message):
 
 
 def test_on_gpus_ranks_ask_again_when_the_whole_shape_is_another():
-    from gemmkit.distributed import products
+    from gemmkit.distributed.agreements import agree as all_agree
+    from gemmkit.distributed.spread import SpreadProduct
 
     asked = []
 
@@ -83,10 +84,8 @@ def test_on_gpus_ranks_ask_again_when_the_whole_shape_is_another():
     a, b = torch.zeros(3, 4), torch.zeros(4, 5)
     counts = []
     for rows in (6, 6, 5):
-        products._agree(
-            products.SpreadProduct(
-                a, b, (team,), (("S(0)", "S(1)"),), ("S(1)",), whole=(rows, 4, 4, 10)
-            )
+        all_agree(
+            SpreadProduct(a, b, (team,), (("S(0)", "S(1)"),), ("S(1)",), whole=(rows, 4, 4, 10))
         )
         counts.append(len(asked))
     assert 0 < counts[0] == counts[1] < counts[2]

@@ -66,7 +66,9 @@ def __getattr__(name: str) -> Any:
                 f"gemmkit.distributed.{name} needs PyTorch: pip install 'gemmkit[torch]'"
             ) from error
     load(home)
-    return getattr(import_module(home), name)
+    # Found at once from now on.
+    found = globals()[name] = getattr(import_module(home), name)
+    return found
 
 
 def __dir__() -> list[str]:

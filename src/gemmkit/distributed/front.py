@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from math import isfinite
 from typing import Any
 
@@ -10,14 +10,18 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
+from gemmkit.distributed.agreements import agree, are_kept
 from gemmkit.distributed.autograd import differentiable
 from gemmkit.distributed.local import LocalProduct
 from gemmkit.distributed.placements import Word, read_placement
 from gemmkit.distributed.products import SpreadProduct
 from gemmkit.distributed.strategy import Strategy
 from gemmkit.distributed.team import Team, team_of
+from gemmkit.distributed.warm import WarmCall
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedProblem, UnsupportedType, UsageError
+from gemmkit.ops.libraries.torch import watched
+from gemmkit.ops.precision import get_precision, setting
 from gemmkit.ops.request import number
 
 
@@ -77,6 +81,19 @@ def matmul(
         DistributedError: ranks ask for different products, or one has failed.
         UnsupportedProblem: there is no such product, or not by this strategy.
     """
+    given = placements, placement, alpha, epilogue, out_dtype, precision, strategy, device
+    key = _key(a, b, group, bias, residual, given)
+    found = None if key is None else _warm.get(key)
+    if found is not None:
+        call, rows = found
+        if rows is None:
+            return call(a, b, bias, residual)
+        lines, leading = _flat(a, rows)
+        return _unflat(
+            call(lines, b, bias, None if residual is None else _flat(residual, rows)[0]),
+            leading,
+            rows,
+        )
     alpha = number("alpha", alpha)
     if not isfinite(alpha):
         raise UsageError(f"alpha = {alpha} is not a finite number")
@@ -125,11 +142,14 @@ def matmul(
         device=device,
     )
     whole = (*a.shape, *b.shape) if spread else ()
-    made, result = differentiable(
-        SpreadProduct(lines, local_b, teams, words, wanted, product, out_dtype, strategy, whole)
-    )
+    asked = SpreadProduct(lines, local_b, teams, words, wanted, product, out_dtype, strategy, whole)
+    made, result = differentiable(asked)
     made = _unflat(made, leading, rows)
     if not spread:
+        if key is not None and are_kept(asked) and (call := agree(asked).call) is not None:
+            if len(_warm) >= _MOST_WARM:
+                _warm.clear()
+            _warm[key] = call, None if a.dim() == 2 else rows
         return made
     from gemmkit.distributed.dtensors import as_dtensor
 
@@ -139,6 +159,50 @@ def matmul(
 def is_dtensor(array: Any) -> bool:
     """Whether an array is a `DTensor`, whose module takes long to import."""
     return any(kind.__name__ == "DTensor" for kind in type(array).__mro__)
+
+
+# --- warm calls -----------------------------------------------------------------------------------
+
+# How calls are made that ranks have agreed on, and which dimension is spread as rows if there are
+# more than two, by what was asked for.
+_warm: dict[Hashable, tuple[WarmCall, int | None]] = {}
+_MOST_WARM = 4096
+
+_PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
+
+
+def _key(
+    a: Any, b: Any, group: Any, bias: Any, residual: Any, given: tuple[Any, ...]
+) -> Hashable | None:
+    """What a call on GPUs depends on beside the content of its arrays; None where it is looked at
+    each time: for tensors with gradients, tracers, and numbers in objects that may change."""
+    if type(a) not in _PLAIN_TYPES or type(b) not in _PLAIN_TYPES or watched():
+        return None
+    if type(given[2]) is not float and type(given[2]) is not int:
+        return None
+    gradient = a.requires_grad or b.requires_grad
+    further = []
+    for each in (bias, residual):
+        if each is None:
+            further.append(None)
+        elif type(each) not in _PLAIN_TYPES:
+            return None
+        else:
+            gradient = gradient or each.requires_grad
+            further.append((each.shape, each.dtype, each.get_device()))
+    if gradient and torch.is_grad_enabled():
+        return None
+    key = (
+        *(a.shape, a.dtype, a.get_device(), b.shape, b.dtype, b.get_device()),
+        *(dist.group.WORLD if group is None else group, *further, *given),
+        get_precision() if setting.touched else None,
+    )
+    try:
+        hash(key)
+    except TypeError:
+        # A list of placements, say.
+        return None
+    return key
 
 
 # --- placements and teams -----------------------------------------------------------------------
