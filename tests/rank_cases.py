@@ -340,8 +340,54 @@ def warm(rank, ranks):
             )
             expected = (x[:, :2] @ w)[..., rank : rank + 1]
             assert torch.equal(made, expected), (made, expected)
+        one_sided_changes(rank, team)
     finally:
-        team.board = None
+        team.board = team.log = None
+
+
+def one_sided_changes(rank, team):
+    """Shapes that change on one rank alone: with `shape` a product, without it an error on all."""
+    from gemmkit.distributed.call_log import shared_log
+
+    team.log = shared_log(team.communicator, 20.0)
+    assert team.log is not None
+
+    def product(rows, **options):
+        a, b = matrices(sum(rows), 4, 6)
+        made = distributed.matmul(
+            a.split(rows)[rank],
+            b.chunk(2, 1)[rank],
+            placements=("S(0)", "S(1)"),
+            placement="S(1)",
+            device="emulator",
+            **options,
+        )
+        assert torch.equal(made, (a @ b).chunk(2, 1)[rank]), rows
+
+    def told(rows, **options):
+        try:
+            product(rows, **options)
+        except DistributedError as error:
+            return str(error)
+        raise AssertionError("different products are no error")
+
+    for rows in ([2, 2], [2, 1], [2, 2], [2, 0]):
+        for _ in range(3):
+            product(rows, shape=(sum(rows), 4, 6))
+    product([4, 4])
+    product([3, 3])
+    product([4, 4])
+    assert "all ranks together have (4, 4, 6)" in told([2, 2], shape=(5, 4, 6))
+    if rank == 0:
+        # A product that it has seen before, and puts on its GPU's stream.
+        team.log.note(99)
+    dist.barrier()
+    if rank == 1:
+        assert "rank 1 makes a product for the first time that rank 0 repeats" in told([4, 5])
+    dist.barrier()
+    if rank == 0:
+        assert "rank 1 makes a product for the first time that rank 0 repeats" in told([4, 4])
+    dist.barrier()
 
 
 def death(rank, ranks):

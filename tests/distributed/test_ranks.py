@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from gemmkit import distributed
-from gemmkit.errors import UsageError
+from gemmkit.errors import DistributedError, UsageError
 from gemmkit.gpu import BOARDS
 
 torch = pytest.importorskip("torch")
@@ -78,9 +78,11 @@ def test_on_gpus_ranks_ask_again_when_the_whole_shape_is_another():
         asked.append(facts)
         return [facts, facts]
 
-    team = SimpleNamespace(
-        size=2, board=BOARDS["h100"], symmetric=None, communicator=SimpleNamespace(agree=agree)
-    )
+    class Team:
+        size, board, symmetric, log = 2, BOARDS["h100"], None, None
+        communicator = SimpleNamespace(agree=agree)
+
+    team = Team()
     a, b = torch.zeros(3, 4), torch.zeros(4, 5)
     counts = []
     for rows in (6, 6, 5):
@@ -89,6 +91,26 @@ def test_on_gpus_ranks_ask_again_when_the_whole_shape_is_another():
         )
         counts.append(len(asked))
     assert 0 < counts[0] == counts[1] < counts[2]
+
+
+@pytest.mark.parametrize(
+    ("place", "other", "message"),
+    [
+        (1, "H200, compute capability 9.0", "differ in their GPU: rank 0 has H100, .* rank 1"),
+        (2, "12.9", r"version of CUDA: rank 0 has 13\.0, rank 1 has 12\.9"),
+        (3, "GPU-0", "two ranks use the same GPU"),
+        (4, "12090", "CUDA driver: rank 0 has 13000, rank 1 has 12090"),
+    ],
+)
+def test_ranks_on_different_gpus_or_drivers(place, other, message):
+    from gemmkit.distributed.team import check_alike
+
+    first = ["host", "H100, compute capability 9.0", "13.0", "GPU-0", "13000"]
+    second = ["host", "H100, compute capability 9.0", "13.0", "GPU-1", "13000"]
+    check_alike(["|".join(first), "|".join(second)])
+    second[place] = other
+    with pytest.raises(DistributedError, match=message):
+        check_alike(["|".join(first), "|".join(second)])
 
 
 def test_a_rank_that_dies(tmp_path):

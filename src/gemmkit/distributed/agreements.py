@@ -6,9 +6,11 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+from zlib import crc32
 
 import torch
 
+from gemmkit.distributed.call_log import CallLog
 from gemmkit.distributed.placements import Rule, Word, rule
 from gemmkit.distributed.planning import best_strategy
 from gemmkit.distributed.splits import shares
@@ -36,11 +38,12 @@ class Sizes:
 class Agreement:
     """What all ranks do: `main` is the dimension of the mesh whose transfers run under the product,
     None where nothing travels, and `strategy` how. `call` does it, once it is `prepared`, if it can
-    be."""
+    be. `entries` are what ranks enter into their groups' logs for each call."""
 
     sizes: tuple[Sizes, ...]
     main: int | None
     strategy: Strategy
+    entries: tuple[tuple[CallLog, int], ...] = ()
     prepared: bool = False
     call: Any = None
 
@@ -54,6 +57,29 @@ class Agreement:
 _agreed: dict[tuple[object, ...], Agreement] = {}
 _MOST_AGREED = 4096
 
+# Of a whole shape that is given as m, n and k; those of DTensors are longer.
+_SHAPE = 3
+
+
+def _key(asked: SpreadProduct) -> tuple[object, ...]:
+    """What a product is known by."""
+    product = asked.product
+    return (
+        *asked.teams,
+        *(asked.a.shape, asked.b.shape, asked.part, asked.whole),
+        *(asked.a.dtype, asked.dtype, asked.placements, asked.wanted),
+        *(product.precision, get_precision() if setting.touched else None),
+        *(product.epilogue, product.bias is None, product.residual is None),
+        *(product.alpha, asked.strategy),
+    )
+
+
+def known_agreement(asked: SpreadProduct) -> Agreement | None:
+    """What ranks have agreed on, where they do so once, and not in each call."""
+    if any(team.board is None for team in asked.teams):
+        return None
+    return _agreed.get(_key(asked))
+
 
 def agree(asked: SpreadProduct) -> Agreement:
     """What all ranks do. On GPUs, they ask each other the first time that they see such a product;
@@ -63,26 +89,22 @@ def agree(asked: SpreadProduct) -> Agreement:
         DistributedError: they ask for different products.
         UnsupportedProblem: there is no such product, or the first call of it is being captured.
     """
-    product, teams = asked.product, asked.teams
-    key = (
-        *teams,
-        *(asked.a.shape, asked.b.shape, asked.part, asked.whole),
-        *(asked.a.dtype, asked.dtype, asked.placements, asked.wanted),
-        *(product.precision, get_precision() if setting.touched else None),
-        *(product.epilogue, product.bias is None, product.residual is None),
-        *(product.alpha, asked.strategy),
-    )
-    known = _agreed.get(key)
-    if known is not None and are_kept(asked):
+    known = known_agreement(asked)
+    if known is not None:
+        for log, digest in known.entries:
+            log.note(digest)
         return known
+    product, teams = asked.product, asked.teams
     _check_spread(asked)
     if asked.a.is_cuda and torch.cuda.is_current_stream_capturing():
         raise UnsupportedProblem(
             "ranks compare what they ask for the first time that they see a product, which a CUDA "
             "graph cannot capture: make a call with the same shapes before"
         )
-    if len(_agreed) >= _MOST_AGREED:
-        _agreed.clear()
+    logs = [team.log for team in teams]
+    for log in logs:
+        if log is not None:
+            log.ask()
     facts = {
         "type": str(asked.a.dtype),
         "result": str(asked.dtype),
@@ -95,9 +117,10 @@ def agree(asked: SpreadProduct) -> Agreement:
         "whole": list(asked.whole),
     }
     shapes = tuple(asked.a.shape), tuple(asked.b.shape), asked.part
+    told = [team.communicator.agree(json.dumps([facts, shapes])) for team in teams]
     sizes = tuple(
-        _agree_along(team, facts, shapes, placements, wanted, alone=len(teams) == 1)
-        for team, placements, wanted in zip(teams, asked.placements, asked.wanted, strict=True)
+        _agree_along(said, placements, wanted, alone=len(teams) == 1)
+        for said, placements, wanted in zip(told, asked.placements, asked.wanted, strict=True)
     )
     _check_result(sizes)
     main = _main(asked, sizes)
@@ -106,30 +129,27 @@ def agree(asked: SpreadProduct) -> Agreement:
         # Rank 0 decides: what others have measured may suggest another one to them.
         own = str(_strategy(asked, sizes[main], teams[main]))
         strategy = Strategy.parse(teams[main].communicator.agree(own)[0])
-    made = _agreed[key] = Agreement(sizes, main, strategy)
+    if len(_agreed) >= _MOST_AGREED:
+        _agreed.clear()
+    entries = tuple(
+        (log, crc32(f"{said}{strategy}".encode()) or 1)
+        for log, said in zip(logs, told, strict=True)
+        if log is not None
+    )
+    made = Agreement(sizes, main, strategy, entries)
+    if all(team.board is not None for team in teams):
+        _agreed[_key(asked)] = made
     return made
 
 
-def are_kept(asked: SpreadProduct) -> bool:
-    """Whether ranks agree on such a product once, and not in each call."""
-    return all(team.board is not None for team in asked.teams)
-
-
 def _agree_along(
-    team: Team,
-    facts: dict[str, Any],
-    shapes: tuple[tuple[int, ...], ...],
-    placements: tuple[Word, Word],
-    wanted: Word | None,
-    *,
-    alone: bool,
+    said: Sequence[str], placements: tuple[Word, Word], wanted: Word | None, *, alone: bool
 ) -> Sizes:
-    """The shares along one dimension of the mesh, which may be `alone`.
+    """The shares along one dimension of the mesh, which may be `alone`, by what its ranks say.
 
     Raises:
         DistributedError: ranks ask for different products.
     """
-    said = team.communicator.agree(json.dumps([facts, shapes]))
     every = [json.loads(each) for each in said]
     for rank, (other, _) in enumerate(every):
         for name, value in other.items():
@@ -145,7 +165,7 @@ def _agree_along(
         sum(columns_a) if a == "S(1)" else columns_a[0],
         sum(rows_b) if b == "S(0)" else rows_b[0],
     )
-    ranks = range(team.size)
+    ranks = range(len(every))
     if a == "S(1)" and b == "S(0)" and columns_a != rows_b:
         rank = next(each for each in ranks if columns_a[each] != rows_b[each])
         raise DistributedError(
@@ -154,15 +174,28 @@ def _agree_along(
         )
     if alone and whole_a != whole_b:
         raise DistributedError(f"A has {whole_a} columns and B has {whole_b} rows on all ranks")
+    whole = every[0][0]["whole"]
+    if alone and len(whole) == _SHAPE:
+        found_shape = [
+            sum(rows_a) if a == "S(0)" else rows_a[0],
+            sum(columns_b) if b == "S(1)" else columns_b[0],
+            whole_a,
+        ]
+        if found_shape != whole:
+            raise DistributedError(
+                f"shape = {tuple(whole)} is given as (m, n, k), and all ranks together have "
+                f"{tuple(found_shape)}"
+            )
     bytes_a = sum(rows_a) * whole_a if a == "S(0)" else rows_a[0] * whole_a
     bytes_b = whole_a * (sum(columns_b) if b == "S(1)" else columns_b[0])
     found = rule(a, b, wanted, bytes_a=bytes_a, bytes_b=bytes_b)
-    k = columns_a if a == "S(1)" else rows_b if b == "S(0)" else _shares(whole_a, team.size)
-    m = rows_a if a == "S(0)" else _shares(rows_a[0], team.size)
-    n = columns_b if b == "S(1)" else _shares(columns_b[0], team.size)
-    if shapes[2] and wanted == "S(0)":
+    k = columns_a if a == "S(1)" else rows_b if b == "S(0)" else _shares(whole_a, len(every))
+    m = rows_a if a == "S(0)" else _shares(rows_a[0], len(every))
+    n = columns_b if b == "S(1)" else _shares(columns_b[0], len(every))
+    part = every[0][1][2]
+    if part and wanted == "S(0)":
         m = [each[1][2][0] for each in every]
-    if shapes[2] and wanted == "S(1)":
+    if part and wanted == "S(1)":
         n = [each[1][2][1] for each in every]
     return Sizes(found, tuple(m), tuple(n), tuple(k))
 

@@ -120,7 +120,8 @@ class _Product(torch.autograd.Function):  # type: ignore[misc]
                     tuple(placements),
                     tuple(wanted),
                     product,
-                    whole=asked.whole,
+                    # The sizes are the same, and their roles are others.
+                    whole=(*asked.whole, 0) if asked.whole else (),
                     part=tuple(of.shape),
                 )
             )

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from math import isfinite
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from gemmkit.distributed.agreements import agree, are_kept
+from gemmkit.distributed.agreements import known_agreement
 from gemmkit.distributed.autograd import differentiable
+from gemmkit.distributed.call_log import CallLog
 from gemmkit.distributed.local import LocalProduct
 from gemmkit.distributed.placements import Word, read_placement
 from gemmkit.distributed.products import SpreadProduct
@@ -39,16 +40,17 @@ def matmul(
     out_dtype: Any = None,
     precision: str | None = None,
     strategy: Strategy | str | None = None,
+    shape: tuple[int, int, int] | None = None,
     device: Any = None,
 ) -> Any:
     """Compute scale · activation(alpha · a @ b + bias) + residual over several ranks.
 
     All ranks call it together, with shapes of their own and all else alike. They compare what they
     ask for: on CPUs in each call, on GPUs the first time that they see a product, so that there
-    the shapes of a rank's plain tensors have to change when those of another rank do. Where k is
-    not split, each element of the result is computed by one rank as a whole; where it is, the
-    ranks' sums are added in an order that depends on the element's place alone, so that all ranks
-    and all runs get the same bits.
+    the shapes of a rank's plain tensors have to change when those of another rank do, or `shape`
+    has to be given. Where k is not split, each element of the result is computed by one rank as a
+    whole; where it is, the ranks' sums are added in an order that depends on the element's place
+    alone, so that all ranks and all runs get the same bits.
     With a result in 16 bits, sums on their way have 16 bits too. Gradients are recorded.
 
     Args:
@@ -71,6 +73,8 @@ def matmul(
         precision: as for `gemmkit.matmul`.
         strategy: how, such as "collective" or "copies-2": see `Strategy`; by default what is
             predicted to be fastest.
+        shape: for plain tensors, the rows, columns and depth (m, n, k) of the whole product, the
+            same on all ranks: for shares that change from call to call on some ranks alone.
         device: as for `gemmkit.matmul`, for tensors on the CPU.
 
     Returns:
@@ -81,11 +85,13 @@ def matmul(
         DistributedError: ranks ask for different products, or one has failed.
         UnsupportedProblem: there is no such product, or not by this strategy.
     """
-    given = placements, placement, alpha, epilogue, out_dtype, precision, strategy, device
+    given = placements, placement, alpha, epilogue, out_dtype, precision, strategy, shape, device
     key = _key(a, b, group, bias, residual, given)
     found = None if key is None else _warm.get(key)
     if found is not None:
-        call, rows = found
+        call, rows, entries = found
+        for log, digest in entries:
+            log.note(digest)
         if rows is None:
             return call(a, b, bias, residual)
         lines, leading = _flat(a, rows)
@@ -115,8 +121,11 @@ def matmul(
     if spread:
         from gemmkit.distributed.dtensors import read_dtensors
 
-        if group is not None or placements is not None:
-            raise UsageError("DTensors have a mesh and placements: leave out group and placements")
+        if group is not None or placements is not None or shape is not None:
+            raise UsageError(
+                "DTensors have a mesh, placements and a shape: leave out group, placements and "
+                "shape"
+            )
         mesh, words, (local_a, local_b) = read_dtensors(a, b)
     else:
         for name, each in (("a", a), ("b", b)):
@@ -141,19 +150,30 @@ def matmul(
         precision=precision,
         device=device,
     )
-    whole = (*a.shape, *b.shape) if spread else ()
+    whole = (*a.shape, *b.shape) if spread else _whole(shape)
     asked = SpreadProduct(lines, local_b, teams, words, wanted, product, out_dtype, strategy, whole)
     made, result = differentiable(asked)
     made = _unflat(made, leading, rows)
     if not spread:
-        if key is not None and are_kept(asked) and (call := agree(asked).call) is not None:
+        known = None if key is None else known_agreement(asked)
+        if known is not None and known.call is not None:
             if len(_warm) >= _MOST_WARM:
                 _warm.clear()
-            _warm[key] = call, None if a.dim() == 2 else rows
+            _warm[key] = _Warm(known.call, None if a.dim() == 2 else rows, known.entries)
         return made
     from gemmkit.distributed.dtensors import as_dtensor
 
     return as_dtensor(made, result, mesh, (*a.shape[:-1], b.shape[-1]), rows)
+
+
+def _whole(shape: Any) -> tuple[int, ...]:
+    """The given m, n and k."""
+    if shape is None:
+        return ()
+    sizes = tuple(shape) if isinstance(shape, tuple | list) else ()
+    if len(sizes) != 3 or any(type(each) is not int or each < 0 for each in sizes):
+        raise UsageError(f"shape = {shape!r}: give m, n and k of the whole product")
+    return sizes
 
 
 def is_dtensor(array: Any) -> bool:
@@ -163,9 +183,18 @@ def is_dtensor(array: Any) -> bool:
 
 # --- warm calls -----------------------------------------------------------------------------------
 
-# How calls are made that ranks have agreed on, and which dimension is spread as rows if there are
-# more than two, by what was asked for.
-_warm: dict[Hashable, tuple[WarmCall, int | None]] = {}
+
+class _Warm(NamedTuple):
+    """How a call is made that ranks have agreed on: with which dimension spread as rows if there
+    are more than two, and with what is entered into the logs of its groups."""
+
+    call: WarmCall
+    rows: int | None
+    entries: tuple[tuple[CallLog, int], ...]
+
+
+# By what was asked for.
+_warm: dict[Hashable, _Warm] = {}
 _MOST_WARM = 4096
 
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
