@@ -18,12 +18,12 @@ torch = pytest.importorskip("torch")
 if not torch.distributed.is_available():
     pytest.skip("this PyTorch has no process groups", allow_module_level=True)
 
-SCRIPT = Path(__file__).resolve().parents[1] / "rank_cases.py"
+SCRIPTS = Path(__file__).resolve().parents[1]
 
 
-def run(cases: str, ranks: int, folder: Path) -> list[str]:
+def run(cases: str, ranks: int, folder: Path, script: str = "rank_cases.py") -> list[str]:
     """What each rank prints."""
-    command = [sys.executable, str(SCRIPT), cases]
+    command = [sys.executable, str(SCRIPTS / script), cases]
     started = [
         subprocess.Popen(
             [*command, str(rank), str(ranks), str(folder / "ranks")],
@@ -123,3 +123,10 @@ def test_dtensors(tmp_path):
     # What PyTorch's module of DTensors imports.
     pytest.importorskip("sympy")
     assert all("done" in each for each in run("dtensors", 4, tmp_path))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="it needs 2 GPUs")
+@pytest.mark.parametrize("case", ["graphs", "changes"])
+def test_on_gpus(case, tmp_path):
+    assert all("done" in each for each in run(case, 2, tmp_path, "rank_gpu_cases.py"))

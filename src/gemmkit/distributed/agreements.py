@@ -70,7 +70,7 @@ def _key(asked: SpreadProduct) -> tuple[object, ...]:
         *(asked.a.dtype, asked.dtype, asked.placements, asked.wanted),
         *(product.precision, get_precision() if setting.touched else None),
         *(product.epilogue, product.bias is None, product.residual is None),
-        *(product.alpha, asked.strategy),
+        *(product.alpha, asked.strategy, product.engine, product.device),
     )
 
 
