@@ -12,10 +12,10 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from rank_cases import part
 
 from gemmkit import distributed
 from gemmkit.errors import DistributedError
+from rank_cases import part
 
 PATIENCE = 30.0
 

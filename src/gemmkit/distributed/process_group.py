@@ -39,8 +39,10 @@ class GroupCommunicator:
         self._reduce = group.allreduce
         self._options = AllgatherOptions(), ReduceScatterOptions(), AllreduceOptions()
         for each in self._options:
-            # On the current stream, with no stream of its own and no events.
-            each.asyncOp = False
+            # On the current stream, with no stream of its own and no events; older versions of
+            # PyTorch do not ask.
+            if hasattr(each, "asyncOp"):
+                each.asyncOp = False
 
     def gather_into(self, made: Any, own: Any) -> None:
         """Write the lines of all ranks, of which each has as many, by one operation of the group.
