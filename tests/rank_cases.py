@@ -222,6 +222,78 @@ def dtensors(rank, ranks):
     assert len(counted) == 5
 
 
+def styles(rank, ranks):
+    """Models parallelized by gemmkit's styles against the same model by PyTorch's."""
+    import copy
+
+    from torch.distributed.tensor import DTensor, Replicate, Shard, init_device_mesh
+    from torch.distributed.tensor import parallel as by_torch
+
+    mesh = init_device_mesh("cpu", (ranks,))
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.ReLU(), torch.nn.Linear(8, 4))
+    whole = torch.randn(2 * ranks, 3, 6)
+    cases = (
+        (Replicate(), Shard(-1), Shard(-1), Replicate(), True),
+        (Shard(0), Shard(-1), Shard(-1), Shard(0), True),
+        (Shard(1), Shard(2), Shard(2), Shard(1), False),
+        (Shard(0), Replicate(), Replicate(), Shard(-1), True),
+        (Shard(0), Shard(-1), Shard(-1), Shard(0), False),
+    )
+    for of_x, between, then, result, local in cases:
+        found = {}
+        for name, (column, row), options in (
+            ("torch", (by_torch.ColwiseParallel, by_torch.RowwiseParallel), {}),
+            (
+                "gemmkit",
+                (distributed.ColwiseParallel, distributed.RowwiseParallel),
+                {"device": "emulator"},
+            ),
+        ):
+            mine = by_torch.parallelize_module(
+                copy.deepcopy(model),
+                mesh,
+                {
+                    "0": column(input_layouts=of_x, output_layouts=between, **options),
+                    "2": row(
+                        input_layouts=then,
+                        output_layouts=result,
+                        use_local_output=local,
+                        **options,
+                    ),
+                },
+            )
+            x = whole.clone()
+            if isinstance(of_x, Shard):
+                x = whole.chunk(ranks, of_x.dim)[rank].clone() if local else whole
+            x.requires_grad_()
+            given = x
+            if not local:
+                given = DTensor.from_local(x, mesh, [Replicate()]).redistribute(mesh, [of_x])
+            made = mine(given)
+            assert isinstance(made, DTensor) != local
+            (made**2).sum().backward() if local else (made.full_tensor() ** 2).sum().backward()
+            made = made if local else made.full_tensor()
+            gradients = [each.grad.full_tensor() for each in mine.parameters()]
+            found[name] = [made.detach(), x.grad, *gradients]
+            assert all(isinstance(each, DTensor) for each in mine.parameters())
+        for ours, theirs in zip(found["gemmkit"], found["torch"], strict=True):
+            torch.testing.assert_close(ours, theirs)
+    fused = by_torch.parallelize_module(
+        copy.deepcopy(model[0]),
+        mesh,
+        distributed.ColwiseParallel(
+            activation="relu", output_layouts=Replicate(), device="emulator"
+        ),
+    )
+    torch.testing.assert_close(fused(whole), torch.relu(model[0](whole)))
+    torch.testing.assert_close(copy.deepcopy(fused)(whole[0, 0]), torch.relu(model[0](whole[0, 0])))
+    table = by_torch.parallelize_module(
+        torch.nn.Embedding(4, 6), mesh, distributed.RowwiseParallel(input_layouts=Replicate())
+    )
+    assert table(torch.tensor([1, 3])).shape == (2, 6)
+
+
 def changes(rank, ranks):
     """Products that differ from earlier ones on one rank alone."""
     for rows in ([2, 2], [2, 3], [2, 0], [2, 2]):
@@ -411,7 +483,7 @@ def death(rank, ranks):
         os._exit(0)
 
 
-CASES = (placements, strategies, layers, dtensors, changes, refusals, warm, death)
+CASES = (placements, strategies, layers, dtensors, styles, changes, refusals, warm, death)
 
 
 def main():

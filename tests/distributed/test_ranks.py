@@ -122,7 +122,7 @@ def test_a_rank_that_dies(tmp_path):
 def test_dtensors(tmp_path):
     # What PyTorch's module of DTensors imports.
     pytest.importorskip("sympy")
-    assert all("done" in each for each in run("dtensors", 4, tmp_path))
+    assert all("done" in each for each in run("dtensors,styles", 4, tmp_path))
 
 
 @pytest.mark.gpu

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from math import isfinite
+from math import isfinite, prod
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +16,7 @@ from gemmkit.distributed.call_log import CallLog
 from gemmkit.distributed.local import LocalProduct
 from gemmkit.distributed.placements import Word, read_placement
 from gemmkit.distributed.products import SpreadProduct
+from gemmkit.distributed.splits import shares
 from gemmkit.distributed.strategy import Strategy
 from gemmkit.distributed.team import Team, team_of
 from gemmkit.distributed.warm import WarmCall
@@ -151,7 +152,10 @@ def matmul(
         device=device,
     )
     whole = (*a.shape, *b.shape) if spread else _whole(shape)
-    asked = SpreadProduct(lines, local_b, teams, words, wanted, product, out_dtype, strategy, whole)
+    part = _part(leading, local_b.shape[1], teams, words, wanted)
+    asked = SpreadProduct(
+        lines, local_b, teams, words, wanted, product, out_dtype, strategy, whole, part
+    )
     made, result = differentiable(asked)
     made = _unflat(made, leading, rows)
     if not spread:
@@ -318,6 +322,24 @@ def _flat(array: Any, rows: int) -> tuple[Any, tuple[int, ...]]:
         return array, tuple(array.shape[:1])
     turned = array.movedim(rows, 0)
     return turned.flatten(0, -2), tuple(turned.shape[:-1])
+
+
+def _part(
+    leading: Sequence[int],
+    columns: int,
+    teams: Sequence[Team],
+    words: Sequence[tuple[Word, Word]],
+    wanted: Sequence[Word | None],
+) -> tuple[int, ...]:
+    """The rows and columns that this rank is to have of a result whose rows have several dimensions
+    and become spread: whole lines of the others, and not what `torch.chunk` makes of all rows."""
+    if len(leading) == 1:
+        return ()
+    for team, (of_a, _), of_result in zip(teams, words, wanted, strict=True):
+        if of_result == "S(0)" and of_a != "S(0)":
+            own = shares(leading[0], team.size)[team.rank].size
+            return own * prod(leading[1:]), columns
+    return ()
 
 
 def _unflat(made: Any, leading: Sequence[int], rows: int) -> Any:
