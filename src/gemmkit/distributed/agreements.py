@@ -102,9 +102,9 @@ def agree(asked: SpreadProduct) -> Agreement:
             "graph cannot capture: make a call with the same shapes before"
         )
     logs = [team.log for team in teams]
-    for log in logs:
-        if log is not None:
-            log.ask()
+    for each in logs:
+        if each is not None:
+            each.ask()
     facts = {
         "type": str(asked.a.dtype),
         "result": str(asked.dtype),

@@ -11,7 +11,8 @@ import torch
 from gemmkit.distributed.local import LocalProduct
 from gemmkit.distributed.placements import Word, transposed
 from gemmkit.distributed.process_group import reduce_collectively
-from gemmkit.distributed.products import SpreadProduct, multiply
+from gemmkit.distributed.products import multiply
+from gemmkit.distributed.spread import SpreadProduct
 from gemmkit.distributed.team import Team
 
 

@@ -11,7 +11,8 @@ import torch
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from gemmkit.distributed.placements import Word, read_placement
-from gemmkit.distributed.products import SpreadProduct, multiply
+from gemmkit.distributed.products import multiply
+from gemmkit.distributed.spread import SpreadProduct
 from gemmkit.distributed.team import Team, team_of
 from gemmkit.dtypes import RESULT_TYPES
 from gemmkit.errors import UnsupportedProblem, UnsupportedType, UsageError

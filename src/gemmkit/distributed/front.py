@@ -15,8 +15,8 @@ from gemmkit.distributed.autograd import differentiable
 from gemmkit.distributed.call_log import CallLog
 from gemmkit.distributed.local import LocalProduct
 from gemmkit.distributed.placements import Word, read_placement
-from gemmkit.distributed.products import SpreadProduct
 from gemmkit.distributed.splits import shares
+from gemmkit.distributed.spread import SpreadProduct
 from gemmkit.distributed.strategy import Strategy
 from gemmkit.distributed.team import Team, team_of
 from gemmkit.distributed.warm import WarmCall
@@ -214,7 +214,7 @@ def _key(
     if type(given[2]) is not float and type(given[2]) is not int:
         return None
     gradient = a.requires_grad or b.requires_grad
-    further = []
+    further: list[Hashable] = []
     for each in (bias, residual):
         if each is None:
             further.append(None)

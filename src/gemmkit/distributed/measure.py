@@ -168,7 +168,8 @@ class _Rank:
 
     def _call(self, strategy: str, **options: Any) -> Callable[[], Any]:
         from gemmkit.distributed.local import LocalProduct
-        from gemmkit.distributed.products import SpreadProduct, multiply
+        from gemmkit.distributed.products import multiply
+        from gemmkit.distributed.spread import SpreadProduct
         from gemmkit.distributed.team import team_of
 
         task = self.task
