@@ -19,6 +19,7 @@ if not torch.distributed.is_available():
     pytest.skip("this PyTorch has no process groups", allow_module_level=True)
 
 SCRIPTS = Path(__file__).resolve().parents[1]
+MODELS = "rank_model_cases.py"
 
 
 def run(cases: str, ranks: int, folder: Path, script: str = "rank_cases.py") -> list[str]:
@@ -49,8 +50,8 @@ def test_placements_strategies_and_gradients(ranks, tmp_path):
     assert all("done" in each for each in run(cases, ranks, tmp_path))
 
 
-def test_layers_and_refusals(tmp_path):
-    assert all("done" in each for each in run("layers,changes,refusals,warm", 2, tmp_path))
+def test_changes_and_refusals(tmp_path):
+    assert all("done" in each for each in run("changes,refusals,warm", 2, tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -122,7 +123,7 @@ def test_a_rank_that_dies(tmp_path):
 def test_dtensors(tmp_path):
     # What PyTorch's module of DTensors imports.
     pytest.importorskip("sympy")
-    assert all("done" in each for each in run("dtensors,styles", 4, tmp_path))
+    assert all("done" in each for each in run("layers,dtensors,styles", 4, tmp_path, MODELS))
 
 
 @pytest.mark.gpu
