@@ -233,4 +233,9 @@ def run_rank(options: argparse.Namespace) -> int:
 
 if __name__ == "__main__":
     chosen = arguments()
-    sys.exit(run_rank(chosen) if "RANK" in os.environ else start(chosen))
+    if "RANK" not in os.environ:
+        sys.exit(start(chosen))
+    status = run_rank(chosen)
+    sys.stdout.flush()
+    # Threads of gloo now and then abort a process whose interpreter is being torn down.
+    os._exit(status)
