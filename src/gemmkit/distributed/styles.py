@@ -33,12 +33,19 @@ class _Style:
     def __init__(
         self,
         *,
+        input_layouts: Any = None,
+        output_layouts: Any = None,
+        use_local_output: bool = True,
         activation: str | None = "none",
         precision: str | None = None,
         strategy: str | None = None,
         device: Any = None,
-        **layouts: Any,
     ) -> None:
+        layouts: dict[str, Any] = {
+            "input_layouts": input_layouts,
+            "output_layouts": output_layouts,
+            "use_local_output": use_local_output,
+        }
         super().__init__(**layouts)
         self.activation = checked_activation(activation)
         self.precision, self.strategy, self.device = precision, strategy, device
@@ -53,7 +60,7 @@ class _Style:
         made.forward = MethodType(_forward, made)
         return made
 
-    def asked(self, dimensions: int) -> Any:
+    def _asked(self, dimensions: int) -> Any:
         """The placement that the product itself gives its result."""
         raise NotImplementedError
 
@@ -78,8 +85,8 @@ class ColwiseParallel(_Style, by_torch.ColwiseParallel):  # type: ignore[misc]
 
     weight = "S(1)"
 
-    def asked(self, dimensions: int) -> Any:  # noqa: ARG002
-        """As `_Style.asked`."""
+    def _asked(self, dimensions: int) -> Any:  # noqa: ARG002
+        """As `_Style._asked`."""
         return "S(-1)"
 
 
@@ -99,8 +106,8 @@ class RowwiseParallel(_Style, by_torch.RowwiseParallel):  # type: ignore[misc]
 
     weight = "S(0)"
 
-    def asked(self, dimensions: int) -> Any:
-        """As `_Style.asked`."""
+    def _asked(self, dimensions: int) -> Any:
+        """As `_Style._asked`."""
         (wanted,) = self.output_layouts
         place = getattr(wanted, "dim", None)
         rows = place is not None and place % dimensions != dimensions - 1
@@ -123,7 +130,7 @@ def _forward(module: Any, x: Any) -> Any:
     lines = x if x.dim() > 1 else x[None]
     words = ["bias"] if module.bias is not None else []
     words += [style.activation] if style.activation != "none" else []
-    result = style.asked(lines.dim())
+    result = style._asked(lines.dim())
     made = matmul(
         lines,
         module.weight.to_local().T,
