@@ -16,19 +16,17 @@ import argparse
 import json
 import os
 import platform
-import signal
-import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from distributed_rank import STATE, Rank, measure, watch
 
 MOST_STARTS = 4
 SHAPES = "8192x8192x8192,4096x28672x8192,16384x16384x16384"
@@ -48,7 +46,13 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--shapes", default=SHAPES, help="MxNxK, comma-separated")
     parser.add_argument("--forms", default=FORMS, help="of column, row, row-all")
     parser.add_argument("--dtypes", default="bf16", help="of bf16, fp16, fp32")
-    parser.add_argument("--ours", default=OURS, help="strategies of gemmkit.distributed")
+    parser.add_argument("--ours", default=OURS, help="strategies, and default")
+    parser.add_argument(
+        "--graphs", default="", help="of these names also a CUDA graph, such as 'gemmkit copies-1'"
+    )
+    parser.add_argument(
+        "--host", action="store_true", help="also time for how long a call takes the host"
+    )
     parser.add_argument("--engine", default="gemmkit,torch", help="of our local products")
     parser.add_argument("--ms", type=float, default=150, help="of each measurement, about")
     parser.add_argument("--rounds", type=int, default=3, help="how often strategies take turns")
@@ -88,407 +92,24 @@ def start_ranks(
     options: argparse.Namespace, end: float, note: Path, skipped: list[list[str]]
 ) -> int:
     """One process per rank; all are ended when one fails or the time is up."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
-    environment = {**os.environ, **NO_MULTICAST, "MASTER_ADDR": "127.0.0.1"}
-    environment |= {"MASTER_PORT": str(port), "WORLD_SIZE": str(options.ranks)}
-    environment |= {"DISTRIBUTED_HUNG": str(note), "DISTRIBUTED_SKIPPED": json.dumps(skipped)}
-    environment["DISTRIBUTED_SECONDS"] = str(max(end - time.monotonic(), 1))
-    environment.setdefault("OMP_NUM_THREADS", "4")
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, __file__, *sys.argv[1:]],
-            env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            start_new_session=True,
-        )
-        for rank in range(options.ranks)
-    ]
-    status = 0
-    while None in (ended := [each.poll() for each in ranks]):
-        failed = [each for each in ended if each]
-        if failed or time.monotonic() > end:
-            why = f"a rank ended with {failed[0]}" if failed else "the time is up"
-            print(f"ending all ranks: {why}", file=sys.stderr, flush=True)
-            # Those that can, say what they have seen first.
-            time.sleep(1 if failed else 0)
-            for each in ranks:
-                if each.poll() is None:
-                    os.killpg(each.pid, signal.SIGKILL)
-            status = 1
-            break
-        time.sleep(0.1)
-    for each in ranks:
-        each.wait()
-    return status or max(abs(each.returncode) for each in ranks)
+    from gemmkit.distributed.starter import run_ranks
+
+    left = max(end - time.monotonic(), 1)
+    environment = {
+        **NO_MULTICAST,
+        "DISTRIBUTED_HUNG": str(note),
+        "DISTRIBUTED_SKIPPED": json.dumps(skipped),
+        "DISTRIBUTED_SECONDS": str(left),
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "4"),
+    }
+    command = [sys.executable, __file__, *sys.argv[1:]]
+    ended, late = run_ranks(command, options.ranks, left, environment=environment)
+    if late:
+        print("all ranks were ended: the time was up", file=sys.stderr, flush=True)
+    return max(abs(each) for each in ended)
 
 
 # --- a rank ---------------------------------------------------------------------------------------
-
-
-class Rank:
-    """One rank: its group, its GPU, and the file of results, which rank 0 writes."""
-
-    def __init__(self, options: argparse.Namespace) -> None:
-        import torch
-        import torch.distributed as dist
-
-        self.options, self.torch, self.dist = options, torch, dist
-        self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        self.on_gpu = options.backend == "nccl"
-        if self.on_gpu:
-            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-            self.device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-        else:
-            self.device = torch.device("cpu")
-        dist.init_process_group(
-            options.backend,
-            timeout=timedelta(seconds=options.step_timeout),
-            **({"device_id": self.device} if self.on_gpu else {}),
-        )
-        # For what ranks tell each other beside the measurements.
-        self.quiet = dist.new_group(backend="gloo", timeout=timedelta(seconds=60))
-        self.group = dist.group.WORLD
-        self._end = time.monotonic() + float(os.environ["DISTRIBUTED_SECONDS"]) - 12
-
-    def say(self, text: str) -> None:
-        if self.rank == 0:
-            print(text, flush=True)
-
-    def all_of(self, value: Any) -> list[Any]:
-        found = [None] * self.size
-        self.dist.all_gather_object(found, value, group=self.quiet)
-        return found
-
-    def time_left(self) -> bool:
-        """Whether all ranks may begin another problem."""
-        return all(self.all_of(time.monotonic() < self._end))
-
-
-def watch(rank: Rank, seconds: float) -> Callable[[], None]:
-    """End this process if one step takes too long: a GPU that waits cannot be interrupted."""
-    done = threading.Event()
-
-    def guard() -> None:
-        seen, since = "", time.monotonic()
-        while not done.wait(0.5):
-            if STATE["doing"] != seen:
-                seen, since = STATE["doing"], time.monotonic()
-            if time.monotonic() - since < seconds:
-                continue
-            print(
-                f"rank {rank.rank}: no end within {seconds:g} s: {STATE['problem']} {seen}",
-                file=sys.stderr,
-                flush=True,
-            )
-            if not STATE["begun"]:
-                Path(os.environ["DISTRIBUTED_HUNG"]).write_text(
-                    json.dumps([STATE["problem"], STATE["doing"]]), encoding="utf-8"
-                )
-            os._exit(3)
-
-    threading.Thread(target=guard, daemon=True).start()
-    return done.set
-
-
-# What this rank is at, for the thread that watches it; "begun" until a problem is measured.
-STATE: dict[str, str] = {"problem": "", "doing": "beginning", "begun": "yes"}
-
-
-def torch_engine(lines: Any, fixed: Any, *, out: Any, residual: Any = None, **_: Any) -> None:
-    import torch
-
-    if residual is None:
-        torch.mm(lines, fixed, out=out)
-    else:
-        torch.addmm(residual, lines, fixed, out=out)
-
-
-def strategies(rank: Rank, form: str, a: Any, b: Any, m: int) -> dict[str, Callable[[], Any]]:
-    """Each way of computing a problem, as a function of no arguments."""
-    import torch
-    import torch.distributed as dist
-
-    import gemmkit
-    from gemmkit.distributed.local import LocalProduct
-    from gemmkit.distributed.perform import perform
-    from gemmkit.distributed.splits import shares
-    from gemmkit.distributed.strategy import Strategy
-    from gemmkit.distributed.team import team_of
-
-    size, group = rank.size, rank.group
-    sizes = [each.size for each in shares(m, size)]
-    even = len(set(sizes)) == 1
-    rows = m if form != "row" else sizes[rank.rank]
-    full_a = torch.empty((m, a.shape[1]), dtype=a.dtype, device=a.device)
-    out = torch.empty((m, b.shape[1]), dtype=a.dtype, device=a.device)
-    own = torch.empty((rows, b.shape[1]), dtype=a.dtype, device=a.device)
-    found: dict[str, Callable[[], Any]] = {}
-
-    def alone_torch() -> None:
-        torch.mm(full_a if form == "column" else a, b, out=out)
-
-    def alone_gemmkit() -> None:
-        gemmkit.matmul(full_a if form == "column" else a, b, out=out)
-
-    def communication() -> None:
-        if form == "column":
-            dist.all_gather_into_tensor(full_a, a, group=group)
-        elif form == "row":
-            dist.reduce_scatter_tensor(own, out, group=group)
-        else:
-            dist.all_reduce(out, group=group)
-
-    def nccl_torch() -> Any:
-        if form == "column":
-            dist.all_gather_into_tensor(full_a, a, group=group)
-            return torch.mm(full_a, b, out=out)
-        torch.mm(a, b, out=out)
-        if form == "row":
-            dist.reduce_scatter_tensor(own, out, group=group)
-            return own
-        dist.all_reduce(out, group=group)
-        return out
-
-    def fused() -> Any:
-        name = group.group_name
-        if form == "column":
-            return torch.ops.symm_mem.fused_all_gather_matmul(a, [b], 0, name, return_A=False)[1][0]
-        return torch.ops.symm_mem.fused_matmul_reduce_scatter(a, b, "sum", 0, name)
-
-    if rank.on_gpu:
-        full_a.normal_()
-        found["alone torch"] = alone_torch
-    found["alone gemmkit"] = alone_gemmkit
-    if even and rank.on_gpu:
-        found["nccl alone"] = communication
-        found["nccl torch"] = nccl_torch
-        if form != "row-all":
-            found["torch symm_mem"] = fused
-    team = team_of(group, rank.device)
-    our_form = {"column": "gather", "row": "scatter", "row-all": "reduce"}[form]
-    for engine in rank.options.engine.split(","):
-        product = LocalProduct(engine=torch_engine) if engine == "torch" else LocalProduct()
-        for text in rank.options.ours.split(","):
-            strategy = Strategy.parse(text)
-
-            def ours(product: Any = product, strategy: Any = strategy) -> Any:
-                return perform(team, our_form, strategy, a, b, sizes, product, a.dtype)
-
-            found[f"{engine} {text}"] = ours
-    return found
-
-
-def matrices(rank: Rank, form: str, m: int, n: int, k: int, dtype: Any) -> tuple[Any, Any]:
-    """This rank's shares of A and B: the same numbers in every run."""
-    import torch
-
-    from gemmkit.distributed.splits import shares
-
-    random = torch.Generator(rank.device).manual_seed(100 + rank.rank)
-
-    def normal(*shape: int) -> Any:
-        return torch.randn(*shape, device=rank.device, dtype=dtype, generator=random)
-
-    if form == "column":
-        return (
-            normal(shares(m, rank.size)[rank.rank].size, k),
-            normal(k, shares(n, rank.size)[rank.rank].size),
-        )
-    depth = shares(k, rank.size)[rank.rank].size
-    return normal(m, depth), normal(depth, n)
-
-
-def sampled(rank: Rank, form: str, a: Any, b: Any, m: int, count: int = 32) -> tuple[Any, Any, Any]:
-    """Rows of the whole result in float64, their bound's scale |A||B|, and which rows they are."""
-    import torch
-
-    from gemmkit.distributed.splits import shares
-
-    rows = torch.arange(0, m, max(m // count, 1), device=rank.device)[:count]
-    if form == "column":
-        spans = shares(m, rank.size)
-        lines = torch.zeros((len(rows), a.shape[1]), dtype=torch.float64, device=rank.device)
-        start, stop = spans[rank.rank]
-        mine = (rows >= start) & (rows < stop)
-        lines[mine] = a[rows[mine] - start].double()
-        rank.dist.all_reduce(lines, group=rank.group)
-    else:
-        lines = a[rows].double()
-    wanted, scale = [], []
-    # By columns, so that B does not become as large again.
-    for part in b.split(2048, dim=1):
-        wide = part.double()
-        wanted.append(lines @ wide)
-        scale.append(lines.abs() @ wide.abs())
-    want, bound = torch.cat(wanted, 1), torch.cat(scale, 1)
-    if form != "column":
-        rank.dist.all_reduce(want, group=rank.group)
-        rank.dist.all_reduce(bound, group=rank.group)
-    return want, bound, rows
-
-
-def judged(
-    rank: Rank, form: str, made: Any, wanted: tuple[Any, Any, Any], m: int
-) -> dict[str, Any]:
-    """The largest error of sampled rows, over eps·|A||B| and over the result's largest element."""
-    import torch
-
-    from gemmkit.distributed.splits import shares
-
-    want, bound, rows = wanted
-    start, stop = shares(m, rank.size)[rank.rank] if form == "row" else (0, m)
-    mine = (rows >= start) & (rows < stop)
-    error = (made[rows[mine] - start].double() - want[mine]).abs()
-    eps = torch.finfo(made.dtype).eps
-    worst = (error / (bound[mine] * eps).clamp(min=1e-300)).max().item() if len(error) else 0.0
-    relative = (error.max() / want.abs().max()).item() if len(error) else 0.0
-    return {
-        "error_ratio": max(rank.all_of(worst)),
-        "relative_error": max(rank.all_of(relative)),
-    }
-
-
-def bits(tensor: Any) -> int:
-    """A checksum of a tensor's bits."""
-    import torch
-
-    kind = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.itemsize]
-    flat = tensor.contiguous().view(kind).flatten()
-    total = 0
-    for part in flat.split(1 << 26):
-        wide = part.long()
-        weights = torch.arange(len(wide), device=wide.device) % 65521 + 1
-        total = (total * 31 + int((wide * weights).sum().item())) % (1 << 61)
-    return total
-
-
-def timed(
-    rank: Rank, work: Callable[[], Any], milliseconds: float, repeat: int
-) -> tuple[float, int]:
-    """Microseconds per call, of the slowest rank; and how many calls were timed together."""
-    import torch
-
-    if not rank.on_gpu:
-        begin = time.perf_counter()
-        work()
-        return max(rank.all_of((time.perf_counter() - begin) * 1e6)), 1
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    torch.cuda.synchronize()
-    rank.dist.barrier(group=rank.quiet)
-    if not repeat:
-        work()
-        torch.cuda.synchronize()
-        begin.record()
-        for _ in range(3):
-            work()
-        end.record()
-        torch.cuda.synchronize()
-        each = max(rank.all_of(begin.elapsed_time(end) / 3))
-        repeat = max(3, min(200, int(milliseconds / max(each, 1e-3))))
-        rank.dist.barrier(group=rank.quiet)
-    begin.record()
-    for _ in range(repeat):
-        work()
-    end.record()
-    torch.cuda.synchronize()
-    return max(rank.all_of(begin.elapsed_time(end) / repeat * 1e3)), repeat
-
-
-def tried(rank: Rank, name: str, work: Callable[[], Any]) -> tuple[Any, str]:
-    """What a strategy gives on this rank, or the first error of any rank."""
-    STATE["doing"] = name
-    made, said = None, ""
-    try:
-        made = work()
-        if rank.on_gpu:
-            rank.torch.cuda.synchronize()
-    except Exception as error:
-        said = f"rank {rank.rank}: {type(error).__name__}: {str(error).strip()[:500]}"
-        if "--debug" in os.environ.get("GEMMKIT_BENCHMARK", ""):
-            traceback.print_exc()
-    errors = [each for each in rank.all_of(said) if each]
-    return made, errors[0] if errors else ""
-
-
-def measure(rank: Rank, form: str, shape: tuple[int, int, int], dtype: str) -> dict[str, Any]:
-    """One problem, by all strategies in turn."""
-    import torch
-
-    m, n, k = shape
-    kind = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[dtype]
-    a, b = matrices(rank, form, m, n, k, kind)
-    wanted = sampled(rank, form, a, b, m)
-    found = strategies(rank, form, a, b, m)
-    results: dict[str, Any] = {}
-    sums: dict[str, int] = {}
-    for problem, name in json.loads(os.environ["DISTRIBUTED_SKIPPED"]):
-        name = name.removeprefix("timing ")
-        if problem == STATE["problem"] and found.pop(name, None) is not None:
-            results[name] = {"error": "it did not end in time"}
-    for name in list(found):
-        made, error = tried(rank, name, found[name])
-        results[name] = {"error": error} if error else {}
-        if not error and made is not None:
-            results[name] |= judged(rank, form, made, wanted, m)
-            sums[name] = bits(made)
-            same = rank.all_of(sums[name])
-            if form == "row-all":
-                results[name]["same_on_all_ranks"] = len(set(same)) == 1
-            again, error = tried(rank, name, found[name])
-            same_again = not error and again is not None and bits(again) == sums[name]
-            results[name]["same_in_every_run"] = all(rank.all_of(same_again))
-        if error:
-            results[name] = {"error": error}
-            del found[name]
-        del made
-    STATE["doing"] = "comparing"
-    whole = sums.get("gemmkit collective")
-    for name in sums if form == "column" and whole is not None else ():
-        if name.startswith("gemmkit"):
-            # All rows in one product, after everything has been gathered.
-            results[name]["as_one_product"] = all(rank.all_of(sums[name] == whole))
-    times: dict[str, list[float]] = {name: [] for name in found}
-    repeats: dict[str, int] = {}
-    for _ in range(rank.options.rounds):
-        for name in list(found):
-            STATE["doing"] = f"timing {name}"
-            spent = rank.options.ms / rank.options.rounds
-            each, repeats[name] = timed(rank, found[name], spent, repeats.get(name, 0))
-            times[name].append(each)
-    for name, taken in times.items():
-        taken = sorted(taken)
-        results[name] |= {"us": taken[len(taken) // 2], "all_us": taken, "calls": repeats[name]}
-    return {
-        "form": form,
-        "shape": list(shape),
-        "dtype": dtype,
-        "chosen": chosen_by_gemmkit(rank, form, shape, kind),
-        "results": results,
-    }
-
-
-def chosen_by_gemmkit(rank: Rank, form: str, shape: tuple[int, int, int], kind: Any) -> str:
-    """The strategy that `gemmkit.distributed.matmul` takes by itself."""
-    from gemmkit import GemmProblem
-    from gemmkit.distributed import plan
-    from gemmkit.distributed.team import team_of
-
-    team = team_of(rank.group, rank.device)
-    placements = {
-        "column": (("S(0)", "S(1)"), "S(1)"),
-        "row": (("S(1)", "S(0)"), "S(0)"),
-        "row-all": (("S(1)", "S(0)"), "R"),
-    }[form]
-    problem = GemmProblem(*shape, dtype=str(kind).removeprefix("torch."))
-    found = plan(
-        problem,
-        rank.size,
-        *placements,
-        gpu=team.board or "H200",
-        copies=team.symmetric is not None,
-    )
-    return found.chosen.strategy
 
 
 def environment(rank: Rank) -> dict[str, Any]:
@@ -539,7 +160,7 @@ def summary(row: dict[str, Any]) -> str:
     alone = results.get("alone torch", {}).get("us")
     for name, each in results.items():
         if "error" in each:
-            lines.append(f"  {name:24} failed: {each['error'][:160]}")
+            lines.append(f"  {name:32} failed: {each['error'][:160]}")
             continue
         over = f"{each['us'] / alone:6.3f} x alone" if alone else ""
         right = "" if each.get("error_ratio", 0) < 4 else "  WRONG"
@@ -549,7 +170,8 @@ def summary(row: dict[str, Any]) -> str:
             if each.get(key) is False
         )
         ratio = f"  error {each['error_ratio']:.2f} eps|A||B|" if "error_ratio" in each else ""
-        lines.append(f"  {name:24} {each['us']:10.1f} us {over}{ratio}{right}{flags}")
+        host = f"  host {each['host_us']:.1f} us" if "host_us" in each else ""
+        lines.append(f"  {name:32} {each['us']:10.1f} us {over}{host}{ratio}{right}{flags}")
     return "\n".join(lines)
 
 
@@ -611,4 +233,9 @@ def run_rank(options: argparse.Namespace) -> int:
 
 if __name__ == "__main__":
     chosen = arguments()
-    sys.exit(run_rank(chosen) if "RANK" in os.environ else start(chosen))
+    if "RANK" not in os.environ:
+        sys.exit(start(chosen))
+    status = run_rank(chosen)
+    sys.stdout.flush()
+    # Threads of gloo now and then abort a process whose interpreter is being torn down.
+    os._exit(status)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -48,6 +49,7 @@ class Inbox:
     def __init__(self, memories: dict[int, list[Any]], rank: int, ranks: int, half: int) -> None:
         self.half, self.calls, self.views = half, 0, {}
         self.memory = torch.zeros(symmetric._DATA + 2 * half, dtype=torch.uint8)
+        symmetric.clear_flags(self.memory)
         # Whatever is read without having been sent shows up.
         self.memory[symmetric._DATA :] = 0xFF
         memories["barrier"].wait(PATIENCE)
@@ -57,14 +59,49 @@ class Inbox:
         memories["barrier"].wait(PATIENCE)
 
 
-def run(monkeypatch: Any, ranks: int, work: Callable[[Any], Any]) -> list[Any]:
+class Graphs:
+    """CUDA graphs of threads: within `capture`, what is recorded is kept in place of being run."""
+
+    def __init__(self) -> None:
+        self._own = threading.local()
+
+    def capturing(self) -> bool:
+        return getattr(self._own, "steps", None) is not None
+
+    def recorded(self, work: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any, **options: Any) -> Any:
+            if self.capturing():
+                self._own.steps.append(lambda: work(*given, **options))
+                return None
+            return work(*given, **options)
+
+        return call
+
+    @contextmanager
+    def capture(self) -> Iterator[Callable[[], None]]:
+        steps = self._own.steps = []
+
+        def replay() -> None:
+            for each in steps:
+                each()
+
+        try:
+            yield replay
+        finally:
+            self._own.steps = None
+
+
+def run(
+    monkeypatch: Any, ranks: int, work: Callable[[Any], Any], graphs: Graphs | None = None
+) -> list[Any]:
     """What `work` returns for the communicator of each rank, in a thread each."""
+    graphs = graphs or Graphs()
     for each in (copy, write_flag, wait_for_flag):
-        monkeypatch.setattr(symmetric, each.__name__, each)
+        monkeypatch.setattr(symmetric, each.__name__, graphs.recorded(each))
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: STREAM)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", graphs.capturing)
     monkeypatch.setattr(symmetric.SymmetricCommunicator, "_has_ended", lambda self: True)
     memories: dict[Any, Any] = {"barrier": threading.Barrier(ranks)}
     own = threading.local()

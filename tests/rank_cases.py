@@ -12,7 +12,6 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-import gemmkit
 from gemmkit import distributed
 from gemmkit.errors import DistributedError
 
@@ -114,114 +113,6 @@ def strategies(rank, ranks):
             assert torch.equal(whole(made, placement, ranks), want), (strategy, placement)
 
 
-def layers(rank, ranks):
-    """A column-parallel layer and the row-parallel one after it, against the layers they are of."""
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.ReLU(), torch.nn.Linear(8, 5))
-    for spread in (False, True):
-        import copy
-
-        mine = distributed.parallelize(
-            copy.deepcopy(model), {"0": "column", "2": "row"}, sequence_parallel=spread
-        )
-        for each in (mine[0], mine[2]):
-            each.product_device = "emulator"
-        x = torch.randn(2 * ranks, 3, 6, requires_grad=True)
-        own = x.detach().chunk(ranks)[rank].clone().requires_grad_() if spread else x
-        model.zero_grad()
-        want = model(x)
-        (gradient,) = torch.autograd.grad((want**2).sum(), x, retain_graph=True)
-        (want**2).sum().backward(inputs=list(model.parameters()))
-        made = mine(own)
-        (made**2).sum().backward()
-        torch.testing.assert_close(made, want.chunk(ranks)[rank] if spread else want)
-        shown = gradient.chunk(ranks)[rank] if spread else gradient
-        torch.testing.assert_close(own.grad, shown)
-        for name, dim in (("0", 0), ("2", 1)):
-            left, right = mine.get_submodule(name).weight.grad, model.get_submodule(name).weight
-            torch.testing.assert_close(left, right.grad.chunk(ranks, dim)[rank])
-        torch.testing.assert_close(mine[2].bias.grad, model[2].bias.grad)
-        torch.testing.assert_close(mine[0].bias.grad, model[0].bias.grad.chunk(ranks)[rank])
-    x, first, second = torch.randn(4, 6), model[0], model[2]
-    hidden = gemmkit.nn.column_parallel_linear(
-        x,
-        first.weight.detach().chunk(ranks)[rank],
-        first.bias.detach().chunk(ranks)[rank],
-        activation="relu",
-        device="emulator",
-    )
-    made = gemmkit.nn.row_parallel_linear(
-        hidden,
-        second.weight.detach().chunk(ranks, 1)[rank],
-        second.bias.detach(),
-        device="emulator",
-    )
-    torch.testing.assert_close(made, model(x).detach())
-
-
-def dtensors(rank, ranks):
-    """DTensors on meshes of one and two dimensions, and a model switched over by one call."""
-    from torch.distributed.tensor import (
-        Partial,
-        Replicate,
-        Shard,
-        distribute_tensor,
-        init_device_mesh,
-    )
-    from torch.distributed.tensor.parallel import (
-        ColwiseParallel,
-        RowwiseParallel,
-        parallelize_module,
-    )
-
-    a, b = matrices(6, 8, 7)
-    torch.manual_seed(0)
-    grid = init_device_mesh("cpu", (2, ranks // 2))
-    for of_a, of_b in (
-        ((Shard(0), Shard(1)), (Shard(0), Shard(1))),
-        ((Shard(0), Replicate()), (Replicate(), Shard(1))),
-        ((Shard(0), Shard(1)), (Shard(1), Shard(0))),
-        ((Shard(0), Shard(1)), (Replicate(), Shard(0))),
-    ):
-        left, right = (
-            distribute_tensor(each, grid, list(of), src_data_rank=None).requires_grad_()
-            for each, of in ((a, of_a), (b, of_b))
-        )
-        made = distributed.matmul(left, right, device="emulator")
-        assert torch.equal(made.full_tensor(), a @ b), (of_a, of_b)
-        made.redistribute(grid, [Replicate()] * 2).to_local().sum().backward()
-        ones = torch.ones(6, 8)
-        assert torch.equal(left.grad.full_tensor(), ones @ b.T)
-        assert torch.equal(right.grad.full_tensor(), a.T @ ones)
-        assert left.grad.placements == left.placements
-    mesh = init_device_mesh("cpu", (ranks,))
-    x = distribute_tensor(torch.randn(3, 4, 6), mesh, [Shard(1)], src_data_rank=None)
-    w = distribute_tensor(torch.randn(6, 8), mesh, [Shard(1)], src_data_rank=None)
-    made = distributed.matmul(x, w, placement=[Shard(2)], device="emulator")
-    torch.testing.assert_close(made.full_tensor(), x.full_tensor() @ w.full_tensor())
-    k_spread = distributed.matmul(made, w.t(), placement=[Shard(1)], device="emulator")
-    assert k_spread.placements == (Shard(1),)
-    assert distributed.matmul(made, w.t(), device="emulator").placements == (Partial(),)
-
-    model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.ReLU(), torch.nn.Linear(8, 5))
-    want = model(x.full_tensor())
-    styles = {"0": ColwiseParallel(), "2": RowwiseParallel()}
-    parallelize_module(model, mesh, styles)
-    from gemmkit.distributed import dtensors as module
-
-    counted = []
-    multiply = module.multiply
-    module.multiply = lambda asked: counted.append(1) or multiply(asked)
-    with distributed.using_gemmkit():
-        made = model(x.full_tensor())
-        made.sum().backward()
-    torch.testing.assert_close(made, want)
-    # Two products forward; two and one backward, for x needs no gradient.
-    assert len(counted) == 5
-    model(x.full_tensor())
-    assert len(counted) == 5
-
-
 def changes(rank, ranks):
     """Products that differ from earlier ones on one rank alone."""
     for rows in ([2, 2], [2, 3], [2, 0], [2, 2]):
@@ -275,6 +166,123 @@ def refusals(rank, ranks):
     assert "type" in told(a=torch.zeros(4, 3, dtype=b.dtype))
 
 
+def warm(rank, ranks):
+    """As on GPUs: ranks agree once, and later calls are one operation of the group."""
+    from gemmkit.distributed.team import team_of
+    from gemmkit.gpu import BOARDS
+
+    team = team_of(None, torch.device("cpu"))
+    team.board, communicator = BOARDS["h100"], team.communicator
+    counts = {"asked": 0, "gathered": 0, "scattered": 0, "reduced": 0}
+
+    def counted(name, work):
+        def call(*given):
+            counts[name] += 1
+            return work(*given)
+
+        return call
+
+    communicator.agree = counted("asked", communicator.agree)
+    communicator.gather_into = counted("gathered", communicator.gather_into)
+    communicator.scatter_into = counted("scattered", communicator.scatter_into)
+    communicator.reduce = counted("reduced", communicator.reduce)
+    try:
+        for m in (1, 4, 5):
+            for strategy in ("collective", "group-1"):
+                for given, result, bias, operation in (
+                    (("S(0)", "S(1)"), "S(1)", "S(0)", "gathered"),
+                    (("S(0)", "S(1)"), "S(0)", "R", "gathered"),
+                    (("S(1)", "S(0)"), "S(0)", "R", "scattered"),
+                    (("S(1)", "S(0)"), "S(1)", "S(0)", "scattered"),
+                    (("S(1)", "S(0)"), "R", "R", "reduced"),
+                    (("R", "S(1)"), "S(1)", "S(0)", None),
+                ):
+                    if strategy == "group-1" and m != 5:
+                        continue
+                    before = dict(counts)
+                    for call in range(3):
+                        a, b = (each + call for each in matrices(m, 6, 8))
+                        added = torch.arange(6.0) + call
+                        a, b = a.contiguous(), b.T.contiguous().T
+                        made = distributed.matmul(
+                            part(a, given[0], rank, ranks),
+                            part(b, given[1], rank, ranks),
+                            placements=given,
+                            placement=result,
+                            bias=part(added, bias, rank, ranks),
+                            strategy=strategy,
+                            # The shares of some ranks are those of another m too.
+                            shape=(m, 6, 8),
+                            device="emulator",
+                        )
+                        assert torch.equal(whole(made, result, ranks), a @ b + added), (m, given)
+                    assert counts["asked"] == before["asked"] + 1, (m, given)
+                    if strategy == "collective" and operation is not None:
+                        assert counts[operation] == before[operation] + 3, (m, given)
+        # Rows of more than one dimension, where one of them is spread.
+        for call in range(3):
+            x = torch.arange(8.0 * ranks).view(2, ranks, 4) + call
+            w = torch.ones(4, ranks)
+            made = distributed.matmul(
+                x[:, rank : rank + 1],
+                w[:, rank : rank + 1],
+                placements=("S(1)", "S(1)"),
+                placement="S(2)",
+                device="emulator",
+            )
+            expected = (x @ w)[..., rank : rank + 1]
+            assert torch.equal(made, expected), (made, expected)
+        if ranks == 2:
+            one_sided_changes(rank, team)
+    finally:
+        team.board = team.log = None
+
+
+def one_sided_changes(rank, team):
+    """Shapes that change on one rank alone: with `shape` a product, without it an error on all."""
+    from gemmkit.distributed.call_log import shared_log
+
+    team.log = shared_log(team.communicator, 20.0)
+    assert team.log is not None
+
+    def product(rows, **options):
+        a, b = matrices(sum(rows), 4, 6)
+        made = distributed.matmul(
+            a.split(rows)[rank],
+            b.chunk(2, 1)[rank],
+            placements=("S(0)", "S(1)"),
+            placement="S(1)",
+            device="emulator",
+            **options,
+        )
+        assert torch.equal(made, (a @ b).chunk(2, 1)[rank]), rows
+
+    def told(rows, **options):
+        try:
+            product(rows, **options)
+        except DistributedError as error:
+            return str(error)
+        raise AssertionError("different products are no error")
+
+    for rows in ([2, 2], [2, 1], [2, 2], [2, 0]):
+        for _ in range(3):
+            product(rows, shape=(sum(rows), 4, 6))
+    product([4, 4])
+    product([3, 3])
+    product([4, 4])
+    assert "all ranks together have (4, 4, 6)" in told([2, 2], shape=(5, 4, 6))
+    if rank == 0:
+        # A product that it has seen before, and puts on its GPU's stream.
+        team.log.note(99)
+    dist.barrier()
+    if rank == 1:
+        assert "rank 1 makes a product for the first time that rank 0 repeats" in told([4, 5])
+    dist.barrier()
+    if rank == 0:
+        assert "rank 1 makes a product for the first time that rank 0 repeats" in told([4, 4])
+    dist.barrier()
+
+
 def death(rank, ranks):
     """The last rank ends: the others are told within the group's time-out."""
     a, b = matrices(4, 4, 4)
@@ -296,10 +304,10 @@ def death(rank, ranks):
         os._exit(0)
 
 
-CASES = (placements, strategies, layers, dtensors, changes, refusals, death)
+CASES = (placements, strategies, changes, refusals, warm, death)
 
 
-def main():
+def main(cases):
     names, rank, ranks, file = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
@@ -311,7 +319,7 @@ def main():
         world_size=ranks,
         timeout=timedelta(seconds=seconds),
     )
-    known = {each.__name__: each for each in CASES}
+    known = {each.__name__: each for each in cases}
     for name in names.split(","):
         known[name](rank, ranks)
     print("done")
@@ -319,4 +327,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    main(CASES)

@@ -29,6 +29,16 @@ def test_which_prints_the_plan_as_json(call):
     assert json.loads(result.stdout) == json.loads(expected.to_json())
 
 
+def test_which_draws_the_timeline(call, tmp_path):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "ranks.svg"
+    result = call("which", *LARGE, "--placement", "S(1),S(0)->S(0)", "--picture", str(path))
+    assert result.exit_code == 0, result.output
+    text = path.read_text()
+    assert all(f"rank {rank} {lane}" in text for rank in (0, 1) for lane in ("multiplies", "sends"))
+    assert "S(1) × S(0) → S(0) on 2 H200: copies-" in text
+
+
 @pytest.mark.parametrize("shape", ["0x5x7", "5x0x7", "5x7x0", "1x1x1"])
 def test_tiny_and_empty_products(call, shape):
     for placement in ("S(0),S(1)", "S(1),S(0)->R", "R,S(1)"):
@@ -45,6 +55,9 @@ def test_tiny_and_empty_products(call, shape):
         (("which", "64", "--ranks", "2", "--placement", "rows"), "no placement of a product"),
         (("which", "64", "--ranks", "2", "--placement", "R,R->P"), "no rank holds a part"),
         (("which", "64x64x64x2", "--ranks", "2"), "no batches"),
+        (("which", "64", "--picture", "a.svg"), "give --ranks as well"),
+        (("which", "64", "--ranks", "2", "--picture", "a.gif"), "must end in .svg or .png"),
+        (("which", "64", "--ranks", "1", "--picture", "a.svg"), "has no timeline"),
         (("bench", "--placement", "R,R"), "give --ranks as well"),
         (("bench", "gemm_tiled", "--ranks", "2"), "leave out TARGET"),
         (("bench", "--ranks", "2", "--epilogue", "relu"), "plain products"),

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from gemmkit import distributed
-from gemmkit.errors import UsageError
+from gemmkit.errors import DistributedError, UsageError
 from gemmkit.gpu import BOARDS
 
 torch = pytest.importorskip("torch")
@@ -18,12 +18,13 @@ torch = pytest.importorskip("torch")
 if not torch.distributed.is_available():
     pytest.skip("this PyTorch has no process groups", allow_module_level=True)
 
-SCRIPT = Path(__file__).resolve().parents[1] / "rank_cases.py"
+SCRIPTS = Path(__file__).resolve().parents[1]
+MODELS = "rank_model_cases.py"
 
 
-def run(cases: str, ranks: int, folder: Path) -> list[str]:
+def run(cases: str, ranks: int, folder: Path, script: str = "rank_cases.py") -> list[str]:
     """What each rank prints."""
-    command = [sys.executable, str(SCRIPT), cases]
+    command = [sys.executable, str(SCRIPTS / script), cases]
     started = [
         subprocess.Popen(
             [*command, str(rank), str(ranks), str(folder / "ranks")],
@@ -49,8 +50,8 @@ def test_placements_strategies_and_gradients(ranks, tmp_path):
     assert all("done" in each for each in run(cases, ranks, tmp_path))
 
 
-def test_layers_and_refusals(tmp_path):
-    assert all("done" in each for each in run("layers,changes,refusals", 2, tmp_path))
+def test_changes_and_refusals(tmp_path):
+    assert all("done" in each for each in run("changes,refusals,warm", 2, tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -69,7 +70,8 @@ def test_options_of_wrong_types(options, message):
 
 
 def test_on_gpus_ranks_ask_again_when_the_whole_shape_is_another():
-    from gemmkit.distributed import products
+    from gemmkit.distributed.agreements import agree as all_agree
+    from gemmkit.distributed.spread import SpreadProduct
 
     asked = []
 
@@ -77,19 +79,39 @@ def test_on_gpus_ranks_ask_again_when_the_whole_shape_is_another():
         asked.append(facts)
         return [facts, facts]
 
-    team = SimpleNamespace(
-        size=2, board=BOARDS["h100"], symmetric=None, communicator=SimpleNamespace(agree=agree)
-    )
+    class Team:
+        size, board, symmetric, log = 2, BOARDS["h100"], None, None
+        communicator = SimpleNamespace(agree=agree)
+
+    team = Team()
     a, b = torch.zeros(3, 4), torch.zeros(4, 5)
     counts = []
     for rows in (6, 6, 5):
-        products._agree(
-            products.SpreadProduct(
-                a, b, (team,), (("S(0)", "S(1)"),), ("S(1)",), whole=(rows, 4, 4, 10)
-            )
+        all_agree(
+            SpreadProduct(a, b, (team,), (("S(0)", "S(1)"),), ("S(1)",), whole=(rows, 4, 4, 10))
         )
         counts.append(len(asked))
     assert 0 < counts[0] == counts[1] < counts[2]
+
+
+@pytest.mark.parametrize(
+    ("place", "other", "message"),
+    [
+        (1, "H200, compute capability 9.0", "differ in their GPU: rank 0 has H100, .* rank 1"),
+        (2, "12.9", r"version of CUDA: rank 0 has 13\.0, rank 1 has 12\.9"),
+        (3, "GPU-0", "two ranks use the same GPU"),
+        (4, "12090", "CUDA driver: rank 0 has 13000, rank 1 has 12090"),
+    ],
+)
+def test_ranks_on_different_gpus_or_drivers(place, other, message):
+    from gemmkit.distributed.team import check_alike
+
+    first = ["host", "H100, compute capability 9.0", "13.0", "GPU-0", "13000"]
+    second = ["host", "H100, compute capability 9.0", "13.0", "GPU-1", "13000"]
+    check_alike(["|".join(first), "|".join(second)])
+    second[place] = other
+    with pytest.raises(DistributedError, match=message):
+        check_alike(["|".join(first), "|".join(second)])
 
 
 def test_a_rank_that_dies(tmp_path):
@@ -101,4 +123,11 @@ def test_a_rank_that_dies(tmp_path):
 def test_dtensors(tmp_path):
     # What PyTorch's module of DTensors imports.
     pytest.importorskip("sympy")
-    assert all("done" in each for each in run("dtensors", 4, tmp_path))
+    assert all("done" in each for each in run("layers,dtensors,styles", 4, tmp_path, MODELS))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="it needs 2 GPUs")
+@pytest.mark.parametrize("case", ["graphs", "changes"])
+def test_on_gpus(case, tmp_path):
+    assert all("done" in each for each in run(case, 2, tmp_path, "rank_gpu_cases.py"))

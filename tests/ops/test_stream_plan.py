@@ -188,6 +188,13 @@ def test_scratch_memory_that_cannot_be_had_is_named(monkeypatch):
         explain_stream(GemmProblem(m=512, n=512, k=512), BOARDS["h100"], device_memory=GIB)
 
 
+def test_more_memory_than_a_board_has_is_refused():
+    problem = GemmProblem(m=512, n=512, k=512)
+    with pytest.raises(UsageError, match=r"101,376\.0 GiB: H100 has 80 GiB"):
+        explain_stream(problem, BOARDS["h100"], device_memory="99TiB")
+    assert explain_stream(problem, BOARDS["h100"], device_memory="80GiB").memory_bytes == 80 * GIB
+
+
 def test_what_is_told_of_a_product():
     told = explain_stream(GemmProblem(m=16384, n=16384, k=16384), BOARDS["h100"])
     assert told.limiter == "product"

@@ -175,6 +175,24 @@ def test_many_small_products_are_computed_together(allocated):
     assert not out[..., 1::2].any()
 
 
+def test_gemm_adds_to_c_tile_by_tile():
+    a, b, c = whole_numbers((40, 9)), whole_numbers((40, 33), 1), whole_numbers((9, 33), 2)
+    want = 2 * (a.T @ b) - c
+    told = []
+    made = gemmkit.gemm(
+        *(a, b, c),
+        transa=True,
+        alpha=2,
+        beta=-1,
+        device="emulator",
+        device_memory="16KiB",
+        progress=told.append,
+    )
+    assert made is c
+    assert np.array_equal(c, want)
+    assert told[-1] == 1
+
+
 def test_with_alpha_0_neither_operand_is_read():
     nan, c = np.full((40, 40), np.nan, np.float32), whole_numbers((40, 40))
     found = gemmkit.matmul(nan, nan, alpha=0, c=c, beta=3, device="emulator", device_memory=6_000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
@@ -12,27 +13,51 @@ from gemmkit.cli.output import Printer, RecordWriter
 from gemmkit.distributed.measure import Task, measure
 from gemmkit.distributed.placements import read_placements
 from gemmkit.distributed.planning import plan, predicted_timeline
-from gemmkit.errors import UnsupportedProblem
+from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.problem import GemmProblem
+from gemmkit.report.figures import check_form, check_matplotlib
+from gemmkit.report.pictures.ranks import RanksPicture
 from gemmkit.report.ranks import measured_text, plan_text
 
 DEFAULT_PLACEMENT = "S(0),S(1)->S(1)"
 
 
 def show_ranks(
-    problem: GemmProblem, ranks: int, placement: str | None, gpu: str | None, as_json: bool
+    problem: GemmProblem,
+    ranks: int,
+    placement: str | None,
+    gpu: str | None,
+    as_json: bool,
+    picture: Path | None = None,
 ) -> None:
-    """How ranks compute a problem, with a picture of what runs when."""
+    """How ranks compute a problem, with a timeline of what runs when, also as a figure in a file.
+
+    Raises:
+        UsageError: the figure cannot be drawn or written.
+    """
+    if picture is not None:
+        check_form(picture)
+        check_matplotlib()
     operands, result = read_placements(placement or DEFAULT_PLACEMENT)
     board = board_at_hand(gpu)
     made = plan(problem, ranks, operands, result, gpu=board)
-    if as_json:
-        click.echo(made.to_json())
-        return
     chosen = made.chosen.strategy
     timeline = None
     if chosen not in ("local", "collective"):
         timeline = predicted_timeline(problem, ranks, operands, result, strategy=chosen, gpu=board)
+    if picture is not None:
+        if timeline is None:
+            raise UsageError(
+                f"strategy {chosen} has no timeline: nothing is sent under the product"
+            )
+        title = (
+            f"{made.shape}, {made.dtype}, {made.a} × {made.b} → {made.result} on {ranks} "
+            f"{board.name}: {chosen}"
+        )
+        RanksPicture(title, timeline, ranks).save(picture)
+    if as_json:
+        click.echo(made.to_json())
+        return
     Printer().print(plan_text(made, timeline), end="")
 
 

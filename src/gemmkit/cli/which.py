@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gemmkit.cli.files import Verb, read_file_option
+from gemmkit.cli.files import Verb, read_file_option, written_file_option
 from gemmkit.cli.options import (
     as_asked,
     debug_option,
@@ -68,6 +68,9 @@ if TYPE_CHECKING:
     help="With --ranks: what ranks hold of A, B and C, each S(0) for rows, S(1) for columns, R for "
     "all, P for sums.  [default: S(0),S(1)->S(1)]",
 )
+@written_file_option(
+    "--picture", "picture", "With --ranks: also draw the timeline, as SVG or PNG by the name."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the decision as JSON instead.")
 @debug_option
 def command(
@@ -84,6 +87,7 @@ def command(
     link: float | None,
     ranks: int | None,
     placement: str | None,
+    picture: Path | None,
     as_json: bool,
 ) -> None:
     """Show which kernel and configuration computes a problem, and why; nothing is compiled.
@@ -108,6 +112,8 @@ def command(
         raise UsageError("which problem? Give a shape MxNxK, or --groups MxNxK*COUNT,…")
     if placement is not None and ranks is None:
         raise UsageError("--placement says what ranks hold: give --ranks as well")
+    if picture is not None and ranks is None:
+        raise UsageError("--picture draws what ranks do: give --ranks as well")
     if ranks is not None:
         from gemmkit.cli.ranks import show_ranks
         from gemmkit.kernels.layouts import read_layout
@@ -115,7 +121,7 @@ def command(
         if host:
             raise UsageError("--ranks and --host exclude each other: leave one of them out")
         whole = asked.problem(problem).laid_out(read_layout(layout))
-        show_ranks(whole, ranks, placement, gpu, as_json)
+        show_ranks(whole, ranks, placement, gpu, as_json, picture)
         return
     if not host and (device_memory is not None or devices is not None or link is not None):
         raise UsageError("--device-memory, --devices and --link go with --host")

@@ -17,11 +17,14 @@ if TYPE_CHECKING:
     from gemmkit.distributed.layers import ColumnParallelLinear, RowParallelLinear, parallelize
     from gemmkit.distributed.planning import DistributedPlan, plan, predicted_timeline
     from gemmkit.distributed.strategy import Strategy
+    from gemmkit.distributed.styles import ColwiseParallel, RowwiseParallel
 
 __all__ = [
     "ColumnParallelLinear",
+    "ColwiseParallel",
     "DistributedPlan",
     "RowParallelLinear",
+    "RowwiseParallel",
     "Strategy",
     "matmul",
     "parallelize",
@@ -33,9 +36,11 @@ __all__ = [
 ]
 
 _HOME = {
+    "ColwiseParallel": "gemmkit.distributed.styles",
     "ColumnParallelLinear": "gemmkit.distributed.layers",
     "DistributedPlan": "gemmkit.distributed.planning",
     "RowParallelLinear": "gemmkit.distributed.layers",
+    "RowwiseParallel": "gemmkit.distributed.styles",
     "Strategy": "gemmkit.distributed.strategy",
     "matmul": "gemmkit.distributed.front",
     "parallelize": "gemmkit.distributed.layers",
@@ -51,6 +56,7 @@ _OF_TORCH = (
     "gemmkit.distributed.dtensors",
     "gemmkit.distributed.front",
     "gemmkit.distributed.layers",
+    "gemmkit.distributed.styles",
 )
 
 
@@ -66,7 +72,9 @@ def __getattr__(name: str) -> Any:
                 f"gemmkit.distributed.{name} needs PyTorch: pip install 'gemmkit[torch]'"
             ) from error
     load(home)
-    return getattr(import_module(home), name)
+    # Found at once from now on.
+    found = globals()[name] = getattr(import_module(home), name)
+    return found
 
 
 def __dir__() -> list[str]:

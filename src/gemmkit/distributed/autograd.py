@@ -11,7 +11,8 @@ import torch
 from gemmkit.distributed.local import LocalProduct
 from gemmkit.distributed.placements import Word, transposed
 from gemmkit.distributed.process_group import reduce_collectively
-from gemmkit.distributed.products import SpreadProduct, multiply
+from gemmkit.distributed.products import multiply
+from gemmkit.distributed.spread import SpreadProduct
 from gemmkit.distributed.team import Team
 
 
@@ -120,7 +121,8 @@ class _Product(torch.autograd.Function):  # type: ignore[misc]
                     tuple(placements),
                     tuple(wanted),
                     product,
-                    whole=asked.whole,
+                    # The sizes are the same, and their roles are others.
+                    whole=(*asked.whole, 0) if asked.whole else (),
                     part=tuple(of.shape),
                 )
             )

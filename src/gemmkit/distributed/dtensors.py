@@ -11,7 +11,8 @@ import torch
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from gemmkit.distributed.placements import Word, read_placement
-from gemmkit.distributed.products import SpreadProduct, multiply
+from gemmkit.distributed.products import multiply
+from gemmkit.distributed.spread import SpreadProduct
 from gemmkit.distributed.team import Team, team_of
 from gemmkit.dtypes import RESULT_TYPES
 from gemmkit.errors import UnsupportedProblem, UnsupportedType, UsageError
@@ -51,17 +52,22 @@ def as_dtensor(
     """A `DTensor` of this rank's part of the result."""
     last = len(shape) - 1
     kinds = {"R": Replicate(), "P": Partial(), "S(0)": Shard(rows), "S(1)": Shard(last)}
-    strides = [1]
-    for size in reversed(shape[1:]):
-        strides.insert(0, strides[0] * max(size, 1))
     return DTensor.from_local(
         made,
         mesh,
         [kinds[each] for each in result],
         run_check=False,
         shape=torch.Size(shape),
-        stride=tuple(strides),
+        stride=contiguous_strides(shape),
     )
+
+
+def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Of a tensor whose last dimension's elements are neighbors."""
+    strides = [1]
+    for size in reversed(shape[1:]):
+        strides.insert(0, strides[0] * max(size, 1))
+    return tuple(strides)
 
 
 # --- torch.mm and torch.addmm of DTensors -------------------------------------------------------

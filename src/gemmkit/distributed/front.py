@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import isfinite
-from typing import Any
+from collections.abc import Hashable, Sequence
+from math import isfinite, prod
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
+from gemmkit.distributed.agreements import known_agreement
 from gemmkit.distributed.autograd import differentiable
+from gemmkit.distributed.call_log import CallLog
 from gemmkit.distributed.local import LocalProduct
 from gemmkit.distributed.placements import Word, read_placement
-from gemmkit.distributed.products import SpreadProduct
+from gemmkit.distributed.splits import shares
+from gemmkit.distributed.spread import SpreadProduct
 from gemmkit.distributed.strategy import Strategy
 from gemmkit.distributed.team import Team, team_of
+from gemmkit.distributed.warm import WarmCall
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedProblem, UnsupportedType, UsageError
+from gemmkit.ops.libraries.torch import watched
+from gemmkit.ops.precision import get_precision, setting
 from gemmkit.ops.request import number
 
 
@@ -35,16 +41,17 @@ def matmul(
     out_dtype: Any = None,
     precision: str | None = None,
     strategy: Strategy | str | None = None,
+    shape: tuple[int, int, int] | None = None,
     device: Any = None,
 ) -> Any:
     """Compute scale · activation(alpha · a @ b + bias) + residual over several ranks.
 
     All ranks call it together, with shapes of their own and all else alike. They compare what they
     ask for: on CPUs in each call, on GPUs the first time that they see a product, so that there
-    the shapes of a rank's plain tensors have to change when those of another rank do. Where k is
-    not split, each element of the result is computed by one rank as a whole; where it is, the
-    ranks' sums are added in an order that depends on the element's place alone, so that all ranks
-    and all runs get the same bits.
+    the shapes of a rank's plain tensors have to change when those of another rank do, or `shape`
+    has to be given. Where k is not split, each element of the result is computed by one rank as a
+    whole; where it is, the ranks' sums are added in an order that depends on the element's place
+    alone, so that all ranks and all runs get the same bits.
     With a result in 16 bits, sums on their way have 16 bits too. Gradients are recorded.
 
     Args:
@@ -67,6 +74,8 @@ def matmul(
         precision: as for `gemmkit.matmul`.
         strategy: how, such as "collective" or "copies-2": see `Strategy`; by default what is
             predicted to be fastest.
+        shape: for plain tensors, the rows, columns and depth (m, n, k) of the whole product, the
+            same on all ranks: for shares that change from call to call on some ranks alone.
         device: as for `gemmkit.matmul`, for tensors on the CPU.
 
     Returns:
@@ -77,6 +86,21 @@ def matmul(
         DistributedError: ranks ask for different products, or one has failed.
         UnsupportedProblem: there is no such product, or not by this strategy.
     """
+    given = placements, placement, alpha, epilogue, out_dtype, precision, strategy, shape, device
+    key = _key(a, b, group, bias, residual, given)
+    found = None if key is None else _warm.get(key)
+    if found is not None:
+        call, rows, entries = found
+        for log, digest in entries:
+            log.note(digest)
+        if rows is None:
+            return call(a, b, bias, residual)
+        lines, leading = _flat(a, rows)
+        return _unflat(
+            call(lines, b, bias, None if residual is None else _flat(residual, rows)[0]),
+            leading,
+            rows,
+        )
     alpha = number("alpha", alpha)
     if not isfinite(alpha):
         raise UsageError(f"alpha = {alpha} is not a finite number")
@@ -98,8 +122,11 @@ def matmul(
     if spread:
         from gemmkit.distributed.dtensors import read_dtensors
 
-        if group is not None or placements is not None:
-            raise UsageError("DTensors have a mesh and placements: leave out group and placements")
+        if group is not None or placements is not None or shape is not None:
+            raise UsageError(
+                "DTensors have a mesh, placements and a shape: leave out group, placements and "
+                "shape"
+            )
         mesh, words, (local_a, local_b) = read_dtensors(a, b)
     else:
         for name, each in (("a", a), ("b", b)):
@@ -124,21 +151,91 @@ def matmul(
         precision=precision,
         device=device,
     )
-    whole = (*a.shape, *b.shape) if spread else ()
-    made, result = differentiable(
-        SpreadProduct(lines, local_b, teams, words, wanted, product, out_dtype, strategy, whole)
+    whole = (*a.shape, *b.shape) if spread else _whole(shape)
+    part = _part(leading, local_b.shape[1], teams, words, wanted)
+    asked = SpreadProduct(
+        lines, local_b, teams, words, wanted, product, out_dtype, strategy, whole, part
     )
+    made, result = differentiable(asked)
     made = _unflat(made, leading, rows)
     if not spread:
+        known = None if key is None else known_agreement(asked)
+        if known is not None and known.call is not None:
+            if len(_warm) >= _MOST_WARM:
+                _warm.clear()
+            _warm[key] = _Warm(known.call, None if a.dim() == 2 else rows, known.entries)
         return made
     from gemmkit.distributed.dtensors import as_dtensor
 
     return as_dtensor(made, result, mesh, (*a.shape[:-1], b.shape[-1]), rows)
 
 
+def _whole(shape: Any) -> tuple[int, ...]:
+    """The given m, n and k."""
+    if shape is None:
+        return ()
+    sizes = tuple(shape) if isinstance(shape, tuple | list) else ()
+    if len(sizes) != 3 or any(type(each) is not int or each < 0 for each in sizes):
+        raise UsageError(f"shape = {shape!r}: give m, n and k of the whole product")
+    return sizes
+
+
 def is_dtensor(array: Any) -> bool:
     """Whether an array is a `DTensor`, whose module takes long to import."""
     return any(kind.__name__ == "DTensor" for kind in type(array).__mro__)
+
+
+# --- warm calls -----------------------------------------------------------------------------------
+
+
+class _Warm(NamedTuple):
+    """How a call is made that ranks have agreed on: with which dimension spread as rows if there
+    are more than two, and with what is entered into the logs of its groups."""
+
+    call: WarmCall
+    rows: int | None
+    entries: tuple[tuple[CallLog, int], ...]
+
+
+# By what was asked for.
+_warm: dict[Hashable, _Warm] = {}
+_MOST_WARM = 4096
+
+_PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
+
+
+def _key(
+    a: Any, b: Any, group: Any, bias: Any, residual: Any, given: tuple[Any, ...]
+) -> Hashable | None:
+    """What a call on GPUs depends on beside the content of its arrays; None where it is looked at
+    each time: for tensors with gradients, tracers, and numbers in objects that may change."""
+    if type(a) not in _PLAIN_TYPES or type(b) not in _PLAIN_TYPES or watched():
+        return None
+    if type(given[2]) is not float and type(given[2]) is not int:
+        return None
+    gradient = a.requires_grad or b.requires_grad
+    further: list[Hashable] = []
+    for each in (bias, residual):
+        if each is None:
+            further.append(None)
+        elif type(each) not in _PLAIN_TYPES:
+            return None
+        else:
+            gradient = gradient or each.requires_grad
+            further.append((each.shape, each.dtype, each.get_device()))
+    if gradient and torch.is_grad_enabled():
+        return None
+    key = (
+        *(a.shape, a.dtype, a.get_device(), b.shape, b.dtype, b.get_device()),
+        *(dist.group.WORLD if group is None else group, *further, *given),
+        get_precision() if setting.touched else None,
+    )
+    try:
+        hash(key)
+    except TypeError:
+        # A list of placements, say.
+        return None
+    return key
 
 
 # --- placements and teams -----------------------------------------------------------------------
@@ -225,6 +322,24 @@ def _flat(array: Any, rows: int) -> tuple[Any, tuple[int, ...]]:
         return array, tuple(array.shape[:1])
     turned = array.movedim(rows, 0)
     return turned.flatten(0, -2), tuple(turned.shape[:-1])
+
+
+def _part(
+    leading: Sequence[int],
+    columns: int,
+    teams: Sequence[Team],
+    words: Sequence[tuple[Word, Word]],
+    wanted: Sequence[Word | None],
+) -> tuple[int, ...]:
+    """The rows and columns that this rank is to have of a result whose rows have several dimensions
+    and become spread: whole lines of the others, and not what `torch.chunk` makes of all rows."""
+    if len(leading) == 1:
+        return ()
+    for team, (of_a, _), of_result in zip(teams, words, wanted, strict=True):
+        if of_result == "S(0)" and of_a != "S(0)":
+            own = shares(leading[0], team.size)[team.rank].size
+            return own * prod(leading[1:]), columns
+    return ()
 
 
 def _unflat(made: Any, leading: Sequence[int], rows: int) -> Any:

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-import socket
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -25,6 +22,7 @@ from gemmkit.bench.timer import summary
 from gemmkit.devices.host import host_environment
 from gemmkit.distributed.placements import Word
 from gemmkit.distributed.planning import plan
+from gemmkit.distributed.starter import run_ranks
 from gemmkit.distributed.strategy import Strategy
 from gemmkit.errors import DistributedError, UnsupportedProblem
 from gemmkit.problem import GemmProblem
@@ -82,38 +80,16 @@ def _run_ranks(task: Task, ranks: int, made: Path) -> None:
     Raises:
         DistributedError: one failed.
     """
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
-    places = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks)}
     command = [sys.executable, "-m", "gemmkit.distributed.measure", str(made)]
     text = msgspec.json.encode(task).decode()
-    started: list[subprocess.Popen[str]] = []
     logs = [made.with_name(f"rank{rank}.log") for rank in range(ranks)]
-    try:
-        for rank, log in enumerate(logs):
-            own = {**os.environ, **places, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-            with log.open("w", encoding="utf-8") as file:
-                started.append(
-                    subprocess.Popen([*command, text], env=own, stdout=file, stderr=file, text=True)
-                )
-        end = time.monotonic() + _PATIENCE
-        while None in (ended := [each.poll() for each in started]):
-            if any(ended):
-                # The others notice it, and may say more.
-                time.sleep(1)
-                break
-            if time.monotonic() > end:
-                raise DistributedError(f"the ranks did not end within {_PATIENCE:g} s")
-            time.sleep(0.1)
-    finally:
-        for each in started:
-            each.kill()
-            each.wait()
-    for rank, (each, log) in enumerate(zip(started, logs, strict=True)):
-        if each.returncode > 0:
-            said = log.read_text(encoding="utf-8").strip().splitlines() or ["nothing"]
-            raise DistributedError(f"rank {rank} of {ranks} failed: {said[-1]}")
+    ended, late = run_ranks([*command, text], ranks, _PATIENCE, logs=logs)
+    if late:
+        raise DistributedError(f"the ranks did not end within {_PATIENCE:g} s")
+    for rank, (status, log) in enumerate(zip(ended, logs, strict=True)):
+        if status > 0:
+            said = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+            raise DistributedError(f"rank {rank} of {ranks} failed: {(said or ['nothing'])[-1]}")
     if not made.exists():
         raise DistributedError(f"the {ranks} ranks ended without a result")
 
@@ -192,7 +168,8 @@ class _Rank:
 
     def _call(self, strategy: str, **options: Any) -> Callable[[], Any]:
         from gemmkit.distributed.local import LocalProduct
-        from gemmkit.distributed.products import SpreadProduct, multiply
+        from gemmkit.distributed.products import multiply
+        from gemmkit.distributed.spread import SpreadProduct
         from gemmkit.distributed.team import team_of
 
         task = self.task

@@ -14,7 +14,7 @@ from gemmkit.distributed.process_group import (
     reduce_collectively,
     scatter_collectively,
 )
-from gemmkit.distributed.schedule import Form, schedule
+from gemmkit.distributed.schedule import Form, Schedule, schedule
 from gemmkit.distributed.splits import Span
 from gemmkit.distributed.strategy import Strategy
 from gemmkit.distributed.team import Team
@@ -59,8 +59,7 @@ def perform(
     if strategy.means == "collective" and form != "local":
         return _collective(team.communicator, form, split, fixed, sizes, product, new)
     out = new(own if form != "local" else len(split))
-    multiple = PART_LINES if split.is_cuda else 1
-    steps = schedule(form, strategy.way, tuple(sizes), team.rank, strategy.parts, multiple)
+    steps = steps_of(form, strategy, sizes, team, on_gpu=split.is_cuda)
     sent = split.dtype if form == "gather" else dtype
     run(
         steps,
@@ -69,6 +68,14 @@ def perform(
         str(sent).removeprefix("torch."),
     )
     return out
+
+
+def steps_of(
+    form: Form, strategy: Strategy, sizes: Sequence[int], team: Team, *, on_gpu: bool
+) -> Schedule:
+    """This rank's steps; parts of GPUs are whole tiles."""
+    multiple = PART_LINES if on_gpu else 1
+    return schedule(form, strategy.way, tuple(sizes), team.rank, strategy.parts, multiple)
 
 
 def _collective(

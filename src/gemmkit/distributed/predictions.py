@@ -192,8 +192,9 @@ def _predict(
         transfer = times * link.collective_time(lines * line, ranks)
         product_us = product(lines)
         sent = times * (lines * line - sizes[0] * line)
-        total = max(product_us + transfer, 2 * link.launch_us)
-        return _told(strategy, total, product_us, transfer, 0.0, sent, 1, link), None
+        # The host starts one operation and one product, which takes as long as a step of others.
+        total = max(product_us + transfer, link.launch_us)
+        return _told(strategy, total, product_us, transfer, 0.0, sent, 1, link.launch_us), None
     copies = strategy.means == "copies"
     slower = 1.0
     if strategy.way == "parts":
@@ -219,7 +220,7 @@ def _predict(
     host = link.launch_us * (products + 0.5 * len(sends) + 1)
     total = max(timeline.total, host)
     sent = sum(each.span.size for each in sends) * line
-    return _told(strategy, total, busy, transfer, exposed, sent, products, link), timeline
+    return _told(strategy, total, busy, transfer, exposed, sent, products, host), timeline
 
 
 def _told(
@@ -230,12 +231,12 @@ def _told(
     exposed: float,
     sent: int,
     products: int,
-    link: Link,
+    host: float,
 ) -> Predicted:
     if strategy.means == "collective":
         exposed = transfer
     limiter: Limiter = "product"
-    if total <= link.launch_us * (products + 2):
+    if total <= host:
         limiter = "launch"
     elif exposed > _WAITING * total:
         limiter = "link"

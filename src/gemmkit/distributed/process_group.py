@@ -11,6 +11,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import (
+    AllgatherOptions,
+    AllreduceOptions,
+    ReduceScatterOptions,
+)
 
 from gemmkit.distributed.communicator import Outgoing
 from gemmkit.distributed.schedule import Schedule, Transfer
@@ -26,6 +31,57 @@ class GroupCommunicator:
         # What `isend` and `irecv` count by.
         self.peers = [dist.get_global_rank(group, rank) for rank in range(self.size)]
         self._streams: dict[Any, Any] = {}
+        # The methods themselves: what torch.distributed puts around them takes the host about as
+        # long again. Older versions of PyTorch have other names for them.
+        named = hasattr(group, "all_gather_single")
+        self._gather = group.all_gather_single if named else group._allgather_base
+        self._scatter = group.reduce_scatter_single if named else group._reduce_scatter_base
+        self._reduce = group.allreduce
+        self._options = AllgatherOptions(), ReduceScatterOptions(), AllreduceOptions()
+        for each in self._options:
+            # On the current stream, with no stream of its own and no events; older versions of
+            # PyTorch do not ask.
+            if hasattr(each, "asyncOp"):
+                each.asyncOp = False
+
+    def gather_into(self, made: Any, own: Any) -> None:
+        """Write the lines of all ranks, of which each has as many, by one operation of the group.
+
+        Raises:
+            DistributedError: a rank failed.
+        """
+        try:
+            work = self._gather(made, own, self._options[0])
+            if work is not None:
+                work.wait()
+        except (RuntimeError, ValueError) as error:
+            raise failure("gathering an operand", error) from error
+
+    def scatter_into(self, made: Any, sums: Any) -> None:
+        """Write this rank's lines of the sum of all ranks' arrays, of which each gets as many.
+
+        Raises:
+            DistributedError: a rank failed.
+        """
+        try:
+            work = self._scatter(made, sums, self._options[1])
+            if work is not None:
+                work.wait()
+        except (RuntimeError, ValueError) as error:
+            raise failure("adding up the sums of all ranks", error) from error
+
+    def reduce(self, sums: Any) -> None:
+        """Make an array the sum of those of all ranks, in place.
+
+        Raises:
+            DistributedError: a rank failed.
+        """
+        try:
+            work = self._reduce([sums], self._options[2])
+            if work is not None:
+                work.wait()
+        except (RuntimeError, ValueError) as error:
+            raise failure("adding up the sums of all ranks", error) from error
 
     def start(self, schedule: Schedule, like: Any, dtype: str, width: int) -> GroupTransfers:
         """As `Communicator.start`."""
@@ -149,37 +205,52 @@ class _GroupArrival:
 
 @contextmanager
 def failures(doing: str) -> Iterator[None]:
-    """Turn what PyTorch raises of a group within into a `DistributedError`.
-
-    Its errors of a lost or late rank are plain `RuntimeError`s, with what NCCL or gloo saw.
-    """
+    """Turn what PyTorch raises of a group within into a `DistributedError`."""
     try:
         yield
     except DistributedError:
         raise
     except (RuntimeError, ValueError) as error:
-        said = str(error).strip().splitlines() or [type(error).__name__]
-        raise DistributedError(
-            f"{doing} failed: a rank has ended, is too late, or makes other calls ({said[0]})"
-        ) from error
+        raise failure(doing, error) from error
+
+
+def failure(doing: str, error: Exception) -> DistributedError:
+    """What users are told of an error of a group.
+
+    PyTorch's errors of a lost or late rank are plain `RuntimeError`s, with what NCCL or gloo saw.
+    """
+    said = str(error).strip().splitlines() or [type(error).__name__]
+    return DistributedError(
+        f"{doing} failed: a rank has ended, is too late, or makes other calls ({said[0]})"
+    )
 
 
 def gather_collectively(communicator: GroupCommunicator, own: Any, sizes: Sequence[int]) -> Any:
     """The lines of all ranks, by one collective operation of the group."""
-    own = own.contiguous()
-    most = max(sizes)
-    if len(set(sizes)) > 1:
+    most, total = max(sizes), sum(sizes)
+    if len(own) < most:
+        # All ranks send as much.
         padded = own.new_zeros((most, own.shape[1]))
         padded[: len(own)] = own
         own = padded
     made = own.new_empty((communicator.size * most, own.shape[1]))
-    with failures("gathering an operand"):
-        dist.all_gather_into_tensor(made, own, group=communicator.group)
-    if len(set(sizes)) == 1:
-        return made
+    communicator.gather_into(made, own.contiguous())
+    if without_gaps(sizes):
+        return made[:total] if total < len(made) else made
     return torch.cat(
         [made[rank * most : rank * most + size] for rank, size in enumerate(sizes)], dim=0
     )
+
+
+def without_gaps(sizes: Sequence[int]) -> bool:
+    """Whether shares lie as in the matrix if each takes as many lines as the longest: all but the
+    last one that is not empty are as long, as those of `torch.chunk`."""
+    most, left = max(sizes), sum(sizes)
+    for size in sizes:
+        if size != min(most, left):
+            return False
+        left -= size
+    return True
 
 
 def scatter_collectively(communicator: GroupCommunicator, sums: Any, sizes: Sequence[int]) -> Any:
@@ -193,13 +264,11 @@ def scatter_collectively(communicator: GroupCommunicator, sums: Any, sizes: Sequ
             start += size
         sums = padded.flatten(0, 1)
     made = sums.new_empty((most, sums.shape[1]))
-    with failures("adding up the sums of all ranks"):
-        dist.reduce_scatter_tensor(made, sums.contiguous(), group=communicator.group)
+    communicator.scatter_into(made, sums.contiguous())
     return made[:own]
 
 
 def reduce_collectively(communicator: GroupCommunicator, sums: Any) -> Any:
     """The sum of all ranks' arrays, in place, by one collective operation."""
-    with failures("adding up the sums of all ranks"):
-        dist.all_reduce(sums, group=communicator.group)
+    communicator.reduce(sums)
     return sums

@@ -1,9 +1,10 @@
 """Ranks as GPUs of one host that write to each other's memory: by copy engines, without NCCL.
 
 Each rank pushes what a peer needs straight from its own arrays into the peer's inbox, and sets a
-flag there; the peer's streams wait for the flag. An inbox has two halves, used by calls in turn: a
-sender waits until the receiver has finished the call before the last. No kernel waits, and NVLink
-multicast is not used.
+flag there; the peer's streams wait for the flag, and clear it. An inbox has two halves, used by
+calls in turn: a sender waits until the receiver has finished with what it sent to the same half
+before, of which another flag tells it. Flags are set and cleared, and count nothing, so that a CUDA
+graph may hold calls and be replayed. No kernel waits, and NVLink multicast is not used.
 """
 
 from __future__ import annotations
@@ -23,12 +24,14 @@ from gemmkit.distributed.stream_operations import copy, wait_for_flag, write_fla
 from gemmkit.distributed.watchdog import Watchdog, timeout_of
 from gemmkit.errors import UnsupportedProblem
 
-# Bytes of an inbox: flags of arrivals, flags of finished calls by rank, then data. There are two
-# halves of arrivals' flags and of data: with one of flags, a rank that is a call ahead would set
-# the flag for which another one's piece of the call before is still waited.
+# Bytes of an inbox: flags of arrivals, finished calls by rank, flags of halves that are free by
+# rank, then data. There are two halves of arrivals' flags and of data, so that a rank may be a call
+# ahead.
 MOST_TRANSFERS = 1 << 12
+_MOST_RANKS = 1 << 11
 _FINISHED = 2 * 4 * MOST_TRANSFERS
-_DATA = 2 * _FINISHED
+_FREE = _FINISHED + 4 * _MOST_RANKS
+_DATA = _FREE + 2 * 4 * _MOST_RANKS
 
 # Inboxes grow in steps of this many bytes, so that similar calls share one.
 _STEP = 32 << 20
@@ -50,12 +53,18 @@ class _Inbox:
         self.addresses = [
             self.handle.get_buffer(rank, (1,), torch.uint8).data_ptr() for rank in ranks
         ]
-        self.memory[:_DATA].zero_()
+        clear_flags(self.memory)
         torch.cuda.synchronize(device)
         with failures("waiting for other ranks' memory"):
             dist.barrier(group)
         self.calls = 0
         self.views: dict[Any, Any] = {}
+
+
+def clear_flags(memory: Any) -> None:
+    """Flags as before the first call: nothing has arrived, and all halves are free."""
+    memory[:_DATA].zero_()
+    memory[_FREE:_DATA].view(torch.int32).fill_(1)
 
 
 class SymmetricCommunicator:
@@ -70,6 +79,8 @@ class SymmetricCommunicator:
         self.rank, self.size = communicator.rank, communicator.size
         self._communicator = communicator
         self._inbox: _Inbox | None = None
+        # Those that CUDA graphs write to and read, which are kept with them.
+        self._captured: list[_Inbox] = []
         self._ready, self._sent = torch.cuda.Event(), torch.cuda.Event()
         self._ended = torch.cuda.Event()
         self._watchdog = Watchdog(timeout_of(self.group, device), self._late)
@@ -84,30 +95,35 @@ class SymmetricCommunicator:
         """As `Communicator.start`.
 
         Raises:
-            UnsupportedProblem: too many transfers, or a CUDA graph is being captured.
+            UnsupportedProblem: too many transfers or ranks, or a CUDA graph is being captured and
+                there is no memory yet for so much.
         """
         kind = getattr(torch, dtype)
-        if torch.cuda.is_current_stream_capturing():
-            # Replays would find the flags of the first one, and read what is not there yet.
-            raise UnsupportedProblem(
-                "copies between GPUs count calls, which a CUDA graph does not: take strategy "
-                "'collective' or 'group-1' while it is captured"
-            )
+        capturing = torch.cuda.is_current_stream_capturing()
+        if self.size > _MOST_RANKS:
+            raise UnsupportedProblem(f"{self.size} ranks, where {_MOST_RANKS} have flags")
         if schedule.receives > MOST_TRANSFERS:
             raise UnsupportedProblem(
                 f"{schedule.receives} transfers in one call, where {MOST_TRANSFERS} have flags: "
                 "take fewer parts"
             )
-        inbox = self.reserve(schedule.lines * width * kind.itemsize)
+        nbytes = schedule.lines * width * kind.itemsize
+        if capturing and (self._inbox is None or self._inbox.half < nbytes):
+            raise UnsupportedProblem(
+                "the memory for copies between GPUs is made in a first call of this size, which a "
+                "CUDA graph cannot capture: make one before"
+            )
+        inbox = self.reserve(nbytes)
+        if capturing and inbox not in self._captured:
+            self._captured.append(inbox)
         inbox.calls += 1
         key = inbox.calls & 1, kind, width, schedule.lines
         view = inbox.views.get(key)
         if view is None:
             first = _DATA + key[0] * inbox.half
-            nbytes = schedule.lines * width * kind.itemsize
             view = inbox.memory[first : first + nbytes].view(kind).view(schedule.lines, width)
             inbox.views[key] = view
-        return SymmetricTransfers(self, schedule, inbox, view)
+        return SymmetricTransfers(self, schedule, inbox, view, captured=capturing)
 
     def reserve(self, nbytes: int) -> _Inbox:
         """The inbox, made larger where a half has less; all ranks come to it with as much."""
@@ -170,8 +186,15 @@ class SymmetricTransfers:
     """The transfers of one call, by copy engines."""
 
     def __init__(
-        self, communicator: SymmetricCommunicator, schedule: Schedule, inbox: _Inbox, view: Any
+        self,
+        communicator: SymmetricCommunicator,
+        schedule: Schedule,
+        inbox: _Inbox,
+        view: Any,
+        *,
+        captured: bool,
     ) -> None:
+        self._captured = captured
         self._communicator, self._schedule = communicator, schedule
         self._inbox, self._view = inbox, view
         self._rank, self._call = communicator.rank, inbox.calls
@@ -185,7 +208,9 @@ class SymmetricTransfers:
         half = inbox.calls & 1
         self._begin = _DATA + half * inbox.half
         self._flags = 4 * half * MOST_TRANSFERS
+        self._free = _FREE + 4 * half * _MOST_RANKS
         self._open: set[int] = set()
+        self._heard: set[int] = set()
         self._operand_ready = False
         self._kept: list[Any] = []
         self._pending: list[_SymmetricArrival] = []
@@ -210,21 +235,24 @@ class SymmetricTransfers:
         for array, transfer in going:
             peer = self._inbox.addresses[transfer.peer]
             if transfer.peer not in self._open:
-                # That peer has read what the call before the last left in this half.
+                # That peer has read what an earlier call left in this half.
                 self._open.add(transfer.peer)
-                if self._call > 2:
-                    finished = self._own + _FINISHED + 4 * transfer.peer
-                    wait_for_flag(finished, self._call - 2, self._side)
+                free = self._own + self._free + 4 * transfer.peer
+                wait_for_flag(free, 1, self._side)
+                write_flag(free, 0, self._side)
             target = peer + self._begin + transfer.offset * self._line
             copy(target, array.data_ptr(), array.numel() * array.element_size(), self._side)
-            write_flag(peer + self._flags + 4 * transfer.number, self._call, self._side)
+            write_flag(peer + self._flags + 4 * transfer.number, 1, self._side)
             self._kept.append(array)
 
     def arrived(self, transfer: Transfer) -> Any:
         """The lines of a transfer; the current stream waits for them."""
         if self._line:
             flag = self._own + self._flags + 4 * transfer.number
-            wait_for_flag(flag, self._call, self._current)
+            wait_for_flag(flag, 1, self._current)
+            # Cleared for the next call of this half, whose sender waits for `finish`.
+            write_flag(flag, 0, self._current)
+            self._heard.add(transfer.peer)
         return self._view[transfer.offset : transfer.offset + transfer.piece.span.size]
 
     def gathered(self, own: Any) -> Any:
@@ -237,13 +265,22 @@ class SymmetricTransfers:
 
     def finish(self) -> None:
         """As `Transfers.finish`."""
-        for peer, address in enumerate(self._inbox.addresses):
-            if peer != self._rank:
-                write_flag(address + _FINISHED + 4 * self._rank, self._call, self._current)
+        for each in self._pending:
+            # Zeros that nobody reads, say: their senders wait for an answer as others do.
+            each.take()
+        for peer in self._heard:
+            address = self._inbox.addresses[peer]
+            write_flag(address + self._free + 4 * self._rank, 1, self._current)
         if self._kept:
             self._sent.record(self._stream)
             self._compute.wait_event(self._sent)
             self._kept.clear()
+        if self._captured:
+            # Replays are not watched: an event of a graph cannot be asked.
+            return
+        for peer, address in enumerate(self._inbox.addresses):
+            if peer != self._rank:
+                write_flag(address + _FINISHED + 4 * self._rank, self._call, self._current)
         self._communicator.ended_on(self._compute)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import socket
 from collections.abc import Sequence
@@ -11,9 +12,12 @@ import torch
 import torch.distributed as dist
 
 from gemmkit.devices.context import context_of
+from gemmkit.devices.driver import library
+from gemmkit.distributed.call_log import CallLog, shared_log
 from gemmkit.distributed.communicator import Communicator
 from gemmkit.distributed.process_group import GroupCommunicator
 from gemmkit.distributed.strategy import Strategy
+from gemmkit.distributed.watchdog import timeout_of
 from gemmkit.errors import DistributedError, GemmkitError, UnsupportedProblem, UsageError
 
 # Said by a rank in place of what its GPU is, where it has none.
@@ -37,11 +41,15 @@ class Team:
         # What is predicted for; on CPUs, nothing is.
         self.board = context_of(device.index).spec if device.type == "cuda" else None
         self.symmetric: Communicator | None = None
+        # On GPUs of one host: on CPUs ranks compare each call.
+        self.log: CallLog | None = None
         self.why_not_symmetric = ""
         facts = self.communicator.agree(_facts(device))
-        _check_alike(facts)
+        check_alike(facts)
         self.hosts = len({each.split("|")[0] for each in facts})
         if device.type == "cuda":
+            if self.hosts == 1 and self.size > 1:
+                self.log = shared_log(self.communicator, timeout_of(group, device))
             self._try_symmetric(facts)
 
     def _try_symmetric(self, facts: Sequence[str]) -> None:
@@ -116,13 +124,15 @@ def team_of(group: Any, device: Any) -> Team:
 
 
 def _facts(device: Any) -> str:
-    """Host, kind of GPU, driver and bus address of a rank's device."""
+    """Host, kind of GPU, version of CUDA, identity and driver of a rank's device."""
     host = f"{socket.gethostname()}:{_boot_id()}"
     if device.type != "cuda":
-        return f"{host}|{_NO_GPU}||{os.getpid()}"
+        return f"{host}|{_NO_GPU}||{os.getpid()}|"
     properties = torch.cuda.get_device_properties(device)
     kind = f"{properties.name}, compute capability {properties.major}.{properties.minor}"
-    return f"{host}|{kind}|{torch.version.cuda}|{properties.uuid}"
+    version = ctypes.c_int(0)
+    library().cuDriverGetVersion(ctypes.byref(version))
+    return f"{host}|{kind}|{torch.version.cuda}|{properties.uuid}|{version.value}"
 
 
 def _boot_id() -> str:
@@ -134,13 +144,13 @@ def _boot_id() -> str:
         return ""
 
 
-def _check_alike(facts: Sequence[str]) -> None:
+def check_alike(facts: Sequence[str]) -> None:
     """Refuse ranks whose results would differ.
 
     Raises:
-        DistributedError: their GPUs, or versions of CUDA, do.
+        DistributedError: their GPUs, versions of CUDA or drivers do.
     """
-    for name, place in (("GPU", 1), ("version of CUDA", 2)):
+    for name, place in (("GPU", 1), ("version of CUDA", 2), ("CUDA driver", 4)):
         found = [each.split("|")[place] for each in facts]
         for rank, each in enumerate(found):
             if each != found[0]:

@@ -157,6 +157,9 @@ def gemm(
     precision: str | None = None,
     stream: Any = None,
     device: Device | str | None = None,
+    device_memory: int | str | None = None,
+    devices: Sequence[Device | int] | str | None = None,
+    progress: Callable[[float], None] | bool | None = None,
 ) -> Any:
     """C ← scale · activation(alpha · op(A) · op(B) + beta · C + bias) + residual, by BLAS's rules.
 
@@ -169,7 +172,8 @@ def gemm(
         transb: multiply the transpose of b, likewise.
         alpha: if it is 0, a and b are not read.
         beta: if it is 0, c is not read, so it may hold NaN or be uninitialized.
-        epilogue, bias, residual, auxiliary, out_dtype, precision, stream, device: as for `matmul`.
+        epilogue, bias, residual, auxiliary, out_dtype, precision, stream: as for `matmul`.
+        device, device_memory, devices, progress: likewise.
 
     Returns:
         c, or a new array of a's kind.
@@ -194,6 +198,9 @@ def gemm(
             "precision": precision,
             "stream": stream,
             "device": device,
+            "device_memory": device_memory,
+            "devices": devices,
+            "progress": progress,
         }
         given = {name: each for name, each in options.items() if each is not None}
         return record(gemm, (a, b, c), given, writes=("c", "auxiliary"))
@@ -217,6 +224,9 @@ def gemm(
         precision=precision,
         stream=stream,
         device=device,
+        device_memory=device_memory,
+        devices=devices,
+        progress=progress,
     )
 
 

@@ -86,7 +86,7 @@ def explain_stream(
             disk reads for matrices in files.
 
     Raises:
-        UsageError: an argument is not valid, or there is too little memory.
+        UsageError: an argument is not valid, there is too little memory, or less than is asked for.
         UnsupportedProblem: groups, or no kernel accepts a tile.
     """
     if problem.groups is not None:
@@ -99,6 +99,10 @@ def explain_stream(
         raise UsageError(f"devices = {devices}, link = {link_gb_per_s} GB/s: give positive numbers")
     memory = int(_SHARE * (gpu.memory_gib or _SMALL) * GIB)
     memory = memory if device_memory is None else read_bytes(device_memory)
+    if gpu.memory_gib and memory > gpu.memory_gib * GIB:
+        raise UsageError(
+            f"device_memory = {memory / GIB:,.1f} GiB: {gpu.name} has {gpu.memory_gib} GiB"
+        )
     stream = stream_problem(problem)
     terms = Terms(
         dtype=problem.dtype,

@@ -1,0 +1,231 @@
+"""Calls like an earlier one, prepared: nothing is asked, chosen or checked again on the host.
+
+With few rows the host's time is what a product over ranks takes. A prepared call makes its arrays
+and calls what transfers and what multiplies; with strategy "collective" that is one operation of
+the process group and one launch, both on the current stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from gemmkit.distributed.agreements import Agreement, Sizes, plain_strategy
+from gemmkit.distributed.execute import Arrays, run
+from gemmkit.distributed.local import LocalProduct
+from gemmkit.distributed.perform import steps_of
+from gemmkit.distributed.process_group import without_gaps
+from gemmkit.distributed.spread import SpreadProduct
+from gemmkit.distributed.strategy import Strategy
+from gemmkit.distributed.team import Team
+
+# This rank's part of the result, from its parts of A and B, of the bias and of the residual.
+WarmCall = Callable[[Any, Any, Any, Any], Any]
+
+
+def warm_call(asked: SpreadProduct, agreement: Agreement) -> WarmCall | None:
+    """A call for arrays of the same shapes, types, strides and devices as those of `asked`.
+
+    Returns:
+        None where an operand or the result is brought to another placement, beside the product.
+    """
+    a, b = asked.a, asked.b
+    if a.shape[1] != b.shape[0] or _redistributes(asked, agreement):
+        return None
+    if agreement.main is None:
+        return _local(asked)
+    sizes, team = agreement.sizes[agreement.main], asked.teams[agreement.main]
+    lines = sizes.n if sizes.rule.transposes else sizes.m
+    split = b.shape[1] if sizes.rule.transposes else a.shape[0]
+    if sizes.rule.form != "gather" and sum(lines) != split:
+        return None
+    plain = plain_strategy(asked, sizes.rule)
+    chosen = _by(agreement.strategy, asked, sizes, team, lines)
+    if asked.strategy is not None or agreement.strategy.means != "copies" or chosen is None:
+        return chosen
+    captured = _by(plain, asked, sizes, team, lines)
+    if captured is None:
+        return None
+
+    def call(a: Any, b: Any, bias: Any, residual: Any) -> Any:
+        which = captured if torch.cuda.is_current_stream_capturing() else chosen
+        return which(a, b, bias, residual)
+
+    return call
+
+
+def _redistributes(asked: SpreadProduct, agreement: Agreement) -> bool:
+    """Whether anything travels beside what the product itself sends, or an epilogue would follow
+    sums that are not complete."""
+    for at, (each, team, have) in enumerate(
+        zip(agreement.sizes, asked.teams, asked.placements, strict=True)
+    ):
+        if team.size == 1:
+            continue
+        found = each.rule
+        if (found.a, found.b) != have or found.made != found.result:
+            return True
+        if found.result == "P" and asked.product.has_epilogue:
+            return True
+        if at != agreement.main and found.form != "local":
+            return True
+    return False
+
+
+def _by(
+    strategy: Strategy, asked: SpreadProduct, sizes: Sizes, team: Team, lines: Sequence[int]
+) -> WarmCall | None:
+    if strategy.means != "collective":
+        return _scheduled(strategy, asked, sizes, team, lines)
+    if not without_gaps(lines):
+        return None
+    if sizes.rule.form != "gather" and not asked.product.is_linear:
+        return None
+    if sizes.rule.form == "gather":
+        return _gathering(asked, team, lines, turned=sizes.rule.transposes)
+    if sizes.rule.form == "scatter":
+        return _scattering(asked, team, lines, turned=sizes.rule.transposes)
+    return _reducing(asked, team)
+
+
+def _options(product: LocalProduct) -> dict[str, Any]:
+    """What is given to the engine for each product, but for arrays."""
+    given: dict[str, Any] = {}
+    if product.alpha != 1:
+        given["alpha"] = product.alpha
+    if product.precision is not None:
+        given["precision"] = product.precision
+    if product.device is not None:
+        given["device"] = product.device
+    return given
+
+
+def _with_epilogue(product: LocalProduct) -> dict[str, Any]:
+    """The same for a product whose result is complete."""
+    given = _options(product)
+    if product.epilogue is not None:
+        given["epilogue"] = product.epilogue
+    return given
+
+
+def _local(asked: SpreadProduct) -> WarmCall:
+    """A product of what this rank has."""
+    engine, given = asked.product.engine, _with_epilogue(asked.product)
+    dtype = asked.dtype
+
+    def call(a: Any, b: Any, bias: Any, residual: Any) -> Any:
+        made = a.new_empty((a.shape[0], b.shape[1]), dtype=dtype)
+        engine(a, b, out=made, bias=bias, residual=residual, **given)
+        return made
+
+    return call
+
+
+def _gathering(asked: SpreadProduct, team: Team, sizes: Sequence[int], *, turned: bool) -> WarmCall:
+    """An operand's lines from all ranks, then the product."""
+    engine, given = asked.product.engine, _with_epilogue(asked.product)
+    gather, dtype = team.communicator.gather_into, asked.dtype
+    own, most, total = sizes[team.rank], max(sizes), sum(sizes)
+    everything = team.size * most
+    width = asked.b.shape[0]
+
+    def call(a: Any, b: Any, bias: Any, residual: Any) -> Any:
+        sent = b.T.contiguous() if turned else a.contiguous()
+        if own < most:
+            padded = sent.new_zeros((most, width))
+            padded[:own] = sent
+            sent = padded
+        lines = sent.new_empty((everything, width))
+        gather(lines, sent)
+        if total < everything:
+            lines = lines[:total]
+        if turned:
+            # Columns of the result lie as they are computed by a product of the transposes.
+            made = sent.new_empty((total, a.shape[0]), dtype=dtype).T
+            engine(a, lines.T, out=made, bias=bias, residual=residual, **given)
+        else:
+            made = sent.new_empty((total, b.shape[1]), dtype=dtype)
+            engine(lines, b, out=made, bias=bias, residual=residual, **given)
+        return made
+
+    return call
+
+
+def _scattering(
+    asked: SpreadProduct, team: Team, sizes: Sequence[int], *, turned: bool
+) -> WarmCall:
+    """A product, then this rank's lines of the sums of all ranks."""
+    engine, given = asked.product.engine, _options(asked.product)
+    follows = asked.product.has_epilogue
+    bare = replace(asked.product, transposed=turned, bias=None, residual=None)
+    scatter, dtype = team.communicator.scatter_into, asked.dtype
+    own, most, total = sizes[team.rank], max(sizes), sum(sizes)
+    everything = team.size * most
+    width = asked.a.shape[0] if turned else asked.b.shape[1]
+
+    def call(a: Any, b: Any, bias: Any, residual: Any) -> Any:
+        sums = a.new_empty((everything, width), dtype=dtype)
+        written = sums
+        if total < everything:
+            written = sums[:total]
+            sums[total:] = 0
+        engine(a, b, out=written.T if turned else written, **given)
+        made = sums.new_empty((most, width))
+        scatter(made, sums)
+        if own < most:
+            made = made[:own]
+        if follows:
+            replace(bare, bias=bias, residual=residual).finish(made)
+        return made.T if turned else made
+
+    return call
+
+
+def _reducing(asked: SpreadProduct, team: Team) -> WarmCall:
+    """A product, then the sums of all ranks."""
+    engine, given = asked.product.engine, _options(asked.product)
+    follows, bare = asked.product.has_epilogue, replace(asked.product, bias=None, residual=None)
+    add_up, dtype = team.communicator.reduce, asked.dtype
+
+    def call(a: Any, b: Any, bias: Any, residual: Any) -> Any:
+        sums = a.new_empty((a.shape[0], b.shape[1]), dtype=dtype)
+        engine(a, b, out=sums, **given)
+        add_up(sums)
+        if follows:
+            replace(bare, bias=bias, residual=residual).finish(sums)
+        return sums
+
+    return call
+
+
+def _scheduled(
+    strategy: Strategy, asked: SpreadProduct, sizes: Sizes, team: Team, lines: Sequence[int]
+) -> WarmCall | None:
+    """Products of parts, with transfers under them."""
+    form, turned = sizes.rule.form, sizes.rule.transposes
+    if strategy.way == "whole" and form != "gather" and not asked.product.is_linear:
+        return None
+    bare = replace(asked.product, transposed=turned, bias=None, residual=None)
+    dtype, means = asked.dtype, team.means(strategy)
+    steps = steps_of(form, strategy, lines, team, on_gpu=asked.a.is_cuda)
+    sent = str(asked.a.dtype if form == "gather" else dtype).removeprefix("torch.")
+    count = lines[team.rank] if form == "scatter" else sum(lines)
+
+    def call(a: Any, b: Any, bias: Any, residual: Any) -> Any:
+        split, fixed = (b.T, a.T) if turned else (a, b)
+        width = fixed.shape[1]
+        product = bare
+        if bias is not None or residual is not None:
+            product = replace(bare, bias=bias, residual=residual)
+
+        def new(lines: int) -> Any:
+            return fixed.new_empty((lines, width), dtype=dtype)
+
+        out = new(count)
+        run(steps, Arrays(split, fixed, out, product, new, product.add), means, sent)
+        return out.T if turned else out
+
+    return call
