@@ -7,13 +7,14 @@ from gemmkit.bench.run import problem_record
 from gemmkit.bench.suites import grouped
 from gemmkit.gpu import find_board
 from gemmkit.groups import Groups
+from gemmkit.kernels.catalog import find_kernel
 from gemmkit.problem import GemmProblem
 from gemmkit.record import PeerRecord, TimeRecord
 from gemmkit.report.comparison import comparison_tables, shape
 from gemmkit.report.groups import filled, groups_table, limiter
 
 H100 = find_board("h100")
-TILES = {"BM": 64, "BN": 32, "BK": 16}
+TILES = {**find_kernel("gemm_grouped").default.as_dict(), "BM": 64, "BN": 32, "BK": 16}
 
 
 def timed(microseconds):
