@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gemmkit.emulator.codegen.flag_waits import FlagWait
+from gemmkit.emulator.codegen.flag_tests import FlagWait
 from gemmkit.emulator.codegen.layout import LANES, WINDOWS
 from gemmkit.emulator.isa.cluster import divided
 from gemmkit.emulator.ptx.module import Register
