@@ -82,7 +82,7 @@ class _Search:
         self._flow, self._actions, self._read = flow, actions, read
         self._looks = frozenset(each.number for each in looks)
         # Outside of the loops that look, a thread goes on, though it may come back in a larger one.
-        blocks = map(self._block_of, self._looks)
+        blocks = map(flow.block_of, self._looks)
         self._inside = frozenset(each for block in blocks for each in loops.innermost(block))
         self._operand: Register | None = None
         self._branches = 0
@@ -93,7 +93,7 @@ class _Search:
 
     def wait(self) -> FlagWait | None:
         """The wait, if it is one."""
-        block = self._block_of(self._read.number)
+        block = self._flow.block_of(self._read.number)
         (dest,) = self._read.dests
         env: dict[str, Expression | None] = {} if dest is None else {dest.name: Loaded()}
         try:
@@ -105,11 +105,6 @@ class _Search:
         kind = self._read.form.type
         bits = 64 if self._operand is not None and _is_wide(self._operand) else 32
         return FlagWait(test, self._operand or 0, bits, kind.bits, kind.is_signed)
-
-    def _block_of(self, number: int) -> int:
-        return next(
-            i for i, each in enumerate(self._flow.blocks) if each.start <= number < each.end
-        )
 
     def _follow(self, block: int, first: int, env: dict[str, Expression | None]) -> int | Branch:
         """What a thread does from an instruction on: 0 if it looks again, or what decides."""

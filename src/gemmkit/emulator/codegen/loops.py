@@ -30,11 +30,13 @@ class Loops:
                             body.add(inside)
                             waiting += before[inside]
 
+    def around(self, block: int) -> list[set[int]]:
+        """The blocks of each loop around one."""
+        return [each for each in self._bodies.values() if block in each]
+
     def innermost(self, block: int) -> set[int]:
         """The blocks of the smallest loop around one."""
-        return min(
-            (each for each in self._bodies.values() if block in each), key=len, default=set()
-        )
+        return min(self.around(block), key=len, default=set())
 
 
 def _dominators(before: Sequence[Sequence[int]]) -> list[int]:

@@ -204,7 +204,7 @@ COPIED = 1 << 14
 SHADOW_SITE = {
     name: CLASSES * REPORT_BYTES + index
     for name, index in words(
-        "row", "region", "strong", "strong_in_block", "nc", "overwrites"
+        "row", "region", "strong", "strong_in_block", "data", "nc", "overwrites"
     ).items()
 }
 SHADOW_SITE_BYTES = 256

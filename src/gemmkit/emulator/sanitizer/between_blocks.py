@@ -73,7 +73,10 @@ class BetweenBlocks:
         self._repeated: defaultdict[tuple[int, int, int], int] = defaultdict(int)
         self._polling = -1
         blocks = names.request.cluster_blocks
-        self.order: BlockOrder = BlockOrder(worker.warps, blocks, of_peer, reached)
+        announces = bool(worker.kernel.data_loads)
+        self.order: BlockOrder = BlockOrder(
+            worker.warps, blocks, of_peer, reached, announces=announces
+        )
         self._fences = worker.kernel.orders_blocks
         # The block and the race that stand for others of the same instructions, kind and array.
         self._made: dict[tuple[str, int, int, int, int], tuple[int, Finding]] = {}
@@ -108,12 +111,13 @@ class BetweenBlocks:
                     at,
                     address,
                     look,
-                    self._shadow.step_time(at.warp % self._worker.warps),
+                    self._shadow.times(at.warp % self._worker.warps),
                     reads=action.operation != "store",
                     writes=action.operation != "load",
                 )
                 self._note_poll(at, number, address)
-                if observes and action.operation != "reduction":
+                data = number in self._worker.kernel.data_loads
+                if observes and action.operation != "reduction" and not data:
                     warp = at.warp % self._worker.warps
                     self.observed.pop(address, None)
                     self.observed[address] = Actor(at.block, warp * LANES, number)
@@ -156,6 +160,11 @@ class BetweenBlocks:
         here, warp = self._here(), self._warp_of(other)
         lane = {} if other.asynchronous else {"lane": other.thread % LANES}
         return self.order.before(here, other.block, warp, time, **lane)
+
+    def is_announced(self, other: Actor, time: int) -> bool:
+        """Whether the running warp has observed a flag that was written after such an access."""
+        at, lane = self._here(), other.thread % LANES
+        return self.order.is_announced(at, other.block, self._warp_of(other), time, lane)
 
     def is_visible(self, other: Actor, time: int) -> bool:
         """Whether such an access, which is ordered before, is visible to the asynchronous proxy."""

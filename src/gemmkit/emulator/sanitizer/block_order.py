@@ -104,6 +104,7 @@ class BlockOrder:
         peer: the order as another block knows it; releases are common, and within a cluster what
             its warps know.
         reached: what mbarriers and barriers order; None if there are no mbarriers.
+        announces: whether flags that are written without a fence matter, as they may announce data.
     """
 
     def __init__(
@@ -112,8 +113,11 @@ class BlockOrder:
         blocks: int = 1,
         peer: BlockOrder | None = None,
         reached: Reached | None = None,
+        *,
+        announces: bool = False,
     ) -> None:
         self._warps, self._all, self._reached = warps, warps * blocks, reached
+        self._announces = announces
         self._locations: defaultdict[int, _Location] = defaultdict(_Location)
         self._by_cluster: defaultdict[int, list[Release]] = defaultdict(list)
         self._clusters: dict[int, _Members] = {}
@@ -122,8 +126,9 @@ class BlockOrder:
         if peer is not None:
             self._locations, self._by_cluster = peer._locations, peer._by_cluster
             self._clusters, self._lanes_apart = peer._clusters, peer._lanes_apart
-        # Answers of `before` and `is_visible` that hold until what is known changes.
+        # Answers of `before`, `is_announced`, `is_visible` that hold until what is known changes.
         self._answers: dict[tuple[int, int, int, int, int], int] = {}
+        self._announced: dict[tuple[int, int, int, int, int], bool] = {}
         self._visible: dict[tuple[int, int, int, int], bool] = {}
         self._block = self._cluster = -1
 
@@ -139,6 +144,7 @@ class BlockOrder:
 
     def _forget_answers(self) -> None:
         self._answers.clear()
+        self._announced.clear()
         self._visible.clear()
 
     def _catch_up(self, at: Place) -> list[int]:
@@ -205,11 +211,18 @@ class BlockOrder:
         self._note(at.warp, now)
 
     def synchronize(
-        self, at: Place, location: int, look: Look, step: int, *, reads: bool, writes: bool
+        self,
+        at: Place,
+        location: int,
+        look: Look,
+        times: tuple[int, int],
+        *,
+        reads: bool,
+        writes: bool,
     ) -> bool:
-        """A strong access to an address by a warp that was last in step at a time; returns whether
-        it observes another block."""
-        self._catch_up(at)
+        """A strong access to an address by a warp, given the time now and that at which it was last
+        in step; returns whether it observes another block."""
+        preceding, (now, step) = self._catch_up(at), times
         self._forget_answers()
         there, own = self._locations[location], self._members.own[at.warp]
         if look.initial is not None and not there.releases:
@@ -226,7 +239,7 @@ class BlockOrder:
             all_of_it = self._nothing()
             all_of_it.join(own)
             all_of_it.join(self._common)
-            if any(all_of_it.fenced):
+            if self._announces or any(all_of_it.fenced):
                 visible: Sequence[int] = [0] * self._all
                 if self._reached is not None:
                     visible = self._reached.visible_in_cluster()
@@ -239,6 +252,9 @@ class BlockOrder:
                     all_of_it.proxied,
                     Apart(at.warp, look.lanes, step) if look.lanes is not None else None,
                 )
+                if self._announces:
+                    preceding[at.warp] = now
+                    released.announced = tuple(preceding)
                 if look.lanes is not None:
                     self._lanes_apart.add((at.cluster, at.warp))
                 self._release(there, at.warp, location, released, look.value)
@@ -252,8 +268,12 @@ class BlockOrder:
     def _release(
         self, at: _Location, warp: int, location: int, released: Release, value: int
     ) -> None:
+        differs = at.values.differs(value)
+        if at.releases and not differs and not any(released.until):
+            # A loop of atomics that waits announces nothing.
+            return
         # Those of different values are told from each other, as far as there is room.
-        apart = at.values.differs(value) and at.apart < _MOST_APART
+        apart = differs and at.apart < _MOST_APART
         if not apart and self._renew(at, warp, location, released):
             return
         at.apart += apart
@@ -308,6 +328,23 @@ class BlockOrder:
             return APART
         released = any(each.covers(warp, time, lane) for each in self._by_cluster[cluster])
         return UNLEARNED if released else UNRELEASED
+
+    def is_announced(self, at: Place, cluster: int, warp: int, time: int, lane: int) -> bool:
+        """Whether the running warp has observed a flag that was written after an access, even if
+        no fence orders the two."""
+        self._catch_up(at)
+        if not self.lanes_matter(cluster, warp):
+            lane = ANY_LANE
+        asked = at.warp, cluster, warp, time, lane
+        if asked not in self._announced:
+            own, common = self._members.own[at.warp], self._common
+            self._announced[asked] = any(
+                each.cluster == cluster and each.announces(warp, time, lane)
+                for learned in (own.seen, common.seen, own.known, common.known)
+                for flag, done, count in self._looked_through(learned)
+                for each in flag.releases[done:count]
+            )
+        return self._announced[asked]
 
     def is_visible(self, at: Place, cluster: int, warp: int, time: int) -> bool:
         """Whether an access that is known to come first (`before`) is visible to the asynchronous

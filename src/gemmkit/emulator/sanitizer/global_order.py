@@ -21,6 +21,7 @@ from gemmkit.emulator.codegen.shadow_layout import (
 )
 from gemmkit.emulator.machine.turns import most_at_once
 from gemmkit.emulator.machine.worker import Worker
+from gemmkit.emulator.sanitizer.announced_data import AnnouncedData
 from gemmkit.emulator.sanitizer.asynchronous import Order
 from gemmkit.emulator.sanitizer.between_blocks import BetweenBlocks
 from gemmkit.emulator.sanitizer.clocks import FENCED_ROWS
@@ -81,6 +82,11 @@ class GlobalOrder:
             shadow.set_field("fences", 1)
         self._order, self._waits = order, flag_waits(worker.kernel.flow, names.actions)
         self._within = WithinBlock(names, worker, shadow, self._between, order)
+        self._announced = AnnouncedData(names, worker, launch.known, self._within, self._between)
+        if worker.kernel.data_loads:
+            # Flags matter without any fence.
+            shadow.set_field("fences", 1)
+        self._shadow = shadow
         if order is not None:
             found = GlobalFindings(names, launch.collection)
             copies = GlobalCopies(worker, launch.known, launch.copies, self._between, found)
@@ -171,6 +177,9 @@ class GlobalOrder:
             memory = self._names.memory.view(address, nbytes)
         return int.from_bytes(memory.tobytes(), "little")
 
+    def _loads_data(self, site: int) -> bool:
+        return self._worker.site_number(site) in self._worker.kernel.data_loads
+
     def told(
         self, what: int, site: int | None, pattern: int | None, base: int, more: int
     ) -> tuple[int, Finding | None]:
@@ -189,6 +198,11 @@ class GlobalOrder:
                 lanes = int((1 << Pattern(pattern).lanes.astype(np.int64)).sum())
                 self._order.flagged(action, looks, lanes)
             self._note_poll(looks, action)
+            if action.operation != "load":
+                # What follows a flag comes later.
+                self._shadow.now[0] += bool(self._worker.kernel.data_loads)
+        elif site is not None and what == CONFLICT and self._loads_data(site):
+            return self._announced.loaded(site, base, more)
         elif site is not None:
             follows = self._within if what == GLOBAL_RACE else self._between
             return follows.conflict(site, base, more)

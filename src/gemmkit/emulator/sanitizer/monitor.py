@@ -109,7 +109,7 @@ class Sanitizer:
             self.memory.regions(),
             traits.global_granule,
             ordered=kernel.follows_blocks,
-            atomics=kernel.updates_global,
+            strong=kernel.updates_global or bool(kernel.data_loads),
             readers=self.readers,
             read_only=traits.read_only,
         )

@@ -74,9 +74,18 @@ class BlockOrders:
                 f"before this{self._block_scope}"
             )
         waits = " (or the other waits for too little, and this has to come first)" * after_read
+        return f"{self._unreleased()}{waits}{self._block_scope}"
+
+    def not_released(self, load: Action) -> str:
+        """The same if the later access is a strong load, and a flag that it has observed follows
+        the other one without a fence."""
+        word = _word(load).removesuffix(" load")
+        return f"{self._unreleased()}; a {word} access orders no others{self._block_scope}"
+
+    def _unreleased(self) -> str:
         return (
             f"the other is not followed by a __threadfence() and then {_article(self._write)} that "
-            f"signals it{_IN_ORDER.format(write=self._write)}{waits}{self._block_scope}"
+            f"signals it{_IN_ORDER.format(write=self._write)}"
         )
 
 

@@ -72,7 +72,8 @@ class GlobalShadow:
             memory by atomics.
         readers: regions (by first byte) whose loads are recorded too.
         read_only: whether the kernel has read-only loads (`ld.global.nc`).
-        atomics: whether it has atomics on global memory, which plain accesses may race with.
+        strong: whether it has atomics on global memory, which plain accesses may race with, or
+            volatile or relaxed loads of data.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class GlobalShadow:
         ordered: bool,
         readers: frozenset[int],
         read_only: bool = False,
-        atomics: bool = False,
+        strong: bool = False,
     ) -> None:
         self.granule = granule
         self.rows: Words = aligned_bytes(max(len(regions), 1) * ROW_BYTES).view(np.uint64)
@@ -106,7 +107,7 @@ class GlobalShadow:
                 names += ["other_reader", "other_reader_at"]
             if read_only and start in readers:
                 names.append("nc_reader")
-            if ordered and atomics:
+            if ordered and strong:
                 names += ["last_strong", "strong_time", "seen_strong"]
             for name in names:
                 actors = np.zeros(-(-size // granule), np.uint64)
@@ -293,6 +294,10 @@ class BlockShadow:
     def step_time(self, warp: int) -> int:
         """The time at which lanes of a warp, all or some, were last in step."""
         return max(int(self._own(warp, name)[0]) for name in ("step_time", "part_time"))
+
+    def times(self, warp: int) -> tuple[int, int]:
+        """The time now, and that at which lanes of a warp were last in step."""
+        return int(self.now[0]), self.step_time(warp)
 
     def last_access(self, warp: int) -> int:
         """Where it ended after the warp's last access to shared memory."""

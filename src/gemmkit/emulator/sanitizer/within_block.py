@@ -57,7 +57,10 @@ class WithinBlock:
         if self._own and found.block != self._block:
             blocks = self._names.request.cluster_blocks
             self._block = found.block
-            self._order = BlockOrder(self._worker.warps, blocks, None, self._by_mbarriers)
+            announces = bool(self._worker.kernel.data_loads)
+            self._order = BlockOrder(
+                self._worker.warps, blocks, None, self._by_mbarriers, announces=announces
+            )
         return found
 
     def fence(self, now: int) -> None:
@@ -78,10 +81,26 @@ class WithinBlock:
                 place,
                 address | shared,
                 look,
-                self._shadow.step_time(place.warp % self._worker.warps),
+                self._shadow.times(place.warp % self._worker.warps),
                 reads=action.operation != "store",
                 writes=action.operation != "load",
             )
+
+    def relation(self, other: Actor, time: int) -> int:
+        """How an access of another warp of the cluster at a time is ordered before what the running
+        warp does now."""
+        place, its = self._here(), self._warp_of(other)
+        if self._by_mbarriers is not None and self._by_mbarriers.ordered_in_cluster()[its] >= time:
+            return KNOWN
+        return self._order.before(place, place.cluster, its, time, other.thread % LANES)
+
+    def is_announced(self, other: Actor, time: int) -> bool:
+        """Whether the running warp has observed a flag that was written after such an access."""
+        place, lane = self._here(), other.thread % LANES
+        return self._order.is_announced(place, place.cluster, self._warp_of(other), time, lane)
+
+    def _warp_of(self, other: Actor) -> int:
+        return other.rank * self._worker.warps + other.thread // LANES
 
     def conflict(self, site: int, address: int, more: int) -> tuple[int, Finding | None]:
         """The running warp accesses what another thread of its block accessed, with no barrier
@@ -98,7 +117,7 @@ class WithinBlock:
                 return 0, None
             number = self._worker.site_number(site)
             return 1, self._finding(number, thread, other, address, bool(against_reader), 0)
-        its = other.rank * self._worker.warps + other.thread // LANES
+        its = self._warp_of(other)
         if self._by_mbarriers is not None and self._by_mbarriers.ordered_in_cluster()[its] >= time:
             return IN_ORDER, None
         number = self._worker.site_number(site)
