@@ -13,7 +13,7 @@ from typing import Protocol
 
 from gemmkit.emulator.codegen.shadow_layout import CONFLICT_THREAD, IN_ORDER
 from gemmkit.emulator.machine.worker import Worker
-from gemmkit.emulator.sanitizer.block_order import APART, KNOWN, UNFENCED
+from gemmkit.emulator.sanitizer.block_order import KNOWN, UNFENCED
 from gemmkit.emulator.sanitizer.cross_block_races import (
     Actor,
     cross_block_race,
@@ -28,8 +28,12 @@ from gemmkit.findings import Finding
 class Follows(Protocol):
     """What fences and flags order before what the running warp does now."""
 
-    def relation(self, other: Actor, time: int) -> int:
-        """How an access of another thread at a time is ordered before, see `BlockOrder`."""
+    def relation(self, other: Actor, time: int, thread: int) -> int:
+        """How an access of another thread at a time is ordered before what a thread of the running
+        warp does now, see `BlockOrder`."""
+
+    def is_of_warps(self, other: Actor) -> bool:
+        """Whether that holds for all lanes of both warps."""
 
     def is_announced(self, other: Actor, time: int) -> bool:
         """Whether the running warp has observed a flag that was written after it."""
@@ -56,12 +60,12 @@ class AnnouncedData:
         other = Actor.read(note, self._numbers)
         own = other.block == self._worker.field("cluster_start")
         follows = self._within if own else self._between
-        how = follows.relation(other, time)
-        if how == KNOWN:
-            return IN_ORDER, None
-        if how == UNFENCED or (how != APART and not follows.is_announced(other, time)):
-            return 0, None
         number, thread = self._worker.site_number(site), more >> CONFLICT_THREAD
+        how = follows.relation(other, time, thread)
+        if how == KNOWN:
+            return IN_ORDER if follows.is_of_warps(other) else 0, None
+        if how == UNFENCED or (how not in LANES_APART and not follows.is_announced(other, time)):
+            return 0, None
         alike = number, other.number, self._known.region(address), how
         if alike not in self._made:
             self._made[alike] = self._finding(address, other, how, number, thread)
@@ -70,8 +74,6 @@ class AnnouncedData:
     def _finding(self, address: int, other: Actor, how: int, number: int, thread: int) -> Finding:
         rank, block = self._worker.rank, self._worker.field("cluster_start")
         me = Actor(block, thread, number, rank)
-        why = (
-            LANES_APART if how == APART else self._orders.not_released(self._names.actions[number])
-        )
+        why = LANES_APART.get(how) or self._orders.not_released(self._names.actions[number])
         race = cross_block_race(self._names, "read after write", address, other, me, why=why)
-        return lanes_apart(race) if how == APART else race
+        return lanes_apart(race) if how in LANES_APART else race

@@ -13,6 +13,7 @@ from gemmkit.emulator.machine.asynchronous import Copy
 from gemmkit.emulator.sanitizer.clocks import Clocks
 from gemmkit.emulator.sanitizer.cluster_findings import ClusterFindings
 from gemmkit.emulator.sanitizer.collection import APART, Collection
+from gemmkit.emulator.sanitizer.flag_windows import Ahead
 from gemmkit.emulator.sanitizer.granules import Conflict, Numbers, instruction_of, thread_of
 from gemmkit.emulator.sanitizer.lane_windows import Apart
 from gemmkit.emulator.sanitizer.orders import TOGETHER, missing_order
@@ -296,6 +297,22 @@ class AsynchronousFindings(ClusterFindings):
             block, "racecheck", APART, text, parties.site(who),
             parties.site(apart.other), array, offset, forgiven_by=TOGETHER,
             cause="/".join(("no-syncwarp", str(site), *site.called_from)),
+        )  # fmt: skip
+
+    def lanes_ahead(self, block: int, address: int, ahead: Ahead) -> None:
+        """A lane accesses what another warp has accessed, and only other lanes of its own have
+        waited for that."""
+        parties = self.parties
+        array, offset, place = parties.place(address)
+        text = (
+            f"{parties.name(ahead.who, block)} {'writes' if ahead.writes else 'reads'} {place}, "
+            f"which {parties.name(ahead.other)} {'writes' if ahead.wrote else 'reads'}, and only "
+            "another lane of this warp has waited for that, with no __syncwarp() after it"
+        )
+        here, other = parties.site(ahead.who), parties.site(ahead.other)
+        self._add(
+            block, "racecheck", APART, text, here, other, array, offset, forgiven_by=TOGETHER,
+            cause="/".join(("no-syncwarp", str(here), *here.called_from)),
         )  # fmt: skip
 
     def overrun_phase(

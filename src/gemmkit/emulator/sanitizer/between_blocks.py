@@ -16,7 +16,6 @@ from gemmkit.emulator.codegen.shadow_layout import (
 from gemmkit.emulator.machine.turns import most_at_once
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.sanitizer.block_order import (
-    APART,
     KNOWN,
     UNFENCED,
     BlockOrder,
@@ -31,6 +30,7 @@ from gemmkit.emulator.sanitizer.cross_block_races import (
 )
 from gemmkit.emulator.sanitizer.flag_values import Looks
 from gemmkit.emulator.sanitizer.orders import LANES_APART, BlockOrders, lanes_apart, ordinary_access
+from gemmkit.emulator.sanitizer.releases import ANY_LANE
 from gemmkit.emulator.sanitizer.shadow import BlockShadow, GlobalShadow
 from gemmkit.emulator.sanitizer.sites import Names, is_bulk_reduction, verb
 from gemmkit.findings import Finding
@@ -45,9 +45,10 @@ _PAST_L1 = (".cg", ".cv")
 
 def here(worker: Worker, shadow: BlockShadow) -> Place:
     """The running warp of the running block."""
-    warp = worker.rank * worker.warps + worker.warp_number(worker.field("running"))
+    own = worker.warp_number(worker.field("running"))
+    warp, steps = worker.rank * worker.warps + own, shadow.steps(own)
     barrier = shadow.field("barrier_time")
-    return Place(worker.field("block"), worker.field("cluster_start"), warp, barrier)
+    return Place(worker.field("block"), worker.field("cluster_start"), warp, barrier, steps)
 
 
 class BetweenBlocks:
@@ -150,16 +151,23 @@ class BetweenBlocks:
         met = self._known.at(address, kind)
         how, found = self.meets(number, thread, address, met, kind)
         other = Actor.read(met[0], self._numbers)
-        if how == KNOWN and not self.order.lanes_matter(other.block, self._warp_of(other)):
+        if how == KNOWN and self.is_of_warps(other):
             return IN_ORDER, None
         return int(found is not None), found
 
-    def relation(self, other: Actor, time: int) -> int:
+    def relation(self, other: Actor, time: int, thread: int | None = None) -> int:
         """How fences and atomics order an access of another block at a time before what the running
-        warp does now."""
+        warp, or a thread of it, does now."""
         here, warp = self._here(), self._warp_of(other)
-        lane = {} if other.asynchronous else {"lane": other.thread % LANES}
-        return self.order.before(here, other.block, warp, time, **lane)
+        lane = ANY_LANE if other.asynchronous else other.thread % LANES
+        mine = ANY_LANE if thread is None else thread % LANES
+        return self.order.before(here, other.block, warp, time, lane, mine)
+
+    def is_of_warps(self, other: Actor) -> bool:
+        """Whether what orders an access before holds for all lanes of the running warp, and for
+        earlier accesses of all lanes of the other one."""
+        apart = self.order.lanes_matter(other.block, self._warp_of(other))
+        return not apart and not self.order.is_ahead(self._here())
 
     def is_announced(self, other: Actor, time: int) -> bool:
         """Whether the running warp has observed a flag that was written after such an access."""
@@ -190,8 +198,8 @@ class BetweenBlocks:
     def _why(self, number: int, other: Actor, how: int, *, after_read: bool) -> str:
         """Why an access by an instruction races with one of another block ordered so."""
         actions, block = self._names.actions, self._worker.field("block")
-        if how == APART:
-            return LANES_APART
+        if how in LANES_APART:
+            return LANES_APART[how]
         if not self._fences:
             return ANY_ORDER
         ordinary = ordinary_access(actions[number], actions[other.number])
@@ -213,7 +221,7 @@ class BetweenBlocks:
         """
         (note, time), against_reader = met, kind == "reader"
         other, block = Actor.read(note, self._numbers), self._worker.field("block")
-        how = self.relation(other, time)
+        how = self.relation(other, time, thread)
         if not self.is_race(number, other, how):
             return how, None
         kind = "write after read" if against_reader else "write after write"
@@ -227,7 +235,7 @@ class BetweenBlocks:
                 self._why(number, other, how, after_read=against_reader),
             )
             found = cross_block_race(self._names, kind, address, other, me, why=why)
-            if how == APART:
+            if how in LANES_APART:
                 found = lanes_apart(found)
             self._made[alike] = block, found
         return how, found

@@ -18,24 +18,27 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from gemmkit.emulator.sanitizer.flag_values import FlagValues, Look
+from gemmkit.emulator.sanitizer.lanes_ahead import LanesAhead
 from gemmkit.emulator.sanitizer.releases import ANY_LANE, Apart, Learned, Release, join
 
 # So many releases of one block at an address are kept for their values.
 _MOST_APART = 64
 
 # How an access is ordered before another: fully; except for a fence of the observer; released, but
-# not observed; not released; fully, if lanes of a warp were in step.
-KNOWN, UNFENCED, UNLEARNED, UNRELEASED, APART = range(5)
+# not observed; not released; fully, if lanes of its warp had been in step, or those of the
+# observer's.
+KNOWN, UNFENCED, UNLEARNED, UNRELEASED, APART, AHEAD = range(6)
 
 
 class Place(NamedTuple):
     """A running warp, as its cluster counts the warps; its block, the first block of the cluster,
-    and the time of the block's last barrier."""
+    the time of the block's last barrier, and how often the warp's lanes have been in step."""
 
     block: int
     cluster: int
     warp: int
     barrier: int
+    steps: int = 0
 
 
 class Reached(Protocol):
@@ -131,6 +134,7 @@ class BlockOrder:
         self._announced: dict[tuple[int, int, int, int, int], bool] = {}
         self._visible: dict[tuple[int, int, int, int], bool] = {}
         self._block = self._cluster = -1
+        self._lanes_ahead = LanesAhead()
 
     def _enter(self, at: Place) -> None:
         if at.cluster != self._cluster:
@@ -138,6 +142,7 @@ class BlockOrder:
         self._block, self._cluster, self._barrier = at.block, at.cluster, 0
         self._members = self._clusters.setdefault(at.cluster, _Members(self._all))
         self._common = self._nothing()
+        self._lanes_ahead = LanesAhead()
 
     def _nothing(self) -> _Knowledge:
         return _Knowledge([0] * self._all)
@@ -234,6 +239,9 @@ class BlockOrder:
             own.seen[location] = max(before, sees)
             if self._reached is not None:
                 self._note(at.warp, self._reached.ordered_in_cluster()[at.warp])
+        if reads:
+            more = before if own.seen.get(location, 0) > before else None
+            self._lanes_ahead.observe(at.warp, at.steps, location, look.lanes, more)
         observes = reads and any(each != at.block for each in there.blocks)
         if writes:
             all_of_it = self._nothing()
@@ -305,15 +313,34 @@ class BlockOrder:
         """Whether the lanes of a warp do not count as one."""
         return (cluster, warp) in self._lanes_apart
 
-    def before(self, at: Place, cluster: int, warp: int, time: int, lane: int = ANY_LANE) -> int:
+    def is_ahead(self, at: Place) -> bool:
+        """Whether some lanes of the running warp know more than others."""
+        return self._lanes_ahead.some(at.warp, at.steps)
+
+    def before(
+        self,
+        at: Place,
+        cluster: int,
+        warp: int,
+        time: int,
+        lane: int = ANY_LANE,
+        mine: int = ANY_LANE,
+    ) -> int:
         """How an access by a warp of a cluster, or one of its lanes, at a time is ordered before
-        the running warp's current access."""
+        the current access of the running warp, or one of its lanes (`mine`)."""
         self._catch_up(at)
         if not self.lanes_matter(cluster, warp):
             lane = ANY_LANE
         asked = at.warp, cluster, warp, time, lane
         if asked not in self._answers:
             self._answers[asked] = self._before(*asked)
+        if self._answers[asked] == KNOWN:
+            limits = self._lanes_ahead.limits(at.warp, at.steps, mine)
+            if limits and not any(
+                self._holds(_within(each, limits), cluster, warp, time, lane)
+                for each in (self._members.own[at.warp].known, self._common.known)
+            ):
+                return AHEAD
         return self._answers[asked]
 
     def _before(self, me: int, cluster: int, warp: int, time: int, lane: int) -> int:
@@ -395,3 +422,8 @@ class BlockOrder:
                 looked_at[location] = count
                 yield at, done, count
                 left += [each.learned for each in at.releases[done:count] if each.learned]
+
+
+def _within(learned: Mapping[int, int], limits: Mapping[int, int]) -> Learned:
+    """No more of what was learned at some addresses than these limits."""
+    return {each: min(count, limits.get(each, count)) for each, count in learned.items()}

@@ -121,7 +121,7 @@ class GlobalOrder:
         """What a strong access finds at each address; `operands` says where native code keeps what
         its lanes compare with, if they wait."""
         wait = self._waits.get(action.number)
-        if wait is None and action.operation == "load":
+        if action.number in self._worker.kernel.data_loads:
             return dict.fromkeys((base + pattern.offsets[pattern.lanes]).tolist(), Look(0))
         found: dict[int, Look] = {}
         nbytes = action.form.type.bytes
@@ -131,8 +131,7 @@ class GlobalOrder:
                 operand = operand_of(wait, operands or 0, lane) if wait is not None else 0
                 value = self._value(action, address, nbytes)
                 found[address] = Look(value or 0, wait if value is not None else None, operand)
-        if action.operation != "load":
-            self._note_lanes(found, pattern, base)
+        self._note_lanes(found, pattern, base)
         for address in found.keys() - self._launch.flags if self._waits else ():
             self._note_initial(found, address, action)
         return found
@@ -151,7 +150,7 @@ class GlobalOrder:
         looks[address] = replace(looks[address], initial=initial)
 
     def _note_lanes(self, looks: dict[int, Look], pattern: Pattern, base: int) -> None:
-        """Note which lanes have written at each address, where these are not all of the warp."""
+        """Note which lanes have accessed each address, where these are not all of the warp."""
         worker = self._worker
         warp = worker.warp_number(worker.field("running"))
         initial, exited = (int(worker.warp_fields(name)[warp]) for name in ("initial", "exited"))

@@ -8,11 +8,16 @@ import msgspec
 
 from gemmkit.emulator.codegen.operands import Action
 from gemmkit.emulator.codegen.ordering import ATOMICS, Ordering, hands_over_by_flags
-from gemmkit.emulator.sanitizer.block_order import UNFENCED, UNLEARNED
+from gemmkit.emulator.sanitizer.block_order import AHEAD, UNFENCED, UNLEARNED
+from gemmkit.emulator.sanitizer.block_order import APART as APART_BEFORE
 from gemmkit.emulator.sanitizer.collection import APART
 from gemmkit.findings import Finding
 
-LANES_APART = "only another lane of that warp signals this, with no __syncwarp() before it"
+# Why lanes of a warp matter, by how an access is ordered before another.
+LANES_APART = {
+    APART_BEFORE: "only another lane of that warp signals this, with no __syncwarp() before it",
+    AHEAD: "only another lane of this warp has waited for that, with no __syncwarp() after it",
+}
 # As the emulator runs them.
 TOGETHER = "the hardware as long as these lanes run together"
 _MBARRIERS = ("mbarrier_", "bulk_")

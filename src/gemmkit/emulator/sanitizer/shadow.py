@@ -282,7 +282,8 @@ class BlockShadow:
         """The lanes of a warp are in step."""
         self.now[0] += 1
         for name, value in (("in_step", self.field("log_count")), ("step_time", self.now[0])):
-            self._warps[warp, OWN[name] :][:8].view(np.int64)[0] = value
+            self._own(warp, name)[0] = value
+        self._own(warp, "steps")[0] += 1
 
     def _own(self, warp: int, name: str) -> Numbers:
         return self._warps[warp, OWN[name] :][:8].view(np.int64)
@@ -294,6 +295,14 @@ class BlockShadow:
     def step_time(self, warp: int) -> int:
         """The time at which lanes of a warp, all or some, were last in step."""
         return max(int(self._own(warp, name)[0]) for name in ("step_time", "part_time"))
+
+    def watch_steps(self, warp: int, *, watched: bool) -> None:
+        """Python has to see when lanes of a warp come in step, or no longer."""
+        self._own(warp, "steps_watched")[0] = watched
+
+    def steps(self, warp: int) -> int:
+        """How often lanes of a warp, all or some, have been in step."""
+        return int(self._own(warp, "steps")[0])
 
     def times(self, warp: int) -> tuple[int, int]:
         """The time now, and that at which lanes of a warp were last in step."""
