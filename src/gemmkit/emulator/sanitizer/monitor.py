@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -70,6 +71,10 @@ from gemmkit.emulator.sanitizer.traits import Traits
 from gemmkit.emulator.sanitizer.undefined import UndefinedUses, Use, absent_lane
 from gemmkit.emulator.sanitizer.warpgroup_findings import WarpgroupFindings
 from gemmkit.findings import Finding
+
+_RACES = (RACE, LANES_RACE)
+# So many races of an instruction are explained; those of other blocks alike are only counted.
+_MOST_EXPLAINED = 4
 
 
 @dataclass
@@ -235,6 +240,8 @@ class _Watch:
         self._global_order = GlobalOrder(sanitizer.order, worker, self._shadow, self._order)
         # The last finding for each memory record and class; later unreported faults belong to it.
         self._last: dict[tuple[int, int], Key] = {}
+        # How many races were explained at each memory instruction, by class and edges of the grid.
+        self._explained: defaultdict[tuple[int, int, tuple[bool, ...]], int] = defaultdict(int)
         self._barriers = BarrierUses(sanitizer.names, worker, sanitizer.collection)
 
     def _new_order(self) -> Order:
@@ -308,7 +315,7 @@ class _Watch:
                 return self._on_global_order(what, site, pattern, base, more)
             if site is None or pattern is None:
                 return self._barriers.reached(what, base, more)
-            return self._on_memory(what, site, Pattern(pattern), base, more)
+            return self._on_memory(what, site, pattern, base, more)
         except BaseException as error:
             self._worker.fail(error)
             return 0
@@ -353,16 +360,29 @@ class _Watch:
         nbytes, kind = more >> REACHED_BYTES & 255, more >> REACHED_KIND
         self._order.reached(self._worker.site_number(site), lanes, addresses, nbytes, kind)
 
-    def _on_memory(self, what: int, site: int, pattern: Pattern, base: int, more: int) -> int:
+    def _on_memory(self, what: int, site: int, pattern: int, base: int, more: int) -> int:
         number = self._worker.site_number(site)
-        finding = self._explain(what, number, pattern, base, more)
+        alike = number, what, self._at_edges()
+        if what in _RACES and self._explained[alike] >= _MOST_EXPLAINED:
+            # Blocks that are no different race by the same lines.
+            place = self._worker.kernel.areas.sites[number]
+            self._sanitizer.collection.more(self._last[place, what], 1)
+            return 1
+        finding = self._explain(what, number, Pattern(pattern), base, more)
         if finding is None:
             return 0
+        self._explained[alike] += 1
         if what == UNINITIALIZED and self._names.actions[number].operation == "load":
             self._note_origin(number, finding)
         else:
             self._keep(number, what, finding)
         return 1
+
+    def _at_edges(self) -> tuple[bool, ...]:
+        """At which edges of the grid the block is, where others may do something else."""
+        names = self._names
+        block = names.block(self._worker.field("block"))
+        return tuple(at == end - 1 for at, end in zip(block, names.request.grid, strict=True))
 
     def _keep(self, number: int, what: int, finding: Finding) -> None:
         """Add a finding at a memory instruction; faults that native code counts from then on belong
