@@ -32,7 +32,7 @@ class Follows(Protocol):
         """How an access of another thread at a time is ordered before what a thread of the running
         warp does now, see `BlockOrder`."""
 
-    def is_of_warps(self, other: Actor) -> bool:
+    def is_of_warps(self, other: Actor, time: int) -> bool:
         """Whether that holds for all lanes of both warps."""
 
     def is_announced(self, other: Actor, time: int) -> bool:
@@ -63,7 +63,7 @@ class AnnouncedData:
         number, thread = self._worker.site_number(site), more >> CONFLICT_THREAD
         how = follows.relation(other, time, thread)
         if how == KNOWN:
-            return IN_ORDER if follows.is_of_warps(other) else 0, None
+            return IN_ORDER if follows.is_of_warps(other, time) else 0, None
         if how == UNFENCED or (how not in LANES_APART and not follows.is_announced(other, time)):
             return 0, None
         alike = number, other.number, self._known.region(address), how

@@ -105,23 +105,23 @@ class BetweenBlocks:
             if self._names.request.cluster_blocks > 1 or base < min(WINDOWS.values()):
                 self._note_poll(self._here(), number, base)
             return
-        for address, look in looks.items():
-            if address < min(WINDOWS.values()):
-                at = self._here()
-                observes = self.order.synchronize(
-                    at,
-                    address,
-                    look,
-                    self._shadow.times(at.warp % self._worker.warps),
-                    reads=action.operation != "store",
-                    writes=action.operation != "load",
-                )
-                self._note_poll(at, number, address)
-                data = number in self._worker.kernel.data_loads
-                if observes and action.operation != "reduction" and not data:
-                    warp = at.warp % self._worker.warps
-                    self.observed.pop(address, None)
-                    self.observed[address] = Actor(at.block, warp * LANES, number)
+        at, here = self._here(), min(WINDOWS.values())
+        looks = {address: look for address, look in looks.items() if address < here}
+        warp = at.warp % self._worker.warps
+        observed = self.order.synchronize(
+            at,
+            looks,
+            self._shadow.times(warp),
+            reads=action.operation != "store",
+            writes=action.operation != "load",
+        )
+        for address in looks:
+            self._note_poll(at, number, address)
+        if action.operation == "reduction" or number in self._worker.kernel.data_loads:
+            return
+        for address in observed:
+            self.observed.pop(address, None)
+            self.observed[address] = Actor(at.block, warp * LANES, number)
 
     def _note_poll(self, at: Place, number: int, address: int) -> None:
         """A warp has performed a strong access by an instruction at an address."""
@@ -151,7 +151,7 @@ class BetweenBlocks:
         met = self._known.at(address, kind)
         how, found = self.meets(number, thread, address, met, kind)
         other = Actor.read(met[0], self._numbers)
-        if how == KNOWN and self.is_of_warps(other):
+        if how == KNOWN and self.is_of_warps(other, met[1]):
             return IN_ORDER, None
         return int(found is not None), found
 
@@ -163,11 +163,9 @@ class BetweenBlocks:
         mine = ANY_LANE if thread is None else thread % LANES
         return self.order.before(here, other.block, warp, time, lane, mine)
 
-    def is_of_warps(self, other: Actor) -> bool:
-        """Whether what orders an access before holds for all lanes of the running warp, and for
-        earlier accesses of all lanes of the other one."""
-        apart = self.order.lanes_matter(other.block, self._warp_of(other))
-        return not apart and not self.order.is_ahead(self._here())
+    def is_of_warps(self, other: Actor, time: int) -> bool:
+        """Whether what orders an access before holds for all lanes of both warps."""
+        return self.order.all_know(self._here(), other.block, self._warp_of(other), time)
 
     def is_announced(self, other: Actor, time: int) -> bool:
         """Whether the running warp has observed a flag that was written after such an access."""

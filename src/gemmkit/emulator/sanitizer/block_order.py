@@ -17,7 +17,8 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from gemmkit.emulator.sanitizer.flag_values import FlagValues, Look
+from gemmkit.emulator.codegen.layout import LANES
+from gemmkit.emulator.sanitizer.flag_values import FlagValues, Look, Looks
 from gemmkit.emulator.sanitizer.lanes_ahead import LanesAhead
 from gemmkit.emulator.sanitizer.releases import ANY_LANE, Apart, Learned, Release, join
 
@@ -216,58 +217,65 @@ class BlockOrder:
         self._note(at.warp, now)
 
     def synchronize(
-        self,
-        at: Place,
-        location: int,
-        look: Look,
-        times: tuple[int, int],
-        *,
-        reads: bool,
-        writes: bool,
-    ) -> bool:
-        """A strong access to an address by a warp, given the time now and that at which it was last
-        in step; returns whether it observes another block."""
-        preceding, (now, step) = self._catch_up(at), times
+        self, at: Place, looks: Looks, times: tuple[int, int], *, reads: bool, writes: bool
+    ) -> list[int]:
+        """Strong accesses by an instruction of a warp, given the time now and that at which it was
+        last in step; returns the addresses at which it observes another block."""
+        preceding = self._catch_up(at)
         self._forget_answers()
-        there, own = self._locations[location], self._members.own[at.warp]
-        if look.initial is not None and not there.releases:
-            there.values.wrote(look.initial, 0)
-        before = own.seen.get(location, 0)
-        if reads and before < len(there.releases):
-            least = max(before, *(each.get(location, 0) for each in self._all_known(own)))
-            sees = look.sees(there.values, least, len(there.releases))
-            own.seen[location] = max(before, sees)
-            if self._reached is not None:
-                self._note(at.warp, self._reached.ordered_in_cluster()[at.warp])
-        if reads:
-            more = before if own.seen.get(location, 0) > before else None
-            self._lanes_ahead.observe(at.warp, at.steps, location, look.lanes, more)
-        observes = reads and any(each != at.block for each in there.blocks)
-        if writes:
-            all_of_it = self._nothing()
-            all_of_it.join(own)
-            all_of_it.join(self._common)
-            if self._announces or any(all_of_it.fenced):
-                visible: Sequence[int] = [0] * self._all
-                if self._reached is not None:
-                    visible = self._reached.visible_in_cluster()
-                released = Release(
-                    at.block,
-                    at.cluster,
-                    tuple(all_of_it.fenced),
-                    tuple(visible),
-                    all_of_it.passed_on,
-                    all_of_it.proxied,
-                    Apart(at.warp, look.lanes, step) if look.lanes is not None else None,
-                )
-                if self._announces:
-                    preceding[at.warp] = now
-                    released.announced = tuple(preceding)
-                if look.lanes is not None:
+        released = self._released_now(at, preceding, times[0]) if writes else None
+        observed = []
+        for location, look in looks.items():
+            there = self._locations[location]
+            if look.initial is not None and not there.releases:
+                there.values.wrote(look.initial, 0)
+            if reads:
+                self._observe(at, location, there, look)
+                if any(each != at.block for each in there.blocks):
+                    observed.append(location)
+            if released is not None:
+                apart = Apart(at.warp, look.lanes, times[1]) if look.lanes is not None else None
+                self._release(there, at.warp, location, released.copy(apart), look.value)
+                if apart is not None:
                     self._lanes_apart.add((at.cluster, at.warp))
-                self._release(there, at.warp, location, released, look.value)
-            there.values.wrote(look.value, len(there.releases))
-        return observes
+            if writes:
+                there.values.wrote(look.value, len(there.releases))
+        if reads and self._reached is not None:
+            self._note(at.warp, self._reached.ordered_in_cluster()[at.warp])
+        return observed
+
+    def _observe(self, at: Place, location: int, there: _Location, look: Look) -> None:
+        """A warp looks at an address."""
+        own = self._members.own[at.warp]
+        before = own.seen.get(location, 0)
+        sees = before
+        if before < len(there.releases):
+            least = max(before, *(each.get(location, 0) for each in self._all_known(own)))
+            sees = max(before, look.sees(there.values, least, len(there.releases)))
+            own.seen[location] = sees
+        more = before if sees > before else None
+        self._lanes_ahead.observe(at.warp, at.steps, location, look.lanes, more)
+
+    def _released_now(self, at: Place, preceding: list[int], now: int) -> Release | None:
+        """What a write to a flag by a warp releases, given what precedes by barriers."""
+        all_of_it = self._nothing()
+        all_of_it.join(self._members.own[at.warp])
+        all_of_it.join(self._common)
+        if not self._announces and not any(all_of_it.fenced):
+            return None
+        visible: Sequence[int] = [0] * self._all
+        if self._reached is not None:
+            visible = self._reached.visible_in_cluster()
+        preceding[at.warp] = now
+        return Release(
+            at.block,
+            at.cluster,
+            tuple(all_of_it.fenced),
+            tuple(visible),
+            all_of_it.passed_on,
+            all_of_it.proxied,
+            announced=tuple(preceding) if self._announces else (),
+        )
 
     def _all_known(self, own: _Knowledge) -> tuple[Learned, ...]:
         """What a warp has observed, or was told of, by address."""
@@ -309,13 +317,18 @@ class BlockOrder:
         last.join(released)
         return True
 
-    def lanes_matter(self, cluster: int, warp: int) -> bool:
+    def _lanes_matter(self, cluster: int, warp: int) -> bool:
         """Whether the lanes of a warp do not count as one."""
         return (cluster, warp) in self._lanes_apart
 
-    def is_ahead(self, at: Place) -> bool:
-        """Whether some lanes of the running warp know more than others."""
-        return self._lanes_ahead.some(at.warp, at.steps)
+    def all_know(self, at: Place, cluster: int, warp: int, time: int) -> bool:
+        """Whether accesses by all lanes of a warp at a time, which are ordered before for some
+        lanes, are so for all lanes of the running warp."""
+        if self._lanes_ahead.some(at.warp, at.steps):
+            return False
+        return not self._lanes_matter(cluster, warp) or all(
+            self.before(at, cluster, warp, time, lane) == KNOWN for lane in range(LANES)
+        )
 
     def before(
         self,
@@ -329,7 +342,7 @@ class BlockOrder:
         """How an access by a warp of a cluster, or one of its lanes, at a time is ordered before
         the current access of the running warp, or one of its lanes (`mine`)."""
         self._catch_up(at)
-        if not self.lanes_matter(cluster, warp):
+        if not self._lanes_matter(cluster, warp):
             lane = ANY_LANE
         asked = at.warp, cluster, warp, time, lane
         if asked not in self._answers:
@@ -360,7 +373,7 @@ class BlockOrder:
         """Whether the running warp has observed a flag that was written after an access, even if
         no fence orders the two."""
         self._catch_up(at)
-        if not self.lanes_matter(cluster, warp):
+        if not self._lanes_matter(cluster, warp):
             lane = ANY_LANE
         asked = at.warp, cluster, warp, time, lane
         if asked not in self._announced:

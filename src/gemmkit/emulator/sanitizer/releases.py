@@ -42,6 +42,19 @@ class Release:
     apart: Apart | None = None
     announced: tuple[int, ...] = ()
 
+    def copy(self, apart: Apart | None) -> Release:
+        """The same by these lanes of the warp."""
+        return Release(
+            self.block,
+            self.cluster,
+            self.until,
+            self.visible,
+            dict(self.learned),
+            dict(self.proxied),
+            apart,
+            self.announced,
+        )
+
     def announces(self, warp: int, time: int, lane: int) -> bool:
         """Whether an access of a lane of a warp came before it, fenced or not."""
         if self.apart is not None and self.apart.holds(warp, time, lane):

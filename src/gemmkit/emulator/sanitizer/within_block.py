@@ -44,7 +44,8 @@ class WithinBlock:
     ) -> None:
         """`order` follows mbarriers, if the kernel may have some."""
         self._names, self._worker, self._shadow = names, worker, shadow
-        self._own = any(Ordering.of(action).in_block for action in names.actions)
+        roles = map(Ordering.of, names.actions)
+        self._own = any(each.in_block and (each.strong or each.fence) for each in roles)
         self._block, self._order, self._between = -1, between.order, between
         self._by_mbarriers = order
         self._numbers = instruction_numbers(worker.kernel.areas)
@@ -80,15 +81,13 @@ class WithinBlock:
         action = self._names.actions[number]
         place = self._here()
         shared = _SHARED if space_at(action, base) == "shared" else 0
-        for address, look in looks.items():
-            self._order.synchronize(
-                place,
-                address | shared,
-                look,
-                self._shadow.times(place.warp % self._worker.warps),
-                reads=action.operation != "store",
-                writes=action.operation != "load",
-            )
+        self._order.synchronize(
+            place,
+            {address | shared: look for address, look in looks.items()},
+            self._shadow.times(place.warp % self._worker.warps),
+            reads=action.operation != "store",
+            writes=action.operation != "load",
+        )
 
     def relation(self, other: Actor, time: int, thread: int) -> int:
         """How an access of another warp of the cluster at a time is ordered before what a thread of
@@ -99,10 +98,10 @@ class WithinBlock:
         lanes = other.thread % LANES, thread % LANES
         return self._order.before(place, place.cluster, its, time, *lanes)
 
-    def is_of_warps(self, other: Actor) -> bool:
+    def is_of_warps(self, other: Actor, time: int) -> bool:
         """Whether what orders an access before holds for all lanes of both warps."""
-        place, its = self._here(), self._warp_of(other)
-        return not self._order.lanes_matter(place.cluster, its) and not self._order.is_ahead(place)
+        place = self._here()
+        return self._order.all_know(place, place.cluster, self._warp_of(other), time)
 
     def is_announced(self, other: Actor, time: int) -> bool:
         """Whether the running warp has observed a flag that was written after such an access."""
@@ -142,7 +141,7 @@ class WithinBlock:
         else:
             lane = other.thread % LANES
             how = self._order.before(place, place.cluster, its, time, lane, thread % LANES)
-            if how == KNOWN and not self.is_of_warps(other):
+            if how == KNOWN and not self.is_of_warps(other, time):
                 return 0, None
         if how == KNOWN:
             return IN_ORDER, None
