@@ -43,7 +43,7 @@ WAITS = {
 
 @pytest.mark.parametrize("where", WHERE)
 @pytest.mark.parametrize("way", WAITS)
-@pytest.mark.sample(8)
+@pytest.mark.sample(5)
 def test_one_lane_waits(where: str, way: str) -> None:
     (source, blocks, threads, fence), (wait, sound) = WHERE[where], WAITS[way]
     arrays = {"part": np.zeros(32, np.float32), "flag": np.zeros(1, np.int32)}
