@@ -13,7 +13,7 @@ from typing import Protocol
 
 from gemmkit.emulator.codegen.shadow_layout import CONFLICT_THREAD, IN_ORDER
 from gemmkit.emulator.machine.worker import Worker
-from gemmkit.emulator.sanitizer.block_order import KNOWN, UNFENCED
+from gemmkit.emulator.sanitizer.block_knowledge import KNOWN, UNFENCED
 from gemmkit.emulator.sanitizer.cross_block_races import (
     Actor,
     cross_block_race,

@@ -23,10 +23,10 @@ from gemmkit.emulator.codegen.shadow_layout import (
 from gemmkit.emulator.isa.cluster import cluster_address, divided
 from gemmkit.emulator.isa.mbarriers import EXPECTED, MOST
 from gemmkit.emulator.sanitizer.access_order import AccessOrder
-from gemmkit.emulator.sanitizer.asynchronous_findings import overrun_cause
 from gemmkit.emulator.sanitizer.clocks import Clock
 from gemmkit.emulator.sanitizer.cluster_order import Object
 from gemmkit.emulator.sanitizer.granules import thread_of
+from gemmkit.emulator.sanitizer.mbarrier_findings import overrun_cause
 from gemmkit.emulator.sanitizer.parties import Parties
 
 

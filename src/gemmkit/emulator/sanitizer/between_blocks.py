@@ -15,13 +15,8 @@ from gemmkit.emulator.codegen.shadow_layout import (
 )
 from gemmkit.emulator.machine.turns import most_at_once
 from gemmkit.emulator.machine.worker import Worker
-from gemmkit.emulator.sanitizer.block_order import (
-    KNOWN,
-    UNFENCED,
-    BlockOrder,
-    Place,
-    Reached,
-)
+from gemmkit.emulator.sanitizer.block_knowledge import KNOWN, UNFENCED, Place, Reached
+from gemmkit.emulator.sanitizer.block_order import BlockOrder
 from gemmkit.emulator.sanitizer.cross_block_races import (
     ANY_ORDER,
     Actor,

@@ -15,42 +15,26 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
 
 from gemmkit.emulator.codegen.layout import LANES
+from gemmkit.emulator.sanitizer.block_knowledge import (
+    AHEAD,
+    APART,
+    KNOWN,
+    UNFENCED,
+    UNLEARNED,
+    UNRELEASED,
+    Knowledge,
+    Members,
+    Place,
+    Reached,
+)
 from gemmkit.emulator.sanitizer.flag_values import FlagValues, Look, Looks
 from gemmkit.emulator.sanitizer.lanes_ahead import LanesAhead
 from gemmkit.emulator.sanitizer.releases import ANY_LANE, Apart, Learned, Release, join
 
 # So many releases of one block at an address are kept for their values.
 _MOST_APART = 64
-
-# How an access is ordered before another: fully; except for a fence of the observer; released, but
-# not observed; not released; fully, if lanes of its warp had been in step, or those of the
-# observer's.
-KNOWN, UNFENCED, UNLEARNED, UNRELEASED, APART, AHEAD = range(6)
-
-
-class Place(NamedTuple):
-    """A running warp, as its cluster counts the warps; its block, the first block of the cluster,
-    the time of the block's last barrier, and how often the warp's lanes have been in step."""
-
-    block: int
-    cluster: int
-    warp: int
-    barrier: int
-    steps: int = 0
-
-
-class Reached(Protocol):
-    """What mbarriers and barriers order before what the running warp does now."""
-
-    def ordered_in_cluster(self) -> list[int]:
-        """By warp of the cluster, the time up to which its accesses are ordered before; for the
-        running warp the time now."""
-
-    def visible_in_cluster(self) -> list[int]:
-        """The same for accesses to global memory that are visible to the asynchronous proxy."""
 
 
 @dataclass(slots=True)
@@ -64,39 +48,6 @@ class _Location:
     values: FlagValues = field(default_factory=FlagValues)
     # How many were kept apart only for their values.
     apart: int = 0
-
-
-@dataclass(slots=True)
-class _Knowledge:
-    """For a warp, or all warps of a block: up to when each warp's accesses are fenced, what was
-    observed of other blocks, what of that is behind a fence, what of that preceded the last fence,
-    which a release passes on, and what preceded the last proxy fence."""
-
-    fenced: list[int]
-    seen: Learned = field(default_factory=dict)
-    known: Learned = field(default_factory=dict)
-    passed_on: Learned = field(default_factory=dict)
-    proxied: Learned = field(default_factory=dict)
-
-    def join(self, other: _Knowledge) -> None:
-        self.fenced = [max(pair) for pair in zip(self.fenced, other.fenced, strict=True)]
-        for mine, theirs in (
-            (self.seen, other.seen),
-            (self.known, other.known),
-            (self.passed_on, other.passed_on),
-            (self.proxied, other.proxied),
-        ):
-            join(mine, theirs)
-
-
-class _Members:
-    """What the warps of one cluster know."""
-
-    def __init__(self, warps: int) -> None:
-        self.own = [_Knowledge([0] * warps) for _ in range(warps)]
-        # What each warp knew, from which time on; and how many of these another warp has learned.
-        self.history: list[list[tuple[int, _Knowledge]]] = [[] for _ in range(warps)]
-        self.taken: defaultdict[tuple[int, int], int] = defaultdict(int)
 
 
 class BlockOrder:
@@ -124,7 +75,7 @@ class BlockOrder:
         self._announces = announces
         self._locations: defaultdict[int, _Location] = defaultdict(_Location)
         self._by_cluster: defaultdict[int, list[Release]] = defaultdict(list)
-        self._clusters: dict[int, _Members] = {}
+        self._clusters: dict[int, Members] = {}
         # The warps, with their cluster, some lanes of which alone have written a flag.
         self._lanes_apart: set[tuple[int, int]] = set()
         if peer is not None:
@@ -141,12 +92,12 @@ class BlockOrder:
         if at.cluster != self._cluster:
             self._clusters.pop(self._cluster, None)
         self._block, self._cluster, self._barrier = at.block, at.cluster, 0
-        self._members = self._clusters.setdefault(at.cluster, _Members(self._all))
+        self._members = self._clusters.setdefault(at.cluster, Members(self._all))
         self._common = self._nothing()
         self._lanes_ahead = LanesAhead()
 
-    def _nothing(self) -> _Knowledge:
-        return _Knowledge([0] * self._all)
+    def _nothing(self) -> Knowledge:
+        return Knowledge([0] * self._all)
 
     def _forget_answers(self) -> None:
         self._answers.clear()
@@ -204,7 +155,7 @@ class BlockOrder:
         join(own.known, own.seen)
         join(own.known, self._common.seen)
         join(own.known, self._common.known)
-        own.join(_Knowledge(until, passed_on=dict(own.known)))
+        own.join(Knowledge(until, passed_on=dict(own.known)))
         self._note(at.warp, now)
 
     def fence_proxy(self, at: Place, now: int) -> None:
@@ -277,7 +228,7 @@ class BlockOrder:
             announced=tuple(preceding) if self._announces else (),
         )
 
-    def _all_known(self, own: _Knowledge) -> tuple[Learned, ...]:
+    def _all_known(self, own: Knowledge) -> tuple[Learned, ...]:
         """What a warp has observed, or was told of, by address."""
         return own.known, self._common.seen, self._common.known
 

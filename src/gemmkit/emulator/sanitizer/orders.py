@@ -8,8 +8,8 @@ import msgspec
 
 from gemmkit.emulator.codegen.operands import Action
 from gemmkit.emulator.codegen.ordering import ATOMICS, Ordering, hands_over_by_flags
-from gemmkit.emulator.sanitizer.block_order import AHEAD, UNFENCED, UNLEARNED
-from gemmkit.emulator.sanitizer.block_order import APART as APART_BEFORE
+from gemmkit.emulator.sanitizer.block_knowledge import AHEAD, UNFENCED, UNLEARNED
+from gemmkit.emulator.sanitizer.block_knowledge import APART as APART_BEFORE
 from gemmkit.emulator.sanitizer.collection import APART
 from gemmkit.findings import Finding
 

@@ -7,7 +7,8 @@ from gemmkit.emulator.codegen.ordering import Ordering, is_asynchronous, is_cas_
 from gemmkit.emulator.codegen.shadow_layout import AGAINST_READER, CONFLICT_THREAD, IN_ORDER
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.sanitizer.between_blocks import BetweenBlocks, here
-from gemmkit.emulator.sanitizer.block_order import AHEAD, APART, KNOWN, UNFENCED, BlockOrder, Place
+from gemmkit.emulator.sanitizer.block_knowledge import AHEAD, APART, KNOWN, UNFENCED, Place
+from gemmkit.emulator.sanitizer.block_order import BlockOrder
 from gemmkit.emulator.sanitizer.cross_block_races import Actor, instruction_numbers
 from gemmkit.emulator.sanitizer.flag_order import FlagOrder
 from gemmkit.emulator.sanitizer.flag_values import Looks
