@@ -66,6 +66,33 @@ def test_one_lane_waits(where: str, way: str) -> None:
         assert found.other.thread == (31 - first, 0, 0)
 
 
+@pytest.mark.parametrize(("who", "step", "sound"), [
+    ("true", "", True), ("t == 0", "__syncwarp();", True), ("t == 0", "", False),
+])  # fmt: skip
+def test_one_lane_waits_at_an_mbarrier(who: str, step: str, sound: bool) -> None:
+    source = """k(float* out) {
+      __shared__ float part[32];
+      __shared__ unsigned long long full;
+      const unsigned at = __cvta_generic_to_shared(&full);
+      const int t = threadIdx.x % 32;
+      if (threadIdx.x == 0) asm volatile("mbarrier.init.shared.b64 [%0], 32;" :: "r"(at));
+      __syncthreads();
+      if (threadIdx.x < 32) {
+        part[t] = t;
+        asm volatile("mbarrier.arrive.shared.b64 _, [%0];" :: "r"(at) : "memory");
+      } else {
+        if (WHO)
+          asm volatile("{ .reg .pred p; A: mbarrier.try_wait.parity.shared.b64 p, [%0], 0;"
+            " @!p bra A; }" :: "r"(at) : "memory");
+        STEP
+        out[t] = part[31 - t];
+      }
+    }"""
+    source = source.replace("WHO", who).replace("STEP", step)
+    outcome = run(source, {"out": np.zeros(32, np.float32)}, arch="sm_90a")
+    assert outcome.kinds == (set() if sound else {("racecheck", "lanes not in step")})
+
+
 def test_a_buffer_that_is_filled_before_it_is_empty() -> None:
     source = """k(float* out) {
       __shared__ volatile int full, empty;

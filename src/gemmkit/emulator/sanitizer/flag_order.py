@@ -34,6 +34,9 @@ class FlagOrder(BarrierOrder):
             self._found.lanes_ahead(self._block, each.granule << self._shadow.shift, each)
         super().look()
 
+    def _waited_alone(self, warp: int, lanes: int, known: Clock) -> None:
+        self._flag_windows.waited(warp, lanes, known)
+
     def is_ahead(self, warp: int) -> bool:
         """Whether some lanes of a warp of this block know of more than others."""
         return self._flag_windows.has(warp)

@@ -75,12 +75,19 @@ class FlagWindows:
     def waited(self, warp: int, lanes: int | None, known: Clock) -> None:
         """Lanes of a warp, or all, have waited for a flag; before that, `known` was ordered before
         what the warp does."""
-        for each in self._open:
-            if each.warp == warp:
-                each.lanes |= -1 if lanes is None else lanes
-        learned: Clock = self.clocks.of[self.first + warp, ORDERED].copy()
         end, steps = self.shadow.field("log_count"), self.shadow.steps(warp)
-        if lanes is not None and (learned > known).any():
+        same = [each for each in self._open if each.warp == warp and each.steps == steps]
+        learned: Clock = self.clocks.of[self.first + warp, ORDERED].copy()
+        more = bool((learned > known).any())
+        for each in list(same):
+            if lanes is not None and more and each.lanes == lanes:
+                # It waits again: the others know as much as before.
+                each.learned = learned
+                return
+            each.lanes |= -1 if lanes is None else lanes
+            if self.log.is_whole(warp, each.lanes):
+                self._close(each)
+        if lanes is not None and more and not self.log.is_whole(warp, lanes):
             self._open.append(_Window(warp, lanes, known, learned, steps, end))
             self.shadow.watch_steps(warp, watched=True)
 
@@ -114,6 +121,8 @@ class FlagWindows:
         self.shadow.watch_steps(window.warp, watched=watched)
 
     def _first(self, window: _Window) -> Ahead | None:
+        if self.shadow.last_access(window.warp) <= window.log:
+            return None
         waited = np.where(window.lanes >> _LANE & 1 == 1, _NEVER, 0)
         for where, whos, writes in self.log.accesses(window.warp, waited, window.log):
             met = self.granules.between(

@@ -278,12 +278,13 @@ class BlockShadow:
         words[-1] &= _ALL >> np.uint64(63 - (last & 63))
         self.common[first >> 6 : (last >> 6) + 1, COMMON["initialized"] // 8] |= words
 
-    def in_step(self, warp: int) -> None:
-        """The lanes of a warp are in step."""
+    def in_step(self, warp: int, *, waits: bool = False) -> None:
+        """The lanes of a warp are in step; or (`waits`) one has waited at an mbarrier, which counts
+        as that for what they did before."""
         self.now[0] += 1
         for name, value in (("in_step", self.field("log_count")), ("step_time", self.now[0])):
             self._own(warp, name)[0] = value
-        self._own(warp, "steps")[0] += 1
+        self._own(warp, "steps")[0] += not waits
 
     def _own(self, warp: int, name: str) -> Numbers:
         return self._warps[warp, OWN[name] :][:8].view(np.int64)
