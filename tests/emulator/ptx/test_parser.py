@@ -22,7 +22,8 @@ from gemmkit.emulator.ptx.module import (
     Symbol,
     Vector,
 )
-from gemmkit.emulator.ptx.parser import parse, split_operands
+from gemmkit.emulator.ptx.operand_reader import split_operands
+from gemmkit.emulator.ptx.parser import parse
 from gemmkit.emulator.ptx.variables import GAP, PtxSyntaxError
 from gemmkit.errors import GemmkitError
 from gemmkit.jit.compiler import compile_kernel

@@ -189,8 +189,8 @@ def test_waiting_by_atomics_takes_no_memory(fence: str, wait: str, monkeypatch) 
     kept: list[BlockOrder] = []
     made = BlockOrder.__init__
 
-    def keep(self: BlockOrder, *arguments: Any) -> None:
-        made(self, *arguments)
+    def keep(self: BlockOrder, *arguments: Any, **named: Any) -> None:
+        made(self, *arguments, **named)
         kept.append(self)
 
     monkeypatch.setattr(BlockOrder, "__init__", keep)

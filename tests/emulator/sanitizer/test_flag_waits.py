@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from sanitizing import run
 
-from gemmkit.emulator.codegen.flag_waits import FlagWait, flag_waits
+from gemmkit.emulator.codegen.flag_tests import FlagWait
+from gemmkit.emulator.codegen.flag_waits import flag_waits
 from gemmkit.emulator.codegen.operands import actions_of
 from gemmkit.emulator.ptx.cfg import ControlFlow
 from gemmkit.emulator.ptx.parser import parse

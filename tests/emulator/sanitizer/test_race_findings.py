@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 from sanitizing import WORDS, run
 
+from gemmkit.emulator.sanitizer.races import Access, Races
+from gemmkit.findings import Finding
+
 EXCHANGE = """k(float* out) {
     __shared__ float As[64];
     As[threadIdx.x] = threadIdx.x;
@@ -235,3 +238,28 @@ def test_generic_addresses() -> None:
         ("read after write", "first"),
         ("write after read", "first"),
     }
+
+
+def test_blocks_that_race_alike_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only some of them are explained, and the blocks at the edges of the grid by themselves."""
+    explained: list[object] = []
+    explain = Races.between_warps
+
+    def count(self: Races, access: Access) -> Finding | None:
+        explained.append(access)
+        return explain(self, access)
+
+    monkeypatch.setattr(Races, "between_warps", count)
+    source = """k(float* out) {
+        __shared__ float both[64];
+        both[threadIdx.x] = threadIdx.x;
+        float sum = both[63 - threadIdx.x];
+        if (blockIdx.x == 39) sum += both[(threadIdx.x + 32) % 64];
+        out[threadIdx.x] = sum;
+    }"""
+    found = run(source, grid=(40, 1, 1)).findings
+    reads = {each.here.line: each for each in found if each.kind == "read after write"}
+    assert reads.keys() == {4, 5}
+    assert reads[4].count == 40
+    assert reads[5].block == (39, 0, 0)
+    assert len(explained) < 20

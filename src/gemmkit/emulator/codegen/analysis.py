@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from gemmkit.emulator.codegen.flag_waits import FlagWait, flag_waits
+from gemmkit.emulator.codegen.flag_tests import FlagWait
+from gemmkit.emulator.codegen.flag_waits import flag_waits
 from gemmkit.emulator.codegen.operands import Action
 from gemmkit.emulator.isa.matrix_access import is_matrix
 from gemmkit.emulator.ptx.cfg import BasicBlock, ControlFlow

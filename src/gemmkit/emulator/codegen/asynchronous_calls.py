@@ -5,7 +5,8 @@ from __future__ import annotations
 from gemmkit.emulator.codegen.block import BlockWriter
 from gemmkit.emulator.codegen.context import C, T, W
 from gemmkit.emulator.codegen.ir import Value, literal
-from gemmkit.emulator.codegen.layout import WINDOWS
+from gemmkit.emulator.codegen.layout import WARP, WINDOWS
+from gemmkit.emulator.codegen.lone_waits import is_for_others
 from gemmkit.emulator.codegen.operands import Action
 from gemmkit.emulator.codegen.runtime.mbarrier_objects import PREFIX
 from gemmkit.emulator.isa.bulk_copies import is_reduction
@@ -45,9 +46,21 @@ def call(
     given = places[0] if len(places) > 1 else NULL
     window = literal("i64", 0 if action.form["S"] else WINDOWS["shared"])
     arguments = [*head, places[-1], given, result, window]
-    if name.startswith("wait"):
-        arguments.append(literal("i32", block))
-    f.runtime(b.context.access(PREFIX + name), "void", *arguments)
+    if not name.startswith("wait"):
+        f.runtime(b.context.access(PREFIX + name), "void", *arguments)
+        return
+    arguments.append(literal("i32", block))
+    analysis = b.context.analysis
+    if not b.context.sanitize or not is_for_others(analysis.flow, analysis.actions, action.number):
+        f.runtime(b.context.access(PREFIX + name), "void", *arguments)
+        return
+    # Python follows what the other lanes do before they are in step.
+    initial, exited = (f.load("i32", W, WARP[each]) for each in ("initial", "exited"))
+    whole = f.compare("eq", lanes, f.and_(initial, f.not_(exited)))
+    with f.when(whole):
+        f.runtime(b.context.access(PREFIX + name), "void", *arguments)
+    with f.when(f.not_(whole)):
+        f.runtime("operate_asynchronous", "void", C, W, number, lanes)
 
 
 def _function_of(action: Action) -> str:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gemmkit.emulator.codegen.areas import counted_separately
+from gemmkit.emulator.codegen.block import BlockWriter
 from gemmkit.emulator.codegen.context import C, CodegenContext
 from gemmkit.emulator.codegen.ir import Function, Value
+from gemmkit.emulator.codegen.operands import Action
 
 
 def count_block(context: CodegenContext, counter: int, mask: Value) -> None:
@@ -40,3 +43,18 @@ def _instruction(f: Function, s: Sequence[Value]) -> None:
 
 def _add_lanes(f: Function, counter: Value, distance: int, lanes: Value) -> None:
     f.increase(counter, distance, f.cast("zext", f.intrinsic("ctpop", lanes), "i64"))
+
+
+def active_lanes(b: BlockWriter, action: Action) -> Value:
+    """The lanes in which an instruction acts; it is counted there if need be."""
+    lanes = b.active(action.guard)
+    if action.operation != "copy_async":
+        count_separately(b, action, lanes, lanes)
+    return lanes
+
+
+def count_separately(b: BlockWriter, action: Action, acting: Value, lanes: Value) -> None:
+    """Count an instruction that may act in fewer lanes than its block."""
+    if not counted_separately(action):
+        return
+    count_instruction(b.context, b.context.areas.counter(action.number), acting, lanes)

@@ -9,16 +9,22 @@ such loops are none of these.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
 
-import numpy as np
-
-from gemmkit.emulator.codegen.operands import Action, source_widths
+from gemmkit.emulator.codegen.flag_tests import (
+    Branch,
+    Computed,
+    Expression,
+    FlagWait,
+    Loaded,
+    Not,
+    depends,
+)
+from gemmkit.emulator.codegen.loops import Loops
+from gemmkit.emulator.codegen.operands import Action
 from gemmkit.emulator.codegen.ordering import Ordering
 from gemmkit.emulator.isa.form import OperandSpec
-from gemmkit.emulator.isa.semantics import OPERATIONS, evaluate
-from gemmkit.emulator.isa.semantics.raw import UNSIGNED, Raw
+from gemmkit.emulator.isa.semantics import OPERATIONS
 from gemmkit.emulator.ptx.cfg import ControlFlow
 from gemmkit.emulator.ptx.module import Immediate, Negated, Register
 
@@ -28,96 +34,8 @@ _HARMLESS = frozenset(
     ["load", "branch", "barrier", "vote", "ballot", "shuffle", "no_operation", "active_mask",
      "elect", "copy_async_wait"]
 )  # fmt: skip
-# So many branches of a loop are followed, and so many values of a flag remembered.
-_MOST_BRANCHES, _REMEMBERED = 4, 1024
-
-
-@dataclass(frozen=True, slots=True)
-class _Loaded:
-    """The value that a look has found, or (`of_operand`) what it is compared with."""
-
-    of_operand: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Computed:
-    """A result of an instruction that computes from registers; or its complement."""
-
-    action: Action
-    sources: tuple[_Expression, ...]
-    result: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Not:
-    """The complement of a predicate."""
-
-    of: _Expression
-
-
-_Expression = _Loaded | _Computed | _Not | int
-
-
-@dataclass(frozen=True, slots=True)
-class _Branch:
-    """What a thread does by a predicate: by which exit it goes on (numbers above 0), that it looks
-    again (0), or that another branch decides."""
-
-    predicate: _Expression
-    taken: int | _Branch
-    otherwise: int | _Branch
-
-
-@dataclass(frozen=True, slots=True)
-class FlagWait:
-    """What a loop waits for: a test of the loaded value, which may depend on one register, the
-    `operand`, that the loop does not change. It has so many `bits`."""
-
-    test: _Branch
-    operand: Register | int
-    bits: int
-    loaded_bits: int
-    signed: bool
-    _known: dict[tuple[int, int], int] = field(default_factory=dict, compare=False)
-
-    def exit(self, value: int, operand: int) -> int:
-        """By which exit of the loop a value lets the thread go on; 0 if by none."""
-        found = self._known.get((value, operand))
-        if found is None:
-            if len(self._known) == _REMEMBERED:
-                self._known.clear()
-            found = self._known[value, operand] = self._taken(value, operand)
-        return found
-
-    def _taken(self, value: int, operand: int) -> int:
-        value &= (1 << self.loaded_bits) - 1
-        if self.signed:
-            value -= value >> self.loaded_bits - 1 << self.loaded_bits
-        branch: int | _Branch = self.test
-        while isinstance(branch, _Branch):
-            holds = bool(_evaluated(branch.predicate, 1, (value, operand)))
-            branch = branch.taken if holds else branch.otherwise
-        return branch
-
-
-def _evaluated(of: _Expression, width: int, given: tuple[int, int]) -> Raw:
-    """An expression in so many bits, given the loaded value and the operand."""
-    if isinstance(of, _Computed):
-        widths = source_widths(of.action)
-        sources = [
-            _evaluated(each, bits, given) for each, bits in zip(of.sources, widths, strict=True)
-        ]
-        result = evaluate(of.action.form, sources)[of.result]
-        return result if result.dtype == np.bool_ else _resized(int(result), width)
-    if isinstance(of, _Not):
-        return ~_evaluated(of.of, width, given)
-    return _resized(given[of.of_operand] if isinstance(of, _Loaded) else of, width)
-
-
-def _resized(value: int, width: int) -> Raw:
-    if width == 1:
-        return np.asarray(bool(value))
-    return np.asarray(value & (1 << width) - 1, UNSIGNED[width])
+# So many branches of a loop are followed.
+_MOST_BRANCHES = 4
 
 
 def flag_waits(flow: ControlFlow, actions: Sequence[Action]) -> dict[int, FlagWait]:
@@ -133,7 +51,7 @@ def flag_waits(flow: ControlFlow, actions: Sequence[Action]) -> dict[int, FlagWa
     ]
     if not reads:
         return found
-    loops_at = _Loops(flow)
+    loops_at = Loops(flow)
     # A loop that is rotated looks once before it begins: such loads come second.
     for again in ((), reads):
         loops = [each for each in again if each.number in found]
@@ -142,53 +60,6 @@ def flag_waits(flow: ControlFlow, actions: Sequence[Action]) -> dict[int, FlagWa
                 wait = _Search(flow, actions, loops_at, read, (read, *loops)).wait()
                 if wait is not None:
                     found[read.number] = wait
-    return found
-
-
-class _Loops:
-    """The loops of a kernel, each with one block by which it is entered."""
-
-    def __init__(self, flow: ControlFlow) -> None:
-        blocks = flow.blocks
-        before: list[list[int]] = [[] for _ in blocks]
-        for number, block in enumerate(blocks):
-            for each in block.successors:
-                if each < len(blocks):
-                    before[each].append(number)
-        self._bodies: dict[int, set[int]] = {}
-        above = _dominators(before)
-        for entry, sources in enumerate(before):
-            for source in sources:
-                if above[source] >> entry & 1:
-                    body = self._bodies.setdefault(entry, {entry})
-                    waiting = [source]
-                    while waiting:
-                        inside = waiting.pop()
-                        if inside not in body:
-                            body.add(inside)
-                            waiting += before[inside]
-
-    def innermost(self, block: int) -> set[int]:
-        """The blocks of the smallest loop around one."""
-        return min(
-            (each for each in self._bodies.values() if block in each), key=len, default=set()
-        )
-
-
-def _dominators(before: Sequence[Sequence[int]]) -> list[int]:
-    """By block, as bits, the blocks that all ways to it pass, and itself."""
-    every = (1 << len(before)) - 1
-    found = [1, *[every] * (len(before) - 1)]
-    changed = True
-    while changed:
-        changed = False
-        for block in range(1, len(before)):
-            passed = every
-            for each in before[block]:
-                passed &= found[each]
-            passed |= 1 << block
-            if passed != found[block]:
-                found[block], changed = passed, True
     return found
 
 
@@ -204,14 +75,14 @@ class _Search:
         self,
         flow: ControlFlow,
         actions: Sequence[Action],
-        loops: _Loops,
+        loops: Loops,
         read: Action,
         looks: Iterable[Action],
     ) -> None:
         self._flow, self._actions, self._read = flow, actions, read
         self._looks = frozenset(each.number for each in looks)
         # Outside of the loops that look, a thread goes on, though it may come back in a larger one.
-        blocks = map(self._block_of, self._looks)
+        blocks = map(flow.block_of, self._looks)
         self._inside = frozenset(each for block in blocks for each in loops.innermost(block))
         self._operand: Register | None = None
         self._branches = 0
@@ -222,25 +93,20 @@ class _Search:
 
     def wait(self) -> FlagWait | None:
         """The wait, if it is one."""
-        block = self._block_of(self._read.number)
+        block = self._flow.block_of(self._read.number)
         (dest,) = self._read.dests
-        env: dict[str, _Expression | None] = {} if dest is None else {dest.name: _Loaded()}
+        env: dict[str, Expression | None] = {} if dest is None else {dest.name: Loaded()}
         try:
             test = self._follow(block, self._read.number + 1, env)
         except _NoWaitError:
             return None
-        if not isinstance(test, _Branch) or self._escapes or self._changes_operand():
+        if not isinstance(test, Branch) or self._escapes or self._changes_operand():
             return None
         kind = self._read.form.type
         bits = 64 if self._operand is not None and _is_wide(self._operand) else 32
         return FlagWait(test, self._operand or 0, bits, kind.bits, kind.is_signed)
 
-    def _block_of(self, number: int) -> int:
-        return next(
-            i for i, each in enumerate(self._flow.blocks) if each.start <= number < each.end
-        )
-
-    def _follow(self, block: int, first: int, env: dict[str, _Expression | None]) -> int | _Branch:
+    def _follow(self, block: int, first: int, env: dict[str, Expression | None]) -> int | Branch:
         """What a thread does from an instruction on: 0 if it looks again, or what decides."""
         env, passed = dict(env), set()
         while True:
@@ -261,26 +127,24 @@ class _Search:
                 raise _NoWaitError
             block = here.successors[0]
         predicate = env.get(last.guard.register.name)
-        if predicate is None or not _depends(predicate):
+        if predicate is None or not depends(predicate):
             raise _NoWaitError
         self._branches += 1
         if self._branches > _MOST_BRANCHES:
             raise _NoWaitError
         if last.guard.negated:
-            predicate = _Not(predicate)
+            predicate = Not(predicate)
         tested = last.guard.register.name
         taken, otherwise = (self._outcome(each, env, tested) for each in here.successors)
         if all(isinstance(each, int) and each for each in (taken, otherwise)):
             raise _NoWaitError
-        return _Branch(predicate, taken, otherwise)
+        return Branch(predicate, taken, otherwise)
 
-    def _outcome(
-        self, block: int, env: dict[str, _Expression | None], tested: str
-    ) -> int | _Branch:
+    def _outcome(self, block: int, env: dict[str, Expression | None], tested: str) -> int | Branch:
         """Whether a thread goes on if it enters a block, `tested` being known, or what decides."""
         reached = self._harmless(block)
         if reached is None:
-            values = {name for name, each in env.items() if each is not None and _depends(each)}
+            values = {name for name, each in env.items() if each is not None and depends(each)}
             self._escapes = self._escapes or self._reads(block, values - {tested})
             return block + 1
         try:
@@ -331,13 +195,13 @@ class _Search:
         self._met |= met
         return seen if met else None
 
-    def _execute(self, action: Action, env: dict[str, _Expression | None]) -> None:
+    def _execute(self, action: Action, env: dict[str, Expression | None]) -> None:
         """Follow an instruction's results."""
         if action.operation == "branch":
             return
         if not action.pure and action.operation not in _HARMLESS:
             raise _NoWaitError
-        results: list[_Expression | None] = [None] * len(action.dests)
+        results: list[Expression | None] = [None] * len(action.dests)
         if action.guard is None and action.dests:
             results = self._results(action, env)
         for dest, result in zip(action.dests, results, strict=True):
@@ -345,9 +209,9 @@ class _Search:
                 env[dest.name] = result
 
     def _results(
-        self, action: Action, env: dict[str, _Expression | None]
-    ) -> list[_Expression | None]:
-        nothing: list[_Expression | None] = [None] * len(action.dests)
+        self, action: Action, env: dict[str, Expression | None]
+    ) -> list[Expression | None]:
+        nothing: list[Expression | None] = [None] * len(action.dests)
         if action.operation in ("vote", "shuffle"):
             return [self._expression(action.sources[0], env), *nothing[1:]]
         if action.operation == "barrier" and action.form["R"] in ("and", "or"):
@@ -358,14 +222,14 @@ class _Search:
         known = tuple(each for each in sources if each is not None)
         if len(known) < len(sources) or not all(map(_is_integer, action.form.operands)):
             return nothing
-        return [_Computed(action, known, index) for index in range(len(nothing))]
+        return [Computed(action, known, index) for index in range(len(nothing))]
 
-    def _expression(self, source: object, env: dict[str, _Expression | None]) -> _Expression | None:
+    def _expression(self, source: object, env: dict[str, Expression | None]) -> Expression | None:
         if isinstance(source, Immediate):
             return source.value
         if isinstance(source, Negated):
             of = self._expression(source.register, env)
-            return None if of is None else _Not(of)
+            return None if of is None else Not(of)
         if not isinstance(source, Register):
             return None
         if source.name in env:
@@ -373,7 +237,7 @@ class _Search:
         if source.type[1:] not in ("32", "64") or (self._operand or source) != source:
             return None
         self._operand = source
-        return _Loaded(of_operand=True)
+        return Loaded(of_operand=True)
 
     def _changes_operand(self) -> bool:
         """Whether the loop writes the operand."""
@@ -391,20 +255,6 @@ class _Search:
             for number in numbers
             for dest in self._actions[number].dests
         )
-
-
-def _depends(of: _Expression) -> bool:
-    """Whether an expression depends on the loaded value."""
-    return any(isinstance(each, _Loaded) and not each.of_operand for each in _parts(of))
-
-
-def _parts(of: _Expression) -> Iterator[_Expression]:
-    yield of
-    if isinstance(of, _Not):
-        yield from _parts(of.of)
-    elif isinstance(of, _Computed):
-        for each in of.sources:
-            yield from _parts(each)
 
 
 def _is_integer(spec: OperandSpec) -> bool:

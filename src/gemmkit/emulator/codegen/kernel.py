@@ -80,10 +80,18 @@ class LoadedKernel:
             for each in self.actions
         )
 
+    @cached_property
+    def data_loads(self) -> frozenset[int]:
+        """The numbers of the volatile and relaxed loads of data that flags may announce."""
+        from gemmkit.emulator.codegen.data_loads import data_loads
+        from gemmkit.emulator.codegen.flag_waits import flag_waits
+
+        return data_loads(self.flow, self.actions, flag_waits(self.flow, self.actions))
+
     @property
     def follows_blocks(self) -> bool:
         """Whether the sanitizers track its blocks one after the other."""
-        return self.orders_blocks or self.updates_global
+        return self.orders_blocks or self.updates_global or bool(self.data_loads)
 
     @cached_property
     def overwrites(self) -> frozenset[int]:

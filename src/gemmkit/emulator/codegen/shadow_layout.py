@@ -63,8 +63,8 @@ COMMON_BYTES = 32
 # number of copy groups that each lane has committed (32 bits each), the time at which its lanes
 # were last in step, and the position at which some of them were; the position in the log of its
 # last access, whether Python has to see its arrivals, the position at which it last executed a
-# fence, if flags may order its lanes, and the time at which some of its lanes were last in step.
-# Then its bitmaps.
+# fence, if flags may order its lanes, the time at which some of its lanes were last in step, and
+# how often all or some were, and whether Python has to see that. Then its bitmaps.
 OWN = words("in_step", "copies", "copy_queue", "landed") | {
     "groups": 32,
     "step_time": 160,
@@ -73,8 +73,10 @@ OWN = words("in_step", "copies", "copy_queue", "landed") | {
     "arrives_in_python": 184,
     "fenced": 192,
     "part_time": 200,
+    "steps": 208,
+    "steps_watched": 216,
 }
-OWN_BITMAPS = 208
+OWN_BITMAPS = 224
 # A word of a warp's bitmaps: granules read and written in this epoch.
 OWN_READ, OWN_WRITTEN, OWN_WORD_BYTES = 0, 8, 16
 
@@ -204,7 +206,7 @@ COPIED = 1 << 14
 SHADOW_SITE = {
     name: CLASSES * REPORT_BYTES + index
     for name, index in words(
-        "row", "region", "strong", "strong_in_block", "nc", "overwrites"
+        "row", "region", "strong", "strong_in_block", "data", "nc", "overwrites"
     ).items()
 }
 SHADOW_SITE_BYTES = 256

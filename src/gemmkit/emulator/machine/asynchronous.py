@@ -143,8 +143,8 @@ class Observer(Protocol):
     def completed(self, address: int) -> None:
         """A phase of an mbarrier is complete."""
 
-    def waited(self, number: int, thread: int, address: int) -> None:
-        """A thread has observed the completion of a phase."""
+    def waited(self, number: int, thread: int, address: int, lanes: int) -> None:
+        """A thread has observed the completion of a phase, with other `lanes` of its warp."""
 
     def issued(self, copy: Copy) -> None:
         """A thread has issued a bulk copy."""

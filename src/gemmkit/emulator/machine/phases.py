@@ -116,12 +116,13 @@ class Phases:
         if action.operation in ("mbarrier_test", "mbarrier_try"):
             done = np.zeros(LANES, bool)
             awaited: dict[int, int] = {}
+            mask = int((np.uint64(1) << lanes.astype(np.uint64)).sum())
             for lane in lanes[:1].tolist() if uniform else lanes.tolist():
                 thread, raw = warp * LANES + lane, int(addresses[lane])
-                done[lane] = self._ask(action, thread, raw, operand[lane], awaited)
+                asking = mask if uniform else 1 << lane
+                done[lane] = self._ask(action, (thread, asking), raw, operand[lane], awaited)
             if uniform:
                 done[active] = done[lanes[0]]
-            mask = int((np.uint64(1) << lanes.astype(np.uint64)).sum())
             self._lanes.answer(warp, action, mask, awaited, some=bool(done.any()))
             return (done,)
         tokens = np.zeros(LANES, np.uint64)
@@ -153,11 +154,16 @@ class Phases:
         return count if count * lanes <= state.pending else 0
 
     def _ask(
-        self, action: Action, thread: int, raw: int, operand: int, awaited: dict[int, int]
+        self,
+        action: Action,
+        asking: tuple[int, int],
+        raw: int,
+        operand: int,
+        awaited: dict[int, int],
     ) -> bool:
-        """Whether the phase for which a thread asks has completed; if not, it is added to
-        `awaited`."""
-        observer = self._worker.observer
+        """Whether the phase for which a thread asks, and for whom else (`asking`: it and lanes of
+        its warp), has completed; if not, it is added to `awaited`."""
+        (thread, lanes), observer = asking, self._worker.observer
         try:
             address = self._home(action, raw)[1]
             phase = awaited_phase(action.form, operand)
@@ -167,7 +173,7 @@ class Phases:
         if observer is not None:
             observer.used(action.number, thread, address)
             if done:
-                observer.waited(action.number, thread, address)
+                observer.waited(action.number, thread, address, lanes)
         if not done:
             awaited[address] = phase
         return done

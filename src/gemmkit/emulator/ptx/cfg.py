@@ -65,6 +65,10 @@ class ControlFlow:
         blocks = _basic_blocks(kernel, forms, where)
         return cls(kernel, forms, blocks, _post_dominators(blocks), where)
 
+    def block_of(self, number: int) -> int:
+        """The block that has an instruction."""
+        return next(at for at, each in enumerate(self.blocks) if each.start <= number < each.end)
+
 
 def _target(kernel: Kernel, instruction: Instruction) -> int:
     label = instruction.operands[0]

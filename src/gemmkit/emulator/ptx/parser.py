@@ -16,19 +16,15 @@ from gemmkit.emulator.ptx.module import (
     Address,
     Group,
     Guard,
-    Immediate,
     Instruction,
     Kernel,
     Module,
-    Negated,
-    Operand,
-    Pair,
     Register,
     SourceLine,
-    Special,
     Symbol,
     Vector,
 )
+from gemmkit.emulator.ptx.operand_reader import OperandReader, split_operands
 from gemmkit.emulator.ptx.parameters import with_named_parameters
 from gemmkit.emulator.ptx.shared_layout import SharedLayout
 from gemmkit.emulator.ptx.variables import (
@@ -44,21 +40,6 @@ from gemmkit.emulator.ptx.variables import (
 from gemmkit.errors import UnsupportedInstruction
 from gemmkit.file_directives import FILE_DIRECTIVE, file_names
 
-SPECIAL_REGISTERS = frozenset(
-    [
-        f"%{name}.{axis}"
-        for name in (
-            *("tid", "ntid", "ctaid", "nctaid"),
-            *("clusterid", "nclusterid", "cluster_ctaid", "cluster_nctaid"),
-        )
-        for axis in "xyz"
-    ]
-    + ["%cluster_ctarank", "%cluster_nctarank", "%is_explicit_cluster"]
-    + ["%laneid", "%warpid", "%nwarpid", "%smid", "%nsmid", "%gridid", "%clock", "%clock64"]
-    + [f"%lanemask_{relation}" for relation in ("eq", "lt", "le", "gt", "ge")]
-    + ["%dynamic_smem_size", "%total_smem_size", "%globaltimer", "WARP_SZ"]
-)
-
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 _SECTION = re.compile(r"\.section\s+[.\w$]+\s*\{[^}]*\}")
 _TOKEN = re.compile(
@@ -71,12 +52,6 @@ _DECLARATION = re.compile(
 _ENTRY = re.compile(r"\.entry\s+([\w$]+)\s*(?:\(([^)]*)\))?[^{;]*\{")
 _CLUSTER = re.compile(r"\.reqnctapercluster\s+(\d+(?:\s*,\s*\d+)*)")
 _MOST_BLOCKS = re.compile(r"\.maxclusterrank\s+(\d+)")
-_ADDRESS = re.compile(
-    r"\[\s*([%$\w.]+)\s*(?:\+\s*(-?\w+))?\s*(?:,\s*(?P<coordinates>\{[^{}]*\})\s*)?\]"
-)
-_NAME = re.compile(r"[A-Za-z_$][\w$]*")
-_INTEGER = re.compile(r"-?(?:0[xX][0-9a-fA-F]+|\d+)U?")
-_FLOAT_BITS = re.compile(r"0([fFdD])([0-9a-fA-F]{8}|[0-9a-fA-F]{16})")
 _MOST_REGISTERS = 1 << 20
 
 
@@ -136,23 +111,8 @@ def _first(pattern: str, text: str) -> str:
     return match.group(1) if match else ""
 
 
-def split_operands(text: str) -> list[str]:
-    """Split at the commas outside of brackets."""
-    parts, depth, start = [], 0, 0
-    for position, character in enumerate(text):
-        if character in "{[(":
-            depth += 1
-        elif character in "}])":
-            depth -= 1
-        elif character == "," and depth == 0:
-            parts.append(text[start:position].strip())
-            start = position + 1
-    last = text[start:].strip()
-    return [*parts, last] if last else parts
-
-
-class _KernelParser:
-    """Parses one entry function; names declared in an inner scope are made unique."""
+class _KernelParser(OperandReader):
+    """Parses one entry function."""
 
     def __init__(
         self,
@@ -163,6 +123,7 @@ class _KernelParser:
         text_name: str,
         target: str,
     ) -> None:
+        super().__init__()
         self._target = target
         self._text = text
         self._text_name = text_name
@@ -173,12 +134,9 @@ class _KernelParser:
         self._line = text.count("\n", 0, entry.end()) + 1
         self._counted = entry.end()
         self._source: SourceLine | None = None
-        self._scopes: list[dict[str, str]] = [{}]
         self._scope_count = 0
-        self._registers: dict[str, Register] = {}
         self._body: list[Instruction] = []
         self._labels: dict[str, int] = {}
-        self._operands: dict[str, Operand | None] = {}
         cluster = _CLUSTER.search(entry.group(0))
         extents = tuple(map(int, cluster.group(1).split(","))) if cluster else ()
         x, y, z = (*extents, 1, 1, 1)[:3]
@@ -278,11 +236,11 @@ class _KernelParser:
         self._scopes.append(names)
         self._operands.clear()
 
-    def _rename(self, name: str) -> str:
-        for scope in reversed(self._scopes):
-            if name in scope:
-                return scope[name]
-        return name
+    def _refuse(self, word: str, text: str) -> None:
+        where = self._source.users if self._source else f"PTX line {self._line}"
+        named = not_executed(word, where, text)
+        if named is not None:
+            raise UnsupportedInstruction(named)
 
     def _statement(self, text: str) -> None:
         if text.startswith("."):
@@ -307,13 +265,6 @@ class _KernelParser:
         if self._text_name:
             source = SourceLine(self._text_name, self._line)
         self._body.append(Instruction(opcode, operands, guard, self._line, source, text))
-
-    def _refuse(self, word: str, text: str) -> None:
-        """Raise an UnsupportedInstruction if the CUDA C++ construct of a word is known."""
-        where = self._source.users if self._source else f"PTX line {self._line}"
-        named = not_executed(word, where, text)
-        if named is not None:
-            raise UnsupportedInstruction(named)
 
     def _declare(self, text: str) -> None:
         match = re.match(r"\.reg\s+\.(\w+)\s+(.*)", text)
@@ -349,72 +300,3 @@ class _KernelParser:
                 unique = f"{name}.{self._scope_count}"
                 self._scopes[-1][name] = unique
             self._registers[unique] = Register(unique, type_name)
-
-    def _operands_in(self, text: str) -> Iterator[Operand | None]:
-        """An operand, with the coordinates that a tensor's address holds as one of their own."""
-        operand = self._operand(text)
-        yield operand
-        if isinstance(operand, Address) and operand.coordinates:
-            yield self._operand(text[text.index("{") :].rstrip("] "))
-
-    def _operand(self, text: str) -> Operand | None:
-        if text not in self._operands:
-            self._operands[text] = self._read_operand(text)
-        return self._operands[text]
-
-    def _read_operand(self, text: str) -> Operand | None:
-        if text == "_":
-            return None
-        if text.startswith("{"):
-            return Vector(tuple(self._operand(each) for each in split_operands(text[1:-1])))
-        if text.startswith("("):
-            return Group(tuple(self._rename(name) for name in split_operands(text[1:-1])))
-        if text.startswith("["):
-            return self._read_address(text)
-        if text.startswith("!"):
-            register = self._operand(text[1:])
-            if not isinstance(register, Register):
-                raise self._error(text)
-            return Negated(register)
-        if "|" in text:
-            first, second = (self._operand(each.strip()) for each in text.split("|"))
-            return Pair(first, second)
-        return self._read_name(text)
-
-    def _read_name(self, text: str) -> Register | Immediate | Special | Symbol:
-        if text in SPECIAL_REGISTERS:
-            return Special(text)
-        bits = _FLOAT_BITS.fullmatch(text)
-        if bits:
-            return Immediate(int(bits.group(2), 16), "f32" if bits.group(1) in "fF" else "f64")
-        if _INTEGER.fullmatch(text):
-            return Immediate(_integer(text))
-        name = self._rename(text)
-        if name in self._registers:
-            return self._registers[name]
-        if text.startswith("%"):
-            self._refuse(text, text)
-            raise self._error(f"unknown register {text}")
-        if not _NAME.fullmatch(text):
-            raise self._error(text)
-        return Symbol(name)
-
-    def _read_address(self, text: str) -> Address:
-        match = _ADDRESS.fullmatch(text)
-        if match is None:
-            raise self._error(f"address {text}")
-        base = self._read_name(match.group(1))
-        if isinstance(base, Special):
-            raise self._error(f"address {text}")
-        listed = match["coordinates"]
-        count = len(split_operands(listed[1:-1])) if listed else 0
-        return Address(base, _integer(match.group(2)) if match.group(2) else 0, count)
-
-
-def _integer(text: str) -> int:
-    """PTX writes octal with a leading 0, unlike Python."""
-    text = text.rstrip("U")
-    negative, digits = text.startswith("-"), text.lstrip("-")
-    octal = len(digits) > 1 and digits.isdigit() and digits.startswith("0")
-    value = int(digits, 8) if octal else int(digits, 0)
-    return -value if negative else value

@@ -1,22 +1,19 @@
-"""The findings about asynchronous instructions, in words."""
+"""The findings about asynchronous copies, and conflicts that vector clocks find, in words."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from gemmkit.emulator.codegen.layout import LANES
-from gemmkit.emulator.codegen.ordering import ATOMICS
 from gemmkit.emulator.codegen.shadow_layout import LOADED, SENT, UPDATED
 from gemmkit.emulator.isa.bulk_copies import is_reduction
 from gemmkit.emulator.isa.warpgroup_forms import OPERATION
 from gemmkit.emulator.machine.asynchronous import Copy
 from gemmkit.emulator.sanitizer.clocks import Clocks
-from gemmkit.emulator.sanitizer.cluster_findings import ClusterFindings
-from gemmkit.emulator.sanitizer.collection import APART, Collection
+from gemmkit.emulator.sanitizer.collection import Collection
 from gemmkit.emulator.sanitizer.granules import Conflict, Numbers, instruction_of, thread_of
-from gemmkit.emulator.sanitizer.lane_windows import Apart
-from gemmkit.emulator.sanitizer.orders import TOGETHER, missing_order
-from gemmkit.emulator.sanitizer.parties import Parties, listed
+from gemmkit.emulator.sanitizer.lane_findings import LaneFindings
+from gemmkit.emulator.sanitizer.mbarrier_findings import MbarrierFindings
+from gemmkit.emulator.sanitizer.orders import missing_order
+from gemmkit.emulator.sanitizer.parties import Parties
 from gemmkit.emulator.sanitizer.sites import Names
 from gemmkit.findings import AccessSite
 
@@ -36,19 +33,6 @@ def is_refill(clocks: Clocks, met: Conflict) -> bool:
     """Whether an access met a bulk copy that overwrote what an earlier one had brought before
     anybody read it."""
     return (met.actor, met.other) in clocks.refills
-
-
-def overrun_cause(array: str, wait: AccessSite) -> str:
-    """What names the overrun of the phases of the mbarriers of an array, awaited at one place."""
-    return "/".join(("phase-overrun", array, str(wait), *wait.called_from))
-
-
-def surplus_text(expected: int, warps: Sequence[int]) -> str:
-    """That more warps arrive at an mbarrier than its phases expect arrivals."""
-    return (
-        f"Its phases expect {expected:,} arrival{'s' * (expected > 1)}, and {len(warps)} warps "
-        "arrive at it: the count of its initialization may be too small"
-    )
 
 
 def is_unordered_copy(clocks: Clocks, who: int, met: Conflict) -> bool:
@@ -77,15 +61,12 @@ def not_waited(clocks: Clocks, met: Conflict, parties: Parties) -> str:
     return "with no completed wait for that copy between"
 
 
-class AsynchronousFindings(ClusterFindings):
+class AsynchronousFindings(MbarrierFindings, LaneFindings):
     """Adds findings to a collection."""
 
     def __init__(self, names: Names, collection: Collection) -> None:
         super().__init__(names, collection)
         self._unordered = missing_order(names.actions)
-        self._relaxed = any(
-            ".relaxed" in each.form.opcode and "arrive" in each.operation for each in names.actions
-        )
 
     def conflict(
         self, block: int, who: int, address: int, met: Conflict, kind: int, clocks: Clocks
@@ -183,23 +164,6 @@ class AsynchronousFindings(ClusterFindings):
             block, "racecheck", "missing proxy fence", text, here, there, array, offset, cause=cause
         )
 
-    def not_visible(self, block: int, number: int, thread: int, address: int, who: int) -> None:
-        """An mbarrier is used before its initialization is visible."""
-        array, offset, place = self.parties.place(address)
-        there_by = who
-        here, there = (
-            self._names.site(number, self._names.thread(thread)),
-            self.parties.site(there_by),
-        )
-        text = (
-            f"{self.parties.named(here, block)} uses the mbarrier at {place}, which "
-            f"{self.parties.name(there_by)} initializes, with no barrier between "
-            "that orders memory"
-        )
-        if self._relaxed:
-            text += ": a relaxed arrive needs a fence.mbarrier_init before it"
-        self._add(block, "racecheck", "mbarrier not visible", text, here, there, array, offset)
-
     def unfenced_barrier(self, block: int, copy: Copy, who: int) -> None:
         """A bulk copy counts at an mbarrier that the asynchronous proxy may not see yet."""
         array, offset, place = self.parties.place(copy.barrier or 0)
@@ -216,16 +180,6 @@ class AsynchronousFindings(ClusterFindings):
             forgiven_by="current hardware within a block",
         )  # fmt: skip
 
-    def touched(self, block: int, who: int, address: int) -> None:
-        """An ordinary access to the bytes of an mbarrier."""
-        array, offset, place = self.parties.place(address)
-        here = self.parties.site(who)
-        text = (
-            f"{self.parties.name(who, block)} accesses the bytes of the mbarrier at "
-            f"{place}, which only mbarrier instructions may until it is invalidated"
-        )
-        self._add(block, "synccheck", "mbarrier accessed", text, here, None, array, offset)
-
     def overwritten(self, block: int, copy: Copy, address: int, who: int) -> None:
         """A bulk copy overwrites an mbarrier, which a party initialized."""
         array, offset, place = self.parties.place(address)
@@ -236,16 +190,6 @@ class AsynchronousFindings(ClusterFindings):
             f"{self.parties.name(who)} initializes, without mbarrier.inval between"
         )
         self._add(block, "synccheck", "mbarrier overwritten", text, here, there, array, offset)
-
-    def initialized_again(self, block: int, number: int, thread: int, address: int) -> None:
-        """An mbarrier is initialized while it is in use."""
-        array, offset, place = self.parties.place(address)
-        here = self._names.site(number, self._names.thread(thread))
-        text = (
-            f"{self.parties.named(here, block)} initializes the mbarrier at {place} "
-            f"again without mbarrier.inval"
-        )
-        self._add(block, "synccheck", "invalid mbarrier", text, here, None, array, offset)
 
     def uninitialized_source(self, block: int, copy: Copy, unset: Numbers) -> None:
         """A bulk copy reads shared memory; `unset` are addresses there that were never written."""
@@ -264,82 +208,6 @@ class AsynchronousFindings(ClusterFindings):
             f"'{array}', which was never written"
         )
         self._add(block, "initcheck", "uninitialized", text, here, None, array, offset)
-
-    def lanes_apart(
-        self, block: int, access: tuple[int, str, bool], address: int, apart: Apart
-    ) -> None:
-        """A party accesses (`access`: who, what it is called, whether it writes) what lanes have
-        accessed that were not in step with the one that handed it over."""
-        (who, what, writes), parties = access, self.parties
-        array, offset, place = parties.place(address)
-        copied = self._names.actions[instruction_of(apart.other)].operation == "copy_async"
-        after = " after its wait" if copied else ""
-        if apart.by is None:
-            last, between = who, f"with no __syncwarp(){after} between"
-        else:
-            last = apart.by
-            by = self._names.actions[instruction_of(last)].operation
-            does = "the write to a flag" if by in ("store", *ATOMICS) else "the arrival"
-            does = "the proxy fence" if apart.fence else does
-            after = " between its wait and that" if copied else " before it"
-            between = (
-                f"and only {does} by {parties.name(last)} comes between, with no __syncwarp()"
-                f"{after}"
-            )
-        other = f"{'the cp.async by ' if copied else ''}{parties.name(apart.other)}"
-        text = (
-            f"{what}{parties.name(who, block)} {'writes' if writes else 'reads'} {place}, which "
-            f"{other} {'writes' if apart.wrote else 'reads'}, {between}"
-        )
-        site = parties.site(last)
-        self._add(
-            block, "racecheck", APART, text, parties.site(who),
-            parties.site(apart.other), array, offset, forgiven_by=TOGETHER,
-            cause="/".join(("no-syncwarp", str(site), *site.called_from)),
-        )  # fmt: skip
-
-    def overrun_phase(
-        self,
-        block: int,
-        who: int,
-        address: int,
-        arrived: Sequence[int],
-        surplus: tuple[int, list[int]] | None = None,
-    ) -> None:
-        """The next phase of an mbarrier, by these arrivals, may complete before a thread has
-        observed this one; with a `surplus`, as more warps arrive than it expects arrivals."""
-        array, offset, place = self.parties.place(address)
-        here = self.parties.site(who)
-        text = (
-            f"{self.parties.name(who, block)} waits for a phase of the mbarrier at "
-            f"{place}, but nothing orders this wait before the arrivals of the next phase"
-            f"{self._arrivals(arrived)}: if that completes first, the wait does not end"
-        )
-        there = self.parties.site(arrived[0]) if arrived else None
-        cause = overrun_cause(array, here)
-        follows = ""
-        if surplus is not None:
-            self._collection.roots.add(cause)
-            text += f". {surplus_text(*surplus)}"
-        elif arrived:
-            follows = self._cause_of_last_wait(arrived[-1])
-        self._add(
-            block, "synccheck", "phase overrun", text, here, there, array, offset, cause=cause,
-            follows=follows,
-        )  # fmt: skip
-
-    def _cause_of_last_wait(self, who: int) -> str:
-        """What may have let a party go on too early."""
-        return self.parties.cause_of_wait(thread_of(who) // LANES)
-
-    def _arrivals(self, arrived: Sequence[int]) -> str:
-        """The first thread that arrives at each line, in words."""
-        names: dict[str, str] = {}
-        for who in arrived:
-            site = self.parties.site(who)
-            called = f" (called at {site.called_from[0]})" if site.called_from else ""
-            names.setdefault(f"{site}{called}", f"{self.parties.name(who)}{called}")
-        return f" by {listed(tuple(names.values()))}" if names else ""
 
     def past_end(self, block: int, copy: Copy, array: str, size: int, offset: int) -> None:
         """A bulk copy extends beyond the end of a variable in shared memory."""

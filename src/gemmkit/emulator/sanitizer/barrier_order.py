@@ -23,10 +23,10 @@ from gemmkit.emulator.codegen.shadow_layout import (
 from gemmkit.emulator.isa.cluster import cluster_address, divided
 from gemmkit.emulator.isa.mbarriers import EXPECTED, MOST
 from gemmkit.emulator.sanitizer.access_order import AccessOrder
-from gemmkit.emulator.sanitizer.asynchronous_findings import overrun_cause
 from gemmkit.emulator.sanitizer.clocks import Clock
 from gemmkit.emulator.sanitizer.cluster_order import Object
 from gemmkit.emulator.sanitizer.granules import thread_of
+from gemmkit.emulator.sanitizer.mbarrier_findings import overrun_cause
 from gemmkit.emulator.sanitizer.parties import Parties
 
 
@@ -238,15 +238,20 @@ class BarrierOrder(AccessOrder):
         surplus = self._surplus(found, address, ())
         return Past(found.phases, tuple(every), (*found.arrived, *current), observed, surplus)
 
-    def waited(self, number: int, thread: int, address: int) -> None:
-        """A thread has observed the completion of a phase."""
+    def waited(self, number: int, thread: int, address: int, lanes: int) -> None:
+        """Lanes of a warp, of which a thread is one, have observed the completion of a phase."""
         self.look()
-        self._shadow.in_step(thread // LANES)
+        self._shadow.in_step(thread // LANES, waits=True)
         found = self._cluster.object_at(address, self._rank)
         if found is not None:
             warp = thread // LANES
             found.seen[warp] = found.seen.get(warp, 0) + 1
+        known: Clock = self._clocks.of[self._warp_of(thread), ORDERED].copy()
         self._observed(number, thread, address)
+        self._waited_alone(thread // LANES, lanes, known)
+
+    def _waited_alone(self, warp: int, lanes: int, known: Clock) -> None:
+        """Lanes of a warp of this block have waited, before which it had `known`."""
 
     def _observed(self, number: int, thread: int, address: int) -> None:
         warp, found = self._warp_of(thread), self._cluster.object_at(address, self._rank)

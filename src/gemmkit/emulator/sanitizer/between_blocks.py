@@ -15,14 +15,8 @@ from gemmkit.emulator.codegen.shadow_layout import (
 )
 from gemmkit.emulator.machine.turns import most_at_once
 from gemmkit.emulator.machine.worker import Worker
-from gemmkit.emulator.sanitizer.block_order import (
-    APART,
-    KNOWN,
-    UNFENCED,
-    BlockOrder,
-    Place,
-    Reached,
-)
+from gemmkit.emulator.sanitizer.block_knowledge import KNOWN, UNFENCED, Place, Reached
+from gemmkit.emulator.sanitizer.block_order import BlockOrder
 from gemmkit.emulator.sanitizer.cross_block_races import (
     ANY_ORDER,
     Actor,
@@ -31,6 +25,7 @@ from gemmkit.emulator.sanitizer.cross_block_races import (
 )
 from gemmkit.emulator.sanitizer.flag_values import Looks
 from gemmkit.emulator.sanitizer.orders import LANES_APART, BlockOrders, lanes_apart, ordinary_access
+from gemmkit.emulator.sanitizer.releases import ANY_LANE
 from gemmkit.emulator.sanitizer.shadow import BlockShadow, GlobalShadow
 from gemmkit.emulator.sanitizer.sites import Names, is_bulk_reduction, verb
 from gemmkit.findings import Finding
@@ -45,9 +40,10 @@ _PAST_L1 = (".cg", ".cv")
 
 def here(worker: Worker, shadow: BlockShadow) -> Place:
     """The running warp of the running block."""
-    warp = worker.rank * worker.warps + worker.warp_number(worker.field("running"))
+    own = worker.warp_number(worker.field("running"))
+    warp, steps = worker.rank * worker.warps + own, shadow.steps(own)
     barrier = shadow.field("barrier_time")
-    return Place(worker.field("block"), worker.field("cluster_start"), warp, barrier)
+    return Place(worker.field("block"), worker.field("cluster_start"), warp, barrier, steps)
 
 
 class BetweenBlocks:
@@ -73,7 +69,10 @@ class BetweenBlocks:
         self._repeated: defaultdict[tuple[int, int, int], int] = defaultdict(int)
         self._polling = -1
         blocks = names.request.cluster_blocks
-        self.order: BlockOrder = BlockOrder(worker.warps, blocks, of_peer, reached)
+        announces = bool(worker.kernel.data_loads)
+        self.order: BlockOrder = BlockOrder(
+            worker.warps, blocks, of_peer, reached, announces=announces
+        )
         self._fences = worker.kernel.orders_blocks
         # The block and the race that stand for others of the same instructions, kind and array.
         self._made: dict[tuple[str, int, int, int, int], tuple[int, Finding]] = {}
@@ -101,22 +100,23 @@ class BetweenBlocks:
             if self._names.request.cluster_blocks > 1 or base < min(WINDOWS.values()):
                 self._note_poll(self._here(), number, base)
             return
-        for address, look in looks.items():
-            if address < min(WINDOWS.values()):
-                at = self._here()
-                observes = self.order.synchronize(
-                    at,
-                    address,
-                    look,
-                    self._shadow.step_time(at.warp % self._worker.warps),
-                    reads=action.operation != "store",
-                    writes=action.operation != "load",
-                )
-                self._note_poll(at, number, address)
-                if observes and action.operation != "reduction":
-                    warp = at.warp % self._worker.warps
-                    self.observed.pop(address, None)
-                    self.observed[address] = Actor(at.block, warp * LANES, number)
+        at, here = self._here(), min(WINDOWS.values())
+        looks = {address: look for address, look in looks.items() if address < here}
+        warp = at.warp % self._worker.warps
+        observed = self.order.synchronize(
+            at,
+            looks,
+            self._shadow.times(warp),
+            reads=action.operation != "store",
+            writes=action.operation != "load",
+        )
+        for address in looks:
+            self._note_poll(at, number, address)
+        if action.operation == "reduction" or number in self._worker.kernel.data_loads:
+            return
+        for address in observed:
+            self.observed.pop(address, None)
+            self.observed[address] = Actor(at.block, warp * LANES, number)
 
     def _note_poll(self, at: Place, number: int, address: int) -> None:
         """A warp has performed a strong access by an instruction at an address."""
@@ -146,16 +146,26 @@ class BetweenBlocks:
         met = self._known.at(address, kind)
         how, found = self.meets(number, thread, address, met, kind)
         other = Actor.read(met[0], self._numbers)
-        if how == KNOWN and not self.order.lanes_matter(other.block, self._warp_of(other)):
+        if how == KNOWN and self.is_of_warps(other, met[1]):
             return IN_ORDER, None
         return int(found is not None), found
 
-    def relation(self, other: Actor, time: int) -> int:
+    def relation(self, other: Actor, time: int, thread: int | None = None) -> int:
         """How fences and atomics order an access of another block at a time before what the running
-        warp does now."""
+        warp, or a thread of it, does now."""
         here, warp = self._here(), self._warp_of(other)
-        lane = {} if other.asynchronous else {"lane": other.thread % LANES}
-        return self.order.before(here, other.block, warp, time, **lane)
+        lane = ANY_LANE if other.asynchronous else other.thread % LANES
+        mine = ANY_LANE if thread is None else thread % LANES
+        return self.order.before(here, other.block, warp, time, lane, mine)
+
+    def is_of_warps(self, other: Actor, time: int) -> bool:
+        """Whether what orders an access before holds for all lanes of both warps."""
+        return self.order.all_know(self._here(), other.block, self._warp_of(other), time)
+
+    def is_announced(self, other: Actor, time: int) -> bool:
+        """Whether the running warp has observed a flag that was written after such an access."""
+        at, lane = self._here(), other.thread % LANES
+        return self.order.is_announced(at, other.block, self._warp_of(other), time, lane)
 
     def is_visible(self, other: Actor, time: int) -> bool:
         """Whether such an access, which is ordered before, is visible to the asynchronous proxy."""
@@ -181,8 +191,8 @@ class BetweenBlocks:
     def _why(self, number: int, other: Actor, how: int, *, after_read: bool) -> str:
         """Why an access by an instruction races with one of another block ordered so."""
         actions, block = self._names.actions, self._worker.field("block")
-        if how == APART:
-            return LANES_APART
+        if how in LANES_APART:
+            return LANES_APART[how]
         if not self._fences:
             return ANY_ORDER
         ordinary = ordinary_access(actions[number], actions[other.number])
@@ -204,7 +214,7 @@ class BetweenBlocks:
         """
         (note, time), against_reader = met, kind == "reader"
         other, block = Actor.read(note, self._numbers), self._worker.field("block")
-        how = self.relation(other, time)
+        how = self.relation(other, time, thread)
         if not self.is_race(number, other, how):
             return how, None
         kind = "write after read" if against_reader else "write after write"
@@ -218,7 +228,7 @@ class BetweenBlocks:
                 self._why(number, other, how, after_read=against_reader),
             )
             found = cross_block_race(self._names, kind, address, other, me, why=why)
-            if how == APART:
+            if how in LANES_APART:
                 found = lanes_apart(found)
             self._made[alike] = block, found
         return how, found

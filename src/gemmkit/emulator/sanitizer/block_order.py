@@ -15,38 +15,26 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
 
-from gemmkit.emulator.sanitizer.flag_values import FlagValues, Look
+from gemmkit.emulator.codegen.layout import LANES
+from gemmkit.emulator.sanitizer.block_knowledge import (
+    AHEAD,
+    APART,
+    KNOWN,
+    UNFENCED,
+    UNLEARNED,
+    UNRELEASED,
+    Knowledge,
+    Members,
+    Place,
+    Reached,
+)
+from gemmkit.emulator.sanitizer.flag_values import FlagValues, Look, Looks
+from gemmkit.emulator.sanitizer.lanes_ahead import LanesAhead
 from gemmkit.emulator.sanitizer.releases import ANY_LANE, Apart, Learned, Release, join
 
 # So many releases of one block at an address are kept for their values.
 _MOST_APART = 64
-
-# How an access is ordered before another: fully; except for a fence of the observer; released, but
-# not observed; not released; fully, if lanes of a warp were in step.
-KNOWN, UNFENCED, UNLEARNED, UNRELEASED, APART = range(5)
-
-
-class Place(NamedTuple):
-    """A running warp, as its cluster counts the warps; its block, the first block of the cluster,
-    and the time of the block's last barrier."""
-
-    block: int
-    cluster: int
-    warp: int
-    barrier: int
-
-
-class Reached(Protocol):
-    """What mbarriers and barriers order before what the running warp does now."""
-
-    def ordered_in_cluster(self) -> list[int]:
-        """By warp of the cluster, the time up to which its accesses are ordered before; for the
-        running warp the time now."""
-
-    def visible_in_cluster(self) -> list[int]:
-        """The same for accesses to global memory that are visible to the asynchronous proxy."""
 
 
 @dataclass(slots=True)
@@ -62,39 +50,6 @@ class _Location:
     apart: int = 0
 
 
-@dataclass(slots=True)
-class _Knowledge:
-    """For a warp, or all warps of a block: up to when each warp's accesses are fenced, what was
-    observed of other blocks, what of that is behind a fence, what of that preceded the last fence,
-    which a release passes on, and what preceded the last proxy fence."""
-
-    fenced: list[int]
-    seen: Learned = field(default_factory=dict)
-    known: Learned = field(default_factory=dict)
-    passed_on: Learned = field(default_factory=dict)
-    proxied: Learned = field(default_factory=dict)
-
-    def join(self, other: _Knowledge) -> None:
-        self.fenced = [max(pair) for pair in zip(self.fenced, other.fenced, strict=True)]
-        for mine, theirs in (
-            (self.seen, other.seen),
-            (self.known, other.known),
-            (self.passed_on, other.passed_on),
-            (self.proxied, other.proxied),
-        ):
-            join(mine, theirs)
-
-
-class _Members:
-    """What the warps of one cluster know."""
-
-    def __init__(self, warps: int) -> None:
-        self.own = [_Knowledge([0] * warps) for _ in range(warps)]
-        # What each warp knew, from which time on; and how many of these another warp has learned.
-        self.history: list[list[tuple[int, _Knowledge]]] = [[] for _ in range(warps)]
-        self.taken: defaultdict[tuple[int, int], int] = defaultdict(int)
-
-
 class BlockOrder:
     """The order among the blocks of one launch, which run one at a time, or cluster by cluster.
 
@@ -104,6 +59,7 @@ class BlockOrder:
         peer: the order as another block knows it; releases are common, and within a cluster what
             its warps know.
         reached: what mbarriers and barriers order; None if there are no mbarriers.
+        announces: whether flags that are written without a fence matter, as they may announce data.
     """
 
     def __init__(
@@ -112,33 +68,40 @@ class BlockOrder:
         blocks: int = 1,
         peer: BlockOrder | None = None,
         reached: Reached | None = None,
+        *,
+        announces: bool = False,
     ) -> None:
         self._warps, self._all, self._reached = warps, warps * blocks, reached
+        self._announces = announces
         self._locations: defaultdict[int, _Location] = defaultdict(_Location)
         self._by_cluster: defaultdict[int, list[Release]] = defaultdict(list)
-        self._clusters: dict[int, _Members] = {}
+        self._clusters: dict[int, Members] = {}
         # The warps, with their cluster, some lanes of which alone have written a flag.
         self._lanes_apart: set[tuple[int, int]] = set()
         if peer is not None:
             self._locations, self._by_cluster = peer._locations, peer._by_cluster
             self._clusters, self._lanes_apart = peer._clusters, peer._lanes_apart
-        # Answers of `before` and `is_visible` that hold until what is known changes.
+        # Answers of `before`, `is_announced`, `is_visible` that hold until what is known changes.
         self._answers: dict[tuple[int, int, int, int, int], int] = {}
+        self._announced: dict[tuple[int, int, int, int, int], bool] = {}
         self._visible: dict[tuple[int, int, int, int], bool] = {}
         self._block = self._cluster = -1
+        self._lanes_ahead = LanesAhead()
 
     def _enter(self, at: Place) -> None:
         if at.cluster != self._cluster:
             self._clusters.pop(self._cluster, None)
         self._block, self._cluster, self._barrier = at.block, at.cluster, 0
-        self._members = self._clusters.setdefault(at.cluster, _Members(self._all))
+        self._members = self._clusters.setdefault(at.cluster, Members(self._all))
         self._common = self._nothing()
+        self._lanes_ahead = LanesAhead()
 
-    def _nothing(self) -> _Knowledge:
-        return _Knowledge([0] * self._all)
+    def _nothing(self) -> Knowledge:
+        return Knowledge([0] * self._all)
 
     def _forget_answers(self) -> None:
         self._answers.clear()
+        self._announced.clear()
         self._visible.clear()
 
     def _catch_up(self, at: Place) -> list[int]:
@@ -192,7 +155,7 @@ class BlockOrder:
         join(own.known, own.seen)
         join(own.known, self._common.seen)
         join(own.known, self._common.known)
-        own.join(_Knowledge(until, passed_on=dict(own.known)))
+        own.join(Knowledge(until, passed_on=dict(own.known)))
         self._note(at.warp, now)
 
     def fence_proxy(self, at: Place, now: int) -> None:
@@ -205,55 +168,79 @@ class BlockOrder:
         self._note(at.warp, now)
 
     def synchronize(
-        self, at: Place, location: int, look: Look, step: int, *, reads: bool, writes: bool
-    ) -> bool:
-        """A strong access to an address by a warp that was last in step at a time; returns whether
-        it observes another block."""
-        self._catch_up(at)
+        self, at: Place, looks: Looks, times: tuple[int, int], *, reads: bool, writes: bool
+    ) -> list[int]:
+        """Strong accesses by an instruction of a warp, given the time now and that at which it was
+        last in step; returns the addresses at which it observes another block."""
+        preceding = self._catch_up(at)
         self._forget_answers()
-        there, own = self._locations[location], self._members.own[at.warp]
-        if look.initial is not None and not there.releases:
-            there.values.wrote(look.initial, 0)
-        before = own.seen.get(location, 0)
-        if reads and before < len(there.releases):
-            least = max(before, *(each.get(location, 0) for each in self._all_known(own)))
-            sees = look.sees(there.values, least, len(there.releases))
-            own.seen[location] = max(before, sees)
-            if self._reached is not None:
-                self._note(at.warp, self._reached.ordered_in_cluster()[at.warp])
-        observes = reads and any(each != at.block for each in there.blocks)
-        if writes:
-            all_of_it = self._nothing()
-            all_of_it.join(own)
-            all_of_it.join(self._common)
-            if any(all_of_it.fenced):
-                visible: Sequence[int] = [0] * self._all
-                if self._reached is not None:
-                    visible = self._reached.visible_in_cluster()
-                released = Release(
-                    at.block,
-                    at.cluster,
-                    tuple(all_of_it.fenced),
-                    tuple(visible),
-                    all_of_it.passed_on,
-                    all_of_it.proxied,
-                    Apart(at.warp, look.lanes, step) if look.lanes is not None else None,
-                )
-                if look.lanes is not None:
+        released = self._released_now(at, preceding, times[0]) if writes else None
+        observed = []
+        for location, look in looks.items():
+            there = self._locations[location]
+            if look.initial is not None and not there.releases:
+                there.values.wrote(look.initial, 0)
+            if reads:
+                self._observe(at, location, there, look)
+                if any(each != at.block for each in there.blocks):
+                    observed.append(location)
+            if released is not None:
+                apart = Apart(at.warp, look.lanes, times[1]) if look.lanes is not None else None
+                self._release(there, at.warp, location, released.copy(apart), look.value)
+                if apart is not None:
                     self._lanes_apart.add((at.cluster, at.warp))
-                self._release(there, at.warp, location, released, look.value)
-            there.values.wrote(look.value, len(there.releases))
-        return observes
+            if writes:
+                there.values.wrote(look.value, len(there.releases))
+        if reads and self._reached is not None:
+            self._note(at.warp, self._reached.ordered_in_cluster()[at.warp])
+        return observed
 
-    def _all_known(self, own: _Knowledge) -> tuple[Learned, ...]:
+    def _observe(self, at: Place, location: int, there: _Location, look: Look) -> None:
+        """A warp looks at an address."""
+        own = self._members.own[at.warp]
+        before = own.seen.get(location, 0)
+        sees = before
+        if before < len(there.releases):
+            least = max(before, *(each.get(location, 0) for each in self._all_known(own)))
+            sees = max(before, look.sees(there.values, least, len(there.releases)))
+            own.seen[location] = sees
+        more = before if sees > before else None
+        self._lanes_ahead.observe(at.warp, at.steps, location, look.lanes, more)
+
+    def _released_now(self, at: Place, preceding: list[int], now: int) -> Release | None:
+        """What a write to a flag by a warp releases, given what precedes by barriers."""
+        all_of_it = self._nothing()
+        all_of_it.join(self._members.own[at.warp])
+        all_of_it.join(self._common)
+        if not self._announces and not any(all_of_it.fenced):
+            return None
+        visible: Sequence[int] = [0] * self._all
+        if self._reached is not None:
+            visible = self._reached.visible_in_cluster()
+        preceding[at.warp] = now
+        return Release(
+            at.block,
+            at.cluster,
+            tuple(all_of_it.fenced),
+            tuple(visible),
+            all_of_it.passed_on,
+            all_of_it.proxied,
+            announced=tuple(preceding) if self._announces else (),
+        )
+
+    def _all_known(self, own: Knowledge) -> tuple[Learned, ...]:
         """What a warp has observed, or was told of, by address."""
         return own.known, self._common.seen, self._common.known
 
     def _release(
         self, at: _Location, warp: int, location: int, released: Release, value: int
     ) -> None:
+        differs = at.values.differs(value)
+        if at.releases and not differs and not any(released.until):
+            # A loop of atomics that waits announces nothing.
+            return
         # Those of different values are told from each other, as far as there is room.
-        apart = at.values.differs(value) and at.apart < _MOST_APART
+        apart = differs and at.apart < _MOST_APART
         if not apart and self._renew(at, warp, location, released):
             return
         at.apart += apart
@@ -281,19 +268,43 @@ class BlockOrder:
         last.join(released)
         return True
 
-    def lanes_matter(self, cluster: int, warp: int) -> bool:
+    def _lanes_matter(self, cluster: int, warp: int) -> bool:
         """Whether the lanes of a warp do not count as one."""
         return (cluster, warp) in self._lanes_apart
 
-    def before(self, at: Place, cluster: int, warp: int, time: int, lane: int = ANY_LANE) -> int:
+    def all_know(self, at: Place, cluster: int, warp: int, time: int) -> bool:
+        """Whether accesses by all lanes of a warp at a time, which are ordered before for some
+        lanes, are so for all lanes of the running warp."""
+        if self._lanes_ahead.some(at.warp, at.steps):
+            return False
+        return not self._lanes_matter(cluster, warp) or all(
+            self.before(at, cluster, warp, time, lane) == KNOWN for lane in range(LANES)
+        )
+
+    def before(
+        self,
+        at: Place,
+        cluster: int,
+        warp: int,
+        time: int,
+        lane: int = ANY_LANE,
+        mine: int = ANY_LANE,
+    ) -> int:
         """How an access by a warp of a cluster, or one of its lanes, at a time is ordered before
-        the running warp's current access."""
+        the current access of the running warp, or one of its lanes (`mine`)."""
         self._catch_up(at)
-        if not self.lanes_matter(cluster, warp):
+        if not self._lanes_matter(cluster, warp):
             lane = ANY_LANE
         asked = at.warp, cluster, warp, time, lane
         if asked not in self._answers:
             self._answers[asked] = self._before(*asked)
+        if self._answers[asked] == KNOWN:
+            limits = self._lanes_ahead.limits(at.warp, at.steps, mine)
+            if limits and not any(
+                self._holds(_within(each, limits), cluster, warp, time, lane)
+                for each in (self._members.own[at.warp].known, self._common.known)
+            ):
+                return AHEAD
         return self._answers[asked]
 
     def _before(self, me: int, cluster: int, warp: int, time: int, lane: int) -> int:
@@ -308,6 +319,23 @@ class BlockOrder:
             return APART
         released = any(each.covers(warp, time, lane) for each in self._by_cluster[cluster])
         return UNLEARNED if released else UNRELEASED
+
+    def is_announced(self, at: Place, cluster: int, warp: int, time: int, lane: int) -> bool:
+        """Whether the running warp has observed a flag that was written after an access, even if
+        no fence orders the two."""
+        self._catch_up(at)
+        if not self._lanes_matter(cluster, warp):
+            lane = ANY_LANE
+        asked = at.warp, cluster, warp, time, lane
+        if asked not in self._announced:
+            own, common = self._members.own[at.warp], self._common
+            self._announced[asked] = any(
+                each.cluster == cluster and each.announces(warp, time, lane)
+                for learned in (own.seen, common.seen, own.known, common.known)
+                for flag, done, count in self._looked_through(learned)
+                for each in flag.releases[done:count]
+            )
+        return self._announced[asked]
 
     def is_visible(self, at: Place, cluster: int, warp: int, time: int) -> bool:
         """Whether an access that is known to come first (`before`) is visible to the asynchronous
@@ -358,3 +386,8 @@ class BlockOrder:
                 looked_at[location] = count
                 yield at, done, count
                 left += [each.learned for each in at.releases[done:count] if each.learned]
+
+
+def _within(learned: Mapping[int, int], limits: Mapping[int, int]) -> Learned:
+    """No more of what was learned at some addresses than these limits."""
+    return {each: min(count, limits.get(each, count)) for each, count in learned.items()}

@@ -53,6 +53,16 @@ class _Flag:
         return self.gone + len(self.releases)
 
 
+class _Observed(NamedTuple):
+    """What a warp has observed lately, by when, by which lanes if not all did, and how often these
+    had been in step."""
+
+    time: int
+    released: _Released
+    lanes: int | None
+    steps: int
+
+
 class ClusterFlags:
     """The flags of one cluster, or of a block alone."""
 
@@ -62,7 +72,7 @@ class ClusterFlags:
         # By those among whom it counts, and by warp: what preceded its last fences, in order; what
         # it has observed lately, and by when. By both: how many releases of each flag it has seen.
         self._fenced: defaultdict[int, dict[int, list[_Released]]] = defaultdict(dict)
-        self._observed: defaultdict[int, dict[int, tuple[int, _Released]]] = defaultdict(dict)
+        self._observed: defaultdict[int, dict[int, _Observed]] = defaultdict(dict)
         self._seen: defaultdict[tuple[int, int], dict[Place, int]] = defaultdict(dict)
 
     def _among(self, warp: int, *, in_block: bool) -> tuple[int, ...]:
@@ -70,17 +80,27 @@ class ClusterFlags:
         rank = self._scope.rank_of(warp)
         return (rank,) if in_block else (rank, _CLUSTER)
 
+    def waiting(self, warp: int, steps: int, *, in_block: bool) -> tuple[bool, int | None]:
+        """Whether a warp that has been in step so often has observed what a fence would order
+        before; and by which lanes alone."""
+        among = self._among(warp, in_block=in_block)
+        found = [self._observed[each][warp] for each in among if warp in self._observed[each]]
+        lanes = 0
+        for each in found:
+            lanes |= -1 if each.lanes is None or each.steps != steps else each.lanes
+        return bool(found), None if lanes == -1 else lanes
+
     def fence(self, warp: int, *, in_block: bool) -> None:
         """A warp executes a fence, maybe of block scope."""
         among = self._among(warp, in_block=in_block)
         known = self._clocks.of[warp, ORDERED]
         for each in among:
             # Also what other warps have observed, and handed on by a barrier.
-            for other, (time, found) in self._observed[each].items():
-                if other == warp or known[other] >= time:
-                    self._clocks.acquire(warp, found.clock)
+            for other, found in self._observed[each].items():
+                if other == warp or known[other] >= found.time:
+                    self._clocks.acquire(warp, found.released.clock)
                     if each == _CLUSTER:
-                        self._scope.acquire(self._scope.rank_of(warp), found.times)
+                        self._scope.acquire(self._scope.rank_of(warp), found.released.times)
             self._observed[each].pop(warp, None)
         clock = self._clocks.mark(warp)
         released = _Released(clock, self._scope.released(warp, clock))
@@ -105,22 +125,33 @@ class ClusterFlags:
         return any(self._fenced_before(warp, each) is not None for each in among)
 
     def access(
-        self, warp: int, place: Place, look: Look, *, reads: bool, writes: bool, in_block: bool
+        self,
+        warp: int,
+        place: Place,
+        look: Look,
+        steps: int,
+        *,
+        reads: bool,
+        writes: bool,
+        in_block: bool,
     ) -> None:
-        """A warp has performed a strong access, maybe of block scope."""
+        """A warp whose lanes have been in step so often has performed a strong access, maybe of
+        block scope."""
         for among in self._among(warp, in_block=in_block):
             flag, who = self._flags[place, among], (warp, among)
             if look.initial is not None and not flag.count:
                 flag.values.wrote(look.initial, 0)
             if reads and flag.releases:
-                self._observe(flag, who, place, look)
+                self._observe(flag, who, place, look, steps)
             fenced = self._fenced_before(warp, among) if writes else None
             if fenced is not None:
                 self._release(flag, warp, fenced, look.value)
             if writes:
                 flag.values.wrote(look.value, flag.count)
 
-    def _observe(self, flag: _Flag, who: tuple[int, int], place: Place, look: Look) -> None:
+    def _observe(
+        self, flag: _Flag, who: tuple[int, int], place: Place, look: Look, steps: int
+    ) -> None:
         before = self._seen[who].get(place, 0)
         sees = max(look.sees(flag.values, before, flag.count), before)
         self._seen[who][place] = sees
@@ -129,8 +160,12 @@ class ClusterFlags:
         release = flag.releases[max(sees - flag.gone, 1) - 1]
         self._clocks.acquire_relaxed(who[0], release.clock)
         warp, among = who
-        _, observed = self._observed[among].get(warp, (0, None))
-        self._observed[among][warp] = self._clocks.now(warp), _join(observed, release)
+        last, lanes = self._observed[among].get(warp), look.lanes
+        if last is not None and lanes is not None:
+            alone = last.lanes if last.steps == steps else None
+            lanes = None if alone is None else alone | lanes
+        released = _join(last.released if last is not None else None, release)
+        self._observed[among][warp] = _Observed(self._clocks.now(warp), released, lanes, steps)
 
     def _release(self, flag: _Flag, warp: int, fenced: _Released, value: int) -> None:
         last = flag.releases[-1] if flag.releases else None

@@ -11,9 +11,9 @@ from gemmkit.emulator.codegen.layout import AT_BARRIER, AT_PHASE, AT_PRODUCTS, D
 from gemmkit.emulator.isa.cluster import CLUSTER_BARRIER
 from gemmkit.emulator.machine.errors import barrier_text, cluster_waits, span, waits_text
 from gemmkit.emulator.machine.worker import Worker
-from gemmkit.emulator.sanitizer.asynchronous_findings import surplus_text
 from gemmkit.emulator.sanitizer.barrier_order import BarrierOrder
 from gemmkit.emulator.sanitizer.granules import instruction_of, thread_of
+from gemmkit.emulator.sanitizer.mbarrier_findings import surplus_text
 from gemmkit.emulator.sanitizer.parties import listed
 from gemmkit.emulator.sanitizer.sites import Names
 from gemmkit.emulator.sanitizer.synccheck import finding, place_text

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gemmkit.emulator.codegen.flag_waits import FlagWait
+from gemmkit.emulator.codegen.flag_tests import FlagWait
 from gemmkit.emulator.codegen.layout import LANES, WINDOWS
 from gemmkit.emulator.isa.cluster import divided
 from gemmkit.emulator.ptx.module import Register
@@ -61,7 +61,7 @@ Looks = Mapping[int, "Look"]
 @dataclass(frozen=True, slots=True)
 class Look:
     """What a strong access finds: the value that is there after it and, if it is that of a wait,
-    what the wait is for; which lanes of the warp have written, if not all did; and the value before
+    what the wait is for; which lanes of the warp have made it, if not all did; and the value before
     all strong accesses, if this is the first and it is known."""
 
     value: int

@@ -30,7 +30,7 @@ from gemmkit.emulator.isa.bulk_copies import is_reduction
 from gemmkit.emulator.machine.asynchronous import Copy
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.sanitizer.between_blocks import BetweenBlocks
-from gemmkit.emulator.sanitizer.block_order import KNOWN
+from gemmkit.emulator.sanitizer.block_knowledge import KNOWN
 from gemmkit.emulator.sanitizer.clocks import Clocks
 from gemmkit.emulator.sanitizer.cross_block_races import Actor, instruction_numbers
 from gemmkit.emulator.sanitizer.global_findings import GlobalFindings

@@ -21,6 +21,7 @@ from gemmkit.emulator.codegen.shadow_layout import (
 )
 from gemmkit.emulator.machine.turns import most_at_once
 from gemmkit.emulator.machine.worker import Worker
+from gemmkit.emulator.sanitizer.announced_data import AnnouncedData
 from gemmkit.emulator.sanitizer.asynchronous import Order
 from gemmkit.emulator.sanitizer.between_blocks import BetweenBlocks
 from gemmkit.emulator.sanitizer.clocks import FENCED_ROWS
@@ -81,6 +82,11 @@ class GlobalOrder:
             shadow.set_field("fences", 1)
         self._order, self._waits = order, flag_waits(worker.kernel.flow, names.actions)
         self._within = WithinBlock(names, worker, shadow, self._between, order)
+        self._announced = AnnouncedData(names, worker, launch.known, self._within, self._between)
+        if worker.kernel.data_loads:
+            # Flags matter without any fence.
+            shadow.set_field("fences", 1)
+        self._shadow = shadow
         if order is not None:
             found = GlobalFindings(names, launch.collection)
             copies = GlobalCopies(worker, launch.known, launch.copies, self._between, found)
@@ -115,7 +121,7 @@ class GlobalOrder:
         """What a strong access finds at each address; `operands` says where native code keeps what
         its lanes compare with, if they wait."""
         wait = self._waits.get(action.number)
-        if wait is None and action.operation == "load":
+        if action.number in self._worker.kernel.data_loads:
             return dict.fromkeys((base + pattern.offsets[pattern.lanes]).tolist(), Look(0))
         found: dict[int, Look] = {}
         nbytes = action.form.type.bytes
@@ -125,8 +131,7 @@ class GlobalOrder:
                 operand = operand_of(wait, operands or 0, lane) if wait is not None else 0
                 value = self._value(action, address, nbytes)
                 found[address] = Look(value or 0, wait if value is not None else None, operand)
-        if action.operation != "load":
-            self._note_lanes(found, pattern, base)
+        self._note_lanes(found, pattern, base)
         for address in found.keys() - self._launch.flags if self._waits else ():
             self._note_initial(found, address, action)
         return found
@@ -145,7 +150,7 @@ class GlobalOrder:
         looks[address] = replace(looks[address], initial=initial)
 
     def _note_lanes(self, looks: dict[int, Look], pattern: Pattern, base: int) -> None:
-        """Note which lanes have written at each address, where these are not all of the warp."""
+        """Note which lanes have accessed each address, where these are not all of the warp."""
         worker = self._worker
         warp = worker.warp_number(worker.field("running"))
         initial, exited = (int(worker.warp_fields(name)[warp]) for name in ("initial", "exited"))
@@ -171,6 +176,9 @@ class GlobalOrder:
             memory = self._names.memory.view(address, nbytes)
         return int.from_bytes(memory.tobytes(), "little")
 
+    def _loads_data(self, site: int) -> bool:
+        return self._worker.site_number(site) in self._worker.kernel.data_loads
+
     def told(
         self, what: int, site: int | None, pattern: int | None, base: int, more: int
     ) -> tuple[int, Finding | None]:
@@ -189,6 +197,11 @@ class GlobalOrder:
                 lanes = int((1 << Pattern(pattern).lanes.astype(np.int64)).sum())
                 self._order.flagged(action, looks, lanes)
             self._note_poll(looks, action)
+            if action.operation != "load":
+                # What follows a flag comes later.
+                self._shadow.now[0] += bool(self._worker.kernel.data_loads)
+        elif site is not None and what == CONFLICT and self._loads_data(site):
+            return self._announced.loaded(site, base, more)
         elif site is not None:
             follows = self._within if what == GLOBAL_RACE else self._between
             return follows.conflict(site, base, more)

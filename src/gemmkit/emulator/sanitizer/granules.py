@@ -192,6 +192,26 @@ class Granules:
         here, there = (np.isin(each >> _THREAD_BITS, self._strong) for each in (who, others))
         return late & ~(here & there)
 
+    def between(
+        self, where: Numbers, who: Numbers, known: Clock, learned: Clock, *, writes: bool
+    ) -> Conflict | None:
+        """The first access in conflict with one, a write or not, that is ordered before by the
+        second of two clocks, and not by the first."""
+        writers, times = self.writer[where], self.time[where]
+        late = (known[writers] < times) & (times <= learned[writers])
+        late = self._count_out(late, who, self.who[where])
+        if late.any():
+            index = int(late.argmax())
+            return Conflict(index, int(self.who[where][index]), int(writers[index]), True)
+        for other, reads in self._reads.items() if writes else ():
+            times = reads.time[where]
+            late = (known[other] < times) & (times <= learned[other])
+            late = self._count_out(late, who, reads.who[where])
+            if late.any():
+                index = int(late.argmax())
+                return Conflict(index, int(reads.who[where][index]), other, False)
+        return None
+
     def _unordered_write(
         self, actor: int, part: Numbers | slice, who: Numbers, known: Clock
     ) -> Conflict | None:

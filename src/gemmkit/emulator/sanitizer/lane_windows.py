@@ -141,7 +141,7 @@ class LaneWindows:
             self.shadow.forget_accesses(warp)
         if whole or last <= step or self._made.get(number, 0) == _MOST_OF_ONE:
             return False
-        found = list(self._accesses(warp, done, step, only_writes=fence))
+        found = list(self.accesses(warp, done, step, only_writes=fence))
         found += [each for each in self._landed(warp, done, step) if each[0].size]
         if not found:
             return False
@@ -168,7 +168,7 @@ class LaneWindows:
         known = self.clocks.of[:, row, self.first + window.warp]
         return int(known.min()) >= int(window.safe_from.max())
 
-    def _accesses(
+    def accesses(
         self, warp: int, done: Numbers, step: int, *, only_writes: bool = False
     ) -> Iterator[tuple[Numbers, Numbers, Numbers]]:
         """What lanes of a warp have accessed since it was in step, and since the log ended where
@@ -224,7 +224,7 @@ class LaneWindows:
             return None
         mine = np.where(lane == _LANE, _NEVER, 0)
         for granules, whos, wrote in (
-            *self._accesses(warp, mine, step), *self._landed(warp, mine, step)
+            *self.accesses(warp, mine, step), *self._landed(warp, mine, step)
         ):  # fmt: skip
             met = np.isin(granules, where) & (writes | (wrote == 1))
             if met.any():

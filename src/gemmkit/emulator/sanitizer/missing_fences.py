@@ -35,7 +35,7 @@ class MissingFences:
     def _following(self, number: int) -> Iterator[int]:
         """The instructions that every thread executes after one, in order."""
         blocks = self._flow.blocks
-        block = next(at for at, each in enumerate(blocks) if each.start <= number < each.end)
+        block = self._flow.block_of(number)
         yield from range(number + 1, blocks[block].end)
         while (block := self._flow.reconvergence[block]) < len(blocks):
             yield from range(blocks[block].start, blocks[block].end)

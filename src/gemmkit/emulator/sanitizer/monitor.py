@@ -9,27 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gemmkit.emulator.codegen.layout import LANES, WINDOW_BYTES
-from gemmkit.emulator.codegen.operands import access_bytes
-from gemmkit.emulator.codegen.ordering import ATOMICS
 from gemmkit.emulator.codegen.shadow_layout import (
     ABSENT,
     ARRIVES,
     BEGINS,
-    BOUNDS,
     FENCE_LANES,
     FENCES,
     GLOBAL_RACE,
     KEPT,
-    LANES_RACE,
-    LOADED,
     LOADS_WANTED,
-    RACE,
     REACHED_BYTES,
     REACHED_KIND,
     REACHES,
-    STORED,
-    UNINITIALIZED,
-    UPDATED,
     USED,
     USED_SHIFT,
 )
@@ -40,17 +31,17 @@ from gemmkit.emulator.machine.scratch import lanes_of
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.ptx.cfg import ControlFlow
 from gemmkit.emulator.sanitizer import synccheck
+from gemmkit.emulator.sanitizer.access_faults import AccessFaults
 from gemmkit.emulator.sanitizer.asynchronous import Order
 from gemmkit.emulator.sanitizer.asynchronous_findings import AsynchronousFindings
 from gemmkit.emulator.sanitizer.barrier_uses import BarrierUses
 from gemmkit.emulator.sanitizer.block_barriers import BarrierFindings, BlockBarriers
-from gemmkit.emulator.sanitizer.collection import Collection, Key
+from gemmkit.emulator.sanitizer.collection import Collection
 from gemmkit.emulator.sanitizer.cross_block_races import cross_block_races, instruction_numbers
 from gemmkit.emulator.sanitizer.deadlocks import deadlock
 from gemmkit.emulator.sanitizer.global_order import EVENTS, GlobalOrder, LaunchOrder
 from gemmkit.emulator.sanitizer.left_flags import held_before, left_flags
-from gemmkit.emulator.sanitizer.memory_faults import outside, space_at, unwritten
-from gemmkit.emulator.sanitizer.races import Access, Races
+from gemmkit.emulator.sanitizer.memory_faults import outside, space_at
 from gemmkit.emulator.sanitizer.read_only import read_only_writes
 from gemmkit.emulator.sanitizer.recording import (
     RecordedFindings,
@@ -109,7 +100,7 @@ class Sanitizer:
             self.memory.regions(),
             traits.global_granule,
             ordered=kernel.follows_blocks,
-            atomics=kernel.updates_global,
+            strong=kernel.updates_global or bool(kernel.data_loads),
             readers=self.readers,
             read_only=traits.read_only,
         )
@@ -224,7 +215,6 @@ class _Watch:
             worker.limit_shared(number, *self._names.part(number))
         self._event = Event(self._on_event)
         self._shadow = BlockShadow(worker, sanitizer.traits, sanitizer.known, self._event)
-        self._races = Races(sanitizer.names, worker, self._shadow)
         self._undefined = UndefinedUses(sanitizer.names, sanitizer.collection)
         barriers = BarrierFindings(self._names, sanitizer.collection)
         self._arrivals = BlockBarriers(worker, self._shadow, barriers)
@@ -233,8 +223,14 @@ class _Watch:
         if sanitizer.traits.asynchronous:
             self._order = worker.observer = self._new_order()
         self._global_order = GlobalOrder(sanitizer.order, worker, self._shadow, self._order)
-        # The last finding for each memory record and class; later unreported faults belong to it.
-        self._last: dict[tuple[int, int], Key] = {}
+        self._faults = AccessFaults(
+            self._names,
+            worker,
+            self._shadow,
+            sanitizer.collection,
+            self._note_origin,
+            by_clocks=self._order is not None,
+        )
         self._barriers = BarrierUses(sanitizer.names, worker, sanitizer.collection)
 
     def _new_order(self) -> Order:
@@ -269,8 +265,7 @@ class _Watch:
 
     def finish(self) -> None:
         """Collect what remains."""
-        for (place, what), key in self._last.items():
-            self._take_unreported(place, what, key)
+        self._faults.finish()
         self._barriers.nobody_came()
         if self._order is not None:
             self._order.finish()
@@ -308,7 +303,7 @@ class _Watch:
                 return self._on_global_order(what, site, pattern, base, more)
             if site is None or pattern is None:
                 return self._barriers.reached(what, base, more)
-            return self._on_memory(what, site, Pattern(pattern), base, more)
+            return self._faults.reported(what, site, pattern, base, more)
         except BaseException as error:
             self._worker.fail(error)
             return 0
@@ -339,7 +334,7 @@ class _Watch:
     ) -> int:
         answer, finding = self._global_order.told(what, site, pattern, base, more)
         if finding is not None and what == GLOBAL_RACE and site is not None:
-            self._keep(self._worker.site_number(site), GLOBAL_RACE, finding)
+            self._faults.keep(self._worker.site_number(site), GLOBAL_RACE, finding)
         elif finding is not None:
             self._sanitizer.add(self._worker, finding)
         return answer
@@ -352,54 +347,3 @@ class _Watch:
         addresses = (base + pattern.offsets[lanes]) % WINDOW_BYTES
         nbytes, kind = more >> REACHED_BYTES & 255, more >> REACHED_KIND
         self._order.reached(self._worker.site_number(site), lanes, addresses, nbytes, kind)
-
-    def _on_memory(self, what: int, site: int, pattern: Pattern, base: int, more: int) -> int:
-        number = self._worker.site_number(site)
-        finding = self._explain(what, number, pattern, base, more)
-        if finding is None:
-            return 0
-        if what == UNINITIALIZED and self._names.actions[number].operation == "load":
-            self._note_origin(number, finding)
-        else:
-            self._keep(number, what, finding)
-        return 1
-
-    def _keep(self, number: int, what: int, finding: Finding) -> None:
-        """Add a finding at a memory instruction; faults that native code counts from then on belong
-        to it."""
-        place = self._worker.kernel.areas.sites[number]
-        earlier = self._last.get((place, what))
-        if earlier is not None:
-            self._take_unreported(place, what, earlier)
-        block = self._worker.field("block")
-        self._last[place, what] = self._sanitizer.collection.add(finding, block)
-
-    def _take_unreported(self, index: int, what: int, key: Key) -> None:
-        unreported = self._shadow.take_unreported(index, what)
-        if unreported:
-            self._sanitizer.collection.more(key, unreported)
-
-    def _explain(
-        self, what: int, number: int, pattern: Pattern, base: int, more: int
-    ) -> Finding | None:
-        names, worker = self._names, self._worker
-        action = names.actions[number]
-        warp = worker.warp_number(worker.field("running"))
-        if what == BOUNDS:
-            lane = more & 31
-            address = (base + int(pattern.offsets[lane])) % (1 << 64)
-            space = "shared" if more >> 8 else space_at(action, address)
-            return outside(names, worker, number, warp * LANES + lane, address, space)
-        nbytes = more & 255 if what != LANES_RACE else access_bytes(action)
-        row = self._races.row(number, nbytes, access_bytes(action))
-        if what == UNINITIALIZED:
-            return unwritten(names, worker, self._shadow, row, pattern, base, nbytes)
-        kind = LOADED if action.operation == "load" else STORED
-        if action.operation in ATOMICS:
-            kind = UPDATED
-        access = Access(row, pattern, base, nbytes, warp, kind)
-        if what == RACE:
-            if self._order is not None:
-                return None
-            return self._races.between_warps(access)
-        return self._races.between_lanes(access, more)

@@ -8,11 +8,16 @@ import msgspec
 
 from gemmkit.emulator.codegen.operands import Action
 from gemmkit.emulator.codegen.ordering import ATOMICS, Ordering, hands_over_by_flags
-from gemmkit.emulator.sanitizer.block_order import UNFENCED, UNLEARNED
+from gemmkit.emulator.sanitizer.block_knowledge import AHEAD, UNFENCED, UNLEARNED
+from gemmkit.emulator.sanitizer.block_knowledge import APART as APART_BEFORE
 from gemmkit.emulator.sanitizer.collection import APART
 from gemmkit.findings import Finding
 
-LANES_APART = "only another lane of that warp signals this, with no __syncwarp() before it"
+# Why lanes of a warp matter, by how an access is ordered before another.
+LANES_APART = {
+    APART_BEFORE: "only another lane of that warp signals this, with no __syncwarp() before it",
+    AHEAD: "only another lane of this warp has waited for that, with no __syncwarp() after it",
+}
 # As the emulator runs them.
 TOGETHER = "the hardware as long as these lanes run together"
 _MBARRIERS = ("mbarrier_", "bulk_")
@@ -74,9 +79,18 @@ class BlockOrders:
                 f"before this{self._block_scope}"
             )
         waits = " (or the other waits for too little, and this has to come first)" * after_read
+        return f"{self._unreleased()}{waits}{self._block_scope}"
+
+    def not_released(self, load: Action) -> str:
+        """The same if the later access is a strong load, and a flag that it has observed follows
+        the other one without a fence."""
+        word = _word(load).removesuffix(" load")
+        return f"{self._unreleased()}; a {word} access orders no others{self._block_scope}"
+
+    def _unreleased(self) -> str:
         return (
             f"the other is not followed by a __threadfence() and then {_article(self._write)} that "
-            f"signals it{_IN_ORDER.format(write=self._write)}{waits}{self._block_scope}"
+            f"signals it{_IN_ORDER.format(write=self._write)}"
         )
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from gemmkit.emulator.codegen.areas import Areas
-from gemmkit.emulator.codegen.layout import LANES
+from gemmkit.emulator.codegen.layout import LANES, PATTERN
 from gemmkit.emulator.codegen.operands import access_bytes
 from gemmkit.emulator.codegen.ordering import is_cas_loop
 from gemmkit.emulator.codegen.shadow_layout import (
@@ -74,6 +75,8 @@ class Races:
     def __init__(self, names: Names, worker: Worker, shadow: BlockShadow) -> None:
         self._names, self._worker, self._shadow = names, worker, shadow
         self._areas: Areas = worker.kernel.areas
+        # The patterns that were read last, by where they are.
+        self._patterns: dict[int, Pattern] = {}
 
     def between_warps(self, access: Access) -> Finding | None:
         """The race of this access with another warp's, or with a copy in flight."""
@@ -227,8 +230,8 @@ class Races:
         pointer, base, serial, tag = self._shadow.log[index % LOG_ENTRIES].tolist()
         if not serial or not self._worker.holds(pointer):
             return None
-        pattern = Pattern(pointer)
-        if pattern.serial != serial:
+        pattern = self._pattern(pointer, serial)
+        if pattern is None:
             return None
         number = self._site_number(tag & 0xFFFFFFFF)
         nbytes = tag >> TAG_BYTES & 255
@@ -236,6 +239,15 @@ class Races:
         each = access_bytes(action) if action.operation == "load" else nbytes
         row = self.row(number, nbytes, each)
         return Access(row, pattern, base, nbytes, tag >> TAG_WARP & 255, tag >> TAG_KIND)
+
+    def _pattern(self, pointer: int, serial: int) -> Pattern | None:
+        """The pattern of a serial number, if it still exists."""
+        if ctypes.c_int64.from_address(pointer + PATTERN.serial).value != serial:
+            return None
+        found = self._patterns.get(pointer)
+        if found is None or found.serial != serial:
+            found = self._patterns[pointer] = Pattern(pointer)
+        return found
 
     def _site_number(self, distance: int) -> int:
         return self._worker.site_at(distance)

@@ -295,9 +295,9 @@ class RecordedOrder(Order):
         super().completed(address)
         self._trace.completed(place_in(self._rank, address))
 
-    def waited(self, number: int, thread: int, address: int) -> None:
-        """A thread has observed the completion of a phase."""
-        super().waited(number, thread, address)
+    def waited(self, number: int, thread: int, address: int, lanes: int) -> None:
+        """A thread has observed the completion of a phase, with other `lanes` of its warp."""
+        super().waited(number, thread, address, lanes)
         self._trace.observed(self._warp_of(thread), place_in(self._rank, address))
 
     def wgmma_issued(

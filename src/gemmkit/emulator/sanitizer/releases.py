@@ -30,7 +30,8 @@ class Apart(NamedTuple):
 class Release:
     """What a block made known at an address: for each warp of its cluster the accesses before a
     time, and those up to a time that are visible to the asynchronous proxy; what it knew of other
-    clusters, and what of that before a proxy fence; and what of its own warp it leaves out."""
+    clusters, and what of that before a proxy fence; and what of its own warp it leaves out. It
+    announces all accesses before another time, also those with no fence between."""
 
     block: int
     cluster: int
@@ -39,6 +40,26 @@ class Release:
     learned: Learned
     proxied: Learned
     apart: Apart | None = None
+    announced: tuple[int, ...] = ()
+
+    def copy(self, apart: Apart | None) -> Release:
+        """The same by these lanes of the warp."""
+        return Release(
+            self.block,
+            self.cluster,
+            self.until,
+            self.visible,
+            dict(self.learned),
+            dict(self.proxied),
+            apart,
+            self.announced,
+        )
+
+    def announces(self, warp: int, time: int, lane: int) -> bool:
+        """Whether an access of a lane of a warp came before it, fenced or not."""
+        if self.apart is not None and self.apart.holds(warp, time, lane):
+            return False
+        return bool(self.announced) and time < self.announced[warp]
 
     def covers(self, warp: int, time: int, lane: int) -> bool:
         """Whether it makes an access of a lane of a warp known."""

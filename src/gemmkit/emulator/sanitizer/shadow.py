@@ -72,7 +72,8 @@ class GlobalShadow:
             memory by atomics.
         readers: regions (by first byte) whose loads are recorded too.
         read_only: whether the kernel has read-only loads (`ld.global.nc`).
-        atomics: whether it has atomics on global memory, which plain accesses may race with.
+        strong: whether it has atomics on global memory, which plain accesses may race with, or
+            volatile or relaxed loads of data.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class GlobalShadow:
         ordered: bool,
         readers: frozenset[int],
         read_only: bool = False,
-        atomics: bool = False,
+        strong: bool = False,
     ) -> None:
         self.granule = granule
         self.rows: Words = aligned_bytes(max(len(regions), 1) * ROW_BYTES).view(np.uint64)
@@ -106,7 +107,7 @@ class GlobalShadow:
                 names += ["other_reader", "other_reader_at"]
             if read_only and start in readers:
                 names.append("nc_reader")
-            if ordered and atomics:
+            if ordered and strong:
                 names += ["last_strong", "strong_time", "seen_strong"]
             for name in names:
                 actors = np.zeros(-(-size // granule), np.uint64)
@@ -277,11 +278,13 @@ class BlockShadow:
         words[-1] &= _ALL >> np.uint64(63 - (last & 63))
         self.common[first >> 6 : (last >> 6) + 1, COMMON["initialized"] // 8] |= words
 
-    def in_step(self, warp: int) -> None:
-        """The lanes of a warp are in step."""
+    def in_step(self, warp: int, *, waits: bool = False) -> None:
+        """The lanes of a warp are in step; or (`waits`) one has waited at an mbarrier, which counts
+        as that for what they did before."""
         self.now[0] += 1
         for name, value in (("in_step", self.field("log_count")), ("step_time", self.now[0])):
-            self._warps[warp, OWN[name] :][:8].view(np.int64)[0] = value
+            self._own(warp, name)[0] = value
+        self._own(warp, "steps")[0] += not waits
 
     def _own(self, warp: int, name: str) -> Numbers:
         return self._warps[warp, OWN[name] :][:8].view(np.int64)
@@ -293,6 +296,18 @@ class BlockShadow:
     def step_time(self, warp: int) -> int:
         """The time at which lanes of a warp, all or some, were last in step."""
         return max(int(self._own(warp, name)[0]) for name in ("step_time", "part_time"))
+
+    def watch_steps(self, warp: int, *, watched: bool) -> None:
+        """Python has to see when lanes of a warp come in step, or no longer."""
+        self._own(warp, "steps_watched")[0] = watched
+
+    def steps(self, warp: int) -> int:
+        """How often lanes of a warp, all or some, have been in step."""
+        return int(self._own(warp, "steps")[0])
+
+    def times(self, warp: int) -> tuple[int, int]:
+        """The time now, and that at which lanes of a warp were last in step."""
+        return int(self.now[0]), self.step_time(warp)
 
     def last_access(self, warp: int) -> int:
         """Where it ended after the warp's last access to shared memory."""

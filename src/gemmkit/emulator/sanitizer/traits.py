@@ -76,6 +76,7 @@ def _sites(kernel: LoadedKernel) -> NDArray[np.uint8]:
         ordering = Ordering.of(action)
         row[SHADOW_SITE["strong"]] = ordering.between_blocks.strong
         row[SHADOW_SITE["strong_in_block"]] = ordering.strong
+        row[SHADOW_SITE["data"]] = number in kernel.data_loads
         row[SHADOW_SITE["nc"]] = _loads_read_only(action)
         row[SHADOW_SITE["overwrites"]] = number in kernel.overwrites
     return rows

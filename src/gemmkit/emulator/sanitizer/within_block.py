@@ -6,19 +6,24 @@ from gemmkit.emulator.codegen.layout import LANES
 from gemmkit.emulator.codegen.ordering import Ordering, is_asynchronous, is_cas_loop
 from gemmkit.emulator.codegen.shadow_layout import AGAINST_READER, CONFLICT_THREAD, IN_ORDER
 from gemmkit.emulator.machine.worker import Worker
-from gemmkit.emulator.sanitizer.access_order import AccessOrder
 from gemmkit.emulator.sanitizer.between_blocks import BetweenBlocks, here
-from gemmkit.emulator.sanitizer.block_order import APART, KNOWN, UNFENCED, BlockOrder, Place
+from gemmkit.emulator.sanitizer.block_knowledge import AHEAD, APART, KNOWN, UNFENCED, Place
+from gemmkit.emulator.sanitizer.block_order import BlockOrder
 from gemmkit.emulator.sanitizer.cross_block_races import Actor, instruction_numbers
+from gemmkit.emulator.sanitizer.flag_order import FlagOrder
 from gemmkit.emulator.sanitizer.flag_values import Looks
 from gemmkit.emulator.sanitizer.global_copies import GlobalCopies
 from gemmkit.emulator.sanitizer.global_findings import NOT_WAITED
 from gemmkit.emulator.sanitizer.memory_faults import space_at
-from gemmkit.emulator.sanitizer.orders import lanes_apart
+from gemmkit.emulator.sanitizer.orders import LANES_APART, lanes_apart
 from gemmkit.emulator.sanitizer.shadow import BlockShadow
 from gemmkit.emulator.sanitizer.sites import Names, actor_text, at, verb
 from gemmkit.findings import Finding
 
+_LANES_APART = {
+    APART: "with no __syncwarp() before the flag that signals this",
+    AHEAD: "with no __syncwarp() after another lane of this warp has waited for that",
+}
 # Separates shared memory from global memory.
 _SHARED = 1 << 62
 
@@ -36,11 +41,12 @@ class WithinBlock:
         worker: Worker,
         shadow: BlockShadow,
         between: BetweenBlocks,
-        order: AccessOrder | None,
+        order: FlagOrder | None,
     ) -> None:
         """`order` follows mbarriers, if the kernel may have some."""
         self._names, self._worker, self._shadow = names, worker, shadow
-        self._own = any(Ordering.of(action).in_block for action in names.actions)
+        roles = map(Ordering.of, names.actions)
+        self._own = any(each.in_block and (each.strong or each.fence) for each in roles)
         self._block, self._order, self._between = -1, between.order, between
         self._by_mbarriers = order
         self._numbers = instruction_numbers(worker.kernel.areas)
@@ -57,7 +63,10 @@ class WithinBlock:
         if self._own and found.block != self._block:
             blocks = self._names.request.cluster_blocks
             self._block = found.block
-            self._order = BlockOrder(self._worker.warps, blocks, None, self._by_mbarriers)
+            announces = bool(self._worker.kernel.data_loads)
+            self._order = BlockOrder(
+                self._worker.warps, blocks, None, self._by_mbarriers, announces=announces
+            )
         return found
 
     def fence(self, now: int) -> None:
@@ -73,15 +82,35 @@ class WithinBlock:
         action = self._names.actions[number]
         place = self._here()
         shared = _SHARED if space_at(action, base) == "shared" else 0
-        for address, look in looks.items():
-            self._order.synchronize(
-                place,
-                address | shared,
-                look,
-                self._shadow.step_time(place.warp % self._worker.warps),
-                reads=action.operation != "store",
-                writes=action.operation != "load",
-            )
+        self._order.synchronize(
+            place,
+            {address | shared: look for address, look in looks.items()},
+            self._shadow.times(place.warp % self._worker.warps),
+            reads=action.operation != "store",
+            writes=action.operation != "load",
+        )
+
+    def relation(self, other: Actor, time: int, thread: int) -> int:
+        """How an access of another warp of the cluster at a time is ordered before what a thread of
+        the running warp does now."""
+        place, its = self._here(), self._warp_of(other)
+        if self._by_mbarriers is not None and self._by_mbarriers.ordered_in_cluster()[its] >= time:
+            return KNOWN
+        lanes = other.thread % LANES, thread % LANES
+        return self._order.before(place, place.cluster, its, time, *lanes)
+
+    def is_of_warps(self, other: Actor, time: int) -> bool:
+        """Whether what orders an access before holds for all lanes of both warps."""
+        place = self._here()
+        return self._order.all_know(place, place.cluster, self._warp_of(other), time)
+
+    def is_announced(self, other: Actor, time: int) -> bool:
+        """Whether the running warp has observed a flag that was written after such an access."""
+        place, lane = self._here(), other.thread % LANES
+        return self._order.is_announced(place, place.cluster, self._warp_of(other), time, lane)
+
+    def _warp_of(self, other: Actor) -> int:
+        return other.rank * self._worker.warps + other.thread // LANES
 
     def conflict(self, site: int, address: int, more: int) -> tuple[int, Finding | None]:
         """The running warp accesses what another thread of its block accessed, with no barrier
@@ -98,25 +127,29 @@ class WithinBlock:
                 return 0, None
             number = self._worker.site_number(site)
             return 1, self._finding(number, thread, other, address, bool(against_reader), 0)
-        its = other.rank * self._worker.warps + other.thread // LANES
-        if self._by_mbarriers is not None and self._by_mbarriers.ordered_in_cluster()[its] >= time:
-            return IN_ORDER, None
-        number = self._worker.site_number(site)
+        its = self._warp_of(other)
+        number, follows = self._worker.site_number(site), self._by_mbarriers
+        if follows is not None and follows.ordered_in_cluster()[its] >= time:
+            known = follows.known_to(place.warp % self._worker.warps, thread % LANES, its)
+            if known is None or known >= time:
+                return 0 if follows.is_ahead(place.warp % self._worker.warps) else IN_ORDER, None
+            race = self._finding(number, thread, other, address, bool(against_reader), AHEAD)
+            return 1, lanes_apart(race)
         if other.rank != self._worker.rank:
-            how = self._between.relation(other, time)
+            how = self._between.relation(other, time, thread)
             if how != KNOWN and not self._between.is_race(number, other, how):
                 return 0, None
         else:
             lane = other.thread % LANES
-            how = self._order.before(place, place.cluster, its, time, lane)
-            if how == KNOWN and self._order.lanes_matter(place.cluster, its):
+            how = self._order.before(place, place.cluster, its, time, lane, thread % LANES)
+            if how == KNOWN and not self.is_of_warps(other, time):
                 return 0, None
         if how == KNOWN:
             return IN_ORDER, None
         if is_cas_loop(*(self._names.actions[each] for each in (number, other.number))):
             return 0, None
         race = self._finding(number, thread, other, address, bool(against_reader), how)
-        return 1, lanes_apart(race) if how == APART else race
+        return 1, lanes_apart(race) if how in LANES_APART else race
 
     def _finding(
         self, number: int, thread: int, other: Actor, address: int, against_reader: bool, how: int
@@ -143,8 +176,8 @@ class WithinBlock:
         if self._fences:
             between += " and no fence" if how == UNFENCED else ", fence and atomic"
         within_lines, between = f"with {between} between", f"with {between} {between_lines}"
-        if how == APART:
-            between, missing = "with no __syncwarp() before the flag that signals this", None
+        if how in LANES_APART:
+            between, missing = _LANES_APART[how], None
         if other.asynchronous:
             between, missing = NOT_WAITED, None
             kind = f"{kind.partition(' ')[0]} before wait"

@@ -12,10 +12,11 @@ from gemmkit.emulator.codegen.layout import LANES
 from gemmkit.emulator.codegen.runtime.bounds import SITE_POINTER, C, P
 from gemmkit.emulator.codegen.runtime.patterns import BASE
 from gemmkit.emulator.codegen.runtime.sanitized import PREFIX
-from gemmkit.emulator.codegen.runtime.shadow import BYTES, NULL, event, shadow
+from gemmkit.emulator.codegen.runtime.shadow import BYTES, NULL, event, shadow, site_shadow
 from gemmkit.emulator.codegen.shadow_layout import (
     ACTOR_BLOCK,
     ACTOR_RANK,
+    ACTOR_RANKS,
     ACTOR_SITE,
     ACTOR_WARP,
     AGAINST_READER,
@@ -27,6 +28,7 @@ from gemmkit.emulator.codegen.shadow_layout import (
     KNOWN_WARPS,
     ROW,
     SHADOW,
+    SHADOW_SITE,
     SYNCHRONIZES,
 )
 
@@ -62,6 +64,7 @@ def define(module: Module) -> None:
     _define_fence(module)
     _define_synchronize(module)
     _define_conflict(module)
+    _define_read_strong(module)
     for kind in ("reader", "writer"):
         _define_act(module, kind)
     _define_act_strong(module)
@@ -114,6 +117,33 @@ def _define_conflict(module: Module) -> None:
         f.ret()
 
 
+def _define_read_strong(module: Module) -> None:
+    """read_strong(worker, site, address, acting, other, its time, extra): data that another warp
+    has written by a strong access are read by one. If no barrier orders the two, Python looks for
+    a flag that has announced the data without a fence."""
+    address, other = Value("i64", "%address"), Value("i64", "%other")
+    time, extra = Value("i64", "%time"), Value("i64", "%extra")
+    parameters = (C, SITE_POINTER, address, _ACTING, other, time, extra)
+    with module.function("gemmkit.read_strong", "void", parameters, inline=False) as f:
+        with f.when(f.compare("eq", other, 0)):
+            f.ret()
+        s, apart = shadow(f), f.xor(_ACTING, other)
+        with f.when(f.compare("eq", f.lshr(apart, ACTOR_BLOCK), 0)):
+            warps = f.and_(apart, ACTOR_WARP | ACTOR_RANKS)
+            with f.when(f.compare("eq", warps, 0)):
+                f.ret()
+            ordered = f.call("gemmkit.ordered_in_block", "i1", s, C, _ACTING, other, time)
+            with f.when(ordered):
+                f.ret()
+        known = Known(f, s, other)
+        with f.when(known.covers(time)):
+            f.ret()
+        answer = event(f, CONFLICT, address, extra, site=SITE_POINTER)
+        with f.when(f.compare("eq", answer, IN_ORDER)):
+            known.learn(time)
+        f.ret()
+
+
 def _define_act(module: Module, actor: str) -> None:
     """act_<actor>_in_order(worker, site, offset, bytes, row, acting): a lane accesses these
     granules, after others."""
@@ -143,9 +173,16 @@ def _define_act(module: Module, actor: str) -> None:
         f.ret()
 
 
-def _conflict_with_last(f: Function, granule: Value, shift: Value, other: str, extra: int) -> None:
+def _conflict_with_last(
+    f: Function,
+    granule: Value,
+    shift: Value,
+    other: str,
+    extra: int,
+    then: str = "conflict_with_block",
+) -> None:
     """The access conflicts with the last one of a kind to the granule, if such accesses are
-    recorded."""
+    recorded; `then` is the function that is called."""
     thread = f.shl(f.and_(_ACTING, (1 << ACTOR_SITE) - 1), CONFLICT_THREAD)
     address = f.add(f.load("i64", _ROW, ROW["start"]), f.shl(granule, shift))
     cells = f.load("ptr", _ROW, ROW[f"last_{other}"])
@@ -154,22 +191,26 @@ def _conflict_with_last(f: Function, granule: Value, shift: Value, other: str, e
         at = f.shl(granule, 3)
         acting, time = (f.load("i64", f.offset(each, at)) for each in (cells, times))
         here = (C, SITE_POINTER, address, _ACTING)
-        f.call("gemmkit.conflict_with_block", "void", *here, acting, time, f.or_(thread, extra))
+        f.call(f"gemmkit.{then}", "void", *here, acting, time, f.or_(thread, extra))
 
 
 def _define_act_strong(module: Module) -> None:
     """act_strong(worker, site, offset, bytes, row, acting, writes): a lane accesses these granules
-    by an atomic or another strong access, which conflicts only with plain ones."""
+    by an atomic or another strong access, which conflicts only with plain ones; a load of data may
+    also come too early for a strong write."""
     writes = Value("i64", "%writes")
     parameters = (C, SITE_POINTER, _OFFSET, BYTES, _ROW, _ACTING, writes)
     with module.function("gemmkit.act_strong", "void", parameters) as f:
         s = shadow(f)
         shift = f.load("i64", s, SHADOW["global_shift"])
         now = f.load("i64", s, SHADOW["time"])
+        data = f.load("i64", site_shadow(f, s), SHADOW_SITE["data"])
         with f.loop(f.lshr(BYTES, shift)) as further:
             granule = f.add(f.lshr(_OFFSET, shift), further)
             at = f.shl(granule, 3)
             f.store(_ACTING, f.offset(f.load("ptr", _ROW, ROW["seen_strong"]), at))
+            with f.when(f.compare("ne", data, 0)):
+                _conflict_with_last(f, granule, shift, "strong", AGAINST_STRONG, "read_strong")
             with f.when(f.compare("ne", writes, 0)):
                 _conflict_with_last(f, granule, shift, "writer", 0)
                 _conflict_with_last(f, granule, shift, "reader", AGAINST_READER)

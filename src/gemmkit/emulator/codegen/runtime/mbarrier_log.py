@@ -52,3 +52,4 @@ def enter(
         own = f.load("ptr", s, SHADOW["own"])
         f.store(now, own, OWN["in_step"])
         f.store(f.load("i64", s, SHADOW["time"]), own, OWN["step_time"])
+        f.increase(own, OWN["steps"], 1)

@@ -33,6 +33,7 @@ from gemmkit.emulator.codegen.shadow_layout import (
     KNOWN_WARPS,
     LOG_ENTRY,
     LOG_ENTRY_BYTES,
+    LOOKS,
     MEMBERS,
     OPENS,
     OWN,
@@ -128,6 +129,7 @@ def _define_opening(module: Module) -> None:
             f.clear(f.offset(own, OWN_BITMAPS), size)
             f.store(now, own, OWN["in_step"])
             f.store(f.load("i64", s, SHADOW["time"]), own, OWN["step_time"])
+            f.increase(own, OWN["steps"], 1)
         f.ret()
 
 
@@ -211,9 +213,11 @@ def _define_members(module: Module) -> None:
     with module.function("gemmkit.in_step", "void", (C,)) as f:
         s = shadow(f)
         own = f.load("ptr", s, SHADOW["own"])
+        _show_step(f, s, own)
         f.store(f.load("i64", s, SHADOW["log_count"]), own, OWN["in_step"])
         f.increase(s, SHADOW["time"], 1)
         f.store(f.load("i64", s, SHADOW["time"]), own, OWN["step_time"])
+        f.increase(own, OWN["steps"], 1)
         f.ret()
     # in_step_with(worker, warp, members): these lanes are in step; for part of a warp an entry of
     # the log records it.
@@ -221,7 +225,9 @@ def _define_members(module: Module) -> None:
         with f.when(f.compare("eq", f.and_(_living(f), f.not_(_MEMBERS)), 0)):
             f.leave("gemmkit.in_step", C)
         s = shadow(f)
-        own, count = f.load("ptr", s, SHADOW["own"]), f.load("i64", s, SHADOW["log_count"])
+        own = f.load("ptr", s, SHADOW["own"])
+        _show_step(f, s, own)
+        count = f.load("i64", s, SHADOW["log_count"])
         entry = log_entry(f, s, count)
         f.clear(entry, LOG_ENTRY_BYTES)
         f.store(f.resize(_MEMBERS, 64), entry, LOG_ENTRY["base"])
@@ -232,7 +238,15 @@ def _define_members(module: Module) -> None:
         f.store(now, own, OWN["in_part"])
         f.increase(s, SHADOW["time"], 1)
         f.store(f.load("i64", s, SHADOW["time"]), own, OWN["part_time"])
+        f.increase(own, OWN["steps"], 1)
         f.ret()
+
+
+def _show_step(f: Function, s: Value, own: Value) -> None:
+    """Lanes of the running warp are about to come in step; Python looks at what they did before, if
+    it has to."""
+    with f.when(f.compare("ne", f.load("i64", own, OWN["steps_watched"]), 0)):
+        tell(f, s, LOOKS)
 
 
 def _define_fence(module: Module) -> None:

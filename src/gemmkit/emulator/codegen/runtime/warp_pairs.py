@@ -188,6 +188,7 @@ def _define_opening(module: Module) -> None:
                 f.clear(f.offset(own, OWN_BITMAPS), size)
                 f.store(now, own, OWN["in_step"])
                 f.store(f.load("i64", s, SHADOW["time"]), own, OWN["step_time"])
+                f.increase(own, OWN["steps"], 1)
         with f.loop(_row_words(f, s)) as cell:
             f.store(literal("i64", ALL_ONES), f.offset(barrier, f.shl(cell, 3)))
         with f.loop(_warps(f)) as warp:

@@ -1,0 +1,116 @@
+"""The findings about mbarriers, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gemmkit.emulator.codegen.layout import LANES
+from gemmkit.emulator.sanitizer.cluster_findings import ClusterFindings
+from gemmkit.emulator.sanitizer.collection import Collection
+from gemmkit.emulator.sanitizer.granules import thread_of
+from gemmkit.emulator.sanitizer.parties import listed
+from gemmkit.emulator.sanitizer.sites import Names
+from gemmkit.findings import AccessSite
+
+
+def overrun_cause(array: str, wait: AccessSite) -> str:
+    """What names the overrun of the phases of the mbarriers of an array, awaited at one place."""
+    return "/".join(("phase-overrun", array, str(wait), *wait.called_from))
+
+
+def surplus_text(expected: int, warps: Sequence[int]) -> str:
+    """That more warps arrive at an mbarrier than its phases expect arrivals."""
+    return (
+        f"Its phases expect {expected:,} arrival{'s' * (expected > 1)}, and {len(warps)} warps "
+        "arrive at it: the count of its initialization may be too small"
+    )
+
+
+class MbarrierFindings(ClusterFindings):
+    """Adds findings to a collection."""
+
+    def __init__(self, names: Names, collection: Collection) -> None:
+        super().__init__(names, collection)
+        self._relaxed = any(
+            ".relaxed" in each.form.opcode and "arrive" in each.operation for each in names.actions
+        )
+
+    def not_visible(self, block: int, number: int, thread: int, address: int, who: int) -> None:
+        """An mbarrier is used before its initialization is visible."""
+        array, offset, place = self.parties.place(address)
+        there_by = who
+        here, there = (
+            self._names.site(number, self._names.thread(thread)),
+            self.parties.site(there_by),
+        )
+        text = (
+            f"{self.parties.named(here, block)} uses the mbarrier at {place}, which "
+            f"{self.parties.name(there_by)} initializes, with no barrier between "
+            "that orders memory"
+        )
+        if self._relaxed:
+            text += ": a relaxed arrive needs a fence.mbarrier_init before it"
+        self._add(block, "racecheck", "mbarrier not visible", text, here, there, array, offset)
+
+    def touched(self, block: int, who: int, address: int) -> None:
+        """An ordinary access to the bytes of an mbarrier."""
+        array, offset, place = self.parties.place(address)
+        here = self.parties.site(who)
+        text = (
+            f"{self.parties.name(who, block)} accesses the bytes of the mbarrier at "
+            f"{place}, which only mbarrier instructions may until it is invalidated"
+        )
+        self._add(block, "synccheck", "mbarrier accessed", text, here, None, array, offset)
+
+    def initialized_again(self, block: int, number: int, thread: int, address: int) -> None:
+        """An mbarrier is initialized while it is in use."""
+        array, offset, place = self.parties.place(address)
+        here = self._names.site(number, self._names.thread(thread))
+        text = (
+            f"{self.parties.named(here, block)} initializes the mbarrier at {place} "
+            f"again without mbarrier.inval"
+        )
+        self._add(block, "synccheck", "invalid mbarrier", text, here, None, array, offset)
+
+    def overrun_phase(
+        self,
+        block: int,
+        who: int,
+        address: int,
+        arrived: Sequence[int],
+        surplus: tuple[int, list[int]] | None = None,
+    ) -> None:
+        """The next phase of an mbarrier, by these arrivals, may complete before a thread has
+        observed this one; with a `surplus`, as more warps arrive than it expects arrivals."""
+        array, offset, place = self.parties.place(address)
+        here = self.parties.site(who)
+        text = (
+            f"{self.parties.name(who, block)} waits for a phase of the mbarrier at "
+            f"{place}, but nothing orders this wait before the arrivals of the next phase"
+            f"{self._arrivals(arrived)}: if that completes first, the wait does not end"
+        )
+        there = self.parties.site(arrived[0]) if arrived else None
+        cause = overrun_cause(array, here)
+        follows = ""
+        if surplus is not None:
+            self._collection.roots.add(cause)
+            text += f". {surplus_text(*surplus)}"
+        elif arrived:
+            follows = self._cause_of_last_wait(arrived[-1])
+        self._add(
+            block, "synccheck", "phase overrun", text, here, there, array, offset, cause=cause,
+            follows=follows,
+        )  # fmt: skip
+
+    def _cause_of_last_wait(self, who: int) -> str:
+        """What may have let a party go on too early."""
+        return self.parties.cause_of_wait(thread_of(who) // LANES)
+
+    def _arrivals(self, arrived: Sequence[int]) -> str:
+        """The first thread that arrives at each line, in words."""
+        names: dict[str, str] = {}
+        for who in arrived:
+            site = self.parties.site(who)
+            called = f" (called at {site.called_from[0]})" if site.called_from else ""
+            names.setdefault(f"{site}{called}", f"{self.parties.name(who)}{called}")
+        return f" by {listed(tuple(names.values()))}" if names else ""
