@@ -80,6 +80,13 @@ def test_from_the_least_k_on_the_bound_is_at_most_that_of_fp32():
         assert SplitProducts().relative(k) < gamma(k, UNIT) / 30
 
 
+def test_in_norms_the_bound_is_below_that_of_fp32():
+    """X·Σ|b| + Y·Σ|a| ≤ 2·√k·‖a‖·‖b‖, and Σ|a||b| ≤ ‖a‖·‖b‖."""
+    for k in (*range(LEAST_K, 3000), *range(3001, 40_000, 97), 2**17, 2**20):
+        assert SplitProducts().relative(k) + 2 * UNDERFLOW * k**0.5 < gamma(k, UNIT)
+    assert 2 * UNDERFLOW * LEAST_K**0.5 < 0.001 * UNIT
+
+
 @pytest.mark.parametrize(("k", "units"), [(64, 51.2), (1024, 63.2), (4096, 155.1)])
 def test_the_bound_in_units(k, units):
     assert SplitProducts().relative(k) / UNIT == pytest.approx(units, abs=0.05)
