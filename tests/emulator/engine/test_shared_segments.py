@@ -1,4 +1,4 @@
-"""Compact code: what occurs in many places is compiled once, and computes in each what it should."""
+"""Compact code: what occurs in many places is compiled once, and is right in each of them."""
 
 from __future__ import annotations
 
