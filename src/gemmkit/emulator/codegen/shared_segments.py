@@ -14,7 +14,6 @@ from typing import Any
 
 from gemmkit.emulator.codegen.ir_values import Value
 from gemmkit.emulator.codegen.values import (
-    Emit,
     LaneNumber,
     Location,
     Node,
@@ -62,7 +61,7 @@ class Parameters:
         Raises:
             UnknownCode: this cannot be told.
         """
-        key = _code(node.emit), tuple([(self.location(of), bits) for of, bits in node.sources])
+        key = _part(node.emit), tuple([(self.location(of), bits) for of, bits in node.sources])
         self._numbers[node] = len(self._numbers)
         return key
 
@@ -80,12 +79,9 @@ class Parameters:
         return "scalar" if isinstance(of, Scalar) else "lanes", value.type, value.name
 
 
-def _code(emit: Emit) -> Hashable:
-    """What the code that a function emits depends on, its arguments aside."""
-    return _part(emit)
-
-
 def _part(each: Any) -> Hashable:
+    """What the code that a function emits depends on, its arguments aside: itself, what it was made
+    for, and what it encloses, which is no value of the code around it."""
     if isinstance(each, FunctionType):
         cells = each.__closure__
         if not cells:

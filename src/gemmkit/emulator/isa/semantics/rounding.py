@@ -206,12 +206,12 @@ def _fused64(a: Doubles, b: Doubles, c: Doubles, mode: str) -> Doubles:
     """a * b + c in float64, with integer arithmetic where float64's own is not exact enough."""
     lanes = np.broadcast_arrays(a, b, c)
     result = np.empty(lanes[0].shape, np.float64)
-    exact = np.zeros(result.shape, bool)
+    exact: Mask = np.zeros(result.shape, bool)
     if mode == "n":
         # Neither the product nor its error overflows or underflows.
         factors = np.abs(lanes[:2])
-        exact = ((factors > 2.0**-480) & (factors < 2.0**480)).all(axis=0)
-        exact &= np.abs(lanes[2]) < 2.0**960
+        exact = np.logical_and.reduce((factors > 2.0**-480) & (factors < 2.0**480))
+        exact = exact & (np.abs(lanes[2]) < 2.0**960)
         result[exact] = _fused64_to_nearest(*(each[exact] for each in lanes))
     result[~exact] = [
         _fused64_scalar(float(x), float(y), float(z), mode)
