@@ -29,6 +29,7 @@ from gemmkit.record import (
 from gemmkit.trials.entry import Entry, ProblemClass
 from gemmkit.trials.freshness import Freshness
 from gemmkit.trials.store import Store
+from kept_compiled import kept_cache
 
 # Fixed examples in continuous integration; elsewhere new ones each time, a failure with its seed.
 hypothesis.settings.register_profile(
@@ -37,8 +38,16 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("gemmkit")
 
 
+ROOT = Path(__file__).parent.parent
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--write-references`, for the pictures of views."""
+    """`--write-references`, for the pictures of views, and `--keep-compiled`."""
+    parser.addoption(
+        "--keep-compiled",
+        action="store_true",
+        help="keep compiled kernels in build/compiled for the next run with this option",
+    )
     parser.addoption(
         "--write-references",
         action="store_true",
@@ -119,7 +128,9 @@ def values_of(case: pytest.Function) -> Iterator[tuple[str, ...]]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def shared_cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def shared_cache_dir(
+    tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
+) -> Iterator[Path]:
     """The user's cache folder for this test session: each kernel is compiled once in it.
 
     All of pytest-xdist's processes, and what they start, share it. A test that looks at the cache
@@ -129,6 +140,8 @@ def shared_cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]
     if "PYTEST_XDIST_WORKER" in os.environ:
         session = session.parent
     folder = session / "user-cache"
+    if pytestconfig.getoption("keep_compiled"):
+        folder = kept_cache(ROOT / "src" / "gemmkit", ROOT / "build" / "compiled")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder))
         # pytest-xdist sets it; lines of output are as long as they are unless a test says so.

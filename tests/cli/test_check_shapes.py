@@ -113,7 +113,7 @@ def test_a_square_kernel_gets_cubes_and_its_missing_barrier_is_found(check):
     assert all(m == n == k for m, n, k in cubes)
     assert {m % 8 for m, _, _ in cubes if m > 8} >= {0, 1, 7}
     assert max(cubes) >= (80, 80, 80)
-    broken, _ = check("square<false>", *CUBE)
+    broken, _ = check("square<false>", *CUBE, "--shape", "16x16x16")
     assert broken.exit_code == 1
     assert "racecheck" in broken.stdout
     assert "square<false>, checked on the emulator" in broken.stdout

@@ -6,11 +6,13 @@ from collections import defaultdict
 from functools import cache
 
 import numpy as np
+import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from launching import ENGINE, ORACLE, launch
 from register_programs import interesting_words, without_payloads
 
+from gemmkit.emulator.codegen import compile as compiling
 from gemmkit.emulator.isa.form import Form
 from gemmkit.emulator.isa.semantics import OPERATIONS, reads_carry, writes_carry
 from gemmkit.emulator.isa.table import table
@@ -145,14 +147,18 @@ def whole(body: str) -> tuple[str, list[str]]:
 
 # No shrinking: each smaller example would be compiled too.
 @settings(max_examples=40, phases=[Phase.explicit, Phase.generate])
-@given(programs(), st.integers(0, 2**32 - 1), st.sampled_from([32, 32, 23]))
-def test_engine_and_oracle_agree(body: str, seed: int, threads: int) -> None:
-    text, pools = whole(body)
+@given(programs(), st.integers(0, 2**32 - 1), st.sampled_from([32, 32, 23]), st.booleans())
+def test_engine_and_oracle_agree(body: str, seed: int, threads: int, compact: bool) -> None:
+    """Some programs twice, as compact as large ones are: both times by the same functions."""
+    text, pools = whole(f"{{ {body} }}\n{{ {body} }}" if compact else body)
     words = interesting_words(len(pools) * 32, np.random.default_rng(seed)).reshape(-1, 32)
-    results = [
-        launch(executor, text, np.zeros_like(words), words, block=threads)
-        for executor in (ENGINE, ORACLE)
-    ]
+    with pytest.MonkeyPatch.context() as patch:
+        if compact:
+            patch.setattr(compiling, "COMBINED_INSTRUCTIONS", 0)
+        results = [
+            launch(executor, text, np.zeros_like(words), words, block=threads)
+            for executor in (ENGINE, ORACLE)
+        ]
     engine, oracle = (each.arrays[0] for each in results)
     for number, pool in enumerate(pools):
         pair = [without_payloads(each[number], pool) for each in (engine, oracle)]

@@ -160,6 +160,21 @@ def test_warp_reductions(executor: Executor, form: str, wanted: int) -> None:
     assert got.tolist() == [wanted] * 32
 
 
+def test_reductions_of_some_lanes(executor: Executor) -> None:
+    """Each lane with those that it names: 3, 13 and 16 of them."""
+    body = """
+        mov.u32 %r2, 0xFFFF0000;
+        setp.lt.u32 %p1, %tid, 16;
+        selp.b32 %r2, 0xFFF8, %r2, %p1;
+        setp.lt.u32 %p1, %tid, 3;
+        selp.b32 %r2, 7, %r2, %p1;
+        redux.sync.add.u32 %r1, %r1, %r2;
+    """
+    groups = INPUT[:3], INPUT[3:16], INPUT[16:]
+    sums = [int(each.sum(dtype=np.uint64)) % 2**32 for each in groups for _ in each]
+    assert result(executor, body).tolist() == sums
+
+
 def test_election(executor: Executor) -> None:
     body = """
         elect.sync %r2|%p1, 0xFFFFFFF0;

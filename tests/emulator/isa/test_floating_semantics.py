@@ -185,6 +185,21 @@ def test_the_double_rounding_case_of_fma() -> None:
     assert result.view(np.float32)[0] != np.float32(float(exact))
 
 
+def test_sums_of_products_of_fp64_near_ties_and_zero() -> None:
+    """Products near half of the addend's last place, and addends near the negative product."""
+    rng = random("fma.rn.f64 near ties")
+    few = np.exp2(-52) * rng.integers(-3, 4, (2, COUNT))
+    halves = np.exp2(-53) * rng.choice([-1.0, 1.0], COUNT)
+    addends = 1 + np.exp2(-52) * rng.integers(0, 2**52, COUNT)
+    a, b = rng.standard_normal((2, COUNT))
+    layout, form = LAYOUTS["f64"], table()["fma.rn.f64"]
+    for numbers in ((halves * (1 + few[0]), 1 + few[1], addends), (a, b, -(a * b) * (1 + few[0]))):
+        (results,) = evaluate(form, [each.view(np.uint64) for each in numbers])
+        for x, y, z, result in zip(*(each.tolist() for each in (*numbers, results)), strict=True):
+            exact = Fraction(x) * Fraction(y) + Fraction(z)
+            assert layout.rounds_to(exact, result, "n") if exact else result == 0
+
+
 @pytest.mark.parametrize("name", ["f32", "f64", "f16", "bf16"])
 @pytest.mark.parametrize("operation", ["min", "max"])
 def test_extremes(name: str, operation: str) -> None:

@@ -229,7 +229,7 @@ class BlockWriter(Computations):
         for result in {(each.node, each.index): each for each in wanted}.values():
             target = None if result.bits == 1 else self.scratch.take(result.bits)
             outputs.append(Output(result, target))
-        segment = Segment(self.f, outputs, hot=self._hot)
+        segment = Segment(self.f, outputs, hot=self._hot, compact=self.context.compact)
         predicates = segment.write()
         self._account(segment)
         for number, output in enumerate(outputs):
@@ -361,6 +361,7 @@ class BlockWriter(Computations):
         ]
         everything = [*outputs, *(Output(location, None) for location in pending)]
         if everything:
-            found = Segment(self.f, everything, hot=self._hot).write()
+            compact = self.context.compact
+            found = Segment(self.f, everything, hot=self._hot, compact=compact).write()
             for number, location in enumerate(pending, len(outputs)):
                 location.node.stored[location.index] = Lanes(found[number])

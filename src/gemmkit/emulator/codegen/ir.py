@@ -5,7 +5,7 @@ It builds text because an object model takes longer to build than the text takes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 
@@ -32,6 +32,8 @@ class Module:
         self._declarations: dict[str, str] = {}
         self._defined: dict[str, None] = {}
         self._constants: list[str] = []
+        # Functions of segments, by what they compute.
+        self.segments: dict[Hashable, str] = {}
 
     def declare(self, name: str, result: str, parameters: Sequence[str]) -> None:
         """Declare an external function."""

@@ -74,10 +74,10 @@ def to_scratch(b: BlockWriter, location: Location, bits: int) -> tuple[int, int]
 
 def _address_to_scratch(b: BlockWriter, address: Address) -> tuple[int, int]:
     # Any operand may be in shared memory; other addresses are left as they are.
-    base = base_of(b, address, 64, peers=True)
+    base, offset = base_of(b, address, 64, peers=True), address.offset
 
     def emit(f: Function, s: Sequence[Value]) -> Sequence[Value]:
-        return (f.add(s[0], address.offset),)
+        return (f.add(s[0], offset),)
 
     moved = b.node(emit, [(base, 64)], [64])[0]
     return to_scratch(b, moved, 64)

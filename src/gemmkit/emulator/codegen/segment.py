@@ -8,11 +8,13 @@ next group starts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from gemmkit.emulator.codegen.ir import Function, Value, literal, vector
 from gemmkit.emulator.codegen.layout import LANES, STRIP_LANES, STRIPS
+from gemmkit.emulator.codegen.shared_segments import Parameters, UnknownCode
 from gemmkit.emulator.codegen.values import LaneNumber, Location, Node, Result, Scalar, Slot
 
 # Results per group: with eight accumulators, an operand and a scratch value, AVX2's sixteen
@@ -37,10 +39,15 @@ class Output:
 class Segment:
     """One pass over the strips that computes `outputs`."""
 
-    def __init__(self, f: Function, outputs: Sequence[Output], *, hot: bool) -> None:
-        """`hot` code runs often: small computations are then unrolled."""
+    def __init__(
+        self, f: Function, outputs: Sequence[Output], *, hot: bool, compact: bool = False
+    ) -> None:
+        """`hot` code runs often: small computations are then unrolled. `compact` code calls a
+        function for what several segments of the kernel compute."""
         self._f = f
         self._hot = hot
+        self._compact = compact
+        self._parameters: Parameters | None = None
         self._outputs = outputs
         self._groups = [outputs[at : at + GROUP] for at in range(0, len(outputs), GROUP)]
         self._computed: dict[Node, Sequence[Value]] = {}
@@ -88,7 +95,70 @@ class Segment:
         stores = sum(output.target is not None for output in self._outputs)
         if self._hot and len(self.nodes) + stores <= UNROLL_LIMIT:
             return self._unrolled(predicates)
+        if self._compact:
+            with suppress(UnknownCode):
+                return self._called(predicates)
         return self._looped(predicates)
+
+    def _called(self, predicates: Sequence[int]) -> dict[int, Value]:
+        """The loop in a function, which other segments that compute the same share."""
+        f, parameters = self._f, Parameters()
+        key = self._key(parameters)
+        result = {0: "void", 1: "i32"}.get(len(predicates), f"[{len(predicates)} x i32]")
+        name = f.module.segments.get(key)
+        if name is None:
+            name = f.module.segments[key] = f"segment{len(f.module.segments)}"
+            self._parameters = parameters
+            with f.module.function(name, result, parameters.names, inline=False) as self._f:
+                found = self._looped(predicates)
+                self._f.ret(self._gathered(result, [found[number] for number in predicates]))
+            self._f, self._parameters = f, None
+        given = [
+            f.offset(Value("ptr", f"%{each.area}"), each.offset) if isinstance(each, Slot) else each
+            for each in parameters.given
+        ]
+        returned = f.call(name, result, *given)
+        if len(predicates) < 2:
+            return dict.fromkeys(predicates, returned)
+        return {
+            number: f.value("i32", f"extractvalue {returned}, {place}")
+            for place, number in enumerate(predicates)
+        }
+
+    def _gathered(self, result: str, values: Sequence[Value]) -> Value | None:
+        """What a function returns: nothing, a value or several."""
+        if len(values) < 2:
+            return values[0] if values else None
+        found = Value(result, "poison")
+        for place, value in enumerate(values):
+            found = self._f.value(result, f"insertvalue {found}, {value}, {place}")
+        return found
+
+    def _key(self, parameters: Parameters) -> Hashable:
+        """What the code depends on, apart from parameters.
+
+        Raises:
+            UnknownCode: this cannot be told.
+        """
+        return tuple(
+            [
+                (
+                    tuple([parameters.computation(node) for node in plan]),
+                    tuple(
+                        [
+                            (
+                                parameters.location(output.value),
+                                output.value.bits,
+                                output.target and parameters.location(output.target),
+                                output.only and parameters.of(output.only).name,
+                            )
+                            for output in group
+                        ]
+                    ),
+                )
+                for plan, group in zip(self._plans, self._groups, strict=True)
+            ]
+        )
 
     def _unrolled(self, predicates: Sequence[int]) -> dict[int, Value]:
         found = {number: literal("i32", 0) for number in predicates}
@@ -179,6 +249,8 @@ class Segment:
 
     def _address(self, slot: Slot) -> Value:
         f = self._f
+        if self._parameters is not None:
+            return f.element(self._parameters.of(slot), self._index, slot.bits)
         area, element = Value("ptr", f"%{slot.area}"), slot.bits // 8
         if self._strip is not None:
             return f.offset(area, slot.offset + self._strip * STRIP_LANES * element)
@@ -190,6 +262,8 @@ class Segment:
 
     def _lanes(self, lanes: Value) -> Value:
         f = self._f
+        if self._parameters is not None:
+            lanes = self._parameters.of(lanes)
         byte = f.resize(f.lshr(lanes, self._first), 8)
         return f.unpacked(byte)
 
@@ -208,6 +282,8 @@ class Segment:
             value = self._loaded[location]
         elif isinstance(location, Scalar):
             scalar = location.value
+            if self._parameters is not None:
+                scalar = self._parameters.of(scalar)
             if scalar.number is not None:
                 return literal(vector(f"i{bits}"), scalar.number)
             splat = self._splats.get((scalar.name, bits))

@@ -17,7 +17,7 @@ from gemmkit.emulator.isa.matrix_rows import MATRIX_ROWS
 from gemmkit.emulator.isa.modifier_order import in_order
 from gemmkit.emulator.isa.warpgroup_forms import immediates_fit, taking, warpgroup_rows
 from gemmkit.emulator.ptx.constructs import not_executed
-from gemmkit.emulator.ptx.module import Instruction, Symbol
+from gemmkit.emulator.ptx.module import Instruction, Register, Symbol
 from gemmkit.errors import UnsupportedInstruction
 
 INT16_UP = "u16,s16,u32,s32,u64,s64"
@@ -365,6 +365,29 @@ def decode(instruction: Instruction) -> Form:
     Raises:
         UnsupportedInstruction: the table lacks the opcode, or the operands do not fit.
     """
+    operands, guard = instruction.operands, instruction.guard
+    if guard is None or guard.register.type == "pred":
+        # Most have nothing but registers, of the same few types.
+        types = tuple([each.type for each in operands if isinstance(each, Register)])
+        if len(types) == len(operands):
+            found = _form_of_registers(instruction.opcode, types)
+            if found is not None:
+                return found
+    return _decoded(instruction)
+
+
+@cache
+def _form_of_registers(opcode: str, types: tuple[str, ...]) -> Form | None:
+    """The form of instructions whose operands are registers of these types, or None if there is
+    none."""
+    registers = tuple(Register("%r", each) for each in types)
+    try:
+        return _decoded(Instruction(opcode, registers, None, 0, None, ""))
+    except UnsupportedInstruction:
+        return None
+
+
+def _decoded(instruction: Instruction) -> Form:
     opcode = instruction.opcode
     form = form_of(opcode) or form_of(in_order(opcode))
     if form is not None and form.operation == "call" and is_assertion(instruction):

@@ -63,11 +63,19 @@ def _reduce(action: Action, operands: Sequence[NDArray[Any]], active: Lanes) -> 
     assert form is not None
     voters = _voters(members, active)
     results = np.zeros(LANES, values.dtype)
-    for lane in np.flatnonzero(active):
-        total, *rest = (values[each : each + 1] for each in np.flatnonzero(voters[lane]))
-        for value in rest:
-            total = evaluate(form, [total, value])[0]
-        results[lane] = total[0]
+    left = active.copy()
+    while left.any():
+        chosen = voters[left.argmax()]
+        partial = values[chosen]
+        # The operations are associative and commutative: halves are combined until one is left.
+        while (count := partial.size) > 1:
+            half = count // 2
+            pairs = [partial[:half], partial[half : 2 * half]]
+            rest = partial[2 * half :]
+            partial = np.concatenate([*evaluate(form, pairs), rest])
+        same = left & (voters == chosen).all(axis=1)
+        results[same] = partial[0]
+        left &= ~same
     return (results,)
 
 

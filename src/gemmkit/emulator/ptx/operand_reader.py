@@ -35,6 +35,7 @@ SPECIAL_REGISTERS = frozenset(
     + ["%dynamic_smem_size", "%total_smem_size", "%globaltimer", "WARP_SZ"]
 )
 
+_BRACKET = re.compile(r"[{}()\[\]]")
 _ADDRESS = re.compile(
     r"\[\s*([%$\w.]+)\s*(?:\+\s*(-?\w+))?\s*(?:,\s*(?P<coordinates>\{[^{}]*\})\s*)?\]"
 )
@@ -45,6 +46,9 @@ _FLOAT_BITS = re.compile(r"0([fFdD])([0-9a-fA-F]{8}|[0-9a-fA-F]{16})")
 
 def split_operands(text: str) -> list[str]:
     """Split at the commas outside of brackets."""
+    if _BRACKET.search(text) is None:
+        parts = [each.strip() for each in text.split(",")]
+        return parts if parts[-1] else parts[:-1]
     parts, depth, start = [], 0, 0
     for position, character in enumerate(text):
         if character in "{[(":

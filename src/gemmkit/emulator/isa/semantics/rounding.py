@@ -146,16 +146,26 @@ def rounded_sum(a: Doubles, b: Doubles, form: Format, mode: str) -> Doubles:
     if form is BINARY64:
         rounded = _directed(total, error, mode)
     else:
-        # One unit from an even last bit, toward the exact sum.
-        units = total.view(np.int64)
-        grows = np.signbit(error) == np.signbit(total)
-        to_odd = (error != 0) & (units & 1 == 0)
-        odd = np.where(to_odd, np.where(grows, units + 1, units - 1), units).view(np.float64)
-        rounded = round_to(odd, form, mode)
+        rounded = round_to(_to_odd(total, error), form, mode)
     if mode == "m":  # x - x is -0 when rounding down, and +0 else
         canceled = (a == -b) & (np.signbit(a) != np.signbit(b))
         rounded = np.where(canceled, -0.0, rounded)
     return rounded
+
+
+def _sum_to_odd(a: Doubles, b: Doubles) -> Doubles:
+    """a + b rounded to odd."""
+    total = a + b
+    return _to_odd(total, _sum_error(a, b, total))
+
+
+def _to_odd(total: Doubles, error: Doubles) -> Doubles:
+    """A float64 sum, and one unit from an even last bit toward the exact sum if it has an error."""
+    units = total.view(np.int64)
+    grows = np.signbit(error) == np.signbit(total)
+    to_odd = (error != 0) & (units & 1 == 0)
+    odd: Doubles = np.where(to_odd, np.where(grows, units + 1, units - 1), units).view(np.float64)
+    return odd
 
 
 def _sum_error(a: Doubles, b: Doubles, total: Doubles) -> Doubles:
@@ -193,10 +203,46 @@ def rounded_product_sum(a: Doubles, b: Doubles, c: Doubles, form: Format, mode: 
 
 
 def _fused64(a: Doubles, b: Doubles, c: Doubles, mode: str) -> Doubles:
-    """a * b + c in float64, element by element with integer arithmetic."""
-    lanes = np.broadcast(a, b, c)
-    results = [_fused64_scalar(float(x), float(y), float(z), mode) for x, y, z in lanes]
-    return np.array(results, np.float64).reshape(lanes.shape)
+    """a * b + c in float64, with integer arithmetic where float64's own is not exact enough."""
+    lanes = np.broadcast_arrays(a, b, c)
+    result = np.empty(lanes[0].shape, np.float64)
+    exact: Mask = np.zeros(result.shape, bool)
+    if mode == "n":
+        # Neither the product nor its error overflows or underflows.
+        factors = np.abs(lanes[:2])
+        exact = np.logical_and.reduce((factors > 2.0**-480) & (factors < 2.0**480))
+        exact = exact & (np.abs(lanes[2]) < 2.0**960)
+        result[exact] = _fused64_to_nearest(*(each[exact] for each in lanes))
+    result[~exact] = [
+        _fused64_scalar(float(x), float(y), float(z), mode)
+        for x, y, z in zip(*(each[~exact] for each in lanes), strict=True)
+    ]
+    return result
+
+
+def _fused64_to_nearest(a: Doubles, b: Doubles, c: Doubles) -> Doubles:
+    """A product's two halves and c: the errors of two sums, added and rounded to odd, are added to
+    the larger of the sums (Boldo and Melquiond)."""
+    product, rest = _exact_product(a, b)
+    low = c + rest
+    high = product + low
+    errors = _sum_error(c, rest, low), _sum_error(product, low, high)
+    total: Doubles = high + _sum_to_odd(*errors)
+    return total
+
+
+def _exact_product(a: Doubles, b: Doubles) -> tuple[Doubles, Doubles]:
+    """The float64 product and its error (Dekker), from factors in halves of 26 bits (Veltkamp)."""
+    product = a * b
+    (a_high, a_low), (b_high, b_low) = (_halves(each) for each in (a, b))
+    error = a_high * b_high - product
+    return product, ((error + a_high * b_low) + a_low * b_high) + a_low * b_low
+
+
+def _halves(a: Doubles) -> tuple[Doubles, Doubles]:
+    shifted = a * (2.0**27 + 1)
+    high = shifted - (shifted - a)
+    return high, a - high
 
 
 def _fused64_scalar(a: float, b: float, c: float, mode: str) -> float:
