@@ -116,6 +116,8 @@ class SplitProducts:
     `chunks` are the lengths of chunks that a kernel may have, `blocks` the most that share the k of
     a result, `rules` those of the tensor cores' sums. `of_lines` is what parts underflow by in
     proportion to X·Σ|y| + Y·Σ|x|; `tiny`, of parts without a scale, that of each element.
+    `overflows`: sums are added without the scales of lines, and may be infinite where the result is
+    not.
     """
 
     chunks: tuple[int, ...] = (SHORTEST_CHUNK, LONGEST_CHUNK)
@@ -123,6 +125,7 @@ class SplitProducts:
     rules: Rules = OF_WGMMA
     of_lines: float = UNDERFLOW
     tiny: float = 0.0
+    overflows: bool = False
 
     @property
     def sum_bits(self) -> int:
@@ -153,15 +156,18 @@ class SplitProducts:
         return k * self.tiny * (largest_a + largest_b) + lost
 
     def may_overflow(self, k: int, largest_a: float, largest_b: float) -> bool:
-        """Whether parts of finite numbers, or their sums, may be infinite; those with scales never
-        are."""
-        if not self.tiny:
+        """Whether parts of finite numbers, or their sums, may be infinite; those with the scales of
+        whole lines never are."""
+        if not self.overflows:
             return False
-        beyond = max(largest_a, largest_b) >= TF32_OVERFLOW
+        beyond = bool(self.tiny) and max(largest_a, largest_b) >= TF32_OVERFLOW
         return beyond or k * largest_a * largest_b >= 2.0**127
 
 
-IN_TF32 = SplitProducts((TF32_CHUNK,), 1, OF_MMA, of_lines=0.0, tiny=TF32_UNDERFLOW)
+BY_CHUNK = SplitProducts(overflows=True)
+IN_TF32 = SplitProducts(
+    (TF32_CHUNK,), 1, OF_MMA, of_lines=0.0, tiny=TF32_UNDERFLOW, overflows=True
+)
 
 
 def _gamma(roundings: int) -> float:
