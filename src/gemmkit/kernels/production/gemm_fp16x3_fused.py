@@ -38,7 +38,7 @@ def operands(problem: GemmProblem) -> LoadedOperands:
     """A and B in place, or copies where TMA cannot load them; boxes across k have no more of it
     than a line of parts, in whose place they are."""
     own = LoadedOperands.in_place(problem, aligned_copies(problem))
-    return replace(own, box_depth=GROUP, line_words=1)
+    return replace(own, box_depth=GROUP, scaled_on_chip=True)
 
 
 def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:

@@ -50,9 +50,9 @@ class LoadedOperands:
 
     Of `item_bytes` per element, `per_k` elements for each of the problem's k; `a_along_k` and
     `b_along_k` say whether neighbors along k are contiguous. TMA loads them as `element`, or as
-    their own type; of operands across k, `box_depth` along k at once, or if 0 all of a stage. With
-    each of their lines a stage has `line_words` words in shared memory.
-    `maps_c` says whether there is a tensor map of C beside theirs, or of each C.
+    their own type; of operands across k, `box_depth` along k at once, or if 0 all of a stage. If
+    they are `scaled_on_chip`, shared memory has a word for each line of two or all stages. `maps_c`
+    says whether there is a tensor map of C beside theirs, or of each C.
     """
 
     item_bytes: int
@@ -63,7 +63,7 @@ class LoadedOperands:
     element: Element | None = None
     maps_c: bool = True
     box_depth: int = 0
-    line_words: int = 0
+    scaled_on_chip: bool = False
 
     @classmethod
     def in_place(cls, problem: GemmProblem, copies: tuple[OperandCopy, ...] = ()) -> LoadedOperands:
@@ -204,7 +204,8 @@ def shared_bytes(
         )
     )
     total, parts = stages * (a + b) * operands.depth(config) * item, config["cluster_k"]
-    total += aligned_bytes(stages * (a + b) * operands.line_words * FLOAT_BYTES)
+    if operands.scaled_on_chip:
+        total += FLOAT_BYTES * (2 if stages % 2 == 0 else stages) * (config["BM"] + config["BN"])
     if write_back(problem, config, operands) != "FROM_REGISTERS":
         total += config["consumers"] * aligned_bytes(count * result_boxes(problem, config).nbytes)
     else:

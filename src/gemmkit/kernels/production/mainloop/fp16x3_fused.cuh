@@ -70,8 +70,11 @@ struct FusedFp16x3Mainloop : WgmmaMainloop<Half, in_parts(TILE), A_BT, BATCHED> 
   static_assert(BM % SPAN == 0 && BN % SPAN == 0, "a warp splits 32 lines");
   static_assert(TILE.pingpong == 1, "all consumers split the operands of the same tile");
 
-  struct Memory : Base::Memory {
-    unsigned undoing[Base::STAGES][BM + BN];  // of the lines of A, then of B
+  // What undoes the scales of a stage's lines, of A and then of B, is read until the next stage has been
+  // split: two of an even number of stages take turns.
+  static constexpr int SLOTS = Base::STAGES % 2 == 0 ? 2 : Base::STAGES;
+  struct Barriers : Base::Barriers {
+    unsigned undoing[SLOTS][BM + BN];
   };
 
   // As that of `WgmmaMainloop`.
@@ -129,7 +132,7 @@ struct FusedFp16x3Mainloop : WgmmaMainloop<Half, in_parts(TILE), A_BT, BATCHED> 
       }
 #pragma unroll
       for (int i = 0; i < ROW_TILES; ++i) wgmma_wait<0>(chunk[i]);
-      promote(sums, chunk, first, own().undoing[stage]);
+      promote(sums, chunk, first, undoing(stage));
       this->release(stage);
       if (step < steps) all_have_split();
     }
@@ -137,7 +140,9 @@ struct FusedFp16x3Mainloop : WgmmaMainloop<Half, in_parts(TILE), A_BT, BATCHED> 
   }
 
  private:
-  __device__ __forceinline__ Memory& own() const { return static_cast<Memory&>(this->memory); }
+  __device__ __forceinline__ unsigned* undoing(int stage) const {
+    return static_cast<Barriers&>(this->barriers).undoing[stage % SLOTS];
+  }
 
   // What the threads of all consumers have written is there for the tensor cores of each.
   static __device__ __forceinline__ void all_have_split() {
@@ -150,7 +155,7 @@ struct FusedFp16x3Mainloop : WgmmaMainloop<Half, in_parts(TILE), A_BT, BATCHED> 
     const int stage = counter.stage;
     unsigned char* const a = this->memory.a[stage];
     unsigned char* const b = this->memory.b[stage];
-    unsigned* const undoing = own().undoing[stage];
+    unsigned* const words = undoing(stage);
     this->barriers.full[stage].wait(counter.parity);
 #pragma unroll 1
     for (int group = threadIdx.x / 32; group < ALL; group += WARPS) {
@@ -159,11 +164,11 @@ struct FusedFp16x3Mainloop : WgmmaMainloop<Half, in_parts(TILE), A_BT, BATCHED> 
           of_a ? a + group * SPAN * LINE_BYTES : b + (group - OF_A) * SPAN * LINE_BYTES;
       const int box_bytes = of_a ? A::BOX_BYTES : B::BOX_BYTES;
       if constexpr (A_K_MAJOR == B_K_MAJOR) {
-        split_lines<A_K_MAJOR>(lines, box_bytes, undoing + group * SPAN);
+        split_lines<A_K_MAJOR>(lines, box_bytes, words + group * SPAN);
       } else if (of_a) {
-        split_lines<A_K_MAJOR>(lines, box_bytes, undoing + group * SPAN);
+        split_lines<A_K_MAJOR>(lines, box_bytes, words + group * SPAN);
       } else {
-        split_lines<B_K_MAJOR>(lines, box_bytes, undoing + group * SPAN);
+        split_lines<B_K_MAJOR>(lines, box_bytes, words + group * SPAN);
       }
     }
     fence_for_tma();
@@ -283,20 +288,24 @@ struct FusedFp16x3Mainloop : WgmmaMainloop<Half, in_parts(TILE), A_BT, BATCHED> 
         most = max(most, of_rows[i][half]);
       }
     }
-    const bool near = __all_sync(~0u, most < Undoing::FAR);
+    const auto add = [&](const auto& promoted) {
 #pragma unroll
-    for (int i = 0; i < ROW_TILES; ++i) {
+      for (int i = 0; i < ROW_TILES; ++i) {
 #pragma unroll
-      for (int j = 0; j < COUNT; ++j) {
-        const unsigned of_row = of_rows[i][j % 4 / 2], of_col = of_cols[j / 4 * 2 + j % 2];
-        if (near) {
-          const float factor = __uint_as_float(of_row) * __uint_as_float(of_col);
-          sums[i][j] = fmaf(chunk[i][j], factor, sums[i][j]);
-        } else {
-          sums[i][j] = plus_scaled(sums[i][j], chunk[i][j],
-                                   Undoing::exponent_of(of_row) + Undoing::exponent_of(of_col));
+        for (int j = 0; j < COUNT; ++j) {
+          sums[i][j] =
+              promoted(sums[i][j], chunk[i][j], of_rows[i][j % 4 / 2], of_cols[j / 4 * 2 + j % 2]);
         }
       }
+    };
+    if (__all_sync(~0u, most < Undoing::FAR)) {
+      add([](float sum, float x, unsigned of_row, unsigned of_col) {
+        return fmaf(x, __uint_as_float(of_row) * __uint_as_float(of_col), sum);
+      });
+    } else {
+      add([](float sum, float x, unsigned of_row, unsigned of_col) {
+        return plus_scaled(sum, x, Undoing::exponent_of(of_row) + Undoing::exponent_of(of_col));
+      });
     }
   }
 };
