@@ -60,6 +60,16 @@ Integers of up to 11 bits are their high part. A sum of their products is exact 
 A tile in which a line has an element that is infinite or NaN is multiplied by fused multiply-adds
 of A and B instead: its finite results have the error γ_k.
 
+**Scales of chunks.** A line may have a scale for each chunk, which the promotion undoes: it adds
+2^-(s+t) times the chunk's sum, by a fused multiply-add that rounds once, as an addition does. The
+analyses of parts and of tensor cores then hold within each chunk, with X_c and Y_c, the largest
+magnitudes there, and add up to no more than above: Σ_c X_c·Σ_c|y| ≤ X·Σ|y|. Elements lose bits to
+the largest of their chunk alone, not of their line. Where a sum of fp32 is subnormal, promotion
+may lose half the smallest subnormal number, as each fused multiply-add of FFMA may. But sums do
+not have the scales of lines: where one overflows, though the total may not, fused multiply-adds of
+A and B take its place, with the error γ_k. None does unless k products of the largest elements
+are 2^127.
+
 **Parts of TF32** need no scales: their exponents are those of fp32. Of 2^e ≤ |x| < 2^(e+1), high is
 within 2^(e-11) of x, and the rest x − high, which is exact in fp32, is a multiple of 2^(e-23) of at
 most 2^12 units. The tensor core ignores what lies below its eleventh bit: at most one unit. Below
