@@ -166,7 +166,7 @@ def test_infinities_and_nan(device, layout, keys):
 
 
 def test_results_beyond_the_range_and_below_it(device):
-    """2^±k factors of lines change nothing but the exponent, until sums overflow, of which the chain
+    """2^±k factors of lines change nothing but the exponent, until sums overflow, where a chain
     of fused multiply-adds says what becomes of them, or results underflow."""
     rng = np.random.default_rng(6)
     a, b = FAMILIES["normal"](rng, 20, 32, 76)

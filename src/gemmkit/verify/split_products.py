@@ -175,9 +175,7 @@ class SplitProducts:
 
 
 BY_CHUNK = SplitProducts(overflows=True)
-IN_TF32 = SplitProducts(
-    (TF32_CHUNK,), 1, OF_MMA, of_lines=0.0, tiny=TF32_UNDERFLOW, overflows=True
-)
+IN_TF32 = SplitProducts((TF32_CHUNK,), 1, OF_MMA, of_lines=0.0, tiny=TF32_UNDERFLOW, overflows=True)
 
 
 def _gamma(roundings: int) -> float:
