@@ -32,11 +32,11 @@ LINES = WARP_SIZE
 OF_ELEMENT, OF_LINE, OF_PRODUCT = 5.25, 45.0, 10.0
 # Instructions that promote a sum: its factor, and the multiply-add.
 OF_SUM = 2
-# What these take of a scheduler's slots; those of a load of a single element, across k. A step's
-# cycles in which all warps wait for the barriers, and for each element of a line: with one or two
-# warps for a scheduler, these do not hide. They were fitted, together with what a tile costs, to 13
-# configurations at 50 problems on an H100, and so was it that products and splitting add up: median
-# error 3.6 %.
+# Slots of a scheduler that an instruction takes, and instructions that a load of a single element
+# across k counts as; cycles of a step in which no warp can issue: at its barriers, and for each
+# element of a line, since one or two warps for a scheduler do not hide latencies. Fitted, with the
+# cycles of tiles, to 13 configurations at 50 problems on an H100: the median error is 3.6 % if
+# products and splitting add up.
 SLOTS, LOAD_ACROSS, OF_BARRIERS, WAITS = 1.2, 1.9, 456.0, 9.5
 # Registers of a thread for the chunk of a line, besides those that hold an element each.
 OF_PARTS = 20
@@ -104,8 +104,8 @@ def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Work:
 KERNEL = Kernel(
     name="gemm_fp16x3_fused",
     rung=None,
-    idea="Consumers split fp32 tiles into fp16 parts in shared memory while tensor cores multiply "
-    "the tiles before: small products as exact as by FFMA in a single launch.",
+    idea="Consumers split fp32 tiles into fp16 parts in shared memory, in the launch that "
+    "multiplies them: for few rows with a large B, which is read once, as exact as by FFMA.",
     default=TileConfig(
         BM=64,
         BN=64,
