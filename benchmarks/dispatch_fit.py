@@ -121,8 +121,11 @@ def problem_of(given: ProblemRecord) -> GemmProblem:
     return GemmProblem(*sizes, batch=given.batch, **types).laid_out(given.layout)
 
 
-def fit(samples: Sequence[Sample], gpu: GpuSpec, registers: Mapping[str, int]) -> BoardCosts:
-    """The costs with which the estimates of these launches are nearest to their times.
+def fit(
+    samples: Sequence[Sample], gpu: GpuSpec, registers: Mapping[str, int], kernel: str | None = None
+) -> BoardCosts:
+    """The costs with which the estimates of these launches are nearest to their times; of one
+    kernel's configurations, or all.
 
     What all configurations share follows from float32 off tensor cores: without any, it stays as
     it ships.
@@ -131,6 +134,8 @@ def fit(samples: Sequence[Sample], gpu: GpuSpec, registers: Mapping[str, int]) -
     for each in samples:
         # Kernels of a higher precision than is asked for have costs of their own measurements.
         if each.problem.precision != each.candidate.kernel.precision:
+            continue
+        if kernel not in (None, each.candidate.name):
             continue
         by_instance.setdefault(each.candidate.costed_as(each.problem.dtype), []).append(each)
     corrections = {
@@ -246,8 +251,13 @@ def _board_of(path: Path) -> str:
     return read(path)[0].gpu
 
 
-def _told(before: BoardCosts, rests_on: str, fitted: Collection[str]) -> str:
+def _told(
+    before: BoardCosts, rests_on: str, fitted: Collection[str], kernel: str | None = None
+) -> str:
     """What the costs rest on: for the configurations fitted now, and the others."""
+    if kernel is not None:
+        others = (each for each in before.fitted.split(" | ") if not each.startswith(f"{kernel}: "))
+        return " | ".join((*others, f"{kernel}: {rests_on}"))
     if set(before.corrections) <= set(fitted) or not before.fitted:
         return rests_on
     return f"{before.fitted.partition(' | ')[0]} | {rests_on}"
@@ -258,6 +268,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("files", type=Path, nargs="+")
+    parser.add_argument("--kernel", help="fit the costs of its configurations alone")
     parser.add_argument("--dry", action="store_true", help="write nothing")
     arguments = parser.parse_args()
     gpu = find_board(_board_of(arguments.files[0]))
@@ -277,10 +288,23 @@ def main() -> None:
             together = len({row.kind for row in rows})
         for number, some in enumerate(shapes):
             (held_out if number // together % 2 else fitted_on).append(some)
-    board = fit([each for some in fitted_on for each in some], gpu, registers)
+    board = fit([each for some in fitted_on for each in some], gpu, registers, arguments.kernel)
     # What ships rests on all shapes: the others tell how far such costs may be trusted.
-    whole = fit([each for some in fitted_on + held_out for each in some], gpu, registers)
-    errors = np.abs(_errors(board, [each for some in held_out for each in some], gpu))
+    whole = fit(
+        [each for some in fitted_on + held_out for each in some], gpu, registers, arguments.kernel
+    )
+    errors = np.abs(
+        _errors(
+            board,
+            [
+                each
+                for some in held_out
+                for each in some
+                if arguments.kernel in (None, each.candidate.name)
+            ],
+            gpu,
+        )
+    )
     told = summary(regrets(board, held_out, gpu))
     names = " and ".join(file.name for file in arguments.files)
     before = board_costs(limits.major, limits.minor)
@@ -295,6 +319,7 @@ def main() -> None:
             f"{number} shapes of {names} on {gpu.name}; fitted to every other one, "
             f"regret on {told}",
             [name for name in kept if kept[name] != before.corrections.get(name)],
+            arguments.kernel,
         ),
     )
     for name, costs in (

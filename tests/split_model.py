@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from pathlib import Path
 
@@ -23,6 +24,7 @@ __all__ = [
     "precision_errors",
     "split",
     "split_product",
+    "split_product_by_chunk",
     "split_tf32",
     "tf32_product",
     "tf32x3_product",
@@ -30,6 +32,7 @@ __all__ = [
 ]
 
 Singles = NDArray[np.float32]
+Halves = NDArray[np.float16]
 WGMMA, HOPPER, DEPTH = Kind("wgmma", "f16", "f16", "f32", 16), (9, 0), 16
 MMA, AMPERE = Kind("mma", "tf32", "tf32", "f32", TF32_CHUNK), (8, 0)
 
@@ -50,31 +53,65 @@ def split_product(
     if swapped:
         return split_product(b.T, a.T, depth, blocks).T
     (high_a, low_a, of_rows), (high_b, low_b, of_columns) = split(a), split(b.T)
-    k = a.shape[1]
-    whole = -k % depth
-    parts = [np.pad(x, ((0, 0), (0, whole))) for x in (high_a, low_a, high_b, low_b)]
-    high_a, low_a, high_b, low_b = (x.view(np.uint16) for x in parts)
-    steps = (k + whole) // depth
     total: Singles | None = None
-    for block in range(blocks):
-        first, end = (steps * each // blocks * depth for each in (block, block + 1))
+    for places in shares(a.shape[1], depth, blocks):
         own = np.zeros((a.shape[0], b.shape[1]), np.float32)
-        for start in range(first, end, depth):
-            chunk = np.zeros(own.shape, np.uint32)
-            places = [slice(x, x + DEPTH) for x in range(start, start + depth, DEPTH)]
-            pairs = [
-                *(each for x in places for each in ((low_a, high_b, x), (high_a, low_b, x))),
-                *((high_a, high_b, x) for x in places),
-            ]
-            for left, right, x in pairs:
-                chunk = multiply(WGMMA, HOPPER, left[:, x], right[:, x].T, chunk)
-            own = own + chunk.view(np.float32)
+        for x in places:
+            own = own + chunk_product(high_a[:, x], low_a[:, x], high_b[:, x], low_b[:, x])
         total = own if total is None else total + own
     assert total is not None
     # In float64 both factors and the product are exact, so that results are rounded once.
     scaled = np.ldexp(total.astype(float), -(of_rows[:, None] + of_columns[None]))
     with np.errstate(over="ignore"):
         return scaled.astype(np.float32)
+
+
+def split_product_by_chunk(
+    a: Singles, b: Singles, depth: int = 64, blocks: int = 1, *, swapped: bool = False
+) -> Singles:
+    """A·B as `gemm_fp16x3_fused` computes it, of finite numbers; the arguments are the same."""
+    if swapped:
+        return split_product_by_chunk(b.T, a.T, depth, blocks).T
+    total: Singles | None = None
+    for places in shares(a.shape[1], depth, blocks):
+        own = np.zeros((a.shape[0], b.shape[1]), np.float32)
+        for x in places:
+            (high_a, low_a, of_rows), (high_b, low_b, of_columns) = split(a[:, x]), split(b.T[:, x])
+            chunk = chunk_product(high_a, low_a, high_b, low_b).astype(float)
+            scaled = np.ldexp(chunk, -(of_rows[:, None] + of_columns[None]))
+            # A fused multiply-add, but for sums that float64 rounds to a tie of float32.
+            with np.errstate(over="ignore", invalid="ignore"):
+                own = (own.astype(float) + scaled).astype(np.float32)
+        with np.errstate(over="ignore", invalid="ignore"):
+            total = own if total is None else total + own
+    assert total is not None
+    return np.where(np.isfinite(total), total, fused_chain(a, b))
+
+
+def shares(k: int, depth: int, blocks: int) -> list[list[slice]]:
+    """The chunks of each of the blocks that share k."""
+    steps = -(-k // depth)
+    ends = [steps * each // blocks for each in range(blocks + 1)]
+    return [
+        [slice(step * depth, (step + 1) * depth) for step in range(*each)]
+        for each in itertools.pairwise(ends)
+    ]
+
+
+def chunk_product(high_a: Halves, low_a: Halves, high_b: Halves, low_b: Halves) -> Singles:
+    """The sums of a chunk of k on tensor cores, of lines along k."""
+    rest = -high_a.shape[1] % DEPTH
+    parts = [np.pad(x, ((0, 0), (0, rest))) for x in (high_a, low_a, high_b, low_b)]
+    high_a, low_a, high_b, low_b = (x.view(np.uint16) for x in parts)
+    chunk = np.zeros((len(high_a), len(high_b)), np.uint32)
+    places = [slice(x, x + DEPTH) for x in range(0, high_a.shape[1], DEPTH)]
+    pairs = [
+        *(each for x in places for each in ((low_a, high_b, x), (high_a, low_b, x))),
+        *((high_a, high_b, x) for x in places),
+    ]
+    for left, right, x in pairs:
+        chunk = multiply(WGMMA, HOPPER, left[:, x], right[:, x].T, chunk)
+    return chunk.view(np.float32)
 
 
 def split_tf32(x: Singles) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:

@@ -5,8 +5,10 @@ of B to [2^14, 2^15). Tensor cores add up low × high, high × low and then high
 of k; fp32 registers add up the sums of chunks.
 """
 
-# What a launch plan names this arithmetic, and the same with parts of TF32.
+# What a launch plan names this arithmetic; the same with a scale for each chunk of a row or column,
+# undone when the chunk's sums are added; and with parts of TF32.
 SPLIT_PRODUCTS, TF32_PRODUCTS = "float16x3", "tf32x3"
+CHUNK_SCALED_PRODUCTS = "float16x3 by chunk"
 # Products of parts: low × low is left out.
 PRODUCTS = 3
 # Elements of k in a chunk.

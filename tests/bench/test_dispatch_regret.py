@@ -17,6 +17,7 @@ from gemmkit.analysis.closed_form.costs import BoardCosts
 from gemmkit.bench.run import problem_record
 from gemmkit.dispatch.candidates import candidates_for
 from gemmkit.dispatch.choose import Dispatcher
+from gemmkit.dispatch.costed import board_costs
 from gemmkit.gpu import BOARDS, find_board
 from gemmkit.jit.binary import Binary, Resources
 from gemmkit.kernels.catalog import find_kernel
@@ -27,6 +28,7 @@ from gemmkit.trials.exchange import decode_table
 from gemmkit.trials.freshness import source_digest
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+H100 = find_board("h100")
 SHAPES = [GemmProblem(40, 36, 64), GemmProblem(33, 7, 50), GemmProblem(3, 100, 60)]
 
 
@@ -265,6 +267,36 @@ def test_wrong_candidates_are_out(regret, fakes, tmp_path):
     assert row.wrong
     assert all(label.startswith("gemm_tiled") for label in row.wrong)
     assert not any(label.startswith("gemm_tiled") for label in row.times)
+
+
+def test_operands_split_in_shared_memory_cost_what_was_measured(regret):
+    """For few rows and for squares, so that each gets the kernel that is the fastest there."""
+    fit = importlib.import_module("dispatch_fit")
+    _, rows = regret.read(regret.RESULTS / "h100-dispatch-fp32-fused.json")
+    board, shapes = board_costs(9, 0), fit.samples_of(rows, H100)
+    own = [each for some in shapes for each in some if each.candidate.name == "gemm_fp16x3_fused"]
+    assert len(own) == len(rows) * len({each.candidate for each in own})
+    for low, high in ((0, 300), (300, 10_000)):
+        some = [each for each in own if low < each.problem.m <= high]
+        errors = fit._errors(board, some, H100) / [each.weight for each in some]
+        assert np.median(np.abs(errors)) < 0.05
+    found = fit.regrets(board, shapes, H100)
+    assert np.median(found) < 1.01
+    assert np.percentile(found, 90) < 1.13
+
+
+def test_costs_of_one_kernel_are_fitted_alone(regret):
+    fit = importlib.import_module("dispatch_fit")
+    _, rows = regret.read(regret.RESULTS / "h100-dispatch-fp32-fused.json")
+    before, name = board_costs(9, 0), "gemm_fp16x3_fused"
+    (samples,) = fit.samples_of(rows[:1], H100)
+    twice = [dataclasses.replace(each, microseconds=2 * each.microseconds) for each in samples]
+    found = fit.fit(twice, H100, {}, name).corrections
+    changed = {each for each in found if found[each] != before.corrections[each]}
+    assert changed == {each for each in found if each.startswith(f"{name}:")}
+    told = fit._told(before, "now", changed, name).split(" | ")
+    assert told[:-1] == before.fitted.split(" | ")[:-1]
+    assert told[-1] == f"{name}: now"
 
 
 def test_the_fit_finds_costs_that_explain_the_times(regret, tmp_path, monkeypatch, capsys):

@@ -150,3 +150,21 @@ def test_a_decision_says_what_was_asked_for(fast):
     assert (decision.kernel, decision.precision) == ("fast", "tf32")
     assert "fp32 (precision tf32)" in decision_text(decision)
     assert "precision" not in decision_text(which((1000, 1200, 800), GEFORCE, store=None))
+
+
+@pytest.mark.parametrize(
+    ("shape", "kernel"),
+    [
+        ((16, 4096, 4096), "gemm_skinny"),
+        ((64, 4096, 4096), "gemm_fp16x3_fused"),
+        ((128, 4096, 4096), "gemm_fp16x3_fused"),
+        ((128, 12288, 4096), "gemm_fp16x3_fused"),
+        ((512, 4096, 4096), "gemm_fp16x3"),
+        ((1024, 1024, 1024), "gemm_fp16x3"),
+        ((256, 256, 256), "gemm_split_k"),
+    ],
+)
+def test_where_operands_are_split_on_hopper(shape, kernel):
+    """In the launch that multiplies them, where A has few rows and B is large."""
+    problem = GemmProblem(*shape, precision="fp32")
+    assert Dispatcher(find_board("h100"), None).choose(problem).kernel.name == kernel

@@ -6,13 +6,16 @@ import pytest
 
 from gemmkit.float8_products import FAST_SUMS, PROMOTED_SUMS
 from gemmkit.problem import GemmProblem
-from gemmkit.split_products import SPLIT_PRODUCTS, TF32_PRODUCTS
+from gemmkit.split_products import CHUNK_SCALED_PRODUCTS, SPLIT_PRODUCTS, TF32_PRODUCTS
 from gemmkit.verify.arithmetic import FP32, named_arithmetic
 from gemmkit.verify.bounds import gamma
 from gemmkit.verify.budget import IN_ALL, error_budget
 
 U = 2.0**-24
-NAMED = ("tf32", "float16", "float16,float16", "bfloat16", SPLIT_PRODUCTS, TF32_PRODUCTS)
+NAMED = (
+    *("tf32", "float16", "float16,float16", "bfloat16"),
+    *(SPLIT_PRODUCTS, CHUNK_SCALED_PRODUCTS, TF32_PRODUCTS),
+)
 
 
 def parts_of(problem, arithmetic):

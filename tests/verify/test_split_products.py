@@ -27,6 +27,7 @@ from gemmkit.verify.bounds import Rounding, gamma
 from gemmkit.verify.encoding import Matrix
 from gemmkit.verify.line_sizes import LineSizes, of_lines
 from gemmkit.verify.split_products import (
+    BY_CHUNK,
     IN_TF32,
     TF32_OVERFLOW,
     TF32_UNDERFLOW,
@@ -39,6 +40,7 @@ from split_model import (
     fused_chain,
     split,
     split_product,
+    split_product_by_chunk,
     split_tf32,
     tf32x3_product,
     tf32x3_sums,
@@ -99,6 +101,24 @@ def test_errors_are_within_the_bound(family, depth):
     for k, blocks in ((64, 1), (100, 2), (1000, 4)):
         a, b = FAMILIES[family](rng, 12, 10, k)
         assert bounded(a, b, split_product(a, b, depth, blocks)) < 1
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_errors_are_within_the_bound_where_chunks_have_scales(family):
+    rng = np.random.default_rng(3)
+    for k, depth, blocks in ((64, 32, 1), (100, 64, 2), (1000, 64, 4)):
+        a, b = FAMILIES[family](rng, 12, 10, k)
+        assert bounded(a, b, split_product_by_chunk(a, b, depth, blocks)) < 1
+
+
+def test_only_sums_without_the_scales_of_lines_may_overflow():
+    of_lines, of_chunks = SplitProducts(), BY_CHUNK
+    assert of_lines.relative(1000) == of_chunks.relative(1000)
+    assert of_lines.of_lines == of_chunks.of_lines
+    assert [each.may_overflow(64, 2.0**60, 2.0**61) for each in (of_lines, of_chunks)] == [0, 1]
+    assert not of_chunks.may_overflow(64, 2.0**60, 2.0**60)
+    # Parts of TF32 overflow for themselves, those with scales do not.
+    assert not of_chunks.may_overflow(64, 2.0**127.9, 2.0**-10)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

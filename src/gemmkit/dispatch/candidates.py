@@ -11,7 +11,16 @@ from typing import Literal
 
 from gemmkit.dispatch.candidate import Candidate
 from gemmkit.dispatch.fma_candidates import FALLBACK, SHORT_K, SMALL_TILES, TILED, WITHOUT_ASYNC
-from gemmkit.dispatch.tensor_candidates import FP8, FP16X3, MMA, TF32, TF32_MMA, TF32X3, WGMMA
+from gemmkit.dispatch.tensor_candidates import (
+    FP8,
+    FP16X3,
+    FP16X3_FUSED,
+    MMA,
+    TF32,
+    TF32_MMA,
+    TF32X3,
+    WGMMA,
+)
 from gemmkit.dispatch.typed_candidates import (
     GROUPED,
     GROUPED_FP16X3,
@@ -46,6 +55,7 @@ CANDIDATES: tuple[Candidate, ...] = (
     *WITHOUT_ASYNC,
     *WGMMA,
     *FP16X3,
+    *FP16X3_FUSED,
     *TF32,
     *FP8,
     *MMA,
@@ -66,7 +76,9 @@ def candidates_for(gpu: GpuSpec) -> tuple[Candidate, ...]:
     Products of TF32 by mma.sync are left out where FFMA is as fast as these, or wgmma multiplies.
     """
     staged = _allowed((*TILED, *SMALL_TILES), gpu) or _allowed(WITHOUT_ASYNC, gpu)
-    wgmma = _allowed((*WGMMA, *FP16X3, *TF32, *FP8, *GROUPED_FP16X3, *GROUPED_WGMMA), gpu)
+    wgmma = _allowed(
+        (*WGMMA, *FP16X3, *FP16X3_FUSED, *TF32, *FP8, *GROUPED_FP16X3, *GROUPED_WGMMA), gpu
+    )
     tf32 = (
         *(TF32_MMA if is_faster_than_ffma(gpu, products=1) else ()),
         *(TF32X3 if is_faster_than_ffma(gpu, PRODUCTS) else ()),

@@ -69,6 +69,17 @@ FP16X3 = rows(
     (32, 64, 64, 8, 1, 1, 1, 1, 2),
     (16, 64, 64, 8, 1, 1, 1, 1, 2),
 )
+# The same without a launch before it: of few rows with a large B, and of some small products.
+FP16X3_FUSED = rows(
+    "gemm_fp16x3_fused",
+    "BM BN BK stages consumers pingpong cluster_m cluster_n cluster_k",
+    (128, 128, 32, 4, 2, 1, 1, 1, 2),
+    (128, 96, 64, 3, 2, 1, 1, 1, 1),
+    (128, 64, 64, 3, 2, 1, 1, 1, 2),
+    (64, 64, 64, 6, 1, 1, 1, 1, 2),
+    (64, 64, 64, 6, 1, 1, 1, 1, 4),
+    (32, 64, 64, 8, 1, 1, 1, 1, 2),
+)
 TF32 = rows(
     "gemm_tf32",
     "BM BN BK stages consumers pingpong cluster_m cluster_n cluster_k",

@@ -60,7 +60,8 @@ class Demands:
     of the CTA; `l2_bytes` what the CTA reads. `copies` are those of one thread.
 
     Latencies: `waits` is how many times that of L2 adds to a step, with `barriers` that expose it;
-    `covers` how many a step must last at least, which overlapped copies hide; `streams` is not 0
+    `covers` how many a step must last at least, which overlapped copies hide; `exposed` are cycles
+    in which a step's warps wait for their own instructions; `streams` is not 0
     where a step waits for nothing but one large matrix from memory: the share of the bandwidth of
     reads that its accesses reach.
 
@@ -69,7 +70,8 @@ class Demands:
     `most_registers` is what launch bounds leave it. `places` are those of the loop at which copies
     begin; 0 where the compiler never runs out of registers for them. `coalesced_stores` says that
     each store of a warp to C covers neighbors, whatever the alignment. `by_wgmma` says that
-    wgmma multiplies the operands, `by_tma` that TMA brings them to it.
+    wgmma multiplies the operands, `by_tma` that TMA brings them to it, `in_turn` that products and
+    further instructions do not overlap.
     """
 
     math: MathPipe
@@ -91,6 +93,8 @@ class Demands:
     coalesced_stores: bool = False
     by_tma: bool = False
     by_wgmma: bool = False
+    in_turn: bool = False
+    exposed: float = 0.0
 
 
 class Work(NamedTuple):

@@ -50,9 +50,14 @@ from gemmkit.dtypes import full_type_name
 from gemmkit.errors import UsageError, unknown_name
 from gemmkit.float8_products import CHUNK as FLOAT8_CHUNK
 from gemmkit.float8_products import FAST_SUMS, PROMOTED_SUMS
-from gemmkit.split_products import LONGEST_CHUNK, TF32_CHUNK, TF32_PRODUCTS
+from gemmkit.split_products import (
+    CHUNK_SCALED_PRODUCTS,
+    LONGEST_CHUNK,
+    TF32_CHUNK,
+    TF32_PRODUCTS,
+)
 from gemmkit.split_products import SPLIT_PRODUCTS as IN_SPLIT_PRODUCTS
-from gemmkit.verify.split_products import IN_TF32, PART_BITS, SplitProducts
+from gemmkit.verify.split_products import BY_CHUNK, IN_TF32, PART_BITS, SplitProducts
 from gemmkit.verify.truncation import EIGHT_BITS, Truncation, truncation_of_any
 
 
@@ -236,6 +241,12 @@ def named_arithmetic(compute_dtype: str, tolerance: float | None) -> Arithmetic 
             split=SplitProducts(),
             reason="operands scaled by line and split into high and low parts in float16; sums on "
             f"tensor cores over at most {LONGEST_CHUNK} of k, added in fp32",
+        )
+    if compute_dtype == CHUNK_SCALED_PRODUCTS:
+        return Arithmetic(
+            split=BY_CHUNK,
+            reason="operands scaled by line, in each chunk of k, and split into high and low parts "
+            f"in float16; sums on tensor cores over at most {LONGEST_CHUNK} of k, added in fp32",
         )
     if compute_dtype == TF32_PRODUCTS:
         return Arithmetic(

@@ -60,6 +60,16 @@ Integers of up to 11 bits are their high part. A sum of their products is exact 
 A tile in which a line has an element that is infinite or NaN is multiplied by fused multiply-adds
 of A and B instead: its finite results have the error γ_k.
 
+**Scales of chunks.** A line may have a scale for each chunk, which the promotion undoes: it adds
+2^-(s+t) times the chunk's sum, by a fused multiply-add that rounds once, as an addition does. The
+analyses of parts and of tensor cores then hold within each chunk, with X_c and Y_c, the largest
+magnitudes there, and add up to no more than above: Σ_c X_c·Σ_c|y| ≤ X·Σ|y|. Elements lose bits to
+the largest of their chunk alone, not of their line. Where a sum of fp32 is subnormal, promotion
+may lose half the smallest subnormal number, as each fused multiply-add of FFMA may. But sums do
+not have the scales of lines: where one overflows, though the total may not, fused multiply-adds of
+A and B take its place, with the error γ_k. None does unless k products of the largest elements
+are 2^127.
+
 **Parts of TF32** need no scales: their exponents are those of fp32. Of 2^e ≤ |x| < 2^(e+1), high is
 within 2^(e-11) of x, and the rest x − high, which is exact in fp32, is a multiple of 2^(e-23) of at
 most 2^12 units. The tensor core ignores what lies below its eleventh bit: at most one unit. Below
@@ -116,6 +126,8 @@ class SplitProducts:
     `chunks` are the lengths of chunks that a kernel may have, `blocks` the most that share the k of
     a result, `rules` those of the tensor cores' sums. `of_lines` is what parts underflow by in
     proportion to X·Σ|y| + Y·Σ|x|; `tiny`, of parts without a scale, that of each element.
+    `overflows`: sums are added without the scales of lines, and may be infinite where the result is
+    not.
     """
 
     chunks: tuple[int, ...] = (SHORTEST_CHUNK, LONGEST_CHUNK)
@@ -123,6 +135,7 @@ class SplitProducts:
     rules: Rules = OF_WGMMA
     of_lines: float = UNDERFLOW
     tiny: float = 0.0
+    overflows: bool = False
 
     @property
     def sum_bits(self) -> int:
@@ -153,15 +166,16 @@ class SplitProducts:
         return k * self.tiny * (largest_a + largest_b) + lost
 
     def may_overflow(self, k: int, largest_a: float, largest_b: float) -> bool:
-        """Whether parts of finite numbers, or their sums, may be infinite; those with scales never
-        are."""
-        if not self.tiny:
+        """Whether parts of finite numbers, or their sums, may be infinite; those with the scales of
+        whole lines never are."""
+        if not self.overflows:
             return False
-        beyond = max(largest_a, largest_b) >= TF32_OVERFLOW
+        beyond = bool(self.tiny) and max(largest_a, largest_b) >= TF32_OVERFLOW
         return beyond or k * largest_a * largest_b >= 2.0**127
 
 
-IN_TF32 = SplitProducts((TF32_CHUNK,), 1, OF_MMA, of_lines=0.0, tiny=TF32_UNDERFLOW)
+BY_CHUNK = SplitProducts(overflows=True)
+IN_TF32 = SplitProducts((TF32_CHUNK,), 1, OF_MMA, of_lines=0.0, tiny=TF32_UNDERFLOW, overflows=True)
 
 
 def _gamma(roundings: int) -> float:

@@ -180,7 +180,7 @@ def derived_costs(
     slots = issued * figures.multiply_add + demands.issue + copying
     rate = pipes.sustained(demands.math, by_wgmma=demands.by_wgmma)
     multiplying = demands.multiply_adds * WARP_SIZE * pipes.issue / rate
-    dispatch = max(multiplying, slots)
+    dispatch = multiplying + slots if demands.in_turn else max(multiplying, slots)
     # Copies by TMA and products by wgmma do not hold each other up.
     step = _joined(
         math.inf if demands.by_tma else figures.unit_exponent,
@@ -198,6 +198,7 @@ def derived_costs(
             demands.covers * machine.l2_latency,
             figures.streaming * machine.dram_latency if demands.streams else 0.0,
         )
+    latency += demands.exposed
     most = min(most_registers(gpu, threads), demands.most_registers)
     crowding = 1.0
     if demands.places:

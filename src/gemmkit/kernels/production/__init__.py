@@ -6,6 +6,7 @@ from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.production import (
     gemm_fp8,
     gemm_fp16x3,
+    gemm_fp16x3_fused,
     gemm_grouped,
     gemm_mma,
     gemm_skinny,
@@ -37,6 +38,7 @@ PRODUCTION: tuple[Kernel, ...] = (
     gemm_mma.KERNEL,
     gemm_wgmma.KERNEL,
     gemm_fp16x3.KERNEL,
+    gemm_fp16x3_fused.KERNEL,
     gemm_tf32.KERNEL,
     gemm_tf32x3.KERNEL,
     gemm_tf32_mma.KERNEL,

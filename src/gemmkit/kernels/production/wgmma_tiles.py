@@ -50,7 +50,9 @@ class LoadedOperands:
 
     Of `item_bytes` per element, `per_k` elements for each of the problem's k; `a_along_k` and
     `b_along_k` say whether neighbors along k are contiguous. TMA loads them as `element`, or as
-    their own type. `maps_c` says whether there is a tensor map of C beside theirs, or of each C.
+    their own type; of operands across k, `box_depth` along k at once, or if 0 all of a stage. If
+    they are `scaled_on_chip`, shared memory has a word for each line of two or all stages. `maps_c`
+    says whether there is a tensor map of C beside theirs, or of each C.
     """
 
     item_bytes: int
@@ -60,6 +62,8 @@ class LoadedOperands:
     per_k: int = 1
     element: Element | None = None
     maps_c: bool = True
+    box_depth: int = 0
+    scaled_on_chip: bool = False
 
     @classmethod
     def in_place(cls, problem: GemmProblem, copies: tuple[OperandCopy, ...] = ()) -> LoadedOperands:
@@ -173,7 +177,7 @@ def maps(problem: GemmProblem, config: TileConfig, operands: LoadedOperands) -> 
         ("map_a", "A", operands.a_along_k, config["BM"], config["cluster_n"], problem.lda),
         ("map_b", "B", operands.b_along_k, config["BN"], config["cluster_m"], problem.ldb),
     ):
-        lines = side // sharing if along_k else config["BK"]
+        lines = side // sharing if along_k else operands.box_depth or config["BK"]
         box = (line(item), lines, *product)
         in_lines = operand in copied or ld * item % LINE_BYTES == 0
         l2 = L2_BYTES if in_lines else L2_BYTES_ACROSS_LINES
@@ -200,6 +204,8 @@ def shared_bytes(
         )
     )
     total, parts = stages * (a + b) * operands.depth(config) * item, config["cluster_k"]
+    if operands.scaled_on_chip:
+        total += FLOAT_BYTES * (2 if stages % 2 == 0 else stages) * (config["BM"] + config["BN"])
     if write_back(problem, config, operands) != "FROM_REGISTERS":
         total += config["consumers"] * aligned_bytes(count * result_boxes(problem, config).nbytes)
     else:
