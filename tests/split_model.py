@@ -15,6 +15,7 @@ from gemmkit.split_products import TF32_CHUNK
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 import precision_errors
+import precision_on_gpu
 from precision_errors import FAMILIES, errors, fused_chain
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "errors",
     "fused_chain",
     "precision_errors",
+    "precision_on_gpu",
     "split",
     "split_product",
     "split_product_by_chunk",

@@ -27,6 +27,7 @@ from split_model import (
     errors,
     fused_chain,
     precision_errors,
+    precision_on_gpu,
     split_product,
     tf32x3_product,
 )
@@ -64,6 +65,12 @@ def test_errors_are_those_of_the_page(family):
             found = errors(method(a, b), a, b, cancelling=family == "cancelling")
             written = [float(each.replace(",", "")) for each in row[columns[name]].split(" / ")]
             assert found == pytest.approx(written, rel=0.06)
+
+
+def test_errors_on_a_gpu_are_those_of_the_record():
+    stored = precision_on_gpu.PAGE.parent.parent / "benchmarks/results/h100-precision.json"
+    shown = PAGE.partition(precision_on_gpu.BEGIN)[2].partition(precision_on_gpu.END)[0].strip()
+    assert shown == precision_on_gpu.table(json.loads(stored.read_text("utf-8")))
 
 
 def test_the_figures_of_the_bound():
