@@ -54,7 +54,7 @@ def copying(
         workspace_bytes=workspace_bytes(copies),
         purpose="along k, as wgmma reads it"
         if any(each.turned for each in copies)
-        else "into rows that TMA can load",
+        else "into rows that TMA loads at full speed",
     )
 
 

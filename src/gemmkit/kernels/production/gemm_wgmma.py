@@ -20,8 +20,8 @@ from gemmkit.problem import GemmProblem
 
 
 def operands(problem: GemmProblem) -> LoadedOperands:
-    """A and B in place, or copies where TMA cannot load them."""
-    return LoadedOperands.in_place(problem, aligned_copies(problem))
+    """A and B in place, or copies where TMA cannot load them, or only with twice the requests."""
+    return LoadedOperands.in_place(problem, aligned_copies(problem, whole_sectors=True))
 
 
 def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
