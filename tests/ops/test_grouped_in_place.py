@@ -79,7 +79,7 @@ def gpu(monkeypatch):
     monkeypatch.setattr(grouped_gpu, "context_of", lambda ordinal: gpu)
     monkeypatch.setattr(grouped_gpu, "tables_of", lambda context: tables)
     monkeypatch.setattr(grouped_gpu, "check_stream", lambda handle, context: None)
-    monkeypatch.setattr(grouped_gpu, "choose", lambda problem, spec: CHOICE)
+    monkeypatch.setattr(grouped_gpu, "choose_alike", lambda problem, spec: CHOICE)
     gpu.pinned, gpu.maker = pinned, library
     return gpu
 

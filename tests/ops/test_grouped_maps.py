@@ -40,7 +40,7 @@ def gpu(monkeypatch):
     monkeypatch.setattr(grouped_gpu, "context_of", lambda ordinal: gpu)
     monkeypatch.setattr(grouped_gpu, "tables_of", lambda context: tables)
     choice = Choice(KERNEL, CONFIG, "for the test", "heuristic", 1.0)
-    monkeypatch.setattr(grouped_gpu, "choose", lambda problem, spec: choice)
+    monkeypatch.setattr(grouped_gpu, "choose_alike", lambda problem, spec: choice)
     group_maps._encoded.cache_clear()
     yield gpu
     # They are of this GPU.

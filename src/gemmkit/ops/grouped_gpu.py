@@ -17,7 +17,7 @@ from gemmkit.devices.operands import NOWHERE, Operands, bind_arguments
 from gemmkit.devices.packing import preparing_launches
 from gemmkit.devices.streams import check_stream, finish, stream_handle
 from gemmkit.devices.tensor_maps import DRIVER_MAPS
-from gemmkit.dispatch.choose import choose
+from gemmkit.dispatch.alike import choose_alike
 from gemmkit.errors import UsageError
 from gemmkit.groups import Groups
 from gemmkit.kernels.group_table import MATRICES, GroupTable
@@ -113,7 +113,7 @@ def groups_launch(
     Raises:
         UnsupportedProblem, CompileError, CompilerMissing, DeviceError: as `grouped_matmul`.
     """
-    choice = choose(problem, context.spec)
+    choice = choose_alike(problem, context.spec)
     plan, binary = compiled(problem, choice.kernel, choice.config, context.spec)
     if not plan.blocks or plan.table is None:
         return None
