@@ -41,10 +41,10 @@ def gpu(monkeypatch):
     monkeypatch.setattr(grouped_gpu, "tables_of", lambda context: tables)
     choice = Choice(KERNEL, CONFIG, "for the test", "heuristic", 1.0)
     monkeypatch.setattr(grouped_gpu, "choose_alike", lambda problem, spec: choice)
-    group_maps._encoded.cache_clear()
+    group_maps.forget_maps()
     yield gpu
     # They are of this GPU.
-    group_maps._encoded.cache_clear()
+    group_maps.forget_maps()
 
 
 def whole(*shape, seed=0):

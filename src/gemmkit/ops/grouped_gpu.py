@@ -27,6 +27,7 @@ from gemmkit.ops.groups import GroupsRequest, low_bits
 from gemmkit.ops.making import refuse_capture
 from gemmkit.ops.operands import Operand, alignment
 from gemmkit.ops.overlaps import Extents
+from gemmkit.ops.placement import Terms
 from gemmkit.ops.tables import PLACES, Tables, tables_of
 from gemmkit.problem import GemmProblem
 
@@ -255,7 +256,7 @@ class _Multiplication:
     # --- launches ---------------------------------------------------------------------------
 
     def _launch_all(self) -> None:
-        turned = {role: _in_columns(self.extents[role]) for role in ("a", "b")}
+        turned = {role: in_columns(self.extents[role]) for role in ("a", "b")}
         kinds = 2 * turned["a"] + turned["b"]
         for kind in np.unique(kinds):
             chosen = np.flatnonzero(kinds == kind)
@@ -268,42 +269,58 @@ class _Multiplication:
     def _launch(self, chosen: NDArray[np.intp], transa: bool, transb: bool) -> GroupsLaunch | None:
         """That of the products of these numbers, all with A and B in rows or in columns alike; None
         where there is nothing to launch."""
-        groups, extents, terms = self.groups, self.extents, self.groups.terms
-
-        def pitches(role: str, columns: bool = False) -> NDArray[np.int64]:
-            if role not in extents:
-                return np.zeros(chosen.size, np.int64)
-            found = extents[role].leading(columns=columns)[chosen]
-            # Empty products have tight rows, whatever their arrays have; but all that is prepared
-            # is read.
-            return found if role in terms.prepared else found * self.filled[chosen]
-
-        bits = [extents[role].places[chosen, 0] for role in ("a", "b", "out")]
-        problem = GemmProblem.of_groups(
-            Groups.of(
-                *(groups.m[chosen], groups.n[chosen], groups.k[chosen]),
-                *(pitches("a", transa), pitches("b", transb), pitches("out")),
-            ),
-            alpha=terms.alpha,
-            beta=terms.beta,
-            epilogue=terms.epilogue,
-            transa=transa,
-            transb=transb,
-            dtype=terms.dtype,
-            out_dtype=terms.out_dtype,
-            precision=terms.precision,
-            prepared=terms.prepared,
-            alignment=alignment(low_bits(bits)),
-        )
-        return groups_launch(
-            problem, self.context, ldr=pitches("residual"), ldx=pitches("auxiliary")
-        )
+        extents, terms = self.extents, self.groups.terms
+        if chosen.size < self.groups.count:
+            extents = {role: its.some(chosen) for role, its in extents.items()}
+        return products_launch(extents, terms, self.context, transa=transa, transb=transb)
 
 
-def _in_columns(extents: Extents) -> NDArray[np.int64]:
+def products_launch(
+    extents: Mapping[str, Extents],
+    terms: Terms,
+    context: Context,
+    *,
+    transa: bool,
+    transb: bool,
+) -> GroupsLaunch | None:
+    """The launch of products whose arrays lie so, all with A and B in rows, or in columns where
+    `transa` and `transb` say so; None where there is nothing to launch.
+
+    Raises:
+        UnsupportedProblem, CompileError, CompilerMissing, DeviceError: as `grouped_matmul`.
+    """
+    m, k = extents["a"].places.T[2:4]
+    n = extents["b"].places.T[3]
+    filled = (m > 0) & (n > 0)
+
+    def pitches(role: str, columns: bool = False) -> NDArray[np.int64] | int:
+        if role not in extents:
+            return 0
+        found = extents[role].leading(columns=columns)
+        # Empty products have tight rows, whatever their arrays have; but all that is prepared
+        # is read.
+        return found if role in terms.prepared else found * filled
+
+    problem = GemmProblem.of_groups(
+        Groups.of(m, n, k, pitches("a", transa), pitches("b", transb), pitches("out")),
+        alpha=terms.alpha,
+        beta=terms.beta,
+        epilogue=terms.epilogue,
+        transa=transa,
+        transb=transb,
+        dtype=terms.dtype,
+        out_dtype=terms.out_dtype,
+        precision=terms.precision,
+        prepared=terms.prepared,
+        alignment=alignment(low_bits(extents[role].places[:, 0] for role in ("a", "b", "out"))),
+    )
+    return groups_launch(problem, context, ldr=pitches("residual"), ldx=pitches("auxiliary"))
+
+
+def in_columns(extents: Extents) -> NDArray[np.int64]:
     """1 for matrices that are taken by columns: none or all of them, if they can be; else each."""
     if extents.in_rows.all():
-        return np.zeros(len(extents.members), np.int64)
+        return np.zeros(len(extents.places), np.int64)
     if extents.in_columns.all():
-        return np.ones(len(extents.members), np.int64)
+        return np.ones(len(extents.places), np.int64)
     return (~extents.in_rows).astype(np.int64)

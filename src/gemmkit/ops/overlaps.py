@@ -42,7 +42,11 @@ class Extents:
             )
             for each in members
         ]
-        places = np.array(rows, np.int64).reshape(-1, 6)
+        return cls.at(np.array(rows, np.int64).reshape(-1, 6), members)
+
+    @classmethod
+    def at(cls, places: Numbers, members: Sequence[Operand] = ()) -> Extents:
+        """Those of `places`; `members` may be left out where only numbers are asked for."""
         address, item, lines, length, down, across = places.T
         steps = [(lines - 1) * down, (length - 1) * across]
         some = (lines > 0) & (length > 0)
@@ -55,6 +59,11 @@ class Extents:
             pitch=np.where(in_rows, down, 0),
             width=length * item,
         )
+
+    def some(self, numbers: NDArray[np.intp]) -> Extents:
+        """Those of the arrays of these numbers."""
+        members = [self.members[each] for each in numbers.tolist()] if self.members else ()
+        return Extents.at(self.places[numbers], members)
 
     @property
     def in_rows(self) -> NDArray[np.bool_]:
