@@ -100,9 +100,6 @@ class ChoicesAlike:
             if len(self._chosen) >= MOST_REMEMBERED:
                 self._chosen.clear()
             found = self._chosen[alike] = own.choose(problem)
-        elif found.kernel.supports(problem, found.config, own.gpu) is not None:
-            # Such as leading dimensions of products of one row, which one of them may have.
-            return own.choose(problem)
         return found
 
 
@@ -117,7 +114,9 @@ def choose_alike(problem: GemmProblem, gpu: GpuSpec) -> Choice:
 
     They are those of `choose` for the first groups of the same `GroupsClass` that this process
     asked about, and so are the reason and the time. Where groups were tuned, or all products are
-    equal, they are those for this very problem.
+    equal, they are those for this very problem. A kernel may refuse one problem of a class and not
+    another, such as for the leading dimension of a product of one row: its plan tells, and `choose`
+    has another then.
 
     Raises:
         UnsupportedProblem: no kernel takes it; the message says why.

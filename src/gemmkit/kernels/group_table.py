@@ -86,6 +86,12 @@ class GroupTable:
         return int((rows * columns).sum())
 
     @property
+    def nonempty(self) -> int:
+        """The number of products that have tiles."""
+        rows, columns = self.tile_counts
+        return int(np.count_nonzero(rows * columns))
+
+    @property
     def arguments(self) -> dict[str, int]:
         """The values of `TABLE_ARGUMENTS`, except the table's address."""
         return {"group_count": self.groups.count, "tile_count": self.tiles}

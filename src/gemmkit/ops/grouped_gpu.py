@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -18,7 +19,8 @@ from gemmkit.devices.packing import preparing_launches
 from gemmkit.devices.streams import check_stream, finish, stream_handle
 from gemmkit.devices.tensor_maps import DRIVER_MAPS
 from gemmkit.dispatch.alike import choose_alike
-from gemmkit.errors import UsageError
+from gemmkit.dispatch.choose import choose
+from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.groups import Groups
 from gemmkit.kernels.group_table import MATRICES, GroupTable
 from gemmkit.ops.arrays import GpuLibrary
@@ -115,7 +117,11 @@ def groups_launch(
         UnsupportedProblem, CompileError, CompilerMissing, DeviceError: as `grouped_matmul`.
     """
     choice = choose_alike(problem, context.spec)
-    plan, binary = compiled(problem, choice.kernel, choice.config, context.spec)
+    try:
+        plan, binary = compiled(problem, choice.kernel, choice.config, context.spec)
+    except UnsupportedProblem:
+        choice = choose(problem, context.spec)
+        plan, binary = compiled(problem, choice.kernel, choice.config, context.spec)
     if not plan.blocks or plan.table is None:
         return None
     bound = bind_arguments(problem, Operands(NOWHERE, NOWHERE, NOWHERE))
@@ -256,7 +262,7 @@ class _Multiplication:
     # --- launches ---------------------------------------------------------------------------
 
     def _launch_all(self) -> None:
-        turned = {role: in_columns(self.extents[role]) for role in ("a", "b")}
+        turned = {role: _in_columns(self.extents[role]) for role in ("a", "b")}
         kinds = 2 * turned["a"] + turned["b"]
         for kind in np.unique(kinds):
             chosen = np.flatnonzero(kinds == kind)
@@ -317,7 +323,12 @@ def products_launch(
     return groups_launch(problem, context, ldr=pitches("residual"), ldx=pitches("auxiliary"))
 
 
-def in_columns(extents: Extents) -> NDArray[np.int64]:
+def launch_maker(terms: Terms, ordinal: int) -> Callable[..., GroupsLaunch | None]:
+    """`products_launch` for products of these terms on the GPU of that ordinal."""
+    return partial(products_launch, terms=terms, context=context_of(ordinal))
+
+
+def _in_columns(extents: Extents) -> NDArray[np.int64]:
     """1 for matrices that are taken by columns: none or all of them, if they can be; else each."""
     if extents.in_rows.all():
         return np.zeros(len(extents.places), np.int64)

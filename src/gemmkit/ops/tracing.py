@@ -83,7 +83,9 @@ def _symbols(arguments: Iterable[Any], kind: type) -> Iterator[Any]:
         if isinstance(each, kind):
             yield each
         elif isinstance(each, (list, tuple)):
-            yield from _symbols(each, kind)
+            # Of thousands of arrays, their types are looked at once.
+            if any(issubclass(own, (kind, list, tuple)) for own in set(map(type, each))):
+                yield from _symbols(each, kind)
 
 
 def record(
