@@ -261,6 +261,33 @@ def test_what_a_launch_depends_on_is_looked_at_each_time(gpu, readings):
         assert len(readings) == count + read
 
 
+def test_new_sizes_are_not_read_in_full(gpu, readings):
+    b = [whole(16, 8), whole(16, 12), whole(16, 4)]
+    for rows in ((3, 40, 5), (0, 1, 70), (7, 7, 7), (0, 2, 3)):
+        a = [whole(m, 16, seed=m) for m in rows]
+        for _ in range(2):
+            results = gemmkit.grouped_matmul(a, b)
+            assert [each.shape for each in results] == list(zip(rows, (8, 12, 4), strict=True))
+            same(results, products(a, b))
+    assert len(readings) == 1
+
+
+def test_new_sizes_that_do_not_go_together_are_refused(gpu, readings):
+    b = [whole(16, 8)] * 2
+    gemmkit.grouped_matmul([whole(3, 16)] * 2, b)
+    for a, words in (
+        ([whole(4, 16), whole(4, 15)], r"as_\[1\] of shape \(4, 15\) has 15 columns"),
+        ([whole(4, 16), whole(16)], r"as_\[1\] has 1 dimension"),
+        ([whole(4, 16)], "bs has 2 arrays"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            gemmkit.grouped_matmul(a, b)
+    # Of these, one lies in rows and one in columns: two launches.
+    a = [whole(4, 16), whole(16, 4).T]
+    same(gemmkit.grouped_matmul(a, b), products(a, b))
+    assert len(gpu.launches) == 3
+
+
 def test_copies_and_streams_are_looked_at_in_full(gpu, readings):
     a, b = [whole(5, 12)[:, ::2]], [whole(6, 7)]
     for options in ({}, {"stream": STREAM}, {"alpha": np.array(1.0)}):

@@ -73,3 +73,14 @@ def test_maps_are_made_once_and_moved_to_each_call_s_arrays(gpu, monkeypatch):
     same(gemmkit.grouped_matmul(other_a, other_b), other_a, other_b)
     assert len(gpu._maps) == 7
     assert len(gpu.launches) == 2
+
+
+def test_maps_of_other_numbers_of_rows_are_made_once(gpu):
+    b = [whole(72, 40, seed=number) for number in range(3)]
+    made = []
+    for rows in ((3, 70, 5), (5, 3, 9), (9, 0, 70), (70, 5, 3)):
+        a = [whole(m, 72, seed=m) for m in rows]
+        same(gemmkit.grouped_matmul(a, b), a, b)
+        made.append(len(gpu._maps))
+    # One of all B; of A and C one for each number of rows.
+    assert made == [7, 9, 9, 9]

@@ -34,7 +34,7 @@ SOME_ADDRESS = 1 << 20
 # Maps that are remembered: numbers of rows of an expert come again, and the driver takes some 10 µs
 # for one.
 _MOST_KEPT = 1 << 14
-# Kinds of matrices of which all numbers of rows have their places, up to `_MOST_KEPT` each: of 2 MB.
+# Kinds of matrices with a place for each number of rows, up to `_MOST_KEPT`: 2 MB each.
 _MOST_TABLES = 64
 
 Numbers = NDArray[np.int32]
