@@ -62,7 +62,8 @@ class MappedGroupTable(GroupTable):
         read = written & (table["K"] > 0) & bool(self.problem.alpha)
         for each in self.planned:
             rows, columns, ld, _ = OPERANDS[each.rule.operand]
-            has_one = np.flatnonzero(written if each.rule.operand == "C" else read)
+            mask = written if each.rule.operand == "C" else read
+            has_one = slice(None) if mask.all() else np.flatnonzero(mask)
             sizes = (table[name][has_one] for name in (rows, columns, ld))
             table[each.rule.name][has_one] = _words(maps, each, *sizes)
         return table

@@ -149,7 +149,8 @@ class GroupTable:
         maps: MapFormat | None = None,  # noqa: ARG002 (of tables that have any)
     ) -> NDArray[np.void]:
         """A copy of a table that `sized` made, with addresses as for `filled`."""
-        table = sized.copy()
+        # Bytes are copied many times as fast as fields.
+        table = sized.view(np.uint8).copy().view(sized.dtype)
         for name, given in addresses.items():
             table[name] = _ordered(given, self.order, np.uint64)
         return table

@@ -93,7 +93,7 @@ class Family:
         results = np.zeros((m.size, 6), np.int64)
         results[:, 2], results[:, 3] = m, n
         results[:, 4], results[:, 1::4] = np.maximum(n, 1) * out_item, out_item
-        launch = self.make({"a": a, "b": b, "out": Extents.at(results)}, **turned)
+        launch = self.make({"a": a, "b": b, "out": Extents((), results)}, **turned)
         if launch is None:
             return None
         return Prepared.of(launch, self.ordinal, m, n, self.dtype, out_item, {})
@@ -185,7 +185,7 @@ def _extents(seen: Glances, item: int) -> Extents | None:
     flat = chain.from_iterable
     places[:, 2:4] = np.fromiter(flat(seen.shapes), np.int64).reshape(-1, 2)
     places[:, 4:6] = np.fromiter(flat(seen.strides), np.int64).reshape(-1, 2) * item
-    return Extents.at(places)
+    return Extents((), places)
 
 
 def _turned(extents: Extents) -> bool | None:
