@@ -141,6 +141,20 @@ class Library:
         address, key = (0, None) if out is None else self.glance(out)
         return address_a, address_b, address, (key_a, key_b, key)
 
+    def glance_at_many(self, members):
+        values = [each.values for each in members]
+        (dtype,) = {each.dtype for each in values}
+        return arrays.Glances(
+            np.array([each.ctypes.data for each in values], np.int64),
+            tuple(each.shape for each in values),
+            tuple(tuple(step // dtype.itemsize for step in each.strides) for each in values),
+            dtype,
+        )
+
+    def new_matrices(self, like, rows, columns, dtype):
+        made = [self.new(like, (number, columns), dtype) for number in rows]
+        return [array for array, _ in made], np.array([address for _, address in made], np.int64)
+
     def new(self, like, shape, dtype):
         made = GpuArray.empty(shape, like.values.dtype if dtype is None else dtype)
         return made, made.values.ctypes.data

@@ -202,3 +202,19 @@ def test_products_alike_of_other_types_take_what_was_tuned_for_a_batch(store):
     store.put(msgspec.structs.replace(entry(batch, wgmma, wgmma.default), time_us=1.0))
     found = choose(problem, H100, store=store)
     assert (found.kernel.name, found.config) == ("grouped_wgmma", wgmma.default)
+
+
+@pytest.mark.parametrize(
+    ("text", "kernel", "measured_us"),
+    [
+        ("64x64x64*1000", "grouped_mma", 13.9),
+        ("128x128x128*1000", "grouped_wgmma", 38.8),
+        ("256x256x256*250", "grouped_wgmma", 41.4),
+        ("64x1408x2048*64", "grouped_wgmma", 142.0),
+    ],
+)
+def test_a_block_that_goes_to_other_products_pays_for_each(text, kernel, measured_us):
+    """Times of the fastest of both kernels on an H100."""
+    choice = choose(GemmProblem.of_groups(text, dtype="bfloat16"), H100, store=None)
+    assert choice.kernel.name == kernel
+    assert 0.88 < choice.microseconds / measured_us < 1.1

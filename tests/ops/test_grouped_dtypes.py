@@ -160,7 +160,7 @@ def gpu(monkeypatch):
     monkeypatch.setattr(grouped_gpu, "context_of", lambda ordinal: gpu)
     tables = Tables()
     monkeypatch.setattr(grouped_gpu, "tables_of", lambda context: tables)
-    monkeypatch.setattr(grouped_gpu, "choose", chosen)
+    monkeypatch.setattr(grouped_gpu, "choose_alike", chosen)
     gpu.maker = library
     return gpu
 

@@ -79,7 +79,7 @@ def gpu(monkeypatch):
     monkeypatch.setattr(grouped_gpu, "context_of", lambda ordinal: gpu)
     monkeypatch.setattr(grouped_gpu, "tables_of", lambda context: tables)
     monkeypatch.setattr(grouped_gpu, "check_stream", lambda handle, context: None)
-    monkeypatch.setattr(grouped_gpu, "choose", lambda problem, spec: CHOICE)
+    monkeypatch.setattr(grouped_gpu, "choose_alike", lambda problem, spec: CHOICE)
     gpu.pinned, gpu.maker = pinned, library
     return gpu
 
@@ -242,22 +242,50 @@ def test_what_a_launch_depends_on_is_looked_at_each_time(gpu, readings):
     odd.values[1:] = b[0].values.ravel()
     shifted = GpuArray(odd.values[1:].reshape(16, 8), odd.buffer)
     right = a[0].values @ b[0].values
-    for arguments, expected in (
-        ({}, right),
-        ({"alpha": 2}, 2 * right),
-        ({"bs": [wide[:, :8]]}, a[0].values @ wide.values[:, :8]),
-        ({"bs": [shifted]}, right),
-        ({"bias": bias, "epilogue": "bias"}, right + bias[0].values),
-        ({"epilogue": "relu"}, np.maximum(right, 0)),
-        ({"as_": [whole(16, 8).T]}, whole(16, 8).values.T @ b[0].values),
-        ({"as_": a * 2, "bs": b * 2}, right),
+    # What differs in sizes, strides and the number of products alone is not read in full.
+    for arguments, expected, read in (
+        ({}, right, 1),
+        ({"alpha": 2}, 2 * right, 1),
+        ({"bs": [wide[:, :8]]}, a[0].values @ wide.values[:, :8], 0),
+        ({"bs": [shifted]}, right, 1),
+        ({"bias": bias, "epilogue": "bias"}, right + bias[0].values, 1),
+        ({"epilogue": "relu"}, np.maximum(right, 0), 1),
+        ({"as_": [whole(16, 8).T]}, whole(16, 8).values.T @ b[0].values, 0),
+        ({"as_": a * 2, "bs": b * 2}, right, 0),
     ):
         count = len(readings)
         for _ in range(2):
             options = {"as_": a, "bs": b} | arguments
             for result in gemmkit.grouped_matmul(options.pop("as_"), options.pop("bs"), **options):
                 np.testing.assert_array_equal(result.values, expected)
-        assert len(readings) == count + 1
+        assert len(readings) == count + read
+
+
+def test_new_sizes_are_not_read_in_full(gpu, readings):
+    b = [whole(16, 8), whole(16, 12), whole(16, 4)]
+    for rows in ((3, 40, 5), (0, 1, 70), (7, 7, 7), (0, 2, 3)):
+        a = [whole(m, 16, seed=m) for m in rows]
+        for _ in range(2):
+            results = gemmkit.grouped_matmul(a, b)
+            assert [each.shape for each in results] == list(zip(rows, (8, 12, 4), strict=True))
+            same(results, products(a, b))
+    assert len(readings) == 1
+
+
+def test_new_sizes_that_do_not_go_together_are_refused(gpu, readings):
+    b = [whole(16, 8)] * 2
+    gemmkit.grouped_matmul([whole(3, 16)] * 2, b)
+    for a, words in (
+        ([whole(4, 16), whole(4, 15)], r"as_\[1\] of shape \(4, 15\) has 15 columns"),
+        ([whole(4, 16), whole(16)], r"as_\[1\] has 1 dimension"),
+        ([whole(4, 16)], "bs has 2 arrays"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            gemmkit.grouped_matmul(a, b)
+    # Of these, one lies in rows and one in columns: two launches.
+    a = [whole(4, 16), whole(16, 4).T]
+    same(gemmkit.grouped_matmul(a, b), products(a, b))
+    assert len(gpu.launches) == 3
 
 
 def test_copies_and_streams_are_looked_at_in_full(gpu, readings):

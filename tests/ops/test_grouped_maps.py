@@ -40,11 +40,11 @@ def gpu(monkeypatch):
     monkeypatch.setattr(grouped_gpu, "context_of", lambda ordinal: gpu)
     monkeypatch.setattr(grouped_gpu, "tables_of", lambda context: tables)
     choice = Choice(KERNEL, CONFIG, "for the test", "heuristic", 1.0)
-    monkeypatch.setattr(grouped_gpu, "choose", lambda problem, spec: choice)
-    group_maps._encoded.cache_clear()
+    monkeypatch.setattr(grouped_gpu, "choose_alike", lambda problem, spec: choice)
+    group_maps.forget_maps()
     yield gpu
     # They are of this GPU.
-    group_maps._encoded.cache_clear()
+    group_maps.forget_maps()
 
 
 def whole(*shape, seed=0):
@@ -73,3 +73,14 @@ def test_maps_are_made_once_and_moved_to_each_call_s_arrays(gpu, monkeypatch):
     same(gemmkit.grouped_matmul(other_a, other_b), other_a, other_b)
     assert len(gpu._maps) == 7
     assert len(gpu.launches) == 2
+
+
+def test_maps_of_other_numbers_of_rows_are_made_once(gpu):
+    b = [whole(72, 40, seed=number) for number in range(3)]
+    made = []
+    for rows in ((3, 70, 5), (5, 3, 9), (9, 0, 70), (70, 5, 3)):
+        a = [whole(m, 72, seed=m) for m in rows]
+        same(gemmkit.grouped_matmul(a, b), a, b)
+        made.append(len(gpu._maps))
+    # One of all B; of A and C one for each number of rows.
+    assert made == [7, 9, 9, 9]

@@ -41,7 +41,7 @@ def played():
                 return choose(problem, spec, emulated=True)
             return Choice(KERNEL, KERNEL.configure(NARROW), "picked", "heuristic", 1.0)
 
-        patch.setattr(grouped_gpu, "choose", picked)
+        patch.setattr(grouped_gpu, "choose_alike", picked)
         yield gpu
 
 

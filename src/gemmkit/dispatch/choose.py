@@ -133,6 +133,15 @@ class Dispatcher:
             found = known[problem] = self._decide(problem)
         return found
 
+    @property
+    def has_tuned_groups(self) -> bool:
+        """Whether anything was measured of products of different shapes."""
+        return self._store.has_groups or self._table.has_groups
+
+    @property
+    def _table(self) -> Winners:
+        return shipped_table(self.gpu) if self.prices.measured else Winners(())
+
     def ranked(self, problem: GemmProblem) -> Iterator[Ranked]:
         """The candidates that take the problem, those with the shortest estimates first."""
         refused: dict[str, str | None] = {}
@@ -157,7 +166,7 @@ class Dispatcher:
     # --- sources ----------------------------------------------------------------------------
 
     def _decide(self, problem: GemmProblem) -> Choice:
-        table = shipped_table(self.gpu) if self.prices.measured else Winners(())
+        table = self._table
         if problem.prepared and not any(map(bool, self._prepared_copies(problem))):
             return self.choose(replace(problem, prepared=""))
         known = self._known(problem, table)

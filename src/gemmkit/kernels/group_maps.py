@@ -3,9 +3,10 @@ their matrices."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import ClassVar
 
 import numpy as np
@@ -33,6 +34,10 @@ SOME_ADDRESS = 1 << 20
 # Maps that are remembered: numbers of rows of an expert come again, and the driver takes some 10 µs
 # for one.
 _MOST_KEPT = 1 << 14
+# Kinds of matrices with a place for each number of rows, up to `_MOST_KEPT`: 2 MB each.
+_MOST_TABLES = 64
+
+Numbers = NDArray[np.int32]
 
 
 @dataclass(frozen=True)
@@ -57,12 +62,10 @@ class MappedGroupTable(GroupTable):
         read = written & (table["K"] > 0) & bool(self.problem.alpha)
         for each in self.planned:
             rows, columns, ld, _ = OPERANDS[each.rule.operand]
-            has_one = np.flatnonzero(written if each.rule.operand == "C" else read)
-            sizes = np.stack([table[name][has_one] for name in (rows, columns, ld)], axis=1)
-            unlike, which = np.unique(sizes, axis=0, return_inverse=True)
-            encoded = b"".join(_encoded(maps, each, *own) for own in unlike.tolist())
-            words = np.frombuffer(encoded, np.uint64).reshape(-1, _WORDS)
-            table[each.rule.name][has_one] = words[which.reshape(-1)]
+            mask = written if each.rule.operand == "C" else read
+            has_one = slice(None) if mask.all() else np.flatnonzero(mask)
+            sizes = (table[name][has_one] for name in (rows, columns, ld))
+            table[each.rule.name][has_one] = _words(maps, each, *sizes)
         return table
 
     def at(
@@ -77,6 +80,60 @@ class MappedGroupTable(GroupTable):
         for each in self.planned:
             maps.move(table[each.rule.name], table[each.rule.operand])
         return table
+
+
+def forget_maps() -> None:
+    """Have all maps encoded anew, as by another driver."""
+    _encoded.cache_clear()
+    _maps_by_rows.cache_clear()
+
+
+def _words(
+    maps: MapFormat, planned: PlannedMap, rows: Numbers, columns: Numbers, ld: Numbers
+) -> NDArray[np.uint64]:
+    """The maps of matrices of these sizes at `SOME_ADDRESS`, a row of words each."""
+    if rows.size and (columns == columns[0]).all() and (ld == ld[0]).all():
+        most = int(rows.max())
+        if most < _MOST_KEPT:
+            return _maps_by_rows(maps, planned, int(columns[0]), int(ld[0])).of(rows, most)
+    unlike, which = np.unique(np.stack([rows, columns, ld], axis=1), axis=0, return_inverse=True)
+    encoded = b"".join(_encoded(maps, planned, *own) for own in unlike.tolist())
+    return np.frombuffer(encoded, np.uint64).reshape(-1, _WORDS)[which.reshape(-1)]
+
+
+class _MapsByRows:
+    """Maps of matrices that differ in nothing but their number of rows, which is their index.
+
+    Those of experts do, and are found without looking at one product after the other.
+    """
+
+    def __init__(self, maps: MapFormat, planned: PlannedMap, columns: int, ld: int) -> None:
+        self._encoded = partial(_encoded, maps, planned)
+        self._others = columns, ld
+        self._lock = threading.RLock()
+        self._words = np.zeros((0, _WORDS), np.uint64)
+        self._known = np.zeros(0, np.bool_)
+
+    def of(self, rows: Numbers, most: int) -> NDArray[np.uint64]:
+        """A map for each number of rows, of which the largest is `most`."""
+        with self._lock:
+            if most >= self._known.size:
+                more = (1 << most.bit_length()) - self._known.size
+                self._words = np.concatenate([self._words, np.zeros((more, _WORDS), np.uint64)])
+                self._known = np.concatenate([self._known, np.zeros(more, np.bool_)])
+            known = self._known[rows]
+            if not known.all():
+                for number in set(rows[~known].tolist()):
+                    encoded = self._encoded(number, *self._others)
+                    self._words[number] = np.frombuffer(encoded, np.uint64)
+                    self._known[number] = True
+            found: NDArray[np.uint64] = self._words[rows]
+            return found
+
+
+@lru_cache(maxsize=_MOST_TABLES)
+def _maps_by_rows(maps: MapFormat, planned: PlannedMap, columns: int, ld: int) -> _MapsByRows:
+    return _MapsByRows(maps, planned, columns, ld)
 
 
 @lru_cache(maxsize=_MOST_KEPT)

@@ -86,6 +86,12 @@ class GroupTable:
         return int((rows * columns).sum())
 
     @property
+    def nonempty(self) -> int:
+        """The number of products that have tiles."""
+        rows, columns = self.tile_counts
+        return int(np.count_nonzero(rows * columns))
+
+    @property
     def arguments(self) -> dict[str, int]:
         """The values of `TABLE_ARGUMENTS`, except the table's address."""
         return {"group_count": self.groups.count, "tile_count": self.tiles}
@@ -143,7 +149,8 @@ class GroupTable:
         maps: MapFormat | None = None,  # noqa: ARG002 (of tables that have any)
     ) -> NDArray[np.void]:
         """A copy of a table that `sized` made, with addresses as for `filled`."""
-        table = sized.copy()
+        # Bytes are copied many times as fast as fields.
+        table = sized.view(np.uint8).copy().view(sized.dtype)
         for name, given in addresses.items():
             table[name] = _ordered(given, self.order, np.uint64)
         return table

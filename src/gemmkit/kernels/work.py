@@ -106,7 +106,8 @@ class Work(NamedTuple):
     `thin` is the shorter side of C where the demands are those of a single row of it.
     `longest` are the steps of the CTA with the most, if these differ. `copied_bytes` are those that
     a launch before it reads and writes, to copy operands into rows that can be loaded, at
-    `copy_share` of the speed at which memory is copied.
+    `copy_share` of the speed at which memory is copied. `products` are those of groups for which a
+    CTA fetches tensor maps, one after the other.
     """
 
     cut: Cut
@@ -120,6 +121,7 @@ class Work(NamedTuple):
     longest: int = 0
     copied_bytes: int = 0
     copy_share: float = 1.0
+    products: int = 0
 
     @classmethod
     def of(cls, cut: Cut, threads: int, shared_bytes: int, demands: Demands, thin: int = 0) -> Work:

@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from contextlib import AbstractContextManager
 from functools import cache
 from importlib import import_module
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,6 +88,18 @@ class GpuLibrary(Library, Protocol):
         """Take note of the stream on which an operand is being written."""
 
 
+class Glances(NamedTuple):
+    """What many arrays look like: where each is, and its shape and strides in elements.
+
+    `kind` is their type of elements and their device, which are those of all.
+    """
+
+    addresses: NDArray[np.int64]
+    shapes: tuple[tuple[int, ...], ...]
+    strides: tuple[tuple[int, ...], ...]
+    kind: Hashable
+
+
 class WarmLibrary(GpuLibrary, Protocol):
     """And of one whose calls are to cost little."""
 
@@ -100,8 +112,23 @@ class WarmLibrary(GpuLibrary, Protocol):
     def glance_at_matrices(self, a: Any, b: Any, out: Any) -> tuple[int, int, int, Hashable]:
         """The same of two arrays and of the result, or None, in one call; None is at address 0."""
 
+    def glance_at_many(self, arrays: list[Any]) -> Glances:
+        """What `glance` tells of all arrays, at once.
+
+        Raises:
+            TypeError, ValueError: they are not all of one kind.
+        """
+
     def new(self, like: Any, shape: tuple[int, ...], dtype: Dtype | None) -> tuple[Any, int]:
         """A new array on the same device, by default of the same type, and its address."""
+
+    def new_matrices(
+        self, like: Any, rows: list[int], columns: int, dtype: Dtype | None
+    ) -> tuple[list[Any], NDArray[np.int64]]:
+        """New matrices of as many columns each, as `new` makes them, and their addresses.
+
+        They may share one allocation, with none between them if `rows` are multiples of 16 bytes.
+        """
 
     def overwritten(self, array: Any) -> None:
         """Take note, before a launch, that it replaces an array's elements.

@@ -62,8 +62,9 @@ def grouped_matmul(
         device: as for `matmul`.
 
     Returns:
-        The results in the order of the products: those of `out`, or new arrays. On a GPU, the call
-        does not wait for them.
+        The results in the order of the products: those of `out`, or new arrays, which may be parts
+        of one allocation that stays as long as any of them. On a GPU, the call does not wait for
+        them.
 
     Raises:
         UsageError: arguments that do not go together; the message names the product, and nothing

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -17,8 +18,9 @@ from gemmkit.devices.operands import NOWHERE, Operands, bind_arguments
 from gemmkit.devices.packing import preparing_launches
 from gemmkit.devices.streams import check_stream, finish, stream_handle
 from gemmkit.devices.tensor_maps import DRIVER_MAPS
+from gemmkit.dispatch.alike import choose_alike
 from gemmkit.dispatch.choose import choose
-from gemmkit.errors import UsageError
+from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.groups import Groups
 from gemmkit.kernels.group_table import MATRICES, GroupTable
 from gemmkit.ops.arrays import GpuLibrary
@@ -27,6 +29,7 @@ from gemmkit.ops.groups import GroupsRequest, low_bits
 from gemmkit.ops.making import refuse_capture
 from gemmkit.ops.operands import Operand, alignment
 from gemmkit.ops.overlaps import Extents
+from gemmkit.ops.placement import Terms
 from gemmkit.ops.tables import PLACES, Tables, tables_of
 from gemmkit.problem import GemmProblem
 
@@ -113,8 +116,12 @@ def groups_launch(
     Raises:
         UnsupportedProblem, CompileError, CompilerMissing, DeviceError: as `grouped_matmul`.
     """
-    choice = choose(problem, context.spec)
-    plan, binary = compiled(problem, choice.kernel, choice.config, context.spec)
+    choice = choose_alike(problem, context.spec)
+    try:
+        plan, binary = compiled(problem, choice.kernel, choice.config, context.spec)
+    except UnsupportedProblem:
+        choice = choose(problem, context.spec)
+        plan, binary = compiled(problem, choice.kernel, choice.config, context.spec)
     if not plan.blocks or plan.table is None:
         return None
     bound = bind_arguments(problem, Operands(NOWHERE, NOWHERE, NOWHERE))
@@ -268,42 +275,63 @@ class _Multiplication:
     def _launch(self, chosen: NDArray[np.intp], transa: bool, transb: bool) -> GroupsLaunch | None:
         """That of the products of these numbers, all with A and B in rows or in columns alike; None
         where there is nothing to launch."""
-        groups, extents, terms = self.groups, self.extents, self.groups.terms
+        extents, terms = self.extents, self.groups.terms
+        if chosen.size < self.groups.count:
+            extents = {role: its.some(chosen) for role, its in extents.items()}
+        return products_launch(extents, terms, self.context, transa=transa, transb=transb)
 
-        def pitches(role: str, columns: bool = False) -> NDArray[np.int64]:
-            if role not in extents:
-                return np.zeros(chosen.size, np.int64)
-            found = extents[role].leading(columns=columns)[chosen]
-            # Empty products have tight rows, whatever their arrays have; but all that is prepared
-            # is read.
-            return found if role in terms.prepared else found * self.filled[chosen]
 
-        bits = [extents[role].places[chosen, 0] for role in ("a", "b", "out")]
-        problem = GemmProblem.of_groups(
-            Groups.of(
-                *(groups.m[chosen], groups.n[chosen], groups.k[chosen]),
-                *(pitches("a", transa), pitches("b", transb), pitches("out")),
-            ),
-            alpha=terms.alpha,
-            beta=terms.beta,
-            epilogue=terms.epilogue,
-            transa=transa,
-            transb=transb,
-            dtype=terms.dtype,
-            out_dtype=terms.out_dtype,
-            precision=terms.precision,
-            prepared=terms.prepared,
-            alignment=alignment(low_bits(bits)),
-        )
-        return groups_launch(
-            problem, self.context, ldr=pitches("residual"), ldx=pitches("auxiliary")
-        )
+def products_launch(
+    extents: Mapping[str, Extents],
+    terms: Terms,
+    context: Context,
+    *,
+    transa: bool,
+    transb: bool,
+) -> GroupsLaunch | None:
+    """The launch of products whose arrays lie so, all with A and B in rows, or in columns where
+    `transa` and `transb` say so; None where there is nothing to launch.
+
+    Raises:
+        UnsupportedProblem, CompileError, CompilerMissing, DeviceError: as `grouped_matmul`.
+    """
+    m, k = extents["a"].places.T[2:4]
+    n = extents["b"].places.T[3]
+    filled = (m > 0) & (n > 0)
+
+    def pitches(role: str, columns: bool = False) -> NDArray[np.int64] | int:
+        if role not in extents:
+            return 0
+        found = extents[role].leading(columns=columns)
+        # Empty products have tight rows, whatever their arrays have; but all that is prepared
+        # is read.
+        return found if role in terms.prepared else found * filled
+
+    problem = GemmProblem.of_groups(
+        Groups.of(m, n, k, pitches("a", transa), pitches("b", transb), pitches("out")),
+        alpha=terms.alpha,
+        beta=terms.beta,
+        epilogue=terms.epilogue,
+        transa=transa,
+        transb=transb,
+        dtype=terms.dtype,
+        out_dtype=terms.out_dtype,
+        precision=terms.precision,
+        prepared=terms.prepared,
+        alignment=alignment(low_bits(extents[role].places[:, 0] for role in ("a", "b", "out"))),
+    )
+    return groups_launch(problem, context, ldr=pitches("residual"), ldx=pitches("auxiliary"))
+
+
+def launch_maker(terms: Terms, ordinal: int) -> Callable[..., GroupsLaunch | None]:
+    """`products_launch` for products of these terms on the GPU of that ordinal."""
+    return partial(products_launch, terms=terms, context=context_of(ordinal))
 
 
 def _in_columns(extents: Extents) -> NDArray[np.int64]:
     """1 for matrices that are taken by columns: none or all of them, if they can be; else each."""
     if extents.in_rows.all():
-        return np.zeros(len(extents.members), np.int64)
+        return np.zeros(len(extents.places), np.int64)
     if extents.in_columns.all():
-        return np.ones(len(extents.members), np.int64)
+        return np.ones(len(extents.places), np.int64)
     return (~extents.in_rows).astype(np.int64)

@@ -59,7 +59,7 @@ def grouped_product(call: Call, held: Forms | None = None) -> Any:
 def _on_gpu(groups: GroupsRequest, call: Call, ordinal: int, held: Forms | None) -> list[Operand]:
     """The results of arrays on a GPU, which is not waited for."""
     load("gemmkit.ops.grouped_gpu")
-    from gemmkit.ops.grouped_gpu import multiply
+    from gemmkit.ops.grouped_gpu import launch_maker, multiply
     from gemmkit.ops.product import check_device
 
     if call.device is not None:
@@ -68,7 +68,8 @@ def _on_gpu(groups: GroupsRequest, call: Call, ordinal: int, held: Forms | None)
     if launch is not None:
         terms, extents = groups.terms, {**groups.extents, "out": Extents.of(results)}
         dtype = None if terms.out_dtype == terms.dtype else terms.out_dtype
-        keep(call, launch, ordinal, extents, dtype, held)
+        make = launch_maker(terms, ordinal)
+        keep(call, launch, ordinal, extents, dtype, held, make)
     return results
 
 

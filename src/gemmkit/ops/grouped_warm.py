@@ -1,15 +1,17 @@
 """Warm calls of `grouped_matmul`: one like a call that this thread has made before only launches.
 
-What a launch depends on is compared array by array: shape, strides, type, place, and what all
-addresses are multiples of. The rest of an earlier call is kept: the choice, the table but for its
-addresses, and the packed launch.
+What a launch depends on is compared: shapes, strides, type, place, and what all addresses are
+multiples of. The rest of an earlier call is kept: the choice, the table but for its addresses, and
+the packed launch. Where sizes alone are new, as those of a mixture of experts are at every step,
+operands are checked as arrays of numbers, and only what depends on sizes is made anew.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from numbers import Real
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,9 +21,9 @@ from numpy.typing import NDArray
 from gemmkit.dtypes import Dtype
 from gemmkit.errors import GemmkitError
 from gemmkit.ops import warm
-from gemmkit.ops.arrays import WarmLibrary, library_of
+from gemmkit.ops.arrays import Glances, WarmLibrary, library_of
 from gemmkit.ops.groups import low_bits
-from gemmkit.ops.operands import alignment
+from gemmkit.ops.operands import WIDEST_ACCESS, alignment
 from gemmkit.ops.overlaps import Extents
 from gemmkit.ops.precision import get_precision
 from gemmkit.ops.request import ARRAYS, WRITTEN, Call
@@ -40,39 +42,100 @@ _VECTORS = ("a", "b", "out")
 Addresses = NDArray[np.int64]
 
 
+# Rows of so many bytes leave each of several matrices in one allocation aligned to vectors.
+_ROW_UNIT = WIDEST_ACCESS
+
+
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a call's launch depends on, and the addresses of its arrays by role."""
+    """What a call's launch depends on, and what its arrays look like by role.
+
+    `family` is all of `key` but sizes and strides.
+    """
 
     library: WarmLibrary
     key: Hashable
-    addresses: dict[str, Addresses]
+    family: Hashable
+    glances: dict[str, Glances]
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Calls that differ in sizes and strides alone, of new results and no array but A and B.
+
+    `make` gives the launch for arrays that lie so, None where there is none; `item_bytes` are those
+    of an element of A and B, and of the results.
+    """
+
+    make: Callable[..., GroupsLaunch | None]
+    ordinal: int
+    dtype: Dtype | None
+    item_bytes: tuple[int, int]
+
+    def prepared(self, seen: Seen) -> Prepared | None:
+        """What calls with the same sizes as this one need; None where only a full reading tells
+        what is wrong, or brings operands into rows or columns.
+
+        Raises:
+            UnsupportedProblem, CompileError, CompilerMissing, DeviceError: as `grouped_matmul`.
+        """
+        item, out_item = self.item_bytes
+        a, b = (_extents(seen.glances[role], item) for role in ("a", "b"))
+        if a is None or b is None or len(a.places) != len(b.places):
+            return None
+        m, n = a.places[:, 2], b.places[:, 3]
+        if (a.places[:, 3] != b.places[:, 2]).any():
+            return None
+        turned = {"transa": _turned(a), "transb": _turned(b)}
+        if None in turned.values():
+            return None
+        # New arrays, which are aligned.
+        results = np.zeros((m.size, 6), np.int64)
+        results[:, 2], results[:, 3] = m, n
+        results[:, 4], results[:, 1::4] = np.maximum(n, 1) * out_item, out_item
+        launch = self.make({"a": a, "b": b, "out": Extents((), results)}, **turned)
+        if launch is None:
+            return None
+        return Prepared.of(launch, self.ordinal, m, n, self.dtype, out_item, {})
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """The launch of calls that look alike; `shapes` are those of their results.
+    """The launch of calls that look alike, whose results have so many rows and columns.
 
-    `dtype` is their type, None for that of the operands. `reach` holds first byte and end of each
-    array from its address, by role.
+    `dtype` is their type, None for that of the operands; `together` says whether they may lie in
+    one allocation. `reach` holds first byte and end of each array from its address, by role.
     """
 
     launch: GroupsLaunch
     ordinal: int
-    shapes: tuple[tuple[int, int], ...]
+    rows: list[int]
+    columns: list[int]
+    together: bool
     dtype: Dtype | None
     reach: Mapping[str, tuple[Addresses, Addresses]]
 
+    @classmethod
+    def of(
+        cls,
+        launch: GroupsLaunch,
+        ordinal: int,
+        m: Addresses,
+        n: Addresses,
+        dtype: Dtype | None,
+        out_item: int,
+        reach: Mapping[str, tuple[Addresses, Addresses]],
+    ) -> Prepared:
+        """The same for products of these sizes, with results of so many bytes an element."""
+        together = bool((n == n[0]).all()) and int(n[0]) * out_item % _ROW_UNIT == 0
+        return cls(launch, ordinal, m.tolist(), n.tolist(), together, dtype, reach)
+
     def run(self, call: Call, seen: Seen, held: Forms | None) -> list[Any] | None:
         """The results, or None where only a full reading of the call tells whether it is valid."""
-        library, addresses = seen.library, seen.addresses
+        library = seen.library
+        addresses = {role: each.addresses for role, each in seen.glances.items()}
         if call.out is None:
-            made = [
-                library.new(a, shape, self.dtype)
-                for a, shape in zip(call.a, self.shapes, strict=True)
-            ]
-            results: list[Any] = [array for array, _ in made]
-            addresses = addresses | {"out": _numbers(address for _, address in made)}
+            results, addresses["out"] = self._new_results(library, call.a[0])
             if low_bits([addresses["out"]]):
                 return None
         else:
@@ -83,6 +146,15 @@ class Prepared:
             library.overwritten(array)
         self.launch.run(addresses, library.current_stream(self.ordinal), held)
         return results
+
+    def _new_results(self, library: WarmLibrary, like: Any) -> tuple[list[Any], Addresses]:
+        """New arrays and their addresses."""
+        if self.together:
+            return library.new_matrices(like, self.rows, self.columns[0], self.dtype)
+        shapes = zip(self.rows, self.columns, strict=True)
+        made = [library.new(like, shape, self.dtype) for shape in shapes]
+        addresses = np.fromiter((address for _, address in made), np.int64, len(made))
+        return [array for array, _ in made], addresses
 
     def _may_overlap(self, addresses: Mapping[str, Addresses]) -> bool:
         """Whether the stretch of memory of something written meets another array's."""
@@ -104,11 +176,31 @@ class Prepared:
         return False
 
 
+def _extents(seen: Glances, item: int) -> Extents | None:
+    """Where matrices lie; None if they are not all matrices."""
+    if any(len(each) != 2 for each in seen.shapes):
+        return None
+    places = np.empty((len(seen.shapes), 6), np.int64)
+    places[:, 0], places[:, 1] = seen.addresses, item
+    flat = chain.from_iterable
+    places[:, 2:4] = np.fromiter(flat(seen.shapes), np.int64).reshape(-1, 2)
+    places[:, 4:6] = np.fromiter(flat(seen.strides), np.int64).reshape(-1, 2) * item
+    return Extents((), places)
+
+
+def _turned(extents: Extents) -> bool | None:
+    """Whether all matrices lie in columns, and not in rows; None where some lie otherwise."""
+    if extents.in_rows.all():
+        return False
+    return True if extents.in_columns.all() else None
+
+
 class _Ready(threading.local):
     """What a thread has prepared."""
 
     def __init__(self) -> None:
         self.calls: warm.Calls[Prepared] = warm.Calls(_MOST_KEPT)
+        self.families: warm.Calls[Family] = warm.Calls(_MOST_KEPT)
 
 
 _ready = _Ready()
@@ -125,41 +217,52 @@ def glance(call: Call, prepared: bool) -> Seen | None:
         return None
     if call.beta != 0 and call.c is not call.out:
         return None
-    addresses: dict[str, Addresses] = {}
+    glances: dict[str, Glances] = {}
     precision = get_precision() if call.precision is None else call.precision
-    key: list[Hashable] = [call.alpha, call.beta, call.epilogue, precision, prepared]
+    family: list[Hashable] = [call.alpha, call.beta, call.epilogue, precision, prepared]
+    sizes: list[Hashable] = []
     try:
         for role, members in zip(ARRAYS, call, strict=False):
             if members is None or role == "c":
-                key.append(None if members is None else len(members))
+                family.append(members is None)
+                sizes.append(None if members is None else len(members))
                 continue
-            glances = [library.glance(each) for each in members]
-            addresses[role] = _numbers(address for address, _ in glances)
-            key += [tuple(seen for _, seen in glances), frozenset(map(type, members))]
+            found = glances[role] = library.glance_at_many(members)
+            family += [found.kind, frozenset(map(type, members))]
+            sizes += [found.shapes, found.strides]
         hash((call.epilogue, precision))
     except (AttributeError, TypeError, ValueError, RuntimeError, GemmkitError):
         # Operands of several libraries, or no arrays: reading them tells what is wrong.
         return None
-    vectors = (addresses[role] for role in _VECTORS if role in addresses)
-    key.append(alignment(low_bits(vectors)))
-    return Seen(library, tuple(key), addresses)
+    vectors = (glances[role].addresses for role in _VECTORS if role in glances)
+    family.append(alignment(low_bits(vectors)))
+    found_family = tuple(family)
+    return Seen(library, (found_family, *sizes), found_family, glances)
 
 
 def repeated(call: Call, held: Forms | None) -> list[Any] | None:
-    """The results of a call like one that this thread has kept; None if there is none.
+    """The results of a call like one that this thread has kept, or one that differs from it in
+    sizes alone; None if there is none.
 
     Raises:
         UsageError: an array may not be overwritten now.
-        DeviceError: the driver refuses the launch.
+        UnsupportedProblem, CompileError, CompilerMissing, DeviceError: as `grouped_matmul`.
     """
     seen = glance(call, held is not None)
     if seen is None:
         return None
-    calls = _ready.calls
+    calls, families = _ready.calls, _ready.families
     if calls.version != changes.count:
         calls.forget()
+        families.forget()
     found = calls.get(seen.key)
-    return None if found is None else found.run(call, seen, held)
+    if found is None:
+        family = families.get(seen.family)
+        found = None if family is None else family.prepared(seen)
+        if found is None:
+            return None
+        calls.keep(seen.key, found)
+    return found.run(call, seen, held)
 
 
 def keep(
@@ -169,24 +272,24 @@ def keep(
     extents: Mapping[str, Extents],
     dtype: Dtype | None,
     held: Forms | None,
+    make: Callable[..., GroupsLaunch | None],
 ) -> None:
-    """Have the next call that looks like this one use its launch; `dtype` is as in `Prepared`."""
+    """Have the next call that looks like this one use its launch; `dtype` is as in `Prepared`, and
+    `make` as in `Family`."""
     library, kind = library_of(call.a[0], "a"), type(call.a[0])
     if hasattr(library, "glance"):
         warm.LIBRARIES.setdefault(kind, cast(WarmLibrary, library))
     seen = glance(call, held is not None)
     if seen is None:
         return
-    m = extents["a"].places[:, 2].tolist()
-    n = extents["b"].places[:, 3].tolist()
+    a, b, out = (extents[role].places for role in ("a", "b", "out"))
     reach = {
         role: (its.start - its.places[:, 0], its.end - its.places[:, 0])
         for role, its in extents.items()
         if role != "c"
     }
-    shapes = tuple(zip(m, n, strict=True))
-    _ready.calls.keep(seen.key, Prepared(launch, ordinal, shapes, dtype, reach))
-
-
-def _numbers(addresses: Any) -> Addresses:
-    return np.fromiter(addresses, np.int64)
+    item, out_item = int(a[0, 1]), int(out[0, 1])
+    found = Prepared.of(launch, ordinal, a[:, 2], b[:, 3], dtype, out_item, reach)
+    _ready.calls.keep(seen.key, found)
+    if seen.glances.keys() == {"a", "b"} and call.c is None:
+        _ready.families.keep(seen.family, Family(make, ordinal, dtype, (item, out_item)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,21 +15,16 @@ from gemmkit.ops.request import share_memory
 Numbers = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Extents:
-    """Where arrays of one or two dimensions lie: a row each, of numbers in bytes.
+    """Where arrays of one or two dimensions lie.
 
-    `start` and `end` are the addresses of the first byte and of the one after the last, equal for
-    one without elements; `places` holds address, bytes of an element, sizes and strides. `pitch` is
-    from one row to the next, 0 where elements do not lie in rows, and `width` the length of a row.
+    `places` has a row for each array: its address, the bytes of an element, sizes, and strides in
+    bytes. `members` may be left out where only numbers are asked for.
     """
 
     members: Sequence[Operand]
     places: Numbers
-    start: Numbers
-    end: Numbers
-    pitch: Numbers
-    width: Numbers
 
     @classmethod
     def of(cls, members: Sequence[Operand]) -> Extents:
@@ -42,19 +38,44 @@ class Extents:
             )
             for each in members
         ]
-        places = np.array(rows, np.int64).reshape(-1, 6)
-        address, item, lines, length, down, across = places.T
+        return cls(members, np.array(rows, np.int64).reshape(-1, 6))
+
+    @cached_property
+    def start(self) -> Numbers:
+        """The address of the first byte of each."""
+        return self._ends[0]
+
+    @cached_property
+    def end(self) -> Numbers:
+        """That of the byte after the last: of an array without elements, of the first."""
+        return self._ends[1]
+
+    @cached_property
+    def _ends(self) -> tuple[Numbers, Numbers]:
+        address, item, lines, length, down, across = self.places.T
         steps = [(lines - 1) * down, (length - 1) * across]
         some = (lines > 0) & (length > 0)
-        in_rows = ((across == item) | (length == 1)) & (down > 0)
-        return cls(
-            members,
-            places,
-            start=address + some * sum(np.minimum(each, 0) for each in steps),
-            end=address + some * (sum(np.maximum(each, 0) for each in steps) + item),
-            pitch=np.where(in_rows, down, 0),
-            width=length * item,
+        return (
+            address + some * sum(np.minimum(each, 0) for each in steps),
+            address + some * (sum(np.maximum(each, 0) for each in steps) + item),
         )
+
+    @cached_property
+    def pitch(self) -> Numbers:
+        """Bytes from one row to the next, 0 where elements do not lie in rows."""
+        _, item, _, length, down, across = self.places.T
+        return np.where(((across == item) | (length == 1)) & (down > 0), down, 0)
+
+    @cached_property
+    def width(self) -> Numbers:
+        """Bytes of a row."""
+        found: Numbers = self.places[:, 3] * self.places[:, 1]
+        return found
+
+    def some(self, numbers: NDArray[np.intp]) -> Extents:
+        """Those of the arrays of these numbers."""
+        members = [self.members[each] for each in numbers.tolist()] if self.members else ()
+        return Extents(members, self.places[numbers])
 
     @property
     def in_rows(self) -> NDArray[np.bool_]:

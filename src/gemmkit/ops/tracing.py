@@ -82,7 +82,11 @@ def _symbols(arguments: Iterable[Any], kind: type) -> Iterator[Any]:
     for each in arguments:
         if isinstance(each, kind):
             yield each
-        elif isinstance(each, (list, tuple)):
+        elif isinstance(each, (list, tuple)) and any(
+            # Of thousands of arrays, their types are looked at once.
+            issubclass(own, (kind, list, tuple))
+            for own in set(map(type, each))
+        ):
             yield from _symbols(each, kind)
 
 

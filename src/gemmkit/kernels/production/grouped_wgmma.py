@@ -131,7 +131,10 @@ def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Work:
     found = visiting(config, gpu, table.tiles, mean)
     threads = wgmma_tiles.thread_count(config)
     shared = wgmma_tiles.shared_bytes(problem, config, operands(problem))
-    return in_turn(problem, config, found, threads, shared)._replace(longest=longest)
+    own = in_turn(problem, config, found, threads, shared)
+    # Blocks take tiles that lie a grid apart, so that the next is of another product as a rule.
+    products = min(found.visits, table.nonempty) if table.tiles else 0
+    return own._replace(longest=longest, products=products)
 
 
 KERNEL = replace(

@@ -7,8 +7,11 @@ from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
 import cupy
+import numpy as np
+from numpy.typing import NDArray
 
 from gemmkit.dtypes import Dtype
+from gemmkit.ops.arrays import Glances
 from gemmkit.ops.libraries import LEGACY_STREAMS
 from gemmkit.ops.libraries.numpy import numpy_type
 from gemmkit.ops.operands import Operand, View, element_strides, known_dtype
@@ -110,11 +113,34 @@ def glance_at_matrices(a: Any, b: Any, out: Any) -> tuple[int, int, int, Hashabl
     return address_a, address_b, address, (key_a, key_b, key)
 
 
+def glance_at_many(arrays: list[Any]) -> Glances:
+    """As `WarmLibrary.glance_at_many`."""
+    places = [each.data for each in arrays]
+    (device,) = {each.device_id for each in places}
+    (dtype,) = {each.dtype for each in arrays}
+    shapes = tuple([each.shape for each in arrays])
+    item = dtype.itemsize
+    strides = tuple([tuple([step // item for step in each.strides]) for each in arrays])
+    if any(step % item for each in arrays for step in each.strides):
+        raise ValueError("strides are not whole elements")
+    addresses = np.fromiter((each.ptr for each in places), np.int64, len(places))
+    return Glances(addresses, shapes, strides, (dtype, device))
+
+
 def new(like: Any, shape: tuple[int, ...], dtype: Dtype | None) -> tuple[Any, int]:
     """As `WarmLibrary.new`."""
     with like.device:
         made = cupy.empty(shape, like.dtype if dtype is None else dtype)
     return made, made.data.ptr
+
+
+def new_matrices(
+    like: Any, rows: list[int], columns: int, dtype: Dtype | None
+) -> tuple[list[Any], NDArray[np.int64]]:
+    """As `WarmLibrary.new_matrices`."""
+    made = [new(like, (number, columns), dtype) for number in rows]
+    addresses = np.fromiter((address for _, address in made), np.int64, len(made))
+    return [array for array, _ in made], addresses
 
 
 def overwritten(array: Any) -> None:
