@@ -108,3 +108,39 @@ def test_a_lock_that_each_thread_takes() -> None:
     outcome = run(_LOCK, arch="sm_90")
     assert not outcome.findings
     assert (outcome.arrays["out"].view(np.float32) == 64 * 63 / 2).all()
+
+
+# Lanes of one warp meet at a counter, and at a flag of one of them.
+_MEET = """
+k(float* out) {
+  __shared__ int count; __shared__ volatile int flag;
+  if (threadIdx.x == 0) { count = 0; flag = 0; }
+  __syncthreads();
+  atomicAdd(&count, 1);
+  int seen;
+  do asm volatile("ld.acquire.cta.b32 %0, [%1];" : "=r"(seen) : "l"(&count) : "memory");
+  while (seen < 64);
+  while (*(volatile int*)&count < 64) {}
+  if (threadIdx.x == 0) flag = 1;
+  while (flag == 0) {}
+  out[threadIdx.x] = seen;
+}
+"""
+
+
+def test_lanes_of_one_warp_meet_at_flags() -> None:
+    outcome = run(_MEET, arch="sm_90")
+    assert not outcome.findings
+    assert (outcome.arrays["out"].view(np.float32) == 64).all()
+
+
+def test_volatile_stores_do_not_keep_lanes_in_step() -> None:
+    source = """
+k(float* out) {
+  __shared__ volatile float sums[64];
+  sums[threadIdx.x] = threadIdx.x;
+  out[threadIdx.x] = sums[threadIdx.x ^ 1];
+}
+"""
+    (found,) = run(source, arch="sm_90").findings
+    assert "with no __syncwarp() or barrier between" in found.message

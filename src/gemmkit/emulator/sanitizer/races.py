@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gemmkit.emulator.codegen.areas import Areas
+from gemmkit.emulator.codegen.flag_waits import flag_waits
 from gemmkit.emulator.codegen.layout import LANES, PATTERN
 from gemmkit.emulator.codegen.operands import access_bytes
 from gemmkit.emulator.codegen.ordering import is_cas_loop
@@ -114,7 +115,25 @@ class Races:
                   for each, who in ((access, lane), (entry, other)))  # fmt: skip
         address = max(starts)
         met = _Conflict(lane, address, entry.number_at(other, address), thread, entry.kind)
-        return None if self._is_cas_loop(access, met) else self._finding(access, met, within=True)
+        if self._is_cas_loop(access, met) or self._synchronizes(access, met):
+            return None
+        return self._finding(access, met, within=True)
+
+    def _synchronizes(self, access: Access, met: _Conflict) -> bool:
+        """Whether two lanes meet at a flag or a counter: by strong accesses, of which at least one
+        is an atomic, names its order (`.relaxed`, `.acquire`, `.release`) or is that of a wait.
+
+        Other volatile accesses are those of reductions that take a warp's lanes to be in step.
+        """
+        if met.other is None:
+            return False
+        actions, both = self._names.actions, (access.numbers[0], met.other)
+        if not all(self._names.strong(each) for each in both):
+            return False
+        if not all(".volatile" in actions[each].form.opcode for each in both):
+            return True
+        waits = flag_waits(self._worker.kernel.flow, actions)
+        return any(each in waits for each in both)
 
     def _is_cas_loop(self, access: Access, met: _Conflict) -> bool:
         actions = self._names.actions
