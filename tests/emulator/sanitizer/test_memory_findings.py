@@ -75,6 +75,8 @@ def test_dynamic_shared_memory_ends_where_the_launch_says() -> None:
     store, load = run(source, shared_bytes=252).findings
     assert (store.here.line, load.here.line, store.offset) == (3, 5, 252)
     assert (store.here.thread, load.here.thread) == ((63, 0, 0), (0, 0, 0))
+    forgotten = run(source, shared_bytes=0).findings[0].message
+    assert "'tile' (0 bytes of dynamic shared memory, which --shared sets)" in forgotten
 
 
 def test_local_memory() -> None:

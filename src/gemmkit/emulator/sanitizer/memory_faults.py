@@ -105,7 +105,10 @@ def _beside(array: str, offset: int, room: int, met: str) -> tuple[str, int | No
     else:
         where = f"{offset - room} bytes past the end of"
     hit = f", in '{met}'" if met else ""
-    return array, offset, f"{where} '{array}' ({room} bytes of shared memory){hit}"
+    kind = "" if room else "dynamic "
+    # Without a size, a launch has none.
+    given = "" if room else ", which --shared sets"
+    return array, offset, f"{where} '{array}' ({room} bytes of {kind}shared memory{given}){hit}"
 
 
 def unwritten(
