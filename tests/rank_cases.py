@@ -161,7 +161,7 @@ def refusals(rank, ranks):
     assert "epilogue" in told(epilogue="relu" if rank else None)
     assert "strategy" in told(strategy="group-2" if rank else "group-1")
     b = torch.zeros(3 + rank, 2)
-    assert "as many columns of a" in told(a=torch.zeros(4, 3 + rank))
+    assert "the same number of columns of a" in told(a=torch.zeros(4, 3 + rank))
     b = torch.zeros(3, 2, dtype=torch.float64 if rank else torch.float32)
     assert "type" in told(a=torch.zeros(4, 3, dtype=b.dtype))
 

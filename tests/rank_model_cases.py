@@ -101,7 +101,7 @@ def dtensors(rank, ranks):
     assert k_spread.placements == (Shard(1),)
     assert distributed.matmul(made, w.t(), device="emulator").placements == (Partial(),)
 
-    model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.ReLU(), torch.nn.Linear(8, 5))
+    model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.GELU(), torch.nn.Linear(8, 5))
     want = model(x.full_tensor())
     styles = {"0": ColwiseParallel(), "2": RowwiseParallel()}
     parallelize_module(model, mesh, styles)
@@ -118,6 +118,10 @@ def dtensors(rank, ranks):
     assert len(counted) == 5
     model(x.full_tensor())
     assert len(counted) == 5
+    # The local part of an activation that is a matrix requires a gradient.
+    with distributed.using_gemmkit():
+        torch.testing.assert_close(model(x.full_tensor()[0]), want[0])
+    assert len(counted) == 7
 
 
 def styles(rank, ranks):

@@ -163,19 +163,19 @@ def test_what_jax_takes_for_arrays():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda a: gk.matmul(a, a), "as many"),
+        (lambda a: gk.matmul(a, a), "the same number"),
         (lambda a: gk.matmul(a, a.T.astype("float16")), "float16"),
         (lambda a: gk.matmul(a.astype(int), a.T.astype(int)), "int32"),
         (lambda a: gk.matmul(a[0], a, transa=True), "transa"),
         (lambda a: gk.matmul(a, a, transb="t"), "transb = 't': use True or False"),
         (lambda a: gk.matmul(None, a), "a has type NoneType; gemmkit takes arrays of"),
         (lambda a: gk.matmul(a, [[1.0], [2.0], [3.0]]), "b has type list; gemmkit takes arrays of"),
-        (lambda a: gk.matmul(((1.0, 2.0),), a), "a is a tuple; gemmkit takes arrays of"),
+        (lambda a: gk.matmul(((1.0, 2.0),), a), "a has type tuple; gemmkit takes arrays of"),
         (lambda a: gk.matmul(a, 2.0), "b has type float; gemmkit takes arrays of"),
         (lambda a: jax.jit(lambda x: gk.matmul(x, [[1.0]] * 3))(a), "b has type list"),
         (lambda a: gk.matmul(deleted(), a), "a has been deleted, or donated to a function: give"),
         (lambda a: gk.matmul(jnp.ones((2, 2, 3)), jnp.ones((3, 3, 2))), "broadcast"),
-        (lambda a: jax.jit(gk.matmul)(a, a), "as many"),
+        (lambda a: jax.jit(gk.matmul)(a, a), "the same number"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(call, message):

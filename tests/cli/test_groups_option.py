@@ -32,6 +32,15 @@ def test_bench_writes_records_with_the_groups(call, tmp_path):
     assert (records[0]["problem"]["m"], records[0]["problem"]["k"]) == (33, 40)
 
 
+def test_bench_takes_a_type_of_the_kernel(call, tmp_path):
+    path = tmp_path / "records.jsonl"
+    given = ("--groups", GROUPS, "--config", TYPED["grouped_mma"], "--device", "emulator")
+    code, _, err = run(call, "bench", "grouped_mma", *given, "--gpu", "h100", "--json", str(path))
+    assert code == 0, err
+    (record,) = map(json.loads, path.read_text().splitlines())
+    assert record["problem"]["dtype"] == "float16"
+
+
 def test_check_looks_at_groups(call):
     code, out, err = run(
         call, "check", "gemm_grouped", "--groups", GROUPS, "--config", TILES, "--beta", "0.5"

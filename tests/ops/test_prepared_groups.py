@@ -150,6 +150,8 @@ def test_what_does_not_go_together_is_refused(gpu):
         gemmkit.prepare_groups([bs[0], GpuArray.of(normal(2, 70, 5))])
     with pytest.raises(UsageError, match=r"bs\[0\] is of float32 in GPU 0, and bs\[1\] of float16"):
         gemmkit.prepare_groups([bs[0], GpuArray.of(normal(70, 5).astype(np.float16))])
+    with pytest.raises(UnsupportedType, match="b is what prepare_groups made"):
+        gemmkit.matmul(on_gpu(inputs())[0], prepared)
     with pytest.raises(UnsupportedType, match=r"bs\[0\] is a prepared operand"):
         gemmkit.prepare_groups([gemmkit.prepare(bs[0], rows=())])
     with pytest.raises(UsageError, match="prepared operands are what"):

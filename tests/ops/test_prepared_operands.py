@@ -271,7 +271,7 @@ def test_what_does_not_go_together_is_refused(gpu):
         gemmkit.matmul(w, b)
     with pytest.raises(UsageError, match="a was prepared for precision 'tf32' and b for 'fp32'"):
         gemmkit.matmul(prepare(a, side="a", precision="tf32", rows=()), w)
-    with pytest.raises(UsageError, match="a·b needs as many of both"):
+    with pytest.raises(UsageError, match="a·b needs the same number of both"):
         gemmkit.matmul(GpuArray.of(normal(70, 70)), w)
     with pytest.raises(UnsupportedType, match="b has type float32"):
         gemmkit.matmul(GpuArray.of(normal(70, 77, dtype=np.float16)), w)

@@ -150,7 +150,8 @@ def command(
             asked.prepared,
         )
 
-    problems = problems_of([*shapes, *groups])
+    typed = groups if kernel is None else [asked.of_kernel(each, kernel) for each in groups]
+    problems = problems_of([*shapes, *typed])
     if placement is not None and ranks is None:
         raise UsageError("--placement says what ranks hold: give --ranks as well")
     if ranks is not None:

@@ -223,8 +223,8 @@ def _sides(
         for rank, size in enumerate(sizes):
             if placement != spread and size != sizes[0]:
                 raise DistributedError(
-                    f"with the placement {placement}, all ranks have as many {side} of {name}: "
-                    f"rank 0 has {sizes[0]}, rank {rank} {size}"
+                    f"with the placement {placement}, all ranks need the same number of {side} "
+                    f"of {name}: rank 0 has {sizes[0]}, rank {rank} {size}"
                 )
     return rows, columns
 

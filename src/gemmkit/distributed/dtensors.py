@@ -198,9 +198,13 @@ def _product(a: Any, b: Any, bias: Any) -> Any:
 
 
 def _arrived(matrix: Any) -> Any:
-    """The local part, which may be on its way from other ranks."""
+    """The local part, which may be on its way from other ranks.
+
+    Handlers are below autograd, which records the product of the `DTensor`s; the local part of an
+    activation may require a gradient all the same.
+    """
     part = matrix._local_tensor
-    return part.wait() if hasattr(part, "trigger_wait") else part
+    return (part.wait() if hasattr(part, "trigger_wait") else part).detach()
 
 
 def _bias_part(bias: Any, result: Sequence[Word], teams: Sequence[Team]) -> Any:

@@ -25,6 +25,7 @@ from gemmkit.errors import UnsupportedProblem, UnsupportedType, UsageError
 from gemmkit.ops.libraries.torch import watched
 from gemmkit.ops.precision import get_precision, setting
 from gemmkit.ops.request import number
+from gemmkit.units import counted
 
 
 def matmul(
@@ -136,8 +137,8 @@ def matmul(
         local_a, local_b = a, b
     if local_a.dim() < 2 or local_b.dim() != 2:
         raise UsageError(
-            f"a has {local_a.dim()} dimensions and b {local_b.dim()}: over ranks, rows (…, k) are "
-            "multiplied by a matrix of 2"
+            f"a has {counted(local_a.dim(), 'dimension')} and b {local_b.dim()}: over ranks, a has "
+            "2 or more, (…, k), and b has 2, (k, n)"
         )
     teams = _teams(mesh, local_a.device)
     rows = _row_dimension(a, local_a.dim(), placements, placement, spread)

@@ -156,6 +156,10 @@ def library_of(array: object, role: str) -> Library:
             f"{role} is a prepared operand, which only gemmkit.matmul and gemm take, as a or b: "
             "give its array"
         )
+    if name is None and type(array).__name__ == "PreparedGroups":
+        raise UnsupportedType(
+            f"{role} is what prepare_groups made, which only grouped_matmul takes, as bs"
+        )
     if name is None:
         raise UnsupportedType(
             f"{role} has type {type(array).__name__}; gemmkit takes arrays of NumPy, PyTorch, "

@@ -237,7 +237,7 @@ def _check_shapes(operands: Operands, epilogue: Epilogue) -> None:
         if k != inner:
             raise UsageError(
                 f"as_[{place}] of shape {a.view.shape} has {k} columns and bs[{place}] of shape "
-                f"{b.view.shape} has {inner} rows: they must be as many"
+                f"{b.view.shape} has {inner} rows: a·b needs the same number of both"
             )
         for role in ("out", "c", "residual", "auxiliary"):
             if role in operands and operands[role][place].view.shape != (m, n):

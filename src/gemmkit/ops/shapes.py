@@ -48,8 +48,8 @@ class Shape:
         if k != inner:
             raise UsageError(
                 f"a of shape {a} has {k} {'rows' if transa else 'columns'} and b of shape {b} has "
-                f"{inner} {'columns' if transb else 'rows'}: {_ops(transa, transb)} needs as many "
-                "of both"
+                f"{inner} {'columns' if transb else 'rows'}: {_ops(transa, transb)} needs the "
+                "same number of both"
             )
         stack = broadcast_shapes(a[:-2], b[:-2])
         if stack is None:

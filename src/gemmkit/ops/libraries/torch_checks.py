@@ -151,7 +151,7 @@ def product_shape(a: torch.Tensor, b: torch.Tensor) -> tuple[Any, ...]:
     if a.shape[-1] != inner:
         raise UsageError(
             f"a of shape {tuple(a.shape)} has {a.shape[-1]} columns and b of shape "
-            f"{tuple(b.shape)} has {inner} rows: a·b needs as many of both"
+            f"{tuple(b.shape)} has {inner} rows: a·b needs the same number of both"
         )
     try:
         stack = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
