@@ -73,32 +73,3 @@ def test_instructions_carry_them():
     (instruction,) = module.kernels["k"].body
     assert instruction.where == "tile.cuh:5"
     assert instruction.source.called_from == ("kernel.cu:20",)
-
-
-def test_line_0_is_the_next_line_or_the_last_one_before_a_label():
-    module = parse("""
-.version 8.5
-.target sm_80
-.address_size 64
-.file 1 "kernel.cu"
-.visible .entry k()
-{
-    .loc 1 0 5
-    bar.sync 0;
-    .loc 1 8 5
-    bar.sync 1;
-    .loc 1 0 5
-    bar.sync 2;
-    .loc 1 0 9
-    bar.sync 3;
-    .loc 1 9 5
-    bar.sync 4;
-    .loc 1 0 5
-    bar.sync 5;
-$L__BB0_1:
-    .loc 1 10 5
-    ret;
-}
-""")
-    lines = [each.source.line for each in module.kernels["k"].body]
-    assert lines == [8, 8, 9, 9, 9, 9, 10]

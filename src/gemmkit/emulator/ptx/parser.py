@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
 from gemmkit.emulator.clusters import ClusterDirectives
 from gemmkit.emulator.isa.types import TYPES
@@ -135,8 +134,6 @@ class _KernelParser(OperandReader):
         self._line = text.count("\n", 0, entry.end()) + 1
         self._counted = entry.end()
         self._source: SourceLine | None = None
-        # The first instruction of those that line 0 holds for, if it does now.
-        self._without_line: int | None = None
         self._scope_count = 0
         self._body: list[Instruction] = []
         self._labels: dict[str, int] = {}
@@ -177,28 +174,11 @@ class _KernelParser(OperandReader):
             self._scopes.pop()
             self._operands.clear()
         elif token["loc"]:
-            self._locate(self._table.line(token["loc"]))
+            self._source = self._table.line(token["loc"])
         elif token["label"]:
-            self._without_line = None
             self._labels[self._rename(token["label"])] = len(self._body)
         elif token["statement"].strip():
             self._statement(" ".join(token["statement"].split()))
-
-    def _locate(self, source: SourceLine) -> None:
-        """Note the line of what follows.
-
-        The compiler gives line 0 to what it moved away from its line, mostly to be ready for what
-        follows: that gets the next line, or the last one if a label comes before that.
-        """
-        if source.line == 0:
-            if self._without_line is None:
-                self._without_line = len(self._body)
-            return
-        if self._without_line is not None:
-            moved = self._body[self._without_line :]
-            self._body[self._without_line :] = [replace(each, source=source) for each in moved]
-            self._without_line = None
-        self._source = source
 
     def _finish(self) -> Kernel:
         layout = SharedLayout.of(
