@@ -5,6 +5,7 @@ import hashlib
 import numpy as np
 
 from gemmkit.devices.device import Launch
+from gemmkit.emulator.isa.tensor_maps import EMULATED_MAPS
 from gemmkit.errors import DeviceError
 from gemmkit.gpu import BOARDS
 from gemmkit.jit.binary import Binary, Resources
@@ -46,6 +47,7 @@ class FakeGpu:
     """
 
     kind = "cuda"
+    maps = EMULATED_MAPS
     stream = "the stream"
 
     def __init__(self, cost=fake_cost, *, spoil=None, fail=None, board="h100"):

@@ -78,7 +78,7 @@ def test_python_prints_what_stands_below_it(capsys, code, told):
     [
         (
             "h100-bench.json",
-            r"products are (?P<mean>[\d.]+) times .* geometric mean of (?P<count>\d+) problems, "
+            r"[Pp]roducts are (?P<mean>[\d.]+) times .* geometric mean of (?P<count>\d+) problems, "
             r"and at least (?P<least>[\d.]+) times",
         ),
         (

@@ -5,6 +5,7 @@ import pytest
 
 from gemmkit.bench.baseline import Way
 from gemmkit.devices.device import Launch
+from gemmkit.emulator.isa.tensor_maps import EMULATED_MAPS
 from gemmkit.epilogue import Epilogue
 from gemmkit.gpu import BOARDS
 from gemmkit.storage import matrix, storage_size
@@ -19,6 +20,7 @@ class FakeDevice:
     """Counts what it is asked to do; `spoil` may change a result after it is computed."""
 
     kind = "emulator"
+    maps = EMULATED_MAPS
 
     def __init__(self, spoil=None, epilogue="none"):
         self.spec = BOARDS["rtx3090"]
