@@ -185,16 +185,23 @@ def table() -> str:
             for method in methods.values():
                 with np.errstate(over="ignore", invalid="ignore"):
                     pair = errors(method(a, b), a, b, cancelling=family == "cancelling")
-                cells.append(" / ".join(map(_text, pair)))
+                cells.append(" / ".join(map(units_text, pair)))
             lines.append(f"| {family} | {k:,} | {' | '.join(cells)} |")
             print(lines[-1], file=sys.stderr)
     return "\n".join(lines)
 
 
-def _text(units: float) -> str:
+def units_text(units: float) -> str:
+    """An error in units of 2^-24, with two digits or as a whole number."""
     if not np.isfinite(units):
         return "NaN"
     return f"{units:,.0f}" if units >= 100 else f"{units:.2g}" if units < 10 else f"{units:.0f}"
+
+
+def write_section(begin: str, end: str, text: str) -> None:
+    """Put a text between two lines of the page."""
+    before, _, rest = PAGE.read_text("utf-8").partition(begin)
+    PAGE.write_text(f"{before}{begin}\n\n{text}\n\n{end}{rest.partition(end)[2]}", "utf-8")
 
 
 def main() -> None:
@@ -203,9 +210,7 @@ def main() -> None:
     if "--write" not in sys.argv[1:]:
         print(found)
         return
-    before, _, rest = PAGE.read_text("utf-8").partition(BEGIN)
-    after = rest.partition(END)[2]
-    PAGE.write_text(f"{before}{BEGIN}\n\n{found}\n\n{END}{after}", "utf-8")
+    write_section(BEGIN, END, found)
 
 
 if __name__ == "__main__":

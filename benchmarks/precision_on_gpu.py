@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from precision_errors import FAMILIES, PAGE, SEED, UNIT
+from precision_errors import FAMILIES, SEED, UNIT, units_text, write_section
 
 SIDE, LENGTHS = 1024, (64, 128, 256, 1024, 4096, 16384, 65536)
 BEGIN = "<!-- errors on a GPU: written by benchmarks/precision_on_gpu.py -->"
@@ -64,13 +64,9 @@ def table(results: dict[str, Any]) -> str:
     lines = [f"| inputs | k | {' | '.join(METHODS.values())} |"]
     lines.append("|---|--:|" + "--:|" * len(METHODS))
     for row in results["rows"]:
-        cells = [" / ".join(map(_text, row[name])) for name in METHODS]
+        cells = [" / ".join(map(units_text, row[name])) for name in METHODS]
         lines.append(f"| {row['inputs']} | {row['k']:,} | {' | '.join(cells)} |")
     return "\n".join(lines)
-
-
-def _text(units: float) -> str:
-    return f"{units:,.0f}" if units >= 100 else f"{units:.2g}" if units < 10 else f"{units:.0f}"
 
 
 def main() -> int:
@@ -81,9 +77,7 @@ def main() -> int:
     if arguments.results is not None:
         arguments.results.write_text(json.dumps(measured(), indent=1) + "\n")
     if arguments.write is not None:
-        before, _, rest = PAGE.read_text("utf-8").partition(BEGIN)
-        found = table(json.loads(arguments.write.read_text("utf-8")))
-        PAGE.write_text(f"{before}{BEGIN}\n\n{found}\n\n{END}{rest.partition(END)[2]}", "utf-8")
+        write_section(BEGIN, END, table(json.loads(arguments.write.read_text("utf-8"))))
     return 0
 
 

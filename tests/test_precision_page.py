@@ -68,7 +68,7 @@ def test_errors_are_those_of_the_page(family):
 
 
 def test_errors_on_a_gpu_are_those_of_the_record():
-    stored = precision_on_gpu.PAGE.parent.parent / "benchmarks/results/h100-precision.json"
+    stored = precision_errors.PAGE.parent.parent / "benchmarks/results/h100-precision.json"
     shown = PAGE.partition(precision_on_gpu.BEGIN)[2].partition(precision_on_gpu.END)[0].strip()
     assert shown == precision_on_gpu.table(json.loads(stored.read_text("utf-8")))
 
