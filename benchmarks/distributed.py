@@ -26,7 +26,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from distributed_rank import STATE, Rank, measure, watch
+from distributed_group import Rank
+from distributed_rank import STATE, measure, watch
 
 MOST_STARTS = 4
 SHAPES = "8192x8192x8192,4096x28672x8192,16384x16384x16384"

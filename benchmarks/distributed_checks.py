@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from distributed_rank import Rank
+from distributed_group import Rank
 
 
 def matrices(rank: Rank, form: str, m: int, n: int, k: int, dtype: Any) -> tuple[Any, Any]:

@@ -3,7 +3,6 @@ checked and timed."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -11,50 +10,11 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from distributed_checks import bits, judged, matrices, sampled
-
-
-class Rank:
-    """One rank: its group, its GPU, and the file of results, which rank 0 writes."""
-
-    def __init__(self, options: argparse.Namespace) -> None:
-        import torch
-        import torch.distributed as dist
-
-        self.options, self.torch, self.dist = options, torch, dist
-        self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        self.on_gpu = options.backend == "nccl"
-        if self.on_gpu:
-            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-            self.device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-        else:
-            self.device = torch.device("cpu")
-        dist.init_process_group(
-            options.backend,
-            timeout=timedelta(seconds=options.step_timeout),
-            **({"device_id": self.device} if self.on_gpu else {}),
-        )
-        # For what ranks tell each other beside the measurements.
-        self.quiet = dist.new_group(backend="gloo", timeout=timedelta(seconds=60))
-        self.group = dist.group.WORLD
-        self._end = time.monotonic() + float(os.environ["DISTRIBUTED_SECONDS"]) - 12
-
-    def say(self, text: str) -> None:
-        if self.rank == 0:
-            print(text, flush=True)
-
-    def all_of(self, value: Any) -> list[Any]:
-        found = [None] * self.size
-        self.dist.all_gather_object(found, value, group=self.quiet)
-        return found
-
-    def time_left(self) -> bool:
-        """Whether all ranks may begin another problem."""
-        return all(self.all_of(time.monotonic() < self._end))
+from distributed_group import Rank
 
 
 def watch(rank: Rank, seconds: float) -> Callable[[], None]:
