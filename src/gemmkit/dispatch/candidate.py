@@ -46,6 +46,10 @@ class Candidate:
         return Candidate(self.name, replace(self.config, split_k=parts))
 
 
+# The keys of kernels of wgmma, in the order of their tables.
+WGMMA_KEYS = "BM BN BK stages consumers pingpong cluster_m cluster_n cluster_k"
+
+
 def rows(name: str, keys: str, *rows: tuple[int, ...]) -> tuple[Candidate, ...]:
     """Configurations of one kernel, as a table with the names of their keys above."""
     kernel = find_kernel(name)

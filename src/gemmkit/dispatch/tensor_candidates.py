@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from gemmkit.dispatch.candidate import rows
+from gemmkit.dispatch.candidate import WGMMA_KEYS, rows
 
 # bfloat16 and float16 on Hopper: of some 90 configurations that were timed at 110 problems on an
 # H100, those that are the best somewhere. Consumers with a tile each win where k is short, tiles of
 # few rows where C has no more, and blocks that share a tile's k where there are few tiles.
 WGMMA = rows(
     "gemm_wgmma",
-    "BM BN BK stages consumers pingpong cluster_m cluster_n cluster_k",
+    WGMMA_KEYS,
     (128, 256, 64, 4, 2, 1, 1, 1, 1),
     (128, 256, 64, 4, 2, 1, 2, 1, 1),
     (256, 128, 64, 4, 2, 1, 1, 1, 1),
@@ -49,7 +49,7 @@ WGMMA = rows(
 # each result leave room for smaller tiles; of TF32, tiles are those of 16 bits with half the BK.
 FP16X3 = rows(
     "gemm_fp16x3",
-    "BM BN BK stages consumers pingpong cluster_m cluster_n cluster_k",
+    WGMMA_KEYS,
     (128, 192, 64, 2, 2, 1, 1, 1, 1),
     (128, 192, 32, 4, 2, 1, 1, 1, 1),
     (128, 160, 64, 2, 2, 1, 1, 1, 1),
@@ -72,7 +72,7 @@ FP16X3 = rows(
 # The same without a launch before it: of few rows with a large B, and of some small products.
 FP16X3_FUSED = rows(
     "gemm_fp16x3_fused",
-    "BM BN BK stages consumers pingpong cluster_m cluster_n cluster_k",
+    WGMMA_KEYS,
     (128, 128, 32, 4, 2, 1, 1, 1, 2),
     (128, 96, 64, 3, 2, 1, 1, 1, 1),
     (128, 64, 64, 3, 2, 1, 1, 1, 2),
@@ -82,7 +82,7 @@ FP16X3_FUSED = rows(
 )
 TF32 = rows(
     "gemm_tf32",
-    "BM BN BK stages consumers pingpong cluster_m cluster_n cluster_k",
+    WGMMA_KEYS,
     (128, 256, 32, 4, 2, 1, 1, 1, 1),
     (128, 256, 32, 4, 2, 1, 2, 1, 1),
     (256, 128, 32, 4, 2, 1, 1, 1, 1),
@@ -112,7 +112,7 @@ TF32 = rows(
 FP8 = (
     *rows(
         "gemm_fp8",
-        "BM BN BK stages consumers pingpong cluster_m cluster_n cluster_k",
+        WGMMA_KEYS,
         (128, 256, 128, 3, 2, 1, 1, 1, 1),
         (256, 128, 128, 3, 2, 1, 1, 1, 1),
         (128, 192, 128, 4, 2, 1, 2, 1, 1),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gemmkit.dispatch.candidate import rows
+from gemmkit.dispatch.candidate import WGMMA_KEYS, rows
 
 # Tiles that elements of any type come to through registers, for mma.sync and for FFMA.
 _MMA_KEYS, _MMA_TILES = (
@@ -65,7 +65,7 @@ GROUPED_TYPED = (
 # blocks do not share the k of a tile, and tiles of few rows.
 GROUPED_FP16X3 = rows(
     "grouped_fp16x3",
-    "BM BN BK stages consumers pingpong cluster_m cluster_n cluster_k",
+    WGMMA_KEYS,
     (128, 192, 64, 2, 2, 1, 1, 1, 1),
     (128, 192, 32, 4, 2, 1, 1, 1, 1),
     (128, 160, 64, 2, 2, 1, 1, 1, 1),
@@ -86,7 +86,7 @@ GROUPED_FP16X3 = rows(
 # not share the k of a tile, and of few rows, for experts that few tokens come to.
 GROUPED_WGMMA = rows(
     "grouped_wgmma",
-    "BM BN BK stages consumers pingpong cluster_m cluster_n cluster_k",
+    WGMMA_KEYS,
     (128, 256, 64, 4, 2, 1, 1, 1, 1),
     (128, 256, 64, 4, 2, 1, 2, 1, 1),
     (256, 128, 64, 4, 2, 1, 1, 1, 1),
