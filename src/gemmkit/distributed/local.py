@@ -36,13 +36,7 @@ class LocalProduct:
 
     def __call__(self, lines: Any, fixed: Any, out: Any, sums: Any, span: Span | None) -> None:
         """As `Multiply`."""
-        given: dict[str, Any] = {}
-        if self.alpha != 1:
-            given["alpha"] = self.alpha
-        if self.precision is not None:
-            given["precision"] = self.precision
-        if self.device is not None:
-            given["device"] = self.device
+        given = self.options
         if span is not None:
             given |= self._epilogue(span)
         if self.transposed:
@@ -54,6 +48,18 @@ class LocalProduct:
         elif sums is not None:
             given |= {"c": sums, "beta": 1.0}
         self.engine(lines, fixed, out=out, **given)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What is given to the engine for each product, but for arrays and the epilogue."""
+        given: dict[str, Any] = {}
+        if self.alpha != 1:
+            given["alpha"] = self.alpha
+        if self.precision is not None:
+            given["precision"] = self.precision
+        if self.device is not None:
+            given["device"] = self.device
+        return given
 
     def _epilogue(self, span: Span) -> dict[str, Any]:
         """What follows the product, for some lines of the result."""

@@ -91,21 +91,9 @@ def _by(
     return _reducing(asked, team)
 
 
-def _options(product: LocalProduct) -> dict[str, Any]:
-    """What is given to the engine for each product, but for arrays."""
-    given: dict[str, Any] = {}
-    if product.alpha != 1:
-        given["alpha"] = product.alpha
-    if product.precision is not None:
-        given["precision"] = product.precision
-    if product.device is not None:
-        given["device"] = product.device
-    return given
-
-
 def _with_epilogue(product: LocalProduct) -> dict[str, Any]:
-    """The same for a product whose result is complete."""
-    given = _options(product)
+    """What is given to the engine, but for arrays, for a product whose result is complete."""
+    given = product.options
     if product.epilogue is not None:
         given["epilogue"] = product.epilogue
     return given
@@ -158,7 +146,7 @@ def _scattering(
     asked: SpreadProduct, team: Team, sizes: Sequence[int], *, turned: bool
 ) -> WarmCall:
     """A product, then this rank's lines of the sums of all ranks."""
-    engine, given = asked.product.engine, _options(asked.product)
+    engine, given = asked.product.engine, asked.product.options
     follows = asked.product.has_epilogue
     bare = replace(asked.product, transposed=turned, bias=None, residual=None)
     scatter, dtype = team.communicator.scatter_into, asked.dtype
@@ -186,7 +174,7 @@ def _scattering(
 
 def _reducing(asked: SpreadProduct, team: Team) -> WarmCall:
     """A product, then the sums of all ranks."""
-    engine, given = asked.product.engine, _options(asked.product)
+    engine, given = asked.product.engine, asked.product.options
     follows, bare = asked.product.has_epilogue, replace(asked.product, bias=None, residual=None)
     add_up, dtype = team.communicator.reduce, asked.dtype
 
