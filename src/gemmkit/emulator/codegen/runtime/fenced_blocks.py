@@ -94,6 +94,19 @@ def _define_synchronize(module: Module) -> None:
         f.ret()
 
 
+def _report_unless_known(
+    f: Function, s: Value, address: Value, other: Value, time: Value, extra: Value
+) -> None:
+    """Reports a conflict to Python, and keeps its answer where that is that the other came before;
+    ends the function if an earlier answer says so."""
+    known = Known(f, s, other)
+    with f.when(known.covers(time)):
+        f.ret()
+    answer = event(f, CONFLICT, address, extra, site=SITE_POINTER)
+    with f.when(f.compare("eq", answer, IN_ORDER)):
+        known.learn(time)
+
+
 def _define_conflict(module: Module) -> None:
     """conflict_with_block(worker, site, address, acting, other, its time, extra): a granule that
     another access touched before. It is reported to Python unless the answer for a later access of
@@ -108,12 +121,7 @@ def _define_conflict(module: Module) -> None:
         with f.when(f.compare("eq", *blocks)):
             f.ret()
         s = shadow(f)
-        known = Known(f, s, other)
-        with f.when(known.covers(time)):
-            f.ret()
-        answer = event(f, CONFLICT, address, extra, site=SITE_POINTER)
-        with f.when(f.compare("eq", answer, IN_ORDER)):
-            known.learn(time)
+        _report_unless_known(f, s, address, other, time, extra)
         f.ret()
 
 
@@ -135,12 +143,7 @@ def _define_read_strong(module: Module) -> None:
             ordered = f.call("gemmkit.ordered_in_block", "i1", s, C, _ACTING, other, time)
             with f.when(ordered):
                 f.ret()
-        known = Known(f, s, other)
-        with f.when(known.covers(time)):
-            f.ret()
-        answer = event(f, CONFLICT, address, extra, site=SITE_POINTER)
-        with f.when(f.compare("eq", answer, IN_ORDER)):
-            known.learn(time)
+        _report_unless_known(f, s, address, other, time, extra)
         f.ret()
 
 
