@@ -33,6 +33,7 @@ class Launched(NamedTuple):
     shared_bytes: int
     stream: int
     parameters: bytes
+    dependent: bool
 
     @property
     def words(self):
@@ -132,13 +133,18 @@ class FakeDriver:
     def launch(self, configuration, function, parameters, _):
         from gemmkit.devices.driver import LaunchConfiguration
 
+        def attribute(number, default):
+            found = (each for each in seen.attributes[: seen.attribute_count])
+            return next((tuple(each.value) for each in found if each.id == number), default)
+
         seen = LaunchConfiguration.from_address(configuration.value)
-        cluster = tuple(seen.attributes[0].cluster) if seen.attribute_count else (1, 1, 1)
+        cluster = attribute(4, (1, 1, 1))
         start = ctypes.c_void_p.from_address(parameters.value).value
         given = ctypes.string_at(start, self.sizes[parameters.value])
         launched = Launched(
             *(function.value, tuple(seen.grid), tuple(seen.block), cluster),
             *(seen.shared_bytes, seen.stream or 0, given),
+            attribute(6, (0, 0, 0))[0] == 1,
         )
         self.calls.append(("launch", launched))
         return self.errors.pop() if self.errors else 0
@@ -163,5 +169,6 @@ def install(patch):
 
     patch(launcher, "ParameterSpace", ParameterSpace)
     patch(launches, "library", lambda: SimpleNamespace(cuLaunchKernelEx=fake.launch))
+    patch(launches, "records_dependent_launches", lambda: True)
     patch(launches, "capture_query", lambda: lambda *_: 1)
     return fake

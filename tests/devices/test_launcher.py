@@ -3,11 +3,13 @@
 import ctypes
 import signal
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 import fake_driver
 from gemmkit.devices import context
+from gemmkit.devices import driver as launches
 from gemmkit.devices.driver import LaunchConfiguration
 from gemmkit.devices.launcher import LaunchSequence, PreparedLaunch
 from gemmkit.devices.scratch import no_memory
@@ -47,8 +49,10 @@ def launched(driver):
     return [seen for (seen,) in driver.named("launch")]
 
 
-def test_the_structs_lie_as_cuda_h_has_them():
+def test_the_structs_lie_as_cuda_h_has_them(monkeypatch):
     from cuda.bindings import driver
+
+    monkeypatch.setattr(launches, "records_dependent_launches", lambda: True)
 
     theirs = driver.CUlaunchConfig()
     theirs.gridDimX, theirs.gridDimY, theirs.gridDimZ = 6, 4, 2
@@ -59,16 +63,49 @@ def test_the_structs_lie_as_cuda_h_has_them():
     value = driver.CUlaunchAttributeValue()
     value.clusterDim.x, value.clusterDim.y, value.clusterDim.z = 3, 2, 1
     attribute.value = value
-    theirs.attrs, theirs.numAttrs = [attribute], 1
+    flag = driver.CUlaunchAttribute()
+    kinds = driver.CUlaunchAttributeID
+    flag.id = kinds.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+    value = driver.CUlaunchAttributeValue()
+    value.programmaticStreamSerializationAllowed = 1
+    flag.value = value
+    theirs.attrs, theirs.numAttrs = [attribute, flag], 2
     plan = replace(PLAN, grid=(6, 4, 2), block=(32, 2, 1), shared_bytes=1000, cluster=(3, 2, 1))
+    plan = replace(plan, dependent=True)
     own = LaunchConfiguration.of(plan)
     end = LaunchConfiguration.attributes.offset
     whole = ctypes.string_at(theirs.getPtr(), end)
     assert ctypes.string_at(ctypes.addressof(own), end) == whole
     read = LaunchConfiguration.from_address(theirs.getPtr())
-    assert read.attribute_count == own.attribute_count == 1
-    assert bytes(read.attributes[0]) == bytes(own.attributes[0])
+    assert read.attribute_count == own.attribute_count == 2
+    for number in range(2):
+        assert bytes(read.attributes[number]) == bytes(own.attributes[number])
     assert LaunchConfiguration.of(PLAN).attribute_count == 0
+
+
+def test_a_dependent_launch_reserves_its_shared_memory(gpu, driver):
+    plan = replace(PLAN, shared_bytes=2000, reserved_bytes=100_000)
+    for dependent in (True, False):
+        launch = PreparedLaunch(gpu, replace(plan, dependent=dependent), binary(), {"K": 7}, PLACES)
+        launch.run((11, 12, 13), 5)
+        seen = launched(driver)[-1]
+        assert (seen.shared_bytes, seen.dependent) == (100_000, dependent)
+    assert driver.named("shared") == [[0x33, 100_000]]
+
+
+@pytest.mark.parametrize(("version", "attributes"), [(12020, 0), (12030, 1)])
+def test_dependent_launches_are_ordinary_where_graphs_cannot_record_them(
+    monkeypatch, version, attributes
+):
+    def answer(place):
+        place._obj.value = version
+        return 0
+
+    monkeypatch.setattr(launches, "library", lambda: SimpleNamespace(cuDriverGetVersion=answer))
+    uncached = launches.records_dependent_launches.__wrapped__
+    monkeypatch.setattr(launches, "records_dependent_launches", uncached)
+    made = LaunchConfiguration.of(replace(PLAN, dependent=True))
+    assert made.attribute_count == attributes
 
 
 def test_addresses_and_stream_are_those_of_each_run(gpu, driver):

@@ -123,10 +123,10 @@ class Context:
                 kernel = result(driver.cuLibraryGetKernel(library, binary.entry.encode()))
                 loaded = _Loaded(int(result(driver.cuKernelGetFunction(kernel))), library)
                 self._loaded[key] = loaded
-            if plan.shared_bytes > self._shared_bytes.get(loaded.function, 0):
+            if plan.requested_bytes > self._shared_bytes.get(loaded.function, 0):
                 limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-                result(driver.cuFuncSetAttribute(loaded.function, limit, plan.shared_bytes))
-                self._shared_bytes[loaded.function] = plan.shared_bytes
+                result(driver.cuFuncSetAttribute(loaded.function, limit, plan.requested_bytes))
+                self._shared_bytes[loaded.function] = plan.requested_bytes
             if plan.constants:
                 self._set_variables(binary, plan, loaded.library)
         return loaded.function

@@ -13,17 +13,20 @@ from typing import Any
 
 from gemmkit.kernels.plan import Dim3, LaunchPlan
 
-# CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION of cuda.h.
-_CLUSTER_DIMENSION = 4
+# CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION and …_PROGRAMMATIC_STREAM_SERIALIZATION of cuda.h.
+_CLUSTER_DIMENSION, _PROGRAMMATIC_STREAM_SERIALIZATION = 4, 6
+# The first driver that records programmatic dependent launches in graphs: CUDA 12.3's.
+_RECORDS_DEPENDENT_LAUNCHES = 12030
 
 
 class LaunchAttribute(ctypes.Structure):
-    """`CUlaunchAttribute` of cuda.h, whose value is a cluster's size in blocks."""
+    """`CUlaunchAttribute` of cuda.h, whose value is up to three words: a cluster's size in blocks,
+    or a flag."""
 
     _fields_ = (
         ("id", ctypes.c_int),
         ("padding", ctypes.c_int),
-        ("cluster", ctypes.c_uint * 3),
+        ("value", ctypes.c_uint * 3),
         # The value is a union of 64 bytes.
         ("rest", ctypes.c_char * 52),
     )
@@ -44,11 +47,18 @@ class LaunchConfiguration(ctypes.Structure):
     @classmethod
     def of(cls, plan: LaunchPlan) -> LaunchConfiguration:
         """That of a plan, for the default stream as yet."""
-        made = cls(_extents(plan.grid), _extents(plan.block), plan.shared_bytes)
+        made = cls(_extents(plan.grid), _extents(plan.block), plan.requested_bytes)
+        attributes = []
         if plan.cluster != (1, 1, 1):
-            attribute = LaunchAttribute(_CLUSTER_DIMENSION, 0, _extents(plan.cluster))
+            attributes.append(LaunchAttribute(_CLUSTER_DIMENSION, 0, _extents(plan.cluster)))
+        if plan.dependent and records_dependent_launches():
+            flag = _extents((1, 0, 0))
+            attributes.append(LaunchAttribute(_PROGRAMMATIC_STREAM_SERIALIZATION, 0, flag))
+        if attributes:
             # The structure keeps alive what its pointer refers to.
-            made.attributes, made.attribute_count = ctypes.pointer(attribute), 1
+            listed = (LaunchAttribute * len(attributes))(*attributes)
+            made.attributes = ctypes.cast(listed, ctypes.POINTER(LaunchAttribute))
+            made.attribute_count = len(attributes)
         return made
 
 
@@ -60,6 +70,14 @@ def _extents(extents: Dim3) -> ctypes.Array[ctypes.c_uint]:
 def library() -> ctypes.CDLL:
     """The driver's library; its calls let other Python threads run."""
     return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+
+
+@cache
+def records_dependent_launches() -> bool:
+    """Whether the driver has programmatic dependent launches that graphs can record."""
+    version = ctypes.c_int()
+    failed = library().cuDriverGetVersion(ctypes.byref(version))
+    return not failed and version.value >= _RECORDS_DEPENDENT_LAUNCHES
 
 
 def launcher() -> Any:

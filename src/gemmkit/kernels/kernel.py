@@ -366,6 +366,8 @@ class Kernel(UsersKernels):
             ),
             before=shape.before if problem.alpha else None,
             prepared=shape.prepared,
+            dependent=shape.dependent,
+            reserved_bytes=shape.reserved_bytes,
         )
 
     def _compute_dtype_of(self, problem: GemmProblem) -> str:

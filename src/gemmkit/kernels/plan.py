@@ -201,6 +201,9 @@ class LaunchPlan:
     `workspace_bytes` is global memory whose content does not matter. `semaphores` is the number of
     32-bit counters in global memory, one per tile that several blocks share: they are zero before
     the first launch, and each launch leaves them at zero.
+    Blocks of a `dependent` launch may start before the kernel before it on the stream has ended;
+    they wait for that themselves. A GPU is asked for `reserved_bytes` of dynamic shared memory per
+    block where these are more.
     `residue` are the last rows and columns of C if blocks after those of its tiles compute them,
     `chunks` the parts of k that are accumulated separately; with `rasterized`, tiles come in groups
     of rows, column by column. `compute_dtype` and `tolerance` say how exact the result must
@@ -238,6 +241,13 @@ class LaunchPlan:
     before: LaunchPlan | None = None
     purpose: str = ""
     prepared: tuple[PreparedCopy, ...] = ()
+    dependent: bool = False
+    reserved_bytes: int = 0
+
+    @property
+    def requested_bytes(self) -> int:
+        """Dynamic shared memory per block that a GPU is asked for."""
+        return max(self.shared_bytes, self.reserved_bytes)
 
     @property
     def arguments(self) -> str:
@@ -324,6 +334,8 @@ class LaunchShape:
     in_place: bool = False
     entry: str = ""
     signature: Signature = ()
+    dependent: bool = False
+    reserved_bytes: int = 0
 
 
 def ceil_div(numerator: int, denominator: int) -> int:

@@ -5,6 +5,7 @@
 // there is one tensor map of all A and one of all B. Clusters of blocks are persistent and take tiles of
 // all products in turn; one warp loads, the other warpgroups multiply, see wgmma_product.cuh.
 #include "arguments.cuh"
+#include "dependent_launch.cuh"
 #include "epilogue/fragment_store.cuh"
 #include "epilogue/line_scales.cuh"
 #include "mainloop/fp16x3_panels.cuh"
@@ -77,6 +78,7 @@ __global__ void __launch_bounds__(TILE.threads, 1)
   } else {
     __syncthreads();
   }
+  wait_for_previous_kernel();
 
   constexpr int ROWS = OWN.BM * OWN.cluster_m, TILE_COLS = OWN.BN * OWN.cluster_n;
   const int clusters = gridDim.x / Mainloop::SHARING;

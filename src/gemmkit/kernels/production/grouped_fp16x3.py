@@ -28,7 +28,8 @@ from gemmkit.problem import GemmProblem
 from gemmkit.split_products import LEAST_K
 
 if TYPE_CHECKING:
-    from gemmkit.kernels.group_splitting import SplitGroupTable
+    from gemmkit.kernels.dependent_launch import dependent
+from gemmkit.kernels.group_splitting import SplitGroupTable
 
 # Its parameters, but for the addresses of exponents.
 SIGNATURE: Signature = (*MAP_ARGUMENTS[:2], *TABLE_ARGUMENTS, "alpha", "beta", "scale")
@@ -55,7 +56,7 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
     table, count = table_of(problem, config), wgmma_tiles.FEWEST_BUFFERS
     cluster, rows = config["cluster_m"] * config["cluster_n"], config["BM"] * config["cluster_m"]
     copies = tuple(map(table.copy, OPERANDS)) if table.tiles else ()
-    return LaunchShape(
+    shape = LaunchShape(
         template=(
             wgmma_tiles.tile_argument(config, PARTS_OF_OPERANDS, count),
             CUDA_LAYOUTS[problem.layout],
@@ -81,6 +82,7 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
         ),
         signature=(*SIGNATURE, *map(table.address_of_exponents, OPERANDS)),
     )
+    return dependent(shape, gpu)
 
 
 def _map(name: str, operand: str, lines: int) -> MapRule:

@@ -18,7 +18,8 @@ from gemmkit.kernels.work import Work
 from gemmkit.problem import GemmProblem
 
 if TYPE_CHECKING:
-    from gemmkit.kernels.group_maps import MappedGroupTable
+    from gemmkit.kernels.dependent_launch import dependent
+from gemmkit.kernels.group_maps import MappedGroupTable
 
 # The kernel whose configurations and mainloop it has.
 SINGLE = gemm_wgmma.KERNEL
@@ -57,7 +58,7 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
     own, table = operands(problem), table_of(problem, config)
     count = wgmma_tiles.buffers(problem, config, gpu, own)
     cluster, rows = config["cluster_m"] * config["cluster_n"], config["BM"] * config["cluster_m"]
-    return LaunchShape(
+    shape = LaunchShape(
         template=(
             CUDA_TYPES[problem.dtype],
             wgmma_tiles.tile_argument(config, own, count),
@@ -72,6 +73,7 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
         rasterized=True,
         table=table,
     )
+    return dependent(shape, gpu)
 
 
 def condition(problem: GemmProblem, gpu: GpuSpec) -> str | None:

@@ -6,6 +6,7 @@
 // it waits for stages of this one.
 #pragma once
 
+#include "dependent_launch.cuh"
 #include "epilogue/fragment_store.cuh"
 #include "mainloop/wgmma.cuh"
 #include "scheduler/mapped_groups.cuh"
@@ -70,6 +71,7 @@ __device__ __forceinline__ void multiply_mapped_groups(
   } else {
     __syncthreads();
   }
+  wait_for_previous_kernel();
 
   constexpr int ROWS = OWN.BM * OWN.cluster_m, TILE_COLS = OWN.BN * OWN.cluster_n;
   const int clusters = gridDim.x / Mainloop::SHARING;

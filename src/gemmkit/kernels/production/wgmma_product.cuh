@@ -10,6 +10,7 @@
 #pragma once
 
 #include "arguments.cuh"
+#include "dependent_launch.cuh"
 #include "epilogue/cluster_sum.cuh"
 #include "epilogue/fragment_store.cuh"
 #include "mainloop/wgmma.cuh"
@@ -78,6 +79,7 @@ __device__ __forceinline__ void multiply_tiles(const TensorMap& map_a, const Ten
   } else {
     __syncthreads();
   }
+  wait_for_previous_kernel();
 
   Steps steps{0, (args.depth() + Mainloop::DEPTH_OF_STEP - 1) / Mainloop::DEPTH_OF_STEP};
   if constexpr (PARTS > 1) {

@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 from gemmkit.dtypes import FLOAT_BYTES, ITEM_BYTES
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels import rules
+from gemmkit.kernels.dependent_launch import dependent
 from gemmkit.kernels.mainloops.wgmma import clusters, persistent
 from gemmkit.kernels.operand_copies import OperandCopy, aligned_copies
 from gemmkit.kernels.plan import LaunchShape, TileConfig, ceil_div
@@ -93,7 +94,7 @@ def launch_shape(
     cluster = config["cluster_m"] * config["cluster_n"] * config["cluster_k"]
     count = buffers(problem, config, gpu, operands)
     blocks = clusters(problem, config, gpu).ctas
-    return LaunchShape(
+    shape = LaunchShape(
         template=(
             *types,
             tile_argument(config, operands, count),
@@ -109,6 +110,7 @@ def launch_shape(
         tensor_maps=maps(problem, config, operands),
         copies=operands.copies if blocks else (),
     )
+    return dependent(shape, gpu)
 
 
 def tile_argument(config: TileConfig, operands: LoadedOperands, count: int) -> str:
