@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from gemmkit.dtypes import ITEM_BYTES
 from gemmkit.gpu import GpuSpec
+from gemmkit.kernels.dependent_launch import dependent
 from gemmkit.kernels.mainloops.wgmma import in_turn, visiting
 from gemmkit.kernels.plan import (
     MAP_ARGUMENTS,
@@ -28,7 +29,6 @@ from gemmkit.problem import GemmProblem
 from gemmkit.split_products import LEAST_K
 
 if TYPE_CHECKING:
-    from gemmkit.kernels.dependent_launch import dependent
 from gemmkit.kernels.group_splitting import SplitGroupTable
 
 # Its parameters, but for the addresses of exponents.

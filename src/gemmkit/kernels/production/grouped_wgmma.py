@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gemmkit.gpu import GpuSpec
+from gemmkit.kernels.dependent_launch import dependent
 from gemmkit.kernels.mainloops.wgmma import in_turn, visiting
 from gemmkit.kernels.plan import LaunchShape, TileConfig
 from gemmkit.kernels.policy import CUDA_TYPES
@@ -18,7 +19,6 @@ from gemmkit.kernels.work import Work
 from gemmkit.problem import GemmProblem
 
 if TYPE_CHECKING:
-    from gemmkit.kernels.dependent_launch import dependent
 from gemmkit.kernels.group_maps import MappedGroupTable
 
 # The kernel whose configurations and mainloop it has.
