@@ -29,7 +29,7 @@ from gemmkit.problem import GemmProblem
 from gemmkit.split_products import LEAST_K
 
 if TYPE_CHECKING:
-from gemmkit.kernels.group_splitting import SplitGroupTable
+    from gemmkit.kernels.group_splitting import SplitGroupTable
 
 # Its parameters, but for the addresses of exponents.
 SIGNATURE: Signature = (*MAP_ARGUMENTS[:2], *TABLE_ARGUMENTS, "alpha", "beta", "scale")

@@ -19,7 +19,7 @@ from gemmkit.kernels.work import Work
 from gemmkit.problem import GemmProblem
 
 if TYPE_CHECKING:
-from gemmkit.kernels.group_maps import MappedGroupTable
+    from gemmkit.kernels.group_maps import MappedGroupTable
 
 # The kernel whose configurations and mainloop it has.
 SINGLE = gemm_wgmma.KERNEL
