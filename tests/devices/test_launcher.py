@@ -83,13 +83,45 @@ def test_the_structs_lie_as_cuda_h_has_them(monkeypatch):
     assert LaunchConfiguration.of(PLAN).attribute_count == 0
 
 
-def test_a_dependent_launch_reserves_its_shared_memory(gpu, driver):
-    plan = replace(PLAN, shared_bytes=2000, reserved_bytes=100_000)
-    for dependent in (True, False):
-        launch = PreparedLaunch(gpu, replace(plan, dependent=dependent), binary(), {"K": 7}, PLACES)
-        launch.run((11, 12, 13), 5)
+DEPENDENT = replace(PLAN, shared_bytes=2000, reserved_bytes=100_000, dependent=True)
+
+
+@pytest.mark.parametrize("cluster", [(1, 1, 1), (2, 1, 1)])
+def test_a_dependent_launch_starts_early_after_another_one_in_a_graph(driver, monkeypatch, cluster):
+    from cuda.bindings import driver as bindings
+
+    capture, others = 0, 0
+
+    def capturing(stream, status):
+        status._obj.value = int(capture > 0)
+        return 0
+
+    def information(stream):
+        last = 1000 * others + len(launched(driver))
+        return fake_driver.OK, int(capture > 0), capture, None, [last]
+
+    monkeypatch.setattr("gemmkit.devices.driver.capture_query", lambda: capturing)
+    monkeypatch.setattr(bindings, "cuStreamGetCaptureInfo", information)
+    gpu, plan = context.Context(0), replace(DEPENDENT, cluster=cluster)
+    launch, ordinary = (
+        PreparedLaunch(gpu, replace(plan, dependent=each), binary(), {"K": 7}, PLACES)
+        for each in (True, False)
+    )
+
+    def early(which=launch):
+        which.run((11, 12, 13), 5)
         seen = launched(driver)[-1]
-        assert (seen.shared_bytes, seen.dependent) == (100_000, dependent)
+        assert (seen.cluster, seen.shared_bytes) == (cluster, 100_000)
+        return seen.dependent
+
+    assert [early(), early()] == [False, False]  # on the stream itself
+    capture = 8
+    assert [early(), early(), early()] == [False, True, True]
+    others += 1  # a kernel of another library
+    assert [early(), early()] == [False, True]
+    assert [early(ordinary), early()] == [False, False]
+    capture = 9
+    assert [early(), early()] == [False, True]
     assert driver.named("shared") == [[0x33, 100_000]]
 
 
@@ -209,7 +241,9 @@ def test_kernels_that_are_captured_share_memory_of_their_graph(gpu, driver, monk
     graphs = iter((12, 12, 13))
     monkeypatch.setattr("gemmkit.devices.driver.capture_query", lambda: capturing)
     monkeypatch.setattr(
-        bindings, "cuStreamGetCaptureInfo", lambda stream: (fake_driver.OK, 1, next(graphs), None)
+        bindings,
+        "cuStreamGetCaptureInfo",
+        lambda stream: (fake_driver.OK, 1, next(graphs), None, []),
     )
     asked = []
 

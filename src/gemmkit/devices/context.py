@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any, NamedTuple
 
+from gemmkit.devices.captures import DependentLaunches
 from gemmkit.devices.cuda_errors import cuda_errors, result
 from gemmkit.devices.cuda_spec import read_board
 from gemmkit.devices.gpu_packages import check_packages
@@ -74,6 +75,7 @@ class Context:
                 self.own_stream = int(result(driver.cuStreamCreate(flags)))
                 self._pool = _pool(device)
         self.scratch, self.held_scratch = ScratchPool(self), HeldScratch(self)
+        self.dependent_launches = DependentLaunches()
         # A signal handler may come to it in the thread that holds it.
         self._lock = threading.RLock()
         self._loaded: dict[tuple[str, str], _Loaded] = {}

@@ -46,7 +46,7 @@ class LaunchConfiguration(ctypes.Structure):
 
     @classmethod
     def of(cls, plan: LaunchPlan) -> LaunchConfiguration:
-        """That of a plan, for the default stream as yet."""
+        """That of a plan, for the default stream as yet; a dependent launch may start early."""
         made = cls(_extents(plan.grid), _extents(plan.block), plan.requested_bytes)
         attributes = []
         if plan.cluster != (1, 1, 1):
@@ -60,6 +60,11 @@ class LaunchConfiguration(ctypes.Structure):
             made.attributes = ctypes.cast(listed, ctypes.POINTER(LaunchAttribute))
             made.attribute_count = len(attributes)
         return made
+
+    def set_early(self, early: bool) -> None:
+        """Whether a dependent launch may start early: that is its last attribute."""
+        cluster = self.attributes[0].id == _CLUSTER_DIMENSION
+        self.attribute_count = cluster + early
 
 
 def _extents(extents: Dim3) -> ctypes.Array[ctypes.c_uint]:

@@ -17,30 +17,26 @@ from gemmkit.devices.packing import (
     entry_parameters,
     launch_before,
     packed,
-    places_in_memory,
     with_tensor_maps,
 )
+from gemmkit.devices.patches import (
+    ROLES,
+    Places,
+    copy_patches,
+    map_patches,
+    with_addresses,
+    word_of,
+    workspace_words,
+)
 from gemmkit.devices.scratch import LaunchScratch, Temporary, no_memory
-from gemmkit.devices.tensor_maps import check_address, driver_encoded
+from gemmkit.devices.tensor_maps import driver_encoded
 from gemmkit.errors import DeviceError
 from gemmkit.jit.binary import Binary
-from gemmkit.kernels.operand_copies import PREPARED
 from gemmkit.kernels.plan import LaunchPlan
-
-# The operands of a product, in the order in which `PreparedLaunch.run` takes their addresses; those
-# of copies of prepared operands come last, and only launches that read such need them.
-ROLES = ("a", "b", "out", "bias", "residual", "auxiliary", "scale_a", "scale_b", *PREPARED)
-
-# For each argument that is an address: the role of its operand, and bytes from its element 0.
-Places = Mapping[str, tuple[str, int]]
 
 # Answers of the driver where the calling thread has no context, or another GPU's
 # (CUDA_ERROR_INVALID_CONTEXT and CUDA_ERROR_INVALID_HANDLE of cuda.h).
 _NO_CONTEXT, _OTHER_CONTEXT = 201, 400
-
-_WORD = 8
-# Stands for the address of an operand that is not known yet; aligned as any may have to be.
-_SOME_ADDRESS = 1 << 20
 
 
 class PreparedLaunch:
@@ -65,6 +61,7 @@ class PreparedLaunch:
         "_configuration",
         "_context",
         "_each",
+        "_early",
         "_function",
         "_launch",
         "_map_words",
@@ -95,7 +92,7 @@ class PreparedLaunch:
         self._context, self._name = context, plan.kernel
         self._function = ctypes.c_void_p(context.function(plan, binary))
         given = bool(arguments.get("workspace") or arguments.get("semaphores"))
-        arguments = with_tensor_maps(plan, _with_addresses(plan, arguments, places), driver_encoded)
+        arguments = with_tensor_maps(plan, with_addresses(plan, arguments, places), driver_encoded)
         bound = {"semaphores": 0, **dict.fromkeys(places or (), 0), **arguments}
         starts = [each.offset for each in entry_parameters(binary.ptx, binary.entry)]
         values = packed(binary, bound_values(binary, plan, bound))
@@ -103,9 +100,11 @@ class PreparedLaunch:
         self._words, self._each = self._parameters.words, self._parameters.pointer
         self._configuration = driver.LaunchConfiguration.of(plan)
         self._pointer = ctypes.c_void_p(ctypes.addressof(self._configuration))
+        early = plan.dependent and driver.records_dependent_launches()
+        self._early = context.dependent_launches if early else None
         offsets = argument_offsets(binary, plan)
         patches = tuple(
-            (_word(plan, offsets, name), ROLES.index(role), offset)
+            (word_of(plan, offsets, name), ROLES.index(role), offset)
             for name, (role, offset) in (places or {}).items()
             if name in offsets
         )
@@ -116,8 +115,8 @@ class PreparedLaunch:
             self._word_a, self._word_b, self._word_out = (
                 found[role][0] for role in ("a", "b", "out")
             )
-        maps = tuple(_map_patches(plan, offsets, arguments, places or {}))
-        copies = tuple(_copy_patches(plan, offsets, arguments, places or {}))
+        maps = tuple(map_patches(plan, offsets, arguments, places or {}))
+        copies = tuple(copy_patches(plan, offsets, arguments, places or {}))
         self.plain &= not copies
         self._patches = (*patches, *maps, *copies)
         self._map_words = tuple((word, place) for word, place, _ in maps)
@@ -127,9 +126,9 @@ class PreparedLaunch:
         self._semaphores_words: tuple[int, ...] = ()
         if any(self.needs):
             self._scratch = LaunchScratch(context, context.scratch, *self.needs, temporary)
-            self._workspace_words = tuple(_workspace_words(plan, offsets, bound))
+            self._workspace_words = tuple(workspace_words(plan, offsets, bound))
             if "semaphores" in offsets:
-                self._semaphores_words = (_word(plan, offsets, "semaphores"),)
+                self._semaphores_words = (word_of(plan, offsets, "semaphores"),)
         self._launch = driver.launcher()
         self._busy = False
 
@@ -160,7 +159,7 @@ class PreparedLaunch:
                 for word in self._semaphores_words:
                     words[word] = semaphores
             self._configuration.stream = stream
-            error = self._launch(self._pointer, self._function, self._each, None)
+            error = self._put(stream)
             if error:
                 self._again(error)
         finally:
@@ -191,16 +190,31 @@ class PreparedLaunch:
                 for word in self._semaphores_words:
                     words[word] = semaphores
             self._configuration.stream = stream
-            error = self._launch(self._pointer, self._function, self._each, None)
+            error = self._put(stream)
             if error:
                 self._again(error)
         finally:
             self._busy = False
 
+    def _put(self, stream: int) -> int:
+        """Launch; an error's number, or 0.
+
+        Raises:
+            DeviceError: the capture of the stream has failed.
+        """
+        if self._early is not None:
+            return self._early.launch(self._configuration, self._now, stream)
+        return self._now()
+
+    def _now(self) -> int:
+        error: int = self._launch(self._pointer, self._function, self._each, None)
+        return error
+
     @contextmanager
     def _interrupted(self) -> Iterator[None]:
         """For a launch by a signal handler that came while this thread prepared another one."""
-        words, stream = self._words.tolist(), self._configuration.stream
+        words, configuration = self._words.tolist(), self._configuration
+        stream, attributes = configuration.stream, configuration.attribute_count
         self._busy = False
         try:
             yield
@@ -208,7 +222,7 @@ class PreparedLaunch:
             self._busy = True
             for word, value in enumerate(words):
                 self._words[word] = value
-            self._configuration.stream = stream
+            configuration.stream, configuration.attribute_count = stream, attributes
 
     def _again(self, error: int) -> None:
         """Launch in the GPU's context, if the thread had none or another one.
@@ -221,93 +235,12 @@ class PreparedLaunch:
             # As CUDA's runtime does for a thread's first call.
             with cuda_errors(doing):
                 self._context.make_current()
-            error = self._launch(self._pointer, self._function, self._each, None)
+            error = self._now()
         elif error == _OTHER_CONTEXT:
             with cuda_errors(doing), self._context.current():
-                error = self._launch(self._pointer, self._function, self._each, None)
+                error = self._now()
         if error:
             raise _explained(doing, error)
-
-
-def _with_addresses(
-    plan: LaunchPlan, arguments: Mapping[str, Value], places: Places | None
-) -> Mapping[str, Value]:
-    """The arguments with an address for each operand of a tensor map that each run gives anew, and
-    for the workspace."""
-    workspace = arguments.get("workspace") or (_SOME_ADDRESS if plan.workspace_bytes else 0)
-    return {
-        **arguments,
-        "workspace": workspace,
-        **dict.fromkeys(places or (), _SOME_ADDRESS),
-    }
-
-
-def _workspace_words(
-    plan: LaunchPlan, offsets: Mapping[str, int], bound: Mapping[str, Value]
-) -> Iterator[tuple[int, int]]:
-    """The words that hold addresses in the workspace, and the bytes from its start.
-
-    Raises:
-        DeviceError: the driver encodes tensor maps otherwise.
-    """
-    for text, offset in places_in_memory(plan).items():
-        encoded = bound.get(text)
-        if isinstance(encoded, bytes):
-            check_address(encoded, _SOME_ADDRESS + offset)
-        yield _word(plan, offsets, text), offset
-
-
-def _map_patches(
-    plan: LaunchPlan, offsets: Mapping[str, int], arguments: Mapping[str, Value], places: Places
-) -> Iterator[tuple[int, int, int]]:
-    """The first word of each tensor map, which is its matrix's address, and where that comes from.
-
-    Raises:
-        DeviceError: the driver encodes maps otherwise.
-    """
-    for each in plan.tensor_maps:
-        if each.rule.operand not in places or each.copy is not None:
-            continue
-        encoded = arguments[each.rule.name]
-        assert isinstance(encoded, bytes)
-        check_address(encoded, _SOME_ADDRESS)
-        role, offset = places[each.rule.operand]
-        yield _word(plan, offsets, each.rule.name), ROLES.index(role), offset
-
-
-def _copy_patches(
-    plan: LaunchPlan, offsets: Mapping[str, int], arguments: Mapping[str, Value], places: Places
-) -> Iterator[tuple[int, int, int]]:
-    """The words that hold addresses in the memory of prepared operands, which each run gives anew.
-
-    Raises:
-        DeviceError: the driver encodes tensor maps otherwise.
-    """
-    for memory in PREPARED:
-        if memory not in places:
-            continue
-        role, start = places[memory]
-        for text, offset in places_in_memory(plan, memory).items():
-            encoded = arguments.get(text)
-            if isinstance(encoded, bytes):
-                check_address(encoded, _SOME_ADDRESS + offset)
-            if text != memory:
-                yield _word(plan, offsets, text), ROLES.index(role), start + offset
-
-
-def _word(plan: LaunchPlan, offsets: Mapping[str, int], name: str) -> int:
-    """The 64-bit word of the parameter space in which an address lies.
-
-    Raises:
-        DeviceError: it lies in two, as only the field of a packed struct can.
-    """
-    word, rest = divmod(offsets[name], _WORD)
-    if rest:
-        raise DeviceError(
-            f"'{plan.kernel}' takes the address '{name}' at byte {offsets[name]} of its "
-            "parameters, which is not aligned to 8: pass it as a parameter of its own"
-        )
-    return word
 
 
 def prepared_launches(

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from gemmkit.devices import driver
-from gemmkit.devices.cuda_errors import cuda_errors, result
+from gemmkit.devices.captures import capture_of
 from gemmkit.devices.device import Buffer
 
 # The handle that means the calling thread's own default stream.
@@ -96,7 +96,7 @@ class ScratchPool:
             DeviceError: there is not enough memory.
         """
         thread = threading.get_ident() if stream == PER_THREAD_STREAM else 0
-        capture = _capture_id(stream) if capturing else 0
+        capture = capture_of(stream)[0] if capturing else 0
         key = stream, thread, capture
         with self._lock:
             scratch = self._found.get(key)
@@ -185,14 +185,3 @@ class LaunchScratch:
         scratch = pool.of(stream, True, nbytes if made is None else 0, semaphores)
         # What the library gave belongs to the graph, which may use it again for what comes next.
         return scratch.workspace if made is None else made[1], scratch.semaphores
-
-
-def _capture_id(stream: int) -> int:
-    """The number of the capture that a stream takes part in."""
-    from cuda.bindings import driver
-
-    with cuda_errors("asking for the capture of a stream"):
-        status, state, number, *_ = driver.cuStreamGetCaptureInfo(stream)
-        result((status,))
-    active = driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE
-    return int(number) if state == active else 0

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from gemmkit.devices.device import Buffer
 from gemmkit.devices.emulated import EmulatedDevice
-from gemmkit.devices.launcher import ROLES, Places
+from gemmkit.devices.patches import ROLES, Places
 from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.plan import LaunchPlan

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from gemmkit.devices.context import Context, context_of
 from gemmkit.devices.cuda_errors import cuda_errors, result
 from gemmkit.devices.device import Buffer
-from gemmkit.devices.launcher import Places, PreparedLaunch, prepared_launches
+from gemmkit.devices.launcher import PreparedLaunch, prepared_launches
+from gemmkit.devices.patches import Places
 from gemmkit.devices.pinned import pinned_bytes
 from gemmkit.devices.streamed import Event, ReadyLaunch, StreamName
 from gemmkit.errors import DeviceError

@@ -19,7 +19,7 @@ from gemmkit.ops.placement import SCALE_ROLES, Step
 from gemmkit.problem import GemmProblem
 
 if TYPE_CHECKING:
-    from gemmkit.devices.launcher import Places
+    from gemmkit.devices.patches import Places
 
 # Binaries that are kept in memory; the disk cache has all.
 _MOST_KEPT = 512

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from gemmkit.devices import driver
 from gemmkit.devices.context import Context
-from gemmkit.devices.launcher import ROLES, Places, prepared_launches
+from gemmkit.devices.launcher import prepared_launches
 from gemmkit.devices.packing import preparing_launches
+from gemmkit.devices.patches import ROLES, Places
 from gemmkit.devices.streams import finish
 from gemmkit.dispatch.choose import choose
 from gemmkit.errors import UsageError

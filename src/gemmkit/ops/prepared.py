@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 from gemmkit.devices.context import Context
 from gemmkit.devices.launcher import (
-    ROLES,
     LaunchSequence,
     PreparedLaunch,
     prepared_launches,
 )
+from gemmkit.devices.patches import ROLES
 from gemmkit.devices.scratch import Temporary, no_memory
 from gemmkit.dispatch.choose import choose
 from gemmkit.dtypes import Dtype

@@ -275,7 +275,7 @@ def _on_gpu(call: Call, request: Request, ordinal: int, key: Hashable | None) ->
 
 def _launch(request: Request, prepared: Prepared, stream: int, held: Held | None) -> Any:
     """The result of a request, on a stream that waits for its operands."""
-    from gemmkit.devices.launcher import ROLES
+    from gemmkit.devices.patches import ROLES
 
     library, operands = cast(GpuLibrary, request.maker), request.operands
     made = operands.get("out")

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from gemmkit.devices.context import Context
 from gemmkit.devices.cuda_errors import cuda_errors, result
-from gemmkit.devices.launcher import ROLES, Places, PreparedLaunch
+from gemmkit.devices.launcher import PreparedLaunch
+from gemmkit.devices.patches import ROLES, Places
 from gemmkit.devices.pinned import PinnedMemory
 from gemmkit.devices.scratch import ScratchPool
 from gemmkit.kernels.operand_copies import COPY_ALIGNMENT, PREPARED, rounded_up

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from gemmkit.devices.launcher import ROLES
+from gemmkit.devices.patches import ROLES
 from gemmkit.devices.streamed import ReadyLaunch, StreamedDevice
 from gemmkit.dtypes import FLOAT_BYTES, Dtype
 from gemmkit.epilogue import Epilogue
