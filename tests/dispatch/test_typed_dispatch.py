@@ -51,6 +51,18 @@ def test_hopper_multiplies_8_bits_by_wgmma_and_other_boards_widen_them(dtype, la
         assert choices[0].kernel.supports(problem, choices[0].config, H100) is None
 
 
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize("size", [1000, 3000, 5000])
+def test_rows_between_sectors_are_shared_by_clusters(layout, size):
+    """TMA takes 2.5 times as long for a line of them, so each had better be loaded once."""
+
+    def chosen(size):
+        problem = GemmProblem(size, size, size, dtype="bfloat16").laid_out(layout)
+        return choose(problem, H100, store=None).config
+
+    assert chosen(size)["cluster_m"] * chosen(size)["cluster_n"] == 2
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 def test_hopper_multiplies_16_bits_by_wgmma(dtype, layout):

@@ -73,24 +73,6 @@ def test_results_and_which_operands(device, problem, copied):
     assert bool(plan.workspace_bytes) == bool(copied)
 
 
-@pytest.mark.parametrize(
-    ("sizes", "fields", "copied"),
-    [
-        ((3000, 3000, 3000), {}, "AB"),
-        ((3000, 3000, 3008), {}, "B"),
-        ((3000, 3000, 3000), {"ldb": 3008, "alignment": 16}, "A"),
-        ((3008, 3008, 3008), {"alignment": 16}, ""),
-        ((1000, 3000, 3000), {}, ""),
-        ((3000, 1000, 3000), {}, ""),
-    ],
-)
-def test_rows_between_sectors_are_copied_where_the_product_is_large(sizes, fields, copied):
-    problem = GemmProblem(*sizes, dtype="bfloat16", **fields)
-    plan = KERNEL.plan(problem, KERNEL.default, H100)
-    assert "".join(plan.copied) == copied
-    assert "".join(each.operand for each in aligned_copies(problem)) == ""
-
-
 def test_copies_hold_the_matrices_lines(device):
     """A batch of both operands, byte for byte, of the elements and nothing besides."""
     problem = PROBLEMS["a batch"][0]

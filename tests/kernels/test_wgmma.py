@@ -31,6 +31,7 @@ CONFIGS = {
     "k over a cluster": {"BM": 64, "BN": 64, "consumers": 1, "cluster_m": 1, "cluster_k": 2},
     "ping-pong": {"BM": 64, "BN": 96, "pingpong": 2, "stages": 3, "cluster_m": 1},
     "ping-pong along M": {"BN": 128, "pingpong": 2, "cluster_m": 2},
+    "three consumers": {"BM": 192, "BN": 96, "consumers": 3, "stages": 3, "cluster_m": 2},
     "three tiles of rows": {"BM": 192, "BN": 96, "consumers": 1, "cluster_m": 1},
     "rows in finer steps": {"BM": 80, "BN": 64, "consumers": 1, "stages": 3, "cluster_m": 1},
     "rows in finer steps, ping-pong": {"BM": 176, "BN": 128, "pingpong": 2, "cluster_m": 1},

@@ -62,7 +62,7 @@ class Pinned:
         return 0, self.gpu.capturing
 
     def cuStreamGetCaptureInfo(self, stream):
-        return 0, 1, 12, None
+        return 0, 1, 12, None, []
 
 
 @pytest.fixture

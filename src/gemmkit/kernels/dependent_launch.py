@@ -7,6 +7,9 @@ from dataclasses import replace
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.plan import LaunchShape
 
+# The first compute capability, its major number, that has them.
+DEPENDENT_SINCE = 9
+
 
 def dependent(shape: LaunchShape, gpu: GpuSpec) -> LaunchShape:
     """The launch of a kernel that calls `wait_for_previous_kernel`, as a dependent one.

@@ -16,9 +16,8 @@ from gemmkit.problem import GemmProblem
 # What TMA needs rows to begin at multiples of, in bytes; and what copies, and their rows, begin at:
 # TMA is faster where a box's lines are those of the cache.
 ROW_ALIGNMENT, COPY_ALIGNMENT, COPIED_ROW_ALIGNMENT = 16, 256, 128
-# A sector of the cache, in bytes. From so many rows and columns of C on, copies of rows that begin
-# between sectors gain more than they take: on an H100 12 % at 3000³ in bf16 and 14 % at 5000³.
-SECTOR, WORTH_COPYING = 32, 2560
+# A sector of the cache, in bytes.
+SECTOR = 32
 
 # The arguments that are addresses of memory for copies; prepared operands have their own.
 WORKSPACE, PREPARED = "workspace", ("prepared_a", "prepared_b")
@@ -76,20 +75,16 @@ def aligned_copies(
     *,
     whole_vectors: bool = False,
     along_k: bool = False,
-    whole_sectors: bool = False,
 ) -> tuple[OperandCopy, ...]:
     """Copies of those operands whose addresses or rows are no multiples of 16 bytes.
 
     Args:
         problem: what they are operands of.
-        whole_sectors: also copy those of large products whose rows are no multiples of 32 bytes.
         whole_vectors: also copy those whose rows end elsewhere, though the next one begins there.
         along_k: also copy those whose contiguous neighbors do not lie along k, so that they do.
     """
     copies: list[OperandCopy] = []
     item, ends = problem.item_bytes, dict.fromkeys((WORKSPACE, *PREPARED), 0)
-    large = min(problem.m, problem.n) >= WORTH_COPYING
-    apart_alignment = SECTOR if whole_sectors and large else ROW_ALIGNMENT
     for operand, transposed, sides, ld, stride in (
         ("A", problem.transa, (problem.m, problem.k), problem.lda, problem.strides[0]),
         ("B", problem.transb, (problem.k, problem.n), problem.ldb, problem.strides[1]),
@@ -101,7 +96,7 @@ def aligned_copies(
         rows_end = length if whole_vectors else 0
         turned = along_k and transposed == (operand == "A")
         loads = not (problem.alignment | rows_end * item) % ROW_ALIGNMENT
-        if not turned and loads and not apart * item % apart_alignment:
+        if not turned and loads and not apart * item % ROW_ALIGNMENT:
             continue
         if turned:
             lines, length = length, lines

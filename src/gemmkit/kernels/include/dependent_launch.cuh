@@ -6,6 +6,8 @@
 // ended and what it wrote is visible. The next kernel's blocks may start from here on. Where the launch
 // is an ordinary one, it does nothing.
 __device__ __forceinline__ void wait_for_previous_kernel() {
+#if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
   asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
 }

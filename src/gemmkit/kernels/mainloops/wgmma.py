@@ -21,24 +21,44 @@ from gemmkit.kernels.work import (
 )
 from gemmkit.problem import GemmProblem
 
+# How much longer L2 takes to deliver a line of a box that begins between its sectors: 5 cycles for
+# 128 bytes in place of 2 (H100, bf16 at 1000³, 3000³ and 5000³, with clusters and without).
+SPLIT_SECTORS = 2.5
+
 # Bytes along k of one wgmma.
 K_BYTES = 32
+# Of A and of B.
+Split = tuple[bool, ...]
 # Latencies of L2 that a step lasts at least: none, since loads are several steps ahead.
 COVERS = 0.0
 
 
 def persistent(
-    problem: GemmProblem, config: TileConfig, gpu: GpuSpec, threads: int, shared_bytes: int
+    problem: GemmProblem,
+    config: TileConfig,
+    gpu: GpuSpec,
+    threads: int,
+    shared_bytes: int,
+    *,
+    split: Split = (False, False),
 ) -> Work:
-    """Persistent blocks, which go from tile to tile."""
-    return in_turn(problem, config, clusters(problem, config, gpu), threads, shared_bytes)
+    """Persistent blocks, which go from tile to tile; `split` as for `in_turn`."""
+    found = clusters(problem, config, gpu)
+    return in_turn(problem, config, found, threads, shared_bytes, split=split)
 
 
 def in_turn(
-    problem: GemmProblem, config: TileConfig, found: Cut, threads: int, shared_bytes: int
+    problem: GemmProblem,
+    config: TileConfig,
+    found: Cut,
+    threads: int,
+    shared_bytes: int,
+    *,
+    split: Split = (False, False),
 ) -> Work:
-    """Blocks that share a problem, or groups, as `found` says."""
-    demands = _demands(config, problem.dtype, problem.item_bytes, threads)
+    """Blocks that share a problem, or groups, as `found` says; `split` tells of A and of B whether
+    their rows begin between sectors of the cache."""
+    demands = _demands(config, problem.dtype, problem.item_bytes, threads, split)
     return Work.of(found, threads, shared_bytes, demands)
 
 
@@ -103,14 +123,21 @@ def visiting(config: TileConfig, gpu: GpuSpec, places: int, steps: int) -> Cut:
 
 
 @lru_cache(maxsize=4096)
-def _demands(config: TileConfig, dtype: str, item_bytes: int, threads: int) -> Demands:
+def _demands(
+    config: TileConfig,
+    dtype: str,
+    item_bytes: int,
+    threads: int,
+    split: Split = (False, False),
+) -> Demands:
     BM, BN, BK, consumers = (config[key] for key in ("BM", "BN", "BK", "consumers"))
     # Of a consumer's threads; those of the producer multiply nothing.
     results = BM * BN // (4 * WARP_SIZE * (consumers // (config.pingpong or 1)))
     rows, columns = product_sides(config)
     products = rows // ROWS * (BK * item_bytes // K_BYTES)
     # A block of a cluster reads its share of what it has in common with the others.
-    l2_bytes = item_bytes * BK * (BM / config["cluster_n"] + BN / config["cluster_m"])
+    weights = [SPLIT_SECTORS if each else 1.0 for each in split]
+    lines = weights[0] * BM / config["cluster_n"] + weights[1] * BN / config["cluster_m"]
     return Demands(
         math=MathPipe(dtype, tensor=True),  # type: ignore[arg-type]
         multiply_adds=BM * BN * BK / threads,
@@ -118,7 +145,7 @@ def _demands(config: TileConfig, dtype: str, item_bytes: int, threads: int) -> D
         issue=0.0,
         # Each product reads its rows and all columns; a line is a wavefront.
         wavefronts=products * (ROWS + columns) * K_BYTES / LINE_BYTES,
-        l2_bytes=l2_bytes,
+        l2_bytes=item_bytes * BK * lines,
         copies=Copies(),
         waits=0.0,
         covers=COVERS,

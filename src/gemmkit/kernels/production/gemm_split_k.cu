@@ -9,6 +9,7 @@
 // Loads per result: those of `gemm_tiled` with the same tile; besides, a float goes to the workspace
 // and back per part.
 #include "arguments.cuh"
+#include "dependent_launch.cuh"
 #include "epilogue/fix_up.cuh"
 #include "mainloop/cp_async_fma.cuh"
 #include "residue_tiles.cuh"
@@ -18,6 +19,7 @@ template <Tile TILE, Access ACCESS, Layout LAYOUT, Schedule SCHEDULE, class Epil
 __global__ void __launch_bounds__(TILE.threads, TILE.min_blocks)
     gemm_split_k(GEMM_PARAMETERS(float, Epilogue)) {
   const Arguments<float, Epilogue> args{GEMM_ARGUMENTS};
+  wait_for_previous_kernel();
   extern __shared__ __align__(128) float4 shared[];
   using Mainloop = CpAsyncFma<TILE, ACCESS.c, LAYOUT>;
   constexpr int BM = TILE.BM, BN = TILE.BN, BK = TILE.BK, THREADS = TILE.threads;

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 from gemmkit.dtypes import FLOAT_BYTES
 from gemmkit.gpu import MAX_GRID_YZ, GpuSpec
 from gemmkit.kernels import loads
+from gemmkit.kernels.dependent_launch import DEPENDENT_SINCE, dependent
 from gemmkit.kernels.grids import tile_grid
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.launches import vector_width
@@ -50,7 +52,10 @@ def shared_bytes(problem: GemmProblem | None, config: TileConfig) -> int:
 
 
 def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
-    """Column tiles on x, row tiles on y, the parts of each on z; residue tiles in further rows."""
+    """Column tiles on x, row tiles on y, the parts of each on z; residue tiles in further rows.
+
+    Where each block has an SM to itself, they start while the kernel before them ends.
+    """
     BM, BN, width = config["BM"], config["BN"], vector_width(problem)
     parts, taken = parts_of(problem, config), shared_bytes(problem, config)
     found, residue = cut_with_residue(problem, config, gpu, taken, parts)
@@ -66,6 +71,8 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
         thread_count(config),
         max(taken, residue.shared_bytes),
     )
+    if gpu.capability.major >= DEPENDENT_SINCE and prod(shape.grid) <= gpu.sm_count:
+        shape = dependent(shape, gpu)
     return replace(
         shape,
         workspace_bytes=FLOAT_BYTES * tiles * parts * BM * BN,

@@ -20,8 +20,8 @@ from gemmkit.problem import GemmProblem
 
 
 def operands(problem: GemmProblem) -> LoadedOperands:
-    """A and B in place, or copies where TMA cannot load them, or only with twice the requests."""
-    return LoadedOperands.in_place(problem, aligned_copies(problem, whole_sectors=True))
+    """A and B in place, or copies where TMA cannot load them."""
+    return LoadedOperands.in_place(problem, aligned_copies(problem))
 
 
 def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
@@ -69,7 +69,7 @@ KERNEL = Kernel(
         "BN": (32, 64, 96, 128, 144, 160, 192, 224, 240, 256),
         "BK": (64, 128),
         "stages": (3, 4, 5, 6, 7, 8, 12, 16),
-        "consumers": (1, 2),
+        "consumers": (1, 2, 3),
         "pingpong": (1, 2),
         "cluster_m": (1, 2),
         "cluster_n": (1, 2),

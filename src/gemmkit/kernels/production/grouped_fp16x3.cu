@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(TILE.threads, 1)
   };
   typename Mainloop::Counter counter;
   if (threadIdx.x >= PRODUCER) {
-    if constexpr (CONSUMERS > 1) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+    give_up_registers<CONSUMERS>();
     if (threadIdx.x == PRODUCER) {
       for (; tile < groups.tiles; tile += clusters) {
         const GroupTile place = groups.place(tile);
@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(TILE.threads, 1)
     }
     return;
   }
-  if constexpr (CONSUMERS > 1) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+  take_registers<CONSUMERS>();
   const int consumer = threadIdx.x / 128,
             own_rows = consumer % Mainloop::CONSUMERS * Mainloop::ROWS;
   int buffer = 0;

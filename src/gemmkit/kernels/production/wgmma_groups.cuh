@@ -84,7 +84,7 @@ __device__ __forceinline__ void multiply_mapped_groups(
   };
   typename Mainloop::Counter counter;
   if (threadIdx.x >= PRODUCER) {
-    if constexpr (CONSUMERS > 1) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+    give_up_registers<CONSUMERS>();
     if (threadIdx.x == PRODUCER) {
       const auto expect = [&](const Its& its) {
         if (common.steps(its, Mainloop::DEPTH_OF_STEP) == 0) return;
@@ -118,7 +118,7 @@ __device__ __forceinline__ void multiply_mapped_groups(
     }
     return;
   }
-  if constexpr (CONSUMERS > 1) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+  take_registers<CONSUMERS>();
   const int consumer = threadIdx.x / 128,
             own_rows = consumer % Mainloop::CONSUMERS * Mainloop::ROWS;
   int buffer = 0, group = -1;

@@ -89,7 +89,7 @@ __device__ __forceinline__ void multiply_tiles(const TensorMap& map_a, const Ten
   }
   typename Mainloop::Counter counter;
   if (threadIdx.x >= PRODUCER) {
-    if constexpr (CONSUMERS > 1) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+    give_up_registers<CONSUMERS>();
     if (threadIdx.x == PRODUCER) {
       for (; schedule.left(); schedule.advance(), tile = schedule.tile()) {
         const int product_a = args.stride_a == 0 ? 0 : tile.product;
@@ -103,7 +103,7 @@ __device__ __forceinline__ void multiply_tiles(const TensorMap& map_a, const Ten
     }
     if constexpr (PARTS > 1) cluster_wait();
   } else {
-    if constexpr (CONSUMERS > 1) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    take_registers<CONSUMERS>();
     const int consumer = threadIdx.x / 128, place = consumer % Mainloop::CONSUMERS;
     int buffer = 0;
     // The block's tiles go round among the consumers, and with them the stages. One begins when that of

@@ -10,7 +10,7 @@ from gemmkit.gpu import GpuSpec
 from gemmkit.kernels import rules
 from gemmkit.kernels.dependent_launch import dependent
 from gemmkit.kernels.mainloops.wgmma import clusters, persistent
-from gemmkit.kernels.operand_copies import OperandCopy, aligned_copies
+from gemmkit.kernels.operand_copies import SECTOR, OperandCopy, aligned_copies
 from gemmkit.kernels.plan import LaunchShape, TileConfig, ceil_div
 from gemmkit.kernels.production.arguments import CUDA_LAYOUTS, named
 from gemmkit.kernels.production.schedule import RASTER_EXTENT, schedule_argument
@@ -39,8 +39,10 @@ COLUMN_STEP, EIGHT = 16, 8
 MOST_BOX_LINES = 96
 # Buffers for results on their way to memory, per consumer: those that there is room for.
 FEWEST_BUFFERS, MOST_BUFFERS = 2, 4
-# 32-bit registers of a consumer's thread that sums may take.
-SUM_REGISTERS = 192
+# 32-bit registers of a consumer's thread that sums may take: with up to two consumers, and with
+# three, of whose blocks ptxas gives 128 to each thread.
+SUM_REGISTERS, SUM_REGISTERS_OF_THREE = 192, 96
+MOST_CONSUMERS = 3
 # Largest box of a tensor map along one dimension, and columns of a wgmma.
 MOST_LINES = 256
 
@@ -244,7 +246,12 @@ def room(
 def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec, operands: LoadedOperands) -> Work:
     """A tile of C at a time per block, of operands that are ready."""
     shared = shared_bytes(problem, config, operands)
-    return persistent(problem, config, gpu, thread_count(config), shared)
+    copied = {each.operand for each in operands.copies}
+    split = tuple(
+        name not in copied and ld * operands.item_bytes % SECTOR != 0
+        for name, ld in (("A", problem.lda), ("B", problem.ldb))
+    )
+    return persistent(problem, config, gpu, thread_count(config), shared, split=split)
 
 
 def condition(problem: GemmProblem, gpu: GpuSpec) -> str | None:
@@ -263,14 +270,15 @@ def tiles(config: TileConfig, gpu: GpuSpec, depth: int, sums: int = 1) -> str | 
     turns = config["pingpong"]
     results = rows * columns // (max(1, consumers // turns) * WARPGROUP)
     sharing, parts = config["cluster_m"] * config["cluster_n"], config["cluster_k"]
+    most_sums = SUM_REGISTERS if consumers < MOST_CONSUMERS else SUM_REGISTERS_OF_THREE
     return rules.first_reason(
         lambda: has_wgmma(gpu),
         lambda: rules.positive(config),
         # Counts of few values first: other rules multiply by them.
         lambda: (
             None
-            if consumers <= 2
-            else f"consumers = {consumers}: the registers of a block are for 1 or 2"
+            if consumers <= MOST_CONSUMERS
+            else f"consumers = {consumers}: the registers of a block are for 1, 2 or 3"
         ),
         lambda: (
             None
@@ -285,10 +293,8 @@ def tiles(config: TileConfig, gpu: GpuSpec, depth: int, sums: int = 1) -> str | 
         ),
         lambda: (
             None
-            if turns in (1, consumers)
-            else f"pingpong = {turns}: use 1, or {consumers} for a tile of each consumer's own"
-            if consumers > 1
-            else f"pingpong = {turns}: a single consumer has 1 tile at a time"
+            if turns == 1 or turns == consumers == 2
+            else f"pingpong = {turns}: use 1, or 2 for a tile of each of 2 consumers' own"
         ),
         lambda: rules.divides(
             config, ROWS * consumers // turns, "BN" if is_swapped(config) else "BM"
@@ -306,9 +312,9 @@ def tiles(config: TileConfig, gpu: GpuSpec, depth: int, sums: int = 1) -> str | 
         ),
         lambda: (
             None
-            if sums * results <= SUM_REGISTERS
+            if sums * results <= most_sums
             else f"{sums * results} sums per thread do not fit its registers, which have room for "
-            f"{SUM_REGISTERS}: choose a smaller BM or BN"
+            f"{most_sums}: choose a smaller BM or BN"
         ),
         lambda: None if config["stages"] >= 2 else "a pipeline needs 2 stages or more",
         lambda: rules.divides(config, 8 * config["cluster_m"], "BN"),

@@ -33,6 +33,19 @@ template <Layout LAYOUT>
 constexpr Layout SWAPPED_LAYOUT =
     static_cast<Layout>((TRANSPOSED_B<LAYOUT> ? 0 : AT_B) + (TRANSPOSED_A<LAYOUT> ? 0 : A_BT));
 
+// Registers go from the warpgroup of the producer to those that multiply, by all of its threads. A
+// block has 168 for each thread of two consumers and the producer, 128 with a third one.
+template <int CONSUMERS>
+__device__ __forceinline__ void give_up_registers() {
+  if constexpr (CONSUMERS == 2) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+  if constexpr (CONSUMERS == 3) asm volatile("setmaxnreg.dec.sync.aligned.u32 32;");
+}
+template <int CONSUMERS>
+__device__ __forceinline__ void take_registers() {
+  if constexpr (CONSUMERS == 2) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+  if constexpr (CONSUMERS == 3) asm volatile("setmaxnreg.inc.sync.aligned.u32 160;");
+}
+
 // Steps along k of a block.
 struct Steps {
   int first, count;
