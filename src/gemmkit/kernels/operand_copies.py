@@ -75,7 +75,7 @@ def aligned_copies(
     problem: GemmProblem,
     *,
     whole_vectors: bool = False,
-    along_k: bool = False,
+    along_k: str = "",
     whole_sectors: bool = False,
 ) -> tuple[OperandCopy, ...]:
     """Copies of those operands whose addresses or rows are no multiples of 16 bytes.
@@ -84,7 +84,8 @@ def aligned_copies(
         problem: what they are operands of.
         whole_sectors: also copy those of large products whose rows are no multiples of 32 bytes.
         whole_vectors: also copy those whose rows end elsewhere, though the next one begins there.
-        along_k: also copy those whose contiguous neighbors do not lie along k, so that they do.
+        along_k: of these, such as "AB", also copy those whose contiguous neighbors do not lie along
+            k, so that they do.
     """
     copies: list[OperandCopy] = []
     item, ends = problem.item_bytes, dict.fromkeys((WORKSPACE, *PREPARED), 0)
@@ -99,7 +100,7 @@ def aligned_copies(
         if problem.batch != 1:
             apart |= stride
         rows_end = length if whole_vectors else 0
-        turned = along_k and transposed == (operand == "A")
+        turned = operand in along_k and transposed == (operand == "A")
         loads = not (problem.alignment | rows_end * item) % ROW_ALIGNMENT
         if not turned and loads and not apart * item % apart_alignment:
             continue

@@ -28,17 +28,30 @@ COVERS = 0.0
 
 
 def persistent(
-    problem: GemmProblem, config: TileConfig, gpu: GpuSpec, threads: int, shared_bytes: int
+    problem: GemmProblem,
+    config: TileConfig,
+    gpu: GpuSpec,
+    threads: int,
+    shared_bytes: int,
+    *,
+    swapped: bool | None = None,
 ) -> Work:
-    """Persistent blocks, which go from tile to tile."""
-    return in_turn(problem, config, clusters(problem, config, gpu), threads, shared_bytes)
+    """Persistent blocks, which go from tile to tile; `swapped` is as in `product_sides`."""
+    found = clusters(problem, config, gpu)
+    return in_turn(problem, config, found, threads, shared_bytes, swapped=swapped)
 
 
 def in_turn(
-    problem: GemmProblem, config: TileConfig, found: Cut, threads: int, shared_bytes: int
+    problem: GemmProblem,
+    config: TileConfig,
+    found: Cut,
+    threads: int,
+    shared_bytes: int,
+    *,
+    swapped: bool | None = None,
 ) -> Work:
     """Blocks that share a problem, or groups, as `found` says."""
-    demands = _demands(config, problem.dtype, problem.item_bytes, threads)
+    demands = _demands(config, problem.dtype, problem.item_bytes, threads, swapped)
     return Work.of(found, threads, shared_bytes, demands)
 
 
@@ -103,11 +116,13 @@ def visiting(config: TileConfig, gpu: GpuSpec, places: int, steps: int) -> Cut:
 
 
 @lru_cache(maxsize=4096)
-def _demands(config: TileConfig, dtype: str, item_bytes: int, threads: int) -> Demands:
+def _demands(
+    config: TileConfig, dtype: str, item_bytes: int, threads: int, swapped: bool | None = None
+) -> Demands:
     BM, BN, BK, consumers = (config[key] for key in ("BM", "BN", "BK", "consumers"))
     # Of a consumer's threads; those of the producer multiply nothing.
     results = BM * BN // (4 * WARP_SIZE * (consumers // (config.pingpong or 1)))
-    rows, columns = product_sides(config)
+    rows, columns = product_sides(config, swapped=swapped)
     products = rows // ROWS * (BK * item_bytes // K_BYTES)
     # A block of a cluster reads its share of what it has in common with the others.
     l2_bytes = item_bytes * BK * (BM / config["cluster_n"] + BN / config["cluster_m"])
