@@ -81,7 +81,7 @@ class LoadedOperands:
 
     @property
     def swapped(self) -> bool | None:
-        """Whether tiles are computed as their transposes; None where that depends on their sides."""
+        """Whether tiles are computed as their transposes; None where their sides decide."""
         return self.a_along_k if self.from_registers else None
 
     def is_swapped(self, config: TileConfig) -> bool:

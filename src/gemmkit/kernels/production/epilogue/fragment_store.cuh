@@ -262,6 +262,10 @@ struct SwappedStore {
                                                const Epilogue& epilogue, Out* C, int ldc, int M,
                                                int N, int product, int row, int col) {
     const int warp = threadIdx.x % 128 / 32, lane = threadIdx.x % 32;
+    // Where a lane's first word goes, of 32 bits.
+    [[maybe_unused]] const unsigned place =
+        warp / 2 * BOX_BYTES +
+        swizzled<PITCH>(lane % 4 * 2, (warp % 2 * 16 + lane / 4) * sizeof(Out));
     const auto store = [&]<bool PLAIN>() {
 #pragma unroll
       for (int box = 0; box < BN / LINES; ++box) {
@@ -270,6 +274,8 @@ struct SwappedStore {
 #pragma unroll
         for (int c = 0; c < LINES; c += 8) {
           [[maybe_unused]] unsigned words[2];
+          // Addresses of eight rows at a time, or they fill the registers.
+          const int pitch = BOXES == 1 ? ldc : opaque(ldc);
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
             const int at = (box * LINES + c) / 2 + half * 2;
@@ -278,19 +284,17 @@ struct SwappedStore {
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
               x[i] =
-                  finished<PLAIN>(epilogue, C, ldc, M, N, col + box * LINES + c + lane % 4 * 2 + i,
-                                  across, sums[at + i]);
+                  finished<PLAIN>(epilogue, C, pitch, M, N,
+                                  col + box * LINES + c + lane % 4 * 2 + i, across, sums[at + i]);
             }
             if constexpr (BOXES == 1) {
               words[half] = pair<Out>(x[0], x[1]);
             } else {
-              // Eight neighbors of four lines that lie two apart: one word for each bank.
-              const unsigned own_box = to + warp / 2 * BOX_BYTES;
-              const int byte = (warp % 2 * 16 + half * 8 + lane / 4) * sizeof(Out);
-#pragma unroll
-              for (int i = 0; i < 2; ++i) {
-                store_word(own_box + swizzled<PITCH>(c + lane % 4 * 2 + i, byte), x[i]);
-              }
+              // Columns go to eight neighboring words, rows to lines two apart: the next row to the next
+              // line and chunk, the other half's column two chunks on.
+              const unsigned own = (to + place) ^ half * 2 * 16;
+              store_word(own + c * PITCH, x[0]);
+              store_word((own ^ (PITCH | 16)) + c * PITCH, x[1]);
             }
           }
           if constexpr (BOXES == 1) {
