@@ -46,7 +46,7 @@ CASES = {
     "few rows, blocks share k": (FEW_ROWS, GemmProblem(24, 136, 200, **TF32), ""),
     "ping-pong, fp16 results": (
         PING_PONG,
-        GemmProblem(72, 264, 100, out_dtype="float16", **TF32),
+        GemmProblem(40, 264, 72, out_dtype="float16", **TF32),
         "",
     ),
     "two consumers, a cluster shares A, bf16 results": (
@@ -79,7 +79,7 @@ def test_epilogues(device):
     check(run(device, problem, integers=False))
 
 
-@pytest.mark.parametrize("layout", ["nn", "tt", "tn"])
+@pytest.mark.parametrize("layout", ["nn", "tt"])
 def test_bits_are_those_of_turned_operands(device, layout):
     problem = GemmProblem(72, 136, 100, **TF32).laid_out(layout)
     found = [
@@ -140,7 +140,7 @@ def test_of_two_operands_across_k_the_cheaper_one_is_turned(changes, turned):
         (
             {**ONE, "BM": 192, "BN": 128, "consumers": 2, "pingpong": 2},
             "nn",
-            "192 sums and 48 registers of",
+            "192 sums and 32 registers of",
         ),
     ],
 )
@@ -150,10 +150,10 @@ def test_what_is_refused(keys, layout, reason):
         KERNEL.plan(problem, KERNEL.configure(keys), H100)
 
 
-@pytest.mark.parametrize("layout", ["nn", "tt"])
-def test_registers_hold_everything(layout):
-    """Of the candidate with the most sums, beside whose epilogue there is little room."""
-    problem = GemmProblem(512, 512, 512, epilogue="bias+relu", **TF32).laid_out(layout)
+def test_registers_hold_everything():
+    """Of the candidate with the most sums, beside whose epilogue there is little room: that of
+    transposed tiles has an address for each line of a box."""
+    problem = GemmProblem(512, 512, 512, epilogue="bias+relu", **TF32)
     configs = [each.config for each in CANDIDATES if each.name == NAME]
     fitting = [each for each in configs if KERNEL.supports(problem, each, H100) is None]
     most = max(

@@ -20,14 +20,14 @@ from gemmkit.kernels.warpgroups import ROWS, WARPGROUP, line
 from gemmkit.kernels.work import Work
 from gemmkit.problem import GemmProblem
 
-# As register_operand.cuh has them: elements along k of a wgmma, wgmmas along k of a part of a step,
-# and sets of fragments, of 4 registers for each 64 rows.
-DEPTH, PRODUCTS, SETS, FRAGMENT = 8, 2, 2, 4
+# Elements along k of a wgmma, registers of a thread for a fragment of so many and 64 rows, and the
+# halves of a step, which take turns: a thread has registers for the fragments of both.
+DEPTH, FRAGMENT, HALVES = 8, 4, 2
 # Registers of a thread for its sums and its fragments: with 160 and 32, or 128 and 64, none spill.
 MOST_REGISTERS = 192
 # Instructions of a lane for a fragment: four loads, and four selections among them.
 OF_FRAGMENT = 8
-# Cycles from the end of a part's products to where those of the part after next may begin: a load
+# Cycles from the end of a half's products to where those of the half after next may begin: a load
 # from shared memory, which takes some 30, and the wait, the selections, the fence and the issue
 # around it. Not measured.
 READING = 90.0
@@ -96,13 +96,18 @@ def _tiles(config: TileConfig, gpu: GpuSpec, *, swapped: bool) -> str | None:
 def _registers(config: TileConfig, *, swapped: bool) -> str | None:
     """Registers for the sums and the fragments of a consumer's thread."""
     row_tiles, columns = _row_tiles(config, swapped=swapped)
-    sums, fragments = row_tiles * columns // 2, row_tiles * SETS * PRODUCTS * FRAGMENT
+    sums, fragments = row_tiles * columns // 2, FRAGMENT * _fragments(config, row_tiles)
     if sums + fragments <= MOST_REGISTERS:
         return None
     return (
         f"{sums} sums and {fragments} registers of fragments per thread do not fit its registers, "
-        f"which have room for {MOST_REGISTERS}: choose a smaller BM or BN"
+        f"which have room for {MOST_REGISTERS}: choose a smaller BM, BN or BK"
     )
+
+
+def _fragments(config: TileConfig, row_tiles: int) -> int:
+    """Fragments of a step that a consumer's warp reads."""
+    return row_tiles * config["BK"] // DEPTH
 
 
 def _row_tiles(config: TileConfig, *, swapped: bool) -> tuple[int, int]:
@@ -121,22 +126,18 @@ def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Work:
     own = operands(problem)
     found = wgmma_tiles.work(problem, config, gpu, own)
     row_tiles, columns = _row_tiles(config, swapped=own.a_along_k)
-    math, consumers, parts = (
-        MathPipe("tfloat32", tensor=True),
-        config["consumers"],
-        config["BK"] // (DEPTH * PRODUCTS),
-    )
-    fragments = row_tiles * config["BK"] // DEPTH
-    # While the tensor cores have products of a part, of all consumers, these read the next one's.
-    products = consumers * row_tiles * PRODUCTS * ROWS * columns * DEPTH
-    exposed = parts * max(0.0, READING - products / gpu.pipes.multiply_adds(math))
+    math, consumers = MathPipe("tfloat32", tensor=True), config["consumers"]
+    fragments = _fragments(config, row_tiles)
+    # While the tensor cores have products of a half, of all consumers, these read the next one's.
+    products = consumers * fragments * ROWS * columns * DEPTH / HALVES
+    exposed = HALVES * max(0.0, READING - products / gpu.pipes.multiply_adds(math))
     demands = replace(
         found.demands,
         math=math,
         # Of the warps that multiply, not of all.
         issue=OF_FRAGMENT * fragments * consumers * WARPGROUP / found.threads,
         exposed=exposed,
-        registers=found.demands.registers + row_tiles * SETS * PRODUCTS * FRAGMENT,
+        registers=found.demands.registers + FRAGMENT * fragments,
     )
     return found._replace(demands=demands, copied_bytes=moved_bytes(problem, own.copies))
 

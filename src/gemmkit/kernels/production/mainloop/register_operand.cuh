@@ -1,6 +1,6 @@
 // The mainloop of tf32 products whose A lies across k: wgmma reads such elements of 32 bits from shared
 // memory only along k, but A's may come from registers. TMA rounds A and brings it as it is; consumers
-// read its fragments, those of the next part of a step while tensor cores multiply this one.
+// read its fragments, those of the next half of a step while tensor cores multiply this one.
 #pragma once
 
 #include "epilogue/fragment_store.cuh"
@@ -15,9 +15,8 @@ struct RegisterOperandMainloop : WgmmaMainloop<Tf32, TILE, AT_BT, BATCHED> {
   using typename Base::Counter;
   using typename Base::Sums;
   static constexpr int ROW_TILES = Base::ROW_TILES, COUNT = TILE.BN / 2, DEPTH = Base::DEPTH;
-  // Parts of a step, of PRODUCTS products along k each, have one of two sets of fragments in turn.
-  static constexpr int PRODUCTS = 2, PART = PRODUCTS * DEPTH, PARTS = TILE.BK / PART;
-  static_assert(PARTS % 2 == 0, "each step begins with the same set of fragments");
+  // Each half of a step, of PRODUCTS products along k, has registers of its own.
+  static constexpr int HALF = TILE.BK / 2, PRODUCTS = HALF / DEPTH;
   using Fragments = unsigned[PRODUCTS][ROW_TILES][4];
 
   // As that of `WgmmaMainloop`.
@@ -35,10 +34,10 @@ struct RegisterOperandMainloop : WgmmaMainloop<Tf32, TILE, AT_BT, BATCHED> {
     }
 #pragma unroll
     for (int i = 0; i < ROW_TILES; ++i) leave_undefined(sums[i]);
-    Fragments fragments[2];
+    Fragments first_half, second_half;
     const unsigned place = place_of_lane(first);
     this->barriers.full[counter.stage].wait(counter.parity);
-    read(fragments[0], shared_address(this->memory.a[counter.stage]) + place, 0);
+    read(first_half, shared_address(this->memory.a[counter.stage]) + place, 0);
     int held = counter.stage;
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
@@ -46,19 +45,16 @@ struct RegisterOperandMainloop : WgmmaMainloop<Tf32, TILE, AT_BT, BATCHED> {
       const unsigned a = shared_address(this->memory.a[stage]) + place;
       const unsigned b = shared_address(this->memory.b[stage]);
       counter.advance();
-#pragma unroll
-      for (int part = 0; part < PARTS; ++part) {
-        multiply(sums, fragments[part % 2], b, part * PART, step > 0 || part > 0);
-        // The part before has been multiplied: its registers are free and, at the end of a step, its stage.
-        wgmma_wait<1>();
-        if (part == 0 && step > 0) this->release(held);
-        Fragments& next = fragments[(part + 1) % 2];
-        if (part + 1 < PARTS) {
-          read(next, a, (part + 1) * PART);
-        } else if (step + 1 < steps) {
-          this->barriers.full[counter.stage].wait(counter.parity);
-          read(next, shared_address(this->memory.a[counter.stage]) + place, 0);
-        }
+      multiply(sums, first_half, b, 0, step > 0);
+      // The half before has been multiplied: its registers are free, and its stage.
+      wgmma_wait<1>();
+      if (step > 0) this->release(held);
+      read(second_half, a, HALF);
+      multiply(sums, second_half, b, HALF, true);
+      wgmma_wait<1>();
+      if (step + 1 < steps) {
+        this->barriers.full[counter.stage].wait(counter.parity);
+        read(first_half, shared_address(this->memory.a[counter.stage]) + place, 0);
       }
       held = stage;
     }
@@ -84,7 +80,7 @@ struct RegisterOperandMainloop : WgmmaMainloop<Tf32, TILE, AT_BT, BATCHED> {
            lane / 4 % 4 * sizeof(float);
   }
 
-  // Reads the fragments of a part that begins at `k`. Shared memory has what TMA has rounded.
+  // Reads the fragments of a half that begins at `k`. Shared memory has what TMA has rounded.
   static __device__ __forceinline__ void read(Fragments& to, unsigned place, int k) {
     const bool upper = threadIdx.x % 32 >= 16;
 #pragma unroll
@@ -105,7 +101,7 @@ struct RegisterOperandMainloop : WgmmaMainloop<Tf32, TILE, AT_BT, BATCHED> {
     }
   }
 
-  // Begins the products of a part.
+  // Begins the products of a half.
   static __device__ __forceinline__ void multiply(Sums& sums, Fragments& fragments, unsigned b,
                                                   int k, bool keep) {
     // The compiler must not move what writes them past the fence.
