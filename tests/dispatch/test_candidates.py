@@ -85,10 +85,16 @@ def problems(candidate: Candidate) -> dict[str, GemmProblem]:
         depth = max(depth, LEAST_K)
     # Rows of 16-bit elements are aligned where they have a multiple of 8, of 8-bit ones of 16.
     unit = 16 // min(ITEM_BYTES[dtype], 2)
-    return {
+    found = {
         "aligned": GemmProblem(BM + 3, BN + unit, depth + unit, dtype=dtype, precision=precision),
         "unaligned": GemmProblem(BM + 13, BN + 13, depth + 3, dtype=dtype, precision=precision),
     }
+    for_a_in_registers = {name: each.laid_out("tt") for name, each in found.items()}
+    board, kernel = emulated_board(candidate), candidate.kernel
+    refused = [
+        kernel.supports(each["aligned"], config, board) for each in (found, for_a_in_registers)
+    ]
+    return for_a_in_registers if refused[0] and not refused[1] else found
 
 
 def cases() -> Iterator[object]:

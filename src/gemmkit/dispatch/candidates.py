@@ -18,6 +18,7 @@ from gemmkit.dispatch.tensor_candidates import (
     MMA,
     TF32,
     TF32_MMA,
+    TF32_RS,
     TF32X3,
     WGMMA,
 )
@@ -57,6 +58,7 @@ CANDIDATES: tuple[Candidate, ...] = (
     *FP16X3,
     *FP16X3_FUSED,
     *TF32,
+    *TF32_RS,
     *FP8,
     *MMA,
     *TF32_MMA,
@@ -77,7 +79,11 @@ def candidates_for(gpu: GpuSpec) -> tuple[Candidate, ...]:
     """
     staged = _allowed((*TILED, *SMALL_TILES), gpu) or _allowed(WITHOUT_ASYNC, gpu)
     wgmma = _allowed(
-        (*WGMMA, *FP16X3, *FP16X3_FUSED, *TF32, *FP8, *GROUPED_FP16X3, *GROUPED_WGMMA), gpu
+        (
+            *(*WGMMA, *FP16X3, *FP16X3_FUSED, *TF32, *TF32_RS, *FP8),
+            *(*GROUPED_FP16X3, *GROUPED_WGMMA),
+        ),
+        gpu,
     )
     tf32 = (
         *(TF32_MMA if is_faster_than_ffma(gpu, products=1) else ()),

@@ -74,14 +74,15 @@ def aligned_copies(
     problem: GemmProblem,
     *,
     whole_vectors: bool = False,
-    along_k: bool = False,
+    along_k: str = "",
 ) -> tuple[OperandCopy, ...]:
     """Copies of those operands whose addresses or rows are no multiples of 16 bytes.
 
     Args:
         problem: what they are operands of.
         whole_vectors: also copy those whose rows end elsewhere, though the next one begins there.
-        along_k: also copy those whose contiguous neighbors do not lie along k, so that they do.
+        along_k: of these, such as "AB", also copy those whose contiguous neighbors do not lie along
+            k, so that they do.
     """
     copies: list[OperandCopy] = []
     item, ends = problem.item_bytes, dict.fromkeys((WORKSPACE, *PREPARED), 0)
@@ -94,7 +95,7 @@ def aligned_copies(
         if problem.batch != 1:
             apart |= stride
         rows_end = length if whole_vectors else 0
-        turned = along_k and transposed == (operand == "A")
+        turned = operand in along_k and transposed == (operand == "A")
         loads = not (problem.alignment | rows_end * item) % ROW_ALIGNMENT
         if not turned and loads and not apart * item % ROW_ALIGNMENT:
             continue

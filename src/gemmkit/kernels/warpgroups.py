@@ -48,10 +48,11 @@ def is_swapped(config: TileConfig) -> bool:
     return config["BM"] % ROWS != 0
 
 
-def product_sides(config: TileConfig) -> tuple[int, int]:
-    """Rows and columns of a block's products by wgmma: those of its tile, or of its transpose."""
+def product_sides(config: TileConfig, *, swapped: bool | None = None) -> tuple[int, int]:
+    """Rows and columns of a block's products by wgmma: those of its tile, or of its transpose if
+    that is `swapped`; by default where its sides make it so."""
     sides = config["BM"], config["BN"]
-    return sides[::-1] if is_swapped(config) else sides
+    return sides[::-1] if (is_swapped(config) if swapped is None else swapped) else sides
 
 
 def has_wgmma(gpu: GpuSpec) -> str | None:
@@ -84,10 +85,12 @@ def stores_by_tma(problem: GemmProblem) -> bool:
     return units % TMA_UNIT == 0 and problem.alignment % TMA_UNIT == 0
 
 
-def words(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> loads.Words:
+def words(
+    problem: GemmProblem, config: TileConfig, gpu: GpuSpec, *, swapped: bool | None = None
+) -> loads.Words:
     """A tile of each operand per block and step, of which the blocks of a cluster load shares;
-    wgmma reads B once for each 64 rows."""
-    rows, columns = product_sides(config)
+    wgmma reads B once for each 64 rows, or if `swapped` (see `product_sides`) A."""
+    rows, columns = product_sides(config, swapped=swapped)
     per_step = rows + columns * (rows // ROWS)
     elements = loads.tile_steps(problem, config) * config["BK"] * per_step
     shared = replace(

@@ -41,10 +41,12 @@ def persistent(
     shared_bytes: int,
     *,
     split: Split = (False, False),
+    swapped: bool | None = None,
 ) -> Work:
-    """Persistent blocks, which go from tile to tile; `split` as for `in_turn`."""
+    """Persistent blocks, which go from tile to tile; `split` as for `in_turn`, `swapped` as in
+    `product_sides`."""
     found = clusters(problem, config, gpu)
-    return in_turn(problem, config, found, threads, shared_bytes, split=split)
+    return in_turn(problem, config, found, threads, shared_bytes, split=split, swapped=swapped)
 
 
 def in_turn(
@@ -55,10 +57,11 @@ def in_turn(
     shared_bytes: int,
     *,
     split: Split = (False, False),
+    swapped: bool | None = None,
 ) -> Work:
     """Blocks that share a problem, or groups, as `found` says; `split` tells of A and of B whether
     their rows begin between sectors of the cache."""
-    demands = _demands(config, problem.dtype, problem.item_bytes, threads, split)
+    demands = _demands(config, problem.dtype, problem.item_bytes, threads, split, swapped)
     return Work.of(found, threads, shared_bytes, demands)
 
 
@@ -129,11 +132,12 @@ def _demands(
     item_bytes: int,
     threads: int,
     split: Split = (False, False),
+    swapped: bool | None = None,
 ) -> Demands:
     BM, BN, BK, consumers = (config[key] for key in ("BM", "BN", "BK", "consumers"))
     # Of a consumer's threads; those of the producer multiply nothing.
     results = BM * BN // (4 * WARP_SIZE * (consumers // (config.pingpong or 1)))
-    rows, columns = product_sides(config)
+    rows, columns = product_sides(config, swapped=swapped)
     products = rows // ROWS * (BK * item_bytes // K_BYTES)
     # A block of a cluster reads its share of what it has in common with the others.
     weights = [SPLIT_SECTORS if each else 1.0 for each in split]

@@ -6,7 +6,8 @@
 // they write it back by TMA, the next tile's operands are on their way; or, if consumers have a tile
 // each ("ping-pong"), one writes while the other multiplies. Where there are few tiles, the blocks of
 // a cluster share the k of one. A tile whose rows are no multiple of a wgmma's 64 is computed as its
-// transpose, B^T by A^T ("swap AB"), for a wgmma's columns come in finer steps.
+// transpose, B^T by A^T ("swap AB"), for a wgmma's columns come in finer steps; and so is one whose B
+// comes from registers, which have a wgmma's rows.
 #pragma once
 
 #include "arguments.cuh"
@@ -24,8 +25,9 @@ struct Unscaled {
 
 // OPERANDS::Mainloop has the layout of A and B as TMA loads them. `scaling` undoes what was done to them
 // before, see `LineScales`, or has scales for the mainloop, see `OperandScales`.
-template <class Operands, WgmmaTile TILE, Layout LAYOUT, WriteBack WAY, Schedule SCHEDULE, class In,
-          class Epilogue, class Scaling = Unscaled>
+template <class Operands, WgmmaTile TILE, Layout LAYOUT, WriteBack WAY, Schedule SCHEDULE,
+          bool SWAPPED = TILE.BM % WGMMA_ROWS != 0, class In, class Epilogue,
+          class Scaling = Unscaled>
 __device__ __forceinline__ void multiply_tiles(const TensorMap& map_a, const TensorMap& map_b,
                                                const TensorMap& map_c,
                                                const Arguments<In, Epilogue>& args,
@@ -33,7 +35,6 @@ __device__ __forceinline__ void multiply_tiles(const TensorMap& map_a, const Ten
   constexpr bool BATCHED = SCHEDULE.batched;
   // What follows is about the product that is computed: the wgmma's rows, or their tiles, are of B^T
   // if it is swapped.
-  constexpr bool SWAPPED = TILE.BM % WGMMA_ROWS != 0;
   constexpr WgmmaTile OWN = SWAPPED ? swapped(TILE) : TILE;
   constexpr int CONSUMERS = OWN.consumers, PARTS = OWN.cluster_k, COLS = OWN.BN / PARTS;
   using Mainloop =

@@ -35,8 +35,8 @@ from gemmkit.tensor_maps import Element
 
 # Columns of a product come in such steps, those of the transposed in the smaller one.
 COLUMN_STEP, EIGHT = 16, 8
-# Lines of a box of transposed results.
-MOST_BOX_LINES = 96
+# Lines of a box of transposed results, of 16 bits and of 32.
+MOST_BOX_LINES, MOST_WORD_LINES = 96, 32
 # Buffers for results on their way to memory, per consumer: those that there is room for.
 FEWEST_BUFFERS, MOST_BUFFERS = 2, 4
 # 32-bit registers of a consumer's thread that sums may take: with up to two consumers, and with
@@ -55,7 +55,9 @@ class LoadedOperands:
     `b_along_k` say whether neighbors along k are contiguous. TMA loads them as `element`, or as
     their own type; of operands across k, `box_depth` along k at once, or if 0 all of a stage. If
     they are `scaled_on_chip`, shared memory has a word for each line of two or all stages. `maps_c`
-    says whether there is a tensor map of C beside theirs, or of each C.
+    says whether there is a tensor map of C beside theirs, or of each C. One that lies across k may
+    come `from_registers`, which have a wgmma's rows: a tile is then computed as its transpose if
+    that is B, whatever its sides are.
     """
 
     item_bytes: int
@@ -67,6 +69,7 @@ class LoadedOperands:
     maps_c: bool = True
     box_depth: int = 0
     scaled_on_chip: bool = False
+    from_registers: bool = False
 
     @classmethod
     def in_place(cls, problem: GemmProblem, copies: tuple[OperandCopy, ...] = ()) -> LoadedOperands:
@@ -76,8 +79,26 @@ class LoadedOperands:
     @classmethod
     def along_k(cls, problem: GemmProblem, element: Element | None = None) -> LoadedOperands:
         """Those of a problem, or copies where others are contiguous than neighbors along k."""
-        copies = aligned_copies(problem, along_k=True)
+        copies = aligned_copies(problem, along_k="AB")
         return cls(problem.item_bytes, True, True, copies, element=element)
+
+    @property
+    def swapped(self) -> bool | None:
+        """Whether tiles are computed as their transposes; None where their sides decide."""
+        return self.a_along_k if self.from_registers else None
+
+    def is_swapped(self, config: TileConfig) -> bool:
+        """Whether a tile is computed as its transpose."""
+        return is_swapped(config) if self.swapped is None else self.swapped
+
+    def sides(self, config: TileConfig) -> tuple[int, int]:
+        """Rows and columns of a block's products."""
+        return product_sides(config, swapped=self.swapped)
+
+    @property
+    def layout(self) -> str:
+        """Their layout by BLAS's letters, as they are loaded."""
+        return "nt"[not self.a_along_k] + "nt"[self.b_along_k]
 
     def depth(self, config: TileConfig) -> int:
         """Elements along k of a stage."""
@@ -92,7 +113,8 @@ def launch_shape(
     types: tuple[str, ...] = (),
 ) -> LaunchShape:
     """Persistent clusters, one block per SM; `types` are the kernel's first template arguments."""
-    threads, rows = thread_count(config), product_sides(config)[0] * config["cluster_m"]
+    side = "cluster_n" if operands.swapped else "cluster_m"
+    threads, rows = thread_count(config), operands.sides(config)[0] * config[side]
     cluster = config["cluster_m"] * config["cluster_n"] * config["cluster_k"]
     count = buffers(problem, config, gpu, operands)
     blocks = clusters(problem, config, gpu).ctas
@@ -100,7 +122,7 @@ def launch_shape(
         template=(
             *types,
             tile_argument(config, operands, count),
-            CUDA_LAYOUTS[problem.layout],
+            CUDA_LAYOUTS[operands.layout if operands.from_registers else problem.layout],
             f"WriteBack::{write_back(problem, config, operands)}",
             schedule_argument(problem, raster=max(1, RASTER_EXTENT // rows)),
         ),
@@ -129,10 +151,13 @@ def thread_count(config: TileConfig) -> int:
 def write_back(
     problem: GemmProblem, config: TileConfig, operands: LoadedOperands
 ) -> Literal["FROM_REGISTERS", "FROM_SHARED", "BY_TMA"]:
-    """How results leave, as fragment_store.cuh calls it: of transposed tiles, only those come to
-    shared memory that stmatrix can turn, which has elements of 16 bits."""
-    narrow = problem.out_item_bytes == ITEM_BYTES["float16"] and config["BM"] > EIGHT
-    if is_swapped(config) and not narrow:
+    """How results leave, as fragment_store.cuh calls it: of tiles that are transposed because they
+    have few rows, only those come to shared memory that stmatrix can turn, which has elements of 16
+    bits."""
+    narrow = problem.out_item_bytes == ITEM_BYTES["float16"]
+    if operands.is_swapped(config) and (
+        config["BM"] <= EIGHT or not (narrow or operands.from_registers)
+    ):
         return "FROM_REGISTERS"
     by_tma = operands.maps_c and stores_by_tma(problem)
     return "BY_TMA" if by_tma else "FROM_SHARED"
@@ -140,28 +165,32 @@ def write_back(
 
 class Boxes(NamedTuple):
     """Boxes in which a consumer's results are stored: their sides, the bytes that the swizzle
-    spans and lines lie apart, and how many a tile has."""
+    spans and lines lie apart, how many buffers of them a tile has, and how many of them a buffer
+    has, side by side."""
 
     columns: int
     lines: int
     pitch: int
     number: int
+    beside: int = 1
 
     @property
     def nbytes(self) -> int:
-        """Bytes of one."""
-        return self.lines * self.pitch
+        """Bytes of a buffer."""
+        return self.beside * self.lines * self.pitch
 
 
-def result_boxes(problem: GemmProblem, config: TileConfig) -> Boxes:
+def result_boxes(problem: GemmProblem, config: TileConfig, operands: LoadedOperands) -> Boxes:
     """Those of C, as fragment_store.cuh has them."""
-    rows, columns = product_sides(config)
+    rows, columns = operands.sides(config)
     columns //= config["cluster_k"]
     tiles = rows // (config["consumers"] // config["pingpong"] * ROWS)
-    if is_swapped(config):
-        lines = _even_part(columns, EIGHT, min(columns, MOST_BOX_LINES))
-        return Boxes(ROWS, lines, LINE_BYTES, tiles * (columns // lines))
     item = problem.out_item_bytes
+    if operands.is_swapped(config):
+        span = min(line(item), ROWS)
+        most = MOST_BOX_LINES if span == ROWS else MOST_WORD_LINES
+        lines = _even_part(columns, EIGHT, min(columns, most))
+        return Boxes(span, lines, LINE_BYTES, tiles * (columns // lines), ROWS // span)
     across = _even_part(columns, COLUMN_STEP, line(item))
     pitch = next(each for each in (32, 64, LINE_BYTES) if each >= across * item)
     return Boxes(across, ROWS, pitch, tiles * (columns // across))
@@ -188,7 +217,7 @@ def maps(problem: GemmProblem, config: TileConfig, operands: LoadedOperands) -> 
         element = operands.element
         found.append(MapRule(name, operand, box, swizzle=LINE_BYTES, l2=l2, element=element))
     if write_back(problem, config, operands) == "BY_TMA":
-        boxes = result_boxes(problem, config)
+        boxes = result_boxes(problem, config, operands)
         box = (boxes.columns, boxes.lines, *product)
         found.append(MapRule("map_c", "C", box, swizzle=boxes.pitch))
     return tuple(found)
@@ -211,7 +240,9 @@ def shared_bytes(
     if operands.scaled_on_chip:
         total += FLOAT_BYTES * (2 if stages % 2 == 0 else stages) * (config["BM"] + config["BN"])
     if write_back(problem, config, operands) != "FROM_REGISTERS":
-        total += config["consumers"] * aligned_bytes(count * result_boxes(problem, config).nbytes)
+        total += config["consumers"] * aligned_bytes(
+            count * result_boxes(problem, config, operands).nbytes
+        )
     else:
         total += TMA_UNIT
     # Sums that other blocks send.
@@ -226,7 +257,7 @@ def buffers(
     """Buffers per consumer: with one for each box of its results it never waits for a store."""
     if write_back(problem, config, operands) != "BY_TMA":
         return FEWEST_BUFFERS
-    count = max(FEWEST_BUFFERS, min(result_boxes(problem, config).number, MOST_BUFFERS))
+    count = max(FEWEST_BUFFERS, min(result_boxes(problem, config, operands).number, MOST_BUFFERS))
     while count > FEWEST_BUFFERS and room(problem, config, gpu, operands, count) is not None:
         count -= 1
     return count
@@ -246,12 +277,12 @@ def room(
 def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec, operands: LoadedOperands) -> Work:
     """A tile of C at a time per block, of operands that are ready."""
     shared = shared_bytes(problem, config, operands)
-    copied = {each.operand for each in operands.copies}
+    threads, copied = thread_count(config), {each.operand for each in operands.copies}
     split = tuple(
         name not in copied and ld * operands.item_bytes % SECTOR != 0
         for name, ld in (("A", problem.lda), ("B", problem.ldb))
     )
-    return persistent(problem, config, gpu, thread_count(config), shared, split=split)
+    return persistent(problem, config, gpu, threads, shared, split=split, swapped=operands.swapped)
 
 
 def condition(problem: GemmProblem, gpu: GpuSpec) -> str | None:
@@ -261,13 +292,17 @@ def condition(problem: GemmProblem, gpu: GpuSpec) -> str | None:
     return "there is nothing to load where k is 0" if problem.k == 0 else None
 
 
-def tiles(config: TileConfig, gpu: GpuSpec, depth: int, sums: int = 1) -> str | None:
+def tiles(
+    config: TileConfig, gpu: GpuSpec, depth: int, sums: int = 1, *, swapped: bool | None = None
+) -> str | None:
     """Whole products of wgmma, registers for the results, boxes of at most 256 lines.
 
-    `depth` is what BK is a multiple of; a thread keeps `sums` for each of its results.
+    `depth` is what BK is a multiple of; a thread keeps `sums` for each of its results. `swapped` is
+    as in `product_sides`.
     """
-    consumers, (rows, columns) = config["consumers"], product_sides(config)
-    turns = config["pingpong"]
+    consumers, turns = config["consumers"], config["pingpong"]
+    transposed = is_swapped(config) if swapped is None else swapped
+    rows, columns = product_sides(config, swapped=swapped)
     results = rows * columns // (max(1, consumers // turns) * WARPGROUP)
     sharing, parts = config["cluster_m"] * config["cluster_n"], config["cluster_k"]
     most_sums = SUM_REGISTERS if consumers < MOST_CONSUMERS else SUM_REGISTERS_OF_THREE
@@ -296,10 +331,8 @@ def tiles(config: TileConfig, gpu: GpuSpec, depth: int, sums: int = 1) -> str | 
             if turns == 1 or turns == consumers == 2
             else f"pingpong = {turns}: use 1, or 2 for a tile of each of 2 consumers' own"
         ),
-        lambda: rules.divides(
-            config, ROWS * consumers // turns, "BN" if is_swapped(config) else "BM"
-        ),
-        lambda: _columns(config),
+        lambda: rules.divides(config, ROWS * consumers // turns, "BN" if transposed else "BM"),
+        lambda: _columns(config, transposed),
         lambda: rules.divides(config, depth, "BK"),
         lambda: next(
             (
@@ -325,18 +358,18 @@ def tiles(config: TileConfig, gpu: GpuSpec, depth: int, sums: int = 1) -> str | 
         ),
         lambda: (
             f"BM = {config['BM']} is not a multiple of {ROWS}: such tiles share no operands"
-            if is_swapped(config) and sharing > 1
+            if swapped is None and transposed and sharing > 1
             else None
         ),
     )
 
 
-def _columns(config: TileConfig) -> str | None:
+def _columns(config: TileConfig, transposed: bool) -> str | None:
     """Columns of wgmma, for each block that shares a tile's k: sixteens, as they are stored. Those
     of the transposed are stored in eights, but there is no wgmma for other widths than 8 and
     sixteens."""
     parts = config["cluster_k"]
-    if not is_swapped(config):
+    if not transposed:
         return rules.divides(config, COLUMN_STEP * parts, "BN")
     if config["BM"] == EIGHT and parts == 1:
         return None

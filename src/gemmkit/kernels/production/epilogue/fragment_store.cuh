@@ -105,17 +105,23 @@ __device__ __forceinline__ unsigned load_shared<unsigned>(unsigned from) {
   return word;
 }
 
-// Stores a box that a warpgroup has written to shared memory, unless it lies outside of C. One of the
-// BUFFERS is then free. `barrier` is the warpgroup's named barrier.
-template <int BUFFERS, bool BATCHED>
+// Stores a box that a warpgroup has written to shared memory, or several side by side, of SPAN columns
+// and BYTES each: those of which the first column is not outside of C. One of the BUFFERS is then
+// free. `barrier` is the warpgroup's named barrier.
+template <int BUFFERS, bool BATCHED, int BOXES = 1, int SPAN = 0, int BYTES = 0>
 __device__ __forceinline__ void send_box(const TensorMap& map, BoxPlace to, unsigned from,
-                                         int barrier, bool inside) {
+                                         int barrier, bool inside, int N = 0) {
   fence_for_tma();
   // The buffer to be used next is free when the store before this one has read it.
   if (threadIdx.x % 128 == 0) tma_wait_read<BUFFERS - 2>();
   named_barrier_sync<128>(barrier);
   if (threadIdx.x % 128 == 0) {
     if (inside) tma_store<BATCHED>(map, to, from);
+#pragma unroll
+    for (int box = 1; box < BOXES; ++box) {
+      const BoxPlace beside = {to.inner + box * SPAN, to.outer, to.product};
+      if (inside && beside.inner < N) tma_store<BATCHED>(map, beside, from + box * BYTES);
+    }
     tma_commit();
   }
 }
@@ -237,14 +243,16 @@ struct FragmentStore {
   }
 };
 
-// The same of the transpose of a tile of C, in elements of 16 bits: 64 columns of C, a line of a box,
-// by BN of its rows.
+// The same of the transpose of a tile of C: 64 columns of C by BN of its rows. A line of 128 bytes has all
+// 64 columns of elements of 16 bits; those of 32 bits are in two boxes.
 template <int BN, int BUFFERS, WriteBack WAY, class Epilogue>
 struct SwappedStore {
   using Out = typename Epilogue::Out;
-  static constexpr int LINES = even_part(BN, 8, BN < 96 ? BN : 96), PITCH = 128;
+  static constexpr int PITCH = 128, SPAN = PITCH / sizeof(Out), BOXES = 64 / SPAN;
+  static constexpr int MOST = BOXES == 1 ? 96 : 32, LINES = even_part(BN, 8, BN < MOST ? BN : MOST);
+  static constexpr int BOX_BYTES = LINES * PITCH;
   struct alignas(1024) Buffers {
-    unsigned char bytes[BUFFERS][LINES * PITCH];
+    unsigned char bytes[BUFFERS][BOXES * BOX_BYTES];
   };
 
   // `row` is the tile's first column of C, `col` its first row.
@@ -254,6 +262,10 @@ struct SwappedStore {
                                                const Epilogue& epilogue, Out* C, int ldc, int M,
                                                int N, int product, int row, int col) {
     const int warp = threadIdx.x % 128 / 32, lane = threadIdx.x % 32;
+    // Where a lane's first word goes, of 32 bits.
+    [[maybe_unused]] const unsigned place =
+        warp / 2 * BOX_BYTES +
+        swizzled<PITCH>(lane % 4 * 2, (warp % 2 * 16 + lane / 4) * sizeof(Out));
     const auto store = [&]<bool PLAIN>() {
 #pragma unroll
       for (int box = 0; box < BN / LINES; ++box) {
@@ -261,7 +273,9 @@ struct SwappedStore {
         next = (next + 1) % BUFFERS;
 #pragma unroll
         for (int c = 0; c < LINES; c += 8) {
-          unsigned words[2];
+          [[maybe_unused]] unsigned words[2];
+          // Addresses of eight rows at a time, or they fill the registers.
+          const int pitch = BOXES == 1 ? ldc : opaque(ldc);
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
             const int at = (box * LINES + c) / 2 + half * 2;
@@ -270,24 +284,44 @@ struct SwappedStore {
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
               x[i] =
-                  finished<PLAIN>(epilogue, C, ldc, M, N, col + box * LINES + c + lane % 4 * 2 + i,
-                                  across, sums[at + i]);
+                  finished<PLAIN>(epilogue, C, pitch, M, N,
+                                  col + box * LINES + c + lane % 4 * 2 + i, across, sums[at + i]);
             }
-            words[half] = pair<Out>(x[0], x[1]);
+            if constexpr (BOXES == 1) {
+              words[half] = pair<Out>(x[0], x[1]);
+            } else {
+              // Columns go to eight neighboring words, rows to lines two apart: the next row to the next
+              // line and chunk, the other half's column two chunks on.
+              const unsigned own = (to + place) ^ half * 2 * 16;
+              store_word(own + c * PITCH, x[0]);
+              store_word((own ^ (PITCH | 16)) + c * PITCH, x[1]);
+            }
           }
-          stmatrix_transposed(
-              to + swizzled<PITCH>(c + lane % 8, (warp * 16 + lane / 8 % 2 * 8) * sizeof(Out)),
-              words);
+          if constexpr (BOXES == 1) {
+            stmatrix_transposed(
+                to + swizzled<PITCH>(c + lane % 8, (warp * 16 + lane / 8 % 2 * 8) * sizeof(Out)),
+                words);
+          }
         }
         const int first = col + box * LINES;
         if constexpr (WAY == WriteBack::BY_TMA) {
-          send_box<BUFFERS, BATCHED>(map, {row, first, product}, to, barrier, row < N && first < M);
+          send_box<BUFFERS, BATCHED, BOXES, SPAN, BOX_BYTES>(map, {row, first, product}, to,
+                                                             barrier, row < N && first < M, N);
         } else {
-          copy_box<LINES, 64, PITCH>(C, ldc, M, N, first, row, to, barrier);
+#pragma unroll
+          for (int beside = 0; beside < BOXES; ++beside) {
+            copy_box<LINES, SPAN, PITCH>(C, ldc, M, N, first, row + beside * SPAN,
+                                         to + beside * BOX_BYTES, barrier);
+          }
         }
       }
     };
     store_by_plainness(epilogue, store);
+  }
+
+ private:
+  static __device__ __forceinline__ void store_word(unsigned to, float x) {
+    asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(x) : "memory");
   }
 };
 
