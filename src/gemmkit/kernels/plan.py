@@ -62,7 +62,8 @@ class TileConfig:
 
     BM×BN is the block's tile of C and BK its step along k; WM×WN a warp's tile; TM×TN a thread's;
     `stages` the number of tiles in flight; `split_k` the blocks that share the k of one tile, and
-    `slice_k` the groups of warps in a block that share each step of it. `consumers` are the
+    `slice_k` the groups of warps in a block that share each step of it; `mma_k` the steps of k of one
+    instruction of the tensor cores, where there are several. `consumers` are the
     warpgroups of a block that multiply, `pingpong` the tiles that they have in hand, in equal
     shares, so that one is written back while another is multiplied; `accumulators` the sets of
     registers in which tensor cores make the sums of a chunk of k, so that those of one are promoted
@@ -86,6 +87,7 @@ class TileConfig:
     stages: int | None = None
     split_k: int | None = None
     slice_k: int | None = None
+    mma_k: int | None = None
     consumers: int | None = None
     pingpong: int | None = None
     accumulators: int | None = None
