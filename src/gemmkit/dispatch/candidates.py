@@ -15,6 +15,7 @@ from gemmkit.dispatch.tensor_candidates import (
     FP8,
     FP16X3,
     FP16X3_FUSED,
+    FP64,
     MMA,
     TF32,
     TF32_MMA,
@@ -59,6 +60,7 @@ CANDIDATES: tuple[Candidate, ...] = (
     *TF32,
     *FP8,
     *MMA,
+    *FP64,
     *TF32_MMA,
     *TF32X3,
     *TYPED,
@@ -83,7 +85,7 @@ def candidates_for(gpu: GpuSpec) -> tuple[Candidate, ...]:
         *(TF32_MMA if is_faster_than_ffma(gpu, products=1) else ()),
         *(TF32X3 if is_faster_than_ffma(gpu, PRODUCTS) else ()),
     )
-    mma = (*MMA, *(() if wgmma else tf32))
+    mma = (*MMA, *FP64, *(() if wgmma else tf32))
     others = (*mma, *TYPED, *GROUPED_TYPED, *FALLBACK)
     return (*staged, *_allowed(SHORT_K, gpu), *wgmma, *_allowed((*GROUPED, *others), gpu))
 

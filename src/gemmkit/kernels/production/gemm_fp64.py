@@ -80,7 +80,9 @@ def work(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> Work:
     parts = parts_of(problem, config)
     found = cut.whole_tiles(problem, config, config["BM"], config["BN"], parts)
     widths = access_widths(problem, WIDTH_OF_C)
-    return doubles(thread_count(config), shared_bytes(problem, config), problem, config, found, widths)
+    return doubles(
+        thread_count(config), shared_bytes(problem, config), problem, config, found, widths
+    )
 
 
 def words(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> loads.Words:
@@ -176,11 +178,9 @@ def _even_copies(problem: GemmProblem, config: TileConfig) -> str | None:
 KERNEL = Kernel(
     name="gemm_fp64",
     rung=None,
-    idea="Tensor cores multiply fp64 tiles that cp.async copies several stages ahead, and slices of "
-    "a block, and several blocks, share the k of a tile where there are few.",
-    default=TileConfig(
-        BM=64, BN=64, BK=16, WM=32, WN=32, stages=4, split_k=1, slice_k=1, mma_k=4
-    ),
+    idea="Tensor cores multiply fp64 tiles that cp.async copies several stages ahead, and slices "
+    "of a block, and several blocks, share the k of a tile where there are few.",
+    default=TileConfig(BM=64, BN=64, BK=16, WM=32, WN=32, stages=4, split_k=1, slice_k=1, mma_k=4),
     space={
         "BM": (16, 32, 64, 128),
         "BN": (16, 32, 64, 128),

@@ -91,9 +91,12 @@ struct DoubleMainloop {
   static constexpr int STAGES = TILE.stages, SLICES = TILE.slice_k, DEPTH = TILE.mma_k;
   static constexpr int GROUP = TILE.threads / SLICES;  // threads of a slice
   static constexpr int STEPS = BK / SLICES / DEPTH;
-  // Fragments alternate between two sets of registers; of an odd number of steps they have one.
-  static constexpr bool AHEAD = STEPS % 2 == 0;
   using Tensor = DoubleMma<DEPTH>;
+  // Fragments alternate between two sets of registers where there is room for both, else the compiler
+  // reads those of one set as products set them free.
+  static constexpr int SUM_REGISTERS = WM * WN / 16;
+  static constexpr int FRAGMENT_REGISTERS = (WM + WN) * DEPTH / 16;
+  static constexpr bool AHEAD = STEPS % 2 == 0 && SUM_REGISTERS + 2 * FRAGMENT_REGISTERS <= 224;
   using TilesOfA = DoubleTiles<TILE.threads, ACCESS.a, BM, BK, !A_T>;
   using TilesOfB = DoubleTiles<TILE.threads, ACCESS.b, BN, BK, B_T>;
   struct Stage {
