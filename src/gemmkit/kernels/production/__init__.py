@@ -23,6 +23,7 @@ from gemmkit.kernels.production import (
     grouped_mma,
     grouped_typed,
     grouped_wgmma,
+    skinny_mma,
     typed,
     typed_mma,
 )
@@ -37,6 +38,7 @@ PRODUCTION: tuple[Kernel, ...] = (
     typed.KERNEL,
     typed_mma.KERNEL,
     gemm_mma.KERNEL,
+    skinny_mma.KERNEL,
     gemm_fp64.KERNEL,
     gemm_wgmma.KERNEL,
     gemm_fp16x3.KERNEL,

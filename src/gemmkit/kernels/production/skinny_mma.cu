@@ -1,0 +1,191 @@
+// Skinny products of float16 and bfloat16, whatever their alignment, by mma.sync.
+//
+// With 16 rows or fewer (or columns: TALL) the other matrix is read once, and its bytes set the time.
+// It comes in vectors of 16 bytes though its rows may begin anywhere: rows that are eight apart begin at
+// the same place of a vector. Each of a block's eight warps has those of one class, and moves the small
+// matrix, not the large one, by as many elements.
+//
+//   row 0   |0 1 2 3 4 5 6 7|8 9 ...       warp 0: rows 0, 8, 16 ...
+//   row 1           |. . . 0 1 2 3 4|5 ... warp 1: rows 1, 9, 17 ...
+//
+// Where rows lie along k, each is a line of results. Where they lie across k, the warps have steps of
+// k, and add up their sums in shared memory. Blocks share k too, by way of the workspace.
+#include "arguments.cuh"
+#include "epilogue/fix_up.cuh"
+#include "mainloop/skinny.cuh"
+#include "mainloop/skinny_mma.cuh"
+#include "mma.cuh"
+#include "scheduler/batch.cuh"
+#include "tile.cuh"
+
+template <class In, SkinnyMmaTile TILE, Schedule SCHEDULE, class Epilogue>
+__global__ void __launch_bounds__(32 * CLASSES) skinny_mma(GEMM_PARAMETERS(In, Epilogue)) {
+  const Arguments<In, Epilogue> args{GEMM_ARGUMENTS};
+  constexpr int SIDE = TILE.side, BN = TILE.BN, BK = TILE.BK, STAGES = TILE.stages;
+  constexpr bool TALL = TILE.tall, K_MAJOR = TILE.k_major, BATCHED = SCHEDULE.batched;
+  constexpr int THREADS = 32 * CLASSES, RESULTS = SIDE * BN;
+  // Fragments of 16 rows along k, or of 64 columns across k; of the small matrix, of eight lines.
+  constexpr int FRAGMENTS = BN / (K_MAJOR ? 16 * CLASSES : 8 * VECTOR), EIGHTS = (SIDE + 7) / 8;
+  constexpr int VECTORS = (K_MAJOR ? 8 : 4) * FRAGMENTS;  // of a lane and a step
+  // Columns of a class begin up to seven before the block's, and end as much sooner.
+  constexpr int INSIDE = K_MAJOR ? BN : BN - VECTOR;
+  using Small = SmallLines<In, SIDE, BK>;
+  extern __shared__ float4 shared[];
+  Small& lines = *reinterpret_cast<Small*>(shared);
+
+  K = args.depth();
+  const int ld_large = TALL ? args.lda : args.ldb, ld_small = TALL ? args.ldb : args.lda;
+  const int long_side = TALL ? M : N, lines_there = TALL ? N : M;
+  const int tiles = (long_side + INSIDE - 1) / INSIDE;
+  const BatchPlace<BATCHED> at(gridDim.y, tiles, args.batch);
+  if (BATCHED && at.product >= args.batch) return;  // surplus in the grid
+  const In* const large = TALL ? args.a(at.product) : args.b(at.product);
+  const In* const small = TALL ? args.b(at.product) : args.a(at.product);
+  const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+
+  // How many elements past a vector's first the warp's rows begin.
+  const unsigned first_element = reinterpret_cast<unsigned long long>(large) / sizeof(In);
+  const int shift = (first_element + static_cast<unsigned>(warp) * ld_large) % VECTOR;
+  const int parts = gridDim.y, part = blockIdx.y;
+  const int reach = K > 0 && K_MAJOR ? K + VECTOR - 1 : K;
+  const int all_steps = (reach + STEP - 1) / STEP, share = all_steps / parts,
+            more = all_steps % parts;
+  const int steps = share + (part < more), k_begin = (part * share + min(part, more)) * STEP;
+  const int block_result = at.tile_col * INSIDE;
+
+  // The lane's first vector: it has others to the right, `apart` rows below, and in further steps.
+  const int lane_row = K_MAJOR ? block_result + warp + CLASSES * g : k_begin + warp + CLASSES * t;
+  const int lane_col = K_MAJOR ? k_begin + VECTOR * t - shift : block_result + VECTOR * g - shift;
+  constexpr int BELOW = (K_MAJOR ? 8 : 4) * CLASSES, IN_ROW = K_MAJOR ? 4 : FRAGMENTS;
+  constexpr int APART = (K_MAJOR ? 4 : 8) * VECTOR;
+  const In* const first = element(large, ld_large, lane_row, lane_col);
+  const auto start = [&](int step, unsigned (&held)[VECTORS][4]) {
+    const int row = lane_row + (K_MAJOR ? 0 : step * STEP);
+    const int col = lane_col + (K_MAJOR ? step * STEP : 0);
+    const int rows = (K_MAJOR ? long_side : K) - row, cols = (K_MAJOR ? K : long_side) - col;
+    const In* const from = element(first, ld_large, row - lane_row, col - lane_col);
+#pragma unroll
+    for (int v = 0; v < VECTORS; ++v) {
+      const int below = v / IN_ROW * BELOW, right = v % IN_ROW * APART;
+      const bool inside = below < rows && -col <= right && right + VECTOR <= cols;
+      read_vector(held[v], element(from, ld_large, below, right), inside);
+    }
+    constexpr int LAST = (IN_ROW - 1) * APART;
+    if (col >= 0 && LAST + VECTOR <= cols) return;
+#pragma unroll
+    for (int v = 0; v < VECTORS; ++v) {
+      const int below = v / IN_ROW * BELOW, right = v % IN_ROW * APART;
+      const bool inside = -col <= right && right + VECTOR <= cols;
+      if (below < rows && !inside) {
+        read_part(held[v], element(from, ld_large, below, right), -col - right, cols - right);
+      }
+    }
+  };
+
+  // One step at work, STAGES on their way; TURNS steps go by before a register is used again.
+  constexpr int TURNS = STAGES + 1, COLUMNS = K_MAJOR ? 1 : VECTOR / 2;
+  unsigned held[TURNS][VECTORS][4];
+#pragma unroll
+  for (int step = 0; step < STAGES; ++step) {
+    if (step < steps) start(step, held[step]);
+  }
+  float sums[FRAGMENTS][COLUMNS][EIGHTS][4] = {};
+  for (int step = 0; step < steps;) {
+#pragma unroll
+    for (int turn = 0; turn < TURNS && step < steps; ++turn, ++step) {
+      if (step + STAGES < steps) start(step + STAGES, held[(turn + STAGES) % TURNS]);
+      const int k = step * STEP % BK;
+      if (k == 0) {
+        __syncthreads();  // nobody reads the lines any more
+        lines.template copy<TILE.small_k_major, THREADS>(small, ld_small, lines_there,
+                                                         k_begin + step * STEP, K);
+        __syncthreads();
+      }
+      const auto& own = held[turn];
+#pragma unroll
+      for (int e = 0; e < EIGHTS; ++e) {
+        const int line = 8 * e + g;
+        if constexpr (K_MAJOR) {
+          // A lane's eight neighbors along k serve as those that two products ask for.
+#pragma unroll
+          for (int chunk = 0; chunk < 4; ++chunk) {
+            unsigned b[4];
+            lines.get_vector(b, line, k + (4 * chunk + t) * VECTOR - shift);
+#pragma unroll
+            for (int f = 0; f < FRAGMENTS; ++f) {
+              const auto &upper = own[8 * f + chunk], &lower = own[8 * f + 4 + chunk];
+#pragma unroll
+              for (int i = 0; i < 4; i += 2) {
+                Mma<In>::multiply(sums[f][0][e], {upper[i], lower[i], upper[i + 1], lower[i + 1]},
+                                  {b[i], b[i + 1]});
+              }
+            }
+          }
+        } else {
+          // Elements of two rows make a pair along k.
+          unsigned of_row[4];
+#pragma unroll
+          for (int q = 0; q < 4; ++q) {
+            of_row[q] = lines.get(line, k + warp + CLASSES * (t + 4 * q));
+          }
+          const unsigned b[2] = {of_row[0] | of_row[1] << 16, of_row[2] | of_row[3] << 16};
+#pragma unroll
+          for (int f = 0; f < FRAGMENTS; ++f) {
+#pragma unroll
+            for (int pair = 0; pair < COLUMNS; ++pair) {
+              unsigned a[4];
+#pragma unroll
+              for (int half = 0; half < 2; ++half) {
+                const unsigned x = own[2 * half * FRAGMENTS + f][pair];
+                const unsigned y = own[(2 * half + 1) * FRAGMENTS + f][pair];
+                a[2 * half] = __byte_perm(x, y, 0x5410),
+                      a[2 * half + 1] = __byte_perm(x, y, 0x7632);
+              }
+              Mma<In>::multiply(sums[f][pair][e], a, b);
+            }
+          }
+        }
+      }
+    }
+  }
+
+  __syncthreads();  // the lines have been read: sums take their place
+  float* const own_sums = reinterpret_cast<float*>(shared) + (K_MAJOR ? 0 : warp * RESULTS);
+#pragma unroll
+  for (int f = 0; f < FRAGMENTS; ++f) {
+#pragma unroll
+    for (int column = 0; column < COLUMNS; ++column) {
+#pragma unroll
+      for (int e = 0; e < EIGHTS; ++e) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int s = 8 * e + 2 * t + i % 2;
+          const int along = K_MAJOR ? warp + CLASSES * (16 * f + 8 * (i / 2) + g)
+                                    : (8 * f + g) * VECTOR - shift + 2 * column + i / 2;
+          // What begins before the block's columns goes to the end, which is not INSIDE.
+          const int place = along & (BN - 1);
+          if (s < SIDE) own_sums[TALL ? place * SIDE + s : s * BN + place] = sums[f][column][e][i];
+        }
+      }
+    }
+  }
+  __syncthreads();
+
+  const Epilogue epilogue = args.epilogue(at.product);
+  C = args.c(at.product);
+  const auto finish = [&](int place, float sum) {
+    const int along = TALL ? place / SIDE : place % BN, s = TALL ? place % SIDE : place / BN;
+    const int row = TALL ? block_result + along : s, col = TALL ? s : block_result + along;
+    if (along < INSIDE && row < M && col < N) {
+      epilogue.store(element(C, args.ldc, row, col), sum, row, col);
+    }
+  };
+  constexpr int ARRAYS = K_MAJOR ? 1 : CLASSES;
+  const float* const arrays = reinterpret_cast<const float*>(shared);
+  if (parts == 1) return add_up<THREADS, RESULTS>(arrays, ARRAYS, finish);
+  const unsigned slot = at.product * tiles + at.tile_col;
+  float* const left = args.workspace + static_cast<long long>(slot) * parts * RESULTS;
+  add_up<THREADS, RESULTS>(arrays, ARRAYS,
+                           [&](int place, float sum) { left[part * RESULTS + place] = sum; });
+  if (is_last_part(&args.semaphores[slot], parts)) add_up<THREADS, RESULTS>(left, parts, finish);
+}
