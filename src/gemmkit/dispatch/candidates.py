@@ -17,6 +17,7 @@ from gemmkit.dispatch.tensor_candidates import (
     FP16X3_FUSED,
     FP64,
     MMA,
+    SKINNY_MMA,
     TF32,
     TF32_MMA,
     TF32X3,
@@ -60,6 +61,7 @@ CANDIDATES: tuple[Candidate, ...] = (
     *TF32,
     *FP8,
     *MMA,
+    *SKINNY_MMA,
     *FP64,
     *TF32_MMA,
     *TF32X3,
@@ -85,7 +87,7 @@ def candidates_for(gpu: GpuSpec) -> tuple[Candidate, ...]:
         *(TF32_MMA if is_faster_than_ffma(gpu, products=1) else ()),
         *(TF32X3 if is_faster_than_ffma(gpu, PRODUCTS) else ()),
     )
-    mma = (*MMA, *FP64, *(() if wgmma else tf32))
+    mma = (*MMA, *SKINNY_MMA, *FP64, *(() if wgmma else tf32))
     others = (*mma, *TYPED, *GROUPED_TYPED, *FALLBACK)
     return (*staged, *_allowed(SHORT_K, gpu), *wgmma, *_allowed((*GROUPED, *others), gpu))
 

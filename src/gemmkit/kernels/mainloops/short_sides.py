@@ -32,8 +32,9 @@ SPREAD_WAVEFRONTS, BANKS = 8, 32
 # of the thin side.
 PIECE_LINES = 4
 
-# Steps of k that a block makes at once where mma.sync multiplies what streams.
-MMA_STEP = 128
+# Steps of k that a block makes at once where mma.sync multiplies what streams, and lines of the
+# small matrix of such a product. Latencies of L2 that one of DRAM takes.
+MMA_STEP, MMA_LINES, DRAM_COVERS = 128, 8, 2.0
 
 # Bytes of a line of L2, and the share of the bandwidth at which parts of lines arrive: an H100 read
 # 64 bytes of each at 2.2 to 2.5 TB/s, and whole ones at 3.0.
@@ -83,45 +84,57 @@ def _streamed(config: TileConfig, threads: int, k_major: bool) -> Demands:
 
 
 def streamed_to_mma(
-    found: Cut, problem: GemmProblem, config: TileConfig, threads: int, shared_bytes: int
+    found: Cut,
+    problem: GemmProblem,
+    config: TileConfig,
+    threads: int,
+    shared_bytes: int,
+    *,
+    k_major: bool,
 ) -> Work:
-    """The same of 16-bit types, multiplied by mma.sync from registers.
+    """The same of 16-bit types, multiplied by mma.sync.
 
     Args:
         found: how CTAs share it.
-        problem: names the type; of its shorter side, eights are multiplied at once.
+        problem: names the type; of its shorter side, `MMA_LINES` are multiplied at once.
         config: BN lines and `MMA_STEP` of k are a CTA's step, `stages` of them on their way.
         threads: of a CTA.
         shared_bytes: of a CTA.
+        k_major: whether the large matrix is contiguous along k; else each warp has sums of all
+            columns.
     """
-    eights = ceil_div(min(problem.m, problem.n), 8)
-    demands = _streamed_to_mma(config, problem.dtype, threads, eights)
+    lines = MMA_LINES * ceil_div(min(problem.m, problem.n), MMA_LINES)
+    sums = config["BN"] * lines / (threads if k_major else WARP_SIZE)
+    demands = _streamed_to_mma(config, problem.dtype, threads, lines, sums)
     return Work.of(found, threads, shared_bytes, demands)
 
 
 @lru_cache(maxsize=1024)
-def _streamed_to_mma(config: TileConfig, dtype: str, threads: int, eights: int) -> Demands:
+def _streamed_to_mma(
+    config: TileConfig, dtype: str, threads: int, lines: int, sums: float
+) -> Demands:
     BN, warps = config["BN"], threads // WARP_SIZE
     elements = BN * MMA_STEP
     item_bytes = ITEM_BYTES[dtype]  # type: ignore[index]
     vectors = elements * item_bytes / VECTOR_BYTES / threads
+    # For each vector, words of the small matrix, and elements that are put in pairs.
+    words = vectors * lines / MMA_LINES * VECTOR_BYTES / WORD_BYTES
     return Demands(
         math=MathPipe(dtype, tensor=True),  # type: ignore[arg-type]
-        multiply_adds=8 * eights * elements / threads,
+        multiply_adds=lines * elements / threads,
         per_instruction=16 * 8 * 16 / WARP_SIZE,
-        # A pair of elements is put together, and a word of the small matrix read, for each product.
-        issue=2 * vectors * eights,
-        wavefronts=2 * vectors * eights * warps,
+        issue=vectors + 2 * words,
+        wavefronts=warps * (vectors * VECTOR_BYTES / WORD_BYTES + words),
         l2_bytes=float(item_bytes * elements),
         copies=Copies(vectors=vectors),
         waits=0.0,
-        covers=1 / config["stages"],
-        streams=1.0,
+        covers=DRAM_COVERS / config["stages"],
+        streams=0.0,
         barriers=1,
-        results=BN * 8 * eights / threads,
-        registers=int(BN * 8 * eights / threads + 4 * vectors * (config["stages"] + 1)),
+        results=sums,
+        registers=int(sums + vectors * VECTOR_BYTES / WORD_BYTES),
         other_registers=STAGED_REGISTERS,
-        most_registers=MOST_REGISTERS,
+        most_registers=BOUNDED_REGISTERS if BN <= MMA_STEP else MOST_REGISTERS,
         places=0.0,
     )
 

@@ -11,6 +11,7 @@
 // Where rows lie along k, each is a line of results. Where they lie across k, the warps have steps of
 // k, and add up their sums in shared memory. Blocks share k too, by way of the workspace.
 #include "arguments.cuh"
+#include "cp_async.cuh"
 #include "epilogue/fix_up.cuh"
 #include "mainloop/skinny.cuh"
 #include "mainloop/skinny_mma.cuh"
@@ -19,7 +20,8 @@
 #include "tile.cuh"
 
 template <class In, SkinnyMmaTile TILE, Schedule SCHEDULE, class Epilogue>
-__global__ void __launch_bounds__(32 * CLASSES) skinny_mma(GEMM_PARAMETERS(In, Epilogue)) {
+__global__ void __launch_bounds__(32 * CLASSES, TILE.BN > 128 ? 1 : 2)
+    skinny_mma(GEMM_PARAMETERS(In, Epilogue)) {
   const Arguments<In, Epilogue> args{GEMM_ARGUMENTS};
   constexpr int SIDE = TILE.side, BN = TILE.BN, BK = TILE.BK, STAGES = TILE.stages;
   constexpr bool TALL = TILE.tall, K_MAJOR = TILE.k_major, BATCHED = SCHEDULE.batched;
@@ -27,11 +29,17 @@ __global__ void __launch_bounds__(32 * CLASSES) skinny_mma(GEMM_PARAMETERS(In, E
   // Fragments of 16 rows along k, or of 64 columns across k; of the small matrix, of eight lines.
   constexpr int FRAGMENTS = BN / (K_MAJOR ? 16 * CLASSES : 8 * VECTOR), EIGHTS = (SIDE + 7) / 8;
   constexpr int VECTORS = (K_MAJOR ? 8 : 4) * FRAGMENTS;  // of a lane and a step
+  constexpr int IN_LINE = STEP / VECTOR;
   // Columns of a class begin up to seven before the block's, and end as much sooner.
   constexpr int INSIDE = K_MAJOR ? BN : BN - VECTOR;
   using Small = SmallLines<In, SIDE, BK>;
+  struct alignas(16) Vector {
+    unsigned pairs[VECTOR / 2];
+  };
+  // Vectors on their way, each read by the lane that copies it; behind them the lines.
   extern __shared__ float4 shared[];
-  Small& lines = *reinterpret_cast<Small*>(shared);
+  Vector* const ring = reinterpret_cast<Vector*>(shared);
+  Small& lines = *reinterpret_cast<Small*>(ring + STAGES * VECTORS * THREADS);
 
   K = args.depth();
   const int ld_large = TALL ? args.lda : args.ldb, ld_small = TALL ? args.ldb : args.lda;
@@ -53,103 +61,131 @@ __global__ void __launch_bounds__(32 * CLASSES) skinny_mma(GEMM_PARAMETERS(In, E
   const int steps = share + (part < more), k_begin = (part * share + min(part, more)) * STEP;
   const int block_result = at.tile_col * INSIDE;
 
-  // The lane's first vector: it has others to the right, `apart` rows below, and in further steps.
-  const int lane_row = K_MAJOR ? block_result + warp + CLASSES * g : k_begin + warp + CLASSES * t;
-  const int lane_col = K_MAJOR ? k_begin + VECTOR * t - shift : block_result + VECTOR * g - shift;
-  constexpr int BELOW = (K_MAJOR ? 8 : 4) * CLASSES, IN_ROW = K_MAJOR ? 4 : FRAGMENTS;
-  constexpr int APART = (K_MAJOR ? 4 : 8) * VECTOR;
+  // The first vector that the lane copies: it has others to the right, and in rows below.
+  const int lane = threadIdx.x % 32;
+  const int lane_row =
+      K_MAJOR ? block_result + warp + CLASSES * (lane / IN_LINE) : k_begin + warp + CLASSES * t;
+  const int lane_col =
+      K_MAJOR ? k_begin + VECTOR * (lane % IN_LINE) - shift : block_result + VECTOR * g - shift;
+  constexpr int BELOW = (K_MAJOR ? 32 / IN_LINE : 4) * CLASSES, IN_ROW = K_MAJOR ? 1 : FRAGMENTS;
+  constexpr int APART = 8 * VECTOR;
   const In* const first = element(large, ld_large, lane_row, lane_col);
-  const auto start = [&](int step, unsigned (&held)[VECTORS][4]) {
+  // Vectors of rows along k are copied a line of STEP at a time, which is whole sectors, and read by other
+  // lanes: swizzled, so that these find two rows in different banks. Others stay with their lane.
+  const auto in_line = [&](int step, int line, int vector) -> Vector& {
+    const int place = line * IN_LINE + (vector ^ line % 2 * 4);
+    return ring[(step % STAGES * CLASSES + warp) * 32 * VECTORS + place];
+  };
+  const auto slot = [&](int step, int v) -> Vector& {
+    if constexpr (K_MAJOR) {
+      return in_line(step, v * (32 / IN_LINE) + lane / IN_LINE, lane % IN_LINE);
+    } else {
+      return ring[(step % STAGES * VECTORS + v) * THREADS + threadIdx.x];
+    }
+  };
+  const auto start = [&](int step) {
     const int row = lane_row + (K_MAJOR ? 0 : step * STEP);
     const int col = lane_col + (K_MAJOR ? step * STEP : 0);
     const int rows = (K_MAJOR ? long_side : K) - row, cols = (K_MAJOR ? K : long_side) - col;
     const In* const from = element(first, ld_large, row - lane_row, col - lane_col);
+    // Of each row, vectors past its ends become zero; that at either end is copied in part.
+    const auto in_part = [&](int right) {
+      return (col + right < 0 && col + right + VECTOR > 0) ||
+             (right < cols && right + VECTOR > cols);
+    };
 #pragma unroll
     for (int v = 0; v < VECTORS; ++v) {
       const int below = v / IN_ROW * BELOW, right = v % IN_ROW * APART;
-      const bool inside = below < rows && -col <= right && right + VECTOR <= cols;
-      read_vector(held[v], element(from, ld_large, below, right), inside);
+      if (below < rows && in_part(right)) continue;
+      const bool inside = below < rows && col + right >= 0 && right < cols;
+      copy_stream(&slot(step, v), element(from, ld_large, below, right), inside);
     }
-    constexpr int LAST = (IN_ROW - 1) * APART;
-    if (col >= 0 && LAST + VECTOR <= cols) return;
-#pragma unroll
-    for (int v = 0; v < VECTORS; ++v) {
-      const int below = v / IN_ROW * BELOW, right = v % IN_ROW * APART;
-      const bool inside = -col <= right && right + VECTOR <= cols;
-      if (below < rows && !inside) {
-        read_part(held[v], element(from, ld_large, below, right), -col - right, cols - right);
-      }
+    if (col >= 0 && (IN_ROW - 1) * APART + VECTOR <= cols) return;
+#pragma unroll 1
+    for (int v = 0; v < IN_ROW; ++v) {
+      const int right = v * APART;
+      if (!in_part(right)) continue;
+      copy_ends<VECTORS / IN_ROW, In>(
+          [&](int row) { return element(from, ld_large, row * BELOW, right); },
+          [&](int row) { return slot(step, row * IN_ROW + v).pairs; }, (rows + BELOW - 1) / BELOW,
+          max(-col - right, 0), min(cols - right, VECTOR));
     }
   };
 
-  // One step at work, STAGES on their way; TURNS steps go by before a register is used again.
-  constexpr int TURNS = STAGES + 1, COLUMNS = K_MAJOR ? 1 : VECTOR / 2;
-  unsigned held[TURNS][VECTORS][4];
-#pragma unroll
+  constexpr int COLUMNS = K_MAJOR ? 1 : VECTOR / 2;
   for (int step = 0; step < STAGES; ++step) {
-    if (step < steps) start(step, held[step]);
+    if (step < steps) start(step);
+    cp_async_commit();
   }
   float sums[FRAGMENTS][COLUMNS][EIGHTS][4] = {};
-  for (int step = 0; step < steps;) {
+#pragma unroll 1
+  for (int step = 0; step < steps; ++step) {
+    const int k = step * STEP % BK;
+    if (k == 0) {
+      __syncthreads();  // nobody reads the lines any more
+      lines.template copy<TILE.small_k_major, THREADS>(small, ld_small, lines_there,
+                                                       k_begin + step * STEP, K);
+      __syncthreads();
+    }
+    cp_async_wait<STAGES - 1>();
+    __syncwarp();  // the vectors of all lanes are there
+    unsigned own[VECTORS][4];
 #pragma unroll
-    for (int turn = 0; turn < TURNS && step < steps; ++turn, ++step) {
-      if (step + STAGES < steps) start(step + STAGES, held[(turn + STAGES) % TURNS]);
-      const int k = step * STEP % BK;
-      if (k == 0) {
-        __syncthreads();  // nobody reads the lines any more
-        lines.template copy<TILE.small_k_major, THREADS>(small, ld_small, lines_there,
-                                                         k_begin + step * STEP, K);
-        __syncthreads();
-      }
-      const auto& own = held[turn];
+    for (int v = 0; v < VECTORS; ++v) {
+      const Vector& from = K_MAJOR ? in_line(step, v / 4 * 8 + g, v % 4 * 4 + t) : slot(step, v);
+      const uint4 pairs = *reinterpret_cast<const uint4*>(&from);
+      own[v][0] = pairs.x, own[v][1] = pairs.y, own[v][2] = pairs.z, own[v][3] = pairs.w;
+    }
+    __syncwarp();  // and have been read
 #pragma unroll
-      for (int e = 0; e < EIGHTS; ++e) {
-        const int line = 8 * e + g;
-        if constexpr (K_MAJOR) {
-          // A lane's eight neighbors along k serve as those that two products ask for.
+    for (int e = 0; e < EIGHTS; ++e) {
+      const int line = 8 * e + g;
+      if constexpr (K_MAJOR) {
+        // A lane's eight neighbors along k serve as those that two products ask for.
 #pragma unroll
-          for (int chunk = 0; chunk < 4; ++chunk) {
-            unsigned b[4];
-            lines.get_vector(b, line, k + (4 * chunk + t) * VECTOR - shift);
-#pragma unroll
-            for (int f = 0; f < FRAGMENTS; ++f) {
-              const auto &upper = own[8 * f + chunk], &lower = own[8 * f + 4 + chunk];
-#pragma unroll
-              for (int i = 0; i < 4; i += 2) {
-                Mma<In>::multiply(sums[f][0][e], {upper[i], lower[i], upper[i + 1], lower[i + 1]},
-                                  {b[i], b[i + 1]});
-              }
-            }
-          }
-        } else {
-          // Elements of two rows make a pair along k.
-          unsigned of_row[4];
-#pragma unroll
-          for (int q = 0; q < 4; ++q) {
-            of_row[q] = lines.get(line, k + warp + CLASSES * (t + 4 * q));
-          }
-          const unsigned b[2] = {of_row[0] | of_row[1] << 16, of_row[2] | of_row[3] << 16};
+        for (int chunk = 0; chunk < 4; ++chunk) {
+          unsigned b[4];
+          lines.get_vector(b, line, k + (4 * chunk + t) * VECTOR - shift);
 #pragma unroll
           for (int f = 0; f < FRAGMENTS; ++f) {
+            const auto &upper = own[8 * f + chunk], &lower = own[8 * f + 4 + chunk];
 #pragma unroll
-            for (int pair = 0; pair < COLUMNS; ++pair) {
-              unsigned a[4];
-#pragma unroll
-              for (int half = 0; half < 2; ++half) {
-                const unsigned x = own[2 * half * FRAGMENTS + f][pair];
-                const unsigned y = own[(2 * half + 1) * FRAGMENTS + f][pair];
-                a[2 * half] = __byte_perm(x, y, 0x5410),
-                      a[2 * half + 1] = __byte_perm(x, y, 0x7632);
-              }
-              Mma<In>::multiply(sums[f][pair][e], a, b);
+            for (int i = 0; i < 4; i += 2) {
+              Mma<In>::multiply(sums[f][0][e], {upper[i], lower[i], upper[i + 1], lower[i + 1]},
+                                {b[i], b[i + 1]});
             }
+          }
+        }
+      } else {
+        // Elements of two rows make a pair along k.
+        unsigned of_row[4];
+#pragma unroll
+        for (int q = 0; q < 4; ++q) {
+          of_row[q] = lines.get(line, k + warp + CLASSES * (t + 4 * q));
+        }
+        const unsigned b[2] = {of_row[0] | of_row[1] << 16, of_row[2] | of_row[3] << 16};
+#pragma unroll
+        for (int f = 0; f < FRAGMENTS; ++f) {
+#pragma unroll
+          for (int pair = 0; pair < COLUMNS; ++pair) {
+            unsigned a[4];
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+              const unsigned x = own[2 * half * FRAGMENTS + f][pair];
+              const unsigned y = own[(2 * half + 1) * FRAGMENTS + f][pair];
+              a[2 * half] = __byte_perm(x, y, 0x5410), a[2 * half + 1] = __byte_perm(x, y, 0x7632);
+            }
+            Mma<In>::multiply(sums[f][pair][e], a, b);
           }
         }
       }
     }
+    if (step + STAGES < steps) start(step + STAGES);
+    cp_async_commit();
   }
 
-  __syncthreads();  // the lines have been read: sums take their place
+  cp_async_wait<0>();
+  __syncthreads();  // lines and vectors have been read: sums take their place
   float* const own_sums = reinterpret_cast<float*>(shared) + (K_MAJOR ? 0 : warp * RESULTS);
 #pragma unroll
   for (int f = 0; f < FRAGMENTS; ++f) {
@@ -183,9 +219,9 @@ __global__ void __launch_bounds__(32 * CLASSES) skinny_mma(GEMM_PARAMETERS(In, E
   constexpr int ARRAYS = K_MAJOR ? 1 : CLASSES;
   const float* const arrays = reinterpret_cast<const float*>(shared);
   if (parts == 1) return add_up<THREADS, RESULTS>(arrays, ARRAYS, finish);
-  const unsigned slot = at.product * tiles + at.tile_col;
-  float* const left = args.workspace + static_cast<long long>(slot) * parts * RESULTS;
+  const unsigned tile = at.product * tiles + at.tile_col;
+  float* const left = args.workspace + static_cast<long long>(tile) * parts * RESULTS;
   add_up<THREADS, RESULTS>(arrays, ARRAYS,
                            [&](int place, float sum) { left[part * RESULTS + place] = sum; });
-  if (is_last_part(&args.semaphores[slot], parts)) add_up<THREADS, RESULTS>(left, parts, finish);
+  if (is_last_part(&args.semaphores[tile], parts)) add_up<THREADS, RESULTS>(left, parts, finish);
 }

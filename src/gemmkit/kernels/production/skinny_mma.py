@@ -11,12 +11,13 @@ from gemmkit.kernels.cut import Cut
 from gemmkit.kernels.grids import batch_grid
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.mainloops.short_sides import MMA_STEP, streamed_to_mma
+from gemmkit.kernels.operand_copies import rounded_up
 from gemmkit.kernels.plan import LAYOUTS, LaunchShape, TileConfig, ceil_div
 from gemmkit.kernels.policy import CUDA_TYPES
 from gemmkit.kernels.production.arguments import SPLIT_SIGNATURE, launch_shape, named
 from gemmkit.kernels.production.gemm_skinny import accepts, is_tall, padded_side
 from gemmkit.kernels.production.schedule import schedule_argument
-from gemmkit.kernels.work import Work
+from gemmkit.kernels.work import VECTOR_BYTES, Work
 from gemmkit.problem import GemmProblem
 
 # Elements of a vector, and classes of rows that begin at the same place of one: a warp for each.
@@ -28,8 +29,10 @@ ALONG_K, ACROSS_K = 16 * CLASSES, 8 * VECTOR
 PAD = 2
 # Blocks of which an SM may hold parts of k.
 BLOCKS_PER_SM = 4
-# Registers of a lane for vectors and sums, and the most that leave room for addresses.
-VECTOR_REGISTERS, MOST_HELD = 4, 200
+# Sums of a lane that leave room for its vectors.
+MOST_SUMS = 64
+# Vectors of a lane of each.
+VECTORS_ALONG_K, VECTORS_ACROSS_K = 8, 4
 
 
 def is_k_major(problem: GemmProblem) -> bool:
@@ -62,11 +65,14 @@ def cut(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Cut:
 
 
 def shared_bytes(problem: GemmProblem, config: TileConfig) -> int:
-    """Shared bytes of the small matrix's lines, and then in their place of the warps' sums."""
+    """Shared bytes of vectors on their way and of the small matrix's lines, and then in their place
+    of the warps' sums."""
     side = padded_side(problem)
+    each = VECTORS_ALONG_K if is_k_major(problem) else VECTORS_ACROSS_K
+    ring = VECTOR_BYTES * THREADS * each * fragments(problem, config) * config["stages"]
     lines = tensor_cores.HALF_BYTES * side * (VECTOR + config["BK"] + PAD)
     arrays = 1 if is_k_major(problem) else CLASSES
-    return max(lines, FLOAT_BYTES * arrays * side * config["BN"])
+    return max(ring + rounded_up(lines, VECTOR_BYTES), FLOAT_BYTES * arrays * side * config["BN"])
 
 
 def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
@@ -102,7 +108,8 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
 def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Work:
     """What its blocks ask of an SM: the large matrix, once."""
     found = cut(problem, config, gpu)
-    return streamed_to_mma(found, problem, config, THREADS, shared_bytes(problem, config))
+    taken, k_major = shared_bytes(problem, config), is_k_major(problem)
+    return streamed_to_mma(found, problem, config, THREADS, taken, k_major=k_major)
 
 
 def condition(problem: GemmProblem, gpu: GpuSpec) -> str | None:
@@ -131,13 +138,12 @@ def rule(config: TileConfig, _: GpuSpec) -> str | None:
 
 
 def pairing(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> str | None:
-    """Room for vectors and sums in registers, and for sums in shared memory."""
-    own, eights = fragments(problem, config), ceil_div(padded_side(problem), 8)
-    each_vectors, each_sums = (8, 4) if is_k_major(problem) else (4, 16)
-    held = own * (VECTOR_REGISTERS * each_vectors * (config["stages"] + 1) + each_sums * eights)
-    if held > MOST_HELD:
-        return f"vectors and sums take {held} registers of each lane: it has {MOST_HELD} for them"
-    return rules.dynamic_shared(shared_bytes(problem, config), gpu, "sums")
+    """Room for sums in registers, and for them and vectors in shared memory."""
+    sums = config["BN"] * 8 * ceil_div(padded_side(problem), 8) // THREADS
+    sums *= 1 if is_k_major(problem) else CLASSES
+    if sums > MOST_SUMS:
+        return f"{sums} sums of a lane leave no registers for the rest: {MOST_SUMS} do"
+    return rules.dynamic_shared(shared_bytes(problem, config), gpu)
 
 
 KERNEL = Kernel(
@@ -145,7 +151,7 @@ KERNEL = Kernel(
     rung=None,
     idea="A product of at most 16 rows or columns of 16 bits reads its large matrix once, in "
     "aligned vectors though rows begin anywhere: each warp has rows that begin alike.",
-    default=TileConfig(BN=128, BK=256, stages=1, split_k=16),
+    default=TileConfig(BN=128, BK=256, stages=2, split_k=8),
     space={
         "BN": (128, 256),
         "BK": (128, 256, 512, 1024),

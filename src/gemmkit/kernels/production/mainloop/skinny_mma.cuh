@@ -8,7 +8,7 @@
 // How a kernel goes about the small side, of `side` rows or (`tall`) columns. The streamed matrix is
 // contiguous along k (`k_major`) or along the long side; the small one along k (`small_k_major`) or
 // along the small side, of which BK steps of k are in shared memory at a time. A block takes BN lines
-// along the long side, and vectors of the streamed matrix are `stages` steps ahead of the products.
+// along the long side, and vectors of the streamed matrix are up to `stages` steps ahead.
 struct SkinnyMmaTile {
   int side = 0;
   bool tall = false, k_major = false, small_k_major = false;
@@ -21,33 +21,40 @@ constexpr int VECTOR = 8, CLASSES = 8;
 // Steps of k that a block makes at once.
 constexpr int STEP = 128;
 
-// Reads a vector of a stream: it takes no room in L1, and L2 fetches what lies beside. With `inside`
-// false nothing is read and the elements become zero.
-__device__ __forceinline__ void read_vector(unsigned (&to)[4], const void* from, bool inside) {
-#pragma unroll
-  for (int i = 0; i < 4; ++i) to[i] = 0;
-  if (inside) {
-    asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                 : "l"(from));
-  }
+// Starts the copy of a vector of a stream to shared memory; with `inside` false nothing is read and the
+// elements become zero.
+__device__ __forceinline__ void copy_stream(void* shared, const void* global, bool inside) {
+  const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+  asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"(to), "l"(global),
+               "r"(inside ? 16 : 0));
 }
 
-// Reads elements `begin` to `end` of a vector, of which the others are zero.
-template <class In>
-__device__ __forceinline__ void read_part(unsigned (&to)[4], const In* from, int begin, int end) {
+// The same of elements `begin` to `end` of one vector in each of ROWS rows, of which `rows` are inside,
+// from `from(row)` to `to(row)`. cp.async takes the pairs; a pair with one element inside, at either end,
+// goes through a register.
+template <int ROWS, class In, class From, class To>
+__device__ __forceinline__ void copy_ends(const From& from, const To& to, int rows, int begin,
+                                          int end) {
+  const bool high = begin % 2 == 1, low = end % 2 == 1;
+  unsigned first[ROWS], last[ROWS];
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const In* const pair = from + 2 * i;
-    const bool low = begin <= 2 * i && 2 * i < end, high = begin <= 2 * i + 1 && 2 * i + 1 < end;
-    to[i] = 0;
-    if (low && high) {
-      to[i] = *reinterpret_cast<const unsigned*>(pair);
-    } else if (low) {
-      to[i] = pair[0].bits;
-    } else if (high) {
-      to[i] = static_cast<unsigned>(pair[1].bits) << 16;
+  for (int row = 0; row < ROWS; ++row) {
+    first[row] = high && row < rows ? static_cast<unsigned>(from(row)[begin].bits) << 16 : 0;
+    last[row] = low && row < rows ? from(row)[end - 1].bits : 0;
+  }
+#pragma unroll
+  for (int row = 0; row < ROWS; ++row) {
+    if (row >= rows) break;
+    unsigned* const pairs = to(row);
+#pragma unroll
+    for (int i = 0; i < VECTOR; i += 2) {
+      if ((high && i == begin - 1) || (low && i == end - 1)) continue;
+      asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(
+                       static_cast<unsigned>(__cvta_generic_to_shared(pairs + i / 2))),
+                   "l"(from(row) + i), "r"(begin <= i && i < end ? 4 : 0));
     }
+    if (high) pairs[begin / 2] = first[row];
+    if (low) pairs[end / 2] = last[row];
   }
 }
 
@@ -62,7 +69,7 @@ struct SmallLines {
   template <bool K_MAJOR, int THREADS>
   __device__ __forceinline__ void copy(const In* small, int ld, int lines, int first, int K) {
     constexpr int COUNT = SIDE * LENGTH;
-#pragma unroll 16
+#pragma unroll 8
     for (int i = threadIdx.x; i < COUNT; i += THREADS) {
       const int line = K_MAJOR ? i / LENGTH : i % SIDE, place = K_MAJOR ? i % LENGTH : i / SIDE;
       const int k = first - VECTOR + place;
