@@ -107,7 +107,7 @@ def test_rules(keys, rows, layout, message):
     ("problem", "board", "message"),
     [
         (GemmProblem(17, 17, 64, dtype="float16"), "h100", "at most 16 rows or columns"),
-        (GemmProblem(1, 17, 64, dtype="float16"), "t4", "compute capability 8.0"),
+        (GemmProblem(1, 17, 64, dtype="float16"), "t4", "cp.async"),
         (GemmProblem(1, 17, 64), "h100", "not float32"),
     ],
 )

@@ -113,21 +113,18 @@ def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Work:
 
 
 def condition(problem: GemmProblem, gpu: GpuSpec) -> str | None:
-    """Few rows or columns, on a board whose loads take hints for L2."""
+    """Few rows or columns of a type that tensor cores multiply, on a board with cp.async."""
     return rules.first_reason(
         lambda: accepts(problem, gpu),
-        lambda: (
-            f"it needs compute capability 8.0; {gpu.name} has {gpu.capability}"
-            if gpu.capability.major < 8
-            else None
-        ),
+        lambda: rules.has_cp_async(gpu),
         lambda: tensor_cores.condition(problem, gpu),
     )
 
 
-def rule(config: TileConfig, _: GpuSpec) -> str | None:
+def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
     """Whole fragments and steps."""
     return rules.first_reason(
+        lambda: rules.has_cp_async(gpu),
         lambda: rules.positive(config),
         lambda: rules.power_of_two(config, "BN"),
         lambda: (
