@@ -28,8 +28,8 @@ __global__ void __launch_bounds__(32 * CLASSES, TILE.BN > 128 ? 1 : 2)
   constexpr int THREADS = 32 * CLASSES, RESULTS = SIDE * BN;
   // Fragments of 16 rows along k, or of 64 columns across k; of the small matrix, of eight lines.
   constexpr int FRAGMENTS = BN / (K_MAJOR ? 16 * CLASSES : 8 * VECTOR), EIGHTS = (SIDE + 7) / 8;
-  constexpr int VECTORS = (K_MAJOR ? 8 : 4) * FRAGMENTS;  // of a lane and a step
-  constexpr int IN_LINE = STEP / VECTOR;
+  constexpr int VECTORS = (K_MAJOR ? 8 : 4) * FRAGMENTS;   // of a lane and a step
+  constexpr int IN_LINE = (K_MAJOR ? STEP : BN) / VECTOR;  // vectors of a row and a step
   // Columns of a class begin up to seven before the block's, and end as much sooner.
   constexpr int INSIDE = K_MAJOR ? BN : BN - VECTOR;
   using Small = SmallLines<In, SIDE, BK>;
@@ -61,55 +61,39 @@ __global__ void __launch_bounds__(32 * CLASSES, TILE.BN > 128 ? 1 : 2)
   const int steps = share + (part < more), k_begin = (part * share + min(part, more)) * STEP;
   const int block_result = at.tile_col * INSIDE;
 
-  // The first vector that the lane copies: it has others to the right, and in rows below.
+  // The first vector that the lane copies: it has others in rows below. A warp copies whole lines of
+  // the step's part of a row, IN_LINE vectors each, so that few sectors are asked for twice.
   const int lane = threadIdx.x % 32;
-  const int lane_row =
-      K_MAJOR ? block_result + warp + CLASSES * (lane / IN_LINE) : k_begin + warp + CLASSES * t;
-  const int lane_col =
-      K_MAJOR ? k_begin + VECTOR * (lane % IN_LINE) - shift : block_result + VECTOR * g - shift;
-  constexpr int BELOW = (K_MAJOR ? 32 / IN_LINE : 4) * CLASSES, IN_ROW = K_MAJOR ? 1 : FRAGMENTS;
-  constexpr int APART = 8 * VECTOR;
+  const int lane_row = (K_MAJOR ? block_result : k_begin) + warp + CLASSES * (lane / IN_LINE);
+  const int lane_col = (K_MAJOR ? k_begin : block_result) + VECTOR * (lane % IN_LINE) - shift;
+  constexpr int BELOW = 32 / IN_LINE * CLASSES;
   const In* const first = element(large, ld_large, lane_row, lane_col);
-  // Vectors of rows along k are copied a line of STEP at a time, which is whole sectors, and read by other
-  // lanes: swizzled, so that these find two rows in different banks. Others stay with their lane.
+  // Other lanes read them: swizzled, so that eight of these find the rows that they read in different
+  // banks.
   const auto in_line = [&](int step, int line, int vector) -> Vector& {
-    const int place = line * IN_LINE + (vector ^ line % 2 * 4);
+    const int place = line * IN_LINE + (vector ^ (K_MAJOR ? line % 2 * 4 : line % 4 * 2));
     return ring[(step % STAGES * CLASSES + warp) * 32 * VECTORS + place];
   };
   const auto slot = [&](int step, int v) -> Vector& {
-    if constexpr (K_MAJOR) {
-      return in_line(step, v * (32 / IN_LINE) + lane / IN_LINE, lane % IN_LINE);
-    } else {
-      return ring[(step % STAGES * VECTORS + v) * THREADS + threadIdx.x];
-    }
+    return in_line(step, v * (32 / IN_LINE) + lane / IN_LINE, lane % IN_LINE);
   };
   const auto start = [&](int step) {
     const int row = lane_row + (K_MAJOR ? 0 : step * STEP);
     const int col = lane_col + (K_MAJOR ? step * STEP : 0);
     const int rows = (K_MAJOR ? long_side : K) - row, cols = (K_MAJOR ? K : long_side) - col;
     const In* const from = element(first, ld_large, row - lane_row, col - lane_col);
-    // Of each row, vectors past its ends become zero; that at either end is copied in part.
-    const auto in_part = [&](int right) {
-      return (col + right < 0 && col + right + VECTOR > 0) ||
-             (right < cols && right + VECTOR > cols);
-    };
+    const auto of_row = [&](int v) { return element(from, ld_large, v * BELOW, 0); };
+    // What lies past the ends of a row becomes zero; the vector at either end is copied in part.
+    const int begin = max(-col, 0), end = min(cols, VECTOR);
+    const bool in_part = begin < end && end - begin < VECTOR;
 #pragma unroll
     for (int v = 0; v < VECTORS; ++v) {
-      const int below = v / IN_ROW * BELOW, right = v % IN_ROW * APART;
-      if (below < rows && in_part(right)) continue;
-      const bool inside = below < rows && col + right >= 0 && right < cols;
-      copy_stream(&slot(step, v), element(from, ld_large, below, right), inside);
+      const bool inside = v * BELOW < rows;
+      if (!(in_part && inside)) copy_stream(&slot(step, v), of_row(v), inside && begin < end);
     }
-    if (col >= 0 && (IN_ROW - 1) * APART + VECTOR <= cols) return;
-#pragma unroll 1
-    for (int v = 0; v < IN_ROW; ++v) {
-      const int right = v * APART;
-      if (!in_part(right)) continue;
-      copy_ends<VECTORS / IN_ROW, In>(
-          [&](int row) { return element(from, ld_large, row * BELOW, right); },
-          [&](int row) { return slot(step, row * IN_ROW + v).pairs; }, (rows + BELOW - 1) / BELOW,
-          max(-col - right, 0), min(cols - right, VECTOR));
-    }
+    if (!in_part) return;
+    copy_ends<VECTORS, In>(
+        of_row, [&](int v) { return slot(step, v).pairs; }, (rows + BELOW - 1) / BELOW, begin, end);
   };
 
   constexpr int COLUMNS = K_MAJOR ? 1 : VECTOR / 2;
@@ -132,7 +116,8 @@ __global__ void __launch_bounds__(32 * CLASSES, TILE.BN > 128 ? 1 : 2)
     unsigned own[VECTORS][4];
 #pragma unroll
     for (int v = 0; v < VECTORS; ++v) {
-      const Vector& from = K_MAJOR ? in_line(step, v / 4 * 8 + g, v % 4 * 4 + t) : slot(step, v);
+      const Vector& from = K_MAJOR ? in_line(step, v / 4 * 8 + g, v % 4 * 4 + t)
+                                   : in_line(step, v / FRAGMENTS * 4 + t, v % FRAGMENTS * 8 + g);
       const uint4 pairs = *reinterpret_cast<const uint4*>(&from);
       own[v][0] = pairs.x, own[v][1] = pairs.y, own[v][2] = pairs.z, own[v][3] = pairs.w;
     }
@@ -186,7 +171,12 @@ __global__ void __launch_bounds__(32 * CLASSES, TILE.BN > 128 ? 1 : 2)
 
   cp_async_wait<0>();
   __syncthreads();  // lines and vectors have been read: sums take their place
-  float* const own_sums = reinterpret_cast<float*>(shared) + (K_MAJOR ? 0 : warp * RESULTS);
+  // With a gap after every eight, most of a warp's are in different banks.
+  constexpr int PITCH = BN + BN / 8 + 1, ARRAYS = K_MAJOR ? 1 : CLASSES;
+  float* const all_sums = reinterpret_cast<float*>(shared);
+  const auto sum_at = [&](int array, int s, int along) -> float& {
+    return all_sums[(array * SIDE + s) * PITCH + along + along / 8];
+  };
 #pragma unroll
   for (int f = 0; f < FRAGMENTS; ++f) {
 #pragma unroll
@@ -199,8 +189,7 @@ __global__ void __launch_bounds__(32 * CLASSES, TILE.BN > 128 ? 1 : 2)
           const int along = K_MAJOR ? warp + CLASSES * (16 * f + 8 * (i / 2) + g)
                                     : (8 * f + g) * VECTOR - shift + 2 * column + i / 2;
           // What begins before the block's columns goes to the end, which is not INSIDE.
-          const int place = along & (BN - 1);
-          if (s < SIDE) own_sums[TALL ? place * SIDE + s : s * BN + place] = sums[f][column][e][i];
+          if (s < SIDE) sum_at(K_MAJOR ? 0 : warp, s, along & (BN - 1)) = sums[f][column][e][i];
         }
       }
     }
@@ -209,19 +198,29 @@ __global__ void __launch_bounds__(32 * CLASSES, TILE.BN > 128 ? 1 : 2)
 
   const Epilogue epilogue = args.epilogue(at.product);
   C = args.c(at.product);
+  // Results in the order of C.
+  const auto line_of = [](int place) { return TALL ? place % SIDE : place / BN; };
+  const auto along_of = [](int place) { return TALL ? place / SIDE : place % BN; };
   const auto finish = [&](int place, float sum) {
-    const int along = TALL ? place / SIDE : place % BN, s = TALL ? place % SIDE : place / BN;
+    const int along = along_of(place), s = line_of(place);
     const int row = TALL ? block_result + along : s, col = TALL ? s : block_result + along;
     if (along < INSIDE && row < M && col < N) {
       epilogue.store(element(C, args.ldc, row, col), sum, row, col);
     }
   };
-  constexpr int ARRAYS = K_MAJOR ? 1 : CLASSES;
-  const float* const arrays = reinterpret_cast<const float*>(shared);
-  if (parts == 1) return add_up<THREADS, RESULTS>(arrays, ARRAYS, finish);
+  const auto add_warps = [&](const auto& use) {
+    for (int place = threadIdx.x; place < RESULTS; place += THREADS) {
+      float sum = 0.0f;
+#pragma unroll
+      for (int array = 0; array < ARRAYS; ++array) {
+        sum += sum_at(array, line_of(place), along_of(place));
+      }
+      use(place, sum);
+    }
+  };
+  if (parts == 1) return add_warps(finish);
   const unsigned tile = at.product * tiles + at.tile_col;
   float* const left = args.workspace + static_cast<long long>(tile) * parts * RESULTS;
-  add_up<THREADS, RESULTS>(arrays, ARRAYS,
-                           [&](int place, float sum) { left[part * RESULTS + place] = sum; });
+  add_warps([&](int place, float sum) { left[part * RESULTS + place] = sum; });
   if (is_last_part(&args.semaphores[tile], parts)) add_up<THREADS, RESULTS>(left, parts, finish);
 }

@@ -25,8 +25,8 @@ VECTOR, CLASSES = 8, 8
 THREADS = WARP_SIZE * CLASSES
 # Lines of a fragment that lie along k, of all classes, and columns of one that lies across k.
 ALONG_K, ACROSS_K = 16 * CLASSES, 8 * VECTOR
-# Elements behind each line of the small matrix.
-PAD = 2
+# Elements behind each line of the small matrix, and sums of a line after which there is a gap of one.
+PAD, GAP = 2, 8
 # Blocks of which an SM may hold parts of k.
 BLOCKS_PER_SM = 4
 # Sums of a lane that leave room for its vectors.
@@ -72,7 +72,8 @@ def shared_bytes(problem: GemmProblem, config: TileConfig) -> int:
     ring = VECTOR_BYTES * THREADS * each * fragments(problem, config) * config["stages"]
     lines = tensor_cores.HALF_BYTES * side * (VECTOR + config["BK"] + PAD)
     arrays = 1 if is_k_major(problem) else CLASSES
-    return max(ring + rounded_up(lines, VECTOR_BYTES), FLOAT_BYTES * arrays * side * config["BN"])
+    sums = FLOAT_BYTES * arrays * side * (config["BN"] + config["BN"] // GAP + 1)
+    return max(ring + rounded_up(lines, VECTOR_BYTES), sums)
 
 
 def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
