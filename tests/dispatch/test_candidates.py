@@ -66,8 +66,9 @@ def problems(candidate: Candidate) -> dict[str, GemmProblem]:
     BM, BN, BK = config.BM, config["BN"], config.BK or 8
     if BM is None:
         depth, of = 3 * BK, candidate.kernel.dtypes[0]
+        unit = 16 // ITEM_BYTES[of]
         return {
-            "wide": GemmProblem(3, BN + 4, depth + 4, dtype=of),
+            "wide": GemmProblem(3, BN + unit, depth + unit, dtype=of),
             "tall, unaligned": GemmProblem(BN + 3, 11, depth + 3, dtype=of),
         }
     if candidate.name == "gemm_small_k":

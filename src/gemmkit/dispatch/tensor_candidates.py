@@ -167,17 +167,13 @@ MMA = rows(
     (64, 32, 16, 16, 16, 4),
 )
 
-# 16 bits with at most 16 rows or columns, of any alignment: with more parts where C is short.
+# 16 bits with at most 16 rows or columns, of any alignment.
 SKINNY_MMA = rows(
     "skinny_mma",
     "BN BK stages split_k",
-    (128, 256, 2, 4),
-    (128, 256, 2, 8),
-    (128, 256, 2, 16),
-    (128, 256, 3, 8),
-    (128, 256, 3, 32),
-    (256, 256, 2, 8),
-    (256, 256, 2, 16),
+    (128, 256, 2, 1),
+    (128, 256, 3, 1),
+    (256, 256, 2, 1),
 )
 
 # fp64, with deep products where the board has them. Two blocks of 128 threads fit an SM, so that
