@@ -25,7 +25,7 @@ VECTOR, CLASSES = 8, 8
 THREADS = WARP_SIZE * CLASSES
 # Lines of a fragment that lie along k, of all classes, and columns of one that lies across k.
 ALONG_K, ACROSS_K = 16 * CLASSES, 8 * VECTOR
-# Elements behind each line of the small matrix, and sums of a line after which there is a gap of one.
+# Elements behind each line of the small matrix, and sums of a line between gaps of one.
 PAD, GAP = 2, 8
 # Blocks of which an SM may hold parts of k.
 BLOCKS_PER_SM = 4
