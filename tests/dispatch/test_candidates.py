@@ -65,10 +65,11 @@ def problems(candidate: Candidate) -> dict[str, GemmProblem]:
     config = candidate.config
     BM, BN, BK = config.BM, config["BN"], config.BK or 8
     if BM is None:
-        depth = 3 * BK
+        depth, of = 3 * BK, candidate.kernel.dtypes[0]
+        unit = 16 // ITEM_BYTES[of]
         return {
-            "wide": GemmProblem(3, BN + 4, depth + 4),
-            "tall, unaligned": GemmProblem(BN + 3, 11, depth + 3),
+            "wide": GemmProblem(3, BN + unit, depth + unit, dtype=of),
+            "tall, unaligned": GemmProblem(BN + 3, 11, depth + 3, dtype=of),
         }
     if candidate.name == "gemm_small_k":
         return {

@@ -238,7 +238,7 @@ def test_a_launch_before_it_is_the_reason():
 
 
 def test_a_slower_pipe_is_the_reason():
-    found = which(1024, "h100", dtype="float64", store=None, alternatives=9)
+    found = which(1024, "h100", dtype="float64", store=None, alternatives=40)
     (text,) = {each.why for each in found.alternatives if each.kernel == "typed"}
     assert text == (
         "it multiplies on the fp64 FMA pipe (peak 33.5 TFLOP/s), the choice on fp64 tensor cores "

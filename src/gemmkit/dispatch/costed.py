@@ -63,7 +63,7 @@ class CostedCandidate(ClosedForm):
         if self.config.split_k == 1:
             work = self.kernel.work(problem, self.config, self.gpu)
             resident = self.blocks_per_sm(work, self.costs(work, problem.dtype).registers)
-            for parts in useful_parts(problem, self.config, self.gpu, resident):
+            for parts in useful_parts(problem, self.config, self.gpu, resident, work.cut):
                 if parts not in self._split:
                     candidate = self.candidate.split(parts)
                     self._split[parts] = CostedCandidate(candidate, self.gpu, self.board)

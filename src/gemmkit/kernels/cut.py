@@ -69,16 +69,25 @@ def steps_of(problem: GemmProblem, config: TileConfig) -> int:
 
 
 def useful_parts(
-    problem: GemmProblem, config: TileConfig, gpu: GpuSpec, resident: int
+    problem: GemmProblem,
+    config: TileConfig,
+    gpu: GpuSpec,
+    resident: int,
+    whole: Cut | None = None,
 ) -> tuple[int, ...]:
-    """The values of `split_k` that are worth an estimate; there may be none.
+    """The values of `split_k` that are worth an estimate; there may be none. `whole` is the cut
+    into one part, for kernels whose tiles do not follow from BM and BN.
 
     They give each SM one CTA, two, or as many as it holds, `resident`; or, where there are more
     tiles than SMs, fill the last wave best.
     """
     sms = gpu.sm_count
-    tiles = ceil_div(problem.m, config["BM"]) * ceil_div(problem.n, config["BN"]) * problem.batch
-    most = min(MOST_PARTS, ceil_div(problem.k, config["BK"]) // LEAST_PART_STEPS)
+    if config.BM is None and whole is not None:
+        tiles, steps = whole.tiles, whole.steps
+    else:
+        tiles = ceil_div(problem.m, config["BM"]) * ceil_div(problem.n, config["BN"])
+        tiles, steps = tiles * problem.batch, ceil_div(problem.k, config["BK"])
+    most = min(MOST_PARTS, steps // LEAST_PART_STEPS)
     if not tiles or most < 2:
         return ()
     found = {min(sms * ctas // tiles, most) for ctas in (1, 2, resident)}

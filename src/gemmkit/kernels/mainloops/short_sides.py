@@ -11,7 +11,9 @@ from gemmkit.kernels.cut import Cut
 from gemmkit.kernels.plan import TileConfig, ceil_div
 from gemmkit.kernels.work import (
     BOUNDED_REGISTERS,
+    MOST_REGISTERS,
     OTHER_REGISTERS,
+    STAGED_REGISTERS,
     STREAMING_REGISTERS,
     VECTOR_BYTES,
     VECTOR_WAVEFRONTS,
@@ -29,6 +31,10 @@ SPREAD_WAVEFRONTS, BANKS = 8, 32
 # Lines of the streamed matrix in a thread's piece of 4 x 4 floats, each with a result in every row
 # of the thin side.
 PIECE_LINES = 4
+
+# Steps of k that a block makes at once where mma.sync multiplies what streams, and lines of the
+# small matrix of such a product. Latencies of L2 that one of DRAM takes.
+MMA_STEP, MMA_LINES, DRAM_COVERS = 128, 8, 2.0
 
 # Bytes of a line of L2, and the share of the bandwidth at which parts of lines arrive: an H100 read
 # 64 bytes of each at 2.2 to 2.5 TB/s, and whole ones at 3.0.
@@ -73,6 +79,62 @@ def _streamed(config: TileConfig, threads: int, k_major: bool) -> Demands:
         registers=1 + 2 * 2,
         other_registers=STREAMING_REGISTERS,
         most_registers=BOUNDED_REGISTERS,
+        places=0.0,
+    )
+
+
+def streamed_to_mma(
+    found: Cut,
+    problem: GemmProblem,
+    config: TileConfig,
+    threads: int,
+    shared_bytes: int,
+    *,
+    k_major: bool,
+) -> Work:
+    """The same of 16-bit types, multiplied by mma.sync.
+
+    Args:
+        found: how CTAs share it.
+        problem: names the type; of its shorter side, `MMA_LINES` are multiplied at once.
+        config: BN lines and `MMA_STEP` of k are a CTA's step, `stages` of them on their way.
+        threads: of a CTA.
+        shared_bytes: of a CTA.
+        k_major: whether the large matrix is contiguous along k; else each warp has sums of all
+            columns.
+    """
+    lines = MMA_LINES * ceil_div(min(problem.m, problem.n), MMA_LINES)
+    sums = config["BN"] * lines / (threads if k_major else WARP_SIZE)
+    demands = _streamed_to_mma(config, problem.dtype, threads, lines, sums)
+    return Work.of(found, threads, shared_bytes, demands)
+
+
+@lru_cache(maxsize=1024)
+def _streamed_to_mma(
+    config: TileConfig, dtype: str, threads: int, lines: int, sums: float
+) -> Demands:
+    BN, warps = config["BN"], threads // WARP_SIZE
+    elements = BN * MMA_STEP
+    item_bytes = ITEM_BYTES[dtype]  # type: ignore[index]
+    vectors = elements * item_bytes / VECTOR_BYTES / threads
+    # For each vector, words of the small matrix, and elements that are put in pairs.
+    words = vectors * lines / MMA_LINES * VECTOR_BYTES / WORD_BYTES
+    return Demands(
+        math=MathPipe(dtype, tensor=True),  # type: ignore[arg-type]
+        multiply_adds=lines * elements / threads,
+        per_instruction=16 * 8 * 16 / WARP_SIZE,
+        issue=vectors + 2 * words,
+        wavefronts=warps * (vectors * VECTOR_BYTES / WORD_BYTES + words),
+        l2_bytes=float(item_bytes * elements),
+        copies=Copies(vectors=vectors),
+        waits=0.0,
+        covers=DRAM_COVERS / config["stages"],
+        streams=0.0,
+        barriers=1,
+        results=sums,
+        registers=int(sums + vectors * VECTOR_BYTES / WORD_BYTES),
+        other_registers=STAGED_REGISTERS,
+        most_registers=BOUNDED_REGISTERS if BN <= MMA_STEP else MOST_REGISTERS,
         places=0.0,
     )
 
