@@ -1,0 +1,140 @@
+"""How `ragged_wgmma` is launched: one A whose rows are divided among groups, by wgmma."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gemmkit.gpu import GpuSpec
+from gemmkit.kernels.mainloops.wgmma import in_turn, visiting
+from gemmkit.kernels.plan import MAP_ARGUMENTS, LaunchShape, Signature, TileConfig, ceil_div
+from gemmkit.kernels.policy import CUDA_TYPES
+from gemmkit.kernels.production import gemm_wgmma, grouped, grouped_wgmma, wgmma_tiles
+from gemmkit.kernels.production.arguments import CUDA_LAYOUTS
+from gemmkit.kernels.production.schedule import RASTER_EXTENT, schedule_argument
+from gemmkit.kernels.production.wgmma_tiles import LoadedOperands
+from gemmkit.kernels.tensor_maps import MapRule
+from gemmkit.kernels.warpgroups import has_wgmma, unaligned
+from gemmkit.kernels.work import Work
+from gemmkit.problem import BROADCAST, GemmProblem
+
+# The kernel whose mainloop it has.
+SINGLE = gemm_wgmma.KERNEL
+
+# Parameters after the maps; each group has a bias of its own of so many elements, or all share one.
+OWN_BIAS, SHARED_BIAS = "N", "0"
+
+
+def signature(bias_stride: str = OWN_BIAS) -> Signature:
+    """The parameters of ragged_wgmma.cu; `bias_stride` says how far apart the groups' biases lie,
+    in elements."""
+    return (
+        *MAP_ARGUMENTS,
+        *("offsets", "batch", "M", "N", "K", "alpha", "beta", "C", "ldc", "bias", bias_stride),
+        *("residual", "ldr", "auxiliary", "ldx", "scale"),
+    )
+
+
+def ragged_problem(rows: int, n: int, k: int, groups: int, **rest: object) -> GemmProblem:
+    """The problem of a launch: all groups share A of rows×k, and C of rows×n, of which each
+    computes its own rows; B is a batch of k×n."""
+    return GemmProblem(rows, n, k, batch=groups, stride_a=BROADCAST, **rest)  # type: ignore[arg-type]
+
+
+def of_one(problem: GemmProblem) -> GemmProblem:
+    """The product of A by one B, whose C is that of all."""
+    strides = {"stride_a": 0, "stride_b": 0, "stride_c": 0}
+    return replace(problem, batch=1, **strides)  # type: ignore[arg-type]
+
+
+def operands(problem: GemmProblem) -> LoadedOperands:
+    """A and B in place."""
+    return LoadedOperands.in_place(problem, ())
+
+
+def most_tiles(problem: GemmProblem, config: TileConfig) -> int:
+    """The most tiles of a cluster that any division of the rows has."""
+    rows, columns = config["BM"] * config["cluster_m"], config["BN"] * config["cluster_n"]
+    partial = min(problem.batch, problem.m)
+    down = problem.m // rows + partial if problem.m else 0
+    return down * ceil_div(problem.n, columns)
+
+
+def maps(problem: GemmProblem, config: TileConfig) -> tuple[MapRule, ...]:
+    """Tensor maps of A and of all B, whose third dimension is the group, and of the one C."""
+    found = wgmma_tiles.maps(of_one(problem), config, operands(problem))
+    return tuple(
+        each if each.operand == "C" else replace(each, box=(*each.box, 1)) for each in found
+    )
+
+
+def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
+    """Persistent clusters, one block per SM, but no more than there may be tiles."""
+    own, one = operands(problem), of_one(problem)
+    count = wgmma_tiles.buffers(one, config, gpu, own)
+    cluster, rows = config["cluster_m"] * config["cluster_n"], config["BM"] * config["cluster_m"]
+    return LaunchShape(
+        template=(
+            CUDA_TYPES[problem.dtype],
+            wgmma_tiles.tile_argument(config, own, count),
+            CUDA_LAYOUTS[problem.layout],
+            f"WriteBack::{wgmma_tiles.write_back(one, config, own)}",
+            schedule_argument(one, raster=max(1, RASTER_EXTENT // rows)),
+            "int",
+        ),
+        grid=(min(most_tiles(problem, config), gpu.sm_count // cluster) * cluster, 1, 1),
+        block=(wgmma_tiles.thread_count(config), 1, 1),
+        cluster=(cluster, 1, 1),
+        shared_bytes=wgmma_tiles.shared_bytes(one, config, own, count),
+        rasterized=True,
+        tensor_maps=maps(problem, config),
+        signature=signature(),
+    )
+
+
+def condition(problem: GemmProblem, gpu: GpuSpec) -> str | None:
+    """A Hopper board, and rows that TMA can load."""
+    if problem.stride_a != BROADCAST and problem.batch != 1:
+        return "the groups of a ragged product share one A"
+    reads = bool(problem.alpha and problem.flops)
+    return has_wgmma(gpu) or (unaligned(problem) if reads else None)
+
+
+def pairing(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> str | None:
+    """Room for the stages and for results, and as many tiles as a kernel can number."""
+    tiles = most_tiles(problem, config)
+    if tiles > grouped.MAX_TILES:
+        return f"{tiles} tiles are more than a launch can number ({grouped.MAX_TILES})"
+    return wgmma_tiles.room(of_one(problem), config, gpu, operands(problem))
+
+
+def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Work:
+    """A tile of C at a time per block, if rows are divided evenly."""
+    one = of_one(problem)
+    rows, columns = config["BM"] * config["cluster_m"], config["BN"] * config["cluster_n"]
+    count = problem.batch
+    tiles = count * ceil_div(ceil_div(problem.m, count), rows) * ceil_div(problem.n, columns)
+    steps = max(1, ceil_div(problem.k * bool(problem.alpha), config["BK"]))
+    found = visiting(config, gpu, tiles if problem.m else 0, steps)
+    threads = wgmma_tiles.thread_count(config)
+    shared = wgmma_tiles.shared_bytes(one, config, operands(problem))
+    return in_turn(one, config, found, threads, shared)
+
+
+KERNEL = replace(
+    SINGLE,
+    name="ragged_wgmma",
+    idea="Groups that share one A and one C, such as the experts of a mixture, whose rows lie one "
+    "after the other: one tensor map of each matrix serves all, and blocks find their tiles from "
+    "the groups' offsets in memory, which the host need not know.",
+    default=grouped_wgmma.KERNEL.default,
+    space=grouped_wgmma.KERNEL.space,
+    launch=launch,
+    work=work,
+    mainloop=SINGLE,
+    # TMA's boxes begin at multiples of 16 bytes along contiguous elements, and groups at any row.
+    layouts=("nn", "nt"),
+    rule=grouped_wgmma.rule,
+    condition=condition,
+    pairing=pairing,
+)
+
