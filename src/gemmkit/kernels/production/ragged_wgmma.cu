@@ -20,8 +20,8 @@ __global__ void __launch_bounds__(TILE.threads, 1)
                  const __grid_constant__ TensorMap map_c, const Offset* ends, int group_count,
                  int M, int N, int K, float alpha, float beta, typename Epilogue::Out* C, int ldc,
                  const typename Epilogue::Out* bias, int bias_stride,
-                 const typename Epilogue::Out* residual, int ldr,
-                 typename Epilogue::Out* auxiliary, int ldx, float scale CUSTOM_PARAMETERS) {
+                 const typename Epilogue::Out* residual, int ldr, typename Epilogue::Out* auxiliary,
+                 int ldx, float scale CUSTOM_PARAMETERS) {
   // The rows of the product that is computed are those of B^T if it is swapped.
   constexpr bool SWAPPED = TILE.BM % WGMMA_ROWS != 0;
   constexpr WgmmaTile OWN = SWAPPED ? swapped(TILE) : TILE;
@@ -31,14 +31,19 @@ __global__ void __launch_bounds__(TILE.threads, 1)
   constexpr bool BY_TMA = WAY == WriteBack::BY_TMA;
   using ByTma = Either<SWAPPED, SwappedStore<COLS, OWN.buffers, WriteBack::BY_TMA, Epilogue>,
                        FragmentStore<COLS, OWN.buffers, WriteBack::BY_TMA, Epilogue>>;
-  using FromShared = Either<SWAPPED, SwappedStore<COLS, OWN.buffers, WriteBack::FROM_SHARED, Epilogue>,
-                            FragmentStore<COLS, OWN.buffers, WriteBack::FROM_SHARED, Epilogue>>;
+  using FromShared =
+      Either<SWAPPED, SwappedStore<COLS, OWN.buffers, WriteBack::FROM_SHARED, Epilogue>,
+             FragmentStore<COLS, OWN.buffers, WriteBack::FROM_SHARED, Epilogue>>;
   // Both leave results in the same form there.
   using Buffers = typename Either<FROM_REGISTERS, NoStore, FromShared>::Buffers;
+  constexpr int SLOTS = OWN.stages + 2;
   struct Shared {
     typename Mainloop::Memory tiles;
     Buffers results[CONSUMERS];
     typename Mainloop::Barriers barriers;
+    // Of the block's tiles in hand: the producer is as many stages ahead of the consumers at most, and
+    // of two with a tile each, one may have a tile before its own to look up.
+    RaggedTile places[SLOTS];
   };
   extern __shared__ __align__(1024) unsigned char memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
@@ -61,9 +66,7 @@ __global__ void __launch_bounds__(TILE.threads, 1)
 
   const int clusters = gridDim.x / Mainloop::SHARING;
   int tile = blockIdx.x / Mainloop::SHARING;
-  // BLAS: alpha = 0 never reads A or B.
-  const int steps =
-      alpha == 0.0f ? 0 : (K + Mainloop::DEPTH_OF_STEP - 1) / Mainloop::DEPTH_OF_STEP;
+  const int steps = (K + Mainloop::DEPTH_OF_STEP - 1) / Mainloop::DEPTH_OF_STEP;
   // Where this block's part of a tile begins in the product that is computed.
   const auto first_row = [&](const RaggedTile& place) {
     return (SWAPPED ? place.col : place.row) + mainloop.along_m * OWN.BM;
@@ -75,25 +78,17 @@ __global__ void __launch_bounds__(TILE.threads, 1)
   if (threadIdx.x >= PRODUCER) {
     if constexpr (CONSUMERS > 1) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
     if (threadIdx.x >= PRODUCER + 32) return;
-    RaggedTile place = {};
-    if (tile < groups.tiles) place = groups.place(tile);
-    while (tile < groups.tiles) {
-      const auto load = [&](int first, int end) {
-        if (threadIdx.x == PRODUCER) {
-          mainloop.produce(SWAPPED ? map_b : map_a, SWAPPED ? map_a : map_b,
-                           SWAPPED ? place.group : 0, SWAPPED ? 0 : place.group, first_row(place),
-                           first_col(place), Steps{first, end - first}, counter);
-        }
-        __syncwarp();
-      };
-      // When all stages are under way there is time to look where the next tile is.
-      const int under_way = min(steps, OWN.stages);
-      load(0, under_way);
-      tile += clusters;
-      RaggedTile next = place;
-      if (tile < groups.tiles) next = groups.place(tile);
-      load(under_way, steps);
-      place = next;
+    for (int slot = 0; tile < groups.tiles; tile += clusters, slot = (slot + 1) % SLOTS) {
+      const RaggedTile place = groups.place(tile);
+      if (threadIdx.x == PRODUCER) {
+        // The slot is free when the tile's first stage is, whose barrier makes it visible then.
+        mainloop.barriers.empty[counter.stage].wait(counter.parity ^ 1);
+        shared.places[slot] = place;
+        mainloop.produce(SWAPPED ? map_b : map_a, SWAPPED ? map_a : map_b,
+                         SWAPPED ? place.group : 0, SWAPPED ? 0 : place.group, first_row(place),
+                         first_col(place), Steps{0, steps}, counter);
+      }
+      __syncwarp();
     }
     if constexpr (Mainloop::SHARING > 1) {
       if (threadIdx.x == PRODUCER) mainloop.drain(counter);
@@ -109,28 +104,26 @@ __global__ void __launch_bounds__(TILE.threads, 1)
   constexpr int TURNS = OWN.pingpong, ORDER = 1 + CONSUMERS;
   const int turn = consumer / Mainloop::CONSUMERS;
   bool first = turn == 0;
-  // Leaves a tile, and its stages, to the other consumer.
+  int slot = 0;
+  // Goes on to the next tile of the block, or leaves one, and its stages, to the other consumer.
+  const auto advance = [&] {
+    tile += clusters;
+    slot = (slot + 1) % SLOTS;
+  };
   const auto skip = [&] {
     if (tile < groups.tiles) counter.skip(steps);
-    tile += clusters;
+    advance();
   };
   if (TURNS > 1 && turn == 1) skip();
-  RaggedTile next = {};
-  const auto look_up = [&](int number) {
-    if (number < groups.tiles) next = groups.place(number);
-  };
-  look_up(tile);
   while (tile < groups.tiles) {
-    const RaggedTile place = next;
     typename Mainloop::Sums sums;
     if (TURNS > 1 && !first) named_barrier_sync<256>(ORDER + turn);
     first = false;
     mainloop.consume(sums, own_rows, steps, counter, [&] {
       const bool another = groups.tiles - tile > clusters;
       if (TURNS > 1 && another) named_barrier_arrive<256>(ORDER + (turn + 1) % TURNS);
-      // While the last products are under way; of two consumers with a tile each, the other has some.
-      if (TURNS == 1) look_up(tile + clusters);
     });
+    const RaggedTile place = shared.places[slot];
     const Epilogue epilogue{alpha,
                             beta,
                             bias + static_cast<long long>(place.group) * bias_stride,
@@ -158,11 +151,8 @@ __global__ void __launch_bounds__(TILE.threads, 1)
         }
       }
     }
-    tile += clusters;
-    if (TURNS > 1) {
-      skip();
-      look_up(tile);
-    }
+    advance();
+    if (TURNS > 1) skip();
   }
   if (BY_TMA && threadIdx.x % 128 == 0) tma_wait_read<0>();
 }

@@ -13,12 +13,16 @@ from gemmkit.kernels.production.arguments import CUDA_LAYOUTS
 from gemmkit.kernels.production.schedule import RASTER_EXTENT, schedule_argument
 from gemmkit.kernels.production.wgmma_tiles import LoadedOperands
 from gemmkit.kernels.tensor_maps import MapRule
-from gemmkit.kernels.warpgroups import has_wgmma, unaligned
+from gemmkit.kernels.warpgroups import WARPGROUP, has_wgmma, unaligned
 from gemmkit.kernels.work import Work
 from gemmkit.problem import BROADCAST, GemmProblem
 
 # The kernel whose mainloop it has.
 SINGLE = gemm_wgmma.KERNEL
+
+# Sums of a thread whose warpgroup has a tile of its own (of 192, ptxas 13 spills some), and stages
+# whose barriers leave room for as many places of tiles in the last 1024 bytes of shared memory.
+MOST_SUMS_IN_TURN, MOST_STAGES = 160, 24
 
 # Parameters after the maps; each group has a bias of its own of so many elements, or all share one.
 OWN_BIAS, SHARED_BIAS = "N", "0"
@@ -92,11 +96,25 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
 
 
 def condition(problem: GemmProblem, gpu: GpuSpec) -> str | None:
-    """A Hopper board, and rows that TMA can load."""
+    """A Hopper board, something to load, and rows that TMA can load."""
     if problem.stride_a != BROADCAST and problem.batch != 1:
         return "the groups of a ragged product share one A"
-    reads = bool(problem.alpha and problem.flops)
-    return has_wgmma(gpu) or (unaligned(problem) if reads else None)
+    if not (problem.alpha and problem.k):
+        return "there is nothing to load where k or alpha is 0"
+    return has_wgmma(gpu) or unaligned(problem)
+
+
+def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
+    """As `grouped_wgmma`, with registers for what decides how each tile is stored, and room for
+    places of tiles behind the barriers."""
+    if config["pingpong"] > 1 and config["BM"] * config["BN"] // WARPGROUP > MOST_SUMS_IN_TURN:
+        return (
+            f"BM × BN = {config['BM']}×{config['BN']} with pingpong: a thread has registers for "
+            f"{MOST_SUMS_IN_TURN} sums besides the two ways of storing them"
+        )
+    if config["stages"] > MOST_STAGES:
+        return f"stages = {config['stages']}: {MOST_STAGES} are the most"
+    return grouped_wgmma.rule(config, gpu)
 
 
 def pairing(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> str | None:
@@ -133,8 +151,7 @@ KERNEL = replace(
     mainloop=SINGLE,
     # TMA's boxes begin at multiples of 16 bytes along contiguous elements, and groups at any row.
     layouts=("nn", "nt"),
-    rule=grouped_wgmma.rule,
+    rule=rule,
     condition=condition,
     pairing=pairing,
 )
-

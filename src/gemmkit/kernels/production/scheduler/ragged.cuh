@@ -5,7 +5,7 @@
 #include "scheduler/raster.cuh"
 
 // A tile of C: its group, the first row and column, and where the group's rows end.
-struct RaggedTile {
+struct alignas(16) RaggedTile {
   int group, row, end, col;
 };
 
@@ -58,7 +58,8 @@ struct RaggedGroups {
   };
   static constexpr unsigned ALL = 0xffffffff;
 
-  // Offsets that are not in order, or past the last row, leave groups without rows.
+  // Offsets past the first or last row count as these. Those that are not in order may give a row to two
+  // groups, one of which it is a result of.
   __device__ __forceinline__ Group group(int number) const {
     if (number >= count) return {0, 0, 0};
     const int start = number == 0 ? 0 : bounded(ends[number - 1]);
