@@ -37,7 +37,7 @@ def choose_ragged(problem: GemmProblem, gpu: GpuSpec) -> TileConfig | None:
         return None
     step = round(log2(problem.m / problem.batch) / STEP_LOG2)
     rows = max(1, round(2 ** (step * STEP_LOG2) * problem.batch))
-    return _chosen(replace(problem, m=rows, ldc=max(problem.ldc, problem.n)), gpu, changes.count)
+    return _chosen(replace(problem, m=rows, stride_c=0), gpu, changes.count)
 
 
 @lru_cache(maxsize=1024)
