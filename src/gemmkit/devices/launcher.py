@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 
 from gemmkit.devices import driver
 from gemmkit.devices.context import Context
@@ -25,7 +26,7 @@ from gemmkit.devices.tensor_maps import check_address, driver_encoded
 from gemmkit.errors import DeviceError
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.operand_copies import PREPARED
-from gemmkit.kernels.plan import LaunchPlan
+from gemmkit.kernels.plan import Dim3, LaunchPlan
 
 # The operands of a product, in the order in which `PreparedLaunch.run` takes their addresses; those
 # of copies of prepared operands, and of a table of groups, come last, and only launches that read
@@ -45,7 +46,7 @@ _NO_CONTEXT, _OTHER_CONTEXT = 201, 400
 
 _WORD = 8
 # Stands for the address of an operand that is not known yet; aligned as any may have to be.
-_SOME_ADDRESS = 1 << 20
+SOME_ADDRESS = 1 << 20
 
 
 class PreparedLaunch:
@@ -202,6 +203,17 @@ class PreparedLaunch:
         finally:
             self._busy = False
 
+    def resized(self, grid: Dim3, values: Mapping[int, bytes]) -> PreparedLaunch:
+        """The same launch with another grid, and other bytes at some places of its parameters, as
+        `argument_offsets` gives them."""
+        made = copy(self)
+        made._parameters = self._parameters.changed(values)
+        made._words, made._each = made._parameters.words, made._parameters.pointer
+        made._configuration = self._configuration.with_grid(grid)
+        made._pointer = ctypes.c_void_p(ctypes.addressof(made._configuration))
+        made._busy = False
+        return made
+
     @contextmanager
     def _interrupted(self) -> Iterator[None]:
         """For a launch by a signal handler that came while this thread prepared another one."""
@@ -239,11 +251,11 @@ def _with_addresses(
 ) -> Mapping[str, Value]:
     """The arguments with an address for each operand of a tensor map that each run gives anew, and
     for the workspace."""
-    workspace = arguments.get("workspace") or (_SOME_ADDRESS if plan.workspace_bytes else 0)
+    workspace = arguments.get("workspace") or (SOME_ADDRESS if plan.workspace_bytes else 0)
     return {
         **arguments,
         "workspace": workspace,
-        **dict.fromkeys(places or (), _SOME_ADDRESS),
+        **dict.fromkeys(places or (), SOME_ADDRESS),
     }
 
 
@@ -258,7 +270,7 @@ def _workspace_words(
     for text, offset in places_in_memory(plan).items():
         encoded = bound.get(text)
         if isinstance(encoded, bytes):
-            check_address(encoded, _SOME_ADDRESS + offset)
+            check_address(encoded, SOME_ADDRESS + offset)
         yield _word(plan, offsets, text), offset
 
 
@@ -275,7 +287,7 @@ def _map_patches(
             continue
         encoded = arguments[each.rule.name]
         assert isinstance(encoded, bytes)
-        check_address(encoded, _SOME_ADDRESS)
+        check_address(encoded, SOME_ADDRESS)
         role, offset = places[each.rule.operand]
         yield _word(plan, offsets, each.rule.name), ROLES.index(role), offset
 
@@ -295,7 +307,7 @@ def _copy_patches(
         for text, offset in places_in_memory(plan, memory).items():
             encoded = arguments.get(text)
             if isinstance(encoded, bytes):
-                check_address(encoded, _SOME_ADDRESS + offset)
+                check_address(encoded, SOME_ADDRESS + offset)
             if text != memory:
                 yield _word(plan, offsets, text), ROLES.index(role), start + offset
 

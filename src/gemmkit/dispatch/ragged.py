@@ -30,14 +30,19 @@ def choose_ragged(problem: GemmProblem, gpu: GpuSpec) -> TileConfig | None:
     """The configuration of `ragged_wgmma` for a problem as `ragged_problem` makes it; None if it
     does not take the problem.
 
-    It is the same for all numbers of rows whose mean in a group rounds to the same power of
-    2^(1/2).
+    It is the same for all numbers of rows of one `row_class`: those whose mean in a group rounds to
+    the same power of 2^(1/2).
     """
     if ragged_wgmma.KERNEL.accepts(problem, gpu) is not None or not problem.results:
         return None
-    step = round(log2(problem.m / problem.batch) / STEP_LOG2)
+    step = row_class(problem.m, problem.batch)
     rows = max(1, round(2 ** (step * STEP_LOG2) * problem.batch))
     return _chosen(replace(problem, m=rows, stride_c=0), gpu, changes.count)
+
+
+def row_class(rows: int, groups: int) -> int:
+    """Which numbers of rows have the same configuration; there must be some rows."""
+    return round(log2(rows / groups) / STEP_LOG2)
 
 
 @lru_cache(maxsize=1024)

@@ -11,16 +11,20 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from gemmkit.devices.context import Context, context_of
-from gemmkit.devices.launcher import ROLES, PreparedLaunch
+from gemmkit.devices.launcher import ROLES, SOME_ADDRESS, PreparedLaunch
 from gemmkit.devices.operands import NOWHERE, Further, Operands, bind_arguments
+from gemmkit.devices.packing import argument_offsets
 from gemmkit.devices.streams import check_stream, stream_handle
+from gemmkit.devices.tensor_maps import driver_encoded
 from gemmkit.dispatch.ragged import choose_ragged
 from gemmkit.dtypes import Dtype
 from gemmkit.errors import UnsupportedProblem
+from gemmkit.kernels.plan import LaunchPlan, TileConfig
 from gemmkit.kernels.production.ragged_wgmma import (
     KERNEL,
     OWN_BIAS,
     SHARED_BIAS,
+    blocks,
     ragged_problem,
     signature,
 )
@@ -48,6 +52,9 @@ class Launch(Protocol):
     ) -> None:
         """Put it on a stream: `addresses` by role, `ends` where the host knows them, and else the
         address of the offsets."""
+
+    def resized(self, rows: int) -> Launch:
+        """That for another number of rows of the same class."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +85,12 @@ class Prepared:
         if self.launch is not None:
             self.launch.run(addresses, ends, offsets, stream)
 
+    def resized(self, rows: int) -> Prepared:
+        """The same for another number of rows of the same class, of calls that give nothing to
+        write to."""
+        launch = None if self.launch is None else self.launch.resized(rows)
+        return replace(self, launch=launch, shape=(rows, self.shape[1]))
+
     def may_overlap(self, addresses: Mapping[str, int], given: bool) -> bool:
         """Whether the stretch of memory of something written meets another array's; the result is
         new unless it is `given`."""
@@ -99,10 +112,33 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class OffsetsLaunch:
-    """A launch that reads the offsets in the GPU's memory, to which `context` brings the host's."""
+    """A launch that reads the offsets in the GPU's memory, to which `context` brings the host's.
+
+    It is that of a plan for a problem, whose arguments lie at `places` of the parameters.
+    """
 
     context: Context
     launch: PreparedLaunch
+    problem: GemmProblem
+    config: TileConfig
+    plan: LaunchPlan
+    places: Mapping[str, int]
+
+    def resized(self, rows: int) -> OffsetsLaunch:
+        """As `Launch.resized`.
+
+        Raises:
+            DeviceError: the driver refuses a tensor map.
+        """
+        p = self.problem
+        sizes = {"M": rows, "N": p.n, "K": p.k, "lda": p.lda, "ldc": p.ldc, "batch": 1}
+        values = {self.places["M"]: rows.to_bytes(4, "little")}
+        for each in self.plan.tensor_maps:
+            if each.rule.operand != "B":
+                encoded = driver_encoded(each.at(SOME_ADDRESS, {**sizes, "stride_a": 0}))
+                values[self.places[each.rule.name]] = encoded
+        grid = (blocks(rows, p.n, p.batch, self.config, self.context.spec), 1, 1)
+        return replace(self, launch=self.launch.resized(grid, values))
 
     def run(
         self, addresses: Mapping[str, int], ends: Ends | None, offsets: int, stream: int
@@ -155,6 +191,10 @@ class RangesLaunch:
         )
         if launch is not None:
             launch.run({role: each.places[:, 0] for role, each in extents.items()}, stream)
+
+    def resized(self, rows: int) -> RangesLaunch:  # noqa: ARG002 (the offsets tell)
+        """As `Launch.resized`."""
+        return self
 
     def _places(self, role: str, address: int, ends: Ends) -> Any:
         places = np.empty((ends.size, 6), np.int64)
@@ -340,7 +380,8 @@ def _by_offsets(request: RaggedRequest, context: Context) -> OffsetsLaunch | Non
     places = {name: (role, 0) for name, role in _ARGUMENTS.items() if role in operands}
     places["offsets"] = PLACES["offsets"]
     binary = binary_of(plan, context.spec)
-    return OffsetsLaunch(context, PreparedLaunch(context, plan, binary, arguments, places))
+    launch = PreparedLaunch(context, plan, binary, arguments, places)
+    return OffsetsLaunch(context, launch, problem, config, plan, argument_offsets(binary, plan))
 
 
 def _refusal(request: RaggedRequest, context: Context) -> str:

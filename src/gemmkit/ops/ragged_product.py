@@ -27,8 +27,9 @@ from gemmkit.trials import changes
 if TYPE_CHECKING:
     from gemmkit.ops.ragged_gpu import Prepared
 
-# Calls that a thread keeps prepared: numbers of tokens come again.
-_MOST_KEPT = 1024
+# Calls that a thread keeps prepared: numbers of tokens come again; and kinds of calls that differ
+# in nothing but the number of rows.
+_MOST_KEPT, _MOST_FAMILIES = 1024, 64
 
 
 class RaggedCall(NamedTuple):
@@ -89,6 +90,8 @@ class _Ready(threading.local):
 
     def __init__(self) -> None:
         self.calls: warm.Calls[Prepared] = warm.Calls(_MOST_KEPT)
+        # By what they have in common and the class of their rows.
+        self.families: warm.Calls[Prepared] = warm.Calls(_MOST_FAMILIES)
 
 
 _ready = _Ready()
@@ -102,10 +105,7 @@ def ragged_product(call: RaggedCall) -> Any:
     """
     seen = glance(call)
     if seen is not None:
-        calls = _ready.calls
-        if calls.version != changes.count:
-            calls.forget()
-        prepared = calls.get(seen.key)
+        prepared = _prepared(call, seen)
         if prepared is not None:
             again = _repeated(call, seen, prepared)
             if again is not None:
@@ -120,6 +120,37 @@ def ragged_product(call: RaggedCall) -> Any:
     if ordinal is None:
         return _on_host(request, call)
     return _on_gpu(request, call, ordinal)
+
+
+def _prepared(call: RaggedCall, seen: Seen) -> Prepared | None:
+    """What calls like one need, or that of one that differs in the number of rows made ready for
+    its own; None if there is none."""
+    calls, families = _ready.calls, _ready.families
+    if calls.version != changes.count:
+        calls.forget()
+        families.forget()
+    found = calls.get(seen.key)
+    if found is None:
+        family = _family(call, seen)
+        like = None if family is None else families.get(family[0])
+        if like is not None and family is not None:
+            found = like.resized(family[1])
+            calls.keep(seen.key, found)
+    return found
+
+
+def _family(call: RaggedCall, seen: Seen) -> tuple[Hashable, int] | None:
+    """All on which a launch depends but the number of rows, of which the class counts; and that
+    number. None where it is 0, or more than a bias goes in beside A and B."""
+    from gemmkit.dispatch.ragged import row_class
+
+    if not seen.addresses.keys() <= {"a", "b", "bias"}:
+        return None
+    (a, b), strides, kind = seen.library.glance_at_many([call.a, call.b])[1:]
+    if not (len(a) == 2 and len(b) == 3 and a[0] and b[0]):
+        return None
+    key = (a[1], row_class(a[0], b[0]), b, strides, kind, cast("tuple[Hashable]", seen.key)[1:])
+    return key, a[0]
 
 
 def glance(call: RaggedCall) -> Seen | None:
@@ -199,6 +230,9 @@ def _on_gpu(request: RaggedRequest, call: RaggedCall, ordinal: int) -> Any:
     seen = glance(call)
     if prepared is not None and seen is not None:
         _ready.calls.keep(seen.key, prepared)
+        family = _family(call, seen)
+        if family is not None:
+            _ready.families.keep(family[0], prepared)
     return call.out if call.out is not None else request.library.finished(result)
 
 

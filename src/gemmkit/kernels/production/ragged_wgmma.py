@@ -55,12 +55,17 @@ def operands(problem: GemmProblem) -> LoadedOperands:
     return LoadedOperands.in_place(problem, ())
 
 
-def most_tiles(problem: GemmProblem, config: TileConfig) -> int:
-    """The most tiles of a cluster that any division of the rows has."""
-    rows, columns = config["BM"] * config["cluster_m"], config["BN"] * config["cluster_n"]
-    partial = min(problem.batch, problem.m)
-    down = problem.m // rows + partial if problem.m else 0
-    return down * ceil_div(problem.n, columns)
+def most_tiles(rows: int, n: int, groups: int, config: TileConfig) -> int:
+    """The most tiles of a cluster that any division of so many rows among groups has."""
+    height, width = config["BM"] * config["cluster_m"], config["BN"] * config["cluster_n"]
+    partial = min(groups, rows)
+    return (rows // height + partial) * ceil_div(n, width) if rows else 0
+
+
+def blocks(rows: int, n: int, groups: int, config: TileConfig, gpu: GpuSpec) -> int:
+    """Persistent clusters, one block per SM, but no more than there may be tiles."""
+    cluster = config["cluster_m"] * config["cluster_n"]
+    return min(most_tiles(rows, n, groups, config), gpu.sm_count // cluster) * cluster
 
 
 def maps(problem: GemmProblem, config: TileConfig) -> tuple[MapRule, ...]:
@@ -72,7 +77,7 @@ def maps(problem: GemmProblem, config: TileConfig) -> tuple[MapRule, ...]:
 
 
 def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
-    """Persistent clusters, one block per SM, but no more than there may be tiles."""
+    """As many blocks as `blocks` says."""
     own, one = operands(problem), of_one(problem)
     count = wgmma_tiles.buffers(one, config, gpu, own)
     cluster, rows = config["cluster_m"] * config["cluster_n"], config["BM"] * config["cluster_m"]
@@ -85,7 +90,7 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
             schedule_argument(one, raster=max(1, RASTER_EXTENT // rows)),
             "int",
         ),
-        grid=(min(most_tiles(problem, config), gpu.sm_count // cluster) * cluster, 1, 1),
+        grid=(blocks(problem.m, problem.n, problem.batch, config, gpu), 1, 1),
         block=(wgmma_tiles.thread_count(config), 1, 1),
         cluster=(cluster, 1, 1),
         shared_bytes=wgmma_tiles.shared_bytes(one, config, own, count),
@@ -119,7 +124,7 @@ def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
 
 def pairing(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> str | None:
     """Room for the stages and for results, and as many tiles as a kernel can number."""
-    tiles = most_tiles(problem, config)
+    tiles = most_tiles(problem.m, problem.n, problem.batch, config)
     if tiles > grouped.MAX_TILES:
         return f"{tiles} tiles are more than a launch can number ({grouped.MAX_TILES})"
     return wgmma_tiles.room(of_one(problem), config, gpu, operands(problem))
