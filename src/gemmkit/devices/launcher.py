@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from copy import copy
 
 from gemmkit.devices import driver
 from gemmkit.devices.context import Context
@@ -206,7 +205,10 @@ class PreparedLaunch:
     def resized(self, grid: Dim3, values: Mapping[int, bytes]) -> PreparedLaunch:
         """The same launch with another grid, and other bytes at some places of its parameters, as
         `argument_offsets` gives them."""
-        made = copy(self)
+        made = object.__new__(type(self))
+        for name in self.__slots__:
+            if hasattr(self, name):
+                setattr(made, name, getattr(self, name))
         made._parameters = self._parameters.changed(values)
         made._words, made._each = made._parameters.words, made._parameters.pointer
         made._configuration = self._configuration.with_grid(grid)
