@@ -122,12 +122,12 @@ def ragged_matmul(
     *,
     precision: str | None = None,
 ) -> torch.Tensor:
-    """Multiply each group of a's rows by a matrix of its own: `gemmkit.ragged_matmul` with
-    gradients, as of the experts of a mixture.
+    """Multiply each group of a's rows by a matrix of its own.
 
-    Twice differentiable; a single operator for `torch.compile`. Autocast is as for `matmul`. With
-    offsets on the GPU, the product and the gradient of a wait for nothing and can be captured in a
-    CUDA graph; that of b reads the offsets on the host.
+    It is `gemmkit.ragged_matmul` with gradients, as the experts of a mixture need it. Twice
+    differentiable; a single operator for `torch.compile`. Autocast is as for `matmul`. With offsets
+    on the GPU, the product and the gradient of a wait for nothing and can be captured in a CUDA
+    graph; that of b reads the offsets on the host.
 
     Args:
         a: of shape (rows, k).

@@ -60,7 +60,10 @@ class PreparedGroups:
 
     def glances(self, library: WarmLibrary) -> tuple[Glances, int] | None:
         """What the arrays look like, which stays so, and a number that no others have; None where
-        whether they may be multiplied depends on more, such as whether gradients are recorded.
+        whether they may be multiplied depends on whether gradients are recorded.
+
+        Args:
+            library: that of the arrays.
 
         Raises:
             TypeError, ValueError: as `WarmLibrary.glance_at_many`.
