@@ -256,6 +256,7 @@ def install(patch):
     patch.setattr("gemmkit.devices.launcher.driver_encoded", gpu.encode)
     patch.setattr(driver, "launcher", lambda: gpu.launch)
     patch.setattr(driver, "capture_query", lambda: gpu.query)
+    patch.setattr(driver, "records_dependent_launches", lambda: False)
     for kind in list(warm.LIBRARIES):
         patch.delitem(warm.LIBRARIES, kind)
     patch.setattr(product, "_ready", product._Ready())

@@ -16,11 +16,15 @@ from gemmkit import nn
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "library.md").read_text("utf-8")
 SIGNATURES = dict(re.findall(r"^```python\ngemmkit\.([\w.]+)(\(.*?\))\n```$", PAGE, re.S | re.M))
-FUNCTIONS = ["matmul", "gemm", "grouped_matmul", "quantize", *(f"nn.{name}" for name in nn.__all__)]
+FUNCTIONS = [
+    *("matmul", "gemm", "grouped_matmul", "ragged_matmul", "quantize"),
+    *(f"nn.{name}" for name in nn.__all__),
+]
 # Sections that tell of a function's arguments besides its own.
 ALSO = {
     "gemm": ["gemmkit.matmul"],
     "grouped_matmul": ["gemmkit.matmul"],
+    "ragged_matmul": ["gemmkit.matmul"],
     "nn.gru": ["gemmkit.nn.lstm"],
 }
 

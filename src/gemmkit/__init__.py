@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from gemmkit.ops.prepared_groups import PreparedGroups, prepare_groups
     from gemmkit.ops.prepared_operands import PreparedOperand, prepare
     from gemmkit.ops.quantize import quantize
+    from gemmkit.ops.ragged import ragged_matmul
     from gemmkit.problem import BROADCAST, GemmProblem
     from gemmkit.record import CheckRecord, Record
     from gemmkit.trials.store import Store
@@ -92,6 +93,7 @@ __all__ = [
     "prepare",
     "prepare_groups",
     "quantize",
+    "ragged_matmul",
     "run_kernel",
     "set_precision",
     "sweep",
@@ -138,6 +140,7 @@ _HOME = {
     "prepare": "gemmkit.ops.prepared_operands",
     "prepare_groups": "gemmkit.ops.prepared_groups",
     "quantize": "gemmkit.ops.quantize",
+    "ragged_matmul": "gemmkit.ops.ragged",
     "run_kernel": "gemmkit.bench.run",
     "set_precision": "gemmkit.ops.precision",
     "sweep": "gemmkit.bench.sweep",

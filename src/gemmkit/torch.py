@@ -6,6 +6,7 @@ whose gradients are gemmkit's products too.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 try:
@@ -14,7 +15,11 @@ except ImportError as error:
     raise ImportError("gemmkit.torch needs PyTorch: pip install 'gemmkit[torch]'") from error
 
 from gemmkit.errors import UnsupportedType, UsageError
-from gemmkit.ops.libraries import torch_matmul, torch_operators  # noqa: F401 (they register)
+from gemmkit.ops.libraries import (  # noqa: F401 (they register)
+    torch_matmul,
+    torch_operators,
+    torch_ragged,
+)
 from gemmkit.ops.libraries.torch import check_kind
 from gemmkit.ops.libraries.torch_checks import check_tangent, tangents_checked
 from gemmkit.ops.libraries.torch_linear import OF_ARGUMENT, checked_activation
@@ -28,7 +33,7 @@ from gemmkit.ops.prepared_forms import new_key
 from gemmkit.ops.prepared_operands import PreparedOperand, prepare
 from gemmkit.ops.tracing import compiling, recordable
 
-__all__ = ["PreparedLinear", "linear", "matmul", "prepare_linears"]
+__all__ = ["PreparedLinear", "linear", "matmul", "prepare_linears", "ragged_matmul"]
 
 
 @recordable()
@@ -106,6 +111,47 @@ def linear(
             x, weight, bias, activation, keep, precision
         )[0]
     return result
+
+
+@recordable()
+def ragged_matmul(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    offsets: Sequence[int] | torch.Tensor,
+    bias: torch.Tensor | None = None,
+    *,
+    precision: str | None = None,
+) -> torch.Tensor:
+    """Multiply each group of a's rows by a matrix of its own.
+
+    It is `gemmkit.ragged_matmul` with gradients, as the experts of a mixture need it. Twice
+    differentiable; a single operator for `torch.compile`. Autocast is as for `matmul`. With offsets
+    on the GPU, the product and the gradient of a wait for nothing and can be captured in a CUDA
+    graph; that of b reads the offsets on the host.
+
+    Args:
+        a: of shape (rows, k).
+        b: of shape (groups, k, n); `weight.mT` of (groups, n, k) is read in place.
+        offsets: of shape (groups,), where the rows of each group end, as for
+            `gemmkit.ragged_matmul`. Rows past the last end are zero in the result.
+        bias: of shape (n,) or (groups, n) and the type of the result, or None.
+        precision: as for `matmul`.
+
+    Returns:
+        A tensor of shape (rows, n).
+
+    Raises:
+        UsageError: shapes, types or devices that cannot be multiplied, or a forward-mode tangent.
+        UnsupportedProblem: as `gemmkit.ragged_matmul`.
+    """
+    if bias is None:
+        precision, a, b = _ready(precision, a=a, b=b)
+    else:
+        precision, a, b, bias = _ready(precision, a=a, b=b, bias=bias)
+    ends = offsets if isinstance(offsets, torch.Tensor) else torch.tensor(offsets)
+    with tangents_checked():
+        product: torch.Tensor = torch.ops.gemmkit.ragged_matmul(a, b, ends, bias, precision)
+    return product
 
 
 class PreparedLinear(torch.nn.Module):  # type: ignore[misc]

@@ -8,10 +8,12 @@ import pytest
 import gemmkit
 from emulated_gpu import GpuArray, install
 from gemmkit.devices.choose import open_device
+from gemmkit.devices.patches import ROLES
 from gemmkit.dispatch.choose import choose
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedType
 from gemmkit.ops import grouped_gpu, grouped_product
+from gemmkit.ops.tables import TABLE
 
 # Fewer than a tile, several tiles, and some without rows, columns or k.
 SHAPES = [(5, 7, 9), (0, 5, 6), (33, 65, 40), (64, 3, 0), (4, 0, 3), (1, 1, 1)]
@@ -155,7 +157,7 @@ def gpu(monkeypatch):
         def launch(self, launches, table, stream, prepared=0):
             self.copy = gpu.device.upload(table.view(np.uint8))
             for each in launches:
-                each.run((self.copy.address,), stream)
+                each.run([self.copy.address if role == TABLE else 0 for role in ROLES], stream)
 
     monkeypatch.setattr(grouped_gpu, "context_of", lambda ordinal: gpu)
     tables = Tables()

@@ -84,3 +84,23 @@ def test_maps_of_other_numbers_of_rows_are_made_once(gpu):
         made.append(len(gpu._maps))
     # One of all B; of A and C one for each number of rows.
     assert made == [7, 9, 9, 9]
+
+
+def test_other_numbers_of_rows_change_the_table_alone(gpu, monkeypatch):
+    """Also where products of the first call were empty, and rows are padded."""
+    wide = whole(100, 80, seed=2)
+    b = [whole(72, 40, seed=number) for number in range(4)]
+    weights = gemmkit.prepare_groups(b)
+    for given in (b, weights):
+        gpu.launches.clear()
+        # A first call, the first of its family, and then those that a class has.
+        for rows in ((3, 0, 70, 5), (0, 3, 69, 6), (70, 5, 3, 0), (1, 0, 2, 75), (68, 8, 1, 1)):
+            starts = np.cumsum((0, *rows[:-1]))
+            a = [wide[start : start + m, :72] for start, m in zip(starts, rows, strict=True)]
+            with monkeypatch.context() as patch:
+                if len(gpu.launches) >= 2:
+                    # Neither is chosen nor planned anew.
+                    patch.setattr(grouped_gpu, "choose_alike", None)
+                same(gemmkit.grouped_matmul(a, given), a, b)
+        assert len(gpu.launches) == 5
+        assert len({grid for grid, _ in gpu.launches}) > 1

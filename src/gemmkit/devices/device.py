@@ -221,4 +221,6 @@ ARGUMENT_TYPES: Mapping[str, type[np.generic]] = {
     # Of a table of products: its address, its length, and the tiles of all.
     "groups": np.uint64,
     **dict.fromkeys(("group_count", "tile_count"), np.int32),
+    # Where the rows of each group end, of one A whose rows are divided among groups.
+    "offsets": np.uint64,
 }

@@ -66,6 +66,12 @@ class LaunchConfiguration(ctypes.Structure):
         cluster = self.attributes[0].id == _CLUSTER_DIMENSION
         self.attribute_count = cluster + early
 
+    def with_grid(self, grid: Dim3) -> LaunchConfiguration:
+        """The same for another grid, and the default stream."""
+        made = type(self)(_extents(grid), self.block, self.shared_bytes)
+        made.attributes, made.attribute_count = self.attributes, self.attribute_count
+        return made
+
 
 def _extents(extents: Dim3) -> ctypes.Array[ctypes.c_uint]:
     return (ctypes.c_uint * 3)(*extents)

@@ -32,7 +32,7 @@ from gemmkit.devices.scratch import LaunchScratch, Temporary, no_memory
 from gemmkit.devices.tensor_maps import driver_encoded
 from gemmkit.errors import DeviceError
 from gemmkit.jit.binary import Binary
-from gemmkit.kernels.plan import LaunchPlan
+from gemmkit.kernels.plan import Dim3, LaunchPlan
 
 # Answers of the driver where the calling thread has no context, or another GPU's
 # (CUDA_ERROR_INVALID_CONTEXT and CUDA_ERROR_INVALID_HANDLE of cuda.h).
@@ -209,6 +209,20 @@ class PreparedLaunch:
     def _now(self) -> int:
         error: int = self._launch(self._pointer, self._function, self._each, None)
         return error
+
+    def resized(self, grid: Dim3, values: Mapping[int, bytes]) -> PreparedLaunch:
+        """The same launch with another grid, and other bytes at some places of its parameters, as
+        `argument_offsets` gives them."""
+        made = object.__new__(type(self))
+        for name in self.__slots__:
+            if hasattr(self, name):
+                setattr(made, name, getattr(self, name))
+        made._parameters = self._parameters.changed(values)
+        made._words, made._each = made._parameters.words, made._parameters.pointer
+        made._configuration = self._configuration.with_grid(grid)
+        made._pointer = ctypes.c_void_p(ctypes.addressof(made._configuration))
+        made._busy = False
+        return made
 
     @contextmanager
     def _interrupted(self) -> Iterator[None]:

@@ -59,8 +59,16 @@ class ParameterSpace:
         self._bytes = (ctypes.c_char * len(self._space)).from_buffer(self._space)
         start = ctypes.addressof(self._bytes)
         self._list = (ctypes.c_void_p * max(len(offsets), 1))(*(start + each for each in offsets))
+        self._offsets = offsets
         self.words = memoryview(self._space).cast("Q")
         self.pointer = ctypes.c_void_p(ctypes.addressof(self._list))
+
+    def changed(self, values: Mapping[int, bytes]) -> ParameterSpace:
+        """A copy with other bytes at some places."""
+        space = bytearray(self._space)
+        for place, value in values.items():
+            space[place : place + len(value)] = value
+        return type(self)(bytes(space), self._offsets)
 
 
 @lru_cache(maxsize=256)

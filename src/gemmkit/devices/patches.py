@@ -13,8 +13,13 @@ from gemmkit.kernels.operand_copies import PREPARED
 from gemmkit.kernels.plan import LaunchPlan
 
 # The operands of a product, in the order in which `PreparedLaunch.run` takes their addresses; those
-# of copies of prepared operands come last, and only launches that read such need them.
-ROLES = ("a", "b", "out", "bias", "residual", "auxiliary", "scale_a", "scale_b", *PREPARED)
+# of copies of prepared operands, and of a table of groups, come last, and only launches that read
+# such need them.
+ROLES = (
+    *("a", "b", "out", "bias", "residual", "auxiliary", "scale_a", "scale_b"),
+    *PREPARED,
+    "table",
+)
 
 # For each argument that is an address: the role of its operand, and bytes from its element 0.
 Places = Mapping[str, tuple[str, int]]

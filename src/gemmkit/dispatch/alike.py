@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import lru_cache
+from math import log2
 
 import numpy as np
 
 from gemmkit.dispatch.choose import Choice, Dispatcher, dispatcher
 from gemmkit.gpu import GpuSpec
+from gemmkit.groups import Sizes
 from gemmkit.problem import GemmProblem
 from gemmkit.trials import changes
 
@@ -76,6 +78,17 @@ class GroupsClass:
         )
         # fmt: on
         return cls(shared, units, tuple(steps.tolist()), not multiply_adds)
+
+
+def rows_class(m: Sizes) -> tuple[int, ...]:
+    """What stands for a `GroupsClass` where groups have one n and k, and rows alone are new at
+    each call: the sum of these, as a power of 2^(1/2), and the most of one, as a power of 2.
+
+    It tells fewer groups apart, so that calls seldom meet a new class, and their tiles are about as
+    many where sum and maximum are alike.
+    """
+    total, most = int(m.sum()), int(m.max(initial=0))
+    return round(log2(max(total, 1)) / STEP_LOG2), most.bit_length()
 
 
 class ChoicesAlike:

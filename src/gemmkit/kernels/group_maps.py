@@ -12,6 +12,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from gemmkit.groups import Sizes
 from gemmkit.kernels.group_table import GROUP, Addresses, GroupTable
 from gemmkit.kernels.plan import MAP_ARGUMENTS
 from gemmkit.kernels.tensor_maps import OPERANDS, PlannedMap
@@ -79,6 +80,24 @@ class MappedGroupTable(GroupTable):
         table = super().at(addresses, sized, maps)
         for each in self.planned:
             maps.move(table[each.rule.name], table[each.rule.operand])
+        return table
+
+    def with_rows(
+        self,
+        sized: NDArray[np.void],
+        m: Sizes,
+        lda: Sizes,
+        maps: MapFormat | None = None,
+    ) -> NDArray[np.void]:
+        """As `GroupTable.with_rows`; `maps` must be given."""
+        assert maps is not None
+        table = super().with_rows(sized, m, lda, maps)
+        # Nobody looks at the maps of empty products.
+        some = np.maximum(table["M"], 1)
+        for each in self.planned:
+            _, columns, ld, _ = OPERANDS[each.rule.operand]
+            if each.rule.operand != "B":
+                table[each.rule.name] = _words(maps, each, some, table[columns], table[ld])
         return table
 
 

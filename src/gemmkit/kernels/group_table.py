@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -60,11 +60,17 @@ def product_addresses(
 
 @dataclass(frozen=True)
 class GroupTable:
-    """The table of a problem's products, with C in tiles of `rows` × `columns`."""
+    """The table of a problem's products, with C in tiles of `rows` × `columns`.
+
+    Each tile has `cluster` blocks of its own, or `most` clusters at most share all tiles if it is
+    not 0.
+    """
 
     problem: GemmProblem
     rows: int
     columns: int
+    most: int = field(default=0, kw_only=True)
+    cluster: int = field(default=1, kw_only=True)
 
     # A row of it, which begins as `GROUP` does.
     dtype: ClassVar[np.dtype[np.void]] = GROUP
@@ -84,6 +90,10 @@ class GroupTable:
         """The total number of tiles."""
         rows, columns = self.tile_counts
         return int((rows * columns).sum())
+
+    def blocks(self, tiles: int) -> int:
+        """The blocks of a launch of so many tiles."""
+        return (min(tiles, self.most) if self.most else tiles) * self.cluster
 
     @property
     def nonempty(self) -> int:
@@ -183,6 +193,35 @@ class GroupTable:
         tiles = rows * columns
         table["first_tile"] = np.cumsum(tiles) - tiles
         return table
+
+    def with_rows(
+        self,
+        sized: NDArray[np.void],
+        m: Sizes,
+        lda: Sizes,
+        maps: MapFormat | None = None,  # noqa: ARG002 (of tables that have any)
+    ) -> NDArray[np.void]:
+        """A copy of a table that `sized` made, for other numbers of rows.
+
+        All products have one k, and those of the table have elements.
+
+        Args:
+            sized: the table without addresses.
+            m: the products' rows.
+            lda: leading dimensions of A, which is not transposed; some number for empty ones.
+            maps: as for `sized`.
+        """
+        table = sized.view(np.uint8).copy().view(sized.dtype)
+        rows = -(-m // self.rows)
+        tiles = rows * table["tile_cols"]
+        table["M"], table["lda"], table["tile_rows"] = m, lda, rows
+        table["first_tile"] = np.cumsum(tiles) - tiles
+        return table
+
+
+def tiles_of(table: NDArray[np.void]) -> int:
+    """The number of tiles in a table."""
+    return int((table["tile_rows"].astype(np.int64) * table["tile_cols"]).sum())
 
 
 def _ordered(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,14 +15,15 @@ from numpy.typing import ArrayLike, NDArray
 from gemmkit.devices.context import Context, context_of
 from gemmkit.devices.launcher import PreparedLaunch, prepared_launches
 from gemmkit.devices.operands import NOWHERE, Operands, bind_arguments
-from gemmkit.devices.packing import preparing_launches
+from gemmkit.devices.packing import argument_offsets, preparing_launches
 from gemmkit.devices.streams import check_stream, finish, stream_handle
 from gemmkit.devices.tensor_maps import DRIVER_MAPS
 from gemmkit.dispatch.alike import choose_alike
 from gemmkit.dispatch.choose import choose
 from gemmkit.errors import UnsupportedProblem, UsageError
-from gemmkit.groups import Groups
-from gemmkit.kernels.group_table import MATRICES, GroupTable
+from gemmkit.groups import Groups, Sizes
+from gemmkit.kernels.group_table import MATRICES, GroupTable, tiles_of
+from gemmkit.kernels.production.grouped import MAX_TILES
 from gemmkit.ops.arrays import GpuLibrary
 from gemmkit.ops.compiled import compiled
 from gemmkit.ops.groups import GroupsRequest, low_bits
@@ -78,7 +79,8 @@ class GroupsMaker:
 class GroupsLaunch:
     """Launches of many products, for one thread: `table` without the addresses is `sized`.
 
-    `maker` makes what they read of prepared operands, if they do.
+    `maker` makes what they read of prepared operands, if they do. If a single kernel reads all that
+    depends on sizes from the table, `places` says where its arguments lie in its parameters.
     """
 
     tables: Tables
@@ -86,6 +88,44 @@ class GroupsLaunch:
     table: GroupTable
     sized: NDArray[np.void]
     maker: GroupsMaker | None = None
+    places: Mapping[str, int] | None = None
+
+    def for_any_rows(self, strides_b: Sequence[int]) -> GroupsLaunch | None:
+        """What `with_rows` makes others of: the same if no product had been empty, each B having
+        those strides, in elements. None for launches that depend on sizes by more than a table, and
+        for products that have not one n and k in common, or transposed A."""
+        problem = self.table.problem
+        n, k = problem.groups.n, problem.groups.k  # type: ignore[union-attr]
+        if (
+            (self.places is None or problem.transa or not (problem.alpha and n[0] and k[0]))
+            or (n != n[0]).any()
+            or (k != k[0]).any()
+        ):
+            return None
+        ldb = max(strides_b[problem.transb], int((k if problem.transb else n)[0]))
+        # All as large as the largest, so that no new map is encoded.
+        largest = int(problem.groups.m.argmax())  # type: ignore[union-attr]
+        m, lda = (int(each[largest]) for each in (problem.groups.m, problem.groups.lda))  # type: ignore[union-attr]
+        filled = Groups.of(np.full_like(n, m), n, k, lda, ldb, n)
+        sizes = dict.fromkeys(("m", "n", "k", "lda", "ldb", "ldc"), 0)
+        table = replace(self.table, problem=replace(problem, groups=filled, **sizes))  # type: ignore[arg-type]
+        return replace(self, table=table, sized=table.sized(DRIVER_MAPS))
+
+    def with_rows(self, m: Sizes, lda: Sizes) -> GroupsLaunch | None:
+        """The launch for other numbers of rows, for which the same kernel and configuration are
+        chosen; None where there is nothing to launch, or more than a launch can number.
+
+        Raises:
+            DeviceError: the driver refuses a tensor map.
+        """
+        sized = self.table.with_rows(self.sized, m, lda, DRIVER_MAPS)
+        tiles = tiles_of(sized)
+        if not 0 < tiles <= MAX_TILES or self.places is None:
+            return None
+        values = {self.places["tile_count"]: tiles.to_bytes(4, "little")}
+        (launch,) = self.launches
+        made = launch.resized((self.table.blocks(tiles), 1, 1), values)
+        return replace(self, launches=(made,), sized=sized)
 
     def run(
         self,
@@ -131,12 +171,16 @@ def groups_launch(
     for copy, own in zip(plan.prepared, preparing_launches(plan, binary), strict=True):
         launches = prepared_launches(context, *own, arguments, PLACES)
         maker = GroupsMaker(copy.form, copy.nbytes, context, tables, launches)
+    depends = bool(
+        plan.before or plan.prepared or plan.tensor_maps or plan.workspace_bytes or plan.semaphores
+    )
     return GroupsLaunch(
         tables,
         prepared_launches(context, plan, binary, arguments, PLACES),
         plan.table,
         plan.table.sized(DRIVER_MAPS, ldr=ldr, ldx=ldx),
         maker,
+        None if depends else argument_offsets(binary, plan),
     )
 
 

@@ -15,10 +15,10 @@ from gemmkit.ops.request import Call
 from gemmkit.ops.tracing import compiling, needs_operator
 
 if TYPE_CHECKING:
-    from gemmkit.ops.prepared_forms import Forms
+    from gemmkit.ops.prepared_groups import PreparedGroups
 
 
-def grouped_product(call: Call, held: Forms | None = None) -> Any:
+def grouped_product(call: Call, held: PreparedGroups | None = None) -> Any:
     """What `grouped_matmul` returns; each array of the call is a list of them, or None.
 
     `held` are the prepared operands of which b are the arrays.
@@ -56,7 +56,9 @@ def grouped_product(call: Call, held: Forms | None = None) -> Any:
     ]
 
 
-def _on_gpu(groups: GroupsRequest, call: Call, ordinal: int, held: Forms | None) -> list[Operand]:
+def _on_gpu(
+    groups: GroupsRequest, call: Call, ordinal: int, held: PreparedGroups | None
+) -> list[Operand]:
     """The results of arrays on a GPU, which is not waited for."""
     load("gemmkit.ops.grouped_gpu")
     from gemmkit.ops.grouped_gpu import launch_maker, multiply

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from numbers import Real
 from typing import TYPE_CHECKING, Any, cast
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from gemmkit.dispatch.alike import WIDEST_UNIT, rows_class
 from gemmkit.dtypes import Dtype
 from gemmkit.errors import GemmkitError
 from gemmkit.ops import warm
@@ -31,7 +32,7 @@ from gemmkit.trials import changes
 
 if TYPE_CHECKING:
     from gemmkit.ops.grouped_gpu import GroupsLaunch
-    from gemmkit.ops.prepared_forms import Forms
+    from gemmkit.ops.prepared_groups import PreparedGroups
 
 # Calls that a thread keeps prepared: each has what it knows of thousands of arrays.
 _MOST_KEPT = 64
@@ -71,8 +72,44 @@ class Family:
     ordinal: int
     dtype: Dtype | None
     item_bytes: tuple[int, int]
+    # By what the B look like, and the class of the rows.
+    known: warm.Calls[GroupsLaunch | None] = field(default_factory=lambda: warm.Calls(_MOST_KEPT))
 
     def prepared(self, seen: Seen) -> Prepared | None:
+        """What calls with the same sizes as this one need, as `of_any_sizes`: by far the sooner
+        where the B look like those of an earlier call, and only the rows of A are others.
+
+        Raises:
+            UnsupportedProblem, CompileError, CompilerMissing, DeviceError: as `grouped_matmul`.
+        """
+        item, out_item = self.item_bytes
+        own, b = seen.glances["a"], seen.glances["b"]
+        a = _extents(own, item)
+        # Those of a mixture of experts are alike.
+        alike = len(set(b.shapes)) == len(set(b.strides)) == 1 and len(b.shapes[0]) == 2
+        if a is None or not alike or len(a.places) != len(b.shapes):
+            return self.of_any_sizes(seen)
+        (inner, columns), m = b.shapes[0], a.places[:, 2]
+        if (a.places[:, 3] != inner).any() or not a.in_rows.all():
+            return self.of_any_sizes(seen)
+        lda = a.leading()
+        # The pitch of a single row does not matter.
+        lda = np.where(m > 1, lda, lda.max(initial=inner))
+        units = int(np.bitwise_or.reduce(lda)) % WIDEST_UNIT
+        key = (len(m), b.shapes[0], b.strides[0], rows_class(m), units)
+        if key not in self.known:
+            found = self.of_any_sizes(seen)
+            if found is not None:
+                self.known.keep(key, found.launch.for_any_rows(b.strides[0]))
+            return found
+        like = self.known[key]
+        launch = None if like is None else like.with_rows(m, lda)
+        if launch is None:
+            return self.of_any_sizes(seen)
+        n = np.full_like(m, columns)
+        return Prepared.of(launch, self.ordinal, m, n, self.dtype, out_item, {})
+
+    def of_any_sizes(self, seen: Seen) -> Prepared | None:
         """What calls with the same sizes as this one need; None where only a full reading tells
         what is wrong, or brings operands into rows or columns.
 
@@ -130,7 +167,7 @@ class Prepared:
         together = bool((n == n[0]).all()) and int(n[0]) * out_item % _ROW_UNIT == 0
         return cls(launch, ordinal, m.tolist(), n.tolist(), together, dtype, reach)
 
-    def run(self, call: Call, seen: Seen, held: Forms | None) -> list[Any] | None:
+    def run(self, call: Call, seen: Seen, held: PreparedGroups | None) -> list[Any] | None:
         """The results, or None where only a full reading of the call tells whether it is valid."""
         library = seen.library
         addresses = {role: each.addresses for role, each in seen.glances.items()}
@@ -206,9 +243,9 @@ class _Ready(threading.local):
 _ready = _Ready()
 
 
-def glance(call: Call, prepared: bool) -> Seen | None:
-    """What the launch of a call depends on, with b `prepared` or not; None where a call has to be
-    read in full."""
+def glance(call: Call, held: PreparedGroups | None) -> Seen | None:
+    """What the launch of a call depends on, b being the prepared operands `held` if they are; None
+    where a call has to be read in full."""
     library = warm.LIBRARIES.get(type(call.a[0])) if call.a else None
     if library is None or call.stream is not None or call.device is not None or library.watched():
         return None
@@ -219,13 +256,18 @@ def glance(call: Call, prepared: bool) -> Seen | None:
         return None
     glances: dict[str, Glances] = {}
     precision = get_precision() if call.precision is None else call.precision
-    family: list[Hashable] = [call.alpha, call.beta, call.epilogue, precision, prepared]
+    family: list[Hashable] = [call.alpha, call.beta, call.epilogue, precision, held is not None]
     sizes: list[Hashable] = []
     try:
         for role, members in zip(ARRAYS, call, strict=False):
             if members is None or role == "c":
                 family.append(members is None)
                 sizes.append(None if members is None else len(members))
+                continue
+            known = held.glances(library) if role == "b" and held is not None else None
+            if known is not None:
+                glances[role], number = known
+                family.append(number)
                 continue
             found = glances[role] = library.glance_at_many(members)
             family += [found.kind, frozenset(map(type, members))]
@@ -240,7 +282,7 @@ def glance(call: Call, prepared: bool) -> Seen | None:
     return Seen(library, (found_family, *sizes), found_family, glances)
 
 
-def repeated(call: Call, held: Forms | None) -> list[Any] | None:
+def repeated(call: Call, held: PreparedGroups | None) -> list[Any] | None:
     """The results of a call like one that this thread has kept, or one that differs from it in
     sizes alone; None if there is none.
 
@@ -248,7 +290,7 @@ def repeated(call: Call, held: Forms | None) -> list[Any] | None:
         UsageError: an array may not be overwritten now.
         UnsupportedProblem, CompileError, CompilerMissing, DeviceError: as `grouped_matmul`.
     """
-    seen = glance(call, held is not None)
+    seen = glance(call, held)
     if seen is None:
         return None
     calls, families = _ready.calls, _ready.families
@@ -271,7 +313,7 @@ def keep(
     ordinal: int,
     extents: Mapping[str, Extents],
     dtype: Dtype | None,
-    held: Forms | None,
+    held: PreparedGroups | None,
     make: Callable[..., GroupsLaunch | None],
 ) -> None:
     """Have the next call that looks like this one use its launch; `dtype` is as in `Prepared`, and
@@ -279,7 +321,7 @@ def keep(
     library, kind = library_of(call.a[0], "a"), type(call.a[0])
     if hasattr(library, "glance"):
         warm.LIBRARIES.setdefault(kind, cast(WarmLibrary, library))
-    seen = glance(call, held is not None)
+    seen = glance(call, held)
     if seen is None:
         return
     a, b, out = (extents[role].places for role in ("a", "b", "out"))

@@ -6,6 +6,7 @@ What kernels read in their place is made once, in one piece for all products.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import count
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from gemmkit.dtypes import Precision, default_result_type
 from gemmkit.errors import UnsupportedType, UsageError
 from gemmkit.loading import load
-from gemmkit.ops.arrays import GpuLibrary, Library, library_of
+from gemmkit.ops.arrays import Glances, GpuLibrary, Library, WarmLibrary, library_of
 from gemmkit.ops.groups import argument, listed, low_bits
 from gemmkit.ops.operands import Operand, alignment
 from gemmkit.ops.overlaps import Extents
@@ -24,6 +25,10 @@ from gemmkit.units import counted
 
 if TYPE_CHECKING:
     from gemmkit.ops.grouped_gpu import GroupsMaker
+
+
+# Of prepared operands, in the order in which they are made.
+_numbers = count()
 
 
 class PreparedGroups:
@@ -38,9 +43,11 @@ class PreparedGroups:
         UsageError: it is called: only `gemmkit.prepare_groups` makes one.
     """
 
-    __slots__ = ("_store",)
+    __slots__ = ("_glances", "_number", "_store")
 
     _store: Store
+    _number: int
+    _glances: Glances | None
 
     def __init__(self) -> None:
         raise UsageError("prepared operands are what gemmkit.prepare_groups makes of arrays")
@@ -48,8 +55,25 @@ class PreparedGroups:
     @classmethod
     def _of(cls, store: Store) -> PreparedGroups:
         made = object.__new__(cls)
-        made._store = store
+        made._store, made._number, made._glances = store, next(_numbers), None
         return made
+
+    def glances(self, library: WarmLibrary) -> tuple[Glances, int] | None:
+        """What the arrays look like, which stays so, and a number that no others have; None where
+        whether they may be multiplied depends on whether gradients are recorded.
+
+        Args:
+            library: that of the arrays.
+
+        Raises:
+            TypeError, ValueError: as `WarmLibrary.glance_at_many`.
+        """
+        if self._glances is None:
+            arrays = self.arrays
+            if any(getattr(each, "requires_grad", False) for each in arrays):
+                return None
+            self._glances = library.glance_at_many(arrays)
+        return self._glances, self._number
 
     @property
     def arrays(self) -> list[Any]:

@@ -276,6 +276,7 @@ def _on_gpu(call: Call, request: Request, ordinal: int, key: Hashable | None) ->
 def _launch(request: Request, prepared: Prepared, stream: int, held: Held | None) -> Any:
     """The result of a request, on a stream that waits for its operands."""
     from gemmkit.devices.patches import ROLES
+    from gemmkit.kernels.operand_copies import PREPARED
 
     library, operands = cast(GpuLibrary, request.maker), request.operands
     made = operands.get("out")
@@ -287,7 +288,8 @@ def _launch(request: Request, prepared: Prepared, stream: int, held: Held | None
     everything = {**operands, "out": made}
     addresses = [everything[role].address if role in everything else 0 for role in ROLES]
     if held is not None:
-        addresses[-2:] = held.addresses(prepared.makings, stream)
+        first = ROLES.index(PREPARED[0])
+        addresses[first : first + len(PREPARED)] = held.addresses(prepared.makings, stream)
     prepared.launch.run(addresses, stream)
     for role in ("out", "auxiliary"):
         if role in everything:

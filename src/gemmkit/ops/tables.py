@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -17,8 +17,11 @@ from gemmkit.devices.pinned import PinnedMemory
 from gemmkit.devices.scratch import ScratchPool
 from gemmkit.kernels.operand_copies import COPY_ALIGNMENT, PREPARED, rounded_up
 
-# Where launches take the address of their table from, and that of what is prepared of B.
-PLACES: Places = {"groups": (ROLES[0], 0), PREPARED[1]: (PREPARED[1], 0)}
+# Where launches take the address of their table from, of products or of offsets, and that of what
+# is prepared of B.
+TABLE = ROLES[-1]
+PLACES: Places = {"groups": (TABLE, 0), "offsets": (TABLE, 0), PREPARED[1]: (PREPARED[1], 0)}
+_NOTHING: Mapping[str, int] = {}
 
 # Tables that may be on their way at once before a call waits for the oldest.
 SLOTS = 64
@@ -42,9 +45,11 @@ class Tables:
         table: NDArray[Any],
         stream: int,
         prepared: int = 0,
+        addresses: Mapping[str, int] = _NOTHING,
     ) -> None:
         """Put a copy of a table on a stream, and then launches that take its address as in `PLACES`
-        and share a workspace; `prepared` is the address of what they read of a prepared B.
+        and share a workspace; `prepared` is the address of what they read of a prepared B, and
+        `addresses` those of operands that do not stand in the table, by role.
 
         Raises:
             DeviceError: the driver refuses one, or there is not enough memory.
@@ -53,8 +58,8 @@ class Tables:
         start = rounded_up(table.nbytes, COPY_ALIGNMENT)
         with self._lock, self._context.held_scratch.pool() as pool:
             copied = self._copy(table, start + workspace, stream, pool)
-            addresses = {ROLES[0]: copied, PREPARED[1]: prepared}
-            found = tuple(addresses.get(role, 0) for role in ROLES)
+            given = {**addresses, TABLE: copied, PREPARED[1]: prepared}
+            found = tuple([given.get(role, 0) for role in ROLES])
             for each in launches:
                 each.run(found, stream, (copied + start, 0))
 

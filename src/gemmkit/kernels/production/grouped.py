@@ -61,15 +61,16 @@ def launch(
         resident: how many blocks an SM holds.
     """
     table = table_of(problem, config)
-    blocks = table.tiles
-    if blocks:
+    if table.tiles:
         rows, columns = table.tile_counts
         depths = table.groups.k[(rows > 0) & (columns > 0)]
         small = config["BM"] * config["BN"] * int(depths[0]) < OWN_BLOCK
         if small and (depths == depths[0]).all():
-            blocks = min(blocks, gpu.sm_count * resident())
+            table = replace(table, most=gpu.sm_count * resident())
     schedule = schedule_argument(problem.single, raster=RASTER_ROWS)
-    shape = launch_shape((*template, schedule), (blocks, 1, 1), threads, shared_bytes)
+    shape = launch_shape(
+        (*template, schedule), (table.blocks(table.tiles), 1, 1), threads, shared_bytes
+    )
     return replace(shape, rasterized=True, table=table)
 
 

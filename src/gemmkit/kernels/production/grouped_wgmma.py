@@ -58,6 +58,7 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
     own, table = operands(problem), table_of(problem, config)
     count = wgmma_tiles.buffers(problem, config, gpu, own)
     cluster, rows = config["cluster_m"] * config["cluster_n"], config["BM"] * config["cluster_m"]
+    table = replace(table, most=gpu.sm_count // cluster, cluster=cluster)
     shape = LaunchShape(
         template=(
             CUDA_TYPES[problem.dtype],
@@ -66,7 +67,7 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
             f"WriteBack::{wgmma_tiles.write_back(problem, config, own)}",
             schedule_argument(problem.single, raster=max(1, RASTER_EXTENT // rows)),
         ),
-        grid=(min(table.tiles, gpu.sm_count // cluster) * cluster, 1, 1),
+        grid=(table.blocks(table.tiles), 1, 1),
         block=(wgmma_tiles.thread_count(config), 1, 1),
         cluster=(cluster, 1, 1),
         shared_bytes=wgmma_tiles.shared_bytes(problem, config, own, count),

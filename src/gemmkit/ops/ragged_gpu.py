@@ -1,0 +1,412 @@
+"""Ragged products of arrays on a GPU: one launch, whose kernel reads the groups' offsets, or a
+table of products where the host knows the offsets and no such kernel takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, cast
+
+import numpy as np
+
+from gemmkit.devices.context import Context, context_of
+from gemmkit.devices.launcher import PreparedLaunch
+from gemmkit.devices.operands import NOWHERE, Further, Operands, bind_arguments
+from gemmkit.devices.packing import argument_offsets
+from gemmkit.devices.patches import ROLES, SOME_ADDRESS
+from gemmkit.devices.streams import check_stream, stream_handle
+from gemmkit.devices.tensor_maps import driver_encoded
+from gemmkit.dispatch.ragged import choose_ragged
+from gemmkit.dtypes import Dtype
+from gemmkit.errors import UnsupportedProblem
+from gemmkit.kernels.plan import LaunchPlan, TileConfig
+from gemmkit.kernels.production.ragged_wgmma import (
+    KERNEL,
+    OWN_BIAS,
+    SHARED_BIAS,
+    blocks,
+    ragged_problem,
+    signature,
+)
+from gemmkit.ops.arrays import GpuLibrary, library_of
+from gemmkit.ops.compiled import binary_of
+from gemmkit.ops.grouped_gpu import products_launch
+from gemmkit.ops.operands import Operand, alignment, same_memory
+from gemmkit.ops.overlaps import Extents
+from gemmkit.ops.placement import Terms
+from gemmkit.ops.ragged_request import Ends, GpuOffsets, RaggedRequest
+from gemmkit.ops.tables import PLACES, TABLE, tables_of
+from gemmkit.problem import GemmProblem
+
+# The argument of each role that is an address.
+_ARGUMENTS = {"A": "a", "B": "b", "C": "out"} | {
+    each: each for each in ("bias", "residual", "auxiliary")
+}
+
+
+class Launch(Protocol):
+    """What computes ragged products of arrays that lie as those did for which it was made."""
+
+    def run(
+        self, addresses: Mapping[str, int], ends: Ends | None, offsets: int, stream: int
+    ) -> None:
+        """Put it on a stream: `addresses` by role, `ends` where the host knows them, and else the
+        address of the offsets."""
+
+    def resized(self, rows: int) -> Launch:
+        """That for another number of rows of the same class."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A launch for one thread, and the result: its shape, and its type where that is not A's.
+
+    `reads_offsets` says whether they are read on the GPU. `reach` holds first byte and end of each
+    array from its address, and `in_place` says whether the residual lay like the result.
+    """
+
+    launch: Launch | None
+    ordinal: int
+    groups: int
+    shape: tuple[int, int]
+    dtype: Dtype | None
+    reads_offsets: bool
+    reach: Mapping[str, tuple[int, int]]
+    in_place: bool
+
+    def run(
+        self, addresses: Mapping[str, int], ends: Ends | None, offsets: int, stream: int
+    ) -> None:
+        """As `Launch.run`; nothing where the result has no elements.
+
+        Raises:
+            UnsupportedProblem, CompileError, CompilerMissing, DeviceError: as `ragged_matmul`.
+        """
+        if self.launch is not None:
+            self.launch.run(addresses, ends, offsets, stream)
+
+    def resized(self, rows: int) -> Prepared:
+        """The same for another number of rows of the same class, of calls that give nothing to
+        write to."""
+        launch = None if self.launch is None else self.launch.resized(rows)
+        return replace(self, launch=launch, shape=(rows, self.shape[1]))
+
+    def may_overlap(self, addresses: Mapping[str, int], given: bool) -> bool:
+        """Whether the stretch of memory of something written meets another array's; the result is
+        new unless it is `given`."""
+        written = [role for role in ("out", "auxiliary") if role in addresses]
+        if not given:
+            written.remove("out")
+        for role in written:
+            low, high = (addresses[role] + each for each in self.reach[role])
+            for other, (first, end) in self.reach.items():
+                if other == role or (other == "out" and not given):
+                    continue
+                same = addresses[other] == addresses[role]
+                if same and self.in_place and (role, other) == ("out", "residual"):
+                    continue
+                if low < addresses[other] + end and addresses[other] + first < high:
+                    return True
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsLaunch:
+    """A launch that reads the offsets in the GPU's memory, to which `context` brings the host's.
+
+    It is that of a plan for a problem, whose arguments lie at `places` of the parameters.
+    """
+
+    context: Context
+    launch: PreparedLaunch
+    problem: GemmProblem
+    config: TileConfig
+    plan: LaunchPlan
+    places: Mapping[str, int]
+
+    def resized(self, rows: int) -> OffsetsLaunch:
+        """As `Launch.resized`.
+
+        Raises:
+            DeviceError: the driver refuses a tensor map.
+        """
+        p = self.problem
+        sizes = {"M": rows, "N": p.n, "K": p.k, "lda": p.lda, "ldc": p.ldc, "batch": 1}
+        values = {self.places["M"]: rows.to_bytes(4, "little")}
+        for each in self.plan.tensor_maps:
+            if each.rule.operand != "B":
+                encoded = driver_encoded(each.at(SOME_ADDRESS, {**sizes, "stride_a": 0}))
+                values[self.places[each.rule.name]] = encoded
+        grid = (blocks(rows, p.n, p.batch, self.config, self.context.spec), 1, 1)
+        return replace(self, launch=self.launch.resized(grid, values))
+
+    def run(
+        self, addresses: Mapping[str, int], ends: Ends | None, offsets: int, stream: int
+    ) -> None:
+        """As `Launch.run`.
+
+        Raises:
+            DeviceError: the driver refuses it, or there is not enough memory.
+        """
+        if ends is None:
+            given = {**addresses, TABLE: offsets}
+            self.launch.run(tuple([given.get(role, 0) for role in ROLES]), stream)
+            return
+        table = ends.astype(np.int32)
+        tables_of(self.context).launch((self.launch,), table, stream, addresses=addresses)
+
+
+@dataclass(frozen=True, slots=True)
+class RangesLaunch:
+    """Launches by a table of products, made of the host's offsets at each call.
+
+    `places` has a row of `Extents.places` for each operand, of one matrix of B and of the whole of
+    the others, and `group_bytes` what a group's B or bias lies from that of the one before.
+    """
+
+    context: Context
+    terms: Terms
+    places: Mapping[str, tuple[int, ...]]
+    group_bytes: Mapping[str, int]
+    transb: bool
+
+    def run(
+        self,
+        addresses: Mapping[str, int],
+        ends: Ends | None,
+        offsets: int,  # noqa: ARG002 (of kernels that read them)
+        stream: int,
+    ) -> None:
+        """As `Launch.run`.
+
+        Raises:
+            UnsupportedProblem, CompileError, CompilerMissing, DeviceError: as `ragged_matmul`.
+        """
+        assert ends is not None
+        extents = {
+            role: Extents((), self._places(role, addresses[role], ends)) for role in self.places
+        }
+        launch = products_launch(
+            extents, self.terms, self.context, transa=False, transb=self.transb
+        )
+        if launch is not None:
+            launch.run({role: each.places[:, 0] for role, each in extents.items()}, stream)
+
+    def resized(self, rows: int) -> RangesLaunch:  # noqa: ARG002 (the offsets tell)
+        """As `Launch.resized`."""
+        return self
+
+    def _places(self, role: str, address: int, ends: Ends) -> Any:
+        places = np.empty((ends.size, 6), np.int64)
+        places[:] = self.places[role]
+        if role in self.group_bytes:
+            places[:, 0] = address + np.arange(ends.size) * self.group_bytes[role]
+            return places
+        starts = np.concatenate([[0], ends[:-1]])
+        if role == "bias":
+            # A bias for each row: a vector is one row of as many elements.
+            places[:, 0], places[:, 3] = address + starts * places[0, 1], ends - starts
+            return places
+        places[:, 0], places[:, 2] = address + starts * places[0, 4], ends - starts
+        return places
+
+
+def multiply(request: RaggedRequest, ordinal: int, stream: Any) -> tuple[Operand, Prepared | None]:
+    """The result of arrays on the GPU of that ordinal, which is not waited for. If a launch is all
+    that was done, it comes with the result.
+
+    Raises:
+        UsageError: no such stream.
+        UnsupportedProblem, CompileError, CompilerMissing, DeviceError: as `ragged_matmul`.
+    """
+    context = context_of(ordinal)
+    library = cast(GpuLibrary, request.library)
+    if stream is None:
+        handle = library.current_stream(ordinal)
+    else:
+        handle = stream_handle(stream)
+        check_stream(handle, context)
+    libraries = {
+        role: cast(GpuLibrary, library_of(each.array, role))
+        for role, each in request.operands.items()
+    }
+    for role, operand in request.operands.items():
+        libraries[role].wait_for(operand, handle)
+    with ExitStack() as entered:
+        for each in {id(each): each for each in libraries.values()}.values():
+            if each.CURRENT_STREAMS and each.current_stream(ordinal) != handle:
+                entered.enter_context(each.on_stream(handle, ordinal))
+        return _multiplied(request, libraries, context, handle)
+
+
+def _multiplied(
+    request: RaggedRequest, libraries: Mapping[str, GpuLibrary], context: Context, stream: int
+) -> tuple[Operand, Prepared | None]:
+    operands = dict(request.operands)
+    for role in ("a", "b", "bias", "residual"):
+        if role in operands and not _fits(role, operands[role]):
+            operands[role] = libraries[role].copied(
+                operands[role], operands[role].view.shape, by_columns=False
+            )
+    if "out" not in operands:
+        shape = (request.rows, request.n)
+        operands["out"] = request.library.empty(
+            operands["a"], shape, request.terms.out_dtype, stream
+        )
+    targets = {role: operands[role] for role in ("out", "auxiliary") if role in operands}
+    for role, target in targets.items():
+        if not _fits(role, target):
+            operands[role] = libraries[role].empty_like(target, by_columns=False)
+            # Rows past the last offset stay as they are, too.
+            libraries[role].assign(operands[role], target)
+    prepared = prepare(replace(request, operands=operands), context)
+    ends = None if isinstance(request.offsets, GpuOffsets) else request.offsets
+    address = request.offsets.address if isinstance(request.offsets, GpuOffsets) else 0
+    prepared.run({role: each.address for role, each in operands.items()}, ends, address, stream)
+    for role, target in targets.items():
+        if operands[role] is not target:
+            libraries[role].assign(target, operands[role])
+    in_place = all(operands[role] is each for role, each in request.operands.items())
+    result = targets["out"]
+    return result, prepared if in_place else None
+
+
+def _fits(role: str, operand: Operand) -> bool:
+    """Whether an operand lies so that kernels read it in place."""
+    shape, strides = operand.view.shape, operand.view.strides
+    if operand.view.empty:
+        return True
+    if role == "bias":
+        return strides[-1] == 1 and (len(shape) == 1 or strides[0] == shape[1])
+    if role == "b":
+        apart = shape[0] == 1 or strides[0] > 0
+        return apart and (_in_lines(shape[1:], strides[1:]) or _in_columns(operand))
+    return _in_lines(shape, strides)
+
+
+def _in_lines(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    (lines, length), (down, across) = shape, strides
+    return (length == 1 or across == 1) and (lines == 1 or down >= length)
+
+
+def _in_columns(b: Operand) -> bool:
+    (_, k, n), (_, down, across) = b.view.shape, b.view.strides
+    return _in_lines((n, k), (across, down))
+
+
+def prepare(request: RaggedRequest, context: Context) -> Prepared:
+    """What computes calls like one whose operands are read and written in place.
+
+    Raises:
+        UnsupportedProblem, CompileError, CompilerMissing, DeviceError: as `ragged_matmul`.
+    """
+    operands, terms = request.operands, request.terms
+    on_gpu = isinstance(request.offsets, GpuOffsets)
+    launch: Launch | None = None
+    if request.rows and request.n and request.groups:
+        launch = _by_offsets(request, context)
+        if launch is None and on_gpu:
+            raise UnsupportedProblem(
+                f"no kernel reads offsets on the GPU for this product of {terms.dtype}: "
+                f"{_refusal(request, context)}; give the offsets in host memory, for which there "
+                "are kernels for every type and board"
+            )
+        launch = launch or _by_ranges(request, context)
+    residual = operands.get("residual")
+    reach = {}
+    for role, each in operands.items():
+        first, end = each.extent
+        reach[role] = first - each.address, end - each.address
+    return Prepared(
+        launch,
+        context.ordinal,
+        request.groups,
+        (request.rows, request.n),
+        None if terms.out_dtype == terms.dtype else terms.out_dtype,
+        on_gpu,
+        reach,
+        residual is not None and same_memory(residual, operands["out"]),
+    )
+
+
+def problem_of(request: RaggedRequest) -> GemmProblem:
+    """The problem of a launch that reads the offsets, of operands that kernels read in place."""
+    operands, terms = request.operands, request.terms
+    shape, strides = operands["b"].view.shape, operands["b"].view.strides
+    transb = not _in_lines(shape[1:], strides[1:]) and _in_columns(operands["b"])
+    low = 0
+    for role in ("a", "b", "out"):
+        low |= operands[role].address
+    return ragged_problem(
+        *(request.rows, request.n, request.k, request.groups),
+        alpha=terms.alpha,
+        beta=terms.beta,
+        lda=_leading(operands["a"].view.shape, operands["a"].view.strides),
+        ldb=_leading(shape[1:], strides[1:], turned=transb),
+        ldc=_leading(operands["out"].view.shape, operands["out"].view.strides),
+        stride_b=strides[0] if shape[0] > 1 else 0,
+        epilogue=terms.epilogue,
+        transb=transb,
+        dtype=terms.dtype,
+        out_dtype=terms.out_dtype,
+        precision=terms.precision,
+        alignment=alignment(low),
+    )
+
+
+def _leading(shape: tuple[int, ...], strides: tuple[int, ...], *, turned: bool = False) -> int:
+    (lines, length), (down, _) = (shape[::-1], strides[::-1]) if turned else (shape, strides)
+    return down if lines > 1 and length else max(length, 1)
+
+
+def _by_offsets(request: RaggedRequest, context: Context) -> OffsetsLaunch | None:
+    """The launch that reads the offsets; None where no kernel for that takes the product."""
+    problem, operands = problem_of(request), request.operands
+    config = choose_ragged(problem, context.spec)
+    if config is None:
+        return None
+    plan = KERNEL.plan(problem, config, context.spec)
+    own = signature(OWN_BIAS if request.own_bias else SHARED_BIAS)
+    plan = replace(plan, signature=(*own, *problem.epilogue.arguments))
+    if isinstance(request.offsets, GpuOffsets) and request.offsets.element != "int":
+        plan = replace(plan, entry=plan.entry.replace(", int,", f", {request.offsets.element},"))
+    further = {
+        role: Further(NOWHERE, _leading(operands[role].view.shape, operands[role].view.strides))
+        for role in ("residual", "auxiliary")
+        if role in operands
+    }
+    nowhere = Operands(NOWHERE, NOWHERE, NOWHERE, **further)  # type: ignore[arg-type]
+    arguments = {**bind_arguments(problem, nowhere), "offsets": 0}
+    places = {name: (role, 0) for name, role in _ARGUMENTS.items() if role in operands}
+    places["offsets"] = PLACES["offsets"]
+    binary = binary_of(plan, context.spec)
+    launch = PreparedLaunch(context, plan, binary, arguments, places)
+    return OffsetsLaunch(context, launch, problem, config, plan, argument_offsets(binary, plan))
+
+
+def _refusal(request: RaggedRequest, context: Context) -> str:
+    problem = problem_of(request)
+    found = KERNEL.supports(problem, KERNEL.default, context.spec)
+    return found or "no configuration takes it"
+
+
+def _by_ranges(request: RaggedRequest, context: Context) -> RangesLaunch:
+    """Launches by a table, for any type, board and layout."""
+    operands, groups = request.operands, request.groups
+    b = operands["b"]
+    one = replace(b, view=replace(b.view, shape=b.view.shape[1:], strides=b.view.strides[1:]))
+    members = {**operands, "b": one}
+    group_bytes = {"b": b.view.strides[0] * b.item_bytes if groups > 1 else 0}
+    if "bias" in operands and request.terms.epilogue.bias != "row":
+        bias = operands["bias"]
+        group_bytes["bias"] = 0
+        if request.own_bias:
+            group_bytes["bias"] = bias.view.strides[0] * bias.item_bytes
+            view = replace(bias.view, shape=bias.view.shape[1:], strides=bias.view.strides[1:])
+            members["bias"] = replace(bias, view=view)
+    terms = request.terms
+    if terms.beta:
+        members["c"] = members["out"]
+    places = {role: tuple(Extents.of([each]).places[0].tolist()) for role, each in members.items()}
+    return RangesLaunch(context, terms, places, group_bytes, problem_of(request).transb)

@@ -1,0 +1,239 @@
+"""`ragged_matmul`: host arrays, and arrays on a GPU that the emulator plays."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import gemmkit
+from emulated_gpu import STREAM, GpuArray, install
+from gemmkit.errors import UnsupportedProblem, UnsupportedType, UsageError
+from gemmkit.kernels.production.ragged_wgmma import KERNEL
+from gemmkit.ops import grouped_gpu, ragged_gpu, ragged_product
+
+CONFIG = KERNEL.configure(
+    {"BM": 64, "BN": 32, "BK": 64, "stages": 2, "consumers": 1, "pingpong": 1, "cluster_m": 1}
+)
+ENDS = [0, 3, 3, 70, 80]
+ROWS, N, K = 80, 40, 72
+
+
+class Tables(grouped_gpu.Tables):
+    """Tables that need no copies through pinned memory."""
+
+    def _copy(self, table, nbytes, stream, pool):
+        address = pool.of(stream, False, nbytes, 0).workspace
+        memory = self._context.device.memory.view(address, table.nbytes)
+        memory[:] = table.view(np.uint8)
+        return address
+
+
+class Offsets(GpuArray):
+    """Whole numbers on the emulated GPU."""
+
+    @property
+    def __cuda_array_interface__(self):
+        values = self.values
+        return {
+            "data": (values.ctypes.data, False),
+            "typestr": values.dtype.str,
+            "shape": values.shape,
+            "strides": None if values.flags.c_contiguous else values.strides,
+        }
+
+
+@pytest.fixture(scope="module")
+def played():
+    with pytest.MonkeyPatch.context() as patch:
+        gpu, library = install(patch)
+        tables = Tables(gpu)
+        for module in (grouped_gpu, ragged_gpu):
+            patch.setattr(module, "context_of", lambda ordinal: gpu)
+            patch.setattr(module, "tables_of", lambda context: tables)
+        patch.setattr(
+            ragged_gpu,
+            "choose_ragged",
+            lambda problem, spec: None if KERNEL.supports(problem, CONFIG, spec) else CONFIG,
+        )
+        patch.setattr(grouped_gpu, "choose_alike", gpu.choose)
+        yield gpu, library
+
+
+@pytest.fixture
+def gpu(played):
+    ragged_product._ready.calls.forget()
+    played[0].launches.clear()
+    played[1].overwrites.clear()
+    return played[0]
+
+
+def whole(*shape, seed=0, dtype=np.float16):
+    return np.random.default_rng([seed, *shape]).integers(-2, 3, shape).astype(dtype)
+
+
+def expected(a, b, ends=ENDS, bias=None):
+    """Rows past the last end are zero."""
+    result = np.zeros((len(a), b.shape[2]), np.float64)
+    for number, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
+        result[start:end] = a[start:end].astype(np.float64) @ b[number]
+        if bias is not None:
+            result[start:end] += bias[number]
+    return result
+
+
+def operands(dtype=np.float16, seed=0):
+    return whole(ROWS, K, seed=seed, dtype=dtype), whole(len(ENDS), K, N, seed=seed, dtype=dtype)
+
+
+# --- in host memory -----------------------------------------------------------------------------
+
+
+def test_host_arrays():
+    a, b = operands(np.float32)
+    bias = whole(len(ENDS), N, dtype=np.float32)
+    found = gemmkit.ragged_matmul(a, b, ENDS, bias=bias, epilogue="relu")
+    np.testing.assert_array_equal(found, expected(a, b, bias=bias).clip(0))
+    out = np.ones((ROWS, N), np.float32)
+    ends = np.array([1, 1, 2, 3, 9])
+    assert gemmkit.ragged_matmul(a, b, ends, out=out, beta=2) is out
+    np.testing.assert_array_equal(out[:9], expected(a, b, ends)[:9] + 2)
+    assert (out[9:] == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"offsets": [1, 2, 3, 4]}, "b has 5 groups"),
+        ({"offsets": [1, 2, 1, 4, 5]}, "must be in order"),
+        ({"offsets": [-1, 2, 3, 4, 5]}, "must be in order"),
+        ({"offsets": [1, 2, 3, 4, 81]}, "80 rows of a"),
+        ({"offsets": [1.0, 2, 3, 4, 5]}, "no integers"),
+        ({"offsets": None}, "no integers"),
+        ({"a": whole(K)}, "1 dimension"),
+        ({"b": whole(K, N)}, r"\(groups, k, n\)"),
+        ({"a": whole(ROWS, K + 1)}, "73 columns"),
+        ({"b": whole(5, K, N, dtype=np.float32)}, "b has type float32"),
+        ({"bias": whole(4, N)}, r"bias has the shape \(4, 40\); it is \(40,\) or \(5, 40\)"),
+        ({"out": whole(ROWS, N + 1)}, "out has the shape"),
+        ({"beta": 1.0}, "needs out"),
+        ({"stream": 5}, "arrays on a GPU"),
+    ],
+)
+def test_what_does_not_go_together(change, message):
+    a, b = operands()
+    given = {"a": a, "b": b, "offsets": ENDS, **change}
+    with pytest.raises(UsageError, match=message):
+        gemmkit.ragged_matmul(given.pop("a"), given.pop("b"), given.pop("offsets"), **given)
+
+
+# --- on a GPU -----------------------------------------------------------------------------------
+
+
+def test_offsets_on_the_gpu_are_read_there(gpu, monkeypatch):
+    a, b = operands()
+    on_gpu, weights = GpuArray.of(a), GpuArray.of(b)
+    offsets = Offsets.of(np.array(ENDS, np.int32))
+    found = gemmkit.ragged_matmul(on_gpu, weights, offsets)
+    np.testing.assert_array_equal(found.values, expected(a, b))
+    assert [stream for _, stream in gpu.launches] == [STREAM]
+    # Another division of other rows is a launch and nothing else.
+    monkeypatch.setattr(ragged_product, "read_ragged", None)
+    other, _ = operands(seed=3)
+    offsets.values[:] = [10, 20, 20, 20, 79]
+    found = gemmkit.ragged_matmul(GpuArray.of(other), weights, offsets)
+    right = expected(other, b, [10, 20, 20, 20, 79])
+    np.testing.assert_array_equal(found.values[:79], right[:79])
+
+
+def test_offsets_of_64_bits_and_what_else_goes_in(gpu):
+    a, b = operands()
+    bias, residual = whole(len(ENDS), N), whole(ROWS, N, seed=5)
+    out, auxiliary = GpuArray.of(whole(ROWS, N)), GpuArray.of(np.zeros((ROWS, N), np.float16))
+    before = out.values.copy()
+    weights = GpuArray.of(b.swapaxes(1, 2))
+    turned = GpuArray(weights.values.swapaxes(1, 2), weights.buffer)
+    for offsets in (Offsets.of(np.array(ENDS)), ENDS):
+        out.values[:] = before
+        given = {
+            "out": out,
+            "beta": 1.0,
+            "bias": GpuArray.of(bias),
+            "residual": GpuArray.of(residual),
+            "auxiliary": auxiliary,
+            "epilogue": "relu",
+        }
+        assert gemmkit.ragged_matmul(GpuArray.of(a), turned, offsets, **given) is out
+        argument = expected(a, b, bias=bias) + before
+        np.testing.assert_array_equal(auxiliary.values, argument)
+        np.testing.assert_array_equal(out.values, argument.clip(0) + residual)
+
+
+def test_offsets_of_the_host_are_copied_or_stand_in_a_table(gpu, monkeypatch):
+    for dtype in (np.float16, np.float32):
+        a, b = operands(dtype)
+        bias = whole(N, dtype=dtype)
+        weights, vector = GpuArray.of(b), GpuArray.of(bias)
+        gemmkit.ragged_matmul(GpuArray.of(a), weights, ENDS, bias=vector)
+        with monkeypatch.context() as patch:
+            patch.setattr(ragged_product, "read_ragged", None)
+            for ends in (ENDS, [0, 0, 5, 6, 7], np.array([1, 2, 3, 4, 80])):
+                found = gemmkit.ragged_matmul(GpuArray.of(a), weights, ends, bias=vector)
+                last = ends[-1]
+                right = expected(a, b, ends, [bias] * len(ENDS))
+                np.testing.assert_array_equal(found.values[:last], right[:last])
+            with pytest.raises(UsageError, match="in order"):
+                gemmkit.ragged_matmul(GpuArray.of(a), weights, [5, 4, 3, 2, 1], bias=vector)
+
+
+def test_what_does_not_lie_in_rows_is_copied(gpu):
+    a, b = operands()
+    wide = GpuArray.of(np.zeros((2 * N, ROWS), np.float16))
+    out = GpuArray(wide.values[::2].T, wide.buffer)
+    columns = GpuArray.of(a.T)
+    spread = GpuArray(np.broadcast_to(GpuArray.of(b[:1]).values, b.shape), None)
+    gemmkit.ragged_matmul(
+        GpuArray(columns.values.T, columns.buffer), spread, Offsets.of(np.array(ENDS)), out=out
+    )
+    np.testing.assert_array_equal(out.values, expected(a, np.broadcast_to(b[:1], b.shape)))
+    assert not wide.values[1::2].any()
+
+
+def test_a_warm_call_sees_what_would_overlap(gpu):
+    a, b = operands()
+    memory = GpuArray.of(np.zeros((2 * ROWS, K), np.float16))
+    memory.values[:ROWS] = a
+    x, weights = memory[:ROWS], GpuArray.of(b)
+    offsets = Offsets.of(np.array(ENDS))
+    apart = GpuArray.of(np.zeros((ROWS, K), np.float16))[:, :N]
+    gemmkit.ragged_matmul(x, weights, offsets, out=apart)
+    np.testing.assert_array_equal(apart.values, expected(a, b))
+    with pytest.raises(UsageError, match="out overlaps a"):
+        gemmkit.ragged_matmul(x, weights, offsets, out=memory[8 : 8 + ROWS, :N])
+
+
+def test_what_offsets_on_the_gpu_need(gpu):
+    offsets = Offsets.of(np.array(ENDS))
+    a, b = operands(np.float32)
+    with pytest.raises(UnsupportedProblem, match=r"float32.*host memory"):
+        gemmkit.ragged_matmul(GpuArray.of(a), GpuArray.of(b), offsets)
+    a, b = operands()
+    with pytest.raises(UnsupportedType, match="int32 or int64"):
+        gemmkit.ragged_matmul(GpuArray.of(a), GpuArray.of(b), Offsets.of(np.array(ENDS, np.int16)))
+    with pytest.raises(UsageError, match="contiguous"):
+        gemmkit.ragged_matmul(
+            GpuArray.of(a), GpuArray.of(b), Offsets(np.repeat(np.array(ENDS), 2)[::2], None)
+        )
+    with pytest.raises(UsageError, match="a is in host memory"):
+        gemmkit.ragged_matmul(a, b, offsets)
+
+
+def test_nothing_to_compute(gpu):
+    a, b = operands()
+    offsets = Offsets.of(np.zeros(len(ENDS), np.int32))
+    assert gemmkit.ragged_matmul(GpuArray.of(a[:0]), GpuArray.of(b), offsets).shape == (0, N)
+    assert gpu.launches == []
+    # Without k, there are the other terms.
+    found = gemmkit.ragged_matmul(
+        GpuArray.of(a[:, :0]), GpuArray.of(b[:, :0]), ENDS, bias=GpuArray.of(np.ones(N, np.float16))
+    )
+    assert (found.values == 1).all()
