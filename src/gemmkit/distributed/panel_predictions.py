@@ -97,11 +97,9 @@ def _played(
     count = len(schedules[0][0].products)
     wide = not whole and count > 1 and problem.out_item_bytes < 4
     # Sums that are added to are read and written by each product but the first.
-    summed = (
-        replace(problem, beta=1.0, **({"out_dtype": "float32"} if wide else {}))
-        if count > 1 and not whole
-        else problem
-    )
+    summed = problem
+    if count > 1 and not whole:
+        summed = replace(problem, beta=1.0, out_dtype="float32" if wide else problem.out_dtype)
 
     def product(depth: int) -> float:
         return product_time(summed.resized(m, n, depth), board) * slower

@@ -63,7 +63,7 @@ def run_panels(
     Raises:
         DistributedError: a rank failed.
     """
-    sides = {
+    sides: dict[Operand, _Side] = {
         "a": _Side(schedule.a, means[0], arrays.a, dtype, turned=True),
         "b": _Side(schedule.b, means[1], arrays.b, dtype, turned=False),
     }

@@ -96,7 +96,8 @@ def panel_schedule(
             return max(lines), sum(lines), product.span.start
 
         products.sort(key=order)
-    return PanelSchedule(*sides, _interleaved(*sides), tuple(products))
+    side_a, side_b = sides
+    return PanelSchedule(side_a, side_b, _interleaved(side_a, side_b), tuple(products))
 
 
 def _panels(a: Sequence[Span], b: Sequence[Span]) -> list[Span]:

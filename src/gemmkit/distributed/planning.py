@@ -96,7 +96,8 @@ def plan(
     if copies is not None:
         link = msgspec.structs.replace(link, copies=copies)
     if asked.panels is None:
-        whole, form, travels = alone(problem, asked.ranks, found), found.form, _travels(found)
+        whole, travels = alone(problem, asked.ranks, found), _travels(found)
+        form: str = found.form
     else:
         whole, form = _own_part(asked), "local" if asked.panels.ranks == 1 else "panels"
         names = [name for name, over in zip("AB", asked.panels, strict=True) if over > 1]

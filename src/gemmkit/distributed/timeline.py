@@ -157,11 +157,11 @@ def play_panels(
         # Each rank in turn, so that none takes a peer's links before it.
         for rank, (row, column) in enumerate(places):
             for operand, step in schedules[row][column].exchanges[number : number + 1]:
-                for each in step.sends:
+                for sent in step.sends:
                     along_a = operand == "a"
-                    peer = row * columns + each.peer if along_a else each.peer * columns + column
+                    peer = row * columns + sent.peer if along_a else sent.peer * columns + column
                     start = max(sending[rank], receiving[peer])
-                    span = each.piece.span
+                    span = sent.piece.span
                     stop = start + transfer(operand, span.size)
                     sending[rank] = receiving[peer] = arrived[peer, operand, span] = stop
                     intervals.append(Interval(rank, "send", start, stop, span, rank, peer))
