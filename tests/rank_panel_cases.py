@@ -238,6 +238,8 @@ def own_scales(rank, ranks):
             made = distributed.matmul(small_a, small_b.T, strategy=strategy, **given)
             error = (whole(made, placement, ranks) - want).abs().max()
             assert error <= 1e-5 * want.abs().max(), (given_as, word, strategy, error)
+    if ranks == 1:
+        return
     with pytest.raises(UnsupportedProblem, match="scales of their own for their shares of k"):
         distributed.matmul(small_a, small_b.T, strategy="collective", **given)
 
