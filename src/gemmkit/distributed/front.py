@@ -103,14 +103,38 @@ def matmul(
     if not beta:
         # By the rules of BLAS, it is not read.
         c = None
-    given = (
-        *(placements, placement, alpha, beta, epilogue, out_dtype),
-        *(precision, strategy, shape, device),
-    )
-    key = None
-    if scale_a is None and scale_b is None:
-        key = _key(a, b, group, (bias, residual, c, out), given)
-    found = None if key is None else _warm.get(key)
+    key: Hashable | None = None
+    found = None
+    if (
+        type(a) in _PLAIN_TYPES
+        and type(b) in _PLAIN_TYPES
+        # Numbers in objects that may change are looked at each time.
+        and type(alpha) in _NUMBERS
+        and type(beta) in _NUMBERS
+        and scale_a is None
+        and scale_b is None
+        and not watched()
+    ):
+        further = None
+        if bias is not None or residual is not None or c is not None or out is not None:
+            further = _further((bias, residual, c, out))
+        if further is not _LOOKED_AT and not (
+            (a.requires_grad or b.requires_grad) and torch.is_grad_enabled()
+        ):
+            # What a call on GPUs depends on beside the content of its arrays.
+            # fmt: off
+            key = (
+                a.shape, a.dtype, a.get_device(), b.shape, b.dtype, b.get_device(), further,
+                dist.group.WORLD if group is None else group, placements, placement, alpha, beta,
+                epilogue, out_dtype, precision, strategy, shape, device,
+                get_precision() if setting.touched else None,
+            )
+            # fmt: on
+            try:
+                found = _warm.get(key)
+            except TypeError:
+                # A list of placements, say.
+                key = None
     if found is not None:
         call, rows, entries = found
         for log, digest in entries:
@@ -177,37 +201,20 @@ _MOST_WARM = 4096
 
 _NUMBERS = (float, int)
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
+_LOOKED_AT = ("each time",)
 
 
-def _key(
-    a: Any, b: Any, group: Any, beside: tuple[Any, ...], given: tuple[Any, ...]
-) -> Hashable | None:
-    """What a call on GPUs depends on beside the content of its arrays; None where it is looked at
-    each time: for tensors with gradients, tracers, and numbers in objects that may change."""
-    if type(a) not in _PLAIN_TYPES or type(b) not in _PLAIN_TYPES or watched():
-        return None
-    if type(given[2]) not in _NUMBERS or type(given[3]) not in _NUMBERS:
-        return None
-    gradient = a.requires_grad or b.requires_grad
-    further: list[Hashable] = []
-    for each in beside:
+def _further(arrays: tuple[Any, ...]) -> tuple[Hashable, ...]:
+    """What a call depends on of the arrays beside A and B, of which some are there; `_LOOKED_AT`
+    where the call is looked at each time: for arrays with gradients, and for no plain tensors."""
+    found: list[Hashable] = []
+    gradient = False
+    for each in arrays:
         if each is None:
-            further.append(None)
+            found.append(None)
         elif type(each) not in _PLAIN_TYPES:
-            return None
+            return _LOOKED_AT
         else:
             gradient = gradient or each.requires_grad
-            further.append((each.shape, each.dtype, each.get_device()))
-    if gradient and torch.is_grad_enabled():
-        return None
-    key = (
-        *(a.shape, a.dtype, a.get_device(), b.shape, b.dtype, b.get_device()),
-        *(dist.group.WORLD if group is None else group, *further, *given),
-        get_precision() if setting.touched else None,
-    )
-    try:
-        hash(key)
-    except TypeError:
-        # A list of placements, say.
-        return None
-    return key
+            found.append((each.shape, each.dtype, each.get_device()))
+    return _LOOKED_AT if gradient and torch.is_grad_enabled() else tuple(found)
