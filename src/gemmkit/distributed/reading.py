@@ -177,7 +177,7 @@ def is_dtensor(array: Any) -> bool:
 
 def local_part(array: Any) -> Any:
     """This rank's part of a `DTensor`; anything else as it is."""
-    return array.tolocal_part() if is_dtensor(array) else array
+    return array.to_local() if is_dtensor(array) else array
 
 
 def _needs_gradient(array: Any) -> bool:
