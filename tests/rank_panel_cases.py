@@ -280,6 +280,7 @@ def errors(rank, ranks):
         ({"a": mine[0].double()} if last else {}, "a has type torch.float64"),
         ({"a": "x"} if last else {}, "a has type str: give tensors"),
         ({"alpha": "x"} if last else {}, "is not a number"),
+        ({"out": torch.zeros(())} if last else {}, "out has 0 dimensions"),
         ({"epilogue": "nothing"} if last else {}, "'nothing'"),
         ({"strategy": "nothing"} if last else {}, "'nothing'"),
         ({"placements": "S(0)"} if last else {}, "placements: give those of a and b"),
@@ -336,6 +337,57 @@ def mesh_errors(rank, ranks):
             assert torch.equal(made, of_mesh(mesh, a @ b, SUMMA[0]))
 
 
+def warm_panels(rank, ranks):
+    """As on GPUs: ranks agree once on a product of a mesh, and take what is predicted best."""
+    from gemmkit.distributed.team import team_of
+    from gemmkit.gpu import BOARDS
+
+    mesh = mesh_of(1, ranks)
+    teams = [team_of(mesh.get_group(at), torch.device("cpu")) for at in (0, 1)]
+    asked = [0, 0]
+    for at, team in enumerate(teams):
+        team.board = BOARDS["h100"]
+
+        def agree(facts, at=at, own=team.communicator.agree):
+            asked[at] += 1
+            return own(facts)
+
+        team.communicator.agree = agree
+    for strategy in (None, "group-1", "collective"):
+        counts = []
+        for call in range(3):
+            a, b = (each + call for each in matrices(5, 6, 8))
+            out = torch.zeros(5, 6).chunk(ranks, 1)[rank]
+            made = distributed.matmul(
+                a.chunk(ranks, 1)[rank],
+                b.chunk(ranks, 1)[rank],
+                group=mesh,
+                placements=SUMMA,
+                strategy=strategy,
+                c=out + 1,
+                beta=call + 1.0,
+                out=out,
+                device="emulator",
+            )
+            assert made is out
+            assert torch.equal(out, (a @ b + call + 1).chunk(ranks, 1)[rank]), strategy
+            again = distributed.matmul(
+                a.chunk(ranks, 1)[rank],
+                b.chunk(ranks, 1)[rank],
+                group=mesh,
+                placements=SUMMA,
+                strategy=strategy,
+                device="emulator",
+            )
+            assert torch.equal(again, (a @ b).chunk(ranks, 1)[rank]), strategy
+            counts.append(list(asked))
+        # Each β is another product; without C it is the same one in all calls.
+        each = counts[1][1] - counts[0][1]
+        assert each > 0
+        assert counts[2][1] - counts[1][1] == each
+        assert strategy is not None or counts[0][1] == 2 * each
+
+
 def repeat(count, call):
     for _ in range(count):
         call()
@@ -374,7 +426,7 @@ def warm_errors(rank, ranks):
         team.board = team.log = None
 
 
-CASES = (meshes, halves, added, scales, errors, mesh_errors, warm_errors)
+CASES = (meshes, halves, added, scales, errors, mesh_errors, warm_errors, warm_panels)
 
 if __name__ == "__main__":
     main(CASES)

@@ -17,7 +17,7 @@ from gemmkit.distributed.rows import flat, unflat
 from gemmkit.distributed.strategy import Strategy
 from gemmkit.distributed.warm import WarmCall
 from gemmkit.epilogue import Epilogue
-from gemmkit.errors import GemmkitError
+from gemmkit.errors import DistributedError, GemmkitError
 from gemmkit.ops.libraries.torch import watched
 from gemmkit.ops.precision import get_precision, setting
 
@@ -152,7 +152,10 @@ def matmul(
             (scale_a, scale_b),
             *(out_dtype, precision, strategy, shape, device),
         )
-    except GemmkitError as error:
+    except DistributedError:
+        # All ranks have it.
+        raise
+    except (GemmkitError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         known_teams = teams_at_hand(a, b, group)
         if known_teams:
             refuse(known_teams, error)
