@@ -45,7 +45,8 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--shapes", default=SHAPES, help="MxNxK, comma-separated")
-    parser.add_argument("--forms", default=FORMS, help="of column, row, row-all")
+    parser.add_argument("--forms", default=FORMS, help="of column, row, row-all, summa")
+    parser.add_argument("--mesh", default="", help="of summa, such as 2x2; by default 1 by ranks")
     parser.add_argument("--dtypes", default="bf16", help="of bf16, fp16, fp32")
     parser.add_argument("--ours", default=OURS, help="strategies, and default")
     parser.add_argument(

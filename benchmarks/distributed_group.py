@@ -32,7 +32,19 @@ class Rank:
         # For what ranks tell each other beside the measurements.
         self.quiet = dist.new_group(backend="gloo", timeout=timedelta(seconds=60))
         self.group = dist.group.WORLD
+        sizes = options.mesh.lower().split("x") if options.mesh else (1, self.size)
+        self.mesh_sizes = tuple(map(int, sizes))
+        self._mesh: Any = None
         self._end = time.monotonic() + float(os.environ["DISTRIBUTED_SECONDS"]) - 12
+
+    @property
+    def mesh(self) -> Any:
+        """The mesh of SUMMA; all ranks ask for it together the first time."""
+        if self._mesh is None:
+            from torch.distributed.device_mesh import init_device_mesh
+
+            self._mesh = init_device_mesh(self.device.type, self.mesh_sizes)
+        return self._mesh
 
     def say(self, text: str) -> None:
         if self.rank == 0:

@@ -15,6 +15,7 @@ from typing import Any
 
 from distributed_checks import bits, judged, matrices, sampled
 from distributed_group import Rank
+from distributed_summa import SUMMA, by_nccl, summa_matrices, summa_sampled
 
 
 def watch(rank: Rank, seconds: float) -> Callable[[], None]:
@@ -51,13 +52,21 @@ HOST_ROUNDS = 5
 STATE: dict[str, str] = {"problem": "", "doing": "beginning", "begun": "yes"}
 
 
-def torch_engine(lines: Any, fixed: Any, *, out: Any, residual: Any = None, **_: Any) -> None:
+def torch_engine(
+    lines: Any, fixed: Any, *, out: Any, residual: Any = None, c: Any = None, **_: Any
+) -> None:
+    """cuBLAS, which has no sums in fp32 that it adds to of operands in 16 bits."""
     import torch
 
-    if residual is None:
+    added = c if residual is None else residual
+    if added is None and out.dtype == lines.dtype:
         torch.mm(lines, fixed, out=out)
+    elif added is None:
+        torch.mm(lines, fixed, out=out, out_dtype=out.dtype)
+    elif added.dtype == lines.dtype:
+        torch.addmm(added, lines, fixed, out=out)
     else:
-        torch.addmm(residual, lines, fixed, out=out)
+        torch.addmm(added, lines, fixed, out=out, out_dtype=out.dtype)
 
 
 def strategies(rank: Rank, form: str, a: Any, b: Any, m: int) -> dict[str, Callable[[], Any]]:
@@ -131,6 +140,7 @@ PLACEMENTS = {
     "column": (("S(0)", "S(1)"), "S(1)"),
     "row": (("S(1)", "S(0)"), "S(0)"),
     "row-all": (("S(1)", "S(0)"), "R"),
+    "summa": (SUMMA, SUMMA[0]),
 }
 
 
@@ -145,16 +155,18 @@ def ours(rank: Rank, form: str, a: Any, b: Any, engine: str, text: str) -> Calla
 
     placements, result = PLACEMENTS[form]
     strategy = None if text == "default" else Strategy.parse(text)
+    mesh = rank.mesh if form == "summa" else rank.group
     if engine == "gemmkit":
         return lambda: distributed.matmul(
-            a, b, group=rank.group, placements=placements, placement=result, strategy=strategy
+            a, b, group=mesh, placements=placements, placement=result, strategy=strategy
         )
+    groups = [mesh.get_group(at) for at in (0, 1)] if form == "summa" else [mesh]
     asked = SpreadProduct(
         a,
         b,
-        (team_of(rank.group, rank.device),),
-        (placements,),
-        (result,),
+        tuple(team_of(each, rank.device) for each in groups),
+        tuple(zip(*placements, strict=True)) if form == "summa" else (placements,),
+        result if form == "summa" else (result,),
         LocalProduct(engine=torch_engine),
         strategy=strategy,
     )
@@ -254,9 +266,17 @@ def measure(rank: Rank, form: str, shape: tuple[int, int, int], dtype: str) -> d
 
     m, n, k = shape
     kind = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[dtype]
-    a, b = matrices(rank, form, m, n, k, kind)
-    wanted = sampled(rank, form, a, b, m)
-    found = strategies(rank, form, a, b, m)
+    if form == "summa":
+        a, b = summa_matrices(rank, m, n, k, kind)
+        wanted = summa_sampled(rank, a, b)
+        found = by_nccl(rank, a, b, k) if rank.on_gpu else {}
+        for engine in rank.options.engine.split(","):
+            for text in rank.options.ours.split(","):
+                found[f"{engine} {text}"] = ours(rank, form, a, b, engine, text)
+    else:
+        a, b = matrices(rank, form, m, n, k, kind)
+        wanted = sampled(rank, form, a, b, m)
+        found = strategies(rank, form, a, b, m)
     results: dict[str, Any] = {}
     sums: dict[str, int] = {}
     for problem, name in json.loads(os.environ["DISTRIBUTED_SKIPPED"]):
@@ -318,7 +338,7 @@ def chosen_by_gemmkit(rank: Rank, form: str, shape: tuple[int, int, int], kind: 
     problem = GemmProblem(*shape, dtype=str(kind).removeprefix("torch."))
     found = plan(
         problem,
-        rank.size,
+        rank.mesh_sizes if form == "summa" else rank.size,
         *PLACEMENTS[form],
         gpu=team.board or "H200",
         copies=team.symmetric is not None,

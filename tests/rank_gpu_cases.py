@@ -5,6 +5,7 @@ Run as `rank_gpu_cases.py CASE RANK RANKS FILE`: FILE is where the ranks find ea
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import time
@@ -12,9 +13,11 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
 
+import gemmkit
 from gemmkit import distributed
-from gemmkit.errors import DistributedError
+from gemmkit.errors import DistributedError, GemmkitError
 from rank_cases import part
 
 PATIENCE = 30.0
@@ -23,6 +26,9 @@ PLACEMENTS = (
     (("S(0)", "S(1)"), "S(1)"),
     (("S(1)", "S(0)"), "S(0)"),
     (("S(1)", "S(0)"), "R"),
+    # Panels of k.
+    (("S(1)", "S(1)"), "S(1)"),
+    (("S(0)", "S(0)"), "S(0)"),
 )
 STRATEGIES = ("collective", "group-1", "copies-whole", "copies-1", "copies-2", None)
 
@@ -115,6 +121,97 @@ def changes(rank, ranks):
     os._exit(0)
 
 
+def summa(rank, ranks):
+    """SUMMA on all meshes, by each strategy, also with β·C in place."""
+    device, words = torch.device("cuda", rank), ("S(0)", "S(1)")
+    random = torch.Generator().manual_seed(1)
+    a, b = (
+        torch.randint(-1, 2, side, generator=random).float() for side in ((384, 1024), (1024, 640))
+    )
+    c = torch.ones(384, 640)
+    failed = []
+    for rows in (each for each in range(1, ranks + 1) if ranks % each == 0):
+        mesh = init_device_mesh("cuda", (rows, ranks // rows))
+
+        def mine(matrix, kind, mesh=mesh):
+            for at, word in enumerate(words):
+                matrix = part(matrix, word, mesh.get_local_rank(at), mesh.size(at))
+            return matrix.to(device, kind).contiguous()
+
+        want = mine(a @ b, torch.float32)
+        for kind, strategy in itertools.product(
+            (torch.bfloat16, torch.float32, torch.float8_e4m3fn), (*STRATEGIES, "group-2")
+        ):
+            own = mine(a, kind), mine(b, kind)
+            given = {"group": mesh, "placements": (words, words), "strategy": strategy}
+            result = torch.float32 if kind.itemsize == 1 else kind
+            try:
+                for _ in range(3):
+                    assert torch.equal(distributed.matmul(*own, **given), want.to(result))
+                out = mine(c, result)
+                made = distributed.matmul(*own, c=out, beta=-2, out=out, alpha=0.5, **given)
+                assert made is out
+                # Sums are whole or half numbers of 8 bits and more.
+                exactly = 0.5 * want - 2 * mine(c, torch.float32)
+                assert torch.equal(out, exactly.to(result))
+                print(f"rank {rank}: {rows}×{ranks // rows} {kind} {strategy}: right", flush=True)
+            except (AssertionError, GemmkitError) as error:
+                failed.append(f"{rows}×{ranks // rows} {kind} {strategy}: {error!r}")
+    assert not failed, failed
+
+
+def scaled(rank, ranks):
+    """Operands of 8 bits, which each rank has quantized by itself."""
+    random = torch.Generator().manual_seed(2)
+    a, b = (
+        torch.randn(side, generator=random) for side in ((512, 512 * ranks), (512 * ranks, 256))
+    )
+    for placements, result in PLACEMENTS:
+        own = [part(each, of, rank, ranks) for each, of in zip((a, b), placements, strict=True)]
+        for word in ("tensor", "rows", "128x128"):
+            small_a, scale_a = gemmkit.quantize(own[0].cuda(), scale=word)
+            small_b, scale_b = gemmkit.quantize(own[1].T.contiguous().cuda(), scale=word)
+            for strategy in ("collective", "group-1", "copies-1", "copies-2", None):
+                in_panels = placements[0] == placements[1]
+                if in_panels and (word == "128x128" or strategy == "collective"):
+                    continue
+                made = distributed.matmul(
+                    small_a,
+                    small_b.T,
+                    placements=placements,
+                    placement=result,
+                    scale_a=scale_a,
+                    scale_b=scale_b.T,
+                    strategy=strategy,
+                )
+                want = part(a @ b, result, rank, ranks).cuda()
+                error = (made - want).abs().max() / want.abs().max()
+                # Two operands of 4 bits, whose errors are independent.
+                assert error < 0.05, (placements, word, strategy, error)
+
+
+def one_wrong(rank, ranks):
+    """An argument that is wrong on the last rank alone: all are told at once."""
+    x = torch.ones(8, 64, device=torch.device("cuda", rank))
+    w = torch.ones(64, 32, device=x.device)
+    given = {"placements": ("S(0)", "S(1)"), "placement": "S(1)"}
+    distributed.matmul(x, w, **given)
+    begun = time.monotonic()
+    for options in ({"strategy": "nothing"}, {"out": torch.ones(3, 3, device=x.device)}):
+        right = {"out": torch.ones(8 * ranks, 32, device=x.device)} if "out" in options else {}
+        said = ""
+        try:
+            distributed.matmul(
+                x * 2, w, alpha=2, **(options if rank == ranks - 1 else right), **given
+            )
+        except GemmkitError as error:
+            said = str(error)
+        assert "nothing" in said or f"rank {ranks - 1} has out of shape (3, 3)" in said, said
+    assert time.monotonic() - begun < PATIENCE / 3
+    made = distributed.matmul(x, w, **given)
+    assert bool((made == 64).all())
+
+
 def main():
     name, rank, ranks, file = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
     torch.cuda.set_device(rank)
@@ -125,7 +222,7 @@ def main():
         world_size=ranks,
         timeout=timedelta(seconds=PATIENCE),
     )
-    {each.__name__: each for each in (graphs, changes)}[name](rank, ranks)
+    {each.__name__: each for each in (graphs, changes, summa, scaled, one_wrong)}[name](rank, ranks)
     print("done")
     dist.destroy_process_group()
 

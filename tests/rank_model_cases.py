@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import copy
 
+import pytest
 import torch
 
 import gemmkit
 from gemmkit import distributed
+from gemmkit.errors import UsageError
 from rank_cases import main, matrices
 
 
@@ -92,6 +94,20 @@ def dtensors(rank, ranks):
         assert torch.equal(left.grad.full_tensor(), ones @ b.T)
         assert torch.equal(right.grad.full_tensor(), a.T @ ones)
         assert left.grad.placements == left.placements
+        # C and the result in place of it are placed as the result.
+        c = distribute_tensor(torch.ones(6, 8), grid, list(made.placements), src_data_rank=None)
+        out = distribute_tensor(torch.zeros(6, 8), grid, list(made.placements), src_data_rank=None)
+        given = {"beta": 2, "out": out, "device": "emulator"}
+        with torch.no_grad():
+            assert distributed.matmul(left, right, c=c, **given) is out
+            assert torch.equal(out.full_tensor(), a @ b + 2)
+            wrong = distribute_tensor(
+                torch.ones(6, 8), grid, [Shard(1), Replicate()], src_data_rank=None
+            )
+            with pytest.raises(UsageError, match=r"c is placed as S\(1\), R and the result as"):
+                distributed.matmul(left, right, c=wrong, **given)
+        with pytest.raises(UsageError, match="out takes no gradients"):
+            distributed.matmul(left, right, c=c, **given)
     mesh = init_device_mesh("cpu", (ranks,))
     x = distribute_tensor(torch.randn(3, 4, 6), mesh, [Shard(1)], src_data_rank=None)
     w = distribute_tensor(torch.randn(6, 8), mesh, [Shard(1)], src_data_rank=None)

@@ -29,6 +29,14 @@ def test_which_prints_the_plan_as_json(call):
     assert json.loads(result.stdout) == json.loads(expected.to_json())
 
 
+def test_which_explains_a_mesh(call):
+    result = call("which", "8192", "--dtype", "bf16", "--gpu", "h100", "--ranks", "2x2")
+    assert result.exit_code == 0, result.output
+    assert "on a mesh of 2×2 H100" in result.stdout
+    assert "panels of A and B" in result.stdout
+    assert "rank 3  product |" in result.stdout
+
+
 def test_which_draws_the_timeline(call, tmp_path):
     pytest.importorskip("matplotlib")
     path = tmp_path / "ranks.svg"
@@ -57,6 +65,9 @@ def test_tiny_and_empty_products(call, shape):
         (("which", "64x64x64x2", "--ranks", "2"), "no batches"),
         (("which", "64", "--picture", "a.svg"), "give --ranks as well"),
         (("which", "64", "--ranks", "2", "--picture", "a.gif"), "must end in .svg or .png"),
+        (("which", "64", "--ranks", "2x0"), "is no number of ranks"),
+        (("which", "64", "--ranks", "2x2", "--placement", "R,R"), "1 placements for a mesh of 2"),
+        (("which", "64", "--ranks", "2x2x2"), "more than 2 dimensions"),
         (("which", "64", "--ranks", "1", "--picture", "a.svg"), "has no timeline"),
         (("bench", "--placement", "R,R"), "give --ranks as well"),
         (("bench", "gemm_tiled", "--ranks", "2"), "leave out TARGET"),

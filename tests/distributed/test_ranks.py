@@ -19,7 +19,7 @@ if not torch.distributed.is_available():
     pytest.skip("this PyTorch has no process groups", allow_module_level=True)
 
 SCRIPTS = Path(__file__).resolve().parents[1]
-MODELS = "rank_model_cases.py"
+MODELS, PANELS = "rank_model_cases.py", "rank_panel_cases.py"
 
 
 def run(cases: str, ranks: int, folder: Path, script: str = "rank_cases.py") -> list[str]:
@@ -55,12 +55,25 @@ def test_changes_and_refusals(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("cases", "ranks"),
+    [
+        ("meshes,halves,added,scales,errors,warm_errors,warm_panels", 2),
+        ("added", 3),
+        ("meshes,mesh_errors", 4),
+    ],
+)
+def test_meshes_scales_and_errors_of_one_rank(cases, ranks, tmp_path):
+    assert all("done" in each for each in run(cases, ranks, tmp_path, PANELS))
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"alpha": "x"}, "is not a number"),
         ({"alpha": float("nan")}, "is not a finite number"),
         ({"epilogue": 3}, "give an Epilogue"),
         ({"strategy": 3}, "give a Strategy"),
+        ({"beta": 1}, "beta = 1 is for c"),
     ],
 )
 def test_options_of_wrong_types(options, message):
@@ -128,6 +141,6 @@ def test_dtensors(tmp_path):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="it needs 2 GPUs")
-@pytest.mark.parametrize("case", ["graphs", "changes"])
+@pytest.mark.parametrize("case", ["graphs", "changes", "summa", "scaled", "one_wrong"])
 def test_on_gpus(case, tmp_path):
     assert all("done" in each for each in run(case, 2, tmp_path, "rank_gpu_cases.py"))

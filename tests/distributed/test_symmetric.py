@@ -9,13 +9,16 @@ torch = pytest.importorskip("torch")
 import copy_engines  # noqa: E402
 from gemmkit.distributed.execute import Arrays, run  # noqa: E402
 from gemmkit.distributed.local import LocalProduct  # noqa: E402
+from gemmkit.distributed.panel_run import PanelArrays, run_panels  # noqa: E402
+from gemmkit.distributed.panels import Shares, panel_schedule  # noqa: E402
 from gemmkit.distributed.schedule import schedule  # noqa: E402
 from gemmkit.distributed.splits import shares  # noqa: E402
 from gemmkit.errors import UnsupportedProblem  # noqa: E402
 
 
-def multiply(a, b, out, residual=None, **_):
-    out[:] = a @ b if residual is None else a @ b + residual
+def multiply(a, b, out, residual=None, c=None, **_):
+    sums = a @ b if residual is None else a @ b + residual
+    out[:] = sums if c is None else sums + c
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8])
@@ -117,3 +120,33 @@ def test_a_graph_needs_memory_that_is_there(monkeypatch):
         return True
 
     assert copy_engines.run(monkeypatch, 2, work) == [True, True]
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("operand", ["a", "b"])
+def test_panels_in_turn_share_an_inbox(monkeypatch, ranks, operand):
+    m, n, k = 5, 6, 13
+    random = torch.Generator().manual_seed(1)
+    a, b = (torch.randint(-4, 5, side, generator=random).float() for side in ((m, k), (k, n)))
+    spans = shares(k, ranks)
+    sizes = tuple(each.size for each in spans)
+
+    def work(communicator):
+        own = slice(*spans[communicator.rank])
+        spread, all_of_it = Shares(sizes, communicator.rank), Shares((k,), 0)
+        made = []
+        for parts, whole in ((1, False), (2, False), (1, True)) * 2:
+            if operand == "a":
+                arrays, means = (a[:, own], b), (communicator, None)
+                steps = panel_schedule(spread, all_of_it, parts, whole=whole)
+            else:
+                arrays, means = (a, b[own]), (None, communicator)
+                steps = panel_schedule(all_of_it, spread, parts, whole=whole)
+            out = torch.full((m, n), torch.nan)
+            given = PanelArrays(*arrays, out, LocalProduct(engine=multiply), None)
+            run_panels(steps, given, means, "float32", whole=whole)
+            made.append(out)
+        return made
+
+    for made in copy_engines.run(monkeypatch, ranks, work):
+        assert all(torch.equal(each, a @ b) for each in made)

@@ -32,6 +32,16 @@ def names(_: click.Context, __: click.Parameter, text: str | None) -> tuple[str,
     return tuple(found)
 
 
+def mesh(_: click.Context, __: click.Parameter, text: str | None) -> tuple[int, ...] | None:
+    """Read how many ranks there are along each dimension of a mesh, such as 2 or 2x4."""
+    if text is None:
+        return None
+    parts = text.lower().split("x")
+    if not all(part.isdecimal() and int(part) for part in parts):
+        raise click.BadParameter(f"'{text}' is no number of ranks: write, for example, 4 or 2x2")
+    return tuple(map(int, parts))
+
+
 def _sizes(_: click.Context, __: click.Parameter, text: str | None) -> tuple[int, ...] | None:
     if text is None:
         return None

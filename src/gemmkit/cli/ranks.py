@@ -11,7 +11,7 @@ from gemmkit.cli import WRONG_RESULT
 from gemmkit.cli.board import board_at_hand
 from gemmkit.cli.output import Printer, RecordWriter
 from gemmkit.distributed.measure import Task, measure
-from gemmkit.distributed.placements import read_placements
+from gemmkit.distributed.placements import read_placement, read_placements
 from gemmkit.distributed.planning import plan, predicted_timeline
 from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.problem import GemmProblem
@@ -19,12 +19,12 @@ from gemmkit.report.figures import check_form, check_matplotlib
 from gemmkit.report.pictures.ranks import RanksPicture
 from gemmkit.report.ranks import measured_text, plan_text
 
-DEFAULT_PLACEMENT = "S(0),S(1)->S(1)"
+_DEFAULT_PLACEMENTS = {1: "S(0),S(1)->S(1)", 2: "S(0) S(1),S(0) S(1)->S(0) S(1)"}
 
 
 def show_ranks(
     problem: GemmProblem,
-    ranks: int,
+    ranks: tuple[int, ...],
     placement: str | None,
     gpu: str | None,
     as_json: bool,
@@ -33,12 +33,14 @@ def show_ranks(
     """How ranks compute a problem, with a timeline of what runs when, also as a figure in a file.
 
     Raises:
-        UsageError: the figure cannot be drawn or written.
+        UsageError: the figure cannot be drawn or written, or a mesh has no default placement.
     """
     if picture is not None:
         check_form(picture)
         check_matplotlib()
-    operands, result = read_placements(placement or DEFAULT_PLACEMENT)
+    if placement is None and len(ranks) not in _DEFAULT_PLACEMENTS:
+        raise UsageError("for a mesh of more than 2 dimensions, give --placement")
+    operands, result = read_placements(placement or _DEFAULT_PLACEMENTS[len(ranks)])
     board = board_at_hand(gpu)
     made = plan(problem, ranks, operands, result, gpu=board)
     chosen = made.chosen.strategy
@@ -51,10 +53,10 @@ def show_ranks(
                 f"strategy {chosen} has no timeline: nothing is sent under the product"
             )
         title = (
-            f"{made.shape}, {made.dtype}, {made.a} × {made.b} → {made.result} on {ranks} "
+            f"{made.shape}, {made.dtype}, {made.a} × {made.b} → {made.result} on {made.ranks_text} "
             f"{board.name}: {chosen}"
         )
-        RanksPicture(title, timeline, ranks).save(picture)
+        RanksPicture(title, timeline, made.ranks).save(picture)
     if as_json:
         click.echo(made.to_json())
         return
@@ -75,7 +77,9 @@ def bench_ranks(
         UnsupportedProblem: a problem has more to it than types and sizes.
         DistributedError: a rank failed.
     """
-    (a, b), result = read_placements(placement or DEFAULT_PLACEMENT)
+    (a, b), result = read_placements(placement or _DEFAULT_PLACEMENTS[1])
+    if not (isinstance(a, str) and isinstance(b, str) and not isinstance(result, tuple)):
+        raise UsageError("bench measures ranks of one dimension: give one word for each matrix")
     board, wrong = board_at_hand(gpu), False
     with RecordWriter(json_path) as writer:
         out = Printer(err=writer.to_stdout)
@@ -92,7 +96,7 @@ def bench_ranks(
                 precision=problem.precision,
                 a=a,
                 b=b,
-                result=made.result,
+                result=read_placement(made.result),
                 gpu=board.name,
                 seed=seed,
             )

@@ -14,6 +14,7 @@ from gemmkit.cli.options import (
     gpu_option,
     groups_option,
     layout_option,
+    mesh,
     one_problem,
     operand_scales_option,
     prepared_option,
@@ -59,14 +60,16 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--ranks",
-    type=click.IntRange(min=1),
-    help="Show instead how so many ranks, one GPU each, compute it together.",
+    callback=mesh,
+    metavar="RANKS",
+    help="Show instead how so many ranks, one GPU each, compute it together; 2x4 is a mesh.",
 )
 @click.option(
     "--placement",
     metavar="A,B[->C]",
     help="With --ranks: what ranks hold of A, B and C, each S(0) for rows, S(1) for columns, R for "
-    "all, P for sums.  [default: S(0),S(1)->S(1)]",
+    "all, P for sums; on a mesh a word for each dimension.  [default: S(0),S(1)->S(1), on a mesh "
+    "S(0) S(1) for all]",
 )
 @written_file_option(
     "--picture", "picture", "With --ranks: also draw the timeline, as SVG or PNG by the name."
@@ -85,7 +88,7 @@ def command(
     device_memory: str | None,
     devices: int | None,
     link: float | None,
-    ranks: int | None,
+    ranks: tuple[int, ...] | None,
     placement: str | None,
     picture: Path | None,
     as_json: bool,

@@ -23,11 +23,11 @@ def differentiable(asked: SpreadProduct) -> tuple[Any, tuple[Word, ...]]:
     sums of, all ranks get all of it.
     """
     product = asked.product
-    given = asked.a, asked.b, product.bias, product.residual
+    given = asked.a, asked.b, product.bias, product.residual, product.c
     if not (torch.is_grad_enabled() and any(_needs(each) for each in given)):
         return multiply(asked)
     if product.is_linear:
-        bare = replace(asked, product=replace(product, bias=None, residual=None))
+        bare = replace(asked, product=replace(product, bias=None, residual=None, c=None))
         box: list[tuple[Word, ...]] = []
         return _Product.apply(*given, bare, box), box[0]
     # The derivative needs the argument of the activation, which the fused product does not keep.
@@ -69,7 +69,7 @@ def _of_gradient(word: Word) -> Word:
 
 
 class _Product(torch.autograd.Function):  # type: ignore[misc]
-    """A product with bias and residual, and nothing after them."""
+    """A product with β·C, bias and residual, and nothing after them."""
 
     @staticmethod
     def forward(
@@ -78,6 +78,7 @@ class _Product(torch.autograd.Function):  # type: ignore[misc]
         b: Any,
         bias: Any,
         residual: Any,
+        c: Any,
         asked: SpreadProduct,
         box: list[tuple[Word, ...]],
     ) -> Any:
@@ -85,6 +86,7 @@ class _Product(torch.autograd.Function):  # type: ignore[misc]
             asked.product,
             bias=None if bias is None else bias.detach(),
             residual=None if residual is None else residual.detach(),
+            c=None if c is None else c.detach(),
         )
         detached = replace(asked, a=a.detach(), b=b.detach(), product=product)
         made, placements = multiply(detached)
@@ -141,7 +143,8 @@ class _Product(torch.autograd.Function):  # type: ignore[misc]
         if ctx.needs_input_grad[2]:
             made_bias = _bias_gradient(gradient, asked.teams, result, *ctx.bias)
         made_residual = gradient if ctx.needs_input_grad[3] else None
-        return made_a, made_b, made_bias, made_residual, None, None
+        made_c = gradient * asked.product.beta if ctx.needs_input_grad[4] else None
+        return made_a, made_b, made_bias, made_residual, made_c, None, None
 
 
 def _bias_gradient(

@@ -25,6 +25,9 @@ _KEPT = 1024
 # Said of a call for which ranks compare what they ask for.
 ASKING = 0
 
+# Words of a rank's text, in which it says why it does not take part.
+_TEXT = 64
+
 _PAUSE = 5e-5
 _LOW = 0xFFFFFFFF
 
@@ -54,7 +57,12 @@ class CallLog:
         self.rank, self._timeout = rank, timeout
         words = memory.cast("Q")
         every = [words[each * _KEPT : (each + 1) * _KEPT] for each in range(ranks)]
-        self._failed = words[ranks * _KEPT :]
+        self._failed = words[ranks * _KEPT : ranks * _KEPT + 1]
+        first = 8 * (ranks * _KEPT + 1)
+        self._texts = [
+            memory[first + 8 * _TEXT * each : first + 8 * _TEXT * (each + 1)]
+            for each in range(ranks)
+        ]
         self._own = every[rank]
         self._peers = {place: each for place, each in enumerate(every) if place != rank}
         near = {(rank - 1) % ranks, (rank + 1) % ranks} - {rank}
@@ -81,7 +89,7 @@ class CallLog:
         if self._failed[0]:
             raise DistributedError(
                 f"another rank found that ranks make different products in call {self._failed[0]} "
-                "of their group"
+                f"of their group{self._told()}"
             )
 
     def _compare(self, rank: int, peer: memoryview) -> None:
@@ -103,6 +111,9 @@ class CallLog:
 
     def _differ(self, peer: int, call: int, digest: int) -> DistributedError:
         own = self._own[call % _KEPT] & _LOW
+        told = self._told()
+        if told:
+            return DistributedError(f"in call {call} of their group{told}")
         if digest == ASKING:
             said = f"rank {peer} makes a product for the first time that rank {self.rank} repeats"
         elif own == ASKING:
@@ -114,12 +125,26 @@ class CallLog:
             "ranks alone, give shape=(m, n, k) of all ranks together, or use DTensors"
         )
 
-    def ask(self) -> None:
+    def _told(self) -> str:
+        """What ranks say that do not take part."""
+        texts = [bytes(each).rstrip(b"\0").decode(errors="replace") for each in self._texts]
+        return "".join(f"; {each}" for each in texts if each)
+
+    def _tell(self, text: str) -> None:
+        own = self._texts[self.rank]
+        own[:] = text.encode()[: len(own)].ljust(len(own), b"\0")
+
+    def ask(self, refusal: str = "") -> None:
         """Enter a call for which ranks compare what they ask for, and wait until all have come.
+
+        Args:
+            refusal: why this rank does not take part in it: for ranks that do not compare.
 
         Raises:
             DistributedError: another rank does not compare, or does not come in time.
         """
+        if refusal:
+            self._tell(refusal)
         self.note(ASKING)
         end = time.monotonic() + self._timeout
         for rank, peer in self._peers.items():
@@ -134,11 +159,14 @@ class CallLog:
                     )
                 time.sleep(_PAUSE)
                 self._compare(rank, peer)
+        if refusal:
+            # All ranks compare, and are told there.
+            self._tell("")
 
 
 def log_bytes(ranks: int) -> int:
     """The memory of a log."""
-    return 8 * (ranks * _KEPT + 1)
+    return 8 * (ranks * (_KEPT + _TEXT) + 1)
 
 
 def shared_log(group: _Group, timeout: float) -> CallLog | None:

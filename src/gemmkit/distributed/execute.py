@@ -18,7 +18,15 @@ from gemmkit.distributed.splits import Span
 class Multiply(Protocol):
     """The product of this rank's arrays: `out` = lines · fixed, in the call's precision."""
 
-    def __call__(self, lines: Any, fixed: Any, out: Any, sums: Any, span: Span | None) -> None:
+    def __call__(
+        self,
+        lines: Any,
+        fixed: Any,
+        out: Any,
+        sums: Any,
+        span: Span | None,
+        place: Span | None = None,
+    ) -> None:
         """Write a product.
 
         Args:
@@ -28,6 +36,7 @@ class Multiply(Protocol):
             sums: m×n elements that are added to the product, or None.
             span: the lines of this rank's result for which bias, activation and residual follow;
                 None where what is written are sums.
+            place: the lines of the whole split side that are multiplied; None for all.
         """
 
 
@@ -139,11 +148,11 @@ class _Run:
             sums = self._arrivals.pop(("sums", span, before)).take()
         if step.final:
             self._arrays.multiply(
-                lines, self._arrays.fixed, self._result(span), sums, self._relative(span)
+                lines, self._arrays.fixed, self._result(span), sums, self._relative(span), span
             )
             return
         made = self._sums[span] = self._arrays.new(span.size)
-        self._arrays.multiply(lines, self._arrays.fixed, made, sums, None)
+        self._arrays.multiply(lines, self._arrays.fixed, made, sums, None, span)
 
     def _add(self, step: Sum) -> None:
         """The sums of all ranks, in the order of ranks: the same on whichever rank adds them."""

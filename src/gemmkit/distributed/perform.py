@@ -29,6 +29,7 @@ def perform(
     sizes: Sequence[int],
     product: LocalProduct,
     dtype: Any,
+    out: Any = None,
 ) -> Any:
     """This rank's part of the result.
 
@@ -42,6 +43,7 @@ def perform(
         product: how lines are multiplied, with the epilogue; if it is `transposed`, split, fixed
             and the result are transposes.
         dtype: the type of the result, and of sums that travel.
+        out: the array for this rank's part, by default a new one; it may be the product's c.
 
     Raises:
         DistributedError: a rank failed.
@@ -56,9 +58,13 @@ def perform(
         """Lines of the result, which lie as they are computed."""
         return fixed.new_empty((count, fixed.shape[1]), dtype=dtype)
 
+    if form == "gather":
+        # In memory of its own before anything is sent: what sends waits for it once.
+        split = split.contiguous()
     if strategy.means == "collective" and form != "local":
-        return _collective(team.communicator, form, split, fixed, sizes, product, new)
-    out = new(own if form != "local" else len(split))
+        return _collective(team.communicator, form, split, fixed, sizes, product, new, out)
+    if out is None:
+        out = new(own if form != "local" else len(split))
     steps = steps_of(form, strategy, sizes, team, on_gpu=split.is_cuda)
     sent = split.dtype if form == "gather" else dtype
     run(
@@ -86,11 +92,12 @@ def _collective(
     sizes: Sequence[int],
     product: LocalProduct,
     new: Callable[[int], Any],
+    out: Any,
 ) -> Any:
     """One product, with one operation of the process group before or after it."""
     if form == "gather":
         lines = gather_collectively(group, split, sizes)
-        out = new(len(lines))
+        out = new(len(lines)) if out is None else out
         product(lines, fixed, out, None, Span(0, len(out)))
         return out
     sums = new(len(split))
@@ -99,6 +106,16 @@ def _collective(
         sums = scatter_collectively(group, sums, sizes)
     else:
         reduce_collectively(group, sums)
-    if product.has_epilogue:
-        product.finish(sums)
-    return sums
+    return finished(product, sums, out)
+
+
+def finished(product: LocalProduct, sums: Any, out: Any) -> Any:
+    """The result of complete sums, with what is added once: in place, or in `out`."""
+    if product.adds_once:
+        out = sums if out is None else out
+        product.add([sums], out, Span(0, len(out)))
+        return out
+    if out is None:
+        return sums
+    out.copy_(sums)
+    return out

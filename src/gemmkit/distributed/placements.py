@@ -6,6 +6,7 @@ each rank, P for matrices that add up to it.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,6 +14,11 @@ from gemmkit.distributed.schedule import Form
 from gemmkit.errors import UnsupportedProblem, UsageError
 
 Word = Literal["S(0)", "S(1)", "R", "P"]
+
+_BETWEEN = re.compile(r"\s+(?![^(]*\))")
+
+# One, or one for each dimension of a mesh.
+Words = Word | tuple[Word, ...]
 
 _TRANSPOSED: dict[Word, Word] = {"S(0)": "S(1)", "S(1)": "S(0)", "R": "R", "P": "P"}
 
@@ -55,8 +61,11 @@ def _shard(text: str) -> int | None:
     return None
 
 
-def read_placements(text: str) -> tuple[tuple[Word, Word], Word | None]:
+def read_placements(text: str) -> tuple[tuple[Words, Words], Words | None]:
     """Those of A, B and the result, or None for it, from a text such as "S(0),S(1)->S(1)".
+
+    On a mesh of several dimensions, each has a word for every one of them, such as
+    "S(0) S(1),S(0) S(1)->S(0) S(1)".
 
     Raises:
         UsageError: it is not of this form.
@@ -67,8 +76,19 @@ def read_placements(text: str) -> tuple[tuple[Word, Word], Word | None]:
         raise UsageError(
             f"'{text}' is no placement of a product: write A,B or A,B->C, such as S(0),S(1)->S(1)"
         )
-    a, b = (read_placement(each) for each in given)
-    return (a, b), read_placement(result) if arrow else None
+    a, b, *c = (_read_words(each) for each in (*given, *([result] if arrow else [])))
+    if len({1 if isinstance(each, str) else len(each) for each in (a, b, *c)}) > 1:
+        raise UsageError(
+            f"'{text}' has different numbers of placements: give one for each dimension of the "
+            "mesh, such as S(0) S(1),S(0) S(1)->S(0) S(1)"
+        )
+    return (a, b), c[0] if c else None
+
+
+def _read_words(text: str) -> Words:
+    # Spaces may also stand within the parentheses of a word.
+    first, *rest = (read_placement(each) for each in _BETWEEN.split(text.strip()))
+    return (first, *rest) if rest else first
 
 
 def transposed(word: Word) -> Word:

@@ -22,7 +22,7 @@ Limiter = Literal["product", "link", "launch"]
 
 # Parts have whole multiples of this many lines, but for the last one: of the tallest tile.
 PART_LINES = 256
-_PARTS = (1, 2, 4)
+PARTS = (1, 2, 4)
 
 # What each part more must gain, of the time, to be worth it: products of few rows differ more from
 # their predictions, up to 18 % on 2 H100.
@@ -32,7 +32,7 @@ _PART_GAIN = 0.03
 _ADD_SHARE = 0.8
 
 # Playing schedules through takes the square of the ranks' number and more: 64 take seconds.
-_MOST_PLAYED = 64
+MOST_PLAYED = 64
 
 # A link is the limiter where products wait for it this share of the time, or more.
 _WAITING = 0.1
@@ -119,19 +119,7 @@ def predictions(
 ) -> list[tuple[Predicted, Timeline | None]]:
     """All strategies, the chosen one first, then by their times."""
     if found.form == "local" or ranks == 1:
-        product_us = product_time(alone(problem, ranks, found), board)
-        limiter: Limiter = "launch" if product_us < link.launch_us else "product"
-        local = Predicted(
-            strategy="local",
-            total_us=max(product_us, link.launch_us),
-            product_us=product_us,
-            transfer_us=0.0,
-            hidden=1.0,
-            sent_bytes=0,
-            products=1,
-            limiter=limiter,
-        )
-        return [(local, None)]
+        return [(local(alone(problem, ranks, found), board, link), None)]
     made = [
         _predict(problem, ranks, found, board, link, each)
         for each in _candidates(problem, ranks, found, link)
@@ -139,6 +127,29 @@ def predictions(
         or each.way == "whole"
         or _sums_alike(problem, ranks, found, board, each.parts)
     ]
+    return fewest_parts_first(made)
+
+
+def local(problem: GemmProblem, board: GpuSpec, link: Link) -> Predicted:
+    """A rank's own product, where nothing travels."""
+    product_us = product_time(problem, board)
+    return Predicted(
+        strategy="local",
+        total_us=max(product_us, link.launch_us),
+        product_us=product_us,
+        transfer_us=0.0,
+        hidden=1.0,
+        sent_bytes=0,
+        products=1,
+        limiter="launch" if product_us < link.launch_us else "product",
+    )
+
+
+def fewest_parts_first(
+    made: list[tuple[Predicted, Timeline | None]],
+) -> list[tuple[Predicted, Timeline | None]]:
+    """Strategies by their times, but first the fastest of those in parts, if one of them is the
+    fastest of all, and more parts that gain little after fewer."""
     # Of equals the first: sorting keeps their order.
     ordered = sorted(made, key=lambda each: each[0].total_us)
     if _parts(ordered[0][0]):
@@ -161,12 +172,12 @@ def _candidates(problem: GemmProblem, ranks: int, found: Rule, link: Link) -> It
     linear = epilogue.activation == "none" and epilogue.scale == 1
     if linear or found.form == "gather":
         yield Strategy()
-        if ranks > _MOST_PLAYED:
+        if ranks > MOST_PLAYED:
             return
         if link.copies:
             yield Strategy("copies", "whole")
     for means in ("copies", "group") if link.copies else ("group",):
-        yield from (Strategy(means, "parts", parts) for parts in _PARTS)
+        yield from (Strategy(means, "parts", parts) for parts in PARTS)
 
 
 def _predict(
@@ -184,8 +195,7 @@ def _predict(
         return product_time(whole.resized(m, n, whole.k), board)
 
     def add(count: int) -> float:
-        bandwidth = board.dram_gb_per_s * _ADD_SHARE
-        return (ranks + 1) * count * line / bandwidth / 1e3 if count else 0.0
+        return pass_time((ranks + 1) * count * line, board)
 
     if strategy.means == "collective":
         times = 2 if found.form == "reduce" else 1
@@ -194,7 +204,7 @@ def _predict(
         sent = times * (lines * line - sizes[0] * line)
         # The host starts one operation and one product, which takes as long as a step of others.
         total = max(product_us + transfer, link.launch_us)
-        return _told(strategy, total, product_us, transfer, 0.0, sent, 1, link.launch_us), None
+        return told(strategy, total, product_us, transfer, 0.0, sent, 1, link.launch_us), None
     copies = strategy.means == "copies"
     slower = 1.0
     if strategy.way == "parts":
@@ -220,10 +230,15 @@ def _predict(
     host = link.launch_us * (products + 0.5 * len(sends) + 1)
     total = max(timeline.total, host)
     sent = sum(each.span.size for each in sends) * line
-    return _told(strategy, total, busy, transfer, exposed, sent, products, host), timeline
+    return told(strategy, total, busy, transfer, exposed, sent, products, host), timeline
 
 
-def _told(
+def pass_time(nbytes: int, board: GpuSpec) -> float:
+    """Microseconds of reading and writing so many bytes in all."""
+    return nbytes / (board.dram_gb_per_s * _ADD_SHARE) / 1e3
+
+
+def told(
     strategy: Strategy,
     total: float,
     product: float,
@@ -233,6 +248,18 @@ def _told(
     products: int,
     host: float,
 ) -> Predicted:
+    """A strategy with what limits it.
+
+    Args:
+        strategy: which.
+        total: its time, in microseconds, as all others here.
+        product: of all products.
+        transfer: of all that a rank sends.
+        exposed: of what no product runs over.
+        sent: the bytes that a rank sends.
+        products: how many there are.
+        host: the time that the host takes.
+    """
     if strategy.means == "collective":
         exposed = transfer
     limiter: Limiter = "product"

@@ -5,7 +5,7 @@ On a GPU, transfers run on a stream of their own, under products on the current 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -57,6 +57,13 @@ class GroupCommunicator:
         except (RuntimeError, ValueError) as error:
             raise failure("gathering an operand", error) from error
 
+    def gatherer(self, dtype: Any) -> Callable[[Any, Any], None]:
+        """`gather_into` for arrays of a type: of those that groups do not send, their bits."""
+        return self._gather_bits if _sent_as_bits(dtype) else self.gather_into
+
+    def _gather_bits(self, made: Any, own: Any) -> None:
+        self.gather_into(made.view(torch.uint8), own.view(torch.uint8))
+
     def scatter_into(self, made: Any, sums: Any) -> None:
         """Write this rank's lines of the sum of all ranks' arrays, of which each gets as many.
 
@@ -85,9 +92,8 @@ class GroupCommunicator:
 
     def start(self, schedule: Schedule, like: Any, dtype: str, width: int) -> GroupTransfers:
         """As `Communicator.start`."""
-        inbox = torch.empty(
-            (schedule.lines, width), dtype=getattr(torch, dtype), device=like.device
-        )
+        kind = getattr(torch, dtype)
+        inbox = torch.empty((schedule.lines, width), dtype=kind, device=like.device)
         stream = self.stream(like.device) if like.is_cuda else None
         return GroupTransfers(self, schedule, inbox, stream)
 
@@ -126,7 +132,7 @@ class GroupTransfers:
         lines = [self._inbox[each.offset : each.offset + each.piece.span.size] for each in receives]
         if not self._inbox.shape[1]:
             return [_GroupArrival(each, (), None) for each in lines]
-        going = [each._replace(array=each.array.contiguous()) for each in sends]
+        going = [each._replace(array=_bits(each.array.contiguous())) for each in sends]
         start = self._on_host if self._stream is None else self._on_gpu
         with failures("sending parts of a product to other ranks"):
             made = start(going, receives, lines)
@@ -139,7 +145,9 @@ class GroupTransfers:
     ) -> list[_GroupArrival]:
         peers, group = self._communicator.peers, self._communicator.group
         made = [
-            _GroupArrival(into, [dist.irecv(into, peers[each.peer], group, tag=each.number)], None)
+            _GroupArrival(
+                into, [dist.irecv(_bits(into), peers[each.peer], group, tag=each.number)], None
+            )
             for each, into in zip(receives, lines, strict=True)
         ]
         self._going += [
@@ -154,7 +162,7 @@ class GroupTransfers:
         operations = [
             dist.P2POp(dist.isend, array, peers[each.peer], group) for array, each in sends
         ] + [
-            dist.P2POp(dist.irecv, into, peers[each.peer], group)
+            dist.P2POp(dist.irecv, _bits(into), peers[each.peer], group)
             for each, into in zip(receives, lines, strict=True)
         ]
         # What is sent was written on the current stream, and so was what the memory held before.
@@ -203,6 +211,16 @@ class _GroupArrival:
         return self._lines
 
 
+def _sent_as_bits(dtype: Any) -> bool:
+    """Whether groups may not send a type: those of 8 bits are none of theirs."""
+    return bool(dtype.is_floating_point and dtype.itemsize == 1)
+
+
+def _bits(tensor: Any) -> Any:
+    """A tensor as groups send it."""
+    return tensor.view(torch.uint8) if _sent_as_bits(tensor.dtype) else tensor
+
+
 @contextmanager
 def failures(doing: str) -> Iterator[None]:
     """Turn what PyTorch raises of a group within into a `DistributedError`."""
@@ -234,7 +252,7 @@ def gather_collectively(communicator: GroupCommunicator, own: Any, sizes: Sequen
         padded[: len(own)] = own
         own = padded
     made = own.new_empty((communicator.size * most, own.shape[1]))
-    communicator.gather_into(made, own.contiguous())
+    communicator.gatherer(own.dtype)(made, own.contiguous())
     if without_gaps(sizes):
         return made[:total] if total < len(made) else made
     return torch.cat(

@@ -8,9 +8,22 @@ from typing import Any
 
 import torch
 
-from gemmkit.distributed.agreements import Agreement, Sizes, agree, cut, plain_strategy
+from gemmkit.distributed.agreed_sizes import Sizes, cut
+from gemmkit.distributed.agreements import (
+    Agreement,
+    agree,
+    plain_panel_strategy,
+    plain_strategy,
+)
 from gemmkit.distributed.local import LocalProduct
-from gemmkit.distributed.perform import perform
+from gemmkit.distributed.operand_scales import (
+    check_scales,
+    gathered_panel_scales,
+    gathered_scales,
+    line_scales,
+)
+from gemmkit.distributed.panel_products import multiply_panels
+from gemmkit.distributed.perform import finished, perform
 from gemmkit.distributed.placements import Rule, Word
 from gemmkit.distributed.redistribute import redistribute
 from gemmkit.distributed.splits import Span
@@ -18,7 +31,6 @@ from gemmkit.distributed.spread import SpreadProduct
 from gemmkit.distributed.strategy import Strategy
 from gemmkit.distributed.warm import warm_call
 from gemmkit.errors import UnsupportedProblem, UsageError
-from gemmkit.ops.libraries.torch_checks import check_alike
 
 
 def multiply(asked: SpreadProduct) -> tuple[Any, tuple[Word, ...]]:
@@ -29,20 +41,19 @@ def multiply(asked: SpreadProduct) -> tuple[Any, tuple[Word, ...]]:
         DistributedError: they do not between ranks, or a rank failed.
         UnsupportedProblem: there is no such product.
     """
-    a, b = asked.a, asked.b
-    for name, each in (("a", a), ("b", b)):
-        if each.dim() != 2:
-            raise UsageError(f"{name} has {each.dim()} dimensions: over ranks, matrices have 2")
-    check_alike(a=a, b=b)
     agreement = agree(asked)
     if not agreement.prepared:
         agreement.call, agreement.prepared = warm_call(asked, agreement), True
+    product = asked.product
     if agreement.call is not None:
-        made = agreement.call(a, b, asked.product.bias, asked.product.residual)
-        return made, agreement.result
+        given = asked.a, asked.b, product.bias, product.residual, product.c, asked.out
+        return agreement.call(*given), agreement.result
     found, place = agreement.sizes, agreement.main
-    a, b = _redistributed_first(asked, agreement)
-    if a.shape[1] != b.shape[0]:
+    check_scales(asked, agreement)
+    strategy = _strategy(asked, agreement)
+    in_panels = agreement.panels is not None and strategy.means != "collective"
+    a, b = (asked.a, asked.b) if in_panels else _redistributed_first(asked, agreement)
+    if not in_panels and a.shape[1] != b.shape[0]:
         raise UsageError(
             f"this rank has {a.shape[1]} columns of A and {b.shape[0]} rows of B: both are its "
             "share of k"
@@ -56,15 +67,18 @@ def multiply(asked: SpreadProduct) -> tuple[Any, tuple[Word, ...]]:
         each.rule.made != each.rule.result and team.size > 1
         for each, team in zip(found, asked.teams, strict=True)
     )
-    product = asked.product
     _check_complete(asked, found)
     if then and not product.is_linear:
         raise UnsupportedProblem(
             f"the epilogue '{product.epilogue}' follows complete sums, and here ranks exchange the "
             "result after the product: ask for another placement, or apply it to the result"
         )
-    bare = replace(product, bias=None, residual=None, epilogue=None) if then else product
-    made = _product(asked, agreement, a, b, bare)
+    # What the product itself does, and where it writes.
+    bare, out = (product.of_sums, None) if then else (product, asked.out)
+    if in_panels:
+        made = multiply_panels(asked, agreement, strategy, bare, out)
+    else:
+        made = _product(asked, agreement, strategy, a, b, bare, out)
     for at in reversed(range(len(found))):
         each = found[at]
         have: Word = "P" if at in later else each.rule.made
@@ -77,10 +91,21 @@ def multiply(asked: SpreadProduct) -> tuple[Any, tuple[Word, ...]]:
             each.m if have == "S(0)" else cut(each.m, rows),
             each.n if have == "S(1)" else cut(each.n, columns),
         )
-    if then and product.has_epilogue:
-        made = made.contiguous()
-        replace(product, transposed=False).add([made], made, Span(0, len(made)))
+    if then:
+        made = made.contiguous() if product.adds_once else made
+        made = finished(replace(product, transposed=False), made, asked.out)
     return made, agreement.result
+
+
+def _strategy(asked: SpreadProduct, agreement: Agreement) -> Strategy:
+    """How a product is made now: where none is asked for and a CUDA graph is being captured, by
+    what a graph takes everywhere."""
+    capturing = asked.a.is_cuda and torch.cuda.is_current_stream_capturing()
+    if asked.strategy is not None or not capturing:
+        return agreement.strategy
+    if agreement.main is not None:
+        return plain_strategy(asked, agreement.sizes[agreement.main].rule)
+    return plain_panel_strategy(agreement) if agreement.panels is not None else agreement.strategy
 
 
 # --- the product --------------------------------------------------------------------------------
@@ -104,31 +129,44 @@ def _redistributed_first(asked: SpreadProduct, agreement: Agreement) -> tuple[An
 
 
 def _product(
-    asked: SpreadProduct, agreement: Agreement, a: Any, b: Any, product: LocalProduct
+    asked: SpreadProduct,
+    agreement: Agreement,
+    strategy: Strategy,
+    a: Any,
+    b: Any,
+    product: LocalProduct,
+    out: Any,
 ) -> Any:
     """The product of what this rank has, with the transfers of one dimension of the mesh."""
+    own = line_scales(asked, agreement)
     if agreement.main is None:
-        made = a.new_empty((a.shape[0], b.shape[1]), dtype=asked.dtype)
-        product(a, b, made, None, Span(0, len(made)))
-        return made
+        if agreement.panels is not None:
+            own = gathered_panel_scales(asked, agreement, own)
+        if out is None:
+            out = a.new_empty((a.shape[0], b.shape[1]), dtype=asked.dtype)
+        product = replace(product, scale_lines=own[0], scale_fixed=own[1])
+        product(a, b, out, None, Span(0, len(out)))
+        return out
     sizes, team = agreement.sizes[agreement.main], asked.teams[agreement.main]
-    strategy, chosen = agreement.strategy, sizes.rule
-    if asked.strategy is None and a.is_cuda and torch.cuda.is_current_stream_capturing():
-        strategy = plain_strategy(asked, chosen)
+    chosen = sizes.rule
     if strategy.way == "whole":
         _check_linear(product, chosen, strategy)
     turned = chosen.transposes
     lines: Sequence[int] = sizes.n if turned else sizes.m
     if chosen.form != "gather":
         lines = cut(lines, b.shape[1] if turned else a.shape[0])
+    of_lines, of_fixed = (own[1], own[0]) if turned else (own[0], own[1])
+    if of_lines is not None and chosen.form == "gather":
+        of_lines = gathered_scales(team, of_lines, lines)
     made = perform(
         team,
         chosen.form,
         strategy,
         *((b.T, a.T) if turned else (a, b)),
         lines,
-        replace(product, transposed=turned),
+        replace(product, transposed=turned, scale_lines=of_lines, scale_fixed=of_fixed),
         asked.dtype,
+        out if out is None or not turned else out.T,
     )
     return made.T if turned else made
 

@@ -189,6 +189,20 @@ def _moves_to_all(cargo: Cargo, rank: int, ranks: int, pieces: _Pieces) -> list[
     return moves
 
 
+def gather_pieces(rank: int, spans: Sequence[Span], pieces: _Pieces) -> Schedule:
+    """The transfers by which each rank gets all others' pieces of an operand, and no products.
+
+    Args:
+        rank: whose steps.
+        spans: each rank's share of the operand's lines.
+        pieces: of each rank's share, in the order in which they travel.
+    """
+    plain: list[_Plain] = [
+        [*_moves_to_all("operand", each, len(spans), pieces)] for each in range(len(spans))
+    ]
+    return _numbered("gather", "parts", rank, tuple(spans), plain)
+
+
 def _gather_whole(rank: int, spans: Sequence[Span], pieces: _Pieces) -> _Plain:
     moves: _Plain = [*_moves_to_all("operand", rank, len(spans), pieces)]
     return [*moves, Product(Span(0, spans[-1].stop), rank, "gathered")]

@@ -6,11 +6,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
+from gemmkit.distributed.panels import Operand, PanelProduct, PanelSchedule
 from gemmkit.distributed.schedule import Cargo, Exchange, Piece, Product, Schedule
 from gemmkit.distributed.splits import Span
 
 # Microseconds of a product of so many lines, and of a transfer of so many.
 Cost = Callable[[int], float]
+
+# Of a transfer of so much k of an operand.
+OperandCost = Callable[[Operand, int], float]
 
 
 class Interval(NamedTuple):
@@ -120,3 +124,76 @@ def play(schedules: list[Schedule], product: Cost, transfer: Cost, add: Cost) ->
     total = max([*ranks.busy, *results], default=0.0)
     ordered = sorted(ranks.intervals, key=lambda each: (each.start, each.rank, each.lane))
     return Timeline(tuple(ordered), total, max(ranks.waited, default=0.0))
+
+
+def play_panels(
+    schedules: list[list[PanelSchedule]],
+    product: Cost,
+    transfer: OperandCost,
+    last: float,
+    *,
+    whole: bool,
+) -> Timeline:
+    """The timeline of all ranks of a mesh.
+
+    Ranks are counted along the second dimension first. A rank's transfers of both operands share
+    its link: one is sent at a time, and one received.
+
+    Args:
+        schedules: those of the ranks by their place along the dimension of B's panels, then by that
+            along the dimension of A's.
+        product: the time of a product of a panel.
+        transfer: the time of a transfer of a panel.
+        last: the time of what follows the products, or with `whole` comes before the one.
+        whole: whether there is one product, of all panels.
+    """
+    columns = len(schedules[0])
+    places = [(row, column) for row in range(len(schedules)) for column in range(columns)]
+    sending, receiving = [0.0] * len(places), [0.0] * len(places)
+    arrived: dict[tuple[int, Operand, Span], float] = {}
+    intervals: list[Interval] = []
+    most = max(len(schedules[row][column].exchanges) for row, column in places)
+    for number in range(most):
+        # Each rank in turn, so that none takes a peer's links before it.
+        for rank, (row, column) in enumerate(places):
+            for operand, step in schedules[row][column].exchanges[number : number + 1]:
+                for sent in step.sends:
+                    along_a = operand == "a"
+                    peer = row * columns + sent.peer if along_a else sent.peer * columns + column
+                    start = max(sending[rank], receiving[peer])
+                    span = sent.piece.span
+                    stop = start + transfer(operand, span.size)
+                    sending[rank] = receiving[peer] = arrived[peer, operand, span] = stop
+                    intervals.append(Interval(rank, "send", start, stop, span, rank, peer))
+    total = waiting = 0.0
+    for rank, (row, column) in enumerate(places):
+        schedule = schedules[row][column]
+        busy = waited = 0.0
+        here = {each: stop for (peer, _, each), stop in arrived.items() if peer == rank}
+        for each in schedule.products[:1] if whole else schedule.products:
+            ready = max(busy, *(arrived.get((rank, name, each.span), 0.0) for name in _OPERANDS))
+            span, owner = each.span, _sender(schedule, each, rank, row, column, columns)
+            if whole:
+                ready = max(here.values(), default=0.0) + last
+                span, owner = Span(0, schedule.products[-1].span.stop), rank
+            waited += ready - busy
+            busy = ready + product(span.size)
+            intervals.append(Interval(rank, "product", ready, busy, span, owner, rank))
+        total = max(total, busy if whole else busy + last)
+        waiting = max(waiting, waited)
+    ordered = sorted(intervals, key=lambda each: (each.start, each.rank, each.lane))
+    return Timeline(tuple(ordered), max(total, *sending), waiting)
+
+
+def _sender(
+    schedule: PanelSchedule, product: PanelProduct, rank: int, row: int, column: int, columns: int
+) -> int:
+    """The rank that sends a panel to this one: A's, or B's where that of A is its own."""
+    if schedule.a is not None and product.owner_a != column:
+        return row * columns + product.owner_a
+    if schedule.b is not None and product.owner_b != row:
+        return product.owner_b * columns + column
+    return rank
+
+
+_OPERANDS: tuple[Operand, Operand] = ("a", "b")

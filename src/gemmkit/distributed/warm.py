@@ -13,26 +13,35 @@ from typing import Any
 
 import torch
 
-from gemmkit.distributed.agreements import Agreement, Sizes, plain_strategy
+from gemmkit.distributed.agreed_sizes import Sizes
+from gemmkit.distributed.agreements import Agreement, plain_strategy
 from gemmkit.distributed.execute import Arrays, run
 from gemmkit.distributed.local import LocalProduct
-from gemmkit.distributed.perform import steps_of
+from gemmkit.distributed.panel_products import panel_plan, run_plan
+from gemmkit.distributed.perform import finished, steps_of
 from gemmkit.distributed.process_group import without_gaps
 from gemmkit.distributed.spread import SpreadProduct
 from gemmkit.distributed.strategy import Strategy
 from gemmkit.distributed.team import Team
+from gemmkit.scales import NONE
 
-# This rank's part of the result, from its parts of A and B, of the bias and of the residual.
-WarmCall = Callable[[Any, Any, Any, Any], Any]
+# This rank's part of the result, from its parts of A and B, bias and residual, C and what to write
+# to, each None where there is none.
+WarmCall = Callable[[Any, Any, Any, Any, Any, Any], Any]
 
 
 def warm_call(asked: SpreadProduct, agreement: Agreement) -> WarmCall | None:
     """A call for arrays of the same shapes, types, strides and devices as those of `asked`.
 
     Returns:
-        None where an operand or the result is brought to another placement, beside the product.
+        None where an operand or the result is brought to another placement, beside the product,
+        and for operands with scales.
     """
     a, b = asked.a, asked.b
+    if agreement.kinds != (NONE, NONE):
+        return None
+    if agreement.panels is not None:
+        return _in_panels(asked, agreement)
     if a.shape[1] != b.shape[0] or _redistributes(asked, agreement):
         return None
     if agreement.main is None:
@@ -50,9 +59,9 @@ def warm_call(asked: SpreadProduct, agreement: Agreement) -> WarmCall | None:
     if captured is None:
         return None
 
-    def call(a: Any, b: Any, bias: Any, residual: Any) -> Any:
+    def call(a: Any, b: Any, bias: Any, residual: Any, c: Any, out: Any) -> Any:
         which = captured if torch.cuda.is_current_stream_capturing() else chosen
-        return which(a, b, bias, residual)
+        return which(a, b, bias, residual, c, out)
 
     return call
 
@@ -96,6 +105,8 @@ def _with_epilogue(product: LocalProduct) -> dict[str, Any]:
     given = product.options
     if product.epilogue is not None:
         given["epilogue"] = product.epilogue
+    if product.c is not None:
+        given["beta"] = product.beta
     return given
 
 
@@ -104,9 +115,9 @@ def _local(asked: SpreadProduct) -> WarmCall:
     engine, given = asked.product.engine, _with_epilogue(asked.product)
     dtype = asked.dtype
 
-    def call(a: Any, b: Any, bias: Any, residual: Any) -> Any:
-        made = a.new_empty((a.shape[0], b.shape[1]), dtype=dtype)
-        engine(a, b, out=made, bias=bias, residual=residual, **given)
+    def call(a: Any, b: Any, bias: Any, residual: Any, c: Any, out: Any) -> Any:
+        made = a.new_empty((a.shape[0], b.shape[1]), dtype=dtype) if out is None else out
+        engine(a, b, out=made, bias=bias, residual=residual, c=c, **given)
         return made
 
     return call
@@ -115,12 +126,12 @@ def _local(asked: SpreadProduct) -> WarmCall:
 def _gathering(asked: SpreadProduct, team: Team, sizes: Sequence[int], *, turned: bool) -> WarmCall:
     """An operand's lines from all ranks, then the product."""
     engine, given = asked.product.engine, _with_epilogue(asked.product)
-    gather, dtype = team.communicator.gather_into, asked.dtype
+    gather, dtype = team.communicator.gatherer(asked.a.dtype), asked.dtype
     own, most, total = sizes[team.rank], max(sizes), sum(sizes)
     everything = team.size * most
     width = asked.b.shape[0]
 
-    def call(a: Any, b: Any, bias: Any, residual: Any) -> Any:
+    def call(a: Any, b: Any, bias: Any, residual: Any, c: Any, out: Any) -> Any:
         sent = b.T.contiguous() if turned else a.contiguous()
         if own < most:
             padded = sent.new_zeros((most, width))
@@ -132,11 +143,11 @@ def _gathering(asked: SpreadProduct, team: Team, sizes: Sequence[int], *, turned
             lines = lines[:total]
         if turned:
             # Columns of the result lie as they are computed by a product of the transposes.
-            made = sent.new_empty((total, a.shape[0]), dtype=dtype).T
-            engine(a, lines.T, out=made, bias=bias, residual=residual, **given)
+            made = sent.new_empty((total, a.shape[0]), dtype=dtype).T if out is None else out
+            engine(a, lines.T, out=made, bias=bias, residual=residual, c=c, **given)
         else:
-            made = sent.new_empty((total, b.shape[1]), dtype=dtype)
-            engine(lines, b, out=made, bias=bias, residual=residual, **given)
+            made = sent.new_empty((total, b.shape[1]), dtype=dtype) if out is None else out
+            engine(lines, b, out=made, bias=bias, residual=residual, c=c, **given)
         return made
 
     return call
@@ -147,14 +158,14 @@ def _scattering(
 ) -> WarmCall:
     """A product, then this rank's lines of the sums of all ranks."""
     engine, given = asked.product.engine, asked.product.options
-    follows = asked.product.has_epilogue
-    bare = replace(asked.product, transposed=turned, bias=None, residual=None)
+    follows = asked.product.adds_once
+    bare = replace(asked.product, transposed=turned, bias=None, residual=None, c=None)
     scatter, dtype = team.communicator.scatter_into, asked.dtype
     own, most, total = sizes[team.rank], max(sizes), sum(sizes)
     everything = team.size * most
     width = asked.a.shape[0] if turned else asked.b.shape[1]
 
-    def call(a: Any, b: Any, bias: Any, residual: Any) -> Any:
+    def call(a: Any, b: Any, bias: Any, residual: Any, c: Any, out: Any) -> Any:
         sums = a.new_empty((everything, width), dtype=dtype)
         written = sums
         if total < everything:
@@ -165,8 +176,9 @@ def _scattering(
         scatter(made, sums)
         if own < most:
             made = made[:own]
-        if follows:
-            replace(bare, bias=bias, residual=residual).finish(made)
+        if follows or out is not None:
+            product = replace(bare, bias=bias, residual=residual, c=c)
+            made = finished(product, made, out if out is None or not turned else out.T)
         return made.T if turned else made
 
     return call
@@ -175,15 +187,21 @@ def _scattering(
 def _reducing(asked: SpreadProduct, team: Team) -> WarmCall:
     """A product, then the sums of all ranks."""
     engine, given = asked.product.engine, asked.product.options
-    follows, bare = asked.product.has_epilogue, replace(asked.product, bias=None, residual=None)
+    follows = asked.product.adds_once
+    bare = replace(asked.product, bias=None, residual=None, c=None)
     add_up, dtype = team.communicator.reduce, asked.dtype
 
-    def call(a: Any, b: Any, bias: Any, residual: Any) -> Any:
-        sums = a.new_empty((a.shape[0], b.shape[1]), dtype=dtype)
+    def call(a: Any, b: Any, bias: Any, residual: Any, c: Any, out: Any) -> Any:
+        # β·C is read when the sums are complete, and may be what is to be written.
+        new = out is None or c is not None or not out.is_contiguous()
+        sums = a.new_empty((a.shape[0], b.shape[1]), dtype=dtype) if new else out
         engine(a, b, out=sums, **given)
         add_up(sums)
         if follows:
-            replace(bare, bias=bias, residual=residual).finish(sums)
+            return finished(replace(bare, bias=bias, residual=residual, c=c), sums, out)
+        if out is not None and new:
+            out.copy_(sums)
+            return out
         return sums
 
     return call
@@ -196,24 +214,54 @@ def _scheduled(
     form, turned = sizes.rule.form, sizes.rule.transposes
     if strategy.way == "whole" and form != "gather" and not asked.product.is_linear:
         return None
-    bare = replace(asked.product, transposed=turned, bias=None, residual=None)
+    bare = replace(asked.product, transposed=turned, bias=None, residual=None, c=None)
     dtype, means = asked.dtype, team.means(strategy)
     steps = steps_of(form, strategy, lines, team, on_gpu=asked.a.is_cuda)
     sent = str(asked.a.dtype if form == "gather" else dtype).removeprefix("torch.")
     count = lines[team.rank] if form == "scatter" else sum(lines)
 
-    def call(a: Any, b: Any, bias: Any, residual: Any) -> Any:
+    def call(a: Any, b: Any, bias: Any, residual: Any, c: Any, out: Any) -> Any:
         split, fixed = (b.T, a.T) if turned else (a, b)
+        if form == "gather":
+            # In memory of its own before anything is sent: what sends waits for it once.
+            split = split.contiguous()
         width = fixed.shape[1]
         product = bare
-        if bias is not None or residual is not None:
-            product = replace(bare, bias=bias, residual=residual)
+        if bias is not None or residual is not None or c is not None:
+            product = replace(bare, bias=bias, residual=residual, c=c)
 
         def new(lines: int) -> Any:
             return fixed.new_empty((lines, width), dtype=dtype)
 
-        out = new(count)
-        run(steps, Arrays(split, fixed, out, product, new, product.add), means, sent)
-        return out.T if turned else out
+        made = new(count) if out is None else out.T if turned else out
+        run(steps, Arrays(split, fixed, made, product, new, product.add), means, sent)
+        return made.T if turned else made
+
+    return call
+
+
+def _in_panels(asked: SpreadProduct, agreement: Agreement) -> WarmCall | None:
+    """Products of panels of k, with the transfers of others under them."""
+    after = any(
+        each.rule.made != each.rule.result and team.size > 1
+        for each, team in zip(agreement.sizes, asked.teams, strict=True)
+    )
+    sums = any(
+        each.rule.result == "P" and team.size > 1
+        for each, team in zip(agreement.sizes, asked.teams, strict=True)
+    )
+    if after or (sums and asked.product.has_epilogue) or agreement.strategy.means == "collective":
+        return None
+    if asked.strategy is None and asked.a.is_cuda:
+        # By another strategy while a CUDA graph is being captured.
+        return None
+    plan = panel_plan(asked, agreement, agreement.strategy)
+    bare = replace(asked.product, bias=None, residual=None, c=None)
+
+    def call(a: Any, b: Any, bias: Any, residual: Any, c: Any, out: Any) -> Any:
+        product = bare
+        if bias is not None or residual is not None or c is not None:
+            product = replace(bare, bias=bias, residual=residual, c=c)
+        return run_plan(plan, a, b, product, out)
 
     return call

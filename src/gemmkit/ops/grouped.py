@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gemmkit.epilogue import Epilogue
@@ -10,7 +10,7 @@ from gemmkit.loading import load
 from gemmkit.ops.grouped_product import grouped_product
 from gemmkit.ops.groups import listed
 from gemmkit.ops.prepared_groups import PreparedGroups, taken_groups
-from gemmkit.ops.request import Call
+from gemmkit.ops.request import Call, HostOptions
 from gemmkit.ops.tracing import recordable
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ def grouped_matmul(
     precision: str | None = None,
     stream: Any = None,
     device: Device | str | None = None,
+    device_memory: int | str | None = None,
+    devices: Sequence[Device | int] | str | None = None,
 ) -> list[Any]:
     """Compute `matmul` for many pairs of matrices, of different shapes, in one launch.
 
@@ -59,7 +61,10 @@ def grouped_matmul(
         auxiliary: matrices of m×n, which receive the inputs of the activation.
         precision: as for `matmul`.
         stream: as for `matmul`.
-        device: as for `matmul`.
+        device: as for `matmul`; on a GPU, products of 256 MiB or more in host memory are streamed
+            one after another, and the others are copied whole.
+        device_memory: for arrays in host memory: as for `matmul`; all products are streamed.
+        devices: likewise; they share each product.
 
     Returns:
         The results in the order of the products: those of `out`, or new arrays, which may be parts
@@ -99,6 +104,9 @@ def grouped_matmul(
         stream=stream,
         device=device,
         precision=precision,
+        host=None
+        if device_memory is None and devices is None
+        else HostOptions(device_memory, devices),
     )
     results = grouped_product(call, held)
     if results is NotImplemented:

@@ -17,6 +17,8 @@ from gemmkit.ops.tracing import compiling, needs_operator
 if TYPE_CHECKING:
     from gemmkit.ops.prepared_groups import PreparedGroups
 
+_HOST_OPTIONS = "device_memory and devices are for arrays in host memory"
+
 
 def grouped_product(call: Call, held: PreparedGroups | None = None) -> Any:
     """What `grouped_matmul` returns; each array of the call is a list of them, or None.
@@ -29,11 +31,13 @@ def grouped_product(call: Call, held: PreparedGroups | None = None) -> Any:
     Raises:
         GemmkitError: as `grouped_matmul`.
     """
-    if not compiling():
+    if not compiling() and call.host is None:
         again = repeated(call, held)
         if again is not None:
             return again
     if needs_operator(each for members in call.arrays.values() for each in members or ()):
+        if call.host is not None:
+            raise UsageError(f"{_HOST_OPTIONS}, and not for what PyTorch traces or differentiates")
         return NotImplemented
     groups = read_groups(
         call.arrays,
@@ -47,6 +51,8 @@ def grouped_product(call: Call, held: PreparedGroups | None = None) -> Any:
         return []
     note_overwritten(*(call.out or ()), *(call.auxiliary or ()))
     ordinal = groups.operands["a"][0].device
+    if call.host is not None and ordinal is not None:
+        raise UsageError(f"{_HOST_OPTIONS}; these are on GPU {ordinal}")
     results = _on_host(groups, call) if ordinal is None else _on_gpu(groups, call, ordinal, held)
     if call.out is not None:
         written: list[Any] = call.out
@@ -77,13 +83,11 @@ def _on_gpu(
 
 def _on_host(groups: GroupsRequest, call: Call) -> list[Operand]:
     """The results of host arrays, by way of a GPU or on the emulator."""
-    load("gemmkit.ops.host")
-    from gemmkit.ops.carriers import carrier_on
-    from gemmkit.ops.host import multiply_groups
+    load("gemmkit.ops.host", "gemmkit.ops.streamed.groups")
+    from gemmkit.ops.streamed.groups import multiply_host_groups
 
     if call.stream is not None:
         raise UsageError(
             "stream is for arrays on a GPU; products of host arrays are done when the call ends"
         )
-    with carrier_on(call.device) as carrier:
-        return multiply_groups(groups, carrier)
+    return multiply_host_groups(groups, call.device, call.host)

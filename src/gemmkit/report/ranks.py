@@ -23,7 +23,7 @@ def plan_text(plan: DistributedPlan, timeline: Timeline | None) -> str:
     """A plan as `gemmkit which --ranks` prints it."""
     best = plan.chosen
     rows = {
-        "problem": f"{plan.shape} on {plan.ranks} × {plan.gpu}, {plan.dtype}",
+        "problem": f"{plan.shape} on {_ranks(plan)} {plan.gpu}, {plan.dtype}",
         "placed": f"A {plan.a}, B {plan.b} → C {plan.result}",
         "travels": _travels(plan, best),
     }
@@ -49,6 +49,10 @@ def plan_text(plan: DistributedPlan, timeline: Timeline | None) -> str:
     if timeline is not None and timeline.intervals:
         lines += ["", *picture(timeline, plan.ranks)]
     return "\n".join(lines) + "\n"
+
+
+def _ranks(plan: DistributedPlan) -> str:
+    return f"{plan.ranks} ×" if len(plan.mesh) == 1 else f"a mesh of {plan.ranks_text}"
 
 
 def measured_text(record: Record) -> str:
@@ -85,8 +89,8 @@ def picture(timeline: Timeline, ranks: int) -> list[str]:
     of transfers, marked by whom they go to."""
     per_mark = max(timeline.total, 1e-9) / _WIDTH
     lines = [
-        f"timeline  one mark is {microseconds_text(per_mark)}; products by the rank whose lines "
-        "they are, transfers by the rank they go to"
+        f"timeline  one mark is {microseconds_text(per_mark)}; products by the rank that they are "
+        "from, transfers by the rank they go to"
     ]
     for rank in range(min(ranks, _MOST_RANKS)):
         own = [each for each in timeline.intervals if each.rank == rank]

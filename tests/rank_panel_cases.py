@@ -1,0 +1,432 @@
+"""Meshes, β·C and `out`, scales, and errors of one rank, by processes with gloo and the emulator.
+
+Run as `rank_cases.py` is.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+
+import gemmkit
+from gemmkit import distributed
+from gemmkit.errors import DistributedError, GemmkitError, UnsupportedProblem, UsageError
+from rank_cases import main, matrices, part, whole
+
+SUMMA = ("S(0)", "S(1)"), ("S(0)", "S(1)")
+STRATEGIES = (None, "collective", "group-whole", "group-1", "group-2")
+
+
+def mesh_of(*sizes):
+    return init_device_mesh("cpu", sizes)
+
+
+def of_mesh(mesh, matrix, words):
+    """This rank's part on a mesh."""
+    for at, word in enumerate(words):
+        matrix = part(matrix, word, mesh.get_local_rank(at), mesh.size(at))
+    return matrix
+
+
+def meshes(rank, ranks):
+    """SUMMA by each strategy, with shares that are empty, and with what follows the sums."""
+    for rows in (1, 2) if ranks == 2 else (2,):
+        mesh = mesh_of(rows, ranks // rows)
+        for (m, n, k), strategy in (
+            *(((5, 7, 9), each) for each in STRATEGIES),
+            ((1, 1, 1), "group-1"),
+        ):
+            a, b = matrices(m, n, k)
+            c, residual = torch.arange(float(m * n)).view(m, n), torch.ones(m, n)
+            given = {
+                "group": mesh,
+                "placements": SUMMA,
+                "strategy": strategy,
+                "device": "emulator",
+            }
+            mine = [of_mesh(mesh, each, SUMMA[0]) for each in (a, b, c, residual)]
+            made = distributed.matmul(*mine[:2], **given)
+            assert torch.equal(made, of_mesh(mesh, a @ b, SUMMA[0])), (rows, strategy)
+            out = torch.full_like(made, torch.nan)
+            made = distributed.matmul(
+                *mine[:2],
+                c=mine[2],
+                beta=2,
+                residual=mine[3],
+                epilogue="relu+residual",
+                out=out,
+                **given,
+            )
+            assert made is out
+            want = torch.relu(a @ b + 2 * c) + residual
+            assert torch.equal(made, of_mesh(mesh, want, SUMMA[0])), (rows, strategy)
+            if m == 1 or strategy not in (None, "group-1"):
+                continue
+            # All of it on all ranks: by operations of the groups after the product.
+            made = distributed.matmul(*mine[:2], placement=("R", "R"), c=c, beta=1, **given)
+            assert torch.equal(made, a @ b + c)
+            for each in mine[:3]:
+                each.requires_grad_()
+            made = distributed.matmul(*mine[:2], c=mine[2], beta=3, **given)
+            factor = torch.arange(float(m * n)).view(m, n)
+            (made * of_mesh(mesh, factor, SUMMA[0])).sum().backward()
+            for each, of in zip(mine[:3], (factor @ b.T, a.T @ factor, 3 * factor), strict=True):
+                assert torch.equal(each.grad, of_mesh(mesh, of, SUMMA[0]))
+
+
+def halves(rank, ranks):
+    """Sums of 16 bits in panels: as near to the exact ones as those of one product."""
+    mesh = mesh_of(ranks // 2, 2)
+    random = torch.Generator().manual_seed(3)
+    a, b = (torch.randn(side, generator=random).bfloat16() for side in ((8, 32), (32, 8)))
+    mine = [of_mesh(mesh, each, SUMMA[0]) for each in (a, b)]
+    runs = [
+        distributed.matmul(
+            *mine, group=mesh, placements=SUMMA, strategy="group-2", device="emulator"
+        )
+        for _ in range(2)
+    ]
+    assert torch.equal(*runs)
+    exactly = of_mesh(mesh, a.double() @ b.double(), SUMMA[0])
+    bound = of_mesh(mesh, a.double().abs() @ b.double().abs(), SUMMA[0]) * 32 * 2.0**-24
+    # One rounding to 8 bits.
+    assert torch.all((runs[0].double() - exactly).abs() <= 2.0**-8 * exactly.abs() + 2 * bound)
+
+
+def added(rank, ranks):
+    """β·C once, and results where they are asked for, by each strategy and placement."""
+    m, n, k = 7, 5, 6
+    a, b = matrices(m, n, k)
+    c, bias, residual = torch.arange(35.0).view(m, n), torch.arange(5.0), 7 * torch.ones(m, n)
+    cases = [
+        (("S(0)", "S(1)"), "S(1)"),
+        (("S(0)", "S(1)"), "S(0)"),
+        (("S(1)", "S(0)"), "S(0)"),
+        (("S(1)", "S(0)"), "S(1)"),
+        (("S(1)", "S(0)"), "R"),
+        (("S(1)", "S(0)"), "P"),
+        (("S(0)", "S(0)"), "S(0)"),
+        (("S(1)", "S(1)"), "S(1)"),
+        (("R", "S(1)"), "S(1)"),
+        # The result is brought there after the product.
+        (("S(0)", "R"), "R"),
+    ]
+    for (placements, placement), strategy in itertools.product(cases, STRATEGIES):
+        if strategy in ("group-whole", "group-2") and placement in ("S(1)", "P"):
+            continue
+        mine = part(a, placements[0], rank, ranks), part(b, placements[1], rank, ranks)
+        own = part(c, placement, rank, ranks).clone()
+        given = {
+            "placements": placements,
+            "placement": placement,
+            "strategy": strategy,
+            "device": "emulator",
+        }
+        made = distributed.matmul(*mine, alpha=2, beta=3, c=own, **given)
+        assert torch.equal(whole(made, placement, ranks), 2 * (a @ b) + 3 * c), given
+        # In place, as BLAS has it, and in columns of a larger array.
+        wide = torch.full((own.shape[0], own.shape[1] + 2), torch.nan)
+        for out in (own, wide[:, 1 : own.shape[1] + 1]):
+            out.copy_(part(c, placement, rank, ranks))
+            beside = {}
+            if placement != "P":
+                beside["bias"] = part(bias, "S(0)" if placement == "S(1)" else "R", rank, ranks)
+                beside["residual"] = part(residual, placement, rank, ranks)
+            made = distributed.matmul(*mine, beta=-1, c=out, out=out, **beside, **given)
+            assert made is out
+            want = a @ b - c + ((bias + residual) if beside else 0)
+            assert torch.equal(whole(out, placement, ranks), want), given
+        assert torch.isnan(wide[:, [0, -1]]).all()
+        # Without β, C is not read.
+        made = distributed.matmul(*mine, c=torch.full_like(own, torch.nan), **given)
+        assert torch.equal(whole(made, placement, ranks), a @ b), given
+    # Rows of more than one dimension.
+    x, w = torch.arange(24.0).view(2, 3, 4), torch.arange(4.0 * ranks).view(4, ranks)
+    out = torch.zeros(2, 3, 1)
+    given = {"placements": ("R", "S(1)"), "device": "emulator"}
+    made = distributed.matmul(x, w[:, rank : rank + 1], c=out + 1, beta=2, out=out, **given)
+    assert made is out
+    assert torch.equal(out, (x @ w)[..., rank : rank + 1] + 2)
+
+
+def scales(rank, ranks):
+    """Operands of 8 bits with scales of all kinds: as those of one product, dequantized."""
+    m, n, k = 3 * ranks, 2 * ranks, 128 * ranks
+    random = torch.Generator().manual_seed(5)
+    a, b = (
+        torch.randint(-2, 3, side, generator=random).to(torch.float8_e4m3fn)
+        for side in ((m, k), (k, n))
+    )
+
+    def powers(*size):
+        """Scales whose products are exact."""
+        return 2.0 ** torch.randint(-2, 3, size, generator=random)
+
+    def shard(given, word, side):
+        """Those of a rank's share: of all of the operand along a side where they do not vary."""
+        return given if given.shape[side] == 1 else part(given, word, rank, ranks)
+
+    kinds = {
+        "tensor": (powers(1, 1), powers(1, 1)),
+        "rows": (powers(m, 1), powers(1, n)),
+        "chunks": (powers(m, k // 128), powers(k // 128, n)),
+        # One block of all rows, which are fewer than 128.
+        "blocks": (powers(1, k // 128), powers(k // 128, 1)),
+    }
+    placed = [
+        (("S(0)", "S(1)"), "S(1)"),
+        (("S(0)", "S(1)"), "S(0)"),
+        (("S(1)", "S(0)"), "S(0)"),
+        (("S(1)", "S(0)"), "R"),
+        (("S(1)", "S(1)"), "S(1)"),
+        (("S(0)", "S(0)"), "S(0)"),
+    ]
+    for name, (of_a, of_b) in kinds.items():
+        want = (a.float() * widened(of_a, m, k)) @ (b.float() * widened(of_b, k, n))
+        for placements, placement in placed:
+            for strategy in (None, "group-1") if name != "rows" else (None, "group-2"):
+                made = distributed.matmul(
+                    part(a, placements[0], rank, ranks).contiguous(),
+                    part(b, placements[1], rank, ranks).T.contiguous().T,
+                    placements=placements,
+                    placement=placement,
+                    scale_a=shard(of_a, placements[0], int(placements[0][2])),
+                    scale_b=shard(of_b, placements[1], int(placements[1][2])),
+                    strategy=strategy,
+                    device="emulator",
+                )
+                found = whole(made, placement, ranks)
+                assert torch.equal(found, want), (name, placements, placement, strategy)
+    own_scales(rank, ranks)
+
+
+def own_scales(rank, ranks):
+    """Each rank has quantized its parts by itself, with scales of its own."""
+    m, n, k = 200, 2 * ranks, 160 * ranks
+    random = torch.Generator().manual_seed(6)
+    a, b = (torch.randn(side, generator=random) for side in ((m, k), (k, n)))
+    for given_as, placement, words, strategies in (
+        (("S(0)", "S(1)"), "S(1)", ("tensor", "128x128"), (None, "group-2")),
+        # Shares of k that are no multiple of 128 have chunks of their own.
+        (("S(1)", "S(0)"), "S(0)", ("tensor", "1x128", "128x128"), (None, "group-2")),
+        # Sums of panels, of which each has scales of its own.
+        (("S(1)", "S(1)"), "S(1)", ("rows", "tensor"), (None, "group-1", "group-2")),
+    ):
+        for word, strategy in itertools.product(words, strategies):
+            mine = [part(each, of, rank, ranks) for each, of in zip((a, b), given_as, strict=True)]
+            # B's columns are lines, as A's rows are.
+            small_a, scale_a = gemmkit.quantize(mine[0], scale=word)
+            small_b, scale_b = gemmkit.quantize(mine[1].T.contiguous(), scale=word)
+            exactly = (
+                small_a.float() * widened(scale_a, *small_a.shape),
+                (small_b.float() * widened(scale_b, *small_b.shape)).T,
+            )
+            every = [whole(each, of, ranks) for each, of in zip(exactly, given_as, strict=True)]
+            want = torch.matmul(*every)
+            given = {
+                "placements": given_as,
+                "placement": placement,
+                "scale_a": scale_a,
+                "scale_b": scale_b.T,
+                "device": "emulator",
+            }
+            made = distributed.matmul(small_a, small_b.T, strategy=strategy, **given)
+            error = (whole(made, placement, ranks) - want).abs().max()
+            assert error <= 1e-5 * want.abs().max(), (given_as, word, strategy, error)
+    if ranks == 1:
+        return
+    with pytest.raises(UnsupportedProblem, match="scales of their own for their shares of k"):
+        distributed.matmul(small_a, small_b.T, strategy="collective", **given)
+
+
+def widened(scales, rows, columns):
+    """One scale for each element: blocks have 128 lines, or 128 of k, unless they have all."""
+    scales = scales.reshape(1, 1) if scales.numel() == 1 else scales
+    for side, size in enumerate((rows, columns)):
+        count = scales.shape[side]
+        times = size if count == 1 else 1 if count == size else 128
+        scales = scales.repeat_interleave(times, side).narrow(side, 0, size)
+    return scales
+
+
+def errors(rank, ranks):
+    """What is wrong on one rank is an error on all of them, and the next product is made."""
+    a_and_b = matrices(4, 6, 8)
+    mine = part(a_and_b[0], "S(1)", rank, ranks), part(a_and_b[1], "S(0)", rank, ranks)
+    given = {"placements": ("S(1)", "S(0)"), "placement": "S(0)", "device": "emulator"}
+    right = {"c": part(torch.zeros(4, 6), "S(0)", rank, ranks), "beta": 1.0}
+
+    def told(*, a=mine[0], b=mine[1], placements=None, **options):
+        given_here = given if placements is None else given | {"placements": placements}
+        try:
+            distributed.matmul(a, b, **{**given_here, **right, **options})
+        except GemmkitError as error:
+            every = [None] * ranks
+            dist.all_gather_object(every, (type(error).__name__, str(error)))
+            made = distributed.matmul(*mine, **given)
+            assert torch.equal(
+                whole(made, "S(0)", ranks), matrices(4, 6, 8)[0] @ matrices(4, 6, 8)[1]
+            )
+            return every
+        raise AssertionError(f"{options} are no error")
+
+    last = rank == ranks - 1
+    for options, said in (
+        ({"a": mine[0].double()} if last else {}, "a has type torch.float64"),
+        ({"a": "x"} if last else {}, "a has type str: give tensors"),
+        ({"alpha": "x"} if last else {}, "is not a number"),
+        ({"out": torch.zeros(())} if last else {}, "out has 0 dimensions"),
+        ({"epilogue": "nothing"} if last else {}, "'nothing'"),
+        ({"strategy": "nothing"} if last else {}, "'nothing'"),
+        ({"placements": "S(0)"} if last else {}, "placements: give those of a and b"),
+        ({"b": mine[1][0]} if last else {}, "and b 1: over ranks"),
+        ({"c": right["c"].double()} if last else {}, "c has type torch.float64"),
+        ({"c": None} if last else {}, "beta = 1 is for c"),
+    ):
+        every = told(**options)
+        for place, (kind, text) in enumerate(every):
+            assert said in text, (said, every)
+            if place < ranks - 1:
+                assert kind == "DistributedError"
+                assert text.startswith(f"rank {ranks - 1} cannot take part: ")
+    for name, size in (("c", (5, 6)), ("out", (2, 5)), ("residual", (1, 6)), ("bias", (5,))):
+        options = {name: torch.zeros(size)} if last else {name: torch.zeros(0)}
+        if name != "bias" and not last:
+            options = {name: right["c"].clone()}
+        if name == "bias" and not last:
+            options = {name: torch.zeros(6)}
+        every = told(**options)
+        assert len(set(every)) == 1, every
+        assert (
+            f"rank {ranks - 1} has {'a bias' if name == 'bias' else name} of shape" in every[0][1]
+        )
+
+
+def mesh_errors(rank, ranks):
+    """The same on a mesh: of whichever row and column the rank is, all ranks are told."""
+    mesh = mesh_of(2, ranks // 2)
+    a, b = matrices(4, 6, 8)
+    mine = of_mesh(mesh, a, SUMMA[0]), of_mesh(mesh, b, SUMMA[0])
+    given = {"group": mesh, "placements": SUMMA, "device": "emulator"}
+    for wrong in range(ranks):
+        for options in (
+            {"alpha": "x"} if rank == wrong else {},
+            {"out": torch.zeros((9, 9) if rank == wrong else (2, 12 // ranks))},
+        ):
+            try:
+                distributed.matmul(*mine, **given, **options)
+            except GemmkitError as error:
+                said = str(error)
+            else:
+                raise AssertionError(f"rank {wrong}: {options} are no error")
+            every = [None] * ranks
+            dist.all_gather_object(every, said)
+            if "out" in options:
+                assert len(set(every)) == 1, every
+                assert "has out of shape (9, 9)" in said
+            else:
+                others = {each for place, each in enumerate(every) if place != wrong}
+                assert len(others) == 1, every
+                assert f"rank {wrong} cannot take part: alpha" in others.pop()
+            made = distributed.matmul(*mine, **given)
+            assert torch.equal(made, of_mesh(mesh, a @ b, SUMMA[0]))
+
+
+def warm_panels(rank, ranks):
+    """As on GPUs: ranks agree once on a product of a mesh, and take what is predicted best."""
+    from gemmkit.distributed.team import team_of
+    from gemmkit.gpu import BOARDS
+
+    mesh = mesh_of(1, ranks)
+    teams = [team_of(mesh.get_group(at), torch.device("cpu")) for at in (0, 1)]
+    asked = [0, 0]
+    for at, team in enumerate(teams):
+        team.board = BOARDS["h100"]
+
+        def agree(facts, at=at, own=team.communicator.agree):
+            asked[at] += 1
+            return own(facts)
+
+        team.communicator.agree = agree
+    for strategy in (None, "group-1", "collective"):
+        counts = []
+        for call in range(3):
+            a, b = (each + call for each in matrices(5, 6, 8))
+            out = torch.zeros(5, 6).chunk(ranks, 1)[rank]
+            made = distributed.matmul(
+                a.chunk(ranks, 1)[rank],
+                b.chunk(ranks, 1)[rank],
+                group=mesh,
+                placements=SUMMA,
+                strategy=strategy,
+                c=out + 1,
+                beta=call + 1.0,
+                out=out,
+                device="emulator",
+            )
+            assert made is out
+            assert torch.equal(out, (a @ b + call + 1).chunk(ranks, 1)[rank]), strategy
+            again = distributed.matmul(
+                a.chunk(ranks, 1)[rank],
+                b.chunk(ranks, 1)[rank],
+                group=mesh,
+                placements=SUMMA,
+                strategy=strategy,
+                device="emulator",
+            )
+            assert torch.equal(again, (a @ b).chunk(ranks, 1)[rank]), strategy
+            counts.append(list(asked))
+        # Each β is another product; without C it is the same one in all calls.
+        each = counts[1][1] - counts[0][1]
+        assert each > 0
+        assert counts[2][1] - counts[1][1] == each
+        assert strategy is not None or counts[0][1] == 2 * each
+
+
+def repeat(count, call):
+    for _ in range(count):
+        call()
+        time.sleep(0.02)
+
+
+def warm_errors(rank, ranks):
+    """As on GPUs: ranks that have seen a product ask nobody, and are told by the log of calls."""
+    from gemmkit.distributed.call_log import shared_log
+    from gemmkit.distributed.team import team_of
+    from gemmkit.gpu import BOARDS
+
+    team = team_of(None, torch.device("cpu"))
+    team.board, team.log = BOARDS["h100"], shared_log(team.communicator, 20.0)
+    try:
+        a, b = matrices(4, 6, 8)
+        given = {"placements": ("R", "S(1)"), "device": "emulator"}
+        mine = a, part(b, "S(1)", rank, ranks)
+        for _ in range(2):
+            distributed.matmul(*mine, **given)
+        # A wrong argument on all ranks leaves the log as it was.
+        for _ in range(2):
+            with pytest.raises(UsageError, match="is not a number"):
+                distributed.matmul(*mine, alpha="x", **given)
+        distributed.matmul(*mine, **given)
+        dist.barrier()
+        if rank == ranks - 1:
+            with pytest.raises(UsageError, match="alpha = 'x' is not a number"):
+                distributed.matmul(*mine, alpha="x", **given)
+        else:
+            # If it has begun with the call already, it is told in its next one.
+            with pytest.raises(DistributedError, match=f"rank {ranks - 1} cannot take part: alpha"):
+                repeat(200, lambda: distributed.matmul(*mine, **given))
+        dist.barrier()
+    finally:
+        team.board = team.log = None
+
+
+CASES = (meshes, halves, added, scales, errors, mesh_errors, warm_errors, warm_panels)
+
+if __name__ == "__main__":
+    main(CASES)
