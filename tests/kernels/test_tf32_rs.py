@@ -164,12 +164,13 @@ def test_registers_hold_everything():
 
 
 def test_dispatch_weighs_registers_against_a_turned_copy():
-    def chosen(layout, **changes):
-        problem = GemmProblem(1024, 1024, 1024, **TF32, **changes).laid_out(layout)
+    def chosen(layout, size):
+        problem = GemmProblem(size, size, size, **TF32).laid_out(layout)
         return Dispatcher(H100, None).choose(problem).kernel
 
-    assert [chosen(layout) for layout in ("nn", "tt", "tn")] == [KERNEL] * 3
-    assert chosen("nt") == TURNING
+    assert [chosen(layout, 2048) for layout in ("nn", "tt", "tn")] == [KERNEL] * 3
+    assert chosen("tn", 512) == TURNING  # one of the two is turned anyway
+    assert chosen("nt", 2048) == TURNING
 
 
 @pytest.mark.gpu
