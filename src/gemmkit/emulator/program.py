@@ -250,7 +250,8 @@ class Program:
                 self._traits[tracks] = Traits(kernel)
             sanitizer = Sanitizer(self._traits[tracks], self.flow, request, memory, readers)
             sanitizer.before = before
-            sanitizer.variables = frozenset(map(source_name, self.module.globals))
+            variables = self.module.globals.items()
+            sanitizer.variables = {source_name(name): each for name, each in variables}
             execution = run(kernel, sanitizer=sanitizer)
             if not sanitizer.runs_again:
                 if interleavings and sanitizer.traits.explains and execution.findings:

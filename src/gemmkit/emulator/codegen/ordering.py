@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gemmkit.emulator.codegen.operands import Action
 
+# Waits until the launches before are complete, and what they wrote is visible.
+LAUNCH_WAIT = "griddepcontrol.wait"
 ATOMICS = frozenset(["atomic", "reduction", "compare_and_swap"])
 _ORDERING = ATOMICS | {"load", "store", "no_operation"}
 _STRONG = frozenset(["volatile", "relaxed", "acquire", "release", "acq_rel"])

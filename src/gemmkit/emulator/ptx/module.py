@@ -148,13 +148,15 @@ class Instruction:
 class Variable:
     """A variable at a byte offset in its space; `data` initializes module-scope variables.
 
-    `align` is the alignment that it was declared with, in bytes.
+    `align` is the alignment that it was declared with, in bytes; `constant`: no kernel can write
+    it, as it is in the `.const` space.
     """
 
     offset: int
     size: int
     data: bytes = b""
     align: int = 1
+    constant: bool = False
 
 
 @dataclass(frozen=True, slots=True)

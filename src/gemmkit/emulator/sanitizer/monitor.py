@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from gemmkit.emulator.codegen.layout import LANES, WINDOW_BYTES
 from gemmkit.emulator.codegen.shadow_layout import (
     ABSENT,
+    AHEAD_OF_WAIT,
     ARRIVES,
     BEGINS,
     FENCE_LANES,
@@ -30,6 +31,7 @@ from gemmkit.emulator.machine.refusals import Refusal
 from gemmkit.emulator.machine.scratch import lanes_of
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.ptx.cfg import ControlFlow
+from gemmkit.emulator.ptx.module import Variable
 from gemmkit.emulator.sanitizer import synccheck
 from gemmkit.emulator.sanitizer.access_faults import AccessFaults
 from gemmkit.emulator.sanitizer.asynchronous import Order
@@ -40,6 +42,7 @@ from gemmkit.emulator.sanitizer.collection import Collection
 from gemmkit.emulator.sanitizer.cross_block_races import cross_block_races, instruction_numbers
 from gemmkit.emulator.sanitizer.deadlocks import deadlock
 from gemmkit.emulator.sanitizer.global_order import EVENTS, GlobalOrder, LaunchOrder
+from gemmkit.emulator.sanitizer.launch_waits import LaunchWaits, Unchanged, never_waited
 from gemmkit.emulator.sanitizer.left_flags import held_before, left_flags
 from gemmkit.emulator.sanitizer.memory_faults import outside, space_at
 from gemmkit.emulator.sanitizer.read_only import read_only_writes
@@ -70,8 +73,8 @@ class Sanitizer:
 
     `readers_wanted` grows if a launch must be run again with more of those: a region that is both
     loaded and stored to may have cross-block races. `tracking_wanted` is set if it must be run
-    again with code that tracks undefined bits. `before` is what memory held before the launch, and
-    `variables` are the names of module-scope variables. `stop` ends the launch. With a `trace` it
+again with code that tracks undefined bits. `before` is what memory held before the launch, and
+    `variables` are those of module scope, by name. `stop` ends the launch. With a `trace` it
     records the block that runs, and what its findings are about.
     """
 
@@ -82,7 +85,7 @@ class Sanitizer:
     readers: frozenset[int] = frozenset()
     trace: Trace | None = None
     before: Sequence[tuple[Bytes, Bytes]] = ()
-    variables: frozenset[str] = frozenset()
+    variables: Mapping[str, Variable] = field(default_factory=dict)
     readers_wanted: set[int] = field(default_factory=set)
     tracking_wanted: bool = False
     stop: Callable[[], None] = lambda: None
@@ -189,6 +192,8 @@ class Sanitizer:
             flags = left_flags(self.names, self.memory, self.variables, self.before, observed)
             for finding, block in flags:
                 self.collection.add(finding, block)
+            if self.traits.awaits_launches and not any(each.awaited for each in self._watches):
+                self.collection.add(never_waited(self.names), 0)
         return self.collection.findings()
 
     def _want_loads(self, region: int) -> None:
@@ -232,6 +237,12 @@ class _Watch:
             by_clocks=self._order is not None,
         )
         self._barriers = BarrierUses(sanitizer.names, worker, sanitizer.collection)
+        unchanged = Unchanged(self._names, sanitizer.variables)
+        self._launch_waits = LaunchWaits(
+            self._names, worker, self._shadow, sanitizer.collection, self._order, unchanged
+        )
+        if self._order is not None:
+            self._order.follow_launches(self._launch_waits)
 
     def _new_order(self) -> Order:
         sanitizer, worker, shadow = self._sanitizer, self._worker, self._shadow
@@ -262,6 +273,11 @@ class _Watch:
     def executed(self) -> NDArray[np.int64]:
         """How often warps executed each instruction."""
         return self._worker.tally().executed
+
+    @property
+    def awaited(self) -> bool:
+        """Whether a thread has waited for earlier launches."""
+        return self._shadow.field("launch_waits") > 0
 
     def finish(self) -> None:
         """Collect what remains."""
@@ -299,6 +315,9 @@ class _Watch:
             if what == REACHES and site is not None and pattern is not None:
                 self._on_reach(site, Pattern(pattern), base, more)
                 return 0
+            if what == AHEAD_OF_WAIT and site is not None and pattern is not None:
+                self._on_ahead(site, Pattern(pattern), base, more)
+                return 0
             if what in EVENTS:
                 return self._on_global_order(what, site, pattern, base, more)
             if site is None or pattern is None:
@@ -307,6 +326,13 @@ class _Watch:
         except BaseException as error:
             self._worker.fail(error)
             return 0
+
+    def _on_ahead(self, site: int, pattern: Pattern, base: int, lanes: int) -> None:
+        """The first of these lanes accesses global memory ahead of a wait for earlier launches."""
+        lane = (lanes & -lanes).bit_length() - 1
+        warp = self._worker.warp_number(self._worker.field("running"))
+        address = base + int(pattern.offsets[lane])
+        self._launch_waits.access(self._worker.site_number(site), warp * LANES + lane, address)
 
     def _note_use(self, number: int, lanes: int) -> None:
         warp = self._worker.warp_number(self._worker.field("running"))

@@ -198,6 +198,7 @@ class BlockShadow:
             "clocks": self._clocks.ctypes.data if self._pairs is not None else 0,
             "local_defined": self._local.ctypes.data if self._local is not None else 0,
             "asynchronous": traits.asynchronous,
+            "awaits": (1 << LANES) - 1 if traits.awaits_launches else 0,
         }
         for name, value in values.items():
             self._header[SHADOW[name] // 8] = value
@@ -308,6 +309,27 @@ class BlockShadow:
     def times(self, warp: int) -> tuple[int, int]:
         """The time now, and that at which lanes of a warp were last in step."""
         return int(self.now[0]), self.step_time(warp)
+
+    def launch_waits(self) -> list[int]:
+        """For each warp, the time of its first `griddepcontrol.wait`, or 0."""
+        where = OWN["launch_wait"]
+        times: list[int] = self._warps[:, where : where + 8].view(np.int64)[:, 0].tolist()
+        return times
+
+    def ahead(self, warp: int) -> int:
+        """The lanes of a warp (bits) that are not known to come after such a wait."""
+        return int(self._own(warp, "ahead")[0])
+
+    def has_waited(self, warp: int) -> None:
+        """All lanes of a warp are known to come after one, or no more is to be said of them."""
+        self._own(warp, "ahead")[0] = 0
+
+    def barrier_between(self, warp: int, other: int, time: int) -> bool:
+        """Whether a barrier of the block comes after what another warp did at a time, and before
+        what a warp does now."""
+        if self._pairs is not None:
+            return int(self._clocks[warp, other]) > time
+        return self.field("barrier_time") > time
 
     def last_access(self, warp: int) -> int:
         """Where it ended after the warp's last access to shared memory."""

@@ -21,6 +21,7 @@ from gemmkit.emulator.codegen.runtime import (
     granules,
     lane_races,
     lanes,
+    launch_waits,
     logged_accesses,
     logged_barriers,
     logged_products,
@@ -114,6 +115,7 @@ def build_module(name: str, *, permutes: bool) -> Module:
         shadow.define(module)
         lane_races.define(module)
         shadow_global.define(module)
+        launch_waits.define(module)
         synchronization.define(module)
         fenced_blocks.define(module)
         warp_pairs.define(module)
