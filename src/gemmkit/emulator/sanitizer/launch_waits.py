@@ -174,9 +174,9 @@ def never_waited(names: Names) -> Finding:
         check="synccheck",
         kind=NEVER_WAITED,
         message=(
-            f"{NEVER_WAITED}: no thread of the launch executes {_WAIT} at {here}: it may end before "
-            "the launches before it, so that a later one that waits for this launch does not wait "
-            "for them"
+            f"{NEVER_WAITED}: no thread of the launch executes {_WAIT} at {here}: it may end "
+            "before the launches before it, so that a later one that waits for this launch does "
+            "not wait for them"
         ),
         block=names.block(0),
         here=here,

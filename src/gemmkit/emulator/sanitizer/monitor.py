@@ -73,7 +73,7 @@ class Sanitizer:
 
     `readers_wanted` grows if a launch must be run again with more of those: a region that is both
     loaded and stored to may have cross-block races. `tracking_wanted` is set if it must be run
-again with code that tracks undefined bits. `before` is what memory held before the launch, and
+    again with code that tracks undefined bits. `before` is what memory held before the launch, and
     `variables` are those of module scope, by name. `stop` ends the launch. With a `trace` it
     records the block that runs, and what its findings are about.
     """
