@@ -147,7 +147,8 @@ PIPELINES = {
     "the producer waits too late": ({"AFTER": _WAIT}, _NOT_WAITED),
     "a consumer stores before its data is there": (
         {"BEFORE": _WAIT, "EARLY": "out[256 + t] = 0;"}, _NOT_WAITED),
-    "all store after a barrier": ({"BEFORE": _WAIT, "LAST": "__syncthreads(); out[256 + t] = 0;"}, set()),
+    "all store after a barrier": (
+        {"BEFORE": _WAIT, "LAST": "__syncthreads(); out[256 + t] = 0;"}, set()),
     "the producer's warp stores": (
         {"BEFORE": _WAIT, "LAST": "if (t >= 96) out[256 + t] = 0;"}, _NOT_WAITED),
     "one block of the cluster waits": (

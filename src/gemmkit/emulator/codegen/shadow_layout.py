@@ -52,6 +52,9 @@ SHADOW = words(
     # The lanes of a warp that have to wait for earlier launches, all or none, and how often warps
     # have executed `griddepcontrol.wait`.
     *("awaits", "launch_waits"),
+    # If flags in shared memory may order warps: for each granule the time of the first write in the
+    # block, and who made it, as `FIRST_SITE` says. Else null.
+    *("first_times", "first_writers"),
 )
 DATA = tuple(f"data{index}" for index in range(4))
 
@@ -290,3 +293,9 @@ REACHES = CLASSES + 37
 REACHED_BYTES, REACHED_KIND = 32, 40
 # Lanes (a mask) access global memory, and are not known to come after a `griddepcontrol.wait`.
 AHEAD_OF_WAIT = CLASSES + 38
+# A strong access of the running thread (in the bits above the granule's) reads a granule that
+# another warp has written first, with no barrier between.
+FIRST_WRITE, FIRST_THREAD = CLASSES + 39, 32
+# The first writer of a granule: the thread of the block and, above it, the record's offset in the
+# worker.
+FIRST_SITE = 10

@@ -16,6 +16,8 @@ from gemmkit.emulator.codegen.shadow_layout import (
     BEGINS,
     FENCE_LANES,
     FENCES,
+    FIRST_THREAD,
+    FIRST_WRITE,
     GLOBAL_RACE,
     KEPT,
     LOADS_WANTED,
@@ -44,7 +46,7 @@ from gemmkit.emulator.sanitizer.deadlocks import deadlock
 from gemmkit.emulator.sanitizer.global_order import EVENTS, GlobalOrder, LaunchOrder
 from gemmkit.emulator.sanitizer.launch_waits import LaunchWaits, Unchanged, never_waited
 from gemmkit.emulator.sanitizer.left_flags import held_before, left_flags
-from gemmkit.emulator.sanitizer.memory_faults import outside, space_at
+from gemmkit.emulator.sanitizer.memory_faults import outside, space_at, uninitialized_flag
 from gemmkit.emulator.sanitizer.read_only import read_only_writes
 from gemmkit.emulator.sanitizer.recording import (
     RecordedFindings,
@@ -318,6 +320,9 @@ class _Watch:
             if what == AHEAD_OF_WAIT and site is not None and pattern is not None:
                 self._on_ahead(site, Pattern(pattern), base, more)
                 return 0
+            if what == FIRST_WRITE and site is not None and pattern is not None:
+                self._on_first_write(site, more)
+                return 0
             if what in EVENTS:
                 return self._on_global_order(what, site, pattern, base, more)
             if site is None or pattern is None:
@@ -326,6 +331,16 @@ class _Watch:
         except BaseException as error:
             self._worker.fail(error)
             return 0
+
+    def _on_first_write(self, site: int, more: int) -> None:
+        """A thread reads a flag (`more` has the granule); no barrier comes after the first write
+        to it."""
+        thread, granule = more >> FIRST_THREAD, more & (1 << FIRST_THREAD) - 1
+        first, record, _ = self._shadow.first_write(granule)
+        numbers = self._worker.site_number(site), self._worker.site_at(record)
+        block, address = self._worker.field("block"), granule << self._shadow.shift
+        found = uninitialized_flag(self._names, block, (thread, first), numbers, address)
+        self._sanitizer.add(self._worker, found)
 
     def _on_ahead(self, site: int, pattern: Pattern, base: int, lanes: int) -> None:
         """The first of these lanes accesses global memory ahead of a wait for earlier launches."""

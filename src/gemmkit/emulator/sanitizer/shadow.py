@@ -16,6 +16,7 @@ from gemmkit.emulator.codegen.shadow_layout import (
     COPY_QUEUE,
     COPY_SITE,
     COPY_THREAD,
+    FIRST_SITE,
     KNOWN_WARPS,
     LOG_ENTRIES,
     LOG_ENTRY,
@@ -162,6 +163,10 @@ class BlockShadow:
         self.log = self.log.reshape(LOG_ENTRIES, len(LOG_ENTRY))
         self.copies: Words = np.zeros(granules, np.uint64)
         self.landed_at: Numbers = np.zeros(granules, np.int64)
+        # Of the first write to each granule in a block: the time, and who made it.
+        firsts = granules if traits.flags_order_warps else 0
+        self._first_times: Numbers = np.zeros(firsts, np.int64)
+        self._first_writers: Numbers = np.zeros(firsts, np.int64)
         self._queues = aligned_bytes(worker.warps * COPY_QUEUE * COPY_BYTES * traits.copies)
         queues = self._warps[:, OWN["copy_queue"] :][:, :8].view(np.int64)
         queues[:, 0] = self._queues.ctypes.data + np.arange(worker.warps) * COPY_QUEUE * COPY_BYTES
@@ -198,6 +203,8 @@ class BlockShadow:
             "clocks": self._clocks.ctypes.data if self._pairs is not None else 0,
             "local_defined": self._local.ctypes.data if self._local is not None else 0,
             "asynchronous": traits.asynchronous,
+            "first_times": self._first_times.ctypes.data if firsts else 0,
+            "first_writers": self._first_writers.ctypes.data if firsts else 0,
             "awaits": (1 << LANES) - 1 if traits.awaits_launches else 0,
         }
         for name, value in values.items():
@@ -309,6 +316,13 @@ class BlockShadow:
     def times(self, warp: int) -> tuple[int, int]:
         """The time now, and that at which lanes of a warp were last in step."""
         return int(self.now[0]), self.step_time(warp)
+
+    def first_write(self, granule: int) -> tuple[int, int, int]:
+        """The last first write to a granule in a block by an ordinary store or atomic: the thread,
+        the record's offset in the worker, and the time."""
+        writer = int(self._first_writers[granule])
+        thread, record = writer & (1 << FIRST_SITE) - 1, writer >> FIRST_SITE
+        return thread, record, int(self._first_times[granule])
 
     def launch_waits(self) -> list[int]:
         """For each warp, the time of its first `griddepcontrol.wait`, or 0."""

@@ -17,6 +17,7 @@ from gemmkit.emulator.codegen.runtime import (
     delayed_copies,
     descriptors,
     fenced_blocks,
+    first_writes,
     fused_sums,
     granules,
     lane_races,
@@ -113,6 +114,7 @@ def build_module(name: str, *, permutes: bool) -> Module:
         product_groups.define(module)
     elif name == SANITIZERS:
         shadow.define(module)
+        first_writes.define(module)
         lane_races.define(module)
         shadow_global.define(module)
         launch_waits.define(module)
