@@ -93,7 +93,7 @@ PLANTED = (
         problem=_SPLIT,
         old="atomicInc(&semaphores[tile], parts - 1)",
         new="atomicAdd(&semaphores[tile], 1)",
-        expects=(WRONG_RESULT,),
+        expects=("synccheck",),
     ),
     Mutation(
         name="longer first parts forgotten",

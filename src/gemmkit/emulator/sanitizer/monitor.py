@@ -45,6 +45,7 @@ from gemmkit.emulator.sanitizer.cross_block_races import cross_block_races, inst
 from gemmkit.emulator.sanitizer.deadlocks import deadlock
 from gemmkit.emulator.sanitizer.global_order import EVENTS, GlobalOrder, LaunchOrder
 from gemmkit.emulator.sanitizer.launch_waits import LaunchWaits, Unchanged, never_waited
+from gemmkit.emulator.sanitizer.left_counters import left_semaphores
 from gemmkit.emulator.sanitizer.left_flags import held_before, left_flags
 from gemmkit.emulator.sanitizer.memory_faults import outside, space_at, uninitialized_flag
 from gemmkit.emulator.sanitizer.read_only import read_only_writes
@@ -76,8 +77,9 @@ class Sanitizer:
     `readers_wanted` grows if a launch must be run again with more of those: a region that is both
     loaded and stored to may have cross-block races. `tracking_wanted` is set if it must be run
     again with code that tracks undefined bits. `before` is what memory held before the launch, and
-    `variables` are those of module scope, by name. `stop` ends the launch. With a `trace` it
-    records the block that runs, and what its findings are about.
+    `variables` are those of module scope, by name, of which the host sets some before each launch.
+    `stop` ends the launch. With a `trace` it records the block that runs, and what its findings are
+    about.
     """
 
     traits: Traits
@@ -88,6 +90,7 @@ class Sanitizer:
     trace: Trace | None = None
     before: Sequence[tuple[Bytes, Bytes]] = ()
     variables: Mapping[str, Variable] = field(default_factory=dict)
+    host_sets: frozenset[str] = frozenset()
     readers_wanted: set[int] = field(default_factory=set)
     tracking_wanted: bool = False
     stop: Callable[[], None] = lambda: None
@@ -191,9 +194,15 @@ class Sanitizer:
             self.collection.add(finding, block)
         if self.trace is None:
             observed = {at: by for each in self.order.workers for at, by in each.observed.items()}
-            flags = left_flags(self.names, self.memory, self.variables, self.before, observed)
+            kept = self.variables.keys() - self.host_sets
+            flags = left_flags(self.names, self.memory, kept, self.before, observed)
             for finding, block in flags:
                 self.collection.add(finding, block)
+            regions = {
+                number: at for each in self._watches for number, at in each.regions().items()
+            }
+            for finding in left_semaphores(self.names, self.memory, regions):
+                self.collection.add(finding, 0)
             if self.traits.awaits_launches and not any(each.awaited for each in self._watches):
                 self.collection.add(never_waited(self.names), 0)
         return self.collection.findings()
@@ -271,6 +280,10 @@ class _Watch:
             if not self._shadow.local_is_set(worker, thread, index + start, size):
                 self._undefined.printed(number, worker.field("block"), thread)
                 return
+
+    def regions(self) -> dict[int, int]:
+        """The allocation (its first byte) that each instruction accessed last."""
+        return self._worker.regions()
 
     def executed(self) -> NDArray[np.int64]:
         """How often warps executed each instruction."""
