@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
+from gemmkit.emulator.ptx.module import Immediate
+
 if TYPE_CHECKING:
     from gemmkit.emulator.codegen.operands import Action
 
@@ -95,6 +97,16 @@ def scope(action: Action) -> str:
         else "system"
         if "sys" in words
         else "device"
+    )
+
+
+def loads_atomically(action: Action) -> bool:
+    """Whether an atomic changes nothing and only tells what is there, as `atomicAdd(p, 0)` does."""
+    return (
+        action.operation == "atomic"
+        and action.form.modifiers.get("O") in ("add", "or", "xor")
+        and isinstance(action.sources[0], Immediate)
+        and action.sources[0].value == 0
     )
 
 

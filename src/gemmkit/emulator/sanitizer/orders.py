@@ -89,7 +89,7 @@ class BlockOrders:
         """The same if the later access is a strong load, and a flag that it has observed follows
         the other one without a fence."""
         word = _word(load).removesuffix(" load")
-        return f"{self._unreleased()}; a {word} access orders no others{self._block_scope}"
+        return f"{self._unreleased()}; {_article(word)} access orders no others{self._block_scope}"
 
     def _unreleased(self) -> str:
         return (
