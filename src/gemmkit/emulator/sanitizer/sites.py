@@ -63,7 +63,7 @@ class Names:
         """An instruction and the thread that executed it."""
         if number not in self._places:
             instruction = self.flow.kernel.body[number]
-            source = instruction.source or SourceLine("PTX", instruction.line)
+            source = instruction.named or SourceLine("PTX", instruction.line)
             self._places[number] = source_place(source)
         file, line, calls = self._places[number]
         opcode = self.flow.kernel.body[number].opcode
