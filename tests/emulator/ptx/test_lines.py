@@ -78,14 +78,14 @@ def test_instructions_carry_them():
 def test_line_0_is_named_by_a_line_near_it():
     """An instruction before of the same inlined call, the call, or any instruction before, or the
     first one after; counts stay where the compiler puts them."""
-    module = parse(f"""
+    module = parse("""
 .version 8.5
 .target sm_80
 .address_size 64
 .file 1 "kernel.cu"
 .file 2 "tile.cuh"
 .visible .entry k()
-{{
+{
     .loc 1 0 5
     bar.sync 0;
     .loc 1 8 5
@@ -102,7 +102,7 @@ def test_line_0_is_named_by_a_line_near_it():
     bar.sync 6;
     .loc 1 30 5
     ret;
-}}
+}
 """)
     body = module.kernels["k"].body
     assert [each.where for each in body] == [
