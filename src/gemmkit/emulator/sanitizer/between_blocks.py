@@ -27,9 +27,10 @@ from gemmkit.emulator.sanitizer.cross_block_races import (
     instruction_numbers,
 )
 from gemmkit.emulator.sanitizer.flag_values import Looks
+from gemmkit.emulator.sanitizer.global_shadow import GlobalShadow
 from gemmkit.emulator.sanitizer.orders import LANES_APART, BlockOrders, lanes_apart, ordinary_access
 from gemmkit.emulator.sanitizer.releases import ANY_LANE
-from gemmkit.emulator.sanitizer.shadow import BlockShadow, GlobalShadow
+from gemmkit.emulator.sanitizer.shadow import BlockShadow
 from gemmkit.emulator.sanitizer.sites import Names, is_bulk_reduction, verb
 from gemmkit.findings import Finding
 
