@@ -25,8 +25,8 @@ class GlobalShadow:
             memory by atomics.
         readers: regions (by first byte) whose loads are recorded too.
         read_only: whether the kernel has read-only loads (`ld.global.nc`).
-        strong: whether it has atomics on global memory, which plain accesses may race with, or
-            volatile or relaxed loads of data.
+        strong: whether plain accesses may race with strong ones there, or it has volatile or
+            relaxed loads of data.
     """
 
     def __init__(

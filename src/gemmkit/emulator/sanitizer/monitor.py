@@ -76,7 +76,7 @@ class Sanitizer:
             self.memory.regions(),
             traits.global_granule,
             ordered=kernel.follows_blocks,
-            strong=kernel.updates_global or bool(kernel.data_loads),
+            strong=kernel.strong_in_global,
             readers=self.readers,
             read_only=traits.read_only,
         )
