@@ -158,6 +158,7 @@ class LaunchWaits:
             array=array,
             offset=offset,
             forgiven_by=forgiven,
+            cause="/".join(("no-launch-wait", *map(str, self._waits))),
         )
 
 
