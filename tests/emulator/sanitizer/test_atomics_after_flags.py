@@ -39,6 +39,7 @@ WAYS = {
 
 
 @pytest.mark.parametrize("name", WAYS)
+@pytest.mark.sample(3)
 def test_atomics_after_a_relaxed_loop(name: str) -> None:
     writer, reader, expected = WAYS[name]
     source = _KERNEL.replace("WRITER", f"{writer} {_SET}").replace("READER", f"{_POLL} {reader}")

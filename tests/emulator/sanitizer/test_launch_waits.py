@@ -62,6 +62,7 @@ BODIES = {
 
 
 @pytest.mark.parametrize("name", BODIES)
+@pytest.mark.sample(3)
 def test_accesses_before_a_wait(name: str) -> None:
     body, expected = BODIES[name]
     arguments = {
@@ -159,6 +160,7 @@ PIPELINES = {
 
 
 @pytest.mark.parametrize("name", PIPELINES)
+@pytest.mark.sample(3)
 def test_one_thread_that_waits_for_others(name: str) -> None:
     words, expected = PIPELINES[name]
     source = _PIPELINE

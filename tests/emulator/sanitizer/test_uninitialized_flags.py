@@ -53,6 +53,7 @@ BODIES = {
 
 
 @pytest.mark.parametrize("name", BODIES)
+@pytest.mark.sample(3)
 def test_first_writes_of_flags(name: str) -> None:
     body, too_late = BODIES[name]
     for seed in (0, 1):
