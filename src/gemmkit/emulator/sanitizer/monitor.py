@@ -2,106 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
 from gemmkit.emulator.codegen.layout import LANES
-from gemmkit.emulator.launch import LaunchRequest
-from gemmkit.emulator.machine.memory import Bytes, DeviceMemory
 from gemmkit.emulator.machine.refusals import Refusal
 from gemmkit.emulator.machine.worker import Worker
-from gemmkit.emulator.ptx.cfg import ControlFlow
-from gemmkit.emulator.ptx.module import Variable
 from gemmkit.emulator.sanitizer import synccheck
 from gemmkit.emulator.sanitizer.asynchronous import Order
-from gemmkit.emulator.sanitizer.collection import Collection
 from gemmkit.emulator.sanitizer.cross_block_races import cross_block_races, instruction_numbers
 from gemmkit.emulator.sanitizer.deadlocks import deadlock
-from gemmkit.emulator.sanitizer.global_order import LaunchOrder
-from gemmkit.emulator.sanitizer.global_shadow import GlobalShadow
+from gemmkit.emulator.sanitizer.launch_state import LaunchState
 from gemmkit.emulator.sanitizer.launch_waits import never_waited
 from gemmkit.emulator.sanitizer.left_counters import left_semaphores
-from gemmkit.emulator.sanitizer.left_flags import held_before, left_flags
+from gemmkit.emulator.sanitizer.left_flags import left_flags
 from gemmkit.emulator.sanitizer.memory_faults import outside, space_at
 from gemmkit.emulator.sanitizer.read_only import read_only_writes
-from gemmkit.emulator.sanitizer.recording import (
-    RecordedOrder,
-    RecordedWarpgroupFindings,
-)
-from gemmkit.emulator.sanitizer.sites import Names
-from gemmkit.emulator.sanitizer.tensor_maps import LaunchMaps
-from gemmkit.emulator.sanitizer.trace import NotingCollection, Trace
-from gemmkit.emulator.sanitizer.traits import Traits
-from gemmkit.emulator.sanitizer.warpgroup_findings import WarpgroupFindings
 from gemmkit.emulator.sanitizer.watch import Watch
 from gemmkit.findings import Finding
 
 
-@dataclass
-class Sanitizer:
-    """The sanitizers of one launch; `readers` are regions of memory whose loads are recorded from
-    the start.
-
-    `readers_wanted` grows if a launch must be run again with more of those: a region that is both
-    loaded and stored to may have cross-block races. `tracking_wanted` is set if it must be run
-    again with code that tracks undefined bits. `before` is what memory held before the launch, and
-    `variables` are those of module scope, by name, of which the host sets some before each launch.
-    `stop` ends the launch. With a `trace` it records the block that runs, and what its findings are
-    about.
-    """
-
-    traits: Traits
-    flow: ControlFlow
-    request: LaunchRequest
-    memory: DeviceMemory
-    readers: frozenset[int] = frozenset()
-    trace: Trace | None = None
-    before: Sequence[tuple[Bytes, Bytes]] = ()
-    variables: Mapping[str, Variable] = field(default_factory=dict)
-    host_sets: frozenset[str] = frozenset()
-    readers_wanted: set[int] = field(default_factory=set)
-    tracking_wanted: bool = False
-    stop: Callable[[], None] = lambda: None
+class Sanitizer(LaunchState):
+    """The sanitizers of one launch: what they are told of its workers, and what they find."""
 
     def __post_init__(self) -> None:
-        traits = self.traits
-        self.kernel = kernel = traits.kernel
-        # Computed once per kernel, outside of the time of a launch.
-        self.areas = kernel.areas
-        self.names = Names(self.flow, kernel.actions, self.request, self.memory, traits.arrays)
-        self.collection = Collection() if self.trace is None else NotingCollection(self.trace)
-        self.tracks = kernel.compiled.tracks
-        self.known = GlobalShadow(
-            self.memory,
-            self.memory.regions(),
-            traits.global_granule,
-            ordered=kernel.follows_blocks,
-            strong=kernel.strong_in_global,
-            readers=self.readers,
-            read_only=traits.read_only,
-        )
-        self.maps = LaunchMaps(self.memory, self.kernel.actions)
+        super().__post_init__()
         self._watches: list[Watch] = []
-        # The workers' orders, if they are recorded.
-        self.recorders: list[RecordedOrder] = []
-        self.order = LaunchOrder(
-            self.names,
-            self.known,
-            self.collection,
-            self._want_loads,
-            held_before=lambda address, nbytes: held_before(self.before, address, nbytes),
-        )
-        self.warpgroups = WarpgroupFindings(self.names, self.collection)
-        if self.trace is not None:
-            self.warpgroups = RecordedWarpgroupFindings(self.names, self.collection, self.trace)
 
     def attach(self, worker: Worker) -> None:
         """Observe a worker."""
         self._watches.append(Watch(self, worker))
-
-    def add(self, worker: Worker, finding: Finding) -> None:
-        """Add a finding in the block that a worker runs."""
-        self.collection.add(finding, worker.field("block"))
 
     def fault(self, worker: Worker) -> None:
         """Report the access that native code refused and skipped."""
@@ -144,11 +73,6 @@ class Sanitizer:
         """A block ran for longer than the limit."""
         self.add(worker, synccheck.endless(self.names, worker, limit))
 
-    @property
-    def runs_again(self) -> bool:
-        """Whether the launch was stopped, and must be run again with other code."""
-        return bool(self.readers_wanted) or self.tracking_wanted
-
     def findings(self) -> tuple[Finding, ...]:
         """The findings, once all workers have ended."""
         for watch in self._watches:
@@ -174,11 +98,6 @@ class Sanitizer:
             if self.traits.awaits_launches and not any(each.awaited for each in self._watches):
                 self.collection.add(never_waited(self.names), 0)
         return self.collection.findings()
-
-    def _want_loads(self, region: int) -> None:
-        """The launch must be run again with the loads of a region recorded."""
-        self.readers_wanted.add(region)
-        self.stop()
 
     def _add_touches(self) -> None:
         """Report what touches registers of wgmma, if it was executed."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +34,7 @@ from gemmkit.emulator.sanitizer.asynchronous_findings import AsynchronousFinding
 from gemmkit.emulator.sanitizer.barrier_uses import BarrierUses
 from gemmkit.emulator.sanitizer.block_barriers import BarrierFindings, BlockBarriers
 from gemmkit.emulator.sanitizer.global_order import EVENTS, GlobalOrder
+from gemmkit.emulator.sanitizer.launch_state import LaunchState
 from gemmkit.emulator.sanitizer.launch_waits import LaunchWaits, Unchanged
 from gemmkit.emulator.sanitizer.memory_faults import uninitialized_flag
 from gemmkit.emulator.sanitizer.recording import (
@@ -50,57 +50,54 @@ from gemmkit.emulator.sanitizer.tensor_maps import MapOrder
 from gemmkit.emulator.sanitizer.undefined import UndefinedUses, Use, absent_lane
 from gemmkit.findings import Finding
 
-if TYPE_CHECKING:
-    from gemmkit.emulator.sanitizer.monitor import Sanitizer
-
 
 class Watch:
     """The sanitizers' view of one worker."""
 
-    def __init__(self, sanitizer: Sanitizer, worker: Worker) -> None:
-        self._sanitizer, self._worker = sanitizer, worker
-        self._names = sanitizer.names
-        for number in sanitizer.areas.sites:
+    def __init__(self, state: LaunchState, worker: Worker) -> None:
+        self._state, self._worker = state, worker
+        self._names = state.names
+        for number in state.areas.sites:
             worker.limit_shared(number, *self._names.part(number))
         self._event = Event(self._on_event)
-        self._shadow = BlockShadow(worker, sanitizer.traits, sanitizer.known, self._event)
-        self._undefined = UndefinedUses(sanitizer.names, sanitizer.collection)
-        barriers = BarrierFindings(self._names, sanitizer.collection)
+        self._shadow = BlockShadow(worker, state.traits, state.known, self._event)
+        self._undefined = UndefinedUses(state.names, state.collection)
+        barriers = BarrierFindings(self._names, state.collection)
         self._arrivals = BlockBarriers(worker, self._shadow, barriers)
         # In asynchronous kernels vector clocks find the races between warps.
         self._order: Order | None = None
-        if sanitizer.traits.asynchronous:
+        if state.traits.asynchronous:
             self._order = worker.observer = self._new_order()
-        self._global_order = GlobalOrder(sanitizer.order, worker, self._shadow, self._order)
+        self._global_order = GlobalOrder(state.order, worker, self._shadow, self._order)
         self._faults = AccessFaults(
             self._names,
             worker,
             self._shadow,
-            sanitizer.collection,
+            state.collection,
             self._note_origin,
             by_clocks=self._order is not None,
         )
-        self._barriers = BarrierUses(sanitizer.names, worker, sanitizer.collection)
-        unchanged = Unchanged(self._names, sanitizer.variables)
+        self._barriers = BarrierUses(state.names, worker, state.collection)
+        unchanged = Unchanged(self._names, state.variables)
         self._launch_waits = LaunchWaits(
-            self._names, worker, self._shadow, sanitizer.collection, self._order, unchanged
+            self._names, worker, self._shadow, state.collection, self._order, unchanged
         )
         if self._order is not None:
             self._order.follow_launches(self._launch_waits)
 
     def _new_order(self) -> Order:
-        sanitizer, worker, shadow = self._sanitizer, self._worker, self._shadow
-        names, collection, trace = self._names, sanitizer.collection, sanitizer.trace
+        state, worker, shadow = self._state, self._worker, self._shadow
+        names, collection, trace = self._names, state.collection, state.trace
         if trace is None:
             found = AsynchronousFindings(names, collection)
-            maps = MapOrder(found, sanitizer.maps)
-            return Order(names, worker, shadow, found, maps, sanitizer.warpgroups, self._arrivals)
+            maps = MapOrder(found, state.maps)
+            return Order(names, worker, shadow, found, maps, state.warpgroups, self._arrivals)
         noting = RecordedFindings(names, collection, trace)
-        maps = MapOrder(noting, sanitizer.maps)
+        maps = MapOrder(noting, state.maps)
         recorder = RecordedOrder(
-            names, worker, shadow, noting, maps, sanitizer.warpgroups, self._arrivals, trace
+            names, worker, shadow, noting, maps, state.warpgroups, self._arrivals, trace
         )
-        sanitizer.recorders.append(recorder)
+        state.recorders.append(recorder)
         return recorder
 
     def print_if_of(
@@ -141,7 +138,7 @@ class Watch:
         """Native code reports something that looks wrong; 1 if it is."""
         try:
             if what == LOADS_WANTED:
-                self._sanitizer.order.want_loads(base)
+                self._state.order.want_loads(base)
                 return 0
             if what == USED:
                 self._note_use(base, more)
@@ -186,7 +183,7 @@ class Watch:
         numbers = self._worker.site_number(site), self._worker.site_at(record)
         block, address = self._worker.field("block"), granule << self._shadow.shift
         found = uninitialized_flag(self._names, block, (thread, first), numbers, address)
-        self._sanitizer.add(self._worker, found)
+        self._state.add(self._worker, found)
 
     def _on_ahead(self, site: int, pattern: Pattern, base: int, lanes: int) -> None:
         """The first of these lanes accesses global memory ahead of a wait for earlier launches."""
@@ -208,13 +205,13 @@ class Watch:
 
     def _note_origin(self, number: int, finding: Finding) -> None:
         """An undefined value appears; it is a fault only if it is used."""
-        if self._sanitizer.trace is not None:
+        if self._state.trace is not None:
             return
-        if self._sanitizer.tracks:
+        if self._state.tracks:
             self._undefined.read(number, self._worker.field("block"), finding)
         else:
-            self._sanitizer.tracking_wanted = True
-            self._sanitizer.stop()
+            self._state.tracking_wanted = True
+            self._state.stop()
 
     def _on_global_order(
         self, what: int, site: int | None, pattern: int | None, base: int, more: int
@@ -223,7 +220,7 @@ class Watch:
         if finding is not None and what == GLOBAL_RACE and site is not None:
             self._faults.keep(self._worker.site_number(site), GLOBAL_RACE, finding)
         elif finding is not None:
-            self._sanitizer.add(self._worker, finding)
+            self._state.add(self._worker, finding)
         return answer
 
     def _on_reach(self, site: int, pattern: Pattern, base: int, more: int) -> None:
