@@ -118,7 +118,7 @@ PLANTED = (
         problem=_STREAM,
         old="- first_block + 1;",
         new="- first_block;",
-        expects=(WRONG_RESULT,),
+        expects=("synccheck",),
     ),
     Mutation(
         name="blocks that share a tile share a slot",

@@ -121,7 +121,7 @@ PLANTED = (
         problem=_STREAM,
         old="- first + 1;",
         new="- first;",
-        expects=(WRONG_RESULT,),
+        expects=("synccheck",),
     ),
     Mutation(
         name="blocks that share a tile share a slot",
