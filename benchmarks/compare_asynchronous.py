@@ -5,8 +5,9 @@
     python benchmarks/compare_asynchronous.py --refresh            anywhere: gemmkit's part of it
     python benchmarks/compare_asynchronous.py --render             puts it into docs/sanitizers.md
 
-The kernels are those of `tests/emulator`, with the products that they compute there. Every bug, and
-every sound kernel, runs in a process of its own for each tool, and three times without one.
+`--family NAME` leaves the others out, and what the result file has of them stays. The kernels are
+those of `tests/emulator`, with the products that they compute there. Every bug, and every sound
+kernel, runs in a process of its own for each tool, and three times without one.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from difflib import SequenceMatcher
@@ -39,7 +40,10 @@ FAMILIES = {
     "tensor copies": ("asynchronous", "tensor_pipelines"),
     "wgmma": ("warpgroups", "warpgroup_kernels"),
     "clusters": ("clusters", "cluster_kernels"),
+    "flags, counters, dependent launches": ("sanitizer", "flag_kernels"),
 }
+# What a row of the results says of the GPU before the tools have run there.
+NOT_RUN: dict[str, Any] = {"gpu_result": "not run", "compute_sanitizer": {}}
 
 sys.path[:0] = [str(HERE), str(TESTS), *(str(TESTS / folder) for folder, _ in FAMILIES.values())]
 
@@ -67,10 +71,11 @@ def families() -> Iterator[tuple[str, ModuleType]]:
             yield name, import_module(module)
 
 
-def targets() -> list[Target]:
+def targets(only: str = "") -> list[Target]:
     return [
         Target(family, name, bug)
         for family, module in families()
+        if only in ("", family)
         for names, bug in ((module.SOUND, False), (module.BUGS, True))
         for name in names
         if name not in OTHER_SIZES
@@ -126,12 +131,12 @@ def sound_product(target: Target) -> Any:
     return written(target, module.run(module.SOUND[base], sanitize=False))[1]
 
 
-def collect(path: Path, sanitizer: str, workers: int) -> None:
+def collect(path: Path, sanitizer: str, workers: int, family: str) -> None:
     """Run every target under every tool, and without; write what each printed."""
     known = _output([sanitizer, "--help"])
     commands = {tool: [sanitizer, *options(tool, known)] for tool in TOOLS}
     plain = [f"{PLAIN} {number}" for number in range(REPETITIONS)]
-    jobs = [(each.label, tool) for each in targets() for tool in (*plain, *TOOLS)]
+    jobs = [(each.label, tool) for each in targets(family) for tool in (*plain, *TOOLS)]
     from gemmkit.devices.choose import open_device
 
     seen = open_device("cuda").environment()
@@ -139,7 +144,7 @@ def collect(path: Path, sanitizer: str, workers: int) -> None:
         **{key: seen[key] for key in ("gpu", "driver")},
         "command": " ".join(["python", *sys.argv]),
         "version": _output([sanitizer, "--version"]).strip().splitlines()[-1],
-        "runs": {each.label: {} for each in targets()},
+        "runs": {each.label: {} for each in targets(family)},
     }
 
     def one(job: tuple[str, str]) -> None:
@@ -172,7 +177,8 @@ def plain_result(runs: dict[str, Any]) -> str:
     return max(seen, key=("right", "wrong", "launch fails", "never ends").index)
 
 
-def compare(raw: dict[str, Any]) -> dict[str, Any]:
+def compare(raw: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
+    """The results with what was collected in place of what they had of the same targets."""
     rows = []
     for target in targets():
         runs = raw["runs"].get(target.label)
@@ -185,13 +191,20 @@ def compare(raw: dict[str, Any]) -> dict[str, Any]:
             "gpu_result": plain_result(runs),
             "compute_sanitizer": reports(runs),
         })  # fmt: skip
-    return {**{key: raw[key] for key in raw if key != "runs"}, "targets": rows}
+    ran = {row["target"]: row for row in rows}
+    kept = [ran.pop(row["target"], row) for row in before.get("targets", ())]
+    return {**{key: raw[key] for key in raw if key != "runs"}, "targets": [*kept, *ran.values()]}
 
 
-def refresh(results: dict[str, Any]) -> None:
-    """Add what gemmkit finds."""
+def refresh(results: dict[str, Any], family: str) -> None:
+    """Add what gemmkit finds; of a family that is named also where the tools have not run."""
     rows = {row["target"]: row for row in results["targets"]}
-    for target in targets():
+    for target in targets(family):
+        if family and target.label not in rows:
+            rows[target.label] = {
+                "target": target.label, "family": target.family, "bug": target.bug, **NOT_RUN,
+            }  # fmt: skip
+            results["targets"].append(rows[target.label])
         if target.label in rows:
             execution, _ = run_target(target, sanitize=True)
             found = {f"{each.check}: {each.kind}" for each in execution.findings}
@@ -219,21 +232,37 @@ def render(results: dict[str, Any]) -> str:
             lambda row: row["gpu_result"] in ("wrong", "launch fails"),
             lambda row: row["gpu_result"] == "never ends",
         ]
+        ran = all(row["compute_sanitizer"] for row in (*bugs, *sound))
         found.append([
             family, len(bugs), sum(bool(row["gemmkit"]) for row in bugs),
-            sum(bool(reported(row)) for row in bugs),
-            *(sum(map(each, bugs)) for each in counted),
+            sum(bool(reported(row)) for row in bugs) if ran else NOT_RUN["gpu_result"],
+            *(sum(map(each, bugs)) if ran else NOT_RUN["gpu_result"] for each in counted),
             len(sound), sum(bool(row["gemmkit"]) for row in sound),
-            sum(bool(reported(row)) for row in sound),
+            sum(bool(reported(row)) for row in sound) if ran else NOT_RUN["gpu_result"],
         ])  # fmt: skip
-    total = [sum(int(str(row[n])) for row in found) for n in range(1, len(head))]
-    lines += [f"| {' | '.join(map(str, row))} |" for row in [*found, ["all", *total]]]
+    lines += [f"| {' | '.join(map(str, row))} |" for row in [*found, ["all", *_totals(found)]]]
     tools = ", ".join(
         f"{tool} {sum(tool in reported(row) for row in rows if row['bug'])}" for tool in TOOLS
     )
     version = re.sub(r"Version (\S+).*", r"\1", results["version"], flags=re.DOTALL)
     lines += ["", f"Bugs that each tool of compute-sanitizer {version} reported: {tools}."]
     return "\n".join(lines)
+
+
+def _totals(found: Sequence[Sequence[object]]) -> list[str]:
+    """The sums of the columns; with the number of bugs, or of sound kernels, that ran on the GPU if
+    some did not."""
+    columns = list(zip(*found, strict=True))
+    totals: list[str] = []
+    for place, column in enumerate(columns[1:], 1):
+        numbers = [each for each in column if isinstance(each, int)]
+        of = columns[1 if place < len(columns) - 3 else -3]
+        ran = sum(
+            int(str(count)) for count, each in zip(of, column, strict=True) if isinstance(each, int)
+        )
+        left_out = f" of {ran}" if len(numbers) < len(column) else ""
+        totals.append(f"{sum(numbers)}{left_out}")
+    return totals
 
 
 def write(results: dict[str, Any]) -> None:
@@ -246,6 +275,7 @@ def main() -> int:
     parser.add_argument("--raw", type=Path)
     parser.add_argument("--refresh", action="store_true")
     parser.add_argument("--render", action="store_true")
+    parser.add_argument("--family", default="", choices=("", *FAMILIES))
     parser.add_argument("--launch")
     parser.add_argument("--sanitizer", default="compute-sanitizer")
     parser.add_argument("--workers", type=int, default=12)
@@ -253,12 +283,13 @@ def main() -> int:
     if arguments.launch:
         print(json.dumps(launch(arguments.launch)), flush=True)
     elif arguments.collect:
-        collect(arguments.collect, arguments.sanitizer, arguments.workers)
+        collect(arguments.collect, arguments.sanitizer, arguments.workers, arguments.family)
     elif arguments.raw:
-        write(compare(json.loads(arguments.raw.read_text("utf-8"))))
+        before = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {}
+        write(compare(json.loads(arguments.raw.read_text("utf-8")), before))
     if arguments.refresh:
         results = json.loads(RESULTS.read_text("utf-8"))
-        refresh(results)
+        refresh(results, arguments.family)
         write(results)
     if arguments.render:
         from gemmkit.report.readme import replace_generated

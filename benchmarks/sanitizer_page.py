@@ -19,7 +19,7 @@ CLASSES = {
     "memcheck": "memory out of bounds, or misaligned",
     "initcheck": "reads of memory that nobody has written",
     "racecheck": "races",
-    "synccheck": "barriers that not all threads reach",
+    "synccheck": "barriers that not all threads reach, counters left set",
     "wrong result": "arithmetic: wrong index, sign, order",
 }
 

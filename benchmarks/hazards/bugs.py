@@ -13,6 +13,7 @@ EXAMPLES = HERE.parents[1] / "examples"
 KERNELS = {
     "hopper": EXAMPLES / "hopper.cu",
     "cp_async": HERE / "cp_async.cu",
+    "dependent": HERE / "dependent.cu",
 }
 _TYPES = ("--gpu", "h100", "--dtype", "bf16", "--out-dtype", "fp32", "--layout", "NT")
 OPTIONS = {
@@ -27,6 +28,10 @@ OPTIONS = {
         *_TYPES,
         *("--grid", "N/32,M/64", "--block", "128", "--multiple-of", "64,32,64"),
         *("--shape", "64x64x256"),
+    ),
+    "dependent": (
+        *("--gpu", "h100", "--grid", "M", "--block", "128", "--shared", "4*K"),
+        *("--multiple-of", "1,1,4", "--shape", "8x192x64"),
     ),
 }
 
@@ -198,5 +203,17 @@ BUGS = {
         "hopper",
         (("            if (steps > 0) arrive(&empty[(step - 1) % STAGES]);\n", ""),),
         told="deadlock",
+    ),
+    "load-before-launch": Bug(
+        "dependent",
+        (
+            (
+                "        cudaGridDependencySynchronize();\n"
+                "        load(row, A + blockIdx.x * K, K * sizeof(float), &full);\n",
+                "        load(row, A + blockIdx.x * K, K * sizeof(float), &full);\n"
+                "        cudaGridDependencySynchronize();\n",
+            ),
+        ),
+        told="earlier launch not waited for: the bulk copy",
     ),
 }

@@ -205,4 +205,17 @@ SCENES = {
         ),
         (Arrow((1, 6.6), (0, 6.6), "never arrives", True),),
     ),
+    "dependent-launch": Scene(
+        "TMA reads A while the launch before still writes it",
+        ("launch before", "TMA", "producer", "consumers"),
+        (
+            Box(0, 0, 7, "writes A and B", "async"),
+            Box(1, 2.4, 5.4, "reads A", "bad"),
+            Box(2, 0, 2.4, "load(A)"),
+            Box(2, 2.4, 7, "griddepcontrol.wait", "idle"),
+            Box(3, 0, 5.4, "wait(full)", "idle"),
+            Box(3, 5.4, 8.4, "reads B", "bad"),
+        ),
+        (Arrow((0, 6.9), (1, 6.9), "earliest time to load", True),),
+    ),
 }

@@ -93,7 +93,7 @@ PLANTED = (
         problem=_SPLIT,
         old="atomicInc(&semaphores[tile], parts - 1)",
         new="atomicAdd(&semaphores[tile], 1)",
-        expects=(WRONG_RESULT,),
+        expects=("synccheck",),
     ),
     Mutation(
         name="longer first parts forgotten",
@@ -118,7 +118,7 @@ PLANTED = (
         problem=_STREAM,
         old="- first_block + 1;",
         new="- first_block;",
-        expects=(WRONG_RESULT,),
+        expects=("synccheck",),
     ),
     Mutation(
         name="blocks that share a tile share a slot",

@@ -79,7 +79,7 @@ PLANTED = (
         problem=_SPLIT,
         old="global.inc.u32 %0, [%1], %2",
         new="global.add.u32 %0, [%1], 1",
-        expects=(WRONG_RESULT,),
+        expects=("synccheck",),
         file="epilogue/fix_up.cuh",
     ),
     Mutation(
@@ -121,7 +121,7 @@ PLANTED = (
         problem=_STREAM,
         old="- first + 1;",
         new="- first;",
-        expects=(WRONG_RESULT,),
+        expects=("synccheck",),
     ),
     Mutation(
         name="blocks that share a tile share a slot",

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from gemmkit.cxx.element_types import Asserted, element_assertions
+from gemmkit.emulator.ptx.parser import parse
+from gemmkit.emulator.ptx.places import place_of
 from gemmkit.errors import CompileError
 from gemmkit.jit import cuda_headers
 from gemmkit.jit.binary import Binary
@@ -311,6 +313,23 @@ def test_options_reach_the_compiler(tmp_path: Path) -> None:
     assert _bits(7) in compiled(text, tmp_path, options=("-DVALUE=7", "--std=c++20")).ptx
 
 
+def test_dependent_launches(tmp_path: Path) -> None:
+    """What is inlined from CUDA's device runtime counts as code of the line that calls it."""
+    text = (
+        "__global__ void k(float* C) {\n  ::cudaGridDependencySynchronize();\n  C[0] = 1;\n"
+        "  cudaTriggerProgrammaticLaunchCompletion();\n}\n"
+    )
+    source = SourceFile(text, "my.cu", "cuda", (str(tmp_path),))
+    ptx = compile_source(source, "k", "sm_90", cache_dir=tmp_path, assemble=False).ptx
+    (kernel,) = parse(ptx).kernels.values()
+    opcodes = [each.opcode for each in kernel.body]
+    wait, launch = (
+        opcodes.index(f"griddepcontrol.{each}") for each in ("wait", "launch_dependents")
+    )
+    assert wait < opcodes.index("st.global.u32") < launch
+    assert [place_of(kernel.body[each]) for each in (wait, launch)] == [("my.cu", 2), ("my.cu", 4)]
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -338,6 +357,10 @@ def test_options_reach_the_compiler(tmp_path: Path) -> None:
             "#include <thrust/reduce.h>\n"
             "__global__ void k(float* C) { C[0] = thrust::reduce(thrust::seq, C, C + 4); }",
             r"my\.cu:2: (.|\n)*thrust is not supported in kernels",
+        ),
+        (
+            "__global__ void k(float* C) {\n  cudaGridDependencySynchronize();\n}",
+            r"my\.cu:2: (.|\n)*programmatic dependent launches need compute capability 9\.0",
         ),
     ],
 )

@@ -384,7 +384,10 @@ def launching(
     def compute(arguments: Arguments) -> None:
         if plan.blocks:
             scratch = Scratch.of(device, plan, arguments)  # must outlive the launch
-            seen.append(device.launch(binary, plan, {**arguments, **scratch.arguments}))
-            scratch.check(device, plan)
+            launch = device.launch(binary, plan, {**arguments, **scratch.arguments})
+            seen.append(launch)
+            if not launch.findings:
+                # A sanitizer reports counters too, with their lines.
+                scratch.check(device, plan)
 
     return compute

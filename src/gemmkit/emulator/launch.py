@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gemmkit.emulator.clusters import ClusterDirectives, members
+from gemmkit.errors import DeviceError
+from gemmkit.gpu import MAX_GRID
 
 if TYPE_CHECKING:
     from gemmkit.emulator.counters.tally import Tally
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from gemmkit.findings import Finding
 
 Dim3 = tuple[int, int, int]
+
+MAX_THREADS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,24 @@ class LaunchRequest:
         """The numbers in the grid (x fastest) of the blocks of a cluster, in the order of their
         ranks."""
         return members(self.grid, self.cluster_shape, number)
+
+    def checked(self, kernel: str, parameter_bytes: int) -> LaunchRequest:
+        """The request, if a kernel that takes so many bytes of parameters can be launched so.
+
+        Raises:
+            DeviceError: it cannot.
+        """
+        if min(self.block) < 1 or math.prod(self.block) > MAX_THREADS:
+            raise DeviceError(f"a block of {self.block} threads: it must have 1 to {MAX_THREADS}")
+        limits = zip(self.grid, MAX_GRID, strict=True)
+        if any(not 0 <= blocks <= limit for blocks, limit in limits):
+            raise DeviceError(f"a grid of {self.grid} blocks: at most {MAX_GRID} are possible")
+        if len(self.parameters) < parameter_bytes:
+            raise DeviceError(
+                f"kernel '{kernel}' takes {parameter_bytes} bytes of parameters, "
+                f"not {len(self.parameters)}"
+            )
+        return self
 
     def in_clusters(self, directives: ClusterDirectives, kernel: str) -> LaunchRequest:
         """The request with the cluster that the kernel asks for.

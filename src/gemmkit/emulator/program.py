@@ -17,18 +17,17 @@ from gemmkit.emulator.codegen.compiled import CompiledKernel, KernelText
 from gemmkit.emulator.codegen.kernel import LoadedKernel, load_kernel
 from gemmkit.emulator.launch import Execution, LaunchRequest
 from gemmkit.emulator.machine import scheduler
-from gemmkit.emulator.machine.memory import Allocation, Bytes, DeviceMemory
+from gemmkit.emulator.machine.memory import Allocation, DeviceMemory
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.ptx.names import kernel_name, source_name
 from gemmkit.errors import DeviceError
-from gemmkit.gpu import MAX_GRID
 
 if TYPE_CHECKING:
     from gemmkit.emulator.counters.accesses import Accesses
     from gemmkit.emulator.oracle.chunk import Watcher
     from gemmkit.emulator.ptx.cfg import ControlFlow
-    from gemmkit.emulator.ptx.module import Module
-    from gemmkit.emulator.sanitizer.traits import Traits
+    from gemmkit.emulator.ptx.module import Kernel, Module
+    from gemmkit.emulator.sanitized_runs import SanitizedRuns
     from gemmkit.emulator.schedule import Schedule
     from gemmkit.emulator.watching import SharedContent, Watched
 
@@ -36,8 +35,6 @@ CACHE_KIND = "objects"
 
 # Once a kernel has run for so long, compiling it anew for speed takes less time than that saves.
 QUICK_SECONDS = 2.0
-
-MAX_THREADS = 1024
 
 
 class Program:
@@ -55,8 +52,9 @@ class Program:
         self._variables: WeakKeyDictionary[DeviceMemory, Allocation] = WeakKeyDictionary()
         # Workers of finished launches, by their code and the shape of their blocks.
         self._spare: dict[tuple[int, ...], list[Worker]] = {}
-        # By whether undefined bits are tracked.
-        self._traits: dict[bool, Traits] = {}
+        self._sanitized_runs: SanitizedRuns | None = None
+        # The names of variables that the host sets.
+        self._set: set[str] = set()
         # How long it has run, without sanitizers.
         self._seconds = 0.0
         self._objects = objects
@@ -143,7 +141,7 @@ class Program:
                 interleavings=interleavings,
             )
         kernel = self._load(sanitize=True) if sanitize else self._plain()
-        request = _checked(request, self._text.entry, kernel.compiled)
+        request = self._checked(request, kernel.compiled)
         if 0 in request.grid:
             return scheduler.empty_execution(self.flow)
         addressed = kernel.compiled.addresses_parameters
@@ -181,7 +179,7 @@ class Program:
             DeviceError: as `run`, when it does not look for faults.
         """
         kernel = self._plain()
-        request = _checked(request, self._text.entry, kernel.compiled)
+        request = self._checked(request, kernel.compiled)
         if 0 in request.grid:
             return
         if only is not None and request.cluster_blocks > 1:
@@ -213,6 +211,7 @@ class Program:
             if variable is None:
                 raise DeviceError(f"the kernel has no variable '{name}'")
             raise DeviceError(f"the kernel's variable '{name}' has only {variable.size} bytes")
+        self._set.add(source_name(name))
         start = self._variables_in(memory) + variable.offset
         memory.view(start, len(data))[:] = np.frombuffer(data, np.uint8)
 
@@ -229,6 +228,25 @@ class Program:
         else:
             self._plain()
 
+    def _checked(self, request: LaunchRequest, kernel: CompiledKernel | Kernel) -> LaunchRequest:
+        """The request with the kernel's clusters.
+
+        Raises:
+            DeviceError: the kernel cannot be launched so.
+        """
+        name = kernel_name(self._text.entry)
+        return request.checked(name, kernel.parameter_bytes).in_clusters(kernel.cluster, name)
+
+    @property
+    def _sanitized(self) -> SanitizedRuns:
+        """The runs with the sanitizers."""
+        if self._sanitized_runs is None:
+            from gemmkit.emulator.sanitized_runs import SanitizedRuns
+
+            variables = {source_name(name): each for name, each in self.module.globals.items()}
+            self._sanitized_runs = SanitizedRuns(self._load, self.flow, variables, self._set)
+        return self._sanitized_runs
+
     def _run_sanitized(
         self,
         run: Callable[..., Execution],
@@ -237,49 +255,27 @@ class Program:
         memory: DeviceMemory,
         interleavings: bool,
     ) -> Execution:
-        """Run with sanitizers; run again from the start if they need more information from the
-        start."""
-        from gemmkit.emulator.sanitizer.monitor import Sanitizer
-        from gemmkit.emulator.sanitizer.traits import Traits
+        """Run with sanitizers, and again for what else there is to say."""
+        sanitized = self._sanitized
+        execution, before, explains = sanitized.run(run, kernel, request, memory)
+        if interleavings and explains and execution.findings:
+            program = self.with_stops if not self._text.stops else self
+            return program._sanitized.explain(run, execution, before, request, memory)
+        kept = self._kept_variables(memory)
+        if interleavings and kept and not execution.findings:
+            return sanitized.launch_again(run, execution, before, request, memory, kept)
+        return execution
 
-        readers: frozenset[int] = frozenset()
-        before = memory.snapshot()
-        while True:
-            tracks = kernel.compiled.tracks
-            if tracks not in self._traits:
-                self._traits[tracks] = Traits(kernel)
-            sanitizer = Sanitizer(self._traits[tracks], self.flow, request, memory, readers)
-            sanitizer.before = before
-            sanitizer.variables = frozenset(map(source_name, self.module.globals))
-            execution = run(kernel, sanitizer=sanitizer)
-            if not sanitizer.runs_again:
-                if interleavings and sanitizer.traits.explains and execution.findings:
-                    return self._explained(run, execution, before, request, memory)
-                return execution
-            readers |= sanitizer.readers_wanted
-            if sanitizer.tracking_wanted:
-                kernel = self._load(sanitize=True, track=True)
-            memory.restore(before)
-
-    def _explained(
-        self,
-        run: Callable[..., Execution],
-        execution: Execution,
-        before: list[tuple[Bytes, Bytes]],
-        request: LaunchRequest,
-        memory: DeviceMemory,
-    ) -> Execution:
-        """Add interleavings to findings, by recording the blocks in which they were first seen."""
-        from gemmkit.emulator.sanitizer.explanations import explained
-        from gemmkit.emulator.sanitizer.traits import Traits
-
-        program = self.with_stops if not self._text.stops else self
-        kernel = program._load(sanitize=True, track=False)
-        if False not in program._traits:
-            program._traits[False] = Traits(kernel)
-        again = partial(run, kernel, threads=1, progress=None, schedule=None)
-        traits = program._traits[False]
-        return explained(execution, again, traits, program.flow, request, memory, before)
+    def _kept_variables(self, memory: DeviceMemory) -> dict[str, Allocation]:
+        """The module's variables, in a memory, that kernels may write and that the host does not
+        set."""
+        start = self._variables_in(memory)
+        found = {}
+        for name, each in self.module.globals.items():
+            own = source_name(name)
+            if not each.constant and own not in self._set and each.size:
+                found[own] = Allocation(start + each.offset, each.size, own)
+        return found
 
     def watch(self, request: LaunchRequest, memory: DeviceMemory, blocks: range) -> Watched:
         """Run some blocks on the oracle and return what their warps access, in order.
@@ -322,8 +318,7 @@ class Program:
     ) -> None:
         from gemmkit.emulator import oracle
 
-        _check(request, self._text.entry, self.flow.kernel.parameter_bytes)
-        request = request.in_clusters(self.flow.kernel.cluster, self.flow.kernel.source_name)
+        request = self._checked(request, self.flow.kernel)
         base = self._variables_in(memory)
         symbols = {name: base + each.offset for name, each in self.module.globals.items()}
         oracle.run(self.flow, request, memory, symbols, only=blocks, watch=watch)
@@ -378,27 +373,3 @@ def load(
     program = Program(text, DiskCache(folder), sanitize=sanitize)
     program.prepare(sanitize=sanitize)
     return program
-
-
-def _checked(request: LaunchRequest, entry: str, compiled: CompiledKernel) -> LaunchRequest:
-    """The request with the kernel's clusters.
-
-    Raises:
-        DeviceError: the kernel cannot be launched so.
-    """
-    _check(request, entry, compiled.parameter_bytes)
-    return request.in_clusters(compiled.cluster, kernel_name(entry))
-
-
-def _check(request: LaunchRequest, entry: str, wanted: int) -> None:
-    threads = request.block[0] * request.block[1] * request.block[2]
-    if min(request.block) < 1 or threads > MAX_THREADS:
-        raise DeviceError(f"a block of {request.block} threads: it must have 1 to {MAX_THREADS}")
-    limits = zip(request.grid, MAX_GRID, strict=True)
-    if any(not 0 <= blocks <= limit for blocks, limit in limits):
-        raise DeviceError(f"a grid of {request.grid} blocks: at most {MAX_GRID} are possible")
-    if len(request.parameters) < wanted:
-        raise DeviceError(
-            f"kernel '{kernel_name(entry)}' takes {wanted} bytes of parameters, "
-            f"not {len(request.parameters)}"
-        )

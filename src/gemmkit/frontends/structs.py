@@ -13,25 +13,22 @@ from gemmkit.cxx.declarations import (
     closing,
     read_parameter,
     split_arguments,
-    template_names,
     without_comments,
     without_directives,
 )
 from gemmkit.cxx.expressions import Expression, Number
 from gemmkit.errors import UsageError
 from gemmkit.frontends.refusals import MAP_TYPES
-from gemmkit.frontends.struct_packing import Packing, pack_operator_line, packing
+from gemmkit.frontends.struct_declarations import (
+    ALIGNMENT,
+    StructDeclaration,
+    enums_in,
+    structs_in,
+)
+from gemmkit.frontends.struct_packing import pack_operator_line, packing
 from gemmkit.kernels.plan import MAP_FIELD, FieldPlace, StructPlace
 from gemmkit.tensor_maps import MAP_ALIGNMENT, MAP_BYTES
 
-_HEAD = re.compile(
-    r"\b(?:struct|class|union)\s+(?P<attributes>(?:(?:(?:alignas|__align__)\s*\([^()]*\)|"
-    r"__attribute__\s*\(\((?:[^()]|\([^()]*\))*\)\)|\[\[[^\[\]]*\]\])\s*)*)"
-    r"(?P<name>\w+)?\s*(?:final\s*)?(?::(?!:)(?P<bases>[^{};]*))?(?=\{)"
-)
-_ALIGNMENT = re.compile(r"\b(?:alignas|__align__|(?:__)?aligned(?:__)?)\s*\(\s*(\w+)\s*\)")
-_PACKED = re.compile(r"\b(?:__)?packed(?:__)?\b")
-_ENUM = re.compile(r"\benum\s+(?:class\s+|struct\s+)?(?P<name>\w+)\s*(?::\s*(?P<type>[\w\s]+))?\{")
 _ACCESS = re.compile(r"\b(?:public|protected|private)\s*:(?!:)")
 # Members that take no room in an object.
 _NO_FIELD = re.compile(r"\s*(?:static|using|typedef|friend|enum|static_assert|template)\b")
@@ -63,24 +60,6 @@ _SCALARS: Mapping[str, _Scalar] = {
 }  # fmt: skip
 _POINTER: _Scalar = (8, 8, "u")
 _VECTOR = re.compile(r"(u?)(char|short|int|long|longlong)([1-4])|(float|double)([1-4])")
-
-
-@dataclass(frozen=True, slots=True)
-class StructDeclaration:
-    """A struct's declaration: `body` is what stands between its braces.
-
-    `bases` are the types it derives from, `template` the names of its template parameters,
-    `alignment` what `alignas` asks for, in bytes; `packed` the bytes to which members are aligned
-    at most, or 0.
-    """
-
-    name: str
-    body: str
-    bases: tuple[str, ...] = ()
-    template: tuple[str, ...] = ()
-    alignment: int = 1
-    is_union: bool = False
-    packed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +101,8 @@ class Structs:
             plain = without_directives(uncommented)
             operator = pack_operator_line(without_comments(text, keep_literals=True)) or operator
             types |= aliases_in(plain)
-            enums |= {each["name"]: (each["type"] or "int").strip() for each in _enums(plain)}
-            declared |= {each.name: each for each in _structs(plain, packing(uncommented))}
+            enums |= {each["name"]: (each["type"] or "int").strip() for each in enums_in(plain)}
+            declared |= {each.name: each for each in structs_in(plain, packing(uncommented))}
         return cls(declared, enums, types, numbers, operator)
 
     def flattened(
@@ -354,7 +333,7 @@ def _statements(body: str, struct: str) -> Iterator[str]:
             start = position + 1
             if statement.startswith("virtual "):
                 raise _Unknown(f"'{struct}' has virtual functions")
-            if _ALIGNMENT.search(statement):
+            if ALIGNMENT.search(statement):
                 raise _Unknown(f"'{struct}' has a field with an alignment specifier")
             if statement and not _NO_FIELD.match(statement) and not _is_method(statement):
                 yield statement
@@ -365,34 +344,6 @@ def _is_method(statement: str) -> bool:
     return (
         "(" in re.split(r"[={]", statement)[0] or re.search(r"\boperator\b", statement) is not None
     )
-
-
-def _structs(plain: str, packed: Packing) -> Iterator[StructDeclaration]:
-    for match in _HEAD.finditer(plain):
-        close = closing(plain, match.end())
-        if close < 0:
-            continue
-        names = [match["name"]] if match["name"] else []
-        before = plain[max(plain.rfind(mark, 0, match.start()) for mark in ";}") + 1 :]
-        if re.match(r"\s*typedef\b", before):
-            names += re.findall(r"(?:^|,)\s*(\w+)", plain[close + 1 : plain.find(";", close)])
-        attributes = match["attributes"] or ""
-        asked = _ALIGNMENT.search(attributes)
-        bases = split_arguments(match["bases"] or "")
-        for name in names:
-            yield StructDeclaration(
-                name,
-                plain[match.end() + 1 : close],
-                tuple(re.sub(r"\b(?:public|private|protected|virtual)\b", "", b) for b in bases),
-                template_names(plain, match.start()),
-                int(asked[1]) if asked is not None and asked[1].isdigit() else 1,
-                match[0].lstrip().startswith("union"),
-                1 if _PACKED.search(attributes) else packed.at(match.start()),
-            )
-
-
-def _enums(plain: str) -> Iterator[re.Match[str]]:
-    return _ENUM.finditer(plain)
 
 
 def own_numbers(numbers: Iterable[int], structs: Sequence[StructPlace | None]) -> list[int]:

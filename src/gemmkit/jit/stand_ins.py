@@ -63,12 +63,33 @@ typedef struct CUtensorMap_st CUtensorMap;
 #endif
 """
 
+# CUDA's device runtime has the same; NVRTC comes without it. Findings name the line of the call, as
+# they do for code of CUDA's own headers, by whose name in nvcc's line tables this goes.
+_DEPENDENT_LAUNCHES = """
+#if __CUDA_ARCH__ >= 900
+#line 1 "/usr/local/cuda/include/cuda_device_runtime_api.h"
+static __device__ inline void cudaGridDependencySynchronize() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+static __device__ inline void cudaTriggerProgrammaticLaunchCompletion() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+#endif
+"""
+
 STAND_INS = {
     **dict.fromkeys(_EMPTY.split(), _NOTHING),
     **dict.fromkeys(("float.h", "cfloat"), _FLOATS),
     **dict.fromkeys(("cuda.h", "cudaTypedefs.h"), _DRIVER),
     "array": ARRAY,
-    PRELUDE: INTEGERS + INTEGER_LIMITS + MATHS + ALGORITHM + LIMITS + TYPE_TRAITS + UTILITY,
+    PRELUDE: INTEGERS
+    + INTEGER_LIMITS
+    + MATHS
+    + ALGORITHM
+    + LIMITS
+    + TYPE_TRAITS
+    + UTILITY
+    + _DEPENDENT_LAUNCHES,
 }
 
 

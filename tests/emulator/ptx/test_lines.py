@@ -73,3 +73,41 @@ def test_instructions_carry_them():
     (instruction,) = module.kernels["k"].body
     assert instruction.where == "tile.cuh:5"
     assert instruction.source.called_from == ("kernel.cu:20",)
+
+
+def test_line_0_is_named_by_a_line_near_it():
+    """An instruction before of the same inlined call, the call, or any instruction before, or the
+    first one after; counts stay where the compiler puts them."""
+    module = parse("""
+.version 8.5
+.target sm_80
+.address_size 64
+.file 1 "kernel.cu"
+.file 2 "tile.cuh"
+.visible .entry k()
+{
+    .loc 1 0 5
+    bar.sync 0;
+    .loc 1 8 5
+    bar.sync 1;
+    .loc 1 0 5
+    bar.sync 2;
+    .loc 2 0 9, function_name F, inlined_at 1 20 5
+    bar.sync 3;
+    .loc 2 7 9, function_name F, inlined_at 1 20 5
+    bar.sync 4;
+    .loc 2 0 9, function_name F, inlined_at 1 20 5
+    bar.sync 5;
+    .loc 1 0 5
+    bar.sync 6;
+    .loc 1 30 5
+    ret;
+}
+""")
+    body = module.kernels["k"].body
+    assert [each.where for each in body] == [
+        "kernel.cu:8", "kernel.cu:8", "kernel.cu:8", "kernel.cu:20", "tile.cuh:7", "tile.cuh:7",
+        "kernel.cu:8", "kernel.cu:30",
+    ]  # fmt: skip
+    assert body[5].named.called_from == ("kernel.cu:20",)
+    assert [each.source.line for each in body] == [0, 8, 0, 0, 7, 0, 0, 30]

@@ -13,6 +13,7 @@ from gemmkit.emulator import DeviceMemory, LaunchRequest, load, oracle
 from gemmkit.emulator.launch import Dim3, Execution
 from gemmkit.emulator.machine.memory import Allocation
 from gemmkit.emulator.ptx.cfg import ControlFlow
+from gemmkit.emulator.ptx.names import source_name
 from gemmkit.emulator.ptx.parser import parse
 from gemmkit.findings import Finding
 from gemmkit.jit.compiler import compile_kernel
@@ -63,15 +64,21 @@ def run(
     sanitize: bool = True,
     arch: str = "sm_86",
     at_once: int = 1,
+    explain: bool = False,
+    host_sets: Mapping[str, bytes] | None = None,
 ) -> Outcome:
     """Run a kernel on arrays of these names; `unwritten` ones count as never written. So many
-    blocks are on the board `at_once`.
+    blocks are on the board `at_once`. With `explain` also find what takes further runs. The host
+    sets variables of the module to these bytes before.
 
     Without arguments it gets one array, `out`, of 64 words.
     """
     memory, request, held = _placed(arguments, grid, block, shared_bytes, unwritten)
     request = replace(request, at_once=at_once)
     program = load(compiled(source, arch), "k")
+    for name, data in (host_sets or {}).items():
+        (symbol,) = (each for each in program.module.globals if source_name(each) == name)
+        program.set_variable(memory, symbol, data)
     execution = program.run(
         request,
         memory,
@@ -79,6 +86,7 @@ def run(
         max_steps=max_steps,
         warp_seed=warp_seed,
         sanitize=sanitize,
+        interleavings=explain,
     )
     arrays = {name: memory.view(each.address, each.nbytes).copy() for name, each in held.items()}
     return Outcome(execution, arrays)

@@ -1,8 +1,10 @@
-"""`data_loads`: the volatile and relaxed loads of data, rather than of flags, in global memory.
+"""`data_loads`: the volatile, relaxed and atomic loads of data, rather than of flags, in global
+memory.
 
-A thread may read data by the same kind of load as the flag that announces them. A load is for a
-flag if a loop repeats it at one address, if it acquires, or if its value is only tested. All others
-are for data, if the kernel has a flag at all.
+A thread may read data by the same kind of load as the flag that announces them. An atomic that
+changes nothing, such as `atomicAdd(p, 0)`, is such a load too. A load is for a flag if a loop
+repeats it at one address, if it acquires, or if its value is only tested. All others are for data,
+if the kernel has a flag at all.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from collections.abc import Collection, Sequence
 from gemmkit.emulator.codegen.addresses import space_of
 from gemmkit.emulator.codegen.loops import Loops
 from gemmkit.emulator.codegen.operands import Action
-from gemmkit.emulator.codegen.ordering import ATOMICS, Ordering
+from gemmkit.emulator.codegen.ordering import ATOMICS, Ordering, loads_atomically
 from gemmkit.emulator.ptx.cfg import ControlFlow
 from gemmkit.emulator.ptx.module import Address, Register, Symbol
 
@@ -36,12 +38,16 @@ def data_loads(
     loads = [
         each
         for each in strong
-        if each.operation == "load"
+        if (each.operation == "load" or loads_atomically(each))
         and space_of(each) in _GLOBAL
         and not Ordering.of(each).scope
         and not Ordering.of(each).acquires
     ]
-    writes = [each for each in strong if each.operation != "load" and space_of(each) in _GLOBAL]
+    writes = [
+        each
+        for each in strong
+        if each.operation != "load" and not loads_atomically(each) and space_of(each) in _GLOBAL
+    ]
     if not loads or not writes:
         return frozenset()
     polls = _Polls(flow, actions)
@@ -128,7 +134,7 @@ class _Polls:
 
     def _only_looks(self, loop: Collection[int]) -> bool:
         return not any(
-            each.operation in ATOMICS
+            (each.operation in ATOMICS and not loads_atomically(each))
             or (each.operation == "store" and space_of(each) in _GLOBAL)
             or each.operation.startswith("bulk_")
             for each in self._inside(loop)

@@ -88,6 +88,18 @@ class LoadedKernel:
 
         return data_loads(self.flow, self.actions, flag_waits(self.flow, self.actions))
 
+    @cached_property
+    def strong_in_global(self) -> bool:
+        """Whether plain accesses to global memory may race with others than plain ones: atomics, or
+        volatile and relaxed stores of blocks that synchronize, or loads of data of that kind."""
+        from gemmkit.emulator.codegen.ordering import Ordering
+
+        stores = self.orders_blocks and any(
+            each.operation == "store" and Ordering.of(each).between_blocks.strong
+            for each in self.actions
+        )
+        return stores or self.updates_global or bool(self.data_loads)
+
     @property
     def follows_blocks(self) -> bool:
         """Whether the sanitizers track its blocks one after the other."""

@@ -7,9 +7,13 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
+from gemmkit.emulator.ptx.module import Immediate
+
 if TYPE_CHECKING:
     from gemmkit.emulator.codegen.operands import Action
 
+# Waits until the launches before are complete, and what they wrote is visible.
+LAUNCH_WAIT = "griddepcontrol.wait"
 ATOMICS = frozenset(["atomic", "reduction", "compare_and_swap"])
 _ORDERING = ATOMICS | {"load", "store", "no_operation"}
 _STRONG = frozenset(["volatile", "relaxed", "acquire", "release", "acq_rel"])
@@ -93,6 +97,16 @@ def scope(action: Action) -> str:
         else "system"
         if "sys" in words
         else "device"
+    )
+
+
+def loads_atomically(action: Action) -> bool:
+    """Whether an atomic changes nothing and only tells what is there, as `atomicAdd(p, 0)` does."""
+    return (
+        action.operation == "atomic"
+        and action.form.modifiers.get("O") in ("add", "or", "xor")
+        and isinstance(action.sources[0], Immediate)
+        and action.sources[0].value == 0
     )
 
 

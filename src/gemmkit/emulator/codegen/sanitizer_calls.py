@@ -8,7 +8,12 @@ from gemmkit.emulator.codegen.block import BlockWriter
 from gemmkit.emulator.codegen.context import C, W
 from gemmkit.emulator.codegen.ir import Value, literal
 from gemmkit.emulator.codegen.operands import Action
-from gemmkit.emulator.codegen.ordering import Ordering, hands_over_by_flags, needs_clocks
+from gemmkit.emulator.codegen.ordering import (
+    LAUNCH_WAIT,
+    Ordering,
+    hands_over_by_flags,
+    needs_clocks,
+)
 from gemmkit.emulator.codegen.runtime.sanitized import PREFIX
 from gemmkit.emulator.codegen.shadow_layout import (
     ARRIVES_FOR_ALL,
@@ -40,6 +45,8 @@ def nothing(b: BlockWriter, action: Action, lanes: Value) -> None:
         b.f.runtime(PREFIX + "wait", "void", C, W, lanes, literal("i32", groups.value))
     elif action.form.opcode == "bar.warp.sync":
         members(b, action, lanes, "warp_barrier")
+    elif action.form.opcode == LAUNCH_WAIT:
+        b.f.runtime(PREFIX + "launch_wait", "void", C, lanes)
     elif action.form.opcode.startswith(("membar", "fence")):
         kind = _fence_kind(action.form.opcode)
         if kind is not None and needs_clocks(b.context.analysis.actions):

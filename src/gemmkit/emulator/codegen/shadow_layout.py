@@ -49,6 +49,12 @@ SHADOW = words(
     "patterns_seen",
     # The wgmma that native code may enter into the log; null before the first.
     "products",
+    # The lanes of a warp that have to wait for earlier launches, all or none, and how often warps
+    # have executed `griddepcontrol.wait`.
+    *("awaits", "launch_waits"),
+    # If flags in shared memory may order warps: for each granule the time of the first write in the
+    # block, and who made it, as `FIRST_SITE` says. Else null.
+    *("first_times", "first_writers"),
 )
 DATA = tuple(f"data{index}" for index in range(4))
 
@@ -64,7 +70,8 @@ COMMON_BYTES = 32
 # were last in step, and the position at which some of them were; the position in the log of its
 # last access, whether Python has to see its arrivals, the position at which it last executed a
 # fence, if flags may order its lanes, the time at which some of its lanes were last in step, and
-# how often all or some were, and whether Python has to see that. Then its bitmaps.
+# how often all or some were, and whether Python has to see that; the lanes that are not known to
+# come after a `griddepcontrol.wait`, and the time of the warp's first one. Then its bitmaps.
 OWN = words("in_step", "copies", "copy_queue", "landed") | {
     "groups": 32,
     "step_time": 160,
@@ -75,8 +82,10 @@ OWN = words("in_step", "copies", "copy_queue", "landed") | {
     "part_time": 200,
     "steps": 208,
     "steps_watched": 216,
+    "ahead": 224,
+    "launch_wait": 232,
 }
-OWN_BITMAPS = 224
+OWN_BITMAPS = 240
 # A word of a warp's bitmaps: granules read and written in this epoch.
 OWN_READ, OWN_WRITTEN, OWN_WORD_BYTES = 0, 8, 16
 
@@ -282,3 +291,11 @@ FENCE_LANES, FENCE_NUMBER = 8, 40
 # Not a fault: lanes (a mask) are about to access other blocks' shared memory, so many bytes each.
 REACHES = CLASSES + 37
 REACHED_BYTES, REACHED_KIND = 32, 40
+# Lanes (a mask) access global memory, and are not known to come after a `griddepcontrol.wait`.
+AHEAD_OF_WAIT = CLASSES + 38
+# A strong access of the running thread (in the bits above the granule's) reads a granule that
+# another warp has written first, with no barrier between.
+FIRST_WRITE, FIRST_THREAD = CLASSES + 39, 32
+# The first writer of a granule: the thread of the block and, above it, the record's offset in the
+# worker.
+FIRST_SITE = 10

@@ -62,7 +62,7 @@ def outside_error(
         f"{_kernel(worker)}: {what}{_where(worker, memory, action, address)}, by "
         f"'{action.form.opcode}' at {action.instruction.where}, {thread_text(worker, thread)}"
     )
-    source = action.instruction.source
+    source = action.instruction.named
     error.place = (source.file, source.line) if source is not None else None
     return error
 

@@ -15,19 +15,11 @@ from typing import TYPE_CHECKING
 
 from gemmkit.cores import usable_cores
 from gemmkit.emulator.codegen.kernel import LoadedKernel
-from gemmkit.emulator.codegen.layout import (
-    FAULTED,
-    FINISHED,
-    IN_FLIGHT,
-    OUT_OF_FUEL,
-    STUCK,
-    TRAP,
-)
 from gemmkit.emulator.launch import Execution, LaunchRequest
 from gemmkit.emulator.machine.grid import SharedGrid
 from gemmkit.emulator.machine.limits import interrupting
 from gemmkit.emulator.machine.memory import DeviceMemory
-from gemmkit.emulator.machine.refusals import Refusal
+from gemmkit.emulator.machine.returns import Returns
 from gemmkit.emulator.machine.turns import Steps, Turns, most_at_once
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.errors import DeviceError
@@ -171,6 +163,7 @@ class _Launch:
         self._making = threading.Lock()
         self._stopped = threading.Event()
         self._finished = threading.Semaphore(0)
+        self._returns = Returns(memory, sanitizer, max_steps, self._ready_operations, self.stop)
         self._error: BaseException | None = None
 
     def run(self, threads: int | None, progress: Progress | None) -> None:
@@ -218,7 +211,7 @@ class _Launch:
             fuel, first = min(FIRST_SHARE, self._share_fuel), True
             with interrupting(turns):
                 while not self._stopped.is_set():
-                    if self._share(turns.current, fuel, turns.spent):
+                    if self._returns.share(turns.current, fuel, turns.spent):
                         turns.advance(fuel)
                     elif not turns.ended():
                         break
@@ -320,7 +313,7 @@ class _Launch:
             return steps.spent(unit.running.peers[0].number, fuel)
 
         try:
-            while not self._stopped.is_set() and self._share(unit, self._share_fuel, spent):
+            while not self._stopped.is_set() and self._returns.share(unit, self._share_fuel, spent):
                 warps, unit.running.next_turns = unit.running.next_turns, []
                 unit.take_turns(warps)
         except BaseException as error:
@@ -329,84 +322,6 @@ class _Launch:
             self.stop()
         finally:
             self._finished.release()
-
-    def _share(self, unit: Worker | Cluster, fuel: int, spent_after: Callable[[int], int]) -> bool:
-        """Run a worker or cluster for a while; returns whether it has more to do."""
-        try:
-            reason = unit.run(fuel)
-        except Refusal as refusal:
-            self._ready_operations().refuse(unit.running, refusal)
-            reason = FAULTED
-        worker = unit.running
-        if worker.observer is not None:
-            worker.observer.look()
-        if reason == FINISHED:
-            return False
-        if reason == OUT_OF_FUEL:
-            spent = spent_after(fuel - min(worker.unspent, fuel))
-            worker.unspent = 0
-            if self._max_steps is not None and spent > self._max_steps:
-                self._end(worker, self._max_steps)
-            return True
-        if reason in (STUCK, IN_FLIGHT):
-            if worker.cluster is None and self._go_on(worker, reason):
-                return True
-            reason = STUCK if worker.failure is None and not worker.abandoned else FAULTED
-        if self._sanitizer is None or worker.failure is not None:
-            raise self._trouble(worker, reason)
-        self._note(self._sanitizer, worker, reason)
-        return True
-
-    def _go_on(self, worker: Worker, reason: int) -> bool:
-        """All warps wait or have ended: a schedule goes on, copies in flight take effect, waits
-        expire."""
-        phases = worker.phases
-        try:
-            if worker.replay is not None and worker.replay.advance():
-                return True
-            if phases is None:
-                return False
-            if reason == IN_FLIGHT:
-                phases.drain()
-                return True
-            return phases.expire()
-        except Refusal as refusal:
-            self._ready_operations().refuse(worker, refusal)
-            return False
-
-    def _end(self, worker: Worker, max_steps: int) -> None:
-        """Stop because of a block that does not end."""
-        load("gemmkit.emulator.machine.errors")
-        from gemmkit.emulator.machine import errors
-
-        if self._sanitizer is None:
-            raise errors.endless_error(worker, max_steps)
-        self._sanitizer.endless(worker, max_steps)
-        self.stop()
-
-    def _note(self, sanitizer: Sanitizer, worker: Worker, reason: int) -> None:
-        """Let the sanitizer report a fault, and continue what can continue."""
-        if reason == FAULTED:
-            if worker.abandoned:
-                worker.leave_block()
-            else:
-                sanitizer.fault(worker)
-            worker.forgive()
-            return
-        (sanitizer.deadlock if reason == STUCK else sanitizer.trap)(worker)
-        worker.leave_block()
-
-    def _trouble(self, worker: Worker, reason: int) -> BaseException:
-        load("gemmkit.emulator.machine.errors")
-        from gemmkit.emulator.machine import errors
-
-        if reason == STUCK:
-            return errors.deadlock_error(worker)
-        if reason == TRAP:
-            return errors.trap_error(worker)
-        if reason == FAULTED:
-            return worker.failure or errors.access_error(worker, self._memory)
-        return DeviceError(f"the emulator stopped for an unknown reason ({reason})")
 
 
 def empty_execution(flow: ControlFlow) -> Execution:

@@ -70,3 +70,39 @@ def _positions(match: re.Match[str]) -> tuple[_Position, _Position | None]:
     """A directive's own position, and that of the call it was inlined at."""
     own = int(match[1]), int(match[2]), int(match[3])
     return own, (int(match[4]), int(match[5]), int(match[6])) if match[4] else None
+
+
+class NearestLines:
+    """The lines that messages name for what the compiler attributes to line 0: that of an
+    instruction before of the same inlined call, else that of the call, else the last one before.
+    """
+
+    def __init__(self) -> None:
+        self._last: SourceLine | None = None
+        # By file and calls.
+        self._last_of: dict[tuple[str, tuple[str, ...]], SourceLine] = {}
+
+    @property
+    def some(self) -> bool:
+        """Whether an instruction so far has a line."""
+        return self._last is not None
+
+    def of(self, source: SourceLine | None) -> SourceLine | None:
+        """The line for an instruction at line 0, if there is one; None for all others, which are to
+        be told in the order of the text."""
+        if source is None:
+            return None
+        here = source.file, source.called_from
+        if source.line:
+            self._last = self._last_of[here] = source
+            return None
+        return self._last_of.get(here) or _call(source) or self._last
+
+
+def _call(source: SourceLine) -> SourceLine | None:
+    """The innermost call, of those that a line was inlined by, that has a line."""
+    for index, call in enumerate(source.called_from):
+        file, _, line = call.rpartition(":")
+        if int(line):
+            return SourceLine(file, int(line), source.called_from[index + 1 :])
+    return None

@@ -129,7 +129,11 @@ class SourceLine:
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One instruction. `opcode` holds all modifiers; `line` is a line of the PTX text, from 1."""
+    """One instruction. `opcode` holds all modifiers; `line` is a line of the PTX text, from 1.
+
+    The compiler attributes what it makes or moves to line 0, by which it is counted as `source`;
+    `near` is then the line that messages name.
+    """
 
     opcode: str
     operands: tuple[Operand | None, ...]
@@ -137,24 +141,32 @@ class Instruction:
     line: int
     source: SourceLine | None
     text: str
+    near: SourceLine | None = None
+
+    @property
+    def named(self) -> SourceLine | None:
+        """Its line for messages, if it is known."""
+        return self.near or self.source
 
     @property
     def where(self) -> str:
         """Its position for messages: the user's line if known, else the PTX line."""
-        return self.source.users if self.source is not None else f"PTX line {self.line}"
+        return self.named.users if self.named is not None else f"PTX line {self.line}"
 
 
 @dataclass(frozen=True, slots=True)
 class Variable:
     """A variable at a byte offset in its space; `data` initializes module-scope variables.
 
-    `align` is the alignment that it was declared with, in bytes.
+    `align` is the alignment that it was declared with, in bytes; `constant`: no kernel can write
+    it, as it is in the `.const` space.
     """
 
     offset: int
     size: int
     data: bytes = b""
     align: int = 1
+    constant: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from gemmkit.emulator.clusters import ClusterDirectives
 from gemmkit.emulator.isa.types import TYPES
 from gemmkit.emulator.numerics.rules import capability_of
 from gemmkit.emulator.ptx.constructs import not_executed
-from gemmkit.emulator.ptx.lines import LineTable
+from gemmkit.emulator.ptx.lines import LineTable, NearestLines
 from gemmkit.emulator.ptx.literals import with_bits
 from gemmkit.emulator.ptx.lowering import lowered
 from gemmkit.emulator.ptx.module import (
@@ -134,6 +135,7 @@ class _KernelParser(OperandReader):
         self._line = text.count("\n", 0, entry.end()) + 1
         self._counted = entry.end()
         self._source: SourceLine | None = None
+        self._nearest = NearestLines()
         self._scope_count = 0
         self._body: list[Instruction] = []
         self._labels: dict[str, int] = {}
@@ -264,7 +266,13 @@ class _KernelParser(OperandReader):
         source = self._source
         if self._text_name:
             source = SourceLine(self._text_name, self._line)
-        self._body.append(Instruction(opcode, operands, guard, self._line, source, text))
+        if source is not None and source.line and not self._nearest.some:
+            # Nothing comes before what is at line 0 so far.
+            self._body = [
+                each if each.source is None else replace(each, near=source) for each in self._body
+            ]
+        near = self._nearest.of(source)
+        self._body.append(Instruction(opcode, operands, guard, self._line, source, text, near))
 
     def _declare(self, text: str) -> None:
         match = re.match(r"\.reg\s+\.(\w+)\s+(.*)", text)

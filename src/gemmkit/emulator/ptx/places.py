@@ -23,4 +23,4 @@ def source_place(source: SourceLine) -> tuple[str, int, tuple[str, ...]]:
 
 def place_of(instruction: Instruction) -> tuple[str, int]:
     """File and line of an instruction; those of the PTX if it has no line information."""
-    return source_place(instruction.source or SourceLine("PTX", instruction.line))[:2]
+    return source_place(instruction.named or SourceLine("PTX", instruction.line))[:2]

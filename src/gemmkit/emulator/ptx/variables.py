@@ -59,7 +59,8 @@ class Space:
         align = _alignment(declaration)
         offset = -(-self.size // align) * align
         data = _initial_data(declaration["data"], element) if declaration["data"] else b""
-        variable = Variable(offset, element * count, data, align)
+        constant = declaration["space"] == "const"
+        variable = Variable(offset, element * count, data, align, constant)
         self.variables[name or declaration["name"]] = variable
         self.size = offset + variable.size
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from gemmkit.emulator.codegen.layout import LANES
 from gemmkit.emulator.codegen.shadow_layout import (
+    CAUSED,
     LOADED,
     LOG_ENTRIES,
     LOG_ENTRY,
@@ -197,6 +198,19 @@ class AccessOrder(ABC):
         row = self._clocks.of[self._running(), VISIBLE_GLOBAL, : self._clocks.warps]
         times: list[int] = row.tolist()
         return times
+
+    def earlier_in_cluster(self, warp: int) -> list[int]:
+        """For each warp of the cluster, the time on the clock of its block up to which what it does
+        is earlier than what a warp of this block does now, as what causes a copy is earlier than
+        the wait for that."""
+        self.look()
+        clock, warps = self._clocks.of[self._first + warp], self._clocks.warps
+        times: list[int] = np.maximum(clock[ORDERED], clock[CAUSED])[:warps].tolist()
+        return times
+
+    def launch_waits_in_cluster(self) -> list[int]:
+        """For each warp of the cluster, the time of its first `griddepcontrol.wait`, or 0."""
+        return [time for each in self._cluster.orders for time in each._shadow.launch_waits()]
 
     @property
     def known(self) -> Clock:

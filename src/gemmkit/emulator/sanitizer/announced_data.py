@@ -19,8 +19,8 @@ from gemmkit.emulator.sanitizer.cross_block_races import (
     cross_block_race,
     instruction_numbers,
 )
+from gemmkit.emulator.sanitizer.global_shadow import GlobalShadow
 from gemmkit.emulator.sanitizer.orders import LANES_APART, BlockOrders, lanes_apart
-from gemmkit.emulator.sanitizer.shadow import GlobalShadow
 from gemmkit.emulator.sanitizer.sites import Names
 from gemmkit.findings import Finding
 

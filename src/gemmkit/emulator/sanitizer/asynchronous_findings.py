@@ -12,7 +12,7 @@ from gemmkit.emulator.sanitizer.collection import Collection
 from gemmkit.emulator.sanitizer.granules import Conflict, Numbers, instruction_of, thread_of
 from gemmkit.emulator.sanitizer.lane_findings import LaneFindings
 from gemmkit.emulator.sanitizer.mbarrier_findings import MbarrierFindings
-from gemmkit.emulator.sanitizer.orders import missing_order
+from gemmkit.emulator.sanitizer.orders import LOST_FLAG, OLD_FLAG, UNINITIALIZED_FLAG, missing_order
 from gemmkit.emulator.sanitizer.parties import Parties
 from gemmkit.emulator.sanitizer.sites import Names
 from gemmkit.findings import AccessSite
@@ -107,6 +107,20 @@ class AsynchronousFindings(MbarrierFindings, LaneFindings):
         if clocks.warps <= met.actor < clocks.warps + clocks.places and met.wrote:
             follows = self._cause_of_last_wait(there_by)
         self._add(block, "racecheck", name, text, here, there, array, offset, follows=follows)
+
+    def uninitialized_flag(
+        self, block: int, who: int, address: int, first: int, *, writes: bool
+    ) -> None:
+        """A thread reads or writes a flag, and the first write to it, by another one, may come
+        later."""
+        array, offset, place = self.parties.place(address)
+        text = (
+            f"{self.parties.name(who, block)} {'writes' if writes else 'reads'} {place}, which "
+            f"{self.parties.name(first)} writes for the first time, {self._unordered}: "
+            f"{LOST_FLAG if writes else OLD_FLAG}"
+        )
+        here, there = self.parties.site(who), self.parties.site(first)
+        self._add(block, "initcheck", UNINITIALIZED_FLAG, text, here, there, array, offset)
 
     def copy_conflict(
         self,

@@ -4,7 +4,10 @@ fences."""
 from __future__ import annotations
 
 from collections import defaultdict
+from functools import cached_property
 
+from gemmkit.emulator.codegen.addresses import space_of
+from gemmkit.emulator.codegen.flag_waits import flag_waits
 from gemmkit.emulator.codegen.layout import LANES, WINDOWS
 from gemmkit.emulator.codegen.ordering import Ordering, is_cas_loop, scope
 from gemmkit.emulator.codegen.shadow_layout import (
@@ -24,9 +27,10 @@ from gemmkit.emulator.sanitizer.cross_block_races import (
     instruction_numbers,
 )
 from gemmkit.emulator.sanitizer.flag_values import Looks
+from gemmkit.emulator.sanitizer.global_shadow import GlobalShadow
 from gemmkit.emulator.sanitizer.orders import LANES_APART, BlockOrders, lanes_apart, ordinary_access
 from gemmkit.emulator.sanitizer.releases import ANY_LANE
-from gemmkit.emulator.sanitizer.shadow import BlockShadow, GlobalShadow
+from gemmkit.emulator.sanitizer.shadow import BlockShadow
 from gemmkit.emulator.sanitizer.sites import Names, is_bulk_reduction, verb
 from gemmkit.findings import Finding
 
@@ -34,6 +38,10 @@ from gemmkit.findings import Finding
 _POLLS, _POLLED = 500, 4096
 # Of so many such turns of a block in a cluster, one is for other clusters.
 _POLLS_OF_CLUSTER = 4
+# Of blocks that wait for each other all the same.
+_NO_FENCES = (
+    "and a flag orders them only with a __threadfence() before it is set, and one after it is seen"
+)
 # Loads that bypass the L1 cache, where no stale line can be, need no fence before them.
 _PAST_L1 = (".cg", ".cv")
 
@@ -188,13 +196,20 @@ class BetweenBlocks:
         strong = Ordering.of(action).between_blocks.strong or is_bulk_reduction(action)
         return how != UNFENCED or not ((loads and past_l1) or strong)
 
+    @cached_property
+    def _polls(self) -> bool:
+        """Whether threads wait for flags that are not in shared memory."""
+        actions = self._names.actions
+        waits = flag_waits(self._worker.kernel.flow, actions)
+        return any(space_of(actions[each]) != "shared" for each in waits)
+
     def _why(self, number: int, other: Actor, how: int, *, after_read: bool) -> str:
         """Why an access by an instruction races with one of another block ordered so."""
         actions, block = self._names.actions, self._worker.field("block")
         if how in LANES_APART:
             return LANES_APART[how]
         if not self._fences:
-            return ANY_ORDER
+            return f"{ANY_ORDER}, {_NO_FENCES}" if self._polls else ANY_ORDER
         ordinary = ordinary_access(actions[number], actions[other.number])
         if ordinary and how != UNFENCED:
             return ordinary

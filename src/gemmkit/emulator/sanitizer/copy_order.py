@@ -23,6 +23,7 @@ from gemmkit.emulator.sanitizer.clocks import Clock
 from gemmkit.emulator.sanitizer.flag_order import FlagOrder
 from gemmkit.emulator.sanitizer.global_copies import GlobalCopies
 from gemmkit.emulator.sanitizer.granules import Conflict, Numbers, party
+from gemmkit.emulator.sanitizer.launch_waits import LaunchWaits
 from gemmkit.emulator.sanitizer.shadow import BlockShadow
 from gemmkit.emulator.sanitizer.sites import Names
 from gemmkit.emulator.sanitizer.tensor_maps import MapOrder
@@ -47,6 +48,10 @@ class CopyOrder(FlagOrder):
     ) -> None:
         super().__init__(names, worker, shadow, found)
         self._maps = maps
+
+    def follow_launches(self, waits: LaunchWaits) -> None:
+        """What earlier launches do to global memory is followed as well."""
+        self._launch_waits = waits
 
     def follow_global(self, copies: GlobalCopies, want_loads: Callable[[int], None]) -> None:
         """Tell of copies from and to global memory, and of a region (its first byte) whose loads
@@ -333,6 +338,10 @@ class CopyOrder(FlagOrder):
 
     def _access_global(self, copy: Copy, warp: int, by: tuple[int, int]) -> None:
         """A copy begins to read or to write global memory; `by` reads for it."""
+        form = copy.action.form
+        if "global" in (form["D"], form.modifiers.get("F")) and not (copy.box and copy.box.empty):
+            address = copy.to if form["D"] == "global" else copy.start
+            self._launch_waits.issued(copy.action.number, copy.thread, address)
         if copy.action.form["D"] == "global":
             by = self._writes_of(copy), copy.group
         region = self._global_copies.issued(copy, warp, by, self._clocks)

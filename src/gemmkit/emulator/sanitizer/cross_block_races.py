@@ -18,7 +18,7 @@ from gemmkit.emulator.codegen.shadow_layout import (
     ACTOR_SITE,
     COPY_PLACE,
 )
-from gemmkit.emulator.sanitizer.shadow import GlobalShadow, Words
+from gemmkit.emulator.sanitizer.global_shadow import GlobalShadow, Words
 from gemmkit.emulator.sanitizer.sites import Names, is_bulk, verb
 from gemmkit.findings import Finding
 

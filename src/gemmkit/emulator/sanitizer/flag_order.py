@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from gemmkit.emulator.codegen.layout import LANES
 from gemmkit.emulator.codegen.operands import Action
 from gemmkit.emulator.codegen.ordering import Ordering
 from gemmkit.emulator.codegen.shadow_layout import ORDERED
+from gemmkit.emulator.isa.cluster import cluster_address
 from gemmkit.emulator.sanitizer.barrier_order import BarrierOrder
 from gemmkit.emulator.sanitizer.clocks import Clock
 from gemmkit.emulator.sanitizer.cluster_flags import ClusterFlags, Place
-from gemmkit.emulator.sanitizer.flag_values import Looks, flag_place
+from gemmkit.emulator.sanitizer.flag_values import Look, Looks, flag_place
 from gemmkit.emulator.sanitizer.flag_windows import FlagWindows
+from gemmkit.emulator.sanitizer.granules import instruction_of
 from gemmkit.emulator.sanitizer.memory_faults import space_at
 
 
@@ -18,6 +21,12 @@ class FlagOrder(BarrierOrder):
 
     def _begin(self) -> None:
         super()._begin()
+        self._begun = int(self._shadow.now[0])
+        # Accesses to flags that were reported with the first writes. The flags in shared memory for
+        # which threads have waited, and writes to others that may be lost, with the first ones.
+        self._early: set[tuple[int, int]] = set()
+        self._polled: set[Place] = set()
+        self._maybe_lost: dict[Place, tuple[int, int]] = {}
         if self._rank == 0:
             self._flags = ClusterFlags(self._clocks, self._cluster.scope)
         else:
@@ -66,15 +75,65 @@ class FlagOrder(BarrierOrder):
         if action.operation != "load" and self._flags.releases(warp):
             self._released(warp - self._first, action.number, lanes, flag=True)
         for address, look in looks.items():
+            place = self.flag_at(action, address)
+            if place[0] >= 0:
+                first = self._unordered_first(warp, place)
+                if first is not None:
+                    self._check_first(action, place, look, first)
+                elif look.wait is not None:
+                    self._note_wait(place)
             self._flags.access(
                 warp,
-                self.flag_at(action, address),
+                place,
                 look,
                 steps,
                 reads=action.operation != "store",
                 writes=action.operation != "load",
                 in_block=in_block or Ordering.of(action).scope == "block",
             )
+
+    def _check_first(
+        self, action: Action, place: Place, look: Look, first: tuple[FlagOrder, int, int]
+    ) -> None:
+        """The running warp accesses a flag in shared memory. Another thread (`first`: its block's
+        order, its number there, and its instruction's record) has written it first, which nothing
+        orders before: a read may come too early, and a write may be lost."""
+        warp, number, (home, thread, record) = self._running(), action.number, first
+        lane = 0 if not look.lanes else (look.lanes & -look.lanes).bit_length() - 1
+        who = self._who(number, (warp - self._first) * LANES + lane)
+        by = home._who(home._worker.site_at(record), thread)
+        if action.operation != "store":
+            self._report_first(who, place, by, writes=False)
+        elif place in self._polled:
+            self._report_first(who, place, by, writes=True)
+        else:
+            self._maybe_lost.setdefault(place, (who, by))
+
+    def _note_wait(self, place: Place) -> None:
+        """A thread waits for a flag, of which it knows the first value."""
+        self._polled.add(place)
+        if place in self._maybe_lost:
+            who, by = self._maybe_lost.pop(place)
+            self._report_first(who, place, by, writes=True)
+
+    def _report_first(self, who: int, place: Place, first: int, *, writes: bool) -> None:
+        pair = instruction_of(who), instruction_of(first)
+        if pair not in self._early:
+            self._early.add(pair)
+            address = cluster_address(*place)
+            self._found.uninitialized_flag(self._block, who, address, first, writes=writes)
+
+    def _unordered_first(self, warp: int, place: Place) -> tuple[FlagOrder, int, int] | None:
+        """The first write to a flag in shared memory, if it is not ordered before what a warp does:
+        of which block's order, the thread, and the instruction's record."""
+        rank, address = place
+        home = self._cluster.orders[rank]
+        assert isinstance(home, FlagOrder)
+        thread, record, time = home._shadow.first_write(address >> self._shadow.shift)
+        other = home._first + thread // LANES
+        if time < home._begun or other == warp or self._clocks.of[warp, ORDERED, other] >= time:
+            return None
+        return home, thread, record
 
     def flag_at(self, action: Action, address: int) -> Place:
         """Where a flag is that an instruction accesses at an address."""

@@ -34,7 +34,7 @@ from gemmkit.emulator.sanitizer.block_knowledge import KNOWN
 from gemmkit.emulator.sanitizer.clocks import Clocks
 from gemmkit.emulator.sanitizer.cross_block_races import Actor, instruction_numbers
 from gemmkit.emulator.sanitizer.global_findings import GlobalFindings
-from gemmkit.emulator.sanitizer.shadow import GlobalShadow, Words
+from gemmkit.emulator.sanitizer.global_shadow import GlobalShadow, Words
 
 _THREAD = (1 << ACTOR_SITE) - 1
 

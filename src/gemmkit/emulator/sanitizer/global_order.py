@@ -29,9 +29,10 @@ from gemmkit.emulator.sanitizer.collection import Collection
 from gemmkit.emulator.sanitizer.flag_values import Look, Looks, flag_place, operand_of
 from gemmkit.emulator.sanitizer.global_copies import GlobalCopies, LaunchCopies
 from gemmkit.emulator.sanitizer.global_findings import GlobalFindings
+from gemmkit.emulator.sanitizer.global_shadow import GlobalShadow
 from gemmkit.emulator.sanitizer.memory_faults import space_at
 from gemmkit.emulator.sanitizer.pollers import Pollers
-from gemmkit.emulator.sanitizer.shadow import BlockShadow, GlobalShadow, Pattern
+from gemmkit.emulator.sanitizer.shadow import BlockShadow, Pattern
 from gemmkit.emulator.sanitizer.sites import Names
 from gemmkit.emulator.sanitizer.within_block import WithinBlock
 from gemmkit.findings import Finding

@@ -78,7 +78,7 @@ def _ending(trace: Trace, step: Run) -> str:
 def _where(instruction: Instruction) -> str:
     """The source line, and that of the call if the function was inlined."""
     file, line = place_of(instruction)
-    calls = source_place(instruction.source)[2] if instruction.source is not None else ()
+    calls = source_place(instruction.named)[2] if instruction.named is not None else ()
     return f"{file}:{line}" + (f" (called at {calls[0]})" if calls else "")
 
 

@@ -6,7 +6,7 @@ launch wrote.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from gemmkit.emulator.machine.memory import Bytes, DeviceMemory
 from gemmkit.emulator.sanitizer.cross_block_races import Actor
@@ -19,7 +19,7 @@ _FLAG_BYTES = 4
 def left_flags(
     names: Names,
     memory: DeviceMemory,
-    variables: frozenset[str],
+    variables: Collection[str],
     before: Sequence[tuple[Bytes, Bytes]],
     observed: Mapping[int, Actor],
 ) -> Iterator[tuple[Finding, int]]:

@@ -11,6 +11,7 @@ from gemmkit.emulator.machine.errors import ACCESS_KINDS, reserved_memory
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.ptx.names import source_name
 from gemmkit.emulator.ptx.shared_names import DYNAMIC
+from gemmkit.emulator.sanitizer.orders import OLD_FLAG, UNINITIALIZED_FLAG
 from gemmkit.emulator.sanitizer.shadow import (
     BlockShadow,
     Pattern,
@@ -186,3 +187,29 @@ def _unwritten_device(
         if not part.all():
             return lane, address + int(np.argmin(part))
     return None
+
+
+def uninitialized_flag(
+    names: Names, block: int, threads: tuple[int, int], numbers: tuple[int, int], address: int
+) -> Finding:
+    """A thread reads a flag in shared memory that another one writes first, with no barrier between
+    (`threads` and `numbers`, of instructions: those of the two)."""
+    here, first = (
+        names.site(number, names.thread(thread))
+        for number, thread in zip(numbers, threads, strict=True)
+    )
+    array, offset = names.shared(address)
+    return Finding(
+        check="initcheck",
+        kind=UNINITIALIZED_FLAG,
+        message=(
+            f"{UNINITIALIZED_FLAG}: thread {here.thread} of block {names.block(block)} at {here} "
+            f"reads byte {offset} of '{array}', which thread {first.thread} at {first} writes for "
+            f"the first time, with no barrier between: {OLD_FLAG}"
+        ),
+        block=names.block(block),
+        here=here,
+        other=first,
+        array=array,
+        offset=offset,
+    )

@@ -2,130 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
-from gemmkit.emulator.codegen.layout import LANES, WINDOW_BYTES
-from gemmkit.emulator.codegen.shadow_layout import (
-    ABSENT,
-    ARRIVES,
-    BEGINS,
-    FENCE_LANES,
-    FENCES,
-    GLOBAL_RACE,
-    KEPT,
-    LOADS_WANTED,
-    REACHED_BYTES,
-    REACHED_KIND,
-    REACHES,
-    USED,
-    USED_SHIFT,
-)
-from gemmkit.emulator.launch import LaunchRequest
-from gemmkit.emulator.machine.memory import Bytes, DeviceMemory
+from gemmkit.emulator.codegen.layout import LANES
 from gemmkit.emulator.machine.refusals import Refusal
-from gemmkit.emulator.machine.scratch import lanes_of
 from gemmkit.emulator.machine.worker import Worker
-from gemmkit.emulator.ptx.cfg import ControlFlow
 from gemmkit.emulator.sanitizer import synccheck
-from gemmkit.emulator.sanitizer.access_faults import AccessFaults
 from gemmkit.emulator.sanitizer.asynchronous import Order
-from gemmkit.emulator.sanitizer.asynchronous_findings import AsynchronousFindings
-from gemmkit.emulator.sanitizer.barrier_uses import BarrierUses
-from gemmkit.emulator.sanitizer.block_barriers import BarrierFindings, BlockBarriers
-from gemmkit.emulator.sanitizer.collection import Collection
 from gemmkit.emulator.sanitizer.cross_block_races import cross_block_races, instruction_numbers
 from gemmkit.emulator.sanitizer.deadlocks import deadlock
-from gemmkit.emulator.sanitizer.global_order import EVENTS, GlobalOrder, LaunchOrder
-from gemmkit.emulator.sanitizer.left_flags import held_before, left_flags
+from gemmkit.emulator.sanitizer.launch_state import LaunchState
+from gemmkit.emulator.sanitizer.launch_waits import never_waited
+from gemmkit.emulator.sanitizer.left_counters import left_semaphores
+from gemmkit.emulator.sanitizer.left_flags import left_flags
 from gemmkit.emulator.sanitizer.memory_faults import outside, space_at
 from gemmkit.emulator.sanitizer.read_only import read_only_writes
-from gemmkit.emulator.sanitizer.recording import (
-    RecordedFindings,
-    RecordedOrder,
-    RecordedWarpgroupFindings,
-)
-from gemmkit.emulator.sanitizer.shadow import (
-    BlockShadow,
-    Event,
-    GlobalShadow,
-    Pattern,
-)
-from gemmkit.emulator.sanitizer.sites import Names
-from gemmkit.emulator.sanitizer.tensor_maps import LaunchMaps, MapOrder
-from gemmkit.emulator.sanitizer.trace import NotingCollection, Trace
-from gemmkit.emulator.sanitizer.traits import Traits
-from gemmkit.emulator.sanitizer.undefined import UndefinedUses, Use, absent_lane
-from gemmkit.emulator.sanitizer.warpgroup_findings import WarpgroupFindings
+from gemmkit.emulator.sanitizer.watch import Watch
 from gemmkit.findings import Finding
 
 
-@dataclass
-class Sanitizer:
-    """The sanitizers of one launch; `readers` are regions of memory whose loads are recorded from
-    the start.
-
-    `readers_wanted` grows if a launch must be run again with more of those: a region that is both
-    loaded and stored to may have cross-block races. `tracking_wanted` is set if it must be run
-    again with code that tracks undefined bits. `before` is what memory held before the launch, and
-    `variables` are the names of module-scope variables. `stop` ends the launch. With a `trace` it
-    records the block that runs, and what its findings are about.
-    """
-
-    traits: Traits
-    flow: ControlFlow
-    request: LaunchRequest
-    memory: DeviceMemory
-    readers: frozenset[int] = frozenset()
-    trace: Trace | None = None
-    before: Sequence[tuple[Bytes, Bytes]] = ()
-    variables: frozenset[str] = frozenset()
-    readers_wanted: set[int] = field(default_factory=set)
-    tracking_wanted: bool = False
-    stop: Callable[[], None] = lambda: None
+class Sanitizer(LaunchState):
+    """The sanitizers of one launch: what they are told of its workers, and what they find."""
 
     def __post_init__(self) -> None:
-        traits = self.traits
-        self.kernel = kernel = traits.kernel
-        # Computed once per kernel, outside of the time of a launch.
-        self.areas = kernel.areas
-        self.names = Names(self.flow, kernel.actions, self.request, self.memory, traits.arrays)
-        self.collection = Collection() if self.trace is None else NotingCollection(self.trace)
-        self.tracks = kernel.compiled.tracks
-        self.known = GlobalShadow(
-            self.memory,
-            self.memory.regions(),
-            traits.global_granule,
-            ordered=kernel.follows_blocks,
-            strong=kernel.updates_global or bool(kernel.data_loads),
-            readers=self.readers,
-            read_only=traits.read_only,
-        )
-        self.maps = LaunchMaps(self.memory, self.kernel.actions)
-        self._watches: list[_Watch] = []
-        # The workers' orders, if they are recorded.
-        self.recorders: list[RecordedOrder] = []
-        self.order = LaunchOrder(
-            self.names,
-            self.known,
-            self.collection,
-            self._want_loads,
-            held_before=lambda address, nbytes: held_before(self.before, address, nbytes),
-        )
-        self.warpgroups = WarpgroupFindings(self.names, self.collection)
-        if self.trace is not None:
-            self.warpgroups = RecordedWarpgroupFindings(self.names, self.collection, self.trace)
+        super().__post_init__()
+        self._watches: list[Watch] = []
 
     def attach(self, worker: Worker) -> None:
         """Observe a worker."""
-        self._watches.append(_Watch(self, worker))
-
-    def add(self, worker: Worker, finding: Finding) -> None:
-        """Add a finding in the block that a worker runs."""
-        self.collection.add(finding, worker.field("block"))
+        self._watches.append(Watch(self, worker))
 
     def fault(self, worker: Worker) -> None:
         """Report the access that native code refused and skipped."""
@@ -168,11 +73,6 @@ class Sanitizer:
         """A block ran for longer than the limit."""
         self.add(worker, synccheck.endless(self.names, worker, limit))
 
-    @property
-    def runs_again(self) -> bool:
-        """Whether the launch was stopped, and must be run again with other code."""
-        return bool(self.readers_wanted) or self.tracking_wanted
-
     def findings(self) -> tuple[Finding, ...]:
         """The findings, once all workers have ended."""
         for watch in self._watches:
@@ -186,15 +86,18 @@ class Sanitizer:
             self.collection.add(finding, block)
         if self.trace is None:
             observed = {at: by for each in self.order.workers for at, by in each.observed.items()}
-            flags = left_flags(self.names, self.memory, self.variables, self.before, observed)
+            kept = self.variables.keys() - self.host_sets
+            flags = left_flags(self.names, self.memory, kept, self.before, observed)
             for finding, block in flags:
                 self.collection.add(finding, block)
+            regions = {
+                number: at for each in self._watches for number, at in each.regions().items()
+            }
+            for finding in left_semaphores(self.names, self.memory, regions):
+                self.collection.add(finding, 0)
+            if self.traits.awaits_launches and not any(each.awaited for each in self._watches):
+                self.collection.add(never_waited(self.names), 0)
         return self.collection.findings()
-
-    def _want_loads(self, region: int) -> None:
-        """The launch must be run again with the loads of a region recorded."""
-        self.readers_wanted.add(region)
-        self.stop()
 
     def _add_touches(self) -> None:
         """Report what touches registers of wgmma, if it was executed."""
@@ -203,147 +106,3 @@ class Sanitizer:
             for touch in self.traits.touches:
                 if any(each[touch.number] for each in executed):
                     self.warpgroups.touched(touch)
-
-
-class _Watch:
-    """The sanitizers' view of one worker."""
-
-    def __init__(self, sanitizer: Sanitizer, worker: Worker) -> None:
-        self._sanitizer, self._worker = sanitizer, worker
-        self._names = sanitizer.names
-        for number in sanitizer.areas.sites:
-            worker.limit_shared(number, *self._names.part(number))
-        self._event = Event(self._on_event)
-        self._shadow = BlockShadow(worker, sanitizer.traits, sanitizer.known, self._event)
-        self._undefined = UndefinedUses(sanitizer.names, sanitizer.collection)
-        barriers = BarrierFindings(self._names, sanitizer.collection)
-        self._arrivals = BlockBarriers(worker, self._shadow, barriers)
-        # In asynchronous kernels vector clocks find the races between warps.
-        self._order: Order | None = None
-        if sanitizer.traits.asynchronous:
-            self._order = worker.observer = self._new_order()
-        self._global_order = GlobalOrder(sanitizer.order, worker, self._shadow, self._order)
-        self._faults = AccessFaults(
-            self._names,
-            worker,
-            self._shadow,
-            sanitizer.collection,
-            self._note_origin,
-            by_clocks=self._order is not None,
-        )
-        self._barriers = BarrierUses(sanitizer.names, worker, sanitizer.collection)
-
-    def _new_order(self) -> Order:
-        sanitizer, worker, shadow = self._sanitizer, self._worker, self._shadow
-        names, collection, trace = self._names, sanitizer.collection, sanitizer.trace
-        if trace is None:
-            found = AsynchronousFindings(names, collection)
-            maps = MapOrder(found, sanitizer.maps)
-            return Order(names, worker, shadow, found, maps, sanitizer.warpgroups, self._arrivals)
-        noting = RecordedFindings(names, collection, trace)
-        maps = MapOrder(noting, sanitizer.maps)
-        recorder = RecordedOrder(
-            names, worker, shadow, noting, maps, sanitizer.warpgroups, self._arrivals, trace
-        )
-        sanitizer.recorders.append(recorder)
-        return recorder
-
-    def print_if_of(
-        self, worker: Worker, number: int, thread: int, index: int, taken: Sequence[tuple[int, int]]
-    ) -> None:
-        """If the thread is one of this worker, it prints arguments from its local memory."""
-        if worker is not self._worker:
-            return
-        for start, size in taken:
-            if not self._shadow.local_is_set(worker, thread, index + start, size):
-                self._undefined.printed(number, worker.field("block"), thread)
-                return
-
-    def executed(self) -> NDArray[np.int64]:
-        """How often warps executed each instruction."""
-        return self._worker.tally().executed
-
-    def finish(self) -> None:
-        """Collect what remains."""
-        self._faults.finish()
-        self._barriers.nobody_came()
-        if self._order is not None:
-            self._order.finish()
-        self._event = Event()
-
-    def _on_event(
-        self, what: int, site: int | None, pattern: int | None, base: int, more: int
-    ) -> int:
-        """Native code reports something that looks wrong; 1 if it is."""
-        try:
-            if what == LOADS_WANTED:
-                self._sanitizer.order.want_loads(base)
-                return 0
-            if what == USED:
-                self._note_use(base, more)
-                return 1
-            if what == KEPT:
-                number = base & (1 << USED_SHIFT) - 1
-                self._undefined.keep(number, self._worker.field("block"))
-                return 1
-            if what == ABSENT:
-                self._note_absence(base, more)
-                return 1
-            if ARRIVES <= what <= BEGINS:
-                follows = self._order if self._order is not None else self._arrivals
-                follows.told(what, base)
-                if what == FENCES:
-                    kind = base & (1 << FENCE_LANES) - 1
-                    self._global_order.fence_proxy(kind, int(self._shadow.now[0]))
-                return 0
-            if what == REACHES and site is not None and pattern is not None:
-                self._on_reach(site, Pattern(pattern), base, more)
-                return 0
-            if what in EVENTS:
-                return self._on_global_order(what, site, pattern, base, more)
-            if site is None or pattern is None:
-                return self._barriers.reached(what, base, more)
-            return self._faults.reported(what, site, pattern, base, more)
-        except BaseException as error:
-            self._worker.fail(error)
-            return 0
-
-    def _note_use(self, number: int, lanes: int) -> None:
-        warp = self._worker.warp_number(self._worker.field("running"))
-        operand, number = number >> USED_SHIFT, number & (1 << USED_SHIFT) - 1
-        block = self._worker.field("block")
-        self._undefined.use(Use(number, operand, block, warp, lanes & 0xFFFFFFFF))
-
-    def _note_absence(self, number: int, more: int) -> None:
-        warp = self._worker.warp_number(self._worker.field("running"))
-        lanes, other, block = more & 0xFFFFFFFF, more >> 32, self._worker.field("block")
-        self._note_origin(number, absent_lane(self._names, number, block, warp, lanes, other))
-
-    def _note_origin(self, number: int, finding: Finding) -> None:
-        """An undefined value appears; it is a fault only if it is used."""
-        if self._sanitizer.trace is not None:
-            return
-        if self._sanitizer.tracks:
-            self._undefined.read(number, self._worker.field("block"), finding)
-        else:
-            self._sanitizer.tracking_wanted = True
-            self._sanitizer.stop()
-
-    def _on_global_order(
-        self, what: int, site: int | None, pattern: int | None, base: int, more: int
-    ) -> int:
-        answer, finding = self._global_order.told(what, site, pattern, base, more)
-        if finding is not None and what == GLOBAL_RACE and site is not None:
-            self._faults.keep(self._worker.site_number(site), GLOBAL_RACE, finding)
-        elif finding is not None:
-            self._sanitizer.add(self._worker, finding)
-        return answer
-
-    def _on_reach(self, site: int, pattern: Pattern, base: int, more: int) -> None:
-        """Lanes access the shared memory of other blocks of the cluster."""
-        if self._order is None:
-            return
-        lanes = np.flatnonzero(lanes_of(more & (1 << LANES) - 1))
-        addresses = (base + pattern.offsets[lanes]) % WINDOW_BYTES
-        nbytes, kind = more >> REACHED_BYTES & 255, more >> REACHED_KIND
-        self._order.reached(self._worker.site_number(site), lanes, addresses, nbytes, kind)

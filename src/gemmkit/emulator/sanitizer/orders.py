@@ -20,6 +20,10 @@ LANES_APART = {
 }
 # As the emulator runs them.
 TOGETHER = "the hardware as long as these lanes run together"
+# The kind of a flag that one thread may read or set before another one has initialized it.
+UNINITIALIZED_FLAG = "uninitialized flag"
+OLD_FLAG = "it may find what was there before"
+LOST_FLAG = "what it writes may be overwritten, and those who wait for it wait on"
 _MBARRIERS = ("mbarrier_", "bulk_")
 _MEETINGS = ("mbarrier_", "barrier_cluster_")
 _IN_ORDER = " (with a barrier before the {write}, if a thread of another warp executes that)"
@@ -85,7 +89,7 @@ class BlockOrders:
         """The same if the later access is a strong load, and a flag that it has observed follows
         the other one without a fence."""
         word = _word(load).removesuffix(" load")
-        return f"{self._unreleased()}; a {word} access orders no others{self._block_scope}"
+        return f"{self._unreleased()}; {_article(word)} access orders no others{self._block_scope}"
 
     def _unreleased(self) -> str:
         return (

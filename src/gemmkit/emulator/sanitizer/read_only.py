@@ -8,7 +8,7 @@ import numpy as np
 
 from gemmkit.emulator.codegen.shadow_layout import ACTOR_BLOCK, ACTOR_RANK, ACTOR_SITE
 from gemmkit.emulator.sanitizer.cross_block_races import Actor
-from gemmkit.emulator.sanitizer.shadow import GlobalShadow
+from gemmkit.emulator.sanitizer.global_shadow import GlobalShadow
 from gemmkit.emulator.sanitizer.sites import Names, verb
 from gemmkit.findings import Finding
 

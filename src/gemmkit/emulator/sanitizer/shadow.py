@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import ctypes
 from collections.abc import Collection
 
@@ -16,6 +15,7 @@ from gemmkit.emulator.codegen.shadow_layout import (
     COPY_QUEUE,
     COPY_SITE,
     COPY_THREAD,
+    FIRST_SITE,
     KNOWN_WARPS,
     LOG_ENTRIES,
     LOG_ENTRY,
@@ -24,13 +24,12 @@ from gemmkit.emulator.codegen.shadow_layout import (
     OWN_WORD_BYTES,
     REPORT_BYTES,
     REPORTED,
-    ROW,
-    ROW_BYTES,
     SHADOW,
     SHADOW_SITE_BYTES,
 )
-from gemmkit.emulator.machine.memory import DeviceMemory, aligned_bytes
+from gemmkit.emulator.machine.memory import aligned_bytes
 from gemmkit.emulator.machine.worker import Worker
+from gemmkit.emulator.sanitizer.global_shadow import GlobalShadow
 from gemmkit.emulator.sanitizer.traits import Traits
 
 Words = NDArray[np.uint64]
@@ -61,88 +60,6 @@ class Pattern:
         self.serial = int(raw[PATTERN.serial :][:8].view(np.int64)[0])
 
 
-class GlobalShadow:
-    """The shadow of global memory during a launch: unwritten bytes, cross-block races.
-
-    Args:
-        memory: where the kernel runs; bytes that count as never written are recorded there.
-        regions: (first byte, size) of each allocation.
-        granule: bytes of the smallest access.
-        ordered: whether blocks run one at a time, since they synchronize with each other or share
-            memory by atomics.
-        readers: regions (by first byte) whose loads are recorded too.
-        read_only: whether the kernel has read-only loads (`ld.global.nc`).
-        strong: whether it has atomics on global memory, which plain accesses may race with, or
-            volatile or relaxed loads of data.
-    """
-
-    def __init__(
-        self,
-        memory: DeviceMemory,
-        regions: Numbers,
-        granule: int,
-        *,
-        ordered: bool,
-        readers: frozenset[int],
-        read_only: bool = False,
-        strong: bool = False,
-    ) -> None:
-        self.granule = granule
-        self.rows: Words = aligned_bytes(max(len(regions), 1) * ROW_BYTES).view(np.uint64)
-        self.rows = self.rows.reshape(-1, ROW_BYTES // 8)
-        self.regions = regions
-        self._starts: list[int] = regions[:, 0].tolist()
-        self.actors: dict[tuple[int, str], Words] = {}
-        self._kept: list[NDArray[np.uint8]] = []
-        for row, (start, size) in zip(self.rows, regions.tolist(), strict=False):
-            row[ROW["start"] // 8] = start
-            written = memory.written(start)
-            if written is not None:
-                self._kept.append(written)
-                row[ROW["written"] // 8] = written.ctypes.data
-            kinds = ["writer", "reader"] if start in readers else ["writer"]
-            maps = ("last_{}", "{}_time") if ordered else ("last_{}", "first_{}")
-            names = [each.format(kind) for kind in kinds for each in (*maps, "{}", "{}_at")]
-            if start in readers:
-                names += ["other_reader", "other_reader_at"]
-            if read_only and start in readers:
-                names.append("nc_reader")
-            if ordered and strong:
-                names += ["last_strong", "strong_time", "seen_strong"]
-            for name in names:
-                actors = np.zeros(-(-size // granule), np.uint64)
-                self.actors[start, name] = actors
-                row[ROW[name] // 8] = actors.ctypes.data
-
-    def at(self, address: int, kind: str) -> tuple[int, int]:
-        """If blocks synchronize with each other: the last writer or reader of a granule, and the
-        time."""
-        start = self.region(address)
-        place = (address - start) // self.granule
-        who, time = (self.actors[start, name][place] for name in (f"last_{kind}", f"{kind}_time"))
-        return int(who), int(time)
-
-    def was_stored(self, address: int) -> bool:
-        """Whether ordinary stores may have written a granule, as far as that is recorded."""
-        start = self.region(address)
-        writers = self.actors.get((start, "last_writer"))
-        return writers is None or bool(writers[(address - start) // self.granule])
-
-    def region(self, address: int) -> int:
-        """The first byte of the region that holds an address."""
-        return self._starts[bisect.bisect_right(self._starts, address) - 1]
-
-    def row(self, start: int) -> Words:
-        """The row of the region with a first byte."""
-        found: Words = self.rows[bisect.bisect_left(self._starts, start)]
-        return found
-
-    def stored(self) -> list[int]:
-        """Regions (their first bytes) that the launch stored to."""
-        rows = zip(self.regions.tolist(), self.rows, strict=False)
-        return [start for (start, _), row in rows if row[ROW["stored"] // 8]]
-
-
 class BlockShadow:
     """The shadow of one worker's block: shared memory, warps, recent accesses."""
 
@@ -162,6 +79,10 @@ class BlockShadow:
         self.log = self.log.reshape(LOG_ENTRIES, len(LOG_ENTRY))
         self.copies: Words = np.zeros(granules, np.uint64)
         self.landed_at: Numbers = np.zeros(granules, np.int64)
+        # Of the first write to each granule in a block: the time, and who made it.
+        firsts = granules if traits.flags_order_warps else 0
+        self._first_times: Numbers = np.zeros(firsts, np.int64)
+        self._first_writers: Numbers = np.zeros(firsts, np.int64)
         self._queues = aligned_bytes(worker.warps * COPY_QUEUE * COPY_BYTES * traits.copies)
         queues = self._warps[:, OWN["copy_queue"] :][:, :8].view(np.int64)
         queues[:, 0] = self._queues.ctypes.data + np.arange(worker.warps) * COPY_QUEUE * COPY_BYTES
@@ -198,6 +119,9 @@ class BlockShadow:
             "clocks": self._clocks.ctypes.data if self._pairs is not None else 0,
             "local_defined": self._local.ctypes.data if self._local is not None else 0,
             "asynchronous": traits.asynchronous,
+            "first_times": self._first_times.ctypes.data if firsts else 0,
+            "first_writers": self._first_writers.ctypes.data if firsts else 0,
+            "awaits": (1 << LANES) - 1 if traits.awaits_launches else 0,
         }
         for name, value in values.items():
             self._header[SHADOW[name] // 8] = value
@@ -308,6 +232,34 @@ class BlockShadow:
     def times(self, warp: int) -> tuple[int, int]:
         """The time now, and that at which lanes of a warp were last in step."""
         return int(self.now[0]), self.step_time(warp)
+
+    def first_write(self, granule: int) -> tuple[int, int, int]:
+        """The last first write to a granule in a block by an ordinary store or atomic: the thread,
+        the record's offset in the worker, and the time."""
+        writer = int(self._first_writers[granule])
+        thread, record = writer & (1 << FIRST_SITE) - 1, writer >> FIRST_SITE
+        return thread, record, int(self._first_times[granule])
+
+    def launch_waits(self) -> list[int]:
+        """For each warp, the time of its first `griddepcontrol.wait`, or 0."""
+        where = OWN["launch_wait"]
+        times: list[int] = self._warps[:, where : where + 8].view(np.int64)[:, 0].tolist()
+        return times
+
+    def ahead(self, warp: int) -> int:
+        """The lanes of a warp (bits) that are not known to come after such a wait."""
+        return int(self._own(warp, "ahead")[0])
+
+    def has_waited(self, warp: int) -> None:
+        """All lanes of a warp are known to come after one, or no more is to be said of them."""
+        self._own(warp, "ahead")[0] = 0
+
+    def barrier_between(self, warp: int, other: int, time: int) -> bool:
+        """Whether a barrier of the block comes after what another warp did at a time, and before
+        what a warp does now."""
+        if self._pairs is not None:
+            return int(self._clocks[warp, other]) > time
+        return self.field("barrier_time") > time
 
     def last_access(self, warp: int) -> int:
         """Where it ended after the warp's last access to shared memory."""

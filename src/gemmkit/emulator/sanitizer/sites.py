@@ -8,6 +8,7 @@ from functools import cached_property
 
 from gemmkit.emulator.codegen.layout import LANES
 from gemmkit.emulator.codegen.operands import Action
+from gemmkit.emulator.codegen.ordering import loads_atomically
 from gemmkit.emulator.isa.bulk_copies import is_reduction
 from gemmkit.emulator.launch import Dim3, LaunchRequest
 from gemmkit.emulator.machine.memory import DeviceMemory
@@ -62,7 +63,7 @@ class Names:
         """An instruction and the thread that executed it."""
         if number not in self._places:
             instruction = self.flow.kernel.body[number]
-            source = instruction.source or SourceLine("PTX", instruction.line)
+            source = instruction.named or SourceLine("PTX", instruction.line)
             self._places[number] = source_place(source)
         file, line, calls = self._places[number]
         opcode = self.flow.kernel.body[number].opcode
@@ -150,7 +151,11 @@ def is_partial_barrier(action: Action) -> bool:
 
 def verb(action: Action, *, in_global: bool = False) -> str:
     """What an access does in shared memory, or in global memory, which cp.async reads."""
-    if action.operation == "load" or (in_global and action.operation == "copy_async"):
+    if (
+        action.operation == "load"
+        or loads_atomically(action)
+        or (in_global and action.operation == "copy_async")
+    ):
         return "reads"
     if action.operation == "copy_async":
         return "copies to"

@@ -10,7 +10,13 @@ from numpy.typing import NDArray
 from gemmkit.emulator.codegen.addresses import space_of
 from gemmkit.emulator.codegen.kernel import LoadedKernel
 from gemmkit.emulator.codegen.operands import Action, access_bytes
-from gemmkit.emulator.codegen.ordering import Ordering, is_asynchronous, needs_clocks, orders_warps
+from gemmkit.emulator.codegen.ordering import (
+    LAUNCH_WAIT,
+    Ordering,
+    is_asynchronous,
+    needs_clocks,
+    orders_warps,
+)
 from gemmkit.emulator.codegen.shadow_layout import SHADOW_SITE, SHADOW_SITE_BYTES
 from gemmkit.emulator.isa.bulk_copies import UNIT
 from gemmkit.emulator.sanitizer.accumulators import touches
@@ -43,6 +49,7 @@ class Traits:
         strong: the instructions whose accesses do not race with each other.
         relaxed: those that wait for other blocks too, or are relaxed: Python follows what they
             order.
+        awaits_launches: whether its threads wait for earlier launches (`griddepcontrol.wait`).
         flags_order_warps: whether flags in shared memory may order the warps of a block.
     """
 
@@ -66,6 +73,7 @@ class Traits:
             for each in actions
             if ".relaxed" in each.form.opcode or ".acquire.cluster" in each.form.opcode
         ]
+        self.awaits_launches = any(each.form.opcode == LAUNCH_WAIT for each in actions)
         self.flags_order_warps = orders_warps(actions)
 
 

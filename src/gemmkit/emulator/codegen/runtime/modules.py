@@ -17,10 +17,12 @@ from gemmkit.emulator.codegen.runtime import (
     delayed_copies,
     descriptors,
     fenced_blocks,
+    first_writes,
     fused_sums,
     granules,
     lane_races,
     lanes,
+    launch_waits,
     logged_accesses,
     logged_barriers,
     logged_products,
@@ -112,8 +114,10 @@ def build_module(name: str, *, permutes: bool) -> Module:
         product_groups.define(module)
     elif name == SANITIZERS:
         shadow.define(module)
+        first_writes.define(module)
         lane_races.define(module)
         shadow_global.define(module)
+        launch_waits.define(module)
         synchronization.define(module)
         fenced_blocks.define(module)
         warp_pairs.define(module)

@@ -254,6 +254,8 @@ def _define_read(module: Module) -> None:
         each_word(f, s, look)
         with f.when(f.compare("ne", f.get("i64", suspicious), 0)):
             f.call("gemmkit.suspect_read", "void", *parameters)
+        with f.when(f.compare("ne", f.load("ptr", s, SHADOW["first_times"]), NULL)):
+            f.call("gemmkit.find_first", "void", C, SITE_POINTER, P, BASE, ROW_BYTES)
         append(f, s, literal("i64", LOADED))
         f.ret()
 
@@ -304,7 +306,7 @@ def _define_write(module: Module) -> None:
     with module.function("gemmkit.write", "void", parameters) as f:
         s = shadow(f)
         own = f.load("ptr", s, SHADOW["own"])
-        race, unready, within = (f.variable(literal("i64", 0)) for _ in range(3))
+        race, unready, within, fresh = (f.variable(literal("i64", 0)) for _ in range(4))
         atomic = f.resize(f.compare("eq", KIND, UPDATED), 64, signed=True)
         reads = f.load("i64", site_shadow(f, s), SHADOW_SITE["overwrites"])
         reads = f.resize(f.compare("eq", reads, 0), 64, signed=True)
@@ -323,6 +325,7 @@ def _define_write(module: Module) -> None:
                 (race, against),
                 (unready, missing),
                 (within, f.or_(by_me, read_by_me)),
+                (fresh, f.not_(ready)),
             ):
                 f.set(found, f.or_(f.get("i64", found), f.and_(bits, touched)))
 
@@ -351,6 +354,14 @@ def _define_write(module: Module) -> None:
         with f.when(f.compare("ne", f.get("i64", within), 0)):
             f.call("gemmkit.look_back", "void", C, SITE_POINTER, P, BASE, ROW_BYTES, KIND)
             _look_at_copies(f, own)
+        with f.when(f.compare("ne", f.load("ptr", s, SHADOW["first_times"]), NULL)):
+            here = (C, SITE_POINTER, P, BASE, ROW_BYTES)
+            with f.when(f.compare("eq", KIND, UPDATED)):
+                f.call("gemmkit.find_first", "void", *here)
+            # What reads memory that was never written is reported anyway.
+            fresh_bits = f.and_(f.get("i64", fresh), f.not_(f.and_(atomic, reads)))
+            with f.when(f.compare("ne", fresh_bits, 0)):
+                f.call("gemmkit.first_writes", "void", *here)
         each_word(f, s, mark)
         append(f, s, KIND)
         f.ret()

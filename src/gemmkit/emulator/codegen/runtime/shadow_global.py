@@ -5,6 +5,7 @@ from __future__ import annotations
 from gemmkit.emulator.codegen.ir import Function, Module, Value, literal
 from gemmkit.emulator.codegen.layout import LANES, PATTERN, SITE, SITE_BYTES, WORKER
 from gemmkit.emulator.codegen.runtime.bounds import SITE_POINTER, C, P
+from gemmkit.emulator.codegen.runtime.launch_waits import tell_if_ahead
 from gemmkit.emulator.codegen.runtime.patterns import BASE, element
 from gemmkit.emulator.codegen.runtime.shadow import BYTES, event, report, shadow, site_shadow
 from gemmkit.emulator.codegen.shadow_layout import (
@@ -106,7 +107,9 @@ def _define_note(module: Module, kind: str) -> None:
     """note_<kind>_global(worker, site, pattern, base, bytes): an access within one region."""
     parameters = (C, SITE_POINTER, P, BASE, BYTES)
     with module.function(f"gemmkit.note_{kind}_global", "void", parameters) as f:
-        ours = site_shadow(f, shadow(f))
+        s = shadow(f)
+        tell_if_ahead(f, s)
+        ours = site_shadow(f, s)
         region = f.load("i64", SITE_POINTER, SITE["region"])
         with f.when(f.compare("ne", f.load("i64", ours, SHADOW_SITE["region"]), region)):
             f.call(f"gemmkit.row_{kind}", "void", C, SITE_POINTER)

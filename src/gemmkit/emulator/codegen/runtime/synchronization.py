@@ -85,6 +85,7 @@ def _define_fresh(module: Module) -> None:
             f.store(now, own, OWN["in_step"])
             f.store(now, own, OWN["fenced"])
             f.store(literal("i64", 0), own, OWN["copies"])
+            f.store(f.load("i64", s, SHADOW["awaits"]), own, OWN["ahead"])
         with f.when(f.compare("ne", f.load("ptr", s, SHADOW["pairs"]), NULL)):
             f.call("gemmkit.fresh_pairs", "void", C)
         f.ret()

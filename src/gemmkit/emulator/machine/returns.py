@@ -1,0 +1,126 @@
+"""`Returns`: what follows when native code returns, as a block has ended, waits, or has failed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from gemmkit.emulator.codegen.layout import (
+    FAULTED,
+    FINISHED,
+    IN_FLIGHT,
+    OUT_OF_FUEL,
+    STUCK,
+    TRAP,
+)
+from gemmkit.emulator.machine.memory import DeviceMemory
+from gemmkit.emulator.machine.refusals import Refusal
+from gemmkit.emulator.machine.worker import Worker
+from gemmkit.errors import DeviceError
+from gemmkit.loading import load
+
+if TYPE_CHECKING:
+    from gemmkit.emulator.machine.cluster import Cluster
+    from gemmkit.emulator.machine.operations import Operations
+    from gemmkit.emulator.sanitizer.monitor import Sanitizer
+
+
+class Returns:
+    """Those of one launch's workers and clusters.
+
+    Args:
+        memory: all memory that the kernel may access.
+        sanitizer: what reports faults; without it they end the launch.
+        max_steps: after so many warp instructions a block counts as endless.
+        operations: makes what executes instructions without native code.
+        stop: ends the launch.
+    """
+
+    def __init__(
+        self,
+        memory: DeviceMemory,
+        sanitizer: Sanitizer | None,
+        max_steps: int | None,
+        operations: Callable[[], Operations],
+        stop: Callable[[], None],
+    ) -> None:
+        self._memory, self._sanitizer, self._max_steps = memory, sanitizer, max_steps
+        self._operations, self._stop = operations, stop
+
+    def share(self, unit: Worker | Cluster, fuel: int, spent_after: Callable[[int], int]) -> bool:
+        """Run a worker or cluster for a while; returns whether it has more to do."""
+        try:
+            reason = unit.run(fuel)
+        except Refusal as refusal:
+            self._operations().refuse(unit.running, refusal)
+            reason = FAULTED
+        worker = unit.running
+        if worker.observer is not None:
+            worker.observer.look()
+        if reason == FINISHED:
+            return False
+        if reason == OUT_OF_FUEL:
+            spent = spent_after(fuel - min(worker.unspent, fuel))
+            worker.unspent = 0
+            if self._max_steps is not None and spent > self._max_steps:
+                self._end(worker, self._max_steps)
+            return True
+        if reason in (STUCK, IN_FLIGHT):
+            if worker.cluster is None and self._go_on(worker, reason):
+                return True
+            reason = STUCK if worker.failure is None and not worker.abandoned else FAULTED
+        if self._sanitizer is None or worker.failure is not None:
+            raise self._trouble(worker, reason)
+        self._note(self._sanitizer, worker, reason)
+        return True
+
+    def _go_on(self, worker: Worker, reason: int) -> bool:
+        """All warps wait or have ended: a schedule goes on, copies in flight take effect, waits
+        expire."""
+        phases = worker.phases
+        try:
+            if worker.replay is not None and worker.replay.advance():
+                return True
+            if phases is None:
+                return False
+            if reason == IN_FLIGHT:
+                phases.drain()
+                return True
+            return phases.expire()
+        except Refusal as refusal:
+            self._operations().refuse(worker, refusal)
+            return False
+
+    def _end(self, worker: Worker, max_steps: int) -> None:
+        """Stop because of a block that does not end."""
+        load("gemmkit.emulator.machine.errors")
+        from gemmkit.emulator.machine import errors
+
+        if self._sanitizer is None:
+            raise errors.endless_error(worker, max_steps)
+        self._sanitizer.endless(worker, max_steps)
+        self._stop()
+
+    def _note(self, sanitizer: Sanitizer, worker: Worker, reason: int) -> None:
+        """Let the sanitizer report a fault, and continue what can continue."""
+        if reason == FAULTED:
+            if worker.abandoned:
+                worker.leave_block()
+            else:
+                sanitizer.fault(worker)
+            worker.forgive()
+            return
+        (sanitizer.deadlock if reason == STUCK else sanitizer.trap)(worker)
+        worker.leave_block()
+
+    def _trouble(self, worker: Worker, reason: int) -> BaseException:
+        load("gemmkit.emulator.machine.errors")
+        from gemmkit.emulator.machine import errors
+
+        if reason == STUCK:
+            return errors.deadlock_error(worker)
+        if reason == TRAP:
+            return errors.trap_error(worker)
+        if reason == FAULTED:
+            return worker.failure or errors.access_error(worker, self._memory)
+        return DeviceError(f"the emulator stopped for an unknown reason ({reason})")

@@ -1,0 +1,158 @@
+"""`SanitizedRuns`: how often a launch runs with the sanitizers, and with which code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from gemmkit.emulator.codegen.kernel import LoadedKernel
+from gemmkit.emulator.launch import Execution, LaunchRequest
+from gemmkit.emulator.machine.memory import Allocation, Bytes, DeviceMemory
+from gemmkit.emulator.ptx.cfg import ControlFlow
+from gemmkit.emulator.ptx.module import Variable
+from gemmkit.emulator.sanitizer.explanations import explained
+from gemmkit.emulator.sanitizer.left_counters import left_variable
+from gemmkit.emulator.sanitizer.monitor import Sanitizer
+from gemmkit.emulator.sanitizer.sites import Names
+from gemmkit.emulator.sanitizer.traits import Traits
+from gemmkit.errors import DeviceError
+
+Snapshot = list[tuple[Bytes, Bytes]]
+# Runs a launch with the code of a kernel.
+Run = Callable[..., Execution]
+
+
+@dataclass
+class SanitizedRuns:
+    """Those of one kernel.
+
+    Attributes:
+        load: the kernel's code, with or without sanitizers.
+        flow: its instructions.
+        variables: those of module scope, by name.
+        host_sets: the names of those that the host sets before launches.
+    """
+
+    load: Callable[..., LoadedKernel]
+    flow: ControlFlow
+    variables: Mapping[str, Variable]
+    host_sets: Collection[str]
+    # By whether undefined bits are tracked.
+    _traits: dict[bool, Traits] = field(default_factory=dict)
+
+    def run(
+        self, run: Run, kernel: LoadedKernel, request: LaunchRequest, memory: DeviceMemory
+    ) -> tuple[Execution, Snapshot, bool]:
+        """Run with sanitizers; run again from the start if they need more information from the
+        start. Returns also what memory held before, and whether the order in which a fault shows
+        can be explained."""
+        readers: frozenset[int] = frozenset()
+        before = memory.snapshot()
+        while True:
+            traits = self.traits_of(kernel)
+            sanitizer = Sanitizer(traits, self.flow, request, memory, readers)
+            sanitizer.before, sanitizer.variables = before, self.variables
+            sanitizer.host_sets = frozenset(self.host_sets)
+            execution = run(kernel, sanitizer=sanitizer)
+            if not sanitizer.runs_again:
+                return execution, before, traits.explains
+            readers |= sanitizer.readers_wanted
+            if sanitizer.tracking_wanted:
+                kernel = self.load(sanitize=True, track=True)
+            memory.restore(before)
+
+    def traits_of(self, kernel: LoadedKernel) -> Traits:
+        """What the sanitizers know of a kernel, made once."""
+        tracks = kernel.compiled.tracks
+        if tracks not in self._traits:
+            self._traits[tracks] = Traits(kernel)
+        return self._traits[tracks]
+
+    def explain(
+        self,
+        run: Run,
+        execution: Execution,
+        before: Snapshot,
+        request: LaunchRequest,
+        memory: DeviceMemory,
+    ) -> Execution:
+        """Add interleavings to findings, by recording the blocks in which they were first seen;
+        these are the runs of the kernel with stops."""
+        kernel = self.load(sanitize=True, track=False)
+        again = partial(run, kernel, threads=1, progress=None, schedule=None)
+        traits = self.traits_of(kernel)
+        return explained(execution, again, traits, self.flow, request, memory, before)
+
+    def launch_again(
+        self,
+        run: Run,
+        execution: Execution,
+        before: Snapshot,
+        request: LaunchRequest,
+        memory: DeviceMemory,
+        kept: Mapping[str, Allocation],
+    ) -> Execution:
+        """Add a finding if a second launch on the same arrays, which finds the module's variables
+        as this one has left them, gives something else.
+
+        `kept` are the variables that the host does not set before each launch. They matter only if
+        they have changed.
+        """
+        after = memory.snapshot()
+        held = {name: memory.view(each.address, each.nbytes).copy() for name, each in kept.items()}
+        memory.restore(before)
+        changed = [
+            at
+            for name, each in kept.items()
+            if (at := _first_change(each, memory, held[name])) is not None
+        ]
+        try:
+            how = self._differs(run, before, memory, kept, held) if changed else ""
+        finally:
+            memory.restore(after)
+        if not how:
+            return execution
+        actions = self.load(quick=True).actions
+        names = Names(self.flow, actions, request, memory)
+        found = [left_variable(names, memory, execution.regions, at, how) for at in changed]
+        return replace(
+            execution, findings=execution.findings + tuple(each for each in found if each)
+        )
+
+    def _differs(
+        self,
+        run: Run,
+        before: Snapshot,
+        memory: DeviceMemory,
+        kept: Mapping[str, Allocation],
+        held: Mapping[str, Bytes],
+    ) -> str:
+        """What is different in a second launch, in words; the first one is made once more, as
+        atomics in another order may round differently."""
+        kernel = self.load(quick=True)
+        places = {each.address for each in kept.values()}
+
+        def outcome() -> list[bytes] | str:
+            try:
+                run(kernel, threads=1, progress=None, schedule=None)
+            except DeviceError as error:
+                return str(error)
+            left = memory.snapshot()
+            return [now.tobytes() for data, now in left if data.ctypes.data not in places]
+
+        first = outcome()
+        memory.restore(before)
+        for name, each in kept.items():
+            memory.view(each.address, each.nbytes)[:] = held[name]
+        second = outcome()
+        if isinstance(second, str):
+            return f"does not end well ({second})" if not isinstance(first, str) else ""
+        return "gives another result" if first != second else ""
+
+
+def _first_change(where: Allocation, memory: DeviceMemory, held: Bytes) -> int | None:
+    """The address of the first word of an allocation that does not hold the same any more."""
+    now = memory.view(where.address, where.nbytes)
+    odd = (now != held).nonzero()[0]
+    return where.address + int(odd[0]) // 4 * 4 if len(odd) else None

@@ -1,0 +1,99 @@
+"""Counters in global memory that a launch leaves set, which the next launch would count on from."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sanitizing import run
+
+# Two blocks take 4 tiles of 32 numbers one after another.
+_SCHEDULER = """
+k(float* out) {
+  static unsigned next, done;
+  __shared__ unsigned tile;
+  for (;;) {
+    __syncthreads();
+    if (threadIdx.x == 0) tile = atomicAdd(&next, 1);
+    __syncthreads();
+    if (tile >= 4) break;
+    out[32 * tile + threadIdx.x] = tile + 1;
+  }
+  if (threadIdx.x == 0) { END }
+}
+"""
+_RESET = "if (tile == 4 + gridDim.x - 1) next = 0;"
+# What ends a block, and whether a second launch goes another way.
+ENDS = {
+    "nothing": ("", True),
+    "set back by the last block": (_RESET, False),
+    "set to another number": (_RESET.replace("= 0", "= 1"), True),
+    "how many blocks have run": (f"{_RESET} atomicAdd(&done, 1);", False),
+    "which launch it is": (f"{_RESET} if (atomicAdd(&done, 1) > 1) out[0] = 7;", True),
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_a_second_launch(name: str) -> None:
+    end, other = ENDS[name]
+    outcome = run(
+        _SCHEDULER.replace("END", end), {"out": np.zeros(128, np.float32)}, grid=(2, 1, 1),
+        block=(32, 1, 1), explain=True,
+    )  # fmt: skip
+    assert (
+        outcome.arrays["out"].view(np.float32).tolist() == np.arange(1.0, 5.0).repeat(32).tolist()
+    )
+    if not other:
+        assert not outcome.findings
+        return
+    variable = "done" if "launch" in name else "next"
+    assert (outcome.only.check, outcome.only.kind) == ("synccheck", "counter left set")
+    assert outcome.only.array == variable
+    assert "and a second launch gives another result" in outcome.only.message
+    assert f"--constant {variable}=0" in outcome.only.message
+
+
+def test_a_second_launch_after_the_host_has_set_the_counter() -> None:
+    outcome = run(
+        _SCHEDULER.replace("END", ""), {"out": np.zeros(128, np.float32)}, grid=(2, 1, 1),
+        block=(32, 1, 1), explain=True, host_sets={"next": bytes(4)},
+    )  # fmt: skip
+    assert not outcome.findings
+
+
+def test_a_second_launch_that_does_not_end() -> None:
+    source = """k(float* out) {
+        static unsigned gate;
+        if (threadIdx.x == 0) {
+            while (atomicAdd(&gate, 0) != 0);
+            out[0] = 1;
+            atomicExch(&gate, 1);
+        }
+    }"""
+    found = run(source, explain=True, max_steps=10_000).only
+    assert found.array == "gate"
+    assert "a second launch does not end well (" in found.message
+
+
+@pytest.mark.parametrize("reset", [False, True])
+def test_semaphores(reset: bool) -> None:
+    """The argument of that name is zero before each launch."""
+    source = """k(float* out, unsigned* semaphores) {
+        __shared__ bool last;
+        atomicAdd(out + threadIdx.x, 1.0f);
+        __syncthreads();
+        if (threadIdx.x == 0) last = COUNT == gridDim.x - 1;
+        __syncthreads();
+        if (last && threadIdx.x == 0) out[63] = 0;
+    }"""
+    count = "atomicInc(semaphores + 1, gridDim.x - 1)" if reset else "atomicAdd(semaphores + 1, 1)"
+    arguments = {"out": np.zeros(64, np.float32), "semaphores": np.zeros(3, np.uint32)}
+    source = source.replace("COUNT", count)
+    outcome = run(source, arguments, grid=(3, 1, 1), block=(32, 1, 1))
+    assert outcome.arrays["semaphores"].view(np.uint32).tolist() == [0, 0 if reset else 3, 0]
+    if reset:
+        assert not outcome.findings
+        return
+    assert outcome.only.message == (
+        "counter left set: byte 4 of 'semaphores', which threads write at kernel.cu:5, is 3 after "
+        "the launch, and must be zero, as it was before: the next launch counts on from there"
+    )
