@@ -94,7 +94,7 @@ SIZES = {
 
 
 @pytest.mark.parametrize("case", SIZES)
-@pytest.mark.sample(2)
+@pytest.mark.sample(3)
 def test_sizes_that_only_one_of_the_default_problems_has(made, case):
     line, cases = SIZES[case]
     assert wrong(check(made(text(f"  {line}\n{PLAIN}")))).keys() == cases
@@ -123,7 +123,7 @@ def test_a_scale_narrowed_on_its_way(made):
         ("double", "float"), ("float", "double"), ("float", "half"), ("double", "__nv_bfloat16"),
     ],
 )  # fmt: skip
-@pytest.mark.sample(2)
+@pytest.mark.sample(3)
 def test_scales_are_passed_in_the_type_of_their_parameter(made, of, scale):
     """The reference uses what arrives: 1/3 in bfloat16 differs from 1/3 in the third digit."""
     (record,) = check(made(text(of=of, scale=scale)), ["17x18x19"], alpha=ALPHA, beta=BETA)
@@ -179,7 +179,7 @@ def test_later_kernels_get_the_inputs_as_they_were(made):
         ("  C[r * N + c] = s;\n", "half", None),
     ],
 )  # fmt: skip
-@pytest.mark.sample(2)
+@pytest.mark.sample(4)
 def test_nan_and_infinities_appear_where_they_must(made, tail, of, hypothesis):
     source = text(tail, of=of).replace(f", {of} alpha, {of} beta", "")
     found = wrong(check(made(source)))
@@ -364,7 +364,7 @@ __global__ void split(const float *A, const float *B, float *C, int M, int N, in
         ("if (s == s) C[r * N + c] = s", None, "wrong result"),
     ],
 )  # fmt: skip
-@pytest.mark.sample(2)
+@pytest.mark.sample(4)
 def test_nan_of_split_operands_is_noted_where_an_infinity_belongs(made, tail, epilogue, verdict):
     records = check(made(SPLIT.replace("TAIL", tail)), epilogue=epilogue)
     (record,) = (each for each in records if each.case == NON_FINITE)

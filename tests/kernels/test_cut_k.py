@@ -83,7 +83,7 @@ def test_sums_of_slices_take_the_place_of_the_stages(slices, shared_bytes):
     ],
     ids=["48x96", "48x96 odd", "48x96 partly", "16x32", "16x32 odd"],
 )
-@pytest.mark.sample(2)
+@pytest.mark.sample(3)
 def test_slices_of_tiles_of_other_sizes(device, problem, changes):
     config = split(**{"BK": 32, "split_k": 2, "slice_k": 4, **changes})
     record = run_kernel(SPLIT, problem, device, config=config, assemble=False)

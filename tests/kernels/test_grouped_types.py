@@ -65,7 +65,7 @@ def accesses(name, problem):
 
 
 @pytest.mark.parametrize(("name", "dtype", "out"), TYPES)
-@pytest.mark.sample(3)
+@pytest.mark.sample(4)
 def test_products_of_any_shape(name, dtype, out, device):
     types = {"dtype": dtype, "out_dtype": out}
     padded = [(m, n, k, k + 1, n + 2, n + 3) for m, n, k in SHAPES]

@@ -132,7 +132,7 @@ def test_sides_both_ways_round(device, side):
     ],
     ids=lambda problem: problem.shape,
 )
-@pytest.mark.sample(2)
+@pytest.mark.sample(3)
 def test_leading_dimensions_scales_and_empty_sizes(device, problem):
     assert run_kernel(SKINNY, problem, device, config=SMALL, assemble=False).correct
 

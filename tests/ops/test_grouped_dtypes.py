@@ -204,7 +204,7 @@ def test_columns_and_copies(gpu):
 
 
 @pytest.mark.parametrize(("elements", "alignment"), [(0, 16), (4, 8), (2, 4), (1, 2), (3, 2)])
-@pytest.mark.sample(2)
+@pytest.mark.sample(3)
 def test_accesses_are_as_wide_as_all_addresses_allow(gpu, readings, elements, alignment):
     a, b = operands("float16", [(8, 16, 24)] * 2)
     raw = GpuArray.of(np.zeros(elements + 24 * 16, "e"))

@@ -43,7 +43,7 @@ CONTROL_ROLES = {"button", "checkbox", "combobox", "slider", "link", "Disclosure
 NAMED_ROLES = CONTROL_ROLES | {"image", "img", "application", "region", "navigation", "Canvas"}
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(3)
 def test_pages_draw_every_view_in_silence_and_ask_for_nothing(verb_page, browser):
     browser.open(verb_page)
     undrawn = browser.run(

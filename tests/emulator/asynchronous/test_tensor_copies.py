@@ -36,7 +36,7 @@ def cases(seed: int, rank: int, count: int, **options: bool) -> list[Case]:
 
 
 @pytest.mark.parametrize("rank", RANKS)
-@pytest.mark.sample(2)
+@pytest.mark.sample(3)
 def test_loads(rank: int) -> None:
     for number, case in enumerate(cases(1, rank, 24)):
         tile, storage, tally = run(case, "engine", seed=number % 3)
@@ -76,7 +76,7 @@ def test_loads_of_tfloat32_round(name: str, element: Element) -> None:
 
 
 @pytest.mark.parametrize("rank", RANKS)
-@pytest.mark.sample(2)
+@pytest.mark.sample(3)
 def test_stores(rank: int) -> None:
     for number, case in enumerate(cases(2, rank, 18, stores=True)):
         tile, storage, tally = run(case, "engine", stores=True, seed=number % 3)
