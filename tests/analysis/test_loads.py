@@ -82,6 +82,7 @@ def test_formulas_of_rungs_give_what_is_counted(kernel):
 
 
 @pytest.mark.parametrize("name", HOPPER)
+@pytest.mark.sample(2)
 def test_copies_of_the_tma_and_operands_of_wgmma_are_counted(name):
     """A multicast arrives in each block of the cluster, but is read once, as the formula has it."""
     kernel, board = find_kernel(name), find_board("h100")

@@ -122,6 +122,7 @@ def test_few_tiles_are_cut_into_shares_of_some_steps():
 
 
 @pytest.mark.parametrize("board", UNLIKE_BOARDS, ids=lambda board: board.name)
+@pytest.mark.sample(2)
 def test_as_many_blocks_as_fit_the_boards_registers_threads_and_memory(board):
     for config, plan, resident in plans_that_fill(STREAM, board):
         registers = 256 if config["TM"] * config["TN"] > 64 else 128

@@ -31,16 +31,16 @@ H100, T4 = find_board("h100"), find_board("t4")
 ALONE = {"cluster_m": 1, "consumers": 1, "stages": 2}
 CONFIGS = {
     # Tiles begin and end within blocks of 128 columns.
-    "one consumer": {"BM": 64, "BN": 96, **ALONE},
+    "one consumer": {"BM": 64, "BN": 48, **ALONE},
     "two tiles of rows": {"BM": 128, "BN": 64, **ALONE},
     "cluster along M": {"BN": 64, "stages": 3},
     "cluster along N": {"BN": 64, "stages": 2, "cluster_m": 1, "cluster_n": 2},
-    "ping-pong": {"BM": 64, "BN": 96, "pingpong": 2, "stages": 3, "cluster_m": 1},
+    "ping-pong": {"BM": 64, "BN": 48, "pingpong": 2, "stages": 3, "cluster_m": 1},
     "k over a cluster": {"BM": 64, "BN": 64, **ALONE, "cluster_k": 2},
     "rows in finer steps": {"BM": 80, "BN": 64, **ALONE},
     "eight rows": {"BM": 8, "BN": 64, **ALONE},
     "few rows, k over a cluster": {"BM": 16, "BN": 64, **ALONE, "cluster_k": 2},
-    "overlapped": {"BM": 64, "BN": 96, **ALONE, "accumulators": 2},
+    "overlapped": {"BM": 64, "BN": 48, **ALONE, "accumulators": 2},
     "overlapped, ping-pong": {
         "BM": 64,
         "BN": 64,
@@ -123,12 +123,12 @@ def test_boards_without_such_tensor_cores():
 
 @pytest.mark.parametrize("word", ["", "rows", "blocks", "1x128,1x128"])
 @pytest.mark.parametrize("keys", [each for each in CONFIGS if "overlapped" in each])
-@pytest.mark.sample
+@pytest.mark.sample(7)
 def test_overlapping_promotion_with_products_changes_no_bits(device, keys, word):
     """Whatever the number of chunks, which take turns in two sets of accumulators."""
     overlapped = KERNEL.configure(CONFIGS[keys])
     plain = replace(overlapped, accumulators=1)
-    for k in (100, 200, 300, 400, 700):
+    for k in (100, 300, 400):
         problem = GemmProblem(130, 72, k, dtype=E4M3, transb=True, scales=word)
         if KERNEL.supports(problem, overlapped, H100):
             continue

@@ -78,6 +78,7 @@ def test_products_of_any_shape(name, dtype, out, device):
 
 
 @pytest.mark.parametrize(("name", "dtype", "out"), TYPES)
+@pytest.mark.sample(2)
 def test_aligned_products_in_vectors(name, dtype, out, device):
     shapes = [(m, 8 * n, 8 * k) for m, n, k in SHAPES[:4] + SHAPES[-1:]]
     problem = GemmProblem.of_groups(shapes, beta=1.0, dtype=dtype, out_dtype=out)

@@ -86,6 +86,7 @@ def test_no_block_is_without_a_step():
 
 
 @pytest.mark.parametrize("board", UNLIKE_BOARDS, ids=lambda board: board.name)
+@pytest.mark.sample(2)
 def test_as_many_blocks_as_fit_the_boards_threads_and_memory(board):
     assert list(plans_that_fill(STREAM, board))
 

@@ -100,6 +100,7 @@ def test_leading_dimensions_scales_and_empty_sizes(device, problem):
 
 
 @pytest.mark.parametrize("problem", [GemmProblem(9, 67, 261), GemmProblem(9, 68, 264)])
+@pytest.mark.sample(2)
 def test_rows_on_their_way_by_floats_and_by_vectors_race_with_nothing(problem):
     """Of floats, a warp has 144 copies on their way."""
     device = EmulatedDevice(H100, sanitize=True)

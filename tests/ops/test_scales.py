@@ -126,6 +126,7 @@ def test_views_and_transposed_results():
         ((2, 3, 8, K), (K,), (2, 1, 8, 1), ()),
     ],
 )
+@pytest.mark.sample(2)
 def test_stacks_may_have_scales_of_their_own(shape_a, shape_b, of_a, of_b):
     (a, bits_a), (b, bits_b) = stored(shape_a, 1), stored(shape_b, 2)
     scale_a, scale_b = powers(of_a, 3), powers(of_b, 4)

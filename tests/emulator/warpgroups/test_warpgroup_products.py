@@ -187,6 +187,7 @@ def test_types(
 
 
 @pytest.mark.parametrize("types", KINDS, ids=".".join)
+@pytest.mark.sample(2)
 def test_results_are_the_models(types: tuple[str, str, str]) -> None:
     kind = kind_of(*types)
     rng = np.random.default_rng(7)
