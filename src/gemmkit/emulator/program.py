@@ -282,7 +282,8 @@ class Program:
         return explained(execution, again, traits, program.flow, request, memory, before)
 
     def watch(self, request: LaunchRequest, memory: DeviceMemory, blocks: range) -> Watched:
-        """Run some blocks on the oracle and return what their warps access, in order.
+        """Run some blocks on the oracle and return what their warps access, in order; results need
+        not be right.
 
         Raises:
             DeviceError: a bad launch or access, a deadlock, a trap.
