@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gemmkit.emulator.codegen.areas import Areas
-    from gemmkit.emulator.codegen.flag_waits import FlagWait
+    from gemmkit.emulator.codegen.flag_tests import FlagWait
     from gemmkit.emulator.codegen.operands import Action
     from gemmkit.emulator.ptx.cfg import ControlFlow
 
