@@ -205,12 +205,10 @@ def beside(
     Gives a function that waits for its end and returns its exit status and what it printed. Where
     the block ends early, so does the command.
     """
-    with (
-        tempfile.TemporaryFile() as output,
-        subprocess.Popen(
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(
             command, cwd=str(ROOT), env=environment, stdout=output, stderr=subprocess.STDOUT
-        ) as process,
-    ):
+        )
         if hasattr(os, "setpriority"):
             os.setpriority(os.PRIO_PROCESS, process.pid, LOW_PRIORITY)
 
@@ -224,6 +222,7 @@ def beside(
         finally:
             if process.poll() is None:
                 process.terminate()
+                process.wait()
 
 
 def collected_beside(environment: dict[str, str]) -> subprocess.Popen[bytes] | None:
