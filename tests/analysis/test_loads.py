@@ -82,7 +82,7 @@ def test_formulas_of_rungs_give_what_is_counted(kernel):
 
 
 @pytest.mark.parametrize("name", HOPPER)
-@pytest.mark.sample(2)
+@pytest.mark.sample(3)
 def test_copies_of_the_tma_and_operands_of_wgmma_are_counted(name):
     """A multicast arrives in each block of the cluster, but is read once, as the formula has it."""
     kernel, board = find_kernel(name), find_board("h100")
@@ -122,7 +122,7 @@ def test_stream_k_has_a_formula_where_blocks_share_no_tile():
     ],
     ids=lambda each: each if isinstance(each, str) else "",
 )
-@pytest.mark.sample(5)
+@pytest.mark.sample(7)
 def test_formulas_of_production_kernels_give_what_is_counted(name, problem, changes):
     kernel = find_kernel(name)
     seen, foreseen = _counted(kernel, problem, kernel.configure(changes))

@@ -85,7 +85,7 @@ EXACT = {
 
 
 @pytest.mark.parametrize(("keys", "problem"), EXACT.values(), ids=EXACT.keys())
-@pytest.mark.sample(2)
+@pytest.mark.sample(4)
 def test_integers_are_exact(device, keys, problem):
     check_exact(problem, run(device, problem, keys))
 

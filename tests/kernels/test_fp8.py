@@ -160,7 +160,7 @@ def test_every_number_is_what_its_bits_say(device, kernel, dtype):
     ],
     ids=lambda value: value if isinstance(value, str) else "odd" if value is ODD else "aligned",
 )
-@pytest.mark.sample(3)
+@pytest.mark.sample(4)
 def test_widened_in_every_layout(device, dtype, out, layout, shapes):
     check_shapes("typed", device, dtype, out, layout, shapes)
 

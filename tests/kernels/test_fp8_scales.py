@@ -123,7 +123,7 @@ def test_boards_without_such_tensor_cores():
 
 @pytest.mark.parametrize("word", ["", "rows", "blocks", "1x128,1x128"])
 @pytest.mark.parametrize("keys", [each for each in CONFIGS if "overlapped" in each])
-@pytest.mark.sample(7)
+@pytest.mark.sample(11)
 def test_overlapping_promotion_with_products_changes_no_bits(device, keys, word):
     """Whatever the number of chunks, which take turns in two sets of accumulators."""
     overlapped = KERNEL.configure(CONFIGS[keys])

@@ -61,7 +61,7 @@ def same(results, expected, dtype):
 
 
 @pytest.mark.parametrize(("dtype", "out"), TYPES)
-@pytest.mark.sample(2)
+@pytest.mark.sample(5)
 def test_host_arrays(dtype, out, emulator):
     a, b = operands(dtype)
     expected = products(a, b)
@@ -182,7 +182,7 @@ def on_gpu(arrays):
 
 
 @pytest.mark.parametrize(("dtype", "out"), TYPES)
-@pytest.mark.sample(2)
+@pytest.mark.sample(5)
 def test_arrays_on_a_gpu_stay_there(gpu, readings, dtype, out):
     for seed in range(2):
         a, b = operands(dtype, seed=seed)

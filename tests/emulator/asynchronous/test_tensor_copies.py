@@ -89,7 +89,7 @@ def test_stores(rank: int) -> None:
 
 
 @pytest.mark.parametrize("operation", ["add", "min", "max", "xor"])
-@pytest.mark.sample(2)
+@pytest.mark.sample(4)
 def test_reductions_of_integers(operation: str) -> None:
     for rank in (1, 2, 3):
         for number, case in enumerate(cases(3, rank, 8, integers=True, stores=True)):
