@@ -14,12 +14,13 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
@@ -34,6 +35,8 @@ STATE = "gemmkit-state"
 UNFINISHED = "unfinished"
 OLDEST = (3, 11)
 MAX_TEST_PROCESSES = 8
+# As `nice` counts it, where 0 is what programs have and 19 the lowest.
+LOW_PRIORITY = 5
 USAGE = """\
 usage: python3 run.py ladder [options]   run the ladder of kernels and show one table
        python3 run.py test [options]     run linters, types, layers and the tests
@@ -154,14 +157,16 @@ def install(python: str, arguments: list[str]) -> None:
 
 
 def check(options: list[str]) -> int:
-    """Run every check, also after one has failed; print a summary; 0 if all passed."""
+    """Run every check, also after one has failed; print a summary; 0 if all passed.
+
+    mypy runs beside the others, and what it has found follows the output of the tests.
+    """
     cuda = [str(path) for path in sorted((ROOT / "src").rglob("*.cu*"))]
     processes = str(min(os.cpu_count() or 1, MAX_TEST_PROCESSES))
     checks = {
         "ruff check": ["ruff", "check", "."],
         "ruff format": ["ruff", "format", "--check", "."],
         "clang-format": ["clang-format", "--dry-run", "-Werror", *cuda],
-        "mypy": ["mypy"],
         "import-linter": ["lint-imports"],
         "pytest": ["pytest", "-rs", "-n", processes, *options],
     }
@@ -172,17 +177,52 @@ def check(options: list[str]) -> int:
         # The tests start hundreds of interpreters, each of which would compile all that it imports.
         environment["PYTHONPYCACHEPREFIX"] = str(ROOT / "build" / "bytecode")
     collected = collected_beside(environment)
-    for name, (tool, *arguments) in checks.items():
-        if name == "pytest" and collected is not None:
-            collected.wait()
-        say(name)
-        start = time.monotonic()
-        status = run([program(VENV, tool), *arguments], environment)
+    with beside([program(VENV, "mypy")], environment) as mypy:
+        for name, (tool, *arguments) in checks.items():
+            if name == "pytest" and collected is not None:
+                collected.wait()
+            say(name)
+            start = time.monotonic()
+            status = run([program(VENV, tool), *arguments], environment)
+            failed |= status != 0
+            result = "failed" if status else "passed"
+            summary.append(f"{name:14} {result} {time.monotonic() - start:7.1f} s")
+        say("mypy, which ran beside these")
+        status, output = mypy()
+        print(output, end="", flush=True)
         failed |= status != 0
-        result = "failed" if status else "passed"
-        summary.append(f"{name:14} {result} {time.monotonic() - start:7.1f} s")
+        summary.append(f"{'mypy':14} {'failed' if status else 'passed'}")
     print("", *summary, sep="\n", flush=True)
     return int(failed)
+
+
+@contextlib.contextmanager
+def beside(
+    command: list[str], environment: dict[str, str]
+) -> Iterator[Callable[[], tuple[int, str]]]:
+    """Run a command at low priority while the block runs.
+
+    Gives a function that waits for its end and returns its exit status and what it printed. Where
+    the block ends early, so does the command.
+    """
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(
+            command, cwd=str(ROOT), env=environment, stdout=output, stderr=subprocess.STDOUT
+        )
+        if hasattr(os, "setpriority"):
+            os.setpriority(os.PRIO_PROCESS, process.pid, LOW_PRIORITY)
+
+        def ended() -> tuple[int, str]:
+            status = process.wait()
+            output.seek(0)
+            return status, output.read().decode(errors="replace")
+
+        try:
+            yield ended
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                process.wait()
 
 
 def collected_beside(environment: dict[str, str]) -> subprocess.Popen[bytes] | None:

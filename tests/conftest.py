@@ -40,6 +40,9 @@ hypothesis.settings.load_profile("gemmkit")
 
 ROOT = Path(__file__).parent.parent
 
+# How many slow tests are not run.
+LEFT_OUT = pytest.StashKey[int]()
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--write-references`, for the pictures of views, and `--keep-compiled`."""
@@ -57,19 +60,37 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip, with the reason, tests that need a GPU where there is none, and slow ones unasked."""
+    """Skip, with the reason, tests that need a GPU where there is none; leave out slow ones."""
     mark_cases_between_samples(items)
+    if "slow" not in config.getoption("markexpr"):
+        # To skip thousands of cases one by one takes pytest seconds.
+        slow = [item for item in items if item.get_closest_marker("slow")]
+        items[:] = [item for item in items if not item.get_closest_marker("slow")]
+        config.hook.pytest_deselected(items=slow)
+        config.stash[LEFT_OUT] = len(slow)
+        if hasattr(config, "workeroutput"):
+            config.workeroutput["left_out"] = len(slow)
     # The longest ones are not left for the end, where one process would wait for another.
     items.sort(key=lambda item: item.path.parent != Path(__file__).parent)
-    if "slow" not in config.getoption("markexpr"):
-        for item in items:
-            if item.get_closest_marker("slow"):
-                item.add_marker(pytest.mark.skip(reason="slow: `pytest -m slow` runs it"))
     marked = [item for item in items if item.get_closest_marker("gpu")]
     problem = gpu_problem() if marked else None
     if problem is not None:
         for item in marked:
             item.add_marker(pytest.mark.skip(reason=f"needs an NVIDIA GPU: {problem}"))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take over what one of pytest-xdist's processes, which all collect the same, has left out."""
+    node.config.stash[LEFT_OUT] = getattr(node, "workeroutput", {}).get("left_out", 0)
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Tell how many slow tests were left out."""
+    if left_out := config.stash.get(LEFT_OUT, 0):
+        terminalreporter.line(f"{left_out} slow tests left out: `pytest -m slow` runs them")
 
 
 def pytest_collection_finish() -> None:

@@ -46,7 +46,7 @@ def test_rungs_1_to_10_have_an_exercise_and_each_has_a_solution():
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.sample(3)
+@pytest.mark.sample(6)
 def test_an_exercise_as_given_computes_a_wrong_result(name):
     launch, limits = options(name)
     source = (EXERCISES / f"{name}.cu").read_text("utf-8")
@@ -57,7 +57,7 @@ def test_an_exercise_as_given_computes_a_wrong_result(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.sample(3)
+@pytest.mark.sample(6)
 def test_a_solution_is_right_and_meets_its_goals(name):
     launch, limits = options(name)
     # Sums in local memory would make a mockery of them.
@@ -77,6 +77,7 @@ def test_the_command_in_the_head_accepts_the_solution(name):
 
 
 @pytest.mark.parametrize("name", BEFORE)
+@pytest.mark.sample(2)
 def test_the_solution_of_the_exercise_before_is_right_but_misses_a_goal(name):
     launch, _ = options(BEFORE[name])
     _, limits = options(name)

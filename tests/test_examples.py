@@ -97,7 +97,7 @@ LIBRARY = {
 
 
 @pytest.mark.parametrize("name", LIBRARY)
-@pytest.mark.sample(3)
+@pytest.mark.sample(6)
 def test_the_library_is_right_as_often_as_the_script_asks(run, name):
     if "torch" in name:
         pytest.importorskip("torch", reason="needs PyTorch")

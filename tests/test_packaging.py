@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 import importlib.util
 import json
+import os
 import re
 import subprocess
 import sys
+import time
 import tomllib
 from fnmatch import fnmatch
 from pathlib import Path
@@ -315,3 +317,33 @@ def test_no_python_that_is_new_enough_is_a_clear_message(run_py, monkeypatch, ca
         run_py.newer_python()
     assert end.value.code == 2
     assert "gemmkit needs Python 3.11 or newer" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the programs are shell scripts")
+@pytest.mark.parametrize("failing", ["", "mypy", "ruff", "pytest"])
+def test_every_check_runs_and_mypy_tells_last_what_it_found(run_py, failing, capfd):
+    programs = Path(run_py.program(run_py.VENV, "python")).parent
+    programs.mkdir(parents=True)
+    for name in ("ruff", "clang-format", "mypy", "lint-imports", "pytest"):
+        file = programs / name
+        file.write_text(f"#!/bin/sh\necho {name} says $*\nexit {int(name == failing)}\n", "utf-8")
+        file.chmod(0o755)
+    (run_py.ROOT / "tests" / "__pycache__").mkdir(parents=True)
+    assert run_py.check(["-k", "naive"]) == bool(failing)
+    said = capfd.readouterr().out
+    order = ["ruff", "ruff", "clang-format", "lint-imports", "pytest", "mypy"]
+    assert re.findall("^(.+) says", said, re.MULTILINE) == order
+    assert re.search(r"^pytest says -rs -n \d+ -k naive$", said, re.MULTILINE)
+    results = dict(re.findall(r"^(\S.+?) +(passed|failed)", said, re.MULTILINE))
+    assert len(results) == len(order)
+    assert {name.split()[0] for name, result in results.items() if result == "failed"} == (
+        {failing} - {""}
+    )
+
+
+@pytest.mark.skipif(os.name == "nt", reason="sleep is a program of Unix")
+def test_what_runs_beside_the_checks_ends_with_them(run_py):
+    start = time.monotonic()
+    with pytest.raises(KeyboardInterrupt), run_py.beside(["sleep", "60"], dict(os.environ)):
+        raise KeyboardInterrupt
+    assert time.monotonic() - start < 30

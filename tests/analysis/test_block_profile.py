@@ -21,7 +21,7 @@ KERNELS = ("naive", "coarsening_1d", "async_copy")
 @pytest.mark.parametrize(
     ("name", "depth"), [("naive", 200), ("naive", 512), ("coarsening_1d", 200), ("async_copy", 512)]
 )
-@pytest.mark.sample(2)
+@pytest.mark.sample(4)
 def test_counts_at_another_depth_are_those_of_a_run(profile_of, name, depth):
     kernel = find_kernel(name)
     depths = profile_of(name).depths
@@ -40,7 +40,7 @@ def test_counts_at_another_depth_are_those_of_a_run(profile_of, name, depth):
 @pytest.mark.parametrize(
     "name", ["naive_uncoalesced", *KERNELS, "shared_tiling", "coarsening_2d", "double_buffered"]
 )
-@pytest.mark.sample(2)
+@pytest.mark.sample(3)
 def test_blocks_cover_their_tile_and_read_its_rows_and_columns_once(profile_of, name):
     profile, config = profile_of(name), find_kernel(name).default
     assert (profile.rows, profile.columns) == (config["BM"], config["BN"])

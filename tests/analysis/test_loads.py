@@ -70,7 +70,7 @@ SMALL = {"BM": 64, "BN": 64, "WM": 32, "WN": 32, "TM": 8, "TN": 4}
 @pytest.mark.parametrize(
     "kernel", [each for each in LADDER if each.name not in HOPPER], ids=lambda kernel: kernel.name
 )
-@pytest.mark.sample(7)
+@pytest.mark.sample(9)
 def test_formulas_of_rungs_give_what_is_counted(kernel):
     problem = in_types_of(kernel, GemmProblem(100, 75, 50))
     problem = fitting(kernel, problem, find_board("rtx3090"))
@@ -82,6 +82,7 @@ def test_formulas_of_rungs_give_what_is_counted(kernel):
 
 
 @pytest.mark.parametrize("name", HOPPER)
+@pytest.mark.sample(3)
 def test_copies_of_the_tma_and_operands_of_wgmma_are_counted(name):
     """A multicast arrives in each block of the cluster, but is read once, as the formula has it."""
     kernel, board = find_kernel(name), find_board("h100")
@@ -121,7 +122,7 @@ def test_stream_k_has_a_formula_where_blocks_share_no_tile():
     ],
     ids=lambda each: each if isinstance(each, str) else "",
 )
-@pytest.mark.sample(4)
+@pytest.mark.sample(7)
 def test_formulas_of_production_kernels_give_what_is_counted(name, problem, changes):
     kernel = find_kernel(name)
     seen, foreseen = _counted(kernel, problem, kernel.configure(changes))

@@ -41,7 +41,7 @@ def at(profile: BlockProfile, size: int, spec: GpuSpec = H100):
 
 
 @pytest.mark.parametrize(("name", "size", "depth"), RECOMPUTED)
-@pytest.mark.sample(3)
+@pytest.mark.sample(6)
 def test_committed_predictions_come_out_again(name, size, depth):
     rows = read_rows(RESULTS / "h100-predicted.json")
     row = next(each for each in rows if (each.kernel, each.m, each.k) == (name, size, depth))
@@ -69,7 +69,7 @@ def test_volkovs_case_on_an_rtx3090(stride):
 
 @pytest.mark.parametrize("board", ["RTX 4090", "A100", "L4"])
 @pytest.mark.parametrize("name", ["typed", "typed_mma"])
-@pytest.mark.sample(4)
+@pytest.mark.sample(6)
 def test_no_launch_is_faster_than_a_pipe_that_one_warp_keeps_busy(name, board):
     """fp64 instructions hold their pipe for longer than their results take, on most boards."""
     problem, spec = GemmProblem(512, 512, 512, dtype="float64"), find_board(board)

@@ -40,7 +40,7 @@ def of_tile(timeline: Timeline, lane: str, tile: int) -> Interval:
     return next(each for each in timeline.in_lane(lane) if each.tile == tile)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(3)
 def test_iterations_take_as_long_as_in_the_model(profile):
     timeline = timeline_of(profile)
     _, times = block_segments(profile, PROBLEM, H100)

@@ -94,7 +94,7 @@ SIZES = {
 
 
 @pytest.mark.parametrize("case", SIZES)
-@pytest.mark.sample(2)
+@pytest.mark.sample(3)
 def test_sizes_that_only_one_of_the_default_problems_has(made, case):
     line, cases = SIZES[case]
     assert wrong(check(made(text(f"  {line}\n{PLAIN}")))).keys() == cases
@@ -123,7 +123,7 @@ def test_a_scale_narrowed_on_its_way(made):
         ("double", "float"), ("float", "double"), ("float", "half"), ("double", "__nv_bfloat16"),
     ],
 )  # fmt: skip
-@pytest.mark.sample(2)
+@pytest.mark.sample(3)
 def test_scales_are_passed_in_the_type_of_their_parameter(made, of, scale):
     """The reference uses what arrives: 1/3 in bfloat16 differs from 1/3 in the third digit."""
     (record,) = check(made(text(of=of, scale=scale)), ["17x18x19"], alpha=ALPHA, beta=BETA)
@@ -179,7 +179,7 @@ def test_later_kernels_get_the_inputs_as_they_were(made):
         ("  C[r * N + c] = s;\n", "half", None),
     ],
 )  # fmt: skip
-@pytest.mark.sample(2)
+@pytest.mark.sample(4)
 def test_nan_and_infinities_appear_where_they_must(made, tail, of, hypothesis):
     source = text(tail, of=of).replace(f", {of} alpha, {of} beta", "")
     found = wrong(check(made(source)))
@@ -254,18 +254,24 @@ VECTORS = """__global__ void vectors(const float *A, const float *B, float *C, i
 """
 
 
-def test_padding_is_in_the_multiples_that_a_kernel_needs(made):
-    launch = {"grid": "(N+63)/64,M", "block": 16}
-    records = check(made(VECTORS, **launch))
+BY_VECTORS = {"grid": "(N+63)/64,M", "block": 16}
+
+
+def test_padding_that_a_kernel_cannot_read_is_told_with_what_it_needs(made):
+    records = check(made(VECTORS, **BY_VECTORS))
     assert {"odd padding", "one more"} <= wrong(records).keys()
-    assert "--multiple-of 4,4,4" in multiples_hint(records, made(VECTORS, **launch))
-    for multiples in ("4,4,4", "1,4,1", "64,64,16"):
-        records = check(made(VECTORS, multiple_of=multiples, **launch))
-        assert not wrong(records)
-        padded = [each.problem for each in records if each.problem.ldb > each.problem.n]
-        assert len(padded) >= 2
-        unit = int(multiples.split(",")[1])
-        assert all(each.ldb % unit == each.ldc % unit == 0 for each in padded)
+    assert "--multiple-of 4,4,4" in multiples_hint(records, made(VECTORS, **BY_VECTORS))
+
+
+@pytest.mark.parametrize("multiples", ["1,4,1", "4,4,4", "64,64,16"])
+@pytest.mark.sample(3)
+def test_padding_is_in_the_multiples_that_a_kernel_needs(made, multiples):
+    records = check(made(VECTORS, multiple_of=multiples, **BY_VECTORS))
+    assert not wrong(records)
+    padded = [each.problem for each in records if each.problem.ldb > each.problem.n]
+    assert len(padded) >= 2
+    unit = int(multiples.split(",")[1])
+    assert all(each.ldb % unit == each.ldc % unit == 0 for each in padded)
 
 
 def test_refusals_that_differ_in_numbers_alone_are_told_once(made):
@@ -364,7 +370,7 @@ __global__ void split(const float *A, const float *B, float *C, int M, int N, in
         ("if (s == s) C[r * N + c] = s", None, "wrong result"),
     ],
 )  # fmt: skip
-@pytest.mark.sample(2)
+@pytest.mark.sample(4)
 def test_nan_of_split_operands_is_noted_where_an_infinity_belongs(made, tail, epilogue, verdict):
     records = check(made(SPLIT.replace("TAIL", tail)), epilogue=epilogue)
     (record,) = (each for each in records if each.case == NON_FINITE)

@@ -22,7 +22,7 @@ SMALL = [
 
 
 @pytest.mark.parametrize("layer", SMALL, ids=str)
-@pytest.mark.sample(2)
+@pytest.mark.sample(4)
 def test_gemmkits_own_is_right_and_what_is_wrong_is_found(layer):
     arrays = layer.arrays(1)
     assert [each.shape for each in arrays] == [shape for shape, _ in layer.shapes]

@@ -80,7 +80,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.sample(2)
+@pytest.mark.sample(5)
 def test_kernels_of_other_types(tmp_path, case):
     source, changes, types, verdict, words = CASES[case]
     for old, new in changes:

@@ -55,7 +55,7 @@ def checked(tmp_path):
         ("ah * bh - ah * bl + al * bh", "", "wrong result"),
     ],
 )
-@pytest.mark.sample(5)
+@pytest.mark.sample(8)
 def test_low_parts_have_to_be_right(checked, of, product, scale, verdict):
     records = checked(product, of=of, scale=scale)
     if verdict == "ok":

@@ -72,6 +72,7 @@ SOUND = {
 
 
 @pytest.mark.parametrize("name", SOUND)
+@pytest.mark.sample(2)
 def test_sound_kernels_have_no_finding(checked, name):
     assert [(each.verdict, each.findings) for each in checked(*SOUND[name])] == [("ok", ())] * 2
 

@@ -195,7 +195,7 @@ __global__ void product(int M, int N, int K, const {0} *A, const {0} *B, {0} *C)
         ("typename of<T>::type", "product<stored>", (), ""),
     ],
 )
-@pytest.mark.sample(2)
+@pytest.mark.sample(3)
 def test_elements_behind_another_name(tmp_path, type_name, entry, options, dtype):
     (tmp_path / "setup.h").write_text(TYPES)
     path = tmp_path / "typed.cu"

@@ -110,7 +110,7 @@ def persistent(clear="s = 0;", barrier="__syncthreads();"):
         ("20", {"barrier": "if (t + T < K) __syncthreads();"}, "racecheck"),
     ],
 )
-@pytest.mark.sample(2)
+@pytest.mark.sample(4)
 def test_blocks_of_a_persistent_kernel_take_several_tiles(call, tmp_path, grid, changes, shown):
     path = own(tmp_path, persistent(**changes))
     result = call("check", path, "--grid", grid, "--block", "32,32")

@@ -183,6 +183,6 @@ def test_leading_dimensions_are_those_of_the_layout(call, tmp_path):
 def test_groups_are_in_the_types_of_a_kernel_that_is_named(call):
     narrow = ("--config", "BM=64,BN=32,BK=64,stages=2,consumers=1", "--gpu", "h100")
     groups = ("--groups", "5x3x64")
-    for verb, rest in (("show", ()), ("explain", ("--json",)), ("check", ("--prepared", "b"))):
+    for verb, rest in (("show", ()), ("check", ("--prepared", "b"))):
         code, _, err = run(call, verb, "grouped_fp16x3", *groups, *narrow, *rest)
         assert code == 0, err

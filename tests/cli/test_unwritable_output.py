@@ -24,7 +24,7 @@ def run(words, stdout):
 
 
 @pytest.mark.parametrize("words", [*VERBS, "ladder --size 8 --kernels naive --json -"])
-@pytest.mark.sample(3)
+@pytest.mark.sample(4)
 def test_a_closed_pipe_ends_every_verb_as_sigpipe_would(words):
     reader, writer = os.pipe()
     os.close(reader)

@@ -141,7 +141,7 @@ def see_that_it_fits(text: str, columns: int) -> None:
 
 
 @pytest.mark.parametrize("name", RUNS)
-@pytest.mark.sample(4)
+@pytest.mark.sample(6)
 def test_every_verb_fits_every_terminal(printed, monkeypatch, name):
     events = printed(RUNS[name])
     for columns in WIDTHS:

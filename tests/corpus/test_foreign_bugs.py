@@ -17,14 +17,14 @@ def label(bug: Bug) -> str:
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=label)
-@pytest.mark.sample(9)
+@pytest.mark.sample(14)
 def test_a_bug_is_found(tmp_path, bug):
     records = check_bug(bug, tmp_path)
     assert seen(records) & set(bug.expects), records
 
 
 @pytest.mark.parametrize("name", FOREIGN)
-@pytest.mark.sample(5)
+@pytest.mark.sample(7)
 def test_a_sound_kernel_is_not_flagged(tmp_path, name):
     records = check(bring(name, tmp_path), **FOREIGN[name].check)
     ran = [record for record in records if record.verdict != "refused"]

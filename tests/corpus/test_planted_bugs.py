@@ -30,7 +30,7 @@ def label(mutation: Mutation) -> str:
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=label)
-@pytest.mark.sample(11)
+@pytest.mark.sample(23)
 def test_planted_bug_is_found(device, tmp_path, mutation):
     record = check_mutant(mutation, device, tmp_path)
     assert set(mutation.expects) <= seen(record), record
@@ -39,7 +39,7 @@ def test_planted_bug_is_found(device, tmp_path, mutation):
 
 
 @pytest.mark.parametrize("kernel", [*LADDER, *GEMMS], ids=lambda kernel: kernel.name)
-@pytest.mark.sample(9)
+@pytest.mark.sample(13)
 def test_kernel_as_it_is_has_no_finding(device, kernel):
     device = device_for(kernel, device)
     records = check(kernel, config=CONFIGS[kernel.name], device=device)

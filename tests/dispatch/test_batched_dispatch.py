@@ -27,7 +27,7 @@ SMALL = [
 
 
 @pytest.mark.parametrize("candidate", SMALL, ids=lambda each: each.label)
-@pytest.mark.sample(3)
+@pytest.mark.sample(4)
 def test_a_candidate_for_batches_is_right_and_breaks_no_rule(candidate):
     config = candidate.config
     problem = GemmProblem(

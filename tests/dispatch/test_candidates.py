@@ -139,7 +139,7 @@ def test_candidates_are_listed_once():
 
 
 @pytest.mark.parametrize("candidate", CANDIDATES, ids=lambda each: each.label)
-@pytest.mark.sample(3)
+@pytest.mark.sample(6)
 def test_a_candidate_says_all_keys_of_its_kernel_and_is_allowed_somewhere(candidate):
     assert candidate.kernel.configure(candidate.config.as_dict()) == candidate.config
     assert any(candidate in candidates_for(board) for board in BOARDS.values())

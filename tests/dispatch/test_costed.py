@@ -32,7 +32,7 @@ PLAIN = BoardCosts(
 
 
 @pytest.mark.parametrize("candidate", CANDIDATES, ids=lambda each: each.label)
-@pytest.mark.sample(3)
+@pytest.mark.sample(6)
 def test_more_work_never_takes_less_time(candidate):
     board = next(each for each in BOARDS.values() if candidate in candidates_for(each))
     found = CostedCandidate(candidate, board, BoardCosts())

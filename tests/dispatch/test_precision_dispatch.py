@@ -96,6 +96,7 @@ def test_kernels_of_a_higher_precision_stay_candidates(fast):
 
 @pytest.mark.parametrize("board", ["t4", "rtx3090", "a100", "l40s", "h100"])
 @pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.sample(2)
 def test_every_precision_has_a_choice_on_every_board(board, precision):
     gpu = find_board(board)
     for size in (1, 64, 1000, 4096):

@@ -61,6 +61,7 @@ def spread(form, a, b, sizes, depths, way, parts, **options):
 @pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize("form", ["gather", "scatter", "reduce"])
 @pytest.mark.parametrize("shape", [(1, 1, 1), (7, 5, 3), (33, 6, 20)])
+@pytest.mark.sample(2)
 def test_every_rank_gets_its_part_of_the_product(ranks, form, shape):
     m, n, k = shape
     a, b = whole_numbers(m, (m, k), (k, n))

@@ -59,6 +59,7 @@ def check(each: Program, executor: Executor) -> None:
 
 
 @pytest.mark.parametrize("kind", ["mma", "wgmma", "dsmem", "bulk"])
+@pytest.mark.sample(2)
 def test_the_engine_counts_what_the_hardware_counted(kind: str) -> None:
     chosen = [each for name, each in PROGRAMS.items() if name.split()[0] == kind]
     assert len(chosen) > 10
@@ -67,6 +68,7 @@ def test_the_engine_counts_what_the_hardware_counted(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["mma", "dsmem", "bulk"])
+@pytest.mark.sample(2)
 def test_the_oracle_counts_what_the_hardware_counted(kind: str) -> None:
     for name, each in PROGRAMS.items():
         if name.split()[0] == kind:

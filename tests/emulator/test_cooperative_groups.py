@@ -124,7 +124,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("number", "name"), [*enumerate(CASES)], ids=list(CASES))
-@pytest.mark.sample(2)
+@pytest.mark.sample(3)
 def test_groups(number: int, name: str, ptx: str) -> None:
     _, groups, value = CASES[name]
     assert launch(ptx, number).tolist() == among(groups, value)

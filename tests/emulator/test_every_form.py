@@ -41,6 +41,7 @@ def form_groups() -> list[object]:
 
 
 @pytest.mark.parametrize("forms", form_groups())
+@pytest.mark.sample(2)
 def test_every_register_form(executor: Executor, forms: list[Form]) -> None:
     rng = np.random.default_rng(zlib.crc32(forms[0].opcode.encode()))
     words = interesting_words(len(forms) * SLOTS * LANES, rng).reshape(len(forms), SLOTS, LANES)

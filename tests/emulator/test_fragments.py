@@ -137,6 +137,7 @@ def groups() -> Iterator[object]:
 
 
 @pytest.mark.parametrize("forms", list(groups()))
+@pytest.mark.sample(3)
 def test_loads_fill_the_fragments_of_mma(executor: Executor, forms: Sequence[Form]) -> None:
     body, declarations = setup()
     places = {"": "%ge", "global": "%gl", "shared": "%sh"}
@@ -252,6 +253,7 @@ def kinds() -> list[str]:
 
 
 @pytest.mark.parametrize("kind", kinds())
+@pytest.mark.sample(2)
 def test_products(executor: Executor, kind: str) -> None:
     """Small integers, whose product is exact, through loads, product and store."""
     forms = [form for form in product_forms() if types_of(form)[0] == kind]

@@ -52,7 +52,7 @@ CONFIGS = {
 
 @pytest.mark.parametrize("case", list(CASES))
 @pytest.mark.parametrize("kernel", [kernel.name for kernel in LADDER])
-@pytest.mark.sample(11)
+@pytest.mark.sample(17)
 def test_every_rung(kernel: str, case: str) -> None:
     arch, problem = CASES[case]
     if kernel != "naive_uncoalesced" and arch == "sm_86":

@@ -77,6 +77,7 @@ def bits_of(value: float, kind: str) -> int:
 
 
 @pytest.mark.parametrize("opcode", FORMS)
+@pytest.mark.sample(3)
 def test_products(executor: Executor, opcode: str) -> None:
     """Of small integers, which are exact, in the fragments of the PTX manual; and of any bits as
     they are defined."""

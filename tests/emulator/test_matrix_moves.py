@@ -115,7 +115,7 @@ def measured() -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("kind", ["ldm1", "ldm2", "ldm4", "stm1", "stm2", "stm4"])
-@pytest.mark.sample(3)
+@pytest.mark.sample(5)
 def test_wavefronts_are_the_hardwares(executor: Executor, kind: str) -> None:
     count, way = int(kind[3:]), "ld" if kind.startswith("ld") else "st"
     given = np.zeros(4096, np.uint32)

@@ -117,14 +117,14 @@ def wanted(name: str) -> Bits:
 
 
 @pytest.mark.parametrize("name", KERNELS)
-@pytest.mark.sample(2)
+@pytest.mark.sample(4)
 def test_a_product_is_right_to_the_bit(name: str) -> None:
     result, _ = run(ENGINE, name)
     assert np.array_equal(result, wanted(name))
 
 
 @pytest.mark.parametrize("name", KERNELS)
-@pytest.mark.sample(2)
+@pytest.mark.sample(4)
 def test_a_product_is_clean(name: str) -> None:
     result, findings = run(ENGINE, name, sanitize=True)
     assert np.array_equal(result, wanted(name))

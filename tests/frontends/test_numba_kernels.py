@@ -162,7 +162,7 @@ POINTERS = ["int64", "int32", types.int16, *[types.CPointer(types.float32)] * 3]
     ],
     ids=["naive", "tiled", "scaled", "strided", "single", "pointers", "biased"],
 )
-@pytest.mark.sample(2)
+@pytest.mark.sample(3)
 def test_results_are_right(function, argument_types, problem):
     kernel = Kernel.from_numba(function, types=argument_types, **LAUNCH)
     record = run_kernel(kernel, problem, EmulatedDevice(find_board("rtx3090")))

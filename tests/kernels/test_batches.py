@@ -103,7 +103,7 @@ def test_any_batch(named, problem, device):
 
 
 @each_config
-@pytest.mark.sample(4)
+@pytest.mark.sample(5)
 def test_more_products_than_a_grid_has_layers(named):
     """They take further lines of the grid's x; results of products that lie beyond are right."""
     kernel, config = chosen(named)

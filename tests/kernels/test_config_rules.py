@@ -81,7 +81,7 @@ def test_all_strides_on_tiles_that_leave_few_enough_threads(stride, tile):
 
 
 @pytest.mark.parametrize("kernel", [*LADDER, *PRODUCTION], ids=lambda kernel: kernel.name)
-@pytest.mark.sample(3)
+@pytest.mark.sample(11)
 def test_the_space_holds_small_tiles_and_none_that_are_refused(kernel):
     allowed = list(kernel.configurations(H100))
     assert allowed

@@ -83,7 +83,7 @@ def test_sums_of_slices_take_the_place_of_the_stages(slices, shared_bytes):
     ],
     ids=["48x96", "48x96 odd", "48x96 partly", "16x32", "16x32 odd"],
 )
-@pytest.mark.sample(2)
+@pytest.mark.sample(3)
 def test_slices_of_tiles_of_other_sizes(device, problem, changes):
     config = split(**{"BK": 32, "split_k": 2, "slice_k": 4, **changes})
     record = run_kernel(SPLIT, problem, device, config=config, assemble=False)
@@ -122,6 +122,7 @@ def test_few_tiles_are_cut_into_shares_of_some_steps():
 
 
 @pytest.mark.parametrize("board", UNLIKE_BOARDS, ids=lambda board: board.name)
+@pytest.mark.sample(2)
 def test_as_many_blocks_as_fit_the_boards_registers_threads_and_memory(board):
     for config, plan, resident in plans_that_fill(STREAM, board):
         registers = 256 if config["TM"] * config["TN"] > 64 else 128

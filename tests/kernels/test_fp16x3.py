@@ -85,7 +85,7 @@ EXACT = {
 
 
 @pytest.mark.parametrize(("keys", "problem"), EXACT.values(), ids=EXACT.keys())
-@pytest.mark.sample(2)
+@pytest.mark.sample(4)
 def test_integers_are_exact(device, keys, problem):
     check_exact(problem, run(device, problem, keys))
 
@@ -261,6 +261,7 @@ ADVERSARIAL = [_huge, _subnormal, _cancelling, _overflowing, _special]
 @given(
     seed=st.integers(0, 2**32), shape=st.tuples(*[st.integers(1, 40)] * 2), k=st.integers(32, 45)
 )
+@pytest.mark.sample(2)
 def test_adversarial_inputs_are_within_the_bound(device, spoil, seed, shape, k):
     """Of random shapes, and lines of random exponents."""
     rng, k = np.random.default_rng(seed), 2 * k + 1

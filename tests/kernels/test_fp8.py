@@ -58,7 +58,7 @@ def device():
 
 @pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS.keys())
 @pytest.mark.parametrize("keys", CONFIGS.values(), ids=CONFIGS.keys())
-@pytest.mark.sample(17)
+@pytest.mark.sample(23)
 def test_shapes(device, keys, problem):
     config = KERNEL.configure(keys)
     check_exact(problem, run_typed(problem, device, kernel="gemm_fp8", config=config))
@@ -160,7 +160,7 @@ def test_every_number_is_what_its_bits_say(device, kernel, dtype):
     ],
     ids=lambda value: value if isinstance(value, str) else "odd" if value is ODD else "aligned",
 )
-@pytest.mark.sample(3)
+@pytest.mark.sample(4)
 def test_widened_in_every_layout(device, dtype, out, layout, shapes):
     check_shapes("typed", device, dtype, out, layout, shapes)
 

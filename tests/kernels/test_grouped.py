@@ -116,7 +116,7 @@ def test_all_tiles_that_are_chosen_from(config, odd, device):
     ids=["nt", "tn", "tt"],
 )
 @pytest.mark.parametrize("padding", [0, 3])
-@pytest.mark.sample
+@pytest.mark.sample(4)
 def test_layouts_and_epilogues(layout, epilogue, padding, device):
     shapes = [(m, n, k, k + padding, n + padding, n + padding) for m, n, k in SHAPES]
     problem = GemmProblem.of_groups(shapes, epilogue=epilogue, beta=0.5).laid_out(layout)

@@ -65,7 +65,7 @@ def accesses(name, problem):
 
 
 @pytest.mark.parametrize(("name", "dtype", "out"), TYPES)
-@pytest.mark.sample(3)
+@pytest.mark.sample(4)
 def test_products_of_any_shape(name, dtype, out, device):
     types = {"dtype": dtype, "out_dtype": out}
     padded = [(m, n, k, k + 1, n + 2, n + 3) for m, n, k in SHAPES]
@@ -78,6 +78,7 @@ def test_products_of_any_shape(name, dtype, out, device):
 
 
 @pytest.mark.parametrize(("name", "dtype", "out"), TYPES)
+@pytest.mark.sample(2)
 def test_aligned_products_in_vectors(name, dtype, out, device):
     shapes = [(m, 8 * n, 8 * k) for m, n, k in SHAPES[:4] + SHAPES[-1:]]
     problem = GemmProblem.of_groups(shapes, beta=1.0, dtype=dtype, out_dtype=out)

@@ -69,7 +69,7 @@ def run(problem, device, keys=NARROW, kind="normal"):
         (ROW, "nt", {"out_dtype": "float32"}),
     ],
 )
-@pytest.mark.sample(2)
+@pytest.mark.sample(3)
 def test_products_of_any_shape(device, keys, layout, rest):
     shapes = SHAPES if layout[0] == "n" else "72x56x104,0x8x64,8x0x72,8x104x264,8x16x0,136x72x8"
     problem = of_groups(shapes, layout, **rest)

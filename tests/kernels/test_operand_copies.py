@@ -64,7 +64,7 @@ def device():
 
 
 @pytest.mark.parametrize(("problem", "copied"), PROBLEMS.values(), ids=PROBLEMS.keys())
-@pytest.mark.sample(3)
+@pytest.mark.sample(5)
 def test_results_and_which_operands(device, problem, copied):
     check_exact(problem, run_typed(problem, device, kernel="gemm_wgmma", config=CONFIG))
     plan = KERNEL.plan(problem, CONFIG, H100)

@@ -27,6 +27,7 @@ PROBLEMS = [
 
 @pytest.mark.parametrize("board", ["t4", "rtx2080ti", "rtx3090", "h100"])
 @pytest.mark.parametrize("kernel", [*LADDER, *PRODUCTION], ids=lambda each: each.name)
+@pytest.mark.sample(3)
 def test_what_is_recommended_takes_the_problem_there(kernel, board):
     gpu = find_board(board)
     for problem in PROBLEMS:

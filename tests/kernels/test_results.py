@@ -99,7 +99,7 @@ FUSED = [
 
 
 @pytest.mark.parametrize(("kernel", "epilogue"), FUSED)
-@pytest.mark.sample(5)
+@pytest.mark.sample(8)
 def test_fused_epilogue(device, kernel, epilogue):
     problem = GemmProblem(66, 70, 18, 1.5, 0.5, epilogue=Epilogue.parse(epilogue))
     record = run(kernel, problem, device)
@@ -133,7 +133,7 @@ ANY_SHAPE = [
 @settings(max_examples=15)
 @given(data=st.data())
 @pytest.mark.parametrize("kernel", ANY_SHAPE, ids=lambda kernel: kernel.name)
-@pytest.mark.sample(3)
+@pytest.mark.sample(5)
 def test_any_shape(device, kernel, data):
     extent = st.integers(0, 140)
     m, n, k = data.draw(extent), data.draw(extent), data.draw(st.integers(0, 40))

@@ -86,6 +86,7 @@ def test_no_block_is_without_a_step():
 
 
 @pytest.mark.parametrize("board", UNLIKE_BOARDS, ids=lambda board: board.name)
+@pytest.mark.sample(2)
 def test_as_many_blocks_as_fit_the_boards_threads_and_memory(board):
     assert list(plans_that_fill(STREAM, board))
 
@@ -132,7 +133,7 @@ def test_sides_both_ways_round(device, side):
     ],
     ids=lambda problem: problem.shape,
 )
-@pytest.mark.sample(2)
+@pytest.mark.sample(3)
 def test_leading_dimensions_scales_and_empty_sizes(device, problem):
     assert run_kernel(SKINNY, problem, device, config=SMALL, assemble=False).correct
 

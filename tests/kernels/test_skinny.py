@@ -31,7 +31,7 @@ def template(problem, config=KERNEL.default, gpu=H100):
 
 
 @pytest.mark.parametrize("side", range(1, 17))
-@pytest.mark.sample(6)
+@pytest.mark.sample(9)
 def test_every_side(device, side):
     """Few rows, by vectors and by floats, and few columns, by floats; k ends within a step."""
     shapes = ((side, 40, 72), (side, 39, 70), (40, side, 69))
@@ -94,12 +94,13 @@ def test_the_large_matrix_is_read_once_in_whole_sectors(device, layout, shape):
     ],
     ids=lambda problem: problem.shape,
 )
-@pytest.mark.sample(2)
+@pytest.mark.sample(4)
 def test_leading_dimensions_scales_and_empty_sizes(device, problem):
     assert run_kernel(KERNEL, problem, device, config=SMALL, assemble=False).correct
 
 
 @pytest.mark.parametrize("problem", [GemmProblem(9, 67, 261), GemmProblem(9, 68, 264)])
+@pytest.mark.sample(2)
 def test_rows_on_their_way_by_floats_and_by_vectors_race_with_nothing(problem):
     """Of floats, a warp has 144 copies on their way."""
     device = EmulatedDevice(H100, sanitize=True)

@@ -45,7 +45,7 @@ def test_shapes(device, kernel, dtype, out, shapes):
 
 @each_rung
 @pytest.mark.parametrize("out", ["float16", "float32"])
-@pytest.mark.sample(5)
+@pytest.mark.sample(7)
 def test_rounding_stays_within_the_bounds(device, kernel, out):
     problem = GemmProblem(40, 48, 200, 1 / 3, -0.7, dtype="float16", out_dtype=out)
     check(run_typed(problem, device, kernel=kernel.name, integers=False))
@@ -71,7 +71,7 @@ def test_a_row_bias_and_an_activation(device, kernel):
 
 
 @pytest.mark.parametrize("name", SMALL_HOPPER)
-@pytest.mark.sample(2)
+@pytest.mark.sample(3)
 def test_more_tiles_than_blocks_and_more_steps_than_stages(device, name):
     problem = GemmProblem(520, 272, 330, lda=336, dtype="bfloat16", beta=1.0)
     check_exact(problem, run_typed(problem, device, kernel=name))

@@ -83,7 +83,7 @@ def run_on(device, name, a, b, keys, **fields):
 @pytest.mark.parametrize("fields", PROBLEMS.values(), ids=PROBLEMS.keys())
 @pytest.mark.parametrize("keys", CONFIGS.values(), ids=CONFIGS.keys())
 @pytest.mark.parametrize("name", PRECISIONS)
-@pytest.mark.sample(5)
+@pytest.mark.sample(9)
 def test_shapes(device, name, keys, fields):
     problem, config = problem_for(name, **fields), find_kernel(name).configure(keys)
     check_exact(problem, run_typed(problem, device, kernel=name, config=config))
@@ -102,6 +102,7 @@ def test_numbers_and_epilogues(device, name):
 @pytest.mark.parametrize(
     ("name", "model"), [("gemm_tf32_mma", tf32_product), ("gemm_tf32x3", tf32x3_product)]
 )
+@pytest.mark.sample
 def test_results_are_those_of_the_model_to_the_bit(board, capability, name, model):
     """So that what holds of models in tests of the bound holds of kernels."""
     rng = np.random.default_rng(1)
@@ -112,6 +113,7 @@ def test_results_are_those_of_the_model_to_the_bit(board, capability, name, mode
 
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+@pytest.mark.sample(2)
 def test_layouts_have_the_same_bits(device, layout):
     a, b = FAMILIES["log-uniform"](np.random.default_rng(7), 40, 36, 76)
     transposed = {"transa": layout[0] == "t", "transb": layout[1] == "t"}
@@ -324,6 +326,7 @@ def test_rules(keys, message):
 
 @pytest.mark.parametrize("name", PRECISIONS)
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn"])
+@pytest.mark.sample
 def test_registers_hold_everything(name, layout):
     own = next(each for each in CANDIDATES if each.name == name)
     problem = problem_for(name, m=512, n=512, k=512, epilogue=Epilogue.parse("bias+relu"))

@@ -39,7 +39,7 @@ def device():
     ],
     ids=lambda value: value if isinstance(value, str) else "odd" if value is ODD else "aligned",
 )
-@pytest.mark.sample(3)
+@pytest.mark.sample(4)
 def test_shapes(device, dtype, out, layout, shapes):
     check_shapes("typed", device, dtype, out, layout, shapes)
 

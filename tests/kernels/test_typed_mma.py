@@ -32,7 +32,7 @@ def device():
     ],
     ids=lambda value: value if isinstance(value, str) else "odd" if value is ODD else "aligned",
 )
-@pytest.mark.sample(2)
+@pytest.mark.sample(4)
 def test_shapes(device, dtype, out, layout, shapes):
     check_shapes("typed_mma", device, dtype, out, layout, shapes)
 

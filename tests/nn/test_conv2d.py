@@ -50,6 +50,7 @@ CASES = {
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.sample(3)
 def test_every_geometry(case, method):
     shape, weights, options = CASES[case]
     x, weight, bias = normal(*shape), normal(*weights), normal(weights[0])

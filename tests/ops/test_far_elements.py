@@ -78,7 +78,7 @@ def filled(matrix, seed):
     ("name", "by_columns"),
     [*((name, False) for name in CONFIGS), ("gemm_tiled", True), ("typed_mma", True)],
 )
-@pytest.mark.sample(3)
+@pytest.mark.sample(4)
 def test_rows_far_apart(gpu, memory, monkeypatch, name, by_columns):
     dtype = "float16" if name.startswith("typed") else "float32"
     problems = choose(name, gpu, monkeypatch)

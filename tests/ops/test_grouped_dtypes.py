@@ -63,7 +63,7 @@ def same(results, expected, dtype):
 
 
 @pytest.mark.parametrize(("dtype", "out"), TYPES)
-@pytest.mark.sample(2)
+@pytest.mark.sample(5)
 def test_host_arrays(dtype, out, emulator):
     a, b = operands(dtype)
     expected = products(a, b)
@@ -184,7 +184,7 @@ def on_gpu(arrays):
 
 
 @pytest.mark.parametrize(("dtype", "out"), TYPES)
-@pytest.mark.sample(2)
+@pytest.mark.sample(5)
 def test_arrays_on_a_gpu_stay_there(gpu, readings, dtype, out):
     for seed in range(2):
         a, b = operands(dtype, seed=seed)
@@ -206,7 +206,7 @@ def test_columns_and_copies(gpu):
 
 
 @pytest.mark.parametrize(("elements", "alignment"), [(0, 16), (4, 8), (2, 4), (1, 2), (3, 2)])
-@pytest.mark.sample(2)
+@pytest.mark.sample(3)
 def test_accesses_are_as_wide_as_all_addresses_allow(gpu, readings, elements, alignment):
     a, b = operands("float16", [(8, 16, 24)] * 2)
     raw = GpuArray.of(np.zeros(elements + 24 * 16, "e"))

@@ -157,7 +157,7 @@ sys.meta_path.insert(0, Finder)
         "gemmkit.choose(problem, gemmkit.find_board('h100'))",
     ],
 )
-@pytest.mark.sample(2)
+@pytest.mark.sample(3)
 def test_everything_is_imported_by_load(call, tmp_path):
     """A fork waits for those imports, and no signal handler sees their modules half initialized."""
     environment = {**os.environ}

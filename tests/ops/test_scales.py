@@ -61,7 +61,7 @@ def multiply(*arrays, **rest):
 
 @pytest.mark.parametrize("shape_a", SHAPES_OF_A)
 @pytest.mark.parametrize("shape_b", SHAPES_OF_B)
-@pytest.mark.sample(5)
+@pytest.mark.sample(7)
 def test_any_scales_of_a_go_with_any_of_b(shape_a, shape_b):
     (a, bits_a), (b, bits_b) = stored((M, K), 1), stored((K, N), 2)
     scale_a, scale_b = powers(shape_a, 3), powers(shape_b, 4)
@@ -126,6 +126,7 @@ def test_views_and_transposed_results():
         ((2, 3, 8, K), (K,), (2, 1, 8, 1), ()),
     ],
 )
+@pytest.mark.sample(2)
 def test_stacks_may_have_scales_of_their_own(shape_a, shape_b, of_a, of_b):
     (a, bits_a), (b, bits_b) = stored(shape_a, 1), stored(shape_b, 2)
     scale_a, scale_b = powers(of_a, 3), powers(of_b, 4)

@@ -110,6 +110,7 @@ def test_a_tile_is_split_along_k_so_that_the_first_product_need_not_wait():
 
 @pytest.mark.parametrize("memory", [GIB // 4, GIB, 8 * GIB, 70 * GIB])
 @pytest.mark.parametrize("item", [2, 4])
+@pytest.mark.sample(3)
 def test_plans_keep_to_the_memory_and_less_memory_moves_more(memory, item):
     problem = StreamProblem(65536, 65536, 65536, item=item, out_item=item)
     plan = plan_stream(problem, memory, H100)

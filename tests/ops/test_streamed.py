@@ -97,6 +97,7 @@ def cut(monkeypatch):
     ],
 )
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
+@pytest.mark.sample
 def test_every_operand_of_the_epilogue_comes_in_tiles(cut, tiling, dtype):
     cut(**tiling)
     c, residual = whole_numbers((70, 65), 2), whole_numbers((70, 65), 3)

@@ -43,7 +43,7 @@ CONTROL_ROLES = {"button", "checkbox", "combobox", "slider", "link", "Disclosure
 NAMED_ROLES = CONTROL_ROLES | {"image", "img", "application", "region", "navigation", "Canvas"}
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(3)
 def test_pages_draw_every_view_in_silence_and_ask_for_nothing(verb_page, browser):
     browser.open(verb_page)
     undrawn = browser.run(
@@ -84,6 +84,7 @@ def test_every_kind_of_view_is_on_one_of_the_pages(page, written):
     }
 
 
+@pytest.mark.sample(2)
 def test_tab_reaches_every_control_and_shows_where_it_is(verb_page, browser):
     browser.open(verb_page)
     controls = browser.run(CONTROLS)
@@ -158,6 +159,7 @@ TOLD = {
 
 
 @pytest.mark.parametrize("kind", TOLD)
+@pytest.mark.sample(2)
 def test_what_the_pointer_is_told_the_arrow_keys_tell_too(page, browser, kind):
     browser.open(page)
     browser.run(f"""
@@ -189,6 +191,7 @@ def test_bars_tell_by_keys_which_kernel_they_are_of(written, browser):
     assert re.match(r"naive: \d[\d,.]*\. Neighboring threads", told)
 
 
+@pytest.mark.sample(2)
 def test_a_screen_reader_gets_names_and_headers(verb_page, browser):
     browser.open(verb_page)
     browser.run("for (const each of document.querySelectorAll('details')) each.open = true")
@@ -273,6 +276,7 @@ def _pdf_text(text: bytes) -> str:
 MOST_BYTES, MOST_SCRIPT, MOST_ELEMENTS = 3_000_000, 65_000, 6_000
 
 
+@pytest.mark.sample(2)
 def test_pages_are_small_and_mark_when_each_view_is_drawn(verb_page, browser):
     browser.open(verb_page)
     assert len(verb_page.encode()) <= MOST_BYTES

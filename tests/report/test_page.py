@@ -137,6 +137,7 @@ def test_kernels_of_different_pipes_have_rooflines_of_their_own():
         ),
     ],
 )
+@pytest.mark.sample(2)
 def test_a_roofline_has_the_peaks_of_other_pipes_of_the_board(board, others):
     spec = find_board(board)
     (view,) = roofline_views([gather(find_kernel("naive"), GemmProblem(64, 64, 64), spec)])

@@ -76,6 +76,7 @@ def test_what_no_kernel_takes_is_refused():
         GemmProblem(64, 64, 64, epilogue=Epilogue(residual=True)),
     ],
 )
+@pytest.mark.sample(3)
 def test_boards_without_cp_async_rank_the_kernel_that_they_launch(problem):
     t4 = find_board("t4")
     found = rank_by_prediction(problem, t4, budget=0.0)

@@ -122,6 +122,7 @@ def test_only_sums_without_the_scales_of_lines_may_overflow():
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.sample(2)
 def test_long_sums_are_more_exact_than_those_of_fused_multiply_adds(family):
     """Norm-wise, each line relative to its own norm, and by the worst element."""
     rng = np.random.default_rng(5)
@@ -311,6 +312,7 @@ def test_the_bound_of_tf32_in_units(k, units):
 
 @pytest.mark.parametrize("capability", [(8, 0), (9, 0)])
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.sample(3)
 def test_errors_of_tf32_are_within_the_bound(family, capability):
     rng = np.random.default_rng(3)
     for k in (64, 100, 600):
@@ -319,6 +321,7 @@ def test_errors_of_tf32_are_within_the_bound(family, capability):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.sample(2)
 def test_long_sums_of_tf32_are_more_exact_than_those_of_fused_multiply_adds(family):
     """Norm-wise, each line relative to its own norm."""
     rng = np.random.default_rng(5)

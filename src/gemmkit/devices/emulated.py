@@ -226,7 +226,8 @@ class EmulatedDevice:
         arguments: Mapping[str, Value],
         blocks: range,
     ) -> Watched:
-        """Run some blocks of the grid alone, slowly, and return what their warps access.
+        """Run some blocks of the grid alone, slowly, and return what their warps access; results
+        need not be right.
 
         Raises:
             DeviceError: the board cannot take the launch, or the kernel failed.

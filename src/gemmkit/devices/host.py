@@ -23,6 +23,7 @@ def host_environment() -> dict[str, Any]:
     return found | {"commit": commit} if commit else found
 
 
+@cache
 def package_version(name: str) -> str | None:
     """The version of an installed distribution, or None."""
     from importlib.metadata import PackageNotFoundError, version

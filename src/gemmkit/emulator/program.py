@@ -278,7 +278,8 @@ class Program:
         return found
 
     def watch(self, request: LaunchRequest, memory: DeviceMemory, blocks: range) -> Watched:
-        """Run some blocks on the oracle and return what their warps access, in order.
+        """Run some blocks on the oracle and return what their warps access, in order; results need
+        not be right.
 
         Raises:
             DeviceError: a bad launch or access, a deadlock, a trap.

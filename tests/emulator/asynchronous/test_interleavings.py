@@ -35,7 +35,7 @@ def replayable(findings: tuple[Finding, ...]) -> Iterator[Schedule]:
 
 
 @pytest.mark.parametrize("name", PIPELINES)
-@pytest.mark.sample(2)
+@pytest.mark.sample(4)
 def test_a_pipeline_goes_wrong(name: str) -> None:
     a, b = operands()
     source = pipelines.with_bug(name)

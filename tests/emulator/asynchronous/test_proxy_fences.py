@@ -116,7 +116,7 @@ def run(name: str, seed: int) -> Execution:
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.sample(2)
+@pytest.mark.sample(4)
 def test_a_proxy_fence_between_blocks(name: str) -> None:
     for seed in (0, 1):
         found = run(name, seed).findings

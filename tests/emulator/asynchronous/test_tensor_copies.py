@@ -36,7 +36,7 @@ def cases(seed: int, rank: int, count: int, **options: bool) -> list[Case]:
 
 
 @pytest.mark.parametrize("rank", RANKS)
-@pytest.mark.sample(2)
+@pytest.mark.sample(3)
 def test_loads(rank: int) -> None:
     for number, case in enumerate(cases(1, rank, 24)):
         tile, storage, tally = run(case, "engine", seed=number % 3)
@@ -76,7 +76,7 @@ def test_loads_of_tfloat32_round(name: str, element: Element) -> None:
 
 
 @pytest.mark.parametrize("rank", RANKS)
-@pytest.mark.sample(2)
+@pytest.mark.sample(3)
 def test_stores(rank: int) -> None:
     for number, case in enumerate(cases(2, rank, 18, stores=True)):
         tile, storage, tally = run(case, "engine", stores=True, seed=number % 3)
@@ -89,7 +89,7 @@ def test_stores(rank: int) -> None:
 
 
 @pytest.mark.parametrize("operation", ["add", "min", "max", "xor"])
-@pytest.mark.sample(2)
+@pytest.mark.sample(4)
 def test_reductions_of_integers(operation: str) -> None:
     for rank in (1, 2, 3):
         for number, case in enumerate(cases(3, rank, 8, integers=True, stores=True)):

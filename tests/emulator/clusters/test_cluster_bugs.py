@@ -10,7 +10,7 @@ SEEDS = (0, 1, 2)
 
 
 @pytest.mark.parametrize("name", SOUND)
-@pytest.mark.sample(2)
+@pytest.mark.sample(3)
 def test_a_sound_kernel_is_right_and_has_no_findings(name: str) -> None:
     for seed, sanitize in ((0, False), (1, False), (0, True), (1, True)):
         execution, found, a, b = run(SOUND[name], seed=seed, sanitize=sanitize)
@@ -21,7 +21,7 @@ def test_a_sound_kernel_is_right_and_has_no_findings(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "seed"), [(name, SEEDS[index % len(SEEDS)]) for index, name in enumerate(BUGS)]
 )
-@pytest.mark.sample(4)
+@pytest.mark.sample(6)
 def test_a_bug_is_found(name: str, seed: int) -> None:
     execution, *_ = run(with_bug(name), seed=seed)
     kinds = {each.kind for each in execution.findings}

@@ -238,7 +238,7 @@ def run(name: str, seed: int) -> Execution:
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.sample(2)
+@pytest.mark.sample(5)
 def test_accesses_of_a_clusters_blocks(name: str) -> None:
     wanted = CASES[name][2]
     for seed in (0, 1):

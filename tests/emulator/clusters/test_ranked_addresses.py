@@ -92,6 +92,7 @@ def run(
 @pytest.mark.parametrize(
     ("a", "b", "right"), [(MASK, MASK, True), (MASK, "", True), ("", MASK, False)]
 )
+@pytest.mark.sample
 def test_the_rank_in_a_descriptor_counts_where_the_leading_offset_does(
     a: str, b: str, right: bool, by_oracle: bool
 ) -> None:

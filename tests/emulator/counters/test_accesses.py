@@ -32,7 +32,7 @@ def launched(name: str, size: int = 128):
 
 
 @pytest.mark.parametrize("name", [kernel.name for kernel in LADDER])
-@pytest.mark.sample(5)
+@pytest.mark.sample(8)
 def test_accesses_add_up_to_the_metrics(name: str) -> None:
     launch = launched(name)
     totals: Counter[str] = Counter()

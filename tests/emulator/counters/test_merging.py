@@ -79,7 +79,7 @@ def in_machine_code(sass: str) -> dict[str, Counter[str]]:
 @needs_disassembler
 @pytest.mark.parametrize("shape", ["512", "255x257x129"], ids=["vector", "scalar"])
 @pytest.mark.parametrize("kernel", LADDER, ids=lambda kernel: kernel.name)
-@pytest.mark.sample(9)
+@pytest.mark.sample(17)
 def test_every_rung(kernel, shape):
     check(kernel, kernel.default, "sm_90a", shape)
 
@@ -223,7 +223,7 @@ def test_probes(arch):
 
 @needs_disassembler
 @pytest.mark.parametrize("first", [1, 2, 3, 4, 12, 33])
-@pytest.mark.sample(2)
+@pytest.mark.sample(3)
 def test_a_variable_is_aligned_as_it_lies(first):
     """The alignment of an array after others is only known from the powers of two that divide its
     offset."""

@@ -19,7 +19,7 @@ PER_TEST = 5
 
 
 @pytest.mark.parametrize("start", range(0, 40, PER_TEST))
-@pytest.mark.sample(2)
+@pytest.mark.sample(5)
 def test_any_control_flow(start: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every second program as compact as large ones are."""
     parted = 0

@@ -103,7 +103,7 @@ def operands(kind: Kind, rows: int, patterns: list[int], seed: int) -> list[np.n
 @pytest.mark.parametrize(("kind", "rows", "capability"), PRODUCTS, ids=map(named, PRODUCTS))
 @settings(max_examples=40, deadline=None)
 @given(drawn=inputs)
-@pytest.mark.sample(2)
+@pytest.mark.sample(3)
 def test_mma(
     kind: Kind, rows: int, capability: tuple[int, int], drawn: tuple[list[int], int]
 ) -> None:

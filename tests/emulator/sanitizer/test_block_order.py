@@ -183,7 +183,7 @@ def test_a_lock() -> None:
 
 @pytest.mark.parametrize("fence", ["", "__threadfence();"])
 @pytest.mark.parametrize("wait", ["atomicAdd(out_, 0)", "atomicCAS(out_, 99, 1)", "*seen"])
-@pytest.mark.sample
+@pytest.mark.sample(5)
 def test_waiting_by_atomics_takes_no_memory(fence: str, wait: str, monkeypatch) -> None:
     """Each iteration of a waiting loop is a release; only the last one is kept."""
     kept: list[BlockOrder] = []

@@ -136,7 +136,7 @@ def test_a_count_of_too_few(name: str, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("name", KERNELS)
-@pytest.mark.sample
+@pytest.mark.sample(9)
 def test_a_count_of_all(name: str, seed: int) -> None:
     execution, found = run(name, 2, seed)
     kinds = {each.kind for each in execution.findings}

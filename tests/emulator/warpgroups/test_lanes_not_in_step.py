@@ -39,7 +39,7 @@ WAYS = {
 
 @pytest.mark.parametrize("name", WAYS)
 @pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.sample
+@pytest.mark.sample(5)
 def test_stores_that_wgmma_reads(name: str, seed: int) -> None:
     way, arrivals, sound = WAYS[name]
     assert _STORES.count(_HANDS_OVER) == 1

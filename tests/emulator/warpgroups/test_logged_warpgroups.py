@@ -27,7 +27,7 @@ def python_alone(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize("name", BUGS)
-@pytest.mark.sample(5)
+@pytest.mark.sample(8)
 def test_the_findings_are_those_of_python(name: str, python_alone: Callable[[], None]) -> None:
     found, *_ = run(with_bug(name), sanitize=True)
     python_alone()

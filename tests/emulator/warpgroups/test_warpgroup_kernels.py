@@ -10,7 +10,7 @@ TILES = {"two warpgroups": ((128, 64, 256), (128, 64))}
 
 
 @pytest.mark.parametrize("name", SOUND)
-@pytest.mark.sample(2)
+@pytest.mark.sample(4)
 def test_a_sound_kernel_is_right_and_has_no_findings(name: str) -> None:
     sizes, tile = TILES.get(name, ((64, 64, 256), (64, 32)))
     for seed, sanitize in ((0, False), (0, True), (1, True)):

@@ -95,7 +95,7 @@ def integers(rng: np.random.Generator, shape: tuple[int, int], of: str) -> np.nd
 
 @pytest.mark.parametrize("mode", range(4), ids=("plain", "128 bytes", "64 bytes", "32 bytes"))
 @pytest.mark.parametrize("along", [(0, 0), (0, 1), (1, 0), (1, 1)], ids=str)
-@pytest.mark.sample(3)
+@pytest.mark.sample(5)
 def test_layouts(executor: Executor, mode: int, along: tuple[int, int]) -> None:
     """All canonical layouts, and another mode for B than for A."""
     rng = np.random.default_rng(mode)
@@ -153,7 +153,7 @@ def both(each: Instruction, tile: np.ndarray, sums: np.ndarray, **more: object) 
     majors=st.tuples(st.integers(0, 1), st.integers(0, 1)),
     flags=st.tuples(st.booleans(), st.booleans(), st.booleans()),
 )
-@pytest.mark.sample(3)
+@pytest.mark.sample(5)
 def test_types(
     types: tuple[str, str, str],
     seed: int,
@@ -187,6 +187,7 @@ def test_types(
 
 
 @pytest.mark.parametrize("types", KINDS, ids=".".join)
+@pytest.mark.sample(2)
 def test_results_are_the_models(types: tuple[str, str, str]) -> None:
     kind = kind_of(*types)
     rng = np.random.default_rng(7)

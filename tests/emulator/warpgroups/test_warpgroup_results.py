@@ -48,7 +48,7 @@ def laid_out(matrices: np.ndarray) -> np.ndarray:
     ],
 )
 @pytest.mark.parametrize("way", [ENGINE, ORACLE], ids=lambda each: each.name)
-@pytest.mark.sample
+@pytest.mark.sample(5)
 def test_measured(name: str, in_registers: bool, way: Executor) -> None:
     _, shape, operands, result = name.split("_")
     kind = Kind("wgmma", operands, operands, result, int(shape.partition("k")[2]))

@@ -19,7 +19,10 @@ from gemmkit.emulator.codegen.native import LoadedCode, host, runtime
 from gemmkit.loading import first_use, load
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gemmkit.emulator.codegen.areas import Areas
+    from gemmkit.emulator.codegen.flag_tests import FlagWait
     from gemmkit.emulator.codegen.operands import Action
     from gemmkit.emulator.ptx.cfg import ControlFlow
 
@@ -81,12 +84,33 @@ class LoadedKernel:
         )
 
     @cached_property
+    def has_fences(self) -> bool:
+        """Whether it has fences, by themselves or as part of an access."""
+        from gemmkit.emulator.codegen.ordering import Ordering
+
+        return any(Ordering.of(each).fence for each in self.actions)
+
+    @cached_property
+    def orders_within_blocks(self) -> bool:
+        """Whether it has fences or strong accesses that order the warps of a block alone."""
+        from gemmkit.emulator.codegen.ordering import Ordering
+
+        roles = map(Ordering.of, self.actions)
+        return any(each.in_block and (each.strong or each.fence) for each in roles)
+
+    @cached_property
+    def flag_waits(self) -> Mapping[int, FlagWait]:
+        """The loads of flags by which threads wait, by the number of the instruction."""
+        from gemmkit.emulator.codegen.flag_waits import flag_waits
+
+        return flag_waits(self.flow, self.actions)
+
+    @cached_property
     def data_loads(self) -> frozenset[int]:
         """The numbers of the volatile and relaxed loads of data that flags may announce."""
         from gemmkit.emulator.codegen.data_loads import data_loads
-        from gemmkit.emulator.codegen.flag_waits import flag_waits
 
-        return data_loads(self.flow, self.actions, flag_waits(self.flow, self.actions))
+        return data_loads(self.flow, self.actions, self.flag_waits)
 
     @cached_property
     def strong_in_global(self) -> bool:

@@ -234,7 +234,11 @@ def _metrics(
         total = np.zeros(count, np.int64)
         if metric.of in members:
             numbers = members[metric.of]
-            np.add.at(total, rows[numbers], counts[metric.count][numbers])
+            of_each = counts[metric.count][numbers]
+            if count == 1:
+                total[0] = of_each.sum()
+            else:
+                np.add.at(total, rows[numbers], of_each)
         found = sums[metric.name] = (total * metric.scale).tolist()
         if metric.per is not None:
             pairs = zip(found, sums[metric.per], strict=True)

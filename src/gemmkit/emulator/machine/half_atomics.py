@@ -6,6 +6,7 @@ number in between.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,8 @@ def atomic(
     """Add one lane after the other; returns the previous values.
 
     Raises:
-        RefusedAccess: an address where the kernel has no memory, or a misaligned one.
+        RefusedAccess: an address where the kernel has no memory, or a misaligned one. Lanes before
+            it have added.
     """
     added, addresses = operands
     form = form_of(f"{action.form['O']}.{action.form['T']}")
@@ -56,16 +58,31 @@ def atomic(
     before = np.zeros_like(added)
     shared = np.zeros(LANES, bool)
     offsets = np.zeros(LANES, np.int64)
+    numbers: dict[int, NDArray[Any]] = {}
+    # The lanes that are the first, the second and so on to add at their address.
+    turns: list[list[int]] = []
+    earlier: Counter[int] = Counter()
+    refused: RefusedAccess | None = None
     for lane in np.flatnonzero(active).tolist():
         address = int(addresses[lane])
         shared[lane], offsets[lane], data = _locate(worker, memory, action, address)
         if not 0 <= offsets[lane] <= len(data) - size or address % size:
             thread = warp * LANES + lane
             error = outside_error(worker, memory, action.number, thread, address)
-            raise RefusedAccess(error, thread, address)
-        number = data[offsets[lane] : offsets[lane] + size].view(added.dtype)
-        before[lane] = number[0]
-        number[:] = evaluate(form, [number.copy(), added[lane : lane + 1]])[0]
+            refused = RefusedAccess(error, thread, address)
+            break
+        numbers[lane] = data[offsets[lane] : offsets[lane] + size].view(added.dtype)
+        if earlier[address] == len(turns):
+            turns.append([])
+        turns[earlier[address]].append(lane)
+        earlier[address] += 1
+    for lanes in turns:
+        before[lanes] = np.concatenate([numbers[lane] for lane in lanes])
+        sums = evaluate(form, [before[lanes], added[lanes]])[0]
+        for lane, total in zip(lanes, sums, strict=True):
+            numbers[lane][0] = total
+    if refused is not None:
+        raise refused
     _count(worker, action, addresses, offsets, active & shared, active & ~shared)
     return before
 

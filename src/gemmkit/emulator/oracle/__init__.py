@@ -18,6 +18,7 @@ from gemmkit.emulator.machine.memory import DeviceMemory
 from gemmkit.emulator.oracle.chunk import WARP, Chunk, Watcher
 from gemmkit.emulator.oracle.definedness import Definedness
 from gemmkit.emulator.oracle.lockstep import Lockstep, is_ordered
+from gemmkit.emulator.oracle.needed_values import of_data_alone
 from gemmkit.emulator.oracle.steps import steps_of
 from gemmkit.emulator.ptx.cfg import ControlFlow
 from gemmkit.emulator.sanitizer.collection import Collection
@@ -65,7 +66,8 @@ def run(
         memory: global memory, read and written.
         symbols: addresses of the module's global and constant variables.
         only: the numbers of the blocks to run, x fastest; by default the whole grid.
-        watch: is told of memory requests and barriers.
+        watch: is told of memory requests and barriers. Where it reads no data, results may be left
+            out.
         track: track undefined bits; uses of them are among the `findings`.
         schedule: what the warps and copies of one block, or its cluster, do first, and in which
             order.
@@ -75,6 +77,7 @@ def run(
     started = time.perf_counter()
     found = Collection()
     steps, tally = steps_of(flow), Tally.zeros(len(flow.forms))
+    left_out = of_data_alone(steps) if watch is not None and not watch.reads_data else frozenset()
     printed: list[str] = []
     actions = actions_of(flow)
     request = request.in_clusters(flow.kernel.cluster, flow.kernel.source_name)
@@ -101,7 +104,7 @@ def run(
             )
             defined = Definedness(chunk, names, memory, found) if names is not None else None
             steps_of_block = schedule if list(some) == scheduled else None
-            Lockstep(flow, steps, chunk, tally, printed, defined, steps_of_block).run()
+            Lockstep(flow, steps, chunk, tally, printed, defined, steps_of_block, left_out).run()
     seconds = time.perf_counter() - started
     lines = tuple("".join(printed).splitlines())
     return Execution(tally, seconds, lines, found.findings())

@@ -37,7 +37,15 @@ WARP = 32
 
 
 class Watcher(Protocol):
-    """What wants to know of a launch while it runs."""
+    """What wants to know of a launch while it runs.
+
+    `reads_data`: also of what memory holds; otherwise values that no address depends on need not
+    be computed.
+    """
+
+    @property
+    def reads_data(self) -> bool:
+        """See above."""
 
     def begin(self, chunk: Chunk) -> None:
         """Some blocks begin."""

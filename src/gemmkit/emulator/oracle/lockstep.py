@@ -99,8 +99,10 @@ class Lockstep:
         printed: list[str],
         defined: Definedness | None = None,
         schedule: Schedule | None = None,
+        left_out: frozenset[int] = frozenset(),
     ) -> None:
-        self._defined = defined
+        """`left_out` are the numbers of instructions whose results do not matter."""
+        self._defined, self._left_out = defined, left_out
         self._flow, self._steps, self._chunk = flow, steps, chunk
         self._tally, self._printed = tally, printed
         self._together = not is_ordered(flow) and schedule is None
@@ -188,6 +190,8 @@ class Lockstep:
                 return
             self._tally.executed[step.number] += len(rows)
             self._tally.lanes[step.number] += int(np.count_nonzero(lanes))
+            if step.number in self._left_out:
+                continue
             if self._defined is not None:
                 self._defined.step(group, step, lanes, active)
             try:

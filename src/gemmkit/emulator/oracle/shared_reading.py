@@ -23,6 +23,8 @@ class SharedReading:
             fewer is read at its end.
     """
 
+    reads_data = True
+
     def __init__(self, block: int, barriers: int) -> None:
         self._block = block
         self._wanted = barriers

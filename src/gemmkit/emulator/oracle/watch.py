@@ -25,6 +25,8 @@ _KINDS = {"load": "load", "store": "store", "copy_async": "copy"}
 class Watch:
     """Records `accesses` and `copies` of a kernel in the order in which the warps run."""
 
+    reads_data = False
+
     def __init__(self, flow: ControlFlow, memory: DeviceMemory) -> None:
         self._flow = flow
         self._memory = memory

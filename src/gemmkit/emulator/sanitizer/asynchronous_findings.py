@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from gemmkit.emulator.codegen.layout import LANES
 from gemmkit.emulator.codegen.shadow_layout import LOADED, SENT, UPDATED
 from gemmkit.emulator.isa.bulk_copies import is_reduction
@@ -66,7 +68,11 @@ class AsynchronousFindings(MbarrierFindings, LaneFindings):
 
     def __init__(self, names: Names, collection: Collection) -> None:
         super().__init__(names, collection)
-        self._unordered = missing_order(names.actions)
+        self._actions = names.actions
+
+    @cached_property
+    def _unordered(self) -> str:
+        return missing_order(self._actions)
 
     def conflict(
         self, block: int, who: int, address: int, met: Conflict, kind: int, clocks: Clocks

@@ -7,10 +7,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from gemmkit.emulator.codegen.flag_waits import flag_waits
 from gemmkit.emulator.codegen.layout import WINDOWS
 from gemmkit.emulator.codegen.operands import Action
-from gemmkit.emulator.codegen.ordering import Ordering
 from gemmkit.emulator.codegen.shadow_layout import (
     CONFLICT,
     FENCE,
@@ -77,11 +75,12 @@ class GlobalOrder:
         ):
             # A fence of another worker's block matters too.
             shadow.set_field("fences", 1)
-        fences = any(Ordering.of(each).fence for each in names.actions)
-        if fences and (shadow.traits.flags_order_warps or names.request.cluster_blocks > 1):
+        if worker.kernel.has_fences and (
+            shadow.traits.flags_order_warps or names.request.cluster_blocks > 1
+        ):
             # So do those who poll before the first fence.
             shadow.set_field("fences", 1)
-        self._order, self._waits = order, flag_waits(worker.kernel.flow, names.actions)
+        self._order, self._waits = order, worker.kernel.flag_waits
         self._within = WithinBlock(names, worker, shadow, self._between, order)
         self._announced = AnnouncedData(names, worker, launch.known, self._within, self._between)
         if worker.kernel.data_loads:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import cached_property
 
 import msgspec
 
@@ -56,13 +57,26 @@ def lanes_apart(race: Finding) -> Finding:
 class BlockOrders:
     """How the blocks of a kernel may signal each other in global memory, in words."""
 
-    def __init__(self, actions: Iterable[Action]) -> None:
-        flags = [each for each in actions if Ordering.of(each).between_blocks.strong]
-        self._write = _either(each for each in flags if each.operation != "load")
-        self._look = _either(each for each in flags if each.operation != "store")
-        within = [each for each in actions if Ordering.of(each).scope == "block"]
-        fences = any(Ordering.of(each).fence for each in within)
-        self._block_scope = "; fences of block scope (.cta) order no other blocks" * fences
+    def __init__(self, actions: Sequence[Action]) -> None:
+        self._actions = actions
+
+    @cached_property
+    def _flags(self) -> list[Action]:
+        return [each for each in self._actions if Ordering.of(each).between_blocks.strong]
+
+    @cached_property
+    def _write(self) -> str:
+        return _either(each for each in self._flags if each.operation != "load")
+
+    @cached_property
+    def _look(self) -> str:
+        return _either(each for each in self._flags if each.operation != "store")
+
+    @cached_property
+    def _block_scope(self) -> str:
+        roles = map(Ordering.of, self._actions)
+        fences = any(each.fence and each.scope == "block" for each in roles)
+        return "; fences of block scope (.cta) order no other blocks" * fences
 
     def missing(self, how: int, look: Action | None, *, after_read: bool) -> str:
         """What is missing between two accesses of blocks that are ordered so; `look` is the last

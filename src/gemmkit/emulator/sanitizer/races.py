@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from gemmkit.emulator.codegen.areas import Areas
-from gemmkit.emulator.codegen.flag_waits import flag_waits
 from gemmkit.emulator.codegen.layout import LANES, PATTERN
 from gemmkit.emulator.codegen.operands import access_bytes
 from gemmkit.emulator.codegen.ordering import is_cas_loop
@@ -132,7 +131,7 @@ class Races:
             return False
         if not all(".volatile" in actions[each].form.opcode for each in both):
             return True
-        waits = flag_waits(self._worker.kernel.flow, actions)
+        waits = self._worker.kernel.flag_waits
         return any(each in waits for each in both)
 
     def _is_cas_loop(self, access: Access, met: _Conflict) -> bool:

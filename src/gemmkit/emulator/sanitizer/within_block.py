@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gemmkit.emulator.codegen.layout import LANES
-from gemmkit.emulator.codegen.ordering import Ordering, is_asynchronous, is_cas_loop
+from gemmkit.emulator.codegen.ordering import is_cas_loop
 from gemmkit.emulator.codegen.shadow_layout import AGAINST_READER, CONFLICT_THREAD, IN_ORDER
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.sanitizer.between_blocks import BetweenBlocks, here
@@ -45,13 +45,12 @@ class WithinBlock:
     ) -> None:
         """`order` follows mbarriers, if the kernel may have some."""
         self._names, self._worker, self._shadow = names, worker, shadow
-        roles = map(Ordering.of, names.actions)
-        self._own = any(each.in_block and (each.strong or each.fence) for each in roles)
+        self._own = worker.kernel.orders_within_blocks
         self._block, self._order, self._between = -1, between.order, between
         self._by_mbarriers = order
         self._numbers = instruction_numbers(worker.kernel.areas)
-        self._fences = any(Ordering.of(action).fence for action in names.actions)
-        self._mbarriers = is_asynchronous(names.actions)
+        self._fences = worker.kernel.has_fences
+        self._mbarriers = shadow.traits.explains
 
     def follow_copies(self, copies: GlobalCopies) -> None:
         """The kernel may have bulk copies."""

@@ -161,6 +161,8 @@ def _sum_to_odd(a: Doubles, b: Doubles) -> Doubles:
 
 def _to_odd(total: Doubles, error: Doubles) -> Doubles:
     """A float64 sum, and one unit from an even last bit toward the exact sum if it has an error."""
+    if not error.any():
+        return total
     units = total.view(np.int64)
     grows = np.signbit(error) == np.signbit(total)
     to_odd = (error != 0) & (units & 1 == 0)
@@ -199,7 +201,11 @@ def rounded_product_sum(a: Doubles, b: Doubles, c: Doubles, form: Format, mode: 
     """a * b + c rounded once; a, b and c are numbers of the format."""
     if form is BINARY64:
         return _fused64(a, b, c, mode)
-    return rounded_sum(a * b, c, form, mode)
+    product = a * b
+    if mode == "n" and not product.any():
+        # A product of narrower numbers does not underflow to zero: the sum is c.
+        return product + c
+    return rounded_sum(product, c, form, mode)
 
 
 def _fused64(a: Doubles, b: Doubles, c: Doubles, mode: str) -> Doubles:
@@ -213,6 +219,10 @@ def _fused64(a: Doubles, b: Doubles, c: Doubles, mode: str) -> Doubles:
         exact = np.logical_and.reduce((factors > 2.0**-480) & (factors < 2.0**480))
         exact = exact & (np.abs(lanes[2]) < 2.0**960)
         result[exact] = _fused64_to_nearest(*(each[exact] for each in lanes))
+        # The product with a zero is one.
+        zero = (np.minimum(*factors) == 0) & (np.maximum(*factors) < np.inf)
+        result[zero] = (lanes[0] * lanes[1] + lanes[2])[zero]
+        exact = exact | zero
     result[~exact] = [
         _fused64_scalar(float(x), float(y), float(z), mode)
         for x, y, z in zip(*(each[~exact] for each in lanes), strict=True)
