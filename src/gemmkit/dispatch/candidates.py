@@ -15,7 +15,6 @@ from gemmkit.dispatch.tensor_candidates import (
     FP8,
     FP16X3,
     FP16X3_FUSED,
-    FP64,
     MMA,
     SKINNY_MMA,
     TF32,
@@ -64,7 +63,6 @@ CANDIDATES: tuple[Candidate, ...] = (
     *FP8,
     *MMA,
     *SKINNY_MMA,
-    *FP64,
     *TF32_MMA,
     *TF32X3,
     *TYPED,
@@ -93,7 +91,7 @@ def candidates_for(gpu: GpuSpec) -> tuple[Candidate, ...]:
         *(TF32_MMA if is_faster_than_ffma(gpu, products=1) else ()),
         *(TF32X3 if is_faster_than_ffma(gpu, PRODUCTS) else ()),
     )
-    mma = (*MMA, *SKINNY_MMA, *FP64, *(() if wgmma else tf32))
+    mma = (*MMA, *SKINNY_MMA, *(() if wgmma else tf32))
     others = (*mma, *TYPED, *GROUPED_TYPED, *FALLBACK)
     return (*staged, *_allowed(SHORT_K, gpu), *wgmma, *_allowed((*GROUPED, *others), gpu))
 

@@ -213,24 +213,6 @@ SKINNY_MMA = rows(
     (256, 256, 2, 1),
 )
 
-# fp64, with deep products where the board has them. Two blocks of 128 threads fit an SM, so that
-# one multiplies while the other begins or ends; slices share the k of small tiles.
-FP64 = rows(
-    "gemm_fp64",
-    "BM BN BK WM WN stages split_k slice_k mma_k",
-    (128, 64, 16, 64, 32, 3, 1, 1, 16),
-    (64, 128, 16, 32, 64, 3, 1, 1, 16),
-    (128, 128, 16, 64, 32, 4, 1, 1, 16),
-    (128, 64, 16, 64, 32, 3, 1, 1, 4),
-    (64, 64, 16, 32, 32, 4, 1, 1, 16),
-    (64, 64, 32, 32, 32, 3, 1, 2, 16),
-    (64, 32, 32, 32, 32, 4, 1, 2, 16),
-    (32, 64, 32, 32, 32, 4, 1, 4, 8),
-    (32, 32, 32, 32, 32, 4, 1, 4, 8),
-    (32, 32, 64, 32, 32, 4, 1, 8, 8),
-    (16, 32, 64, 16, 32, 4, 1, 8, 8),
-)
-
 # float32 where its precision allows tensor cores, on boards with cp.async and without wgmma. None
 # was timed there: these are the tiles of the above of which registers hold everything. In three
 # products a lane has parts of its fragments too, and so half as many results.

@@ -62,15 +62,15 @@ class TileConfig:
 
     BM×BN is the block's tile of C and BK its step along k; WM×WN a warp's tile; TM×TN a thread's;
     `stages` the number of tiles in flight; `split_k` the blocks that share the k of one tile, and
-    `slice_k` the groups of warps in a block that share each step of it; `mma_k` the steps of k of
-    one instruction of the tensor cores, where there is a choice. `consumers` are the warpgroups of
-    a block that multiply, `pingpong` the tiles that they have in hand, in equal shares, so that one
-    is written back while another is multiplied; `accumulators` the sets of registers in which
-    tensor cores make the sums of a chunk of k, so that those of one are promoted while they make
-    the next; `cluster_m` × `cluster_n` × `cluster_k` the blocks of a cluster, of which those along
-    k share a tile. The last two do not change traffic, but the code of the inner loop: `interleave`
-    is the number of places in a step where its copies are issued, `order` the order of an outer
-    product (see `outer_product` in fragment.cuh).
+    `slice_k` the groups of warps in a block that share each step of it. `consumers` are the
+    warpgroups of a block that multiply, `pingpong` the tiles that they have in hand, in equal
+    shares, so that one is written back while another is multiplied; `accumulators` the sets of
+    registers in which tensor cores make the sums of a chunk of k, so that those of one are promoted
+    while they make the next; `cluster_m` × `cluster_n` ×
+    `cluster_k` the blocks of a cluster, of which those along k share a tile. The last two do not
+    change traffic, but the code of the inner loop: `interleave` is the number of places in a step
+    where its copies are issued, `order` the order of an outer product (see `outer_product` in
+    fragment.cuh).
 
     Raises:
         UsageError: a key is not a positive integer.
@@ -86,7 +86,6 @@ class TileConfig:
     stages: int | None = None
     split_k: int | None = None
     slice_k: int | None = None
-    mma_k: int | None = None
     consumers: int | None = None
     pingpong: int | None = None
     accumulators: int | None = None

@@ -93,12 +93,7 @@ def power_of_two(config: TileConfig, key: str) -> str | None:
 
 def threads_fit(config: TileConfig, gpu: GpuSpec) -> str | None:
     """A block has no more threads than the GPU allows."""
-    return block_fits(thread_count(config), gpu)
-
-
-def block_fits(threads: int, gpu: GpuSpec) -> str | None:
-    """The same of so many threads."""
-    limit = gpu.capability.max_threads_per_block
+    threads, limit = thread_count(config), gpu.capability.max_threads_per_block
     if threads > limit:
         return f"{threads} threads per block are more than the {limit} that a GPU allows"
     return None

@@ -23,7 +23,7 @@ from gemmkit.analysis.closed_form.costs import (
     most_registers,
 )
 from gemmkit.analysis.occupancy import occupancy
-from gemmkit.dtypes import ITEM_BYTES, Dtype
+from gemmkit.dtypes import FLOAT_BYTES, Dtype
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import TileConfig, ceil_div
@@ -201,8 +201,7 @@ class ClosedForm:
         around += work.products * NEXT_PRODUCT
         if work.parts > 1:
             # Each CTA leaves its part of a tile, or two; the last of them reads them all.
-            item = ITEM_BYTES[problem.sum_dtype]
-            part = item * work.rows * work.columns / board.partial_bytes
+            part = FLOAT_BYTES * work.rows * work.columns / board.partial_bytes
             sharing = beside * min(work.visits, 2) * (costs.sharing + 2 * part)
             sharing += (work.parts - 1) * part
         if work.longest > work.steps:

@@ -61,31 +61,6 @@ def tensor(
     return Work.of(found, threads, shared_bytes, demands)
 
 
-def doubles(
-    threads: int,
-    shared_bytes: int,
-    problem: GemmProblem,
-    config: TileConfig,
-    found: Cut,
-    widths: tuple[int, int, int],
-) -> Work:
-    """Tiles of fp64 that cp.async copies and mma.sync multiplies, `slice_k` groups of warps sharing
-    each step. `widths` are the numbers of A and of B that a copy takes at once."""
-    plain = tensor(threads, shared_bytes, problem, config, found, aligned=True)
-    slices = config["slice_k"]
-    by_width = {1: 0.0, 2: 0.0}
-    for side, width in zip(("BM", "BN"), widths[:2], strict=True):
-        by_width[width] += config[side] * config["BK"] / threads / width
-    demands = replace(
-        plain.demands,
-        issue=plain.demands.issue / slices,
-        # Each slice reads its share of the fragments.
-        wavefronts=plain.demands.wavefronts / slices,
-        copies=Copies(elements=by_width[1], vectors=by_width[2]),
-    )
-    return plain._replace(demands=demands)
-
-
 def _arrival(problem: GemmProblem) -> tuple[int, bool, bool, bool]:
     """Bytes of an element, whether A and B lie along k, and whether rows are aligned."""
     aligned = problem.is_aligned(VECTOR_BYTES)
