@@ -88,6 +88,7 @@ SECTIONS = {
     "grouped products": Section("library.md", "h100-grouped.json", groups),
     "layouts": Section("benchmark.md", "h100-layouts.json", kinds),
     "half precision": Section("benchmark.md", "h100-half.json", kinds),
+    "half precision, overlapped": Section("benchmark.md", "h100-half-overlapped.json", kinds),
     "half precision, few rows": Section("benchmark.md", "h100-half-llm.json", kinds),
     "half precision, unaligned rows": Section("benchmark.md", "h100-half-unaligned.json", kinds),
     "half precision on an H200": Section("benchmark.md", "h200-half.json", kinds),
