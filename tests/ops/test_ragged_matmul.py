@@ -9,7 +9,7 @@ import gemmkit
 from emulated_gpu import STREAM, GpuArray, install
 from gemmkit.errors import UnsupportedProblem, UnsupportedType, UsageError
 from gemmkit.kernels.production.ragged_wgmma import KERNEL
-from gemmkit.ops import grouped_gpu, ragged_gpu, ragged_product
+from gemmkit.ops import grouped_gpu, ragged_gpu, ragged_launches, ragged_product
 
 CONFIG = KERNEL.configure(
     {"BM": 64, "BN": 32, "BK": 64, "stages": 2, "consumers": 1, "pingpong": 1, "cluster_m": 1}
@@ -49,6 +49,7 @@ def played():
         tables = Tables(gpu)
         for module in (grouped_gpu, ragged_gpu):
             patch.setattr(module, "context_of", lambda ordinal: gpu)
+        for module in (grouped_gpu, ragged_launches):
             patch.setattr(module, "tables_of", lambda context: tables)
         patch.setattr(
             ragged_gpu,
