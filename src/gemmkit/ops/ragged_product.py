@@ -25,7 +25,7 @@ from gemmkit.ops.tracing import needs_operator
 from gemmkit.trials import changes
 
 if TYPE_CHECKING:
-    from gemmkit.ops.ragged_gpu import Prepared
+    from gemmkit.ops.ragged_launches import Prepared
 
 # Calls that a thread keeps prepared: numbers of tokens come again; and kinds of calls that differ
 # in nothing but the number of rows.
