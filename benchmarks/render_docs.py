@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gemmkit.analysis.explain import Facts, gather
-from gemmkit.analysis.model import Prediction, predict
+from gemmkit.analysis.model import predict
+from gemmkit.analysis.prediction import Prediction
 from gemmkit.analysis.trace import trace
 from gemmkit.gpu import find_board
 from gemmkit.kernels.catalog import LADDER, find_kernel

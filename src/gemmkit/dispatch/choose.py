@@ -12,9 +12,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
-from gemmkit.analysis.closed_form.form import Estimate
 from gemmkit.dispatch.candidates import size_class
 from gemmkit.dispatch.costed import CostedCandidate
+from gemmkit.dispatch.entry_words import described, how_measured, is_of
 from gemmkit.dispatch.prices import BoardPrices, EmulatorPrices, Prices, Ranked
 from gemmkit.dispatch.tuned import Neighbor, UserStore, Winners, shipped_table
 from gemmkit.dtypes import PRECISIONS, Precision
@@ -27,7 +27,7 @@ from gemmkit.problem import GemmProblem, Shape, read_problem
 from gemmkit.trials import changes
 from gemmkit.trials.entry import VECTOR_BYTES, Entry, ProblemClass
 from gemmkit.trials.store import Store
-from gemmkit.units import counted, microseconds_text
+from gemmkit.units import microseconds_text
 
 Source = Literal["store", "shipped table", "nearest tuned shape", "heuristic"]
 
@@ -255,7 +255,7 @@ class Dispatcher:
             return None
         where = "in your store" if source == "store" else f"in the table for {self.gpu.name}"
         won = f"the fastest {where} for {entry.problem}"
-        if _is_of(entry, problem):
+        if is_of(entry, problem):
             speed = f", {problem.flops / entry.time_us / 1e6:.1f} TFLOP/s" if problem.flops else ""
             reason = f"{won}: {microseconds_text(entry.time_us)}{speed}"
             return Choice(
@@ -263,8 +263,9 @@ class Dispatcher:
             )
         here = costed.estimate(problem).microseconds * self._correction(costed, entry)
         unprepared = ", no operand prepared" if problem.prepared else ""
+        how = how_measured(entry, problem)
         reason = (
-            f"{won}, measured with {_told(entry, problem)}{unprepared}; here it is estimated at "
+            f"{won}, measured with {how}{unprepared}; here it is estimated at "
             f"{microseconds_text(here)}"
         )
         return Choice(costed.kernel, costed.config, reason, source, here)
@@ -358,46 +359,6 @@ def as_batch(problem: GemmProblem) -> GemmProblem | None:
         out_dtype=problem.out_dtype,
         precision=problem.precision,
     )
-
-
-def _is_of(entry: Entry, problem: GemmProblem) -> bool:
-    """Whether an entry's time is one of this very problem, but for the numbers in its matrices."""
-    own = entry.problem.problem
-    if problem.groups is not None and ":" in problem.groups_text:
-        return False
-    return (
-        (entry.problem.dtype, entry.epilogue) == (problem.dtype, str(problem.epilogue))
-        and problem.scales == own.scales
-        and (problem.alpha, problem.beta) == (own.alpha, own.beta)
-        and (problem.lda, problem.ldb, problem.ldc) == (own.lda, own.ldb, own.ldc)
-        and problem.strides == own.strides
-        and not problem.prepared
-    )
-
-
-def _told(entry: Entry, problem: GemmProblem) -> str:
-    """How an entry was measured, with scales if the problem has any."""
-    fused = "no epilogue" if entry.epilogue == "none" else f"epilogue {entry.epilogue}"
-    if problem.scales:
-        scales = entry.problem.scales
-        fused += f", scales {scales}" if scales else ", no scales"
-    return f"{fused}, α = 1, β = 0 and rows without gaps"
-
-
-def described(seen: Estimate) -> str:
-    """An estimate in words."""
-    work = seen.work
-    text = (
-        f"estimated at {microseconds_text(seen.microseconds)}, {counted(work.ctas, 'block')} in "
-        f"{seen.waves:,.2f} waves"
-    )
-    if work.parts > 1:
-        text += f", up to {work.parts} of them share the k of a tile"
-    if seen.memory_us > seen.microseconds / 2:
-        text += f", {microseconds_text(seen.memory_us)} of it to read and write the matrices"
-    elif seen.busy < 0.9:
-        text += f", which keep the SMs busy {100 * seen.busy:.0f} % of the time"
-    return text
 
 
 def _opened(store: StoreChoice) -> Store | None:

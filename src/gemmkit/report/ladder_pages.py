@@ -19,7 +19,7 @@ from gemmkit.analysis.explain.derived import (
     figures,
 )
 from gemmkit.analysis.loads import GLOBAL_REQUESTS, GLOBAL_SECTORS
-from gemmkit.analysis.model import Prediction
+from gemmkit.analysis.prediction import Prediction
 from gemmkit.analysis.shared_map import shared_map
 from gemmkit.analysis.trace import Trace
 from gemmkit.gpu import GpuSpec

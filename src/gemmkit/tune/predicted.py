@@ -11,7 +11,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from dataclasses import dataclass
 from pathlib import Path
 
-from gemmkit.analysis.model import Prediction
+from gemmkit.analysis.prediction import Prediction
 from gemmkit.cores import usable_cores
 from gemmkit.errors import GemmkitError, UsageError
 from gemmkit.gpu import GpuSpec

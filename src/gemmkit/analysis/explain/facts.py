@@ -9,8 +9,9 @@ from pathlib import Path
 
 from gemmkit.analysis.block_profile import BlockProfile, profile_block
 from gemmkit.analysis.memory import MemoryRow, array_table, memory_table
-from gemmkit.analysis.model import Prediction, predict_profile
+from gemmkit.analysis.model import predict_profile
 from gemmkit.analysis.occupancy import Occupancy, launch_occupancy
+from gemmkit.analysis.prediction import Prediction
 from gemmkit.devices.device import Launch, Scratch
 from gemmkit.devices.emulated import EmulatedDevice
 from gemmkit.devices.operands import Operands, bind_arguments
