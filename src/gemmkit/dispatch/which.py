@@ -42,8 +42,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     speed at that time, 0 where nothing is multiplied; `estimate_us` is the closed-form time in any
     case. `waves` is the grid's blocks over those that the board holds at once, `blocks_per_sm` what
     an SM holds, `busy` the share of all SMs' time, 0 to 1, in which each has a block, and `parts`
-    the blocks that share the k of a tile, 1 where none do. `residue`, `chunks` and `rasterized` are
-    those of a `LaunchPlan`; `copied` are operands that a launch before leaves in the workspace,
+    the blocks that share the k of a tile, 1 where none do. `residue`, `chunks`, `rasterized` and
+    `dependent` are those of a `LaunchPlan`; `copied` are operands that a launch before leaves in the workspace,
     `copied_as` in which form, reading and writing `copied_bytes`. `prepared` are those operands,
     "a", "b" or "ab", of which copies were made before, in `prepared_bytes` of memory: only those of
     which the kernel reads copies. `size` is what the guide calls
@@ -82,6 +82,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     residue: tuple[int, int]
     chunks: int
     rasterized: bool
+    dependent: bool
     copied: tuple[str, ...]
     copied_as: str
     copied_bytes: int
@@ -188,6 +189,7 @@ def which(
         residue=plan.residue,
         chunks=plan.chunks,
         rasterized=plan.rasterized,
+        dependent=plan.dependent,
         copied=plan.copied,
         copied_as=_purpose(plan),
         copied_bytes=own.work.copied_bytes,

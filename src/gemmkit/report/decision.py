@@ -44,6 +44,8 @@ def decision_text(decision: Decision) -> str:
         )
     if decision.rasterized:
         rows["order"] = "grouped rasterization, for reuse in the L2 cache"
+    if decision.dependent:
+        rows["start"] = "while the product before it ends, in CUDA graphs"
     if decision.chunks > 1:
         rows["sums"] = f"chunked accumulation in {decision.chunks} chunks of k, for accuracy"
     lines = [f"{name:8} {text}" for name, text in rows.items()]
