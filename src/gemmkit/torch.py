@@ -148,10 +148,24 @@ def ragged_matmul(
         precision, a, b = _ready(precision, a=a, b=b)
     else:
         precision, a, b, bias = _ready(precision, a=a, b=b, bias=bias)
-    ends = offsets if isinstance(offsets, torch.Tensor) else torch.tensor(offsets)
+    ends = offsets if isinstance(offsets, torch.Tensor) else _ends(offsets)
     with tangents_checked():
         product: torch.Tensor = torch.ops.gemmkit.ragged_matmul(a, b, ends, bias, precision)
     return product
+
+
+def _ends(offsets: Sequence[int]) -> torch.Tensor:
+    """Offsets in host memory as a tensor.
+
+    Raises:
+        UnsupportedType: they are not integers that 64 bits hold.
+    """
+    try:
+        return torch.tensor(offsets)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        from gemmkit.ops.ragged_request import NOT_INTEGERS
+
+        raise UnsupportedType(NOT_INTEGERS) from error
 
 
 class PreparedLinear(torch.nn.Module):  # type: ignore[misc]

@@ -210,7 +210,7 @@ def test_ldmatrix_reads_fragments_of_float16_only_in_wmma():
             H100,
             "256 results per lane do not fit",
         ),
-        ("wgmma", HALF, {}, A100, "wgmma is for compute capability 9.0; A100 has 8.0"),
+        ("wgmma", HALF, {}, A100, "wgmma is for compute capability 9.0 (--gpu h100); A100 has 8.0"),
         ("wgmma", HALF, {"stages": 2}, H100, "a pipeline needs 3 stages or more"),
         ("wgmma", HALF, {"BK": 32}, H100, "a line of the swizzle has 64 elements of k"),
         ("wgmma", HALF, {"BM": 256}, H100, "128 results per thread do not fit the registers"),

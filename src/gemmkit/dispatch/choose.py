@@ -297,9 +297,11 @@ class Dispatcher:
         here, costed, entry = found
         reason = (
             f"nearest tuned shape {entry.problem}: its winner is estimated at "
-            f"{microseconds_text(here)} here, the heuristic's best at "
+            f"{microseconds_text(here)} here, by what it took there, and the heuristic's best at "
             f"{microseconds_text(best.estimate.microseconds)}"
         )
+        if here > best.estimate.microseconds:
+            reason += f", which was not measured and is less than {CREDIT - 1:.0%} shorter"
         return Choice(costed.kernel, costed.config, reason, "nearest tuned shape", here)
 
     def _estimated(self, problem: GemmProblem, best: Ranked, *, near: bool = False) -> Choice:

@@ -41,8 +41,13 @@ def why_it_loses(loser: Ranked, winner: Ranked, problem: GemmProblem, *, entered
     if math.isinf(ours.microseconds):
         return "an SM cannot hold one of its blocks"
     if ours.microseconds < LITTLE * theirs.microseconds:
-        longer = ours.microseconds / theirs.microseconds - 1
-        return f"it differs little: its estimate is {100 * max(longer, 0.001):.1f} % longer"
+        longer = 100 * max(ours.microseconds / theirs.microseconds - 1, 0.001)
+        if entered:
+            return (
+                f"it differs little: its estimate is {longer:.1f} % longer than the choice's would "
+                "be without measurements"
+            )
+        return f"it differs little: its estimate is {longer:.1f} % longer"
     names = ("steps_us", *_PARTS, "memory_us")
     excess = {name: getattr(ours, name) - getattr(theirs, name) for name in names}
     most = max(excess, key=excess.__getitem__)

@@ -43,11 +43,11 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     case. `waves` is the grid's blocks over those that the board holds at once, `blocks_per_sm` what
     an SM holds, `busy` the share of all SMs' time, 0 to 1, in which each has a block, and `parts`
     the blocks that share the k of a tile, 1 where none do. `residue`, `chunks`, `rasterized` and
-    `dependent` are those of a `LaunchPlan`; `copied` are operands that a launch before leaves in the workspace,
-    `copied_as` in which form, reading and writing `copied_bytes`. `prepared` are those operands,
-    "a", "b" or "ab", of which copies were made before, in `prepared_bytes` of memory: only those of
-    which the kernel reads copies. `size` is what the guide calls
-    the problem. Its matrices take `stored_bytes`, and the board has `memory_bytes`, 0 where that
+    `dependent` are those of a `LaunchPlan`; `copied` are operands that a launch before leaves in
+    the workspace, `copied_as` in which form, reading and writing `copied_bytes`. `prepared` are
+    those operands, "a", "b" or "ab", of which copies were made before, in `prepared_bytes` of
+    memory: only those of which the kernel reads copies. `size` is what the guide calls the problem.
+    Its matrices take `stored_bytes`, and the board has `memory_bytes`, 0 where that
     is not known.
     `alternatives` are the next candidates by their estimates, and the one that its size alone
     would suggest.

@@ -59,7 +59,7 @@ def has_wgmma(gpu: GpuSpec) -> str | None:
     """The board's tensor cores have wgmma."""
     if (gpu.capability.major, gpu.capability.minor) == CAPABILITY:
         return None
-    return f"wgmma is for compute capability 9.0; {gpu.name} has {gpu.capability}"
+    return f"wgmma is for compute capability 9.0 (--gpu h100); {gpu.name} has {gpu.capability}"
 
 
 def unaligned(problem: GemmProblem) -> str | None:

@@ -115,7 +115,7 @@ def read_ragged(
         precision=settled(precision, dtype),
     )
     if terms.beta and "out" not in operands:
-        raise UsageError(f"beta = {terms.beta} needs out, what it holds being added to")
+        raise UsageError(f"beta = {terms.beta} needs out, whose elements it multiplies")
     for name, extent in (("the rows of a", rows), ("n", n), ("k", k), ("groups", groups)):
         if extent > MAX_EXTENT:
             raise UnsupportedProblem(
@@ -162,6 +162,9 @@ def read_offsets(offsets: Any, groups: int, rows: int, a: Operand) -> Ends | Gpu
     return GpuOffsets(int(there["data"][0]), element)
 
 
+NOT_INTEGERS = "offsets are not integers: give where the rows of each group end"
+
+
 def host_offsets(offsets: Any, groups: int, rows: int) -> Ends:
     """Those that are numbers in host memory.
 
@@ -172,14 +175,18 @@ def host_offsets(offsets: Any, groups: int, rows: int) -> Ends:
         found = np.asarray(offsets)
     except (TypeError, ValueError, RuntimeError):
         found = np.asarray(None)
+    if found.dtype == object and found.size and all(type(each) is int for each in found.flat):
+        # Integers that no type of NumPy holds are out of range in any case.
+        found = np.clip(found, -1, rows + 1).astype(np.int64)
     if found.dtype.kind not in "iu" and found.size:
-        raise UnsupportedType("offsets are no integers: give where the rows of each group end")
+        raise UnsupportedType(NOT_INTEGERS)
     _check_count(found.shape, groups)
     ends: Ends = found.astype(np.int64, copy=False)
-    if groups and (int(ends[0]) < 0 or int(ends[-1]) > rows or (ends[1:] < ends[:-1]).any()):
+    wrong = np.concatenate([ends[:1] < 0, ends[1:] < ends[:-1]]) | (ends > rows)
+    if wrong.any():
         raise UsageError(
-            f"offsets must be in order, from 0 to the {counted(rows, 'row')} of a: each is where "
-            "the rows of a group end"
+            f"offsets must be in order, from 0 to the {counted(rows, 'row')} of a, since each is "
+            f"where the rows of a group end: offset {int(wrong.argmax())} is not"
         )
     return ends
 

@@ -343,6 +343,6 @@ def check_gradient(array: Any, role: str) -> None:
             "torch.no_grad(), or give another tensor"
         )
     raise UsageError(
-        f"{role} requires a gradient, which gemmkit.matmul does not record: use "
-        "gemmkit.torch.matmul, or detach() it"
+        f"{role} requires a gradient, which only the functions of gemmkit.torch record: use those, "
+        "or detach() it"
     )

@@ -44,10 +44,14 @@ def _product_shape(
     precision: str = "ieee",  # noqa: ARG001
 ) -> torch.Tensor:
     """A result without memory."""
-    if a.dim() != 2 or b.dim() != 3 or a.shape[1] != b.shape[1]:
+    if a.dim() != 2 or b.dim() != 3:
         raise UsageError(
-            f"a has the shape {tuple(a.shape)} and b {tuple(b.shape)}: they are (rows, k) and "
+            f"a has the shape {tuple(a.shape)} and b {tuple(b.shape)}: they must be (rows, k) and "
             "(groups, k, n)"
+        )
+    if a.shape[1] != b.shape[1]:
+        raise UsageError(
+            f"a has {a.shape[1]} columns and each matrix of b {b.shape[1]} rows: k must be the same"
         )
     if offsets.shape != b.shape[:1]:
         raise UsageError(
