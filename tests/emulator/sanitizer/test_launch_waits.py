@@ -50,6 +50,11 @@ BODIES = {
         f"if (t % 32 == 0) {{ {_WAIT} }} __syncwarp(); out[at] = a[at];", set()),
     "one lane of each warp waits": (
         f"if (t % 32 == 0) {{ {_WAIT} }} out[at] = a[at];", _APART),
+    "lanes of another branch": (
+        f"if (t % 2 == 0) {{ {_WAIT} }} else out[at] = 1; __syncthreads();", _NOT_WAITED),
+    "lanes of another branch, after it": (
+        f"if (t % 2 == 0) {{ {_WAIT} }} else {{ out[at] = 1; }}"
+        "if (t % 2) out[at] = 2; __syncwarp();", _NOT_WAITED),
     "some blocks have nothing to do": (
         f"if (blockIdx.x > 0) return; {_WAIT} out[at] = a[at];", set()),
     "no block waits": (f"if (n > 7) {{ {_WAIT} out[at] = a[at]; }}", _NEVER),

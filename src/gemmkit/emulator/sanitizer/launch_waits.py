@@ -74,9 +74,10 @@ class LaunchWaits:
         self._alike: dict[int, int] = {}
         self._waits = wait_sites(names)
 
-    def access(self, number: int, thread: int, address: int) -> None:
+    def access(self, number: int, thread: int, address: int, *, together: bool) -> None:
         """A thread of the block, by its number, accesses global memory by an instruction, and is
-        not known to come after a wait."""
+        not known to come after a wait; `together`: a lane that has waited executes it too, at
+        once. Without one the lanes may be in another branch, which runs before the wait."""
         warp = thread // LANES
         if self._unchanged.holds(address):
             return
@@ -88,7 +89,7 @@ class LaunchWaits:
         if block != self._block:
             self._block, self._alike, self._seen = block, {}, set()
         key = self._collection.add(
-            self._finding(number, thread, address, block, apart=waited), block
+            self._finding(number, thread, address, block, apart=waited and together), block
         )
         if key in self._seen:
             self._alike[warp] = self._alike.get(warp, 0) + 1
@@ -99,7 +100,7 @@ class LaunchWaits:
     def issued(self, number: int, thread: int, address: int) -> None:
         """A thread issues a copy from, or to, global memory."""
         if self._shadow.ahead(thread // LANES) >> thread % LANES & 1:
-            self.access(number, thread, address)
+            self.access(number, thread, address, together=False)
 
     def _follows(self, warp: int) -> bool | None:
         """None if something orders what a warp does now after a wait; else whether other lanes of

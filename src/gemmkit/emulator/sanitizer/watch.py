@@ -190,7 +190,9 @@ class Watch:
         lane = (lanes & -lanes).bit_length() - 1
         warp = self._worker.warp_number(self._worker.field("running"))
         address = base + int(pattern.offsets[lane])
-        self._launch_waits.access(self._worker.site_number(site), warp * LANES + lane, address)
+        number, thread = self._worker.site_number(site), warp * LANES + lane
+        together = any(not lanes >> each & 1 for each in pattern.lanes.tolist())
+        self._launch_waits.access(number, thread, address, together=together)
 
     def _note_use(self, number: int, lanes: int) -> None:
         warp = self._worker.warp_number(self._worker.field("running"))
