@@ -22,6 +22,7 @@ _ONLY_WAITS = (
     f"if (w == 0) {{ if (t == 0) {_FLAG} = 1; }}"
     f"else {{ if (t == 0) while ({_FLAG} == 0) {{}} out[t] = t; }}"
 )
+_WAIT = f"{{ if (t == 0) while ({_FLAG} == 0) {{}} __threadfence_block(); }}"
 _CLEAR = f"if (threadIdx.x == 0) {_FLAG} = 0;"
 _RELAXED = 'if (threadIdx.x == 0) asm volatile("st.relaxed.cta.u32 [%0], 0;" :: "l"(&flag));'
 _COUNT = "if (t == 0) atomicAdd(&flag, 1); __syncthreads(); out[threadIdx.x] = flag;"
@@ -46,6 +47,19 @@ BODIES = {
     "a counter after a barrier": (f"{_EXCHANGE} __syncthreads(); {_COUNT}", False),
     "cleared again by the writer": (
         f"if (threadIdx.x == 0) flag = 0; __syncthreads(); {_CLEAR} {_HAND_OVER}", False),
+    "all write the same, a barrier": (f"{_FLAG} = 0; __syncthreads(); {_HAND_OVER}", False),
+    "all exchange the same, a barrier": (
+        f"atomicExch(&flag, 0); __syncthreads(); {_HAND_OVER}", False),
+    "all exchange the same, a barrier, no fences": (
+        f"atomicExch(&flag, 0); __syncthreads(); {_ONLY_WAITS}", False),
+    "both clear it, and one sets it": (
+        f"if (t == 0) {_FLAG} = 0; if (threadIdx.x == 32) {_FLAG} = 1; __syncthreads();"
+        f"if (w == 0) {_WAIT}", True),
+    "both clear it, and the first one sets it": (
+        "__shared__ volatile int other; if (threadIdx.x == 0) other = 0; __syncthreads();"
+        f"if (threadIdx.x == 0) {{ {_FLAG} = 0; while (other == 0) {{}} {_FLAG} = 1; }}"
+        f"if (threadIdx.x == 32) {{ {_FLAG} = 0; other = 1; }} __syncthreads();"
+        f"if (w == 1) {_WAIT}", True),
     "all write the same, none waits": (
         f"{_FLAG} = 0; __syncthreads(); if (t > w) {_FLAG} = 1; __threadfence_block();"
         "__syncthreads(); out[threadIdx.x] = flag;", False),

@@ -27,6 +27,11 @@ class FlagOrder(BarrierOrder):
         self._early: set[tuple[int, int]] = set()
         self._polled: set[Place] = set()
         self._maybe_lost: dict[Place, tuple[int, int]] = {}
+        # Of this block's flags: the value that all writes so far have written, or None. And, by the
+        # warp, writes of that value that the first write is not ordered before: when, by whom, and
+        # who was first. They are lost on no one unless another value may come before them.
+        self._values: dict[Place, int | None] = {}
+        self._again: dict[Place, dict[int, tuple[int, int, int]]] = {}
         if self._rank == 0:
             self._flags = ClusterFlags(self._clocks, self._cluster.scope)
         else:
@@ -82,6 +87,8 @@ class FlagOrder(BarrierOrder):
                     self._check_first(action, place, look, first)
                 elif look.wait is not None:
                     self._note_wait(place)
+                if action.operation != "load":
+                    self._note_value(place, look.value)
             self._flags.access(
                 warp,
                 place,
@@ -102,12 +109,33 @@ class FlagOrder(BarrierOrder):
         lane = 0 if not look.lanes else (look.lanes & -look.lanes).bit_length() - 1
         who = self._who(number, (warp - self._first) * LANES + lane)
         by = home._who(home._worker.site_at(record), thread)
-        if action.operation != "store":
+        at = self._flag_home(place)
+        if action.operation != "store" and number not in self._worker.kernel.overwrites:
             self._report_first(who, place, by, writes=False)
-        elif place in self._polled:
+        elif at._values.get(place) == look.value:
+            now = int(self._shadow.now[0])
+            at._again.setdefault(place, {})[warp] = now, who, by
+        else:
+            self._may_be_lost(place, who, by)
+
+    def _may_be_lost(self, place: Place, who: int, by: int) -> None:
+        """One of two writes to a flag, that of `by` the first, may be lost: a finding if a thread
+        waits for the flag."""
+        if place in self._polled:
             self._report_first(who, place, by, writes=True)
         else:
             self._maybe_lost.setdefault(place, (who, by))
+
+    def _note_value(self, place: Place, value: int) -> None:
+        """The running warp has written a value to a flag in shared memory. If it is another than
+        before, those who write the first value again, in no order with this, may undo it."""
+        at, known = self._flag_home(place), self._clocks.of[self._running(), ORDERED]
+        if at._values.setdefault(place, value) == value:
+            return
+        at._values[place] = None
+        for warp, (time, who, by) in at._again.pop(place, {}).items():
+            if warp != self._running() and known[warp] < time:
+                self._may_be_lost(place, who, by)
 
     def _note_wait(self, place: Place) -> None:
         """A thread waits for a flag, of which it knows the first value."""
@@ -126,14 +154,18 @@ class FlagOrder(BarrierOrder):
     def _unordered_first(self, warp: int, place: Place) -> tuple[FlagOrder, int, int] | None:
         """The first write to a flag in shared memory, if it is not ordered before what a warp does:
         of which block's order, the thread, and the instruction's record."""
-        rank, address = place
-        home = self._cluster.orders[rank]
-        assert isinstance(home, FlagOrder)
+        home, address = self._flag_home(place), place[1]
         thread, record, time = home._shadow.first_write(address >> self._shadow.shift)
         other = home._first + thread // LANES
         if time < home._begun or other == warp or self._clocks.of[warp, ORDERED, other] >= time:
             return None
         return home, thread, record
+
+    def _flag_home(self, place: Place) -> FlagOrder:
+        """The order of the block that a flag in shared memory is of."""
+        home = self._cluster.orders[place[0]]
+        assert isinstance(home, FlagOrder)
+        return home
 
     def flag_at(self, action: Action, address: int) -> Place:
         """Where a flag is that an instruction accesses at an address."""

@@ -356,7 +356,7 @@ def _define_write(module: Module) -> None:
             _look_at_copies(f, own)
         with f.when(f.compare("ne", f.load("ptr", s, SHADOW["first_times"]), NULL)):
             here = (C, SITE_POINTER, P, BASE, ROW_BYTES)
-            with f.when(f.compare("eq", KIND, UPDATED)):
+            with f.when(f.compare("ne", f.and_(atomic, reads), 0)):
                 f.call("gemmkit.find_first", "void", *here)
             # What reads memory that was never written is reported anyway.
             fresh_bits = f.and_(f.get("i64", fresh), f.not_(f.and_(atomic, reads)))
