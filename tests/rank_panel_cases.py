@@ -6,6 +6,7 @@ Run as `rank_cases.py` is.
 from __future__ import annotations
 
 import itertools
+import re
 import time
 
 import pytest
@@ -254,6 +255,13 @@ def widened(scales, rows, columns):
     return scales
 
 
+class Unreadable(tuple):
+    """A shape that raises what no rule of gemmkit's foresees."""
+
+    def __iter__(self):
+        raise RuntimeError("no sizes")
+
+
 def errors(rank, ranks):
     """What is wrong on one rank is an error on all of them, and the next product is made."""
     a_and_b = matrices(4, 6, 8)
@@ -286,7 +294,25 @@ def errors(rank, ranks):
         ({"placements": "S(0)"} if last else {}, "placements: give those of a and b"),
         ({"b": mine[1][0]} if last else {}, "and b 1: over ranks"),
         ({"c": right["c"].double()} if last else {}, "c has type torch.float64"),
-        ({"c": None} if last else {}, "beta = 1 is for c"),
+        ({"c": None} if last else {}, "beta = 1 needs c"),
+        ({"out_dtype": "zz"} if last else {}, "out_dtype = 'zz' is not a type"),
+        ({"out_dtype": torch.int64} if last else {}, "out_dtype = torch.int64 is not a type"),
+        ({"device": "zz"} if last else {}, "device = 'zz': use"),
+        ({"precision": "zz"} if last else {}, "unknown precision 'zz'"),
+        ({"a": mine[0].to_sparse()} if last else {}, "a is torch.sparse_coo"),
+        ({"a": mine[0].to("meta")} if last else {}, "a is on meta"),
+        ({"placements": 3} if last else {}, "placements: give those of a and b"),
+        ({"shape": Unreadable()} if last else {}, "an argument cannot be read: no sizes"),
+        (
+            {"out": right["c"][:1].expand(right["c"].shape) if last else right["c"].clone()},
+            "out has elements that share memory",
+        ),
+        (
+            {"out": right["c"].clone().requires_grad_(last)},
+            "out requires a gradient",
+        ),
+        ({"c": right["c"].to_sparse() if last else right["c"]}, "c is torch.sparse_coo"),
+        ({"bias": torch.zeros(6).to_sparse() if last else torch.zeros(6)}, "bias is torch.sparse"),
     ):
         every = told(**options)
         for place, (kind, text) in enumerate(every):
@@ -317,9 +343,12 @@ def mesh_errors(rank, ranks):
         for options in (
             {"alpha": "x"} if rank == wrong else {},
             {"out": torch.zeros((9, 9) if rank == wrong else (2, 12 // ranks))},
+            {"alpha": 2.0 if rank == wrong else 1.0},
+            {"a": mine[0][:, :1] if rank == wrong else mine[0]},
         ):
             try:
-                distributed.matmul(*mine, **given, **options)
+                beside = {name: each for name, each in options.items() if name != "a"}
+                distributed.matmul(options.get("a", mine[0]), mine[1], **given, **beside)
             except GemmkitError as error:
                 said = str(error)
             else:
@@ -328,7 +357,13 @@ def mesh_errors(rank, ranks):
             dist.all_gather_object(every, said)
             if "out" in options:
                 assert len(set(every)) == 1, every
+                assert f"rank {wrong}, at " in said
                 assert "has out of shape (9, 9)" in said
+            elif "a" in options or isinstance(options.get("alpha"), float):
+                # Ranks are named by their numbers among all, also where 0 is the wrong one.
+                assert len(set(every)) == 1, every
+                numbers = {int(each) for each in re.findall(r"rank (\d+)", said)}
+                assert wrong in numbers, said
             else:
                 others = {each for place, each in enumerate(every) if place != wrong}
                 assert len(others) == 1, every

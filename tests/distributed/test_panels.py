@@ -267,7 +267,7 @@ def test_one_operand_travels_along_one_dimension():
     [
         ((2, 2), (("S(0)", "R"), ("R", "S(0)")), UnsupportedProblem, "SUMMA's placement"),
         ((2, 2), (("S(0)", "S(0)"), ("R", "S(1)")), UnsupportedProblem, "over two dimensions"),
-        ((2, 2), ("S(0)", "S(1)"), UsageError, "1 placements for a mesh of 2 dimensions"),
+        ((2, 2), ("S(0)", "S(1)"), UsageError, "1 placement for a mesh of 2 dimensions"),
         ((2, 0), SUMMA, UsageError, "1 rank or more"),
     ],
 )

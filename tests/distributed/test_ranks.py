@@ -73,7 +73,7 @@ def test_meshes_scales_and_errors_of_one_rank(cases, ranks, tmp_path):
         ({"alpha": float("nan")}, "is not a finite number"),
         ({"epilogue": 3}, "give an Epilogue"),
         ({"strategy": 3}, "give a Strategy"),
-        ({"beta": 1}, "beta = 1 is for c"),
+        ({"beta": 1}, "beta = 1 needs c"),
     ],
 )
 def test_options_of_wrong_types(options, message):
@@ -94,6 +94,7 @@ def test_on_gpus_ranks_ask_again_when_the_whole_shape_is_another():
 
     class Team:
         size, board, symmetric, log = 2, BOARDS["h100"], None, None
+        global_ranks = (0, 1)
         communicator = SimpleNamespace(agree=agree)
 
     team = Team()

@@ -38,7 +38,9 @@ def mesh(_: click.Context, __: click.Parameter, text: str | None) -> tuple[int, 
         return None
     parts = text.lower().split("x")
     if not all(part.isdecimal() and int(part) for part in parts):
-        raise click.BadParameter(f"'{text}' is no number of ranks: write, for example, 4 or 2x2")
+        raise click.BadParameter(
+            f"'{text}' is not a valid number of ranks: write, for example, 4 or 2x2"
+        )
     return tuple(map(int, parts))
 
 

@@ -57,7 +57,9 @@ def _check_shapes(
     if not beside:
         return
     rows, columns = result_shape(asked.placements, sizes, ranks, *own)
-    place = f"rank {ranks[0]}" if len(ranks) == 1 else f"the rank at {ranks} of the mesh"
+    place = f"rank {asked.teams[0].global_ranks[ranks[0]]}"
+    if len(ranks) > 1:
+        place = f"rank {asked.teams[-1].global_ranks[ranks[-1]]}, at {ranks} of the mesh,"
     for name, shape in beside.items():
         if name in ("c", "out", "residual") and tuple(shape) != (rows, columns):
             raise UsageError(
@@ -119,8 +121,8 @@ def agree_kinds(asked: SpreadProduct, told: Sequence[Sequence[Any]]) -> tuple[Sc
             found.append(NONE)
             continue
         kinds: list[ScaleKind] | None = None
-        for along in told:
-            for rank, (_, shapes) in enumerate(along):
+        for team, along in zip(asked.teams, told, strict=True):
+            for rank, (_, shapes) in zip(team.global_ranks, along, strict=True):
                 lines, k = shapes[place] if place == 0 else reversed(shapes[place])
                 shape = shapes[3][name] if place == 0 else shapes[3][name][::-1]
                 here = kinds_of(tuple(shape), lines, k)

@@ -26,23 +26,28 @@ class Sizes:
 
 
 def agree_along(
-    every: Sequence[Any], placements: tuple[Word, Word], wanted: Word | None, *, alone: bool
+    every: Sequence[Any],
+    placements: tuple[Word, Word],
+    wanted: Word | None,
+    names: Sequence[int],
+    *,
+    alone: bool,
 ) -> Sizes:
     """The shares along one dimension of the mesh, which may be `alone`, by what its ranks say:
-    facts that are the same on all, and their shapes.
+    facts that are the same on all, and their shapes. `names` are the ranks' global numbers.
 
     Raises:
         DistributedError: ranks ask for different products.
     """
-    for rank, (other, _) in enumerate(every):
+    for rank, (other, _) in zip(names, every, strict=True):
         for name, value in other.items():
             if value != every[0][0][name]:
                 raise DistributedError(
-                    f"ranks ask for different products: rank 0 has the {name} "
-                    f"{every[0][0][name]}, rank {rank} {value}"
+                    f"ranks ask for different products: rank {names[0]} has the {name} "
+                    f"{_told(every[0][0][name])}, rank {rank} {_told(value)}"
                 )
-    rows_a, columns_a = _sides("a", placements[0], [each[1][0] for each in every])
-    rows_b, columns_b = _sides("b", placements[1], [each[1][1] for each in every])
+    rows_a, columns_a = _sides("a", placements[0], [each[1][0] for each in every], names)
+    rows_b, columns_b = _sides("b", placements[1], [each[1][1] for each in every], names)
     a, b = placements
     whole_a, whole_b = (
         sum(columns_a) if a == "S(1)" else columns_a[0],
@@ -52,12 +57,12 @@ def agree_along(
     if a == "S(1)" and b == "S(0)" and columns_a != rows_b:
         rank = next(each for each in ranks if columns_a[each] != rows_b[each])
         raise DistributedError(
-            f"rank {rank} has {columns_a[rank]} columns of A and {rows_b[rank]} rows of B: both "
-            "are its share of k"
+            f"rank {names[rank]} has {columns_a[rank]} columns of A and {rows_b[rank]} rows of B: "
+            "both are its share of k"
         )
     if alone and whole_a != whole_b:
         raise DistributedError(f"A has {whole_a} columns and B has {whole_b} rows on all ranks")
-    whole = every[0][0]["whole"]
+    whole = every[0][0]["shape"]
     if alone and len(whole) == _SHAPE:
         found_shape = [
             sum(rows_a) if a == "S(0)" else rows_a[0],
@@ -93,8 +98,13 @@ def cut(known: Sequence[int], size: int) -> Sequence[int]:
     return known if sum(known) == size else _shares(size, len(known))
 
 
+def _told(value: Any) -> str:
+    """A fact in words; sizes and names are sequences."""
+    return f"({', '.join(map(str, value))})" if isinstance(value, list) else str(value)
+
+
 def _sides(
-    name: str, placement: Word, shapes: Sequence[Sequence[int]]
+    name: str, placement: Word, shapes: Sequence[Sequence[int]], names: Sequence[int]
 ) -> tuple[list[int], list[int]]:
     """Rows and columns that each rank has of a matrix.
 
@@ -103,11 +113,11 @@ def _sides(
     """
     rows, columns = [each[0] for each in shapes], [each[1] for each in shapes]
     for side, sizes, spread in (("rows", rows, "S(0)"), ("columns", columns, "S(1)")):
-        for rank, size in enumerate(sizes):
+        for rank, size in zip(names, sizes, strict=True):
             if placement != spread and size != sizes[0]:
                 raise DistributedError(
                     f"with the placement {placement}, all ranks need the same number of {side} "
-                    f"of {name}: rank 0 has {sizes[0]}, rank {rank} {size}"
+                    f"of {name}: rank {names[0]} has {sizes[0]}, rank {rank} {size}"
                 )
     return rows, columns
 

@@ -15,7 +15,7 @@ from gemmkit.distributed.call_log import CallLog
 from gemmkit.distributed.panel_predictions import PanelMesh
 from gemmkit.distributed.placements import Rule, Word
 from gemmkit.distributed.planning import best_panel_strategy, best_strategy
-from gemmkit.distributed.refusals import ask_all, confirm, refuse
+from gemmkit.distributed.refusals import ask_all, confirm, refusing
 from gemmkit.distributed.spread import SpreadProduct
 from gemmkit.distributed.strategy import Strategy
 from gemmkit.distributed.team import Team
@@ -84,14 +84,11 @@ def agree(asked: SpreadProduct) -> Agreement:
         DistributedError: they ask for different products, or one of them cannot take part.
         UnsupportedProblem: there is no such product, or the first call of it is being captured.
     """
-    try:
+    with refusing(lambda: asked.teams):
         asked.check()
         known = known_agreement(asked)
         if known is None:
             check_spread(asked)
-    except GemmkitError as error:
-        refuse(asked.teams, error)
-        raise
     if known is not None:
         for log, digest in known.entries:
             log.note(digest)
@@ -132,7 +129,7 @@ def _facts(asked: SpreadProduct) -> dict[str, Any]:
     product = asked.product
     return {
         "type": str(asked.a.dtype),
-        "result": str(asked.dtype),
+        "result type": str(asked.dtype),
         "placements": [list(each) for each in asked.placements],
         "placement": list(asked.wanted),
         "precision": _precision(product.precision, asked.a.dtype),
@@ -141,7 +138,7 @@ def _facts(asked: SpreadProduct) -> dict[str, Any]:
         "beta": product.beta,
         "strategy": str(asked.strategy),
         "arrays": [name for name, shape in asked.shapes_beside if shape is not None],
-        "whole": list(asked.whole),
+        "shape": list(asked.whole),
     }
 
 
@@ -161,8 +158,10 @@ def _agreed_on(asked: SpreadProduct, told: Sequence[Sequence[Any]]) -> Agreement
     """
     teams = asked.teams
     sizes = tuple(
-        agree_along(said, placements, wanted, alone=len(teams) == 1)
-        for said, placements, wanted in zip(told, asked.placements, asked.wanted, strict=True)
+        agree_along(said, placements, wanted, team.global_ranks, alone=len(teams) == 1)
+        for said, placements, wanted, team in zip(
+            told, asked.placements, asked.wanted, teams, strict=True
+        )
     )
     check_result(sizes)
     check_parts(asked, sizes, told)

@@ -12,12 +12,11 @@ from gemmkit.distributed.agreements import known_agreement
 from gemmkit.distributed.autograd import differentiable
 from gemmkit.distributed.call_log import CallLog
 from gemmkit.distributed.reading import local_part, read_arguments, teams_at_hand
-from gemmkit.distributed.refusals import refuse
+from gemmkit.distributed.refusals import refusing
 from gemmkit.distributed.rows import flat, unflat
 from gemmkit.distributed.strategy import Strategy
 from gemmkit.distributed.warm import WarmCall
 from gemmkit.epilogue import Epilogue
-from gemmkit.errors import DistributedError, GemmkitError
 from gemmkit.ops.libraries.torch import watched
 from gemmkit.ops.precision import get_precision, setting
 
@@ -124,7 +123,8 @@ def matmul(
             # What a call on GPUs depends on beside the content of its arrays.
             # fmt: off
             key = (
-                a.shape, a.dtype, a.get_device(), b.shape, b.dtype, b.get_device(), further,
+                a.shape, a.dtype, a.get_device(), a.layout,
+                b.shape, b.dtype, b.get_device(), b.layout, further,
                 dist.group.WORLD if group is None else group, placements, placement, alpha, beta,
                 epilogue, out_dtype, precision, strategy, shape, device,
                 get_precision() if setting.touched else None,
@@ -145,21 +145,13 @@ def matmul(
         lines, leading = flat(a, rows)
         beside = [None if each is None else flat(each, rows)[0] for each in (residual, c, out)]
         return _written(unflat(call(lines, b, bias, *beside), leading, rows), out)
-    try:
+    with refusing(lambda: teams_at_hand(a, b, group)):
         asked, rows, leading, mesh = read_arguments(
             *(a, b, group, placements, placement, alpha, beta, epilogue),
             {"bias": bias, "residual": residual, "c": c, "out": out},
             (scale_a, scale_b),
             *(out_dtype, precision, strategy, shape, device),
         )
-    except DistributedError:
-        # All ranks have it.
-        raise
-    except (GemmkitError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        known_teams = teams_at_hand(a, b, group)
-        if known_teams:
-            refuse(known_teams, error)
-        raise
     made, result = differentiable(asked)
     made = unflat(made, leading, rows)
     if mesh is None:
@@ -219,5 +211,9 @@ def _further(arrays: tuple[Any, ...]) -> tuple[Hashable, ...]:
             return _LOOKED_AT
         else:
             gradient = gradient or each.requires_grad
-            found.append((each.shape, each.dtype, each.get_device()))
+            found.append((each.shape, each.dtype, each.get_device(), each.layout))
+    out = arrays[-1]
+    if out is not None and out.layout is torch.strided:
+        # Elements of one that was expanded share memory.
+        found.append(out.stride())
     return _LOOKED_AT if gradient and torch.is_grad_enabled() else tuple(found)

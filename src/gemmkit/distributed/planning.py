@@ -19,6 +19,7 @@ from gemmkit.distributed.timeline import Timeline
 from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.gpu import GpuSpec, find_board
 from gemmkit.problem import GemmProblem, Shape, read_problem
+from gemmkit.units import counted
 
 # One placement, or one for each dimension of a mesh.
 Placements = str | Sequence[str]
@@ -157,7 +158,7 @@ def _read(
         raise UnsupportedProblem("over several ranks there are products of matrices, no batches")
     mesh = (ranks,) if isinstance(ranks, int) else tuple(ranks)
     for each in mesh:
-        # Refuses what is no number of ranks.
+        # Refuses what is not a valid number of ranks.
         shares(1, each)
     a, b = (_words(each, len(mesh)) for each in placements)
     result = (None,) * len(mesh) if placement is None else _words(placement, len(mesh))
@@ -179,7 +180,8 @@ def _words(given: Placements, dimensions: int) -> tuple[Word, ...]:
     words = [given] if isinstance(given, str) else list(given)
     if len(words) != dimensions:
         raise UsageError(
-            f"{len(words)} placements for a mesh of {dimensions} dimensions: give one for each"
+            f"{counted(len(words), 'placement')} for a mesh of {counted(dimensions, 'dimension')}: "
+            "give one for each"
         )
     return tuple(read_placement(each) for each in words)
 

@@ -13,11 +13,12 @@ from torch.distributed.device_mesh import DeviceMesh
 from gemmkit.distributed.local import LocalProduct
 from gemmkit.distributed.placements import Word, read_placement
 from gemmkit.distributed.rows import flat, part_of_rows, row_dimension
-from gemmkit.distributed.spread import SpreadProduct
+from gemmkit.distributed.spread import COMPUTES, SpreadProduct, check_dense
 from gemmkit.distributed.strategy import Strategy
 from gemmkit.distributed.team import Team, team_of
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedProblem, UnsupportedType, UsageError
+from gemmkit.ops.libraries.torch import check_gradient
 from gemmkit.ops.request import number
 from gemmkit.units import counted
 
@@ -56,7 +57,7 @@ def read_arguments(
     """
     alpha, beta = _finite("alpha", alpha), _finite("beta", beta)
     if beta and beside["c"] is None:
-        raise UsageError(f"beta = {beta:g} is for c: give it, placed as the result")
+        raise UsageError(f"beta = {beta:g} needs c: give c, placed as the result")
     if not beta:
         # By the rules of BLAS, C is not read then.
         beside["c"] = None
@@ -82,9 +83,13 @@ def read_arguments(
                 raise UnsupportedType(f"{name} has type {type(each).__name__}: give tensors")
         group, words = _group_and_words(a, b, group, placements)
         local_a, local_b = a, b
+    check_dense("a", local_a)
+    check_dense("b", local_b)
     for name, each in beside.items():
         if each is not None and not isinstance(each, torch.Tensor):
             raise UnsupportedType(f"{name} has type {type(each).__name__}: give a tensor")
+        if each is not None:
+            check_dense(name, local_part(each))
     if local_a.dim() < 2 or local_b.dim() != 2:
         raise UsageError(
             f"a has {counted(local_a.dim(), 'dimension')} and b {local_b.dim()}: over ranks, a has "
@@ -101,6 +106,8 @@ def read_arguments(
                 f"{name} has the shape of this rank's part of the result"
             )
     out = local_part(beside["out"])
+    if out is not None:
+        check_gradient(out, "out")
     arrays = (local_a, local_b, *(each for name, each in beside.items() if name != "out"))
     if out is not None and torch.is_grad_enabled() and any(map(_needs_gradient, arrays)):
         raise UsageError(
@@ -199,6 +206,7 @@ def _scale_matrix(name: str, given: Any, rows: int) -> Any:
     if not isinstance(given, torch.Tensor):
         raise UnsupportedType(f"{name} has type {type(given).__name__}: give a number or a tensor")
     local = local_part(given)
+    check_dense(name, local)
     if local.numel() == 1:
         return local.reshape(1, 1)
     if local.dim() < 2:
@@ -226,7 +234,7 @@ def _group_and_words(
 ) -> tuple[Any, tuple[tuple[Word, Word], ...]]:
     """The group or mesh of plain tensors, and their placements for each dimension of it."""
     dimensions = group.ndim if isinstance(group, DeviceMesh) else 1
-    if placements is None or isinstance(placements, str) or len(placements) != 2:
+    if not isinstance(placements, list | tuple) or len(placements) != 2:
         raise UsageError(
             "placements: give those of a and b, such as placements=('S(0)', 'S(1)') for rows of A "
             "and columns of B"
@@ -243,7 +251,8 @@ def _sequence(given: Any, dimensions: int) -> list[Any]:
     found = list(given) if isinstance(given, list | tuple) else [given]
     if len(found) != dimensions:
         raise UsageError(
-            f"{len(found)} placements for a mesh of {dimensions} dimensions: give one for each"
+            f"{counted(len(found), 'placement')} for a mesh of {counted(dimensions, 'dimension')}: "
+            "give one for each"
         )
     return found
 
@@ -271,6 +280,7 @@ def teams_at_hand(a: Any, b: Any, group: Any) -> tuple[Team, ...]:
     or they have no tensor to say where."""
     tensors = [local_part(each) for each in (a, b) if isinstance(each, torch.Tensor)]
     mesh = next((each.device_mesh for each in (a, b) if is_dtensor(each)), group)
+    tensors = [each for each in tensors if each.device.type in COMPUTES]
     if not tensors or not dist.is_available() or not dist.is_initialized():
         return ()
     try:

@@ -6,14 +6,15 @@ A rank that cannot take part answers the others with its error in place of what 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from gemmkit.distributed.team import Team
-from gemmkit.errors import DistributedError
+from gemmkit.errors import DistributedError, GemmkitError, UsageError
 
 
 def ask_all(teams: Sequence[Team], said: Any, error: str = "") -> list[list[Any]]:
@@ -34,7 +35,8 @@ def ask_all(teams: Sequence[Team], said: Any, error: str = "") -> list[list[Any]
     for team in teams:
         answers = team.communicator.agree(json.dumps([error, said]))
         every = [json.loads(each) for each in answers]
-        error = next((each for each, _ in every if each), "")
+        # The last in the order of letters, so that it is the same on all ranks of the mesh.
+        error = max(each for each, _ in every)
         told.append([each for _, each in every])
     if error:
         raise DistributedError(error)
@@ -48,6 +50,8 @@ def refuse(teams: Sequence[Team], error: Exception) -> None:
     """
     if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
         return
+    if not teams:
+        return
     text = f"rank {dist.get_rank()} cannot take part: {error}"
     try:
         for team in teams:
@@ -57,6 +61,30 @@ def refuse(teams: Sequence[Team], error: Exception) -> None:
     except DistributedError:
         # What this rank itself raises says more.
         return
+
+
+@contextmanager
+def refusing(teams: Callable[[], Sequence[Team]]) -> Iterator[None]:
+    """Read and check a rank's arguments: what is wrong with them is told to all other ranks.
+
+    Args:
+        teams: finds those of this rank, none where they are what is wrong.
+
+    Raises:
+        GemmkitError: what is wrong; a UsageError where PyTorch or Python cannot read an argument.
+    """
+    try:
+        yield
+    except DistributedError:
+        # All ranks have it.
+        raise
+    except GemmkitError as error:
+        refuse(teams(), error)
+        raise
+    except (TypeError, ValueError, AttributeError, RuntimeError) as error:
+        wrong = UsageError(f"an argument cannot be read: {error}")
+        refuse(teams(), wrong)
+        raise wrong from error
 
 
 def confirm(teams: Sequence[Team], error: Exception | None) -> None:
@@ -71,7 +99,7 @@ def confirm(teams: Sequence[Team], error: Exception | None) -> None:
         return
     try:
         ask_all(teams, None, "" if error is None else str(error))
-    except DistributedError:
-        if error is not None:
+    except DistributedError as told:
+        if error is not None and str(error) == str(told):
             raise error from None
         raise

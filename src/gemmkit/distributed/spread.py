@@ -14,10 +14,17 @@ from gemmkit.distributed.team import Team
 from gemmkit.dtypes import OPERAND_TYPES
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedType, UsageError
-from gemmkit.ops.libraries.torch import read
+from gemmkit.ops.carriers import compute_device
+from gemmkit.ops.libraries import torch as torch_library
+from gemmkit.ops.libraries.torch import check_kind, read
 from gemmkit.ops.libraries.torch_checks import check_alike, check_together, result_type
-from gemmkit.ops.operands import known_dtype, read_dtype
-from gemmkit.ops.request import share_memory
+from gemmkit.ops.operands import known_dtype, read_dtype, same_memory
+from gemmkit.ops.precision import settled
+from gemmkit.ops.product import check_device
+from gemmkit.ops.request import check_writable, share_memory
+
+# The types of devices on whose tensors products are computed.
+COMPUTES = ("cpu", "cuda")
 
 # Of the result of a product with nothing after it.
 _PLAIN = Epilogue()
@@ -70,22 +77,29 @@ class SpreadProduct:
         )
 
     def check(self) -> None:
-        """Refuse what is wrong with this rank's arrays, whatever the other ranks have.
+        """Refuse what is wrong with this rank's arguments, whatever the other ranks have.
+
+        All that the rank's own products would refuse later, when others wait for its transfers.
 
         Raises:
             UsageError: there is something.
+            DeviceError: a GPU is asked for that is not there.
         """
         for name, each in (("a", self.a), ("b", self.b)):
             if each.dim() != 2:
                 raise UsageError(f"{name} has {each.dim()} dimensions: over ranks, matrices have 2")
+        for name, each in (("a", self.a), ("b", self.b), *self.arrays_beside):
+            if each is not None:
+                check_dense(name, each)
         check_alike(a=self.a, b=self.b)
+        self._check_options()
         beside = {name: each for name, each in self.arrays_beside if each is not None}
         if not beside:
             return
         check_together(a=self.a, **beside)
-        known = known_dtype(_name(self.a.dtype), "a")
+        known, result = known_dtype(_name(self.a.dtype), "a"), self.dtype
         for name, each in beside.items():
-            wanted = torch.float32 if name.startswith("scale") else self.dtype
+            wanted = torch.float32 if name.startswith("scale") else result
             if each.dtype != wanted:
                 raise UnsupportedType(
                     f"{name} has type {each.dtype} and must have {wanted}: convert it with .to()"
@@ -96,12 +110,42 @@ class SpreadProduct:
                     f"{known}: alpha scales products of other types"
                 )
         if self.out is not None:
-            for name, each in (("a", self.a), ("b", self.b)):
-                if share_memory(read(self.out.detach(), "out"), read(each.detach(), name)):
-                    raise UsageError(
-                        f"out overlaps {name} in memory, which is still read when out is written: "
-                        "give another array"
-                    )
+            self._check_written()
+
+    def _check_options(self) -> None:
+        """Refuse types, precisions and devices that there are not."""
+        product = self.product
+        known = known_dtype(_name(self.a.dtype), "a")
+        if self.out_dtype is not None:
+            read_dtype(self.out_dtype)
+        if product.precision is not None:
+            settled(product.precision, known)
+        if product.device is None:
+            return
+        if self.a.is_cuda:
+            check_device(product.device, self.a.get_device())
+        else:
+            compute_device(product.device)
+
+    def _check_written(self) -> None:
+        """Refuse an `out` that cannot be written, or not without changing what is still read."""
+        check_writable(torch_library, self.out, "out")
+        out = read(self.out.detach(), "out")
+        if not out.writable:
+            raise UsageError("out cannot be written: it is read-only")
+        if out.overlaps_itself:
+            raise UsageError("out has elements that share memory: give an array of its own")
+        for name, each in (("a", self.a), ("b", self.b), *self.arrays_beside):
+            if each is None or name == "out":
+                continue
+            other = read(each.detach(), name)
+            if name in ("c", "residual") and same_memory(out, other):
+                continue
+            if share_memory(out, other):
+                raise UsageError(
+                    f"out overlaps {name} in memory, which is still read when out is written: "
+                    "give another array"
+                )
 
     @property
     def dtype(self) -> Any:
@@ -121,6 +165,19 @@ class SpreadProduct:
         if self.product.residual is not None and not chosen.residual:
             chosen = replace(chosen, residual=True)
         return chosen
+
+
+def check_dense(name: str, array: Any) -> None:
+    """Refuse tensors whose elements do not lie in strides, or are on no device that computes.
+
+    Raises:
+        UsageError: this is one.
+    """
+    if array.device.type not in COMPUTES:
+        raise UsageError(f"{name} is on {array.device}; gemmkit computes on CUDA and on the CPU")
+    # What an operation of DTensors has not finished yet has a class of torch.distributed too.
+    if not type(array).__module__.startswith("torch.distributed"):
+        check_kind(array, name)
 
 
 def _name(dtype: Any) -> str:

@@ -50,5 +50,6 @@ class Strategy:
                 return cls(known, "whole")
             if count.isdecimal() and int(count):
                 return cls(known, "parts", int(count))
-        examples = ("collective", "group-whole", "group-2", "copies-whole", "copies-1", "copies-2")
-        raise UsageError(unknown_name("strategy", text, examples))
+        counts = ("whole", "1", "2", "4")
+        examples = [f"{each}-{count}" for each in ("group", "copies") for count in counts]
+        raise UsageError(unknown_name("strategy", text, ["collective", *examples]))

@@ -35,6 +35,8 @@ class Team:
     def __init__(self, group: Any, device: Any) -> None:
         self.communicator = GroupCommunicator(group)
         self.rank, self.size = self.communicator.rank, self.communicator.size
+        # Their numbers among all ranks, by which messages name them.
+        self.global_ranks: Sequence[int] = self.communicator.peers
         if self.rank < 0:
             raise UsageError("this process is not a rank of the given process group")
         self.device = device
