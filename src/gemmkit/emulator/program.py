@@ -257,12 +257,14 @@ class Program:
     ) -> Execution:
         """Run with sanitizers, and again for what else there is to say."""
         sanitized = self._sanitized
-        execution, before, explains = sanitized.run(run, kernel, request, memory)
+        found, before, explains = sanitized.run(run, kernel, request, memory)
+        kept = self._kept_variables(memory)
+        execution = sanitized.decide_flags(run, kernel, found, before, request, memory, kept)
         if interleavings and explains and execution.findings:
             program = self.with_stops if not self._text.stops else self
             return program._sanitized.explain(run, execution, before, request, memory)
-        kept = self._kept_variables(memory)
-        if interleavings and kept and not execution.findings:
+        # Else a second launch has been made.
+        if interleavings and kept and not found.findings:
             return sanitized.launch_again(run, execution, before, request, memory, kept)
         return execution
 

@@ -13,10 +13,12 @@ from gemmkit.emulator.ptx.cfg import ControlFlow
 from gemmkit.emulator.ptx.module import Variable
 from gemmkit.emulator.sanitizer.explanations import explained
 from gemmkit.emulator.sanitizer.left_counters import left_variable
+from gemmkit.emulator.sanitizer.left_flags import FLAG_LEFT_SET, decided
 from gemmkit.emulator.sanitizer.monitor import Sanitizer
 from gemmkit.emulator.sanitizer.sites import Names
 from gemmkit.emulator.sanitizer.traits import Traits
 from gemmkit.errors import DeviceError
+from gemmkit.findings import Finding
 
 Snapshot = list[tuple[Bytes, Bytes]]
 # Runs a launch with the code of a kernel.
@@ -84,6 +86,43 @@ class SanitizedRuns:
         traits = self.traits_of(kernel)
         return explained(execution, again, traits, self.flow, request, memory, before)
 
+    def decide_flags(
+        self,
+        run: Run,
+        kernel: LoadedKernel,
+        execution: Execution,
+        before: Snapshot,
+        request: LaunchRequest,
+        memory: DeviceMemory,
+        kept: Mapping[str, Allocation],
+    ) -> Execution:
+        """Keep findings of flags left set only if a second launch, which finds the variables `kept`
+        as this one has left them, gives something else or has other findings.
+
+        They are kept as they are if the launch itself does not end well.
+        """
+        flags = [each for each in execution.findings if each.kind == FLAG_LEFT_SET]
+        if not flags:
+            return execution
+        others = tuple(each for each in execution.findings if each.kind != FLAG_LEFT_SET)
+        after = memory.snapshot()
+        held = _held(memory, kept)
+        try:
+            memory.restore(before)
+            how = self._differs(run, before, memory, kept, held)
+            if how == "":
+                # Blocks that no longer wait may find the right data, left by the first launch.
+                _as_left(before, memory, kept, held)
+                alone = partial(run, progress=None, schedule=None)
+                again, *_ = self.run(alone, kernel, request, memory)
+                how = _new_finding(others, again.findings)
+        finally:
+            memory.restore(after)
+        if how is None:
+            return execution
+        found = tuple(decided(each, how) for each in flags if how)
+        return replace(execution, findings=others + found)
+
     def launch_again(
         self,
         run: Run,
@@ -100,7 +139,7 @@ class SanitizedRuns:
         they have changed.
         """
         after = memory.snapshot()
-        held = {name: memory.view(each.address, each.nbytes).copy() for name, each in kept.items()}
+        held = _held(memory, kept)
         memory.restore(before)
         changed = [
             at
@@ -127,9 +166,10 @@ class SanitizedRuns:
         memory: DeviceMemory,
         kept: Mapping[str, Allocation],
         held: Mapping[str, Bytes],
-    ) -> str:
-        """What is different in a second launch, in words; the first one is made once more, as
-        atomics in another order may round differently."""
+    ) -> str | None:
+        """What is different in a second launch, in words; None if the first one does not end well.
+
+        The first one is made once more, as atomics in another order may round differently."""
         kernel = self.load(quick=True)
         places = {each.address for each in kept.values()}
 
@@ -142,13 +182,41 @@ class SanitizedRuns:
             return [now.tobytes() for data, now in left if data.ctypes.data not in places]
 
         first = outcome()
-        memory.restore(before)
-        for name, each in kept.items():
-            memory.view(each.address, each.nbytes)[:] = held[name]
+        if isinstance(first, str):
+            return None
+        _as_left(before, memory, kept, held)
         second = outcome()
         if isinstance(second, str):
-            return f"does not end well ({second})" if not isinstance(first, str) else ""
+            return f"does not end well ({second})"
         return "gives another result" if first != second else ""
+
+
+def _held(memory: DeviceMemory, kept: Mapping[str, Allocation]) -> dict[str, Bytes]:
+    """What variables hold now."""
+    return {name: memory.view(each.address, each.nbytes).copy() for name, each in kept.items()}
+
+
+def _as_left(
+    before: Snapshot,
+    memory: DeviceMemory,
+    kept: Mapping[str, Allocation],
+    held: Mapping[str, Bytes],
+) -> None:
+    """Make memory as a second launch on the same arrays finds it."""
+    memory.restore(before)
+    for name, each in kept.items():
+        memory.view(each.address, each.nbytes)[:] = held[name]
+
+
+def _new_finding(first: Collection[Finding], second: Collection[Finding]) -> str:
+    """What the sanitizers find in a second launch but not in the first one, in words."""
+    known = {(each.kind, each.array) for each in first}
+    for each in second:
+        if each.kind != FLAG_LEFT_SET and (each.kind, each.array) not in known:
+            of = f" of '{each.array}'" if each.array else ""
+            at = f" at {each.here}" if each.here else ""
+            return f"goes wrong ({each.check}: {each.kind}{of}{at})"
+    return ""
 
 
 def _first_change(where: Allocation, memory: DeviceMemory, held: Bytes) -> int | None:

@@ -79,6 +79,40 @@ extern "C" __global__ void k(const int* a, int* c) {
   }
 }
 """
+# Barriers of all blocks, which leave their variable with another value after each launch.
+_BARRIER = """
+VARIABLES
+__device__ int parts[128];
+extern "C" __global__ void k(const int* a, int* c) {
+  const int t = threadIdx.x, i = 64 * blockIdx.x + t;
+  parts[i] = a[i];
+  __threadfence();
+  __syncthreads();
+  if (t == 0) {
+    WAIT
+    __threadfence();
+  }
+  __syncthreads();
+  c[i] = parts[127 - i];
+}
+"""
+_FLIPPED_BIT = _BARRIER.replace("VARIABLES", "__device__ unsigned arrived;").replace("WAIT", """
+    const unsigned last = 0x80000000u;
+    const unsigned old = atomicAdd(&arrived, blockIdx.x == 0 ? last - (gridDim.x - 1) : 1);
+    while (((old ^ *(volatile unsigned*)&arrived) & last) == 0) {}
+""")  # fmt: skip
+_GENERATIONS = _BARRIER.replace("VARIABLES", "__device__ int arrived, generation;").replace(
+    "WAIT", """
+    const int now = look(&generation);
+    __threadfence();
+    if (atomicAdd(&arrived, 1) == gridDim.x - 1) {
+      set(&arrived, 0);
+      __threadfence();
+      set(&generation, now + 1);
+    } else {
+      while (look(&generation) == now) {}
+    }
+""")  # fmt: skip
 _SCHEDULER = """
 __device__ unsigned next;
 extern "C" __global__ void k(const int* a, int* c) {
@@ -163,6 +197,8 @@ SOUND = {
     name: f"{_HELPERS}{text}"
     for name, text in {
         "a flag between blocks": _BLOCKS,
+        "a barrier that flips a bit": _FLIPPED_BIT,
+        "a barrier of generations": _GENERATIONS,
         "a flag between warps": _WARPS,
         "a counter of work": _SCHEDULER,
         "a counter of blocks": _LAST_BLOCK,
@@ -189,6 +225,9 @@ BUGS = {
         "a flag between blocks", "    __threadfence();\n    c[64", "    c[64", _RACE),
     "a flag that stays set": (
         "a flag between blocks", "    if (t == 0) set(&flag, 0);\n", "", _LEFT_SET),
+    "a bit that the first launch sets for all": (
+        "a barrier that flips a bit", "((old ^ *(volatile unsigned*)&arrived) & last)",
+        "(*(volatile unsigned*)&arrived & last)", {"flag left set"}),
     "a flag between warps without a fence": (
         "a flag between warps",
         "    __threadfence_block();\n    __syncwarp();\n    if (lane == 0) set",

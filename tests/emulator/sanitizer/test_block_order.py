@@ -232,6 +232,29 @@ def test_flags_left_set_in_a_variable(reset: bool) -> None:
         return
     assert outcome.kinds == {("synccheck", "flag left set")}
     assert (outcome.only.offset, outcome.only.here.line) == (8, 8)
+    assert ", and a second launch goes wrong (racecheck: " in outcome.only.message
+    assert "--constant flags=0" in outcome.only.message
+
+
+def test_flags_left_set_by_a_launch_that_fails() -> None:
+    """A second launch would show nothing."""
+    source = """k(float* out) {
+        static int flags[3];
+        if (blockIdx.x == 0) {
+            out[0] = 1;
+            __threadfence();
+            atomicExch(flags, 1);
+        } else {
+            while (atomicAdd(flags, 0) == 0);
+            __threadfence();
+            out[1] = out[0];
+            __trap();
+        }
+    }"""
+    outcome = run(source, grid=(2, 1, 1), block=(1, 1, 1))
+    assert len(outcome.findings) == 2
+    (left,) = (each for each in outcome.findings if each.kind == "flag left set")
+    assert ", and the next launch begins with that; " in left.message
 
 
 WAITS_FOR_LATER = """k(float* out) {

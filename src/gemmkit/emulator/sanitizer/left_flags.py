@@ -1,19 +1,26 @@
-"""Flags of `__device__` variables, by which blocks wait for each other, that a launch leaves set.
+"""Flags and counters of `__device__` variables, by which blocks learn of each other, that a launch
+leaves set.
 
-The next launch finds them as this one leaves them: its blocks wait for nothing, and read what this
-launch wrote.
+The next launch finds them as this one leaves them: its blocks may wait for nothing and read what
+this launch wrote, or none is the last one. But a barrier that flips a bit, or compares generations,
+works from each value that it leaves; so a second launch decides.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
+import msgspec
+
 from gemmkit.emulator.machine.memory import Bytes, DeviceMemory
 from gemmkit.emulator.sanitizer.cross_block_races import Actor
 from gemmkit.emulator.sanitizer.sites import Names
 from gemmkit.findings import Finding
 
+FLAG_LEFT_SET = "flag left set"
 _FLAG_BYTES = 4
+# What is said as long as no second launch has shown more.
+_UNDECIDED = "the next launch begins with that"
 
 
 def left_flags(
@@ -24,7 +31,7 @@ def left_flags(
     observed: Mapping[int, Actor],
 ) -> Iterator[tuple[Finding, int]]:
     """A finding for each read by which blocks observe flags that the launch leaves with another
-    value than they had, with the number of the first such block.
+    value than they had, with the number of the first such block. `decided` says what becomes of it.
 
     `observed` has, by address, the last observer; `before` what memory held before the launch, as
     `DeviceMemory.snapshot` returns it.
@@ -41,6 +48,13 @@ def left_flags(
     for addresses in reads.values():
         by = observed[addresses[0]]
         yield _finding(names, memory, before, addresses, by), by.block
+
+
+def decided(finding: Finding, how: str) -> Finding:
+    """The finding with what is different in a second launch; `how` says it."""
+    return msgspec.structs.replace(
+        finding, message=finding.message.replace(_UNDECIDED, f"a second launch {how}")
+    )
 
 
 def _now(memory: DeviceMemory, address: int) -> int:
@@ -71,14 +85,14 @@ def _finding(
     array, offset = names.device(address)
     here, block = names.site(by.number, names.thread(by.thread)), names.block(by.block)
     text = (
-        f"flag left set: byte {offset} of '{array}', by which thread {here.thread} of block "
-        f"{block} waits for another block at {here}, is {_old(before, address)} before the launch "
-        f"and {_now(memory, address)} after it: the next launch's blocks do not wait; set it "
-        "back before the kernel ends"
+        f"{FLAG_LEFT_SET}: byte {offset} of '{array}', where thread {here.thread} of block {block} "
+        f"sees at {here} what another block has done, is {_old(before, address)} before the launch "
+        f"and {_now(memory, address)} after it, and {_UNDECIDED}; set it back before the kernel "
+        f"ends, or give what the host sets it to before each launch: --constant {array}=0"
     )
     return Finding(
         check="synccheck",
-        kind="flag left set",
+        kind=FLAG_LEFT_SET,
         message=text,
         block=block,
         here=here,
