@@ -19,7 +19,7 @@ from gemmkit.dispatch.candidates import (
     candidates_for,
     size_class,
 )
-from gemmkit.dtypes import ITEM_BYTES
+from gemmkit.dtypes import ITEM_BYTES, Dtype
 from gemmkit.gpu import BOARDS, GpuSpec, find_board
 from gemmkit.kernels.launches import vector_width
 from gemmkit.problem import GemmProblem
@@ -60,6 +60,14 @@ def tile_size(candidate: Candidate) -> int:
     return (candidate.config.BM or candidate.config.BK or 1) * candidate.config["BN"]
 
 
+def type_of(candidate: Candidate) -> Dtype:
+    """The first of the kernel's types that the tile is for: some are for float64 alone."""
+    kernel, board = candidate.kernel, emulated_board(candidate)
+    own = (GemmProblem(64, 64, 64, dtype=each) for each in kernel.dtypes)
+    taken = (each.dtype for each in own if kernel.supports(each, candidate.config, board) is None)
+    return next(taken, kernel.dtypes[0])
+
+
 def problems(candidate: Candidate) -> dict[str, GemmProblem]:
     """Edges both ways, and enough steps of k for tiles to be shared and for rings to turn."""
     config = candidate.config
@@ -77,7 +85,7 @@ def problems(candidate: Candidate) -> dict[str, GemmProblem]:
             "unaligned": GemmProblem(BM + 13, BN + 13, BK - 1),
         }
     depth = (8 if candidate.name == "gemm_stream_k" else 3) * BK
-    dtype, precision = candidate.kernel.dtypes[0], "ieee"
+    dtype, precision = type_of(candidate), "ieee"
     if candidate.name == "gemm_fp8" and BM * BN == 128 * 256:
         precision = "fast"  # the largest tiles are for fast accumulation
     elif dtype == "float32":

@@ -23,7 +23,7 @@ from gemmkit.distributed.splits import Span
 
 @dataclass(frozen=True, slots=True)
 class PanelArrays:
-    """What a rank multiplies: its parts of A and B, m×kₐ and k_b×n; `out` is its part of the
+    """What a rank multiplies: its parts of A and B, m×k_a and k_b×n; `out` is its part of the
     result. `wide()` makes an array of its shape for sums of more precision, None where `out` holds
     its own. `scales` are those of each panel's columns of A and rows of B, where there are any."""
 
