@@ -266,7 +266,7 @@ BUGS = {
     "no thread waits": (
         "a dependent launch", "  wait_for_launches();\n  const",
         "  if (gridDim.x > 2) wait_for_launches();\n  const",
-        {"launch that waits for none"} | _EARLY),
+        {"launch that never waits"} | _EARLY),
     "the producer waits too late": (
         "a dependent launch with a producer",
         "    wait_for_launches();\n    load(data, a + 64 - 64 * blockIdx.x, 256, at(&full));\n",

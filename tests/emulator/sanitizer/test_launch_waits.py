@@ -18,7 +18,7 @@ k(const float* a, float* out, int n) {
 """
 _NOT_WAITED = {("racecheck", "earlier launch not waited for")}
 _APART = {("racecheck", "lanes not in step")}
-_NEVER = {("synccheck", "launch that waits for none")}
+_NEVER = {("synccheck", "launch that never waits")}
 # The body after the index, and what is found in it.
 BODIES = {
     "all wait first": (f"{_WAIT} out[at] = a[at] + n; {_LAUNCH}", set()),

@@ -21,7 +21,7 @@ from gemmkit.emulator.sanitizer.sites import Names, is_bulk, verb
 from gemmkit.findings import AccessSite, Finding, forgiven_text
 
 NOT_WAITED = "earlier launch not waited for"
-NEVER_WAITED = "launch that waits for none"
+NEVER_WAITED = "launch that never waits"
 _WAIT = f"{LAUNCH_WAIT} (cudaGridDependencySynchronize())"
 _HARM = {
     "reads": "may still write it",
