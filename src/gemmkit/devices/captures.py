@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from typing import Any
 
 from gemmkit.devices import driver
 from gemmkit.devices.cuda_errors import cuda_errors, result
 
 # A capture's number and a node of its graph.
 Place = tuple[int, int]
+
+
+def is_capturing(query: Any, stream: int) -> bool:
+    """Whether what is put on a stream is recorded, asked by `driver.capture_query()`."""
+    status = ctypes.c_int(0)
+    error: int = query(ctypes.c_void_p(stream), ctypes.byref(status))
+    return error == 0 and status.value != 0
 
 
 def capture_of(stream: int) -> tuple[int, tuple[int, ...]]:
@@ -48,9 +56,7 @@ class DependentLaunches:
         Raises:
             DeviceError: the capture of the stream has failed.
         """
-        status = ctypes.c_int(0)
-        known = self._query(ctypes.c_void_p(stream), ctypes.byref(status)) == 0
-        if not (known and status.value):
+        if not is_capturing(self._query, stream):
             configuration.set_early(False)
             return call()
         configuration.set_early(self._follows(stream))

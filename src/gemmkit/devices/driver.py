@@ -44,6 +44,9 @@ class LaunchConfiguration(ctypes.Structure):
         ("attribute_count", ctypes.c_uint),
     )
 
+    # The attributes but for that of starting early, which is the last one.
+    ordinary_count: int
+
     @classmethod
     def of(cls, plan: LaunchPlan) -> LaunchConfiguration:
         """That of a plan, for the default stream as yet; a dependent launch may start early."""
@@ -51,6 +54,7 @@ class LaunchConfiguration(ctypes.Structure):
         attributes = []
         if plan.cluster != (1, 1, 1):
             attributes.append(LaunchAttribute(_CLUSTER_DIMENSION, 0, _extents(plan.cluster)))
+        made.ordinary_count = len(attributes)
         if plan.dependent and records_dependent_launches():
             flag = _extents((1, 0, 0))
             attributes.append(LaunchAttribute(_PROGRAMMATIC_STREAM_SERIALIZATION, 0, flag))
@@ -62,14 +66,14 @@ class LaunchConfiguration(ctypes.Structure):
         return made
 
     def set_early(self, early: bool) -> None:
-        """Whether a dependent launch may start early: that is its last attribute."""
-        cluster = self.attributes[0].id == _CLUSTER_DIMENSION
-        self.attribute_count = cluster + early
+        """Whether a dependent launch may start early."""
+        self.attribute_count = self.ordinary_count + early
 
     def with_grid(self, grid: Dim3) -> LaunchConfiguration:
         """The same for another grid, and the default stream."""
         made = type(self)(_extents(grid), self.block, self.shared_bytes)
         made.attributes, made.attribute_count = self.attributes, self.attribute_count
+        made.ordinary_count = self.ordinary_count
         return made
 
 

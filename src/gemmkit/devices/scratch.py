@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
 from gemmkit.devices import driver
-from gemmkit.devices.captures import capture_of
+from gemmkit.devices.captures import capture_of, is_capturing
 from gemmkit.devices.device import Buffer
 
 # The handle that means the calling thread's own default stream.
@@ -164,9 +163,7 @@ class LaunchScratch:
         Raises:
             DeviceError: there is not enough memory.
         """
-        status = ctypes.c_int(0)
-        known = self._query(ctypes.c_void_p(stream), ctypes.byref(status)) == 0
-        if known and status.value:
+        if is_capturing(self._query, stream):
             return self._of_capture(stream, pool or self._pool)
         last = self._last
         if pool is not None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from gemmkit.devices import driver
+from gemmkit.devices.captures import is_capturing
 from gemmkit.devices.context import Context
 from gemmkit.devices.launcher import prepared_launches
 from gemmkit.devices.packing import preparing_launches
@@ -66,9 +66,7 @@ def refuse_capture(name: str, stream: int) -> None:
     Raises:
         UsageError: it is.
     """
-    status = ctypes.c_int(0)
-    known = driver.capture_query()(ctypes.c_void_p(stream), ctypes.byref(status)) == 0
-    if known and status.value:
+    if is_capturing(driver.capture_query(), stream):
         raise UsageError(
             f"what kernels read of the prepared operand {name} is made at the first product of a "
             "kind, which cannot be captured into a graph: multiply once before, or give its rows "
