@@ -11,6 +11,7 @@ from gemmkit.devices.tensor_maps import check_address
 from gemmkit.errors import DeviceError
 from gemmkit.kernels.operand_copies import PREPARED
 from gemmkit.kernels.plan import LaunchPlan
+from gemmkit.kernels.tensor_maps import SOME_ADDRESS
 
 # The operands of a product, in the order in which `PreparedLaunch.run` takes their addresses; those
 # of copies of prepared operands, and of a table of groups, come last, and only launches that read
@@ -25,8 +26,6 @@ ROLES = (
 Places = Mapping[str, tuple[str, int]]
 
 _WORD = 8
-# Stands for the address of an operand that is not known yet; aligned as any may have to be.
-SOME_ADDRESS = 1 << 20
 
 
 def with_addresses(

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from gemmkit.groups import Sizes
 from gemmkit.kernels.group_table import GROUP, Addresses, GroupTable
 from gemmkit.kernels.plan import MAP_ARGUMENTS
-from gemmkit.kernels.tensor_maps import OPERANDS, PlannedMap
+from gemmkit.kernels.tensor_maps import OPERANDS, SOME_ADDRESS, PlannedMap
 from gemmkit.tensor_maps import MAP_ALIGNMENT, MAP_BYTES, MapFormat
 
 # 64-bit words of a map.
@@ -30,8 +30,6 @@ MAPPED_GROUP = np.dtype(
     ]
 )
 
-# Stands for the address of a matrix that is not known yet; aligned as any may have to be.
-SOME_ADDRESS = 1 << 20
 # Maps that are remembered: numbers of rows of an expert come again, and the driver takes some 10 µs
 # for one.
 _MOST_KEPT = 1 << 14

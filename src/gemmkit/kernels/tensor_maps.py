@@ -23,6 +23,8 @@ OPERANDS: Mapping[str, tuple[str, str, str, str]] = {
     "B": ("K", "N", "ldb", "stride_b"),
     "C": ("M", "N", "ldc", "stride_c"),
 }
+# Stands for the address of a matrix that is not known yet; aligned as any may have to be.
+SOME_ADDRESS = 1 << 20
 EXAMPLE = "'map_a=A,box=64x128,swizzle=128B'"
 # What the rows of a matrix must be multiples of, in bytes, where a map has two dimensions or more.
 _ROW_UNIT = 16

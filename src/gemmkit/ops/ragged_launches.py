@@ -10,11 +10,12 @@ import numpy as np
 
 from gemmkit.devices.context import Context
 from gemmkit.devices.launcher import PreparedLaunch
-from gemmkit.devices.patches import ROLES, SOME_ADDRESS
+from gemmkit.devices.patches import ROLES
 from gemmkit.devices.tensor_maps import driver_encoded
 from gemmkit.dtypes import Dtype
 from gemmkit.kernels.plan import LaunchPlan, TileConfig
 from gemmkit.kernels.production.ragged_wgmma import blocks
+from gemmkit.kernels.tensor_maps import SOME_ADDRESS
 from gemmkit.ops.grouped_gpu import products_launch
 from gemmkit.ops.overlaps import Extents
 from gemmkit.ops.placement import Terms
