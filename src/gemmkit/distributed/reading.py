@@ -19,7 +19,7 @@ from gemmkit.distributed.team import Team, team_of
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedProblem, UnsupportedType, UsageError
 from gemmkit.ops.libraries.torch import check_gradient
-from gemmkit.ops.request import number
+from gemmkit.ops.request import number, parsed_epilogue
 from gemmkit.units import counted
 
 
@@ -157,11 +157,7 @@ def _strategy(given: Any) -> Strategy | None:
 
 
 def _epilogue(given: Any) -> Epilogue | None:
-    epilogue = Epilogue.parse(given) if isinstance(given, str) else given
-    if epilogue is not None and not isinstance(epilogue, Epilogue):
-        raise UnsupportedType(
-            f"epilogue = {epilogue!r}: give an Epilogue or its words, such as 'bias+relu'"
-        )
+    epilogue = None if given is None else parsed_epilogue(given)
     if epilogue is not None and epilogue.auxiliary:
         raise UnsupportedProblem("over ranks, no input of the activation is stored")
     return epilogue

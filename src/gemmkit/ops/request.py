@@ -165,20 +165,28 @@ def read_request(
     return Request(operands, shape, terms, libraries["a"])
 
 
+def parsed_epilogue(given: object) -> Epilogue:
+    """The epilogue that is given, or meant by its words.
+
+    Raises:
+        UsageError: unknown words.
+        UnsupportedType: it is neither.
+    """
+    epilogue = Epilogue.parse(given) if isinstance(given, str) else given
+    if not isinstance(epilogue, Epilogue):
+        raise UnsupportedType(
+            f"epilogue = {given!r}: give an Epilogue or its words, such as 'bias+relu'"
+        )
+    return epilogue
+
+
 def read_epilogue(given: Epilogue | str | None, arrays: Mapping[str, Any]) -> Epilogue:
     """The epilogue that is meant by its words and by the arrays that are there.
 
     Raises:
         UsageError: unknown words, or an array that the words want is missing.
     """
-    if isinstance(given, str):
-        epilogue = Epilogue.parse(given)
-    elif given is None or isinstance(given, Epilogue):
-        epilogue = given or Epilogue()
-    else:
-        raise UnsupportedType(
-            f"epilogue = {given!r}: give an Epilogue or its words, such as 'bias+relu'"
-        )
+    epilogue = Epilogue() if given is None else parsed_epilogue(given)
     for role, wanted in (
         ("bias", bool(epilogue.bias)),
         ("residual", epilogue.residual),
