@@ -113,7 +113,7 @@ TF32 = rows(
     (16, 64, 64, 8, 1, 1, 1, 1, 2),
 )
 # The same with an operand in registers, which have a wgmma's rows. Where that is B, as in NN, tiles
-# may have few rows of C; where it is A, as in TT, few columns. None was timed.
+# may have few rows of C; where it is A, as in TT, few columns.
 TF32_RS = rows(
     "gemm_tf32_rs",
     WGMMA_KEYS,
