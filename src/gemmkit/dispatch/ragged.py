@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
+from itertools import chain
 from math import log2
 
 import numpy as np
@@ -49,22 +50,17 @@ def row_class(rows: int, groups: int) -> int:
 def _chosen(problem: GemmProblem, gpu: GpuSpec, _: int) -> TileConfig | None:
     """The same, for a problem with the number of rows that stands for others."""
     own, alike = dispatcher(gpu), spread(problem)
-    kernel = grouped_wgmma.KERNEL
     try:
         choice = own.choose(alike)
     except UnsupportedProblem:
         return None
-    if choice.kernel.name == kernel.name and _takes(problem, choice.config, gpu):
-        return choice.config
-    for each in own.ranked(alike):
-        costed = each.costed
-        if costed.kernel.name == kernel.name and _takes(problem, costed.config, gpu):
-            return costed.config
+    ranked = ((each.costed.kernel, each.costed.config) for each in own.ranked(alike))
+    for kernel, config in chain([(choice.kernel, choice.config)], ranked):
+        if kernel is grouped_wgmma.KERNEL and (
+            ragged_wgmma.KERNEL.supports(problem, config, gpu) is None
+        ):
+            return config
     return None
-
-
-def _takes(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> bool:
-    return ragged_wgmma.KERNEL.supports(problem, config, gpu) is None
 
 
 def spread(problem: GemmProblem) -> GemmProblem:
