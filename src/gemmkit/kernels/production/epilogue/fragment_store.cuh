@@ -142,7 +142,7 @@ __device__ __forceinline__ void store_fragments(const float (&sums)[BN / 2],
                                                 int ldc, int M, int N, int row, int col) {
   using Out = typename Epilogue::Out;
   const auto store = [&]<bool PLAIN>() {
-    constexpr int PAIRS = BN / 4, COUNT = pairs_at_once<Out, SWAPPED, SPARE>(PAIRS, 2);
+    constexpr int PAIRS = BN / 4, COUNT = pairs_at_once<Epilogue, SWAPPED, SPARE>(PAIRS, 2);
     FinishedFragments<BN, COUNT, SWAPPED, PLAIN, SPARE, Epilogue> results(sums, epilogue, C, ldc, M,
                                                                           N, row, col);
     const FragmentPlaces<SWAPPED> places{row, col};
@@ -172,7 +172,7 @@ struct FragmentStore {
   static constexpr int COLS = even_part(BN, 16, 128 / sizeof(Out));
   static constexpr int LINE_BYTES = COLS * sizeof(Out);
   static constexpr int PITCH = LINE_BYTES <= 32 ? 32 : LINE_BYTES <= 64 ? 64 : 128;
-  static constexpr int READ_COLS = 4 * pairs_at_once<Out, false, SPARE>(COLS / 4, 4);
+  static constexpr int READ_COLS = 4 * pairs_at_once<Epilogue, false, SPARE>(COLS / 4, 4);
   struct alignas(1024) Buffers {
     unsigned char bytes[BUFFERS][64 * PITCH];
   };
@@ -243,7 +243,7 @@ struct SwappedStore {
   static constexpr int PITCH = 128, SPAN = PITCH / sizeof(Out), BOXES = 64 / SPAN;
   static constexpr int MOST = BOXES == 1 ? 96 : 32, LINES = even_part(BN, 8, BN < MOST ? BN : MOST);
   static constexpr int BOX_BYTES = LINES * PITCH;
-  static constexpr int READ_LINES = 4 * pairs_at_once<Out, true, SPARE>(LINES / 4, 2);
+  static constexpr int READ_LINES = 4 * pairs_at_once<Epilogue, true, SPARE>(LINES / 4, 2);
   struct alignas(1024) Buffers {
     unsigned char bytes[BUFFERS][BOXES * BOX_BYTES];
   };

@@ -1,7 +1,6 @@
 // What becomes of the sums of a warpgroup, and what that takes besides them: old values of C, a residual,
 // a bias. These are read for many results at a time, all loads under way before the first value is
-// needed, and matrices for the next results while the last ones are finished: waiting for each value
-// can take longer than the product.
+// needed: waiting for each value can take longer than the product.
 #pragma once
 
 #include "epilogue.cuh"
@@ -75,11 +74,11 @@ __device__ __forceinline__ void prefetch_operands(const Epilogue& epilogue,
 template <class T, bool SWAPPED>
 constexpr int PAIR_REGISTERS = SWAPPED || sizeof(T) == 4 ? 2 : 1;
 
-// Pairs for which an epilogue reads at a time: a part of ALL in steps of STEP that has registers. More
-// than 16 loads under way hide no more of a load's time.
-template <class T, bool SWAPPED, int SPARE>
+// Pairs that are finished at a time: a part of ALL in steps of STEP for which there are registers.
+template <class Epilogue, bool SWAPPED, int SPARE>
 __host__ __device__ constexpr int pairs_at_once(int all, int step) {
-  int most = SPARE / PAIR_REGISTERS<T, SWAPPED> / step * step;
+  constexpr int MATRICES = Epilogue::READS_RESIDUAL ? 2 : 1;
+  int most = SPARE / MATRICES / PAIR_REGISTERS<typename Epilogue::Out, SWAPPED> / step * step;
   if (most > 16) most = 16;
   if (most > all) most = all;
   return even_part(all, step, most < step ? step : most);
@@ -99,7 +98,6 @@ class FinishedFragments {
       : sums(sums_), epilogue(epilogue_), C(C_), ldc(ldc_), M(M_), N(N_), places{row, col} {
     const int rows = SWAPPED ? BN : 64, cols = SWAPPED ? 64 : BN;
     inside = (SWAPPED ? col : row) + rows <= M && (SWAPPED ? row : col) + cols <= N;
-    if constexpr (!PLAIN) read_ahead(0);
   }
 
   // Those from a pair on; the calls are in the order of the pairs.
@@ -116,11 +114,17 @@ class FinishedFragments {
   }
 
  private:
-  // Whether there are registers for a matrix of the next results: as many as for so many matrices, its
-  // own and the auxiliary one, or a bias for both, among them.
-  static constexpr int MATRICES =
-      2 + Epilogue::WRITES_AUXILIARY + (Epilogue::READS_BIAS && Epilogue::READS_RESIDUAL);
-  static constexpr bool AHEAD = MATRICES * COUNT * PAIR_REGISTERS<Out, SWAPPED> <= SPARE;
+  static constexpr int PER_PAIR = PAIR_REGISTERS<Out, SWAPPED>;
+  // Pairs that are read at a time, of one matrix and a bias: as often as results are finished, or less
+  // often if there are registers for it, besides those for a second matrix.
+  static constexpr int SECOND =
+      Epilogue::WRITES_AUXILIARY || Epilogue::READS_RESIDUAL ? COUNT * PER_PAIR : 0;
+  static constexpr int READ_PER_PAIR = 2 * PER_PAIR + (Epilogue::READS_BIAS ? PER_PAIR : 0);
+  static constexpr int MOST = (SPARE - SECOND) * 2 / READ_PER_PAIR / COUNT * COUNT;
+  static constexpr int READ = even_part(BN / 4, COUNT,
+                                        MOST < COUNT    ? COUNT
+                                        : MOST < BN / 4 ? MOST
+                                                        : BN / 4);
   using OfMatrix = Neighbors<Out, !SWAPPED>;
   // What `Epilogue::finish` asks for.
   struct Operands {
@@ -131,13 +135,14 @@ class FinishedFragments {
     __device__ __forceinline__ Out residual() const { return own_residual; }
     __device__ __forceinline__ void keep(Out x) const { kept.set(neighbor, x); }
   };
+  template <int PAIRS>
   struct Matrix {
-    OfMatrix pairs[COUNT];
+    OfMatrix pairs[PAIRS];
   };
   // One value for all columns of a wgmma, or for all lines.
   struct Bias {
     static constexpr bool ALONG = Epilogue::BY_COLUMN != SWAPPED;
-    Neighbors<Out, ALONG> values[ALONG ? COUNT / 2 : 2];
+    Neighbors<Out, ALONG> values[ALONG ? READ / 2 : 2];
     __device__ __forceinline__ Out get(int pair, int neighbor) const {
       return ALONG ? values[pair / 2].get(neighbor) : values[pair % 2].get(0);
     }
@@ -152,31 +157,25 @@ class FinishedFragments {
   // Whether all results are inside of C.
   bool inside;
   // The residual or, where there is none, C.
-  Matrix ahead;
-  Bias bias_ahead;
+  Matrix<READ> read;
+  Bias bias;
 
   __device__ __forceinline__ void finish_with_operands(int first, float (&x)[COUNT][2]) {
-    if constexpr (!AHEAD) {
-      if (first > 0) read_ahead(first);
+    const int since = first % READ;
+    if (since == 0) read_operands(first);
+    Matrix<COUNT> old = {};
+    if constexpr (Epilogue::READS_RESIDUAL) {
+      if (epilogue.beta != 0.0f) load(old, C, ldc, first);
     }
-    const Matrix read = ahead;
-    const Bias bias = bias_ahead;
-    Matrix old = {};
-    if constexpr (!Epilogue::READS_RESIDUAL) {
-      old = read;
-    } else if (epilogue.beta != 0.0f) {
-      load(old, C, ldc, first);
-    }
-    if constexpr (AHEAD) {
-      if (first + COUNT < BN / 4) read_ahead(first + COUNT);
-    }
-    Matrix kept;
+    Matrix<COUNT> kept;
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) {
+      const OfMatrix& own = read.pairs[since + i];
+      const OfMatrix& before = Epilogue::READS_RESIDUAL ? old.pairs[i] : own;
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
-        const Operands operands{bias.get(i, j), read.pairs[i].get(j), kept.pairs[i], j};
-        x[i][j] = epilogue.finish(x[i][j], widened<float>(old.pairs[i].get(j)), operands);
+        const Operands operands{bias.get(since + i, j), own.get(j), kept.pairs[i], j};
+        x[i][j] = epilogue.finish(x[i][j], widened<float>(before.get(j)), operands);
       }
     }
     if constexpr (Epilogue::WRITES_AUXILIARY) {
@@ -184,15 +183,15 @@ class FinishedFragments {
     }
   }
 
-  __device__ __forceinline__ void read_ahead(int first) {
-    ahead = {};
-    bias_ahead = {};
+  __device__ __forceinline__ void read_operands(int first) {
+    read = {};
+    bias = {};
     if constexpr (Epilogue::READS_RESIDUAL) {
-      load(ahead, epilogue.extras.residual, epilogue.extras.ldr, first);
+      load(read, epilogue.extras.residual, epilogue.extras.ldr, first);
     } else if (epilogue.beta != 0.0f) {
-      load(ahead, C, ldc, first);
+      load(read, C, ldc, first);
     }
-    if constexpr (Epilogue::READS_BIAS) load_bias(bias_ahead, first);
+    if constexpr (Epilogue::READS_BIAS) load_bias(first);
   }
 
   // Whether all pairs of a matrix can be moved as they lie in registers.
@@ -201,11 +200,13 @@ class FinishedFragments {
     return inside && (SWAPPED || place % (2 * sizeof(Out)) == 0);
   }
 
-  __device__ __forceinline__ void load(Matrix& found, const Out* X, int ld, int first) const {
+  template <int PAIRS>
+  __device__ __forceinline__ void load(Matrix<PAIRS>& found, const Out* X, int ld,
+                                       int first) const {
     const Out* from = at(X, ld, places(first));
     if (whole(X, ld)) {
 #pragma unroll
-      for (int i = 0; i < COUNT; ++i) {
+      for (int i = 0; i < PAIRS; ++i) {
         OfMatrix& pair = found.pairs[i];
         pair.packs[0].load(at(from, ld, places.since_first(i)));
         if constexpr (SWAPPED) pair.packs[1].load(at(from, ld, places.since_first(i, 1)));
@@ -213,7 +214,7 @@ class FinishedFragments {
       return;
     }
 #pragma unroll
-    for (int i = 0; i < COUNT; ++i) {
+    for (int i = 0; i < PAIRS; ++i) {
       Pack<Out, 1> each[2];
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
@@ -224,7 +225,8 @@ class FinishedFragments {
     }
   }
 
-  __device__ __forceinline__ void store(const Matrix& kept, Out* X, int ld, int first) const {
+  __device__ __forceinline__ void store(const Matrix<COUNT>& kept, Out* X, int ld,
+                                        int first) const {
     Out* to = at(X, ld, places(first));
     if (whole(X, ld)) {
 #pragma unroll
@@ -246,7 +248,7 @@ class FinishedFragments {
     }
   }
 
-  __device__ __forceinline__ void load_bias(Bias& found, int first) const {
+  __device__ __forceinline__ void load_bias(int first) {
     const Place place = places(first);
     const int line = Epilogue::BY_COLUMN ? place.col : place.row;
     const int left = (Epilogue::BY_COLUMN ? N : M) - line;
@@ -254,21 +256,21 @@ class FinishedFragments {
     if constexpr (!Bias::ALONG) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        if (i * 8 < left) found.values[i].packs[0].load(from + i * 8);
+        if (i * 8 < left) bias.values[i].packs[0].load(from + i * 8);
       }
     } else if (inside && reinterpret_cast<unsigned long long>(from) % (2 * sizeof(Out)) == 0) {
 #pragma unroll
-      for (int i = 0; i < COUNT / 2; ++i) found.values[i].packs[0].load(from + i * 8);
+      for (int i = 0; i < READ / 2; ++i) bias.values[i].packs[0].load(from + i * 8);
     } else {
 #pragma unroll
-      for (int i = 0; i < COUNT / 2; ++i) {
+      for (int i = 0; i < READ / 2; ++i) {
         Pack<Out, 1> each[2];
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
           if (i * 8 + j < left) each[j].load(from + i * 8 + j);
         }
 #pragma unroll
-        for (int j = 0; j < 2; ++j) found.values[i].set(j, each[j].get(0));
+        for (int j = 0; j < 2; ++j) bias.values[i].set(j, each[j].get(0));
       }
     }
   }

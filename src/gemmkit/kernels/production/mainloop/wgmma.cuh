@@ -48,7 +48,7 @@ __device__ __forceinline__ void take_registers() {
 
 // Those of a consumer's thread besides its sums and what it needs to find results and to finish them.
 template <int CONSUMERS, int SUMS>
-constexpr int SPARE_REGISTERS = (CONSUMERS == 3 ? 160 : 232) - SUMS - 64;
+constexpr int SPARE_REGISTERS = (CONSUMERS == 3 ? 160 : 232) - SUMS - 48;
 
 // Steps along k of a block.
 struct Steps {
