@@ -1,4 +1,4 @@
-"""Memory of XLA's as an array that other libraries read by the DLPack protocol.
+"""Memory that is another's, such as XLA's, as an array that libraries read by the DLPack protocol.
 
 `__cuda_array_interface__` has no name for bfloat16; DLPack has one.
 """
@@ -14,7 +14,14 @@ from gemmkit.ops.operands import View
 CPU, CUDA = 1, 2
 
 # Codes of DLPack, and bits.
-_TYPES = {"float16": (2, 16), "float32": (2, 32), "float64": (2, 64), "bfloat16": (4, 16)}
+_TYPES = {
+    "float16": (2, 16),
+    "float32": (2, 32),
+    "float64": (2, 64),
+    "bfloat16": (4, 16),
+    "float8_e4m3fn": (10, 8),
+    "float8_e5m2": (12, 8),
+}
 _NAME = b"dltensor"
 
 
@@ -45,7 +52,7 @@ class _Managed(Structure):
     _fields_ = (("tensor", _Tensor), ("context", c_void_p), ("deleter", _DELETER))
 
 
-# XLA owns the memory, and the array below the description: readers have nothing to give back.
+# Another owns the memory, and the array below the description: readers have nothing to give back.
 _NOTHING = _DELETER(lambda _: None)
 
 
@@ -55,13 +62,13 @@ class DlpackArray:
     Args:
         address: of element 0.
         view: sizes, and strides in elements.
-        dtype: float32, float64, float16 or bfloat16.
+        dtype: float32, float64, float16, bfloat16, float8_e4m3fn or float8_e5m2.
         device: DLPack's code of the place, and its ordinal.
     """
 
     def __init__(self, address: int, view: View, dtype: str, device: tuple[int, int]) -> None:
         sides = len(view.shape)
-        self._device = device
+        self.address, self.view, self.dtype, self.device = address, view, dtype, device
         self._shape = (c_int64 * sides)(*view.shape)
         self._strides = (c_int64 * sides)(*view.strides)
         code, bits = _TYPES[dtype]
@@ -81,7 +88,12 @@ class DlpackArray:
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """The place, as DLPack has it."""
-        return self._device
+        return self.device
+
+    def part(self, first: int, view: View) -> DlpackArray:
+        """Some of the elements, from one on, as another array."""
+        nbytes = _TYPES[self.dtype][1] // 8
+        return DlpackArray(self.address + first * nbytes, view, self.dtype, self.device)
 
     def __dlpack__(self, **_options: Any) -> Any:
         """A capsule; whoever reads it launches on the stream that it was given apart from this."""

@@ -1,0 +1,141 @@
+"""The functions that XLA calls for products of groups of rows, on the CPU and on CUDA GPUs."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gemmkit.dtypes import ITEM_BYTES
+from gemmkit.errors import UnsupportedProblem
+from gemmkit.jax.call_frame import Buffer, Call
+from gemmkit.jax.registry import gpu_array, gpu_of, numpy_view, place_of, register
+from gemmkit.ops.grouped import grouped_matmul
+from gemmkit.ops.operands import View, known_dtype
+from gemmkit.ops.ragged import ragged_matmul
+from gemmkit.ops.ragged_request import Ends, host_offsets
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+RAGGED_TARGET, OUTER_TARGET = "gemmkit_ragged_matmul", "gemmkit_ragged_outer"
+
+
+class _GpuOffsets:
+    """Offsets in a GPU's memory, as `ragged_matmul` reads them there."""
+
+    def __init__(self, buffer: Buffer) -> None:
+        self.__cuda_array_interface__ = {
+            "version": 3,
+            "shape": buffer.shape,
+            "typestr": np.dtype(buffer.dtype).str,
+            "data": (buffer.address, True),
+            "strides": None,
+        }
+
+
+def _on_host(call: Call) -> None:
+    a, b, offsets, out = (numpy_view(each) for each in (*call.arguments, *call.results))
+    ends = host_offsets(offsets, b.shape[0], a.shape[0])
+    out[ends[-1] if ends.size else 0 :] = 0
+    ragged_matmul(
+        a,
+        b.swapaxes(1, 2) if call.attributes["layout"] == "nt" else b,
+        ends,
+        out=out,
+        precision=call.attributes["precision"],
+    )
+
+
+def _on_gpu(call: Call) -> None:
+    (a, b, offsets), (out,) = call.arguments, call.results
+    place, stream = place_of(out), call.stream()
+    # Rows past the last end, wherever that is.
+    _clear(out, stream)
+
+    def multiply(ends: Any) -> None:
+        ragged_matmul(
+            gpu_array(a, place),
+            gpu_array(b, place, call.attributes["layout"] == "nt"),
+            ends,
+            out=gpu_array(out, place),
+            precision=call.attributes["precision"],
+            stream=stream,
+        )
+
+    if not b.shape[0]:
+        return
+    try:
+        multiply(_GpuOffsets(offsets))
+    except UnsupportedProblem:
+        # No kernel reads them there, for this type, board or alignment.
+        multiply(_brought(offsets, stream))
+
+
+def _outer_on_host(call: Call) -> None:
+    a, c, offsets, out = (numpy_view(each) for each in (*call.arguments, *call.results))
+    parts = _parts(host_offsets(offsets, out.shape[0], a.shape[0]))
+    grouped_matmul(
+        [a[start:end].T for start, end in parts],
+        [c[start:end] for start, end in parts],
+        out=list(out),
+        precision=call.attributes["precision"],
+    )
+
+
+def _outer_on_gpu(call: Call) -> None:
+    (a, c, offsets), (out,) = call.arguments, call.results
+    place, stream = place_of(out), call.stream()
+    groups, k, n = out.shape
+    parts = _parts(host_offsets(_brought(offsets, stream), groups, a.shape[0]))
+    own, other = gpu_array(a, place), gpu_array(c, place)
+    every, size = gpu_array(out, place), View.tight(out.shape).strides[0]
+    grouped_matmul(
+        [own.part(start * k, View((k, end - start), (1, k))) for start, end in parts],
+        [other.part(start * n, View((end - start, n), (n, 1))) for start, end in parts],
+        out=[every.part(group * size, View((k, n), (n, 1))) for group in range(groups)],
+        precision=call.attributes["precision"],
+        stream=stream,
+    )
+
+
+def _parts(ends: Ends) -> list[tuple[int, int]]:
+    """First row of each group, and the one after its last."""
+    return list(pairwise((0, *ends.tolist())))
+
+
+def _clear(buffer: Buffer, stream: int) -> None:
+    """Have a stream make all bytes of a GPU's memory zero."""
+    from cuda.bindings import driver
+
+    from gemmkit.devices.context import context_of
+    from gemmkit.devices.cuda_errors import cuda_errors, result
+
+    nbytes = prod(buffer.shape) * ITEM_BYTES[known_dtype(buffer.dtype, "the result")]
+    context = context_of(gpu_of(buffer.address))
+    with cuda_errors("clearing the result"), context.current():
+        result(driver.cuMemsetD8Async(buffer.address, 0, nbytes, stream))
+
+
+def _brought(buffer: Buffer, stream: int) -> NDArray[Any]:
+    """Elements of a GPU's memory, for which a stream is waited for."""
+    from cuda.bindings import driver
+
+    from gemmkit.devices.context import context_of
+    from gemmkit.devices.cuda_errors import cuda_errors, result
+
+    found = np.empty(buffer.shape, buffer.dtype)
+    if found.size:
+        context = context_of(gpu_of(buffer.address))
+        with cuda_errors("reading the offsets"), context.current():
+            result(
+                driver.cuMemcpyDtoHAsync(found.ctypes.data, buffer.address, found.nbytes, stream)
+            )
+            result(driver.cuStreamSynchronize(stream))
+    return found
+
+
+register(RAGGED_TARGET, _on_host, _on_gpu)
+register(OUTER_TARGET, _outer_on_host, _outer_on_gpu)
