@@ -98,6 +98,9 @@ def problems(candidate: Candidate) -> dict[str, GemmProblem]:
         "aligned": GemmProblem(BM + 3, BN + unit, depth + unit, dtype=dtype, precision=precision),
         "unaligned": GemmProblem(BM + 13, BN + 13, depth + 3, dtype=dtype, precision=precision),
     }
+    if candidate.kernel.takes_ragged:
+        # TMA loads no other rows, in whatever layout.
+        return {"aligned": found["aligned"]}
     for_a_in_registers = {name: each.laid_out("tt") for name, each in found.items()}
     board, kernel = emulated_board(candidate), candidate.kernel
     refused = [

@@ -16,6 +16,7 @@ from gemmkit.dispatch.candidates import size_class
 from gemmkit.dispatch.costed import CostedCandidate
 from gemmkit.dispatch.entry_words import described, how_measured, is_of
 from gemmkit.dispatch.prices import BoardPrices, EmulatorPrices, Prices, Ranked
+from gemmkit.dispatch.ragged import choose_for_rows, is_representative
 from gemmkit.dispatch.tuned import Neighbor, UserStore, Winners, shipped_table
 from gemmkit.dtypes import PRECISIONS, Precision
 from gemmkit.errors import UnsupportedProblem, UsageError
@@ -167,6 +168,8 @@ class Dispatcher:
 
     def _decide(self, problem: GemmProblem) -> Choice:
         table = self._table
+        if problem.ragged and not is_representative(problem):
+            return choose_for_rows(self, problem)
         if problem.prepared and not any(map(bool, self._prepared_copies(problem))):
             return self.choose(replace(problem, prepared=""))
         known = self._known(problem, table)
@@ -175,7 +178,7 @@ class Dispatcher:
         served = self._served_precision(problem)
         if served != problem.precision:
             return self.choose(replace(problem, precision=served))
-        best = next(self.ranked(problem), None)
+        best = self._best(problem)
         if best is None:
             raise UnsupportedProblem(f"no kernel takes {problem.shape}: {self._refusal(problem)}")
         if problem.groups is not None:
@@ -192,6 +195,15 @@ class Dispatcher:
             # It reads no copies of prepared operands, so that its time is what was measured.
             return self.choose(replace(problem, prepared=""))
         return found
+
+    def _best(self, problem: GemmProblem) -> Ranked | None:
+        """The shortest estimate; of ragged groups, of a kernel that reads where they end if there
+        is one: the table that others read is made anew at each call."""
+        if problem.ragged:
+            for ranked in self.ranked(problem):
+                if ranked.costed.kernel.takes_ragged:
+                    return ranked
+        return next(self.ranked(problem), None)
 
     def _prepared_copies(self, problem: GemmProblem) -> Iterator[tuple[PreparedCopy, ...]]:
         """Of each kernel that takes the problem, what it reads in place of prepared operands."""

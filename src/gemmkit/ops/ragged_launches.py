@@ -117,7 +117,7 @@ class OffsetsLaunch:
             if each.rule.operand != "B":
                 encoded = driver_encoded(each.at(SOME_ADDRESS, {**sizes, "stride_a": 0}))
                 values[self.places[each.rule.name]] = encoded
-        grid = (blocks(rows, p.n, p.batch, self.config, self.context.spec), 1, 1)
+        grid = (blocks(rows, p.n, p.count, self.config, self.context.spec), 1, 1)
         return replace(self, launch=self.launch.resized(grid, values))
 
     def run(

@@ -142,7 +142,7 @@ def _prepared(call: RaggedCall, seen: Seen) -> Prepared | None:
 def _family(call: RaggedCall, seen: Seen) -> tuple[Hashable, int] | None:
     """All on which a launch depends but the number of rows, of which the class counts; and that
     number. None where it is 0, or more than a bias goes in beside A and B."""
-    from gemmkit.dispatch.ragged import row_class
+    from gemmkit.groups import row_class
 
     if not seen.addresses.keys() <= {"a", "b", "bias"}:
         return None
