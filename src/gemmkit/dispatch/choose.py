@@ -143,12 +143,15 @@ class Dispatcher:
     def _table(self) -> Winners:
         return shipped_table(self.gpu) if self.prices.measured else Winners(())
 
-    def ranked(self, problem: GemmProblem) -> Iterator[Ranked]:
-        """The candidates that take the problem, those with the shortest estimates first."""
+    def ranked(self, problem: GemmProblem, *, ragged: bool = False) -> Iterator[Ranked]:
+        """The candidates that take the problem, those with the shortest estimates first; with
+        `ragged`, those alone that read where ragged groups end."""
         refused: dict[str, str | None] = {}
         estimates: list[Ranked] = []
         for each in self.prices.candidates(problem):
             name = each.kernel.name
+            if ragged and not each.kernel.takes_ragged:
+                continue
             if name not in refused:
                 refused[name] = each.kernel.accepts(problem, self.gpu)
             if refused[name] is None:
@@ -199,11 +202,8 @@ class Dispatcher:
     def _best(self, problem: GemmProblem) -> Ranked | None:
         """The shortest estimate; of ragged groups, of a kernel that reads where they end if there
         is one: the table that others read is made anew at each call."""
-        if problem.ragged:
-            for ranked in self.ranked(problem):
-                if ranked.costed.kernel.takes_ragged:
-                    return ranked
-        return next(self.ranked(problem), None)
+        reading = next(self.ranked(problem, ragged=True), None) if problem.ragged else None
+        return reading or next(self.ranked(problem), None)
 
     def _prepared_copies(self, problem: GemmProblem) -> Iterator[tuple[PreparedCopy, ...]]:
         """Of each kernel that takes the problem, what it reads in place of prepared operands."""

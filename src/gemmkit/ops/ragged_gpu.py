@@ -26,7 +26,13 @@ from gemmkit.ops.arrays import GpuLibrary, library_of
 from gemmkit.ops.compiled import binary_of
 from gemmkit.ops.operands import Operand, alignment, same_memory
 from gemmkit.ops.overlaps import Extents
-from gemmkit.ops.ragged_launches import Launch, OffsetsLaunch, Prepared, RangesLaunch
+from gemmkit.ops.ragged_launches import (
+    Launch,
+    OffsetsLaunch,
+    Prepared,
+    RangesLaunch,
+    RowSizes,
+)
 from gemmkit.ops.ragged_request import GpuOffsets, RaggedRequest
 from gemmkit.ops.tables import PLACES
 from gemmkit.problem import GemmProblem
@@ -213,7 +219,8 @@ def _by_offsets(request: RaggedRequest, context: Context) -> OffsetsLaunch | Non
     places["offsets"] = PLACES["offsets"]
     binary = binary_of(plan, context.spec)
     launch = PreparedLaunch(context, plan, binary, arguments, places)
-    return OffsetsLaunch(context, launch, problem, config, plan, argument_offsets(binary, plan))
+    sizes = RowSizes(problem, config, plan, argument_offsets(binary, plan))
+    return OffsetsLaunch(context, launch, sizes)
 
 
 def _refusal(request: RaggedRequest, context: Context) -> str:
