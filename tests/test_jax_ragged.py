@@ -183,6 +183,7 @@ class _Frame:
     def __init__(self, monkeypatch, refuses):
         self.done = []
         self.refuses = refuses
+        monkeypatch.setattr(ragged_target, "_READ_ON_HOST", set())
         for module in (registry, ragged_target):
             monkeypatch.setattr(module, "gpu_of", lambda address: 0)
         monkeypatch.setattr(registry, "CUDA", dlpack.CPU)
@@ -211,18 +212,17 @@ class _Frame:
         self.done.append(("brought", stream))
         return registry.numpy_view(buffer).copy()
 
-    def multiply(self, a, b, ends, *, out, precision, stream):
-        on_gpu = hasattr(ends, "__cuda_array_interface__")
-        self.done.append(("multiply", on_gpu, precision, stream))
+    def multiply(self, a, b, ends, *, out, precision):
+        on_gpu = isinstance(ends, dlpack.DlpackArray)
+        self.done.append(("multiply", on_gpu, precision, dlpack.current_stream(0)))
         if on_gpu:
             if self.refuses:
                 raise UnsupportedProblem("no kernel reads offsets on the GPU")
-            address = ends.__cuda_array_interface__["data"][0]
-            ends = registry.numpy_view(call_frame.Buffer(address, (4,), "int32"))
+            ends = np.from_dlpack(ends)
         gemmkit.ragged_matmul(*map(np.from_dlpack, (a, b)), ends, out=_writable(out))
 
-    def grouped(self, a, b, *, out, precision, stream):
-        self.done.append(("grouped", precision, stream))
+    def grouped(self, a, b, *, out, precision):
+        self.done.append(("grouped", precision, dlpack.current_stream(0)))
         gemmkit.grouped_matmul(
             list(map(np.from_dlpack, a)),
             list(map(np.from_dlpack, b)),
@@ -239,22 +239,27 @@ def test_a_call_on_a_gpu_reads_offsets_there_if_a_kernel_does(refuses, monkeypat
     frame = _Frame(monkeypatch, refuses)
     rng = np.random.default_rng(3)
     a, b = (rng.standard_normal(size, np.float32) for size in ((12, 6), (4, 5, 6)))
-    found = np.full((12, 5), np.nan, np.float32)
-    call = frame.call((a, b, ENDS.astype(np.int32)), found, layout="nt", precision="tf32")
+    found, ends = np.full((12, 5), np.nan, np.float32), ENDS.astype(np.int32)
+    call = frame.call((a, b, ends), found, layout="nt", precision="tf32")
     ragged_target._on_gpu(call)
     np.testing.assert_allclose(found, theirs(a, b.swapaxes(1, 2)), rtol=1e-5, atol=1e-6)
     steps = [("clear", 1234), ("multiply", True, "tf32", 1234)]
     if refuses:
         steps += [("brought", 1234), ("multiply", False, "tf32", 1234)]
     assert frame.done == steps
+    # What no kernel reads there is asked once.
+    frame.done.clear()
+    ragged_target._on_gpu(call)
+    assert frame.done == (steps if not refuses else [steps[0], *steps[2:]])
+    assert dlpack.current_stream(0) == 0
 
 
 def test_the_gradient_of_b_on_a_gpu_is_one_grouped_product(monkeypatch):
     frame = _Frame(monkeypatch, False)
     rng = np.random.default_rng(4)
     a, c = (rng.standard_normal(size, np.float32) for size in ((12, 6), (12, 5)))
-    found = np.full((4, 6, 5), np.nan, np.float32)
-    call = frame.call((a, c, ENDS.astype(np.int32)), found, precision="ieee")
+    found, ends = np.full((4, 6, 5), np.nan, np.float32), ENDS.astype(np.int32)
+    call = frame.call((a, c, ends), found, precision="ieee")
     ragged_target._outer_on_gpu(call)
     starts = [0, *ENDS[:-1]]
     for group, (start, end) in enumerate(zip(starts, ENDS, strict=True)):

@@ -18,6 +18,7 @@ import gemmkit.jax as gk  # noqa: E402
 from gemmkit.errors import UnsupportedType, UsageError  # noqa: E402
 from gemmkit.jax import call_frame, registry, target  # noqa: E402
 from gemmkit.ops.arrays import library_of  # noqa: E402
+from gemmkit.ops.libraries import dlpack  # noqa: E402
 
 # k of one block of 128 and a part of another.
 M, N, K = 5, 7, 150
@@ -165,7 +166,11 @@ def test_a_call_on_a_gpu_has_views_of_xlas_buffers_and_its_stream(monkeypatch):
         told._obj.stream = 1234
 
     seen = []
-    monkeypatch.setattr(target, "matmul", lambda a, b, **rest: seen.append((a, b, rest)))
+
+    def multiply(a, b, **rest):
+        seen.append((a, b, {**rest, "stream": dlpack.current_stream(3)}))
+
+    monkeypatch.setattr(target, "matmul", multiply)
     monkeypatch.setattr(registry, "gpu_of", lambda address: 3)
     buffers = [
         call_frame.Buffer(0x1000 * number, shape, dtype)

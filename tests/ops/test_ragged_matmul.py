@@ -13,6 +13,9 @@ from gemmkit.errors import UnsupportedProblem, UnsupportedType, UsageError
 from gemmkit.kernels.production.ragged_wgmma import KERNEL
 from gemmkit.kernels.tensor_maps import PlannedMap
 from gemmkit.ops import grouped_gpu, ragged_gpu, ragged_launches, ragged_product
+from gemmkit.ops.libraries import dlpack
+from gemmkit.ops.libraries.dlpack import CUDA, DlpackArray
+from gemmkit.ops.operands import View
 
 CONFIG = KERNEL.configure(
     {"BM": 64, "BN": 32, "BK": 64, "stages": 2, "consumers": 1, "pingpong": 1, "cluster_m": 1}
@@ -237,6 +240,34 @@ def test_another_number_of_rows_of_the_same_class_is_a_launch_of_other_sizes(
     # Of another class there is nothing to begin with.
     with pytest.raises(TypeError):
         gemmkit.ragged_matmul(GpuArray.of(whole(20, K)), weights, [1, 2, 3, 4, 20], **given)
+
+
+def test_memory_of_others_on_the_stream_that_is_said(gpu, monkeypatch):
+    """As XLA gives it: the second call is a launch and nothing else."""
+
+    def borrowed(array, view=None):
+        own = view or View.tight(array.values.shape)
+        kind = array.values.dtype.name
+        return DlpackArray(array.values.ctypes.data, own, kind, (CUDA, 0))
+
+    a, b = operands()
+    arrays = (
+        GpuArray.of(a),
+        GpuArray.of(b.swapaxes(1, 2)),
+        GpuArray.of(np.zeros((ROWS, N), a.dtype)),
+    )
+    turned = View((len(ENDS), K, N), (K * N, 1, K))
+    offsets = GpuArray.of(np.array(ENDS, np.int32))
+    for stream in (5, 6):
+        x, weights, out = arrays
+        out.values[:] = 0
+        with dlpack.on_stream(stream, 0):
+            gemmkit.ragged_matmul(
+                borrowed(x), borrowed(weights, turned), borrowed(offsets), out=borrowed(out)
+            )
+        np.testing.assert_array_equal(out.values, expected(a, b))
+        assert gpu.launches[-1][1] == stream
+        monkeypatch.setattr(ragged_product, "read_ragged", None)
 
 
 def test_what_does_not_lie_in_rows_is_copied(gpu):

@@ -16,7 +16,7 @@ from gemmkit.dispatch.candidates import size_class
 from gemmkit.dispatch.costed import CostedCandidate
 from gemmkit.dispatch.entry_words import described, how_measured, is_of
 from gemmkit.dispatch.prices import BoardPrices, EmulatorPrices, Prices, Ranked
-from gemmkit.dispatch.ragged import choose_for_rows, is_representative
+from gemmkit.dispatch.ragged import apart, is_representative, why_for_rows
 from gemmkit.dispatch.tuned import Neighbor, UserStore, Winners, shipped_table
 from gemmkit.dtypes import PRECISIONS, Precision
 from gemmkit.errors import UnsupportedProblem, UsageError
@@ -172,7 +172,7 @@ class Dispatcher:
     def _decide(self, problem: GemmProblem) -> Choice:
         table = self._table
         if problem.ragged and not is_representative(problem):
-            return choose_for_rows(self, problem)
+            return self._for_rows(problem)
         if problem.prepared and not any(map(bool, self._prepared_copies(problem))):
             return self.choose(replace(problem, prepared=""))
         known = self._known(problem, table)
@@ -198,6 +198,22 @@ class Dispatcher:
             # It reads no copies of prepared operands, so that its time is what was measured.
             return self.choose(replace(problem, prepared=""))
         return found
+
+    def _for_rows(self, problem: GemmProblem) -> Choice:
+        """What any division of ragged groups' rows gets, with the time for this one; what groups
+        with a table get, where no kernel reads where these end."""
+        if not problem.results:
+            return self.choose(apart(problem))
+        typical = problem.representative
+        found = self.choose(typical)
+        if not found.kernel.takes_ragged or found.kernel.supports(problem, found.config, self.gpu):
+            return self.choose(apart(problem))
+        costed = self.costed(found.kernel.name, found.config)
+        here, there = costed.estimate(problem), costed.estimate(typical)
+        reason = why_for_rows(here) if found.source == "heuristic" else found.reason
+        # Where it was measured, by what it took there.
+        time = here.microseconds * (found.microseconds / there.microseconds)
+        return replace(found, reason=reason, microseconds=time, measured=False)
 
     def _best(self, problem: GemmProblem) -> Ranked | None:
         """The shortest estimate; of ragged groups, of a kernel that reads where they end if there

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from gemmkit.errors import UnsupportedProblem
 from gemmkit.jax.call_frame import Buffer, Call
 from gemmkit.jax.registry import gpu_array, gpu_of, numpy_view, place_of, register
 from gemmkit.ops.grouped import grouped_matmul
+from gemmkit.ops.libraries.dlpack import on_stream
 from gemmkit.ops.operands import View, known_dtype
 from gemmkit.ops.ragged import ragged_matmul
 from gemmkit.ops.ragged_request import Ends, host_offsets
@@ -23,17 +25,9 @@ if TYPE_CHECKING:
 RAGGED_TARGET, OUTER_TARGET = "gemmkit_ragged_matmul", "gemmkit_ragged_outer"
 
 
-class _GpuOffsets:
-    """Offsets in a GPU's memory, as `ragged_matmul` reads them there."""
-
-    def __init__(self, buffer: Buffer) -> None:
-        self.__cuda_array_interface__ = {
-            "version": 3,
-            "shape": buffer.shape,
-            "typestr": np.dtype(buffer.dtype).str,
-            "data": (buffer.address, True),
-            "strides": None,
-        }
+# Kinds of products for which no kernel reads offsets on the GPU: what decides that, each once.
+_READ_ON_HOST: set[Hashable] = set()
+_MOST_KINDS = 1024
 
 
 def _on_host(call: Call) -> None:
@@ -51,26 +45,33 @@ def _on_host(call: Call) -> None:
 
 def _on_gpu(call: Call) -> None:
     (a, b, offsets), (out,) = call.arguments, call.results
-    place, stream = place_of(out), call.stream()
+    place, stream, layout = place_of(out), call.stream(), call.attributes["layout"]
     # Rows past the last end, wherever that is.
     _clear(out, stream)
+    if not b.shape[0]:
+        return
 
     def multiply(ends: Any) -> None:
         ragged_matmul(
             gpu_array(a, place),
-            gpu_array(b, place, call.attributes["layout"] == "nt"),
+            gpu_array(b, place, layout == "nt"),
             ends,
             out=gpu_array(out, place),
             precision=call.attributes["precision"],
-            stream=stream,
         )
 
-    if not b.shape[0]:
-        return
-    try:
-        multiply(_GpuOffsets(offsets))
-    except UnsupportedProblem:
-        # No kernel reads them there, for this type, board or alignment.
+    kind = a.dtype, b.shape, layout, place
+    with on_stream(stream, place[1]):
+        if kind not in _READ_ON_HOST:
+            try:
+                multiply(gpu_array(offsets, place))
+            except UnsupportedProblem:
+                # No kernel reads them there, for this type, board or alignment.
+                if len(_READ_ON_HOST) >= _MOST_KINDS:
+                    _READ_ON_HOST.clear()
+                _READ_ON_HOST.add(kind)
+            else:
+                return
         multiply(_brought(offsets, stream))
 
 
@@ -92,13 +93,13 @@ def _outer_on_gpu(call: Call) -> None:
     parts = _parts(host_offsets(_brought(offsets, stream), groups, a.shape[0]))
     own, other = gpu_array(a, place), gpu_array(c, place)
     every, size = gpu_array(out, place), View.tight(out.shape).strides[0]
-    grouped_matmul(
-        [own.part(start * k, View((k, end - start), (1, k))) for start, end in parts],
-        [other.part(start * n, View((end - start, n), (n, 1))) for start, end in parts],
-        out=[every.part(group * size, View((k, n), (n, 1))) for group in range(groups)],
-        precision=call.attributes["precision"],
-        stream=stream,
-    )
+    with on_stream(stream, place[1]):
+        grouped_matmul(
+            [own.part(start * k, View((k, end - start), (1, k))) for start, end in parts],
+            [other.part(start * n, View((end - start, n), (n, 1))) for start, end in parts],
+            out=[every.part(group * size, View((k, n), (n, 1))) for group in range(groups)],
+            precision=call.attributes["precision"],
+        )
 
 
 def _parts(ends: Ends) -> list[tuple[int, int]]:

@@ -7,6 +7,7 @@ from typing import Any
 from gemmkit.errors import UsageError
 from gemmkit.jax.call_frame import Call
 from gemmkit.jax.registry import gpu_array, numpy_view, place_of, register
+from gemmkit.ops.libraries.dlpack import on_stream
 from gemmkit.ops.matmul import matmul
 from gemmkit.ops.prepared_operands import PreparedOperand
 
@@ -29,13 +30,13 @@ def _on_gpu(call: Call) -> None:
     (a, b), (out,) = call.arguments, call.results
     ours, other = (letter == "t" for letter in call.attributes["layout"])
     place = place_of(out)
-    matmul(
-        gpu_array(a, place, ours),
-        gpu_array(b, place, other),
-        out=gpu_array(out, place),
-        precision=call.attributes["precision"],
-        stream=call.stream(),
-    )
+    with on_stream(call.stream(), place[1]):
+        matmul(
+            gpu_array(a, place, ours),
+            gpu_array(b, place, other),
+            out=gpu_array(out, place),
+            precision=call.attributes["precision"],
+        )
 
 
 def _scaled_on_host(call: Call) -> None:
@@ -58,14 +59,14 @@ def _scaled_on_gpu(call: Call) -> None:
     scaled: dict[str, Any] = {
         role: gpu_array(each, place) for role, each in zip(_scales(call), scales, strict=True)
     }
-    matmul(
-        gpu_array(a, place, ours),
-        gpu_array(b, place, other),
-        out=gpu_array(out, place),
-        precision=call.attributes["precision"],
-        stream=call.stream(),
-        **scaled,
-    )
+    with on_stream(call.stream(), place[1]):
+        matmul(
+            gpu_array(a, place, ours),
+            gpu_array(b, place, other),
+            out=gpu_array(out, place),
+            precision=call.attributes["precision"],
+            **scaled,
+        )
 
 
 def _scales(call: Call) -> list[str]:
@@ -81,7 +82,8 @@ def _prepared_on_host(call: Call) -> None:
 def _prepared_on_gpu(call: Call) -> None:
     (a,), (out,) = call.arguments, call.results
     place = place_of(out)
-    matmul(gpu_array(a, place), _held(call), out=gpu_array(out, place), stream=call.stream())
+    with on_stream(call.stream(), place[1]):
+        matmul(gpu_array(a, place), _held(call), out=gpu_array(out, place))
 
 
 def _held(call: Call) -> PreparedOperand:

@@ -17,7 +17,6 @@ from gemmkit.dtypes import Dtype
 from gemmkit.errors import UsageError
 from gemmkit.loading import load
 from gemmkit.ops.libraries.device_array import DeviceArray
-from gemmkit.ops.libraries.dlpack import CUDA, DlpackArray
 from gemmkit.ops.operands import Operand, View, known_dtype
 
 NAME = "an array interface"
@@ -47,9 +46,6 @@ def read(array: Any, role: str) -> Operand:
     if isinstance(array, DeviceArray):
         place = array.memory.address, array.view, array.dtype, array.ordinal
         return Operand(array, *place, writable=True)
-    if isinstance(array, DlpackArray) and array.device[0] == CUDA:
-        own = known_dtype(array.dtype, role)
-        return Operand(array, array.address, array.view, own, array.device[1], writable=True)
     problem = packages_problem()
     if problem is not None:
         raise UsageError(f"{role}, a {type(array).__name__}, cannot be read: {problem}")
