@@ -12,6 +12,7 @@ import pytest
 jax = pytest.importorskip("jax", reason="needs the extra jax")
 
 import jax.numpy as jnp  # noqa: E402
+from jax import export  # noqa: E402
 from jax.test_util import check_grads  # noqa: E402
 
 import gemmkit  # noqa: E402
@@ -121,6 +122,30 @@ def test_vmap(axes, double):
         )
         wanted = theirs(a, b, np.diff(np.asarray(ends), prepend=0))
         np.testing.assert_allclose(found[number], wanted, rtol=1e-12)
+
+
+def test_an_exported_program_takes_any_number_of_rows():
+    rows, *_ = export.symbolic_shape("rows")
+    shapes = ((rows, 6), jnp.float32), ((4, 6, 5), jnp.float32), ((4,), jnp.int32)
+    given = [jax.ShapeDtypeStruct(*each) for each in shapes]
+    allowed = [export.DisabledSafetyCheck.custom_call("gemmkit_ragged_matmul")]
+    program = export.export(jax.jit(gk.ragged_matmul), disabled_checks=allowed)(*given)
+    b = jnp.arange(120.0).reshape(4, 6, 5)
+    for length in (10, 12):
+        a = jnp.arange(6.0 * length).reshape(length, 6) % 5
+        found = program.call(a, b, jnp.asarray(ENDS, jnp.int32))
+        np.testing.assert_array_equal(found, theirs(a, b))
+
+
+@pytest.mark.parametrize("setting", [jax.disable_jit, jax.debug_nans])
+def test_operations_one_by_one_and_a_watch_for_nans(setting):
+    a, b = jnp.ones((12, 6)), jnp.ones((4, 6, 5))
+    with setting(True):
+        grads = jax.grad(lambda a, b: ours(a, b).sum(), (0, 1))(a, b)
+        assert [float(each.sum()) for each in grads] == [300.0, 300.0]
+        if setting is jax.debug_nans:
+            with pytest.raises(FloatingPointError, match="nan"):
+                ours(a * jnp.inf, 0 * b)
 
 
 def test_nothing_to_compute():

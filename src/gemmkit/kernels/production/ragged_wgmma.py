@@ -133,9 +133,11 @@ def table_of(problem: GemmProblem, config: TileConfig) -> OffsetsTable:
 
 def condition(problem: GemmProblem, gpu: GpuSpec) -> str | None:
     """A Hopper board, something to load, and rows that TMA can load."""
+    if (reason := has_wgmma(gpu)) is not None:
+        return reason
     if not (problem.alpha and problem.k):
         return "there is nothing to load where k or alpha is 0"
-    return has_wgmma(gpu) or grouped.condition(problem, gpu) or unaligned(of_one(problem))
+    return grouped.condition(problem, gpu) or unaligned(of_one(problem))
 
 
 def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
