@@ -187,7 +187,7 @@ def test_a_call_on_a_gpu_has_views_of_xlas_buffers_and_its_stream(monkeypatch):
     api = SimpleNamespace(contents=SimpleNamespace(get_stream=give_stream))
     frame = SimpleNamespace(context=None, api=api)
     texts = {"layout": "nt", "scaled": "b", "precision": "fast"}
-    target._scaled_on_gpu(call_frame.Call(tuple(buffers[:3]), (buffers[3],), texts, frame))
+    target._on_gpu(call_frame.Call(tuple(buffers[:3]), (buffers[3],), texts, frame))
     ((a, b, rest),) = seen
     given = {"a": a, "b": b, "scale_b": rest.pop("scale_b"), "out": rest.pop("out")}
     assert rest == {"precision": "fast", "stream": 1234}

@@ -12,6 +12,7 @@ from gemmkit.dispatch.choose import Dispatcher, choose
 from gemmkit.dispatch.which import which
 from gemmkit.gpu import find_board
 from gemmkit.groups import Groups
+from gemmkit.kernels.catalog import tunable_kernels
 from gemmkit.kernels.production.ragged_wgmma import KERNEL, ragged_problem
 from gemmkit.problem import GemmProblem
 from gemmkit.report.decision import decision_text
@@ -101,6 +102,22 @@ def test_what_was_tuned_for_one_division_serves_all(tmp_path):
         assert (found.kernel, found.config, found.source) == (KERNEL, config, "store")
         assert not found.measured
     assert dispatcher.choose(routed(divided(32768, 64, 0))).config != config
+
+
+def test_what_is_tried_for_them():
+    problem = routed([57, 0, 200])
+    tried = [each.name for each in tunable_kernels([problem], H100)]
+    assert tried[0] == KERNEL.name
+    assert {"grouped_wgmma", "grouped_mma", "grouped_typed"} <= set(tried)
+    others = GemmProblem.of_groups("57x1408x2048,200x1408x2048", "nt", dtype="bfloat16")
+    assert KERNEL not in tunable_kernels([others], H100)
+    assert KERNEL not in tunable_kernels([others.product(0)], H100)
+    # One configuration for all divisions of as many rows.
+    classes = {ProblemClass.of(routed(divided(4096, 64, seed))) for seed in range(3)}
+    assert len(classes) == 1
+    (of_all,) = classes
+    assert of_all.problem.ragged
+    assert KERNEL.supports(of_all.problem, KERNEL.default, H100) is None
 
 
 def test_which_explains_it():

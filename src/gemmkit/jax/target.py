@@ -16,30 +16,6 @@ SCALED_TARGET = "gemmkit_scaled_matmul"
 
 
 def _on_host(call: Call) -> None:
-    a, b, out = (numpy_view(each) for each in (*call.arguments, *call.results))
-    ours, other = (letter == "t" for letter in call.attributes["layout"])
-    matmul(
-        a.swapaxes(1, 2) if ours else a,
-        b.swapaxes(1, 2) if other else b,
-        out=out,
-        precision=call.attributes["precision"],
-    )
-
-
-def _on_gpu(call: Call) -> None:
-    (a, b), (out,) = call.arguments, call.results
-    ours, other = (letter == "t" for letter in call.attributes["layout"])
-    place = place_of(out)
-    with on_stream(call.stream(), place[1]):
-        matmul(
-            gpu_array(a, place, ours),
-            gpu_array(b, place, other),
-            out=gpu_array(out, place),
-            precision=call.attributes["precision"],
-        )
-
-
-def _scaled_on_host(call: Call) -> None:
     a, b, *scales, out = (numpy_view(each) for each in (*call.arguments, *call.results))
     ours, other = (letter == "t" for letter in call.attributes["layout"])
     scaled: dict[str, Any] = dict(zip(_scales(call), scales, strict=True))
@@ -52,7 +28,7 @@ def _scaled_on_host(call: Call) -> None:
     )
 
 
-def _scaled_on_gpu(call: Call) -> None:
+def _on_gpu(call: Call) -> None:
     (a, b, *scales), (out,) = call.arguments, call.results
     ours, other = (letter == "t" for letter in call.attributes["layout"])
     place = place_of(out)
@@ -70,8 +46,8 @@ def _scaled_on_gpu(call: Call) -> None:
 
 
 def _scales(call: Call) -> list[str]:
-    """The roles of the arguments after A and B."""
-    return [f"scale_{side}" for side in call.attributes["scaled"]]
+    """The roles of the arguments after A and B, where there are any."""
+    return [f"scale_{side}" for side in call.attributes.get("scaled", "")]
 
 
 def _prepared_on_host(call: Call) -> None:
@@ -99,5 +75,5 @@ def _held(call: Call) -> PreparedOperand:
 
 
 register(TARGET, _on_host, _on_gpu)
-register(SCALED_TARGET, _scaled_on_host, _scaled_on_gpu)
+register(SCALED_TARGET, _on_host, _on_gpu)
 register(PREPARED_TARGET, _prepared_on_host, _prepared_on_gpu)
