@@ -209,8 +209,7 @@ class _Frame:
         self.done = []
         self.refuses = refuses
         monkeypatch.setattr(ragged_target, "_READ_ON_HOST", set())
-        for module in (registry, ragged_target):
-            monkeypatch.setattr(module, "gpu_of", lambda address: 0)
+        monkeypatch.setattr(registry, "gpu_of", lambda address: 0)
         monkeypatch.setattr(registry, "CUDA", dlpack.CPU)
         monkeypatch.setattr(ragged_target, "ragged_matmul", self.multiply)
         monkeypatch.setattr(ragged_target, "grouped_matmul", self.grouped)
@@ -229,11 +228,13 @@ class _Frame:
         frame = SimpleNamespace(context=None, api=api)
         return call_frame.Call(tuple(buffers[:-1]), (buffers[-1],), texts, frame)
 
-    def clear(self, buffer, stream):
+    def clear(self, buffer, ordinal, stream):
+        assert ordinal == 0
         self.done.append(("clear", stream))
         registry.numpy_view(buffer)[...] = 0
 
-    def brought(self, buffer, stream):
+    def brought(self, buffer, ordinal, stream):
+        assert ordinal == 0
         self.done.append(("brought", stream))
         return registry.numpy_view(buffer).copy()
 

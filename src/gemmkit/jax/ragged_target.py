@@ -12,7 +12,7 @@ import numpy as np
 from gemmkit.dtypes import ITEM_BYTES
 from gemmkit.errors import UnsupportedProblem
 from gemmkit.jax.call_frame import Buffer, Call
-from gemmkit.jax.registry import gpu_array, gpu_of, numpy_view, place_of, register
+from gemmkit.jax.registry import gpu_array, numpy_view, place_of, register
 from gemmkit.ops.grouped import grouped_matmul
 from gemmkit.ops.libraries.dlpack import on_stream
 from gemmkit.ops.operands import View, known_dtype
@@ -47,7 +47,7 @@ def _on_gpu(call: Call) -> None:
     (a, b, offsets), (out,) = call.arguments, call.results
     place, stream, layout = place_of(out), call.stream(), call.attributes["layout"]
     # Rows past the last end, wherever that is.
-    _clear(out, stream)
+    _clear(out, place[1], stream)
     if not b.shape[0]:
         return
 
@@ -72,7 +72,7 @@ def _on_gpu(call: Call) -> None:
                 _READ_ON_HOST.add(kind)
             else:
                 return
-        multiply(_brought(offsets, stream))
+        multiply(_brought(offsets, place[1], stream))
 
 
 def _outer_on_host(call: Call) -> None:
@@ -90,7 +90,7 @@ def _outer_on_gpu(call: Call) -> None:
     (a, c, offsets), (out,) = call.arguments, call.results
     place, stream = place_of(out), call.stream()
     groups, k, n = out.shape
-    parts = _parts(host_offsets(_brought(offsets, stream), groups, a.shape[0]))
+    parts = _parts(host_offsets(_brought(offsets, place[1], stream), groups, a.shape[0]))
     own, other = gpu_array(a, place), gpu_array(c, place)
     every, size = gpu_array(out, place), View.tight(out.shape).strides[0]
     with on_stream(stream, place[1]):
@@ -107,7 +107,7 @@ def _parts(ends: Ends) -> list[tuple[int, int]]:
     return list(pairwise((0, *ends.tolist())))
 
 
-def _clear(buffer: Buffer, stream: int) -> None:
+def _clear(buffer: Buffer, ordinal: int, stream: int) -> None:
     """Have a stream make all bytes of a GPU's memory zero."""
     from cuda.bindings import driver
 
@@ -115,12 +115,12 @@ def _clear(buffer: Buffer, stream: int) -> None:
     from gemmkit.devices.cuda_errors import cuda_errors, result
 
     nbytes = prod(buffer.shape) * ITEM_BYTES[known_dtype(buffer.dtype, "the result")]
-    context = context_of(gpu_of(buffer.address))
+    context = context_of(ordinal)
     with cuda_errors("clearing the result"), context.current():
         result(driver.cuMemsetD8Async(buffer.address, 0, nbytes, stream))
 
 
-def _brought(buffer: Buffer, stream: int) -> NDArray[Any]:
+def _brought(buffer: Buffer, ordinal: int, stream: int) -> NDArray[Any]:
     """Elements of a GPU's memory, for which a stream is waited for."""
     from cuda.bindings import driver
 
@@ -129,7 +129,7 @@ def _brought(buffer: Buffer, stream: int) -> NDArray[Any]:
 
     found = np.empty(buffer.shape, buffer.dtype)
     if found.size:
-        context = context_of(gpu_of(buffer.address))
+        context = context_of(ordinal)
         with cuda_errors("reading the offsets"), context.current():
             result(
                 driver.cuMemcpyDtoHAsync(found.ctypes.data, buffer.address, found.nbytes, stream)

@@ -31,7 +31,7 @@ def register(name: str, on_host: Callable[[Call], None], on_gpu: Callable[[Call]
 
     def where_there_is_memory(call: Call) -> None:
         (out,) = call.results
-        if out.address:
+        if out.address and prod(out.shape):
             on_gpu(call)
 
     for platform, work in (("cpu", on_host), ("CUDA", where_there_is_memory)):
