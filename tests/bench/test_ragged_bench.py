@@ -33,7 +33,7 @@ def device():
     return EmulatedDevice(replace(H100, sm_count=4))
 
 
-@pytest.mark.parametrize("epilogue", ["none", "bias+relu+residual+aux"])
+@pytest.mark.parametrize("epilogue", ["none", "bias+relu+residual+aux", "row_bias+residual"])
 @pytest.mark.parametrize(
     ("name", "config"),
     [("ragged_wgmma", NARROW), ("grouped_wgmma", NARROW), ("grouped_typed", {"BM": 32, "BN": 64})],

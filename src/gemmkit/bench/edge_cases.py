@@ -194,6 +194,8 @@ def _ragged(tiles: Tiles, depth: int, vector: int, *, fusing: bool) -> dict[str,
     if fusing:
         own = Epilogue(True, "relu", residual=True, auxiliary=True)
         found["ragged, bias and more"] = replace(found["ragged groups"], epilogue=own)
+        rows_own = Epilogue("row", residual=True)
+        found["ragged, bias of rows"] = replace(found["ragged groups"], epilogue=rows_own)
     return found
 
 

@@ -117,6 +117,8 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
         rasterized=True,
         tensor_maps=maps(problem, config),
         table=table_of(problem, config),
+        # A bias for each row is one vector for all groups.
+        signature=signature(SHARED_BIAS if problem.epilogue.bias == "row" else OWN_BIAS),
     )
     return dependent(shape, gpu)
 
