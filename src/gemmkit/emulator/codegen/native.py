@@ -153,8 +153,8 @@ def _emitted(text: str, clean: bool, quick: bool, *, combine: bool) -> bytes:
 
     features = host().features
     if not combine and "+avx512f" in features:
-        # Without its combiner LLVM meets comparisons that it cannot select for AVX-512, and ends the
-        # process.
+        # Without its combiner LLVM meets comparisons that it cannot select for AVX-512, and then it
+        # ends the process.
         features += ",-avx512f"
     machine = _machine(0 if quick else 1, features)
     layout, triple = machine.target_data, machine.triple
