@@ -99,16 +99,20 @@ def _triple() -> str:
     return f"{triple}-elf" if sys.platform == "win32" else triple
 
 
-def _machine(level: int) -> Any:
+def _machine(level: int, *, combine: bool = True) -> Any:
     import llvmlite.binding as llvm
 
     here, triple = host(), _triple()
+    features = here.features
+    if not combine:
+        # LLVM's selection of AVX-512 instructions relies on the DAG combiner, and aborts without.
+        features = features.replace("+avx512", "-avx512")
     # The loader allocates each section separately, and aborts the process if a relocation overflows
     # its field, so all are 64 bits wide. (On ARM it allocates the sections contiguously.)
     far = triple.startswith("x86_64")
     return llvm.Target.from_triple(triple).create_target_machine(
         cpu=here.cpu,
-        features=here.features,
+        features=features,
         opt=level,
         reloc="static" if far else "pic",
         codemodel="large" if far else "small",
@@ -125,9 +129,10 @@ def compile_ir(
     that takes up to half as long again; without `combine` it takes a sixth, for code that takes up
     to twice as long as fast code.
     """
-    with _llvm(), _without_combiner() if quick and not combine else nullcontext():
+    combine = combine or not quick
+    with _llvm(), nullcontext() if combine else _without_combiner():
         # LLVM's objects are freed when the function returns, while the lock is held.
-        return _emitted(text, clean, quick)
+        return _emitted(text, clean, quick, combine)
 
 
 @contextmanager
@@ -148,10 +153,10 @@ def _without_combiner() -> Iterator[None]:
         llvm.set_option("gemmkit", "-combiner-disabled=false")
 
 
-def _emitted(text: str, clean: bool, quick: bool) -> bytes:
+def _emitted(text: str, clean: bool, quick: bool, combine: bool) -> bytes:
     import llvmlite.binding as llvm
 
-    machine = _machine(0 if quick else 1)
+    machine = _machine(0 if quick else 1, combine=combine)
     layout, triple = machine.target_data, machine.triple
     head = f'target datalayout = "{layout}"\ntarget triple = "{triple}"\n'
     module = llvm.parse_assembly(head + text)
