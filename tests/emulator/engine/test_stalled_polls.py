@@ -158,6 +158,10 @@ NO_STALLS = {
         "if (t == 0) { if (b) { int x = 1; for (int i = 0; i < 900000; ++i) x = x * x + 5; "
         "if (x) set(&flag, 1); } "
         "else while (look(&flag) == 0) {} __threadfence(); } __syncthreads();", 2, True),
+    "a chain of blocks": (
+        "if (t == 0) { if (b == 2) { int x = 1; for (int i = 0; i < 900000; ++i) x = x * x + 5; "
+        "if (x) set(&flags[2], 1); } else { while (look(&flags[b + 1]) == 0) {} __threadfence(); "
+        "set(&flags[b], 1); } } __syncthreads();", 3, True),
     "two blocks that take many turns": (
         "if (t == 0) for (int i = b; i < 60; i += 2) { while (look(&flag) != i) {} "
         "__threadfence(); set(&flag, i + 1); } __syncthreads();", 2, True),

@@ -67,6 +67,8 @@ class Returns:
         worker = unit.running
         if worker.observer is not None:
             worker.observer.look()
+        if reason != OUT_OF_FUEL and self._stalls is not None:
+            self._stalls.changed()
         if reason == FINISHED:
             return False
         if reason == OUT_OF_FUEL:
@@ -75,9 +77,11 @@ class Returns:
             if self._max_steps is not None and spent > self._max_steps:
                 self._end(worker, self._max_steps)
                 return True
-            self.suspects = spent > SUSPICIOUS and self._make_stalls is not None
-            if self.suspects and self._stalled(unit):
+            self.suspects = suspects = spent > SUSPICIOUS and self._make_stalls is not None
+            if suspects and self._stalled(unit):
                 self._poll_for_ever(worker)
+            elif not suspects and self._stalls is not None:
+                self._stalls.changed()
             return True
         if reason in (STUCK, IN_FLIGHT):
             if worker.cluster is None and self._go_on(worker, reason):

@@ -38,11 +38,13 @@ _MOST_STATES, _MOST_BYTES = 256, 64 << 20
 
 @dataclass(slots=True)
 class _Seen:
-    """A block as it was last seen: how often each basic block was executed; how often each state
-    was met since memory last changed, which was the change of this number."""
+    """A block as it was last seen: how often each basic block was executed, and how many copies
+    were in flight; how often each state was met since memory last changed, which was the change of
+    this number."""
 
     block: int
     executed: NDArray[np.int64]
+    in_flight: int
     change: int = 0
     states: Counter[bytes] = field(default_factory=Counter)
     repeats: bool = False
@@ -80,20 +82,26 @@ class Stalls:
                 self._look(each)
             if self._grid.left > 0 or not own or not all(map(self._is_stuck, own)):
                 return False
-            if self._in_vain.get(id(unit)) != self._changes and self._expire(unit, own):
+            tried = self._in_vain.get(id(unit)) == self._changes and not _has_copies(own)
+            if not tried and self._expire(unit, own):
                 return False
             return all(
-                self._in_vain.get(id(each)) == self._changes and all(map(self._is_stuck, of))
-                for each, of in [(each, _begun(each)) for each in self._units]
+                self._in_vain.get(id(each)) == self._changes
+                and all(map(self._is_stuck, begun))
+                and not _has_copies(begun)
+                for each, begun in [(each, _begun(each)) for each in list(self._units)]
             )
 
+    def changed(self) -> None:
+        """A unit that is not looked at has run: it may have changed memory."""
+        with self._lock:
+            self._changes += 1
+
     def _expire(self, unit: Worker | Cluster, own: Sequence[Worker]) -> bool:
-        """Let copies take effect and waits at mbarriers expire; False if that has not helped."""
-        in_flight = any(each.field("in_flight") for each in own)
+        """Let a copy take effect, or waits at mbarriers expire; False if that has not helped."""
         if not unit.unblock():
             self._in_vain[id(unit)] = self._changes
             return False
-        self._changes += in_flight
         for each in own:
             self._seen[id(each)].states.clear()
             self._seen[id(each)].repeats = False
@@ -102,15 +110,17 @@ class Stalls:
     def _look(self, worker: Worker) -> None:
         """Compare a block with how it was before."""
         executed, seen = worker.executed(), self._seen.get(id(worker))
+        in_flight = worker.field("in_flight")
         if seen is None or seen.block != worker.number:
             self._changes += 1
-            self._seen[id(worker)] = _Seen(worker.number, executed)
+            self._seen[id(worker)] = _Seen(worker.number, executed, in_flight)
             return
         ran: NDArray[np.bool_] = executed != seen.executed
-        if not ran.any():
+        landed = in_flight != seen.in_flight
+        if not ran.any() and not landed:
             return
-        seen.executed = executed
-        self._changes += self._has_changed(ran)
+        seen.executed, seen.in_flight = executed, in_flight
+        self._changes += landed or self._has_changed(ran)
         if seen.change != self._changes or len(seen.states) == _MOST_STATES:
             seen.change, seen.repeats = self._changes, False
             seen.states.clear()
@@ -118,6 +128,8 @@ class Stalls:
             state = _state(worker)
             seen.states[state] += 1
             seen.repeats = seen.states[state] >= _AGAIN
+        else:
+            seen.repeats = False
 
     def _has_changed(self, ran: NDArray[np.bool_]) -> bool:
         """Whether the basic blocks that ran may have changed memory."""
@@ -162,6 +174,11 @@ class Stalls:
 def _begun(unit: Worker | Cluster) -> list[Worker]:
     """The workers of a unit whose blocks have begun, and not ended."""
     return [each for each in unit.running.peers if each.field("block") >= 0]
+
+
+def _has_copies(workers: Sequence[Worker]) -> bool:
+    """Whether copies of some blocks have not taken effect."""
+    return any(each.field("in_flight") for each in workers)
 
 
 def _state(worker: Worker) -> bytes:
