@@ -76,7 +76,7 @@ def test_everything_asked_for_arrives(call, fake):
         "memcheck,racecheck", "--config", "BM=16", "--epilogue", "relu", "--alpha", "2", "--beta",
         "0.5", "--gpu", "h100", "--dtype", "fp32", "--out-dtype", "fp16", "--precision", "TF32",
         "--seed", "7", "--max-steps", "99", "--limit", "registers < 99", "--limit-at", "8x8x8",
-        "--allow-forgiven", "--schedule", "b0.0.0,w1@end",
+        "--allow-forgiven", "--schedule", "b0.0.0,w1@end", "--not-written-before", "B,bias",
     )  # fmt: skip
     assert fake.kernel is find_kernel("naive")
     assert fake.shapes == ("1x2x3", "4x5x6", "7x8x9")
@@ -98,6 +98,7 @@ def test_everything_asked_for_arrives(call, fake):
         "limits_at": "8x8x8",
         "schedule": "b0.0.0,w1@end",
         "allow_forgiven": True,
+        "not_written_before": ("B", "bias"),
     }
 
 

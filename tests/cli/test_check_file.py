@@ -194,3 +194,34 @@ def test_findings_of_any_file_name_have_their_source_lines(call, tmp_path, name)
     shown = name.encode(errors="replace").decode()
     assert f"--> {shown}:2" in done.stdout
     assert "C[M * N] = A[0];" in done.stdout
+
+
+# The weights B are read before the wait for earlier launches, and A after it.
+DEPENDENT = """
+__global__ void dependent(int M, int N, int K, const float *A, const float *B, float *C) {
+  extern __shared__ float weights[];
+  const int col = threadIdx.x;
+  for (int k = 0; k < K; ++k) weights[k * N + col] = B[k * N + col];
+  cudaGridDependencySynchronize();
+  float sum = 0;
+  for (int k = 0; k < K; ++k) sum += A[blockIdx.x * K + k] * weights[k * N + col];
+  C[blockIdx.x * N + col] = sum;
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        ((), 1, "earlier launch not waited for"),
+        (("--not-written-before", "B"), 0, "no findings"),
+        (("--not-written-before", "a,b"), 0, "no findings"),
+        (("--not-written-before", "A"), 1, "earlier launch not waited for"),
+        (("--not-written-before", "W"), 2, "unknown array 'W'"),
+    ],
+)
+def test_weights_that_are_read_before_the_wait(check_file, words, status, said):
+    launch = ("--grid", "M", "--block", "N", "--shared", "4*K*N", "--gpu", "h100")
+    result = check_file(DEPENDENT, *words, launch=launch)
+    assert result.exit_code == status, result.output
+    assert said in " ".join(result.output.split())

@@ -62,6 +62,7 @@ def test_emulator_is_given_its_settings(h100):
         "sanitize": True,
         "max_steps": 9,
         "warp_seed": 5,
+        "not_written_before": ("B",),
     }
     device = open_device("emulator", "a100", **settings, schedule="w1@end")
     assert device.spec.name == "A100"

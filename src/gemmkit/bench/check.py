@@ -9,6 +9,7 @@ from typing import get_args
 
 import msgspec
 
+from gemmkit.bench.array_names import refuse_unknown_arrays
 from gemmkit.bench.coverage import told_once, too_little
 from gemmkit.bench.default_cases import Case, default_cases
 from gemmkit.bench.estimate import emulation_seconds
@@ -69,6 +70,7 @@ def check(
     limits_at: Shape | None = None,
     allow_forgiven: bool = False,
     schedule: str | None = None,
+    not_written_before: Collection[str] = (),
 ) -> list[CheckRecord]:
     """Check a kernel's results on several problems, with the sanitizers on.
 
@@ -114,6 +116,10 @@ def check(
         schedule: what the warps and copies of one block, or of its cluster, do first, and in which
             order, as a finding in an asynchronous kernel gives it (`Finding.interleaving`); for one
             shape.
+        not_written_before: the names of operands, other pointers and variables that no launch
+            before this one writes, such as `["B"]` for weights: a kernel that waits for earlier
+            launches (`griddepcontrol.wait`) may read them before. Names are those of findings;
+            upper and lower case are one.
 
     Raises:
         UsageError: an argument is not valid.
@@ -137,6 +143,8 @@ def check(
         raise UsageError("a schedule is for one problem: give one shape")
     if schedule is not None and device is not None:
         raise UsageError("a schedule is for a device that is yet to be opened")
+    if not_written_before and device is not None:
+        raise UsageError("not_written_before is for a device that is yet to be opened")
     progress = progress or Progress()
     found = find_kernel(kernel) if isinstance(kernel, str) else kernel
     if compute_dtype is not None:
@@ -167,6 +175,7 @@ def check(
         max_steps=max_steps,
         warp_seed=seed % (1 << 31),
         schedule=schedule,
+        not_written_before=not_written_before,
     )
     progress.opened(device, "")
     told = dtype is not None or any(isinstance(each, GemmProblem) for each in shapes or ())
@@ -193,7 +202,9 @@ def check(
     unset = UnsetValues(device, cache_dir)
     # Of gemmkit's own kernels nothing else is asked of ptxas, which takes half of the time.
     assemble = found.user_defined or any(_may_lack_registers(each, device.spec) for each in wanted)
-    binaries = iter(compile_plans(wanted, device.spec, progress, cache_dir, assemble=assemble))
+    compiled = compile_plans(wanted, device.spec, progress, cache_dir, assemble=assemble)
+    refuse_unknown_arrays(not_written_before, wanted, compiled)
+    binaries = iter(compiled)
     seconds = [
         emulation_seconds(plan, each.problem, device) if isinstance(plan, LaunchPlan) else 0.0
         for each, plan in zip(cases, plans, strict=True)

@@ -59,6 +59,13 @@ if TYPE_CHECKING:
     "kernel accepts]",
 )
 @click.option(
+    "--not-written-before",
+    callback=names,
+    metavar="NAME,…",
+    help="Arrays and variables that no launch before this one writes, such as weights: B,bias. A "
+    "kernel with griddepcontrol.wait may read them before that.",
+)
+@click.option(
     "--allow-forgiven",
     is_flag=True,
     help="Report findings that ptxas or current hardware makes up for, but pass.",
@@ -94,6 +101,7 @@ def command(
     only: tuple[Check, ...] | None,
     limits: tuple[str, ...],
     limits_at: str | None,
+    not_written_before: tuple[str, ...] | None,
     allow_forgiven: bool,
     config: dict[str, int] | None,
     asked: Asked,
@@ -144,6 +152,7 @@ def command(
             allow_forgiven=allow_forgiven,
             seed=seed,
             schedule=schedule,
+            not_written_before=not_written_before or (),
             max_steps=max_steps or MAX_STEPS,
             progress=watch,
         )

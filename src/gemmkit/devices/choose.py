@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Literal, get_args
 
 from gemmkit.devices.device import Device
@@ -40,6 +40,7 @@ def open_device(
     max_steps: int | None = DEFAULT_MAX_STEPS,
     warp_seed: int = 0,
     schedule: str | None = None,
+    not_written_before: Collection[str] = (),
     printf_bytes: int | None = None,
 ) -> Device:
     """Open a GPU or the emulator.
@@ -56,6 +57,7 @@ def open_device(
             in the order of their numbers.
         schedule: what the warps and copies of one block, or its cluster, do first on the
             emulator, and in which order: see `gemmkit.emulator.schedule`.
+        not_written_before: see `EmulatedDevice`.
         printf_bytes: size of the buffer in which a GPU keeps what kernels print; lines beyond it
             are lost. By default the driver's (1 MiB). The emulator loses none.
 
@@ -82,6 +84,7 @@ def open_device(
         max_steps=max_steps,
         warp_seed=warp_seed,
         schedule=_parsed(schedule) if schedule is not None else None,
+        not_written_before=not_written_before,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -68,6 +68,8 @@ class EmulatedDevice:
         warp_seed: shuffles the order in which the warps of a block run; 0 leaves it as it is.
         schedule: what the warps and copies of one block of each launch, or of its cluster, do
             first, and in which order.
+        not_written_before: the names of arrays and variables that no earlier launch writes: a
+            dependent launch may read them before it waits for that.
     """
 
     kind = "emulator"
@@ -83,6 +85,7 @@ class EmulatedDevice:
         max_steps: int | None = None,
         warp_seed: int = 0,
         schedule: Schedule | None = None,
+        not_written_before: Collection[str] = (),
     ) -> None:
         load("gemmkit.emulator", "gemmkit.emulator.isa.tensor_maps")
         from gemmkit.emulator import DeviceMemory
@@ -96,6 +99,7 @@ class EmulatedDevice:
         self._max_steps = max_steps or (_ENDLESS if sanitize else None)
         self._warp_seed = warp_seed
         self._schedule = schedule
+        self._not_written_before = frozenset(not_written_before)
         self._progress = progress
         self._cache_dir = cache_dir
         self._programs: dict[tuple[str, str], Program] = {}
@@ -301,6 +305,7 @@ class EmulatedDevice:
             ),
             # Each SM holds at least one block of a launch that the board accepts.
             at_once=self.spec.sm_count,
+            not_written_before=self._not_written_before,
         )
         return program, request
 

@@ -33,7 +33,9 @@ class LaunchRequest:
     `cluster` is the shape of a cluster in blocks, if the launch gives one or the kernel has one.
     `registers` are those that the compiler allots to each thread, if they are known, and
     `setmaxnreg_ignored` is why it leaves out what moves them; empty if it does not. At least
-    `at_once` blocks are on the board at a time, and may wait for each other.
+    `at_once` blocks are on the board at a time, and may wait for each other. `not_written_before`
+    are the names of allocations and variables that no earlier launch writes, which a dependent
+    launch may read before it has waited; upper and lower case are one.
     """
 
     grid: Dim3
@@ -45,6 +47,7 @@ class LaunchRequest:
     registers: int | None = None
     setmaxnreg_ignored: str = ""
     at_once: int = 1
+    not_written_before: frozenset[str] = frozenset()
 
     @property
     def cluster_shape(self) -> Dim3:

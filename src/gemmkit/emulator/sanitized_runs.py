@@ -58,7 +58,7 @@ class SanitizedRuns:
             sanitizer.host_sets = frozenset(self.host_sets)
             execution = run(kernel, sanitizer=sanitizer)
             if not sanitizer.runs_again:
-                return execution, before, traits.explains
+                return execution, before, traits.explains and not sanitizer.stalled
             readers |= sanitizer.readers_wanted
             if sanitizer.tracking_wanted:
                 kernel = self.load(sanitize=True, track=True)

@@ -376,7 +376,9 @@ def test_an_endless_poll_ends_at_the_step_limit() -> None:
 
 
 def test_an_endless_poll_can_be_interrupted() -> None:
-    body = """WAIT: mbarrier.test_wait.parity.shared::cta.b64 %p2, [%r10+8], 0;
+    # A thread that counts does not do the same again.
+    body = """WAIT: add.u32 %r1, %r1, 1;
+    mbarrier.test_wait.parity.shared::cta.b64 %p2, [%r10+8], 0;
     @!%p2 bra WAIT;"""
     ptx = kernel_ptx(START + body, declarations=SHARED, target="sm_90")
     limited = Executor(

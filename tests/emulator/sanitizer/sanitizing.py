@@ -66,15 +66,18 @@ def run(
     at_once: int = 1,
     explain: bool = False,
     host_sets: Mapping[str, bytes] | None = None,
+    not_written_before: Collection[str] = (),
 ) -> Outcome:
     """Run a kernel on arrays of these names; `unwritten` ones count as never written. So many
     blocks are on the board `at_once`. With `explain` also find what takes further runs. The host
-    sets variables of the module to these bytes before.
+    sets variables of the module to these bytes before. No earlier launch writes arrays and
+    variables of some names.
 
     Without arguments it gets one array, `out`, of 64 words.
     """
     memory, request, held = _placed(arguments, grid, block, shared_bytes, unwritten)
-    request = replace(request, at_once=at_once)
+    names = frozenset(not_written_before)
+    request = replace(request, at_once=at_once, not_written_before=names)
     program = load(compiled(source, arch), "k")
     for name, data in (host_sets or {}).items():
         (symbol,) = (each for each in program.module.globals if source_name(each) == name)

@@ -179,3 +179,65 @@ def test_one_thread_that_waits_for_others(name: str) -> None:
             arch="sm_90", warp_seed=seed,
         )  # fmt: skip
         assert found.kinds == expected, found.findings
+
+
+_WEIGHTS = """
+k(const float* a, const float* b, float* out) {
+  __shared__ alignas(128) float data[64];
+  __shared__ alignas(8) unsigned long long full;
+  static float bias[64];
+  const int t = threadIdx.x;
+  EARLY
+  WAIT
+  LATE
+  out[t] = x + a[t];
+}
+"""
+_BULK = """
+  const unsigned bar = (unsigned)__cvta_generic_to_shared(&full);
+  if (t == 0) asm volatile("mbarrier.init.shared::cta.b64 [%0], 1; fence.proxy.async;"
+    " mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], 256;"
+    " cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%1], [%2], 256, [%0];"
+    :: "r"(bar), "r"((unsigned)__cvta_generic_to_shared(data)), "l"(b) : "memory");
+"""
+_LANDED = """
+  __syncthreads();
+  asm volatile("{ .reg .pred p; W: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], 0;"
+    " @!p bra W; }" :: "r"(bar) : "memory");
+  const float x = data[t];
+"""
+
+
+@pytest.mark.parametrize(
+    ("early", "late", "array"),
+    [
+        ("const float x = *(volatile const float*)&b[t];", "", "b"),
+        ("const float x = *(volatile float*)&bias[t];", "", "bias"),
+        (_BULK, _LANDED, "b"),
+    ],
+)
+@pytest.mark.sample
+def test_arrays_that_no_earlier_launch_writes(early: str, late: str, array: str) -> None:
+    source = _WEIGHTS.replace("EARLY", early).replace("LATE", late).replace("WAIT", _WAIT)
+    arguments = {name: np.ones(64, np.float32) for name in ("a", "b", "out")}
+    for told, expected in (
+        ((), _NOT_WAITED),
+        ((array,), set()),
+        ((array.upper(),), set()),
+        (("a", "out"), _NOT_WAITED),
+    ):
+        outcome = run(source, arguments, arch="sm_90", not_written_before=told)
+        assert outcome.kinds == expected, outcome.findings
+        assert {each.array for each in outcome.findings} <= {array}
+
+
+def test_what_is_told_of_one_array_is_not_true_of_another_or_of_stores() -> None:
+    early = "const float x = *(volatile const float*)&b[t] + *(volatile const float*)&a[t];"
+    source = _WEIGHTS.replace("EARLY", early).replace("LATE", "").replace("WAIT", _WAIT)
+    arguments = {name: np.ones(64, np.float32) for name in ("a", "b", "out")}
+    found = run(source, arguments, arch="sm_90", not_written_before=("b",)).findings
+    assert {each.array for each in found} == {"a"}
+    # An earlier launch may still read what it does not write.
+    source = source.replace(early, "const float x = 1; out[t] = 2;")
+    found = run(source, arguments, arch="sm_90", not_written_before=("out",)).findings
+    assert {each.array for each in found} == {"out"}

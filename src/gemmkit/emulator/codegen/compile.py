@@ -12,6 +12,7 @@ from gemmkit.emulator.codegen.layout import REACHES_PEERS, WORKER, counted_wavef
 from gemmkit.emulator.codegen.native import compile_ir
 from gemmkit.emulator.codegen.operands import Action, access_bytes, addresses_parameters
 from gemmkit.emulator.codegen.ordering import Ordering
+from gemmkit.emulator.codegen.polls import polls
 from gemmkit.emulator.codegen.runtime.modules import modules_for
 from gemmkit.emulator.codegen.tracking import shadows
 from gemmkit.emulator.codegen.warp import write_warp
@@ -75,6 +76,7 @@ def compile_kernel(
         exit_block=len(flow.blocks),
         clears_registers=code.clears_registers,
         orders_blocks=any(Ordering.of(action).between_blocks.fence for action in actions),
+        polls=any(map(polls, actions)),
         reduces_in_bulk=any(map(_reduces_in_bulk, actions)),
         tracks=track,
         outside=code.outside,

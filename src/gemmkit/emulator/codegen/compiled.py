@@ -119,6 +119,7 @@ class CompiledKernel(msgspec.Struct, frozen=True, kw_only=True):
     `uses_variables`: it uses module-scope variables; `addresses_parameters`: it takes the address
     of a parameter. `turn_cost` is the number of its instructions, `exit_block` that of its basic
     blocks. `orders_blocks`: its blocks may synchronize with each other, which takes fences.
+    `polls`: it may poll memory until others have changed it.
     `reduces_in_bulk`: it has bulk reductions to global memory, which are atomic only if blocks run
     one at a time.
     """
@@ -142,6 +143,7 @@ class CompiledKernel(msgspec.Struct, frozen=True, kw_only=True):
     exit_block: int
     clears_registers: bool
     orders_blocks: bool
+    polls: bool
     reduces_in_bulk: bool
     tracks: bool
     outside: dict[int, tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]]

@@ -23,11 +23,11 @@ _STRONG = frozenset(["volatile", "relaxed", "acquire", "release", "acq_rel"])
 class Ordering:
     """The memory-model properties of an instruction.
 
-    `strong` accesses may conflict with others of their kind without a race. A release makes earlier
-    accesses visible to observers of the next strong write; an acquire makes visible what earlier
-    strong reads observed. A fence is both and no access. `scope` limits all this to the threads
-    of one "block", or one "cluster", because of the instruction's scope or because the memory is
-    shared memory.
+    `strong` accesses may conflict with others of their kind without a race. A fence makes earlier
+    accesses visible to observers of the next strong writes, and to the own thread what earlier
+    strong reads observed. An access that releases or acquires does so for its own address only.
+    `scope` limits all this to the threads of one "block", or one "cluster", because of the
+    instruction's scope or because the memory is shared memory.
     """
 
     strong: bool = False

@@ -56,7 +56,8 @@ def nothing(b: BlockWriter, action: Action, lanes: Value) -> None:
             return
         if hands_over_by_flags(b.context.analysis.actions):
             b.f.runtime(PREFIX + "fence", "void", C)
-        _device_fence(b, action)
+        scope = literal("i64", SCOPES[Ordering.of(action).scope])
+        b.f.runtime(PREFIX + "device_fence", "void", C, scope)
 
 
 def _fence_kind(opcode: str) -> int | None:
@@ -82,28 +83,20 @@ def copies_arrive(b: BlockWriter, lanes: Value) -> None:
 
 
 def before(b: BlockWriter, action: Action) -> None:
-    """Report a memory access that orders what came before it."""
-    if b.context.sanitize and Ordering.of(action).releases:
-        _device_fence(b, action)
-
-
-def _device_fence(b: BlockWriter, action: Action) -> None:
-    scope = literal("i64", SCOPES[Ordering.of(action).scope])
-    b.f.runtime(PREFIX + "device_fence", "void", C, scope)
+    """Report a memory access that releases what came before it, or acquires."""
+    if b.context.sanitize and Ordering.of(action).fence:
+        b.f.runtime(PREFIX + "ordering_access", "void", C)
 
 
 def after(b: BlockWriter, action: Action, pattern: Value, base: Value) -> None:
     """Report a memory access through which blocks may synchronize."""
-    ordering = Ordering.of(action)
-    if not b.context.sanitize or not ordering.strong:
+    if not b.context.sanitize or not Ordering.of(action).strong:
         return
     wait, operands = b.context.analysis.flag_waits.get(action.number), NULL
     if wait is not None and isinstance(wait.operand, Register):
         operands = b.pointer(b.in_memory(b.source(wait.operand, wait.bits), wait.bits))
     number = literal("i64", action.number)
     b.f.runtime(PREFIX + "synchronize", "void", C, pattern, base, number, operands)
-    if ordering.acquires:
-        _device_fence(b, action)
 
 
 def members(b: BlockWriter, action: Action, lanes: Value, function: str = "members") -> None:

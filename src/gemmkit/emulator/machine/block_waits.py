@@ -76,7 +76,7 @@ class BlockWaits:
             return False
         self._fruitless = self._fruitless + 1 if now == self._last_stop else 0
         self._last_stop = now
-        if self._fruitless == PATIENCE:
+        if self._fruitless >= PATIENCE:
             return False
         self.resume()
         return True

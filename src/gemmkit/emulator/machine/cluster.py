@@ -138,8 +138,11 @@ class Cluster:
         if any((each.warp_fields("status") == RUNNING).any() for each in self._living):
             return True
         replay = self.workers[0].replay
-        if replay is not None and replay.advance():
-            return True
+        return (replay is not None and replay.advance()) or self.unblock()
+
+    def unblock(self) -> bool:
+        """Let copies in flight take effect and waits expire; False if there is nothing that has not
+        been tried in vain."""
         phases = [each.phases for each in self.workers if each.phases is not None]
         if any(each.settle_cluster() for each in phases[:1]):
             return True
@@ -151,7 +154,7 @@ class Cluster:
             return False
         self._fruitless = self._fruitless + 1 if stops == self._last_stop else 0
         self._last_stop = stops
-        if self._fruitless == PATIENCE:
+        if self._fruitless >= PATIENCE:
             return False
         for each in phases:
             each.resume()

@@ -130,35 +130,40 @@ def refusal_error(worker: Worker, refusal: Refusal) -> DeviceError:
     )
 
 
-def deadlock_error(worker: Worker) -> DeviceError:
+def deadlock_error(worker: Worker, memory: DeviceMemory) -> DeviceError:
     """All warps of a block wait for others, or all those of a cluster."""
     body = worker.flow.kernel.body
     where = f"block {worker.block}"
     if worker.cluster is not None:
         where = f"the cluster of block {worker.peers[0].block}"
-    waits = cluster_waits(worker, lambda number: body[number].where)
+    waits = cluster_waits(worker, lambda number: body[number].where, memory)
     return DeviceError(f"{_kernel(worker)}: deadlock in {where}: {'; '.join(waits)}")
 
 
-def cluster_waits(worker: Worker, place: Callable[[int], str]) -> list[str]:
+def cluster_waits(
+    worker: Worker, place: Callable[[int], str], memory: DeviceMemory | None = None
+) -> list[str]:
     """What the warps of a block wait for, as `waits_text` has it; in a cluster, those of each block
     that has not ended, with its rank."""
     if worker.cluster is None:
-        return waits_text(worker, place)
+        return waits_text(worker, place, memory)
     found = []
     for each in worker.peers:
         if (each.warp_fields("status") != DONE).any():
-            waits = waits_text(each, place)
+            waits = waits_text(each, place, memory)
             found += [f"block {each.block} (rank {each.rank}): {waits[0]}", *waits[1:]]
         else:
             found.append(f"block {each.block} (rank {each.rank}) has ended")
     return found
 
 
-def waits_text(worker: Worker, place: Callable[[int], str]) -> list[str]:
+def waits_text(
+    worker: Worker, place: Callable[[int], str], memory: DeviceMemory | None = None
+) -> list[str]:
     """Which warps wait, where and for what; then which have exited.
 
-    `place` gives the source position of an instruction.
+    `place` gives the source position of an instruction. With the memory, also what is known of the
+    warps that poll it.
     """
     status, at = worker.warp_fields("status"), worker.warp_fields("instruction")
     phases = worker.phases
@@ -179,14 +184,42 @@ def waits_text(worker: Worker, place: Callable[[int], str]) -> list[str]:
                 does = "poll" if wait.polls else "wait"
                 if wait.lanes == living & ALL_LANES:
                     together.setdefault((does, text), []).append(warp)
-                    continue
-                lanes = [lane for lane in range(LANES) if wait.lanes >> lane & 1]
-                apart.append(f"{_verb('lane', lanes, does, f' of warp {warp}')} {text}")
+                else:
+                    apart.append(_of_lanes(warp, wait.lanes, does, text))
+        if memory is not None and status[warp] == RUNNING:
+            living = int(~worker.warp_fields("exited")[warp] & worker.warp_fields("initial")[warp])
+            lanes, text = polls_text(worker, warp, place, memory)
+            if not lanes and not (phases is not None and phases.waits(warp)):
+                lanes, text = living & ALL_LANES, f"at {place(int(at[warp]))}"
+            if lanes == living & ALL_LANES:
+                together.setdefault(("poll", text), []).append(warp)
+            elif lanes:
+                apart.append(_of_lanes(warp, lanes, "poll", text))
     found = [f"{_verb('warp', warps, does)} {text}" for (does, text), warps in together.items()]
     exited = [warp for warp in range(worker.warps) if status[warp] == DONE]
     if exited and (phases is not None or (status == AT_PRODUCTS).any()):
         apart.append(f"warp{'s' * (len(exited) > 1)} {span(exited)} exited")
     return found + apart
+
+
+def _of_lanes(warp: int, lanes: int, does: str, text: str) -> str:
+    """What lanes of a warp (a mask) do."""
+    numbers = [lane for lane in range(LANES) if lanes >> lane & 1]
+    return f"{_verb('lane', numbers, does, f' of warp {warp}')} {text}"
+
+
+def polls_text(
+    worker: Worker, warp: int, place: Callable[[int], str], memory: DeviceMemory
+) -> tuple[int, str]:
+    """The lanes of a warp that poll memory for ever, as a mask, and where and for what they do."""
+    from gemmkit.emulator.machine.polled import Polled
+
+    polls = Polled(worker.kernel).by(worker, warp)
+    if not polls:
+        return 0, ""
+    each = [f"at {place(poll.number)} for {poll.text(worker, memory)}" for poll in polls[:2]]
+    more = f" and {len(polls) - 2} more" * (len(polls) > 2)
+    return polls[0].lanes, " and ".join(dict.fromkeys(each)) + more
 
 
 def barrier_text(worker: Worker, warp: int) -> str:

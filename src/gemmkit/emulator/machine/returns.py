@@ -22,7 +22,11 @@ from gemmkit.loading import load
 if TYPE_CHECKING:
     from gemmkit.emulator.machine.cluster import Cluster
     from gemmkit.emulator.machine.operations import Operations
+    from gemmkit.emulator.machine.stalls import Stalls
     from gemmkit.emulator.sanitizer.monitor import Sanitizer
+
+# Blocks that take so many steps, while none begins or ends, may poll for ever.
+SUSPICIOUS = 1_000_000
 
 
 class Returns:
@@ -34,6 +38,7 @@ class Returns:
         max_steps: after so many warp instructions a block counts as endless.
         operations: makes what executes instructions without native code.
         stop: ends the launch.
+        stalls: makes what finds blocks that poll for ever, if the kernel polls.
     """
 
     def __init__(
@@ -43,9 +48,14 @@ class Returns:
         max_steps: int | None,
         operations: Callable[[], Operations],
         stop: Callable[[], None],
+        stalls: Callable[[], Stalls] | None = None,
     ) -> None:
         self._memory, self._sanitizer, self._max_steps = memory, sanitizer, max_steps
         self._operations, self._stop = operations, stop
+        self._make_stalls = stalls
+        self._stalls: Stalls | None = None
+        # Whether blocks have taken so many steps that they may poll for ever.
+        self.suspects = False
 
     def share(self, unit: Worker | Cluster, fuel: int, spent_after: Callable[[int], int]) -> bool:
         """Run a worker or cluster for a while; returns whether it has more to do."""
@@ -57,6 +67,8 @@ class Returns:
         worker = unit.running
         if worker.observer is not None:
             worker.observer.look()
+        if reason != OUT_OF_FUEL and self._stalls is not None:
+            self._stalls.changed()
         if reason == FINISHED:
             return False
         if reason == OUT_OF_FUEL:
@@ -64,6 +76,12 @@ class Returns:
             worker.unspent = 0
             if self._max_steps is not None and spent > self._max_steps:
                 self._end(worker, self._max_steps)
+                return True
+            self.suspects = suspects = spent > SUSPICIOUS and self._make_stalls is not None
+            if suspects and self._stalled(unit):
+                self._poll_for_ever(worker)
+            elif not suspects and self._stalls is not None:
+                self._stalls.changed()
             return True
         if reason in (STUCK, IN_FLIGHT):
             if worker.cluster is None and self._go_on(worker, reason):
@@ -90,6 +108,19 @@ class Returns:
         except Refusal as refusal:
             self._operations().refuse(worker, refusal)
             return False
+
+    def _stalled(self, unit: Worker | Cluster) -> bool:
+        """Whether a unit, and all others, poll for ever."""
+        if self._stalls is None and self._make_stalls is not None:
+            self._stalls = self._make_stalls()
+        return self._stalls is not None and self._stalls.has(unit)
+
+    def _poll_for_ever(self, worker: Worker) -> None:
+        """Report blocks that poll for what nothing can change."""
+        if self._sanitizer is None:
+            raise self._trouble(worker, STUCK)
+        self._sanitizer.stalled = True
+        self._note(self._sanitizer, worker, STUCK)
 
     def _end(self, worker: Worker, max_steps: int) -> None:
         """Stop because of a block that does not end."""
@@ -118,7 +149,7 @@ class Returns:
         from gemmkit.emulator.machine import errors
 
         if reason == STUCK:
-            return errors.deadlock_error(worker)
+            return errors.deadlock_error(worker, self._memory)
         if reason == TRAP:
             return errors.trap_error(worker)
         if reason == FAULTED:

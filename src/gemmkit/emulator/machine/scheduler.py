@@ -28,6 +28,7 @@ from gemmkit.loading import load
 if TYPE_CHECKING:
     from gemmkit.emulator.machine.cluster import Cluster
     from gemmkit.emulator.machine.operations import Operations
+    from gemmkit.emulator.machine.stalls import Stalls
     from gemmkit.emulator.ptx.cfg import ControlFlow
     from gemmkit.emulator.sanitizer.monitor import Sanitizer
     from gemmkit.emulator.schedule import Schedule
@@ -45,6 +46,8 @@ FOLLOWED_SHARE = 25_000
 # In asynchronous kernels the sanitizers must examine the log of accesses before it is full: an
 # instruction adds at most one to its 2¹⁴ entries.
 LOGGED_SHARE = 12_000
+# Whether a block polls for ever is looked at when native code returns.
+SUSPECTED_SHARE = 100_000
 _POLL_SECONDS = 0.05
 
 
@@ -163,7 +166,18 @@ class _Launch:
         self._making = threading.Lock()
         self._stopped = threading.Event()
         self._finished = threading.Semaphore(0)
-        self._returns = Returns(memory, sanitizer, max_steps, self._ready_operations, self.stop)
+        # What runs blocks now.
+        self._units: list[Worker | Cluster] = []
+        # What other launches write meanwhile, or blocks that are left out, is unknown.
+        alone = spare is None and only is None and not self._follows
+        self._returns = Returns(
+            memory,
+            sanitizer,
+            max_steps,
+            self._ready_operations,
+            self.stop,
+            self._stalls if alone and kernel.compiled.polls else None,
+        )
         self._error: BaseException | None = None
 
     def run(self, threads: int | None, progress: Progress | None) -> None:
@@ -211,13 +225,13 @@ class _Launch:
             fuel, first = min(FIRST_SHARE, self._share_fuel), True
             with interrupting(turns):
                 while not self._stopped.is_set():
-                    if self._returns.share(turns.current, fuel, turns.spent):
+                    if self._share(turns.current, fuel, turns.spent):
                         turns.advance(fuel)
                     elif not turns.ended():
                         break
                     if first:
-                        fuel, first = self._share_fuel, False
-                        helpers = self._helpers(most - 1)
+                        first, helpers = False, self._helpers(most - 1)
+                    fuel = self._fuel()
                     report(1 + len(helpers))
             left = len(helpers)
             while left:
@@ -245,8 +259,30 @@ class _Launch:
                 found.append(thread)
         return found
 
+    def _fuel(self) -> int:
+        """The fuel of the next call of native code."""
+        return min(self._share_fuel, SUSPECTED_SHARE if self._returns.suspects else SHARE)
+
+    def _share(self, unit: Worker | Cluster, fuel: int, spent_after: Callable[[int], int]) -> bool:
+        """Run a unit for a while; returns whether it has more to do."""
+        more = self._returns.share(unit, fuel, spent_after)
+        if not more:
+            self._units.remove(unit)
+        return more
+
+    def _stalls(self) -> Stalls:
+        load("gemmkit.emulator.machine.stalls")
+        from gemmkit.emulator.machine.stalls import Stalls
+
+        return Stalls(self._kernel, self._memory, self._grid, self._units)
+
     def _unit(self) -> Worker | Cluster:
         """What runs blocks one after another or, where clusters have several, these together."""
+        unit = self._new_unit()
+        self._units.append(unit)
+        return unit
+
+    def _new_unit(self) -> Worker | Cluster:
         workers = [self._worker() for _ in range(self._request.cluster_blocks)]
         if self._follows:
             self._replay(workers)
@@ -313,7 +349,7 @@ class _Launch:
             return steps.spent(unit.running.peers[0].number, fuel)
 
         try:
-            while not self._stopped.is_set() and self._returns.share(unit, self._share_fuel, spent):
+            while not self._stopped.is_set() and self._share(unit, self._fuel(), spent):
                 warps, unit.running.next_turns = unit.running.next_turns, []
                 unit.take_turns(warps)
         except BaseException as error:

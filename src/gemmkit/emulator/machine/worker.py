@@ -13,6 +13,7 @@ from gemmkit.emulator.codegen.kernel import LoadedKernel
 from gemmkit.emulator.codegen.layout import (
     BARRIER_BYTES,
     BARRIERS,
+    COUNTER_BYTES,
     FAILED_OPERATION,
     LANES,
     RUNNING,
@@ -25,6 +26,7 @@ from gemmkit.emulator.codegen.layout import (
     WARP_REGISTERS,
     WORKER,
     WORKER_BARRIERS,
+    WORKER_COUNTERS,
     vector_bytes,
 )
 from gemmkit.emulator.codegen.native import runtime
@@ -203,6 +205,11 @@ class Worker:
         self.fields[WORKER["fuel"] // 8] = fuel
         return int(self._run(self._address))
 
+    def unblock(self) -> bool:
+        """Where a copy in flight or the expiry of a wait may let a warp of the block go on, let it
+        take effect; False if there is none that has not been tried in vain."""
+        return self.phases is not None and self.phases.expire()
+
     def fail(self, error: BaseException) -> None:
         """Stop soon, because of an exception of Python code that ran for the kernel."""
         self.failure = error
@@ -318,6 +325,17 @@ class Worker:
         at = WORKER_BARRIERS + barrier % BARRIERS * BARRIER_BYTES
         arrived, expected = self._buffer[at : at + 16].view(np.int64).tolist()
         return arrived, expected
+
+    @property
+    def barriers(self) -> Bytes:
+        """The state of the block's barriers."""
+        return self._buffer[WORKER_BARRIERS : WORKER_BARRIERS + BARRIERS * BARRIER_BYTES]
+
+    def executed(self) -> NDArray[np.int64]:
+        """How often warps have executed each basic block, in all blocks so far."""
+        end = WORKER_COUNTERS + COUNTER_BYTES * len(self.flow.blocks)
+        counters = self._buffer[WORKER_COUNTERS:end].view(np.int64)
+        return counters.reshape(-1, COUNTER_BYTES // 8)[:, 0].copy()
 
     def local_memory(self, thread: int) -> Bytes:
         """One thread's local memory."""

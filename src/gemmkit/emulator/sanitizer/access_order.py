@@ -258,11 +258,21 @@ class AccessOrder(ABC):
         self._released(warp, number, lanes)
 
     def _released(
-        self, warp: int, number: int, lanes: int, *, fence: bool = False, flag: bool = False
+        self,
+        warp: int,
+        number: int,
+        lanes: int,
+        *,
+        fence: bool = False,
+        flag: bool = False,
+        fenced: bool = False,
     ) -> None:
-        """Lanes of a warp of this block release what they did, or execute a proxy fence."""
-        watches = self._lane_windows.some
-        if self._lane_windows.released(warp, number, lanes, fence=fence, flag=flag) or watches:
+        """Lanes of a warp of this block release what they did (`fenced`: before the last fence), or
+        execute a proxy fence."""
+        windows = self._lane_windows
+        watches = windows.some
+        new = windows.released(warp, number, lanes, fence=fence, flag=flag, fenced=fenced)
+        if new or watches:
             self._watch_lanes()
 
     def _watch_lanes(self) -> None:

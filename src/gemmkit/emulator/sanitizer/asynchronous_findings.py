@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 
 from gemmkit.emulator.codegen.layout import LANES
-from gemmkit.emulator.codegen.shadow_layout import LOADED, SENT, UPDATED
+from gemmkit.emulator.codegen.shadow_layout import LOADED, ORDERED, SENT, UPDATED
 from gemmkit.emulator.isa.bulk_copies import is_reduction
 from gemmkit.emulator.isa.warpgroup_forms import OPERATION
 from gemmkit.emulator.machine.asynchronous import Copy
@@ -31,10 +31,14 @@ _NO_GROUP_WAIT = (
 )
 
 
-def is_refill(clocks: Clocks, met: Conflict) -> bool:
+def is_refill(clocks: Clocks, who: int | None, met: Conflict) -> bool:
     """Whether an access met a bulk copy that overwrote what an earlier one had brought before
-    anybody read it."""
-    return (met.actor, met.other) in clocks.refills
+    anybody read it. A party (`who`) that has not waited for the earlier one is too early itself."""
+    refill = clocks.refills.get((met.actor, met.other))
+    if refill is None or who is None:
+        return refill is not None
+    known = clocks.of[thread_of(who) // LANES, ORDERED, met.actor]
+    return bool(known >= refill.overwritten)
 
 
 def is_unordered_copy(clocks: Clocks, who: int, met: Conflict) -> bool:
@@ -44,11 +48,11 @@ def is_unordered_copy(clocks: Clocks, who: int, met: Conflict) -> bool:
     return not met.wrote and not clocks.knows_issue(warp, met.actor, met.other)
 
 
-def not_waited(clocks: Clocks, met: Conflict, parties: Parties) -> str:
-    """What is missing between a bulk copy and an access to its bytes."""
+def not_waited(clocks: Clocks, who: int | None, met: Conflict, parties: Parties) -> str:
+    """What is missing between a bulk copy and an access to its bytes, by a party or a copy."""
     actor = met.actor
-    if is_refill(clocks, met):
-        released = clocks.refills[actor, met.other]
+    if is_refill(clocks, who, met):
+        released = clocks.refills[actor, met.other].released
         if released is None:
             return "too early: its thread has not waited for the release of what it overwrites"
         return (
@@ -98,10 +102,10 @@ class AsynchronousFindings(MbarrierFindings, LaneFindings):
         other, before = by, "writes" if met.wrote else "reads"
         if clocks.warps <= met.actor < clocks.warps + clocks.places:
             name = "read before wait" if reads else "write before wait"
-            if is_refill(clocks, met):
+            if is_refill(clocks, who, met):
                 name = REFILL
             other = f"the {self.parties.copy_name(instruction_of(there_by))} by {by}"
-            between = not_waited(clocks, met, self.parties)
+            between = not_waited(clocks, who, met, self.parties)
             if self._is_wgmma(there_by):
                 other, between = f"the wgmma by {by}", _NO_WGMMA_WAIT
         elif met.actor >= clocks.warps + clocks.places:
@@ -149,7 +153,7 @@ class AsynchronousFindings(MbarrierFindings, LaneFindings):
         elif clocks.warps <= met.actor < clocks.warps + clocks.places:
             name = f"{'write' if writes else 'read'} before wait"
             other = f"the {self.parties.copy_name(instruction_of(there_by))} by {other}"
-            between = not_waited(clocks, met, self.parties)
+            between = not_waited(clocks, None, met, self.parties)
             if clocks.mbarrier_of(met.actor) is None and not met.wrote:
                 between = _NO_GROUP_WAIT
         elif met.actor >= clocks.warps + clocks.places:

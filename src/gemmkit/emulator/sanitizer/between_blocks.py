@@ -9,6 +9,7 @@ from functools import cached_property
 from gemmkit.emulator.codegen.addresses import space_of
 from gemmkit.emulator.codegen.flag_waits import flag_waits
 from gemmkit.emulator.codegen.layout import LANES, WINDOWS
+from gemmkit.emulator.codegen.operands import Action
 from gemmkit.emulator.codegen.ordering import Ordering, is_cas_loop, scope
 from gemmkit.emulator.codegen.shadow_layout import (
     AGAINST_READER,
@@ -115,6 +116,7 @@ class BetweenBlocks:
             at,
             looks,
             self._shadow.times(warp),
+            Ordering.of(action),
             reads=action.operation != "store",
             writes=action.operation != "load",
         )
@@ -203,9 +205,20 @@ class BetweenBlocks:
         waits = flag_waits(self._worker.kernel.flow, actions)
         return any(space_of(actions[each]) != "shared" for each in waits)
 
-    def _why(self, number: int, other: Actor, how: int, *, after_read: bool) -> str:
-        """Why an access by an instruction races with one of another block ordered so."""
-        actions, block = self._names.actions, self._worker.field("block")
+    def _look(self, other: Actor, time: int) -> Action | None:
+        """The last access by which the running block has observed another block and, if there is
+        any of these, that such an access is released."""
+        block = self._worker.field("block")
+        looks = {at: each.number for at, each in self.observed.items() if each.block == block}
+        lane = ANY_LANE if other.asynchronous else other.thread % LANES
+        signals = self.order.signals(self._here(), other.block, self._warp_of(other), time, lane)
+        own = [looks[each] for each in signals if each in looks]
+        numbers = own or [*looks.values()]
+        return self._names.actions[numbers[-1]] if numbers else None
+
+    def _why(self, number: int, met: tuple[int, int], how: int, *, after_read: bool) -> str:
+        """Why an access by an instruction races with one of another block (`met`) ordered so."""
+        actions, other = self._names.actions, Actor.read(met[0], self._numbers)
         if how in LANES_APART:
             return LANES_APART[how]
         if not self._fences:
@@ -213,8 +226,7 @@ class BetweenBlocks:
         ordinary = ordinary_access(actions[number], actions[other.number])
         if ordinary and how != UNFENCED:
             return ordinary
-        looks = [each.number for each in self.observed.values() if each.block == block]
-        look = actions[looks[-1]] if looks else None
+        look = self._look(other, met[1])
         return self._orders.missing(how, look, after_read=after_read)
 
     def meets(
@@ -240,7 +252,7 @@ class BetweenBlocks:
         if found is None or block < first:
             me, why = (
                 Actor(block, thread, number),
-                self._why(number, other, how, after_read=against_reader),
+                self._why(number, met, how, after_read=against_reader),
             )
             found = cross_block_race(self._names, kind, address, other, me, why=why)
             if how in LANES_APART:

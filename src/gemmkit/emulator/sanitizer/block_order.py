@@ -2,8 +2,10 @@
 
 A block releases its fenced accesses by a strong write, such as an atomic. Another block that reads
 it, directly or through further atomics, observes them, and is ordered after them once it executes a
-fence. Barriers and mbarriers carry this from warp to warp, in a cluster also to those of other
-blocks. Times are those of the clocks of the blocks' shadows; the lanes of a warp count as one.
+fence. A write that releases needs no fence, and neither does a read that acquires, but they do so
+for their own address only. Barriers and mbarriers carry this from warp to warp, in a cluster also
+to those of other blocks. Times are those of the clocks of the blocks' shadows; the lanes of a warp
+count as one.
 
 For accesses of the asynchronous proxy there must be a `fence.proxy.async` on the way besides:
 between an access and the release of it, or after it is known.
@@ -12,11 +14,11 @@ between an access and the release of it, or after it is known.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
 
 from gemmkit.emulator.codegen.layout import LANES
+from gemmkit.emulator.codegen.ordering import Ordering
 from gemmkit.emulator.sanitizer.block_knowledge import (
     AHEAD,
     APART,
@@ -29,25 +31,21 @@ from gemmkit.emulator.sanitizer.block_knowledge import (
     Place,
     Reached,
 )
-from gemmkit.emulator.sanitizer.flag_values import FlagValues, Look, Looks
+from gemmkit.emulator.sanitizer.flag_values import Look, Looks
 from gemmkit.emulator.sanitizer.lanes_ahead import LanesAhead
-from gemmkit.emulator.sanitizer.releases import ANY_LANE, Apart, Learned, Release, join
+from gemmkit.emulator.sanitizer.releases import (
+    ANY_LANE,
+    Apart,
+    Learned,
+    Location,
+    Release,
+    join,
+    looked_through,
+    within,
+)
 
 # So many releases of one block at an address are kept for their values.
 _MOST_APART = 64
-
-
-@dataclass(slots=True)
-class _Location:
-    """All releases at one address, in order; by cluster, which of them it made; the blocks that
-    made some; and the values that were there."""
-
-    releases: list[Release] = field(default_factory=list)
-    of_cluster: defaultdict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
-    blocks: set[int] = field(default_factory=set)
-    values: FlagValues = field(default_factory=FlagValues)
-    # How many were kept apart only for their values.
-    apart: int = 0
 
 
 class BlockOrder:
@@ -73,7 +71,7 @@ class BlockOrder:
     ) -> None:
         self._warps, self._all, self._reached = warps, warps * blocks, reached
         self._announces = announces
-        self._locations: defaultdict[int, _Location] = defaultdict(_Location)
+        self._locations: defaultdict[int, Location] = defaultdict(Location)
         self._by_cluster: defaultdict[int, list[Release]] = defaultdict(list)
         self._clusters: dict[int, Members] = {}
         # The warps, with their cluster, some lanes of which alone have written a flag.
@@ -168,20 +166,29 @@ class BlockOrder:
         self._note(at.warp, now)
 
     def synchronize(
-        self, at: Place, looks: Looks, times: tuple[int, int], *, reads: bool, writes: bool
+        self,
+        at: Place,
+        looks: Looks,
+        times: tuple[int, int],
+        ordering: Ordering,
+        *,
+        reads: bool,
+        writes: bool,
     ) -> list[int]:
         """Strong accesses by an instruction of a warp, given the time now and that at which it was
         last in step; returns the addresses at which it observes another block."""
         preceding = self._catch_up(at)
         self._forget_answers()
-        released = self._released_now(at, preceding, times[0]) if writes else None
+        released = None
+        if writes:
+            released = self._released_now(at, preceding, times[0], fences=ordering.releases)
         observed = []
         for location, look in looks.items():
             there = self._locations[location]
             if look.initial is not None and not there.releases:
                 there.values.wrote(look.initial, 0)
             if reads:
-                self._observe(at, location, there, look)
+                self._observe(at, location, there, look, acquires=ordering.acquires)
                 if any(each != at.block for each in there.blocks):
                     observed.append(location)
             if released is not None:
@@ -195,7 +202,9 @@ class BlockOrder:
             self._note(at.warp, self._reached.ordered_in_cluster()[at.warp])
         return observed
 
-    def _observe(self, at: Place, location: int, there: _Location, look: Look) -> None:
+    def _observe(
+        self, at: Place, location: int, there: Location, look: Look, *, acquires: bool
+    ) -> None:
         """A warp looks at an address."""
         own = self._members.own[at.warp]
         before = own.seen.get(location, 0)
@@ -204,20 +213,27 @@ class BlockOrder:
             least = max(before, *(each.get(location, 0) for each in self._all_known(own)))
             sees = max(before, look.sees(there.values, least, len(there.releases)))
             own.seen[location] = sees
+        if acquires and location in own.seen:
+            join(own.known, {location: own.seen[location]})
         more = before if sees > before else None
         self._lanes_ahead.observe(at.warp, at.steps, location, look.lanes, more)
 
-    def _released_now(self, at: Place, preceding: list[int], now: int) -> Release | None:
-        """What a write to a flag by a warp releases, given what precedes by barriers."""
+    def _released_now(
+        self, at: Place, preceding: list[int], now: int, *, fences: bool
+    ) -> Release | None:
+        """What a write to a flag by a warp releases, given what precedes by barriers; if it
+        `fences`, also what no fence comes after."""
         all_of_it = self._nothing()
         all_of_it.join(self._members.own[at.warp])
         all_of_it.join(self._common)
+        preceding[at.warp] = now
+        if fences:
+            all_of_it.join(Knowledge(preceding, passed_on=all_of_it.known))
         if not self._announces and not any(all_of_it.fenced):
             return None
         visible: Sequence[int] = [0] * self._all
         if self._reached is not None:
             visible = self._reached.visible_in_cluster()
-        preceding[at.warp] = now
         return Release(
             at.block,
             at.cluster,
@@ -233,7 +249,7 @@ class BlockOrder:
         return own.known, self._common.seen, self._common.known
 
     def _release(
-        self, at: _Location, warp: int, location: int, released: Release, value: int
+        self, at: Location, warp: int, location: int, released: Release, value: int
     ) -> None:
         differs = at.values.differs(value)
         if at.releases and not differs and not any(released.until):
@@ -249,7 +265,7 @@ class BlockOrder:
         at.releases.append(released)
         self._by_cluster[released.cluster].append(released)
 
-    def _renew(self, at: _Location, warp: int, location: int, released: Release) -> bool:
+    def _renew(self, at: Location, warp: int, location: int, released: Release) -> bool:
         """Add to the last release at an address if it is of the same block and no other warp has
         observed it: a loop of atomics that waits for others would otherwise add one per iteration.
 
@@ -301,7 +317,7 @@ class BlockOrder:
         if self._answers[asked] == KNOWN:
             limits = self._lanes_ahead.limits(at.warp, at.steps, mine)
             if limits and not any(
-                self._holds(_within(each, limits), cluster, warp, time, lane)
+                self._holds(within(each, limits), cluster, warp, time, lane)
                 for each in (self._members.own[at.warp].known, self._common.known)
             ):
                 return AHEAD
@@ -320,6 +336,15 @@ class BlockOrder:
         released = any(each.covers(warp, time, lane) for each in self._by_cluster[cluster])
         return UNLEARNED if released else UNRELEASED
 
+    def signals(self, at: Place, cluster: int, warp: int, time: int, lane: int) -> list[int]:
+        """The addresses at which the running warp has observed, by a fence or without, that an
+        access is released."""
+        self._catch_up(at)
+        seen = dict(self._members.own[at.warp].seen)
+        join(seen, self._common.seen)
+        found = ({location: count} for location, count in seen.items())
+        return [next(iter(each)) for each in found if self._holds(each, cluster, warp, time, lane)]
+
     def is_announced(self, at: Place, cluster: int, warp: int, time: int, lane: int) -> bool:
         """Whether the running warp has observed a flag that was written after an access, even if
         no fence orders the two."""
@@ -332,7 +357,7 @@ class BlockOrder:
             self._announced[asked] = any(
                 each.cluster == cluster and each.announces(warp, time, lane)
                 for learned in (own.seen, common.seen, own.known, common.known)
-                for flag, done, count in self._looked_through(learned)
+                for flag, done, count in looked_through(self._locations, learned)
                 for each in flag.releases[done:count]
             )
         return self._announced[asked]
@@ -355,7 +380,7 @@ class BlockOrder:
         self, learned: Mapping[int, int], cluster: int, warp: int, time: int, lane: int = ANY_LANE
     ) -> bool:
         """Whether an access is among those released, or known before the release."""
-        for at, _, count in self._looked_through(learned):
+        for at, _, count in looked_through(self._locations, learned):
             own = (number for number in at.of_cluster.get(cluster, ()) if number < count)
             if any(at.releases[number].covers(warp, time, lane) for number in own):
                 return True
@@ -365,29 +390,10 @@ class BlockOrder:
         self, learned: Mapping[int, int], cluster: int, warp: int, time: int
     ) -> bool:
         """Whether there is a proxy fence before one of the releases by which an access is known."""
-        for at, done, count in self._looked_through(learned):
+        for at, done, count in looked_through(self._locations, learned):
             for each in at.releases[done:count]:
                 if each.cluster == cluster and each.visible[warp] >= time:
                     return True
                 if each.proxied and self._holds(each.proxied, cluster, warp, time):
                     return True
         return False
-
-    def _looked_through(self, learned: Mapping[int, int]) -> Iterator[tuple[_Location, int, int]]:
-        """The locations of all releases that are known by way of these, each with the numbers of
-        its first such release and of that after the last; none is looked at twice."""
-        looked_at: Learned = {}
-        left = [learned]
-        while left:
-            for location, count in left.pop().items():
-                at, done = self._locations[location], looked_at.get(location, 0)
-                if count <= done:
-                    continue
-                looked_at[location] = count
-                yield at, done, count
-                left += [each.learned for each in at.releases[done:count] if each.learned]
-
-
-def _within(learned: Mapping[int, int], limits: Mapping[int, int]) -> Learned:
-    """No more of what was learned at some addresses than these limits."""
-    return {each: min(count, limits.get(each, count)) for each, count in learned.items()}

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,6 +54,14 @@ FENCED_ROWS = {
 _STRIP = 8
 
 
+class Refill(NamedTuple):
+    """A copy that overwrites those of an earlier phase of its mbarrier, which nobody has read: that
+    phase, and the mbarrier whose phase was awaited last before, if any."""
+
+    overwritten: int
+    released: int | None
+
+
 class Clocks:
     """The clocks of the warps of one block, or of the blocks of one cluster."""
 
@@ -70,8 +79,8 @@ class Clocks:
         # Actors whose mbarrier completed a phase before the bytes of its copies had arrived.
         self.completed_early: set[int] = set()
         # Copies, by actor and party, that overwrite what nobody has read since an earlier one of
-        # the same mbarrier, with the mbarrier whose phase was awaited last before, if any.
-        self.refills: dict[tuple[int, int], int | None] = {}
+        # the same mbarrier.
+        self.refills: dict[tuple[int, int], Refill] = {}
         # When copies of bulk groups were issued, by actor and party: the warp, and its time.
         self.issues: dict[tuple[int, int], tuple[int, int]] = {}
         # The group of cp.async copies that is open in each warp, and the last one of which all have

@@ -1,10 +1,11 @@
 """`ClusterFlags`: what flags order in a block, and between the blocks of a cluster.
 
 A thread releases what precedes its last fence by a strong write, such as an atomic; another one
-that observes the value acquires that by its next fence. A release or an acquire is such a fence
-with its access. Where one of the two is of block scope (`.cta`), that holds within a block only.
-`BlockOrder` does the same for global memory and all blocks; here, vector clocks are joined, so that
-accesses to shared memory are ordered too, and all that mbarriers and barriers order.
+that observes the value acquires that by its next fence. An access that releases or acquires needs
+no fence, and does so for its own address only. Where one of the two is of block scope (`.cta`),
+that holds within a block only. `BlockOrder` does the same for global memory and all blocks; here,
+vector clocks are joined, so that accesses to shared memory are ordered too, and all that mbarriers
+and barriers order.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gemmkit.emulator.codegen.ordering import Ordering
 from gemmkit.emulator.codegen.shadow_layout import CAUSED, ORDERED
 from gemmkit.emulator.sanitizer.clocks import Clock, Clocks
 from gemmkit.emulator.sanitizer.cluster_scope import ClusterScope, Times
@@ -130,42 +132,63 @@ class ClusterFlags:
         place: Place,
         look: Look,
         steps: int,
+        ordering: Ordering,
         *,
         reads: bool,
         writes: bool,
         in_block: bool,
-    ) -> None:
+    ) -> bool:
         """A warp whose lanes have been in step so often has performed a strong access, maybe of
-        block scope."""
+        block scope; returns whether it acquires anything."""
+        acquires, marked = False, None
+        if writes and ordering.releases:
+            clock = self._clocks.mark(warp)
+            marked = _Released(clock, self._scope.released(warp, clock))
         for among in self._among(warp, in_block=in_block):
             flag, who = self._flags[place, among], (warp, among)
             if look.initial is not None and not flag.count:
                 flag.values.wrote(look.initial, 0)
             if reads and flag.releases:
-                self._observe(flag, who, place, look, steps)
-            fenced = self._fenced_before(warp, among) if writes else None
+                acquires |= self._observe(flag, who, place, look, steps, ordering)
+            fenced = marked
+            if writes and fenced is None:
+                fenced = self._fenced_before(warp, among)
             if fenced is not None:
                 self._release(flag, warp, fenced, look.value)
             if writes:
                 flag.values.wrote(look.value, flag.count)
+        return acquires
 
     def _observe(
-        self, flag: _Flag, who: tuple[int, int], place: Place, look: Look, steps: int
-    ) -> None:
+        self,
+        flag: _Flag,
+        who: tuple[int, int],
+        place: Place,
+        look: Look,
+        steps: int,
+        ordering: Ordering,
+    ) -> bool:
+        """A warp looks at a flag; returns whether it acquires anything."""
         before = self._seen[who].get(place, 0)
         sees = max(look.sees(flag.values, before, flag.count), before)
         self._seen[who][place] = sees
         if sees == 0:
-            return
+            return False
         release = flag.releases[max(sees - flag.gone, 1) - 1]
         self._clocks.acquire_relaxed(who[0], release.clock)
         warp, among = who
+        if ordering.acquires:
+            self._clocks.acquire(warp, release.clock)
+            if among == _CLUSTER:
+                self._scope.acquire(self._scope.rank_of(warp), release.times)
+            return True
         last, lanes = self._observed[among].get(warp), look.lanes
         if last is not None and lanes is not None:
             alone = last.lanes if last.steps == steps else None
             lanes = None if alone is None else alone | lanes
         released = _join(last.released if last is not None else None, release)
         self._observed[among][warp] = _Observed(self._clocks.now(warp), released, lanes, steps)
+        return False
 
     def _release(self, flag: _Flag, warp: int, fenced: _Released, value: int) -> None:
         last = flag.releases[-1] if flag.releases else None

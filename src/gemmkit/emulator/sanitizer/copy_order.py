@@ -19,7 +19,7 @@ from gemmkit.emulator.machine.warp_stores import WarpStores
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.sanitizer.access_order import AccessOrder
 from gemmkit.emulator.sanitizer.asynchronous_findings import AsynchronousFindings
-from gemmkit.emulator.sanitizer.clocks import Clock
+from gemmkit.emulator.sanitizer.clocks import Clock, Refill
 from gemmkit.emulator.sanitizer.flag_order import FlagOrder
 from gemmkit.emulator.sanitizer.global_copies import GlobalCopies
 from gemmkit.emulator.sanitizer.granules import Conflict, Numbers, party
@@ -227,7 +227,8 @@ class CopyOrder(FlagOrder):
         first, refills = address >> self._shadow.shift, self._clocks.refills
         granules = home._granules
         if copy.barrier is not None and granules.is_unread(first, actor, time):
-            refills[actor, who] = self._cluster.awaited_by(self._warp_of(copy.thread))
+            released = self._cluster.awaited_by(self._warp_of(copy.thread))
+            refills[actor, who] = Refill(int(granules.time[first]), released)
         elif refills:
             refills.pop((actor, who), None)
 

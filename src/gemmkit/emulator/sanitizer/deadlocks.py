@@ -5,11 +5,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 from msgspec.structs import replace
 
-from gemmkit.emulator.codegen.layout import AT_BARRIER, AT_PHASE, AT_PRODUCTS, DONE, LANES
+from gemmkit.emulator.codegen.layout import (
+    AT_BARRIER,
+    AT_PHASE,
+    AT_PRODUCTS,
+    DONE,
+    LANES,
+    RUNNING,
+)
 from gemmkit.emulator.isa.cluster import CLUSTER_BARRIER
 from gemmkit.emulator.machine.errors import barrier_text, cluster_waits, span, waits_text
+from gemmkit.emulator.machine.polled import Poll, Polled
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.sanitizer.barrier_order import BarrierOrder
 from gemmkit.emulator.sanitizer.granules import instruction_of, thread_of
@@ -19,8 +28,8 @@ from gemmkit.emulator.sanitizer.sites import Names
 from gemmkit.emulator.sanitizer.synccheck import finding, place_text
 from gemmkit.findings import Finding
 
-# What warps wait for in a deadlock.
-_WAITING = (AT_BARRIER, AT_PHASE, AT_PRODUCTS)
+# What warps wait for in a deadlock, or poll for.
+_WAITING = (AT_BARRIER, AT_PHASE, AT_PRODUCTS, RUNNING)
 # More mbarriers, and lines that arrive at one, would not be read.
 _MOST_BARRIERS = 4
 _MOST_LINES = 3
@@ -34,25 +43,45 @@ def deadlock(names: Names, worker: Worker) -> Finding:
 
 
 def _blocked(names: Names, worker: Worker) -> Finding:
-    for each in worker.peers:
-        status, at = each.warp_fields("status"), each.warp_fields("instruction")
-        waiting = [warp for warp in range(each.warps) if status[warp] in _WAITING]
-        if waiting:
-            break
-    first = int(at[waiting[0]])
+    polls = _first_poll(worker)
+    if polls is not None:
+        each, poll = polls
+        status, first = each.warp_fields("status"), poll.number
+    else:
+        for each in worker.peers:
+            status, at = each.warp_fields("status"), each.warp_fields("instruction")
+            waiting = [warp for warp in range(each.warps) if status[warp] in _WAITING]
+            if waiting:
+                break
+        first = int(at[waiting[0]])
+    memory = names.memory
     if worker.cluster is not None:
-        places = cluster_waits(worker, lambda number: place_text(names, number))
+        places = cluster_waits(worker, lambda number: place_text(names, number), memory)
         more = f" and {len(places) - 12} more" * (len(places) > 12)
         rest = f"in the cluster of block {{block}}, blocked: {'; '.join(places[:12])}{more}"
-        return finding(names, each, "deadlock", first, None, rest)
-    if worker.phases is not None or (status == AT_PRODUCTS).any():
-        places = waits_text(worker, lambda number: place_text(names, number))
-        return finding(names, worker, "deadlock", first, None, _in_block(places, 8))
-    places = [
-        f"warp {warp} at {names.site(int(at[warp]), None)}{barrier_text(worker, warp)}"
-        for warp in waiting
-    ]
-    return finding(names, worker, "deadlock", first, None, _in_block(places, 4))
+    elif worker.phases is not None or np.isin(status, (AT_PRODUCTS, RUNNING)).any():
+        places = waits_text(worker, lambda number: place_text(names, number), memory)
+        rest = _in_block(places, 8)
+    else:
+        places = [
+            f"warp {warp} at {names.site(int(at[warp]), None)}{barrier_text(worker, warp)}"
+            for warp in waiting
+        ]
+        rest = _in_block(places, 4)
+    found = finding(names, each, "deadlock", first, None, rest)
+    if polls is None:
+        return found
+    array, offset = poll.variable(each, memory)
+    return replace(found, array=array, offset=offset or 0)
+
+
+def _first_poll(worker: Worker) -> tuple[Worker, Poll] | None:
+    """The first thing that a warp of a block or its cluster polls for ever, and the block."""
+    for each in worker.peers:
+        for warp in np.flatnonzero(each.warp_fields("status") == RUNNING).tolist():
+            for poll in Polled(each.kernel).by(each, warp):
+                return each, poll
+    return None
 
 
 def _in_block(places: list[str], most: int) -> str:

@@ -61,7 +61,7 @@ class FlagOrder(BarrierOrder):
         return self._flag_windows.limit(warp, lane, other)
 
     def fenced(self, *, in_block: bool) -> None:
-        """The running warp executes a fence, or an access that has one."""
+        """The running warp executes a fence."""
         self.look()
         warp = self._running()
         self._lane_windows.fenced(warp - self._first)
@@ -75,10 +75,13 @@ class FlagOrder(BarrierOrder):
     def flagged(self, action: Action, looks: Looks, lanes: int) -> None:
         """Lanes of the running warp have performed strong accesses."""
         self.look()
-        warp, in_block = self._running(), ".cta" in action.form.opcode
-        steps = self._shadow.steps(warp - self._first)
-        if action.operation != "load" and self._flags.releases(warp):
-            self._released(warp - self._first, action.number, lanes, flag=True)
+        warp, ordering = self._running(), Ordering.of(action)
+        own, in_block = warp - self._first, ".cta" in action.form.opcode
+        steps, acquiring = self._shadow.steps(own), 0
+        if action.operation != "load" and (ordering.releases or self._flags.releases(warp)):
+            fenced = not ordering.releases
+            self._released(own, action.number, lanes, flag=True, fenced=fenced)
+        known: Clock = self._clocks.of[warp, ORDERED].copy()
         for address, look in looks.items():
             place = self.flag_at(action, address)
             if place[0] >= 0:
@@ -89,15 +92,21 @@ class FlagOrder(BarrierOrder):
                     self._note_wait(place)
                 if action.operation != "load":
                     self._note_value(place, look.value)
-            self._flags.access(
+            acquires = self._flags.access(
                 warp,
                 place,
                 look,
                 steps,
+                ordering,
                 reads=action.operation != "store",
                 writes=action.operation != "load",
-                in_block=in_block or Ordering.of(action).scope == "block",
+                in_block=in_block or ordering.scope == "block",
             )
+            if acquires:
+                acquiring |= -1 if look.lanes is None else look.lanes
+        if acquiring:
+            alone = None if acquiring == -1 else acquiring
+            self._flag_windows.waited(own, alone, known)
 
     def _check_first(
         self, action: Action, place: Place, look: Look, first: tuple[FlagOrder, int, int]

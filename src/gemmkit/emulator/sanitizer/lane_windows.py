@@ -118,13 +118,20 @@ class LaneWindows:
         self._fenced[warp] = self.clocks.now(self.first + warp), self.shadow.field("log_count")
 
     def released(
-        self, warp: int, number: int, lanes: int, *, fence: bool = False, flag: bool = False
+        self,
+        warp: int,
+        number: int,
+        lanes: int,
+        *,
+        fence: bool = False,
+        flag: bool = False,
+        fenced: bool = False,
     ) -> bool:
-        """Lanes of a warp release what they have done, by an arrival or a `flag`, or execute a
-        proxy fence; returns whether that makes a window."""
+        """Lanes of a warp release what they have done (`fenced`: before the last fence), by an
+        arrival or a `flag`, or execute a proxy fence; returns whether that makes a window."""
         whole, step = self.is_whole(warp, lanes), self.shadow.last_step(warp)
         now, fenced_after = self.clocks.now(self.first + warp), _NEVER
-        if flag:
+        if fenced:
             # Others learn of no more than what preceded the fence.
             now, fenced_after = self._fenced.get(warp, (0, 0))
         for each in self._windows:

@@ -33,10 +33,10 @@ class LaunchState:
 
     `readers_wanted` grows if a launch must be run again with more of those: a region that is both
     loaded and stored to may have cross-block races. `tracking_wanted` is set if it must be run
-    again with code that tracks undefined bits. `before` is what memory held before the launch, and
-    `variables` are those of module scope, by name, of which the host sets some before each launch.
-    `stop` ends the launch. With a `trace` it records the block that runs, and what its findings are
-    about.
+    again with code that tracks undefined bits. `before` is what memory held before the launch,
+    and `variables` are those of module scope, by name, of which the host sets some before each
+    launch. `stalled`: its blocks poll for what nothing can change. `stop` ends the launch. With
+    a `trace` it records the block that runs, and what its findings are about.
     """
 
     traits: Traits
@@ -50,6 +50,7 @@ class LaunchState:
     host_sets: frozenset[str] = frozenset()
     readers_wanted: set[int] = field(default_factory=set)
     tracking_wanted: bool = False
+    stalled: bool = False
     stop: Callable[[], None] = lambda: None
 
     def __post_init__(self) -> None:

@@ -33,17 +33,21 @@ _MOST_ALIKE = 64
 
 
 class Unchanged:
-    """Memory that no earlier launch writes, by the names of its allocations: the parameters, and
-    variables that are constant, or still hold what the file initializes them with."""
+    """Memory that no earlier launch writes, by the names of its allocations: the parameters,
+    variables that are constant, or still hold what the file initializes them with, and what the
+    user says of. The latter may have been read."""
 
     def __init__(self, names: Names, variables: Mapping[str, Variable]) -> None:
         self._names, self._variables = names, variables
+        self._told = {each.casefold() for each in names.request.not_written_before}
 
-    def holds(self, address: int) -> bool:
-        """Whether an address is in such memory."""
+    def holds(self, address: int, *, reads: bool) -> bool:
+        """Whether an address, which a thread reads or writes, is in such memory."""
         found = self._names.memory.find(address)
         if found is None:
             return False
+        if reads and found.name.casefold() in self._told:
+            return True
         if found.address == self._names.request.parameters_at:
             return True
         variable = self._variables.get(found.name)
@@ -79,7 +83,8 @@ class LaunchWaits:
         not known to come after a wait; `together`: a lane that has waited executes it too, at
         once. Without one the lanes may be in another branch, which runs before the wait."""
         warp = thread // LANES
-        if self._unchanged.holds(address):
+        reads = verb(self._names.actions[number], in_global=True) == "reads"
+        if self._unchanged.holds(address, reads=reads):
             return
         waited = self._follows(warp)
         if waited is None:

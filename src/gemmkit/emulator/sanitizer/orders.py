@@ -26,8 +26,20 @@ UNINITIALIZED_FLAG = "uninitialized flag"
 OLD_FLAG = "it may find what was there before"
 LOST_FLAG = "what it writes may be overwritten, and those who wait for it wait on"
 _MBARRIERS = ("mbarrier_", "bulk_")
+_READS = ("load", "atomic", "compare_and_swap")
 _MEETINGS = ("mbarrier_", "barrier_cluster_")
 _IN_ORDER = " (with a barrier before the {write}, if a thread of another warp executes that)"
+
+
+def own_address_only(actions: Iterable[Action]) -> str:
+    """What a kernel may have overlooked whose flags are partly relaxed, and partly not."""
+    roles = [(Ordering.of(each), each.operation) for each in actions]
+    strong = [(role, operation) for role, operation in roles if role.strong]
+    reads = {role.acquires for role, operation in strong if operation in _READS}
+    writes = {role.releases for role, operation in strong if operation != "load"}
+    if len(reads) < 2 and len(writes) < 2:
+        return ""
+    return "; an access that acquires or releases does so for its own address only"
 
 
 def missing_order(actions: Iterable[Action]) -> str:
@@ -44,7 +56,7 @@ def missing_order(actions: Iterable[Action]) -> str:
     arrivals = "no arrival and wait at an mbarrier, " if mbarriers else ""
     return (
         f"with no barrier, {arrivals}and no flag that one releases (by a fence and a write) and "
-        f"the other acquires (by a read and a fence), between{note}"
+        f"the other acquires (by a read and a fence), between{note}{own_address_only(actions)}"
     )
 
 
@@ -82,6 +94,7 @@ class BlockOrders:
         """What is missing between two accesses of blocks that are ordered so; `look` is the last
         access by which the later block has observed another one. `after_read`: the later access
         writes what the other one reads."""
+        limits = f"{self._block_scope}{own_address_only(self._actions)}"
         if how == UNFENCED:
             word = self._look if look is None else _word(look)
             also = ""
@@ -89,15 +102,15 @@ class BlockOrders:
                 also = f" (a {word} does not order other accesses)"
             return (
                 f"no __threadfence() comes between this and the {word} that signals the other"
-                f"{also}{self._block_scope}"
+                f"{also}{limits}"
             )
         if how == UNLEARNED:
             return (
                 f"no {self._look} that signals the other, followed by a __threadfence(), comes "
-                f"before this{self._block_scope}"
+                f"before this{limits}"
             )
         waits = " (or the other waits for too little, and this has to come first)" * after_read
-        return f"{self._unreleased()}{waits}{self._block_scope}"
+        return f"{self._unreleased()}{waits}{limits}"
 
     def not_released(self, load: Action) -> str:
         """The same if the later access is a strong load, and a flag that it has observed follows

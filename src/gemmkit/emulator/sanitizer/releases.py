@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from gemmkit.emulator.sanitizer.flag_values import FlagValues
 
 # The number of releases at each address in memory.
 Learned = dict[int, int]
@@ -92,7 +95,42 @@ class Release:
         join(self.proxied, other.proxied)
 
 
+@dataclass(slots=True)
+class Location:
+    """All releases at one address, in order; by cluster, which of them it made; the blocks that
+    made some; and the values that were there."""
+
+    releases: list[Release] = field(default_factory=list)
+    of_cluster: defaultdict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    blocks: set[int] = field(default_factory=set)
+    values: FlagValues = field(default_factory=FlagValues)
+    # How many were kept apart only for their values.
+    apart: int = 0
+
+
 def join(mine: Learned, theirs: Mapping[int, int]) -> None:
     """Learn what another one knows."""
     for location, count in theirs.items():
         mine[location] = max(count, mine.get(location, 0))
+
+
+def looked_through(
+    locations: Mapping[int, Location], learned: Mapping[int, int]
+) -> Iterator[tuple[Location, int, int]]:
+    """The locations of all releases that are known by way of these, each with the numbers of its
+    first such release and of that after the last; none is looked at twice."""
+    looked_at: Learned = {}
+    left = [learned]
+    while left:
+        for location, count in left.pop().items():
+            at, done = locations[location], looked_at.get(location, 0)
+            if count <= done:
+                continue
+            looked_at[location] = count
+            yield at, done, count
+            left += [each.learned for each in at.releases[done:count] if each.learned]
+
+
+def within(learned: Mapping[int, int], limits: Mapping[int, int]) -> Learned:
+    """No more of what was learned at some addresses than these limits."""
+    return {each: min(count, limits.get(each, count)) for each, count in learned.items()}

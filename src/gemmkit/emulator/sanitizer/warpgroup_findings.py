@@ -70,8 +70,8 @@ class WarpgroupFindings(WordedFindings):
         follows = ""
         if clocks.warps <= met.actor < clocks.warps + clocks.places:
             copy = parties.copy_name(instruction_of(met.other))
-            kind = REFILL if is_refill(clocks, met) else "read before wait"
-            other, between = f"the {copy} by {other}", not_waited(clocks, met, parties)
+            kind = REFILL if is_refill(clocks, who, met) else "read before wait"
+            other, between = f"the {copy} by {other}", not_waited(clocks, who, met, parties)
             follows = parties.cause_of_wait(thread_of(met.other) // LANES)
         elif met.actor >= clocks.warps + clocks.places:
             kind, other = "read before wait", f"the cp.async by {other}"

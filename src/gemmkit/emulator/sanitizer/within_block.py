@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gemmkit.emulator.codegen.layout import LANES
-from gemmkit.emulator.codegen.ordering import is_cas_loop
+from gemmkit.emulator.codegen.ordering import Ordering, is_cas_loop
 from gemmkit.emulator.codegen.shadow_layout import AGAINST_READER, CONFLICT_THREAD, IN_ORDER
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.sanitizer.between_blocks import BetweenBlocks, here
@@ -15,7 +15,7 @@ from gemmkit.emulator.sanitizer.flag_values import Looks
 from gemmkit.emulator.sanitizer.global_copies import GlobalCopies
 from gemmkit.emulator.sanitizer.global_findings import NOT_WAITED
 from gemmkit.emulator.sanitizer.memory_faults import space_at
-from gemmkit.emulator.sanitizer.orders import LANES_APART, lanes_apart
+from gemmkit.emulator.sanitizer.orders import LANES_APART, lanes_apart, own_address_only
 from gemmkit.emulator.sanitizer.shadow import BlockShadow
 from gemmkit.emulator.sanitizer.sites import Names, actor_text, at, verb
 from gemmkit.findings import Finding
@@ -85,6 +85,7 @@ class WithinBlock:
             place,
             {address | shared: look for address, look in looks.items()},
             self._shadow.times(place.warp % self._worker.warps),
+            Ordering.of(action),
             reads=action.operation != "store",
             writes=action.operation != "load",
         )
@@ -175,6 +176,8 @@ class WithinBlock:
         if self._fences:
             between += " and no fence" if how == UNFENCED else ", fence and atomic"
         within_lines, between = f"with {between} between", f"with {between} {between_lines}"
+        if self._fences:
+            between += own_address_only(names.actions)
         if how in LANES_APART:
             between, missing = _LANES_APART[how], None
         if other.asynchronous:

@@ -71,11 +71,17 @@ def define(module: Module) -> None:
 
 
 def _define_fence(module: Module) -> None:
-    """device_fence(worker, scope): the running warp fences its accesses; see `SCOPES`."""
+    """device_fence(worker, scope): the running warp fences its accesses; see `SCOPES`.
+    ordering_access(worker): it is about to release or acquire by a strong access."""
     scope = Value("i64", "%scope")
     with module.function(f"gemmkit.{PREFIX}device_fence", "void", (C, scope)) as f:
         s = shadow(f)
         event(f, FENCE, f.load("i64", s, SHADOW["time"]), scope)
+        for name in ("time", "fences"):
+            f.increase(s, SHADOW[name], 1)
+        f.ret()
+    with module.function(f"gemmkit.{PREFIX}ordering_access", "void", (C,)) as f:
+        s = shadow(f)
         for name in ("time", "fences"):
             f.increase(s, SHADOW[name], 1)
         f.ret()
