@@ -215,7 +215,7 @@ def test_tiles_whose_scales_do_not_fit_are_refused(word, keys, message):
 
 
 @pytest.mark.parametrize("word", ["rows", "blocks", "1x128,1x128", "128x128,1x128"])
-@pytest.mark.sample(4)
+@pytest.mark.slow
 def test_registers_hold_everything(word):
     for precision in ("ieee", "fast"):
         problem = GemmProblem(

@@ -326,7 +326,7 @@ def test_rules(keys, message):
 
 @pytest.mark.parametrize("name", PRECISIONS)
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn"])
-@pytest.mark.sample
+@pytest.mark.slow
 def test_registers_hold_everything(name, layout):
     own = next(each for each in CANDIDATES if each.name == name)
     problem = problem_for(name, m=512, n=512, k=512, epilogue=Epilogue.parse("bias+relu"))
