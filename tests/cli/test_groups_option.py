@@ -77,6 +77,7 @@ TYPED = {
 
 
 @pytest.mark.parametrize(("kernel", "dtype"), [("grouped_typed", "fp64"), ("grouped_mma", "bf16")])
+@pytest.mark.sample(2)
 def test_groups_of_other_types(kernel, dtype, call, tmp_path, monkeypatch):
     # One prediction is enough.
     monkeypatch.setattr(predicted, "usable_cores", lambda: 1)
