@@ -52,7 +52,7 @@ def device():
 
 @pytest.mark.parametrize(("problem", "copied"), PROBLEMS.values(), ids=PROBLEMS.keys())
 @pytest.mark.parametrize("keys", CONFIGS.values(), ids=CONFIGS.keys())
-@pytest.mark.sample
+@pytest.mark.sample(11)
 def test_shapes(device, keys, problem, copied):
     config = KERNEL.configure(keys)
     check_exact(problem, run_typed(problem, device, kernel="gemm_tf32", config=config))

@@ -73,7 +73,7 @@ def device():
 
 @pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS.keys())
 @pytest.mark.parametrize("keys", CONFIGS.values(), ids=CONFIGS.keys())
-@pytest.mark.sample(16)
+@pytest.mark.sample(23)
 def test_shapes(device, keys, problem):
     config = KERNEL.configure(keys)
     check_exact(problem, run_typed(problem, device, kernel="gemm_wgmma", config=config))
