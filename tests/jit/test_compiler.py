@@ -73,7 +73,7 @@ def test_ptx_of_a_whole_binary_is_not_compiled_again(tmp_path, monkeypatch, vers
 
 
 # What NVRTC leaves to chance seldom shows in two compilations.
-TIMES = 6
+TIMES = 4
 
 
 def texts_of(kernel, shape, folder) -> set[str]:

@@ -28,7 +28,7 @@ KERNELS = (*LADDER, *(each for each in PRODUCTION if (each.dtypes, each.precisio
 
 @pytest.mark.parametrize("size", [1024, 1023], ids=["vectors", "floats"])
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
-@pytest.mark.sample(13)
+@pytest.mark.sample(19)
 def test_defaults_do_not_spill(kernel, size):
     _, resources = compiled(
         kernel, GemmProblem(size, size, size), kernel.default, board_for(kernel, RTX3090)

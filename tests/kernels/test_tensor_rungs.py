@@ -45,7 +45,7 @@ def test_shapes(device, kernel, dtype, out, shapes):
 
 @each_rung
 @pytest.mark.parametrize("out", ["float16", "float32"])
-@pytest.mark.sample(7)
+@pytest.mark.sample(14)
 def test_rounding_stays_within_the_bounds(device, kernel, out):
     problem = GemmProblem(40, 48, 200, 1 / 3, -0.7, dtype="float16", out_dtype=out)
     check(run_typed(problem, device, kernel=kernel.name, integers=False))
