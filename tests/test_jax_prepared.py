@@ -87,5 +87,5 @@ def test_what_does_not_go_together_is_refused(weight):
         gk.matmul(jnp.float32(1), w)
     with pytest.raises(UnsupportedType, match="prepare an array of JAX's"):
         gk.matmul(normal(5, 70), gemmkit.prepare(np.asarray(b)))
-    with pytest.raises(UsageError, match="many of both"):
+    with pytest.raises(UsageError, match="number of both"):
         gk.matmul(normal(5, 71), w)

@@ -28,7 +28,8 @@ from jax.test_util import check_grads  # noqa: E402
 import gemmkit  # noqa: E402
 import gemmkit.jax as gk  # noqa: E402
 from gemmkit.errors import UsageError  # noqa: E402
-from gemmkit.jax import call_frame, dlpack, target  # noqa: E402
+from gemmkit.jax import call_frame, registry, target  # noqa: E402
+from gemmkit.ops.libraries import dlpack  # noqa: E402
 
 LAYOUTS = list(product((False, True), repeat=2))
 
@@ -299,8 +300,8 @@ def test_a_call_on_a_gpu_has_views_of_xlas_buffers_and_its_stream(monkeypatch):
     def give_stream(told):
         told._obj.stream = 1234
 
-    def multiply(a, b, out, stream, precision):
-        streams.append((stream, precision))
+    def multiply(a, b, out, precision):
+        streams.append((dlpack.current_stream(0), precision))
         assert np.from_dlpack(out).ctypes.data == found.ctypes.data
         np.matmul(np.from_dlpack(a), np.from_dlpack(b), out=found)
 
@@ -310,8 +311,8 @@ def test_a_call_on_a_gpu_has_views_of_xlas_buffers_and_its_stream(monkeypatch):
     texts = {"layout": "tt", "precision": "tf32"}
     call = call_frame.Call(tuple(buffers[:2]), tuple(buffers[2:]), texts, frame)
     monkeypatch.setattr(target, "matmul", multiply)
-    monkeypatch.setattr(target, "CUDA", dlpack.CPU)
-    monkeypatch.setattr(target, "_gpu_of", lambda address: 0)
+    monkeypatch.setattr(registry, "CUDA", dlpack.CPU)
+    monkeypatch.setattr(registry, "gpu_of", lambda address: 0)
     target._on_gpu(call)
     np.testing.assert_array_equal(found, a.swapaxes(1, 2) @ b.swapaxes(1, 2))
     assert streams == [(1234, "tf32")]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UsageError
 from gemmkit.groups import MOST_IN_TEXT, Groups
 from gemmkit.problem import GemmProblem
@@ -124,3 +127,78 @@ def test_matrices_of_groups_lie_apart_and_aligned():
         for number, view in enumerate(place.view(storage), 1):
             view += number
         assert place.gaps(storage).size == np.count_nonzero(storage == 0)
+
+
+def test_ragged_groups_are_rows_of_one_a():
+    text = "ragged:3x40x72,0x40x72,70x40x72"
+    groups = Groups.parse(f" {text.upper()}")
+    assert (str(groups), groups.ragged, groups.rows, groups.count) == (text, True, 73, 3)
+    assert groups != Groups.parse(text.removeprefix("ragged:"))
+    problem = GemmProblem.of_groups(groups, "nt")
+    assert problem.ragged
+    assert problem.groups_text == text
+    assert problem.laid_out("nn").groups_text == text
+    assert not problem.product(0).ragged
+    for words, wrong in (
+        ("product 1: n is another", "ragged:3x40x72,3x41x72"),
+        ("product 2: k is another", "ragged:3x40x72*2,3x40x71"),
+        ("product 1: lda is another", "ragged:3x40x72,3x40x72:80:40:40"),
+        ("'ragged:5x6x7' is not a group", "3x4x5,ragged:5x6x7"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            Groups.parse(wrong)
+    for layout in ("tn", "nnt"):
+        with pytest.raises(UsageError, match="ragged groups are rows of A"):
+            GemmProblem.of_groups(groups, layout)
+
+
+def test_a_file_says_that_groups_are_ragged(tmp_path):
+    path = tmp_path / "routed.txt"
+    path.write_text("# tokens\nragged:\n3x40x72\n0x40x72*2\n")
+    assert Groups.read(path) == Groups.parse("ragged:3x40x72,0x40x72*2")
+    path.write_text("3x40x72\nragged:\n")
+    with pytest.raises(UsageError, match=r"routed\.txt:2: "):
+        Groups.read(path)
+
+
+def test_matrices_of_ragged_groups_lie_end_to_end():
+    groups = Groups.of([3, 0, 5, 0], 4, 8, 10, 6, 7, ragged=True)
+    problem = GemmProblem.of_groups(
+        groups, epilogue=Epilogue("row", residual=True, auxiliary=True), dtype="float16"
+    )
+    placed = placements(problem)
+    starts = {name: list(each.starts) for name, each in placed.items()}
+    assert starts == {
+        "a": [0, 30, 30, 80],
+        "b": [0, 48, 96, 144],
+        "c": [0, 21, 21, 56],
+        # A row has one element of it.
+        "bias": [0, 3, 3, 8],
+        "residual": [0, 30, 30, 80],
+        "auxiliary": [0, 39, 39, 104],
+    }
+    assert placed["a"].size == 80
+    storage = np.arange(placed["a"].size)
+    np.testing.assert_array_equal(placed["a"].view(storage)[2][0], range(30, 38))
+    # Where rows are padded, the padding is no one's.
+    np.testing.assert_array_equal(placed["a"].gaps(storage) % 10, [8, 9] * 8)
+    columns = placements(replace(problem, epilogue=Epilogue("column")))["bias"]
+    assert list(columns.starts) == [0, 4, 8, 12]
+
+
+def test_one_division_stands_for_all_of_about_as_many_rows():
+    def typical(rows):
+        return Groups.of(rows, 8, 16, ragged=True).representative()
+
+    found = typical([100, 0, 0, 28])
+    assert found == typical([32] * 4) == typical([30, 40, 31, 32])
+    assert found.m.tolist() == sorted(found.m.tolist())
+    assert found.rows == 128
+    assert (found.ragged, found.count) == (True, 4)
+    assert found.m.min() >= 16
+    assert found.m.max() <= 48
+    assert found != typical([64] * 4)
+    assert typical([1, 0, 0, 0]).rows == 1
+    one = GemmProblem.of_groups(Groups.of([5], 8, 16, ragged=True))
+    assert one.representative.groups.count == 1
+    assert GemmProblem(8, 8, 8).representative == GemmProblem(8, 8, 8)

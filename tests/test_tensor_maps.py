@@ -12,7 +12,7 @@ import pytest
 
 from gemmkit.devices import tensor_maps
 from gemmkit.devices.cuda import CudaDevice
-from gemmkit.devices.tensor_maps import driver_encoded
+from gemmkit.devices.tensor_maps import MapsOfSizes, driver_encoded
 from gemmkit.emulator.isa.mbarriers import Misuse
 from gemmkit.emulator.isa.tensor_maps import decoded, encoded, is_map
 from gemmkit.errors import DeviceError, UsageError
@@ -94,7 +94,8 @@ def test_other_bytes_are_no_map(place: int) -> None:
 def test_the_driver_gets_every_field(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = pytest.importorskip("cuda.bindings.driver")
     taken: list[Any] = []
-    answers = [driver.CUresult.CUDA_SUCCESS, driver.CUresult.CUDA_ERROR_INVALID_VALUE]
+    ok, wrong = driver.CUresult.CUDA_SUCCESS, driver.CUresult.CUDA_ERROR_INVALID_VALUE
+    answers = [ok, ok, ok, wrong]
 
     def words(address: int, of: Any, count: int) -> list[int]:
         return list((of * count).from_address(address))
@@ -125,6 +126,12 @@ def test_the_driver_gets_every_field(monkeypatch: pytest.MonkeyPatch) -> None:
     none = driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE
     fill = driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA
     assert (taken[8][0], taken[8][3]) == (int(none), int(fill))
+    # Others of other sizes are told the same but for these.
+    maps, first = MapsOfSizes(MAP), taken.copy()
+    for rows in (7, 4096):
+        taken.clear()
+        assert len(maps.encoded((100, rows, 3))) == 128
+        assert taken == [*first[:4], [100, rows, 3], *first[5:]]
     with pytest.raises(DeviceError, match="encoding a tensor map failed"):
         driver_encoded(MAP)
 

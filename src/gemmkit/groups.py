@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from math import log2
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,13 @@ _NAMES = ("m", "n", "k", "lda", "ldb", "ldc")
 # A cube or M, N and K, leading dimensions, and a count; and the form of batches.
 _GROUP = re.compile(r"(\d+)(?:x(\d+)x(\d+))?(?::(\d+):(\d+):(\d+))?(?:\*(\d+))?", flags=re.ASCII)
 _BATCH = re.compile(r"(\d+x\d+x\d+)x(\d+)", flags=re.ASCII)
+# What the text of ragged groups begins with.
+RAGGED = "ragged:"
+# The smallest and the largest of the sizes that stand for any division of rows, of their mean.
+SPREAD = (0.5, 1.5)
+# Quantities, such as the mean of ragged groups, count as one where they round to the same power of
+# 2^(1/2).
+STEP_LOG2 = 0.5
 # The most products in a text, with all its counts, and the most digits of a size.
 MOST_IN_TEXT, MOST_DIGITS = 2**20, 18
 
@@ -30,9 +38,13 @@ class Groups:
     `packed` holds m, n, k, lda, ldb and ldc of all products as int64, one array after the other:
     bytes compare at the speed of memory and cache their hash. Use `of`, `parse` or `read` to make
     objects.
+
+    Those that are `ragged` are rows of one A and of one C, one group after the other, as the tokens
+    of a mixture of experts are; their B are a stack.
     """
 
     packed: bytes
+    ragged: bool = False
 
     @classmethod
     def of(
@@ -43,12 +55,14 @@ class Groups:
         lda: ArrayLike = 0,
         ldb: ArrayLike = 0,
         ldc: ArrayLike = 0,
+        *,
+        ragged: bool = False,
     ) -> Groups:
         """Products of these sizes; a number applies to all products.
 
         Raises:
             UsageError: the arrays have different lengths, or a size is negative; the message
-                names the product.
+                names the product. Or the products are ragged and differ in more than m.
         """
         given = [np.asarray(each) for each in (m, n, k, lda, ldb, ldc)]
         count = given[0].size
@@ -63,7 +77,13 @@ class Groups:
                 f"product {number}: {_NAMES[row_number]} = {table[row_number, number]}: sizes must "
                 "be 0 or more"
             )
-        return cls(table.tobytes())
+        if ragged and count and (table[1:] != table[1:, :1]).any():
+            row_number, number = (int(each[0]) for each in np.nonzero(table[1:] != table[1:, :1]))
+            raise UsageError(
+                f"product {number}: {_NAMES[1 + row_number]} is another than that of product 0: "
+                "ragged groups, which are rows of one A, differ in m alone"
+            )
+        return cls(table.tobytes(), ragged)
 
     @classmethod
     def listed(cls, shapes: Iterable[Sequence[int]]) -> Groups:
@@ -87,11 +107,16 @@ class Groups:
     def parse(cls, text: str) -> Groups:
         """Read `MxNxK,MxNxK*COUNT,…`, the format of `str`.
 
-        A single number means a cube. Leading dimensions follow a size as `:LDA:LDB:LDC`.
+        A single number means a cube. Leading dimensions follow a size as `:LDA:LDB:LDC`. The text
+        of ragged groups begins with `ragged:`.
 
         Raises:
-            UsageError: the text does not have this format, or exceeds `MOST_IN_TEXT` products.
+            UsageError: the text does not have this format, or exceeds `MOST_IN_TEXT` products; or
+                groups are ragged and differ in more than m.
         """
+        ragged = text.lower().lstrip().startswith(RAGGED)
+        if ragged:
+            text = text.lstrip()[len(RAGGED) :]
         rows: list[tuple[int, ...]] = []
         counts: list[int] = []
         for part in (each.strip() for each in text.lower().replace("×", "x").split(",")):
@@ -112,11 +137,12 @@ class Groups:
                 f"{sum(counts):,} products are asked for: a text may have {MOST_IN_TEXT:,}"
             )
         table = np.repeat(np.array(rows, np.int64), counts, axis=0)
-        return cls.of(*table.T)
+        return cls.of(*table.T, ragged=ragged)
 
     @classmethod
     def read(cls, path: Path) -> Groups:
-        """Read a file with one group per line; `#` starts a comment.
+        """Read a file with one group per line; `#` starts a comment. A line `ragged:` before them
+        says that they are.
 
         Raises:
             UsageError: the file cannot be read, or a line is not a group; the message names it.
@@ -127,9 +153,13 @@ class Groups:
             raise UsageError(f"{path} cannot be read: {error.strerror}") from None
         except UnicodeDecodeError:
             raise UsageError(f"{path} is not a text of groups") from None
-        parts = []
+        parts: list[str] = []
+        ragged = ""
         for number, line in enumerate(lines, 1):
             part = line.partition("#")[0].strip().rstrip(",")
+            if part.lower() == RAGGED and not parts:
+                ragged = RAGGED
+                continue
             if not part:
                 continue
             try:
@@ -139,7 +169,24 @@ class Groups:
             parts.append(part)
         if not parts:
             raise UsageError(f"{path} has no group: write MxNxK or MxNxK*COUNT on a line each")
-        return cls.parse(",".join(parts))
+        return cls.parse(ragged + ",".join(parts))
+
+    @property
+    def rows(self) -> int:
+        """Rows of all products: of ragged ones those of their A."""
+        return int(self.m.sum())
+
+    def representative(self) -> Groups:
+        """Of ragged groups with rows, those for which a choice is made that any division of as many
+        rows gets, and of numbers with about the same mean: sizes around this."""
+        step = row_class(self.rows, self.count)
+        mean = 2 ** (step * STEP_LOG2)
+        shares = np.linspace(*SPREAD, 2 * self.count + 1)[1::2] * mean
+        ends = np.rint(np.cumsum(np.concatenate([[0.0], shares])))
+        m = np.diff(ends).astype(np.int64)
+        if not m.any():
+            m[-1] = 1
+        return Groups.of(m, *self.table[1:, 0].tolist(), ragged=True)
 
     @property
     def count(self) -> int:
@@ -257,28 +304,33 @@ class Groups:
         return self._with_pitches(self.tight(changed) + beyond)
 
     def _with_pitches(self, pitches: Sizes) -> Groups:
-        return Groups(np.concatenate([self.table[:3], pitches]).tobytes())
+        return Groups(np.concatenate([self.table[:3], pitches]).tobytes(), self.ragged)
 
     def sizes_only(self) -> Groups:
         """The same sizes with contiguous rows, sorted: the longest k first, equal ones together."""
         order = np.lexsort((self.n, self.m, -self.k))
         table = np.zeros_like(self.table)
         table[:3] = self.table[:3, order]
-        return Groups(table.tobytes())
+        return Groups(table.tobytes(), self.ragged)
 
     def __str__(self) -> str:
-        """`MxNxK*COUNT,…`: equal neighbors are written once."""
+        """`MxNxK*COUNT,…`: equal neighbors are written once; `ragged:` comes first if they are."""
         table = self.table
         if not table.size:
             return ""
         new = np.flatnonzero(np.any(table[:, 1:] != table[:, :-1], axis=0)) + 1
         starts = np.concatenate([[0], new, [table.shape[1]]])
-        return ",".join(
+        return (RAGGED if self.ragged else "") + ",".join(
             _group_text(column, count)
             for column, count in zip(
                 table[:, starts[:-1]].T.tolist(), np.diff(starts).tolist(), strict=True
             )
         )
+
+
+def row_class(rows: int, groups: int) -> int:
+    """Which numbers of rows of ragged groups count as one; there must be some of both."""
+    return round(log2(rows / groups) / STEP_LOG2)
 
 
 # Dispatch asks for each candidate.

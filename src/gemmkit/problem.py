@@ -79,7 +79,8 @@ class GemmProblem(ProblemBytes):
 
     With `groups`, each product has its own size and leading dimensions, and everything else is
     shared; the matrices can be anywhere in memory. `m`, `n`, `k` and the leading dimensions are
-    then the largest of all and need not be given: see `of_groups`.
+    then the largest of all and need not be given: see `of_groups`. Ragged groups share one A and
+    one C, of which each has its own rows, and B is a stack (see `gemmkit.ragged_matmul`).
 
     `prepared` names operands, "a", "b" or "ab", that are constant: what kernels read in place of
     them, such as their two parts of fp16, was made before and is not part of the work.
@@ -180,7 +181,8 @@ class GemmProblem(ProblemBytes):
         """A problem of products of different shapes.
 
         Args:
-            groups: `Groups`, a string `MxNxK*COUNT,…`, or (m, n, k) or (m, n, k, lda, ldb, ldc) of
+            groups: `Groups`, a string `MxNxK*COUNT,…`, with `ragged:` before it if they are, or
+                (m, n, k) or (m, n, k, lda, ldb, ldc) of
                 each product. Leading dimensions are those of matrices in the layout.
             layout: the layout of all products, as in the property of that name.
             rest: other fields, which all products share.
@@ -206,6 +208,11 @@ class GemmProblem(ProblemBytes):
     def groups_text(self) -> str:
         """The groups as `Groups.parse` reads them, with leading dimensions of padded rows."""
         return "" if self.groups is None else str(self.groups.unpitched(self.transposed))
+
+    @property
+    def ragged(self) -> bool:
+        """Whether it has ragged groups."""
+        return self.groups is not None and self.groups.ragged
 
     @property
     def count(self) -> int:
@@ -244,6 +251,15 @@ class GemmProblem(ProblemBytes):
         found = self.product(int((m * n * k).argmax()))
         depth = -(-self.mean_k // 16) * 16 if self.is_aligned(16) else self.mean_k
         return replace(found, k=depth, lda=0, ldb=0, ldc=0, alignment=alignment)
+
+    @property
+    def representative(self) -> GemmProblem:
+        """Of ragged groups with rows, those that a choice is made for, which any division of the
+        rows gets."""
+        if self.groups is None or not self.groups.ragged:
+            return self
+        sizes = dict.fromkeys(("m", "n", "k", "lda", "ldb", "ldc"), 0)
+        return replace(self, groups=self.groups.representative(), **sizes)  # type: ignore[arg-type]
 
     @property
     def transposed(self) -> tuple[bool, bool, bool]:

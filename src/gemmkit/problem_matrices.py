@@ -63,8 +63,8 @@ def largest_of_groups(problem: Any, groups: Any) -> dict[str, object]:
     """The groups with leading dimensions, and the largest of all sizes.
 
     Raises:
-        UsageError: the problem is also a batch, a given m, n or k differs, or a leading dimension
-            is smaller than the row.
+        UsageError: the problem is also a batch, a given m, n or k differs, a leading dimension is
+            smaller than the row, or ragged groups do not lie in rows.
     """
     if problem.batch != 1:
         raise UsageError(
@@ -74,6 +74,10 @@ def largest_of_groups(problem: Any, groups: Any) -> dict[str, object]:
         raise UnsupportedType(
             f"groups = {groups!r} is of type {type(groups).__name__}: use "
             "GemmProblem.of_groups, which reads texts and lists"
+        )
+    if groups.ragged and (problem.transa or problem.transc):
+        raise UsageError(
+            f"layout {problem.layout}: ragged groups are rows of A and of C: use nn or nt"
         )
     groups = groups.pitched(problem.transposed)
     found: dict[str, object] = {"groups": groups}

@@ -94,7 +94,8 @@ class Layout:
 class GroupLayout:
     """The layout of matrices of different shapes in one storage, each from its `start`.
 
-    Between two of them is at least one element that belongs to neither.
+    Between two of them is at least one element that belongs to neither, unless they lie
+    `end_to_end`.
     """
 
     matrices: tuple[Layout, ...]
@@ -108,14 +109,25 @@ class GroupLayout:
         places = (sizes // unit + 1) * unit
         return cls(found, tuple((np.cumsum(places) - places).tolist()))
 
+    @classmethod
+    def end_to_end(cls, matrices: Iterable[Layout]) -> GroupLayout:
+        """The matrices in sequence, each from where the rows of the one before end."""
+        found = tuple(matrices)
+        # Without elements, as a bias of no rows, a matrix takes no place.
+        places = np.array(
+            [each.ld * (each.columns if each.transposed else each.rows) for each in found], np.int64
+        ) * [bool(each.rows and each.columns) for each in found]
+        return cls(found, tuple((np.cumsum(places) - places).tolist()))
+
     @property
     def size(self) -> int:
         """The number of elements from the first to the last."""
-        return self.starts[-1] + self.matrices[-1].size if self.matrices else 0
+        ends = (start + each.size for start, each in zip(self.starts, self.matrices, strict=True))
+        return max(ends, default=0)
 
     @property
     def gapless(self) -> bool:
-        """Whether every element of the storage belongs to a matrix."""
+        """Whether every element of the storage is known to belong to a matrix."""
         return len(self.matrices) <= 1 and all(each.gapless for each in self.matrices)
 
     def view(self, storage: NDArray[Any]) -> list[NDArray[Any]]:
@@ -148,7 +160,7 @@ def placements(problem: GemmProblem) -> dict[str, Placement]:
     has them.
 
     A bias is a matrix of one row, shared by the products of a batch. The matrices of groups start
-    at multiples of the problem's alignment.
+    at multiples of the problem's alignment, those of ragged groups where those before end.
     """
     epilogue = problem.epilogue
     wanted = ["a", "b", "c"]
@@ -159,6 +171,8 @@ def placements(problem: GemmProblem) -> dict[str, Placement]:
     parts = [_of_product(problem.product(number)) for number in range(problem.count)]
 
     def together(name: str) -> Placement:
+        if problem.ragged:
+            return GroupLayout.end_to_end(each[name] for each in parts)
         item = ITEM_BYTES[dtype_of(problem, name)]
         return GroupLayout.of((each[name] for each in parts), max(problem.alignment // item, 1))
 

@@ -111,3 +111,25 @@ def test_groups_are_judged_and_timed_beside_libraries(device, monkeypatch, wrong
     assert record.profile.tile_share == pytest.approx(problem.results / (7 * 16 * 32))
     assert Record.from_json(record.to_json()) == record
     assert "1.20" in comparison_tables([record])[0].to_text().plain
+
+
+def test_ragged_groups_are_compared_by_the_kernel_that_reads_where_they_end(device):
+    kernel = find_kernel("ragged_wgmma")
+    config = kernel.configure({"BM": 64, "BN": 32, "BK": 64, "stages": 2, "consumers": 1})
+    text = "ragged:33x40x64*2,0x40x64,5x40x64"
+    problem = GemmProblem.of_groups(text, "nt", dtype="bfloat16")
+    (record,) = compare(
+        [Task(problem, "ragged")],
+        lambda *_: (Pick(kernel, config, "small tiles"),),
+        device=device,
+        against=(),
+        seconds=0.01,
+    )
+    assert record.correct, record.check
+    assert (record.problem.groups, record.kernel) == (text, "ragged_wgmma")
+    assert record.tflops == pytest.approx(problem.flops / 10.0 / 1e6)
+    # Three groups with rows are in a tile of rows each, and in two of columns.
+    assert record.profile.tile_share == pytest.approx(problem.results / (6 * 64 * 32))
+    assert Record.from_json(record.to_json()) == record
+    table = comparison_tables([record])[0].to_text().plain
+    assert "ragged:33x40x64*2,0x40x64,5x40x64" in table

@@ -51,6 +51,8 @@ def torch():
     module = types.ModuleType("torch")
     module.__version__ = "2"
     module.Tensor, module.Generator, module.int32 = Tensor, Generator, np.int32
+    # NumPy has none.
+    module.bfloat16 = np.float32
     module.randn = lambda *shape, device, generator: generator.random.standard_normal(
         shape, np.float32
     ).view(Tensor)
@@ -88,10 +90,20 @@ def records(script, monkeypatch, tmp_path, *words):
 def test_each_way_is_a_record(script, torch, monkeypatch, tmp_path):
     torch._grouped_mm = grouped_mm
     monkeypatch.setattr(script, "GOAL", float("inf"))
+    product = gemmkit.ragged_matmul
+    monkeypatch.setattr(
+        gemmkit, "ragged_matmul", lambda *given: product(*given).view(Tensor), raising=False
+    )
     code, found = records(script, monkeypatch, tmp_path, "--products", "3", "--commit", "abc")
     assert code == 0
     grouped = ["3 products", "3 products, out", "3 experts"]
-    assert list(found) == ["new result", "out", "B transposed", "bias and ReLU", *grouped]
+    ragged = ["rows of one matrix", "rows of one matrix, new totals"]
+    single = ["new result", "out", "B transposed", "bias and ReLU"]
+    assert list(found) == [*single, *grouped, *ragged]
+    for way in ragged:
+        record = found.pop(way)
+        assert (record["products"], record["calls"]) == (3, 1)
+        assert list(record["host"]) == ["torch._grouped_mm", "gemmkit.ragged_matmul"]
     for way, record in found.items():
         count = 3 if way in grouped else 1
         # A call for many products makes as many launches of PyTorch's.
@@ -135,6 +147,24 @@ def test_a_pytorch_without_grouped_products_of_float32_is_left_out(script, torch
 
     torch._grouped_mm = refused
     assert "torch._grouped_mm" not in script.grouped_ways(8, 2)["2 experts"]
+
+
+def test_each_call_has_another_number_of_rows(script, torch, monkeypatch):
+    torch._grouped_mm = grouped_mm
+    seen = []
+
+    def product(a, b, offsets):
+        seen.append((len(a), offsets.tolist()))
+        return np.zeros((len(a), b.shape[2])).view(Tensor)
+
+    monkeypatch.setattr(gemmkit, "ragged_matmul", product, raising=False)
+    ways = script.ragged_ways(8, 3)
+    seen.clear()
+    for way in ways.values():
+        assert [way["gemmkit.ragged_matmul"]().shape for _ in range(3)] == [(24, 8)] * 3
+    assert seen == [(rows, [8, 16, 24]) for rows in (24, 24, 24, 24, 25, 26)]
+    del torch._grouped_mm
+    assert script.ragged_ways(8, 3) == {}
 
 
 def test_a_wrong_result_is_not_timed(script, torch):

@@ -10,6 +10,7 @@ import pytest
 
 from gemmkit.devices.emulated import EmulatedDevice
 from gemmkit.devices.operands import Further, Operands, bind_arguments
+from gemmkit.errors import UsageError
 from gemmkit.gpu import find_board
 from gemmkit.jit.compiler import compile_plan
 from gemmkit.kernels.production.ragged_wgmma import KERNEL, most_tiles, ragged_problem, signature
@@ -104,8 +105,9 @@ def run(
         Further(uploaded["auxiliary"], n) if epilogue.auxiliary else None,
     )
     there = device.upload(np.array(ends, offsets))
-    arguments = {**bind_arguments(problem, operands), "offsets": there.address}
-    binary = compiled(replace(plan, grid=(1, 1, 1), tensor_maps=()))
+    arguments = bind_arguments(problem, operands) | plan.table.arguments
+    arguments |= {"offsets": there.address}
+    binary = compiled(replace(plan, grid=(1, 1, 1), tensor_maps=(), table=None))
     launch = device.launch(binary, plan, arguments)
     assert not launch.findings, launch.findings[0].message
     found = np.empty_like(arrays["c"])
@@ -178,11 +180,14 @@ def test_what_it_refuses():
     assert "16 bytes" in refusal(k=71)
     assert "nothing to load" in refusal(k=0)
     assert "nothing to load" in refusal(alpha=0.0)
-    assert "not TN" in refusal(transa=True)
+    with pytest.raises(UsageError, match="ragged groups are rows of A"):
+        refusal(transa=True)
     assert "registers" in refusal({**TURNS, "BM": 128, "BN": 192})
     assert "stages" in refusal({**SWAPPED, "stages": 25})
     shared = GemmProblem(64, 40, 72, batch=3, dtype="float16")
-    assert "one A" in KERNEL.supports(shared, KERNEL.configure(NARROW), H100)
+    assert "not a batch" in KERNEL.supports(shared, KERNEL.configure(NARROW), H100)
+    others = GemmProblem.of_groups([(64, 40, 72), (8, 40, 72)], dtype="float16")
+    assert "ragged groups" in KERNEL.supports(others, KERNEL.configure(NARROW), H100)
 
 
 def test_blocks_for_the_most_tiles_of_any_division():

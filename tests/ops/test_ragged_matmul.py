@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,11 @@ import gemmkit
 from emulated_gpu import STREAM, GpuArray, install
 from gemmkit.errors import UnsupportedProblem, UnsupportedType, UsageError
 from gemmkit.kernels.production.ragged_wgmma import KERNEL
+from gemmkit.kernels.tensor_maps import PlannedMap
 from gemmkit.ops import grouped_gpu, ragged_gpu, ragged_launches, ragged_product
+from gemmkit.ops.libraries import dlpack
+from gemmkit.ops.libraries.dlpack import CUDA, DlpackArray
+from gemmkit.ops.operands import View
 
 CONFIG = KERNEL.configure(
     {"BM": 64, "BN": 32, "BK": 64, "stages": 2, "consumers": 1, "pingpong": 1, "cluster_m": 1}
@@ -42,11 +48,25 @@ class Offsets(GpuArray):
         }
 
 
+class Maps:
+    """What `MapsOfSizes` does, by the emulated GPU."""
+
+    gpu = None
+
+    def __init__(self, like):
+        self.like = like
+
+    def encoded(self, sizes):
+        return self.gpu.encode(replace(self.like, sizes=sizes))
+
+
 @pytest.fixture(scope="module")
 def played():
     with pytest.MonkeyPatch.context() as patch:
         gpu, library = install(patch)
         tables = Tables(gpu)
+        patch.setattr(Maps, "gpu", gpu)
+        patch.setattr(ragged_launches, "MapsOfSizes", Maps)
         for module in (grouped_gpu, ragged_gpu):
             patch.setattr(module, "context_of", lambda ordinal: gpu)
         for module in (grouped_gpu, ragged_launches):
@@ -63,6 +83,7 @@ def played():
 @pytest.fixture
 def gpu(played):
     ragged_product._ready.calls.forget()
+    ragged_product._ready.families.forget()
     played[0].launches.clear()
     played[1].overwrites.clear()
     return played[0]
@@ -185,6 +206,68 @@ def test_offsets_of_the_host_are_copied_or_stand_in_a_table(gpu, monkeypatch):
                 np.testing.assert_array_equal(found.values[:last], right[:last])
             with pytest.raises(UsageError, match="in order"):
                 gemmkit.ragged_matmul(GpuArray.of(a), weights, [5, 4, 3, 2, 1], bias=vector)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_another_number_of_rows_of_the_same_class_is_a_launch_of_other_sizes(
+    gpu, monkeypatch, bias
+):
+    a, b = operands()
+    weights = GpuArray.of(b)
+    given = {"bias": GpuArray.of(whole(len(ENDS), N))} if bias else {}
+    own = given["bias"].values if bias else None
+    offsets = Offsets.of(np.array(ENDS, np.int32))
+    gemmkit.ragged_matmul(GpuArray.of(a), weights, offsets, **given)
+    gemmkit.ragged_matmul(GpuArray.of(a), weights, ENDS, **given)
+    monkeypatch.setattr(ragged_product, "read_ragged", None)
+    gemmkit.ragged_matmul(GpuArray.of(whole(79, K)), weights, offsets, **given)
+    gemmkit.ragged_matmul(GpuArray.of(whole(79, K)), weights, [79] * 5, **given)
+    # From here on, nothing looks at the rules of tensor maps.
+    monkeypatch.setattr(PlannedMap, "at", None)
+    for rows, ends in (
+        (81, [0, 0, 64, 70, 81]),
+        (73, [73] * 5),
+        (80, ENDS),
+        (81, [9, 9, 9, 9, 80]),
+    ):
+        other = whole(rows, K, seed=rows)
+        right = expected(other, b, ends, own)
+        offsets.values[:] = ends
+        for where in (offsets, ends):
+            found = gemmkit.ragged_matmul(GpuArray.of(other), weights, where, **given)
+            assert found.shape == (rows, N)
+            np.testing.assert_array_equal(found.values[: ends[-1]], right[: ends[-1]])
+    # Of another class there is nothing to begin with.
+    with pytest.raises(TypeError):
+        gemmkit.ragged_matmul(GpuArray.of(whole(20, K)), weights, [1, 2, 3, 4, 20], **given)
+
+
+def test_memory_of_others_on_the_stream_that_is_said(gpu, monkeypatch):
+    """As XLA gives it: the second call is a launch and nothing else."""
+
+    def borrowed(array, view=None):
+        own = view or View.tight(array.values.shape)
+        kind = array.values.dtype.name
+        return DlpackArray(array.values.ctypes.data, own, kind, (CUDA, 0))
+
+    a, b = operands()
+    arrays = (
+        GpuArray.of(a),
+        GpuArray.of(b.swapaxes(1, 2)),
+        GpuArray.of(np.zeros((ROWS, N), a.dtype)),
+    )
+    turned = View((len(ENDS), K, N), (K * N, 1, K))
+    offsets = GpuArray.of(np.array(ENDS, np.int32))
+    for stream in (5, 6):
+        x, weights, out = arrays
+        out.values[:] = 0
+        with dlpack.on_stream(stream, 0):
+            gemmkit.ragged_matmul(
+                borrowed(x), borrowed(weights, turned), borrowed(offsets), out=borrowed(out)
+            )
+        np.testing.assert_array_equal(out.values, expected(a, b))
+        assert gpu.launches[-1][1] == stream
+        monkeypatch.setattr(ragged_product, "read_ragged", None)
 
 
 def test_what_does_not_lie_in_rows_is_copied(gpu):

@@ -3,15 +3,17 @@
 import msgspec
 import pytest
 
+from gemmkit.analysis.limiters import filled
 from gemmkit.bench.run import problem_record
 from gemmkit.bench.suites import grouped
 from gemmkit.gpu import find_board
 from gemmkit.groups import Groups
 from gemmkit.kernels.catalog import find_kernel
+from gemmkit.kernels.plan import TileConfig
 from gemmkit.problem import GemmProblem
 from gemmkit.record import PeerRecord, TimeRecord
 from gemmkit.report.comparison import comparison_tables, shape
-from gemmkit.report.groups import filled, groups_table, limiter
+from gemmkit.report.groups import groups_table, limiter
 
 H100 = find_board("h100")
 TILES = {**find_kernel("gemm_grouped").default.as_dict(), "BM": 64, "BN": 32, "BK": 16}
@@ -82,10 +84,11 @@ def test_groups_have_a_table_of_their_own(record):
 
 
 def test_how_full_tiles_are():
-    assert filled(Groups.parse("64x32x16*3,0x9x9"), TILES) == 1.0
-    assert filled(Groups.parse("32x32x16,64x32x8"), TILES) == 0.5
-    assert filled(Groups.parse("0x9x9"), TILES) is None
-    assert filled(Groups.parse("9x9x9"), {"BM": 8}) is None
+    config = TileConfig(**TILES)
+    assert filled(Groups.parse("64x32x16*3,0x9x9"), config) == 1.0
+    assert filled(Groups.parse("32x32x16,64x32x8"), config) == 0.5
+    assert filled(Groups.parse("0x9x9"), config) is None
+    assert filled(Groups.parse("9x9x9"), TileConfig(BM=8)) is None
 
 
 def test_what_limits_a_launch(record):

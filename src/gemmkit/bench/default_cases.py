@@ -65,6 +65,7 @@ def default_cases(
         batched=kernel.takes_batches,
         # Of groups, B alone can be prepared.
         grouped=kernel.takes_groups and "a" not in (asked.prepared or "").lower(),
+        ragged=kernel.takes_ragged and "a" not in (asked.prepared or "").lower(),
         vector=VECTOR_BYTES // element.item_bytes,
     )
     for name, each in cases.items():

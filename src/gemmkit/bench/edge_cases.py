@@ -7,6 +7,7 @@ from typing import Any
 
 from gemmkit.epilogue import Epilogue
 from gemmkit.frontends.tiles import Tiles
+from gemmkit.groups import Groups
 from gemmkit.problem import BROADCAST, GemmProblem
 
 PAIR, QUAD = 2, 4
@@ -61,14 +62,21 @@ def _leading(problem: GemmProblem) -> tuple[int, int, int]:
 
 
 def edge_cases(
-    tiles: Tiles, *, fusing: bool, batched: bool = False, grouped: bool = False, vector: int = QUAD
+    tiles: Tiles,
+    *,
+    fusing: bool,
+    batched: bool = False,
+    grouped: bool = False,
+    ragged: bool = False,
+    vector: int = QUAD,
 ) -> dict[str, GemmProblem]:
     """Problems by name, a few tiles in size, so that emulating them is quick.
 
     α and β are 0, 1 and neither in every pair, where k > 0: BLAS libraries have code of its own for
     each. With `fusing`, one has an epilogue, with `batched` some have several products, with
-    `grouped` some have products of different shapes. `vector` is the number of elements of A in 16
-    bytes: where it is more than four, residues and padding of such vectors are other cases.
+    `grouped` some have products of different shapes, with `ragged` those of rows of one A. `vector`
+    is the number of elements of A in 16 bytes: where it is more than four, residues and padding of
+    such vectors are other cases.
     """
     rows, columns, step = tiles.rows, tiles.columns, tiles.step
     # A circular buffer must wrap once, and two steps are what a missing barrier needs.
@@ -141,6 +149,8 @@ def edge_cases(
         found["batch of none"] = GemmProblem(m, n, k, batch=0)
     if grouped:
         found |= _groups(tiles, depth)
+    if ragged:
+        found |= _ragged(tiles, depth, vector, fusing=fusing)
     return found
 
 
@@ -163,6 +173,30 @@ def tall_and_wide(tiles: Tiles, *, cubes: bool = False) -> dict[str, GemmProblem
         TALL_AND_WIDE[0]: GemmProblem(many[0], columns + 1, k),
         TALL_AND_WIDE[1]: GemmProblem(rows + 1, many[1], k),
     }
+
+
+def _ragged(tiles: Tiles, depth: int, vector: int, *, fusing: bool) -> dict[str, GemmProblem]:
+    """Groups of the rows of one matrix: of a row, without rows at both ends and between, of whole
+    tiles and of partial ones, more than a warp has lanes; in rows of vectors."""
+    rows, columns, step = tiles.rows, tiles.columns, tiles.step
+    n, k = columns + vector, depth + vector
+    unlike, many = (0, 1, rows, 0, rows + 1, 2 * rows - 1, SOME, 0), (1, SOME, 0) * 23
+    pitches = k + vector, n + 3 * vector, n + 2 * vector
+    groups = {
+        "ragged groups": Groups.of(unlike, n, k, ragged=True),
+        "ragged, padded rows": Groups.of(unlike, n, k, *pitches, ragged=True),
+        "ragged, many of few rows": Groups.of(many, n, step, ragged=True),
+        "ragged, without rows": Groups.of((0, 0), n, k, ragged=True),
+    }
+    found = {name: GemmProblem.of_groups(each) for name, each in groups.items()}
+    for name in ("ragged groups", "ragged, padded rows"):
+        found[f"{name}, alpha, beta"] = replace(found[name], alpha=-1.5, beta=0.5)
+    if fusing:
+        own = Epilogue(True, "relu", residual=True, auxiliary=True)
+        found["ragged, bias and more"] = replace(found["ragged groups"], epilogue=own)
+        rows_own = Epilogue("row", residual=True)
+        found["ragged, bias of rows"] = replace(found["ragged groups"], epilogue=rows_own)
+    return found
 
 
 def _groups(tiles: Tiles, depth: int) -> dict[str, GemmProblem]:

@@ -125,6 +125,31 @@ def grouped() -> Mapping[str, GemmProblem]:
     return {name: GemmProblem.of_groups(each) for name, each in (cubes | found).items()}
 
 
+# Tokens, experts that they are sorted by, and the sizes that these map from and to: prompts and
+# decoding of mixtures of many small experts and of few large ones.
+ROUTED = (
+    (4096, 64, 2048, 1408),
+    (32768, 64, 2048, 1408),
+    (4096, 8, 4096, 14336),
+    (4096, 8, 14336, 4096),
+    (1108, 128, 2048, 768),
+    (128, 64, 2048, 1408),
+)
+
+
+@cache
+def ragged() -> Mapping[str, GemmProblem]:
+    """The problems of the suite `ragged`, by what they stand for: tokens in one matrix, sorted by
+    the expert that a router sends them to, which prefers some."""
+    rng = np.random.default_rng(0)
+    found = {}
+    for tokens, experts, k, n in ROUTED:
+        rows = rng.multinomial(tokens, rng.dirichlet(np.full(experts, 4.0)))
+        groups = Groups.of(rows, n, k, ragged=True)
+        found[f"{tokens} tokens to {experts} experts, {k} → {n}"] = GemmProblem.of_groups(groups)
+    return found
+
+
 def _cubes(sizes: Iterable[int], epilogue: str = "none") -> tuple[GemmProblem, ...]:
     fused = Epilogue.parse(epilogue)
     return tuple(GemmProblem(size, size, size, epilogue=fused) for size in sizes)
@@ -165,6 +190,7 @@ SUITES: Mapping[str, Callable[[], tuple[GemmProblem, ...]]] = {
     "waves": lambda: _slabs(WAVES, WAVES_K),
     "batched": lambda: tuple(map(read_problem, BATCHES)),
     "grouped": lambda: tuple(grouped().values()),
+    "ragged": lambda: tuple(ragged().values()),
     "typed": _typed,
 }
 
@@ -184,6 +210,7 @@ TOPICS = {
     "waves": "M = N in steps of 64, K = 1024: quantization by tiles and waves",
     "batched": "batches of small products, and those of attention",
     "grouped": "groups in one launch: equal products, experts of a mixture, any sizes",
+    "ragged": "groups of the rows of one matrix: tokens sorted by expert",
     "typed": "float64, float16 and bfloat16 in three layouts",
     "layers": "layers of gemmkit.nn beside PyTorch's",
 }

@@ -46,9 +46,9 @@ comparison_options = combine(
         callback=names,
         metavar="NAME,…",
         help="Compare over these suites: square, k1024, off-tile, next-tile, one-past, skinny, "
-        "llm, fused, waves, batched, grouped, typed, layers. Without TARGET, gemmkit chooses the "
-        "kernel for each problem, and --dtype and --layout accept several values, separated by "
-        "commas.",
+        "llm, fused, waves, batched, grouped, ragged, typed, layers. Without TARGET, gemmkit "
+        "chooses the kernel for each problem, and --dtype and --layout accept several values, "
+        "separated by commas.",
     ),
     click.option(
         "--against",

@@ -289,7 +289,7 @@ shapes_option = click.option(
 
 _GROUPS_HELP = (
     "Products of different shapes in one launch, such as 512x512x512*4,128x64x32, or a file with "
-    "one shape per line"
+    "one shape per line; after ragged: they are rows of one A, as of gemmkit.ragged_matmul"
 )
 
 groups_option = click.option(

@@ -14,7 +14,7 @@ from gemmkit.findings import Finding
 from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.operand_copies import PREPARED
-from gemmkit.kernels.plan import SCALE_ARGUMENTS, LaunchPlan
+from gemmkit.kernels.plan import OFFSETS, SCALE_ARGUMENTS, LaunchPlan
 from gemmkit.record import AccessCounts
 from gemmkit.tensor_maps import MapFormat
 
@@ -194,7 +194,9 @@ class Scratch:
     @property
     def arguments(self) -> dict[str, int | float]:
         """The addresses by argument name, 0 if there is none, and the arguments of a table."""
-        buffers = {"workspace": self.workspace, "semaphores": self.semaphores, "groups": self.table}
+        buffers = {"workspace": self.workspace, "semaphores": self.semaphores}
+        # One kernel reads one of these.
+        buffers |= {"groups": self.table, OFFSETS: self.table}
         buffers |= self.prepared
         return {**{name: _address(each) for name, each in buffers.items()}, **self.products}
 
@@ -222,5 +224,5 @@ ARGUMENT_TYPES: Mapping[str, type[np.generic]] = {
     "groups": np.uint64,
     **dict.fromkeys(("group_count", "tile_count"), np.int32),
     # Where the rows of each group end, of one A whose rows are divided among groups.
-    "offsets": np.uint64,
+    OFFSETS: np.uint64,
 }

@@ -31,6 +31,7 @@ from gemmkit.devices.patches import (
 from gemmkit.devices.scratch import LaunchScratch, Temporary, no_memory
 from gemmkit.devices.tensor_maps import driver_encoded
 from gemmkit.errors import DeviceError
+from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.plan import Dim3, LaunchPlan
 
@@ -111,10 +112,9 @@ class PreparedLaunch:
         found = {ROLES[place]: (word, offset) for word, place, offset in patches}
         self.plain = all(found.get(role, (0, 1))[1] == 0 for role in ("a", "b", "out"))
         self.plain &= len(patches) == 3
-        if self.plain:
-            self._word_a, self._word_b, self._word_out = (
-                found[role][0] for role in ("a", "b", "out")
-            )
+        self._word_a, self._word_b, self._word_out = (
+            found.get(role, (0, 0))[0] for role in ("a", "b", "out")
+        )
         maps = tuple(map_patches(plan, offsets, arguments, places or {}))
         copies = tuple(copy_patches(plan, offsets, arguments, places or {}))
         self.plain &= not copies
@@ -131,6 +131,11 @@ class PreparedLaunch:
                 self._semaphores_words = (word_of(plan, offsets, "semaphores"),)
         self._launch = driver.launcher()
         self._busy = False
+
+    @property
+    def spec(self) -> GpuSpec:
+        """The board that it is for."""
+        return self._context.spec
 
     def run(
         self, addresses: Sequence[int], stream: int, scratch: tuple[int, int] | None = None
@@ -214,9 +219,8 @@ class PreparedLaunch:
         """The same launch with another grid, and other bytes at some places of its parameters, as
         `argument_offsets` gives them."""
         made = object.__new__(type(self))
-        for name in self.__slots__:
-            if hasattr(self, name):
-                setattr(made, name, getattr(self, name))
+        for name in _SHARED:
+            setattr(made, name, getattr(self, name))
         made._parameters = self._parameters.changed(values)
         made._words, made._each = made._parameters.words, made._parameters.pointer
         made._configuration = self._configuration.with_grid(grid)
@@ -255,6 +259,13 @@ class PreparedLaunch:
                 error = self._now()
         if error:
             raise _explained(doing, error)
+
+
+# What a launch has in common with those of other sizes.
+_SHARED = tuple(
+    {*PreparedLaunch.__slots__}
+    - {"_parameters", "_words", "_each", "_configuration", "_pointer", "_busy"}
+)
 
 
 def prepared_launches(

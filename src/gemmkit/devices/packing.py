@@ -55,12 +55,16 @@ class ParameterSpace:
     """
 
     def __init__(self, packed: bytes, offsets: Sequence[int]) -> None:
-        self._space = bytearray(packed + bytes(-len(packed) % 8))
-        self._bytes = (ctypes.c_char * len(self._space)).from_buffer(self._space)
-        start = ctypes.addressof(self._bytes)
-        self._list = (ctypes.c_void_p * max(len(offsets), 1))(*(start + each for each in offsets))
         self._offsets = offsets
-        self.words = memoryview(self._space).cast("Q")
+        self._hold(bytearray(packed + bytes(-len(packed) % 8)))
+
+    def _hold(self, space: bytearray) -> None:
+        """Have the parameters lie in this memory."""
+        self._space, offsets = space, self._offsets
+        self._bytes = (ctypes.c_char * len(space)).from_buffer(space)
+        start = ctypes.addressof(self._bytes)
+        self._list = (ctypes.c_void_p * max(len(offsets), 1))(*[start + each for each in offsets])
+        self.words = memoryview(space).cast("Q")
         self.pointer = ctypes.c_void_p(ctypes.addressof(self._list))
 
     def changed(self, values: Mapping[int, bytes]) -> ParameterSpace:
@@ -68,7 +72,10 @@ class ParameterSpace:
         space = bytearray(self._space)
         for place, value in values.items():
             space[place : place + len(value)] = value
-        return type(self)(bytes(space), self._offsets)
+        made = object.__new__(type(self))
+        made._offsets = self._offsets
+        made._hold(space)
+        return made
 
 
 @lru_cache(maxsize=256)

@@ -21,6 +21,8 @@ _NO_INTERLEAVE = 0
 _SINCE = 12000
 _WORD = 8
 
+# Room for a map at an address that it may have.
+_MEMORY = ctypes.c_char * (MAP_BYTES + MAP_ALIGNMENT)
 _Enum, _Word, _Pointer = ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p
 # (map, element type, rank, address, sizes, strides, box, element strides, interleave, swizzle, L2
 # promotion, fill) -> CUresult
@@ -35,27 +37,53 @@ def driver_encoded(tensor_map: TensorMap) -> bytes:
     Raises:
         DeviceError: there is no driver, or it refuses the map.
     """
-    # cuda.bindings gives the driver an object that need not be aligned as it requires.
-    memory = ctypes.create_string_buffer(MAP_BYTES + MAP_ALIGNMENT)
-    address = -(-ctypes.addressof(memory) // MAP_ALIGNMENT) * MAP_ALIGNMENT
-    wide = [_array(ctypes.c_uint64, each) for each in (tensor_map.sizes, tensor_map.strides)]
-    narrow = [_array(_Word, each) for each in (tensor_map.box, tensor_map.element_strides)]
     with cuda_errors("encoding a tensor map"):
-        from cuda.bindings import driver
+        return MapsOfSizes(tensor_map).encoded(tensor_map.sizes)
 
-        code = _encode()(
-            address,
-            get_args(Element).index(tensor_map.element),
-            tensor_map.rank,
-            tensor_map.address,
-            *(ctypes.addressof(each) for each in (*wide, *narrow)),
+
+class MapsOfSizes:
+    """The maps of tensors that differ from one in nothing but their sizes.
+
+    All else that the driver is told lies ready, and the rules of `TensorMap` were looked at once:
+    the only one of sizes is that they are from 1 to 2^32.
+
+    Raises:
+        DeviceError: there is no driver.
+    """
+
+    def __init__(self, like: TensorMap) -> None:
+        strides = _array(ctypes.c_uint64, like.strides)
+        boxes = [_array(_Word, each) for each in (like.box, like.element_strides)]
+        # They hold what the driver is given the addresses of.
+        self._kept = strides, boxes
+        self._before = get_args(Element).index(like.element), like.rank, like.address
+        self._after = (
+            *(ctypes.addressof(each) for each in (strides, *boxes)),
             _NO_INTERLEAVE,
-            _SWIZZLES[tensor_map.swizzle],
-            _L2_PROMOTIONS[tensor_map.l2],
-            int(tensor_map.fill_nan),
+            _SWIZZLES[like.swizzle],
+            _L2_PROMOTIONS[like.l2],
+            int(like.fill_nan),
         )
-        result((driver.CUresult(code),))
-    return ctypes.string_at(address, MAP_BYTES)
+        self._sizes = ctypes.c_uint64 * max(like.rank, 1)
+        self._encode = _encode()
+
+    def encoded(self, sizes: tuple[int, ...]) -> bytes:
+        """The map of a tensor of these sizes, innermost dimension first.
+
+        Raises:
+            DeviceError: the driver refuses it.
+        """
+        # cuda.bindings gives the driver an object that need not be aligned as it requires.
+        memory = _MEMORY()
+        address = -(-ctypes.addressof(memory) // MAP_ALIGNMENT) * MAP_ALIGNMENT
+        held = self._sizes(*sizes)
+        code = self._encode(address, *self._before, ctypes.addressof(held), *self._after)
+        if code:
+            with cuda_errors("encoding a tensor map"):
+                from cuda.bindings import driver
+
+                result((driver.CUresult(code),))
+        return ctypes.string_at(address, MAP_BYTES)
 
 
 def check_address(encoded: bytes, address: int) -> None:

@@ -15,8 +15,11 @@ from math import log2
 import numpy as np
 
 from gemmkit.dispatch.choose import Choice, Dispatcher, dispatcher
+from gemmkit.errors import UnsupportedProblem
 from gemmkit.gpu import GpuSpec
-from gemmkit.groups import Sizes
+from gemmkit.groups import STEP_LOG2, Sizes
+from gemmkit.kernels.plan import TileConfig
+from gemmkit.kernels.production import ragged_wgmma
 from gemmkit.problem import GemmProblem
 from gemmkit.trials import changes
 
@@ -26,8 +29,6 @@ MOST_REMEMBERED = 4096
 # Sides of square tiles whose numbers stand for those of all candidates' tiles.
 TILE_SIDES = (32, 64, 128, 256)
 _SIDES = np.array(TILE_SIDES, float)[:, None]
-# Quantities count as one where they round to the same power of 2^(1/2).
-STEP_LOG2 = 0.5
 # Elements; no kernel asks for rows of larger multiples.
 WIDEST_UNIT = 16
 
@@ -135,3 +136,24 @@ def choose_alike(problem: GemmProblem, gpu: GpuSpec) -> Choice:
         UnsupportedProblem: no kernel takes it; the message says why.
     """
     return choices_alike(gpu).choose(problem)
+
+
+def choose_ragged(problem: GemmProblem, gpu: GpuSpec) -> TileConfig | None:
+    """The configuration of `ragged_wgmma` for ragged groups; None if it does not take them.
+
+    It is the same for any division of the rows, and for all numbers of rows whose mean in a group
+    rounds to the same power of 2^(1/2).
+    """
+    if ragged_wgmma.KERNEL.accepts(problem, gpu) is not None or not problem.results:
+        return None
+    return _chosen_for_rows(problem.representative, gpu, changes.count)
+
+
+@lru_cache(maxsize=1024)
+def _chosen_for_rows(typical: GemmProblem, gpu: GpuSpec, _: int) -> TileConfig | None:
+    """The same, for the division that stands for others."""
+    try:
+        choice = dispatcher(gpu).choose(typical)
+    except UnsupportedProblem:
+        return None
+    return choice.config if choice.kernel is ragged_wgmma.KERNEL else None

@@ -29,6 +29,7 @@ from gemmkit.dispatch.typed_candidates import (
     GROUPED_FP16X3,
     GROUPED_TYPED,
     GROUPED_WGMMA,
+    RAGGED_WGMMA,
     TYPED,
     TYPED_MMA,
 )
@@ -73,6 +74,7 @@ CANDIDATES: tuple[Candidate, ...] = (
     *TYPED,
     *GROUPED_FP16X3,
     *GROUPED_WGMMA,
+    *RAGGED_WGMMA,
     *GROUPED_TYPED,
     *FALLBACK,
 )
@@ -89,7 +91,7 @@ def candidates_for(gpu: GpuSpec) -> tuple[Candidate, ...]:
     wgmma = _allowed(
         (
             *(*WGMMA, *FP16X3, *FP16X3_FUSED, *TF32, *TF32_RS, *FP8),
-            *(*GROUPED_FP16X3, *GROUPED_WGMMA),
+            *(*GROUPED_FP16X3, *RAGGED_WGMMA, *GROUPED_WGMMA),
         ),
         gpu,
     )

@@ -16,6 +16,7 @@ from gemmkit.dispatch.candidates import size_class
 from gemmkit.dispatch.costed import CostedCandidate
 from gemmkit.dispatch.entry_words import described, how_measured, is_of
 from gemmkit.dispatch.prices import BoardPrices, EmulatorPrices, Prices, Ranked
+from gemmkit.dispatch.ragged import apart, is_representative, why_for_rows
 from gemmkit.dispatch.tuned import Neighbor, UserStore, Winners, shipped_table
 from gemmkit.dtypes import PRECISIONS, Precision
 from gemmkit.errors import UnsupportedProblem, UsageError
@@ -142,12 +143,15 @@ class Dispatcher:
     def _table(self) -> Winners:
         return shipped_table(self.gpu) if self.prices.measured else Winners(())
 
-    def ranked(self, problem: GemmProblem) -> Iterator[Ranked]:
-        """The candidates that take the problem, those with the shortest estimates first."""
+    def ranked(self, problem: GemmProblem, *, ragged: bool = False) -> Iterator[Ranked]:
+        """The candidates that take the problem, those with the shortest estimates first; with
+        `ragged`, those alone that read where ragged groups end."""
         refused: dict[str, str | None] = {}
         estimates: list[Ranked] = []
         for each in self.prices.candidates(problem):
             name = each.kernel.name
+            if ragged and not each.kernel.takes_ragged:
+                continue
             if name not in refused:
                 refused[name] = each.kernel.accepts(problem, self.gpu)
             if refused[name] is None:
@@ -167,6 +171,8 @@ class Dispatcher:
 
     def _decide(self, problem: GemmProblem) -> Choice:
         table = self._table
+        if problem.ragged and not is_representative(problem):
+            return self._for_rows(problem)
         if problem.prepared and not any(map(bool, self._prepared_copies(problem))):
             return self.choose(replace(problem, prepared=""))
         known = self._known(problem, table)
@@ -175,7 +181,7 @@ class Dispatcher:
         served = self._served_precision(problem)
         if served != problem.precision:
             return self.choose(replace(problem, precision=served))
-        best = next(self.ranked(problem), None)
+        best = self._best(problem)
         if best is None:
             raise UnsupportedProblem(f"no kernel takes {problem.shape}: {self._refusal(problem)}")
         if problem.groups is not None:
@@ -192,6 +198,28 @@ class Dispatcher:
             # It reads no copies of prepared operands, so that its time is what was measured.
             return self.choose(replace(problem, prepared=""))
         return found
+
+    def _for_rows(self, problem: GemmProblem) -> Choice:
+        """What any division of ragged groups' rows gets, with the time for this one; what groups
+        with a table get, where no kernel reads where these end."""
+        if not problem.results:
+            return self.choose(apart(problem))
+        typical = problem.representative
+        found = self.choose(typical)
+        if not found.kernel.takes_ragged or found.kernel.supports(problem, found.config, self.gpu):
+            return self.choose(apart(problem))
+        costed = self.costed(found.kernel.name, found.config)
+        here, there = costed.estimate(problem), costed.estimate(typical)
+        reason = why_for_rows(here) if found.source == "heuristic" else found.reason
+        # Where it was measured, by what it took there.
+        time = here.microseconds * (found.microseconds / there.microseconds)
+        return replace(found, reason=reason, microseconds=time, measured=False)
+
+    def _best(self, problem: GemmProblem) -> Ranked | None:
+        """The shortest estimate; of ragged groups, of a kernel that reads where they end if there
+        is one: the table that others read is made anew at each call."""
+        reading = next(self.ranked(problem, ragged=True), None) if problem.ragged else None
+        return reading or next(self.ranked(problem), None)
 
     def _prepared_copies(self, problem: GemmProblem) -> Iterator[tuple[PreparedCopy, ...]]:
         """Of each kernel that takes the problem, what it reads in place of prepared operands."""

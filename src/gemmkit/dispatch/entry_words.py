@@ -12,6 +12,7 @@ def is_of(entry: Entry, problem: GemmProblem) -> bool:
     """Whether an entry's time is one of this very problem, but for the numbers in its matrices."""
     own = entry.problem.problem
     if problem.groups is not None and ":" in problem.groups_text:
+        # Of padded rows, or of ragged groups, for which entries stand however rows are divided.
         return False
     return (
         (entry.problem.dtype, entry.epilogue) == (problem.dtype, str(problem.epilogue))

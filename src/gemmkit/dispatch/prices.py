@@ -63,6 +63,10 @@ class BoardPrices:
         return tuple(CostedCandidate(each, self._gpu) for each in candidates_for(self._gpu))
 
     @cached_property
+    def _for_ragged(self) -> tuple[CostedCandidate, ...]:
+        return tuple(each for each in self._all if each.kernel.is_for_groups)
+
+    @cached_property
     def _for_groups(self) -> tuple[CostedCandidate, ...]:
         return tuple(each for each in self._all if each.kernel.takes_groups)
 
@@ -72,7 +76,7 @@ class BoardPrices:
 
     @cached_property
     def _for_one_shape(self) -> tuple[CostedCandidate, ...]:
-        return tuple(each for each in self._all if not each.kernel.takes_groups)
+        return tuple(each for each in self._all if not each.kernel.is_for_groups)
 
     @cached_property
     def _for_fp32(self) -> tuple[CostedCandidate, ...]:
@@ -91,7 +95,9 @@ class BoardPrices:
         """As `Prices.candidates`: kernels that read a table of products are for groups only."""
         fp32 = problem.dtype == problem.result_dtype == "float32"
         if problem.groups is not None:
-            return self._for_fp32_groups if fp32 else self._for_groups
+            if fp32:
+                return self._for_fp32_groups
+            return self._for_ragged if problem.ragged else self._for_groups
         if problem.k > SHORT_K:
             if fp32:
                 return self._for_fp32

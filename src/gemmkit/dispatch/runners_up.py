@@ -36,6 +36,8 @@ def why_it_loses(loser: Ranked, winner: Ranked, problem: GemmProblem, *, entered
     ours, theirs = loser.estimate, winner.estimate
     if entered and ours.microseconds <= theirs.microseconds:
         return "it is only estimated, and the choice has won where it was measured"
+    if ours.microseconds <= theirs.microseconds and _needs_a_table(loser, winner):
+        return "the host makes a table of products for it at each call, and none for the choice"
     if ours.microseconds == theirs.microseconds:
         return "its estimate is the same, and it comes later in the list of candidates"
     if math.isinf(ours.microseconds):
@@ -60,6 +62,11 @@ def why_it_loses(loser: Ranked, winner: Ranked, problem: GemmProblem, *, entered
         return f"a launch before it copies operands, which takes {mine}; the choice needs none"
     mine, other = (microseconds_text(getattr(each, most)) for each in (ours, theirs))
     return _PARTS[most].format(mine=mine, other=other)
+
+
+def _needs_a_table(loser: Ranked, winner: Ranked) -> bool:
+    """Whether one reads a table of ragged groups, where the other reads where they end."""
+    return winner.costed.kernel.takes_ragged and not loser.costed.kernel.takes_ragged
 
 
 def _slower_memory(loser: Ranked, winner: Ranked, problem: GemmProblem) -> str:

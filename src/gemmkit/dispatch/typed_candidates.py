@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gemmkit.dispatch.candidate import WGMMA_KEYS, rows
+from gemmkit.dispatch.candidate import WGMMA_KEYS, Candidate, rows
+from gemmkit.kernels.production import ragged_wgmma
 
 # Tiles that elements of any type come to through registers, for mma.sync and for FFMA.
 _MMA_KEYS, _MMA_TILES = (
@@ -109,4 +110,11 @@ GROUPED_WGMMA = rows(
     (16, 128, 64, 8, 1, 1, 1, 1, 1),
     (16, 64, 128, 8, 1, 1, 1, 1, 1),
     (8, 64, 128, 12, 1, 1, 1, 1, 1),
+)
+
+# The same of ragged groups, but for those with more sums than its threads have registers for.
+RAGGED_WGMMA = tuple(
+    Candidate(ragged_wgmma.KERNEL.name, each.config)
+    for each in GROUPED_WGMMA
+    if ragged_wgmma.too_many_sums(each.config) is None
 )

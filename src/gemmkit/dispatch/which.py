@@ -6,8 +6,9 @@ from itertools import islice
 
 import msgspec
 
+from gemmkit.analysis.limiters import limiter_of_groups
 from gemmkit.dispatch.candidates import GUIDE_TILES, SizeClass, size_class
-from gemmkit.dispatch.choose import Dispatcher, Source, StoreChoice
+from gemmkit.dispatch.choose import Choice, Dispatcher, Source, StoreChoice
 from gemmkit.dispatch.costed import CostedCandidate
 from gemmkit.dispatch.prices import Ranked
 from gemmkit.dispatch.runners_up import why_it_loses
@@ -49,8 +50,10 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     memory: only those of which the kernel reads copies. `size` is what the guide calls the problem.
     Its matrices take `stored_bytes`, and the board has `memory_bytes`, 0 where that
     is not known.
-    `alternatives` are the next candidates by their estimates, and the one that its size alone
-    would suggest.
+    Of groups, `limiter` says which unit they keep busy and what else costs time, and of ragged ones
+    `groups` is their number and `rows_per_group` the fewest, the mean and the most rows of one;
+    they are "", 0 and zeros of other problems. `alternatives` are the next candidates by their
+    estimates, and the one that its size alone would suggest.
     """
 
     shape: str
@@ -90,6 +93,9 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     prepared_bytes: int
     stored_bytes: int
     memory_bytes: int
+    limiter: str
+    groups: int
+    rows_per_group: tuple[int, float, int]
     alternatives: tuple[Alternative, ...]
 
     def to_json(self) -> str:
@@ -197,6 +203,9 @@ def which(
         prepared_bytes=sum(each.nbytes for each in plan.prepared),
         stored_bytes=problem.stored_bytes,
         memory_bytes=board.memory_gib * GIB,
+        limiter=_limiter(problem, choice, board),
+        groups=problem.count if problem.ragged else 0,
+        rows_per_group=_rows_per_group(problem),
         alternatives=tuple(
             Alternative(
                 kernel=each.costed.kernel.name,
@@ -208,6 +217,19 @@ def which(
             for each in _others(dispatcher, chosen, problem, alternatives)
         ),
     )
+
+
+def _limiter(problem: GemmProblem, choice: Choice, board: GpuSpec) -> str:
+    if problem.groups is None or not (problem.flops and problem.alpha):
+        return ""
+    return limiter_of_groups(problem, choice.kernel, choice.config, choice.microseconds, board)
+
+
+def _rows_per_group(problem: GemmProblem) -> tuple[int, float, int]:
+    groups = problem.groups
+    if groups is None or not groups.ragged or not groups.count:
+        return 0, 0.0, 0
+    return int(groups.m.min()), groups.rows / groups.count, int(groups.m.max())
 
 
 def _purpose(plan: LaunchPlan) -> str:

@@ -8,5 +8,6 @@ except ImportError as error:
     raise ImportError("gemmkit.jax needs JAX: pip install 'gemmkit[jax]'") from error
 
 from gemmkit.jax.product import matmul
+from gemmkit.jax.ragged import ragged_matmul
 
-__all__ = ["matmul"]
+__all__ = ["matmul", "ragged_matmul"]

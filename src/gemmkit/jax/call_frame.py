@@ -26,8 +26,17 @@ _EXECUTE = 3
 _STRING = 4
 _INVALID_ARGUMENT, _INTERNAL = 3, 13
 
-# XLA_FFI_DataType of what gemmkit multiplies.
-_DTYPES = {10: "float16", 11: "float32", 12: "float64", 16: "bfloat16"}
+# XLA_FFI_DataType of what gemmkit multiplies, and of offsets.
+_DTYPES = {
+    4: "int32",
+    5: "int64",
+    10: "float16",
+    11: "float32",
+    12: "float64",
+    16: "bfloat16",
+    19: "float8_e5m2",
+    20: "float8_e4m3fn",
+}
 
 
 class _Extension(Structure):

@@ -6,16 +6,16 @@ constants. It gets no gradient.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import ad, batching
 
 from gemmkit.errors import UnsupportedType, UsageError
-from gemmkit.jax.target import PREPARED_TARGET, finish_at_exit, register_prepared_target
+from gemmkit.jax.primitive import make_primitive
+from gemmkit.jax.target import PREPARED_TARGET
 from gemmkit.ops.libraries.jax import check_present
 from gemmkit.ops.prepared_operands import PreparedOperand, taken
 from gemmkit.ops.shapes import Shape
@@ -78,19 +78,6 @@ def _abstract(a: Any, *, held: _Held) -> Any:
     return jax.core.ShapedArray((a.shape[0], held.operand.shape[1]), a.dtype)
 
 
-@partial(jax.jit, static_argnames="held")
-def _compiled(a: jax.Array, *, held: _Held) -> jax.Array:
-    found: jax.Array = _product.bind(a, held=held)
-    return found
-
-
-def _compute(a: jax.Array, *, held: _Held) -> jax.Array:
-    """The product of an array that is not traced, by a program of this one operation."""
-    with jax.disable_jit(False), jax.debug_nans(False), jax.debug_infs(False):
-        found: jax.Array = _compiled(a, held=held)
-    return found
-
-
 def _gradient(grad: Any, a: Any, *, held: _Held) -> tuple[Any]:
     """dA = dC · Bᵀ, from the array itself."""
     if type(grad) is ad.Zero:
@@ -114,20 +101,10 @@ def _lowered(context: Any, a: Any, *, held: _Held) -> Any:
     return lowering(context, a, key=held.operand.key, precision=held.precision)
 
 
-def _lowered_for_cpu(*operands: Any, **options: Any) -> Any:
-    finish_at_exit()
-    return _lowered(*operands, **options)
-
-
 def _make_primitive() -> Primitive:
-    register_prepared_target()
-    primitive = Primitive(PREPARED_TARGET)
-    primitive.def_impl(_compute)
-    primitive.def_abstract_eval(_abstract)
+    primitive = make_primitive(PREPARED_TARGET, _abstract, ("held",), _lowered)
     ad.deflinear2(primitive, _gradient)
     batching.primitive_batchers[primitive] = _batched
-    mlir.register_lowering(primitive, _lowered_for_cpu, platform="cpu")
-    mlir.register_lowering(primitive, _lowered, platform="cuda")
     return primitive
 
 

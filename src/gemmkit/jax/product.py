@@ -6,21 +6,21 @@ and each derivative is again a product that reads its operands where they lie.
 
 from __future__ import annotations
 
-from functools import partial
 from math import prod
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import ad, batching
 
 from gemmkit.dtypes import OPERAND_TYPES
 from gemmkit.errors import UnsupportedType, UsageError
+from gemmkit.jax.operands import array_of, flat
 from gemmkit.jax.prepared import prepared_product
-from gemmkit.jax.target import TARGET, finish_at_exit, register_target
-from gemmkit.ops.arrays import library_of
-from gemmkit.ops.libraries.jax import check_present
+from gemmkit.jax.primitive import make_primitive
+from gemmkit.jax.scaled import scaled_product
+from gemmkit.jax.target import TARGET
 from gemmkit.ops.operands import known_dtype
 from gemmkit.ops.precision import settled
 from gemmkit.ops.prepared_operands import PreparedOperand
@@ -36,6 +36,9 @@ def matmul(
     transa: bool = False,
     transb: bool = False,
     precision: str | None = None,
+    scale_a: Any = None,
+    scale_b: Any = None,
+    out_dtype: Any = None,
 ) -> jax.Array:
     """The product of two arrays by NumPy's rules, computed by gemmkit.
 
@@ -47,24 +50,34 @@ def matmul(
     Arguments are never written.
 
     Args:
-        a: float32, float64, float16 or bfloat16, of 1 dimension or more.
+        a: float32, float64, float16 or bfloat16, of 1 dimension or more; or float8_e4m3fn or
+            float8_e5m2, whose products have no gradients.
         b: of the same type; or such a JAX array as `gemmkit.prepare` makes it, a matrix that stays
             the same, of which a program holds no copy and which gets no gradient.
         transa: whether the last two dimensions of `a` hold its transpose, k x m.
         transb: whether the last two dimensions of `b` hold its transpose, n x k.
         precision: as for `gemmkit.matmul`; gradients are computed in it too. A traced program keeps
             that of its tracing.
+        scale_a: what elements of `a` of 8 bits are multiplied by, as for `gemmkit.matmul`, in the
+            shape for m x k whether or not `a` holds the transpose: a number, or float32.
+        scale_b: the same of `b`, in the shape for k x n.
+        out_dtype: the type of the result of 8-bit types, by default float32. Others have their own.
 
     Raises:
         UsageError: an argument that is not an array, shapes or types that cannot be multiplied, a
-            transposed vector, an array that has been deleted, or no precision of its type.
+            transposed vector, an array that has been deleted, no precision of its type, or scales
+            that do not fit.
     """
     if isinstance(b, PreparedOperand):
         if flag("transa", transa) or flag("transb", transb):
             raise UsageError("transa and transb are for arrays: a prepared operand lies as it lies")
-        return prepared_product(_array("a", a), b, precision, matmul)
-    a, b = _array("a", a), _array("b", b)
+        _check_for_8_bits(a, scale_a, scale_b, out_dtype)
+        return prepared_product(array_of("a", a), b, precision, matmul)
+    a, b = array_of("a", a), array_of("b", b)
     _check_types(a, b)
+    narrow = known_dtype(a.dtype.name, "a") in OPERAND_TYPES
+    if not narrow:
+        _check_for_8_bits(a, scale_a, scale_b, out_dtype)
     transa, transb = flag("transa", transa), flag("transb", transb)
     for name, array, swapped in (("a", a, transa), ("b", b, transb)):
         if swapped and array.ndim < 2:
@@ -77,34 +90,37 @@ def matmul(
         a = a[None, :]
     if shape.vector_b:
         b = b[:, None]
-    return _stacked(a, b, "nt"[transa] + "nt"[transb], chosen).reshape(shape.result)
-
-
-def _array(name: str, given: Any) -> jax.Array:
-    check_present(given, name)
-    if not hasattr(given, "__jax_array__"):
-        # Whatever JAX would make an array of: lists and numbers as well.
-        library_of(given, name)
-    try:
-        return jnp.asarray(given)
-    except (TypeError, ValueError) as error:
-        raise UnsupportedType(
-            f"{name}, a {type(given).__name__}, is not an array: {error}"
-        ) from None
+    layout = "nt"[transa] + "nt"[transb]
+    if narrow:
+        scales = {"scale_a": scale_a, "scale_b": scale_b}
+        found = scaled_product(
+            a, b, scales, shape, layout=layout, precision=chosen, out_dtype=out_dtype
+        )
+    else:
+        found = _stacked(a, b, layout, chosen)
+    return found.reshape(shape.result)
 
 
 def _check_types(a: Any, b: Any) -> None:
     for name, array in (("a", a), ("b", b)):
-        if known_dtype(array.dtype.name, name) in OPERAND_TYPES:
-            raise UnsupportedType(
-                f"{name} has type {array.dtype.name}, which programs that JAX traces do not take: "
-                "use gemmkit.matmul outside of them"
-            )
+        known_dtype(array.dtype.name, name)
     if a.dtype != b.dtype:
         raise UnsupportedType(
             f"a has type {a.dtype.name} and b has type {b.dtype.name}: convert one with astype, "
-            "gemmkit never "
-            "does so on its own"
+            "gemmkit never does so on its own"
+        )
+
+
+def _check_for_8_bits(a: Any, scale_a: Any, scale_b: Any, out_dtype: Any) -> None:
+    """See that products of other types are given nothing that only those of 8 bits have."""
+    if scale_a is not None or scale_b is not None:
+        raise UsageError(
+            f"scales are for a and b of {' and '.join(OPERAND_TYPES)}, not {a.dtype.name}: "
+            "multiply the product instead"
+        )
+    if out_dtype is not None:
+        raise UsageError(
+            f"out_dtype is for a and b of 8 bits: products of {a.dtype.name} have their type"
         )
 
 
@@ -116,19 +132,9 @@ def _stacked(a: Any, b: Any, layout: str, precision: str) -> jax.Array:
     if layout[0] == "n" and prod(b.shape[:-2]) == 1:
         # One B for all: the rows of the stack are those of one tall matrix.
         a = a.reshape(1, -1 if a.size else prod(stack) * m, a.shape[-1])
-    a, b = _flat(a, stack), _flat(b, stack)
+    a, b = flat(a, stack), flat(b, stack)
     found: jax.Array = _product.bind(a, b, layout=layout, precision=precision)
     return found.reshape(*stack, m, n)
-
-
-def _flat(array: Any, stack: tuple[int, ...]) -> jax.Array:
-    """A stack of one dimension: of one matrix that all products share, or of one for each."""
-    own, sides = array.shape[:-2], array.shape[-2:]
-    if prod(own) == 1:
-        return array.reshape(1, *sides)
-    if prod(own) != prod(stack):
-        array = jnp.broadcast_to(array, (*stack, *sides))
-    return array.reshape(-1 if array.size else prod(stack), *sides)
 
 
 def _abstract(a: Any, b: Any, *, layout: str, precision: str) -> Any:  # noqa: ARG001
@@ -136,32 +142,6 @@ def _abstract(a: Any, b: Any, *, layout: str, precision: str) -> Any:  # noqa: A
     n = b.shape[2 - (layout[1] == "t")]
     stack = a.shape[0] if b.shape[0] == 1 else b.shape[0]
     return jax.core.ShapedArray((stack, m, n), a.dtype)
-
-
-@partial(jax.jit, static_argnames=("layout", "precision"))
-def _compiled(a: jax.Array, b: jax.Array, *, layout: str, precision: str) -> jax.Array:
-    found: jax.Array = _product.bind(a, b, layout=layout, precision=precision)
-    return found
-
-
-def _compute(a: jax.Array, b: jax.Array, *, layout: str, precision: str) -> jax.Array:
-    """The product of arrays that are not traced: by a program of this one operation.
-
-    Where JAX is set to run operations one by one, or does so to find where a NaN came from, that
-    program would call this function again; so the settings do not hold inside, and NaNs and
-    infinities are looked for here.
-
-    Raises:
-        FloatingPointError: JAX is set to look for NaNs or infinities, and the product has some.
-    """
-    nans, infinities = jax.config.jax_debug_nans, jax.config.jax_debug_infs
-    with jax.disable_jit(False), jax.debug_nans(False), jax.debug_infs(False):
-        found: jax.Array = _compiled(a, b, layout=layout, precision=precision)
-        if nans and jnp.isnan(found).any():
-            raise FloatingPointError("invalid value (nan) encountered in gemmkit_matmul")
-        if infinities and jnp.isinf(found).any():
-            raise FloatingPointError("invalid value (inf) encountered in gemmkit_matmul")
-    return found
 
 
 def _gradient_of_a(grad: Any, a: Any, b: Any, *, layout: str, precision: str) -> Any:
@@ -204,23 +184,10 @@ def _batched(operands: Any, axes: Any, *, layout: str, precision: str) -> tuple[
     return _stacked(a, b, layout, precision), 0
 
 
-_lowered = jax.ffi.ffi_lowering(TARGET)
-
-
-def _lowered_for_cpu(*operands: Any, **options: Any) -> Any:
-    finish_at_exit()
-    return _lowered(*operands, **options)
-
-
 def _make_primitive() -> Primitive:
-    register_target()
-    primitive = Primitive(TARGET)
-    primitive.def_impl(_compute)
-    primitive.def_abstract_eval(_abstract)
+    primitive = make_primitive(TARGET, _abstract, ("layout", "precision"))
     ad.defbilinear(primitive, _gradient_of_a, _gradient_of_b)
     batching.primitive_batchers[primitive] = _batched
-    mlir.register_lowering(primitive, _lowered_for_cpu, platform="cpu")
-    mlir.register_lowering(primitive, _lowered, platform="cuda")
     return primitive
 
 

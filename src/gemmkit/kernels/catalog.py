@@ -31,14 +31,16 @@ NAMED = 2
 _FP32 = set(WARP_TILED.dtypes)
 
 _FOR_GROUPS = tuple(each for each in PRODUCTION if each.takes_groups)
-_FOR_ONE_SHAPE = tuple(each for each in PRODUCTION if not each.takes_groups)
+# Those that read where groups end go before those that read a table.
+_FOR_RAGGED = (*(each for each in PRODUCTION if each.takes_ragged), *_FOR_GROUPS)
+_FOR_ONE_SHAPE = tuple(each for each in PRODUCTION if not each.is_for_groups)
 
 
 def kernels_for(problems: Sequence[GemmProblem]) -> tuple[Kernel, ...]:
     """What is run where nobody names kernels: the rungs for the problems' types, and for groups and
     types that no rung takes the production kernels for these."""
     if _have_groups(problems):
-        return _of_types(_FOR_GROUPS, problems)
+        return _of_types(_for_groups(problems), problems)
     rungs = tuple(each for each in LADDER if any(map(each.takes_types, problems)))
     if all(any(each.takes_types(problem) for each in rungs) for problem in problems):
         return rungs
@@ -54,7 +56,7 @@ def tunable_kernels(problems: Sequence[GemmProblem], gpu: GpuSpec) -> tuple[Kern
     """
     usual = _tunable_anywhere(problems)
     left = [each for each in problems if not any(_takes(kernel, each, gpu) for kernel in usual)]
-    able = _FOR_GROUPS if _have_groups(problems) else _FOR_ONE_SHAPE
+    able = _for_groups(problems) if _have_groups(problems) else _FOR_ONE_SHAPE
     further = (
         kernel
         for kernel in able
@@ -69,13 +71,17 @@ def _takes(kernel: Kernel, problem: GemmProblem, gpu: GpuSpec) -> bool:
 
 def _tunable_anywhere(problems: Sequence[GemmProblem]) -> tuple[Kernel, ...]:
     if _have_groups(problems):
-        return _of_types(_FOR_GROUPS, problems)
+        return _of_types(_for_groups(problems), problems)
     fp32 = (WARP_TILED,) if _types(problems) <= _FP32 else ()
     return (*fp32, *_of_types(_FOR_ONE_SHAPE, problems))
 
 
 def _have_groups(problems: Sequence[GemmProblem]) -> bool:
     return any(problem.groups is not None for problem in problems)
+
+
+def _for_groups(problems: Sequence[GemmProblem]) -> tuple[Kernel, ...]:
+    return _FOR_RAGGED if any(problem.ragged for problem in problems) else _FOR_GROUPS
 
 
 def _types(problems: Sequence[GemmProblem]) -> set[str]:
@@ -150,7 +156,7 @@ def read_settings(text: str) -> dict[str, int]:
 def takers(problem: GemmProblem, gpu: GpuSpec) -> tuple[Kernel, ...]:
     """gemmkit's kernels that take a problem on a board in their default configuration, production
     kernels first, then rungs from the last one. Those for groups are for these alone."""
-    production = _FOR_ONE_SHAPE if problem.groups is None else _FOR_GROUPS
+    production = _FOR_ONE_SHAPE if problem.groups is None else _for_groups([problem])
     return tuple(each for each in (*production, *reversed(LADDER)) if _takes(each, problem, gpu))
 
 

@@ -26,6 +26,7 @@ from gemmkit.kernels.operand_copies import with_copies, workspace_bytes
 from gemmkit.kernels.plan import (
     BATCH_ARGUMENTS,
     EPILOGUE_ARGUMENTS,
+    OFFSETS,
     SGEMM_SIGNATURE,
     TABLE_ARGUMENTS,
     LaunchPlan,
@@ -250,6 +251,16 @@ class Kernel(UsersKernels):
         return set(TABLE_ARGUMENTS) <= set(self.signature)
 
     @property
+    def takes_ragged(self) -> bool:
+        """Whether one launch can compute groups that are ragged, by where their rows end."""
+        return OFFSETS in self.signature
+
+    @property
+    def is_for_groups(self) -> bool:
+        """Whether it is made for groups, of whatever kind; single products are others' then."""
+        return self.takes_groups or self.takes_ragged
+
+    @property
     def shares_tiles(self) -> bool:
         """Whether several blocks can share a tile of C, and leave partial sums in a workspace."""
         return {"workspace", "semaphores"} <= set(self.signature)
@@ -258,7 +269,7 @@ class Kernel(UsersKernels):
     def takes_matrices(self) -> bool:
         """Whether its write-back can add a residual, fill an auxiliary output and scale."""
         names = set(self.signature)
-        return self.fuses and (self.takes_groups or set(EPILOGUE_ARGUMENTS) <= names)
+        return self.fuses and (self.is_for_groups or set(EPILOGUE_ARGUMENTS) <= names)
 
     def takes_types(self, problem: GemmProblem) -> bool:
         """Whether it reads A and B of the problem's type, with scales where there are any,
@@ -303,7 +314,12 @@ class Kernel(UsersKernels):
             otherwise = "; --layout says otherwise" if self.user_defined else ""
             return f"'{self.name}' takes {shown}, not {layout_text(problem.layout)}{otherwise}"
         if problem.groups is not None and not self.takes_groups:
-            return f"'{self.name}' computes products of one shape, not groups of different shapes"
+            if not self.takes_ragged:
+                return (
+                    f"'{self.name}' computes products of one shape, not groups of different shapes"
+                )
+            if not problem.ragged:
+                return f"'{self.name}' computes ragged groups, which are rows of one A, no others"
         if problem.batch != 1 and not self.takes_batches:
             return f"'{self.name}' computes one product per launch, not a batch"
         extents = (problem.m, problem.n, problem.k, problem.batch)

@@ -14,6 +14,7 @@ from gemmkit.errors import UnsupportedType, UsageError
 
 if TYPE_CHECKING:
     from gemmkit.kernels.group_table import GroupTable
+    from gemmkit.kernels.offsets_table import OffsetsTable
     from gemmkit.kernels.operand_copies import OperandCopy
     from gemmkit.kernels.tensor_maps import MapRule, PlannedMap
 
@@ -48,6 +49,9 @@ SCALE_ARGUMENTS: Signature = (
 
 # The table of products of different shapes in global memory, their number, and the tiles of all.
 TABLE_ARGUMENTS: Signature = ("groups", "group_count", "tile_count")
+
+# Where the rows of ragged groups end, in global memory.
+OFFSETS = "offsets"
 
 # Tensor maps of A, B and C of gemmkit's own kernels; a launch that does without one passes zeros.
 MAP_ARGUMENTS: Signature = ("map_a", "map_b", "map_c")
@@ -208,14 +212,14 @@ class LaunchPlan:
     `chunks` the parts of k that are accumulated separately; with `rasterized`, tiles come in groups
     of rows, column by column. `compute_dtype` and `tolerance` say how exact the result must
     be where that is not to be read from the kernel; `table` is the one in global memory from which
-    the kernel reads its products; `constants` are `__constant__` and `__device__` variables that
-    are set before the launch, by name, and their bytes; those that the source initializes have
-    none. `scalars` are the types of those of α and β that 16-bit parameters take: PTX does not show
-    them. `tensor_maps` are those that the signature names. `before` is a launch that comes first,
-    on the same arguments: what it leaves in the workspace, this one reads, and `purpose` says in
-    which form it leaves operands there. Besides names, a signature has addresses there, as
-    `workspace + 256`. `prepared` are copies of operands in memory of their own, which launches read
-    and do not make.
+    the kernel reads its products, or where ragged groups end; `constants` are `__constant__` and
+    `__device__` variables that are set before the launch, by name, and their bytes; those that the
+    source initializes have none. `scalars` are the types of those of α and β that 16-bit parameters
+    take: PTX does not show them. `tensor_maps` are those that the signature names. `before` is a
+    launch that comes first, on the same arguments: what it leaves in the workspace, this one reads,
+    and `purpose` says in which form it leaves operands there. Besides names, a signature has
+    addresses there, as `workspace + 256`. `prepared` are copies of operands in memory of their own,
+    which launches read and do not make.
     """
 
     kernel: str
@@ -236,7 +240,7 @@ class LaunchPlan:
     tolerance: float | None = None
     constants: tuple[tuple[str, bytes], ...] = ()
     scalars: tuple[tuple[str, Dtype], ...] = ()
-    table: GroupTable | None = None
+    table: GroupTable | OffsetsTable | None = None
     tensor_maps: tuple[PlannedMap, ...] = ()
     before: LaunchPlan | None = None
     purpose: str = ""
@@ -326,7 +330,7 @@ class LaunchShape:
     residue: tuple[int, int] = (0, 0)
     chunks: int = 1
     rasterized: bool = False
-    table: GroupTable | None = None
+    table: GroupTable | OffsetsTable | None = None
     tensor_maps: tuple[MapRule, ...] = ()
     before: LaunchPlan | None = None
     copies: tuple[OperandCopy, ...] = ()

@@ -188,6 +188,10 @@ def _module(name: str) -> Library:
 
 
 def _library_name(array: object) -> str | None:
+    # What gemmkit gives another's memory as.
+    own: str | None = getattr(type(array), "GEMMKIT_LIBRARY", None)
+    if own is not None:
+        return own
     for base in type(array).__mro__:
         name = _PACKAGES.get(base.__module__.partition(".")[0])
         if name is not None:

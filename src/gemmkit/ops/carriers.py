@@ -23,7 +23,7 @@ from gemmkit.errors import (
 )
 from gemmkit.gpu import DEFAULT_BOARD, GpuSpec
 from gemmkit.jit.binary import Binary
-from gemmkit.kernels.plan import LaunchPlan
+from gemmkit.kernels.plan import OFFSETS, LaunchPlan
 from gemmkit.loading import first_use, load
 from gemmkit.ops.compiled import compiled
 from gemmkit.problem import GemmProblem
@@ -97,7 +97,7 @@ class _OnGpu(Carrier):
         from gemmkit.devices.tensor_maps import DRIVER_MAPS
 
         table = self.upload(plan.table.of_storage(arguments, DRIVER_MAPS))
-        listed = {"groups": table.address, **plan.table.arguments}
+        listed = {"groups": table.address, OFFSETS: table.address, **plan.table.arguments}
         self._gpu.launch(binary, plan, {**arguments, **listed})
 
 

@@ -162,7 +162,7 @@ def groups_launch(
     except UnsupportedProblem:
         choice = choose(problem, context.spec)
         plan, binary = compiled(problem, choice.kernel, choice.config, context.spec)
-    if not plan.blocks or plan.table is None:
+    if not (plan.blocks and isinstance(plan.table, GroupTable)):
         return None
     bound = bind_arguments(problem, Operands(NOWHERE, NOWHERE, NOWHERE))
     arguments = {**bound, **plan.table.arguments, "groups": 0}

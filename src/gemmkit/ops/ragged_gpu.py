@@ -13,7 +13,7 @@ from gemmkit.devices.launcher import PreparedLaunch
 from gemmkit.devices.operands import NOWHERE, Further, Operands, bind_arguments
 from gemmkit.devices.packing import argument_offsets
 from gemmkit.devices.streams import check_stream, stream_handle
-from gemmkit.dispatch.ragged import choose_ragged
+from gemmkit.dispatch.alike import choose_ragged
 from gemmkit.errors import UnsupportedProblem
 from gemmkit.kernels.production.ragged_wgmma import (
     KERNEL,
@@ -26,7 +26,13 @@ from gemmkit.ops.arrays import GpuLibrary, library_of
 from gemmkit.ops.compiled import binary_of
 from gemmkit.ops.operands import Operand, alignment, same_memory
 from gemmkit.ops.overlaps import Extents
-from gemmkit.ops.ragged_launches import Launch, OffsetsLaunch, Prepared, RangesLaunch
+from gemmkit.ops.ragged_launches import (
+    Launch,
+    OffsetsLaunch,
+    Prepared,
+    RangesLaunch,
+    RowSizes,
+)
 from gemmkit.ops.ragged_request import GpuOffsets, RaggedRequest
 from gemmkit.ops.tables import PLACES
 from gemmkit.problem import GemmProblem
@@ -160,7 +166,8 @@ def problem_of(request: RaggedRequest) -> GemmProblem:
     operands, terms = request.operands, request.terms
     shape, strides = operands["b"].view.shape, operands["b"].view.strides
     transb = not _in_lines(shape[1:], strides[1:]) and _in_columns(operands["b"])
-    low = 0
+    # The matrices of B lie at multiples of what divides this.
+    low = _stride_of_b(request) * operands["b"].item_bytes
     for role in ("a", "b", "out"):
         low |= operands[role].address
     return ragged_problem(
@@ -170,7 +177,6 @@ def problem_of(request: RaggedRequest) -> GemmProblem:
         lda=_leading(operands["a"].view.shape, operands["a"].view.strides),
         ldb=_leading(shape[1:], strides[1:], turned=transb),
         ldc=_leading(operands["out"].view.shape, operands["out"].view.strides),
-        stride_b=strides[0] if shape[0] > 1 else 0,
         epilogue=terms.epilogue,
         transb=transb,
         dtype=terms.dtype,
@@ -178,6 +184,11 @@ def problem_of(request: RaggedRequest) -> GemmProblem:
         precision=terms.precision,
         alignment=alignment(low),
     )
+
+
+def _stride_of_b(request: RaggedRequest) -> int:
+    """Elements from a group's B to the next."""
+    return request.operands["b"].view.strides[0] if request.groups > 1 else 0
 
 
 def _leading(shape: tuple[int, ...], strides: tuple[int, ...], *, turned: bool = False) -> int:
@@ -202,12 +213,14 @@ def _by_offsets(request: RaggedRequest, context: Context) -> OffsetsLaunch | Non
         if role in operands
     }
     nowhere = Operands(NOWHERE, NOWHERE, NOWHERE, **further)  # type: ignore[arg-type]
-    arguments = {**bind_arguments(problem, nowhere), "offsets": 0}
+    whole = {"M": request.rows, "batch": request.groups, "stride_b": _stride_of_b(request)}
+    arguments = {**bind_arguments(problem, nowhere), **whole, "offsets": 0}
     places = {name: (role, 0) for name, role in _ARGUMENTS.items() if role in operands}
     places["offsets"] = PLACES["offsets"]
     binary = binary_of(plan, context.spec)
     launch = PreparedLaunch(context, plan, binary, arguments, places)
-    return OffsetsLaunch(context, launch, problem, config, plan, argument_offsets(binary, plan))
+    sizes = RowSizes(problem, config, plan, argument_offsets(binary, plan))
+    return OffsetsLaunch(context, launch, sizes)
 
 
 def _refusal(request: RaggedRequest, context: Context) -> str:

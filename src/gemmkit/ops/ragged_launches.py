@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from gemmkit.devices.context import Context
 from gemmkit.devices.launcher import PreparedLaunch
 from gemmkit.devices.patches import ROLES
-from gemmkit.devices.tensor_maps import driver_encoded
+from gemmkit.devices.tensor_maps import MapsOfSizes
 from gemmkit.dtypes import Dtype
 from gemmkit.kernels.plan import LaunchPlan, TileConfig
 from gemmkit.kernels.production.ragged_wgmma import blocks
@@ -68,8 +68,16 @@ class Prepared:
     def resized(self, rows: int) -> Prepared:
         """The same for another number of rows of the same class, of calls that give nothing to
         write to."""
-        launch = None if self.launch is None else self.launch.resized(rows)
-        return replace(self, launch=launch, shape=(rows, self.shape[1]))
+        return Prepared(
+            None if self.launch is None else self.launch.resized(rows),
+            self.ordinal,
+            self.groups,
+            (rows, self.shape[1]),
+            self.dtype,
+            self.reads_offsets,
+            self.reach,
+            self.in_place,
+        )
 
     def may_overlap(self, addresses: Mapping[str, int], given: bool) -> bool:
         """Whether the stretch of memory of something written meets another array's; the result is
@@ -94,15 +102,12 @@ class Prepared:
 class OffsetsLaunch:
     """A launch that reads the offsets in the GPU's memory, to which `context` brings the host's.
 
-    It is that of a plan for a problem, whose arguments lie at `places` of the parameters.
+    `sizes` makes it for other numbers of rows.
     """
 
     context: Context
     launch: PreparedLaunch
-    problem: GemmProblem
-    config: TileConfig
-    plan: LaunchPlan
-    places: Mapping[str, int]
+    sizes: RowSizes
 
     def resized(self, rows: int) -> OffsetsLaunch:
         """As `Launch.resized`.
@@ -110,15 +115,7 @@ class OffsetsLaunch:
         Raises:
             DeviceError: the driver refuses a tensor map.
         """
-        p = self.problem
-        sizes = {"M": rows, "N": p.n, "K": p.k, "lda": p.lda, "ldc": p.ldc, "batch": 1}
-        values = {self.places["M"]: rows.to_bytes(4, "little")}
-        for each in self.plan.tensor_maps:
-            if each.rule.operand != "B":
-                encoded = driver_encoded(each.at(SOME_ADDRESS, {**sizes, "stride_a": 0}))
-                values[self.places[each.rule.name]] = encoded
-        grid = (blocks(rows, p.n, p.batch, self.config, self.context.spec), 1, 1)
-        return replace(self, launch=self.launch.resized(grid, values))
+        return OffsetsLaunch(self.context, self.sizes.of(self.launch, rows), self.sizes)
 
     def run(
         self, addresses: Mapping[str, int], ends: Ends | None, offsets: int, stream: int
@@ -134,6 +131,47 @@ class OffsetsLaunch:
             return
         table = ends.astype(np.int32)
         tables_of(self.context).launch((self.launch,), table, stream, addresses=addresses)
+
+
+class RowSizes:
+    """What depends on the number of rows in a plan's launches: the grid, M, and the tensor maps of
+    A and C, whose sizes it is one of.
+
+    `places` are those of arguments among the parameters.
+    """
+
+    def __init__(
+        self, problem: GemmProblem, config: TileConfig, plan: LaunchPlan, places: Mapping[str, int]
+    ) -> None:
+        self._problem, self._config, self._plan, self._places = problem, config, plan, places
+        self._maps: list[tuple[int, tuple[int, ...], MapsOfSizes]] | None = None
+
+    def of(self, launch: PreparedLaunch, rows: int) -> PreparedLaunch:
+        """A launch for so many rows, from that for others.
+
+        Raises:
+            DeviceError: the driver refuses a tensor map.
+        """
+        p, spec = self._problem, launch.spec
+        values = {self._places["M"]: rows.to_bytes(4, "little")}
+        maps = self._maps
+        if maps is None:
+            maps = self._maps = list(self._ready(rows))
+        for place, (columns, _, *further), each in maps:
+            values[place] = each.encoded((columns, rows, *further))
+        grid = (blocks(rows, p.n, p.count, self._config, spec), 1, 1)
+        return launch.resized(grid, values)
+
+    def _ready(self, rows: int) -> Iterator[tuple[int, tuple[int, ...], MapsOfSizes]]:
+        """Of A and C, where the map lies, its sizes, and what encodes it for others."""
+        p = self._problem
+        arguments = {"M": rows, "N": p.n, "K": p.k, "lda": p.lda, "ldc": p.ldc}
+        for each in self._plan.tensor_maps:
+            if each.rule.operand != "B":
+                like = each.at(
+                    SOME_ADDRESS, {**arguments, "batch": 1, "stride_a": 0, "stride_c": 0}
+                )
+                yield self._places[each.rule.name], like.sizes, MapsOfSizes(like)
 
 
 @dataclass(frozen=True, slots=True)

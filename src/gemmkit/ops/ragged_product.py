@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
-from gemmkit.errors import GemmkitError, UnsupportedType, UsageError
+from gemmkit.errors import GemmkitError, UsageError
 from gemmkit.loading import load
 from gemmkit.ops import warm
-from gemmkit.ops.arrays import WarmLibrary, library_of, note_overwritten
+from gemmkit.ops.arrays import WarmLibrary, bits, library_of, note_overwritten
 from gemmkit.ops.grouped import grouped_matmul
-from gemmkit.ops.operands import WIDEST_ACCESS
+from gemmkit.ops.operands import WIDEST_ACCESS, Operand
 from gemmkit.ops.precision import get_precision
 from gemmkit.ops.ragged_request import RaggedRequest, host_offsets, read_ragged
 from gemmkit.ops.tracing import needs_operator
@@ -142,7 +142,7 @@ def _prepared(call: RaggedCall, seen: Seen) -> Prepared | None:
 def _family(call: RaggedCall, seen: Seen) -> tuple[Hashable, int] | None:
     """All on which a launch depends but the number of rows, of which the class counts; and that
     number. None where it is 0, or more than a bias goes in beside A and B."""
-    from gemmkit.dispatch.ragged import row_class
+    from gemmkit.groups import row_class
 
     if not seen.addresses.keys() <= {"a", "b", "bias"}:
         return None
@@ -242,20 +242,18 @@ def _on_host(request: RaggedRequest, call: RaggedCall) -> Any:
         raise UsageError(
             "stream is for arrays on a GPU; products of host arrays are done when the call ends"
         )
-    if not getattr(request.library, "WRITABLE", False):
-        raise UnsupportedType(
-            f"{request.library.NAME}'s arrays in host memory cannot be written in parts: use "
-            "grouped_matmul"
-        )
-    ends = cast(Any, request.offsets).tolist()
-    out = call.out
-    if out is None:
+    library, arrays = request.library, call.arrays
+    made = None
+    if arrays["out"] is None:
         shape = (request.rows, request.n)
-        made = request.library.empty(request.operands["a"], shape, request.terms.out_dtype, None)
-        out = request.library.finished(made)
+        made = library.empty(request.operands["a"], shape, request.terms.out_dtype, None)
+        arrays["out"] = library.finished(made) if library.WRITABLE else _written(made)
+    if not library.WRITABLE:
+        arrays = {role: None if each is None else np.asarray(each) for role, each in arrays.items()}
+    ends = cast(Any, request.offsets).tolist()
     members: dict[str, list[Any] | None] = {
         role: None if array is None else list(_of_groups(request, role, array, ends))
-        for role, array in {**call.arrays, "out": out}.items()
+        for role, array in arrays.items()
     }
     grouped_matmul(
         members.pop("a") or [],
@@ -268,7 +266,16 @@ def _on_host(request: RaggedRequest, call: RaggedCall) -> Any:
         device=call.device,
         **cast(Mapping[str, Any], members),
     )
-    return out
+    if made is not None and not library.WRITABLE:
+        return library.finished(made)
+    return arrays["out"]
+
+
+def _written(made: Operand) -> Any:
+    """A result that is not finished, as an array of NumPy's."""
+    from gemmkit.ops.libraries.numpy import numpy_type
+
+    return bits(made).view(numpy_type(made.dtype))
 
 
 def _of_groups(request: RaggedRequest, role: str, array: Any, ends: list[int]) -> Iterator[Any]:

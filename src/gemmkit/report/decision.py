@@ -6,7 +6,7 @@ from gemmkit.dispatch.which import Alternative, Decision
 from gemmkit.dtypes import types_text
 from gemmkit.gpu import GIB
 from gemmkit.kernels.layouts import layout_text
-from gemmkit.units import microseconds_text
+from gemmkit.units import counted, microseconds_text
 
 
 def decision_text(decision: Decision) -> str:
@@ -15,11 +15,14 @@ def decision_text(decision: Decision) -> str:
         "problem": _problem(decision),
         "kernel": f"{decision.kernel}",
         "config": _config(decision.config),
+        **_groups(decision),
         **_launch(decision),
         "source": decision.source,
         "reason": decision.reason,
         "time": _time(decision),
     }
+    if decision.limiter:
+        rows["limiter"] = decision.limiter
     if 0 < decision.memory_bytes < decision.stored_bytes:
         needed, there = (each / GIB for each in (decision.stored_bytes, decision.memory_bytes))
         rows["memory"] = (
@@ -75,6 +78,18 @@ def _problem(decision: Decision) -> str:
     if decision.epilogue != "none":
         parts.append(f"with {decision.epilogue}")
     return ", ".join(parts)
+
+
+def _groups(decision: Decision) -> dict[str, str]:
+    if not decision.groups:
+        return {}
+    least, mean, most = decision.rows_per_group
+    spread = (
+        f"{least} to {most} rows each, {mean:,.1f} on average"
+        if least < most
+        else (f"{counted(most, 'row')} each")
+    )
+    return {"groups": f"{decision.groups:,} of {spread}"}
 
 
 def _launch(decision: Decision) -> dict[str, str]:

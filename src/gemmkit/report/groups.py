@@ -4,72 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from gemmkit.analysis.limiters import limiter_of_groups
 from gemmkit.bench.groups import BATCHED, EACH, GROUPED
 from gemmkit.bench.peers import CUBLAS
-from gemmkit.bench.suites import grouped
+from gemmkit.bench.suites import grouped, ragged
 from gemmkit.gpu import GpuSpec, find_board
 from gemmkit.groups import Groups
 from gemmkit.kernels.catalog import find_kernel
 from gemmkit.kernels.plan import TileConfig
-from gemmkit.kernels.work import VECTOR_BYTES
 from gemmkit.problem import GemmProblem
 from gemmkit.record import Record
 from gemmkit.report.layout import MISSING, Cell, Column, Row, Table
-from gemmkit.report.limiters import busiest_unit
 from gemmkit.report.tables import correctness, number
-from gemmkit.split_products import PRODUCTS, SPLIT_PRODUCTS
 
 # By heading: the library, and how it computes groups.
 _PEERS = {
     "cuBLAS,\ngrouped": (CUBLAS, GROUPED),
     "cuBLAS,\nbatched": (CUBLAS, BATCHED),
+    "torch.\n_grouped_mm": ("torch", GROUPED),
     "torch.bmm": ("torch", BATCHED),
     "torch.mm": ("torch", EACH),
 }
-# Tiles that are fuller than this cost little.
-_FULL = 0.75
-
-
-def filled(groups: Groups, config: dict[str, int]) -> float | None:
-    """The share, 0 to 1, of the multiply-adds of a launch's tiles that belong to products.
-
-    None where the configuration has no tiles, or there are none.
-    """
-    sizes = [config[key] for key in ("BM", "BN", "BK") if key in config]
-    if len(sizes) < 3:
-        return None
-    m, n, k = (-(-side // size) * size for side, size in zip(groups.table, sizes, strict=False))
-    counted = int((m * n * k).sum())
-    return groups.multiply_adds / counted if counted else None
 
 
 def limiter(record: Record, board: GpuSpec) -> str:
     """The unit that is busy for half of the time at least; and what else costs time."""
-    time, tflops = record.time_us, record.tflops
-    if time is None or tflops is None:
+    time = record.time_us
+    if time is None or record.tflops is None:
         return MISSING
     groups = Groups.parse(record.problem.groups)
     asked = record.problem
     types = {"dtype": asked.dtype, "out_dtype": asked.out_dtype, "precision": asked.precision}
     problem = GemmProblem.of_groups(groups, asked.layout, beta=asked.beta, **types)
-    kernel = find_kernel(record.kernel)
-    pipe = kernel.work(problem, TileConfig(**record.config), board).demands.math
-    products = PRODUCTS if kernel.compute_dtype == SPLIT_PRODUCTS else 1
-    moved = problem.minimal_bytes / time.median / 1e3
-    unit = busiest_unit(products * tflops, moved, board, pipe)
-    found = [unit] if unit else []
-    share = filled(groups, record.config)
-    if share is not None and share < _FULL:
-        found.append(f"tiles {100 * share:.0f} % full")
-    if not problem.is_aligned(VECTOR_BYTES):
-        found.append("copies of single floats")
-    return "; ".join(found) or "latency of short products"
+    kernel, config = find_kernel(record.kernel), TileConfig(**record.config)
+    return limiter_of_groups(problem, kernel, config, time.median, board)
 
 
 def groups_table(records: Sequence[Record], title: str) -> Table:
     """A row for each launch: its time, and that of libraries over it."""
     board = find_board(records[0].device.gpu)
-    names = {each.groups_text: name for name, each in grouped().items()}
+    suites = {**grouped(), **ragged()}
+    names = {each.groups_text: name for name, each in suites.items()}
     bounded = any(each.error_bound is not None for each in records)
     peers = {
         heading: kind

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from gemmkit.analysis.limiters import busiest_unit
 from gemmkit.bench.linear_peer import COMPILED, EAGER
 from gemmkit.gpu import GpuSpec, find_board
 from gemmkit.kernels.catalog import LADDER, PRODUCTION
 from gemmkit.record import PeerRecord, Record, TimeRecord
 from gemmkit.report.layout import MISSING, Cell, Column, Row, Table
-from gemmkit.report.limiters import busiest_unit
 from gemmkit.report.tables import correctness, number
 
 _PRODUCTS = {kernel.name for kernel in (*LADDER, *PRODUCTION)}

@@ -27,7 +27,8 @@ class ProblemClass(msgspec.Struct, frozen=True, kw_only=True, order=True, omit_d
 
     `aligned` says that every row of A, B and C, and every matrix of a batch, begins and ends at a
     multiple of 16 bytes. `groups` are those of products of different shapes, in tight rows and
-    sorted, for their order makes no difference; m, n and k are then the largest. `layout` is that
+    sorted, for their order makes no difference; m, n and k are then the largest. Ragged ones stand
+    for all divisions of as many rows. `layout` is that
     of `GemmProblem`, `dtype` the type of A and B, `out_dtype` that of C, `precision` how float32
     may be multiplied. `scales` are those of A and B where chunks of k have their own. Other scales,
     α, β, the epilogue and what products of a batch share are left out: they hardly change which
@@ -48,7 +49,9 @@ class ProblemClass(msgspec.Struct, frozen=True, kw_only=True, order=True, omit_d
 
     @classmethod
     def of(cls, problem: GemmProblem) -> ProblemClass:
-        """The class that a problem belongs to."""
+        """The class that a problem belongs to; of ragged groups, that of any division."""
+        if problem.ragged and problem.results:
+            problem = problem.representative
         groups = "" if problem.groups is None else str(problem.groups.sizes_only())
         return cls(
             m=problem.m,

@@ -22,7 +22,7 @@ from gemmkit.analysis.occupancy import Limiter
 from gemmkit.analysis.roofline import Level, intensities
 from gemmkit.gpu import WARP_SIZE
 from gemmkit.kernels.loads import Words
-from gemmkit.kernels.plan import TABLE_ARGUMENTS
+from gemmkit.kernels.plan import OFFSETS, TABLE_ARGUMENTS
 
 STATIC = "static: from the compiler, the launch and the board's limits"
 COUNTED = "derived from counters, and as exact as they are"
@@ -75,7 +75,7 @@ SHARED_CONFLICTS = (
 FMA = "ptx__inst_executed_op_fma.sum"
 SHARED_LOAD_COUNT = "smsp__sass_inst_executed_op_shared_ld.sum"
 # The array of the table of groups.
-TABLE = TABLE_ARGUMENTS[0]
+TABLES = (TABLE_ARGUMENTS[0], OFFSETS)
 _INSTRUCTIONS = "ptx__inst_executed.sum"
 
 
@@ -127,10 +127,10 @@ def _loads(facts: Facts, kind: str) -> float | None:
 
 
 def _table_loads(facts: Facts) -> float | None:
-    """Of the array `groups`, where the launch has a table of them."""
+    """Of the array `groups`, or of where ragged ones end, where the launch has a table of them."""
     if facts.plan.table is None:
         return None
-    read = sum(each.data_bytes for each in facts.of("global", "load") if each.array == TABLE)
+    read = sum(each.data_bytes for each in facts.of("global", "load") if each.array in TABLES)
     return _ratio(read / WORD_BYTES, facts.counted.results)
 
 

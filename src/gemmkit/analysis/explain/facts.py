@@ -177,7 +177,7 @@ def _affordable_groups(problem: GemmProblem, groups: Groups) -> GemmProblem:
     some = max(1, int((work <= LARGEST_COUNTED**3).sum()))
     if some == groups.count and (sizes == groups.table[:3]).all():
         return problem
-    fewer = Groups.of(*sizes[:, :some])
+    fewer = Groups.of(*sizes[:, :some], ragged=groups.ragged)
     return replace(problem, groups=fewer, m=0, n=0, k=0, lda=0, ldb=0, ldc=0)
 
 

@@ -99,7 +99,7 @@ def _triple() -> str:
     return f"{triple}-elf" if sys.platform == "win32" else triple
 
 
-def _machine(level: int) -> Any:
+def _machine(level: int, features: str) -> Any:
     import llvmlite.binding as llvm
 
     here, triple = host(), _triple()
@@ -108,7 +108,7 @@ def _machine(level: int) -> Any:
     far = triple.startswith("x86_64")
     return llvm.Target.from_triple(triple).create_target_machine(
         cpu=here.cpu,
-        features=here.features,
+        features=features,
         opt=level,
         reloc="static" if far else "pic",
         codemodel="large" if far else "small",
@@ -127,7 +127,7 @@ def compile_ir(
     """
     with _llvm(), _without_combiner() if quick and not combine else nullcontext():
         # LLVM's objects are freed when the function returns, while the lock is held.
-        return _emitted(text, clean, quick)
+        return _emitted(text, clean, quick, combine=combine)
 
 
 @contextmanager
@@ -148,10 +148,15 @@ def _without_combiner() -> Iterator[None]:
         llvm.set_option("gemmkit", "-combiner-disabled=false")
 
 
-def _emitted(text: str, clean: bool, quick: bool) -> bytes:
+def _emitted(text: str, clean: bool, quick: bool, *, combine: bool) -> bytes:
     import llvmlite.binding as llvm
 
-    machine = _machine(0 if quick else 1)
+    features = host().features
+    if not combine and "+avx512f" in features:
+        # Without its combiner LLVM meets comparisons that it cannot select for AVX-512, and then it
+        # ends the process.
+        features += ",-avx512f"
+    machine = _machine(0 if quick else 1, features)
     layout, triple = machine.target_data, machine.triple
     head = f'target datalayout = "{layout}"\ntarget triple = "{triple}"\n'
     module = llvm.parse_assembly(head + text)
@@ -174,7 +179,7 @@ class LoadedCode:
 
         with _llvm():
             empty = llvm.parse_assembly("")
-            self._engine = llvm.create_mcjit_compiler(empty, _machine(1))
+            self._engine = llvm.create_mcjit_compiler(empty, _machine(1, host().features))
             self._engine.add_object_file(llvm.ObjectFileRef.from_data(code))
             self._engine.finalize_object()
             self.addresses = {

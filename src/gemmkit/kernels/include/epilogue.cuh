@@ -41,7 +41,16 @@ struct GeluTanh {
 struct Silu {
   template <class T>
   static __device__ T apply(T x) {
-    return x / (T(1) + exp(-x));
+    return quotient(x, T(1) + exp(-x));
+  }
+
+ private:
+  static __device__ double quotient(double x, double y) { return x / y; }
+  // Within 2 ulp. The rounded quotient takes a branch, and elements would be finished one by one.
+  static __device__ float quotient(float x, float y) {
+    float result;
+    asm("div.full.f32 %0, %1, %2;" : "=f"(result) : "f"(x), "f"(y));
+    return result;
   }
 };
 
@@ -72,7 +81,8 @@ struct Epilogue {
   using Activation = Activation_;
   using Out = Out_;
   using Sum = Sum_;
-  static constexpr bool BY_COLUMN = BIAS == COLUMN_BIAS;
+  static constexpr bool READS_BIAS = BIAS != NO_BIAS, BY_COLUMN = BIAS == COLUMN_BIAS;
+  static constexpr bool READS_RESIDUAL = EXTRA & RESIDUAL, WRITES_AUXILIARY = EXTRA & AUXILIARY;
   Sum alpha, beta;
   const Out* bias;
   Extras<Out, Sum> extras = {};
@@ -99,17 +109,32 @@ struct Epilogue {
 
   // What is stored for a sum, `old` being what C has there.
   __device__ __forceinline__ Sum finish(Sum sum, Sum old, int row, int col) const {
+    struct InMemory {
+      const Epilogue& epilogue;
+      int row, col;
+      __device__ __forceinline__ Out bias() const {
+        return epilogue.bias[BIAS == ROW_BIAS ? row : col];
+      }
+      __device__ __forceinline__ Out residual() const {
+        return *element(epilogue.extras.residual, epilogue.extras.ldr, row, col);
+      }
+      __device__ __forceinline__ void keep(Out value) const {
+        *element(epilogue.extras.auxiliary, epilogue.extras.ldx, row, col) = value;
+      }
+    };
+    return finish(sum, old, InMemory{*this, row, col});
+  }
+
+  // The same with `operands`, which have the bias and the residual, and keep the auxiliary result.
+  template <class Operands>
+  __device__ __forceinline__ Sum finish(Sum sum, Sum old, const Operands& operands) const {
     Sum x = alpha * sum;
     if (beta != Sum(0)) x += beta * old;
-    if (BIAS) x += widened<Sum>(bias[BIAS == ROW_BIAS ? row : col]);
-    if (EXTRA & AUXILIARY) {
-      *element(extras.auxiliary, extras.ldx, row, col) = Narrowed<Out>::of(x);
-    }
+    if (READS_BIAS) x += widened<Sum>(operands.bias());
+    if (WRITES_AUXILIARY) operands.keep(Narrowed<Out>::of(x));
     x = activation.apply(x);
     if (EXTRA & SCALE) x *= extras.scale;
-    if (EXTRA & RESIDUAL) {
-      x += widened<Sum>(*element(extras.residual, extras.ldr, row, col));
-    }
+    if (READS_RESIDUAL) x += widened<Sum>(operands.residual());
     return x;
   }
 };

@@ -23,6 +23,7 @@ from gemmkit.kernels.production import (
     grouped_mma,
     grouped_typed,
     grouped_wgmma,
+    ragged_wgmma,
     skinny_mma,
     typed,
     typed_mma,
@@ -51,4 +52,5 @@ PRODUCTION: tuple[Kernel, ...] = (
     grouped_typed.KERNEL,
     grouped_mma.KERNEL,
     grouped_wgmma.KERNEL,
+    ragged_wgmma.KERNEL,
 )

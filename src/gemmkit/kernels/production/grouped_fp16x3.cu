@@ -53,8 +53,8 @@ __global__ void __launch_bounds__(TILE.threads, 1)
   constexpr int CONSUMERS = OWN.consumers, COLS = OWN.BN, PRODUCER = CONSUMERS * 128;
   using Mainloop = Fp16x3PanelsMainloop<OWN>;
   constexpr bool FROM_REGISTERS = WAY == WriteBack::FROM_REGISTERS;
-  using StoreOfBoxes = Either<SWAPPED, SwappedStore<COLS, OWN.buffers, WAY, Epilogue>,
-                              FragmentStore<COLS, OWN.buffers, WAY, Epilogue>>;
+  constexpr int SPARE = SPARE_REGISTERS<CONSUMERS, Mainloop::ROW_TILES * OWN.BN / 2>;
+  using StoreOfBoxes = BoxStore<SWAPPED, COLS, OWN.buffers, WAY, SPARE, Epilogue>;
   using Store = Either<FROM_REGISTERS, NoStore, StoreOfBoxes>;
   struct Shared {
     typename Mainloop::Memory tiles;
@@ -144,8 +144,8 @@ __global__ void __launch_bounds__(TILE.threads, 1)
         continue;
       }
       if constexpr (FROM_REGISTERS) {
-        store_fragments<COLS, SWAPPED>(sums[i], args.epilogue(0), args.C, args.ldc, args.M, args.N,
-                                       row, col);
+        store_fragments<COLS, SWAPPED, SPARE>(sums[i], args.epilogue(0), args.C, args.ldc, args.M,
+                                              args.N, row, col);
       } else {
         // There is no tensor map of C, of which each product has its own.
         Store::template store<false>(sums[i], map_a, shared.results[consumer], buffer, 1 + consumer,

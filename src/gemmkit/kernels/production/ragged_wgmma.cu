@@ -30,11 +30,9 @@ __global__ void __launch_bounds__(TILE.threads, 1)
   using Mainloop = WgmmaMainloop<In, OWN, SWAPPED ? SWAPPED_LAYOUT<LAYOUT> : LAYOUT, true>;
   constexpr bool FROM_REGISTERS = WAY == WriteBack::FROM_REGISTERS;
   constexpr bool BY_TMA = WAY == WriteBack::BY_TMA;
-  using ByTma = Either<SWAPPED, SwappedStore<COLS, OWN.buffers, WriteBack::BY_TMA, Epilogue>,
-                       FragmentStore<COLS, OWN.buffers, WriteBack::BY_TMA, Epilogue>>;
-  using FromShared =
-      Either<SWAPPED, SwappedStore<COLS, OWN.buffers, WriteBack::FROM_SHARED, Epilogue>,
-             FragmentStore<COLS, OWN.buffers, WriteBack::FROM_SHARED, Epilogue>>;
+  constexpr int SPARE = SPARE_REGISTERS<CONSUMERS, Mainloop::ROW_TILES * OWN.BN / 2>;
+  using ByTma = BoxStore<SWAPPED, COLS, OWN.buffers, WriteBack::BY_TMA, SPARE, Epilogue>;
+  using FromShared = BoxStore<SWAPPED, COLS, OWN.buffers, WriteBack::FROM_SHARED, SPARE, Epilogue>;
   // Both leave results in the same form there.
   using Buffers = typename Either<FROM_REGISTERS, NoStore, FromShared>::Buffers;
   constexpr int SLOTS = OWN.stages + 2;
@@ -135,7 +133,7 @@ __global__ void __launch_bounds__(TILE.threads, 1)
     for (int i = 0; i < Mainloop::ROW_TILES; ++i) {
       const int row = first_row(place) + own_rows + i * WGMMA_ROWS;
       if constexpr (FROM_REGISTERS) {
-        store_fragments<COLS, SWAPPED>(sums[i], epilogue, C, ldc, place.end, N, row, col);
+        store_fragments<COLS, SWAPPED, SPARE>(sums[i], epilogue, C, ldc, place.end, N, row, col);
       } else {
         const auto store = [&]<class Store>() {
           Store::template store<false>(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.dependent_launch import dependent
+from gemmkit.kernels.limits import MAX_EXTENT
 from gemmkit.kernels.mainloops.wgmma import in_turn, visiting
 from gemmkit.kernels.plan import MAP_ARGUMENTS, LaunchShape, Signature, TileConfig, ceil_div
 from gemmkit.kernels.policy import CUDA_TYPES
@@ -16,7 +18,10 @@ from gemmkit.kernels.production.wgmma_tiles import LoadedOperands
 from gemmkit.kernels.tensor_maps import MapRule
 from gemmkit.kernels.warpgroups import WARPGROUP, has_wgmma, unaligned
 from gemmkit.kernels.work import Work
-from gemmkit.problem import BROADCAST, GemmProblem
+from gemmkit.problem import GemmProblem
+
+if TYPE_CHECKING:
+    from gemmkit.kernels.offsets_table import OffsetsTable
 
 # The kernel whose mainloop it has.
 SINGLE = gemm_wgmma.KERNEL
@@ -39,16 +44,29 @@ def signature(bias_stride: str = OWN_BIAS) -> Signature:
     )
 
 
-def ragged_problem(rows: int, n: int, k: int, groups: int, **rest: object) -> GemmProblem:
-    """The problem of a launch: all groups share A of rows×k, and C of rows×n, of which each
-    computes its own rows; B is a batch of k×n."""
-    return GemmProblem(rows, n, k, batch=groups, stride_a=BROADCAST, **rest)  # type: ignore[arg-type]
+def ragged_problem(rows: int, n: int, k: int, groups: int, **rest: Any) -> GemmProblem:
+    """The problem of a launch for any division of so many rows: ragged groups, of which the last
+    stands for all.
+
+    Leading dimensions, of `rest`, are those of all groups.
+    """
+    from gemmkit.groups import Groups
+
+    m = [0] * (groups - 1) + [rows] if groups else []
+    pitches = (rest.pop(name, 0) for name in ("lda", "ldb", "ldc"))
+    return GemmProblem.of_groups(Groups.of(m, n, k, *pitches, ragged=True), **rest)
+
+
+def rows_of(problem: GemmProblem) -> int:
+    """Rows of A and C."""
+    return problem.m if problem.groups is None else problem.groups.rows
 
 
 def of_one(problem: GemmProblem) -> GemmProblem:
     """The product of A by one B, whose C is that of all."""
-    strides = {"stride_a": 0, "stride_b": 0, "stride_c": 0}
-    return replace(problem, batch=1, **strides)  # type: ignore[arg-type]
+    if problem.groups is None:
+        return problem
+    return replace(problem, groups=None, m=rows_of(problem))
 
 
 def operands(problem: GemmProblem) -> LoadedOperands:
@@ -59,8 +77,9 @@ def operands(problem: GemmProblem) -> LoadedOperands:
 def most_tiles(rows: int, n: int, groups: int, config: TileConfig) -> int:
     """The most tiles of a cluster that any division of so many rows among groups has."""
     height, width = config["BM"] * config["cluster_m"], config["BN"] * config["cluster_n"]
-    partial = min(groups, rows)
-    return (rows // height + partial) * ceil_div(n, width) if rows else 0
+    # A group of one row has a tile; further rows make more where they fill some.
+    some = min(groups, rows)
+    return (some + (rows - some) // height) * ceil_div(n, width)
 
 
 def blocks(rows: int, n: int, groups: int, config: TileConfig, gpu: GpuSpec) -> int:
@@ -91,58 +110,79 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
             schedule_argument(one, raster=max(1, RASTER_EXTENT // rows)),
             "int",
         ),
-        grid=(blocks(problem.m, problem.n, problem.batch, config, gpu), 1, 1),
+        grid=(blocks(one.m, problem.n, problem.count, config, gpu), 1, 1),
         block=(wgmma_tiles.thread_count(config), 1, 1),
         cluster=(cluster, 1, 1),
         shared_bytes=wgmma_tiles.shared_bytes(one, config, own, count),
         rasterized=True,
         tensor_maps=maps(problem, config),
-        signature=signature(),
+        table=table_of(problem, config),
+        # A bias for each row is one vector for all groups.
+        signature=signature(SHARED_BIAS if problem.epilogue.bias == "row" else OWN_BIAS),
     )
     return dependent(shape, gpu)
 
 
+def table_of(problem: GemmProblem, config: TileConfig) -> OffsetsTable:
+    """Where groups end, in tiles of a cluster."""
+    # NumPy, which other products do without.
+    from gemmkit.kernels.offsets_table import OffsetsTable
+
+    return OffsetsTable(
+        problem, config["BM"] * config["cluster_m"], config["BN"] * config["cluster_n"]
+    )
+
+
 def condition(problem: GemmProblem, gpu: GpuSpec) -> str | None:
     """A Hopper board, something to load, and rows that TMA can load."""
-    if problem.stride_a != BROADCAST and problem.batch != 1:
-        return "the groups of a ragged product share one A"
+    if (reason := has_wgmma(gpu)) is not None:
+        return reason
     if not (problem.alpha and problem.k):
         return "there is nothing to load where k or alpha is 0"
-    return has_wgmma(gpu) or unaligned(problem)
+    return grouped.condition(problem, gpu) or unaligned(of_one(problem))
 
 
 def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
     """As `grouped_wgmma`, with registers for what decides how each tile is stored, and room for
     places of tiles behind the barriers."""
-    if config["pingpong"] > 1 and config["BM"] * config["BN"] // WARPGROUP > MOST_SUMS_IN_TURN:
-        return (
-            f"BM × BN = {config['BM']}×{config['BN']} with pingpong: a thread has registers for "
-            f"{MOST_SUMS_IN_TURN} sums besides the two ways of storing them"
-        )
+    if (reason := too_many_sums(config)) is not None:
+        return reason
     if config["stages"] > MOST_STAGES:
         return f"stages = {config['stages']}: {MOST_STAGES} are the most"
     return grouped_wgmma.rule(config, gpu)
 
 
+def too_many_sums(config: TileConfig) -> str | None:
+    """Registers for sums, of consumers with a tile each."""
+    if config["pingpong"] == 1 or config["BM"] * config["BN"] // WARPGROUP <= MOST_SUMS_IN_TURN:
+        return None
+    return (
+        f"BM × BN = {config['BM']}×{config['BN']} with pingpong: a thread has registers for "
+        f"{MOST_SUMS_IN_TURN} sums besides the two ways of storing them"
+    )
+
+
 def pairing(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> str | None:
-    """Room for the stages and for results, and as many tiles as a kernel can number."""
-    tiles = most_tiles(problem.m, problem.n, problem.batch, config)
+    """Room for the stages and for results, as many rows and tiles as a kernel can number."""
+    rows = rows_of(problem)
+    if rows > MAX_EXTENT:
+        return f"A has {rows} rows: indices are 32-bit, {MAX_EXTENT} is the most"
+    tiles = most_tiles(rows, problem.n, problem.count, config)
     if tiles > grouped.MAX_TILES:
         return f"{tiles} tiles are more than a launch can number ({grouped.MAX_TILES})"
     return wgmma_tiles.room(of_one(problem), config, gpu, operands(problem))
 
 
 def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Work:
-    """A tile of C at a time per block, if rows are divided evenly."""
-    one = of_one(problem)
-    rows, columns = config["BM"] * config["cluster_m"], config["BN"] * config["cluster_n"]
-    count = problem.batch
-    tiles = count * ceil_div(ceil_div(problem.m, count), rows) * ceil_div(problem.n, columns)
-    steps = max(1, ceil_div(problem.k * bool(problem.alpha), config["BK"]))
-    found = visiting(config, gpu, tiles if problem.m else 0, steps)
+    """A tile of C at a time per block."""
+    one, tiles = of_one(problem), table_of(problem, config).tiles
+    steps = max(1, ceil_div(problem.k * bool(problem.alpha), config["BK"])) if tiles else 0
+    found = visiting(config, gpu, tiles, steps)
     threads = wgmma_tiles.thread_count(config)
     shared = wgmma_tiles.shared_bytes(one, config, operands(problem))
-    return in_turn(one, config, found, threads, shared)
+    # Blocks look for the next tile's group as those of `grouped_wgmma` do for its row of the table.
+    products = min(found.visits, problem.count) if tiles else 0
+    return in_turn(problem, config, found, threads, shared)._replace(products=products)
 
 
 KERNEL = replace(
@@ -156,6 +196,7 @@ KERNEL = replace(
     launch=launch,
     work=work,
     mainloop=SINGLE,
+    signature=signature(),
     # TMA's boxes begin at multiples of 16 bytes along contiguous elements, and groups at any row.
     layouts=("nn", "nt"),
     rule=rule,

@@ -50,8 +50,8 @@ __device__ __forceinline__ void multiply_mapped_groups(
       typename Operands::template Mainloop<OWN, SWAPPED ? SWAPPED_LAYOUT<LAYOUT> : LAYOUT, false>;
   constexpr bool FROM_REGISTERS = WAY == WriteBack::FROM_REGISTERS;
   constexpr bool BY_TMA = WAY == WriteBack::BY_TMA;
-  using StoreOfBoxes = Either<SWAPPED, SwappedStore<COLS, OWN.buffers, WAY, Epilogue>,
-                              FragmentStore<COLS, OWN.buffers, WAY, Epilogue>>;
+  constexpr int SPARE = SPARE_REGISTERS<CONSUMERS, Mainloop::ROW_TILES * OWN.BN / 2>;
+  using StoreOfBoxes = BoxStore<SWAPPED, COLS, OWN.buffers, WAY, SPARE, Epilogue>;
   using Store = Either<FROM_REGISTERS, NoStore, StoreOfBoxes>;
   struct Shared {
     typename Mainloop::Memory tiles;
@@ -166,8 +166,8 @@ __device__ __forceinline__ void multiply_mapped_groups(
     for (int i = 0; i < Mainloop::ROW_TILES; ++i) {
       const int row = first_row(place) + own_rows + i * WGMMA_ROWS;
       if constexpr (FROM_REGISTERS) {
-        store_fragments<COLS, SWAPPED>(sums[i], common.epilogue(its), its.C, its.ldc, its.M, its.N,
-                                       row, col);
+        store_fragments<COLS, SWAPPED, SPARE>(sums[i], common.epilogue(its), its.C, its.ldc, its.M,
+                                              its.N, row, col);
       } else {
         Store::template store<false>(sums[i], its.map_c, shared.results[consumer], buffer,
                                      1 + consumer, common.epilogue(its), its.C, its.ldc, its.M,

@@ -41,8 +41,8 @@ __device__ __forceinline__ void multiply_tiles(const TensorMap& map_a, const Ten
       typename Operands::template Mainloop<OWN, SWAPPED ? SWAPPED_LAYOUT<LAYOUT> : LAYOUT, BATCHED>;
   constexpr bool FROM_REGISTERS = WAY == WriteBack::FROM_REGISTERS;
   constexpr bool BY_TMA = WAY == WriteBack::BY_TMA;
-  using StoreOfBoxes = Either<SWAPPED, SwappedStore<COLS, OWN.buffers, WAY, Epilogue>,
-                              FragmentStore<COLS, OWN.buffers, WAY, Epilogue>>;
+  constexpr int SPARE = SPARE_REGISTERS<CONSUMERS, Mainloop::ROW_TILES * OWN.BN / 2>;
+  using StoreOfBoxes = BoxStore<SWAPPED, COLS, OWN.buffers, WAY, SPARE, Epilogue>;
   using Store = Either<FROM_REGISTERS, NoStore, StoreOfBoxes>;
   using Sum = ClusterSum<PARTS, CONSUMERS, Mainloop::ROW_TILES, OWN.BN>;
   constexpr int PRODUCER = CONSUMERS * 128;
@@ -118,6 +118,12 @@ __device__ __forceinline__ void multiply_tiles(const TensorMap& map_a, const Ten
     }
     for (; schedule.left(); schedule.advance(TURNS), counter.skip((TURNS - 1) * steps.count)) {
       tile = schedule.tile();
+      const int first_row = tile.row * ROWS + mainloop.along_m * OWN.BM + place * Mainloop::ROWS;
+      const int first_col = tile.col * TILE_COLS + mainloop.along_n * OWN.BN;
+      const int own_col = first_col + (PARTS > 1 ? cluster_rank() * COLS : 0);
+      prefetch_operands<SWAPPED ? COLS : Mainloop::ROWS, SWAPPED ? Mainloop::ROWS : COLS>(
+          args.epilogue(tile.product), args.c(tile.product), args.ldc, args.M, args.N,
+          SWAPPED ? Place{own_col, first_row} : Place{first_row, own_col});
       typename Mainloop::Sums sums;
       if (TURNS > 1 && !first) named_barrier_sync<256>(ORDER + turn);
       first = false;
@@ -127,15 +133,11 @@ __device__ __forceinline__ void multiply_tiles(const TensorMap& map_a, const Ten
       if constexpr (Scaling::IN_MAINLOOP) {
         mainloop.consume(sums, place * Mainloop::ROWS, steps.count, counter, loaded, [&] {
           return scaling.template of_tile<SWAPPED, Mainloop::ROW_TILES, OWN.BN>(
-              args, tile.product,
-              tile.row * ROWS + mainloop.along_m * OWN.BM + place * Mainloop::ROWS,
-              tile.col * TILE_COLS + mainloop.along_n * OWN.BN, steps.first);
+              args, tile.product, first_row, first_col, steps.first);
         });
       } else {
         mainloop.consume(sums, place * Mainloop::ROWS, steps.count, counter, loaded);
       }
-      const int first_row = tile.row * ROWS + mainloop.along_m * OWN.BM + place * Mainloop::ROWS;
-      const int first_col = tile.col * TILE_COLS + mainloop.along_n * OWN.BN;
       // Finishes the columns from PART on that this block has, all if there is one part.
       const auto finish = [&]<int PART>() {
         const int col = first_col + PART * COLS;
@@ -155,8 +157,9 @@ __device__ __forceinline__ void multiply_tiles(const TensorMap& map_a, const Ten
                                            args.c(tile.product), args.ldc, args.M, args.N,
                                            tile.product, row, col);
           } else {
-            store_fragments<COLS, SWAPPED>(own, args.epilogue(tile.product), args.c(tile.product),
-                                           args.ldc, args.M, args.N, row, col);
+            store_fragments<COLS, SWAPPED, SPARE>(own, args.epilogue(tile.product),
+                                                  args.c(tile.product), args.ldc, args.M, args.N,
+                                                  row, col);
           }
         }
       };

@@ -38,7 +38,8 @@ def read(array: Any, role: str) -> Operand:
     """As `Library.read`."""
     if isinstance(array, jax.core.Tracer):
         raise UsageError(
-            f"{role} is being traced: inside jax.jit, grad and vmap use gemmkit.jax.matmul"
+            f"{role} is being traced: inside jax.jit, grad and vmap use gemmkit.jax.matmul or "
+            "gemmkit.jax.ragged_matmul"
         )
     check_present(array, role)
     known_dtype(str(array.dtype), role)

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "epilogue.cuh"
+#include "epilogue/operands.cuh"
 #include "tma.cuh"
 
 // Two neighbors of 16 bits in one word, the first in the lower half.
@@ -62,24 +63,6 @@ __device__ __forceinline__ void store_by_plainness(const Epilogue& epilogue, con
   } else {
     store.template operator()<false>();
   }
-}
-
-// What a sum becomes; one outside of C is left as it is, for nothing may be read there.
-template <bool PLAIN, class Epilogue>
-__device__ __forceinline__ float finished(const Epilogue& epilogue, const typename Epilogue::Out* C,
-                                          int ldc, int M, int N, int row, int col, float sum) {
-  if constexpr (PLAIN) return epilogue.finish(sum, 0.0f, row, col);
-  if (row >= M || col >= N) return sum;
-  float old = 0.0f;
-  if (epilogue.beta != 0.0f) old = widened<float>(*element(C, ldc, row, col));
-  return epilogue.finish(sum, old, row, col);
-}
-
-// The largest part of an extent, in so many steps of `step`, that divides it and is `most` or less.
-__host__ __device__ constexpr int even_part(int extent, int step, int most) {
-  int found = most;
-  while (extent % found) found -= step;
-  return found;
 }
 
 // Where a byte of a line lies in a box whose lines lie PITCH bytes apart, swizzled over as many.
@@ -153,38 +136,43 @@ __device__ __forceinline__ void copy_box(Out* C, int ldc, int M, int N, int row,
 
 // From the registers, element by element: a warpgroup's 64 x BN sums of a tile of C that begins at
 // (row, col), or, if SWAPPED, of one of its transpose.
-template <int BN, bool SWAPPED, class Epilogue>
+template <int BN, bool SWAPPED, int SPARE, class Epilogue>
 __device__ __forceinline__ void store_fragments(const float (&sums)[BN / 2],
                                                 const Epilogue& epilogue, typename Epilogue::Out* C,
                                                 int ldc, int M, int N, int row, int col) {
-  const int thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
+  using Out = typename Epilogue::Out;
+  const auto store = [&]<bool PLAIN>() {
+    constexpr int PAIRS = BN / 4, COUNT = pairs_at_once<Epilogue, SWAPPED, SPARE>(PAIRS, 2);
+    FinishedFragments<BN, COUNT, SWAPPED, PLAIN, SPARE, Epilogue> results(sums, epilogue, C, ldc, M,
+                                                                          N, row, col);
+    const FragmentPlaces<SWAPPED> places{row, col};
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int line = row + warp * 16 + lane / 4 + half * 8;
+    for (int first = 0; first < PAIRS; first += COUNT) {
+      float x[COUNT][2];
+      results.finish(first, x);
 #pragma unroll
-    for (int c = 0; c < BN; c += 8) {
+      for (int i = 0; i < COUNT; ++i) {
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int across = col + c + lane % 4 * 2 + i;
-        const int m = SWAPPED ? across : line, n = SWAPPED ? line : across;
-        if (m < M && n < N) {
-          epilogue.store(element(C, ldc, m, n), sums[c / 2 + half * 2 + i], m, n);
+        for (int j = 0; j < 2; ++j) {
+          const Place at = places(first + i, j);
+          if (at.row < M && at.col < N)
+            *element(C, ldc, at.row, at.col) = Narrowed<Out>::of(x[i][j]);
         }
       }
     }
-  }
+  };
+  store_by_plainness(epilogue, store);
 }
 
-// A warpgroup's 64 x BN sums, through its buffers, of which `next` is the one to be used. Lane l
-// of warp w has of each row 16 w + l / 4 (and + 8) two neighbors in every eight columns, from
-// 2 (l % 4) on.
-template <int BN, int BUFFERS, WriteBack WAY, class Epilogue>
+// A warpgroup's 64 x BN sums, through its buffers, of which `next` is the one to be used.
+template <int BN, int BUFFERS, WriteBack WAY, int SPARE, class Epilogue>
 struct FragmentStore {
   using Out = typename Epilogue::Out;
   // Columns of a box: up to 128 bytes of them. Its lines are as far apart as the swizzle spans.
   static constexpr int COLS = even_part(BN, 16, 128 / sizeof(Out));
   static constexpr int LINE_BYTES = COLS * sizeof(Out);
   static constexpr int PITCH = LINE_BYTES <= 32 ? 32 : LINE_BYTES <= 64 ? 64 : 128;
+  static constexpr int READ_COLS = 4 * pairs_at_once<Epilogue, false, SPARE>(COLS / 4, 4);
   struct alignas(1024) Buffers {
     unsigned char bytes[BUFFERS][64 * PITCH];
   };
@@ -194,36 +182,21 @@ struct FragmentStore {
                                                Buffers& buffers, int& next, int barrier,
                                                const Epilogue& epilogue, Out* C, int ldc, int M,
                                                int N, int product, int row, int col) {
-    const int warp = threadIdx.x % 128 / 32, lane = threadIdx.x % 32;
     const auto store = [&]<bool PLAIN>() {
+      constexpr int PAIRS = READ_COLS / 4;
+      FinishedFragments<BN, PAIRS, false, PLAIN, SPARE, Epilogue> results(sums, epilogue, C, ldc, M,
+                                                                          N, row, col);
 #pragma unroll
       for (int box = 0; box < BN / COLS; ++box) {
         const unsigned to = shared_address(buffers.bytes[next]);
         next = (next + 1) % BUFFERS;
 #pragma unroll
-        for (int c = 0; c < COLS; c += 16) {
-          [[maybe_unused]] unsigned words[4];
+        for (int part = 0; part < COLS; part += READ_COLS) {
+          float x[PAIRS][2];
+          results.finish((box * COLS + part) / 4, x);
 #pragma unroll
-          for (int part = 0; part < 4; ++part) {
-            const int at = (box * COLS + c) / 2 + part * 2;
-            const int line = warp * 16 + lane / 4 + part % 2 * 8;
-            const int across = c + part / 2 * 8 + lane % 4 * 2;
-            float x[2];
-#pragma unroll
-            for (int i = 0; i < 2; ++i) {
-              x[i] = finished<PLAIN>(epilogue, C, ldc, M, N, row + line,
-                                     col + box * COLS + across + i, sums[at + i]);
-            }
-            if constexpr (sizeof(Out) == 2) {
-              words[part] = pair<Out>(x[0], x[1]);
-            } else {
-              store_pair(to + swizzled<PITCH>(line, across * sizeof(Out)), x);
-            }
-          }
-          if constexpr (sizeof(Out) == 2) {
-            // Matrices are in the order of the words: the second is below the first.
-            stmatrix(to + swizzled<PITCH>(warp * 16 + lane % 16, (c + lane / 16 * 8) * sizeof(Out)),
-                     words);
+          for (int c = 0; c < READ_COLS; c += 16) {
+            store_columns(to, part + c, reinterpret_cast<float (&)[4][2]>(x[c / 4]));
           }
         }
         const int first = col + box * COLS;
@@ -238,19 +211,39 @@ struct FragmentStore {
   }
 
  private:
-  static __device__ __forceinline__ void store_pair(unsigned to, const float (&x)[2]) {
-    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(x[0]), "f"(x[1]) : "memory");
+  // Sixteen columns of a box, from `col` on.
+  static __device__ __forceinline__ void store_columns(unsigned box, int col,
+                                                       const float (&x)[4][2]) {
+    const int warp = threadIdx.x % 128 / 32, lane = threadIdx.x % 32;
+    if constexpr (sizeof(Out) == 2) {
+      unsigned words[4];
+#pragma unroll
+      for (int part = 0; part < 4; ++part) words[part] = pair<Out>(x[part][0], x[part][1]);
+      // Matrices are in the order of the words: the second is below the first.
+      const int line = warp * 16 + lane % 16;
+      stmatrix(box + swizzled<PITCH>(line, (col + lane / 16 * 8) * sizeof(Out)), words);
+    } else {
+#pragma unroll
+      for (int part = 0; part < 4; ++part) {
+        const int line = warp * 16 + lane / 4 + part % 2 * 8;
+        const int across = col + part / 2 * 8 + lane % 4 * 2;
+        const unsigned to = box + swizzled<PITCH>(line, across * sizeof(Out));
+        asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(x[part][0]), "f"(x[part][1])
+                     : "memory");
+      }
+    }
   }
 };
 
 // The same of the transpose of a tile of C: 64 columns of C by BN of its rows. A line of 128 bytes has all
 // 64 columns of elements of 16 bits; those of 32 bits are in two boxes.
-template <int BN, int BUFFERS, WriteBack WAY, class Epilogue>
+template <int BN, int BUFFERS, WriteBack WAY, int SPARE, class Epilogue>
 struct SwappedStore {
   using Out = typename Epilogue::Out;
   static constexpr int PITCH = 128, SPAN = PITCH / sizeof(Out), BOXES = 64 / SPAN;
   static constexpr int MOST = BOXES == 1 ? 96 : 32, LINES = even_part(BN, 8, BN < MOST ? BN : MOST);
   static constexpr int BOX_BYTES = LINES * PITCH;
+  static constexpr int READ_LINES = 4 * pairs_at_once<Epilogue, true, SPARE>(LINES / 4, 2);
   struct alignas(1024) Buffers {
     unsigned char bytes[BUFFERS][BOXES * BOX_BYTES];
   };
@@ -267,40 +260,38 @@ struct SwappedStore {
         warp / 2 * BOX_BYTES +
         swizzled<PITCH>(lane % 4 * 2, (warp % 2 * 16 + lane / 4) * sizeof(Out));
     const auto store = [&]<bool PLAIN>() {
+      constexpr int PAIRS = READ_LINES / 4;
+      FinishedFragments<BN, PAIRS, true, PLAIN, SPARE, Epilogue> results(sums, epilogue, C, ldc, M,
+                                                                         N, row, col);
 #pragma unroll
       for (int box = 0; box < BN / LINES; ++box) {
         const unsigned to = shared_address(buffers.bytes[next]);
         next = (next + 1) % BUFFERS;
 #pragma unroll
-        for (int c = 0; c < LINES; c += 8) {
-          [[maybe_unused]] unsigned words[2];
-          // Addresses of eight rows at a time, or they fill the registers.
-          const int pitch = BOXES == 1 ? ldc : opaque(ldc);
+        for (int part = 0; part < LINES; part += READ_LINES) {
+          float x[PAIRS][2];
+          results.finish((box * LINES + part) / 4, x);
 #pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            const int at = (box * LINES + c) / 2 + half * 2;
-            const int across = row + warp * 16 + half * 8 + lane / 4;
-            float x[2];
+          for (int c = 0; c < READ_LINES; c += 8) {
+            [[maybe_unused]] unsigned words[2];
 #pragma unroll
-            for (int i = 0; i < 2; ++i) {
-              x[i] =
-                  finished<PLAIN>(epilogue, C, pitch, M, N,
-                                  col + box * LINES + c + lane % 4 * 2 + i, across, sums[at + i]);
+            for (int half = 0; half < 2; ++half) {
+              const auto& two = x[c / 4 + half];
+              if constexpr (BOXES == 1) {
+                words[half] = pair<Out>(two[0], two[1]);
+              } else {
+                // Columns go to eight neighboring words, rows to lines two apart: the next row to the
+                // next line and chunk, the other half's column two chunks on.
+                const unsigned own = (to + place) ^ half * 2 * 16;
+                store_word(own + (part + c) * PITCH, two[0]);
+                store_word((own ^ (PITCH | 16)) + (part + c) * PITCH, two[1]);
+              }
             }
             if constexpr (BOXES == 1) {
-              words[half] = pair<Out>(x[0], x[1]);
-            } else {
-              // Columns go to eight neighboring words, rows to lines two apart: the next row to the next
-              // line and chunk, the other half's column two chunks on.
-              const unsigned own = (to + place) ^ half * 2 * 16;
-              store_word(own + c * PITCH, x[0]);
-              store_word((own ^ (PITCH | 16)) + c * PITCH, x[1]);
+              const int column = warp * 16 + lane / 8 % 2 * 8;
+              stmatrix_transposed(to + swizzled<PITCH>(part + c + lane % 8, column * sizeof(Out)),
+                                  words);
             }
-          }
-          if constexpr (BOXES == 1) {
-            stmatrix_transposed(
-                to + swizzled<PITCH>(c + lane % 8, (warp * 16 + lane / 8 % 2 * 8) * sizeof(Out)),
-                words);
           }
         }
         const int first = col + box * LINES;
@@ -324,6 +315,10 @@ struct SwappedStore {
     asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(x) : "memory");
   }
 };
+
+template <bool SWAPPED, int BN, int BUFFERS, WriteBack WAY, int SPARE, class Epilogue>
+using BoxStore = Either<SWAPPED, SwappedStore<BN, BUFFERS, WAY, SPARE, Epilogue>,
+                        FragmentStore<BN, BUFFERS, WAY, SPARE, Epilogue>>;
 
 // Where results leave from the registers alone.
 struct NoStore {

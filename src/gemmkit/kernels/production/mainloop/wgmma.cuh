@@ -46,6 +46,10 @@ __device__ __forceinline__ void take_registers() {
   if constexpr (CONSUMERS == 3) asm volatile("setmaxnreg.inc.sync.aligned.u32 160;");
 }
 
+// Those of a consumer's thread besides its sums and what it needs to find results and to finish them.
+template <int CONSUMERS, int SUMS>
+constexpr int SPARE_REGISTERS = (CONSUMERS == 3 ? 160 : 232) - SUMS - 48;
+
 // Steps along k of a block.
 struct Steps {
   int first, count;
