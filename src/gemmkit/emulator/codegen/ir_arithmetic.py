@@ -93,11 +93,6 @@ class Arithmetic:
 
     def compare(self, relation: str, a: Value, b: Operand) -> Value:
         """An integer comparison: eq, ne, ult, ule, ugt, uge, slt, sle, sgt or sge."""
-        if element_type(a.type) == "i1" and relation in ("eq", "ne"):
-            # Of vectors of truth values LLVM selects no comparison for AVX-512 without its DAG
-            # combiner, and ends the process.
-            differs = a if b == 0 else self.xor(a, b)
-            return self.not_(differs) if relation == "eq" else differs
         return self.value(like(a, "i1"), f"icmp {relation} {a}, {self._other(a, b)}")
 
     def compare_float(self, relation: str, a: Value, b: Value) -> Value:
