@@ -262,6 +262,7 @@ def test_a_kernel_that_sums_up_in_c_is_right_but_misses_the_first_goal(tmp_path)
         ),
     ],
 )
+@pytest.mark.sample(2)
 def test_answers_to_questions_of_the_pages(name, change, launch, limit, tmp_path):
     source = (SOLUTIONS / f"{name}.cu").read_text("utf-8")
     if change is not None:

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gemmkit.diskcache import DiskCache, default_cache_directory
@@ -36,6 +36,7 @@ def run_python(script: str, *arguments: str) -> subprocess.Popen[str]:
     )
 
 
+@settings(max_examples=30)
 @given(entries=st.dictionaries(st.text(), st.binary(), max_size=8))
 def test_returns_what_was_put(entries: dict[str, bytes]) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -47,6 +47,7 @@ def test_a_command_prints_what_stands_below_it(folder, commands, told):
     assert done.returncode == ("broken.cu" in commands)
 
 
+@pytest.mark.slow
 def test_the_tests_of_the_page_pass(folder):
     options = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist")
     done = subprocess.run(

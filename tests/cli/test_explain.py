@@ -186,7 +186,8 @@ def test_a_page_of_a_kernel_with_a_barrier_before_its_loads(call, tmp_path):
 
 def test_a_page_of_a_kernel_that_launches_nothing(call, tmp_path):
     page = tmp_path / "page.html"
-    call("explain", "gemm_tiled", "--html", page, "--shape", "8x8x0")
+    config = "BM=32,BN=64,BK=8,WM=16,WN=32,TM=4,TN=4"
+    call("explain", "gemm_tiled", "--config", config, "--html", page, "--shape", "8x8x0")
     assert "Tiles of a block" not in page.read_text("utf-8")
     result = call("explain", "naive", "--html", page, "--shape", "0x8x8")
     assert result.exit_code == 0, result.output
@@ -285,6 +286,7 @@ def test_counters_by_how_they_are_obtained(call):
 
 @pytest.mark.parametrize("shape", ["0x128x16", "128x0x16", "0x0x0"])
 @pytest.mark.parametrize("more", [(), ("--against", "warp_tiled", "--maps", "--what-if")])
+@pytest.mark.sample
 def test_an_empty_product_is_said_in_one_sentence(call, shape, more):
     result = call("explain", "naive", "--shape", shape, "--gpu", "h100", *more)
     assert result.exit_code == 0, result.stderr

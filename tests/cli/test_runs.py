@@ -214,7 +214,7 @@ def test_what_cannot_be_run_is_an_error(call, words, message):
 
 def test_a_batch_on_the_ladder(call):
     result = call(
-        *("ladder", "--shape", "3×4×5×2", "--kernels", "gemm_tiled", "--gpu", "h100"),
+        *("ladder", "--shape", "3×4×5×2", "--kernels", "typed", "--gpu", "h100"),
         *("--device", "emulator"),
     )
     assert result.exit_code == 0

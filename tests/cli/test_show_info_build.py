@@ -27,7 +27,7 @@ def test_show_has_idea_configuration_launch_resources_and_source(call):
 
 
 @pytest.mark.parametrize("kernel", [each.name for each in LADDER])
-@pytest.mark.sample(6)
+@pytest.mark.sample(11)
 def test_show_knows_every_rung(call, kernel):
     assert call("show", kernel, "--gpu", "h100", "--shape", "16x56x24").exit_code == 0
 

@@ -169,6 +169,7 @@ def test_signs_of_an_exponent_are_not_mixed(monkeypatch, encoding, shown):
 @needs_signals
 @pytest.mark.parametrize("way", ["script", "-m", "-mgemmkit"])
 @pytest.mark.parametrize("module", ["gemmkit.loading", "click", "gemmkit.cli.counters"])
+@pytest.mark.sample
 def test_an_interrupt_while_modules_are_imported_is_one_line(way, module, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(_INTERRUPT_AN_IMPORT)
     script = tmp_path / "gemmkit"

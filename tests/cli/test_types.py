@@ -48,7 +48,7 @@ def test_ladder_and_sweep_of_other_types(call, dtype, out, layout):
 
 
 def test_every_epilogue_of_the_library_on_the_ladder(call):
-    words = ("--epilogue", "row_bias+silu+residual", "--layout", "TN", "--kernels", "gemm_tiled")
+    words = ("--epilogue", "row_bias+silu+residual", "--layout", "TN", "--kernels", "typed")
     (seen,) = records(call("ladder", "--size", "48", *words, *EMULATED))
     assert seen["correct"]
     assert seen["problem"]["epilogue"] == "row_bias+silu+residual"

@@ -30,7 +30,7 @@ def label(mutation: Mutation) -> str:
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=label)
-@pytest.mark.sample(23)
+@pytest.mark.sample(31)
 def test_planted_bug_is_found(device, tmp_path, mutation):
     record = check_mutant(mutation, device, tmp_path)
     assert set(mutation.expects) <= seen(record), record

@@ -124,7 +124,7 @@ def cases() -> Iterator[object]:
 
 
 @pytest.mark.parametrize(("candidate", "problem"), list(cases()))
-@pytest.mark.sample(17)
+@pytest.mark.sample(23)
 def test_a_candidate_is_right_and_breaks_no_rule(candidate, problem):
     config, board = candidate.config, emulated_board(candidate)
     plan = candidate.kernel.plan(problem, config, board)

@@ -20,7 +20,7 @@ from gemmkit.jit.compiler import compile_plan
 from gemmkit.kernels.plan import TileConfig
 from gemmkit.problem import GemmProblem
 
-H100 = find_board("h100")
+H100, RTX3090 = find_board("h100"), find_board("rtx3090")
 LARGE = TileConfig(BM=128, BN=256, BK=8, WM=64, WN=64, TM=16, TN=8, stages=4)
 CORRECTION = Correction(step=1.1, latency=1.2, tile=1.3, unaligned=1.4, sharing=0.5, registers=208)
 PLAIN = BoardCosts(
@@ -46,16 +46,22 @@ def test_more_work_never_takes_less_time(candidate):
         assert all(time > 0 for time in times)
 
 
-def test_an_sm_holds_as_many_blocks_as_the_compiled_kernel_allows():
-    board, problem = find_board("rtx3090"), GemmProblem(67, 68, 52)
-    for candidate in candidates_for(board):
-        takes = candidate.kernel.supports(problem, candidate.config, board) is None
-        if takes and (candidate.config.BM, candidate.config.BN) == (64, 64):
-            plan = candidate.kernel.plan(problem, candidate.config, board)
-            real = launch_occupancy(plan, compile_plan(plan, board.arch), board)
-            found = CostedCandidate(candidate, board, BoardCosts())
-            seen = found.estimate(problem)
-            assert seen.blocks_per_sm == real.blocks_per_sm, candidate.label
+ODD = GemmProblem(67, 68, 52)
+SQUARE_TILES = [
+    each
+    for each in candidates_for(RTX3090)
+    if each.kernel.supports(ODD, each.config, RTX3090) is None
+    and (each.config.BM, each.config.BN) == (64, 64)
+]
+
+
+@pytest.mark.parametrize("candidate", SQUARE_TILES, ids=lambda each: each.label)
+@pytest.mark.sample(4)
+def test_an_sm_holds_as_many_blocks_as_the_compiled_kernel_allows(candidate):
+    plan = candidate.kernel.plan(ODD, candidate.config, RTX3090)
+    real = launch_occupancy(plan, compile_plan(plan, RTX3090.arch), RTX3090)
+    seen = CostedCandidate(candidate, RTX3090, BoardCosts()).estimate(ODD)
+    assert seen.blocks_per_sm == real.blocks_per_sm
 
 
 def test_costs_that_ship_are_whole():

@@ -64,17 +64,18 @@ def regrets(measured: list[Row]) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "median", "worst_fifth"),
+    ("name", "kind", "step", "median", "worst_fifth"),
     [
-        ("dispatch", "random", 1.02, 1.08),
-        ("dispatch-wide", "thin", 1.05, 1.14),
-        ("dispatch-wide", "wide", 1.03, 1.16),
+        ("dispatch", "random", 2, 1.02, 1.08),
+        ("dispatch", "random", 1, 1.02, 1.08),
+        ("dispatch-wide", "thin", 1, 1.05, 1.14),
+        ("dispatch-wide", "wide", 1, 1.03, 1.16),
     ],
 )
-@pytest.mark.sample(3)
-def test_the_choice_is_near_the_best_that_was_measured(name, kind, median, worst_fifth):
-    found = regrets([row for row in rows(name) if row.kind == kind])
-    assert len(found) > 100
+@pytest.mark.sample(4)
+def test_the_choice_is_near_the_best_that_was_measured(name, kind, step, median, worst_fifth):
+    found = regrets([row for row in rows(name) if row.kind == kind][::step])
+    assert len(found) >= 100
     p50, p80 = np.percentile(found, (50, 80))
     assert p50 <= median
     assert p80 <= worst_fifth

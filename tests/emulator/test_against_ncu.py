@@ -57,7 +57,7 @@ def test_there_are_measurements():
 
 
 @pytest.mark.parametrize(("gpu", "launch"), launches())
-@pytest.mark.sample(8)
+@pytest.mark.sample(13)
 def test_counts_of_memory(gpu, launch):
     measured, counted = launch["metrics"], emulated(gpu, launch).counters
     held = {name: measured[name] for name in EQUAL if name in measured}
@@ -88,7 +88,7 @@ def test_counts_of_memory(gpu, launch):
 
 
 @pytest.mark.parametrize(("gpu", "launch"), launches())
-@pytest.mark.sample(11)
+@pytest.mark.sample(17)
 def test_resources_and_occupancy(gpu, launch):
     if launch.get("source") != source_digest(find_kernel(launch["kernel"])):
         pytest.skip("registers were read of an earlier version of the kernel")

@@ -19,7 +19,7 @@ def arch(request: pytest.FixtureRequest) -> str:
 
 def ptx(source: str, arch: str) -> str:
     text = 'extern "C" __global__ void ' + source.strip()
-    return compile_kernel(text, "k", arch, assemble=False).ptx
+    return compile_kernel(text, "k", arch, options=("--minimal",), assemble=False).ptx
 
 
 def test_warp_sum_by_shuffles(executor: Executor, arch: str) -> None:

@@ -44,7 +44,7 @@ def graphs(draw: st.DrawFn) -> str:
     return "\n".join(lines)
 
 
-@settings(max_examples=60, phases=[Phase.explicit, Phase.generate])
+@settings(max_examples=40, phases=[Phase.explicit, Phase.generate])
 @given(graphs(), st.integers(0, 2**32 - 1), st.sampled_from([32, 50, 64]))
 def test_engine_and_oracle_agree(body: str, seed: int, threads: int) -> None:
     text = kernel_ptx(f"""

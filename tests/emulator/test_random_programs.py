@@ -146,7 +146,7 @@ def whole(body: str) -> tuple[str, list[str]]:
 
 
 # No shrinking: each smaller example would be compiled too.
-@settings(max_examples=40, phases=[Phase.explicit, Phase.generate])
+@settings(max_examples=30, phases=[Phase.explicit, Phase.generate])
 @given(programs(), st.integers(0, 2**32 - 1), st.sampled_from([32, 32, 23]), st.booleans())
 def test_engine_and_oracle_agree(body: str, seed: int, threads: int, compact: bool) -> None:
     """Some programs twice, as compact as large ones are: both times by the same functions."""

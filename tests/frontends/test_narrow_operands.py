@@ -84,6 +84,7 @@ def check(path: Path, text: str, shape: str, types: dict[str, str], **launch: An
         ("__nv_fp8_e5m2", {"dtype": "e5m2"}),
     ],
 )
+@pytest.mark.sample(2)
 def test_a_plain_kernel(tmp_path: Path, declared: str, types: dict[str, str]) -> None:
     launch: dict[str, Any] = {"grid": "(N+31)/32,M", "block": 32}
     text = NAIVE.replace("TYPE", declared)

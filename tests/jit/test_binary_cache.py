@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -139,11 +140,19 @@ def test_own_files_from_disk_are_never_cached(sample, cache_dir, tmp_path, compi
     assert not cache_dir.exists()
 
 
-@settings(max_examples=40)
+@pytest.fixture(scope="module")
+def filled(sample, tmp_path_factory) -> Path:
+    """A folder with what compiling the sample leaves."""
+    folder = tmp_path_factory.mktemp("filled")
+    compile_sample(sample, folder)
+    return folder
+
+
+@settings(max_examples=20)
 @given(data=st.data())
-def test_damaged_files_are_rebuilt(sample, data) -> None:
+def test_damaged_files_are_rebuilt(sample, filled, data) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        cache_dir = Path(folder)
+        cache_dir = Path(shutil.copytree(filled, Path(folder, "cache")))
         right = compile_sample(sample, cache_dir)
         for path in sorted(cache_dir.rglob("*.entry")):
             whole = bytearray(path.read_bytes())

@@ -73,7 +73,7 @@ def test_ptx_of_a_whole_binary_is_not_compiled_again(tmp_path, monkeypatch, vers
 
 
 # What NVRTC leaves to chance seldom shows in two compilations.
-TIMES = 6
+TIMES = 4
 
 
 def texts_of(kernel, shape, folder) -> set[str]:
@@ -146,7 +146,10 @@ def test_an_interruption_drops_what_has_not_begun(cache_dir, monkeypatch, interr
 
 
 def test_build_all_makes_every_default_of_a_kernel(cache_dir, monkeypatch) -> None:
-    kernels = [find_kernel("naive_uncoalesced"), find_kernel("vectorized")]
+    # A small tile: the kernel is compiled for each epilogue, with and without vectors.
+    tile, vectorized = {"BM": 32, "BN": 32, "BK": 8, "TM": 4, "TN": 4}, find_kernel("vectorized")
+    small = replace(vectorized, default=vectorized.configure(tile))
+    kernels = [find_kernel("naive_uncoalesced"), small]
     names = []
     build_all(GPU, kernels, cache_dir=cache_dir, progress=lambda *step: names.append(step[2]))
     assert set(names) == {"naive_uncoalesced", "vectorized"}
@@ -158,7 +161,8 @@ def test_build_all_makes_every_default_of_a_kernel(cache_dir, monkeypatch) -> No
     compile_plan(plan_of("naive_uncoalesced"), GPU.arch, cache_dir=cache_dir)
     for epilogue in ("none", "bias", "relu", "bias+relu"):
         for size in (256, 257):
-            compile_plan(plan_of("vectorized", epilogue, size), GPU.arch, cache_dir=cache_dir)
+            plan = plan_of("vectorized", epilogue, size, **tile)
+            compile_plan(plan, GPU.arch, cache_dir=cache_dir)
 
 
 def test_build_all_leaves_out_what_the_board_refuses(cache_dir) -> None:

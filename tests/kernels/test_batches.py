@@ -22,7 +22,7 @@ from gemmkit.kernels.plan import BATCH_ARGUMENTS, ceil_div
 from gemmkit.problem import BROADCAST, GemmProblem
 
 H100 = find_board("h100")
-TILES = {"BM": 32, "BN": 64, "BK": 16, "WM": 32, "WN": 32, "TM": 8, "TN": 4, "stages": 3}
+TILES = {"BM": 32, "BN": 64, "BK": 16, "WM": 16, "WN": 32, "TM": 4, "TN": 4, "stages": 3}
 CONFIGS = {
     "gemm_tiled": ("gemm_tiled", TILES),
     "gemm_split_k": ("gemm_split_k", {**TILES, "split_k": 3, "slice_k": 2}),

@@ -18,7 +18,7 @@ from gemmkit.kernels.production.schedule import CHUNKS, RASTER_EXTENT, raster_ro
 from gemmkit.problem import GemmProblem
 
 H100 = find_board("h100")
-TILE = {"BM": 64, "BN": 64, "BK": 16, "WM": 32, "WN": 32, "TM": 8, "TN": 4, "stages": 2}
+TILE = {"BM": 64, "BN": 64, "BK": 16, "WM": 16, "WN": 32, "TM": 4, "TN": 4, "stages": 2}
 WIDE = {"BM": 128, "BN": 64, "BK": 8, "WM": 32, "WN": 64, "TM": 8, "TN": 8, "stages": 2}
 LONG_WHOLE = gemm_tiled.LONG
 LONG = {"gemm_tiled": LONG_WHOLE, "gemm_stream_k": gemm_stream_k.LONG}
@@ -49,7 +49,7 @@ def test_products_of_more_are_one_sum_in_whole_tiles():
 @pytest.mark.parametrize("name", LONG)
 def test_there_is_one_chunk_where_more_would_cost_a_block_its_place(name):
     # Two blocks of 128 registers per thread share an SM, each with half of its shared memory.
-    crowded = {"BM": 128, "BN": 128, "WM": 32, "WN": 64, "TN": 8, "stages": 4}
+    crowded = {"BM": 128, "BN": 128, "WM": 32, "WN": 64, "TM": 8, "TN": 8, "stages": 4}
     assert shared_bytes(name, LONG[name].start, **crowded) == shared_bytes(name, 64, **crowded)
 
 
@@ -90,17 +90,25 @@ def test_wide_products_are_rasterized_in_groups():
     assert not asked(0, 16384)
 
 
-def wide(residue=0):
-    """A product of two groups on a board that holds 96 of its blocks, the second a single row."""
+@pytest.fixture
+def wide(monkeypatch):
+    """A product of two groups on a board that holds 96 of its blocks, the second a single row, with
+    `residue` more rows and columns. Groups have half of the usual rows."""
+    extent = RASTER_EXTENT // 2
+    monkeypatch.setattr(schedule, "RASTER_EXTENT", extent)
     board = replace(H100, sm_count=24)
-    problem = GemmProblem(RASTER_EXTENT + 128 + residue, 96 * 64 + residue, 5)
-    config = find_kernel("gemm_tiled").configure(WIDE)
-    assert raster_rows(problem, 128, 64, 96)
-    return problem, config, EmulatedDevice(board)
+
+    def made(residue=0):
+        problem = GemmProblem(extent + 128 + residue, 96 * 64 + residue, 5)
+        config = find_kernel("gemm_tiled").configure(WIDE)
+        assert ".raster = 8" in find_kernel("gemm_tiled").plan(problem, config, board).entry
+        return problem, config, EmulatedDevice(board)
+
+    return made
 
 
 @pytest.mark.slow
-def test_each_tile_of_each_group_is_computed():
+def test_each_tile_of_each_group_is_computed(wide):
     problem, config, device = wide()
     plan = find_kernel("gemm_tiled").plan(problem, config, device.spec)
     assert plan.grid == (ceil_div(problem.n, 64), ceil_div(problem.m, 128), 1)
@@ -108,7 +116,7 @@ def test_each_tile_of_each_group_is_computed():
     check_exact(problem, found)
 
 
-def test_groups_end_where_the_residue_begins():
+def test_groups_end_where_the_residue_begins(wide):
     problem, config, device = wide(residue=3)
     assert find_kernel("gemm_tiled").plan(problem, config, device.spec).residue == (3, 3)
     found = run_typed(problem, device, kernel="gemm_tiled", config=config)

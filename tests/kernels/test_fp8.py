@@ -195,11 +195,17 @@ def test_what_it_refuses_is_told(changes, board, keys, message):
 
 def test_fast_accumulation_leaves_room_for_larger_tiles():
     problem, large = GemmProblem(512, 512, 512, dtype=E4M3), KERNEL.configure({"BN": 256})
-    fast = replace(problem, precision="fast")
     assert "sums per thread" in str(KERNEL.supports(problem, large, H100))
-    for each, config in ((problem, KERNEL.default), (fast, large)):
-        resources = compile_plan(KERNEL.plan(each, config, H100), H100.arch).resources
-        assert resources.spill_bytes == resources.local_bytes == 0
+    assert KERNEL.supports(replace(problem, precision="fast"), large, H100) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("precision", "keys"), [("ieee", {}), ("fast", {"BN": 256})])
+def test_registers_hold_everything(precision, keys):
+    problem = GemmProblem(512, 512, 512, dtype=E4M3, precision=precision)
+    plan = KERNEL.plan(problem, KERNEL.configure(keys), H100)
+    resources = compile_plan(plan, H100.arch).resources
+    assert resources.spill_bytes == resources.local_bytes == 0
 
 
 def test_only_types_of_8_bits_may_be_fast():

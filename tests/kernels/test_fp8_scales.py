@@ -79,7 +79,7 @@ def device():
 
 
 @pytest.mark.parametrize(("keys", "problem", "word"), CASES)
-@pytest.mark.sample(137)
+@pytest.mark.sample(215)
 def test_shapes(device, keys, problem, word):
     scaled = replace(PROBLEMS[problem], scales=word)
     config = KERNEL.configure(CONFIGS[keys])
@@ -90,7 +90,7 @@ def test_shapes(device, keys, problem, word):
 
 @pytest.mark.parametrize("word", WORDS)
 @pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS.keys())
-@pytest.mark.sample(17)
+@pytest.mark.sample(23)
 def test_widened(device, problem, word):
     scaled = replace(problem, scales=word)
     check_exact(scaled, run_typed(scaled, device))
@@ -99,7 +99,7 @@ def test_widened(device, problem, word):
 @pytest.mark.parametrize("kernel", ["gemm_fp8", "typed"])
 @pytest.mark.parametrize("word", WORDS)
 @pytest.mark.parametrize("precision", ["ieee", "fast"])
-@pytest.mark.sample(17)
+@pytest.mark.sample(23)
 def test_scales_that_round(device, kernel, word, precision):
     """With an epilogue, which comes after them."""
     epilogue = Epilogue("row", "gelu_tanh", residual=True, scale=0.75, auxiliary=True)
@@ -215,7 +215,7 @@ def test_tiles_whose_scales_do_not_fit_are_refused(word, keys, message):
 
 
 @pytest.mark.parametrize("word", ["rows", "blocks", "1x128,1x128", "128x128,1x128"])
-@pytest.mark.sample(4)
+@pytest.mark.slow
 def test_registers_hold_everything(word):
     for precision in ("ieee", "fast"):
         problem = GemmProblem(

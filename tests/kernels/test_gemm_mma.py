@@ -53,9 +53,11 @@ def device():
 
 @pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS.keys())
 @pytest.mark.parametrize("keys", CONFIGS.values(), ids=CONFIGS.keys())
-@pytest.mark.sample(8)
+@pytest.mark.sample(9)
 def test_shapes(device, keys, problem):
     config = KERNEL.configure(keys)
+    if reason := KERNEL.supports(problem, config, BOARD):
+        pytest.skip(reason)
     check_exact(problem, run_typed(problem, device, kernel="gemm_mma", config=config))
 
 

@@ -67,7 +67,7 @@ def of_groups(shapes=SHAPES, layout="nn", **rest):
         (SWAPPED, "tt", {"out_dtype": "float16"}),
     ],
 )
-@pytest.mark.sample(2)
+@pytest.mark.sample(4)
 def test_products_of_any_shape_are_within_the_bound(device, keys, layout, rest):
     problem = of_groups(layout=layout, **rest)
     run(problem, device, keys)

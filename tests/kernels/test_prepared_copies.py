@@ -50,13 +50,23 @@ CASES = {
 }
 
 
+# Others have parts, and clusters that share k.
+SLOW = {"parts, lines along k, other chunks"}
+
+
 @pytest.fixture(scope="module")
 def device():
     return EmulatedDevice(H100, sanitize=True)
 
 
 @pytest.mark.parametrize("prepared", ["ab", "a", "b"])
-@pytest.mark.parametrize(("name", "keys", "problem"), CASES.values(), ids=CASES.keys())
+@pytest.mark.parametrize(
+    ("name", "keys", "problem"),
+    [
+        pytest.param(*case, id=name, marks=pytest.mark.slow if name in SLOW else ())
+        for name, case in CASES.items()
+    ],
+)
 @pytest.mark.sample
 def test_results_are_the_same_to_the_bit(device, name, keys, problem, prepared):
     kernel = find_kernel(name)

@@ -138,6 +138,7 @@ def run(
         (ROW, "nn", {"out_dtype": "float32"}),
     ],
 )
+@pytest.mark.sample(2)
 def test_rows_of_each_group(device, keys, layout, rest):
     if rest.get("dtype") == "float16":
         rest = {**rest, "out_dtype": "float16"}

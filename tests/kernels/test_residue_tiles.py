@@ -148,10 +148,16 @@ PROBLEMS = (
 )
 
 
+# What runs has tiles of 256 threads where nothing rests on their number: a third of the code.
+LESS_CODE = {"BK": 8, "WN": 32, "TM": 4}
+
+
 @pytest.mark.parametrize("named", CONFIGS)
 @pytest.mark.sample(3)
 def test_results_are_right_and_no_rule_is_broken(named, device):
     kernel, config = chosen(named)
+    if CONFIGS[named][1] is TILE:
+        config = dataclasses.replace(config, **LESS_CODE)
     problems = PROBLEMS if named == "128 threads" else PROBLEMS[:1]
     assert all(has_residue(kernel.plan(each, config, H100)) for each in problems)
     for record in check(kernel, problems, config=config.as_dict(), device=device):
@@ -160,6 +166,7 @@ def test_results_are_right_and_no_rule_is_broken(named, device):
 
 def test_transposed_matrices_and_every_kind_of_epilogue(device):
     kernel, config = chosen("128 threads")
+    config = dataclasses.replace(config, **LESS_CODE | {"BK": 16})
     problem = GemmProblem(
         *(65, 131, 45),
         beta=0.5,

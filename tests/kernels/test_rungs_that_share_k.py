@@ -171,6 +171,7 @@ def test_the_large_matrix_is_read_once(device):
 
 
 @pytest.mark.parametrize("shape", [(2, 4097, 4097), (16, 4096, 4096), (4096, 16, 4096)])
+@pytest.mark.sample(3)
 def test_registers_hold_a_block(shape):
     plan = SKINNY.plan(GemmProblem(*shape), SKINNY.default, H100)
     resources = compile_plan(plan, H100.arch).resources

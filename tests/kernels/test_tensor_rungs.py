@@ -13,7 +13,7 @@ from gemmkit.epilogue import Epilogue
 from gemmkit.gpu import find_board
 from gemmkit.kernels.catalog import LADDER, find_kernel
 from gemmkit.problem import GemmProblem
-from rung_boards import BY_TMA, SMALL_H100, SMALL_HOPPER
+from rung_boards import BY_TMA, SMALL_H100, SMALL_HOPPER, STORED_BY_TMA
 
 H100, T4 = find_board("h100"), find_board("t4")
 A100, HALF = find_board("a100"), GemmProblem(8, 8, 8, dtype="bfloat16")
@@ -45,7 +45,7 @@ def test_shapes(device, kernel, dtype, out, shapes):
 
 @each_rung
 @pytest.mark.parametrize("out", ["float16", "float32"])
-@pytest.mark.sample(7)
+@pytest.mark.sample(14)
 def test_rounding_stays_within_the_bounds(device, kernel, out):
     problem = GemmProblem(40, 48, 200, 1 / 3, -0.7, dtype="float16", out_dtype=out)
     check(run_typed(problem, device, kernel=kernel.name, integers=False))
@@ -66,7 +66,9 @@ WRITES_BACK = ("wmma", "mma_sync", "wgmma", "persistent")
 @pytest.mark.sample(3)
 def test_a_row_bias_and_an_activation(device, kernel):
     columns = 24 if kernel.name in BY_TMA else 25
-    problem = GemmProblem(40, columns, 16, epilogue=Epilogue("row", "gelu_tanh"), dtype="bfloat16")
+    # The largest tile has so much code of this activation that it compiles for seconds.
+    activation = "relu" if kernel.name in STORED_BY_TMA else "gelu_tanh"
+    problem = GemmProblem(40, columns, 16, epilogue=Epilogue("row", activation), dtype="bfloat16")
     check(run_typed(problem, device, kernel=kernel.name, integers=False))
 
 

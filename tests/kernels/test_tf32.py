@@ -52,7 +52,7 @@ def device():
 
 @pytest.mark.parametrize(("problem", "copied"), PROBLEMS.values(), ids=PROBLEMS.keys())
 @pytest.mark.parametrize("keys", CONFIGS.values(), ids=CONFIGS.keys())
-@pytest.mark.sample
+@pytest.mark.sample(11)
 def test_shapes(device, keys, problem, copied):
     config = KERNEL.configure(keys)
     check_exact(problem, run_typed(problem, device, kernel="gemm_tf32", config=config))
@@ -94,7 +94,7 @@ def test_it_takes_nothing_of_a_higher_precision():
         ("gemm_fp16x3", {"precision": "fp32"}),
     ],
 )
-@pytest.mark.sample(2)
+@pytest.mark.slow
 def test_registers_hold_everything(name, types):
     problem = GemmProblem(512, 512, 512, epilogue="bias+relu", **types)
     candidates = (each.config for each in CANDIDATES if each.name == name)

@@ -83,7 +83,7 @@ def run_on(device, name, a, b, keys, **fields):
 @pytest.mark.parametrize("fields", PROBLEMS.values(), ids=PROBLEMS.keys())
 @pytest.mark.parametrize("keys", CONFIGS.values(), ids=CONFIGS.keys())
 @pytest.mark.parametrize("name", PRECISIONS)
-@pytest.mark.sample(9)
+@pytest.mark.sample(13)
 def test_shapes(device, name, keys, fields):
     problem, config = problem_for(name, **fields), find_kernel(name).configure(keys)
     check_exact(problem, run_typed(problem, device, kernel=name, config=config))
@@ -326,7 +326,7 @@ def test_rules(keys, message):
 
 @pytest.mark.parametrize("name", PRECISIONS)
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn"])
-@pytest.mark.sample
+@pytest.mark.slow
 def test_registers_hold_everything(name, layout):
     own = next(each for each in CANDIDATES if each.name == name)
     problem = problem_for(name, m=512, n=512, k=512, epilogue=Epilogue.parse("bias+relu"))

@@ -67,7 +67,17 @@ def run(device, problem, keys=ONE, kernel=KERNEL, **options):
     return run_typed(problem, device, kernel=kernel.name, config=kernel.configure(keys), **options)
 
 
-@pytest.mark.parametrize(("keys", "problem", "copied"), CASES.values(), ids=CASES.keys())
+# Others have batches of one B and clusters that share an operand.
+SLOW = {"a batch of one B", "a cluster shares B"}
+
+
+@pytest.mark.parametrize(
+    ("keys", "problem", "copied"),
+    [
+        pytest.param(*case, id=name, marks=pytest.mark.slow if name in SLOW else ())
+        for name, case in CASES.items()
+    ],
+)
 def test_shapes(device, keys, problem, copied):
     check_exact(problem, run(device, problem, keys))
     assert "".join(KERNEL.plan(problem, KERNEL.configure(keys), H100).copied) == copied
@@ -150,6 +160,7 @@ def test_what_is_refused(keys, layout, reason):
         KERNEL.plan(problem, KERNEL.configure(keys), H100)
 
 
+@pytest.mark.slow
 def test_registers_hold_everything():
     """Of the candidate with the most sums, beside whose epilogue there is little room: that of
     transposed tiles has an address for each line of a box."""

@@ -73,7 +73,7 @@ def device():
 
 @pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS.keys())
 @pytest.mark.parametrize("keys", CONFIGS.values(), ids=CONFIGS.keys())
-@pytest.mark.sample(16)
+@pytest.mark.sample(23)
 def test_shapes(device, keys, problem):
     config = KERNEL.configure(keys)
     check_exact(problem, run_typed(problem, device, kernel="gemm_wgmma", config=config))
@@ -135,6 +135,7 @@ def test_what_it_refuses_is_told_with_what_takes_it(changes, board, message):
     assert re.search(r"; '\w+'.* takes? it$", str(caught.value))
 
 
+@pytest.mark.slow
 def test_registers_hold_everything():
     problem = GemmProblem(512, 512, 512, dtype="bfloat16", epilogue="bias+relu")
     largest = next(each for each in CANDIDATES if each.name == "gemm_wgmma")

@@ -217,6 +217,7 @@ def test_every_function_has_it_and_follows_the_setting(function, on_host):
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float16])
+@pytest.mark.sample(2)
 def test_other_types_have_none(dtype, on_host):
     a, b = A.astype(dtype), B.astype(dtype)
     with gemmkit.precision("tf32"):

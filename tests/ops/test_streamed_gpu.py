@@ -32,7 +32,7 @@ def played(monkeypatch):
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("pinned", [False, True])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
-@pytest.mark.sample(5)
+@pytest.mark.sample(7)
 def test_nothing_is_overwritten_while_it_is_used(played, monkeypatch, seed, pinned, dtype):
     monkeypatch.setattr("gemmkit.ops.streamed.transfers.PIECE_BYTES", 256)
     monkeypatch.setattr("gemmkit.ops.streamed.transfers.PIECES", 3)

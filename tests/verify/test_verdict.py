@@ -5,9 +5,9 @@ from gemmkit.epilogue import Epilogue
 from gemmkit.problem import BROADCAST, GemmProblem
 from gemmkit.storage import layouts, matrix
 from gemmkit.verify import Reference, check, make_inputs
+from gemmkit.verify import verdict as verdict_module
 from gemmkit.verify.encoding import canaries
 from gemmkit.verify.inputs import Inputs
-from gemmkit.verify.verdict import FULL_LIMIT
 
 EPILOGUES = [Epilogue.parse(text) for text in ("none", "bias", "relu", "bias+relu")]
 PROBLEM = GemmProblem(37, 53, 61, 1.5, -0.3, lda=64, ldb=60, ldc=57, epilogue=EPILOGUES[3])
@@ -206,8 +206,11 @@ def test_relu_of_mixed_signs_is_sampled_only():
     assert "Freivalds" not in Reference(problem, make_inputs(problem), "sampled").method
 
 
-def test_large_problems_are_sampled():
-    side = 2 ** ((FULL_LIMIT.bit_length() - 1 - 10) // 2)
+def test_large_problems_are_sampled(monkeypatch):
+    assert verdict_module.FULL_LIMIT >= 2**30
+    # A limit so much lower that the small problem is compared in milliseconds.
+    monkeypatch.setattr(verdict_module, "FULL_LIMIT", 2**26)
+    side = 2 ** ((26 - 10) // 2)
     small = GemmProblem(side, side, 4)
     large = GemmProblem(side, 2 * side, 4)
     for problem, method in ((small, "every element"), (large, "16 rows and 16 columns")):

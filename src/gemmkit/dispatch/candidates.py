@@ -7,6 +7,7 @@ configuration costs on a board follows from its sizes, or was fitted where someb
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Literal
 
 from gemmkit.dispatch.candidate import Candidate
@@ -42,6 +43,10 @@ from gemmkit.split_products import PRODUCTS
 SMALL, LARGE = 512, 2048
 SizeClass = Literal["small", "medium", "large"]
 
+# Of so many boards it is kept which candidates they can run: to ask each of them takes longer than
+# all of the first choice besides.
+_MOST_BOARDS = 64
+
 # Tiles that the guide has for each, BM × BN.
 GUIDE_TILES: Mapping[SizeClass, tuple[int, int]] = {
     "small": (64, 64),
@@ -75,6 +80,7 @@ CANDIDATES: tuple[Candidate, ...] = (
 )
 
 
+@lru_cache(maxsize=_MOST_BOARDS)
 def candidates_for(gpu: GpuSpec) -> tuple[Candidate, ...]:
     """Those that the board can run and that are worth it there; each says what problems it takes.
 
@@ -112,6 +118,7 @@ def is_overtaken(candidate: Candidate, gpu: GpuSpec, dtype: Dtype = "float32") -
     return candidate in TYPED_MMA and bool(_allowed(MMA, gpu))
 
 
+@lru_cache(maxsize=8 * _MOST_BOARDS)
 def _allowed(candidates: tuple[Candidate, ...], gpu: GpuSpec) -> tuple[Candidate, ...]:
     return tuple(each for each in candidates if each.kernel.rule(each.config, gpu) is None)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal
 
 from gemmkit.cxx.declarations import without_comments
@@ -18,15 +19,23 @@ Staleness = Literal["no such kernel", "other source", "other compiler"]
 
 _DIGITS = 16
 
+# Of so many kernels the digests are kept: whoever opens a store asks for them anew.
+_MOST_KERNELS = 64
+
 
 def source_digest(kernel: Kernel) -> str:
     """A name for the code of a kernel: its file and all of gemmkit's that it includes.
 
     Comments and the way lines are broken do not count.
     """
-    digest = hashlib.sha256()
     headers = included_headers(kernel.source, include_files())
-    for text in (kernel.source, *(headers[name] for name in sorted(headers))):
+    return _digest_of((kernel.source, *(headers[name] for name in sorted(headers))))
+
+
+@lru_cache(maxsize=_MOST_KERNELS)
+def _digest_of(texts: tuple[str, ...]) -> str:
+    digest = hashlib.sha256()
+    for text in texts:
         code = " ".join(without_comments(text, keep_literals=True).split())
         digest.update(f"{len(code)}:{code}".encode())
     return digest.hexdigest()[:_DIGITS]

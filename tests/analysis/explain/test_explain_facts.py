@@ -66,7 +66,7 @@ def test_a_large_problem_is_counted_smaller_and_says_so(strides):
 def test_a_batch_is_counted_whole_or_in_part(monkeypatch):
     monkeypatch.setattr(facts, "LARGEST_COUNTED", 64)
     kernel, board = find_kernel("gemm_tiled"), find_board("h100")
-    config = kernel.configure({"BM": 64, "BN": 64, "WM": 32, "WN": 32, "TM": 8, "TN": 4})
+    config = kernel.configure({"BM": 32, "BN": 64, "WM": 16, "WN": 32, "TM": 4, "TN": 4})
     problem = GemmProblem(32, 32, 32, batch=100, stride_b=BROADCAST)
     seen = gather(kernel, problem, board, config=config)
     assert seen.counted == GemmProblem(32, 32, 32, batch=8, stride_b=BROADCAST)

@@ -229,8 +229,8 @@ def _ptx() -> str:
     parts = [TENSOR_HELPERS]
     for number, source in enumerate(_all()):
         parts.append(f"namespace n{number} {{{source.replace('void k(', f'void k{number}(')}}}\n")
-    return compile_source(SourceFile("".join(parts), "k.cu", "cuda", ("",), ()), "n0::k0",
-                          "sm_90").ptx  # fmt: skip
+    file = SourceFile("".join(parts), "k.cu", "cuda", ("",), ())
+    return compile_source(file, "n0::k0", "sm_90", assemble=False).ptx
 
 
 def maps_of(a: int, c: int) -> tuple[TensorMap, TensorMap]:

@@ -25,7 +25,7 @@ def test_a_sound_pipeline_is_right_and_has_no_findings(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "seed"), [(name, SEEDS[index % len(SEEDS)]) for index, name in enumerate(BUGS)]
 )
-@pytest.mark.sample(3)
+@pytest.mark.sample(4)
 def test_a_bug_is_found(name: str, seed: int) -> None:
     execution, _ = run(with_bug(name), seed=seed)
     kinds = {each.kind for each in execution.findings}

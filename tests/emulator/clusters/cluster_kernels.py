@@ -439,7 +439,7 @@ def with_bug(name: str) -> Launch:
 @cache
 def compiled(source: str) -> str:
     """The PTX of a kernel."""
-    file = SourceFile(source, "kernel.cu", "cuda", ("",), ())
+    file = SourceFile(source, "kernel.cu", "cuda", ("",), ("--minimal",))
     return compile_source(file, "k", "sm_90a", assemble=False).ptx
 
 

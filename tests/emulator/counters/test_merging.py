@@ -79,7 +79,7 @@ def in_machine_code(sass: str) -> dict[str, Counter[str]]:
 @needs_disassembler
 @pytest.mark.parametrize("shape", ["512", "255x257x129"], ids=["vector", "scalar"])
 @pytest.mark.parametrize("kernel", LADDER, ids=lambda kernel: kernel.name)
-@pytest.mark.sample(17)
+@pytest.mark.sample(22)
 def test_every_rung(kernel, shape):
     check(kernel, kernel.default, "sm_90a", shape)
 

@@ -96,7 +96,7 @@ offsets = st.one_of(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(
     st.sampled_from(list(OPCODES)),
     st.lists(st.tuples(st.sampled_from(["first", "second", "none"]), offsets), max_size=32),

@@ -19,6 +19,8 @@ from gemmkit.findings import Finding
 from gemmkit.jit.compiler import compile_kernel
 
 WORDS = np.zeros(64, np.float32)
+# Without what these kernels do not use, NVRTC takes a quarter less for the same code.
+MINIMAL = ("--minimal",)
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class Outcome:
 def compiled(source: str, arch: str = "sm_86") -> str:
     """PTX of a kernel `k` whose text begins after `__global__ void`; line numbers start at 1."""
     return compile_kernel(
-        'extern "C" __global__ void ' + source.strip(), "k", arch, assemble=False
+        'extern "C" __global__ void ' + source.strip(), "k", arch, options=MINIMAL, assemble=False
     ).ptx
 
 

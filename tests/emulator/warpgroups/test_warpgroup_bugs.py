@@ -14,7 +14,7 @@ SEEDS = (0, 1, 2)
 @pytest.mark.parametrize(
     ("name", "seed"), [(name, SEEDS[index % len(SEEDS)]) for index, name in enumerate(BUGS)]
 )
-@pytest.mark.sample(3)
+@pytest.mark.sample(4)
 def test_a_bug_is_found(name: str, seed: int) -> None:
     execution, _, _ = run(with_bug(name), seed=seed, sanitize=True)
     kinds = {each.kind for each in execution.findings}

@@ -407,7 +407,7 @@ def with_bug(name: str) -> str:
 @cache
 def compiled(source: str) -> str:
     """The PTX of a kernel."""
-    file = SourceFile(source, "k.cu", "cuda", ("",), ())
+    file = SourceFile(source, "k.cu", "cuda", ("",), ("--minimal",))
     return compile_source(file, "k", "sm_90a", assemble=False).ptx
 
 
