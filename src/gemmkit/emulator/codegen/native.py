@@ -125,7 +125,8 @@ def compile_ir(
     that takes up to half as long again; without `combine` it takes a sixth, for code that takes up
     to twice as long as fast code.
     """
-    with _llvm(), _without_combiner() if quick and not combine else nullcontext():
+    combine = combine or not quick
+    with _llvm(), nullcontext() if combine else _without_combiner():
         # LLVM's objects are freed when the function returns, while the lock is held.
         return _emitted(text, clean, quick, combine=combine)
 
@@ -152,10 +153,10 @@ def _emitted(text: str, clean: bool, quick: bool, *, combine: bool) -> bytes:
     import llvmlite.binding as llvm
 
     features = host().features
-    if not combine and "+avx512f" in features:
+    if not combine:
         # Without its combiner LLVM meets comparisons that it cannot select for AVX-512, and then it
         # ends the process.
-        features += ",-avx512f"
+        features = features.replace("+avx512", "-avx512")
     machine = _machine(0 if quick else 1, features)
     layout, triple = machine.target_data, machine.triple
     head = f'target datalayout = "{layout}"\ntarget triple = "{triple}"\n'

@@ -29,28 +29,32 @@ struct Gelu {
   }
 };
 
-// The same by Hendrycks and Gimpel's approximation of Phi.
+// x / (1 + exp(-t)).
+struct Logistic {
+  static __device__ double times(double x, double t) { return x / (1.0 + exp(-t)); }
+  // Within 2 ulp of the quotient. The rounded one takes a branch, so that results would be finished
+  // one after the other.
+  static __device__ float times(float x, float t) {
+    float result;
+    asm("div.full.f32 %0, %1, %2;" : "=f"(result) : "f"(x), "f"(1.0f + exp(-t)));
+    return result;
+  }
+};
+
+// The same as Gelu by Hendrycks and Gimpel's approximation, Phi(x) = (1 + tanh y) / 2 =
+// 1 / (1 + exp(-2 y)).
 struct GeluTanh {
   template <class T>
   static __device__ T apply(T x) {
     const T y = T(0.7978845608028654) * (x + T(0.044715) * x * x * x);
-    return T(0.5) * x * (T(1) + tanh(y));
+    return Logistic::times(x, T(2) * y);
   }
 };
 
 struct Silu {
   template <class T>
   static __device__ T apply(T x) {
-    return quotient(x, T(1) + exp(-x));
-  }
-
- private:
-  static __device__ double quotient(double x, double y) { return x / y; }
-  // Within 2 ulp. The rounded quotient takes a branch, and elements would be finished one by one.
-  static __device__ float quotient(float x, float y) {
-    float result;
-    asm("div.full.f32 %0, %1, %2;" : "=f"(result) : "f"(x), "f"(y));
-    return result;
+    return Logistic::times(x, x);
   }
 };
 
