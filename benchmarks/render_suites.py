@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gemmkit.record import Record
-from gemmkit.report.comparison import geometric_mean
+from gemmkit.report.comparison import find_peer, fused_overhead, geometric_mean
 from gemmkit.report.groups import groups_table
 from gemmkit.report.kinds import compared_peer, kinds_table
 from gemmkit.report.layers import layers_table
+from gemmkit.report.layout import Cell, Column, Row, Table
 from gemmkit.report.readme import read_records, replace_generated
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -75,6 +76,37 @@ def groups(records: Sequence[Record]) -> str:
     )
 
 
+def fused(records: Sequence[Record]) -> str:
+    """Epilogues beside cuBLAS's best, PyTorch's operations one by one, and its compiled ones."""
+    peers = {
+        "cuBLAS": ("cublas", None),
+        "torch": ("torch", None),
+        "linear, compiled": ("linear", "compiled"),
+    }
+    columns = (
+        Column("M = N = K"),
+        Column("epilogue", "left"),
+        *map(Column, ("µs", "over plain", *(f"× {name}" for name in peers), "result")),
+    )
+
+    def row(record: Record) -> Row:
+        assert record.time_us is not None
+        found = [find_peer(record, *peer) for peer in peers.values()]
+        overhead = fused_overhead(record)
+        texts = (
+            f"{record.problem.m}",
+            record.problem.epilogue,
+            f"{record.time_us.median:,.1f}",
+            "" if overhead is None else f"{overhead:+.0%}".replace("%", " %"),
+            *("" if each is None else f"{each.speedup:.2f}" for each in found),
+            "right" if record.correct else "WRONG",
+        )
+        return Row(tuple(map(Cell, texts)))
+
+    table = Table("", columns, tuple(map(row, records)))
+    return f"{table.to_markdown()}\n{_facts(records)}.\n"
+
+
 class Section(NamedTuple):
     """A part of a page that a file of results gives."""
 
@@ -88,7 +120,7 @@ SECTIONS = {
     "grouped products": Section("library.md", "h100-grouped.json", groups),
     "layouts": Section("benchmark.md", "h100-layouts.json", kinds),
     "half precision": Section("benchmark.md", "h100-half.json", kinds),
-    "half precision, overlapped": Section("benchmark.md", "h100-half-overlapped.json", kinds),
+    "half precision, fused": Section("benchmark.md", "h100-half-fused.json", fused),
     "half precision, few rows": Section("benchmark.md", "h100-half-llm.json", kinds),
     "half precision, unaligned rows": Section("benchmark.md", "h100-half-unaligned.json", kinds),
     "half precision on an H200": Section("benchmark.md", "h200-half.json", kinds),
