@@ -16,7 +16,7 @@ from gemmkit.dtypes import (
 )
 from gemmkit.epilogue import LARGEST_FLOAT, Epilogue
 from gemmkit.errors import UnsupportedType, UsageError
-from gemmkit.problem_bytes import ProblemBytes
+from gemmkit.problem_counts import ProblemCounts
 from gemmkit.problem_fields import (
     are_usual,
     converted,
@@ -43,7 +43,7 @@ __all__ = ["BROADCAST", "GemmProblem", "Shape", "read_problem"]
 
 
 @dataclass(frozen=True, slots=True)
-class GemmProblem(ProblemBytes):
+class GemmProblem(ProblemCounts):
     """C ← epilogue(α·A·B + β·C), row-major.
 
     A is m×k, B is k×n and C is m×n; α is `alpha` and β is `beta`. Element (row, col) of X is at
@@ -367,25 +367,6 @@ class GemmProblem(ProblemBytes):
         a, b, c = self.extents
         extents = (a | b) * self.item_bytes | c * self.out_item_bytes
         return extents % nbytes == 0 and self.alignment % nbytes == 0
-
-    @property
-    def flops(self) -> int:
-        """Floating-point operations, 2·m·n·k per product (a multiply-add counts as two)."""
-        if self.groups is not None:
-            return 2 * self.groups.multiply_adds
-        return 2 * self.m * self.n * self.k * self.batch
-
-    @property
-    def results(self) -> int:
-        """Elements of C, of all products."""
-        if self.groups is not None:
-            return self.groups.results
-        return self.m * self.n * self.batch
-
-    @property
-    def intensity(self) -> float:
-        """Arithmetic intensity in FLOP per byte of `minimal_bytes`; 0 for an empty problem."""
-        return self.flops / self.minimal_bytes if self.minimal_bytes else 0.0
 
 
 # The ways to specify a problem.

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from gemmkit.dispatch.candidates import CANDIDATES
-from gemmkit.dispatch.choose import Dispatcher, as_batch, choose
+from gemmkit.dispatch.choose import Dispatcher, choose
+from gemmkit.dispatch.equal_groups import as_batch
 from gemmkit.errors import UnsupportedProblem
 from gemmkit.gpu import find_board
 from gemmkit.kernels.catalog import find_kernel

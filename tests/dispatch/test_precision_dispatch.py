@@ -10,7 +10,8 @@ import pytest
 from gemmkit.dispatch import candidate, prices
 from gemmkit.dispatch.candidate import Candidate
 from gemmkit.dispatch.candidates import candidates_for
-from gemmkit.dispatch.choose import Dispatcher, as_batch
+from gemmkit.dispatch.choose import Dispatcher
+from gemmkit.dispatch.equal_groups import as_batch
 from gemmkit.dispatch.tuned import Winners, distance_between
 from gemmkit.dispatch.which import which
 from gemmkit.dtypes import PRECISIONS

@@ -15,6 +15,7 @@ from typing import Literal
 from gemmkit.dispatch.candidates import size_class
 from gemmkit.dispatch.costed import CostedCandidate
 from gemmkit.dispatch.entry_words import described, how_measured, is_of
+from gemmkit.dispatch.equal_groups import as_batch
 from gemmkit.dispatch.prices import BoardPrices, EmulatorPrices, Prices, Ranked
 from gemmkit.dispatch.ragged import apart, is_representative, why_for_rows
 from gemmkit.dispatch.tuned import Neighbor, UserStore, Winners, shipped_table
@@ -26,7 +27,7 @@ from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import PreparedCopy, TileConfig
 from gemmkit.problem import GemmProblem, Shape, read_problem
 from gemmkit.trials import changes
-from gemmkit.trials.entry import VECTOR_BYTES, Entry, ProblemClass
+from gemmkit.trials.entry import Entry, ProblemClass
 from gemmkit.trials.store import Store
 from gemmkit.units import microseconds_text
 
@@ -364,31 +365,6 @@ class Dispatcher:
             kernel = kernels_for([problem])[0]
             reason = kernel.supports(problem, kernel.default, self.gpu)
         return (reason or "each has its reason") + alternatives(problem, self.gpu)
-
-
-def as_batch(problem: GemmProblem) -> GemmProblem | None:
-    """The strided batch that corresponds to groups of equal products, with their alignment; or
-    None."""
-    groups = problem.groups
-    if groups is None or not groups.count or (groups.table[:3] != groups.table[:3, :1]).any():
-        return None
-    aligned = problem.is_aligned(VECTOR_BYTES)
-    m, n, k = groups.largest
-    return GemmProblem(
-        *(m, n, k),
-        alpha=problem.alpha,
-        beta=problem.beta,
-        # A leading dimension that no vector divides marks them as unaligned.
-        lda=0 if aligned else 4 * max(m, k) + 1,
-        epilogue=problem.epilogue,
-        batch=groups.count,
-        transa=problem.transa,
-        transb=problem.transb,
-        transc=problem.transc,
-        dtype=problem.dtype,
-        out_dtype=problem.out_dtype,
-        precision=problem.precision,
-    )
 
 
 def _opened(store: StoreChoice) -> Store | None:

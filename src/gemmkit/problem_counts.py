@@ -1,4 +1,4 @@
-"""`ProblemBytes`: how many bytes a problem reads and writes at least."""
+"""`ProblemCounts`: the operations, results and bytes of a problem."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from gemmkit.scales import Scales
 
 
-class ProblemBytes:
-    """What `GemmProblem` has besides its sizes and types: bytes of memory, each counted once."""
+class ProblemCounts:
+    """What `GemmProblem` has besides its sizes and types: operations, results, and bytes of memory,
+    each counted once."""
 
     __slots__ = ()
 
@@ -39,9 +40,24 @@ class ProblemBytes:
         def out_item_bytes(self) -> int:
             """As in `GemmProblem`."""
 
-        @property
-        def results(self) -> int:
-            """As in `GemmProblem`."""
+    @property
+    def flops(self) -> int:
+        """Floating-point operations, 2·m·n·k per product (a multiply-add counts as two)."""
+        if self.groups is not None:
+            return 2 * self.groups.multiply_adds
+        return 2 * self.m * self.n * self.k * self.batch
+
+    @property
+    def results(self) -> int:
+        """Elements of C, of all products."""
+        if self.groups is not None:
+            return self.groups.results
+        return self.m * self.n * self.batch
+
+    @property
+    def intensity(self) -> float:
+        """Arithmetic intensity in FLOP per byte of `minimal_bytes`; 0 for an empty problem."""
+        return self.flops / self.minimal_bytes if self.minimal_bytes else 0.0
 
     @property
     def minimal_bytes(self) -> int:
