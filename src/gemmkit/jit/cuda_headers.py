@@ -91,8 +91,8 @@ def _unpacked(folder: Path) -> bool:
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder.with_name(f"{folder.name}.lock"))
-    lock.acquire(_LOCK_PATIENCE_SECONDS)
     try:
+        lock.acquire(_LOCK_PATIENCE_SECONDS)
         return _is_intact(folder) or _unpack(folder)
     finally:
         lock.release()
