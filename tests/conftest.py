@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -91,6 +92,15 @@ def pytest_terminal_summary(
     """Tell how many slow tests were left out."""
     if left_out := config.stash.get(LEFT_OUT, 0):
         terminalreporter.line(f"{left_out} slow tests left out: `pytest -m slow` runs them")
+
+
+@pytest.fixture
+def handles_interrupts() -> Iterator[None]:
+    """Ctrl-C interrupts this process and those that the test starts, also where pytest was started
+    with SIGINT ignored, as a shell does for its background jobs: processes inherit that."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def pytest_collection_finish() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import signal
@@ -11,8 +12,11 @@ import tempfile
 import threading
 import time
 import warnings
+from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import FrameType
 
 import pytest
 from hypothesis import given, settings
@@ -293,6 +297,59 @@ for number in itertools.count():
         assert len([value for value in values if value is not None]) == len(cache)
         if signal_name == "SIGINT":
             assert list(cache_dir.glob("*.partial")) == []
+
+
+class Interrupt:
+    """A profile function that raises KeyboardInterrupt at the `point`-th of the points at which
+    Python handles signals: a function begins or returns, or C code has returned."""
+
+    def __init__(self, point: int) -> None:
+        self.left = point
+
+    def __call__(self, _frame: FrameType, event: str, _argument: object) -> None:
+        self.left -= event != "c_call"
+        if self.left == 0:
+            sys.setprofile(None)
+            raise KeyboardInterrupt
+
+
+def is_interrupted(point: int, function: Callable[[], object]) -> bool:
+    """Call a function; whether that was interrupted, which it is not if it has fewer points."""
+    before = sys.getprofile()
+    try:
+        sys.setprofile(Interrupt(point))
+        function()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.setprofile(before)
+    return False
+
+
+# A file whose opening is interrupted at its end is closed by the garbage collector.
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
+def test_an_interrupt_at_any_point_leaves_no_lock_and_no_temporary_file(cache_dir: Path) -> None:
+    cache, locks = DiskCache(cache_dir), list[Path]()
+
+    def make() -> bytes:
+        locks.extend(cache_dir.glob("*.lock"))
+        return VALUE
+
+    stored = Counter[bool]()
+    for point in itertools.count(1):
+        interrupted = is_interrupted(point, lambda: cache.get_or_create("key", lambda: VALUE))
+        assert {path.suffix for path in cache_dir.glob("*")} <= {".entry"}, point
+        stored[cache.get("key") == VALUE] += 1
+        # The lock is neither held nor believed to be: it is taken again.
+        cache.clear()
+        locks.clear()
+        assert cache.get_or_create("key", make) == VALUE
+        assert len(locks) == 1, point
+        cache.clear()
+        if not interrupted:
+            break
+    # Points before the entry appears, and after.
+    assert min(stored[False], stored[True]) > 20
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the folder of the XDG standard")

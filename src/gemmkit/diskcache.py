@@ -118,11 +118,29 @@ class DiskCache:
         value = self.get(key)
         if value is not None:
             return value
-        with self._lock(key):
-            value = self.get(key)
-            if value is None:
-                value = make()
-                self.put(key, value)
+        lock = FileLock(self._path(key, _LOCK))
+        if lock.path in _making.paths:
+            # This thread already holds the lock further up the stack: waiting would deadlock.
+            return self._made(key, make)
+        try:
+            # An interrupt may come at any point, of the inner cleanup too; then the outer one
+            # completes it. A context manager would not do: between its own last step and the body
+            # of the `with` statement it is not closed.
+            try:
+                _making.paths.add(lock.path)
+                self._acquire(lock)
+                return self._made(key, make)
+            finally:
+                self._release(lock)
+        finally:
+            self._release(lock)
+
+    def _made(self, key: str, make: Callable[[], bytes]) -> bytes:
+        """The value that another has stored meanwhile, otherwise that of `make()`."""
+        value = self.get(key)
+        if value is None:
+            value = make()
+            self.put(key, value)
         return value
 
     def size(self) -> int:
@@ -176,40 +194,24 @@ class DiskCache:
                 _remove(self.directory / name)
         return max(0, -excess)
 
-    @contextlib.contextmanager
-    def _lock(self, key: str) -> Iterator[None]:
-        """Hold the key's lock, or continue without one if the file system has none."""
-        path = self._path(key, _LOCK)
-        if path in _making.paths:
-            # This thread already holds the lock further up the stack: waiting would deadlock.
-            yield
-            return
-        _making.paths.add(path)
-        try:
-            lock = self._acquired(path)
-            try:
-                yield
-            finally:
-                if lock is not None:
-                    # Waiters find the entry after the removal. If making it failed, two may
-                    # try again at once, which is safe, because entries appear atomically.
-                    _remove(path)
-                    lock.release()
-        finally:
-            _making.paths.discard(path)
-
-    def _acquired(self, path: Path) -> FileLock | None:
-        """The acquired lock; None if the file system has none, or another holds it for too long."""
-        lock = FileLock(path)
+    def _acquire(self, lock: FileLock) -> None:
+        """Acquire the lock of a key, or continue without it if the file system has no locks or
+        another holds it for too long."""
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             lock.acquire(_LOCK_PATIENCE_SECONDS)
         except TimeoutError:
-            return None
+            return
         except OSError as error:
             self._warn(error)
-            return None
-        return lock
+
+    def _release(self, lock: FileLock) -> None:
+        """Release what is held of the lock of a key, once."""
+        if lock.path in _making.paths:
+            # Waiters find the entry after the removal. If making it failed, two may try again at
+            # once, which is safe, because entries appear atomically.
+            lock.remove()
+            _making.paths.discard(lock.path)
 
     def _warn(self, error: Exception) -> None:
         warn_unwritable(self.directory.parent, error)

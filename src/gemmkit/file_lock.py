@@ -7,6 +7,7 @@ have hooks of their own for forks, which would wait for those that they hold up.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -16,7 +17,11 @@ POLL_SECONDS = 0.01
 
 
 class FileLock:
-    """A lock on a file, which is created if it is missing; each instance excludes all others."""
+    """A lock on a file, which is created if it is missing; each instance excludes all others.
+
+    An interrupt may come between any two steps, also between the last of `acquire` and the caller's
+    next one. So callers acquire it inside the `try` whose `finally` releases or removes it.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -29,7 +34,7 @@ class FileLock:
             TimeoutError: it was not free within so many seconds.
             OSError: the file cannot be opened, or its file system has no locks.
         """
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
+        descriptor = self._descriptor = _open(self.path, os.O_CREAT)
         try:
             end = time.monotonic() + seconds
             while not _try_lock(descriptor):
@@ -37,9 +42,8 @@ class FileLock:
                     raise TimeoutError(f"{self.path} is locked")
                 time.sleep(POLL_SECONDS)
         except BaseException:
-            os.close(descriptor)
+            self.release()
             raise
-        self._descriptor = descriptor
 
     def release(self) -> None:
         """Release the lock, if it is held."""
@@ -47,6 +51,22 @@ class FileLock:
             # Closing the file unlocks it.
             descriptor, self._descriptor = self._descriptor, None
             os.close(descriptor)
+
+    def remove(self) -> None:
+        """Remove the file and release the lock, if it is held; otherwise remove the file if nobody
+        holds a lock on it, as after an interrupt while it was acquired."""
+        with contextlib.suppress(OSError):
+            if self._descriptor is None:
+                self._descriptor = _open(self.path, 0)
+                if not _try_lock(self._descriptor):
+                    self.release()
+                    return
+            self.path.unlink()
+        self.release()
+
+
+def _open(path: Path, flags: int) -> int:
+    return os.open(path, os.O_RDWR | flags | getattr(os, "O_CLOEXEC", 0), 0o666)
 
 
 if sys.platform == "win32":

@@ -92,6 +92,7 @@ def test_sweep_counts_each_size(call):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+@pytest.mark.usefixtures("handles_interrupts")
 def test_ctrl_c_in_the_middle_of_a_launch(tmp_path):
     path = tmp_path / "records.json"
     words = ("--size", "1024", "--kernels", "naive,naive_uncoalesced", "--device", "emulator")

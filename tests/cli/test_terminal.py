@@ -170,6 +170,7 @@ def test_signs_of_an_exponent_are_not_mixed(monkeypatch, encoding, shown):
 @pytest.mark.parametrize("way", ["script", "-m", "-mgemmkit"])
 @pytest.mark.parametrize("module", ["gemmkit.loading", "click", "gemmkit.cli.counters"])
 @pytest.mark.sample
+@pytest.mark.usefixtures("handles_interrupts")
 def test_an_interrupt_while_modules_are_imported_is_one_line(way, module, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(_INTERRUPT_AN_IMPORT)
     script = tmp_path / "gemmkit"
@@ -186,6 +187,7 @@ def test_an_interrupt_while_modules_are_imported_is_one_line(way, module, tmp_pa
 
 
 @needs_signals
+@pytest.mark.usefixtures("handles_interrupts")
 def test_a_program_that_imports_gemmkit_keeps_its_interrupts():
     script = """
 import signal
@@ -235,6 +237,7 @@ def test_handlers_of_others_stay():
 
 
 @needs_signals
+@pytest.mark.usefixtures("handles_interrupts")
 def test_an_interrupt_ends_native_code_at_once():
     # A sleep in C holds Python's handler up, as a compiler does.
     script = """

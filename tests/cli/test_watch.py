@@ -159,6 +159,7 @@ with StepBar() as bar:
     assert shown.endswith("\r\x1b[2K\x1b[?25hinterrupted\r\n")
 
 
+@pytest.mark.usefixtures("handles_interrupts")
 def test_no_control_codes_where_there_is_no_terminal():
     script = "from gemmkit.cli.output import StepBar\nimport os, signal\n"
     script += "from gemmkit.interrupts import end_at_once\n"

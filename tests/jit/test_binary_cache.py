@@ -260,6 +260,7 @@ extern "C" __global__ void slow(float* x) { *x = step<17>(*x); }
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
 @pytest.mark.parametrize("delay", [0.0, 0.1, 0.4])
 @pytest.mark.sample(3)
+@pytest.mark.usefixtures("handles_interrupts")
 def test_ctrl_c_while_compiling(cache_dir, start_python, delay) -> None:
     script = """
 import pathlib, sys

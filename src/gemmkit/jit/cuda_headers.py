@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -91,8 +92,8 @@ def _unpacked(folder: Path) -> bool:
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder.with_name(f"{folder.name}.lock"))
-    lock.acquire(_LOCK_PATIENCE_SECONDS)
     try:
+        lock.acquire(_LOCK_PATIENCE_SECONDS)
         return _is_intact(folder) or _unpack(folder)
     finally:
         lock.release()
@@ -105,8 +106,10 @@ def _unpack(folder: Path) -> bool:
     Raises:
         OSError: the folder around it is not writable.
     """
-    scratch = Path(tempfile.mkdtemp(dir=folder.parent))
+    scratch = folder.with_name(f"{folder.name}.{os.getpid()}-{os.urandom(4).hex()}")
     try:
+        # Inside the `try`, for an interrupt may come as soon as it exists.
+        scratch.mkdir(mode=0o700)
         new, old = scratch / "new", scratch / "old"
         new.mkdir()
         if not _fill(new):

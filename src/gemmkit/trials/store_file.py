@@ -318,8 +318,8 @@ def _move_aside(path: Path) -> Path:
 def _alone(path: Path) -> Iterator[None]:
     """No other process repairs the file meanwhile."""
     lock = FileLock(path.with_name(path.name + ".lock"))
-    lock.acquire(BUSY_SECONDS)
     try:
+        lock.acquire(BUSY_SECONDS)
         yield
     finally:
         lock.release()

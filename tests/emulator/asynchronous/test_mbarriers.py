@@ -375,6 +375,7 @@ def test_an_endless_poll_ends_at_the_step_limit() -> None:
     assert time.perf_counter() - started < 5
 
 
+@pytest.mark.usefixtures("handles_interrupts")
 def test_an_endless_poll_can_be_interrupted() -> None:
     # A thread that counts does not do the same again.
     body = """WAIT: add.u32 %r1, %r1, 1;

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from launching import ORACLE, Executor, kernel_ptx, launch
 
 from gemmkit.emulator import load
+from gemmkit.emulator.machine import scheduler
 from gemmkit.emulator.machine.phases import Phases
 from gemmkit.errors import DeviceError
 
@@ -148,16 +149,36 @@ def engine(seed: int = 0, *, sanitize: bool = False) -> Executor:
     )
 
 
+# Native code returns to Python after so much fuel, in the middle of a warp's turn or not.
+SHARES = st.just(scheduler.FIRST_SHARE) | st.integers(10_000, 200_000)
+SPLIT = Round(0x55AA1234, "bytes", "plain", "test_wait", split=True, guarded=False, token=False)
+TWO = [
+    Round(0x0F0F0001, "copies", "count", "test_wait", split=False, guarded=False, token=False),
+    Round(0, "generic", "count", "test_wait", split=True, guarded=True, token=True),
+]
+
+
 @settings(max_examples=5, deadline=None)
-@given(st.lists(ROUNDS, min_size=1, max_size=3), st.integers(1, 4), st.booleans())
+@given(
+    rounds=st.lists(ROUNDS, min_size=1, max_size=3),
+    warps=st.integers(1, 4),
+    sanitize=st.booleans(),
+    share=SHARES,
+)
+@example(rounds=[SPLIT], warps=3, sanitize=False, share=16_300)
+@example(rounds=[SPLIT], warps=3, sanitize=False, share=21_400)
+@example(rounds=TWO, warps=4, sanitize=False, share=29_900)
+@example(rounds=TWO, warps=4, sanitize=False, share=55_400)
 def test_random_programs_agree_with_the_oracle(
-    rounds: list[Round], warps: int, sanitize: bool
+    rounds: list[Round], warps: int, sanitize: bool, share: int
 ) -> None:
     ptx, out = program(rounds, warps), np.zeros(32 * warps, np.uint32)
     given = np.arange(512, dtype=np.uint32) * 7 + 1
     wanted = launch(ORACLE, ptx, out, given, block=32 * warps)
     for executor in (engine(), engine(1), *[engine(sanitize=True)] * sanitize):
-        mine = launch(executor, ptx, out, given, block=32 * warps)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(scheduler, "FIRST_SHARE", share)
+            mine = launch(executor, ptx, out, given, block=32 * warps)
         assert mine.arrays[0].tolist() == wanted.arrays[0].tolist(), executor.name
         # Not each thread has a partner, and not each slot is copied to.
         assert {each.kind for each in mine.execution.findings} <= {"uninitialized"}

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from launching import ENGINE, ORACLE, Executor, kernel_ptx, launch
 
 from gemmkit.emulator import load
+from gemmkit.emulator.machine import scheduler
 from gemmkit.emulator.sanitizer.access_order import AccessOrder
 from gemmkit.emulator.sanitizer.copy_order import CopyOrder
 
@@ -123,14 +124,25 @@ def seeded(seed: int) -> Executor:
 
 
 @settings(max_examples=8, deadline=None, derandomize=True)
-@given(ROUNDS, st.integers(2, 5), st.sampled_from([32, 64]), st.integers(1, 1000))
-def test_random_programs_agree(rounds: list[Round], blocks: int, threads: int, seed: int) -> None:
+@given(
+    ROUNDS,
+    st.integers(2, 5),
+    st.sampled_from([32, 64]),
+    st.integers(1, 1000),
+    # After so much fuel native code returns to Python, in the middle of a warp's turn or not.
+    st.just(scheduler.FIRST_SHARE) | st.integers(10_000, 100_000),
+)
+def test_random_programs_agree(
+    rounds: list[Round], blocks: int, threads: int, seed: int, share: int
+) -> None:
     declarations = f".shared .align 16 .b8 own[{4 * threads}]; .shared .align 8 .b64 bar;"
     ptx = kernel_ptx(program(rounds, threads), declarations=declarations, target="sm_90a")
     shape = {"grid": 2 * blocks, "block": threads, "cluster": (blocks, 1, 1)}
     zeros = np.zeros((2 * blocks, threads, 2), np.uint32)
     wanted = launch(ORACLE, ptx, zeros, **shape)
-    mine = launch(ENGINE, ptx, zeros, **shape)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scheduler, "FIRST_SHARE", share)
+        mine = launch(ENGINE, ptx, zeros, **shape)
     assert np.array_equal(mine.arrays[0], wanted.arrays[0])
     assert not mine.tally.differences(wanted.tally)
     assert np.array_equal(launch(seeded(seed), ptx, zeros, **shape).arrays[0], wanted.arrays[0])

@@ -107,6 +107,7 @@ def test_a_trap_names_its_line() -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT")
+@pytest.mark.usefixtures("handles_interrupts")
 def test_ctrl_c_stops_at_once_and_leaves_all_usable() -> None:
     program = textwrap.dedent(
         f"""
@@ -137,6 +138,7 @@ def test_ctrl_c_stops_at_once_and_leaves_all_usable() -> None:
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=60)
     finally:
-        # One that was started with SIGINT ignored would run on after the tests.
+        # One that Ctrl-C has not stopped would run on after the tests.
         process.kill()
+        process.communicate()
     assert output == "stopped\n31\n", errors

@@ -17,6 +17,7 @@ from gemmkit.emulator.codegen.layout import (
     AT_PRODUCTS,
     HELD,
     PAUSED,
+    POLLED,
     TRAPPED,
     WARP,
     WORKER,
@@ -233,7 +234,7 @@ class BlockEndings:
             held = f.name("held")
             f.branch_if(f.compare("eq", verdict, HELD), held, "resume")
             f.label(held)
-        f.ret(literal("i32", AT_PHASE if tries else PAUSED))
+        f.ret(literal("i32", AT_PHASE if tries else POLLED))
 
     def wait_for_products(self, b: BlockWriter, action: Action, number: int) -> None:
         """`wgmma.wait_group`: go on once all warps of the warpgroup have issued what it covers."""

@@ -49,6 +49,9 @@ WORKER = words(
     *("threads_x", "threads_y", "threads_z"),
     # Loop iterations left before control returns to Python, weighted by their length.
     *("fuel", "turn_cost", "turn"),
+    # The fuel of the whole share, and what the turn of a warp that the last share has interrupted
+    # has spent.
+    *("share", "spent_in_turn"),
     *("fault", "fault_site", "fault_address", "fault_lane"),
     # The sanitizers' shadow memory, and the number of patterns built so far.
     *("shadow", "patterns"),
@@ -204,7 +207,7 @@ WARP_REGISTERS = STACK + STACK_ENTRY * STACK_ENTRIES
 
 # The results of a warp function, and a warp's `status`; a warp is parked while another is chosen.
 # At products it waits until the other warps of its warpgroup have issued their part of its wgmma.
-RUNNING, AT_BARRIER, DONE, PAUSED, TRAPPED, AT_PHASE, PARKED, AT_PRODUCTS = range(8)
+RUNNING, AT_BARRIER, DONE, PAUSED, TRAPPED, AT_PHASE, PARKED, AT_PRODUCTS, POLLED = range(9)
 
 # Verdicts: continue with the result; continue with other lanes, at the warp's `block`; wait.
 ANSWERED, TURNED, HELD = range(3)

@@ -79,7 +79,7 @@ class Cluster:
                 self._begin_round()
             self.running = worker = self._round[0]
             worker.pause = None
-            reason = worker.run(left)
+            reason = worker.run(left, fuel)
             rest = worker.field("fuel") if worker.pause is None else worker.pause
             spent, left = left - rest, rest
             if worker.observer is not None:

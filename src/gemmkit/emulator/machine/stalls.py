@@ -186,5 +186,7 @@ def _state(worker: Worker) -> bytes:
     digest = hashlib.blake2b(worker.warp_memory.data)
     digest.update(worker.barriers.data)
     digest.update(worker.local.data)
-    digest.update(worker.field("turn").to_bytes(8, "little"))
+    # Only once its turn is over does the next warp run.
+    for name in ("turn", "spent_in_turn"):
+        digest.update(worker.field(name).to_bytes(8, "little"))
     return digest.digest()

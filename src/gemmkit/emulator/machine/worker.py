@@ -200,9 +200,10 @@ class Worker:
         """Change a field."""
         self.fields[WORKER[name] // 8] = value
 
-    def run(self, fuel: int) -> int:
-        """Run for about `fuel` warp instructions; returns why it stopped."""
+    def run(self, fuel: int, share: int | None = None) -> int:
+        """Run for about `fuel` warp instructions, the rest of a share; returns why it stopped."""
         self.fields[WORKER["fuel"] // 8] = fuel
+        self.fields[WORKER["share"] // 8] = fuel if share is None else share
         return int(self._run(self._address))
 
     def unblock(self) -> bool:
@@ -251,30 +252,36 @@ class Worker:
         if self.cluster is not None:
             self.polls_peers = polls
             self.pause = self.field("fuel")
-            self.set_field("fuel", -1)
+            self._give_way()
 
     def end_turn_of_warp(self) -> None:
-        """Let the other warps of the block run, as if the running one had spent its fuel."""
+        """Let the other warps of the block run, as if this one's turn had lasted a whole share."""
         if self.replay is None:
-            self.set_field("fuel", -1)
+            self._give_way()
 
     def end_poll(self) -> None:
         """The running block polls in vain: let others run soon."""
         self.polls = True
-        self.fields[WORKER["fuel"] // 8] = -1
+        self._give_way()
 
     def hand_over(self, warps: list[tuple[int, int]]) -> None:
         """Let warps, each with its block, run as soon as the running one can be interrupted."""
         if self.replay is None:
             self.unspent = max(self.unspent, self.field("fuel"))
             self.next_turns += warps
-            self.fields[WORKER["fuel"] // 8] = -1
+            self._give_way()
+
+    def _give_way(self) -> None:
+        """End the running warp's turn, and the share, as soon as it can be interrupted."""
+        self.fields[WORKER["fuel"] // 8] = -1
+        self.fields[WORKER["spent_in_turn"] // 8] = self.field("share")
 
     def take_turns(self, warps: list[tuple[int, int]]) -> bool:
         """Let those of these warps that are of this block run next; returns whether one is."""
         own = [warp for block, warp in warps if block == self.number]
         if own and self._headers[own[-1], WARP["status"] // 4] == RUNNING:
             self.set_field("turn", int(np.flatnonzero(self._warp_order == own[-1])[0]))
+            self.set_field("spent_in_turn", 0)
         return bool(own)
 
     def forgive(self) -> None:

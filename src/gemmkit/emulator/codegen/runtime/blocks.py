@@ -1,7 +1,9 @@
 """Runs blocks: takes them from the grid, starts their warps, and switches between these.
 
-Warps take turns. A turn ends when the warp waits at a barrier, ends, or has spent the fuel; then
-control returns to Python for a moment.
+Warps take turns. A turn ends when the warp waits, ends, or polls an mbarrier in vain; and once it
+has lasted as long as a whole share of fuel, so that a warp which polls a flag does not run for
+ever. When the fuel of a share is spent, control returns to Python for a moment, and the next share
+continues the turn: where shares end must not decide in which order warps run.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from gemmkit.emulator.codegen.layout import (
     IN_FLIGHT,
     OUT_OF_FUEL,
     PAUSED,
+    POLLED,
     PRODUCTS,
     RUNNING,
     STUCK,
@@ -204,7 +207,7 @@ def _define_start(module: Module, names: Names) -> None:
         threads = f.shl(warps, 5)
         f.clear(_pointer(f, "local"), f.binary("mul", threads, _field(f, "local_stride")))
         f.clear(f.offset(C, WORKER_BARRIERS), BARRIERS * BARRIER_BYTES)
-        for name in ("ended", "turn"):
+        for name in ("ended", "turn", "spent_in_turn"):
             f.store(literal("i64", 0), C, WORKER[name])
         scheduled = f.compare("eq", block, _field(f, "scheduled_block"))
         f.store(f.select(scheduled, _field(f, "first_chosen"), FREE), C, WORKER["chosen"])
@@ -232,11 +235,14 @@ def _define_turn(module: Module, names: Names) -> None:
         f.store(W, C, WORKER["running"])
         if names.sanitize:
             f.call("gemmkit.fresh_turn", "void", C, W)
-        f.store(f.sub(_field(f, "fuel"), _field(f, "turn_cost")), C, WORKER["fuel"])
+        before, earlier = _field(f, "fuel"), _field(f, "spent_in_turn")
+        f.store(literal("i64", 0), C, WORKER["spent_in_turn"])
+        f.store(f.sub(before, _field(f, "turn_cost")), C, WORKER["fuel"])
         function, scratch = _pointer(f, "warp_function"), _pointer(f, "scratch")
         status = f.call_pointer(function, "i32", C, W, scratch)
-        paused = f.compare("eq", status, PAUSED)
-        f.store(f.select(paused, literal("i32", RUNNING), status), W, WARP["status"])
+        paused, polled = (f.compare("eq", status, each) for each in (PAUSED, POLLED))
+        runs = f.or_(paused, polled)
+        f.store(f.select(runs, literal("i32", RUNNING), status), W, WARP["status"])
         with f.when(f.compare("eq", status, AT_BARRIER)):
             number, needed = (f.load("i32", W, WARP[each]) for each in ("barrier", "barrier_warps"))
             # Without a reduction the votes are never read.
@@ -249,7 +255,12 @@ def _define_turn(module: Module, names: Names) -> None:
             f.ret(literal("i32", FAULTED))
         with f.when(f.compare("eq", status, TRAPPED)):
             f.ret(literal("i32", TRAP))
-        spent = f.compare("slt", _field(f, "fuel"), 0)
+        left = _field(f, "fuel")
+        spent, lasted = f.compare("slt", left, 0), f.add(earlier, f.sub(before, left))
+        goes_on = f.and_(paused, f.compare("slt", lasted, _field(f, "share")))
+        with f.when(f.and_(spent, goes_on)):
+            f.store(lasted, C, WORKER["spent_in_turn"])
+            f.increase(C, WORKER["turn"], -1)
         f.ret(f.select(spent, literal("i32", OUT_OF_FUEL), -1))
 
 
