@@ -259,6 +259,15 @@ def other_scales(rank, ranks, planned):
         with pytest.raises(GemmkitError, match="out overlaps scale_a"):
             distributed.matmul(a, b, scale_a=out[:4, :1], out=out, **given)
     checked(rows, prepared=True)
+    # Rows of two dimensions, of which the second one is spread, with a scale each.
+    lines = 2.0 ** torch.arange(4.0).view(2, 2, 1)
+    given |= {"placements": ("S(1)", "S(1)"), "placement": "S(2)"}
+    for call in range(3):
+        calls, scale_a = planned.calls, lines + call
+        made = distributed.matmul(a.view(2, 2, 256), b, scale_a=scale_a, **given)
+        own = a.float().view(2, 2, 256) * scale_a
+        assert torch.equal(made, whole(own, "S(1)", ranks) @ b.float())
+        assert planned.calls == calls + (call == 0)
 
 
 CASES = (scales, warm_scales)
