@@ -1,4 +1,4 @@
-"""Meshes, β·C and `out`, scales, and errors of one rank, by processes with gloo and the emulator.
+"""Meshes, β·C and `out`, and errors of one rank, by processes with gloo and the emulator.
 
 Run as `rank_cases.py` is.
 """
@@ -14,9 +14,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
-import gemmkit
 from gemmkit import distributed
-from gemmkit.errors import DistributedError, GemmkitError, UnsupportedProblem, UsageError
+from gemmkit.errors import DistributedError, GemmkitError, UsageError
 from rank_cases import main, matrices, part, whole
 
 SUMMA = ("S(0)", "S(1)"), ("S(0)", "S(1)")
@@ -153,106 +152,6 @@ def added(rank, ranks):
     made = distributed.matmul(x, w[:, rank : rank + 1], c=out + 1, beta=2, out=out, **given)
     assert made is out
     assert torch.equal(out, (x @ w)[..., rank : rank + 1] + 2)
-
-
-def scales(rank, ranks):
-    """Operands of 8 bits with scales of all kinds: as those of one product, dequantized."""
-    m, n, k = 3 * ranks, 2 * ranks, 128 * ranks
-    random = torch.Generator().manual_seed(5)
-    a, b = (
-        torch.randint(-2, 3, side, generator=random).to(torch.float8_e4m3fn)
-        for side in ((m, k), (k, n))
-    )
-
-    def powers(*size):
-        """Scales whose products are exact."""
-        return 2.0 ** torch.randint(-2, 3, size, generator=random)
-
-    def shard(given, word, side):
-        """Those of a rank's share: of all of the operand along a side where they do not vary."""
-        return given if given.shape[side] == 1 else part(given, word, rank, ranks)
-
-    kinds = {
-        "tensor": (powers(1, 1), powers(1, 1)),
-        "rows": (powers(m, 1), powers(1, n)),
-        "chunks": (powers(m, k // 128), powers(k // 128, n)),
-        # One block of all rows, which are fewer than 128.
-        "blocks": (powers(1, k // 128), powers(k // 128, 1)),
-    }
-    placed = [
-        (("S(0)", "S(1)"), "S(1)"),
-        (("S(0)", "S(1)"), "S(0)"),
-        (("S(1)", "S(0)"), "S(0)"),
-        (("S(1)", "S(0)"), "R"),
-        (("S(1)", "S(1)"), "S(1)"),
-        (("S(0)", "S(0)"), "S(0)"),
-    ]
-    for name, (of_a, of_b) in kinds.items():
-        want = (a.float() * widened(of_a, m, k)) @ (b.float() * widened(of_b, k, n))
-        for placements, placement in placed:
-            for strategy in (None, "group-1") if name != "rows" else (None, "group-2"):
-                made = distributed.matmul(
-                    part(a, placements[0], rank, ranks).contiguous(),
-                    part(b, placements[1], rank, ranks).T.contiguous().T,
-                    placements=placements,
-                    placement=placement,
-                    scale_a=shard(of_a, placements[0], int(placements[0][2])),
-                    scale_b=shard(of_b, placements[1], int(placements[1][2])),
-                    strategy=strategy,
-                    device="emulator",
-                )
-                found = whole(made, placement, ranks)
-                assert torch.equal(found, want), (name, placements, placement, strategy)
-    own_scales(rank, ranks)
-
-
-def own_scales(rank, ranks):
-    """Each rank has quantized its parts by itself, with scales of its own."""
-    m, n, k = 200, 2 * ranks, 160 * ranks
-    random = torch.Generator().manual_seed(6)
-    a, b = (torch.randn(side, generator=random) for side in ((m, k), (k, n)))
-    for given_as, placement, words, strategies in (
-        (("S(0)", "S(1)"), "S(1)", ("tensor", "128x128"), (None, "group-2")),
-        # Shares of k that are no multiple of 128 have chunks of their own.
-        (("S(1)", "S(0)"), "S(0)", ("tensor", "1x128", "128x128"), (None, "group-2")),
-        # Sums of panels, of which each has scales of its own.
-        (("S(1)", "S(1)"), "S(1)", ("rows", "tensor"), (None, "group-1", "group-2")),
-    ):
-        for word, strategy in itertools.product(words, strategies):
-            mine = [part(each, of, rank, ranks) for each, of in zip((a, b), given_as, strict=True)]
-            # B's columns are lines, as A's rows are.
-            small_a, scale_a = gemmkit.quantize(mine[0], scale=word)
-            small_b, scale_b = gemmkit.quantize(mine[1].T.contiguous(), scale=word)
-            exactly = (
-                small_a.float() * widened(scale_a, *small_a.shape),
-                (small_b.float() * widened(scale_b, *small_b.shape)).T,
-            )
-            every = [whole(each, of, ranks) for each, of in zip(exactly, given_as, strict=True)]
-            want = torch.matmul(*every)
-            given = {
-                "placements": given_as,
-                "placement": placement,
-                "scale_a": scale_a,
-                "scale_b": scale_b.T,
-                "device": "emulator",
-            }
-            made = distributed.matmul(small_a, small_b.T, strategy=strategy, **given)
-            error = (whole(made, placement, ranks) - want).abs().max()
-            assert error <= 1e-5 * want.abs().max(), (given_as, word, strategy, error)
-    if ranks == 1:
-        return
-    with pytest.raises(UnsupportedProblem, match="scales of their own for their shares of k"):
-        distributed.matmul(small_a, small_b.T, strategy="collective", **given)
-
-
-def widened(scales, rows, columns):
-    """One scale for each element: blocks have 128 lines, or 128 of k, unless they have all."""
-    scales = scales.reshape(1, 1) if scales.numel() == 1 else scales
-    for side, size in enumerate((rows, columns)):
-        count = scales.shape[side]
-        times = size if count == 1 else 1 if count == size else 128
-        scales = scales.repeat_interleave(times, side).narrow(side, 0, size)
-    return scales
 
 
 class Unreadable(tuple):
@@ -461,7 +360,7 @@ def warm_errors(rank, ranks):
         team.board = team.log = None
 
 
-CASES = (meshes, halves, added, scales, errors, mesh_errors, warm_errors, warm_panels)
+CASES = (meshes, halves, added, errors, mesh_errors, warm_errors, warm_panels)
 
 if __name__ == "__main__":
     main(CASES)

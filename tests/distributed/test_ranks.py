@@ -19,7 +19,7 @@ if not torch.distributed.is_available():
     pytest.skip("this PyTorch has no process groups", allow_module_level=True)
 
 SCRIPTS = Path(__file__).resolve().parents[1]
-MODELS, PANELS = "rank_model_cases.py", "rank_panel_cases.py"
+MODELS, PANELS, SCALES = "rank_model_cases.py", "rank_panel_cases.py", "rank_scale_cases.py"
 
 
 def run(cases: str, ranks: int, folder: Path, script: str = "rank_cases.py") -> list[str]:
@@ -57,13 +57,20 @@ def test_changes_and_refusals(tmp_path):
 @pytest.mark.parametrize(
     ("cases", "ranks"),
     [
-        ("meshes,halves,added,scales,errors,warm_errors,warm_panels", 2),
+        ("meshes,halves,added,errors,warm_errors,warm_panels", 2),
         ("added", 3),
         ("meshes,mesh_errors", 4),
     ],
 )
-def test_meshes_scales_and_errors_of_one_rank(cases, ranks, tmp_path):
+def test_meshes_and_errors_of_one_rank(cases, ranks, tmp_path):
     assert all("done" in each for each in run(cases, ranks, tmp_path, PANELS))
+
+
+@pytest.mark.parametrize(
+    ("cases", "ranks"), [("warm_scales", 1), ("scales,warm_scales", 2), ("warm_scales", 3)]
+)
+def test_scales(cases, ranks, tmp_path):
+    assert all("done" in each for each in run(cases, ranks, tmp_path, SCALES))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from gemmkit.distributed.autograd import differentiable
 from gemmkit.distributed.call_log import CallLog
 from gemmkit.distributed.reading import local_part, read_arguments, teams_at_hand
 from gemmkit.distributed.refusals import refusing
-from gemmkit.distributed.rows import flat, unflat
+from gemmkit.distributed.rows import flat, matrix_of_scales, unflat
 from gemmkit.distributed.strategy import Strategy
 from gemmkit.distributed.warm import WarmCall
 from gemmkit.epilogue import Epilogue
@@ -110,21 +110,23 @@ def matmul(
         # Numbers in objects that may change are looked at each time.
         and type(alpha) in _NUMBERS
         and type(beta) in _NUMBERS
-        and scale_a is None
-        and scale_b is None
         and not watched()
     ):
-        further = None
+        further = scales = None
+        if scale_a is not None or scale_b is not None:
+            scales = _scales((scale_a, scale_b), out)
         if bias is not None or residual is not None or c is not None or out is not None:
             further = _further((bias, residual, c, out))
-        if further is not _LOOKED_AT and not (
-            (a.requires_grad or b.requires_grad) and torch.is_grad_enabled()
+        if (
+            further is not _LOOKED_AT
+            and scales is not _LOOKED_AT
+            and not ((a.requires_grad or b.requires_grad) and torch.is_grad_enabled())
         ):
             # What a call on GPUs depends on beside the content of its arrays.
             # fmt: off
             key = (
                 a.shape, a.dtype, a.get_device(), a.layout,
-                b.shape, b.dtype, b.get_device(), b.layout, further,
+                b.shape, b.dtype, b.get_device(), b.layout, further, scales,
                 dist.group.WORLD if group is None else group, placements, placement, alpha, beta,
                 epilogue, out_dtype, precision, strategy, shape, device,
                 get_precision() if setting.touched else None,
@@ -139,12 +141,17 @@ def matmul(
         call, rows, entries = found
         for log, digest in entries:
             log.note(digest)
+        # Numbers are factors of alpha.
+        of_a = matrix_of_scales(scale_a, rows or 0) if type(scale_a) in _PLAIN_TYPES else None
+        of_b = matrix_of_scales(scale_b, 0) if type(scale_b) in _PLAIN_TYPES else None
         if rows is None:
-            made = call(a, b, bias, residual, c, out)
+            made = call(a, b, bias, residual, c, out, of_a, of_b)
             return made if out is None else _written(made, out)
         lines, leading = flat(a, rows)
         beside = [None if each is None else flat(each, rows)[0] for each in (residual, c, out)]
-        return _written(unflat(call(lines, b, bias, *beside), leading, rows), out)
+        beside += of_a, of_b
+        made = call(lines, b, bias, *beside)
+        return _written(unflat(made, leading, rows), out)
     with refusing(lambda: teams_at_hand(a, b, group)):
         asked, rows, leading, mesh = read_arguments(
             *(a, b, group, placements, placement, alpha, beta, epilogue),
@@ -217,3 +224,29 @@ def _further(arrays: tuple[Any, ...]) -> tuple[Hashable, ...]:
         # Elements of one that was expanded share memory.
         found.append(out.stride())
     return _LOOKED_AT if gradient and torch.is_grad_enabled() else tuple(found)
+
+
+def _scales(given: tuple[Any, Any], out: Any) -> tuple[Hashable, ...]:
+    """What a call depends on of the scales of A and B, of which some are there, as `_further`; and
+    `_LOOKED_AT` where they may share memory with `out`."""
+    found: list[Hashable] = []
+    for each in given:
+        if each is None or type(each) in _NUMBERS:
+            found.append(each)
+        elif (
+            type(each) not in _PLAIN_TYPES
+            or each.layout is not torch.strided
+            or (each.requires_grad and torch.is_grad_enabled())
+            or (out is not None and _same_storage(each, out))
+        ):
+            return _LOOKED_AT
+        else:
+            found.append((each.shape, each.stride(), each.dtype, each.get_device()))
+    return tuple(found)
+
+
+def _same_storage(one: Any, other: Any) -> bool:
+    """Whether tensors may share memory; of those that are not strided, nothing is asked."""
+    if type(other) not in _PLAIN_TYPES or other.layout is not torch.strided:
+        return True
+    return bool(one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr())

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
 
 from gemmkit.distributed.agreements import Agreement
-from gemmkit.distributed.process_group import gather_collectively
+from gemmkit.distributed.process_group import gather_collectively, lines_gatherer
 from gemmkit.distributed.scale_parts import LineScales, kind_by_line
 from gemmkit.distributed.splits import Span, consecutive
 from gemmkit.distributed.spread import SpreadProduct
 from gemmkit.distributed.team import Team
 from gemmkit.errors import UnsupportedProblem
 from gemmkit.float8_products import CHUNK
-from gemmkit.scales import BLOCK, NONE
+from gemmkit.scales import BLOCK, NONE, ScaleKind
 
 
-def line_scales(asked: SpreadProduct, agreement: Agreement) -> list[LineScales | None]:
-    """Those of this rank's parts of A and B, in terms of lines."""
-    given = asked.scale_a, None if asked.scale_b is None else asked.scale_b.T
-    return [
-        None if array is None else LineScales(array, kind)
-        for array, kind in zip(given, agreement.kinds, strict=True)
-    ]
+def line_scales(
+    scale_a: Any, scale_b: Any, kinds: Sequence[ScaleKind]
+) -> tuple[LineScales | None, LineScales | None]:
+    """Scales of this rank's parts of A and B, two-dimensional or None, in terms of lines."""
+    return (
+        None if scale_a is None else LineScales(scale_a, kinds[0]),
+        None if scale_b is None else LineScales(scale_b.T, kinds[1]),
+    )
 
 
 def check_scales(asked: SpreadProduct, agreement: Agreement) -> None:
@@ -54,14 +58,27 @@ def gathered_scales(team: Team, own: LineScales, sizes: Sequence[int]) -> LineSc
         own: those of this rank's lines.
         sizes: the lines of each rank.
     """
-    kind = own.kind
+    return scale_gatherer(team, own.kind, sizes)(own)
+
+
+def scale_gatherer(
+    team: Team, kind: ScaleKind, sizes: Sequence[int]
+) -> Callable[[LineScales], LineScales]:
+    """`gathered_scales` for scales of a kind and shares of given sizes, prepared."""
     last = max((rank for rank, size in enumerate(sizes) if size), default=0)
-    if kind.lines == BLOCK and all(size % BLOCK == 0 for size in sizes[:last]):
-        rows = [-(-size // BLOCK) for size in sizes]
-    else:
-        # Each rank may have a scale of its own for all of its lines, and a block ends with them.
-        own, kind, rows = own.by_line(sizes[team.rank]), kind_by_line(kind), list(sizes)
-    return LineScales(gather_collectively(team.communicator, own.array, rows), kind)
+    in_blocks = kind.lines == BLOCK and all(size % BLOCK == 0 for size in sizes[:last])
+    rows = [-(-size // BLOCK) for size in sizes] if in_blocks else sizes
+    made = kind if in_blocks else kind_by_line(kind)
+    gather, lines = lines_gatherer(team.communicator, torch.float32, rows), sizes[team.rank]
+
+    def gathered(own: LineScales) -> LineScales:
+        if not in_blocks:
+            # Each rank may have a scale of its own for all of its lines, and a block ends with
+            # them.
+            own = own.by_line(lines)
+        return LineScales(gather(own.array), made)
+
+    return gathered
 
 
 class PanelScales:
@@ -118,14 +135,12 @@ class PanelScales:
                 "ranks have scales of their own for their shares of k, which one product of all k "
                 "cannot take: choose a strategy with parts, such as 'group-1'"
             )
-        import torch
-
         return LineScales(torch.cat([each for each, _ in some], 1).contiguous(), self._kind)
 
 
 def gathered_panel_scales(
     asked: SpreadProduct, agreement: Agreement, own: Sequence[LineScales | None]
-) -> list[LineScales | None]:
+) -> tuple[LineScales | None, LineScales | None]:
     """The scales of A and B where all panels have been gathered.
 
     Raises:
@@ -137,4 +152,4 @@ def gathered_panel_scales(
             made.append(each)
         else:
             made.append(PanelScales(each, asked.teams[at], agreement.sizes[at].k).joined())
-    return made
+    return made[0], made[1]

@@ -16,13 +16,15 @@ from gemmkit.distributed.operand_scales import PanelScales, line_scales
 from gemmkit.distributed.panel_run import PanelArrays, run_panels
 from gemmkit.distributed.panels import PanelSchedule, Shares, panel_schedule
 from gemmkit.distributed.predictions import PART_LINES
+from gemmkit.distributed.scale_parts import LineScales
+from gemmkit.distributed.splits import Span
 from gemmkit.distributed.spread import SpreadProduct
 from gemmkit.distributed.strategy import Strategy
 from gemmkit.distributed.team import Team
 from gemmkit.float8_products import CHUNK
 
-# Scales of A and of B, for one product of all k, or of each panel.
-_Scales = tuple[Any, Any]
+# Those of A and of B.
+_Scales = tuple[LineScales | None, LineScales | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,34 +94,27 @@ def multiply_panels(
         UnsupportedProblem: there is no such product.
     """
     plan = panel_plan(asked, agreement, strategy)
-    scales = None
-    own = line_scales(asked, agreement)
-    if own != [None, None]:
-        sides = [
-            None if each is None else PanelScales(each, team, shares.sizes)
-            for each, team, shares in zip(own, plan.teams, plan.shares, strict=True)
-        ]
-        a, b = sides
-        if plan.whole:
-            lines, fixed = (None if each is None else each.joined() for each in sides)
-            product = replace(product, scale_lines=lines, scale_fixed=fixed)
-        else:
-            scales = {
-                each.span: (
-                    None if a is None else a.of(each.span, each.owner_a),
-                    None if b is None else b.of(each.span, each.owner_b),
-                )
-                for each in plan.schedule.products
-            }
-            if not scales:
-                product = replace(product, scale_lines=own[0], scale_fixed=own[1])
-    return run_plan(plan, asked.a, asked.b, product, out, scales)
+    own = line_scales(asked.scale_a, asked.scale_b, agreement.kinds)
+    return run_plan(plan, asked.a, asked.b, product, out, own)
 
 
 def run_plan(
-    plan: PanelPlan, a: Any, b: Any, product: LocalProduct, out: Any, scales: Any = None
+    plan: PanelPlan,
+    a: Any,
+    b: Any,
+    product: LocalProduct,
+    out: Any,
+    own: _Scales,
 ) -> Any:
-    """This rank's part of the result, by a plan."""
+    """This rank's part of the result, by a plan; `own` are the scales of its parts of A and B.
+
+    Raises:
+        DistributedError: a rank failed.
+        UnsupportedProblem: scales cannot be those of the panels.
+    """
+    scales = None
+    if own != (None, None):
+        product, scales = _scaled(plan, product, own)
     if out is None:
         out = a.new_empty((a.shape[0], b.shape[1]), dtype=plan.result)
     wide: Callable[[], Any] | None = None
@@ -132,3 +127,30 @@ def run_plan(
     arrays = PanelArrays(a, b, out, product, wide, scales)
     run_panels(plan.schedule, arrays, plan.means, plan.dtype, whole=plan.whole)
     return out
+
+
+def _scaled(
+    plan: PanelPlan, product: LocalProduct, own: _Scales
+) -> tuple[LocalProduct, dict[Span, _Scales] | None]:
+    """The product with scales, if it is made once, and otherwise the scales of each panel.
+
+    Raises:
+        UnsupportedProblem: as `PanelScales.of` and `PanelScales.joined`.
+    """
+    a, b = (
+        None if each is None else PanelScales(each, team, shares.sizes)
+        for each, team, shares in zip(own, plan.teams, plan.shares, strict=True)
+    )
+    if plan.whole:
+        lines, fixed = (None if each is None else each.joined() for each in (a, b))
+        return replace(product, scale_lines=lines, scale_fixed=fixed), None
+    scales = {
+        each.span: (
+            None if a is None else a.of(each.span, each.owner_a),
+            None if b is None else b.of(each.span, each.owner_b),
+        )
+        for each in plan.schedule.products
+    }
+    if not scales:
+        product = replace(product, scale_lines=own[0], scale_fixed=own[1])
+    return product, scales

@@ -245,19 +245,31 @@ def failure(doing: str, error: Exception) -> DistributedError:
 
 def gather_collectively(communicator: GroupCommunicator, own: Any, sizes: Sequence[int]) -> Any:
     """The lines of all ranks, by one collective operation of the group."""
-    most, total = max(sizes), sum(sizes)
-    if len(own) < most:
-        # All ranks send as much.
-        padded = own.new_zeros((most, own.shape[1]))
-        padded[: len(own)] = own
-        own = padded
-    made = own.new_empty((communicator.size * most, own.shape[1]))
-    communicator.gatherer(own.dtype)(made, own.contiguous())
-    if without_gaps(sizes):
-        return made[:total] if total < len(made) else made
-    return torch.cat(
-        [made[rank * most : rank * most + size] for rank, size in enumerate(sizes)], dim=0
-    )
+    return lines_gatherer(communicator, own.dtype, sizes)(own)
+
+
+def lines_gatherer(
+    communicator: GroupCommunicator, dtype: Any, sizes: Sequence[int]
+) -> Callable[[Any], Any]:
+    """`gather_collectively` for arrays of a type and shares of given sizes, prepared."""
+    gather, close = communicator.gatherer(dtype), without_gaps(sizes)
+    most, total, everything = max(sizes), sum(sizes), communicator.size * max(sizes)
+
+    def gathered(own: Any) -> Any:
+        if len(own) < most:
+            # All ranks send as much.
+            padded = own.new_zeros((most, own.shape[1]))
+            padded[: len(own)] = own
+            own = padded
+        made = own.new_empty((everything, own.shape[1]))
+        gather(made, own.contiguous())
+        if close:
+            return made[:total] if total < everything else made
+        return torch.cat(
+            [made[rank * most : rank * most + size] for rank, size in enumerate(sizes)], dim=0
+        )
+
+    return gathered
 
 
 def without_gaps(sizes: Sequence[int]) -> bool:

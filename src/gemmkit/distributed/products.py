@@ -43,13 +43,14 @@ def multiply(asked: SpreadProduct) -> tuple[Any, tuple[Word, ...]]:
     """
     agreement = agree(asked)
     if not agreement.prepared:
+        check_scales(asked, agreement)
         agreement.call, agreement.prepared = warm_call(asked, agreement), True
     product = asked.product
     if agreement.call is not None:
-        given = asked.a, asked.b, product.bias, product.residual, product.c, asked.out
-        return agreement.call(*given), agreement.result
+        beside = product.bias, product.residual, product.c, asked.out
+        made = agreement.call(asked.a, asked.b, *beside, asked.scale_a, asked.scale_b)
+        return made, agreement.result
     found, place = agreement.sizes, agreement.main
-    check_scales(asked, agreement)
     strategy = _strategy(asked, agreement)
     in_panels = agreement.panels is not None and strategy.means != "collective"
     a, b = (asked.a, asked.b) if in_panels else _redistributed_first(asked, agreement)
@@ -138,7 +139,7 @@ def _product(
     out: Any,
 ) -> Any:
     """The product of what this rank has, with the transfers of one dimension of the mesh."""
-    own = line_scales(asked, agreement)
+    own = line_scales(asked.scale_a, asked.scale_b, agreement.kinds)
     if agreement.main is None:
         if agreement.panels is not None:
             own = gathered_panel_scales(asked, agreement, own)

@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from gemmkit.distributed.local import LocalProduct
 from gemmkit.distributed.placements import Word, read_placement
-from gemmkit.distributed.rows import flat, part_of_rows, row_dimension
+from gemmkit.distributed.rows import flat, matrix_of_scales, part_of_rows, row_dimension
 from gemmkit.distributed.spread import COMPUTES, SpreadProduct, check_dense
 from gemmkit.distributed.strategy import Strategy
 from gemmkit.distributed.team import Team, team_of
@@ -203,14 +203,12 @@ def _scale_matrix(name: str, given: Any, rows: int) -> Any:
         raise UnsupportedType(f"{name} has type {type(given).__name__}: give a number or a tensor")
     local = local_part(given)
     check_dense(name, local)
-    if local.numel() == 1:
-        return local.reshape(1, 1)
-    if local.dim() < 2:
+    if local.dim() < 2 and local.numel() != 1:
         raise UsageError(
             f"{name} has {counted(local.dim(), 'dimension')}: give one element, or as many "
             "dimensions as its operand has"
         )
-    return flat(local, rows)[0]
+    return matrix_of_scales(local, rows)
 
 
 def _placed(beside: dict[str, Any]) -> tuple[tuple[str, tuple[Word, ...]], ...]:

@@ -47,6 +47,13 @@ def flat(array: Any, rows: int) -> tuple[Any, tuple[int, ...]]:
     return turned.flatten(0, -2), tuple(turned.shape[:-1])
 
 
+def matrix_of_scales(scales: Any, rows: int) -> Any:
+    """Scales of an operand's lines as a matrix, of one element or with the rows of `flat`."""
+    if scales.dim() == 2:
+        return scales
+    return scales.reshape(1, 1) if scales.numel() == 1 else flat(scales, rows)[0]
+
+
 def part_of_rows(
     leading: Sequence[int],
     columns: int,

@@ -17,29 +17,31 @@ from gemmkit.distributed.agreed_sizes import Sizes
 from gemmkit.distributed.agreements import Agreement, plain_strategy
 from gemmkit.distributed.execute import Arrays, run
 from gemmkit.distributed.local import LocalProduct
+from gemmkit.distributed.operand_scales import line_scales, scale_gatherer
 from gemmkit.distributed.panel_products import panel_plan, run_plan
 from gemmkit.distributed.perform import finished, steps_of
 from gemmkit.distributed.process_group import without_gaps
+from gemmkit.distributed.scale_parts import LineScales
 from gemmkit.distributed.spread import SpreadProduct
 from gemmkit.distributed.strategy import Strategy
 from gemmkit.distributed.team import Team
-from gemmkit.scales import NONE
+from gemmkit.scales import NONE, ScaleKind
 
 # This rank's part of the result, from its parts of A and B, bias and residual, C and what to write
-# to, each None where there is none.
-WarmCall = Callable[[Any, Any, Any, Any, Any, Any], Any]
+# to, and scales of its parts of A and B, two-dimensional, each None where there is none.
+WarmCall = Callable[[Any, Any, Any, Any, Any, Any, Any, Any], Any]
+
+# The scales of all ranks' lines of an operand, from those of this rank's.
+_ScaleGatherer = Callable[[LineScales], LineScales]
 
 
 def warm_call(asked: SpreadProduct, agreement: Agreement) -> WarmCall | None:
     """A call for arrays of the same shapes, types, strides and devices as those of `asked`.
 
     Returns:
-        None where an operand or the result is brought to another placement, beside the product,
-        and for operands with scales.
+        None where an operand or the result is brought to another placement, beside the product.
     """
     a, b = asked.a, asked.b
-    if agreement.kinds != (NONE, NONE):
-        return None
     if agreement.panels is not None:
         return _in_panels(asked, agreement)
     if a.shape[1] != b.shape[0] or _redistributes(asked, agreement):
@@ -52,16 +54,17 @@ def warm_call(asked: SpreadProduct, agreement: Agreement) -> WarmCall | None:
     if sizes.rule.form != "gather" and sum(lines) != split:
         return None
     plain = plain_strategy(asked, sizes.rule)
-    chosen = _by(agreement.strategy, asked, sizes, team, lines)
+    kinds = agreement.kinds
+    chosen = _by(agreement.strategy, asked, sizes, team, lines, kinds)
     if asked.strategy is not None or agreement.strategy.means != "copies" or chosen is None:
         return chosen
-    captured = _by(plain, asked, sizes, team, lines)
+    captured = _by(plain, asked, sizes, team, lines, kinds)
     if captured is None:
         return None
 
-    def call(a: Any, b: Any, bias: Any, residual: Any, c: Any, out: Any) -> Any:
+    def call(*given: Any) -> Any:
         which = captured if torch.cuda.is_current_stream_capturing() else chosen
-        return which(a, b, bias, residual, c, out)
+        return which(*given)
 
     return call
 
@@ -85,18 +88,27 @@ def _redistributes(asked: SpreadProduct, agreement: Agreement) -> bool:
 
 
 def _by(
-    strategy: Strategy, asked: SpreadProduct, sizes: Sizes, team: Team, lines: Sequence[int]
+    strategy: Strategy,
+    asked: SpreadProduct,
+    sizes: Sizes,
+    team: Team,
+    lines: Sequence[int],
+    kinds: tuple[ScaleKind, ScaleKind],
 ) -> WarmCall | None:
+    form, turned = sizes.rule.form, sizes.rule.transposes
+    gather_scales = None
+    if form == "gather" and kinds[turned] != NONE:
+        gather_scales = scale_gatherer(team, kinds[turned], lines)
     if strategy.means != "collective":
-        return _scheduled(strategy, asked, sizes, team, lines)
+        return _scheduled(strategy, asked, sizes, team, lines, kinds, gather_scales)
     if not without_gaps(lines):
         return None
-    if sizes.rule.form != "gather" and not asked.product.is_linear:
+    if form != "gather" and not asked.product.is_linear:
         return None
-    if sizes.rule.form == "gather":
-        return _gathering(asked, team, lines, turned=sizes.rule.transposes)
-    if sizes.rule.form == "scatter":
-        return _scattering(asked, team, lines, turned=sizes.rule.transposes)
+    if form == "gather":
+        return _gathering(asked, team, lines, kinds, gather_scales, turned=turned)
+    if form == "scatter":
+        return _scattering(asked, team, lines, turned=turned)
     return _reducing(asked, team)
 
 
@@ -115,23 +127,41 @@ def _local(asked: SpreadProduct) -> WarmCall:
     engine, given = asked.product.engine, _with_epilogue(asked.product)
     dtype = asked.dtype
 
-    def call(a: Any, b: Any, bias: Any, residual: Any, c: Any, out: Any) -> Any:
+    def call(
+        a: Any, b: Any, bias: Any, residual: Any, c: Any, out: Any, scale_a: Any, scale_b: Any
+    ) -> Any:
         made = a.new_empty((a.shape[0], b.shape[1]), dtype=dtype) if out is None else out
-        engine(a, b, out=made, bias=bias, residual=residual, c=c, **given)
+        scales = {"scale_a": scale_a, "scale_b": scale_b}
+        engine(a, b, out=made, bias=bias, residual=residual, c=c, **scales, **given)
         return made
 
     return call
 
 
-def _gathering(asked: SpreadProduct, team: Team, sizes: Sequence[int], *, turned: bool) -> WarmCall:
-    """An operand's lines from all ranks, then the product."""
+def _gathering(
+    asked: SpreadProduct,
+    team: Team,
+    sizes: Sequence[int],
+    kinds: tuple[ScaleKind, ScaleKind],
+    gather_scales: _ScaleGatherer | None,
+    *,
+    turned: bool,
+) -> WarmCall:
+    """An operand's lines from all ranks, and their scales, then the product."""
     engine, given = asked.product.engine, _with_epilogue(asked.product)
     gather, dtype = team.communicator.gatherer(asked.a.dtype), asked.dtype
     own, most, total = sizes[team.rank], max(sizes), sum(sizes)
     everything = team.size * most
     width = asked.b.shape[0]
 
-    def call(a: Any, b: Any, bias: Any, residual: Any, c: Any, out: Any) -> Any:
+    def call(
+        a: Any, b: Any, bias: Any, residual: Any, c: Any, out: Any, scale_a: Any, scale_b: Any
+    ) -> Any:
+        if gather_scales is not None and turned:
+            scale_b = gather_scales(LineScales(scale_b.T, kinds[1])).array.T
+        elif gather_scales is not None:
+            scale_a = gather_scales(LineScales(scale_a, kinds[0])).array
+        scales = {"scale_a": scale_a, "scale_b": scale_b}
         sent = b.T.contiguous() if turned else a.contiguous()
         if own < most:
             padded = sent.new_zeros((most, width))
@@ -144,10 +174,10 @@ def _gathering(asked: SpreadProduct, team: Team, sizes: Sequence[int], *, turned
         if turned:
             # Columns of the result lie as they are computed by a product of the transposes.
             made = sent.new_empty((total, a.shape[0]), dtype=dtype).T if out is None else out
-            engine(a, lines.T, out=made, bias=bias, residual=residual, c=c, **given)
+            engine(a, lines.T, out=made, bias=bias, residual=residual, c=c, **scales, **given)
         else:
             made = sent.new_empty((total, b.shape[1]), dtype=dtype) if out is None else out
-            engine(lines, b, out=made, bias=bias, residual=residual, c=c, **given)
+            engine(lines, b, out=made, bias=bias, residual=residual, c=c, **scales, **given)
         return made
 
     return call
@@ -165,13 +195,16 @@ def _scattering(
     everything = team.size * most
     width = asked.a.shape[0] if turned else asked.b.shape[1]
 
-    def call(a: Any, b: Any, bias: Any, residual: Any, c: Any, out: Any) -> Any:
+    def call(
+        a: Any, b: Any, bias: Any, residual: Any, c: Any, out: Any, scale_a: Any, scale_b: Any
+    ) -> Any:
         sums = a.new_empty((everything, width), dtype=dtype)
         written = sums
         if total < everything:
             written = sums[:total]
             sums[total:] = 0
-        engine(a, b, out=written.T if turned else written, **given)
+        scales = {"scale_a": scale_a, "scale_b": scale_b}
+        engine(a, b, out=written.T if turned else written, **scales, **given)
         made = sums.new_empty((most, width))
         scatter(made, sums)
         if own < most:
@@ -191,11 +224,13 @@ def _reducing(asked: SpreadProduct, team: Team) -> WarmCall:
     bare = replace(asked.product, bias=None, residual=None, c=None)
     add_up, dtype = team.communicator.reduce, asked.dtype
 
-    def call(a: Any, b: Any, bias: Any, residual: Any, c: Any, out: Any) -> Any:
+    def call(
+        a: Any, b: Any, bias: Any, residual: Any, c: Any, out: Any, scale_a: Any, scale_b: Any
+    ) -> Any:
         # β·C is read when the sums are complete, and may be what is to be written.
         new = out is None or c is not None or not out.is_contiguous()
         sums = a.new_empty((a.shape[0], b.shape[1]), dtype=dtype) if new else out
-        engine(a, b, out=sums, **given)
+        engine(a, b, out=sums, scale_a=scale_a, scale_b=scale_b, **given)
         add_up(sums)
         if follows:
             return finished(replace(bare, bias=bias, residual=residual, c=c), sums, out)
@@ -208,7 +243,13 @@ def _reducing(asked: SpreadProduct, team: Team) -> WarmCall:
 
 
 def _scheduled(
-    strategy: Strategy, asked: SpreadProduct, sizes: Sizes, team: Team, lines: Sequence[int]
+    strategy: Strategy,
+    asked: SpreadProduct,
+    sizes: Sizes,
+    team: Team,
+    lines: Sequence[int],
+    kinds: tuple[ScaleKind, ScaleKind],
+    gather_scales: _ScaleGatherer | None,
 ) -> WarmCall | None:
     """Products of parts, with transfers under them."""
     form, turned = sizes.rule.form, sizes.rule.transposes
@@ -219,8 +260,11 @@ def _scheduled(
     steps = steps_of(form, strategy, lines, team, on_gpu=asked.a.is_cuda)
     sent = str(asked.a.dtype if form == "gather" else dtype).removeprefix("torch.")
     count = lines[team.rank] if form == "scatter" else sum(lines)
+    scaled = kinds != (NONE, NONE)
 
-    def call(a: Any, b: Any, bias: Any, residual: Any, c: Any, out: Any) -> Any:
+    def call(
+        a: Any, b: Any, bias: Any, residual: Any, c: Any, out: Any, scale_a: Any, scale_b: Any
+    ) -> Any:
         split, fixed = (b.T, a.T) if turned else (a, b)
         if form == "gather":
             # In memory of its own before anything is sent: what sends waits for it once.
@@ -229,6 +273,12 @@ def _scheduled(
         product = bare
         if bias is not None or residual is not None or c is not None:
             product = replace(bare, bias=bias, residual=residual, c=c)
+        if scaled:
+            own = line_scales(scale_a, scale_b, kinds)
+            of_lines, of_fixed = (own[1], own[0]) if turned else own
+            if gather_scales is not None and of_lines is not None:
+                of_lines = gather_scales(of_lines)
+            product = replace(product, scale_lines=of_lines, scale_fixed=of_fixed)
 
         def new(lines: int) -> Any:
             return fixed.new_empty((lines, width), dtype=dtype)
@@ -256,12 +306,14 @@ def _in_panels(asked: SpreadProduct, agreement: Agreement) -> WarmCall | None:
         # By another strategy while a CUDA graph is being captured.
         return None
     plan = panel_plan(asked, agreement, agreement.strategy)
-    bare = replace(asked.product, bias=None, residual=None, c=None)
+    bare, kinds = replace(asked.product, bias=None, residual=None, c=None), agreement.kinds
 
-    def call(a: Any, b: Any, bias: Any, residual: Any, c: Any, out: Any) -> Any:
+    def call(
+        a: Any, b: Any, bias: Any, residual: Any, c: Any, out: Any, scale_a: Any, scale_b: Any
+    ) -> Any:
         product = bare
         if bias is not None or residual is not None or c is not None:
             product = replace(bare, bias=bias, residual=residual, c=c)
-        return run_plan(plan, a, b, product, out)
+        return run_plan(plan, a, b, product, out, line_scales(scale_a, scale_b, kinds))
 
     return call
