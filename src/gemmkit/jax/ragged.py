@@ -102,9 +102,15 @@ def _ends(given: Any) -> jax.Array:
 
     Raises:
         UnsupportedType: they are not integers.
+        UsageError: one does not fit the integers that JAX has.
     """
     if isinstance(given, list | tuple):
-        found = jnp.asarray(given, None if given else jnp.int32)
+        try:
+            found = jnp.asarray(given, None if given else jnp.int32)
+        except OverflowError as error:
+            raise UsageError(f"offsets do not fit JAX's integers: {error}") from error
+        except (TypeError, ValueError) as error:
+            raise UnsupportedType(NOT_INTEGERS) from error
     else:
         found = array_of("offsets", given)
     if not jnp.issubdtype(found.dtype, jnp.integer):

@@ -73,7 +73,12 @@ def measured_text(record: Record) -> str:
 def _travels(plan: DistributedPlan, best: Predicted) -> str:
     if not best.sent_bytes:
         return "nothing"
-    return f"{plan.travels}: each rank sends {best.sent_bytes / 1e6:,.1f} MB ({plan.form})"
+    return f"{plan.travels}: each rank sends {_sent(best.sent_bytes)} ({plan.form})"
+
+
+def _sent(nbytes: float) -> str:
+    """Bytes in the units of links' bandwidths."""
+    return f"{nbytes / 1e6:,.1f} MB" if nbytes >= 1e5 else f"{nbytes / 1e3:,.1f} kB"
 
 
 def _line(each: Predicted) -> str:
