@@ -49,6 +49,13 @@ def test_an_endless_loop_reconverges_at_the_exit() -> None:
     assert flow.reconvergence == (3, 3, 3)
 
 
+def test_a_trap_changes_no_reconvergence() -> None:
+    """As of a poll that gives up after some time: lanes beside it meet after the loop."""
+    flow = flow_of("@%p1 bra C; A: @%p2 bra B; trap; B: @%p3 bra A; C: bar.sync 0;")
+    assert [block.successors for block in flow.blocks] == [(4, 1), (3, 2), (), (1, 4), (5,)]
+    assert flow.reconvergence == (4, 3, 5, 4, 5)
+
+
 def test_an_empty_kernel_has_no_blocks() -> None:
     assert flow_of("").blocks == ()
 

@@ -19,6 +19,19 @@ def test_barrier_for_a_part_of_a_warp() -> None:
     assert "without lanes 16-31 of its warp 0" in found.message
 
 
+def test_a_poll_that_gives_up_by_a_trap_does_not_divide_a_warp() -> None:
+    source = """k(float* out) {
+        if (threadIdx.x == 0) {
+            const long long start = clock64();
+            while (*(volatile float*)(out + 32) != 0)
+                if (clock64() - start > (1ll << 40)) __trap();
+        }
+        __syncthreads();
+        out[threadIdx.x] = 1;
+    }"""
+    assert not run(source, block=(32, 1, 1)).findings
+
+
 def test_warps_that_exit_without_a_barrier() -> None:
     """A barrier of the whole block waits for the threads that have not exited."""
     source = """k(float* out) {

@@ -106,9 +106,12 @@ def _basic_blocks(
         if form.operation == "branch":
             target = (number[_target(kernel, last)],)
             successors = target if last.guard is None else target + following
-        elif form.operation in ("exit", "trap") and last.guard is None:
+        elif form.operation == "trap":
+            # It ends the launch: other lanes reconverge as if no lane came here.
+            successors = () if last.guard is None else following
+        elif form.operation == "exit" and last.guard is None:
             successors = (len(starts),)
-        elif form.operation in ("exit", "trap"):
+        elif form.operation == "exit":
             successors = (len(starts), *following)
         else:
             successors = following
