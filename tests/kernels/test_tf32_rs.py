@@ -3,6 +3,8 @@ sanitizers, and on a GPU to the bit."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from typed_run import check, check_exact, run_typed
@@ -172,6 +174,13 @@ def test_registers_hold_everything():
     )
     resources = compile_plan(KERNEL.plan(problem, most, H100), H100.arch).resources
     assert resources.spill_bytes == resources.local_bytes == 0
+
+
+@pytest.mark.parametrize("keys", [ONE, PING_PONG], ids=["one consumer", "ping-pong"])
+def test_blocks_compute_several_tiles_in_more_steps_than_stages(keys):
+    few = EmulatedDevice(replace(H100, sm_count=2), sanitize=True)
+    problem = GemmProblem(200, 264, 168, beta=0.5, **TF32)
+    check(run_typed(problem, few, kernel=NAME, config=KERNEL.configure(keys)))
 
 
 def test_dispatch_weighs_registers_against_a_turned_copy():

@@ -103,6 +103,7 @@ def _basic_blocks(
         end = starts[block + 1] if block + 1 < len(starts) else count
         last, form = kernel.body[end - 1], forms[end - 1]
         following = (block + 1,)
+        successors: tuple[int, ...]
         if form.operation == "branch":
             target = (number[_target(kernel, last)],)
             successors = target if last.guard is None else target + following

@@ -48,7 +48,7 @@ struct RegisterOperandMainloop : WgmmaMainloop<Tf32, TILE, AT_BT, BATCHED> {
       multiply(sums, first_half, b, 0, step > 0);
       // The half before has been multiplied: its registers are free, and its stage.
       wgmma_wait<1>();
-      if (step > 0) this->release(held);
+      if (step > 0) hand_back(held);
       read(second_half, a, HALF);
       multiply(sums, second_half, b, HALF, true);
       wgmma_wait<1>();
@@ -61,10 +61,16 @@ struct RegisterOperandMainloop : WgmmaMainloop<Tf32, TILE, AT_BT, BATCHED> {
     loaded();
 #pragma unroll
     for (int i = 0; i < ROW_TILES; ++i) wgmma_wait<0>(sums[i]);
-    this->release(held);
+    hand_back(held);
   }
 
  private:
+  // Each lane has read its own elements of a stage, which one lane hands back for all of its warp.
+  __device__ __forceinline__ void hand_back(int stage) const {
+    __syncwarp();
+    this->release(stage);
+  }
+
   // Lines of A's tile have 32 neighboring rows at one k. Rows r and r + 8 lie in chunks of 16 bytes whose
   // numbers differ in bit 1, k and k + 4 in lines and, by the swizzle, chunks whose numbers differ in
   // bit 2: exclusive ors with the place of the first.
