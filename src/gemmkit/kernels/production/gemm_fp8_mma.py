@@ -31,6 +31,7 @@ from gemmkit.kernels.production.typed import access_widths
 from gemmkit.kernels.production.typed_mma import WIDTH_OF_C
 from gemmkit.kernels.work import VECTOR_BYTES, Work
 from gemmkit.problem import GemmProblem
+from gemmkit.scales import NONE
 
 # Steps along k of a product, and multiply-adds of one over the lanes of its warp.
 DEPTH = 32
@@ -77,10 +78,14 @@ def shared_bytes(config: TileConfig) -> int:
     return config["stages"] * (config["BM"] + config["BN"]) * config["BK"]
 
 
-def sums_per_lane(problem: GemmProblem, config: TileConfig) -> int:
-    """Registers of a lane for sums: two for each result where those of chunks are promoted."""
+def registers_of_sums(problem: GemmProblem, config: TileConfig) -> int:
+    """Registers of a lane for sums: two for each result where those of chunks are promoted, and a
+    factor if these have scales of each column."""
     results = config["WM"] * config["WN"] // WARP_SIZE
-    return results if is_fast(problem) else 2 * results
+    if is_fast(problem):
+        return results
+    of_columns = problem.scales.b != NONE and problem.scales.b.lines <= 1
+    return results * (3 if problem.scales.of_chunks and of_columns else 2)
 
 
 def work(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> Work:
@@ -95,7 +100,7 @@ def work(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> Work:
         math=MathPipe("float8", tensor=True),
         per_instruction=OF_LANE,
         issue=own.issue + promoting,
-        registers=sums_per_lane(problem, config) + 2 * fragments,
+        registers=registers_of_sums(problem, config) + 2 * fragments,
     )
     return found._replace(demands=demands, copied_bytes=moved_bytes(problem, copied(problem)))
 
@@ -123,20 +128,20 @@ def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
 
 def pairing(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> str | None:
     """Room for the sums of chunks besides those of all k, where these are promoted."""
-    sums = sums_per_lane(problem, config)
-    if sums <= rules.RESULT_REGISTERS:
+    registers = registers_of_sums(problem, config)
+    if registers <= rules.RESULT_REGISTERS:
         return None
     return (
-        f"{sums} sums of each lane do not fit its registers, which have room for "
-        f"{rules.RESULT_REGISTERS}: choose a smaller WM or WN"
+        f"sums of WM*WN results and of chunks of k, with their scales, take {registers} registers "
+        f"of each lane: it has {rules.RESULT_REGISTERS} for them"
     )
 
 
 KERNEL = Kernel(
     name="gemm_fp8_mma",
     rung=None,
-    idea="From compute capability 8.9 on, mma.sync multiplies elements of 8 bits too, which ldmatrix "
-    "reads in pairs; fp32 registers take the sums every 128 of k.",
+    idea="From compute capability 8.9 on, mma.sync multiplies elements of 8 bits too, and ldmatrix "
+    "reads pairs of them; fp32 registers take the sums every 128 of k.",
     default=TileConfig(BM=128, BN=128, BK=64, WM=64, WN=32, stages=4),
     space={
         "BM": (16, 32, 64, 128, 256),

@@ -41,21 +41,45 @@ struct PlainChunks {
 };
 
 // The scales that a lane needs for its sums of ROW_TILES products of 16 rows and COLS columns, which
-// begin at (row, col). Its sums of 16 rows lie as in a wgmma, of which its warp has as many.
+// begin at (row, col). Its sums of 16 rows lie as in a wgmma, of which a warp has as many. Where their
+// scales are is found anew for each chunk: sums leave no registers for so many addresses.
 template <int ROW_TILES, int COLS, Scales HOW>
 struct WarpScales : TileScales<ROW_TILES, COLS, HOW.lines_a, HOW.lines_b> {
   using Base = TileScales<ROW_TILES, COLS, HOW.lines_a, HOW.lines_b>;
+  ScaleArray of_rows;
+  int first_row, last_row;
 
   __device__ __forceinline__ WarpScales(const ScaleArray& of_a, const ScaleArray& of_b, int product,
                                         int row, int last_row, int col, int last_col)
-      : Base(of_a, of_b, product, row, last_row, col, last_col, 0) {
+      : Base(of_a, of_b, product, row, last_row, col, last_col, 0),
+        of_rows(of_a),
+        first_row(row + (HOW.lines_a == 1 ? threadIdx.x % 32 / 4 : 0)),
+        last_row(last_row) {
+    of_rows.scales += product * of_a.stride;
+  }
+
+  __device__ __forceinline__ void load() {
+    find_rows();
+    Base::load();
+  }
+  __device__ __forceinline__ void advance() {
+    of_rows.scales += of_rows.step;
+    Base::advance();
+  }
+  __device__ __forceinline__ void multiply(float (&sums)[ROW_TILES][COLS / 2]) {
+    find_rows();
+    Base::multiply(sums);
+  }
+
+ private:
+  __device__ __forceinline__ void find_rows() {
+    const int row = opaque(first_row);
 #pragma unroll
     for (int i = 0; i < ROW_TILES; ++i) {
 #pragma unroll
       for (int half = 0; half < Base::OF_ROW_TILE; ++half) {
-        const int own = HOW.lines_a == 1 ? threadIdx.x % 32 / 4 + 8 * half : 0;
-        this->of_row[i][half] =
-            of_a.template at<HOW.lines_a>(product, min(row + i * 16 + own, last_row), 0);
+        const int own = min(row + i * 16 + half * 8, last_row);
+        this->of_row[i][half] = of_rows.template at<HOW.lines_a>(0, own, 0);
       }
     }
   }
