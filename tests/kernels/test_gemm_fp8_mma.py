@@ -110,7 +110,7 @@ def test_the_order_of_tiles_makes_no_difference():
 
 
 @pytest.mark.parametrize("dtype", OPERAND_TYPES)
-@pytest.mark.sample
+@pytest.mark.sample(2)
 def test_sums_are_promoted_every_128_of_k(device, dtype):
     """Sums of like signs, of which tensor cores alone lose ever more the longer they are."""
     problem, rng = GemmProblem(32, 64, 1024, dtype=dtype), np.random.default_rng(1)
@@ -126,7 +126,7 @@ def test_sums_are_promoted_every_128_of_k(device, dtype):
 
 
 @pytest.mark.parametrize("word", ["blocks", "", "1x128,1x128"])
-@pytest.mark.sample
+@pytest.mark.sample(2)
 def test_tiles_make_no_difference_to_bits(device, word):
     problem = GemmProblem(40, 72, 336, dtype=E4M3, transb=True, scales=word)
     found = [
