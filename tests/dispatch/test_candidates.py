@@ -19,7 +19,7 @@ from gemmkit.dispatch.candidates import (
     candidates_for,
     size_class,
 )
-from gemmkit.dtypes import ITEM_BYTES, Dtype
+from gemmkit.dtypes import ITEM_BYTES, OPERAND_TYPES, Dtype
 from gemmkit.gpu import BOARDS, GpuSpec, find_board
 from gemmkit.kernels.launches import vector_width
 from gemmkit.problem import GemmProblem
@@ -27,7 +27,7 @@ from gemmkit.split_products import LEAST_K
 from gemmkit.trials.exchange import decode_table
 
 # The first that allows a configuration stands for all.
-EMULATED = [find_board(key) for key in ("t4", "rtx3090", "h100")]
+EMULATED = [find_board(key) for key in ("t4", "rtx3090", "rtx4090", "h100")]
 
 # Tiles up to these sizes are quick: with larger ones the emulator needs more than a second to
 # compile a kernel and to run it. Each kernel's smallest tile is quick in any case.
@@ -90,8 +90,11 @@ def problems(candidate: Candidate) -> dict[str, GemmProblem]:
         }
     depth = (8 if candidate.name == "gemm_stream_k" else 3) * BK
     dtype, precision = type_of(candidate), "ieee"
-    if candidate.name == "gemm_fp8" and BM * BN == 128 * 256:
-        precision = "fast"  # the largest tiles are for fast accumulation
+    board, kernel = emulated_board(candidate), candidate.kernel
+    if dtype in OPERAND_TYPES:
+        # The largest tiles are for fast accumulation.
+        promoted = kernel.supports(GemmProblem(64, 64, 64, dtype=dtype), config, board) is None
+        precision = "ieee" if promoted else "fast"
     elif dtype == "float32":
         precision = candidate.kernel.precision
     if precision == "fp32":
@@ -105,7 +108,6 @@ def problems(candidate: Candidate) -> dict[str, GemmProblem]:
     if candidate.name in ALIGNED_ALONE:
         return {"aligned": found["aligned"]}
     for_a_in_registers = {name: each.laid_out("tt") for name, each in found.items()}
-    board, kernel = emulated_board(candidate), candidate.kernel
     refused = [
         kernel.supports(each["aligned"], config, board) for each in (found, for_a_in_registers)
     ]

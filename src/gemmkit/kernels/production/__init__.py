@@ -5,6 +5,7 @@ from __future__ import annotations
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.production import (
     gemm_fp8,
+    gemm_fp8_mma,
     gemm_fp16x3,
     gemm_fp16x3_fused,
     gemm_grouped,
@@ -48,6 +49,7 @@ PRODUCTION: tuple[Kernel, ...] = (
     gemm_tf32x3.KERNEL,
     gemm_tf32_mma.KERNEL,
     gemm_fp8.KERNEL,
+    gemm_fp8_mma.KERNEL,
     grouped_fp16x3.KERNEL,
     grouped_typed.KERNEL,
     grouped_mma.KERNEL,
