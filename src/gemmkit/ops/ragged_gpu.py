@@ -199,11 +199,14 @@ def _leading(shape: tuple[int, ...], strides: tuple[int, ...], *, turned: bool =
 def _by_offsets(request: RaggedRequest, context: Context) -> OffsetsLaunch | None:
     """The launch that reads the offsets; None where no kernel for that takes the product."""
     problem, operands = problem_of(request), request.operands
-    config = choose_ragged(problem, context.spec)
-    if config is None:
+    choice = choose_ragged(problem, context.spec)
+    if choice is None:
         return None
-    plan = KERNEL.plan(problem, config, context.spec)
-    own = signature(OWN_BIAS if request.own_bias else SHARED_BIAS)
+    config = choice.config
+    plan = choice.kernel.plan(problem, config, context.spec)
+    own = signature(
+        OWN_BIAS if request.own_bias else SHARED_BIAS, scaled=bool(request.terms.scales)
+    )
     plan = replace(plan, signature=(*own, *problem.epilogue.arguments))
     if isinstance(request.offsets, GpuOffsets) and request.offsets.element != "int":
         plan = replace(plan, entry=plan.entry.replace(", int,", f", {request.offsets.element},"))
