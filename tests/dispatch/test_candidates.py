@@ -35,7 +35,7 @@ QUICK = {"aligned": 32 * 32, "unaligned": 16 * 32, "wide": 64 * 64, "tall, unali
 
 
 # TMA loads their operands in place, and no rows that are not aligned.
-ALIGNED_ALONE = {"grouped_wgmma", "ragged_wgmma"}
+ALIGNED_ALONE = {"grouped_wgmma", "ragged_wgmma", "grouped_fp8", "ragged_fp8"}
 
 
 def tabled() -> list[Candidate]:
@@ -90,7 +90,7 @@ def problems(candidate: Candidate) -> dict[str, GemmProblem]:
         }
     depth = (8 if candidate.name == "gemm_stream_k" else 3) * BK
     dtype, precision = type_of(candidate), "ieee"
-    if candidate.name == "gemm_fp8" and BM * BN == 128 * 256:
+    if candidate.name.endswith("_fp8") and BM * BN == 128 * 256:
         precision = "fast"  # the largest tiles are for fast accumulation
     elif dtype == "float32":
         precision = candidate.kernel.precision
@@ -103,7 +103,8 @@ def problems(candidate: Candidate) -> dict[str, GemmProblem]:
         "unaligned": GemmProblem(BM + 13, BN + 13, depth + 3, dtype=dtype, precision=precision),
     }
     if candidate.name in ALIGNED_ALONE:
-        return {"aligned": found["aligned"]}
+        # Some take no rows of B.
+        return {"aligned": found["aligned"].laid_out(candidate.kernel.layouts[0])}
     for_a_in_registers = {name: each.laid_out("tt") for name, each in found.items()}
     board, kernel = emulated_board(candidate), candidate.kernel
     refused = [

@@ -40,9 +40,10 @@ class GroupsClass:
 
     `shared` is what all products have in common: α, β, epilogue, layout, types, precision, prepared
     operands, alignment and kinds of scales. `units` are the largest powers of two, up to
-    `WIDEST_UNIT` elements, that divide the rows and the leading dimensions of all A, B and C. `sizes` are the number of
-    products, their tiles of each side of `TILE_SIDES`, multiply-adds, elements of C and of A and B,
-    and the largest m, n, k and leading dimensions. `empty` says that nothing is multiplied.
+    `WIDEST_UNIT` elements, that divide the rows and the leading dimensions of all A, B and C.
+    `sizes` are the number of products, their tiles of each side of `TILE_SIDES`, multiply-adds,
+    elements of C and of A and B, and the largest m, n, k and leading dimensions. `empty` says that
+    nothing is multiplied.
     """
 
     shared: tuple[Hashable, ...]

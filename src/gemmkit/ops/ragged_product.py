@@ -21,7 +21,9 @@ from gemmkit.ops.grouped import grouped_matmul
 from gemmkit.ops.operands import WIDEST_ACCESS, Operand
 from gemmkit.ops.precision import get_precision
 from gemmkit.ops.ragged_request import RaggedRequest, host_offsets, read_ragged
+from gemmkit.ops.request import SCALES
 from gemmkit.ops.tracing import needs_operator
+from gemmkit.scales import TENSOR
 from gemmkit.trials import changes
 
 if TYPE_CHECKING:
@@ -48,6 +50,8 @@ class RaggedCall(NamedTuple):
     precision: Any
     stream: Any
     device: Any
+    scale_a: Any = None
+    scale_b: Any = None
 
     @property
     def arrays(self) -> dict[str, Any]:
@@ -59,6 +63,8 @@ class RaggedCall(NamedTuple):
             "bias": self.bias,
             "residual": self.residual,
             "auxiliary": self.auxiliary,
+            "scale_a": self.scale_a,
+            "scale_b": self.scale_b,
         }
 
     def read(self) -> RaggedRequest:
@@ -175,6 +181,8 @@ def glance(call: RaggedCall) -> Seen | None:
             ("bias", call.bias),
             ("residual", call.residual),
             ("auxiliary", call.auxiliary),
+            ("scale_a", call.scale_a),
+            ("scale_b", call.scale_b),
         ):
             if array is None:
                 further.append(None)
@@ -281,7 +289,13 @@ def _written(made: Operand) -> Any:
 def _of_groups(request: RaggedRequest, role: str, array: Any, ends: list[int]) -> Iterator[Any]:
     """What each group has of an array."""
     for number, (start, end) in enumerate(pairwise((0, *ends))):
-        if role == "b" or (role == "bias" and request.own_bias):
+        if role in SCALES:
+            if len(array.shape) > 2:
+                yield array[number if array.shape[0] == request.groups else 0]
+            else:
+                of_rows = role == "scale_a" and request.terms.scales.a != TENSOR
+                yield array[start:end] if of_rows else array
+        elif role == "b" or (role == "bias" and request.own_bias):
             yield array[number]
         elif role == "bias" and request.terms.epilogue.bias != "row":
             yield array

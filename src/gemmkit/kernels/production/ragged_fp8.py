@@ -28,8 +28,11 @@ def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
 
 
 def pairing(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> str | None:
-    """Registers for sums and scales; and as `ragged_wgmma`."""
-    return gemm_fp8.registers(problem, config, gpu) or ragged_wgmma.pairing(problem, config, gpu)
+    """Registers for sums and scales, beside what decides how each tile is stored; and as
+    `ragged_wgmma`."""
+    return gemm_fp8.registers(problem, config, gpu, beside=0) or ragged_wgmma.pairing(
+        problem, config, gpu
+    )
 
 
 def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Work:
