@@ -40,8 +40,8 @@ def grouped_product(call: Call, held: PreparedGroups | None = None) -> Any:
             raise UsageError(f"{_HOST_OPTIONS}, and not for what PyTorch traces or differentiates")
         if call.scale_a is not None or call.scale_b is not None:
             raise UsageError(
-                "scales of grouped_matmul are not recorded by PyTorch's tracers: call it outside "
-                "of what torch.compile compiles, or scale the results"
+                "scales of grouped_matmul are for what PyTorch neither traces nor differentiates: "
+                "call it outside of torch.compile, with tensors that need no gradients"
             )
         return NotImplemented
     groups = read_groups(

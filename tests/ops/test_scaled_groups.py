@@ -119,7 +119,7 @@ def expected(a, b, scale_a, scale_b, ends=ENDS):
 
 @pytest.mark.parametrize("shape_a", SHAPES_OF_A)
 @pytest.mark.parametrize("shape_b", SHAPES_OF_B)
-@pytest.mark.sample(12)
+@pytest.mark.sample(20)
 def test_rows_of_groups_in_host_memory(shape_a, shape_b):
     (a, bits_a), (b, bits_b) = operands()
     scale_a, scale_b = powers(shape_a, 3), powers(shape_b, 4)
@@ -153,7 +153,7 @@ SIZES = [(0, 48, 32), (1, 16, 48), (70, 144, 272), (130, 48, 16), (5, 32, 0)]
 
 @pytest.mark.parametrize("kind_a", ["tensor", "rows", "1x128", "128x128"])
 @pytest.mark.parametrize("kind_b", ["tensor", "columns", "128x128"])
-@pytest.mark.sample(4)
+@pytest.mark.sample(7)
 def test_products_of_any_sizes_in_host_memory(kind_a, kind_b):
     a, b, scale_a, scale_b, right = products(SIZES, kind_a, kind_b)
     found = gemmkit.grouped_matmul(a, b, scale_a=scale_a, scale_b=scale_b, device="emulator")
@@ -257,6 +257,28 @@ def test_offsets_on_the_gpu(gpu, monkeypatch, shape_a, shape_b):
     assert len(gpu.launches) == 2
 
 
+@pytest.mark.parametrize("chunks", [1, CHUNKS])
+@pytest.mark.parametrize("in_rows", [False, True])
+@pytest.mark.sample(2)
+def test_another_number_of_rows_is_a_launch_of_other_sizes(gpu, monkeypatch, chunks, in_rows):
+    """By the groups' ends, and by a table for weights in rows."""
+    shape_b = (GROUPS, 1, N) if chunks == 1 else (GROUPS, CHUNKS, BLOCKS)
+    _, (b, bits_b) = operands()
+    scale_b = powers(shape_b, 4)
+    weights = GpuArray.of(bits_b) if in_rows else in_columns(bits_b)
+    for rows, ends in ((80, ENDS), (79, [0, 9, 9, 64, 79]), (83, [83] * 5), (80, [1, 2, 3, 4, 80])):
+        a, bits_a = stored((rows, K), rows)
+        scale_a = powers((rows, chunks), rows)
+        given = {"scale_a": GpuArray.of(scale_a), "scale_b": GpuArray.of(scale_b)}
+        found = gemmkit.ragged_matmul(GpuArray.of(bits_a), weights, ends, **given)
+        assert np.array_equal(found.values, expected(a, b, scale_a, scale_b, ends))
+        monkeypatch.setattr(ragged_product, "read_ragged", None)
+    # A scale for all rows is another kind of call.
+    given["scale_a"], other = GpuArray.of(powers((1, 1), 1)), GpuArray.of(stored((81, K), 1)[1])
+    with pytest.raises(TypeError):
+        gemmkit.ragged_matmul(other, weights, [81] * 5, **given)
+
+
 def test_scales_of_any_strides(gpu):
     """Those of chunks lie row by row or chunk by chunk, as DeepGEMM has them."""
     (a, bits_a), (b, bits_b) = operands()
@@ -273,7 +295,7 @@ def test_scales_of_any_strides(gpu):
 
 @pytest.mark.parametrize("shape_a", [(ROWS, 1), (ROWS, CHUNKS), (GROUPS, 1, 1), ()])
 @pytest.mark.parametrize("shape_b", [(GROUPS, CHUNKS, BLOCKS), (1, N), (GROUPS, 1, 1)])
-@pytest.mark.sample(3)
+@pytest.mark.sample(7)
 def test_a_table_where_no_kernel_reads_offsets(gpu, shape_a, shape_b):
     """Of weights in rows, from the host's offsets; another division needs nothing but its table."""
     (a, bits_a), (b, bits_b) = operands()
@@ -290,6 +312,7 @@ def test_a_table_where_no_kernel_reads_offsets(gpu, shape_a, shape_b):
 
 @pytest.mark.parametrize("by_wgmma", [True, False])
 @pytest.mark.parametrize(("kind_a", "kind_b"), [("rows", "columns"), ("1x128", "128x128")])
+@pytest.mark.sample(2)
 def test_products_on_the_gpu(gpu, played, monkeypatch, by_wgmma, kind_a, kind_b):
     """The second call, with other scales in the same places, launches and reads nothing."""
     monkeypatch.setitem(played[1], "yes", by_wgmma)
