@@ -330,3 +330,77 @@ def test_products_on_the_gpu(gpu, played, monkeypatch, by_wgmma, kind_a, kind_b)
     # Other scales of the same products are another kind of call.
     with pytest.raises(TypeError):
         gemmkit.grouped_matmul(xs, weights, scale_a=given["scale_a"])
+
+
+# --- on a GPU that there is ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def torch():
+    found = pytest.importorskip("torch")
+    if not (found.cuda.is_available() and hasattr(found, "float8_e4m3fn")):
+        pytest.skip("this PyTorch has no CUDA, or no types of 8 bits")
+    return found
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("in_columns", [True, False])
+@pytest.mark.parametrize("shape_b", SHAPES_OF_B)
+@pytest.mark.parametrize("shape_a", SHAPES_OF_A)
+def test_tensors_of_pytorch(torch, shape_a, shape_b, in_columns):
+    (a, _), (b, _) = operands()
+    scale_a, scale_b = powers(shape_a, 3), powers(shape_b, 4)
+    given = {"scale_a": torch.tensor(scale_a).cuda(), "scale_b": torch.tensor(scale_b).cuda()}
+    x, weights = (torch.tensor(each).to(torch.float8_e4m3fn).cuda() for each in (a, b))
+    if in_columns:
+        weights = weights.mT.contiguous().mT
+    hopper = torch.cuda.get_device_capability() == (9, 0)
+    for where in ("cpu", "cuda") if in_columns and hopper else ("cpu",):
+        ends = torch.tensor(ENDS, device=where)
+        for _ in range(2):
+            found = gemmkit.ragged_matmul(x, weights, ends, **given)
+            assert np.array_equal(found.cpu().numpy(), expected(a, b, scale_a, scale_b))
+
+
+@pytest.mark.gpu
+def test_a_graph_serves_any_division_of_the_rows(torch):
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("offsets are read on Hopper")
+    (a, _), (b, _) = operands()
+    scale_a, scale_b = powers((ROWS, CHUNKS), 3), powers((GROUPS, CHUNKS, BLOCKS), 4)
+    given = {"scale_a": torch.tensor(scale_a).cuda(), "scale_b": torch.tensor(scale_b).cuda()}
+    x, weights = (torch.tensor(each).to(torch.float8_e4m3fn).cuda() for each in (a, b))
+    weights = weights.mT.contiguous().mT
+    out, offsets = torch.empty(ROWS, N, device="cuda"), torch.tensor(ENDS, device="cuda")
+    gemmkit.ragged_matmul(x, weights, offsets, out=out, **given)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        gemmkit.ragged_matmul(x, weights, offsets, out=out, **given)
+    for ends in ([80] * GROUPS, [1, 1, 66, 79, 80]):
+        out.fill_(torch.nan)
+        offsets.copy_(torch.tensor(ends))
+        graph.replay()
+        assert np.array_equal(out.cpu().numpy(), expected(a, b, scale_a, scale_b, ends))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("in_columns", [True, False])
+@pytest.mark.parametrize("kind_a", ["1x128", "rows", "tensor", "128x128"])
+@pytest.mark.parametrize("kind_b", ["128x128", "columns", "tensor"])
+def test_lists_of_tensors_of_pytorch(torch, kind_a, kind_b, in_columns):
+    sizes = [(*each[:2], each[2] or 16) for each in SIZES]
+    a, b, scale_a, scale_b, right = products(sizes, kind_a, kind_b)
+
+    def on_gpu(arrays, turned=False):
+        tensors = [torch.tensor(each).cuda() for each in arrays]
+        return [each.mT.contiguous().mT if turned else each for each in tensors]
+
+    xs, weights = (
+        [each.view(torch.float8_e4m3fn) for each in on_gpu(side, turned)]
+        for side, turned in ((a, False), (b, in_columns))
+    )
+    scales = {"scale_a": on_gpu(scale_a), "scale_b": on_gpu(scale_b)}
+    for _ in range(2):
+        found = gemmkit.grouped_matmul(xs, weights, **scales)
+        for each, wanted in zip(found, right, strict=True):
+            assert np.array_equal(each.cpu().numpy(), wanted)
