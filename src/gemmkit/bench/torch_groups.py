@@ -18,9 +18,10 @@ def why_not_grouped(torch: Any, ordinal: int, problem: GemmProblem) -> str:
     """Why it does not multiply a problem's groups on a GPU; empty if it does."""
     if not hasattr(torch, "_grouped_mm"):
         return "this PyTorch has no torch._grouped_mm"
-    if problem.dtype != "bfloat16" or problem.result_dtype != "bfloat16":
-        return "it is for bfloat16 alone"
-    return why_not_experts(torch, ordinal, problem)
+    if reason := why_not_experts(torch, ordinal, problem):
+        return reason
+    narrow = problem.dtype == problem.result_dtype == "bfloat16"
+    return "" if narrow else "it is for bfloat16 alone"
 
 
 def why_not_experts(torch: Any, ordinal: int, problem: GemmProblem) -> str:

@@ -93,19 +93,19 @@ def pairing(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> str | Non
 
 
 def registers(
-    problem: GemmProblem, config: TileConfig, gpu: GpuSpec, beside: int = SCALE_REGISTERS
+    problem: GemmProblem, config: TileConfig, gpu: GpuSpec, per_scale: int = 1
 ) -> str | None:
-    """Two sums for each result where they are promoted, or three, and scales of a chunk, which may
-    take so many registers `beside` those for sums."""
+    """Two sums for each result where they are promoted, or three, and scales of a chunk, which take
+    `per_scale` registers each."""
     sums = 1 + accumulators(config)
     if is_fast(problem) and sums > 2:
         return "there are no chunks of k where tensor cores keep all sums: accumulators=1 serves"
     if not is_fast(problem) and (reason := wgmma_tiles.tiles(config, gpu, CHUNK, sums=sums)):
         return reason
-    return _room_for_scales(problem, config, beside) if problem.scales.of_chunks else None
+    return _room_for_scales(problem, config, per_scale) if problem.scales.of_chunks else None
 
 
-def _room_for_scales(problem: GemmProblem, config: TileConfig, beside: int) -> str | None:
+def _room_for_scales(problem: GemmProblem, config: TileConfig, per_scale: int) -> str | None:
     """Registers for the scales that a thread has of the columns of its tile beside its sums."""
     rows, columns = product_sides(config)
     of_columns = problem.scales.a if is_swapped(config) else problem.scales.b
@@ -113,7 +113,7 @@ def _room_for_scales(problem: GemmProblem, config: TileConfig, beside: int) -> s
     sums = (1 + accumulators(config)) * rows * columns // (own * WARPGROUP)
     scales = columns // 4 if of_columns.lines == 1 else columns // gcd(columns, BLOCK)
     scales *= accumulators(config)
-    if sums + scales <= wgmma_tiles.SUM_REGISTERS + beside:
+    if sums + per_scale * scales <= wgmma_tiles.SUM_REGISTERS + SCALE_REGISTERS:
         return None
     return f"{sums} sums and {scales} scales per thread do not fit its registers"
 

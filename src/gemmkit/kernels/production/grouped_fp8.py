@@ -13,6 +13,9 @@ from gemmkit.problem import GemmProblem
 # The kernel whose configurations and mainloop it has.
 SINGLE = gemm_fp8.KERNEL
 
+# Registers for a scale of a chunk: ptxas keeps its address from chunk to chunk.
+PER_SCALE = 3
+
 
 def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
     """As `grouped_wgmma`, with sums; scales stand in the table."""
@@ -28,7 +31,8 @@ def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
 
 def pairing(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> str | None:
     """Registers for sums and scales; and as `grouped_wgmma`."""
-    return gemm_fp8.registers(problem, config, gpu) or grouped_wgmma.pairing(problem, config, gpu)
+    reason = gemm_fp8.registers(problem, config, gpu, PER_SCALE)
+    return reason or grouped_wgmma.pairing(problem, config, gpu)
 
 
 def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Work:

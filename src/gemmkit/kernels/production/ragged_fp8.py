@@ -7,6 +7,7 @@ from dataclasses import replace
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.plan import LaunchShape, TileConfig
 from gemmkit.kernels.production import gemm_fp8, ragged_wgmma
+from gemmkit.kernels.production.grouped_fp8 import PER_SCALE
 from gemmkit.kernels.production.grouped_wgmma import no_shared_k
 from gemmkit.kernels.work import Work
 from gemmkit.problem import GemmProblem
@@ -28,11 +29,9 @@ def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
 
 
 def pairing(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> str | None:
-    """Registers for sums and scales, beside what decides how each tile is stored; and as
-    `ragged_wgmma`."""
-    return gemm_fp8.registers(problem, config, gpu, beside=0) or ragged_wgmma.pairing(
-        problem, config, gpu
-    )
+    """Registers for sums and scales; and as `ragged_wgmma`."""
+    reason = gemm_fp8.registers(problem, config, gpu, PER_SCALE)
+    return reason or ragged_wgmma.pairing(problem, config, gpu)
 
 
 def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Work:
