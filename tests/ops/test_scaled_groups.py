@@ -186,7 +186,7 @@ def test_other_terms_come_after_scales():
         (
             {"scale_a": np.ones((1, 3), np.float32)},
             UsageError,
-            r"scale_a has the shape \(1, 1, 3\)",
+            r"scale_a has the shape \(1, 3\)",
         ),
         (
             {"scale_a": np.ones((GROUPS, ROWS, 1), np.float32)},
@@ -199,6 +199,7 @@ def test_other_terms_come_after_scales():
             r"\(1, 144\) \(columns\).*number of groups before it",
         ),
         ({"scale_b": np.ones((4, 1, N), np.float32)}, UsageError, "scale_b has the shape"),
+        ({"scale_a": np.ones(ROWS, np.float32)}, UsageError, r"scale_a has the shape \(80,\)"),
         ({"scale_a": np.ones((ROWS, 1))}, UnsupportedType, "scales are float32"),
     ],
 )

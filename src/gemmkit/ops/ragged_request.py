@@ -127,7 +127,6 @@ def read_ragged(
     dtype = a.dtype
     for role in filter(operands.__contains__, SCALES):
         check_scale_type(role, operands[role], dtype)
-        operands[role] = in_groups(operands[role])
     terms = Terms(
         dtype=dtype,
         out_dtype=operands["out"].dtype if "out" in operands else default_result_type(dtype),
@@ -145,6 +144,7 @@ def read_ragged(
                 f"{name}: {extent:,} are beyond the kernels' 32-bit indices: {MAX_EXTENT:,} is the "
                 "most"
             )
+    operands |= {role: in_groups(operands[role]) for role in SCALES if role in operands}
     _check_kinds(operands, terms)
     _check_shapes(operands, terms)
     _check_written(operands)

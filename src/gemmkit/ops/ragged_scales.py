@@ -40,17 +40,14 @@ class RaggedScales:
 
 def in_groups(operand: Operand) -> Operand:
     """Scales as a stack of matrices: one for each group, or one for all."""
-    view = operand.view
-    missing = (1,) * (3 - len(view.shape))
-    return replace(
-        operand, view=View((*missing, *view.shape), (*(0 for _ in missing), *view.strides))
-    )
+    view, missing = operand.view, 3 - len(operand.view.shape)
+    return replace(operand, view=View((1,) * missing + view.shape, (0,) * missing + view.strides))
 
 
 def read_ragged_scales(
     operands: Mapping[str, Operand], rows: int, n: int, k: int, groups: int
 ) -> Scales:
-    """How A and B are scaled, by the shapes of those scales that there are, as stacks.
+    """How A and B are scaled, by the shapes of those scales that there are.
 
     Raises:
         UsageError: one has another shape than scales can have.
@@ -59,7 +56,8 @@ def read_ragged_scales(
     for role, lines in zip(SCALES, (rows, n), strict=True):
         if role not in operands:
             continue
-        stack, *matrix = operands[role].view.shape
+        shape = operands[role].view.shape
+        stack, *matrix = (1,) * (3 - len(shape)) + shape
         allowed = shapes_of_scales(role, lines, k)
         if role == "scale_a":
             # Blocks of rows belong to several groups.
@@ -69,7 +67,6 @@ def read_ragged_scales(
         of_groups = role == "scale_b" or kind == TENSOR
         if kind is None or stack not in ((1, groups) if of_groups else (1,)):
             told = ", ".join(f"{own} ({each.name})" for each, own in allowed.items())
-            shape = operands[role].view.shape
             own = ", with the number of groups before it" if role == "scale_b" else ""
             own = own or f", or {(groups, 1, 1)} for one of each group"
             raise UsageError(f"{role} has the shape {shape}; use one of {told}{own}")
