@@ -35,7 +35,7 @@ QUICK = {"aligned": 32 * 32, "unaligned": 16 * 32, "wide": 64 * 64, "tall, unali
 
 
 # TMA loads their operands in place, and no rows that are not aligned.
-ALIGNED_ALONE = {"grouped_wgmma", "ragged_wgmma"}
+ALIGNED_ALONE = {"grouped_wgmma", "ragged_wgmma", "grouped_fp8", "ragged_fp8"}
 
 
 def tabled() -> list[Candidate]:
@@ -93,8 +93,8 @@ def problems(candidate: Candidate) -> dict[str, GemmProblem]:
     board, kernel = emulated_board(candidate), candidate.kernel
     if dtype in OPERAND_TYPES:
         # The largest tiles are for fast accumulation.
-        promoted = kernel.supports(GemmProblem(64, 64, 64, dtype=dtype), config, board) is None
-        precision = "ieee" if promoted else "fast"
+        small = GemmProblem(64, 64, 64, dtype=dtype).laid_out(kernel.layouts[0])
+        precision = "ieee" if kernel.supports(small, config, board) is None else "fast"
     elif dtype == "float32":
         precision = candidate.kernel.precision
     if precision == "fp32":
@@ -106,7 +106,8 @@ def problems(candidate: Candidate) -> dict[str, GemmProblem]:
         "unaligned": GemmProblem(BM + 13, BN + 13, depth + 3, dtype=dtype, precision=precision),
     }
     if candidate.name in ALIGNED_ALONE:
-        return {"aligned": found["aligned"]}
+        # Some take no rows of B.
+        return {"aligned": found["aligned"].laid_out(candidate.kernel.layouts[0])}
     for_a_in_registers = {name: each.laid_out("tt") for name, each in found.items()}
     refused = [
         kernel.supports(each["aligned"], config, board) for each in (found, for_a_in_registers)

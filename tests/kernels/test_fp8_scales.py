@@ -257,8 +257,8 @@ def test_what_scales_are_called():
         GemmProblem(1, 1, 1, dtype=E4M3, scales=3)
     with pytest.raises(UsageError, match="alpha scales products of other types"):
         GemmProblem(1, 1, 1, scales="tensor")
-    with pytest.raises(UsageError, match="groups of products have no scales"):
-        GemmProblem.of_groups("8x8x8*2", dtype=E4M3, scales="tensor")
+    with pytest.raises(UsageError, match="ragged groups have no scales of 128x128 elements of A"):
+        GemmProblem.of_groups("ragged:8x8x8*2", dtype=E4M3, scales="128x128,tensor")
 
 
 def test_which_kernels_take_them():

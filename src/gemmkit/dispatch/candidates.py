@@ -27,9 +27,11 @@ from gemmkit.dispatch.tensor_candidates import (
 )
 from gemmkit.dispatch.typed_candidates import (
     GROUPED,
+    GROUPED_FP8,
     GROUPED_FP16X3,
     GROUPED_TYPED,
     GROUPED_WGMMA,
+    RAGGED_FP8,
     RAGGED_WGMMA,
     TYPED,
     TYPED_MMA,
@@ -77,6 +79,8 @@ CANDIDATES: tuple[Candidate, ...] = (
     *GROUPED_FP16X3,
     *GROUPED_WGMMA,
     *RAGGED_WGMMA,
+    *GROUPED_FP8,
+    *RAGGED_FP8,
     *GROUPED_TYPED,
     *FALLBACK,
 )
@@ -94,7 +98,7 @@ def candidates_for(gpu: GpuSpec) -> tuple[Candidate, ...]:
     wgmma = _allowed(
         (
             *(*WGMMA, *FP16X3, *FP16X3_FUSED, *TF32, *TF32_RS, *FP8),
-            *(*GROUPED_FP16X3, *RAGGED_WGMMA, *GROUPED_WGMMA),
+            *(*GROUPED_FP16X3, *RAGGED_WGMMA, *GROUPED_WGMMA, *RAGGED_FP8, *GROUPED_FP8),
         ),
         gpu,
     )
