@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from gemmkit.bench.peers import DEFAULT, GEMMKIT
+from gemmkit.bench.peers import BEST, DEFAULT, GEMMKIT
 from gemmkit.kernels.layouts import layout_text
 from gemmkit.record import Record, SustainedRecord
 from gemmkit.report.comparison import geometric_mean
@@ -24,6 +24,8 @@ _COLUMNS = (
     Column("× sustained"),
     Column("× energy"),
 )
+# How a library came to the way that is measured.
+_CHOICES = {DEFAULT: ", as it picks", BEST: ", best"}
 
 
 def sustained_tables(records: Sequence[Record]) -> list[Table]:
@@ -54,7 +56,7 @@ def _rows(record: Record) -> Iterator[Row]:
     yield Row((Cell(name), Cell(kernel_label(record)), *_figures(record, ours, None)))
     for peer in record.peers:
         if peer.sustained is not None:
-            library = peer.name if peer.choice != DEFAULT else f"{peer.name} (its own choice)"
+            library = f"{peer.name.partition(' (')[0]}{_CHOICES.get(peer.choice, '')}"
             yield Row((Cell(name), Cell(library), *_figures(record, peer.sustained, ours)))
 
 
