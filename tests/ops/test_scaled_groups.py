@@ -26,7 +26,10 @@ RAGGED, GROUPED = (each.KERNEL for each in (ragged_fp8, grouped_fp8))
 ENDS = [0, 3, 3, 70, 80]
 ROWS, N, K, GROUPS = 80, 144, 272, 5
 CHUNKS, BLOCKS = 3, 2
-SHAPES_OF_A = [(ROWS, CHUNKS), (ROWS, 1), (GROUPS, 1, 1), (1, 1), ()]
+SHAPES_OF_A = [
+    *((ROWS, CHUNKS), (1, ROWS, CHUNKS), (ROWS, 1), (1, ROWS, 1)),
+    *((GROUPS, 1, 1), (1, 1, 1), (1, 1), ()),
+]
 SHAPES_OF_B = [
     *((GROUPS, CHUNKS, BLOCKS), (CHUNKS, BLOCKS), (GROUPS, CHUNKS, N)),
     *((GROUPS, 1, N), (1, 1, N), (1, N), (GROUPS, 1, 1), (1,)),

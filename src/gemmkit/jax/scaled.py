@@ -17,7 +17,7 @@ from gemmkit.jax.operands import array_of, flat
 from gemmkit.jax.primitive import make_primitive
 from gemmkit.jax.target import SCALED_TARGET
 from gemmkit.ops.operands import View, read_dtype
-from gemmkit.ops.request import read_scales
+from gemmkit.ops.request import number, read_scales
 from gemmkit.ops.shapes import Shape
 
 # Of results, unless another is asked for.
@@ -64,7 +64,7 @@ def scaled_product(
 
 def _scale(role: str, given: Any) -> jax.Array:
     if isinstance(given, Real):
-        return jnp.full((), float(given), jnp.float32)
+        return jnp.full((), number(role, given), jnp.float32)
     found = array_of(role, given)
     if found.dtype != jnp.float32:
         raise UnsupportedType(f"{role} has type {found.dtype.name}: scales are float32")

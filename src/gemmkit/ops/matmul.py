@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from numbers import Real
 from typing import Any
 
 from gemmkit.devices.device import Device
@@ -14,6 +13,7 @@ from gemmkit.ops.arrays import library_of
 from gemmkit.ops.prepared_operands import PreparedOperand, taken
 from gemmkit.ops.product import are_warm, product
 from gemmkit.ops.request import Call, HostOptions, flag
+from gemmkit.ops.scale_numbers import without_numbers
 from gemmkit.ops.shapes import Shape
 from gemmkit.ops.tracing import compiling, record, symbolic
 from gemmkit.units import counted
@@ -103,10 +103,8 @@ def matmul(
     held = None
     if isinstance(a, PreparedOperand) or isinstance(b, PreparedOperand):
         a, b, precision, held = taken(a, b, precision)
-    if isinstance(scale_a, Real):
-        alpha, scale_a = alpha * float(scale_a), None
-    if isinstance(scale_b, Real):
-        alpha, scale_b = alpha * float(scale_b), None
+    if scale_a is not None or scale_b is not None:
+        alpha, scale_a, scale_b = without_numbers(alpha, scale_a, scale_b, a)
     host = None
     if device_memory is not None or devices is not None or progress:
         host = HostOptions(device_memory, devices, progress)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from gemmkit.epilogue import Epilogue
 from gemmkit.ops.ragged_product import RaggedCall, ragged_product
+from gemmkit.ops.scale_numbers import without_numbers
 from gemmkit.ops.tracing import recordable
 
 if TYPE_CHECKING:
@@ -81,10 +81,7 @@ def ragged_matmul(
             board or alignment; or sizes are beyond the range of the kernels' indices.
         CompileError, CompilerMissing, DeviceError: as `matmul`.
     """
-    if isinstance(scale_a, Real):
-        alpha, scale_a = alpha * float(scale_a), None
-    if isinstance(scale_b, Real):
-        alpha, scale_b = alpha * float(scale_b), None
+    alpha, scale_a, scale_b = without_numbers(alpha, scale_a, scale_b, a)
     return ragged_product(
         RaggedCall(
             *(a, b, offsets, out, bias, residual, auxiliary),
