@@ -53,7 +53,8 @@ def grouped_matmul(
             stay the same for many calls are best given as `gemmkit.prepare_groups` makes them.
         out: matrices of m×n elements to write the results to; they may be strided, but must not
             overlap each other or an input. They are of one type, which may be another than that of
-            as_. By default new arrays, each of the kind and type of its a.
+            as_. By default new arrays, each of the kind and type of its a, of float32 if that has 8
+            bits.
         alpha: a number; if it is 0, as_ and bs are not read.
         c: matrices of m×n; `out` itself may be it.
         beta: a number; if it is 0, c is not read.

@@ -53,7 +53,8 @@ def ragged_matmul(
             an array of any library in host memory; or int32 or int64 on the GPU of a. A group may
             be empty. Rows past the last end are not written. Of offsets on a GPU, those beyond the
             rows of a count as its end, and rows of groups that overlap are undefined.
-        out: a matrix of rows×n to write the result to; by default a new one of the type of a.
+        out: a matrix of rows×n to write the result to; by default a new one of the type of a,
+            or of float32 if that has 8 bits.
         alpha: a number.
         beta: a number; unless it is 0, out is needed, and what it holds is added.
         epilogue: as for `matmul`.

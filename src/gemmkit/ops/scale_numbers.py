@@ -34,7 +34,8 @@ def without_numbers(alpha: Any, scale_a: Any, scale_b: Any, like: Any) -> tuple[
     if not numbers:
         return alpha, scale_a, scale_b
     factor = number("alpha", alpha)
-    kind = str(getattr(like, "dtype", "")).removeprefix("torch.")
+    # Of what stands for an array while a program is recorded, asking would be recorded too.
+    kind = str(like.dtype).removeprefix("torch.") if hasattr(type(like), "dtype") else ""
     for role, each in numbers.items():
         if kind in RESULT_TYPES:
             raise UsageError(
