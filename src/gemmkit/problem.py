@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Any
 from gemmkit.dtypes import (
     ITEM_BYTES,
     LARGEST_DOUBLE,
-    RESULT_TYPES,
     Dtype,
     Precision,
     default_result_type,
+    is_narrow,
 )
 from gemmkit.epilogue import LARGEST_FLOAT, Epilogue
 from gemmkit.errors import UnsupportedType, UsageError
 from gemmkit.problem_counts import ProblemCounts
 from gemmkit.problem_fields import (
     are_usual,
+    check_narrow_result,
     converted,
     known_operands,
     known_precision,
@@ -55,7 +56,9 @@ class GemmProblem(ProblemCounts):
 
     A and B have elements of `dtype`; C, bias, residual and auxiliary output have `out_dtype`, by
     default the same, for A and B of 8 bits float32. Accumulation is in fp32, for float64 matrices
-    in fp64. `alignment` is the alignment of the addresses of all matrices, in bytes; each is also
+    in fp64. Results of 8 bits are rounded to nearest, ties to even; what is too large, infinities
+    as well, becomes the largest number of the type, and NaN stays NaN. They go with β = 0, a bias
+    of float32, and no residual or auxiliary output. `alignment` is the alignment of the addresses of all matrices, in bytes; each is also
     aligned to its element size.
 
     `precision` says how float32 is multiplied at least: "ieee" in fp32, "fp32" in any way whose
@@ -133,7 +136,7 @@ class GemmProblem(ProblemCounts):
             object.__setattr__(self, "dtype", known_type("dtype", self.dtype))
         if self.out_dtype is None:
             object.__setattr__(self, "out_dtype", default_result_type(self.dtype))
-        if self.out_dtype not in RESULT_TYPES:
+        if self.out_dtype not in ITEM_BYTES:
             object.__setattr__(self, "out_dtype", known_result_type(str(self.out_dtype)))
         if self.precision != "ieee":
             object.__setattr__(self, "precision", known_precision(self.precision, self.dtype))
@@ -146,6 +149,8 @@ class GemmProblem(ProblemCounts):
         for name in ("m", "n", "k", "batch"):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} = {getattr(self, name)}: sizes must be 0 or more")
+        if is_narrow(self.out_dtype) or self.epilogue.scale_result:
+            check_narrow_result(self.dtype, self.beta, self.epilogue, self.result_dtype)
         double = self.sum_dtype == "float64"
         for name in ("alpha", "beta"):
             if not abs(getattr(self, name)) <= (LARGEST_DOUBLE if double else LARGEST_FLOAT):

@@ -362,7 +362,7 @@ class Kernel(UsersKernels):
             entry=entry,
             grid=shape.grid,
             block=shape.block,
-            signature=(*signature, *problem.epilogue.arguments),
+            signature=(*signature, *problem.epilogue.parameters),
             shared_bytes=shape.shared_bytes,
             cluster=shape.cluster,
             workspace_bytes=shape.workspace_bytes + workspace_bytes(shape.copies),

@@ -4,6 +4,7 @@
 
 #include "epilogue.cuh"
 #include "epilogue/operands.cuh"
+#include "float8.cuh"
 #include "tma.cuh"
 
 // Two neighbors of 16 bits in one word, the first in the lower half.
@@ -48,6 +49,8 @@ template <class Activation, class Out, class Sum>
 constexpr bool READS<Epilogue<NO_BIAS, Activation, 0, Out, Sum>> = false;
 template <class Activation, class Out, class Sum>
 constexpr bool READS<Epilogue<NO_BIAS, Activation, SCALE, Out, Sum>> = false;
+template <class Activation, class Out, class Sum>
+constexpr bool READS<Epilogue<NO_BIAS, Activation, SCALE | SCALE_IN_MEMORY, Out, Sum>> = false;
 
 // Whether nothing but the sums goes into the results.
 template <class Epilogue>
@@ -75,6 +78,12 @@ __device__ __forceinline__ unsigned swizzled(int line, int byte) {
 
 template <class Word>
 __device__ __forceinline__ Word load_shared(unsigned from);
+template <>
+__device__ __forceinline__ unsigned char load_shared<unsigned char>(unsigned from) {
+  unsigned short byte;
+  asm volatile("ld.shared.u8 %0, [%1];" : "=h"(byte) : "r"(from) : "memory");
+  return static_cast<unsigned char>(byte);
+}
 template <>
 __device__ __forceinline__ unsigned short load_shared<unsigned short>(unsigned from) {
   unsigned short word;
@@ -109,8 +118,8 @@ __device__ __forceinline__ void send_box(const TensorMap& map, BoxPlace to, unsi
   }
 }
 
-// Copies the elements of such a box that lie inside of C, two at once where rows begin at words. The
-// next box is in another buffer, and its barrier shows that this one has been read.
+// Copies the elements of such a box that lie inside of C, a word at once where rows begin and end at words.
+// The next box is in another buffer, and its barrier shows that this one has been read.
 template <int LINES, int COLS, int PITCH, class Out>
 __device__ __forceinline__ void copy_box(Out* C, int ldc, int M, int N, int row, int col,
                                          unsigned from, int barrier) {
@@ -126,7 +135,14 @@ __device__ __forceinline__ void copy_box(Out* C, int ldc, int M, int N, int row,
       }
     }
   };
-  const bool words = (reinterpret_cast<unsigned long long>(C) | ldc * sizeof(Out)) % 4 == 0;
+  const auto place = reinterpret_cast<unsigned long long>(C) | ldc * sizeof(Out);
+  if constexpr (sizeof(Out) == 1) {
+    const auto bits = place | N;
+    if (bits % 4 == 0) return copy.template operator()<unsigned>();
+    if (bits % 2 == 0) return copy.template operator()<unsigned short>();
+    return copy.template operator()<unsigned char>();
+  }
+  const bool words = place % 4 == 0;
   if (sizeof(Out) == 2 && !(words && N % 2 == 0)) {
     copy.template operator()<unsigned short>();
   } else {
@@ -215,7 +231,27 @@ struct FragmentStore {
   static __device__ __forceinline__ void store_columns(unsigned box, int col,
                                                        const float (&x)[4][2]) {
     const int warp = threadIdx.x % 128 / 32, lane = threadIdx.x % 32;
-    if constexpr (sizeof(Out) == 2) {
+    if constexpr (sizeof(Out) == 1) {
+      // Two neighbors in each eight columns become four by exchange with the next lane: an even lane's are
+      // in the first eight, an odd one's in the others.
+      const bool odd = lane % 2;
+      unsigned both[2];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        both[half] = byte_pair<Out>(x[half][0], x[half][1]) |
+                     byte_pair<Out>(x[half + 2][0], x[half + 2][1]) << 16;
+      }
+      const unsigned given = __byte_perm(both[0], both[1], odd ? 0x5410 : 0x7632);
+      const unsigned taken = __shfl_xor_sync(~0u, given, 1);
+      const unsigned words[2] = {__byte_perm(both[0], taken, odd ? 0x3254 : 0x5410),
+                                 __byte_perm(both[1], taken, odd ? 0x3276 : 0x7610)};
+      const int across = col + odd * 8 + lane % 4 / 2 * 4;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const unsigned to = box + swizzled<PITCH>(warp * 16 + lane / 4 + half * 8, across);
+        asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(words[half]) : "memory");
+      }
+    } else if constexpr (sizeof(Out) == 2) {
       unsigned words[4];
 #pragma unroll
       for (int part = 0; part < 4; ++part) words[part] = pair<Out>(x[part][0], x[part][1]);
