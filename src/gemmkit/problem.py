@@ -56,10 +56,12 @@ class GemmProblem(ProblemCounts):
 
     A and B have elements of `dtype`; C, bias, residual and auxiliary output have `out_dtype`, by
     default the same, for A and B of 8 bits float32. Accumulation is in fp32, for float64 matrices
-    in fp64. Results of 8 bits are rounded to nearest, ties to even; what is too large, infinities
-    as well, becomes the largest number of the type, and NaN stays NaN. They go with β = 0, a bias
-    of float32, and no residual or auxiliary output. `alignment` is the alignment of the addresses of all matrices, in bytes; each is also
+    in fp64. `alignment` is the alignment of the addresses of all matrices, in bytes; each is also
     aligned to its element size.
+
+    Results of 8 bits are rounded to nearest, ties to even, as `cvt.rn.satfinite` does: what is too
+    large, infinities as well, becomes the largest number of the type, and NaN stays NaN. They go
+    with β = 0 and a bias of float32, and without a residual or an auxiliary output.
 
     `precision` says how float32 is multiplied at least: "ieee" in fp32, "fp32" in any way whose
     error bound is that of fp32 sums or smaller, such as several narrower products on tensor cores,
@@ -93,9 +95,10 @@ class GemmProblem(ProblemCounts):
             overlap, a stride is not a number of elements, α or β is not a finite fp32 number
             (for float64 matrices fp64), a type or a precision is unknown, a precision is not of
             the type, scales are unknown or not of the type, an alignment is not a power of two, or
-            groups are also a batch, have scales, or have operands that are prepared.
+            groups are also a batch, have scales, results of 8 bits, or operands that are prepared;
+            or results of 8 bits have what they go without, or others a scale in memory.
         UnsupportedType: a field has another type. NumPy's numbers count as Python's, and an
-            epilogue may be given in words.
+            epilogue may be given in words. Or products of float64 have results of 8 bits.
     """
 
     m: int
@@ -151,6 +154,8 @@ class GemmProblem(ProblemCounts):
                 raise UsageError(f"{name} = {getattr(self, name)}: sizes must be 0 or more")
         if is_narrow(self.out_dtype) or self.epilogue.scale_result:
             check_narrow_result(self.dtype, self.beta, self.epilogue, self.result_dtype)
+            if self.groups is not None:
+                raise UsageError(f"groups of products have no results of {self.out_dtype}")
         double = self.sum_dtype == "float64"
         for name in ("alpha", "beta"):
             if not abs(getattr(self, name)) <= (LARGEST_DOUBLE if double else LARGEST_FLOAT):

@@ -12,7 +12,7 @@ from gemmkit.bench.baseline import Arguments, Way, stored_steps
 from gemmkit.bench.groups import BATCHED, EACH, GROUPED, as_strided_batch, single_products
 from gemmkit.bench.torch_groups import GroupedOperands, why_not_grouped
 from gemmkit.devices.device import TimedDevice, Work
-from gemmkit.dtypes import ITEM_BYTES, OPERAND_TYPES, Dtype, Precision
+from gemmkit.dtypes import ITEM_BYTES, OPERAND_TYPES, Dtype, Precision, is_narrow
 from gemmkit.epilogue import Custom
 from gemmkit.errors import UnsupportedProblem
 from gemmkit.problem import GemmProblem
@@ -90,7 +90,8 @@ class TorchBaseline:
     def _scaled(self, problem: GemmProblem, arguments: Sequence[Arguments]) -> dict[str, Way]:
         """torch._scaled_mm, then the epilogue's parts if it has any."""
         refuse_unscalable(problem)
-        separate = "" if str(problem.epilogue) == "none" else ", epilogue in kernels of its own"
+        alone = str(problem.epilogue) in ("none", "scale_result")
+        separate = "" if alone else ", epilogue in kernels of its own"
         name = f"PyTorch {self._torch.__version__} (torch._scaled_mm){separate}"
         works = [self._scaled_mm(problem, each) for each in arguments]
         return {name: Way(works, stored_steps(problem.epilogue))}
@@ -107,13 +108,22 @@ class TorchBaseline:
             else torch.ones((), device=f"cuda:{self._ordinal}")
             for name in ("scale_a", "scale_b")
         )
+        further: dict[str, Any] = {}
+        if problem.epilogue.scale_result:
+            further["scale_result"] = device_tensor(
+                torch, self._ordinal, bound["scale_result"], (), (), _SCALE_TYPE
+            )
         fast = problem.precision == "fast" and not problem.scales.of_chunks
         finish = self._finishing(problem, bound)
 
         def enqueue(stream: Any) -> None:
             with on_stream(torch, stream, self._ordinal):
                 torch._scaled_mm(
-                    a, b, scale_a, scale_b, out_dtype=c.dtype, use_fast_accum=fast, out=c
+                    *(a, b, scale_a, scale_b),
+                    out_dtype=c.dtype,
+                    use_fast_accum=fast,
+                    out=c,
+                    **further,
                 )
                 finish()
 
@@ -258,6 +268,9 @@ def refuse_unscalable(problem: GemmProblem) -> None:
         reason = f"no scales {scales}"
     elif isinstance(problem.epilogue.activation, Custom):
         reason = "no such activation"
+    elif is_narrow(problem.result_dtype) and str(problem.epilogue) not in ("none", "scale_result"):
+        # What kernels of their own would read is rounded to 8 bits.
+        reason = "scale_result alone of the epilogues of results of 8 bits"
     if reason:
         raise UnsupportedProblem(f"torch._scaled_mm takes {reason}")
 

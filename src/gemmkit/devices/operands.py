@@ -138,6 +138,11 @@ class Operands:
             for name, place in placements(problem).items()
             if name in ("residual", "auxiliary") and name in buffers
         }
+        scales = {
+            name: ScaleArray.of(problem, name, buffers[name])
+            for name in ("scale_a", "scale_b")
+            if name in buffers
+        }
         return cls(
             buffers["a"],
             buffers["b"],
@@ -145,11 +150,9 @@ class Operands:
             buffers.get("bias"),
             further.get("residual"),
             further.get("auxiliary"),
-            *(
-                ScaleArray.of(problem, name, buffers[name]) if name in buffers else None
-                for name in ("scale_a", "scale_b")
-            ),
-            scale_result=buffers.get("scale_result"),
+            scales.get("scale_a"),
+            scales.get("scale_b"),
+            buffers.get("scale_result"),
         )
 
     def with_results(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import prod
+from numbers import Real
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from gemmkit.dtypes import OPERAND_TYPES, RESULT_TYPES, Dtype, default_result_type
+from gemmkit.dtypes import OPERAND_TYPES, Dtype, bias_type, default_result_type, is_narrow
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedProblem, UnsupportedType, UsageError
 from gemmkit.kernels.limits import MAX_EXTENT
@@ -17,6 +19,7 @@ from gemmkit.ops.operands import Operand, check_aligned, read_dtype, same_memory
 from gemmkit.ops.placement import Terms
 from gemmkit.ops.precision import settled
 from gemmkit.ops.shapes import Shape
+from gemmkit.problem_fields import check_narrow_result
 from gemmkit.scales import KINDS_OF_A, KINDS_OF_B, NONE, UNSCALED, Scales
 
 if TYPE_CHECKING:
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 
 ARRAYS = ("a", "b", "out", "c", "bias", "residual", "auxiliary")
 SCALES = ("scale_a", "scale_b")
+SCALE_RESULT = "scale_result"
 
 # Operands that are written.
 WRITTEN = ("out", "auxiliary")
@@ -64,6 +68,7 @@ class Call(NamedTuple):
     precision: str | None = None
     scale_a: Any = None
     scale_b: Any = None
+    scale_result: Any = None
     held: Held | None = None
     host: HostOptions | None = None
 
@@ -71,7 +76,7 @@ class Call(NamedTuple):
     def arrays(self) -> dict[str, Any]:
         """The arrays by role; None where there is none, but scales where there are any."""
         found = dict(zip(ARRAYS, self, strict=False))
-        for role in SCALES:
+        for role in (*SCALES, SCALE_RESULT):
             if (given := getattr(self, role)) is not None:
                 found[role] = given
         return found
@@ -95,8 +100,8 @@ class Call(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A product: `operands` by role (a, b, c, out, bias, residual, auxiliary, scale_a, scale_b;
-    those there are).
+    """A product: `operands` by role (a, b, c, out, bias, residual, auxiliary, scale_a, scale_b,
+    scale_result; those there are).
 
     `maker` is the library of a and b, which makes a result of their kind.
     """
@@ -149,9 +154,11 @@ def read_request(
     if operands["a"].device is not None and terms.alpha:
         terms = replace(terms, prepared=prepared)
     if out_dtype is not None:
-        terms = replace(terms, out_dtype=read_dtype(out_dtype))
+        terms = replace(terms, out_dtype=read_dtype(out_dtype, narrow=True))
     elif "out" in operands:
         terms = replace(terms, out_dtype=operands["out"].dtype)
+    if is_narrow(terms.out_dtype) or terms.epilogue.scale_result:
+        check_narrow_result(terms.dtype, terms.beta, terms.epilogue, terms.out_dtype)
     _check_types(operands, terms)
     _check_places(operands)
     _check_extents(shape)
@@ -191,6 +198,7 @@ def read_epilogue(given: Epilogue | str | None, arrays: Mapping[str, Any]) -> Ep
         ("bias", bool(epilogue.bias)),
         ("residual", epilogue.residual),
         ("auxiliary", epilogue.auxiliary),
+        (SCALE_RESULT, epilogue.scale_result),
     ):
         if wanted and role not in arrays:
             raise UsageError(f"the epilogue '{epilogue}' needs the array {role}")
@@ -199,6 +207,7 @@ def read_epilogue(given: Epilogue | str | None, arrays: Mapping[str, Any]) -> Ep
         bias=epilogue.bias or ("column" if "bias" in arrays else ""),
         residual="residual" in arrays,
         auxiliary="auxiliary" in arrays,
+        scale_result=SCALE_RESULT in arrays,
     )
 
 
@@ -226,7 +235,7 @@ def read_scales(shapes: Mapping[str, tuple[int, ...]], shape: Shape) -> Scales:
     return Scales(**found) if found["a"] != NONE or found["b"] != NONE else UNSCALED
 
 
-def number(name: str, value: float) -> float:
+def number(name: str, value: float | Real) -> float:
     """What a user gives as a number.
 
     Raises:
@@ -259,12 +268,11 @@ def _check_types(operands: Mapping[str, Operand], terms: Terms) -> None:
         if role in SCALES:
             _check_scale_type(role, operand, terms)
             continue
-        if role == "out" and operand.dtype not in RESULT_TYPES:
-            raise UnsupportedType(
-                f"the result has type {operand.dtype}, which only a and b may have: use one of "
-                f"{', '.join(RESULT_TYPES)}"
-            )
-        if role not in ("a", "b"):
+        if role == SCALE_RESULT:
+            _check_scale_of_result(operand)
+        elif role == "bias" and is_narrow(terms.out_dtype):
+            _check_bias_type(operand, terms.out_dtype)
+        elif role not in ("a", "b"):
             _check_type(role, operand, terms.out_dtype)
 
 
@@ -275,6 +283,43 @@ def _check_type(role: str, operand: Operand, wanted: Dtype) -> None:
             f"{role} has type {operand.dtype} and {other} {wanted}: gemmkit does not convert "
             "types implicitly, so convert one of them"
         )
+
+
+def _check_bias_type(operand: Operand, out_dtype: Dtype) -> None:
+    wanted = bias_type(out_dtype)
+    if operand.dtype != wanted:
+        raise UnsupportedType(
+            f"bias has type {operand.dtype}: beside results of {out_dtype} it is {wanted}"
+        )
+
+
+def _check_scale_of_result(operand: Operand) -> None:
+    if operand.dtype != "float32":
+        raise UnsupportedType(f"{SCALE_RESULT} has type {operand.dtype}: scales are float32")
+    if prod(operand.view.shape) != 1:
+        raise UsageError(
+            f"{SCALE_RESULT} has the shape {operand.view.shape}: give one number for all results"
+        )
+
+
+def scaled_by_number(
+    epilogue: Epilogue | str | None, scale: Real, out: Any, out_dtype: Any
+) -> Epilogue:
+    """The epilogue of results of 8 bits that are multiplied by a number as well: its own scale, for
+    there is no residual, times that.
+
+    Raises:
+        UsageError: the results have another type, or the number is not finite.
+    """
+    wanted = getattr(out, "dtype", None) if out_dtype is None else out_dtype
+    found = None if wanted is None else read_dtype(wanted, narrow=True)
+    own = Epilogue() if epilogue is None else parsed_epilogue(epilogue)
+    if not is_narrow(found):
+        raise UsageError(
+            f"{SCALE_RESULT} is of results of {' and '.join(OPERAND_TYPES)}: give out_dtype, or "
+            "use the epilogue's scale for others"
+        )
+    return replace(own, scale=own.scale * number(SCALE_RESULT, scale))
 
 
 def _check_scale_type(role: str, operand: Operand, terms: Terms) -> None:

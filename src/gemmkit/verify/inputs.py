@@ -103,8 +103,8 @@ class Inputs:
         )
 
     def scale_of(self, problem: GemmProblem) -> float:
-        """What the activation's result is multiplied by: the product of the epilogue's scale, as the
-        kernel receives it, and of the scale in memory."""
+        """What the activation's result is multiplied by: the epilogue's scale, as the kernel gets
+        it, times the scale in memory."""
         scale = problem.epilogue.scale
         if problem.sum_dtype == "float32":
             scale = float(np.float32(scale))
@@ -118,8 +118,10 @@ class Inputs:
     @property
     def arrays(self) -> dict[str, Stored]:
         """The storage of each operand that is present, by name."""
-        names = ("a", "b", "c", "bias", "residual", "auxiliary")
-        names += ("scale_a", "scale_b", "scale_result")
+        names = (
+            *("a", "b", "c", "bias", "residual", "auxiliary"),
+            *("scale_a", "scale_b", "scale_result"),
+        )
         found = {name: getattr(self, name) for name in names}
         return {name: storage for name, storage in found.items() if storage is not None}
 

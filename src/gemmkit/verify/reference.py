@@ -233,7 +233,7 @@ def _legitimate(
     # A finite sum may exceed the range of C's type.
     finite = magnitude * unscaled < of_sums
     overflown = of_results if is_narrow(problem.result_dtype) else np.inf
-    legitimate = (
+    legitimate: NDArray[np.bool_] = (
         ((result == overflown) & (upward | (finite & (values + bound >= of_results))))
         | ((result == -overflown) & (downward | (finite & (values - bound <= -of_results))))
         | (np.isnan(result) & may_be_nan)

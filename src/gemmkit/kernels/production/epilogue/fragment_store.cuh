@@ -271,12 +271,13 @@ struct FragmentStore {
   }
 };
 
-// The same of the transpose of a tile of C: 64 columns of C by BN of its rows. A line of 128 bytes has all
-// 64 columns of elements of 16 bits; those of 32 bits are in two boxes.
+// The same of the transpose of a tile of C: 64 columns of C by BN of its rows. A line has all 64 columns of
+// elements of 8 or 16 bits; those of 32 bits are in two boxes, whose lines have 128 bytes.
 template <int BN, int BUFFERS, WriteBack WAY, int SPARE, class Epilogue>
 struct SwappedStore {
   using Out = typename Epilogue::Out;
-  static constexpr int PITCH = 128, SPAN = PITCH / sizeof(Out), BOXES = 64 / SPAN;
+  static constexpr int PITCH = sizeof(Out) == 1 ? 64 : 128;
+  static constexpr int SPAN = PITCH / sizeof(Out), BOXES = 64 / SPAN;
   static constexpr int MOST = BOXES == 1 ? 96 : 32, LINES = even_part(BN, 8, BN < MOST ? BN : MOST);
   static constexpr int BOX_BYTES = LINES * PITCH;
   static constexpr int READ_LINES = 4 * pairs_at_once<Epilogue, true, SPARE>(LINES / 4, 2);
@@ -309,13 +310,17 @@ struct SwappedStore {
           results.finish((box * LINES + part) / 4, x);
 #pragma unroll
           for (int c = 0; c < READ_LINES; c += 8) {
+            if constexpr (sizeof(Out) == 1) {
+              store_bytes(to, part + c, x[c / 4], x[c / 4 + 1]);
+              continue;
+            }
             [[maybe_unused]] unsigned words[2];
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
               const auto& two = x[c / 4 + half];
-              if constexpr (BOXES == 1) {
+              if constexpr (sizeof(Out) == 2) {
                 words[half] = pair<Out>(two[0], two[1]);
-              } else {
+              } else if constexpr (BOXES > 1) {
                 // Columns go to eight neighboring words, rows to lines two apart: the next row to the
                 // next line and chunk, the other half's column two chunks on.
                 const unsigned own = (to + place) ^ half * 2 * 16;
@@ -323,7 +328,7 @@ struct SwappedStore {
                 store_word((own ^ (PITCH | 16)) + (part + c) * PITCH, two[1]);
               }
             }
-            if constexpr (BOXES == 1) {
+            if constexpr (sizeof(Out) == 2) {
               const int column = warp * 16 + lane / 8 % 2 * 8;
               stmatrix_transposed(to + swizzled<PITCH>(part + c + lane % 8, column * sizeof(Out)),
                                   words);
@@ -347,6 +352,22 @@ struct SwappedStore {
   }
 
  private:
+  // Eight lines of a box, from `line` on: of each, a lane's bytes of two lines become four of one by exchange
+  // with the lanes that have its neighbors.
+  static __device__ __forceinline__ void store_bytes(unsigned box, int line, const float (&left)[2],
+                                                     const float (&right)[2]) {
+    const int warp = threadIdx.x % 128 / 32, lane = threadIdx.x % 32, own = lane / 4;
+    unsigned word = byte_pair<Out>(left[0], left[1]) | byte_pair<Out>(right[0], right[1]) << 16;
+    // One line of both: two neighbors in each eight columns.
+    const bool second = own % 2, after = own / 2 % 2;
+    word = __byte_perm(word, __shfl_xor_sync(~0u, word, 4), second ? 0x3715 : 0x6240);
+    // Four neighbors in one of the eights.
+    word = __byte_perm(word, __shfl_xor_sync(~0u, word, 8), after ? 0x3276 : 0x5410);
+    const int across = warp * 16 + after * 8 + own / 4 * 4;
+    const unsigned to = box + swizzled<PITCH>(line + lane % 4 * 2 + second, across);
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(word) : "memory");
+  }
+
   static __device__ __forceinline__ void store_word(unsigned to, float x) {
     asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(x) : "memory");
   }
