@@ -11,9 +11,10 @@ from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedType, UsageError
 from gemmkit.loading import load
 from gemmkit.ops.arrays import library_of
+from gemmkit.ops.narrow_results import scaled_by
 from gemmkit.ops.prepared_operands import PreparedOperand, taken
 from gemmkit.ops.product import are_warm, product
-from gemmkit.ops.request import Call, HostOptions, flag, scaled_by_number
+from gemmkit.ops.request import Call, HostOptions, flag, parsed_epilogue
 from gemmkit.ops.shapes import Shape
 from gemmkit.ops.tracing import compiling, record, symbolic
 from gemmkit.units import counted
@@ -114,7 +115,8 @@ def matmul(
     if isinstance(scale_b, Real):
         alpha, scale_b = alpha * float(scale_b), None
     if isinstance(scale_result, Real):
-        epilogue = scaled_by_number(epilogue, scale_result, out, out_dtype)
+        own = Epilogue() if epilogue is None else parsed_epilogue(epilogue)
+        epilogue = scaled_by(scale_result, own, out, out_dtype)
         scale_result = None
     host = None
     if device_memory is not None or devices is not None or progress:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import prod
-from numbers import Real
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from gemmkit.dtypes import OPERAND_TYPES, Dtype, bias_type, default_result_type, is_narrow
+from gemmkit.dtypes import OPERAND_TYPES, Dtype, default_result_type, is_narrow
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedProblem, UnsupportedType, UsageError
 from gemmkit.kernels.limits import MAX_EXTENT
 from gemmkit.ops.arrays import Library, bits, library_of
+from gemmkit.ops.narrow_results import SCALE_RESULT, check_bias_type, check_scale
 from gemmkit.ops.operands import Operand, check_aligned, read_dtype, same_memory
 from gemmkit.ops.placement import Terms
 from gemmkit.ops.precision import settled
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 
 ARRAYS = ("a", "b", "out", "c", "bias", "residual", "auxiliary")
 SCALES = ("scale_a", "scale_b")
-SCALE_RESULT = "scale_result"
 
 # Operands that are written.
 WRITTEN = ("out", "auxiliary")
@@ -235,7 +233,7 @@ def read_scales(shapes: Mapping[str, tuple[int, ...]], shape: Shape) -> Scales:
     return Scales(**found) if found["a"] != NONE or found["b"] != NONE else UNSCALED
 
 
-def number(name: str, value: float | Real) -> float:
+def number(name: str, value: float) -> float:
     """What a user gives as a number.
 
     Raises:
@@ -269,9 +267,9 @@ def _check_types(operands: Mapping[str, Operand], terms: Terms) -> None:
             _check_scale_type(role, operand, terms)
             continue
         if role == SCALE_RESULT:
-            _check_scale_of_result(operand)
+            check_scale(operand)
         elif role == "bias" and is_narrow(terms.out_dtype):
-            _check_bias_type(operand, terms.out_dtype)
+            check_bias_type(operand, terms.out_dtype)
         elif role not in ("a", "b"):
             _check_type(role, operand, terms.out_dtype)
 
@@ -283,43 +281,6 @@ def _check_type(role: str, operand: Operand, wanted: Dtype) -> None:
             f"{role} has type {operand.dtype} and {other} {wanted}: gemmkit does not convert "
             "types implicitly, so convert one of them"
         )
-
-
-def _check_bias_type(operand: Operand, out_dtype: Dtype) -> None:
-    wanted = bias_type(out_dtype)
-    if operand.dtype != wanted:
-        raise UnsupportedType(
-            f"bias has type {operand.dtype}: beside results of {out_dtype} it is {wanted}"
-        )
-
-
-def _check_scale_of_result(operand: Operand) -> None:
-    if operand.dtype != "float32":
-        raise UnsupportedType(f"{SCALE_RESULT} has type {operand.dtype}: scales are float32")
-    if prod(operand.view.shape) != 1:
-        raise UsageError(
-            f"{SCALE_RESULT} has the shape {operand.view.shape}: give one number for all results"
-        )
-
-
-def scaled_by_number(
-    epilogue: Epilogue | str | None, scale: Real, out: Any, out_dtype: Any
-) -> Epilogue:
-    """The epilogue of results of 8 bits that are multiplied by a number as well: its own scale, for
-    there is no residual, times that.
-
-    Raises:
-        UsageError: the results have another type, or the number is not finite.
-    """
-    wanted = getattr(out, "dtype", None) if out_dtype is None else out_dtype
-    found = None if wanted is None else read_dtype(wanted, narrow=True)
-    own = Epilogue() if epilogue is None else parsed_epilogue(epilogue)
-    if not is_narrow(found):
-        raise UsageError(
-            f"{SCALE_RESULT} is of results of {' and '.join(OPERAND_TYPES)}: give out_dtype, or "
-            "use the epilogue's scale for others"
-        )
-    return replace(own, scale=own.scale * number(SCALE_RESULT, scale))
 
 
 def _check_scale_type(role: str, operand: Operand, terms: Terms) -> None:
