@@ -45,9 +45,8 @@ def running_alike(problem: ProblemClass) -> tuple[ProblemClass, ...]:
     if is_narrow(problem.out_dtype):
         half = problem.dtype if problem.dtype in OTHER_HALF else "bfloat16"
         own, *_ = of_halves = running_alike(msgspec.structs.replace(problem, out_dtype=half))
-        types = dict.fromkeys((problem.out_dtype, *OPERAND_TYPES))
-        narrow = (msgspec.structs.replace(own, out_dtype=each) for each in types)
-        return (*narrow, *of_halves)
+        narrow = [problem.out_dtype, *(each for each in OPERAND_TYPES if each != problem.out_dtype)]
+        return (*(msgspec.structs.replace(own, out_dtype=each) for each in narrow), *of_halves)
     if problem.scales:
         others = dict.fromkeys((problem.scales, str(_BLOCKS), ""))
         return tuple(msgspec.structs.replace(problem, scales=each) for each in others)

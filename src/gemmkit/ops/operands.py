@@ -210,7 +210,10 @@ def read_dtype(given: object, role: str = "out_dtype", *, narrow: bool = False) 
     name = getattr(given, "name", None) or getattr(given, "__name__", None) or str(given)
     # A scalar type such as jax.numpy.float32 has the type itself inside.
     name = getattr(getattr(given, "dtype", None), "name", None) or name
-    name = full_type_name(str(name).removeprefix("torch."))
+    name = str(name).removeprefix("torch.")
+    # As an object that is ml_dtypes's type with infinities, not what is meant by that word.
+    other = name == "float8_e4m3" and not isinstance(given, str)
+    name = f"ml_dtypes.{name}" if other else full_type_name(name)
     allowed = (*RESULT_TYPES, *OPERAND_TYPES) if narrow else RESULT_TYPES
     for known in allowed:
         if known == {"float": "float64"}.get(name, name):
