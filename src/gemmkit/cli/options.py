@@ -271,8 +271,8 @@ problem_options = combine(
     click.option(
         "--epilogue",
         help="Epilogue: none, or bias or row_bias, relu, gelu, gelu_tanh or silu, residual, aux, "
-        "scale=NUMBER and scale_result, joined by '+'.  [default: bias for a file whose kernel has a bias "
-        "parameter, otherwise none]",
+        "scale=NUMBER and scale_result, joined by '+'.  [default: bias for a file whose kernel has "
+        "a bias parameter, otherwise none]",
     ),
     click.option("--alpha", type=float, help="α, the factor of A·B.  [default: 1]"),
     click.option("--beta", type=float, help="β, the factor of the previous C.  [default: 0]"),

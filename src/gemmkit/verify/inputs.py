@@ -103,8 +103,10 @@ class Inputs:
         )
 
     def scale_of(self, problem: GemmProblem) -> float:
-        """What the activation's result is multiplied by: the epilogue's scale, as the kernel gets
-        it, times the scale in memory."""
+        """What the activation's result is multiplied by.
+
+        That is the epilogue's scale, as the kernel gets it, times the scale in memory.
+        """
         scale = problem.epilogue.scale
         if problem.sum_dtype == "float32":
             scale = float(np.float32(scale))
