@@ -105,7 +105,7 @@ class Inputs:
     def scale_of(self, problem: GemmProblem) -> float:
         """What the activation's result is multiplied by.
 
-        That is the epilogue's scale, as the kernel gets it, times the scale in memory.
+        That is the scale of the problem's epilogue, as the kernel gets it, times the one in memory.
         """
         scale = problem.epilogue.scale
         if problem.sum_dtype == "float32":
