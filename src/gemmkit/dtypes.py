@@ -9,8 +9,10 @@ LARGEST_DOUBLE = (2 - 2**-52) * 2.0**1023
 
 # Element types, with their sizes in bytes. Narrower ones than float32 are accumulated in that.
 Dtype = Literal["float32", "float64", "float16", "bfloat16", "float8_e4m3", "float8_e5m2"]
-# Those that only A and B may have.
+# Those of 8 bits: of A and B, and of results that are rounded to nearest and saturate, see
+# `GemmProblem`.
 OPERAND_TYPES: tuple[Dtype, ...] = ("float8_e4m3", "float8_e5m2")
+# Those that any matrix may have.
 RESULT_TYPES: tuple[Dtype, ...] = ("float32", "float64", "float16", "bfloat16")
 
 # How float32 is multiplied, the most precise first, and how tensor cores add up products of 8-bit
@@ -57,6 +59,16 @@ def types_text(dtype: str, out_dtype: str, precision: str = "ieee", scales: str 
 def default_result_type(dtype: Dtype) -> Dtype:
     """The type of C where none is given, for A and B of a type."""
     return "float32" if dtype in OPERAND_TYPES else dtype
+
+
+def is_narrow(dtype: str | None) -> bool:
+    """Whether a type is one of 8 bits."""
+    return dtype in OPERAND_TYPES
+
+
+def bias_type(out_dtype: Dtype) -> Dtype:
+    """The type of a bias beside results of a type: the same, for results of 8 bits float32."""
+    return "float32" if is_narrow(out_dtype) else out_dtype
 
 
 def precisions_of(dtype: str) -> tuple[Precision, ...]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from gemmkit.dtypes import is_narrow
 from gemmkit.errors import UsageError
 from gemmkit.loading import load
 from gemmkit.ops.arrays import GpuLibrary, WarmLibrary, library_of, note_overwritten
@@ -51,7 +52,7 @@ _ready = _Ready()
 
 
 # Addresses of bias, residual, auxiliary output and scales where there are none.
-_NOTHING: tuple[int, ...] = (0, 0, 0, 0, 0)
+_NOTHING: tuple[int, ...] = (0, 0, 0, 0, 0, 0)
 
 
 def product(
@@ -71,6 +72,7 @@ def product(
     precision: str | None,
     scale_a: Any = None,
     scale_b: Any = None,
+    scale_result: Any = None,
     held: Held | None = None,
     host: HostOptions | None = None,
 ) -> Any:
@@ -99,6 +101,7 @@ def product(
                 *(alpha, beta, epilogue, out_dtype, stream, device, precision),
                 scale_a,
                 scale_b,
+                scale_result,
                 held,
                 host,
             ),
@@ -116,11 +119,14 @@ def product(
             or auxiliary is not None
             or scale_a is not None
             or scale_b is not None
+            or scale_result is not None
             # What `gemm` overwrites without adding to it is no more than `out`.
             or (c is not None and (c is not out or beta != 0))
         ):
             further, addresses, bits = _further(
-                library, address_out, (c, bias, residual, auxiliary, scale_a, scale_b)
+                library,
+                address_out,
+                (c, bias, residual, auxiliary, scale_a, scale_b, scale_result),
             )
             low |= bits
         told = get_precision() if precision is None and setting.touched else precision
@@ -139,6 +145,7 @@ def product(
             *(alpha, beta, epilogue, out_dtype, stream, device, precision),
             scale_a,
             scale_b,
+            scale_result,
             held,
         )
         return _cold(call, key) if prepared is None else prepared.take(call, product)
@@ -161,6 +168,7 @@ def product(
                 *(alpha, beta, epilogue, out_dtype, stream, device, precision),
                 scale_a,
                 scale_b,
+                scale_result,
                 held,
             ).read()
         if out is not None:
@@ -194,7 +202,7 @@ def _overlapping(spans: tuple[Span, ...], addresses: tuple[int, ...]) -> bool:
 
 
 def _further(
-    library: WarmLibrary, address_out: int, operands: tuple[Any, Any, Any, Any, Any, Any]
+    library: WarmLibrary, address_out: int, operands: tuple[Any, Any, Any, Any, Any, Any, Any]
 ) -> tuple[Hashable, tuple[int, ...], int]:
     """Of c, bias, residual, auxiliary output and scales what a launch depends on.
 
@@ -211,10 +219,11 @@ def _further(
         # Whether it is the result, which may be added to in place.
         key.append((seen, address == address_out))
         addresses.append(address)
-    c, bias, residual, auxiliary, scale_a, scale_b = addresses
+    c, *others = addresses
+    residual, auxiliary = others[1:3]
     return (
         tuple(key),
-        (bias, residual, auxiliary, scale_a, scale_b),
+        tuple(others),
         c | residual | auxiliary,
     )
 
@@ -348,6 +357,13 @@ def _streamed(call: Call, request: Request) -> Operand | None:
     shape, terms = request.shape, request.terms
     elements = prod(shape.stack) * (shape.m * shape.k + shape.k * shape.n)
     nbytes = elements * terms.item_bytes("a") + prod(shape.result) * terms.item_bytes("out")
+    if is_narrow(terms.out_dtype):
+        if call.host is not None:
+            raise UsageError(
+                f"results of {terms.out_dtype} are not streamed: device_memory, devices and "
+                "progress are for others"
+            )
+        return None
     if 0 in shape.result or (call.host is None and nbytes < STREAMED_BYTES):
         return None
     load("gemmkit.ops.streamed.entry")
