@@ -9,6 +9,7 @@ import atexit
 import os
 import sys
 import warnings
+import weakref
 from datetime import timedelta
 from pathlib import Path
 
@@ -169,6 +170,28 @@ def refusals(rank, ranks):
     assert "type" in told(a=torch.zeros(4, 3, dtype=b.dtype))
 
 
+def destroyed(rank, ranks):
+    """Groups that were destroyed are freed once another one is used."""
+    known = []
+    for _ in range(2):
+        group = dist.new_group()
+        a, b = matrices(4, 6, 8)
+        for _ in range(2):
+            made = distributed.matmul(
+                part(a, "S(0)", rank, ranks),
+                part(b, "S(1)", rank, ranks),
+                group=group,
+                placements=("S(0)", "S(1)"),
+                placement="S(1)",
+                device="emulator",
+            )
+        assert torch.equal(whole(made, "S(1)", ranks), a @ b)
+        known.append(weakref.ref(group))
+        assert [each() is not None for each in known] == [False, True][-len(known) :]
+        dist.destroy_process_group(group)
+        del group
+
+
 def restore(team):
     """A team as it was made: methods that a test has replaced would keep it, in a cycle, and its
     group with it, whose threads end when nothing holds it any more."""
@@ -315,7 +338,7 @@ def death(rank, ranks):
         os._exit(0)
 
 
-CASES = (placements, strategies, changes, refusals, warm, death)
+CASES = (placements, strategies, changes, refusals, warm, destroyed, death)
 
 
 def check_threads():
