@@ -5,9 +5,10 @@
     python benchmarks/compare_asynchronous.py --refresh            anywhere: gemmkit's part of it
     python benchmarks/compare_asynchronous.py --render             puts it into docs/sanitizers.md
 
-`--family NAME` leaves the others out, and what the result file has of them stays. The kernels are
-those of `tests/emulator`, with the products that they compute there. Every bug, and every sound
-kernel, runs in a process of its own for each tool, and three times without one.
+`--family NAME` leaves the others out, and what the result file has of them stays; `--missing`
+collects only what it does not hold yet. The kernels are those of `tests/emulator`, with the
+products that they compute there. Every bug, and every sound kernel, runs in a process of its own
+for each tool, and three times without one.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from difflib import SequenceMatcher
@@ -131,12 +132,22 @@ def sound_product(target: Target) -> Any:
     return written(target, module.run(module.SOUND[base], sanitize=False))[1]
 
 
-def collect(path: Path, sanitizer: str, workers: int, family: str) -> None:
-    """Run every target under every tool, and without; write what each printed."""
+def collect(
+    path: Path, sanitizer: str, workers: int, family: str, known_rows: Mapping[str, Any]
+) -> None:
+    """Run every target under every tool, and without; write what each printed.
+
+    Targets that have run according to `known_rows` are left out.
+    """
+    chosen = [
+        each
+        for each in targets(family)
+        if not known_rows.get(each.label, NOT_RUN)["compute_sanitizer"]
+    ]
     known = _output([sanitizer, "--help"])
     commands = {tool: [sanitizer, *options(tool, known)] for tool in TOOLS}
     plain = [f"{PLAIN} {number}" for number in range(REPETITIONS)]
-    jobs = [(each.label, tool) for each in targets(family) for tool in (*plain, *TOOLS)]
+    jobs = [(each.label, tool) for each in chosen for tool in (*plain, *TOOLS)]
     from gemmkit.devices.choose import open_device
 
     seen = open_device("cuda").environment()
@@ -144,7 +155,7 @@ def collect(path: Path, sanitizer: str, workers: int, family: str) -> None:
         **{key: seen[key] for key in ("gpu", "driver")},
         "command": " ".join(["python", *sys.argv]),
         "version": _output([sanitizer, "--version"]).strip().splitlines()[-1],
-        "runs": {each.label: {} for each in targets(family)},
+        "runs": {each.label: {} for each in chosen},
     }
 
     def one(job: tuple[str, str]) -> None:
@@ -198,7 +209,7 @@ def compare(raw: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
 
 def refresh(results: dict[str, Any], family: str) -> None:
     """Add what gemmkit finds; of a family that is named also where the tools have not run."""
-    rows = {row["target"]: row for row in results["targets"]}
+    rows = rows_of(results)
     for target in targets(family):
         if family and target.label not in rows:
             rows[target.label] = {
@@ -265,6 +276,16 @@ def _totals(found: Sequence[Sequence[object]]) -> list[str]:
     return totals
 
 
+def results_before() -> dict[str, Any]:
+    """The result file, empty where there is none."""
+    return json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {}
+
+
+def rows_of(results: dict[str, Any]) -> dict[str, Any]:
+    """The rows of the results, by target."""
+    return {row["target"]: row for row in results.get("targets", ())}
+
+
 def write(results: dict[str, Any]) -> None:
     RESULTS.write_text(json.dumps(results, indent=1) + "\n", "utf-8")
 
@@ -276,6 +297,7 @@ def main() -> int:
     parser.add_argument("--refresh", action="store_true")
     parser.add_argument("--render", action="store_true")
     parser.add_argument("--family", default="", choices=("", *FAMILIES))
+    parser.add_argument("--missing", action="store_true")
     parser.add_argument("--launch")
     parser.add_argument("--sanitizer", default="compute-sanitizer")
     parser.add_argument("--workers", type=int, default=12)
@@ -283,10 +305,12 @@ def main() -> int:
     if arguments.launch:
         print(json.dumps(launch(arguments.launch)), flush=True)
     elif arguments.collect:
-        collect(arguments.collect, arguments.sanitizer, arguments.workers, arguments.family)
+        collect(
+            *(arguments.collect, arguments.sanitizer, arguments.workers, arguments.family),
+            rows_of(results_before()) if arguments.missing else {},
+        )
     elif arguments.raw:
-        before = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {}
-        write(compare(json.loads(arguments.raw.read_text("utf-8")), before))
+        write(compare(json.loads(arguments.raw.read_text("utf-8")), results_before()))
     if arguments.refresh:
         results = json.loads(RESULTS.read_text("utf-8"))
         refresh(results, arguments.family)

@@ -17,6 +17,7 @@ from gemmkit.report.kinds import compared_peer, kinds_table
 from gemmkit.report.layers import layers_table
 from gemmkit.report.layout import Cell, Column, Row, Table
 from gemmkit.report.readme import read_records, replace_generated
+from gemmkit.report.sustained import sustained_tables
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -107,6 +108,14 @@ def fused(records: Sequence[Record]) -> str:
     return f"{table.to_markdown()}\n{_facts(records)}.\n"
 
 
+def at_the_limit(records: Sequence[Record]) -> str:
+    """Bursts, speed and energy at the power limit, beside cuBLAS."""
+    (table,) = sustained_tables(records)
+    wrong = sum(not each.correct for each in records)
+    verdict = "all right" if not wrong else f"{wrong} WRONG"
+    return f"{table.to_markdown()}\nResults: {verdict}. {_facts(records)}.\n"
+
+
 class Section(NamedTuple):
     """A part of a page that a file of results gives."""
 
@@ -124,6 +133,8 @@ SECTIONS = {
     "half precision, few rows": Section("benchmark.md", "h100-half-llm.json", kinds),
     "half precision, unaligned rows": Section("benchmark.md", "h100-half-unaligned.json", kinds),
     "half precision on an H200": Section("benchmark.md", "h200-half.json", kinds),
+    "power limit": Section("benchmark.md", "h100-sustained-half.json", at_the_limit),
+    "power limit, fp32": Section("benchmark.md", "h100-sustained-fp32.json", at_the_limit),
     "double precision": Section("benchmark.md", "h100-double.json", kinds),
 }
 

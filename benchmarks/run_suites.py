@@ -18,7 +18,7 @@ from run_gpu import Writer
 from gemmkit import nn
 from gemmkit.bench.compare import Choice, compare
 from gemmkit.bench.suites import variants
-from gemmkit.bench.tasks import left, suite_tasks
+from gemmkit.bench.tasks import Task, left, suite_tasks
 from gemmkit.cli.output import read_existing
 from gemmkit.devices.choose import open_device
 from gemmkit.dispatch.choose import Choice as Chosen
@@ -27,6 +27,8 @@ from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.layouts import read_layout
 from gemmkit.problem import GemmProblem
 from gemmkit.report.comparison import comparison_tables
+from gemmkit.report.sustained import sustained_tables
+from gemmkit.units import read_shape
 
 HERE = Path(__file__).resolve().parent
 SUITES = "square,k1024,off-tile,next-tile,one-past,skinny,fused"
@@ -71,6 +73,12 @@ def main() -> int:
     )
     parser.add_argument("--name", default="bench", help="of the results: <gpu>-<name>.json")
     parser.add_argument("--seconds", type=float, default=1.0, help="of samples a problem")
+    parser.add_argument(
+        "--sustained", type=float, default=0.0, help="seconds of each at the power limit, too"
+    )
+    parser.add_argument(
+        "--shapes", type=parts, default="", help="instead of suites, such as 4096x4096x1024"
+    )
     parser.add_argument("--resume", action="store_true", help="add what the file lacks")
     parser.add_argument("--commit", help="of this tree, where git does not tell")
     arguments = parser.parse_args()
@@ -79,14 +87,21 @@ def main() -> int:
     path = arguments.results / f"{device.spec.key}-{arguments.name}.json"
     done = read_existing(str(path)) if arguments.resume else []
     layouts = [read_layout(each) for each in arguments.layouts]
-    tasks = suite_tasks(
-        arguments.suites,
-        lambda problems: variants(
+
+    def asked(problems: Sequence[GemmProblem]) -> list[GemmProblem]:
+        return variants(
             *(problems, arguments.dtype, arguments.out_dtype, layouts),
             arguments.precision,
             prepared=arguments.prepared,
-        ),
-    )
+        )
+
+    if arguments.shapes:
+        sizes = map(read_shape, arguments.shapes)
+        tasks = [
+            Task(each) for each in asked([GemmProblem(*mnk, batch=batch) for *mnk, batch in sizes])
+        ]
+    else:
+        tasks = suite_tasks(arguments.suites, asked)
     start = time.monotonic()
     with path.open("a" if arguments.resume else "w", encoding="utf-8") as file:
         done += compare(
@@ -98,8 +113,9 @@ def main() -> int:
             progress=Writer(file, arguments.commit),
             every=arguments.candidates,
             functions=nn,
+            sustained=arguments.sustained,
         )
-    for table in comparison_tables(done):
+    for table in comparison_tables(done) + sustained_tables(done):
         print(table.to_text(), flush=True)
     print(f"{len(tasks)} problems in {time.monotonic() - start:.0f} s")
     return 0 if all(record.correct for record in done) else 1

@@ -83,7 +83,9 @@ class Library:
     def read(self, array, role):
         values = array.values
         view = View(values.shape, tuple(step // values.itemsize for step in values.strides))
-        return Operand(array, values.ctypes.data, view, values.dtype.name, 0, writable=True)
+        # NumPy has no types of 8 bits: bytes stand for one.
+        kind = "float8_e4m3" if values.dtype == np.uint8 else values.dtype.name
+        return Operand(array, values.ctypes.data, view, kind, 0, writable=True)
 
     def empty(self, like, shape, dtype, stream=None):
         return self.read(GpuArray.empty(shape, dtype), "the result")

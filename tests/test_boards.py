@@ -58,6 +58,10 @@ def test_limits_fit_each_other():
         ("rtxa6000", MathPipe("float16", tensor=True), 154.8),
         ("a10", MathPipe("float16", tensor=True), 125),
         ("l4", MathPipe("float16", tensor=True), 121),
+        ("l4", MathPipe("float8", tensor=True), 242),
+        ("l40s", MathPipe("float8", tensor=True), 733),
+        ("rtx4090", MathPipe("float8", tensor=True), 330.3),
+        ("rtx5090", MathPipe("float8", tensor=True), 419),
     ],
 )
 def test_peaks_of_pipes_are_those_that_are_published(board, pipe, tflops):

@@ -222,8 +222,8 @@ class GpuSpec:
 
     It has a `name`, a compute `capability`, `sm_count` SMs and `l2_bytes` of L2 cache. `clock_mhz`
     is the boost clock in MHz, `dram_gb_per_s` the bandwidth in 1e9 bytes per second.
-    `fp32_accumulation` is the share of the tensor cores' rate for 16-bit operands, 0 to 1, that is
-    left if they accumulate in fp32. `memory_gib` is the size of DRAM, 0 if it is unknown.
+    `fp32_accumulation` is the share of the tensor cores' rate for operands of 16 and 8 bits, 0 to
+    1, that is left if they accumulate in fp32. `memory_gib` is the size of DRAM, 0 if unknown.
     """
 
     name: str
@@ -274,7 +274,8 @@ def fp32_accumulation(name: str) -> float:
     at the full rate. The white papers of each generation give both peaks: Turing, appendix A
     (RTX 2080 Ti, 53.8 and 107.6 TFLOP/s; T4, 65); GA102, table 2 (RTX 3090, 71 and 142; RTX A6000,
     154.8 for both); Ada, appendix A (RTX 4090, 165.2 and 330.3; L40S, 362); RTX Blackwell,
-    appendix A (RTX 5090, 209.5 and 419).
+    appendix A (RTX 5090, 209.5 and 419). So do they with those of 8-bit numbers, at twice these
+    rates (RTX 4090, 330.3 and 660.6; RTX 5090, 419 and 838).
     """
     return 0.5 if "geforce" in name.lower() else 1.0
 

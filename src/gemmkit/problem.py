@@ -68,8 +68,8 @@ class GemmProblem(ProblemCounts):
 
     `scales` say that elements of A and B of 8 bits stand for their products with fp32 scales, each
     shared by many of them: see `Scales.parse` for the words. Those of a batch have scales for each
-    product, where the products do not share the operand. With scales of chunks of 128 of k, "fast"
-    means "ieee".
+    product, where the products do not share the operand, and so have groups. With scales of chunks
+    of 128 of k, "fast" means "ieee".
 
     A batch is that many products with the same α, β and epilogue: the matrix X of product i starts
     at `i * stride_x`, that is `stride_a`, `stride_b` or `stride_c`, in elements. A stride of 0
@@ -90,7 +90,7 @@ class GemmProblem(ProblemCounts):
             overlap, a stride is not a number of elements, α or β is not a finite fp32 number
             (for float64 matrices fp64), a type or a precision is unknown, a precision is not of
             the type, scales are unknown or not of the type, an alignment is not a power of two, or
-            groups are also a batch, have scales, or have operands that are prepared.
+            groups are also a batch, have a prepared A, or are ragged with scales of blocks of A.
         UnsupportedType: a field has another type. NumPy's numbers count as Python's, and an
             epilogue may be given in words.
     """

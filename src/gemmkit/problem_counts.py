@@ -91,6 +91,15 @@ class ProblemCounts:
         """Bytes of the scales of all products."""
         if not self.scales:
             return 0
+        if self.groups is not None:
+            m, n, k = self.groups.table[:3]
+            numbers = (
+                lines * 0 + along * chunks
+                for kind, lines in ((self.scales.a, m), (self.scales.b, n))
+                if kind != NONE
+                for along, chunks in (kind.shape(lines, k),)
+            )
+            return FLOAT_BYTES * sum(int(each.sum()) for each in numbers)
         counts = (
             min(self.batch, 1) if stride == BROADCAST else self.batch
             for stride in (self.stride_a, self.stride_b)

@@ -26,7 +26,7 @@ from gemmkit.dtypes import (
 )
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedType, UsageError, unknown_name
-from gemmkit.scales import UNSCALED, Scales
+from gemmkit.scales import BLOCKS, ROW_CHUNKS, UNSCALED, Scales
 
 _INTEGERS = (
     *("m", "n", "k", "lda", "ldb", "ldc", "batch", "stride_a", "stride_b", "stride_c", "alignment"),
@@ -184,8 +184,11 @@ def known_scales(problem: Any) -> Scales:
             f"scales are of A and B of {' and '.join(OPERAND_TYPES)}, not {problem.dtype}: alpha "
             "scales products of other types"
         )
-    if problem.groups is not None:
-        raise UsageError("groups of products have no scales: multiply them one by one")
+    if found.a == BLOCKS and problem.groups is not None and problem.groups.ragged:
+        raise UsageError(
+            f"ragged groups have no scales of {BLOCKS.name} elements of A, whose blocks of rows "
+            f"belong to several: use {ROW_CHUNKS.name}"
+        )
     return found
 
 

@@ -139,6 +139,38 @@ class BaselineRecord(msgspec.Struct, frozen=True, kw_only=True):
     speedup: float
 
 
+class ConditionsRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """NVML readings during timing, without warm-up; null where NVML has none.
+
+    Median, minimum and maximum SM clock in MHz, mean power of the board in watts, temperature in
+    degrees Celsius at the end, and the number of readings.
+    """
+
+    sm_clock_mhz: float | None
+    sm_clock_min_mhz: float | None
+    sm_clock_max_mhz: float | None
+    power_watts: float | None
+    temperature_c: float | None
+    samples: int
+
+
+class SustainedRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """Speed of one candidate right after a rest, and at the board's power limit.
+
+    `burst_us` are microseconds per launch in the first tenth of a second after the rest,
+    `sustained_us` those of turns of a second in which the board never rests, in turn with the other
+    candidates; the second half of each turn counts. `conditions` are NVML's readings in these
+    halves, and `joules` is the energy of the board per launch there: the difference of NVML's
+    energy counter over the number of launches, or mean power times median time where there is no
+    counter; null where NVML tells neither.
+    """
+
+    burst_us: TimeRecord
+    sustained_us: TimeRecord
+    joules: float | None
+    conditions: ConditionsRecord | None
+
+
 class PeerRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Another implementation, checked and timed in turn with the kernel in the same run.
 
@@ -149,7 +181,8 @@ class PeerRecord(msgspec.Struct, frozen=True, kw_only=True):
     or "each" for a call for each product. For gemmkit it is "plain" for the product without
     the problem's epilogue, and "candidate" for another kernel or configuration. `name` is version
     and algorithm, for gemmkit the kernel, with `config`. `speedup` is its time / the kernel's; the
-    errors and `arithmetic` are as in `Record`, `call_us` and `parts` as in `LayerRecord`.
+    errors, `arithmetic` and `sustained` are as in `Record`, `call_us` and `parts` as in
+    `LayerRecord`.
     """
 
     vendor: str
@@ -169,21 +202,7 @@ class PeerRecord(msgspec.Struct, frozen=True, kw_only=True):
     call_us: TimeRecord | None = None
     parts: dict[str, Part] = {}
     errors: ErrorHistogram | None = None
-
-
-class ConditionsRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """NVML readings during timing, without warm-up; null where NVML has none.
-
-    Median, minimum and maximum SM clock in MHz, mean power of the board in watts, temperature in
-    degrees Celsius at the end, and the number of readings.
-    """
-
-    sm_clock_mhz: float | None
-    sm_clock_min_mhz: float | None
-    sm_clock_max_mhz: float | None
-    power_watts: float | None
-    temperature_c: float | None
-    samples: int
+    sustained: SustainedRecord | None = None
 
 
 class ProfileRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -294,7 +313,7 @@ class Record(JsonLine, frozen=True, kw_only=True):
 
     The last fields are those of a comparison with `peers`: the suite, why this kernel and
     configuration were chosen, `ratio_to_cublas` (the time of the fastest cuBLAS candidate / the
-    kernel's, null if cuBLAS was not a peer), and readings of the GPU.
+    kernel's, null if cuBLAS was not a peer), readings of the GPU, and the speed at its power limit.
 
     If `layer` is not null, the record is of that function of `gemmkit.nn`, named by `kernel`;
     `problem` is its largest product, `time_us` and `tflops` are of the whole layer.
@@ -333,6 +352,7 @@ class Record(JsonLine, frozen=True, kw_only=True):
     profile: ProfileRecord | None = None
     layer: LayerRecord | None = None
     errors: ErrorHistogram | None = None
+    sustained: SustainedRecord | None = None
 
 
 class LimitRecord(msgspec.Struct, frozen=True, kw_only=True):

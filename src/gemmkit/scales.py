@@ -27,8 +27,9 @@ class ScaleKind:
     lines: int
     of_chunks: bool = False
 
-    def shape(self, lines: int, k: int) -> tuple[int, int]:
-        """How many scales an operand of so many lines has, along these and along k."""
+    def shape(self, lines: Any, k: Any) -> tuple[Any, Any]:
+        """How many scales an operand of so many lines has, along these and along k; or operands,
+        by arrays of numbers."""
         along_lines = -(-lines // self.lines) if self.lines else 1
         return along_lines, -(-k // CHUNK) if self.of_chunks else 1
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from gemmkit.dtypes import ITEM_BYTES, Dtype
 from gemmkit.problem import BROADCAST, GemmProblem
-from gemmkit.scales import BLOCKS, NONE
+from gemmkit.scales import BLOCKS, NONE, ScaleKind
 
 Stored = NDArray[Any]
 
@@ -119,6 +120,13 @@ class GroupLayout:
         ) * [bool(each.rows and each.columns) for each in found]
         return cls(found, tuple((np.cumsum(places) - places).tolist()))
 
+    def of_rows(self) -> GroupLayout:
+        """The same matrices, in columns, as the rows of one matrix in columns."""
+        rows = sum(each.rows for each in self.matrices)
+        found = tuple(replace(each, ld=max(rows, 1)) for each in self.matrices)
+        starts = accumulate((each.rows for each in self.matrices[:-1]), initial=0)
+        return GroupLayout(found, tuple(starts) if found else ())
+
     @property
     def size(self) -> int:
         """The number of elements from the first to the last."""
@@ -160,7 +168,8 @@ def placements(problem: GemmProblem) -> dict[str, Placement]:
     has them.
 
     A bias is a matrix of one row, shared by the products of a batch. The matrices of groups start
-    at multiples of the problem's alignment, those of ragged groups where those before end.
+    at multiples of the problem's alignment, those of ragged groups where those before end; scales
+    of their A are one matrix of all rows.
     """
     epilogue = problem.epilogue
     wanted = ["a", "b", "c"]
@@ -168,11 +177,14 @@ def placements(problem: GemmProblem) -> dict[str, Placement]:
     if problem.groups is None:
         found = _of_product(problem)
         return {**{name: found[name] for name in wanted}, **scale_layouts(problem)}
-    parts = [_of_product(problem.product(number)) for number in range(problem.count)]
+    products = [problem.product(number) for number in range(problem.count)]
+    parts = [{**_of_product(each), **scale_layouts(each)} for each in products]
+    wanted += [name for name, kind in _scale_kinds(problem) if kind != NONE]
 
     def together(name: str) -> Placement:
         if problem.ragged:
-            return GroupLayout.end_to_end(each[name] for each in parts)
+            found = GroupLayout.end_to_end(each[name] for each in parts)
+            return found.of_rows() if name == "scale_a" and problem.scales.a.of_chunks else found
         item = ITEM_BYTES[dtype_of(problem, name)]
         return GroupLayout.of((each[name] for each in parts), max(problem.alignment // item, 1))
 
@@ -232,20 +244,38 @@ def scale_layouts(problem: GemmProblem) -> dict[str, Layout]:
     if not problem.scales:
         return {}
     found = {}
-    scales, (in_a, in_b, _) = problem.scales, layouts(problem)
-    of_a, of_b = problem.scale_shapes
-    for name, kind, count, (lines, chunks), of_lines in (
-        ("scale_a", scales.a, in_a.count, of_a, True),
-        ("scale_b", scales.b, in_b.count, of_b, False),
+    in_a, in_b, _ = layouts(problem)
+    for (name, kind), count, (lines, chunks) in zip(
+        _scale_kinds(problem), (in_a.count, in_b.count), problem.scale_shapes, strict=True
     ):
         if kind == NONE:
             continue
+        of_lines = name == "scale_a"
         rows, columns = (lines, chunks) if of_lines else (chunks, lines)
         ld = max(chunks if kind == BLOCKS else lines, 1)
         stride = rows * columns if count > 1 else 0
         transposed = of_lines == (kind != BLOCKS)
         found[name] = Layout(count, rows, columns, ld, stride, transposed)
     return found
+
+
+def scale_pitches(problem: GemmProblem, name: str, place: Layout) -> tuple[int, int]:
+    """Elements from the scales of a line of A or B, or of a block of lines, to those of the next,
+    and from those of a chunk of k to those of the next; 0 where all share them.
+
+    Args:
+        problem: whose they are.
+        name: `scale_a` or `scale_b`.
+        place: how those of a product lie.
+    """
+    kind = dict(_scale_kinds(problem))[name]
+    down, across = (1, place.ld) if place.transposed else (place.ld, 1)
+    along_lines, along_k = (down, across) if name == "scale_a" else (across, down)
+    return along_lines if kind.lines else 0, along_k if kind.of_chunks else 0
+
+
+def _scale_kinds(problem: GemmProblem) -> tuple[tuple[str, ScaleKind], tuple[str, ScaleKind]]:
+    return ("scale_a", problem.scales.a), ("scale_b", problem.scales.b)
 
 
 def dtype_of(problem: GemmProblem, name: str) -> Dtype:

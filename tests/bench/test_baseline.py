@@ -12,7 +12,8 @@ from gemmkit.bench.baseline import arithmetic_of
 from gemmkit.bench.cublas_peer import CublasBaseline
 from gemmkit.bench.linear_peer import LinearBaseline
 from gemmkit.bench.peers import find_baseline
-from gemmkit.bench.torch_peer import TorchBaseline, in_precision, refuse_unscalable
+from gemmkit.bench.torch_peer import TorchBaseline, in_precision
+from gemmkit.bench.torch_scaled import refuse_unscalable
 from gemmkit.bench.triton_peer import TritonBaseline
 from gemmkit.devices.operands import Operands, bind_arguments
 from gemmkit.dtypes import PRECISIONS

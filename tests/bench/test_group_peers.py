@@ -16,6 +16,7 @@ from gemmkit.bench.groups import BATCHED, EACH, GROUPED, as_strided_batch, singl
 from gemmkit.bench.linear_peer import LinearBaseline
 from gemmkit.bench.torch_groups import SINCE, GroupedOperands, why_not_grouped
 from gemmkit.bench.torch_peer import TorchBaseline
+from gemmkit.bench.torch_scaled import ScaledOperands, why_not_scaled
 from gemmkit.bench.triton_peer import TritonBaseline
 from gemmkit.devices.operands import Operands, bind_arguments
 from gemmkit.epilogue import Epilogue
@@ -266,6 +267,64 @@ def test_experts_are_brought_together_for_torch(along_k):
     operands.multiply_into(c)
     for x, y, found in zip(a, b, c, strict=True):
         assert torch.allclose(found, x @ y, rtol=0.02, atol=0.02)
+
+
+SCALED = {
+    "dtype": "float8_e4m3",
+    "out_dtype": "bfloat16",
+    "scales": "rows",
+    "groups": "5x48x64,0x48x64,16x48x64",
+    "layout": "nt",
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, ""),
+        ({"out_dtype": "float32"}, "e4m3 to bfloat16 alone"),
+        ({"scales": "blocks"}, "rows of A and columns of B"),
+        ({"layout": "nn"}, "layout NT"),
+        ({"groups": "5x48x72"}, "multiples of 16"),
+    ],
+)
+def test_what_torch_has_a_scaled_grouped_product_for(changes, reason):
+    rest = SCALED | changes
+    problem = GemmProblem.of_groups(rest.pop("groups"), rest.pop("layout"), **rest)
+    cuda = SimpleNamespace(get_device_capability=lambda ordinal: (9, 0))
+    torch = SimpleNamespace(_scaled_grouped_mm=None, cuda=cuda)
+    found = why_not_scaled(torch, 0, problem)
+    assert reason in found
+    assert bool(reason) == bool(found)
+
+
+def test_experts_of_8_bits_are_brought_together_with_their_scales(monkeypatch):
+    torch = pytest.importorskip("torch")
+    kind, rows, (n, k) = torch.float8_e4m3fn, (5, 0, 16), (48, 64)
+    a = [torch.randn(m, k).to(kind) for m in rows]
+    b = [torch.randn(n, k).to(kind).mT for _ in rows]
+    scale_a, scale_b = (
+        [torch.rand(each) for each in shapes]
+        for shapes in ([(m, 1) for m in rows], [(1, n)] * len(rows))
+    )
+
+    def scaled(x, y, scale_x, scale_y, offs, **how):
+        """What PyTorch has on GPUs alone."""
+        assert how == {"out_dtype": torch.float32}
+        assert (x.dtype, y.dtype, y.stride()) == (kind, kind, (n * k, 1, k))
+        found, start = torch.empty(len(x), n), 0
+        for group, end in enumerate(offs.tolist()):
+            product = x[start:end].float() @ y[group].float()
+            found[start:end] = product * scale_x[start:end, None] * scale_y[group]
+            start = end
+        return found
+
+    monkeypatch.setattr(torch, "_scaled_grouped_mm", scaled, raising=False)
+    operands = ScaledOperands(torch, a, b, scale_a, scale_b, out_dtype=torch.float32)
+    c = [torch.full((m, n), torch.nan) for m in rows]
+    operands.multiply_into(c)
+    for x, y, of_x, of_y, found in zip(a, b, scale_a, scale_b, c, strict=True):
+        assert torch.allclose(found, (x.float() * of_x) @ (y.float() * of_y), atol=1e-4)
 
 
 def test_other_types_of_groups_are_refused(cublas):

@@ -64,7 +64,7 @@ def test_all_suites_go_to_one_file_and_are_taken_up(monkeypatch, tmp_path, make,
     script = load("run_suites", monkeypatch)
     asked, chosen = [], []
 
-    def compare(tasks, choose, *, device, against, seconds, progress, every, functions):
+    def compare(tasks, choose, *, device, against, seconds, progress, every, functions, sustained):
         asked.append((tasks, against, seconds))
         chosen.append((choose, every, functions))
         records = [make(each.suite, problem_record(each.problem)) for each in tasks]

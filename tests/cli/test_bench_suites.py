@@ -20,11 +20,18 @@ from gemmkit.cli import comparison
 from gemmkit.cli.output import read_existing
 from gemmkit.errors import UsageError
 from gemmkit.gpu import BOARDS
-from gemmkit.record import DeviceRecord, PeerRecord, Record, TimeRecord
+from gemmkit.record import DeviceRecord, PeerRecord, Record, SustainedRecord, TimeRecord
 
 TIME = TimeRecord(
     median=10.0, p20=10.0, p80=10.0, minimum=10.0, mean=10.0, maximum=10.0, samples=5
 )  # fmt: skip
+
+SUSTAINED = SustainedRecord(
+    burst_us=TIME,
+    sustained_us=msgspec.structs.replace(TIME, median=20.0),
+    joules=0.007,
+    conditions=None,
+)
 
 
 @pytest.fixture
@@ -36,9 +43,10 @@ def heard(monkeypatch: pytest.MonkeyPatch, make_record: Callable[..., Record]) -
     asked: dict[str, Any] = {"stop_after": None, "wrong": False}
 
     def compare(  # type: ignore[no-untyped-def]
-        tasks, choose, *, device, against, seed, progress, functions
+        tasks, choose, *, device, against, seed, progress, functions, sustained
     ):
         asked.update(tasks=tasks, against=against, choose=choose, functions=functions)
+        seen = SUSTAINED if sustained else None
         for number, task in enumerate(tasks):
             if number == asked["stop_after"]:
                 raise KeyboardInterrupt
@@ -54,6 +62,7 @@ def heard(monkeypatch: pytest.MonkeyPatch, make_record: Callable[..., Record]) -
                     correct=True,
                     max_error=1e-6,
                     error_ratio=0.1,
+                    sustained=seen,
                 )
                 for name in against
             )
@@ -69,6 +78,7 @@ def heard(monkeypatch: pytest.MonkeyPatch, make_record: Callable[..., Record]) -
                     seed=seed,
                     environment={"against": list(against)},
                     correct=not asked["wrong"],
+                    sustained=seen,
                 )
             )
 
@@ -257,3 +267,19 @@ def test_without_a_gpu_it_says_what_works(
     assert result.exit_code == 2
     assert "the driver finds no GPU" in result.stderr
     assert "`gemmkit which MxNxK`" in result.stderr
+
+
+def test_the_power_limit_has_a_table_of_its_own(
+    call: Callable[..., Result], heard: dict[str, Any], tmp_path: Path
+) -> None:
+    seen = tmp_path / "seen.json"
+    words = ("bench", "--shape", "64", "--against", "cublas", "--json", str(seen))
+    assert "at the power limit" not in call(*words).stdout
+    result = call(*words, "--sustained", "2", "--resume")
+    assert result.exit_code == 0, result.stderr
+    assert "After a rest, and at the power limit, on H100" in result.stdout
+    assert "geometric mean 1.000" in result.stdout
+    (before, after) = read_existing(str(seen))
+    assert before.sustained is None, "a record without it is measured again"
+    assert after.sustained == after.peers[0].sustained == SUSTAINED
+    assert call("bench", "--shape", "64", "--sustained", "0").exit_code == 2

@@ -38,6 +38,13 @@ def test_planted_bug_is_found(device, tmp_path, mutation):
         assert record.findings == ()
 
 
+def test_every_bug_fits_the_kernels_of_today(tmp_path):
+    for number, mutation in enumerate(MUTATIONS):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        mutation.mutant(folder)
+
+
 @pytest.mark.parametrize("kernel", [*LADDER, *GEMMS], ids=lambda kernel: kernel.name)
 @pytest.mark.sample(13)
 def test_kernel_as_it_is_has_no_finding(device, kernel):

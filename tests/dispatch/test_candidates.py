@@ -19,7 +19,7 @@ from gemmkit.dispatch.candidates import (
     candidates_for,
     size_class,
 )
-from gemmkit.dtypes import ITEM_BYTES, Dtype
+from gemmkit.dtypes import ITEM_BYTES, OPERAND_TYPES, Dtype
 from gemmkit.gpu import BOARDS, GpuSpec, find_board
 from gemmkit.kernels.launches import vector_width
 from gemmkit.problem import GemmProblem
@@ -27,7 +27,7 @@ from gemmkit.split_products import LEAST_K
 from gemmkit.trials.exchange import decode_table
 
 # The first that allows a configuration stands for all.
-EMULATED = [find_board(key) for key in ("t4", "rtx3090", "h100")]
+EMULATED = [find_board(key) for key in ("t4", "rtx3090", "rtx4090", "h100")]
 
 # Tiles up to these sizes are quick: with larger ones the emulator needs more than a second to
 # compile a kernel and to run it. Each kernel's smallest tile is quick in any case.
@@ -35,7 +35,7 @@ QUICK = {"aligned": 32 * 32, "unaligned": 16 * 32, "wide": 64 * 64, "tall, unali
 
 
 # TMA loads their operands in place, and no rows that are not aligned.
-ALIGNED_ALONE = {"grouped_wgmma", "ragged_wgmma"}
+ALIGNED_ALONE = {"grouped_wgmma", "ragged_wgmma", "grouped_fp8", "ragged_fp8"}
 
 
 def tabled() -> list[Candidate]:
@@ -90,8 +90,11 @@ def problems(candidate: Candidate) -> dict[str, GemmProblem]:
         }
     depth = (8 if candidate.name == "gemm_stream_k" else 3) * BK
     dtype, precision = type_of(candidate), "ieee"
-    if candidate.name == "gemm_fp8" and BM * BN == 128 * 256:
-        precision = "fast"  # the largest tiles are for fast accumulation
+    board, kernel = emulated_board(candidate), candidate.kernel
+    if dtype in OPERAND_TYPES:
+        # The largest tiles are for fast accumulation.
+        small = GemmProblem(64, 64, 64, dtype=dtype).laid_out(kernel.layouts[0])
+        precision = "ieee" if kernel.supports(small, config, board) is None else "fast"
     elif dtype == "float32":
         precision = candidate.kernel.precision
     if precision == "fp32":
@@ -103,9 +106,9 @@ def problems(candidate: Candidate) -> dict[str, GemmProblem]:
         "unaligned": GemmProblem(BM + 13, BN + 13, depth + 3, dtype=dtype, precision=precision),
     }
     if candidate.name in ALIGNED_ALONE:
-        return {"aligned": found["aligned"]}
+        # Some take no rows of B.
+        return {"aligned": found["aligned"].laid_out(candidate.kernel.layouts[0])}
     for_a_in_registers = {name: each.laid_out("tt") for name, each in found.items()}
-    board, kernel = emulated_board(candidate), candidate.kernel
     refused = [
         kernel.supports(each["aligned"], config, board) for each in (found, for_a_in_registers)
     ]

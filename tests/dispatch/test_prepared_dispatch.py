@@ -86,7 +86,7 @@ def test_which_says_what_is_prepared():
     assert (both.prepared, both.copied) == ("ab", ())
     assert "prepared A and B" in decision_text(both)
     turned = which("512x4096x4096", "h100", precision="tf32", prepared="b", store=None)
-    assert "prepared B, along k, as wgmma reads it" in decision_text(turned)
+    assert "prepared B, along k, as tensor cores read it" in decision_text(turned)
     unneeded = which("1x4096x4096", "h100", precision="fp32", prepared="b", store=None)
     assert unneeded.prepared == ""
     with pytest.raises(UsageError, match="use a, b or ab"):

@@ -53,7 +53,8 @@ def test_the_library_asks_for_the_same():
         problem = routed(divided(total, 64, 0))
         found = choose(problem, H100)
         asked = ragged_problem(total, 1408, 2048, 64, **TYPES)
-        assert choose_ragged(asked, H100) == found.config
+        chosen = choose_ragged(asked, H100)
+        assert (chosen.kernel, chosen.config) == (found.kernel, found.config)
     assert choose_ragged(ragged_problem(0, 8, 8, 3, **TYPES), H100) is None
     assert choose_ragged(ragged_problem(64, 1408, 2047, 3, **TYPES), H100) is None
 

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from gemmkit.dispatch.candidates import CANDIDATES
+from gemmkit.dispatch.candidates import CANDIDATES, candidates_for
 from gemmkit.dispatch.choose import choose
 from gemmkit.dispatch.which import which
 from gemmkit.dtypes import ITEM_BYTES, OPERAND_TYPES, RESULT_TYPES
@@ -43,12 +43,23 @@ def test_larger_products_get_larger_tiles(dtype):
 
 @pytest.mark.parametrize("dtype", OPERAND_TYPES)
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
-def test_hopper_multiplies_8_bits_by_wgmma_and_other_boards_widen_them(dtype, layout):
-    for precision in ("ieee", "fast"):
-        problem = GemmProblem(4096, 4096, 4096, dtype=dtype, precision=precision).laid_out(layout)
-        choices = [choose(problem, find_board(each), store=None) for each in ("h100", "a100")]
-        assert [each.kernel.name for each in choices] == ["gemm_fp8", "typed"]
-        assert choices[0].kernel.supports(problem, choices[0].config, H100) is None
+def test_8_bits_are_multiplied_by_wgmma_by_mma_sync_or_widened(dtype, layout):
+    kernels = {"h100": "gemm_fp8", "rtx4090": "gemm_fp8_mma", "rtx5090": "gemm_fp8_mma"}
+    for precision, scales in (("ieee", ""), ("fast", "rows"), ("ieee", "blocks")):
+        problem = GemmProblem(
+            *(4096, 4096, 4096), dtype=dtype, precision=precision, scales=scales
+        ).laid_out(layout)
+        for key, kernel in (kernels | {"a100": "typed"}).items():
+            board = find_board(key)
+            found = choose(problem, board, store=None)
+            assert found.kernel.name == kernel
+            assert found.kernel.supports(problem, found.config, board) is None
+
+
+def test_hopper_widens_8_bits_rather_than_multiply_them_by_mma_sync():
+    """Where wgmma takes none: its mma.sync widens them, too."""
+    assert choose(GemmProblem(64, 64, 0, dtype="float8_e4m3"), H100).kernel.name == "typed"
+    assert not [each for each in candidates_for(H100) if each.name == "gemm_fp8_mma"]
 
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])

@@ -223,9 +223,9 @@ def test_only_types_of_8_bits_may_be_fast():
 def test_which_kernels_take_them():
     problem = GemmProblem(64, 64, 64, dtype=E4M3, out_dtype="bfloat16")
     names = [each.name for each in kernels_for([problem])]
-    assert names == ["typed", "gemm_fp8"]
+    assert names == ["typed", "gemm_fp8", "gemm_fp8_mma"]
     assert [each.name for each in tunable_kernels([problem], H100)] == names
-    assert re.search("'typed' takes it", refusal(replace(problem, k=0)))
+    assert re.search("'typed' and 'gemm_fp8_mma' take it", refusal(replace(problem, k=0)))
 
 
 def refusal(problem: GemmProblem) -> str:

@@ -257,13 +257,14 @@ def test_what_scales_are_called():
         GemmProblem(1, 1, 1, dtype=E4M3, scales=3)
     with pytest.raises(UsageError, match="alpha scales products of other types"):
         GemmProblem(1, 1, 1, scales="tensor")
-    with pytest.raises(UsageError, match="groups of products have no scales"):
-        GemmProblem.of_groups("8x8x8*2", dtype=E4M3, scales="tensor")
+    with pytest.raises(UsageError, match="ragged groups have no scales of 128x128 elements of A"):
+        GemmProblem.of_groups("ragged:8x8x8*2", dtype=E4M3, scales="128x128,tensor")
 
 
 def test_which_kernels_take_them():
     problem = GemmProblem(64, 64, 64, dtype=E4M3, out_dtype="bfloat16", scales="rows")
-    assert [each.name for each in kernels_for([problem])] == ["typed", "gemm_fp8"]
+    names = [each.name for each in kernels_for([problem])]
+    assert names == ["typed", "gemm_fp8", "gemm_fp8_mma"]
     assert Dispatcher(H100, None).choose(problem.resized(4096, 4096, 4096)).kernel is KERNEL
 
 

@@ -199,7 +199,7 @@ def test_groups_are_for_kernels_that_take_a_table():
     assert kernels_for([GemmProblem(8, 8, 8)]) == LADDER[:13]
     assert KERNEL not in kernels_for([GemmProblem(8, 8, 8, dtype="float64")])
     for kernel in (*LADDER, *PRODUCTION):
-        grouped = in_types_of(kernel, problem)
+        grouped = kernel.lay_out(in_types_of(kernel, problem))
         reason = kernel.supports(grouped, kernel.default, H100)
         assert (reason is None) == kernel.takes_groups
         refusal = "no others" if kernel.takes_ragged else "not groups of different shapes"

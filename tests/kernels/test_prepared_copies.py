@@ -41,6 +41,11 @@ CASES = {
         WGMMA,
         GemmProblem(64, 48, 80, transa=True, dtype="float8_e4m3"),
     ),
+    "turned, of 8 bits, by mma.sync": (
+        "gemm_fp8_mma",
+        {"BM": 32, "BN": 32, "WM": 16, "WN": 16, "BK": 64},
+        GemmProblem(40, 24, 80, transa=True, dtype="float8_e5m2"),
+    ),
     "aligned rows": ("gemm_wgmma", WGMMA, GemmProblem(70, 67, 75, dtype="float16")),
     "aligned rows, read by their addresses": (
         "gemm_mma",

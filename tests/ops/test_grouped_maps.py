@@ -7,6 +7,7 @@ import pytest
 
 import gemmkit
 from emulated_gpu import GpuArray, install
+from emulated_groups import Tables
 from gemmkit.dispatch.choose import Choice
 from gemmkit.kernels import group_maps
 from gemmkit.kernels.catalog import find_kernel
@@ -17,19 +18,6 @@ CONFIG = KERNEL.configure(
     {"BM": 64, "BN": 32, "BK": 64, "stages": 2, "consumers": 1, "pingpong": 1, "cluster_m": 1}
 )
 SIZES = [(70, 40, 72), (0, 8, 8), (3, 16, 64), (5, 24, 0)]
-
-
-class Tables(grouped_gpu.Tables):
-    """Tables that need no copies through pinned memory, with maps as the emulator has them."""
-
-    def _copy(self, table, nbytes, stream, pool):
-        address = pool.of(stream, False, nbytes, 0).workspace
-        there = self._context.device.memory.view(address, table.nbytes).view(table.dtype)
-        there[:] = table
-        for name in ("map_a", "map_b", "map_c"):
-            for number, words in enumerate(table[name]):
-                there[name][number] = np.frombuffer(self._context._map(words.tobytes()), np.uint64)
-        return address
 
 
 @pytest.fixture

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import gemmkit
-from emulated_gpu import STREAM, GpuArray, install
+from emulated_gpu import STREAM, GpuArray
+from emulated_groups import Offsets, install_groups
 from gemmkit.errors import UnsupportedProblem, UnsupportedType, UsageError
 from gemmkit.kernels.production.ragged_wgmma import KERNEL
 from gemmkit.kernels.tensor_maps import PlannedMap
-from gemmkit.ops import grouped_gpu, ragged_gpu, ragged_launches, ragged_product
+from gemmkit.ops import ragged_product
 from gemmkit.ops.libraries import dlpack
 from gemmkit.ops.libraries.dlpack import CUDA, DlpackArray
 from gemmkit.ops.operands import View
@@ -24,60 +25,14 @@ ENDS = [0, 3, 3, 70, 80]
 ROWS, N, K = 80, 40, 72
 
 
-class Tables(grouped_gpu.Tables):
-    """Tables that need no copies through pinned memory."""
-
-    def _copy(self, table, nbytes, stream, pool):
-        address = pool.of(stream, False, nbytes, 0).workspace
-        memory = self._context.device.memory.view(address, table.nbytes)
-        memory[:] = table.view(np.uint8)
-        return address
-
-
-class Offsets(GpuArray):
-    """Whole numbers on the emulated GPU."""
-
-    @property
-    def __cuda_array_interface__(self):
-        values = self.values
-        return {
-            "data": (values.ctypes.data, False),
-            "typestr": values.dtype.str,
-            "shape": values.shape,
-            "strides": None if values.flags.c_contiguous else values.strides,
-        }
-
-
-class Maps:
-    """What `MapsOfSizes` does, by the emulated GPU."""
-
-    gpu = None
-
-    def __init__(self, like):
-        self.like = like
-
-    def encoded(self, sizes):
-        return self.gpu.encode(replace(self.like, sizes=sizes))
-
-
 @pytest.fixture(scope="module")
 def played():
     with pytest.MonkeyPatch.context() as patch:
-        gpu, library = install(patch)
-        tables = Tables(gpu)
-        patch.setattr(Maps, "gpu", gpu)
-        patch.setattr(ragged_launches, "MapsOfSizes", Maps)
-        for module in (grouped_gpu, ragged_gpu):
-            patch.setattr(module, "context_of", lambda ordinal: gpu)
-        for module in (grouped_gpu, ragged_launches):
-            patch.setattr(module, "tables_of", lambda context: tables)
-        patch.setattr(
-            ragged_gpu,
-            "choose_ragged",
-            lambda problem, spec: None if KERNEL.supports(problem, CONFIG, spec) else CONFIG,
+        chosen = SimpleNamespace(kernel=KERNEL, config=CONFIG)
+        yield install_groups(
+            patch,
+            lambda problem, spec: None if KERNEL.supports(problem, CONFIG, spec) else chosen,
         )
-        patch.setattr(grouped_gpu, "choose_alike", gpu.choose)
-        yield gpu, library
 
 
 @pytest.fixture

@@ -29,6 +29,7 @@ from gemmkit.bench.peers import (
 from gemmkit.bench.progress import Progress
 from gemmkit.bench.run import make_record
 from gemmkit.bench.shares import shares
+from gemmkit.bench.sustained import time_sustained
 from gemmkit.bench.tasks import Task
 from gemmkit.bench.timer import SECONDS, Rotation, time_in_turn
 from gemmkit.bench.workload import Workload, launching
@@ -68,6 +69,7 @@ def compare(
     cache_dir: Path | None = None,
     every: bool = False,
     functions: Any = None,
+    sustained: float = 0.0,
 ) -> list[Record]:
     """Measure what `choose` takes for each problem, beside its peers; a record for each.
 
@@ -88,10 +90,12 @@ def compare(
         every: time all that `choose` gives: the first is what is compared, and the others are
             entries beside it. By default the fastest of them is taken.
         functions: what computes layers, `gemmkit.nn`.
+        sustained: seconds that each of them runs at the board's power limit afterwards, as
+            `time_sustained` says; 0 for not at all.
 
     Raises:
-        UsageError: a peer is unknown or not installed, or there are layers without `functions` or
-            without PyTorch to compare them with.
+        UsageError: a peer is unknown or not installed, or there are layers without `functions`,
+            without PyTorch to compare them with, or beside `sustained`.
         CompileError: a kernel does not compile.
         DeviceError: there is not enough memory, or a kernel failed.
     """
@@ -100,13 +104,17 @@ def compare(
     products = [task for task in tasks if task.layer is None]
     if layers and (functions is None or TORCH not in against):
         raise UsageError(f"layers are compared with '{TORCH}' alone: name it among the peers")
+    if layers and sustained:
+        raise UsageError("the power limit is measured of products, not of layers: leave one out")
     peers = open_peers(against, device) if products else []
     progress.opened(device, "")
     runs = [each for task in products if (each := _plan(task, choose, device.spec, progress))]
     plans = [planned.plan for run in runs for planned in (*run.picks, *run.plain)]
     compiled = compile_plans(plans, device.spec, progress, cache_dir)
     binaries = dict(zip(plans, compiled, strict=True))
-    measuring = _Measuring(device, peers, binaries, seed, seconds, progress, every=every)
+    measuring = _Measuring(
+        device, peers, binaries, seed, seconds, progress, every=every, sustained=sustained
+    )
     records = []
     total = len(runs) + len(layers)
     for number, run in enumerate(runs):
@@ -191,10 +199,11 @@ class _Measuring:
         progress: Progress,
         *,
         every: bool,
+        sustained: float,
     ) -> None:
         self.device, self.peers, self.binaries = device, peers, binaries
         self.seed, self.seconds, self.progress = seed, seconds, progress
-        self.every = every
+        self.every, self.sustained = every, sustained
 
     @cached_property
     def copy_gb_per_s(self) -> float | None:
@@ -236,6 +245,8 @@ class _Measuring:
             conditions=conditions.record(),
             environment=record.environment | {"against": [each.vendor for each in self.peers]},
         )
+        if self.sustained:
+            record = self._at_the_limit(record, ours, entries, workload)
         spent = shares(
             record,
             problem.minimal_bytes,
@@ -339,6 +350,28 @@ class _Measuring:
         )
         by_rotation = dict(zip(rotations, theirs, strict=True))
         return own, [by_rotation[id(each.rotation)] for each in entries]
+
+    def _at_the_limit(
+        self, record: Record, ours: Rotation, entries: Sequence[Entrant], workload: Workload
+    ) -> Record:
+        """The record with the speed at the power limit, of the kernel and of each library."""
+        theirs = {id(each.rotation): each.rotation for each in entries if each.vendor != GEMMKIT}
+        found = time_sustained(
+            self.device,
+            [ours, *theirs.values()],
+            seconds=self.sustained,
+            kept=workload.kept,
+            probes=self.probes,
+        )
+        by_rotation = dict(zip((id(ours), *theirs), found, strict=True))
+        return msgspec.structs.replace(
+            record,
+            sustained=found[0],
+            peers=tuple(
+                msgspec.structs.replace(peer, sustained=by_rotation.get(id(each.rotation)))
+                for peer, each in zip(record.peers, entries, strict=True)
+            ),
+        )
 
 
 def _as_baseline(peer: PeerRecord) -> BaselineRecord:

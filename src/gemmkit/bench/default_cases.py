@@ -117,6 +117,8 @@ def _taken(
             return None
         problem = default_problem(kernel, in_whole_tiles(problem, tiles.multiples))
     problem = asked.problem(problem, kernel)
+    if own:
+        problem = kernel.lay_out(problem)
     if kernel.sizes is not None and kernel.sizes.maps:
         # Rows of whole units first, which depend on the type: no other padding will fit.
         problem = kernel.sizes.nearest(problem)

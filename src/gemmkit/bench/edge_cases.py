@@ -148,7 +148,7 @@ def edge_cases(
         found["batch, one B"] = GemmProblem(rows // 2 + 1, n, k, batch=3, stride_b=BROADCAST)
         found["batch of none"] = GemmProblem(m, n, k, batch=0)
     if grouped:
-        found |= _groups(tiles, depth)
+        found |= _groups(tiles, depth, vector)
     if ragged:
         found |= _ragged(tiles, depth, vector, fusing=fusing)
     return found
@@ -199,7 +199,7 @@ def _ragged(tiles: Tiles, depth: int, vector: int, *, fusing: bool) -> dict[str,
     return found
 
 
-def _groups(tiles: Tiles, depth: int) -> dict[str, GemmProblem]:
+def _groups(tiles: Tiles, depth: int, vector: int) -> dict[str, GemmProblem]:
     """Products of different shapes: in vectors, with residues, empty ones, with padded rows."""
     rows, columns, step = tiles.rows, tiles.columns, tiles.step
     m, n, k = rows + 1, columns + 1, depth + 1
@@ -208,10 +208,21 @@ def _groups(tiles: Tiles, depth: int) -> dict[str, GemmProblem]:
     empty = ((0, n, k), (m, n, k), (m, 0, k), (m, n, 0), (SOME, SOME, SOME), (0, 0, 0))
     padded = tuple((*sizes, sizes[2] + 1, sizes[1] + 3, sizes[1] + 2) for sizes in unlike)
     scales: dict[str, Any] = {"alpha": -1.5, "beta": 0.5}
-    return {
+    found = {
         "groups": GemmProblem.of_groups(unlike),
         "groups in vectors": GemmProblem.of_groups(vectors),
         "groups, some empty": GemmProblem.of_groups(empty, **scales),
         "groups, odd padding": GemmProblem.of_groups(padded, **scales),
         "groups of small k": GemmProblem.of_groups([(m, n, SOME)] * 3 + [(SOME, 1, SOME)] * SOME),
     }
+    if vector > QUAD:
+        n, k = columns + vector, depth + vector
+        wide = (
+            (0, n, k),
+            (m, n, k),
+            (1, vector, vector),
+            (2 * rows - 1, columns, 0),
+            (SOME, n, step),
+        )
+        found["groups in rows of vectors"] = GemmProblem.of_groups(wide, **scales)
+    return found

@@ -67,7 +67,7 @@ def time_in_turn(
         kept: the buffers that the launches use.
         during: entered while samples are taken, warm-up apart.
     """
-    recorded = [_Recorded(device, rotation, kept) for rotation in rotations]
+    recorded = [RecordedRotation(device, rotation, kept) for rotation in rotations]
     for each in recorded:
         each.lengthen()
     return _sample_in_turn(recorded, seconds, MIN_SAMPLES, during)
@@ -85,7 +85,7 @@ def fastest_first(
     Those that a first look finds near the fastest are timed in turn, for `seconds` each, or three
     times where that is longer; the others follow in the order of that look.
     """
-    recorded = [_Recorded(device, rotation, kept) for rotation in rotations]
+    recorded = [RecordedRotation(device, rotation, kept) for rotation in rotations]
     _warm_up(recorded[:1])
     looks = [each.look() for each in recorded]
     order = sorted(range(len(looks)), key=looks.__getitem__)
@@ -101,7 +101,7 @@ def fastest_first(
     return order
 
 
-class _Recorded:
+class RecordedRotation:
     """A rotation as a graph: at first of one launch on each set of buffers."""
 
     def __init__(self, device: Recorder, rotation: Rotation, kept: Sequence[object]) -> None:
@@ -118,9 +118,9 @@ class _Recorded:
             first = min(first, self.replay.microseconds())
         return max(RESOLUTION_US, first) / self.launches
 
-    def lengthen(self) -> None:
-        """Repeat the launches until one replay is long enough to be timed well."""
-        times = math.ceil(GRAPH_US / (self.look() * self.launches))
+    def lengthen(self, microseconds: float = GRAPH_US) -> None:
+        """Repeat the launches until one replay takes so long; by default, to be timed well."""
+        times = math.ceil(microseconds / (self.look() * self.launches))
         times = max(1, min(times, MAX_LAUNCHES // self.launches))
         if times > 1:
             self.replay = self._device.record(list(self._rotation) * times, self._kept)
@@ -128,7 +128,7 @@ class _Recorded:
 
 
 def _sample_in_turn(
-    recorded: Sequence[_Recorded],
+    recorded: Sequence[RecordedRotation],
     seconds: float,
     least: int,
     during: AbstractContextManager[object] | None = None,
@@ -145,7 +145,7 @@ def _sample_in_turn(
     return [summary(each) for each in samples]
 
 
-def _warm_up(recorded: Sequence[_Recorded]) -> float:
+def _warm_up(recorded: Sequence[RecordedRotation]) -> float:
     """Replay until the clocks are up; the microseconds of the last round."""
     end = time.monotonic() + WARM_UP_S
     while True:

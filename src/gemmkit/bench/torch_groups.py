@@ -16,15 +16,21 @@ SINCE = (9, 0)
 
 def why_not_grouped(torch: Any, ordinal: int, problem: GemmProblem) -> str:
     """Why it does not multiply a problem's groups on a GPU; empty if it does."""
-    groups = problem.groups
     if not hasattr(torch, "_grouped_mm"):
         return "this PyTorch has no torch._grouped_mm"
+    if reason := why_not_experts(torch, ordinal, problem):
+        return reason
+    narrow = problem.dtype == problem.result_dtype == "bfloat16"
+    return "" if narrow else "it is for bfloat16 alone"
+
+
+def why_not_experts(torch: Any, ordinal: int, problem: GemmProblem) -> str:
+    """Why PyTorch has no kernel for groups on a GPU, whatever their types are; empty if it has."""
+    groups = problem.groups
     if torch.cuda.get_device_capability(ordinal) < SINCE:
         return "its kernel is for Hopper and later boards"
     if groups is None or not groups.count or not problem.flops:
         return "no products of groups"
-    if problem.dtype != "bfloat16" or problem.result_dtype != "bfloat16":
-        return "it is for bfloat16 alone"
     if problem.transa or problem.transc:
         return "rows of A and C alone have an expert"
     if (problem.alpha, problem.beta, str(problem.epilogue)) != (1, 0, "none"):

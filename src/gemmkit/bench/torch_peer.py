@@ -11,12 +11,12 @@ from typing import Any
 from gemmkit.bench.baseline import Arguments, Way, stored_steps
 from gemmkit.bench.groups import BATCHED, EACH, GROUPED, as_strided_batch, single_products
 from gemmkit.bench.torch_groups import GroupedOperands, why_not_grouped
+from gemmkit.bench.torch_scaled import ScaledOperands, refuse_unscalable, why_not_scaled
 from gemmkit.devices.device import TimedDevice, Work
 from gemmkit.dtypes import ITEM_BYTES, OPERAND_TYPES, Dtype, Precision
 from gemmkit.epilogue import Custom
 from gemmkit.errors import UnsupportedProblem
 from gemmkit.problem import GemmProblem
-from gemmkit.scales import BLOCKS, COLUMNS, NONE, ROW_CHUNKS, ROWS, TENSOR
 from gemmkit.storage import Layout, further_layouts, layouts, scale_layouts
 from gemmkit.verify.arithmetic import Step
 
@@ -69,12 +69,28 @@ class TorchBaseline:
 
     def _grouped_mm(self, problem: GemmProblem, bound: Arguments) -> tuple[Work, Work]:
         """torch._grouped_mm of copies of A and B, made now; and the same with its results in C."""
-        torch = self._torch
-        products = [
-            operand_tensors(torch, self._ordinal, *each) for each in single_products(problem, bound)
+
+        def operands(bound: Arguments) -> GroupedOperands:
+            products = [
+                operand_tensors(self._torch, self._ordinal, *each)[:2]
+                for each in single_products(problem, bound)
+            ]
+            return GroupedOperands(self._torch, *zip(*products, strict=True))
+
+        return self._in_one_call(operands, problem, bound)
+
+    def _in_one_call(
+        self,
+        copies: Callable[[Arguments], GroupedOperands],
+        problem: GemmProblem,
+        bound: Arguments,
+    ) -> tuple[Work, Work]:
+        """The products of all groups by copies made now; and the same with its results in C."""
+        torch, operands = self._torch, copies(bound)
+        c = [
+            operand_tensors(torch, self._ordinal, *each)[2]
+            for each in single_products(problem, bound)
         ]
-        a, b, c = zip(*products, strict=True)
-        operands = GroupedOperands(torch, a, b)
         # They were made on another stream.
         torch.cuda.synchronize(self._ordinal)
 
@@ -88,25 +104,53 @@ class TorchBaseline:
         return work(operands.multiply), work(lambda: operands.multiply_into(c))
 
     def _scaled(self, problem: GemmProblem, arguments: Sequence[Arguments]) -> dict[str, Way]:
-        """torch._scaled_mm, then the epilogue's parts if it has any."""
+        """torch._scaled_mm, then the epilogue's parts if it has any; of groups
+        torch._scaled_grouped_mm."""
+        if problem.groups is not None:
+            return self._scaled_groups(problem, arguments)
         refuse_unscalable(problem)
         separate = "" if str(problem.epilogue) == "none" else ", epilogue in kernels of its own"
         name = f"PyTorch {self._torch.__version__} (torch._scaled_mm){separate}"
         works = [self._scaled_mm(problem, each) for each in arguments]
         return {name: Way(works, stored_steps(problem.epilogue))}
 
-    def _scaled_mm(self, problem: GemmProblem, bound: Arguments) -> Work:
+    def _scaled_groups(
+        self, problem: GemmProblem, arguments: Sequence[Arguments]
+    ) -> dict[str, Way]:
         torch = self._torch
-        a, b, c = operand_tensors(torch, self._ordinal, problem, bound)
-        layouts_of_scales = scale_layouts(problem)
-        scale_a, scale_b = (
-            matrix_tensor(
-                torch, self._ordinal, problem, layouts_of_scales[name], bound[name], _SCALE_TYPE
+        if reason := why_not_scaled(torch, self._ordinal, problem):
+            raise UnsupportedProblem(
+                f"torch._scaled_grouped_mm does not take these groups: {reason}"
             )
-            if name in layouts_of_scales
+        how = {"out_dtype": torch.bfloat16, "use_fast_accum": problem.precision == "fast"}
+
+        def operands(bound: Arguments) -> ScaledOperands:
+            products = [
+                (*operand_tensors(torch, self._ordinal, *each)[:2], *self._scales(*each))
+                for each in single_products(problem, bound)
+            ]
+            return ScaledOperands(torch, *zip(*products, strict=True), **how)
+
+        pairs = [self._in_one_call(operands, problem, each) for each in arguments]
+        works, judged = ([pair[place] for pair in pairs] for place in (0, 1))
+        name = f"PyTorch {torch.__version__} (torch._scaled_grouped_mm)"
+        return {name: Way(works, choice=GROUPED, judged=judged)}
+
+    def _scales(self, problem: GemmProblem, bound: Arguments) -> tuple[Any, Any]:
+        """Those of A and B, 1 for an operand that has none."""
+        torch, found = self._torch, scale_layouts(problem)
+        scale_a, scale_b = (
+            matrix_tensor(torch, self._ordinal, problem, found[name], bound[name], _SCALE_TYPE)
+            if name in found
             else torch.ones((), device=f"cuda:{self._ordinal}")
             for name in ("scale_a", "scale_b")
         )
+        return scale_a, scale_b
+
+    def _scaled_mm(self, problem: GemmProblem, bound: Arguments) -> Work:
+        torch = self._torch
+        a, b, c = operand_tensors(torch, self._ordinal, problem, bound)
+        scale_a, scale_b = self._scales(problem, bound)
         fast = problem.precision == "fast" and not problem.scales.of_chunks
         finish = self._finishing(problem, bound)
 
@@ -229,37 +273,6 @@ def refuse_foreign(problem: GemmProblem) -> None:
         )
     if isinstance(problem.epilogue.activation, Custom):
         raise UnsupportedProblem("PyTorch has no such activation")
-
-
-# What torch._scaled_mm takes of A and of B.
-_SCALED = {(NONE, NONE), (TENSOR, TENSOR), (ROWS, COLUMNS), (ROW_CHUNKS, BLOCKS)}
-_SCALED |= {(ROW_CHUNKS, ROW_CHUNKS), (BLOCKS, ROW_CHUNKS)}
-# What it wants rows and columns of B to be multiples of.
-_SCALED_UNIT = 16
-
-
-def refuse_unscalable(problem: GemmProblem) -> None:
-    """See that torch._scaled_mm has a product of operands of 8 bits.
-
-    Raises:
-        UnsupportedProblem: it has not.
-    """
-    scales = problem.scales
-    reason = ""
-    if problem.groups is not None or problem.batch != 1:
-        reason = "one product at a time"
-    elif problem.layout != "nt":
-        reason = "A and B along k alone: layout NT"
-    elif (problem.alpha, problem.beta) != (1, 0):
-        reason = "neither alpha nor beta"
-    elif problem.n % _SCALED_UNIT or problem.k % _SCALED_UNIT:
-        reason = f"n and k that are multiples of {_SCALED_UNIT}"
-    elif (scales.a, scales.b) not in _SCALED:
-        reason = f"no scales {scales}"
-    elif isinstance(problem.epilogue.activation, Custom):
-        reason = "no such activation"
-    if reason:
-        raise UnsupportedProblem(f"torch._scaled_mm takes {reason}")
 
 
 def activations(torch: Any, suffix: str = "") -> dict[str, Callable[[Any], Any]]:

@@ -67,6 +67,13 @@ comparison_options = combine(
         metavar="A,B[->C]",
         help="With --ranks: as for `gemmkit which`.  [default: S(0),S(1)->S(1)]",
     ),
+    click.option(
+        "--sustained",
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="SECONDS",
+        help="Measure also the burst after a rest, and for so long each the speed, the clock, the "
+        "power and the energy per product at the board's power limit.",
+    ),
     click.option("--profile", is_flag=True, help="Add a table with percent of the board's peaks."),
     click.option(
         "--resume",
@@ -97,6 +104,7 @@ def command(
     against: tuple[str, ...] | None,
     ranks: int | None,
     placement: str | None,
+    sustained: float | None,
     profile: bool,
     resume: bool,
     shapes: tuple[str, ...],
@@ -172,7 +180,7 @@ def command(
         board, settings = board_at_hand(gpu), kernel.configure(config or {})
         plain = problems_of([DEFAULT_SHAPE])
         problems = [default_problem(kernel, each, board, settings) for each in plain]
-    if suites or against or profile or resume:
+    if suites or against or profile or resume or sustained:
         from gemmkit.bench.tasks import Task, suite_tasks
         from gemmkit.cli.comparison import compare_command
 
@@ -195,6 +203,7 @@ def command(
             page=page,
             resume=resume,
             profile=profile,
+            sustained=sustained or 0.0,
         )
         return
     if kernel is None:

@@ -33,6 +33,7 @@ def compare_command(
     page: Path | None,
     resume: bool,
     profile: bool,
+    sustained: float,
 ) -> None:
     """Compare over suites and single problems, with one kernel or with those that gemmkit chooses.
 
@@ -64,6 +65,7 @@ def compare_command(
         page=page,
         resume=resume,
         profile=profile,
+        sustained=sustained,
     )
 
 
@@ -112,6 +114,7 @@ def run_comparison(
     page: Path | None,
     resume: bool,
     profile: bool,
+    sustained: float,
 ) -> None:
     """Measure what is not in the file yet, and print tables of all records.
 
@@ -136,6 +139,7 @@ def run_comparison(
             and (each.layer or set(each.environment.get("against", ())) >= set(against))
             and (kernel is None or each.kernel == kernel.name)
             and (config is None or each.config == config.as_dict())
+            and (not sustained or each.sustained is not None)
         ]
     rest = left(tasks, done)
     functions: Any = None
@@ -155,6 +159,7 @@ def run_comparison(
             seed=seed,
             progress=watch,
             functions=functions,
+            sustained=sustained,
         )
 
     exit_if_wrong(
@@ -172,9 +177,10 @@ def run_comparison(
 
 def _tables(profile: bool) -> Tabulate:
     from gemmkit.report.comparison import comparison_tables, profile_table
+    from gemmkit.report.sustained import sustained_tables
 
     def tables(watch: Watch, *, complete: bool) -> Sequence[Table]:
-        found = comparison_tables(watch.records)
+        found = comparison_tables(watch.records) + sustained_tables(watch.records)
         return [*found, profile_table(watch.records)] if profile and complete else found
 
     return tables

@@ -1,4 +1,4 @@
-"""SM clock, power and temperature of a GPU right now, as NVML tells them."""
+"""SM clock, power, energy and temperature of a GPU right now, as NVML tells them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ def management_probes(stream: Any) -> Mapping[str, Probe]:
     """Functions that ask NVML about a cuda.core stream's device: those that answer, by topic.
 
     "sm_clock_mhz", "power_watts" (of the board, at this instant where the driver tells it, else
-    over the last second) and "temperature_c". Containers and old drivers lack some or all.
+    over the last second), "energy_joules" (of the board since the driver was loaded) and
+    "temperature_c". Containers and old drivers lack some or all.
     """
     with suppress(Exception):
         from cuda.bindings import nvml
@@ -42,6 +43,7 @@ def _probes(nvml: Any, handle: int) -> dict[str, tuple[Probe, ...]]:
             lambda: float(nvml.device_get_clock_info(handle, nvml.ClockType.CLOCK_SM)),
         ),
         "power_watts": (power_now, lambda: nvml.device_get_power_usage(handle) / 1e3),
+        "energy_joules": (lambda: nvml.device_get_total_energy_consumption(handle) / 1e3,),
         "temperature_c": (lambda: float(nvml.device_get_temperature_v(handle, _GPU_DIE)),),
     }
 

@@ -11,7 +11,7 @@ from gemmkit.devices.device import Buffer, Device
 from gemmkit.devices.scalars import rounded
 from gemmkit.dtypes import ITEM_BYTES
 from gemmkit.problem import GemmProblem
-from gemmkit.storage import Layout, Stored, dtype_of, placements, scale_layouts
+from gemmkit.storage import Layout, Stored, dtype_of, placements, scale_layouts, scale_pitches
 
 # What a launch writes.
 RESULTS = ("c", "auxiliary")
@@ -51,17 +51,11 @@ class ScaleArray:
 
     @classmethod
     def of(cls, problem: GemmProblem, name: str, buffer: Buffer) -> ScaleArray:
-        """Those that lie as in `storage.scale_layouts`."""
+        """Those that lie as in `storage.placements`; in groups, a table says how."""
+        if problem.groups is not None:
+            return cls(buffer, 0, 0)
         place = scale_layouts(problem)[name]
-        down, across = (1, place.ld) if place.transposed else (place.ld, 1)
-        kind = problem.scales.a if name == "scale_a" else problem.scales.b
-        along_lines, along_k = (down, across) if name == "scale_a" else (across, down)
-        return cls(
-            buffer,
-            along_lines if kind.lines else 0,
-            along_k if kind.of_chunks else 0,
-            place.stride,
-        )
+        return cls(buffer, *scale_pitches(problem, name, place), place.stride)
 
 
 @dataclass(frozen=True, slots=True)

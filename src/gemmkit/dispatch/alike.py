@@ -18,8 +18,7 @@ from gemmkit.dispatch.choose import Choice, Dispatcher, dispatcher
 from gemmkit.errors import UnsupportedProblem
 from gemmkit.gpu import GpuSpec
 from gemmkit.groups import STEP_LOG2, Sizes
-from gemmkit.kernels.plan import TileConfig
-from gemmkit.kernels.production import ragged_wgmma
+from gemmkit.kernels.production import PRODUCTION
 from gemmkit.problem import GemmProblem
 from gemmkit.trials import changes
 
@@ -29,6 +28,8 @@ MOST_REMEMBERED = 4096
 # Sides of square tiles whose numbers stand for those of all candidates' tiles.
 TILE_SIDES = (32, 64, 128, 256)
 _SIDES = np.array(TILE_SIDES, float)[:, None]
+# Kernels that read where the rows of ragged groups end.
+READING_OFFSETS = tuple(each for each in PRODUCTION if each.takes_ragged)
 # Elements; no kernel asks for rows of larger multiples.
 WIDEST_UNIT = 16
 
@@ -38,10 +39,11 @@ class GroupsClass:
     """What estimates of groups depend on; quantities are powers of 2^(1/2), rounded.
 
     `shared` is what all products have in common: α, β, epilogue, layout, types, precision, prepared
-    operands and alignment. `units` are the largest powers of two, up to `WIDEST_UNIT` elements,
-    that divide the rows and the leading dimensions of all A, B and C. `sizes` are the number of
-    products, their tiles of each side of `TILE_SIDES`, multiply-adds, elements of C and of A and B,
-    and the largest m, n, k and leading dimensions. `empty` says that nothing is multiplied.
+    operands, alignment and kinds of scales. `units` are the largest powers of two, up to
+    `WIDEST_UNIT` elements, that divide the rows and the leading dimensions of all A, B and C.
+    `sizes` are the number of products, their tiles of each side of `TILE_SIDES`, multiply-adds,
+    elements of C and of A and B, and the largest m, n, k and leading dimensions. `empty` says that
+    nothing is multiplied.
     """
 
     shared: tuple[Hashable, ...]
@@ -75,7 +77,7 @@ class GroupsClass:
         # fmt: off
         shared = (
             p.alpha, p.beta, p.epilogue, p.transa, p.transb, p.transc, p.dtype, p.out_dtype,
-            p.precision, p.prepared, p.alignment,
+            p.precision, p.prepared, p.alignment, p.scales,
         )
         # fmt: on
         return cls(shared, units, tuple(steps.tolist()), not multiply_adds)
@@ -138,22 +140,23 @@ def choose_alike(problem: GemmProblem, gpu: GpuSpec) -> Choice:
     return choices_alike(gpu).choose(problem)
 
 
-def choose_ragged(problem: GemmProblem, gpu: GpuSpec) -> TileConfig | None:
-    """The configuration of `ragged_wgmma` for ragged groups; None if it does not take them.
+def choose_ragged(problem: GemmProblem, gpu: GpuSpec) -> Choice | None:
+    """The kernel and configuration for ragged groups that reads where their rows end; None if none
+    takes them.
 
     It is the same for any division of the rows, and for all numbers of rows whose mean in a group
     rounds to the same power of 2^(1/2).
     """
-    if ragged_wgmma.KERNEL.accepts(problem, gpu) is not None or not problem.results:
+    if not problem.results or all(each.accepts(problem, gpu) for each in READING_OFFSETS):
         return None
     return _chosen_for_rows(problem.representative, gpu, changes.count)
 
 
 @lru_cache(maxsize=1024)
-def _chosen_for_rows(typical: GemmProblem, gpu: GpuSpec, _: int) -> TileConfig | None:
+def _chosen_for_rows(typical: GemmProblem, gpu: GpuSpec, _: int) -> Choice | None:
     """The same, for the division that stands for others."""
     try:
         choice = dispatcher(gpu).choose(typical)
     except UnsupportedProblem:
         return None
-    return choice.config if choice.kernel is ragged_wgmma.KERNEL else None
+    return choice if choice.kernel.takes_ragged else None

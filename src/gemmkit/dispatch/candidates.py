@@ -14,6 +14,7 @@ from gemmkit.dispatch.candidate import Candidate
 from gemmkit.dispatch.fma_candidates import FALLBACK, SHORT_K, SMALL_TILES, TILED, WITHOUT_ASYNC
 from gemmkit.dispatch.tensor_candidates import (
     FP8,
+    FP8_MMA,
     FP16X3,
     FP16X3_FUSED,
     MMA,
@@ -26,9 +27,11 @@ from gemmkit.dispatch.tensor_candidates import (
 )
 from gemmkit.dispatch.typed_candidates import (
     GROUPED,
+    GROUPED_FP8,
     GROUPED_FP16X3,
     GROUPED_TYPED,
     GROUPED_WGMMA,
+    RAGGED_FP8,
     RAGGED_WGMMA,
     TYPED,
     TYPED_MMA,
@@ -69,12 +72,15 @@ CANDIDATES: tuple[Candidate, ...] = (
     *FP8,
     *MMA,
     *SKINNY_MMA,
+    *FP8_MMA,
     *TF32_MMA,
     *TF32X3,
     *TYPED,
     *GROUPED_FP16X3,
     *GROUPED_WGMMA,
     *RAGGED_WGMMA,
+    *GROUPED_FP8,
+    *RAGGED_FP8,
     *GROUPED_TYPED,
     *FALLBACK,
 )
@@ -85,13 +91,14 @@ def candidates_for(gpu: GpuSpec) -> tuple[Candidate, ...]:
     """Those that the board can run and that are worth it there; each says what problems it takes.
 
     Where there is cp.async, tiles that come through registers are left out: the same come faster.
-    Products of TF32 by mma.sync are left out where FFMA is as fast as these, or wgmma multiplies.
+    Products of TF32 by mma.sync are left out where FFMA is as fast as these, or wgmma multiplies,
+    and those of 8 bits where wgmma does.
     """
     staged = _allowed((*TILED, *SMALL_TILES), gpu) or _allowed(WITHOUT_ASYNC, gpu)
     wgmma = _allowed(
         (
             *(*WGMMA, *FP16X3, *FP16X3_FUSED, *TF32, *TF32_RS, *FP8),
-            *(*GROUPED_FP16X3, *RAGGED_WGMMA, *GROUPED_WGMMA),
+            *(*GROUPED_FP16X3, *RAGGED_WGMMA, *GROUPED_WGMMA, *RAGGED_FP8, *GROUPED_FP8),
         ),
         gpu,
     )
@@ -99,7 +106,7 @@ def candidates_for(gpu: GpuSpec) -> tuple[Candidate, ...]:
         *(TF32_MMA if is_faster_than_ffma(gpu, products=1) else ()),
         *(TF32X3 if is_faster_than_ffma(gpu, PRODUCTS) else ()),
     )
-    mma = (*MMA, *SKINNY_MMA, *(() if wgmma else tf32))
+    mma = (*MMA, *SKINNY_MMA, *(() if wgmma else (*FP8_MMA, *tf32)))
     others = (*mma, *TYPED, *GROUPED_TYPED, *FALLBACK)
     return (*staged, *_allowed(SHORT_K, gpu), *wgmma, *_allowed((*GROUPED, *others), gpu))
 

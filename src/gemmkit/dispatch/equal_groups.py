@@ -28,4 +28,5 @@ def as_batch(problem: GemmProblem) -> GemmProblem | None:
         dtype=problem.dtype,
         out_dtype=problem.out_dtype,
         precision=problem.precision,
+        scales=problem.scales,
     )

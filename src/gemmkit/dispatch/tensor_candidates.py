@@ -204,6 +204,31 @@ MMA = rows(
     (64, 32, 16, 16, 16, 4),
 )
 
+# Of 8 bits from compute capability 8.9 on, where there is no wgmma. None was timed on such a board:
+# these are tiles of which registers hold everything, two sums for each result, and a factor where
+# chunks of each column have a scale. The last three are for fast accumulation, which has one sum.
+FP8_MMA = rows(
+    "gemm_fp8_mma",
+    "BM BN BK WM WN stages",
+    (128, 128, 64, 64, 32, 4),
+    (128, 128, 128, 64, 32, 3),
+    (256, 64, 64, 64, 32, 4),
+    (128, 64, 64, 64, 32, 4),
+    (64, 128, 64, 32, 64, 4),
+    (128, 64, 128, 32, 32, 3),
+    (64, 64, 128, 32, 32, 3),
+    (64, 64, 64, 32, 32, 4),
+    (64, 32, 128, 32, 16, 4),
+    (32, 64, 128, 16, 32, 4),
+    (32, 32, 128, 16, 16, 4),
+    (16, 128, 128, 16, 32, 4),
+    (16, 64, 128, 16, 16, 4),
+    (64, 16, 128, 16, 16, 4),
+    (128, 256, 64, 64, 64, 4),
+    (256, 128, 64, 64, 64, 4),
+    (128, 128, 64, 64, 64, 3),
+)
+
 # 16 bits with at most 16 rows or columns, of any alignment.
 SKINNY_MMA = rows(
     "skinny_mma",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gemmkit.dispatch.candidate import WGMMA_KEYS, Candidate, rows
-from gemmkit.kernels.production import ragged_wgmma
+from gemmkit.kernels.production import ragged_fp8, ragged_wgmma
 
 # Tiles that elements of any type come to through registers, for mma.sync and for FFMA.
 _MMA_KEYS, _MMA_TILES = (
@@ -112,9 +112,49 @@ GROUPED_WGMMA = rows(
     (8, 64, 128, 12, 1, 1, 1, 1, 1),
 )
 
+# 8 bits on Hopper, with B along k: those of `gemm_fp8` whose blocks do not share the k of a tile,
+# and of few rows.
+GROUPED_FP8 = (
+    *rows(
+        "grouped_fp8",
+        WGMMA_KEYS,
+        (128, 256, 128, 3, 2, 1, 1, 1, 1),
+        (256, 128, 128, 3, 2, 1, 1, 1, 1),
+        (128, 192, 128, 4, 2, 1, 1, 1, 1),
+        (128, 160, 128, 4, 2, 1, 1, 1, 1),
+        (128, 128, 128, 5, 2, 1, 2, 1, 1),
+        (128, 128, 128, 5, 2, 1, 1, 1, 1),
+        (128, 96, 128, 6, 2, 1, 1, 1, 1),
+        (128, 64, 128, 6, 2, 1, 1, 1, 1),
+        (64, 128, 128, 6, 2, 2, 1, 1, 1),
+        (64, 128, 128, 6, 1, 1, 1, 1, 1),
+        (96, 64, 128, 8, 1, 1, 1, 1, 1),
+        (64, 64, 128, 8, 1, 1, 1, 1, 1),
+        (32, 64, 128, 8, 1, 1, 1, 1, 1),
+        (16, 128, 128, 8, 2, 1, 1, 1, 1),
+        (16, 64, 128, 8, 1, 1, 1, 1, 1),
+        (8, 64, 128, 12, 1, 1, 1, 1, 1),
+    ),
+    # Those whose promotion overlaps with products.
+    *rows(
+        "grouped_fp8",
+        "BM BN BK stages consumers pingpong accumulators cluster_m cluster_n cluster_k",
+        (128, 128, 128, 5, 2, 1, 2, 1, 1, 1),
+        (64, 128, 128, 6, 2, 2, 2, 1, 1, 1),
+        (64, 128, 128, 6, 1, 1, 2, 1, 1, 1),
+        (64, 64, 128, 8, 1, 1, 2, 1, 1, 1),
+    ),
+)
+
 # The same of ragged groups, but for those with more sums than its threads have registers for.
-RAGGED_WGMMA = tuple(
-    Candidate(ragged_wgmma.KERNEL.name, each.config)
-    for each in GROUPED_WGMMA
-    if ragged_wgmma.too_many_sums(each.config) is None
+RAGGED_WGMMA, RAGGED_FP8 = (
+    tuple(
+        Candidate(kernel.name, each.config)
+        for each in alike
+        if ragged_wgmma.too_many_sums(each.config) is None
+    )
+    for kernel, alike in (
+        (ragged_wgmma.KERNEL, GROUPED_WGMMA),
+        (ragged_fp8.KERNEL, GROUPED_FP8),
+    )
 )

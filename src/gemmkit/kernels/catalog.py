@@ -181,7 +181,9 @@ def alternatives(problem: GemmProblem, gpu: GpuSpec) -> str:
 
 
 # Fields of a problem that are the same for all of its products.
-_OF_ALL_PRODUCTS = ("dtype", "out_dtype", "precision", "epilogue", "alpha", "beta", "alignment")
+_OF_ALL_PRODUCTS = (
+    *("dtype", "out_dtype", "precision", "scales", "epilogue", "alpha", "beta", "alignment"),
+)
 
 
 def instead_of(kernel: Kernel, problem: GemmProblem, gpu: GpuSpec) -> str:

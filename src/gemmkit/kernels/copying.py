@@ -52,9 +52,9 @@ def copying(
             *_arguments("B", ("ldb", "stride_b"), by_operand.get("B"), cuts.get("B"), units),
         ),
         workspace_bytes=workspace_bytes(copies),
-        purpose="along k, as wgmma reads it"
+        purpose="along k, as tensor cores read it"
         if any(each.turned for each in copies)
-        else "into rows that TMA loads at full speed",
+        else "into aligned rows",
     )
 
 

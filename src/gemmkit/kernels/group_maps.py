@@ -7,13 +7,19 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gemmkit.groups import Sizes
-from gemmkit.kernels.group_table import GROUP, Addresses, GroupTable
+from gemmkit.kernels.group_table import (
+    GROUP,
+    NO_PITCHES,
+    SCALED_GROUP,
+    Addresses,
+    GroupTable,
+    Pitches,
+)
 from gemmkit.kernels.plan import MAP_ARGUMENTS
 from gemmkit.kernels.tensor_maps import OPERANDS, SOME_ADDRESS, PlannedMap
 from gemmkit.tensor_maps import MAP_ALIGNMENT, MAP_BYTES, MapFormat
@@ -26,6 +32,14 @@ MAPPED_GROUP = np.dtype(
     [
         *((name, GROUP[name]) for name in GROUP.names or ()),
         ("none", np.uint8, -GROUP.itemsize % MAP_ALIGNMENT),
+        *((name, np.uint64, _WORDS) for name in MAP_ARGUMENTS),
+    ]
+)
+
+# `ScaledMappedGroup` of scaled_groups.cuh, whose maps lie where those of `MAPPED_GROUP` do.
+SCALED_MAPPED_GROUP = np.dtype(
+    [
+        *((name, SCALED_GROUP[name]) for name in SCALED_GROUP.names or ()),
         *((name, np.uint64, _WORDS) for name in MAP_ARGUMENTS),
     ]
 )
@@ -49,14 +63,22 @@ class MappedGroupTable(GroupTable):
 
     planned: tuple[PlannedMap, ...] = ()
 
-    dtype: ClassVar[np.dtype[np.void]] = MAPPED_GROUP
+    @property
+    def dtype(self) -> np.dtype[np.void]:
+        """A row of it."""
+        return SCALED_MAPPED_GROUP if self.problem.scales else MAPPED_GROUP
 
     def sized(
-        self, maps: MapFormat | None = None, *, ldr: ArrayLike = 0, ldx: ArrayLike = 0
+        self,
+        maps: MapFormat | None = None,
+        *,
+        ldr: ArrayLike = 0,
+        ldx: ArrayLike = 0,
+        scales: Pitches = NO_PITCHES,
     ) -> NDArray[np.void]:
         """As `GroupTable.sized`; `maps` must be given."""
         assert maps is not None
-        table = super().sized(maps, ldr=ldr, ldx=ldx)
+        table = super().sized(maps, ldr=ldr, ldx=ldx, scales=scales)
         written = (table["M"] > 0) & (table["N"] > 0)
         read = written & (table["K"] > 0) & bool(self.problem.alpha)
         for each in self.planned:

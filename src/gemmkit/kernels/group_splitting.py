@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,7 +17,7 @@ from gemmkit.dtypes import FLOAT_BYTES
 from gemmkit.gpu import WARP_SIZE
 from gemmkit.groups import Sizes
 from gemmkit.kernels import source_text
-from gemmkit.kernels.group_table import GROUP, GroupTable
+from gemmkit.kernels.group_table import GROUP, NO_PITCHES, GroupTable, Pitches
 from gemmkit.kernels.operand_copies import (
     COPY_ALIGNMENT,
     WORKSPACE,
@@ -55,13 +55,21 @@ OPERANDS: tuple[Operand, ...] = ("A", "B")
 class SplitGroupTable(GroupTable):
     """The table of products whose operands are split."""
 
-    dtype: ClassVar[np.dtype[np.void]] = SPLIT_GROUP
+    @property
+    def dtype(self) -> np.dtype[np.void]:
+        """A row of it."""
+        return SPLIT_GROUP
 
     def sized(
-        self, maps: MapFormat | None = None, *, ldr: ArrayLike = 0, ldx: ArrayLike = 0
+        self,
+        maps: MapFormat | None = None,
+        *,
+        ldr: ArrayLike = 0,
+        ldx: ArrayLike = 0,
+        scales: Pitches = NO_PITCHES,
     ) -> NDArray[np.void]:
         """As `GroupTable.sized`."""
-        table = super().sized(maps, ldr=ldr, ldx=ldx)
+        table = super().sized(maps, ldr=ldr, ldx=ldx, scales=scales)
         for operand in OPERANDS:
             lines = self.lines(operand)[self.order]
             for name, sizes in (

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from gemmkit.dtypes import ITEM_BYTES
 from gemmkit.errors import UnsupportedProblem
 from gemmkit.groups import Groups, Sizes
 from gemmkit.kernels.limits import MAX_EXTENT
 from gemmkit.problem import GemmProblem
-from gemmkit.storage import GroupLayout, placements
+from gemmkit.storage import GroupLayout, Placement, dtype_of, placements, scale_pitches
 from gemmkit.tensor_maps import MapFormat
 
 # `Group` of scheduler/grouped.cuh.
@@ -24,10 +25,24 @@ GROUP = np.dtype(
     + [(name, np.int32) for name in ("first_tile", "tile_rows", "tile_cols", "unused")]
 )
 
+# `ScaledGroup` of scheduler/scaled_groups.cuh, of products with scales; the names are those of
+# arguments.
+SCALES = ("scale_a", "scale_b")
+_SCALE_PITCHES = ("scale_a_ld", "scale_a_step", "scale_b_ld", "scale_b_step")
+SCALED_GROUP = np.dtype(
+    [(name, GROUP[name]) for name in GROUP.names or ()]
+    + [(name, np.uint64) for name in SCALES]
+    + [(name, np.int32) for name in _SCALE_PITCHES]
+)
+
 # Operands whose addresses are in a table, by the names of arguments.
-MATRICES = {"A": "a", "B": "b", "C": "c"} | {x: x for x in ("bias", "residual", "auxiliary")}
+MATRICES = {"A": "a", "B": "b", "C": "c"} | {
+    x: x for x in ("bias", "residual", "auxiliary", *SCALES)
+}
 
 Addresses = NDArray[np.uint64] | Iterable[int] | int
+Pitches = Mapping[str, ArrayLike]
+NO_PITCHES: Pitches = {}
 
 
 def products_of(problem: GemmProblem) -> Groups:
@@ -52,7 +67,7 @@ def product_addresses(
     found = {}
     for argument, name in MATRICES.items():
         if name in placed:
-            item = problem.item_bytes if argument in "AB" else problem.out_item_bytes
+            item = ITEM_BYTES[dtype_of(problem, name)]
             offsets = placed[name].offsets(count).astype(np.uint64)
             found[argument] = np.uint64(arguments[argument]) + offsets * np.uint64(item)
     return found
@@ -72,8 +87,10 @@ class GroupTable:
     most: int = field(default=0, kw_only=True)
     cluster: int = field(default=1, kw_only=True)
 
-    # A row of it, which begins as `GROUP` does.
-    dtype: ClassVar[np.dtype[np.void]] = GROUP
+    @property
+    def dtype(self) -> np.dtype[np.void]:
+        """A row of it, which begins as `GROUP` does."""
+        return SCALED_GROUP if self.problem.scales else GROUP
 
     @cached_property
     def groups(self) -> Groups:
@@ -123,6 +140,7 @@ class GroupTable:
             maps,
             ldr=pitches("residual"),
             ldx=pitches("auxiliary"),
+            scales=pitches_of_scales(problem, placed),
         )
 
     @cached_property
@@ -137,20 +155,22 @@ class GroupTable:
         *,
         ldr: ArrayLike = 0,
         ldx: ArrayLike = 0,
+        scales: Pitches = NO_PITCHES,
     ) -> NDArray[np.void]:
         """The table, of `dtype`, in the order of `order`.
 
         Args:
-            addresses: of each product's A, B and C, and of its bias, residual and auxiliary output
-                if it has them, in the problem's order.
+            addresses: of each product's A, B and C, and of its bias, residual, auxiliary output and
+                scales if it has them, in the problem's order.
             maps: the format of tensor maps, for tables that have any.
             ldr: leading dimensions of the residuals.
             ldx: leading dimensions of the auxiliary outputs.
+            scales: the values of `scale_a_ld` and the like, of operands that have scales.
 
         Raises:
             UnsupportedProblem: a leading dimension does not fit in 32 bits.
         """
-        return self.at(addresses, self.sized(maps, ldr=ldr, ldx=ldx), maps)
+        return self.at(addresses, self.sized(maps, ldr=ldr, ldx=ldx, scales=scales), maps)
 
     def at(
         self,
@@ -171,13 +191,14 @@ class GroupTable:
         *,
         ldr: ArrayLike = 0,
         ldx: ArrayLike = 0,
+        scales: Pitches = NO_PITCHES,
     ) -> NDArray[np.void]:
         """The table without addresses; arguments as for `filled`.
 
         Raises:
             UnsupportedProblem: a leading dimension does not fit in 32 bits.
         """
-        for name, pitches in (("ldr", ldr), ("ldx", ldx)):
+        for name, pitches in (("ldr", ldr), ("ldx", ldx), *scales.items()):
             longest = int(np.max(pitches, initial=0))
             if longest > MAX_EXTENT:
                 raise UnsupportedProblem(
@@ -187,7 +208,8 @@ class GroupTable:
         table = np.zeros(groups.count, self.dtype)
         for name, sizes in zip(("M", "N", "K", "lda", "ldb", "ldc"), groups.table, strict=True):
             table[name] = sizes[order]
-        table["ldr"], table["ldx"] = (_ordered(each, order, np.int64) for each in (ldr, ldx))
+        for name, pitches in (("ldr", ldr), ("ldx", ldx), *scales.items()):
+            table[name] = _ordered(pitches, order, np.int64)
         rows, columns = (each[order] for each in self.tile_counts)
         table["tile_rows"], table["tile_cols"] = rows, columns
         tiles = rows * columns
@@ -217,6 +239,20 @@ class GroupTable:
         table["M"], table["lda"], table["tile_rows"] = m, lda, rows
         table["first_tile"] = np.cumsum(tiles) - tiles
         return table
+
+
+def pitches_of_scales(problem: GemmProblem, placed: Mapping[str, Placement]) -> Pitches:
+    """Those of scales that lie as in `placements`."""
+    found: dict[str, ArrayLike] = {}
+    for name in SCALES:
+        if name not in placed:
+            continue
+        where = placed[name]
+        each = where.matrices if isinstance(where, GroupLayout) else (where,) * problem.count
+        pitches = [scale_pitches(problem, name, place) for place in each]
+        found[f"{name}_ld"] = [ld for ld, _ in pitches]
+        found[f"{name}_step"] = [step for _, step in pitches]
+    return found
 
 
 def tiles_of(table: NDArray[np.void]) -> int:

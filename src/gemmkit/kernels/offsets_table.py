@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gemmkit.kernels.group_table import GroupTable
 from gemmkit.problem import GemmProblem
-from gemmkit.storage import further_layouts
+from gemmkit.storage import GroupLayout, further_layouts, placements, scale_pitches
 from gemmkit.tensor_maps import MapFormat
 
 
@@ -39,6 +39,20 @@ class OffsetsTable:
         found = {"M": p.groups.rows, "batch": p.count, "stride_b": p.pitched[1]}
         if p.epilogue.takes_matrices:
             found["ldr"], found["ldx"] = (each.ld for each in further_layouts(p))
+        return found | self._scale_arguments
+
+    @property
+    def _scale_arguments(self) -> dict[str, int]:
+        """Those of scales that lie as in `placements`: of A by its rows, or one for each group."""
+        found: dict[str, int] = {}
+        placed = placements(self.problem) if self.problem.scales else {}
+        for name in ("scale_a", "scale_b"):
+            where = placed.get(name)
+            if isinstance(where, GroupLayout) and where.matrices:
+                place = where.matrices[0]
+                ld, step = scale_pitches(self.problem, name, place)
+                apart = 0 if name == "scale_a" and ld else place.rows * place.columns
+                found |= {f"{name}_ld": ld, f"{name}_step": step, f"{name}_stride": apart}
         return found
 
     def of_storage(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gemmkit.dtypes import ITEM_BYTES, Dtype
+from gemmkit.dtypes import ITEM_BYTES, OPERAND_TYPES, Dtype
 from gemmkit.gpu import WARP_SIZE, GpuSpec
 from gemmkit.kernels import launches, loads, rules
 from gemmkit.kernels.grids import tile_grid
@@ -12,7 +12,12 @@ from gemmkit.kernels.work import VECTOR_BYTES, WORD_BYTES
 from gemmkit.problem import GemmProblem
 
 # The first compute capability whose tensor cores multiply a type.
-SINCE: dict[Dtype, tuple[int, int]] = {"float16": (7, 5), "bfloat16": (8, 0), "float64": (8, 0)}
+SINCE: dict[Dtype, tuple[int, int]] = {
+    "float16": (7, 5),
+    "bfloat16": (8, 0),
+    "float64": (8, 0),
+    **dict.fromkeys(OPERAND_TYPES, (8, 9)),
+}
 
 # Rows, columns and depth of a product of 16-bit elements by mma.sync, and columns of one by wmma.
 ROWS, COLUMNS, DEPTH = 16, 8, 16
@@ -29,13 +34,18 @@ PAD = VECTOR_BYTES // HALF_BYTES
 
 def condition(problem: GemmProblem, gpu: GpuSpec) -> str | None:
     """A type that the board's tensor cores multiply."""
-    since = SINCE[problem.dtype]
-    if (gpu.capability.major, gpu.capability.minor) < since:
-        return (
-            f"tensor cores multiply {problem.dtype} from compute capability {since[0]}.{since[1]} "
-            f"on; {gpu.name} has {gpu.capability}"
-        )
-    return rules.whole_elements(problem)
+    return multiplied(problem.dtype, gpu) or rules.whole_elements(problem)
+
+
+def multiplied(dtype: Dtype, gpu: GpuSpec) -> str | None:
+    """Tensor cores of the board multiply the type by mma.sync."""
+    since = SINCE[dtype]
+    if (gpu.capability.major, gpu.capability.minor) >= since:
+        return None
+    return (
+        f"tensor cores multiply {dtype} from compute capability {since[0]}.{since[1]} on; "
+        f"{gpu.name} has {gpu.capability}"
+    )
 
 
 def thread_count(config: TileConfig) -> int:

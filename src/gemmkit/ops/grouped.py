@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from gemmkit.epilogue import Epilogue
@@ -31,6 +32,8 @@ def grouped_matmul(
     residual: Iterable[Any] | None = None,
     auxiliary: Iterable[Any] | None = None,
     precision: str | None = None,
+    scale_a: Iterable[Any] | float | None = None,
+    scale_b: Iterable[Any] | float | None = None,
     stream: Any = None,
     device: Device | str | None = None,
     device_memory: int | str | None = None,
@@ -60,6 +63,11 @@ def grouped_matmul(
         residual: matrices of m×n.
         auxiliary: matrices of m×n, which receive the inputs of the activation.
         precision: as for `matmul`.
+        scale_a: what elements of as_ of 8 bits are multiplied by, in float32: a number for all
+            products, or for each an array as `matmul` takes it for one product, of the same kind
+            for all: one for all of its a, for each row, for each 128 neighbors of a row, or for
+            blocks of 128×128.
+        scale_b: the same of bs; any kind goes with any kind of as_.
         stream: as for `matmul`.
         device: as for `matmul`; on a GPU, products of 256 MiB or more in host memory are streamed
             one after another, and the others are copied whole.
@@ -78,6 +86,10 @@ def grouped_matmul(
         CompileError, CompilerMissing, DeviceError: as `matmul`.
     """
     held = None
+    if isinstance(scale_a, Real):
+        alpha, scale_a = alpha * float(scale_a), None
+    if isinstance(scale_b, Real):
+        alpha, scale_b = alpha * float(scale_b), None
     if isinstance(bs, PreparedGroups):
         bs, precision, held = taken_groups(bs, precision)
     roles = {
@@ -88,6 +100,8 @@ def grouped_matmul(
         "bias": bias,
         "residual": residual,
         "auxiliary": auxiliary,
+        "scale_a": scale_a,
+        "scale_b": scale_b,
     }
     arrays: dict[str, Any] = {
         role: None if each is None and role not in ("a", "b") else listed(role, each)

@@ -22,10 +22,11 @@ from gemmkit.dispatch.alike import choose_alike
 from gemmkit.dispatch.choose import choose
 from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.groups import Groups, Sizes
-from gemmkit.kernels.group_table import MATRICES, GroupTable, tiles_of
+from gemmkit.kernels.group_table import MATRICES, NO_PITCHES, GroupTable, Pitches, tiles_of
 from gemmkit.kernels.production.grouped import MAX_TILES
 from gemmkit.ops.arrays import GpuLibrary
 from gemmkit.ops.compiled import compiled
+from gemmkit.ops.group_scales import pitches_of_scales
 from gemmkit.ops.groups import GroupsRequest, low_bits
 from gemmkit.ops.making import refuse_capture
 from gemmkit.ops.operands import Operand, alignment
@@ -148,10 +149,15 @@ class GroupsLaunch:
 
 
 def groups_launch(
-    problem: GemmProblem, context: Context, *, ldr: ArrayLike = 0, ldx: ArrayLike = 0
+    problem: GemmProblem,
+    context: Context,
+    *,
+    ldr: ArrayLike = 0,
+    ldx: ArrayLike = 0,
+    scales: Pitches = NO_PITCHES,
 ) -> GroupsLaunch | None:
-    """The launches for groups, with the leading dimensions of residuals and auxiliary outputs; None
-    where there is nothing to launch.
+    """The launches for groups, with the leading dimensions of residuals and auxiliary outputs, and
+    how their scales lie, as `GroupTable.filled` takes them; None where there is nothing to launch.
 
     Raises:
         UnsupportedProblem, CompileError, CompilerMissing, DeviceError: as `grouped_matmul`.
@@ -178,7 +184,7 @@ def groups_launch(
         tables,
         prepared_launches(context, plan, binary, arguments, PLACES),
         plan.table,
-        plan.table.sized(DRIVER_MAPS, ldr=ldr, ldx=ldx),
+        plan.table.sized(DRIVER_MAPS, ldr=ldr, ldx=ldx, scales=scales),
         maker,
         None if depends else argument_offsets(binary, plan),
     )
@@ -362,9 +368,16 @@ def products_launch(
         out_dtype=terms.out_dtype,
         precision=terms.precision,
         prepared=terms.prepared,
+        scales=terms.scales,
         alignment=alignment(low_bits(extents[role].places[:, 0] for role in ("a", "b", "out"))),
     )
-    return groups_launch(problem, context, ldr=pitches("residual"), ldx=pitches("auxiliary"))
+    return groups_launch(
+        problem,
+        context,
+        ldr=pitches("residual"),
+        ldx=pitches("auxiliary"),
+        scales=pitches_of_scales(extents, terms.scales),
+    )
 
 
 def launch_maker(terms: Terms, ordinal: int) -> Callable[..., GroupsLaunch | None]:

@@ -38,6 +38,11 @@ def grouped_product(call: Call, held: PreparedGroups | None = None) -> Any:
     if needs_operator(each for members in call.arrays.values() for each in members or ()):
         if call.host is not None:
             raise UsageError(f"{_HOST_OPTIONS}, and not for what PyTorch traces or differentiates")
+        if call.scale_a is not None or call.scale_b is not None:
+            raise UsageError(
+                "scales of grouped_matmul are for what PyTorch neither traces nor differentiates: "
+                "call it outside of torch.compile, with tensors that need no gradients"
+            )
         return NotImplemented
     groups = read_groups(
         call.arrays,

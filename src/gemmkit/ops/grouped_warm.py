@@ -27,7 +27,7 @@ from gemmkit.ops.groups import low_bits
 from gemmkit.ops.operands import WIDEST_ACCESS, alignment
 from gemmkit.ops.overlaps import Extents
 from gemmkit.ops.precision import get_precision
-from gemmkit.ops.request import ARRAYS, WRITTEN, Call
+from gemmkit.ops.request import ARRAYS, SCALES, WRITTEN, Call
 from gemmkit.trials import changes
 
 if TYPE_CHECKING:
@@ -259,7 +259,8 @@ def glance(call: Call, held: PreparedGroups | None) -> Seen | None:
     family: list[Hashable] = [call.alpha, call.beta, call.epilogue, precision, held is not None]
     sizes: list[Hashable] = []
     try:
-        for role, members in zip(ARRAYS, call, strict=False):
+        scales = zip(SCALES, (call.scale_a, call.scale_b), strict=True)
+        for role, members in (*zip(ARRAYS, call, strict=False), *scales):
             if members is None or role == "c":
                 family.append(members is None)
                 sizes.append(None if members is None else len(members))

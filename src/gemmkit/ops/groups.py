@@ -14,11 +14,20 @@ from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedType, UsageError
 from gemmkit.groups import Sizes
 from gemmkit.ops.arrays import Library, WarmLibrary, library_of
+from gemmkit.ops.group_scales import scales_of_groups
 from gemmkit.ops.operands import WIDEST_ACCESS, Operand, View, check_aligned
 from gemmkit.ops.overlaps import Extents, first_overlap
 from gemmkit.ops.placement import Terms
 from gemmkit.ops.precision import settled
-from gemmkit.ops.request import WRITTEN, check_writable, number, read_epilogue
+from gemmkit.ops.request import (
+    SCALES,
+    WRITTEN,
+    check_scale_type,
+    check_writable,
+    number,
+    read_epilogue,
+)
+from gemmkit.scales import UNSCALED, Scales
 from gemmkit.units import counted
 
 # What arrays look like that were read before, apart from their addresses.
@@ -42,7 +51,8 @@ Operands = Mapping[str, list[Operand]]
 
 @dataclass(frozen=True, slots=True)
 class GroupsRequest:
-    """Products: `operands` by role (a, b, c, out, bias, residual, auxiliary; those there are).
+    """Products: `operands` by role (a, b, c, out, bias, residual, auxiliary, scale_a, scale_b;
+    those there are).
 
     Each has one for every product, in order, `libraries` has what they are of and `extents` where
     they lie; `m`, `n` and `k` are the products' sizes.
@@ -136,6 +146,7 @@ def read_groups(
         terms = replace(terms, prepared="b")
     _check_kinds(operands, terms)
     _check_shapes(operands, terms.epilogue)
+    terms = replace(terms, scales=_scales(operands))
     extents = {role: Extents.of(members) for role, members in operands.items()}
     _check_written(operands, extents)
     for role in WRITTEN:
@@ -207,8 +218,12 @@ def _with_types(terms: Terms, operands: Operands, precision: object) -> Terms:
 def _check_kinds(operands: Operands, terms: Terms) -> None:
     for role, members in operands.items():
         wanted = terms.dtype if role in ("a", "b") else terms.out_dtype
+        if role in SCALES:
+            wanted = "float32"
         other = "as_[0] has" if role in ("a", "b") else "the results have"
         for place, operand in enumerate(members):
+            if role in SCALES:
+                check_scale_type(f"{role}[{place}]", operand, terms.dtype)
             if operand.dtype != wanted:
                 raise UnsupportedType(
                     f"{argument(role)}[{place}] has type {operand.dtype} and {other} {wanted}: "
@@ -254,6 +269,18 @@ def _check_shapes(operands: Operands, epilogue: Epilogue) -> None:
                     f"bias[{place}] has the shape {shape}; a {epilogue.bias} bias has {side} = "
                     f"{length} elements"
                 )
+
+
+def _scales(operands: Operands) -> Scales:
+    """How A and B are scaled."""
+    given = [role for role in SCALES if role in operands]
+    if not given:
+        return UNSCALED
+    shapes = {role: [each.view.shape for each in operands[role]] for role in given}
+    sizes = [
+        (*a.view.shape, b.view.shape[1]) for a, b in zip(operands["a"], operands["b"], strict=True)
+    ]
+    return scales_of_groups(shapes, [(m, n, k) for m, k, n in sizes])
 
 
 def _check_written(operands: Operands, extents: Mapping[str, Extents]) -> None:

@@ -80,6 +80,7 @@ def multiply_groups(groups: GroupsRequest, carrier: Carrier) -> list[Operand]:
         dtype=terms.dtype,
         out_dtype=terms.out_dtype,
         precision=terms.precision,
+        scales=terms.scales,
         alignment=min(carrier.alignment or least, WIDEST_ACCESS),
     )
     operands, placed = groups.operands, placements(problem)

@@ -17,7 +17,7 @@ Numbers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Extents:
-    """Where arrays of one or two dimensions lie.
+    """Where arrays of up to two dimensions lie.
 
     `places` has a row for each array: its address, the bytes of an element, sizes, and strides in
     bytes. `members` may be left out where only numbers are asked for.
@@ -28,13 +28,15 @@ class Extents:
 
     @classmethod
     def of(cls, members: Sequence[Operand]) -> Extents:
-        """Those of arrays, vectors being one row."""
+        """Those of arrays, vectors being one row, and numbers one of one element."""
         rows = [
             (
                 each.address,
                 each.item_bytes,
-                *(each.view.shape if len(each.view.shape) == 2 else (1, *each.view.shape)),
-                *(each.byte_strides if len(each.view.shape) == 2 else (0, *each.byte_strides)),
+                *(1,) * (2 - len(each.view.shape)),
+                *each.view.shape,
+                *(0,) * (2 - len(each.view.shape)),
+                *each.byte_strides,
             )
             for each in members
         ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from gemmkit.epilogue import Epilogue
@@ -26,6 +27,8 @@ def ragged_matmul(
     residual: Any = None,
     auxiliary: Any = None,
     precision: str | None = None,
+    scale_a: Any = None,
+    scale_b: Any = None,
     stream: Any = None,
     device: Device | str | None = None,
 ) -> Any:
@@ -38,7 +41,8 @@ def ragged_matmul(
     its group sizes.
 
     Offsets that are on the GPU are read there: the host never waits for them, and a CUDA graph
-    serves any division of the rows. A kernel for that takes float16 and bfloat16 on Hopper.
+    serves any division of the rows. Kernels for that take float16 and bfloat16 on Hopper, and types
+    of 8 bits with the matrices of b in columns.
 
     Args:
         a: a matrix of rows×k elements, of any library and type that `matmul` takes.
@@ -58,6 +62,13 @@ def ragged_matmul(
         residual: a matrix of rows×n; it may be `out`.
         auxiliary: a matrix of rows×n, which receives the input of the activation.
         precision: as for `matmul`.
+        scale_a: what elements of a of 8 bits are multiplied by, in float32: a number, or an array
+            of one element for all of a, of rows×1 for each row, of rows×⌈k/128⌉ for each 128
+            neighbors of a row, or of groups×1×1 for each group.
+        scale_b: the same of b: a number, or an array of one element for all of b, or for each
+            group, with the number of groups before it, of 1×1, of 1×n for each column, of
+            ⌈k/128⌉×n for each 128 neighbors of a column, or of ⌈k/128⌉×⌈n/128⌉ for blocks of
+            128×128.
         stream: as for `matmul`.
         device: as for `matmul`.
 
@@ -70,9 +81,13 @@ def ragged_matmul(
             board or alignment; or sizes are beyond the range of the kernels' indices.
         CompileError, CompilerMissing, DeviceError: as `matmul`.
     """
+    if isinstance(scale_a, Real):
+        alpha, scale_a = alpha * float(scale_a), None
+    if isinstance(scale_b, Real):
+        alpha, scale_b = alpha * float(scale_b), None
     return ragged_product(
         RaggedCall(
             *(a, b, offsets, out, bias, residual, auxiliary),
-            *(alpha, beta, epilogue, precision, stream, device),
+            *(alpha, beta, epilogue, precision, stream, device, scale_a, scale_b),
         )
     )

@@ -10,13 +10,12 @@ from typing import Any, cast
 
 from gemmkit.devices.context import Context, context_of
 from gemmkit.devices.launcher import PreparedLaunch
-from gemmkit.devices.operands import NOWHERE, Further, Operands, bind_arguments
+from gemmkit.devices.operands import NOWHERE, Further, Operands, ScaleArray, bind_arguments
 from gemmkit.devices.packing import argument_offsets
 from gemmkit.devices.streams import check_stream, stream_handle
-from gemmkit.dispatch.alike import choose_ragged
+from gemmkit.dispatch.alike import READING_OFFSETS, choose_ragged
 from gemmkit.errors import UnsupportedProblem
 from gemmkit.kernels.production.ragged_wgmma import (
-    KERNEL,
     OWN_BIAS,
     SHARED_BIAS,
     ragged_problem,
@@ -34,12 +33,13 @@ from gemmkit.ops.ragged_launches import (
     RowSizes,
 )
 from gemmkit.ops.ragged_request import GpuOffsets, RaggedRequest
+from gemmkit.ops.request import SCALES
 from gemmkit.ops.tables import PLACES
 from gemmkit.problem import GemmProblem
 
 # The argument of each role that is an address.
 _ARGUMENTS = {"A": "a", "B": "b", "C": "out"} | {
-    each: each for each in ("bias", "residual", "auxiliary")
+    each: each for each in ("bias", "residual", "auxiliary", *SCALES)
 }
 
 
@@ -182,6 +182,7 @@ def problem_of(request: RaggedRequest) -> GemmProblem:
         dtype=terms.dtype,
         out_dtype=terms.out_dtype,
         precision=terms.precision,
+        scales=terms.scales,
         alignment=alignment(low),
     )
 
@@ -199,11 +200,14 @@ def _leading(shape: tuple[int, ...], strides: tuple[int, ...], *, turned: bool =
 def _by_offsets(request: RaggedRequest, context: Context) -> OffsetsLaunch | None:
     """The launch that reads the offsets; None where no kernel for that takes the product."""
     problem, operands = problem_of(request), request.operands
-    config = choose_ragged(problem, context.spec)
-    if config is None:
+    choice = choose_ragged(problem, context.spec)
+    if choice is None:
         return None
-    plan = KERNEL.plan(problem, config, context.spec)
-    own = signature(OWN_BIAS if request.own_bias else SHARED_BIAS)
+    config = choice.config
+    plan = choice.kernel.plan(problem, config, context.spec)
+    own = signature(
+        OWN_BIAS if request.own_bias else SHARED_BIAS, scaled=bool(request.terms.scales)
+    )
     plan = replace(plan, signature=(*own, *problem.epilogue.arguments))
     if isinstance(request.offsets, GpuOffsets) and request.offsets.element != "int":
         plan = replace(plan, entry=plan.entry.replace(", int,", f", {request.offsets.element},"))
@@ -212,7 +216,11 @@ def _by_offsets(request: RaggedRequest, context: Context) -> OffsetsLaunch | Non
         for role in ("residual", "auxiliary")
         if role in operands
     }
-    nowhere = Operands(NOWHERE, NOWHERE, NOWHERE, **further)  # type: ignore[arg-type]
+    scales = {
+        role: ScaleArray(NOWHERE, each.ld, each.step, each.stride)
+        for role, each in request.scales.items()
+    }
+    nowhere = Operands(NOWHERE, NOWHERE, NOWHERE, **further, **scales)  # type: ignore[arg-type]
     whole = {"M": request.rows, "batch": request.groups, "stride_b": _stride_of_b(request)}
     arguments = {**bind_arguments(problem, nowhere), **whole, "offsets": 0}
     places = {name: (role, 0) for name, role in _ARGUMENTS.items() if role in operands}
@@ -225,7 +233,10 @@ def _by_offsets(request: RaggedRequest, context: Context) -> OffsetsLaunch | Non
 
 def _refusal(request: RaggedRequest, context: Context) -> str:
     problem = problem_of(request)
-    found = KERNEL.supports(problem, KERNEL.default, context.spec)
+    kernel = next(
+        (each for each in READING_OFFSETS if problem.dtype in each.dtypes), READING_OFFSETS[0]
+    )
+    found = kernel.supports(problem, kernel.default, context.spec)
     return found or "no configuration takes it"
 
 
@@ -243,6 +254,12 @@ def _by_ranges(request: RaggedRequest, context: Context) -> RangesLaunch:
             group_bytes["bias"] = bias.view.strides[0] * bias.item_bytes
             view = replace(bias.view, shape=bias.view.shape[1:], strides=bias.view.strides[1:])
             members["bias"] = replace(bias, view=view)
+    for role, scales in request.scales.items():
+        each = operands[role]
+        view = replace(each.view, shape=each.view.shape[1:], strides=each.view.strides[1:])
+        members[role] = replace(each, view=view)
+        if role == "scale_b" or not scales.ld:
+            group_bytes[role] = scales.stride * each.item_bytes
     terms = request.terms
     if terms.beta:
         members["c"] = members["out"]

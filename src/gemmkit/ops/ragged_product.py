@@ -21,7 +21,9 @@ from gemmkit.ops.grouped import grouped_matmul
 from gemmkit.ops.operands import WIDEST_ACCESS, Operand
 from gemmkit.ops.precision import get_precision
 from gemmkit.ops.ragged_request import RaggedRequest, host_offsets, read_ragged
+from gemmkit.ops.request import SCALES
 from gemmkit.ops.tracing import needs_operator
+from gemmkit.scales import TENSOR
 from gemmkit.trials import changes
 
 if TYPE_CHECKING:
@@ -48,6 +50,8 @@ class RaggedCall(NamedTuple):
     precision: Any
     stream: Any
     device: Any
+    scale_a: Any = None
+    scale_b: Any = None
 
     @property
     def arrays(self) -> dict[str, Any]:
@@ -59,6 +63,8 @@ class RaggedCall(NamedTuple):
             "bias": self.bias,
             "residual": self.residual,
             "auxiliary": self.auxiliary,
+            "scale_a": self.scale_a,
+            "scale_b": self.scale_b,
         }
 
     def read(self) -> RaggedRequest:
@@ -141,16 +147,25 @@ def _prepared(call: RaggedCall, seen: Seen) -> Prepared | None:
 
 def _family(call: RaggedCall, seen: Seen) -> tuple[Hashable, int] | None:
     """All on which a launch depends but the number of rows, of which the class counts; and that
-    number. None where it is 0, or more than a bias goes in beside A and B."""
+    number. None where it is 0, or more than a bias and scales go in beside A and B."""
     from gemmkit.groups import row_class
 
-    if not seen.addresses.keys() <= {"a", "b", "bias"}:
+    if not seen.addresses.keys() <= {"a", "b", "bias", *SCALES}:
         return None
     (a, b), strides, kind = seen.library.glance_at_many([call.a, call.b])[1:]
     if not (len(a) == 2 and len(b) == 3 and a[0] and b[0]):
         return None
-    key = (a[1], row_class(a[0], b[0]), b, strides, kind, cast("tuple[Hashable]", seen.key)[1:])
-    return key, a[0]
+    scales: Hashable = None
+    if call.scale_a is not None:
+        (shape,), *rest = seen.library.glance_at_many([call.scale_a])[1:]
+        # Strides of a single row do not matter, and may not be those of several.
+        if a[0] == 1:
+            return None
+        of_rows = len(shape) == 2 and shape[0] == a[0]
+        scales = (of_rows, shape[of_rows:], *rest)
+    # But for what A, B, a result and the scales of A look like.
+    others = cast("tuple[Hashable, ...]", seen.key)[2:]
+    return (a[1], row_class(a[0], b[0]), b, strides, kind, scales, others), a[0]
 
 
 def glance(call: RaggedCall) -> Seen | None:
@@ -172,6 +187,8 @@ def glance(call: RaggedCall) -> Seen | None:
             there, where = library.glance(call.offsets)
         further: list[Hashable] = []
         for role, array in (
+            ("scale_a", call.scale_a),
+            ("scale_b", call.scale_b),
             ("bias", call.bias),
             ("residual", call.residual),
             ("auxiliary", call.auxiliary),
@@ -184,7 +201,7 @@ def glance(call: RaggedCall) -> Seen | None:
         precision = get_precision() if call.precision is None else call.precision
         low = (a | b | out) % WIDEST_ACCESS
         # The kernel reads offsets of 64 bits whole.
-        key = (seen, where, there % 8, *further, low, call.alpha, call.beta, call.epilogue)
+        key = (seen, *further, where, there % 8, low, call.alpha, call.beta, call.epilogue)
         found = (*key, precision)
         hash(found)
     except (AttributeError, TypeError, ValueError, RuntimeError, GemmkitError):
@@ -281,7 +298,13 @@ def _written(made: Operand) -> Any:
 def _of_groups(request: RaggedRequest, role: str, array: Any, ends: list[int]) -> Iterator[Any]:
     """What each group has of an array."""
     for number, (start, end) in enumerate(pairwise((0, *ends))):
-        if role == "b" or (role == "bias" and request.own_bias):
+        if role in SCALES:
+            if len(array.shape) > 2:
+                yield array[number if array.shape[0] == request.groups else 0]
+            else:
+                of_rows = role == "scale_a" and request.terms.scales.a != TENSOR
+                yield array[start:end] if of_rows else array
+        elif role == "b" or (role == "bias" and request.own_bias):
             yield array[number]
         elif role == "bias" and request.terms.epilogue.bias != "row":
             yield array

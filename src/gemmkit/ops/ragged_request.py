@@ -16,7 +16,16 @@ from gemmkit.ops.arrays import Library, library_of
 from gemmkit.ops.operands import Operand, check_aligned, same_memory
 from gemmkit.ops.placement import Terms
 from gemmkit.ops.precision import settled
-from gemmkit.ops.request import WRITTEN, check_writable, number, read_epilogue, share_memory
+from gemmkit.ops.ragged_scales import RaggedScales, in_groups, read_ragged_scales
+from gemmkit.ops.request import (
+    SCALES,
+    WRITTEN,
+    check_scale_type,
+    check_writable,
+    number,
+    read_epilogue,
+    share_memory,
+)
 from gemmkit.units import counted
 
 # Types of offsets in a GPU's memory, as `__cuda_array_interface__` calls them, and C++.
@@ -36,7 +45,7 @@ class GpuOffsets:
 @dataclass(frozen=True, slots=True)
 class RaggedRequest:
     """One A and one C whose rows are divided among groups: `operands` by role (a, b, out, bias,
-    residual, auxiliary; those there are).
+    residual, auxiliary, and as stacks of matrices scale_a and scale_b; those there are).
 
     `offsets` say where the rows of each group end: numbers, or where they lie on a GPU. `library`
     is that of a, which makes a result of its kind.
@@ -66,6 +75,16 @@ class RaggedRequest:
     def n(self) -> int:
         """Columns of C."""
         return self.operands["b"].view.shape[2]
+
+    @property
+    def scales(self) -> dict[str, RaggedScales]:
+        """How the scales of A and B lie, by role, of those that there are."""
+        kinds = zip(SCALES, (self.terms.scales.a, self.terms.scales.b), strict=True)
+        return {
+            role: RaggedScales.of(role, kind, self.operands[role].view)
+            for role, kind in kinds
+            if role in self.operands
+        }
 
     @property
     def own_bias(self) -> bool:
@@ -106,6 +125,8 @@ def read_ragged(
             f"{b.view.shape}, have {inner} rows: a·b needs the same number of both"
         )
     dtype = a.dtype
+    for role in filter(operands.__contains__, SCALES):
+        check_scale_type(role, operands[role], dtype)
     terms = Terms(
         dtype=dtype,
         out_dtype=operands["out"].dtype if "out" in operands else default_result_type(dtype),
@@ -113,6 +134,7 @@ def read_ragged(
         beta=number("beta", beta),
         epilogue=read_epilogue(epilogue, given),
         precision=settled(precision, dtype),
+        scales=read_ragged_scales(operands, rows, n, k, groups),
     )
     if terms.beta and "out" not in operands:
         raise UsageError(f"beta = {terms.beta} needs out, whose elements it multiplies")
@@ -122,6 +144,7 @@ def read_ragged(
                 f"{name}: {extent:,} are beyond the kernels' 32-bit indices: {MAX_EXTENT:,} is the "
                 "most"
             )
+    operands |= {role: in_groups(operands[role]) for role in SCALES if role in operands}
     _check_kinds(operands, terms)
     _check_shapes(operands, terms)
     _check_written(operands)
@@ -203,7 +226,7 @@ def _check_kinds(operands: Mapping[str, Operand], terms: Terms) -> None:
     first = operands["a"]
     for role, operand in operands.items():
         wanted = terms.dtype if role in ("a", "b") else terms.out_dtype
-        if operand.dtype != wanted:
+        if role not in SCALES and operand.dtype != wanted:
             raise UnsupportedType(
                 f"{role} has type {operand.dtype} and {'a' if role == 'b' else 'the result'} "
                 f"{wanted}: convert one of them"

@@ -17,7 +17,7 @@ from gemmkit.ops.operands import Operand, check_aligned, read_dtype, same_memory
 from gemmkit.ops.placement import Terms
 from gemmkit.ops.precision import settled
 from gemmkit.ops.shapes import Shape
-from gemmkit.scales import KINDS_OF_A, KINDS_OF_B, NONE, UNSCALED, Scales
+from gemmkit.scales import KINDS_OF_A, KINDS_OF_B, NONE, UNSCALED, ScaleKind, Scales
 
 if TYPE_CHECKING:
     from gemmkit.devices.device import Device
@@ -209,21 +209,30 @@ def read_scales(shapes: Mapping[str, tuple[int, ...]], shape: Shape) -> Scales:
         UsageError: one has another shape than scales can have.
     """
     found = {}
-    for role, kinds, lines in (("scale_a", KINDS_OF_A, shape.m), ("scale_b", KINDS_OF_B, shape.n)):
+    for role, lines in zip(SCALES, (shape.m, shape.n), strict=True):
         if role not in shapes:
             found[role[-1]] = NONE
             continue
-        own = shapes[role]
-        matrix = (1, 1) if own in ((), (1,)) else own[-2:]
-        allowed = {each: each.shape(lines, shape.k) for each in kinds if each != NONE}
-        if role == "scale_b":
-            allowed = {each: (chunks, of_lines) for each, (of_lines, chunks) in allowed.items()}
+        own, allowed = shapes[role], shapes_of_scales(role, lines, shape.k)
+        matrix = usual_shape(own)
         kind = next((each for each, wanted in allowed.items() if wanted == matrix), None)
         if kind is None:
             told = ", ".join(f"{wanted} ({each.name})" for each, wanted in allowed.items())
             raise UsageError(f"{role} has the shape {own}; use one of {told}")
         found[role[-1]] = kind
     return Scales(**found) if found["a"] != NONE or found["b"] != NONE else UNSCALED
+
+
+def shapes_of_scales(role: str, lines: int, k: int) -> dict[ScaleKind, tuple[int, int]]:
+    """The shapes that the scales of an operand with so many lines may have, by their kinds."""
+    if role == "scale_a":
+        return {each: each.shape(lines, k) for each in KINDS_OF_A if each != NONE}
+    return {each: each.shape(lines, k)[::-1] for each in KINDS_OF_B if each != NONE}
+
+
+def usual_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """That of the last matrix of scales: one scale may have fewer dimensions."""
+    return (1, 1) if shape in ((), (1,)) else shape[-2:]
 
 
 def number(name: str, value: float) -> float:
@@ -257,7 +266,7 @@ def flag(name: str, value: object) -> bool:
 def _check_types(operands: Mapping[str, Operand], terms: Terms) -> None:
     for role, operand in operands.items():
         if role in SCALES:
-            _check_scale_type(role, operand, terms)
+            check_scale_type(role, operand, terms.dtype)
             continue
         if role == "out" and operand.dtype not in RESULT_TYPES:
             raise UnsupportedType(
@@ -277,12 +286,17 @@ def _check_type(role: str, operand: Operand, wanted: Dtype) -> None:
         )
 
 
-def _check_scale_type(role: str, operand: Operand, terms: Terms) -> None:
+def check_scale_type(role: str, operand: Operand, dtype: Dtype) -> None:
+    """See that scales are float32, and of A and B, which have the type `dtype`, of 8 bits.
+
+    Raises:
+        UsageError, UnsupportedType: they are not.
+    """
     if operand.dtype != "float32":
         raise UnsupportedType(f"{role} has type {operand.dtype}: scales are float32")
-    if terms.dtype not in OPERAND_TYPES:
+    if dtype not in OPERAND_TYPES:
         raise UsageError(
-            f"{role} is for a and b of {' and '.join(OPERAND_TYPES)}, not {terms.dtype}: alpha "
+            f"{role} is for a and b of {' and '.join(OPERAND_TYPES)}, not {dtype}: alpha "
             "scales products of other types"
         )
 

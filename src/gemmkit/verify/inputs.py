@@ -20,6 +20,7 @@ from gemmkit.float8_products import CHUNK
 from gemmkit.problem import GemmProblem
 from gemmkit.scales import ScaleKind
 from gemmkit.storage import (
+    GroupLayout,
     Layout,
     Placement,
     Stored,
@@ -89,6 +90,12 @@ class Inputs:
             for name, each in (placed or placements(problem)).items()
             if name in found
         }
+        for name in filter(lambda each: _lies_otherwise(problem, each), parts):
+            own = scale_layouts(problem.product(number))[name]
+            scales = np.empty(own.size, np.float32)
+            where = (placed or placements(problem))[name]
+            own.view(scales)[0][...] = _matrix(where, number).view(parts[name])[0]
+            parts[name] = scales
         return replace(self, **parts)
 
     def for_epilogue(self, epilogue: Epilogue) -> Inputs:
@@ -195,9 +202,25 @@ def _grouped(
     for number, stream in enumerate(rng.spawn(problem.count)):
         drawn = _drawn(problem.product(number), stream, seed, kind, sum_limit).arrays
         for name, each in placed.items():
-            each.part(storage[name], number)[:] = drawn[name]
+            part = each.part(storage[name], number)
+            if _lies_otherwise(problem, name):
+                own = scale_layouts(problem.product(number))[name]
+                _matrix(each, number).view(part)[0][...] = own.view(drawn[name])[0]
+            else:
+                part[:] = drawn[name]
     given: dict[str, Any] = {"bias": None, **storage}
     return Inputs(**given, kind=kind, seed=seed, out_dtype=problem.result_dtype)
+
+
+def _lies_otherwise(problem: GemmProblem, name: str) -> bool:
+    """Whether what a product has of an operand lies otherwise than that of a single product: scales
+    of rows and chunks of ragged groups do, in one matrix of all rows."""
+    return problem.ragged and name == "scale_a" and problem.scales.a.of_chunks
+
+
+def _matrix(where: Placement, number: int) -> Layout:
+    """The layout of one product's matrix."""
+    return where.matrices[number] if isinstance(where, GroupLayout) else where
 
 
 def _drawn(

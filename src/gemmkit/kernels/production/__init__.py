@@ -5,6 +5,7 @@ from __future__ import annotations
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.production import (
     gemm_fp8,
+    gemm_fp8_mma,
     gemm_fp16x3,
     gemm_fp16x3_fused,
     gemm_grouped,
@@ -19,10 +20,12 @@ from gemmkit.kernels.production import (
     gemm_tf32x3,
     gemm_tiled,
     gemm_wgmma,
+    grouped_fp8,
     grouped_fp16x3,
     grouped_mma,
     grouped_typed,
     grouped_wgmma,
+    ragged_fp8,
     ragged_wgmma,
     skinny_mma,
     typed,
@@ -48,9 +51,12 @@ PRODUCTION: tuple[Kernel, ...] = (
     gemm_tf32x3.KERNEL,
     gemm_tf32_mma.KERNEL,
     gemm_fp8.KERNEL,
+    gemm_fp8_mma.KERNEL,
     grouped_fp16x3.KERNEL,
     grouped_typed.KERNEL,
     grouped_mma.KERNEL,
     grouped_wgmma.KERNEL,
+    grouped_fp8.KERNEL,
     ragged_wgmma.KERNEL,
+    ragged_fp8.KERNEL,
 )

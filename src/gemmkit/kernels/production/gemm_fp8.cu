@@ -2,21 +2,8 @@
 // tensor cores make them (fast accumulation).
 //
 // wgmma reads such operands along k; `copy_operands` has turned those that lie otherwise.
-#include "mainloop/promoted.cuh"
+#include "mainloop/along_k.cuh"
 #include "wgmma_product.cuh"
-
-// What adds up products: OVERLAPPED ones are promoted while tensor cores make the next.
-enum class Sums { PROMOTED, OF_TENSOR_CORES, OVERLAPPED };
-
-template <class In, Sums SUMS>
-struct AlongK {
-  template <WgmmaTile TILE, Layout, bool BATCHED>
-  using Promoted = Either<SUMS == Sums::OVERLAPPED, OverlappedMainloop<In, TILE, BATCHED>,
-                          PromotedMainloop<In, TILE, BATCHED>>;
-  template <WgmmaTile TILE, Layout LAYOUT, bool BATCHED>
-  using Mainloop = Either<SUMS == Sums::OF_TENSOR_CORES, WgmmaMainloop<In, TILE, A_BT, BATCHED>,
-                          Promoted<TILE, LAYOUT, BATCHED>>;
-};
 
 template <class In, Sums SUMS, WgmmaTile TILE, Layout LAYOUT, WriteBack WAY, Schedule SCHEDULE,
           class Epilogue>
@@ -28,15 +15,6 @@ __global__ void __launch_bounds__(TILE.threads, 1)
 }
 
 // The same with scales of A and B.
-template <class In, Sums SUMS, Scales SCALES>
-struct ScaledAlongK {
-  template <WgmmaTile TILE, Layout LAYOUT, bool BATCHED>
-  using Plain = typename AlongK<In, SUMS>::template Mainloop<TILE, LAYOUT, BATCHED>;
-  template <WgmmaTile TILE, Layout LAYOUT, bool BATCHED>
-  using Mainloop = Either<SCALES.of_chunks, Plain<TILE, LAYOUT, BATCHED>,
-                          LineScaledMainloop<Plain<TILE, LAYOUT, BATCHED>>>;
-};
-
 template <class In, Sums SUMS, Scales SCALES, WgmmaTile TILE, Layout LAYOUT, WriteBack WAY,
           Schedule SCHEDULE, class Epilogue>
 __global__ void __launch_bounds__(TILE.threads, 1)

@@ -41,19 +41,22 @@ def operands(problem: GemmProblem) -> LoadedOperands:
 
 def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
     """Persistent clusters, one block per SM, after the copies of operands that need them."""
-    own, fast = operands(problem), is_fast(problem)
-    sums = "OF_TENSOR_CORES" if fast else "PROMOTED" if accumulators(config) == 1 else "OVERLAPPED"
-    types = [CUDA_TYPES[problem.dtype], f"Sums::{sums}"]
-    if problem.scales:
-        types.append(scales_argument(problem.scales))
     # Of the tile it is no part.
-    tile = replace(config, accumulators=None)
-    shape = wgmma_tiles.launch_shape(problem, tile, gpu, own, tuple(types))
+    tile, types = replace(config, accumulators=None), types_argument(problem, config)
+    shape = wgmma_tiles.launch_shape(problem, tile, gpu, operands(problem), types)
     shape = with_copies_made(shape, problem, gpu, copying)
     if not problem.scales:
         return shape
     signature = (*MAP_ARGUMENTS, *SCALED_SIGNATURE)
     return replace(shape, entry="gemm_fp8_scaled", signature=signature)
+
+
+def types_argument(problem: GemmProblem, config: TileConfig) -> tuple[str, ...]:
+    """The template arguments up to the tile: type, sums, and scales where there are any."""
+    fast = is_fast(problem)
+    sums = "OF_TENSOR_CORES" if fast else "PROMOTED" if accumulators(config) == 1 else "OVERLAPPED"
+    scales = (scales_argument(problem.scales),) if problem.scales else ()
+    return (CUDA_TYPES[problem.dtype], f"Sums::{sums}", *scales)
 
 
 def compute_dtype(problem: GemmProblem) -> str:
@@ -83,19 +86,26 @@ def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
 
 
 def pairing(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> str | None:
-    """Two sums for each result where they are promoted, or three, and scales of a chunk; room for
-    the stages and for results."""
+    """What `registers` says, and room for the stages and for results."""
+    return registers(problem, config, gpu) or wgmma_tiles.room(
+        problem, config, gpu, operands(problem)
+    )
+
+
+def registers(
+    problem: GemmProblem, config: TileConfig, gpu: GpuSpec, per_scale: int = 1
+) -> str | None:
+    """Two sums for each result where they are promoted, or three, and scales of a chunk, which take
+    `per_scale` registers each."""
     sums = 1 + accumulators(config)
     if is_fast(problem) and sums > 2:
         return "there are no chunks of k where tensor cores keep all sums: accumulators=1 serves"
     if not is_fast(problem) and (reason := wgmma_tiles.tiles(config, gpu, CHUNK, sums=sums)):
         return reason
-    if problem.scales.of_chunks and (reason := _room_for_scales(problem, config)):
-        return reason
-    return wgmma_tiles.room(problem, config, gpu, operands(problem))
+    return _room_for_scales(problem, config, per_scale) if problem.scales.of_chunks else None
 
 
-def _room_for_scales(problem: GemmProblem, config: TileConfig) -> str | None:
+def _room_for_scales(problem: GemmProblem, config: TileConfig, per_scale: int) -> str | None:
     """Registers for the scales that a thread has of the columns of its tile beside its sums."""
     rows, columns = product_sides(config)
     of_columns = problem.scales.a if is_swapped(config) else problem.scales.b
@@ -103,15 +113,21 @@ def _room_for_scales(problem: GemmProblem, config: TileConfig) -> str | None:
     sums = (1 + accumulators(config)) * rows * columns // (own * WARPGROUP)
     scales = columns // 4 if of_columns.lines == 1 else columns // gcd(columns, BLOCK)
     scales *= accumulators(config)
-    if sums + scales <= wgmma_tiles.SUM_REGISTERS + SCALE_REGISTERS:
+    if sums + per_scale * scales <= wgmma_tiles.SUM_REGISTERS + SCALE_REGISTERS:
         return None
     return f"{sums} sums and {scales} scales per thread do not fit its registers"
 
 
 def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Work:
     """A tile of C at a time per block, once operands have been copied."""
-    own, fast = operands(problem), is_fast(problem)
-    found = wgmma_tiles.work(problem, config, gpu, own)
+    own = operands(problem)
+    found = promoted(wgmma_tiles.work(problem, config, gpu, own), problem, config)
+    return found._replace(copied_bytes=moved_bytes(problem, own.copies))
+
+
+def promoted(found: Work, problem: GemmProblem, config: TileConfig) -> Work:
+    """The work of a kernel of wgmma with elements of 8 bits, whose sums are promoted."""
+    fast = is_fast(problem)
     waits = not fast and accumulators(config) == 1
     demands = replace(
         found.demands,
@@ -119,7 +135,7 @@ def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Work:
         multiply_adds=found.demands.multiply_adds * (PROMOTION if waits else 1.0),
         registers=(1 if fast else 1 + accumulators(config)) * found.demands.registers,
     )
-    return found._replace(demands=demands, copied_bytes=moved_bytes(problem, own.copies))
+    return found._replace(demands=demands)
 
 
 KERNEL = Kernel(

@@ -142,19 +142,24 @@ def in_pairs(problem: GemmProblem, config: TileConfig, gpu: GpuSpec, depth: int)
             else None
         ),
         lambda: tensor_cores.room_for_sums(problem, config),
-        lambda: _even_copies(problem, config),
+        lambda: even_copies(
+            config, vector(problem), a_along_k=not problem.transa, b_along_k=problem.transb
+        ),
         lambda: rules.dynamic_shared(shared_bytes(problem, config), gpu),
     )
 
 
-def _even_copies(problem: GemmProblem, config: TileConfig) -> str | None:
-    """Every thread has as many vectors of each tile, in whole rows of threads."""
+def even_copies(
+    config: TileConfig, elements: int, *, a_along_k: bool, b_along_k: bool
+) -> str | None:
+    """Every thread has as many vectors of so many elements of each tile, in whole rows of
+    threads."""
     threads = tensor_cores.thread_count(config)
-    for key, along_k in (("BM", not problem.transa), ("BN", problem.transb)):
+    for key, along_k in (("BM", a_along_k), ("BN", b_along_k)):
         rows, columns = config[key], config["BK"]
         if not along_k:
             rows, columns = columns, rows
-        across = columns // vector(problem)
+        across = columns // elements
         if rows * across % threads or (across % threads and threads % across):
             return f"{threads} threads cannot share the copies of a tile of {key} × BK evenly"
     return None

@@ -10,7 +10,7 @@ struct InPlace {
 
 template <class In, WgmmaTile TILE, Layout LAYOUT, WriteBack WAY, Schedule SCHEDULE, class Epilogue>
 __global__ void __launch_bounds__(TILE.threads, 1)
-    grouped_wgmma(MAPPED_GROUPS_PARAMETERS(In, Epilogue)) {
-  multiply_mapped_groups<InPlace<In>, TILE, LAYOUT, WAY, SCHEDULE>(
+    grouped_wgmma(MAPPED_GROUPS_PARAMETERS(MappedGroup, In, Epilogue)) {
+  multiply_mapped_groups<In, InPlace<In>, TILE, LAYOUT, WAY, SCHEDULE>(
       list, group_count, tile_count, CommonArguments<Epilogue>{alpha, beta, scale CUSTOM});
 }

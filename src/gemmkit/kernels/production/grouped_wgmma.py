@@ -55,13 +55,20 @@ def operands(problem: GemmProblem) -> LoadedOperands:
 
 def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
     """Persistent clusters, one block per SM."""
+    return launch_shape(problem, config, gpu, (CUDA_TYPES[problem.dtype],))
+
+
+def launch_shape(
+    problem: GemmProblem, config: TileConfig, gpu: GpuSpec, types: tuple[str, ...]
+) -> LaunchShape:
+    """The same; `types` are the kernel's first template arguments."""
     own, table = operands(problem), table_of(problem, config)
     count = wgmma_tiles.buffers(problem, config, gpu, own)
     cluster, rows = config["cluster_m"] * config["cluster_n"], config["BM"] * config["cluster_m"]
     table = replace(table, most=gpu.sm_count // cluster, cluster=cluster)
     shape = LaunchShape(
         template=(
-            CUDA_TYPES[problem.dtype],
+            *types,
             wgmma_tiles.tile_argument(config, own, count),
             CUDA_LAYOUTS[problem.layout],
             f"WriteBack::{wgmma_tiles.write_back(problem, config, own)}",

@@ -9,7 +9,14 @@ from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.dependent_launch import dependent
 from gemmkit.kernels.limits import MAX_EXTENT
 from gemmkit.kernels.mainloops.wgmma import in_turn, visiting
-from gemmkit.kernels.plan import MAP_ARGUMENTS, LaunchShape, Signature, TileConfig, ceil_div
+from gemmkit.kernels.plan import (
+    MAP_ARGUMENTS,
+    SCALE_ARGUMENTS,
+    LaunchShape,
+    Signature,
+    TileConfig,
+    ceil_div,
+)
 from gemmkit.kernels.policy import CUDA_TYPES
 from gemmkit.kernels.production import gemm_wgmma, grouped, grouped_wgmma, wgmma_tiles
 from gemmkit.kernels.production.arguments import CUDA_LAYOUTS
@@ -34,11 +41,12 @@ MOST_SUMS_IN_TURN, MOST_STAGES = 160, 24
 OWN_BIAS, SHARED_BIAS = "N", "0"
 
 
-def signature(bias_stride: str = OWN_BIAS) -> Signature:
+def signature(bias_stride: str = OWN_BIAS, *, scaled: bool = False) -> Signature:
     """The parameters of ragged_wgmma.cu; `bias_stride` says how far apart the groups' biases lie,
-    in elements."""
+    in elements, and `scaled` whether A or B has scales."""
     return (
         *MAP_ARGUMENTS,
+        *(SCALE_ARGUMENTS if scaled else ()),
         *("offsets", "batch", "M", "N", "K", "alpha", "beta", "C", "ldc", "bias", bias_stride),
         *("residual", "ldr", "auxiliary", "ldx", "scale"),
     )
@@ -98,12 +106,19 @@ def maps(problem: GemmProblem, config: TileConfig) -> tuple[MapRule, ...]:
 
 def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
     """As many blocks as `blocks` says."""
+    return launch_shape(problem, config, gpu, (CUDA_TYPES[problem.dtype],))
+
+
+def launch_shape(
+    problem: GemmProblem, config: TileConfig, gpu: GpuSpec, types: tuple[str, ...]
+) -> LaunchShape:
+    """The same; `types` are the kernel's first template arguments."""
     own, one = operands(problem), of_one(problem)
     count = wgmma_tiles.buffers(one, config, gpu, own)
     cluster, rows = config["cluster_m"] * config["cluster_n"], config["BM"] * config["cluster_m"]
     shape = LaunchShape(
         template=(
-            CUDA_TYPES[problem.dtype],
+            *types,
             wgmma_tiles.tile_argument(config, own, count),
             CUDA_LAYOUTS[problem.layout],
             f"WriteBack::{wgmma_tiles.write_back(one, config, own)}",
@@ -118,7 +133,9 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
         tensor_maps=maps(problem, config),
         table=table_of(problem, config),
         # A bias for each row is one vector for all groups.
-        signature=signature(SHARED_BIAS if problem.epilogue.bias == "row" else OWN_BIAS),
+        signature=signature(
+            SHARED_BIAS if problem.epilogue.bias == "row" else OWN_BIAS, scaled=bool(problem.scales)
+        ),
     )
     return dependent(shape, gpu)
 
@@ -143,13 +160,18 @@ def condition(problem: GemmProblem, gpu: GpuSpec) -> str | None:
 
 
 def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
-    """As `grouped_wgmma`, with registers for what decides how each tile is stored, and room for
-    places of tiles behind the barriers."""
+    """As `grouped_wgmma`, and what `besides` says."""
+    return besides(config) or grouped_wgmma.rule(config, gpu)
+
+
+def besides(config: TileConfig) -> str | None:
+    """Registers for what decides how each tile is stored, and room for places of tiles behind the
+    barriers."""
     if (reason := too_many_sums(config)) is not None:
         return reason
     if config["stages"] > MOST_STAGES:
         return f"stages = {config['stages']}: {MOST_STAGES} are the most"
-    return grouped_wgmma.rule(config, gpu)
+    return None
 
 
 def too_many_sums(config: TileConfig) -> str | None:

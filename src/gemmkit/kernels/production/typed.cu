@@ -9,8 +9,7 @@
 //   arithmetic (Sum)             tile 0           tile 1
 //   registers -> shared (Sum)           tile 1           tile 2
 #include "arguments.cuh"
-#include "mainloop/operand_scales.cuh"
-#include "mainloop/register_staged.cuh"
+#include "mainloop/scaled_chunks.cuh"
 #include "scheduler/batch.cuh"
 
 template <class In, Tile TILE, Access ACCESS, Layout LAYOUT, Schedule SCHEDULE, class Epilogue>
@@ -34,53 +33,24 @@ __global__ void __launch_bounds__(TILE.threads, TILE.min_blocks)
                  col);
 }
 
-// The same with scales of A and B: each chunk of k that has scales of its own is multiplied by itself.
+// The same with scales of A and B.
 template <class In, Tile TILE, Access ACCESS, Layout LAYOUT, Schedule SCHEDULE, Scales SCALES,
           class Epilogue>
 __global__ void __launch_bounds__(TILE.threads, TILE.min_blocks)
     typed_scaled(SCALE_PARAMETERS, GEMM_PARAMETERS(In, Epilogue)) {
   const Arguments<In, Epilogue> args{GEMM_ARGUMENTS};
   extern __shared__ float4 shared[];
-  using Mainloop = RegisterStaged<In, float, TILE, ACCESS, LAYOUT>;
-  // Chunks may follow each other at once: the last step of one reads another stage than the first of
-  // the next one writes.
-  static_assert(CHUNK % (2 * TILE.BK) == 0, "an even number of steps to a chunk");
+  using Mainloop = ScaledChunks<SCALES, In, TILE, ACCESS, LAYOUT>;
   const BatchPlace<SCHEDULE.batched> place((M + TILE.BM - 1) / TILE.BM, (N + TILE.BN - 1) / TILE.BN,
                                            args.batch);
   const int row = place.tile_row * TILE.BM, col = place.tile_col * TILE.BN, product = place.product;
   if (row >= M || (SCHEDULE.batched && product >= args.batch)) return;  // surplus
 
   const Mainloop mainloop(shared);
-  constexpr int TM = TILE.TM, TN = TILE.TN;
-  const ScaleArray of_a = SCALES_OF_A, of_b = SCALES_OF_B;
-  const auto *A_tile = element_of<Mainloop::A_T>(args.a(product), args.lda, row, 0),
-             *B_tile = element_of<Mainloop::B_T>(args.b(product), args.ldb, 0, col);
-  float sums[TM][TN] = {};
-  const int depth = args.depth(), step = SCALES.of_chunks ? CHUNK : depth;
-  for (int k = 0; k < depth; k += step) {
-    float chunk[TM][TN] = {};
-    mainloop.multiply(chunk, element_of<Mainloop::A_T>(A_tile, args.lda, 0, k), args.lda, M - row,
-                      element_of<Mainloop::B_T>(B_tile, args.ldb, k, 0), args.ldb, N - col,
-                      min(step, depth - k));
-    const int number = SCALES.of_chunks ? k / CHUNK : 0;
-    float of_cols[TN];
-#pragma unroll
-    for (int j = 0; j < TN; ++j) {
-      const int own = col + mainloop.warp_col +
-                      piece_place<Mainloop::LANES_N, QUAD<float>>(mainloop.lane.col, j);
-      of_cols[j] = of_b.template get<SCALES.lines_b>(product, min(own, N - 1), number);
-    }
-#pragma unroll
-    for (int i = 0; i < TM; ++i) {
-      const int own = row + mainloop.warp_row +
-                      piece_place<Mainloop::LANES_M, QUAD<float>>(mainloop.lane.row, i);
-      const float of_row = of_a.template get<SCALES.lines_a>(product, min(own, M - 1), number);
-#pragma unroll
-      for (int j = 0; j < TN; ++j) {
-        sums[i][j] = SCALES.of_chunks ? fmaf(of_row * of_cols[j], chunk[i][j], sums[i][j])
-                                      : of_row * of_cols[j] * chunk[i][j];
-      }
-    }
-  }
+  float sums[TILE.TM][TILE.TN] = {};
+  mainloop.multiply(sums, element_of<Mainloop::A_T>(args.a(product), args.lda, row, 0), args.lda,
+                    M - row, element_of<Mainloop::B_T>(args.b(product), args.ldb, 0, col), args.ldb,
+                    N - col, args.depth(), OperandScales<SCALES>{SCALES_OF_A, SCALES_OF_B}, product,
+                    row, col);
   mainloop.store(sums, args.epilogue(product), args.c(product), args.ldc, M, N, row, col);
 }

@@ -12,10 +12,11 @@
 #include "scheduler/mapped_groups.cuh"
 #include "tile.cuh"
 
-// A kernel's parameters, as TABLE_ARGUMENTS in plan.py and the epilogue have them.
-#define MAPPED_GROUPS_PARAMETERS(In, Epilogue)                                         \
-  const MappedGroup<In, typename Epilogue::Out>*list, int group_count, int tile_count, \
-      float alpha, float beta, float scale CUSTOM_PARAMETERS
+// A kernel's parameters, as TABLE_ARGUMENTS in plan.py and the epilogue have them. `Its` describes a
+// product of operands In.
+#define MAPPED_GROUPS_PARAMETERS(Its, In, Epilogue)                                         \
+  const Its<In, typename Epilogue::Out>*list, int group_count, int tile_count, float alpha, \
+      float beta, float scale CUSTOM_PARAMETERS
 
 // What is the same for all products.
 template <class Epilogue>
@@ -35,13 +36,14 @@ struct CommonArguments {
   }
 };
 
-// OPERANDS::Mainloop has the layout of A and B as TMA loads them, as in `multiply_tiles`.
-template <class Operands, WgmmaTile TILE, Layout LAYOUT, WriteBack WAY, Schedule SCHEDULE,
-          class Epilogue, class In>
-__device__ __forceinline__ void multiply_mapped_groups(
-    const MappedGroup<In, typename Epilogue::Out>* list, int group_count, int tile_count,
-    const CommonArguments<Epilogue>& common) {
-  using Its = MappedGroup<In, typename Epilogue::Out>;
+// OPERANDS::Mainloop has the layout of A and B as TMA loads them, as in `multiply_tiles`. `Its` is what
+// describes a product, and `scales_of` gives the `OperandScales` of one where operands have any.
+template <class In, class Operands, WgmmaTile TILE, Layout LAYOUT, WriteBack WAY, Schedule SCHEDULE,
+          class Epilogue, class Its, class... ScalesOf>
+__device__ __forceinline__ void multiply_mapped_groups(const Its* list, int group_count,
+                                                       int tile_count,
+                                                       const CommonArguments<Epilogue>& common,
+                                                       const ScalesOf&... scales_of) {
   // The rows of the product that is computed are those of B^T if it is swapped.
   constexpr bool SWAPPED = TILE.BM % WGMMA_ROWS != 0;
   constexpr WgmmaTile OWN = SWAPPED ? swapped(TILE) : TILE;
@@ -155,12 +157,20 @@ __device__ __forceinline__ void multiply_mapped_groups(
     typename Mainloop::Sums sums;
     if (TURNS > 1 && !first) named_barrier_sync<256>(ORDER + turn);
     first = false;
-    mainloop.consume(sums, own_rows, common.steps(its, Mainloop::DEPTH_OF_STEP), counter, [&] {
+    const auto loaded = [&] {
       const bool another = groups.tiles - tile > clusters;
       if (TURNS > 1 && another) named_barrier_arrive<256>(ORDER + (turn + 1) % TURNS);
       // While the last products are under way; of two consumers with a tile each, the other has some.
       if (TURNS == 1) look_up(tile + clusters);
-    });
+    };
+    const auto of_place = [&](const auto& scales) {
+      return [&] {
+        return scales(its).template of_tile<SWAPPED, Mainloop::ROW_TILES, OWN.BN>(
+            its, 0, first_row(place) + own_rows, first_col(place), 0);
+      };
+    };
+    mainloop.consume(sums, own_rows, common.steps(its, Mainloop::DEPTH_OF_STEP), counter, loaded,
+                     of_place(scales_of)...);
     const int col = first_col(place);
 #pragma unroll
     for (int i = 0; i < Mainloop::ROW_TILES; ++i) {
