@@ -91,6 +91,17 @@ def full_type_name(name: str) -> str:
     return _FULL_NAMES.get(name.strip().lower(), name)
 
 
+def types_of_8_bits(beginning: str) -> list[str]:
+    """Names of the types of 8 bits that begin as a name does, such as `fp8`, one for each type;
+    none unless it says that it means those."""
+    wanted = beginning.strip().lower()
+    found = (
+        next((each for each in (full, *_SHORT_NAMES[full]) if each.startswith(wanted)), "")
+        for full in OPERAND_TYPES
+    )
+    return [each for each in found if each] if "8" in wanted else []
+
+
 def is_type_name(name: str) -> bool:
     """Whether a full name is that of a type which this module has other names for."""
     return name in _SHORT_NAMES

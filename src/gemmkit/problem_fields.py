@@ -23,6 +23,7 @@ from gemmkit.dtypes import (
     is_narrow,
     is_type_name,
     precisions_of,
+    types_of_8_bits,
 )
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedType, UsageError, unknown_name
@@ -112,6 +113,12 @@ def known_type(field: str, name: str) -> str:
             f"{field} '{name}' is not supported for matrices: use one of {', '.join(ITEM_BYTES)}"
         )
     if full not in ITEM_BYTES:
+        begun = types_of_8_bits(name)
+        if begun:
+            raise UnsupportedType(
+                f"unknown {field} '{name}', which does not say how many bits the exponent has: did "
+                f"you mean {' or '.join(begun)}?"
+            )
         raise UnsupportedType(unknown_name(field, name, ITEM_BYTES))
     return full
 

@@ -144,7 +144,7 @@ def _abstract(a: Any, b: Any, *, layout: str, precision: str) -> Any:  # noqa: A
     m = a.shape[1 + (layout[0] == "t")]
     n = b.shape[2 - (layout[1] == "t")]
     stack = a.shape[0] if b.shape[0] == 1 else b.shape[0]
-    return jax.core.ShapedArray((stack, m, n), a.dtype)
+    return jax.core.ShapedArray((stack, m, n), a.dtype, weak_type=a.weak_type and b.weak_type)
 
 
 def _gradient_of_a(grad: Any, a: Any, b: Any, *, layout: str, precision: str) -> Any:

@@ -175,6 +175,16 @@ def glance_at_matrices(a: Any, b: Any, out: Any) -> tuple[int, int, int, Hashabl
     # fmt: on
 
 
+def glance_at_strides(a: Any, b: Any, out: Any) -> tuple[int, int, int, Hashable]:
+    """As `WarmLibrary.glance_at_strides`."""
+    if a.is_neg() or b.is_neg() or out.is_neg():
+        raise _negated()
+    address_a, address_b, address_out = a.data_ptr(), b.data_ptr(), out.data_ptr()
+    if address_a < _LOWEST_LIKELY or address_b < _LOWEST_LIKELY or address_out < _LOWEST_LIKELY:
+        raise _without_memory()
+    return address_a, address_b, address_out, (a.stride(), b.stride(), out.stride())
+
+
 _Tensor = torch._C.TensorBase
 _data_ptr, _stride, _is_neg, _get_device = (
     *(_Tensor.data_ptr, _Tensor.stride, _Tensor.is_neg, _Tensor.get_device),
