@@ -112,6 +112,22 @@ STALLS = {
         "if (t == 0) { while (look(&flags[b]) == 0) {} __threadfence(); set(&flags[!b], 1); } "
         "__syncthreads();", 2,
         "lane 0 of warp 0 polls at LINE for byte NUMBER of 'flags', which is 0"),
+    "polls that are counted": (
+        "if (t == 0) { int n = 0; while (look(&flag) == 0) ++n; out[0] = n; } __syncthreads();", 1,
+        "lane 0 of warp 0 polls at LINE for byte 0 of 'flag', which is 0"),
+    "a retry that is counted, for each tile": (
+        "for (int i = b; i < 9; i += 2) { if (t == 0) { int n = 0; do { "
+        "for (int k = 0; k < 9 && look(&flags[i]) == 0; ++k) __nanosleep(20); ++n; } "
+        "while (look(&flags[i]) == 0); out[i] = n; } __syncthreads(); }", 2,
+        "lane 0 of warp 0 polls at LINE for byte NUMBER of 'flags', which is 0"),
+    "a time that is only kept": (
+        "if (t == 0) { long long s = 0; while (look(&flag) == 0) s = clock64(); out[0] = s; } "
+        "__syncthreads();", 1,
+        "lane 0 of warp 0 polls at LINE for byte 0 of 'flag', which is 0"),
+    "a lock of an iteration before": (
+        "if (t == 0) for (int i = 0; i < 5; ++i) while (atomicExch(&lock, 1) != 0) {} "
+        "__syncthreads();", 2,
+        "lane 0 of warp 0 polls at LINE for byte 0 of 'lock', which is 1"),
     "an mbarrier by polls": (
         "if (w) while (!complete(at(&bar))) {} __syncthreads();", 1,
         "warp 1 polls at LINE for the phase of parity 0 of the mbarrier at byte 0 of 'bar'"),
@@ -149,6 +165,11 @@ def test_polls_that_never_end_are_a_deadlock(name: str, how: str) -> None:
 NO_STALLS = {
     "so many times": (
         "for (int i = 0; look(&flag) == 0 && i < 300000; ++i) {}", 1, True),
+    "so many times, in rounds": (
+        "for (int n = 0; n < 99999 && look(&flag) == 0; ++n) "
+        "for (int k = 0; k < 9 && look(&flag) == 0; ++k) {}", 1, True),
+    "a later block, without fences": (
+        "if (t == 0) { if (b == 0) while (look(&flag) == 0) {} else set(&flag, 1); }", 2, True),
     "a clock": ("long long s = clock64(); while (!look(&flag) && clock64() - s < 9) {}", 1, False),
     "the time": (
         "unsigned long long s, n; asm volatile(\"mov.u64 %0, %globaltimer;\" : \"=l\"(s)); "

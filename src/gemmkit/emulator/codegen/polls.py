@@ -21,6 +21,13 @@ _HARMLESS = frozenset(
         *("reduce_warp", "elect", "is_space", "map_address", "cluster_rank", "create_policy"),
     ]
 )
+# What only computes registers, also from those of other lanes.
+_COMPUTES = frozenset(
+    [
+        *("vote", "ballot", "shuffle", "active_mask", "match_any", "match_all", "reduce_warp"),
+        *("elect", "is_space", "map_address", "cluster_rank", "create_policy", "no_operation"),
+    ]
+)
 # Clocks stand still in the emulator, and go on elsewhere.
 _CLOCKS = ("%clock", "%globaltimer")
 
@@ -32,10 +39,21 @@ def polls(action: Action) -> bool:
     return action.operation == "mbarrier_test" or (reads and fresh)
 
 
+def _asks_others(action: Action) -> bool:
+    return polls(action) and not (
+        action.operation == "mbarrier_test" or space_of(action).startswith("shared")
+    )
+
+
+def _tells_time(action: Action) -> bool:
+    """Whether an instruction has another result each time."""
+    return any(
+        isinstance(each, Special) and each.name.startswith(_CLOCKS) for each in action.sources
+    )
+
+
 def _changes(action: Action) -> bool:
-    """Whether an instruction may change what other threads see, or has another result each time."""
-    if any(isinstance(each, Special) and each.name.startswith(_CLOCKS) for each in action.sources):
-        return True
+    """Whether an instruction may change what other threads see."""
     own = action.operation == "store" and space_of(action) == "local"
     harmless = action.pure or action.operation in _HARMLESS or loads_atomically(action)
     return not (own or harmless)
@@ -46,6 +64,7 @@ class Polls:
 
     Attributes:
         asks: which blocks poll memory.
+        asks_others: which poll memory that is not that of the thread block, or its cluster.
         changes: which blocks may change something.
     """
 
@@ -53,8 +72,10 @@ class Polls:
         self._flow, self._actions = flow, actions
         inside = [actions[each.start : each.end] for each in flow.blocks]
         self.asks = np.array([any(map(polls, each)) for each in inside], np.bool_)
+        self.asks_others = np.array([any(map(_asks_others, each)) for each in inside], np.bool_)
         self.changes = np.array([any(map(_changes, each)) for each in inside], np.bool_)
         self._inside = inside
+        self._clocks = np.array([any(map(_tells_time, each)) for each in inside], np.bool_)
         # The registers that always hold the same number.
         self._constants: dict[Register, int | None] = {}
         for action in actions:
@@ -80,6 +101,33 @@ class Polls:
             return self._constants.get(value)
         return value.value if isinstance(value, Immediate) else None
 
+    def decides(self, ran: NDArray[np.bool_]) -> frozenset[Register]:
+        """The registers on which depends what the blocks that `ran` do next, as long as no other
+        blocks run: not those that only count how often they did."""
+        actions = [each for at in np.flatnonzero(ran).tolist() for each in self._inside[at]]
+        found: set[Register] = set()
+        for each in actions:
+            if not (each.pure or each.operation in _COMPUTES):
+                found.update(each.registers_read())
+        known = -1
+        while known != len(found):
+            known = len(found)
+            for each in reversed(actions):
+                if not found.isdisjoint(dest for dest in each.dests if dest is not None):
+                    found.update(each.registers_read())
+        return frozenset(found)
+
+    def heeds_time(self, ran: NDArray[np.bool_]) -> bool:
+        """Whether what the blocks that `ran` do next depends on a clock that they read."""
+        if not (ran & self._clocks).any():
+            return False
+        decisive = self.decides(ran)
+        return any(
+            _tells_time(each) and not decisive.isdisjoint(filter(None, each.dests))
+            for at in np.flatnonzero(ran & self._clocks).tolist()
+            for each in self._inside[at]
+        )
+
     def in_loop(self, blocks: Iterable[int]) -> list[Action]:
         """The instructions by which a loop of these blocks polls."""
         return [each for at in sorted(blocks) for each in self._inside[at] if polls(each)]
@@ -95,7 +143,7 @@ class Polls:
             for action in self._inside[at]:
                 if _waits(action):
                     break
-                if _changes(action):
+                if _changes(action) or _tells_time(action):
                     return False
             else:
                 new = set(self._flow.blocks[at].successors) - seen
