@@ -288,7 +288,9 @@ def endless_error(worker: Worker, limit: int) -> DeviceError:
     running = running[:4]
     if worker.phases is not None:
         running += cluster_waits(worker, lambda number: body[number].where)
-    return DeviceError(
+    error = DeviceError(
         f"{_kernel(worker)}: block {worker.block} did not end within {limit:,} "
         f"steps: {'; '.join(running)}. If it is only slow, allow more steps (--max-steps)"
     )
+    error.steps = limit
+    return error
