@@ -9,7 +9,7 @@ import numpy as np
 
 from gemmkit.emulator.codegen.addresses import space_of
 from gemmkit.emulator.codegen.kernel import LoadedKernel
-from gemmkit.emulator.codegen.layout import WINDOWS
+from gemmkit.emulator.codegen.layout import RUNNING, WINDOWS
 from gemmkit.emulator.codegen.loops import Loops
 from gemmkit.emulator.codegen.operands import Action, source_widths
 from gemmkit.emulator.codegen.polls import Polls
@@ -69,6 +69,18 @@ class Polled:
         self._kernel, self._flow = kernel, kernel.flow
         self._loops, self._polls = Loops(kernel.flow), Polls(kernel.flow, kernel.actions)
         self._kept = KeptRegisters(kernel)
+
+    def kept_waiting(self, worker: Worker) -> tuple[int, int, int] | None:
+        """A warp that polls, lanes of it (a mask) which wait for others and might change something
+        if they ran, and the number of the instruction at which they would go on."""
+        masks, exited = worker.warp_fields("mask"), worker.warp_fields("exited")
+        for warp in np.flatnonzero(worker.warp_fields("status") == RUNNING).tolist():
+            others = ~int(masks[warp]) & ~int(exited[warp])
+            for block, lanes in worker.waiting_lanes(warp)[::-1]:
+                waits = lanes & others & 0xFFFFFFFF
+                if waits and not self._polls.waits_at(block) and self.by(worker, warp):
+                    return warp, waits, self._flow.blocks[block].start
+        return None
 
     def by(self, worker: Worker, warp: int) -> list[Poll]:
         """What a warp polls in the smallest loop around where it is."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from gemmkit.emulator.codegen.layout import (
@@ -24,6 +25,16 @@ if TYPE_CHECKING:
     from gemmkit.emulator.machine.operations import Operations
     from gemmkit.emulator.machine.stalls import Stalls
     from gemmkit.emulator.sanitizer.monitor import Sanitizer
+
+
+class Verdict(Enum):
+    """Whether a launch goes on; if not, whether lanes of its warps or blocks that the emulator does
+    not run meanwhile might help it."""
+
+    GOES_ON = auto()
+    STALLED = auto()
+    KEPT = auto()
+
 
 # Blocks that take so many steps, while none begins or ends, may poll for ever.
 SUSPICIOUS = 1_000_000
@@ -78,8 +89,9 @@ class Returns:
                 self._end(worker, self._max_steps)
                 return True
             self.suspects = suspects = spent > SUSPICIOUS and self._make_stalls is not None
-            if suspects and self._stalled(unit):
-                self._poll_for_ever(worker)
+            verdict = self._verdict(unit) if suspects else Verdict.GOES_ON
+            if verdict is not Verdict.GOES_ON:
+                self._poll_for_ever(worker, verdict)
             elif not suspects and self._stalls is not None:
                 self._stalls.changed()
             return True
@@ -109,26 +121,30 @@ class Returns:
             self._operations().refuse(worker, refusal)
             return False
 
-    def _stalled(self, unit: Worker | Cluster) -> bool:
+    def _verdict(self, unit: Worker | Cluster) -> Verdict:
         """Whether a unit, and all others, poll for ever."""
         if self._stalls is None and self._make_stalls is not None:
             self._stalls = self._make_stalls()
-        return self._stalls is not None and self._stalls.has(unit)
+        return Verdict.GOES_ON if self._stalls is None else self._stalls.verdict(unit)
 
-    def _poll_for_ever(self, worker: Worker) -> None:
-        """Report blocks that poll for what nothing can change."""
-        if self._sanitizer is None:
+    def _poll_for_ever(self, worker: Worker, verdict: Verdict) -> None:
+        """Report blocks that poll for what nothing that can run changes."""
+        if self._sanitizer is not None:
+            self._sanitizer.stalled = True
+        if verdict is Verdict.KEPT:
+            self._end(worker, None)
+        elif self._sanitizer is None:
             raise self._trouble(worker, STUCK)
-        self._sanitizer.stalled = True
-        self._note(self._sanitizer, worker, STUCK)
+        else:
+            self._note(self._sanitizer, worker, STUCK)
 
-    def _end(self, worker: Worker, max_steps: int) -> None:
+    def _end(self, worker: Worker, max_steps: int | None) -> None:
         """Stop because of a block that does not end."""
         load("gemmkit.emulator.machine.errors")
         from gemmkit.emulator.machine import errors
 
         if self._sanitizer is None:
-            raise errors.endless_error(worker, max_steps)
+            raise errors.endless_error(worker, max_steps, self._memory)
         self._sanitizer.endless(worker, max_steps)
         self._stop()
 

@@ -274,7 +274,8 @@ class _Launch:
         load("gemmkit.emulator.machine.stalls")
         from gemmkit.emulator.machine.stalls import Stalls
 
-        return Stalls(self._kernel, self._memory, self._grid, self._units)
+        most = most_in_turn(self._kernel, self._request)
+        return Stalls(self._kernel, self._memory, self._grid, self._units, most)
 
     def _unit(self) -> Worker | Cluster:
         """What runs blocks one after another or, where clusters have several, these together."""

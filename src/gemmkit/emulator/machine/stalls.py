@@ -5,7 +5,8 @@ same again unless the memory that it reads changes. So does one of which only th
 they were before on which depends what the code that it has executed since does next. If that holds
 for all warps of all blocks that have begun, but for those that wait for these, and no block is left
 to begin that might change what they poll, the launch never ends. Counters and clocks that end a
-loop speak against it, and what other lanes of a warp might do.
+loop speak against it. Lanes that wait for others of their warp, and blocks for which there is no
+room, might go on elsewhere, but not here.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from gemmkit.emulator.codegen.polls import Polls
 from gemmkit.emulator.machine.grid import SharedGrid
 from gemmkit.emulator.machine.kept_registers import KeptRegisters
 from gemmkit.emulator.machine.memory import DeviceMemory
+from gemmkit.emulator.machine.returns import Verdict
 from gemmkit.emulator.machine.worker import Worker
 
 if TYPE_CHECKING:
@@ -68,7 +70,7 @@ class _Seen:
 
 
 class Stalls:
-    """Those of one launch, of which `units` run now."""
+    """Those of one launch, of which `units` run now, and at most so many at a time."""
 
     def __init__(
         self,
@@ -76,8 +78,10 @@ class Stalls:
         memory: DeviceMemory,
         grid: SharedGrid,
         units: Sequence[Worker | Cluster],
+        most: int,
     ) -> None:
         self._kernel, self._memory, self._grid, self._units = kernel, memory, grid, units
+        self._most = most
         self._lock = threading.Lock()
         # How often memory may have changed, or a block has begun.
         self._changes = 0
@@ -96,24 +100,26 @@ class Stalls:
     def _kept(self) -> KeptRegisters:
         return KeptRegisters(self._kernel)
 
-    def has(self, unit: Worker | Cluster) -> bool:
-        """Whether a unit, which has just run for a while, can never go on, and no other can."""
+    def verdict(self, unit: Worker | Cluster) -> Verdict:
+        """Whether a unit, which has just run for a while, can go on, or any other can."""
         with self._lock:
             own = _begun(unit)
             for each in own:
                 self._look(each)
             if not own or not all(map(self._is_stuck, own)):
-                return False
+                return Verdict.GOES_ON
             tried = self._in_vain.get(id(unit)) == self._changes and not _has_copies(own)
             if not tried and self._expire(unit, own):
-                return False
-            return all(
-                self._in_vain.get(id(each)) == self._changes
-                and all(map(self._is_stuck, begun))
-                and not _has_copies(begun)
-                and (self._grid.left <= 0 or not any(map(self._asks_others, begun)))
-                for each, begun in [(each, _begun(each)) for each in list(self._units)]
-            )
+                return Verdict.GOES_ON
+            begun = [each for unit in list(self._units) for each in _begun(unit)]
+            tried = all(self._in_vain.get(id(each)) == self._changes for each in list(self._units))
+            if not tried or not all(map(self._is_stuck, begun)) or _has_copies(begun):
+                return Verdict.GOES_ON
+            awaits = self._grid.left > 0 and any(map(self._asks_others, begun))
+            if awaits and len(self._units) < self._most:
+                return Verdict.GOES_ON
+            keeps = awaits or any(map(self._keeps_lanes, begun))
+            return Verdict.KEPT if keeps else Verdict.STALLED
 
     def changed(self) -> None:
         """A unit that is not looked at has run: it may have changed memory."""
@@ -220,13 +226,18 @@ class Stalls:
                 return False
             if not seen.repeats or seen.change != self._changes:
                 return False
+        return True
+
+    def _keeps_lanes(self, worker: Worker) -> bool:
+        """Whether lanes wait for others of their warp, and might change something."""
+        status = worker.warp_fields("status")
         masks, exited = worker.warp_fields("mask"), worker.warp_fields("exited")
         for warp in np.flatnonzero((status == RUNNING) | (status == AT_BARRIER)).tolist():
             others = ~int(masks[warp]) & ~int(exited[warp])
             for block, lanes in worker.waiting_lanes(warp):
                 if lanes & others and not self._polls.waits_at(block):
-                    return False
-        return True
+                    return True
+        return False
 
 
 def _begun(unit: Worker | Cluster) -> list[Worker]:
