@@ -121,6 +121,10 @@ STALLS = {
     "polls that are counted": (
         "if (t == 0) { int n = 0; while (look(&flag) == 0) ++n; out[0] = n; } __syncthreads();", 1,
         "lane 0 of warp 0 polls at LINE for byte 0 of 'flag', which is 0"),
+    "a back-off after some polls": (
+        "if (t == 0) { int n = 0; while (look(&flag) == 0) { if (++n > 8 && n % 4) "
+        "__nanosleep(40); } } __syncthreads();", 1,
+        "lane 0 of warp 0 polls at LINE for byte 0 of 'flag', which is 0"),
     "a retry that is counted, for each tile": (
         "for (int i = b; i < 9; i += 2) { if (t == 0) { int n = 0; do { "
         "for (int k = 0; k < 9 && look(&flags[i]) == 0; ++k) __nanosleep(20); ++n; } "
@@ -179,6 +183,9 @@ def test_the_oracle_finds_them_too(name: str) -> None:
 NO_STALLS = {
     "so many times": (
         "for (int i = 0; look(&flag) == 0 && i < 300000; ++i) {}", 1, True),
+    "so many times, beside a back-off": (
+        "int n = 0; while (look(&flag) == 0) { if (n > 8) __nanosleep(40); if (++n > 200000) "
+        "break; }", 1, True),
     "so many times, in rounds": (
         "for (int n = 0; n < 99999 && look(&flag) == 0; ++n) "
         "for (int k = 0; k < 9 && look(&flag) == 0; ++k) {}", 1, True),
@@ -251,7 +258,7 @@ KEPT = {
 @pytest.mark.sample
 def test_the_oracle_runs_what_others_wait_for(name: str) -> None:
     body, blocks, _ = NO_STALLS[name]
-    for number, less in (("900000", "2000"), ("99999", "20"), ("300000", "500")):
+    for number, less in (("900000", "2000"), ("99999", "20"), ("300000", "500"), ("200000", "200")):
         body = body.replace(number, less)
     _run(body, blocks=blocks, by_oracle=True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +38,11 @@ def polls(action: Action) -> bool:
     reads = action.operation in ("load", "atomic", "compare_and_swap")
     fresh = Ordering.of(action).strong or ".cv" in action.form.opcode
     return action.operation == "mbarrier_test" or (reads and fresh)
+
+
+def _computes(action: Action) -> bool:
+    """Whether an instruction does nothing but compute registers."""
+    return action.pure or action.operation in _COMPUTES
 
 
 def _asks_others(action: Action) -> bool:
@@ -103,19 +109,55 @@ class Polls:
 
     def decides(self, ran: NDArray[np.bool_]) -> frozenset[Register]:
         """The registers on which depends what the blocks that `ran` do next, as long as no other
-        blocks run: not those that only count how often they did."""
-        actions = [each for at in np.flatnonzero(ran).tolist() for each in self._inside[at]]
+        blocks run: not those that only count how often they did, or say how long to sleep."""
+        blocks = np.flatnonzero(ran).tolist()
+        actions = [each for at in blocks for each in self._inside[at]]
         found: set[Register] = set()
-        for each in actions:
-            if not (each.pure or each.operation in _COMPUTES):
-                found.update(each.registers_read())
+        open_branches: dict[int, frozenset[Register]] = {}
+        for at in blocks:
+            idle = self._idle.get(at)
+            if idle is not None and ran[self._flow.reconvergence[at]]:
+                open_branches[at] = idle
+            last = self._inside[at][-1:] if at in open_branches else []
+            for each in self._inside[at]:
+                if each not in last and not _computes(each):
+                    found.update(each.registers_read())
         known = -1
         while known != len(found):
             known = len(found)
+            for at, written in [*open_branches.items()]:
+                if not found.isdisjoint(written):
+                    found.update(self._inside[at][-1].registers_read())
+                    del open_branches[at]
             for each in reversed(actions):
                 if not found.isdisjoint(dest for dest in each.dests if dest is not None):
                     found.update(each.registers_read())
         return frozenset(found)
+
+    @cached_property
+    def _idle(self) -> dict[int, frozenset[Register]]:
+        """By block whose last branch only decides what is computed until its ways meet again, the
+        registers that are written on these ways."""
+        blocks, found = self._flow.blocks, {}
+        for at, block in enumerate(blocks):
+            last, meeting = self._inside[at][-1:], self._flow.reconvergence[at]
+            if len(block.successors) != 2 or meeting >= len(blocks):
+                continue
+            between: set[int] = set()
+            waiting = [each for each in block.successors if each != meeting]
+            while waiting:
+                inside = waiting.pop()
+                between.add(inside)
+                if inside == at or inside >= len(blocks):
+                    break
+                waiting += {*blocks[inside].successors} - between - {meeting}
+            else:
+                ways = [each for inside in between for each in self._inside[inside]]
+                harmless = all(_computes(each) or each.operation == "branch" for each in ways)
+                if harmless and last[0].operation == "branch":
+                    dests = (dest for each in ways for dest in each.dests)
+                    found[at] = frozenset(dest for dest in dests if dest is not None)
+        return found
 
     def heeds_time(self, ran: NDArray[np.bool_]) -> bool:
         """Whether what the blocks that `ran` do next depends on a clock that they read."""
