@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from gemmkit.emulator.codegen.layout import AT_BARRIER, BARRIERS, LANES, RUNNING
 from gemmkit.emulator.codegen.shadow_layout import (
     BARRIER_COUNT,
+    BARRIER_DIFFERS,
     BARRIER_DIVERGENT,
     BARRIER_NUMBER,
     BARRIER_SITES,
@@ -58,6 +59,13 @@ def barrier(names: Names, worker: Worker, what: int, number: int, more: int) -> 
             f"of {LANES} and at most the block's {worker.warps * LANES}"
         )
         return finding(names, worker, "invalid thread count", number, names.lane(warp, 0), rest)
+    if what == BARRIER_DIFFERS:
+        mine, others = more >> 32, more & 0xFFFFFFFF
+        rest = (
+            f"{{here}} of block {{block}} gives a count of {mine:,} threads at a barrier for which "
+            f"other warps, which have arrived, give {others:,}; all must give the same"
+        )
+        return finding(names, worker, "different thread counts", number, names.lane(warp, 0), rest)
     if what == BARRIER_DIVERGENT:
         living = int(worker.warp_fields("initial")[warp]) & ~int(worker.warp_fields("exited")[warp])
         absent = _lanes(living & ~more)
