@@ -65,11 +65,17 @@ class Returns:
         self._operations, self._stop = operations, stop
         self._make_stalls = stalls
         self._stalls: Stalls | None = None
+        # Units, with the numbers of their blocks, that are known to poll for ever.
+        self._doomed: set[tuple[int, int]] = set()
         # Whether blocks have taken so many steps that they may poll for ever.
         self.suspects = False
 
     def share(self, unit: Worker | Cluster, fuel: int, spent_after: Callable[[int], int]) -> bool:
         """Run a worker or cluster for a while; returns whether it has more to do."""
+        if self._doomed and self._sanitizer is not None and _place(unit) in self._doomed:
+            self._doomed.discard(_place(unit))
+            self._note(self._sanitizer, unit.running, STUCK)
+            return True
         try:
             reason = unit.run(fuel)
         except Refusal as refusal:
@@ -91,7 +97,7 @@ class Returns:
             self.suspects = suspects = spent > SUSPICIOUS and self._make_stalls is not None
             verdict = self._verdict(unit) if suspects else Verdict.GOES_ON
             if verdict is not Verdict.GOES_ON:
-                self._poll_for_ever(worker, verdict)
+                self._poll_for_ever(unit, verdict)
             elif not suspects and self._stalls is not None:
                 self._stalls.changed()
             return True
@@ -127,8 +133,9 @@ class Returns:
             self._stalls = self._make_stalls()
         return Verdict.GOES_ON if self._stalls is None else self._stalls.verdict(unit)
 
-    def _poll_for_ever(self, worker: Worker, verdict: Verdict) -> None:
+    def _poll_for_ever(self, unit: Worker | Cluster, verdict: Verdict) -> None:
         """Report blocks that poll for what nothing that can run changes."""
+        worker = unit.running
         if self._sanitizer is not None:
             self._sanitizer.stalled = True
         if verdict is Verdict.KEPT:
@@ -136,6 +143,9 @@ class Returns:
         elif self._sanitizer is None:
             raise self._trouble(worker, STUCK)
         else:
+            # All others that have begun poll for ever too: each is told when its turn comes.
+            assert self._stalls is not None
+            self._doomed = {_place(each) for each in self._stalls.units if each is not unit}
             self._note(self._sanitizer, worker, STUCK)
 
     def _end(self, worker: Worker, max_steps: int | None) -> None:
@@ -171,3 +181,8 @@ class Returns:
         if reason == FAULTED:
             return worker.failure or errors.access_error(worker, self._memory)
         return DeviceError(f"the emulator stopped for an unknown reason ({reason})")
+
+
+def _place(unit: Worker | Cluster) -> tuple[int, int]:
+    """A unit and its first block."""
+    return id(unit), unit.running.peers[0].number

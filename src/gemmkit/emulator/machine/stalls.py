@@ -92,6 +92,11 @@ class Stalls:
         self._held: tuple[bytes, int] | None = None
         self._spans: dict[bytes, list[tuple[int, int]]] = {}
 
+    @property
+    def units(self) -> Sequence[Worker | Cluster]:
+        """Those that run now and whose blocks have begun."""
+        return [each for each in list(self._units) if _begun(each)]
+
     @cached_property
     def _polls(self) -> Polls:
         return Polls(self._kernel.flow, self._kernel.actions)
