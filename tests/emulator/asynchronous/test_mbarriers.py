@@ -377,10 +377,13 @@ def test_an_endless_poll_ends_at_the_step_limit() -> None:
 
 @pytest.mark.usefixtures("handles_interrupts")
 def test_an_endless_poll_can_be_interrupted() -> None:
-    # A thread that counts does not do the same again.
+    # A thread that counts up to a limit does not do the same again.
     body = """WAIT: add.u32 %r1, %r1, 1;
     mbarrier.test_wait.parity.shared::cta.b64 %p2, [%r10+8], 0;
-    @!%p2 bra WAIT;"""
+    @%p2 bra DONE;
+    setp.lt.u32 %p2, %r1, 0x7fffffff;
+    @%p2 bra WAIT;
+    DONE:"""
     ptx = kernel_ptx(START + body, declarations=SHARED, target="sm_90")
     limited = Executor(
         "limited",
