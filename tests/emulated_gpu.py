@@ -143,6 +143,10 @@ class Library:
         address, key = (0, None) if out is None else self.glance(out)
         return address_a, address_b, address, (key_a, key_b, key)
 
+    def glance_at_strides(self, a, b, out):
+        found = [each.values for each in (a, b, out)]
+        return *(each.ctypes.data for each in found), tuple(each.strides for each in found)
+
     def glance_at_many(self, members):
         values = [each.values for each in members]
         (dtype,) = {each.dtype for each in values}

@@ -5,9 +5,13 @@ Run as `rank_cases.py CASE RANK RANKS FILE`: FILE is where the ranks find each o
 
 from __future__ import annotations
 
+import atexit
+import os
 import sys
 import warnings
+import weakref
 from datetime import timedelta
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -166,6 +170,36 @@ def refusals(rank, ranks):
     assert "type" in told(a=torch.zeros(4, 3, dtype=b.dtype))
 
 
+def destroyed(rank, ranks):
+    """Groups that were destroyed are freed once another one is used."""
+    known = []
+    for _ in range(2):
+        group = dist.new_group()
+        a, b = matrices(4, 6, 8)
+        for _ in range(2):
+            made = distributed.matmul(
+                part(a, "S(0)", rank, ranks),
+                part(b, "S(1)", rank, ranks),
+                group=group,
+                placements=("S(0)", "S(1)"),
+                placement="S(1)",
+                device="emulator",
+            )
+        assert torch.equal(whole(made, "S(1)", ranks), a @ b)
+        known.append(weakref.ref(group))
+        assert [each() is not None for each in known] == [False, True][-len(known) :]
+        dist.destroy_process_group(group)
+        del group
+
+
+def restore(team):
+    """A team as it was made: methods that a test has replaced would keep it, in a cycle, and its
+    group with it, whose threads end when nothing holds it any more."""
+    team.board = team.log = None
+    for name in ("agree", "gather_into", "gather_many_into", "scatter_into", "reduce"):
+        vars(team.communicator).pop(name, None)
+
+
 def warm(rank, ranks):
     """As on GPUs: ranks agree once, and later calls are one operation of the group."""
     from gemmkit.distributed.team import team_of
@@ -235,7 +269,7 @@ def warm(rank, ranks):
         if ranks == 2:
             one_sided_changes(rank, team)
     finally:
-        team.board = team.log = None
+        restore(team)
 
 
 def one_sided_changes(rank, team):
@@ -304,10 +338,23 @@ def death(rank, ranks):
         os._exit(0)
 
 
-CASES = (placements, strategies, changes, refusals, warm, death)
+CASES = (placements, strategies, changes, refusals, warm, destroyed, death)
 
 
-def main(cases):
+def check_threads():
+    """A group that is left when the interpreter ends may abort the process."""
+    tasks = Path("/proc/self/task")
+    left = [each.parent.name for each in tasks.glob("*/comm") if "gloo" in each.read_text()]
+    if left:
+        print(f"{len(left)} threads of process groups are left", file=sys.stderr, flush=True)
+        os._exit(3)
+
+
+def main(cases, *, all_waited=True):
+    """`all_waited` unless PyTorch's own collectives are left without a wait, which keeps groups."""
+    if all_waited:
+        # After what gemmkit does then, since it is there first.
+        atexit.register(check_threads)
     names, rank, ranks, file = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)

@@ -214,4 +214,4 @@ CASES = (layers, dtensors, styles)
 
 
 if __name__ == "__main__":
-    main(CASES)
+    main(CASES, all_waited=False)

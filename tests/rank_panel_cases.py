@@ -16,7 +16,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from gemmkit import distributed
 from gemmkit.errors import DistributedError, GemmkitError, UsageError
-from rank_cases import main, matrices, part, whole
+from rank_cases import main, matrices, part, restore, whole
 
 SUMMA = ("S(0)", "S(1)"), ("S(0)", "S(1)")
 STRATEGIES = (None, "collective", "group-whole", "group-1", "group-2")
@@ -320,6 +320,8 @@ def warm_panels(rank, ranks):
         assert each > 0
         assert counts[2][1] - counts[1][1] == each
         assert strategy is not None or counts[0][1] == 2 * each
+    for team in teams:
+        restore(team)
 
 
 def repeat(count, call):

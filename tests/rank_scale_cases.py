@@ -16,7 +16,7 @@ from gemmkit.distributed import agreements, autograd, front, products
 from gemmkit.distributed.team import team_of
 from gemmkit.errors import GemmkitError, UnsupportedProblem
 from gemmkit.gpu import BOARDS
-from rank_cases import main, part, whole
+from rank_cases import main, part, restore, whole
 
 
 def scales(rank, ranks):
@@ -166,7 +166,8 @@ def warm_scales(rank, ranks):
     team = team_of(None, torch.device("cpu"))
     team.board = BOARDS["h100"]
     asked = team.communicator.agree = Counted(team.communicator.agree)
-    gathered = team.communicator.gather_into = Counted(team.communicator.gather_into)
+    alone = team.communicator.gather_into = Counted(team.communicator.gather_into)
+    together = team.communicator.gather_many_into = Counted(team.communicator.gather_many_into)
     planned = autograd.multiply = Counted(autograd.multiply)
     prepare = products.warm_call
     try:
@@ -197,17 +198,19 @@ def warm_scales(rank, ranks):
             products.warm_call = prepare
             assert torch.equal(made(0), cold[0]), case
             assert len(front._warm) == 1, case
-            before = asked.calls, planned.calls, gathered.calls
+            before = asked.calls, planned.calls, alone.calls, together.calls
             assert all(torch.equal(made(call), cold[call]) for call in (1, 2)), case
             assert (asked.calls, planned.calls) == before[:2], case
-            if travels is not None and ranks > 1:
-                # The operand's lines, and their scales.
-                assert gathered.calls == before[2] + 4, case
+            if strategy == "collective" and ranks > 1:
+                # The operand's lines with their scales.
+                calls = 0 if travels is None else 2
+                assert (alone.calls, together.calls) == (before[2], before[3] + calls), case
             front._warm.clear()
             agreements._agreed.clear()
         other_scales(rank, ranks, planned)
     finally:
-        team.board, products.warm_call, autograd.multiply = None, prepare, planned.work
+        restore(team)
+        products.warm_call, autograd.multiply = prepare, planned.work
 
 
 def other_scales(rank, ranks, planned):

@@ -157,8 +157,21 @@ def test_what_jax_takes_for_arrays():
             return jnp.ones((3, 2))
 
     wanted = np.full((2, 2), 3, np.float32)
-    for b in (Parameter(), np.ones((3, 2), np.float32)):
+    for b in (Parameter(), np.ones((3, 2), np.float32), np.ones((3, 2), ">f4")):
         np.testing.assert_array_equal(gk.matmul(jnp.ones((2, 3)), b), wanted)
+
+
+@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize(("weak_a", "weak_b"), [(1, 1), (1, 0), (0, 1), (0, 0)])
+def test_a_result_has_a_weak_type_where_jaxs_has_one(traced, weak_a, weak_b):
+    weak, strong = jnp.broadcast_to(jnp.asarray(1.5), (3, 3)), jnp.ones((3, 3))
+    assert weak.weak_type
+    assert not strong.weak_type
+    pair = weak if weak_a else strong, weak if weak_b else strong
+    found, wanted = ((jax.jit(each) if traced else each)(*pair) for each in (gk.matmul, jnp.matmul))
+    assert (found.dtype, found.weak_type) == (wanted.dtype, wanted.weak_type)
+    half = jnp.ones((3, 3), "float16")
+    assert (found + half).dtype == (wanted + half).dtype
 
 
 @pytest.mark.parametrize(

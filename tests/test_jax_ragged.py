@@ -46,7 +46,9 @@ def ours(a, b, ends=ENDS, **how):
     return gk.ragged_matmul(a, b, ends, **how)
 
 
-@pytest.mark.parametrize("offsets", [ENDS.tolist(), ENDS, ENDS.astype(np.int16), "jax"])
+@pytest.mark.parametrize(
+    "offsets", [ENDS.tolist(), ENDS, ENDS.astype(np.int16), ENDS.astype(">i4"), "jax"]
+)
 def test_it_is_ragged_dot(offsets, double):
     a, b = double(12, 6), double(4, 6, 5)
     offsets = jnp.asarray(ENDS) if isinstance(offsets, str) else offsets
@@ -54,7 +56,7 @@ def test_it_is_ragged_dot(offsets, double):
     for found in (
         ours(a, b, offsets),
         ours(a, b.swapaxes(1, 2), offsets, transb=True),
-        jax.jit(gk.ragged_matmul)(a, b, jnp.asarray(offsets)),
+        jax.jit(gk.ragged_matmul)(a, b, jnp.asarray(ENDS)),
     ):
         assert (found.shape, found.dtype) == (wanted.shape, wanted.dtype)
         np.testing.assert_allclose(found, wanted, rtol=1e-12)
@@ -161,6 +163,7 @@ def test_nothing_to_compute():
     [
         ({"offsets": [1, 2, 3]}, r"shape \(3,\); b has 4 groups"),
         ({"offsets": [1.0, 2, 3, 4]}, "not integers"),
+        ({"offsets": np.ones(4, ">f4")}, "not integers"),
         ({"offsets": None}, "NoneType"),
         ({"offsets": 4}, "int"),
         ({"a": jnp.ones(6)}, r"a has 1 dimension; it is \(rows, k\)"),

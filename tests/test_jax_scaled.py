@@ -201,3 +201,23 @@ def test_a_call_on_a_gpu_has_views_of_xlas_buffers_and_its_stream(monkeypatch):
         "scale_b": (0x3000, (1, 1, N), (N, N, 1), "float32", 3),
         "out": (0x4000, (2, M, N), (M * N, N, 1), "bfloat16", 3),
     }
+
+
+def test_results_of_8_bits():
+    a, b = narrow(2, M, K), narrow(K, N, seed=1)
+    product = partial(gk.matmul, out_dtype=jnp.float8_e4m3fn)
+    exact = np.asarray(a, np.float32) @ np.asarray(b, np.float32)
+    for scale in (0.25, jnp.full((1, 1), 0.25)):
+        found = jax.jit(product)(a, b, scale_result=scale)
+        assert found.dtype == jnp.float8_e4m3fn
+        assert np.array_equal(found, jnp.asarray(exact / 4, jnp.float8_e4m3fn))
+    mapped = jax.vmap(lambda a: product(a, b, scale_result=0.25))(a)
+    assert np.array_equal(mapped, found)
+    with pytest.raises(UsageError, match="one number for all products of a vmap"):
+        jax.vmap(lambda s: product(a, b, scale_result=s))(jnp.ones(3))
+    with pytest.raises(UsageError, match="scale_result is of results of float8_e4m3 and"):
+        gk.matmul(a, b, scale_result=2.0)
+    with pytest.raises(UsageError, match=r"the shape \(2,\)"):
+        product(a, b, scale_result=jnp.ones(2))
+    with pytest.raises(UnsupportedType, match="float8_e4m3'> is not a type"):
+        gk.matmul(a, b, out_dtype=jnp.float8_e4m3)

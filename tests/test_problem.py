@@ -251,6 +251,8 @@ def test_expressions_with_hidden_characters():
         (lambda: GemmProblem(1, 2, 3, groups="1x2x3"), "use GemmProblem.of_groups"),
         (lambda: GemmProblem(1, 2, 3, dtype=[]), "unknown dtype '[]'"),
         (lambda: GemmProblem(1, 2, 3, dtype="flaot32"), "unknown dtype 'flaot32': did you mean"),
+        (lambda: GemmProblem(1, 2, 3, dtype="FP8"), "did you mean fp8_e4m3 or fp8_e5m2?"),
+        (lambda: GemmProblem(1, 2, 3, dtype="float8"), "mean float8_e4m3 or float8_e5m2?"),
         (lambda: GemmProblem(1, 2, 3, dtype="tf32"), "dtype 'tf32' is not supported for matrices"),
         (lambda: read_problem(None), "None is not a shape"),
         (lambda: find_board(None), "None is not a board"),

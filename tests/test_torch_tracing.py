@@ -506,3 +506,20 @@ def test_what_is_traced_is_checked_when_it_runs():
     graph = torch.fx.symbolic_trace(lambda a, b: gemmkit.gemm(a, b, transb=True))
     with pytest.raises(UsageError, match="the same number"):
         graph(A, B)
+
+
+@pytest.mark.parametrize("scale", [0.25, torch.tensor([0.25])], ids=["number", "tensor"])
+def test_results_of_8_bits_compiled_whole(scale):
+    torch._dynamo.reset()
+    kind = torch.float8_e4m3fn
+
+    def program(a, b, scale):
+        return gemmkit.matmul(a, b.T, out_dtype=kind, epilogue="relu", scale_result=scale)
+
+    a, b = A.to(kind), B.T.contiguous().to(kind)
+    right = (WANTED.relu() / 4).to(kind).view(torch.uint8)
+    compiled = torch.compile(program, fullgraph=True, backend="aot_eager")
+    for each in (compiled, program):
+        found = each(a, b, scale)
+        assert found.dtype == kind
+        assert torch.equal(found.view(torch.uint8), right)

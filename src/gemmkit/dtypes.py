@@ -9,8 +9,10 @@ LARGEST_DOUBLE = (2 - 2**-52) * 2.0**1023
 
 # Element types, with their sizes in bytes. Narrower ones than float32 are accumulated in that.
 Dtype = Literal["float32", "float64", "float16", "bfloat16", "float8_e4m3", "float8_e5m2"]
-# Those that only A and B may have.
+# Those of 8 bits: of A and B, and of results that are rounded to nearest and saturate, see
+# `GemmProblem`.
 OPERAND_TYPES: tuple[Dtype, ...] = ("float8_e4m3", "float8_e5m2")
+# Those that any matrix may have.
 RESULT_TYPES: tuple[Dtype, ...] = ("float32", "float64", "float16", "bfloat16")
 
 # How float32 is multiplied, the most precise first, and how tensor cores add up products of 8-bit
@@ -59,6 +61,16 @@ def default_result_type(dtype: Dtype) -> Dtype:
     return "float32" if dtype in OPERAND_TYPES else dtype
 
 
+def is_narrow(dtype: str | None) -> bool:
+    """Whether a type is one of 8 bits."""
+    return dtype in OPERAND_TYPES
+
+
+def bias_type(out_dtype: Dtype) -> Dtype:
+    """The type of a bias beside results of a type: the same, for results of 8 bits float32."""
+    return "float32" if is_narrow(out_dtype) else out_dtype
+
+
 def precisions_of(dtype: str) -> tuple[Precision, ...]:
     """The precisions that products of matrices of a type can have, the highest first."""
     if dtype == "float32":
@@ -77,6 +89,17 @@ def full_type_name(name: str) -> str:
     Anything else is returned unchanged.
     """
     return _FULL_NAMES.get(name.strip().lower(), name)
+
+
+def types_of_8_bits(beginning: str) -> list[str]:
+    """Names of the types of 8 bits that begin as a name does, such as `fp8`, one for each type;
+    none unless it says that it means those."""
+    wanted = beginning.strip().lower()
+    found = (
+        next((each for each in (full, *_SHORT_NAMES[full]) if each.startswith(wanted)), "")
+        for full in OPERAND_TYPES
+    )
+    return [each for each in found if each] if "8" in wanted else []
 
 
 def is_type_name(name: str) -> bool:

@@ -17,7 +17,7 @@ Bias = Literal["", "column", "row"]
 # Accepted values for a bias; True is one value per column, as in fully connected layers.
 _BIASES: dict[str, Bias] = {"bias": "column", "row_bias": "row"}
 _ACTIVATIONS = get_args(Activation)
-_FLAGS = {"residual": "residual", "aux": "auxiliary"}
+_FLAGS = {"residual": "residual", "aux": "auxiliary", "scale_result": "scale_result"}
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 # Between words, not within a number such as 1e+3.
 _PLUS = re.compile(r"(?<![\d.]e)\+")
@@ -137,7 +137,10 @@ class Epilogue:
     """The operations on αAB + βC before it is stored.
 
     D = scale · activation(αAB + βC + bias) + residual. With `auxiliary`, the input of the
-    activation, which its derivative needs, is stored in another matrix.
+    activation, which its derivative needs, is stored in another matrix. With `scale_result`, D is
+    multiplied by a number in memory, of type fp32, before it is rounded to a type of 8 bits (the
+    `D_SCALE_POINTER` of cuBLASLt): the kernel multiplies by the product of both scales, rounded to
+    fp32.
 
     `bias` adds a vector: n elements, one per column of the row-major result ("column", or True), or
     m elements, one per row ("row"). `activation` is applied element by element: "relu"; "gelu",
@@ -155,6 +158,7 @@ class Epilogue:
     residual: bool = False
     scale: float = 1.0
     auxiliary: bool = False
+    scale_result: bool = False
 
     def __post_init__(self) -> None:
         # None is what callers without types write.
@@ -170,6 +174,7 @@ class Epilogue:
             ("activation", (str, Custom)),
             ("residual", (bool,)),
             ("auxiliary", (bool,)),
+            ("scale_result", (bool,)),
         ):
             given = getattr(self, name)
             if not isinstance(given, kinds):
@@ -253,7 +258,8 @@ class Epilogue:
 
         Args:
             text: words joined by `+`: `none`, or some of `bias` or `row_bias`, an activation,
-                `residual`, `aux` for an auxiliary output, and `scale=` with a number.
+                `residual`, `aux` for an auxiliary output, `scale=` with a number, and
+                `scale_result` for a scale in memory.
 
         Raises:
             UsageError: a word is unknown or repeated, or the scale is not a finite number.
@@ -267,7 +273,8 @@ class Epilogue:
             if key in found:
                 raise UsageError(
                     f"'{word}' does not fit in the epilogue '{text}': use at most one bias, one "
-                    "activation, one residual, one aux and one scale, joined by '+'"
+                    "activation, one residual, one aux, one scale and one scale_result, joined by "
+                    "'+'"
                 )
             found[key] = value
         return cls(**found)
@@ -291,10 +298,16 @@ class Epilogue:
         return {f"epilogue_{place}": value for place, (_, value) in enumerate(own.parameters)}
 
     @property
+    def parameters(self) -> tuple[str, ...]:
+        """The names of a kernel's last arguments: the address of a scale in memory, and the
+        parameters of a custom activation."""
+        return (*(("scale_result",) if self.scale_result else ()), *self.arguments)
+
+    @property
     def takes_matrices(self) -> bool:
         """Whether it needs more arguments than a bias: a residual, an auxiliary output or a
         scale."""
-        return self.residual or self.auxiliary or self.scale != 1
+        return self.residual or self.auxiliary or self.scale != 1 or self.scale_result
 
     @property
     def cublaslt_name(self) -> str | None:

@@ -42,12 +42,14 @@ class SanitizerFinding(GemmkitError):
 class DeviceError(GemmkitError):
     """A device is missing, or an allocation, copy or launch on it failed.
 
-    `printed` are the lines that a kernel had printed before it failed on the emulator, and `place`
-    is the file and line of the access that the emulator refused.
+    `printed` are the lines that a kernel had printed before it failed on the emulator, `place` is
+    the file and line of the access that the emulator refused, and `steps` the limit of steps at
+    which the emulator stopped a block that had not ended.
     """
 
     printed: tuple[str, ...] = ()
     place: tuple[str, int] | None = None
+    steps: int | None = None
 
 
 class FileError(GemmkitError, OSError):

@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Any
 from gemmkit.dtypes import (
     ITEM_BYTES,
     LARGEST_DOUBLE,
-    RESULT_TYPES,
     Dtype,
     Precision,
     default_result_type,
+    is_narrow,
 )
 from gemmkit.epilogue import LARGEST_FLOAT, Epilogue
 from gemmkit.errors import UnsupportedType, UsageError
 from gemmkit.problem_counts import ProblemCounts
 from gemmkit.problem_fields import (
     are_usual,
+    check_narrow_result,
     converted,
     known_operands,
     known_precision,
@@ -58,6 +59,10 @@ class GemmProblem(ProblemCounts):
     in fp64. `alignment` is the alignment of the addresses of all matrices, in bytes; each is also
     aligned to its element size.
 
+    Results of 8 bits are rounded to nearest, ties to even, as `cvt.rn.satfinite` does: what is too
+    large, infinities as well, becomes the largest number of the type, and NaN stays NaN. They go
+    with β = 0 and a bias of float32, and without a residual or an auxiliary output.
+
     `precision` says how float32 is multiplied at least: "ieee" in fp32, "fp32" in any way whose
     error bound is that of fp32 sums or smaller, such as several narrower products on tensor cores,
     "tf32" of operands that are rounded to TF32 (8 bits of exponent, 10 of mantissa), with sums in
@@ -90,9 +95,11 @@ class GemmProblem(ProblemCounts):
             overlap, a stride is not a number of elements, α or β is not a finite fp32 number
             (for float64 matrices fp64), a type or a precision is unknown, a precision is not of
             the type, scales are unknown or not of the type, an alignment is not a power of two, or
-            groups are also a batch, have a prepared A, or are ragged with scales of blocks of A.
+            groups are also a batch, have a prepared A, or results of 8 bits, or are ragged with
+            scales of blocks of A; results of 8 bits have what they go without, or others a scale in
+            memory.
         UnsupportedType: a field has another type. NumPy's numbers count as Python's, and an
-            epilogue may be given in words.
+            epilogue may be given in words. Or products of float64 have results of 8 bits.
     """
 
     m: int
@@ -133,7 +140,7 @@ class GemmProblem(ProblemCounts):
             object.__setattr__(self, "dtype", known_type("dtype", self.dtype))
         if self.out_dtype is None:
             object.__setattr__(self, "out_dtype", default_result_type(self.dtype))
-        if self.out_dtype not in RESULT_TYPES:
+        if self.out_dtype not in ITEM_BYTES:
             object.__setattr__(self, "out_dtype", known_result_type(str(self.out_dtype)))
         if self.precision != "ieee":
             object.__setattr__(self, "precision", known_precision(self.precision, self.dtype))
@@ -146,6 +153,10 @@ class GemmProblem(ProblemCounts):
         for name in ("m", "n", "k", "batch"):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} = {getattr(self, name)}: sizes must be 0 or more")
+        if is_narrow(self.out_dtype) or self.epilogue.scale_result:
+            check_narrow_result(self.dtype, self.beta, self.epilogue, self.result_dtype)
+            if self.groups is not None:
+                raise UsageError(f"groups of products have no results of {self.out_dtype}")
         double = self.sum_dtype == "float64"
         for name in ("alpha", "beta"):
             if not abs(getattr(self, name)) <= (LARGEST_DOUBLE if double else LARGEST_FLOAT):

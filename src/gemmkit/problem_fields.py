@@ -20,8 +20,10 @@ from gemmkit.dtypes import (
     Dtype,
     Precision,
     full_type_name,
+    is_narrow,
     is_type_name,
     precisions_of,
+    types_of_8_bits,
 )
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedType, UsageError, unknown_name
@@ -111,6 +113,12 @@ def known_type(field: str, name: str) -> str:
             f"{field} '{name}' is not supported for matrices: use one of {', '.join(ITEM_BYTES)}"
         )
     if full not in ITEM_BYTES:
+        begun = types_of_8_bits(name)
+        if begun:
+            raise UnsupportedType(
+                f"unknown {field} '{name}', which does not say how many bits the exponent has: did "
+                f"you mean {' or '.join(begun)}?"
+            )
         raise UnsupportedType(unknown_name(field, name, ITEM_BYTES))
     return full
 
@@ -119,16 +127,35 @@ def known_result_type(name: str) -> Dtype:
     """The full name of the type of C.
 
     Raises:
-        UnsupportedType: it is unknown, or no type of C.
+        UnsupportedType: it is unknown.
     """
     found = known_type("out_dtype", name)
-    result = next((each for each in RESULT_TYPES if each == found), None)
-    if result is None:
-        raise UnsupportedType(
-            f"out_dtype '{name}' is supported for A and B only: use one of "
-            f"{', '.join(RESULT_TYPES)}"
+    return next(each for each in (*RESULT_TYPES, *OPERAND_TYPES) if each == found)
+
+
+def check_narrow_result(dtype: str, beta: float, epilogue: Epilogue, out_dtype: str) -> None:
+    """See that products whose results have 8 bits, and those alone, have what goes with these.
+
+    Raises:
+        UsageError: they add to C, or have a residual or an auxiliary output, which would have 8
+            bits too, without a scale; or others have a scale in memory.
+        UnsupportedType: their sums are fp64.
+    """
+    if not is_narrow(out_dtype):
+        if epilogue.scale_result:
+            raise UsageError(
+                f"scale_result is of results of {' and '.join(OPERAND_TYPES)}, not {out_dtype}: "
+                "the epilogue's scale multiplies others"
+            )
+        return
+    if dtype == "float64":
+        raise UnsupportedType(f"products of float64 have no results of {out_dtype}: use float32")
+    if beta != 0 or epilogue.residual or epilogue.auxiliary:
+        other = "C" if beta != 0 else "a residual" if epilogue.residual else "an auxiliary output"
+        raise UsageError(
+            f"results of {out_dtype} go without {other}, which would have that type and no scale: "
+            "use another out_dtype"
         )
-    return result
 
 
 def known_precision(name: str, dtype: str) -> Precision:

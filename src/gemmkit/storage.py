@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gemmkit.dtypes import ITEM_BYTES, Dtype
+from gemmkit.dtypes import ITEM_BYTES, Dtype, bias_type
 from gemmkit.problem import BROADCAST, GemmProblem
 from gemmkit.scales import BLOCKS, NONE, ScaleKind
 
@@ -164,16 +164,17 @@ Placement = Layout | GroupLayout
 
 
 def placements(problem: GemmProblem) -> dict[str, Placement]:
-    """The layouts of a, b, c, bias, residual, auxiliary, scale_a and scale_b, as far as the problem
-    has them.
+    """The layouts of a, b, c, bias, residual, auxiliary, scale_result, scale_a and scale_b, as far
+    as the problem has them.
 
-    A bias is a matrix of one row, shared by the products of a batch. The matrices of groups start
-    at multiples of the problem's alignment, those of ragged groups where those before end; scales
-    of their A are one matrix of all rows.
+    A bias is a matrix of one row, shared by the products of a batch, and the scale of the results
+    one of one element. The matrices of groups start at multiples of the problem's alignment, those
+    of ragged groups where those before end; scales of their A are one matrix of all rows.
     """
     epilogue = problem.epilogue
     wanted = ["a", "b", "c"]
-    wanted += [x for x in ("bias", "residual", "auxiliary") if getattr(epilogue, x)]
+    further = ("bias", "residual", "auxiliary", "scale_result")
+    wanted += [x for x in further if getattr(epilogue, x)]
     if problem.groups is None:
         found = _of_product(problem)
         return {**{name: found[name] for name in wanted}, **scale_layouts(problem)}
@@ -197,7 +198,8 @@ def _of_product(problem: GemmProblem) -> dict[str, Layout]:
     residual, auxiliary = further_layouts(problem)
     length = problem.m if problem.epilogue.bias == "row" else problem.n
     bias = Layout(1, 1, length, max(length, 1), 0)
-    return {"a": a, "b": b, "c": c, "bias": bias, "residual": residual, "auxiliary": auxiliary}
+    found = {"a": a, "b": b, "c": c, "bias": bias, "residual": residual, "auxiliary": auxiliary}
+    return {**found, "scale_result": Layout(1, 1, 1, 1, 0)}
 
 
 def layouts(problem: GemmProblem) -> tuple[Layout, Layout, Layout]:
@@ -280,8 +282,10 @@ def _scale_kinds(problem: GemmProblem) -> tuple[tuple[str, ScaleKind], tuple[str
 
 def dtype_of(problem: GemmProblem, name: str) -> Dtype:
     """The type of the elements of an operand of `placements`."""
-    if name in ("scale_a", "scale_b"):
+    if name in ("scale_a", "scale_b", "scale_result"):
         return "float32"
+    if name == "bias":
+        return bias_type(problem.result_dtype)
     return problem.dtype if name in ("a", "b") else problem.result_dtype
 
 

@@ -291,12 +291,15 @@ def test_what_torch_multiplies_of_8_bits():
     given = {"dtype": "float8_e4m3", "out_dtype": "bfloat16", "transb": True}
     for scales in ("", "tensor", "rows", "blocks", "1x128,1x128", "128x128,1x128"):
         refuse_unscalable(GemmProblem(40, 48, 64, scales=scales, **given))
+    narrow = {**given, "out_dtype": "float8_e4m3", "epilogue": "scale_result"}
+    refuse_unscalable(GemmProblem(40, 48, 64, **narrow))
     for changes, message in (
         ({"scales": "rows,tensor"}, "takes no scales rows,tensor"),
         ({"transb": False}, "along k alone: layout NT"),
         ({"n": 40}, "multiples of 16"),
         ({"alpha": 2.0}, "neither alpha nor beta"),
         ({"batch": 2}, "one product at a time"),
+        ({"out_dtype": "float8_e5m2", "epilogue": "relu"}, "scale_result alone of the epilogues"),
     ):
         problem = {"m": 40, "n": 48, "k": 64, **given, **changes}
         with pytest.raises(UnsupportedProblem, match=message):

@@ -259,3 +259,24 @@ def test_operands_of_8_bits_come_with_their_scales(lt):
     assert "A_SCALE_MODE" not in lt.told
     with pytest.raises(UnsupportedProblem, match="along k alone: layout NT"):
         CublasBaseline(device()).candidates(replace(problem, transb=False, ldb=0), [bound])
+
+
+def test_results_of_8_bits_have_a_scale_and_a_c_of_16(lt):
+    problem = GemmProblem(
+        *(32, 48, 256),
+        transb=True,
+        dtype="float8_e4m3",
+        out_dtype="float8_e5m2",
+        epilogue="scale_result",
+    )
+    bound = BOUND | NUMBERS | {"scale_result": 70}
+    found = CublasBaseline(device()).candidates(problem, [bound])
+    assert lt.told["D_SCALE_POINTER"] == 70
+    assert [lt.layouts[place] for place in lt.asked[2:]] == [(14, 48, 32, 48), (29, 48, 32, 48)]
+    next(iter(found.values())).works[0](SimpleNamespace(handle=5))
+    # C is read nowhere, and has no address.
+    c, layout_c, d, layout_d = lt.calls[-1][8:12]
+    assert (c, layout_c, d, layout_d) == (0, lt.asked[2], 30, lt.asked[3])
+    for changes in ({"epilogue": "bias"}, {"epilogue": "silu"}, {"dtype": "bfloat16"}):
+        with pytest.raises(UnsupportedProblem, match="cuBLAS has no results of float8_e5m2 of"):
+            CublasBaseline(device()).candidates(replace(problem, **changes), [bound])

@@ -286,3 +286,13 @@ def test_the_power_limit_has_a_table_of_its_own(
         refused = call("bench", "--shape", "64", "--sustained", seconds)
         assert refused.exit_code == 2
         assert message in refused.stderr
+
+
+def test_a_named_kernel_has_its_own_layout(
+    call: Callable[..., Result], heard: dict[str, Any]
+) -> None:
+    words = ("bench", "gemm_wgmma", "--shape", "64", "--against", "cublas")
+    for given, layout in (((), "nn"), (("--layout", "NT"), "nt"), (("--layout", "TN"), "tn")):
+        result = call(*words, *given)
+        assert result.exit_code == 0, result.stderr
+        assert [each.problem.layout for each in heard["tasks"]] == [layout]

@@ -67,7 +67,7 @@ def test_tiny_and_empty_products(call, shape):
         (("which", "64", "--ranks", "2", "--picture", "a.gif"), "must end in .svg or .png"),
         (("which", "64", "--ranks", "2x0"), "is not a valid number of ranks"),
         (("which", "64", "--ranks", "2x2", "--placement", "R,R"), "1 placement for a mesh of 2"),
-        (("which", "64", "--ranks", "2x2x2"), "more than 2 dimensions"),
+        (("which", "64", "--ranks", "2x2x2"), "such as 'S(0) S(1) R,S(0) S(1) R->S(0) S(1) R'"),
         (("which", "64", "--ranks", "1", "--picture", "a.svg"), "has no timeline"),
         (("bench", "--placement", "R,R"), "give --ranks as well"),
         (("bench", "gemm_tiled", "--ranks", "2"), "leave out TARGET"),

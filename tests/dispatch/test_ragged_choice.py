@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from gemmkit.dispatch.alike import choose_ragged
 from gemmkit.dispatch.choose import Dispatcher, choose
 from gemmkit.dispatch.which import which
+from gemmkit.errors import UnsupportedProblem
 from gemmkit.gpu import find_board
 from gemmkit.groups import Groups
 from gemmkit.kernels.catalog import tunable_kernels
@@ -126,6 +128,10 @@ def test_which_explains_it():
     assert (decision.kernel, decision.groups) == (KERNEL.name, 3)
     assert decision.rows_per_group == (0, 257 / 3, 200)
     text = decision_text(decision)
+    # The grid is that of all divisions of the rows.
+    assert decision.busy_blocks < prod(decision.grid)
+    assert f"; {decision.busy_blocks} have tiles of these rows" in text
+    assert f"{decision.busy_blocks} blocks in {decision.waves:.2f} waves" in text
     assert "groups   3 of 0 to 200 rows each, 85.7 on average" in text
     assert "the same for any division of so many rows; this one is estimated at" in text
     assert f"limiter  {decision.limiter}" in text
@@ -138,3 +144,10 @@ def test_which_explains_it():
     assert "limiter" not in single
     assert "groups  " not in single
     assert "2 of 1 row each" in decision_text(which(routed([1, 1]), H100, store=None))
+
+
+@pytest.mark.parametrize("rows", [2**31, 2**53 + 1, 10**18 - 1])
+def test_a_refusal_has_the_numbers_that_were_asked_for(rows):
+    text = f"ragged:{rows}x64x64"
+    with pytest.raises(UnsupportedProblem, match=f"no kernel takes {text}: .* m = {rows}: ind"):
+        choose(GemmProblem.of_groups(text, dtype="bfloat16"), H100)

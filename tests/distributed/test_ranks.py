@@ -51,7 +51,7 @@ def test_placements_strategies_and_gradients(ranks, tmp_path):
 
 
 def test_changes_and_refusals(tmp_path):
-    assert all("done" in each for each in run("changes,refusals,warm", 2, tmp_path))
+    assert all("done" in each for each in run("changes,refusals,warm,destroyed", 2, tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -168,11 +168,72 @@ def test_entries_that_are_not_there(write: Any, text: str, entry: str | None, re
 
 
 def test_a_kernel_that_macros_make_is_told_in_full(write: Any) -> None:
-    text = "#define MAKE(name) __global__ void name(float* C) {}\nMAKE(made)\n"
+    """The name of a macro is hidden while it is put in place: `made` comes of none that is read."""
+    text = """#define MAKE(name) __global__ void name(const float* A, const float* B, float* C)
+#define LATER() LATER
+#define AGAIN(made) LATER()()(MAKE(made) {})
+"""
     with pytest.raises(UsageError, match=r"cannot read the parameters of 'made' from my\.cu"):
         Kernel.from_file(write(text), entry="made", **LAUNCH)
-    kernel = Kernel.from_file(write(text), entry="made", args="C", **LAUNCH)
+    kernel = Kernel.from_file(write(text), entry="made", args="A,B,C", **LAUNCH)
     assert planned(kernel).entry == "made"
+
+
+LIST = "const float* A, const float* B, float* C, int M, int N, long K"
+# A source whose kernel takes these parameters, and its entry.
+BY_MACROS = {
+    "all parameters": (f"#define PARAMS {LIST}\n__global__ void f(PARAMS) {{}}", None),
+    "some parameters": (
+        "#define MATRICES const float* A, const float* B, float* C\n#define SIZES int M, int N\n"
+        "__global__ void f(MATRICES, SIZES, long K) {}", None),
+    "parameters of a type": (
+        "#define IN(T) const T* __restrict__\n#define ARGS(T) IN(T) A, \\\n IN(T) B, T* C\n"
+        "__global__ void f(ARGS(float), int M, int N, long K) {}", None),
+    "arguments as they come": (
+        "#define ARGS(...) __VA_ARGS__\n"
+        "__global__ void f(ARGS(const float* A, const float* B, float* C), int M, int N, "
+        "long K) {}", None),
+    "the head": (
+        "#define KERNEL(name) extern \"C\" __global__ void name\n"
+        f"KERNEL(f)({LIST}) {{}}", None),
+    "a name of parts": (
+        "#define CAT(a, b) a##_##b\n#define NAME(x) CAT(x, v1)\n"
+        f"__global__ void NAME(f)({LIST}) {{}}", "f_v1"),
+    "the whole kernel": (
+        "#define MAKE(name, T) __global__ void name(const T* A, const T* B, T* C, int M, \\\n"
+        "  int N, long K) {}\nMAKE(f, float)\nMAKE(g, double)", "f"),
+    "several kernels": (
+        "#define EACH(X) X(float, f) X(double, g)\n#define ONE(T, name) __global__ void \\\n"
+        "  name(const T* A, const T* B, T* C, int M, int N, long K) {}\nEACH(ONE)", "f"),
+    "a macro that changes": (
+        f"#define PARAMS float* x\n#undef PARAMS\n#define PARAMS {LIST}\n"
+        "__global__ void f(PARAMS) {}\n#undef PARAMS\n#define PARAMS int", None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BY_MACROS)
+def test_parameters_that_macros_hide(write: Any, name: str) -> None:
+    text, entry = BY_MACROS[name]
+    plan = planned(Kernel.from_file(write(text), entry=entry, **LAUNCH))
+    assert plan.signature == ("A", "B", "C", "M", "N", "K")
+    told = Kernel.from_file(write(text), entry=entry, args="A,B,C,M,N,K", **LAUNCH)
+    assert planned(told) == plan
+    with pytest.raises(UsageError, match=r"takes 6 arguments, .* but --args gives 2: A,B"):
+        Kernel.from_file(write(text), entry=entry, args="A,B", **LAUNCH)
+
+
+def test_parameters_of_a_macro_of_the_options(write: Any) -> None:
+    how = {**LAUNCH, "options": (f"-DPARAMS={LIST}",)}
+    plan = planned(Kernel.from_file(write("__global__ void f(PARAMS) {}"), **how))
+    assert plan.signature == ("A", "B", "C", "M", "N", "K")
+
+
+def test_parameters_of_a_macro_that_nobody_reads(write: Any) -> None:
+    text = "#include <made_up.h>\n__global__ void f(PARAMS) {}"
+    with pytest.raises(UsageError, match=r"\(PARAMS\) of 'f' come of a macro .*: give --args"):
+        Kernel.from_file(write(text), **LAUNCH)
+    told = Kernel.from_file(write(text), args="A,B,C,M,N,K", **LAUNCH)
+    assert planned(told).signature == ("A", "B", "C", "M", "N", "K")
 
 
 def test_a_macro_may_stand_for_global(write: Any) -> None:

@@ -19,15 +19,18 @@ def _macro(name: str) -> str:
 
 
 def test_the_parameters_are_those_of_the_signature():
-    listed = _macro("GEMM_PARAMETERS").partition(")")[2].replace("CUSTOM_PARAMETERS", "")
+    listed = _macro("GEMM_PARAMETERS").partition(")")[2]
+    listed = re.sub("SCALE_RESULT_PARAMETER|CUSTOM_PARAMETERS", "", listed)
     assert [re.findall(r"\w+", each)[-1] for each in listed.split(",")] == NAMES
 
 
 def test_the_struct_is_made_of_them_in_their_order():
-    assert re.findall(r"\w+", _macro("GEMM_ARGUMENTS")) == [*NAMES, "CUSTOM"]
+    assert re.findall(r"\w+", _macro("GEMM_ARGUMENTS")) == [*NAMES, "SCALE_RESULT", "CUSTOM"]
     body = TEXT[TEXT.index("  using Sum") : TEXT.index("  // BLAS: alpha = 0")]
-    fields = re.findall(r"^  (?!using)(?:const )?(?:long )?\w+[*]? ([\w, ]+);", body, re.M)
-    assert [name for each in fields for name in each.split(", ")] == NAMES
+    types = r"(?:const )?(?:typename \w+::|long )?\w+[*]?"
+    fields = re.findall(rf"^  (?!using|typename Epilogue::Act){types} ([\w, ]+);", body, re.M)
+    names = [name for each in fields for name in each.split(", ")]
+    assert names == [*NAMES, "scale_result"]
 
 
 @pytest.mark.parametrize("kernel", PRODUCTION, ids=lambda kernel: kernel.name)

@@ -13,7 +13,7 @@ from gemmkit.bench.check import check as check_kernel
 from gemmkit.devices.emulated import EmulatedDevice
 from gemmkit.dtypes import OPERAND_TYPES
 from gemmkit.epilogue import Epilogue
-from gemmkit.errors import UnsupportedProblem, UnsupportedType, UsageError
+from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.gpu import find_board
 from gemmkit.jit.compiler import compile_plan
 from gemmkit.kernels.asked import Asked
@@ -213,8 +213,6 @@ def test_only_types_of_8_bits_may_be_fast():
         GemmProblem(1, 2, 3, precision="fast")
     with pytest.raises(UsageError, match="'tf32' is of products of float32"):
         GemmProblem(1, 2, 3, dtype=E4M3, precision="tf32")
-    with pytest.raises(UnsupportedType, match="supported for A and B only"):
-        GemmProblem(1, 2, 3, dtype=E4M3, out_dtype=E4M3)
     fast = GemmProblem(1, 2, 3, dtype=E4M3, precision="FAST")
     assert Asked().problem(fast, KERNEL) == fast
     assert Asked(dtype="float32").problem(fast).precision == "ieee"

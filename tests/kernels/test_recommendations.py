@@ -10,7 +10,7 @@ from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedProblem
 from gemmkit.gpu import BOARDS, find_board
 from gemmkit.kernels.catalog import LADDER, PRODUCTION, alternatives, find_kernel, instead_of
-from gemmkit.problem import GemmProblem
+from gemmkit.problem import GemmProblem, read_problem
 
 PROBLEMS = [
     GemmProblem(64, 64, 64),
@@ -66,3 +66,10 @@ def test_a_configuration_that_is_refused_recommends_no_kernel():
     with pytest.raises(UnsupportedProblem) as refusal:
         kernel.plan(GemmProblem(64, 64, 64), kernel.configure({"TM": 3}), find_board("h100"))
     assert "take" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("text", ["64x64x64", "64x64x64x3"])
+def test_of_a_kernel_for_groups_others_for_groups_are_named(text):
+    found = instead_of(find_kernel("ragged_wgmma"), read_problem(text), find_board("rtx3090"))
+    assert re.findall(r"'(\w+)'", found)
+    assert all(find_kernel(name).takes_groups for name in re.findall(r"'(\w+)'", found))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import gemmkit
+from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedType, UsageError
 from gemmkit.ops.libraries import numpy as numpys
 from gemmkit.ops.operands import known_dtype
@@ -73,8 +74,7 @@ def test_groups():
     ("more", "error", "message"),
     [
         ({"b": np.ones((4, 4), np.float32)}, UnsupportedType, "b has type float32 and a has type"),
-        ({"out_dtype": "float8_e4m3"}, UnsupportedType, "not a type that gemmkit computes"),
-        ({"out": np.zeros((4, 4), np.uint8)}, UnsupportedType, "result has type float8_e4m3, whi"),
+        ({"out_dtype": "uint8"}, UnsupportedType, "not a type that gemmkit computes"),
         ({"c": np.zeros((4, 4), np.uint8), "beta": 1.0}, UnsupportedType, "c has type float8_e4m3"),
         ({"precision": "tf32"}, UsageError, "'tf32' is of products of float32"),
     ],
@@ -118,3 +118,71 @@ def test_tensors_of_pytorch(name):
     found = multiply(a.to(dtype), b.to(dtype).T, out_dtype=torch.bfloat16)
     assert found.dtype == torch.bfloat16
     assert torch.equal(found, (a @ b.T).to(torch.bfloat16))
+
+
+@pytest.mark.usefixtures("bytes_are_e4m3")
+def test_results_of_8_bits():
+    (a, bits_a), (b, bits_b) = stored((2, 9, 20), 1), stored((20, 7), 2)
+    out = np.zeros((7, 9, 2), np.uint8).T
+    bias = np.arange(7, dtype=np.float32)
+    exact = np.maximum(a @ b + bias, 0)
+    for scale in (16.0, np.float32(16), np.array([[16]], np.float32)):
+        given = {"bias": bias, "epilogue": "bias+relu", "scale_result": scale, "out_dtype": E4M3}
+        assert multiply(bits_a, bits_b, out=out, **given) is out
+        assert np.array_equal(out, encode(exact * 16, E4M3))
+    assert (exact * 16 > 448).any()
+    # The epilogue's own scale, and α, which is no scale of the results.
+    twice = Epilogue(scale=2.0)
+    given = {"alpha": 0.5, "epilogue": twice, "scale_result": 0.25, "out_dtype": E4M3}
+    multiply(bits_a, bits_b, out=out, **given)
+    assert np.array_equal(out, encode(a @ b / 4, E4M3))
+
+
+@pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2"])
+def test_new_results_of_8_bits(name):
+    """Of every library that has such a type, and of operands of every type."""
+    dtype = np.dtype(getattr(pytest.importorskip("ml_dtypes"), name))
+    a, b = (stored(shape, seed, E5M2)[0] for shape, seed in (((9, 20), 1), ((20, 7), 2)))
+    exact = (a @ b).astype(dtype)
+    for own in (dtype, np.dtype(np.float32), np.dtype(np.float16)):
+        found = multiply(a.astype(own), b.astype(own), out_dtype=dtype)
+        assert found.dtype == dtype
+        assert found.tobytes() == exact.tobytes()
+
+
+@pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2"])
+def test_tensors_of_pytorch_with_results_of_8_bits(name):
+    torch = pytest.importorskip("torch")
+    a, b = (torch.from_numpy(stored(shape, 1, E5M2)[0]) for shape in ((9, 20), (7, 20)))
+    kind = getattr(torch, name)
+    scale = torch.tensor(0.125)
+    right = (a @ b.T / 8).to(kind).view(torch.uint8)
+    found = multiply(a.to(kind), b.to(kind).T, out_dtype=kind, scale_result=scale)
+    assert found.dtype == kind
+    assert torch.equal(found.view(torch.uint8), right)
+
+
+@pytest.mark.usefixtures("bytes_are_e4m3")
+@pytest.mark.parametrize(
+    ("more", "error", "message"),
+    [
+        ({"bias": np.ones(4, np.float16)}, UnsupportedType, "bias has type float16: beside"),
+        ({"beta": 1.0, "c": np.zeros((4, 4), np.uint8)}, UsageError, "go without C, which"),
+        ({"residual": np.zeros((4, 4), np.uint8)}, UsageError, "go without a residual"),
+        ({"scale_result": np.ones(2, np.float32)}, UsageError, r"the shape \(2,\): give one"),
+        ({"scale_result": np.ones(1)}, UnsupportedType, "scale_result has type float64"),
+        ({"scale_result": 1e39, "out_dtype": E4M3}, UsageError, r"1e\+39 is not a finite fp32"),
+        ({"epilogue": "scale_result"}, UsageError, "needs the array scale_result"),
+        ({"device_memory": "1GiB"}, UsageError, "float8_e4m3 are not streamed"),
+        ({"out": None, "scale_result": 2.0}, UsageError, "give out_dtype, or use the epilogue's"),
+        (
+            {"out": None, "scale_result": np.ones(1, np.float32)},
+            UsageError,
+            "results of float8_e4m3 and float8_e5m2, not float32",
+        ),
+    ],
+)
+def test_what_results_of_8_bits_go_without(more, error, message):
+    ones = np.full((4, 4), 0x38, np.uint8)
+    with pytest.raises(error, match=message):
+        multiply(ones, ones, **{"out": np.zeros((4, 4), np.uint8), **more})

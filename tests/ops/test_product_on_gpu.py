@@ -90,6 +90,28 @@ def test_scales_may_be_others_at_each_call(gpu, played, monkeypatch):
         gemmkit.matmul(*narrow, scale_a=np.ones((20, 1), np.float32))
 
 
+def test_warm_calls_with_results_of_8_bits(gpu, played, monkeypatch):
+    _, library = played
+    read = library.read
+
+    def read_narrow(array, role):
+        found = read(array, role)
+        return replace(found, dtype="float8_e4m3") if found.dtype == "uint8" else found
+
+    monkeypatch.setattr(library, "read", read_narrow)
+    a, b = (whole_numbers(*shape, seed=seed) for seed, shape in enumerate(((20, 30), (30, 24))))
+    narrow = [GpuArray.of(encode(each, "float8_e4m3")) for each in (a, b)]
+    out, bias = GpuArray.of(np.zeros((20, 24), np.uint8)), GpuArray.of(np.ones(24, np.float32))
+    for factor in (0.5, 1, 4):
+        scale = GpuArray.of(np.full((1,), factor, np.float32))
+        gemmkit.matmul(*narrow, out=out, bias=bias, scale_result=scale)
+        right = encode((a @ b + 1) * factor, "float8_e4m3")
+        np.testing.assert_array_equal(out.values, right)
+    assert len(gpu.chosen) == 1
+    with pytest.raises(UsageError, match="a is in GPU 0 and scale_result in host memory"):
+        gemmkit.matmul(*narrow, out=out, scale_result=np.ones((), np.float32))
+
+
 def test_libraries_take_note_of_what_is_overwritten(gpu, played):
     _, library = played
     a, b, out, kept = arrays((12, 13), (13, 11), (12, 11), (12, 11))

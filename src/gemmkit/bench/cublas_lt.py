@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gemmkit.bench.baseline import Arguments, steps_of
-from gemmkit.dtypes import OPERAND_TYPES, Dtype
+from gemmkit.dtypes import OPERAND_TYPES, Dtype, is_narrow
 from gemmkit.problem import GemmProblem
 from gemmkit.scales import NONE
 from gemmkit.storage import further_layouts
@@ -98,8 +98,12 @@ class Fused:
         follows it."""
         epilogue = problem.epilogue
         known = not epilogue.bias or (epilogue.bias == "row") == problem.transc
+        # Beside results of 8 bits its bias has 16.
+        known &= not (epilogue.bias and is_narrow(problem.result_dtype))
         bias = bool(epilogue.bias) and known
-        part = replace(epilogue, bias=bias, residual=False, scale=1.0, auxiliary=False)
+        part = replace(
+            epilogue, bias=bias, residual=False, scale=1.0, auxiliary=False, scale_result=False
+        )
         matrices = matrices and not problem.transc
         auxiliary = epilogue.auxiliary and part.activation == "gelu_tanh" and matrices
         # Of cuBLAS 13.1's GELU in fp64 the constants have the precision of fp32.
@@ -169,6 +173,12 @@ class LtPlan:
             self.addend, size = "residual", (form.rows, form.columns)
             self.layout_addend = lt.matrix_layout_create(result, *size, of_residual.ld)
             strides[self.layout_addend] = of_residual.stride
+        if is_narrow(problem.result_dtype):
+            # A C that is not read has 16 bits beside a D of 8, and no address.
+            self.addend, wider = "", CUDA_TYPES["bfloat16"]
+            size = form.rows, form.columns
+            self.layout_addend = lt.matrix_layout_create(wider, *size, problem.ldc)
+            strides[self.layout_addend] = problem.strides[2]
         if problem.batch != 1:
             for layout, stride in strides.items():
                 describe_batch(lt, layout, problem.batch, stride)
@@ -191,6 +201,9 @@ class LtPlan:
                 (attributes.EPILOGUE_AUX_BATCH_STRIDE, of_auxiliary.stride),
             ):
                 self._describe(lt, attribute, np.array([number], np.int64))
+        if problem.epilogue.scale_result:
+            scale = np.array([bound["scale_result"]], np.uint64)
+            self._describe(lt, attributes.D_SCALE_POINTER, scale)
         if problem.dtype in OPERAND_TYPES:
             self._describe_narrow(lt, problem, bound, attributes)
         self._lt, self._handle, self._narrow = lt, handle, problem.out_item_bytes == 2

@@ -21,7 +21,7 @@ from gemmkit.bench.cublas_lt import (
 )
 from gemmkit.bench.torch_peer import TorchBaseline
 from gemmkit.devices.device import Buffer, TimedDevice, Work
-from gemmkit.dtypes import OPERAND_TYPES
+from gemmkit.dtypes import OPERAND_TYPES, is_narrow
 from gemmkit.errors import UnsupportedProblem
 from gemmkit.problem import GemmProblem
 from gemmkit.verify.arithmetic import Step
@@ -62,6 +62,11 @@ class CublasBaseline:
         narrow = problem.dtype in OPERAND_TYPES
         if narrow and (problem.layout != "nt" or problem.groups is not None):
             raise UnsupportedProblem(f"cuBLAS multiplies {problem.dtype} along k alone: layout NT")
+        if is_narrow(problem.result_dtype) and (not narrow or Fused.of(problem).left):
+            raise UnsupportedProblem(
+                f"cuBLAS has no results of {problem.result_dtype} of {problem.dtype} with the "
+                f"epilogue {problem.epilogue}"
+            )
         if problem.groups is not None:
             return self._of_groups(problem, arguments)
         # It may have no kernel for the matrices or the activation of an epilogue in these types.
@@ -213,7 +218,7 @@ class CublasBaseline:
 
     def _matmul(self, plan: LtPlan, algorithm: int, bound: Arguments) -> Work:
         x, y = plan.letters
-        c, addend = bound["C"], bound[plan.addend]
+        c, addend = bound["C"], bound[plan.addend] if plan.addend else 0
 
         def enqueue(stream: Any) -> None:
             self._lt.matmul(

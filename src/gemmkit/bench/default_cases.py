@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gemmkit.bench.edge_cases import (
     NON_FINITE,
@@ -15,6 +15,7 @@ from gemmkit.bench.edge_cases import (
     tall_and_wide,
 )
 from gemmkit.bench.persistent_cases import persistent_cases, with_own_tiles
+from gemmkit.dtypes import is_narrow
 from gemmkit.errors import UnsupportedProblem
 from gemmkit.frontends.tiles import Tiles, tiles_of
 from gemmkit.gpu import GpuSpec
@@ -68,6 +69,10 @@ def default_cases(
         ragged=kernel.takes_ragged and "a" not in (asked.prepared or "").lower(),
         vector=VECTOR_BYTES // element.item_bytes,
     )
+    if is_narrow(element.result_dtype):
+        # Such results go without C.
+        kept = {name: each for name, each in cases.items() if not each.beta or "beta" not in name}
+        cases = {name: replace(each, beta=0.0) for name, each in kept.items()}
     for name, each in cases.items():
         problem = _taken(kernel, config, gpu, asked, tiles, each)
         if problem is None:

@@ -109,7 +109,8 @@ class TorchBaseline:
         if problem.groups is not None:
             return self._scaled_groups(problem, arguments)
         refuse_unscalable(problem)
-        separate = "" if str(problem.epilogue) == "none" else ", epilogue in kernels of its own"
+        alone = str(problem.epilogue) in ("none", "scale_result")
+        separate = "" if alone else ", epilogue in kernels of its own"
         name = f"PyTorch {self._torch.__version__} (torch._scaled_mm){separate}"
         works = [self._scaled_mm(problem, each) for each in arguments]
         return {name: Way(works, stored_steps(problem.epilogue))}
@@ -151,13 +152,22 @@ class TorchBaseline:
         torch = self._torch
         a, b, c = operand_tensors(torch, self._ordinal, problem, bound)
         scale_a, scale_b = self._scales(problem, bound)
+        further: dict[str, Any] = {}
+        if problem.epilogue.scale_result:
+            further["scale_result"] = device_tensor(
+                torch, self._ordinal, bound["scale_result"], (), (), _SCALE_TYPE
+            )
         fast = problem.precision == "fast" and not problem.scales.of_chunks
         finish = self._finishing(problem, bound)
 
         def enqueue(stream: Any) -> None:
             with on_stream(torch, stream, self._ordinal):
                 torch._scaled_mm(
-                    a, b, scale_a, scale_b, out_dtype=c.dtype, use_fast_accum=fast, out=c
+                    *(a, b, scale_a, scale_b),
+                    out_dtype=c.dtype,
+                    use_fast_accum=fast,
+                    out=c,
+                    **further,
                 )
                 finish()
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gemmkit.bench.torch_groups import GroupedOperands, why_not_experts
+from gemmkit.dtypes import is_narrow
 from gemmkit.epilogue import Custom
 from gemmkit.errors import UnsupportedProblem
 from gemmkit.problem import GemmProblem
@@ -38,6 +39,9 @@ def refuse_unscalable(problem: GemmProblem) -> None:
         reason = f"no scales {scales}"
     elif isinstance(problem.epilogue.activation, Custom):
         reason = "no such activation"
+    elif is_narrow(problem.result_dtype) and str(problem.epilogue) not in ("none", "scale_result"):
+        # What kernels of their own would read is rounded to 8 bits.
+        reason = "scale_result alone of the epilogues of results of 8 bits"
     if reason:
         raise UnsupportedProblem(f"torch._scaled_mm takes {reason}")
 

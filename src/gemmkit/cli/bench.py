@@ -153,7 +153,7 @@ def command(
 
     def problems_of(given: Sequence[Shape]) -> list[GemmProblem]:
         if kernel is not None:
-            return [asked.problem(each, kernel) for each in given]
+            return [kernel.lay_out(asked.problem(each, kernel)) for each in given]
         layouts = [read_layout(each) for each in _parts(target["layout"])]
         factors = Asked(alpha=asked.alpha, beta=asked.beta, epilogue=asked.epilogue)
         return variants(

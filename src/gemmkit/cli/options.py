@@ -184,8 +184,8 @@ sizes_option = click.option(
 
 epilogue_option = click.option(
     "--epilogue",
-    help="Epilogue: none, or bias or row_bias, relu, gelu, gelu_tanh or silu, residual, aux and "
-    "scale=NUMBER, joined by '+'.  [default: none]",
+    help="Epilogue: none, or bias or row_bias, relu, gelu, gelu_tanh or silu, residual, aux, "
+    "scale=NUMBER and scale_result, joined by '+'.  [default: none]",
 )
 
 scale_options = combine(
@@ -270,9 +270,9 @@ problem_options = combine(
     operand_scales_option,
     click.option(
         "--epilogue",
-        help="Epilogue: none, or bias or row_bias, relu, gelu, gelu_tanh or silu, residual, aux "
-        "and scale=NUMBER, joined by '+'.  [default: bias for a file whose kernel has a bias "
-        "parameter, otherwise none]",
+        help="Epilogue: none, or bias or row_bias, relu, gelu, gelu_tanh or silu, residual, aux, "
+        "scale=NUMBER and scale_result, joined by '+'.  [default: bias for a file whose kernel has "
+        "a bias parameter, otherwise none]",
     ),
     click.option("--alpha", type=float, help="α, the factor of A·B.  [default: 1]"),
     click.option("--beta", type=float, help="β, the factor of the previous C.  [default: 0]"),

@@ -39,7 +39,11 @@ def show_ranks(
         check_form(picture)
         check_matplotlib()
     if placement is None and len(ranks) not in _DEFAULT_PLACEMENTS:
-        raise UsageError("for a mesh of more than 2 dimensions, give --placement")
+        words = " ".join(("S(0)", "S(1)", *["R"] * (len(ranks) - 2)))
+        raise UsageError(
+            "for a mesh of more than 2 dimensions, give --placement with a word for each of them, "
+            f"such as '{words},{words}->{words}'"
+        )
     operands, result = read_placements(placement or _DEFAULT_PLACEMENTS[len(ranks)])
     board = board_at_hand(gpu)
     made = plan(problem, ranks, operands, result, gpu=board)

@@ -217,7 +217,7 @@ ARGUMENT_TYPES: Mapping[str, type[np.generic]] = {
     **dict.fromkeys(("stride_a", "stride_b", "stride_c", "stride_r", "stride_x"), np.int64),
     **dict.fromkeys(("alpha", "beta", "scale"), np.float32),
     **dict.fromkeys(("A", "B", "C", "bias", "workspace", "semaphores"), np.uint64),
-    **dict.fromkeys(("residual", "auxiliary", "scale_a", "scale_b"), np.uint64),
+    **dict.fromkeys(("residual", "auxiliary", "scale_a", "scale_b", "scale_result"), np.uint64),
     **dict.fromkeys(SCALE_ARGUMENTS[1:4] + SCALE_ARGUMENTS[5:], np.int64),
     **dict.fromkeys(PREPARED, np.uint64),
     # Of a table of products: its address, its length, and the tiles of all.

@@ -71,6 +71,7 @@ class Operands:
     auxiliary: Further | None = None
     scale_a: ScaleArray | None = None
     scale_b: ScaleArray | None = None
+    scale_result: Buffer | None = None
 
     @classmethod
     def upload(
@@ -87,8 +88,8 @@ class Operands:
         Args:
             device: where to.
             problem: whose matrices they are; C is never read where its β is 0.
-            arrays: "a", "b" and "c", and of "bias", "residual", "auxiliary", "scale_a" and
-                "scale_b" those there are.
+            arrays: "a", "b" and "c", and of "bias", "residual", "auxiliary", "scale_a", "scale_b"
+                and "scale_result" those there are.
             reads_a_and_b: whether A and B count as written before the launch.
             results: whether C and the auxiliary output get memory, too; else `with_results` does.
 
@@ -131,6 +132,11 @@ class Operands:
             for name, place in placements(problem).items()
             if name in ("residual", "auxiliary") and name in buffers
         }
+        scales = {
+            name: ScaleArray.of(problem, name, buffers[name])
+            for name in ("scale_a", "scale_b")
+            if name in buffers
+        }
         return cls(
             buffers["a"],
             buffers["b"],
@@ -138,10 +144,9 @@ class Operands:
             buffers.get("bias"),
             further.get("residual"),
             further.get("auxiliary"),
-            *(
-                ScaleArray.of(problem, name, buffers[name]) if name in buffers else None
-                for name in ("scale_a", "scale_b")
-            ),
+            scales.get("scale_a"),
+            scales.get("scale_b"),
+            buffers.get("scale_result"),
         )
 
     def with_results(
@@ -186,6 +191,7 @@ class Operands:
         """
         residual = self.residual.buffer if self.residual is not None else None
         buffers = {"a": self.a, "b": self.b, "bias": self.bias, "residual": residual}
+        buffers["scale_result"] = self.scale_result
         for name, scales in (("scale_a", self.scale_a), ("scale_b", self.scale_b)):
             buffers[name] = scales.buffer if scales is not None else None
         found: dict[str, Stored] = {}
@@ -200,8 +206,8 @@ class Operands:
         """All that there are."""
         named = (self.residual, self.auxiliary, self.scale_a, self.scale_b)
         further = (each.buffer for each in named if each is not None)
-        bias = () if self.bias is None else (self.bias,)
-        return (self.a, self.b, self.c, *bias, *further)
+        alone = (each for each in (self.bias, self.scale_result) if each is not None)
+        return (self.a, self.b, self.c, *alone, *further)
 
 
 def bind_arguments(problem: GemmProblem, operands: Operands) -> dict[str, int | float]:
@@ -212,7 +218,7 @@ def bind_arguments(problem: GemmProblem, operands: Operands) -> dict[str, int | 
     Those of the memory that a launch needs besides are a `Scratch`'s.
     """
     stride_a, stride_b, stride_c = problem.strides
-    bias = operands.bias
+    bias, scale_result = operands.bias, operands.scale_result
     return {
         "M": problem.m,
         "N": problem.n,
@@ -233,6 +239,7 @@ def bind_arguments(problem: GemmProblem, operands: Operands) -> dict[str, int | 
         **_further("residual", "r", operands.residual),
         **_further("auxiliary", "x", operands.auxiliary),
         "scale": problem.epilogue.scale,
+        "scale_result": scale_result.address if scale_result is not None else 0,
         **problem.epilogue.arguments,
         **scale_arguments(problem, operands.scale_a, operands.scale_b),
     }

@@ -17,7 +17,7 @@ from gemmkit.kernels.tensor_maps import SOME_ADDRESS
 # of copies of prepared operands, and of a table of groups, come last, and only launches that read
 # such need them.
 ROLES = (
-    *("a", "b", "out", "bias", "residual", "auxiliary", "scale_a", "scale_b"),
+    *("a", "b", "out", "bias", "residual", "auxiliary", "scale_a", "scale_b", "scale_result"),
     *PREPARED,
     "table",
 )

@@ -206,7 +206,14 @@ class Dispatcher:
         if not problem.results:
             return self.choose(apart(problem))
         typical = problem.representative
-        found = self.choose(typical)
+        try:
+            found = self.choose(typical)
+        except UnsupportedProblem:
+            # This division may have fewer rows, and a refusal is told in its own numbers.
+            if self._best(apart(problem)) is None:
+                refusal = self._refusal(apart(problem))
+                raise UnsupportedProblem(f"no kernel takes {problem.shape}: {refusal}") from None
+            return self.choose(apart(problem))
         if not found.kernel.takes_ragged or found.kernel.supports(problem, found.config, self.gpu):
             return self.choose(apart(problem))
         costed = self.costed(found.kernel.name, found.config)

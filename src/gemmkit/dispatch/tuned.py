@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from gemmkit.dispatch import shipped_file
-from gemmkit.dtypes import Dtype
+from gemmkit.dtypes import OPERAND_TYPES, Dtype, is_narrow
 from gemmkit.errors import TuningError
 from gemmkit.gpu import GpuSpec
 from gemmkit.scales import Scales
@@ -40,7 +40,13 @@ OTHER_HALF: Mapping[Dtype, Dtype] = {"float16": "bfloat16", "bfloat16": "float16
 
 def running_alike(problem: ProblemClass) -> tuple[ProblemClass, ...]:
     """The class, and that of the other 16-bit type if it is of one; of products with scales of
-    chunks, those of others and that without."""
+    chunks, those of others and that without; of results of 8 bits, those of the other type and of
+    results of 16 bits."""
+    if is_narrow(problem.out_dtype):
+        half = problem.dtype if problem.dtype in OTHER_HALF else "bfloat16"
+        own, *_ = of_halves = running_alike(msgspec.structs.replace(problem, out_dtype=half))
+        narrow = [problem.out_dtype, *(each for each in OPERAND_TYPES if each != problem.out_dtype)]
+        return (*(msgspec.structs.replace(own, out_dtype=each) for each in narrow), *of_halves)
     if problem.scales:
         others = dict.fromkeys((problem.scales, str(_BLOCKS), ""))
         return tuple(msgspec.structs.replace(problem, scales=each) for each in others)

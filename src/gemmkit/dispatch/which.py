@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice
+from math import prod
 
 import msgspec
 
@@ -51,9 +52,11 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     Its matrices take `stored_bytes`, and the board has `memory_bytes`, 0 where that
     is not known.
     Of groups, `limiter` says which unit they keep busy and what else costs time, and of ragged ones
-    `groups` is their number and `rows_per_group` the fewest, the mean and the most rows of one;
-    they are "", 0 and zeros of other problems. `alternatives` are the next candidates by their
-    estimates, and the one that its size alone would suggest.
+    `groups` is their number, `rows_per_group` the fewest, the mean and the most rows of one, and
+    `busy_blocks` the blocks of the grid that have tiles in this division of the rows, where others
+    have none: the grid is that of all divisions. They are "", 0 and zeros of other problems.
+    `alternatives` are the next candidates by their estimates, and the one that its size alone would
+    suggest.
     """
 
     shape: str
@@ -96,6 +99,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     limiter: str
     groups: int
     rows_per_group: tuple[int, float, int]
+    busy_blocks: int
     alternatives: tuple[Alternative, ...]
 
     def to_json(self) -> str:
@@ -206,6 +210,7 @@ def which(
         limiter=_limiter(problem, choice, board),
         groups=problem.count if problem.ragged else 0,
         rows_per_group=_rows_per_group(problem),
+        busy_blocks=own.work.ctas if problem.ragged and own.work.ctas < prod(plan.grid) else 0,
         alternatives=tuple(
             Alternative(
                 kernel=each.costed.kernel.name,

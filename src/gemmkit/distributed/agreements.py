@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
@@ -18,7 +18,7 @@ from gemmkit.distributed.planning import best_panel_strategy, best_strategy
 from gemmkit.distributed.refusals import ask_all, confirm, refusing
 from gemmkit.distributed.spread import SpreadProduct
 from gemmkit.distributed.strategy import Strategy
-from gemmkit.distributed.team import Team
+from gemmkit.distributed.team import Team, forgetting
 from gemmkit.dtypes import Dtype
 from gemmkit.errors import DistributedError, GemmkitError, UnsupportedProblem
 from gemmkit.ops.operands import known_dtype
@@ -53,6 +53,16 @@ class Agreement:
 # What ranks have agreed on, by what they asked for.
 _agreed: dict[tuple[object, ...], Agreement] = {}
 _MOST_AGREED = 4096
+
+
+@forgetting
+def _forget(teams: Collection[Team]) -> None:
+    for key in [key for key in _agreed if any(each in teams for each in _teams_of(key))]:
+        del _agreed[key]
+
+
+def _teams_of(key: tuple[object, ...]) -> list[Team]:
+    return [each for each in key if isinstance(each, Team)]
 
 
 def _key(asked: SpreadProduct) -> tuple[object, ...]:

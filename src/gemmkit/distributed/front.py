@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -15,6 +15,7 @@ from gemmkit.distributed.reading import local_part, read_arguments, teams_at_han
 from gemmkit.distributed.refusals import refusing
 from gemmkit.distributed.rows import flat, matrix_of_scales, unflat
 from gemmkit.distributed.strategy import Strategy
+from gemmkit.distributed.team import Team, forgetting
 from gemmkit.distributed.warm import WarmCall
 from gemmkit.epilogue import Epilogue
 from gemmkit.ops.libraries.torch import watched
@@ -138,7 +139,7 @@ def matmul(
                 # A list of placements, say.
                 key = None
     if found is not None:
-        call, rows, entries = found
+        call, rows, entries, _ = found
         for log, digest in entries:
             log.note(digest)
         # Numbers are factors of alpha.
@@ -166,7 +167,8 @@ def matmul(
         if known is not None and known.call is not None:
             if len(_warm) >= _MOST_WARM:
                 _warm.clear()
-            _warm[key] = _Warm(known.call, None if a.dim() == 2 else rows, known.entries)
+            spread = None if a.dim() == 2 else rows
+            _warm[key] = _Warm(known.call, spread, known.entries, asked.teams)
         return _written(made, out)
     from gemmkit.distributed.dtensors import as_dtensor
 
@@ -195,11 +197,19 @@ class _Warm(NamedTuple):
     call: WarmCall
     rows: int | None
     entries: tuple[tuple[CallLog, int], ...]
+    teams: Sequence[Team]
 
 
 # By what was asked for.
 _warm: dict[Hashable, _Warm] = {}
 _MOST_WARM = 4096
+
+
+@forgetting
+def _forget(teams: Collection[Team]) -> None:
+    for key in [key for key, each in _warm.items() if any(team in teams for team in each.teams)]:
+        del _warm[key]
+
 
 _NUMBERS = (float, int)
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from gemmkit.distributed.agreements import Agreement
-from gemmkit.distributed.process_group import gather_collectively, lines_gatherer
+from gemmkit.distributed.process_group import LinesGatherer, gather_together
 from gemmkit.distributed.scale_parts import LineScales, kind_by_line
 from gemmkit.distributed.splits import Span, consecutive
 from gemmkit.distributed.spread import SpreadProduct
@@ -50,56 +50,74 @@ def check_scales(asked: SpreadProduct, agreement: Agreement) -> None:
             )
 
 
-def gathered_scales(team: Team, own: LineScales, sizes: Sequence[int]) -> LineScales:
-    """The scales of all ranks' lines.
+class ScaleGatherer:
+    """Gathers the scales of all ranks' lines, of a kind and of shares of given sizes.
 
     Args:
         team: the ranks.
-        own: those of this rank's lines.
+        kind: that of the scales of each rank's lines.
         sizes: the lines of each rank.
     """
-    return scale_gatherer(team, own.kind, sizes)(own)
+
+    def __init__(self, team: Team, kind: ScaleKind, sizes: Sequence[int]) -> None:
+        last = max((rank for rank, size in enumerate(sizes) if size), default=0)
+        in_blocks = kind.lines == BLOCK and all(size % BLOCK == 0 for size in sizes[:last])
+        rows = [-(-size // BLOCK) for size in sizes] if in_blocks else sizes
+        self.kind = kind if in_blocks else kind_by_line(kind)
+        # Each rank may have a scale of its own for all of its lines, and a block ends with them.
+        self._by_line = kind != self.kind
+        self._given, self._own = kind, sizes[team.rank]
+        self.lines = LinesGatherer(team.communicator, torch.float32, rows)
+
+    def __call__(self, own: LineScales) -> LineScales:
+        """Those of all ranks' lines, from those of this rank's, by an operation of their own."""
+        return LineScales(self.lines(self.sent(own.array)), self.kind)
+
+    def sent(self, own: Any) -> Any:
+        """This rank's, as they are gathered."""
+        return LineScales(own, self._given).by_line(self._own).array if self._by_line else own
 
 
-def scale_gatherer(
-    team: Team, kind: ScaleKind, sizes: Sequence[int]
-) -> Callable[[LineScales], LineScales]:
-    """`gathered_scales` for scales of a kind and shares of given sizes, prepared."""
-    last = max((rank for rank, size in enumerate(sizes) if size), default=0)
-    in_blocks = kind.lines == BLOCK and all(size % BLOCK == 0 for size in sizes[:last])
-    rows = [-(-size // BLOCK) for size in sizes] if in_blocks else sizes
-    made = kind if in_blocks else kind_by_line(kind)
-    gather, lines = lines_gatherer(team.communicator, torch.float32, rows), sizes[team.rank]
-
-    def gathered(own: LineScales) -> LineScales:
-        if not in_blocks:
-            # Each rank may have a scale of its own for all of its lines, and a block ends with
-            # them.
-            own = own.by_line(lines)
-        return LineScales(gather(own.array), made)
-
-    return gathered
+def gathered_with_scales(
+    team: Team, own: Any, scales: LineScales, sizes: Sequence[int]
+) -> tuple[Any, LineScales]:
+    """The lines of all ranks and their scales, by one collective operation of the group."""
+    lines = LinesGatherer(team.communicator, own.dtype, sizes)
+    gatherer = ScaleGatherer(team, scales.kind, sizes)
+    made, array = gather_together(
+        team.communicator, (lines, gatherer.lines), (own, gatherer.sent(scales.array))
+    )
+    return made, LineScales(array, gatherer.kind)
 
 
 class PanelScales:
     """The scales of an operand whose panels of k travel: those of each rank's share of k.
 
     Args:
-        own: those of this rank's lines and its share of k.
-        team: the ranks over which k is spread; None where this rank has all of it.
-        sizes: their shares of k.
+        kind: their kind.
+        sizes: the ranks' shares of k.
+        every: the scales of all ranks, next to each other.
     """
 
-    def __init__(self, own: LineScales, team: Team | None, sizes: Sequence[int]) -> None:
-        self._kind, self._shares = own.kind, consecutive(sizes)
-        self._all = [own.array]
+    def __init__(self, kind: ScaleKind, sizes: Sequence[int], every: Any) -> None:
+        self._kind, self._shares = kind, consecutive(sizes)
+        spans = consecutive(_chunks(kind, sizes))
+        self._all = [every[:, each.start : each.stop] for each in spans]
+
+    @classmethod
+    def gathered(cls, own: LineScales, team: Team | None, sizes: Sequence[int]) -> PanelScales:
+        """Those of all ranks.
+
+        Args:
+            own: those of this rank's lines and its share of k.
+            team: the ranks over which k is spread; None where this rank has all of it.
+            sizes: their shares of k.
+        """
         if team is None:
-            return
+            return cls(own.kind, sizes, own.array)
         # A line for each chunk of k, whose scales lie next to each other.
-        turned = own.array.T
-        chunks = [-(-size // CHUNK) if self._kind.of_chunks else 1 for size in sizes]
-        made = gather_collectively(team.communicator, turned, chunks).T
-        self._all = [made[:, each.start : each.stop] for each in consecutive(chunks)]
+        gather = LinesGatherer(team.communicator, torch.float32, _chunks(own.kind, sizes))
+        return cls(own.kind, sizes, gather(own.array.T).T)
 
     def of(self, panel: Span, owner: int) -> LineScales:
         """Those of a panel.
@@ -138,18 +156,32 @@ class PanelScales:
         return LineScales(torch.cat([each for each, _ in some], 1).contiguous(), self._kind)
 
 
-def gathered_panel_scales(
+def _chunks(kind: ScaleKind, sizes: Sequence[int]) -> list[int]:
+    """The scales of a line for each share of k."""
+    return [-(-size // CHUNK) if kind.of_chunks else 1 for size in sizes]
+
+
+def gathered_panels(
     asked: SpreadProduct, agreement: Agreement, own: Sequence[LineScales | None]
-) -> tuple[LineScales | None, LineScales | None]:
-    """The scales of A and B where all panels have been gathered.
+) -> tuple[Any, Any, tuple[LineScales | None, LineScales | None]]:
+    """A and B with all of k, and their scales, each with its own by one operation of a group.
 
     Raises:
         UnsupportedProblem: as `PanelScales.joined`.
     """
-    made: list[LineScales | None] = []
-    for each, at in zip(own, agreement.panels or (None, None), strict=True):
-        if each is None or at is None:
-            made.append(each)
-        else:
-            made.append(PanelScales(each, asked.teams[at], agreement.sizes[at].k).joined())
-    return made[0], made[1]
+    operands, scales = [asked.a.T, asked.b], list(own)
+    for place, at in enumerate(agreement.panels or (None, None)):
+        if at is None:
+            continue
+        communicator, sizes = asked.teams[at].communicator, agreement.sizes[at].k
+        lines = LinesGatherer(communicator, operands[place].dtype, sizes)
+        given = own[place]
+        if given is None:
+            operands[place] = lines(operands[place])
+            continue
+        chunks = LinesGatherer(communicator, torch.float32, _chunks(given.kind, sizes))
+        operands[place], every = gather_together(
+            communicator, (lines, chunks), (operands[place], given.array.T)
+        )
+        scales[place] = PanelScales(given.kind, sizes, every.T).joined()
+    return operands[0].T, operands[1], (scales[0], scales[1])

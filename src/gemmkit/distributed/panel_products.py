@@ -138,7 +138,7 @@ def _scaled(
         UnsupportedProblem: as `PanelScales.of` and `PanelScales.joined`.
     """
     a, b = (
-        None if each is None else PanelScales(each, team, shares.sizes)
+        None if each is None else PanelScales.gathered(each, team, shares.sizes)
         for each, team, shares in zip(own, plan.teams, plan.shares, strict=True)
     )
     if plan.whole:

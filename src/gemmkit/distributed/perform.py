@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from gemmkit.distributed.execute import Arrays, run
 from gemmkit.distributed.local import LocalProduct
+from gemmkit.distributed.operand_scales import ScaleGatherer, gathered_with_scales
 from gemmkit.distributed.predictions import PART_LINES
 from gemmkit.distributed.process_group import (
-    GroupCommunicator,
     gather_collectively,
     reduce_collectively,
     scatter_collectively,
@@ -41,7 +42,8 @@ def perform(
         fixed: the other operand, of as many rows as lines have elements.
         sizes: the lines of each rank's share.
         product: how lines are multiplied, with the epilogue; if it is `transposed`, split, fixed
-            and the result are transposes.
+            and the result are transposes. Its scales of lines are those of `split`: they are
+            gathered as it is.
         dtype: the type of the result, and of sums that travel.
         out: the array for this rank's part, by default a new one; it may be the product's c.
 
@@ -61,8 +63,12 @@ def perform(
     if form == "gather":
         # In memory of its own before anything is sent: what sends waits for it once.
         split = split.contiguous()
+        scales = product.scale_lines
+        if scales is not None and strategy.means != "collective":
+            every = ScaleGatherer(team, scales.kind, sizes)(scales)
+            product = replace(product, scale_lines=every)
     if strategy.means == "collective" and form != "local":
-        return _collective(team.communicator, form, split, fixed, sizes, product, new, out)
+        return _collective(team, form, split, fixed, sizes, product, new, out)
     if out is None:
         out = new(own if form != "local" else len(split))
     steps = steps_of(form, strategy, sizes, team, on_gpu=split.is_cuda)
@@ -85,7 +91,7 @@ def steps_of(
 
 
 def _collective(
-    group: GroupCommunicator,
+    team: Team,
     form: Form,
     split: Any,
     fixed: Any,
@@ -95,8 +101,13 @@ def _collective(
     out: Any,
 ) -> Any:
     """One product, with one operation of the process group before or after it."""
+    group, scales = team.communicator, product.scale_lines
     if form == "gather":
-        lines = gather_collectively(group, split, sizes)
+        if scales is None:
+            lines = gather_collectively(group, split, sizes)
+        else:
+            lines, every = gathered_with_scales(team, split, scales, sizes)
+            product = replace(product, scale_lines=every)
         out = new(len(lines)) if out is None else out
         product(lines, fixed, out, None, Span(0, len(out)))
         return out

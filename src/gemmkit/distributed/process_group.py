@@ -37,6 +37,10 @@ class GroupCommunicator:
         self._gather = group.all_gather_single if named else group._allgather_base
         self._scatter = group.reduce_scatter_single if named else group._reduce_scatter_base
         self._reduce = group.allreduce
+        self._gather_many = (
+            getattr(group, "all_gather_single_coalesced", None)
+            or group.allgather_into_tensor_coalesced
+        )
         self._options = AllgatherOptions(), ReduceScatterOptions(), AllreduceOptions()
         for each in self._options:
             # On the current stream, with no stream of its own and no events; older versions of
@@ -60,6 +64,28 @@ class GroupCommunicator:
     def gatherer(self, dtype: Any) -> Callable[[Any, Any], None]:
         """`gather_into` for arrays of a type: of those that groups do not send, their bits."""
         return self._gather_bits if _sent_as_bits(dtype) else self.gather_into
+
+    def gather_many_into(self, made: Sequence[Any], own: Sequence[Any]) -> None:
+        """`gather_into` of several arrays, of any types, by one operation of the group, which with
+        NCCL is one launch and copies nothing.
+
+        Raises:
+            DistributedError: a rank failed.
+        """
+        # Groups take arrays of one type.
+        bytes_made, bytes_own = [], []
+        for whole, part in zip(made, own, strict=True):
+            if part.stride(-1) != 1:
+                # Of one column, which has any stride.
+                whole, part = whole.view(-1), part.view(-1)
+            bytes_made.append(whole.view(torch.uint8))
+            bytes_own.append(part.view(torch.uint8))
+        try:
+            work = self._gather_many(bytes_made, bytes_own, self._options[0])
+            if work is not None:
+                work.wait()
+        except (RuntimeError, ValueError) as error:
+            raise failure("gathering an operand and its scales", error) from error
 
     def _gather_bits(self, made: Any, own: Any) -> None:
         self.gather_into(made.view(torch.uint8), own.view(torch.uint8))
@@ -245,31 +271,49 @@ def failure(doing: str, error: Exception) -> DistributedError:
 
 def gather_collectively(communicator: GroupCommunicator, own: Any, sizes: Sequence[int]) -> Any:
     """The lines of all ranks, by one collective operation of the group."""
-    return lines_gatherer(communicator, own.dtype, sizes)(own)
+    return LinesGatherer(communicator, own.dtype, sizes)(own)
 
 
-def lines_gatherer(
-    communicator: GroupCommunicator, dtype: Any, sizes: Sequence[int]
-) -> Callable[[Any], Any]:
+class LinesGatherer:
     """`gather_collectively` for arrays of a type and shares of given sizes, prepared."""
-    gather, close = communicator.gatherer(dtype), without_gaps(sizes)
-    most, total, everything = max(sizes), sum(sizes), communicator.size * max(sizes)
 
-    def gathered(own: Any) -> Any:
-        if len(own) < most:
-            # All ranks send as much.
-            padded = own.new_zeros((most, own.shape[1]))
-            padded[: len(own)] = own
+    def __init__(self, communicator: GroupCommunicator, dtype: Any, sizes: Sequence[int]) -> None:
+        self._gather, self._close = communicator.gatherer(dtype), without_gaps(sizes)
+        self._sizes, self._most, self._total = sizes, max(sizes), sum(sizes)
+        self._everything = communicator.size * max(sizes)
+
+    def __call__(self, own: Any) -> Any:
+        """The lines of all ranks, from those of this one."""
+        made, sent = self.ends(own)
+        self._gather(made, sent)
+        return self.complete(made)
+
+    def ends(self, own: Any) -> tuple[Any, Any]:
+        """Where what all ranks send goes, and what this one does: all of them send as much."""
+        lines, width = own.shape
+        if lines < self._most:
+            padded = own.new_zeros((self._most, width))
+            padded[:lines] = own
             own = padded
-        made = own.new_empty((everything, own.shape[1]))
-        gather(made, own.contiguous())
-        if close:
-            return made[:total] if total < everything else made
+        return own.new_empty(self._everything, width), own.contiguous()
+
+    def complete(self, made: Any) -> Any:
+        """The lines, of what has been sent."""
+        if self._close:
+            return made[: self._total] if self._total < self._everything else made
+        most = self._most
         return torch.cat(
-            [made[rank * most : rank * most + size] for rank, size in enumerate(sizes)], dim=0
+            [made[rank * most : rank * most + size] for rank, size in enumerate(self._sizes)], dim=0
         )
 
-    return gathered
+
+def gather_together(
+    communicator: GroupCommunicator, gatherers: Sequence[LinesGatherer], own: Sequence[Any]
+) -> list[Any]:
+    """What each gatherer makes of its array, by one collective operation of the group."""
+    ends = [gather.ends(each) for gather, each in zip(gatherers, own, strict=True)]
+    communicator.gather_many_into(*zip(*ends, strict=True))
+    return [gather.complete(made) for gather, (made, _) in zip(gatherers, ends, strict=True)]
 
 
 def without_gaps(sizes: Sequence[int]) -> bool:

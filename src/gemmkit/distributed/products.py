@@ -18,8 +18,7 @@ from gemmkit.distributed.agreements import (
 from gemmkit.distributed.local import LocalProduct
 from gemmkit.distributed.operand_scales import (
     check_scales,
-    gathered_panel_scales,
-    gathered_scales,
+    gathered_panels,
     line_scales,
 )
 from gemmkit.distributed.panel_products import multiply_panels
@@ -53,8 +52,10 @@ def multiply(asked: SpreadProduct) -> tuple[Any, tuple[Word, ...]]:
     found, place = agreement.sizes, agreement.main
     strategy = _strategy(asked, agreement)
     in_panels = agreement.panels is not None and strategy.means != "collective"
-    a, b = (asked.a, asked.b) if in_panels else _redistributed_first(asked, agreement)
-    if not in_panels and a.shape[1] != b.shape[0]:
+    a, b = asked.a, asked.b
+    if agreement.panels is None:
+        a, b = _redistributed_first(asked, agreement)
+    if agreement.panels is None and a.shape[1] != b.shape[0]:
         raise UsageError(
             f"this rank has {a.shape[1]} columns of A and {b.shape[0]} rows of B: both are its "
             "share of k"
@@ -142,7 +143,7 @@ def _product(
     own = line_scales(asked.scale_a, asked.scale_b, agreement.kinds)
     if agreement.main is None:
         if agreement.panels is not None:
-            own = gathered_panel_scales(asked, agreement, own)
+            a, b, own = gathered_panels(asked, agreement, own)
         if out is None:
             out = a.new_empty((a.shape[0], b.shape[1]), dtype=asked.dtype)
         product = replace(product, scale_lines=own[0], scale_fixed=own[1])
@@ -157,8 +158,6 @@ def _product(
     if chosen.form != "gather":
         lines = cut(lines, b.shape[1] if turned else a.shape[0])
     of_lines, of_fixed = (own[1], own[0]) if turned else (own[0], own[1])
-    if of_lines is not None and chosen.form == "gather":
-        of_lines = gathered_scales(team, of_lines, lines)
     made = perform(
         team,
         chosen.form,

@@ -42,7 +42,10 @@ class LineScales:
 
 def kind_by_line(kind: ScaleKind) -> ScaleKind:
     """The kind with one row of scales for each line, and the same chunks of k."""
-    return next(each for each in KINDS_OF_A if each.lines == 1 and each.of_chunks == kind.of_chunks)
+    return _BY_LINE[kind.of_chunks]
+
+
+_BY_LINE = {each.of_chunks: each for each in KINDS_OF_A if each.lines == 1}
 
 
 def kinds_of(shape: tuple[int, ...], lines: int, k: int) -> list[ScaleKind]:

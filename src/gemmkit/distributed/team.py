@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import gc
 import os
 import socket
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
@@ -121,8 +124,54 @@ def team_of(group: Any, device: Any) -> Team:
     known = _teams.get(key)
     # A later group may have the name of one that was destroyed.
     if known is None or known[0] is not group:
+        if not _teams:
+            atexit.register(_forget_all)
+        _forget([team for other, team in _teams.values() if _is_destroyed(other)])
         known = _teams[key] = group, Team(group, device)
     return known[1]
+
+
+# --- groups that are no more ----------------------------------------------------------------------
+
+# What drops everything that others keep of some teams.
+_forgetting: list[Callable[[Collection[Team]], None]] = []
+
+
+def forgetting(forget: Callable[[Collection[Team]], None]) -> Callable[[Collection[Team]], None]:
+    """Have a function called with teams whose groups were destroyed, to drop what it keeps of them.
+
+    A process group ends its threads when nothing holds it any more. One of gloo's that is left when
+    the interpreter ends may abort the process: its threads release the tensors of the last
+    operation, for which they need an interpreter.
+    """
+    _forgetting.append(forget)
+    return forget
+
+
+def _forget(teams: Collection[Team]) -> None:
+    if not teams:
+        return
+    for key in [key for key, (_, team) in _teams.items() if team in teams]:
+        del _teams[key]
+    for forget in _forgetting:
+        forget(teams)
+
+
+def _forget_all() -> None:
+    """Hold no group any more; cycles hold some by frames of errors, say."""
+    atexit.unregister(_forget_all)
+    destroyed = [weakref.ref(group) for group, _ in _teams.values() if _is_destroyed(group)]
+    _forget([team for _, team in _teams.values()])
+    if any(group() is not None for group in destroyed):
+        gc.collect()
+
+
+def _is_destroyed(group: Any) -> bool:
+    try:
+        dist.get_process_group_ranks(group)
+    except (KeyError, ValueError, RuntimeError):
+        return True
+    return False
 
 
 def _facts(device: Any) -> str:

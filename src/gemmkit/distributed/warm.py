@@ -17,22 +17,24 @@ from gemmkit.distributed.agreed_sizes import Sizes
 from gemmkit.distributed.agreements import Agreement, plain_strategy
 from gemmkit.distributed.execute import Arrays, run
 from gemmkit.distributed.local import LocalProduct
-from gemmkit.distributed.operand_scales import line_scales, scale_gatherer
+from gemmkit.distributed.operand_scales import ScaleGatherer, line_scales
 from gemmkit.distributed.panel_products import panel_plan, run_plan
 from gemmkit.distributed.perform import finished, steps_of
 from gemmkit.distributed.process_group import without_gaps
-from gemmkit.distributed.scale_parts import LineScales
 from gemmkit.distributed.spread import SpreadProduct
 from gemmkit.distributed.strategy import Strategy
 from gemmkit.distributed.team import Team
+from gemmkit.ops.matmul import matmul
+from gemmkit.ops.repeated import Repeated
 from gemmkit.scales import NONE, ScaleKind
 
 # This rank's part of the result, from its parts of A and B, bias and residual, C and what to write
 # to, and scales of its parts of A and B, two-dimensional, each None where there is none.
 WarmCall = Callable[[Any, Any, Any, Any, Any, Any, Any, Any], Any]
 
-# The scales of all ranks' lines of an operand, from those of this rank's.
-_ScaleGatherer = Callable[[LineScales], LineScales]
+# What writes a product: of a, b, the array for it, whether this is memory of the call's own, bias,
+# residual, c, scale_a and scale_b.
+_Multiply = Callable[..., None]
 
 
 def warm_call(asked: SpreadProduct, agreement: Agreement) -> WarmCall | None:
@@ -98,7 +100,7 @@ def _by(
     form, turned = sizes.rule.form, sizes.rule.transposes
     gather_scales = None
     if form == "gather" and kinds[turned] != NONE:
-        gather_scales = scale_gatherer(team, kinds[turned], lines)
+        gather_scales = ScaleGatherer(team, kinds[turned], lines)
     if strategy.means != "collective":
         return _scheduled(strategy, asked, sizes, team, lines, kinds, gather_scales)
     if not without_gaps(lines):
@@ -106,7 +108,7 @@ def _by(
     if form != "gather" and not asked.product.is_linear:
         return None
     if form == "gather":
-        return _gathering(asked, team, lines, kinds, gather_scales, turned=turned)
+        return _gathering(asked, team, lines, gather_scales, turned=turned)
     if form == "scatter":
         return _scattering(asked, team, lines, turned=turned)
     return _reducing(asked, team)
@@ -122,17 +124,47 @@ def _with_epilogue(product: LocalProduct) -> dict[str, Any]:
     return given
 
 
+def _multiplying(product: LocalProduct, given: dict[str, Any]) -> _Multiply:
+    """A rank's own products, by an engine that is given some options."""
+    if product.engine is matmul and "device" not in given:
+        return Repeated(**given)
+    engine = product.engine
+
+    def multiply(
+        a: Any,
+        b: Any,
+        out: Any,
+        new: bool,  # noqa: ARG001
+        bias: Any,
+        residual: Any,
+        c: Any,
+        scale_a: Any,
+        scale_b: Any,
+    ) -> None:
+        beside = {"bias": bias, "residual": residual, "c": c}
+        engine(a, b, out=out, **beside, scale_a=scale_a, scale_b=scale_b, **given)
+
+    return multiply
+
+
+def _maker(like: Any, dtype: Any) -> Callable[[Any, int, int], Any]:
+    """What makes a matrix of a type on the device of one of the type of `like`: PyTorch takes half
+    the time where it gets two sizes and no type."""
+    if like.dtype == dtype:
+        return lambda like, rows, columns: like.new_empty(rows, columns)
+    return lambda like, rows, columns: like.new_empty((rows, columns), dtype=dtype)
+
+
 def _local(asked: SpreadProduct) -> WarmCall:
     """A product of what this rank has."""
-    engine, given = asked.product.engine, _with_epilogue(asked.product)
-    dtype = asked.dtype
+    multiply = _multiplying(asked.product, _with_epilogue(asked.product))
+    make, rows, columns = _maker(asked.a, asked.dtype), asked.a.shape[0], asked.b.shape[1]
 
     def call(
         a: Any, b: Any, bias: Any, residual: Any, c: Any, out: Any, scale_a: Any, scale_b: Any
     ) -> Any:
-        made = a.new_empty((a.shape[0], b.shape[1]), dtype=dtype) if out is None else out
-        scales = {"scale_a": scale_a, "scale_b": scale_b}
-        engine(a, b, out=made, bias=bias, residual=residual, c=c, **scales, **given)
+        made = make(a, rows, columns) if out is None else out
+        multiply(a, b, made, out is None, bias, residual, c, scale_a, scale_b)
         return made
 
     return call
@@ -142,42 +174,45 @@ def _gathering(
     asked: SpreadProduct,
     team: Team,
     sizes: Sequence[int],
-    kinds: tuple[ScaleKind, ScaleKind],
-    gather_scales: _ScaleGatherer | None,
+    gather_scales: ScaleGatherer | None,
     *,
     turned: bool,
 ) -> WarmCall:
-    """An operand's lines from all ranks, and their scales, then the product."""
-    engine, given = asked.product.engine, _with_epilogue(asked.product)
-    gather, dtype = team.communicator.gatherer(asked.a.dtype), asked.dtype
+    """An operand's lines from all ranks, with their scales, then the product."""
+    multiply = _multiplying(asked.product, _with_epilogue(asked.product))
+    communicator = team.communicator
+    gather, gather_many = communicator.gatherer(asked.a.dtype), communicator.gather_many_into
     own, most, total = sizes[team.rank], max(sizes), sum(sizes)
     everything = team.size * most
     width = asked.b.shape[0]
+    make, others = _maker(asked.a, asked.dtype), asked.a.shape[0] if turned else asked.b.shape[1]
 
     def call(
         a: Any, b: Any, bias: Any, residual: Any, c: Any, out: Any, scale_a: Any, scale_b: Any
     ) -> Any:
-        if gather_scales is not None and turned:
-            scale_b = gather_scales(LineScales(scale_b.T, kinds[1])).array.T
-        elif gather_scales is not None:
-            scale_a = gather_scales(LineScales(scale_a, kinds[0])).array
-        scales = {"scale_a": scale_a, "scale_b": scale_b}
         sent = b.T.contiguous() if turned else a.contiguous()
         if own < most:
             padded = sent.new_zeros((most, width))
             padded[:own] = sent
             sent = padded
-        lines = sent.new_empty((everything, width))
-        gather(lines, sent)
+        lines = sent.new_empty(everything, width)
+        if gather_scales is None:
+            gather(lines, sent)
+        else:
+            scales = gather_scales.sent(scale_b.T if turned else scale_a)
+            into, from_here = gather_scales.lines.ends(scales)
+            gather_many((lines, into), (sent, from_here))
+            array = gather_scales.lines.complete(into)
+            scale_a, scale_b = (scale_a, array.T) if turned else (array, scale_b)
         if total < everything:
             lines = lines[:total]
         if turned:
             # Columns of the result lie as they are computed by a product of the transposes.
-            made = sent.new_empty((total, a.shape[0]), dtype=dtype).T if out is None else out
-            engine(a, lines.T, out=made, bias=bias, residual=residual, c=c, **scales, **given)
+            made = make(sent, total, others).T if out is None else out
+            multiply(a, lines.T, made, out is None, bias, residual, c, scale_a, scale_b)
         else:
-            made = sent.new_empty((total, b.shape[1]), dtype=dtype) if out is None else out
-            engine(lines, b, out=made, bias=bias, residual=residual, c=c, **scales, **given)
+            made = make(sent, total, others) if out is None else out
+            multiply(lines, b, made, out is None, bias, residual, c, scale_a, scale_b)
         return made
 
     return call
@@ -187,10 +222,10 @@ def _scattering(
     asked: SpreadProduct, team: Team, sizes: Sequence[int], *, turned: bool
 ) -> WarmCall:
     """A product, then this rank's lines of the sums of all ranks."""
-    engine, given = asked.product.engine, asked.product.options
+    multiply = _multiplying(asked.product, asked.product.options)
     follows = asked.product.adds_once
     bare = replace(asked.product, transposed=turned, bias=None, residual=None, c=None)
-    scatter, dtype = team.communicator.scatter_into, asked.dtype
+    scatter, make = team.communicator.scatter_into, _maker(asked.a, asked.dtype)
     own, most, total = sizes[team.rank], max(sizes), sum(sizes)
     everything = team.size * most
     width = asked.a.shape[0] if turned else asked.b.shape[1]
@@ -198,14 +233,14 @@ def _scattering(
     def call(
         a: Any, b: Any, bias: Any, residual: Any, c: Any, out: Any, scale_a: Any, scale_b: Any
     ) -> Any:
-        sums = a.new_empty((everything, width), dtype=dtype)
+        sums = make(a, everything, width)
         written = sums
         if total < everything:
             written = sums[:total]
             sums[total:] = 0
-        scales = {"scale_a": scale_a, "scale_b": scale_b}
-        engine(a, b, out=written.T if turned else written, **scales, **given)
-        made = sums.new_empty((most, width))
+        into = written.T if turned else written
+        multiply(a, b, into, True, None, None, None, scale_a, scale_b)
+        made = sums.new_empty(most, width)
         scatter(made, sums)
         if own < most:
             made = made[:own]
@@ -219,18 +254,19 @@ def _scattering(
 
 def _reducing(asked: SpreadProduct, team: Team) -> WarmCall:
     """A product, then the sums of all ranks."""
-    engine, given = asked.product.engine, asked.product.options
+    multiply = _multiplying(asked.product, asked.product.options)
     follows = asked.product.adds_once
     bare = replace(asked.product, bias=None, residual=None, c=None)
-    add_up, dtype = team.communicator.reduce, asked.dtype
+    add_up, make = team.communicator.reduce, _maker(asked.a, asked.dtype)
+    rows, columns = asked.a.shape[0], asked.b.shape[1]
 
     def call(
         a: Any, b: Any, bias: Any, residual: Any, c: Any, out: Any, scale_a: Any, scale_b: Any
     ) -> Any:
         # β·C is read when the sums are complete, and may be what is to be written.
         new = out is None or c is not None or not out.is_contiguous()
-        sums = a.new_empty((a.shape[0], b.shape[1]), dtype=dtype) if new else out
-        engine(a, b, out=sums, scale_a=scale_a, scale_b=scale_b, **given)
+        sums = make(a, rows, columns) if new else out
+        multiply(a, b, sums, new, None, None, None, scale_a, scale_b)
         add_up(sums)
         if follows:
             return finished(replace(bare, bias=bias, residual=residual, c=c), sums, out)
@@ -249,7 +285,7 @@ def _scheduled(
     team: Team,
     lines: Sequence[int],
     kinds: tuple[ScaleKind, ScaleKind],
-    gather_scales: _ScaleGatherer | None,
+    gather_scales: ScaleGatherer | None,
 ) -> WarmCall | None:
     """Products of parts, with transfers under them."""
     form, turned = sizes.rule.form, sizes.rule.transposes

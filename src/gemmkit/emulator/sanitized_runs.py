@@ -21,6 +21,12 @@ from gemmkit.errors import DeviceError
 from gemmkit.findings import Finding
 
 Snapshot = list[tuple[Bytes, Bytes]]
+# A block was stopped, which proves nothing about the flags.
+_ENDLESS = "endless"
+# What memory holds after a launch, or why the launch failed.
+_Outcome = list[bytes] | DeviceError
+# A block that was stopped does not only take longer than before if that took so much less.
+_FEWER_STEPS = 8
 # Runs a launch with the code of a kernel.
 Run = Callable[..., Execution]
 
@@ -99,12 +105,15 @@ class SanitizedRuns:
         """Keep findings of flags left set only if a second launch, which finds the variables `kept`
         as this one has left them, gives something else or has other findings.
 
-        They are kept as they are if the launch itself does not end well.
+        They are kept as they are if the launch itself does not end well, and left out if it was
+        stopped: it might have cleared the flags.
         """
         flags = [each for each in execution.findings if each.kind == FLAG_LEFT_SET]
         if not flags:
             return execution
         others = tuple(each for each in execution.findings if each.kind != FLAG_LEFT_SET)
+        if any(each.kind == _ENDLESS for each in others):
+            return replace(execution, findings=others)
         after = memory.snapshot()
         held = _held(memory, kept)
         try:
@@ -169,26 +178,33 @@ class SanitizedRuns:
     ) -> str | None:
         """What is different in a second launch, in words; None if the first one does not end well.
 
-        The first one is made once more, as atomics in another order may round differently."""
+        The first one is made once more, as atomics in another order may round differently. One that
+        the limit of steps has stopped proves nothing, unless the first one ends far below it."""
         kernel = self.load(quick=True)
         places = {each.address for each in kept.values()}
 
-        def outcome() -> list[bytes] | str:
+        def outcome(**limit: int) -> _Outcome:
             try:
-                run(kernel, threads=1, progress=None, schedule=None)
+                run(kernel, threads=1, progress=None, schedule=None, **limit)
             except DeviceError as error:
-                return str(error)
+                return error
             left = memory.snapshot()
             return [now.tobytes() for data, now in left if data.ctypes.data not in places]
 
         first = outcome()
-        if isinstance(first, str):
-            return None
+        if isinstance(first, DeviceError):
+            return None if first.steps is None else ""
         _as_left(before, memory, kept, held)
         second = outcome()
-        if isinstance(second, str):
+        if not isinstance(second, DeviceError):
+            return "gives another result" if first != second else ""
+        if second.steps is None:
             return f"does not end well ({second})"
-        return "gives another result" if first != second else ""
+        memory.restore(before)
+        few = second.steps // _FEWER_STEPS
+        if isinstance(outcome(max_steps=few), DeviceError):
+            return ""
+        return f"does not end within {second.steps:,} steps, and this one does within {few:,}"
 
 
 def _held(memory: DeviceMemory, kept: Mapping[str, Allocation]) -> dict[str, Bytes]:
@@ -212,7 +228,8 @@ def _new_finding(first: Collection[Finding], second: Collection[Finding]) -> str
     """What the sanitizers find in a second launch but not in the first one, in words."""
     known = {(each.kind, each.array) for each in first}
     for each in second:
-        if each.kind != FLAG_LEFT_SET and (each.kind, each.array) not in known:
+        told = (FLAG_LEFT_SET, _ENDLESS)
+        if each.kind not in told and (each.kind, each.array) not in known:
             of = f" of '{each.array}'" if each.array else ""
             at = f" at {each.here}" if each.here else ""
             return f"goes wrong ({each.check}: {each.kind}{of}{at})"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from gemmkit.cxx.conditionals import Compiled, compiled, defined_by
+from gemmkit.cxx.conditionals import compiled, defined_by
 from gemmkit.cxx.declarations import (
     KernelDeclaration,
     body_of,
@@ -23,7 +23,14 @@ from gemmkit.dtypes import Dtype
 from gemmkit.errors import UsageError
 from gemmkit.file_directives import text_name
 from gemmkit.frontends.element_rule import ElementRule
-from gemmkit.frontends.entries import find_entry, find_overload, name_expression, split_entry
+from gemmkit.frontends.entries import (
+    Declared,
+    check_read,
+    declared_in,
+    hides_parameters,
+    name_expression,
+    split_entry,
+)
 from gemmkit.frontends.launch_rule import LaunchRule, condition_of
 from gemmkit.frontends.refusals import (
     check_folders,
@@ -79,14 +86,10 @@ def kernel_from_file(path: str | Path, launch: LaunchOptions) -> Kernel:
     source = SourceFile(text, text_name(path.name), "cuda", folders, rest)
     # What the compiler sees: a kernel's parameters, constants and types may depend on conditions.
     seen = compiled(text, path.parent.resolve(), folders, rest)
-    text, included = seen.text, seen.included
-    others = included.values()
+    seen_texts = seen.text, *seen.included.values()
     entry, chosen = split_entry(entry)
-    visible = replace(source, text=text)
-    if chosen is None:
-        declared = find_entry(entry, visible, tuple(others))
-    else:
-        declared = find_overload(str(entry), chosen, visible, tuple(others))
+    found = declared_in(seen, source, entry, chosen)
+    declared, text, others = found.kernel, found.text, found.included.values()
     constants: dict[str, str] = {}
     for each in (*others, text):
         constants |= constants_in(each)
@@ -99,10 +102,16 @@ def kernel_from_file(path: str | Path, launch: LaunchOptions) -> Kernel:
     maps, listed = {each.name: each for each in read_maps(launch.tensor_maps)}, None
     if launch.args is not None:
         listed = split_list(launch.args) if isinstance(launch.args, str) else list(launch.args)
+    if declared is not None and hides_parameters(declared):
+        if listed is None:
+            check_read(declared, _file_of(declared, path, found))
+        elif len(listed) != len(declared.parameters):
+            # The compiled kernel tells what they are.
+            entry, declared = entry or name_expression(declared), None
     if declared is not None:
         types = type_names((*others, text), rest)
         declared = resolved(resolved(declared, types), types | values)
-        here = _file_of(declared, path, seen)
+        here = _file_of(declared, path, found)
         given = [each.name for each in declared.parameters] if listed is None else listed
         mapped = [number for number, each in enumerate(given) if each in maps]
         check_map_names(maps)
@@ -143,7 +152,14 @@ def kernel_from_file(path: str | Path, launch: LaunchOptions) -> Kernel:
         name=launch.name or _shown_name(text_name(path.stem), entry, declared, kernels_in(text)),
         idea=head_comment(source.text),
         constants=numbers,
-        sizes=_sizes_used((text, *others), declared, signature, launch.grid, constants, numbers),
+        sizes=_sizes_used(
+            dict.fromkeys((*seen_texts, text, *others)),
+            declared,
+            signature,
+            launch.grid,
+            constants,
+            numbers,
+        ),
         parameters=[each.name for each in declared.parameters] if declared is not None else (),
         refuses=refuses or (wrong_matrices(signature, declared) if declared is not None else None),
         types=matrix_types(signature, declared),
@@ -154,7 +170,7 @@ def kernel_from_file(path: str | Path, launch: LaunchOptions) -> Kernel:
     return given_to(replace(kernel, structs=structs, scalars=scalars), launch)
 
 
-def _file_of(kernel: KernelDeclaration, path: Path, seen: Compiled) -> str:
+def _file_of(kernel: KernelDeclaration, path: Path, seen: Declared) -> str:
     """The file that declares a kernel, as messages call it."""
 
     def declares(text: str) -> bool:
@@ -304,7 +320,7 @@ def _numbers(texts: Mapping[str, str]) -> dict[str, Number]:
 
 
 def _sizes_used(
-    texts: Sequence[str],
+    texts: Iterable[str],
     kernel: KernelDeclaration | None,
     signature: Signature,
     grid: Extent | None,

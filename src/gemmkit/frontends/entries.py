@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
+from gemmkit.cxx.conditionals import Compiled, defined_by
 from gemmkit.cxx.declarations import (
     KernelDeclaration,
     closing,
@@ -14,12 +17,90 @@ from gemmkit.cxx.declarations import (
     split_arguments,
 )
 from gemmkit.cxx.element_types import resolved, type_names
+from gemmkit.cxx.macros import expanded, macros_in
 from gemmkit.errors import UsageError
 from gemmkit.kernels.plan import SourceFile
 
 _KERNEL_MACRO = re.compile(r"^[ \t]*#[ \t]*define\b(?:[^\n\\]|\\.)*__global__", re.M | re.S)
+# Words that are no types, in all likelihood.
+_MACRO = re.compile(r"[A-Z][A-Z0-9_]{2,}")
+_WORD = re.compile(r"[A-Za-z_]\w*")
 # After the types that an entry names, what stands for all others.
 _ANY_OTHERS = ("...", "…")
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A kernel's declaration, if it can be read, in a source and what that includes."""
+
+    kernel: KernelDeclaration | None
+    text: str
+    included: Mapping[Path, str]
+
+
+def declared_in(
+    seen: Compiled, source: SourceFile, entry: str | None, types: Sequence[str] | None
+) -> Declared:
+    """The declaration of the wanted kernel, with macros in place where those hide its name or
+    parameters; `types` choose among several of its name.
+
+    Raises:
+        UsageError: there is no such kernel, or several.
+    """
+
+    def find(text: str, included: Mapping[Path, str]) -> KernelDeclaration | None:
+        visible, others = replace(source, text=text), tuple(included.values())
+        if types is None:
+            return find_entry(entry, visible, others)
+        return find_overload(str(entry), types, visible, others)
+
+    texts = seen.text, *seen.included.values()
+    macros = macros_in(texts[1:], defined_by(source.options))
+    known = macros.keys() | macros_in(texts, {}).keys()
+    found, refusal = None, None
+    try:
+        found = find(seen.text, seen.included)
+        if found is not None and not _spells(found, known):
+            return Declared(found, seen.text, seen.included)
+    except UsageError as error:
+        if not known:
+            raise
+        refusal = error
+    text = expanded(seen.text, macros)
+    included = {path: expanded(each, macros) for path, each in seen.included.items()}
+    try:
+        again = find(text, included)
+    except UsageError:
+        if refusal is not None:
+            raise
+        again = found
+    return Declared(again, text, included)
+
+
+def check_read(kernel: KernelDeclaration, file: str) -> None:
+    """Check that no parameters come of a macro which nothing that is read defines.
+
+    Raises:
+        UsageError: some do.
+    """
+    if hides_parameters(kernel):
+        listed = ", ".join(map(str, kernel.parameters))
+        raise UsageError(
+            f"{file}:{kernel.line}: the parameters ({listed}) of '{kernel.name}' come of a macro "
+            "that cannot be read: give --args for those of the compiled kernel, in order, or -I "
+            "with the folder of the header that defines it"
+        )
+
+
+def hides_parameters(kernel: KernelDeclaration) -> bool:
+    """Whether a word among the parameters can only be a macro, and so stand for any number."""
+    return any(not each.name and _MACRO.fullmatch(each.type) for each in kernel.parameters)
+
+
+def _spells(kernel: KernelDeclaration, macros: Collection[str]) -> bool:
+    """Whether a declaration has names of macros among its parameters."""
+    words = {word for each in kernel.parameters for word in _WORD.findall(str(each))}
+    return not words.isdisjoint(macros)
 
 
 def find_entry(

@@ -192,7 +192,7 @@ def wrong_matrices(signature: Signature, kernel: KernelDeclaration) -> str | Non
             )
     narrow = next((each for each in ("C", "bias") if elements.get(each) in OPERAND_TYPES), None)
     if narrow is not None:
-        return f"its {narrow} is {elements[narrow]}, which is supported for A and B only"
+        return f"its {narrow} is {elements[narrow]}, which your own kernels have for A and B only"
     found = elements
     for one, other in (("A", "B"), ("C", "bias")):
         if found.get(one, found.get(other)) != found.get(other, found.get(one)):

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from gemmkit.errors import UnsupportedType
 from gemmkit.ops.arrays import library_of
@@ -24,6 +25,9 @@ def array_of(name: str, given: Any) -> jax.Array:
     if not hasattr(given, "__jax_array__"):
         # Whatever JAX would make an array of: lists and numbers as well.
         library_of(given, name)
+    if isinstance(given, np.ndarray) and not given.dtype.isnative:
+        # JAX takes none of another byte order, as a file may have it.
+        given = given.astype(given.dtype.newbyteorder("="))
     try:
         return jnp.asarray(given)
     except (TypeError, ValueError) as error:

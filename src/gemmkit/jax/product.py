@@ -38,6 +38,7 @@ def matmul(
     precision: str | None = None,
     scale_a: Any = None,
     scale_b: Any = None,
+    scale_result: Any = None,
     out_dtype: Any = None,
 ) -> jax.Array:
     """The product of two arrays by NumPy's rules, computed by gemmkit.
@@ -61,6 +62,8 @@ def matmul(
         scale_a: what elements of `a` of 8 bits are multiplied by, as for `gemmkit.matmul`, in the
             shape for m x k whether or not `a` holds the transpose: a number, or float32.
         scale_b: the same of `b`, in the shape for k x n.
+        scale_result: what results of 8 bits are multiplied by before they are rounded: a number, or
+            one float32.
         out_dtype: the type of the result of 8-bit types, by default float32. Others have their own.
 
     Raises:
@@ -71,13 +74,13 @@ def matmul(
     if isinstance(b, PreparedOperand):
         if flag("transa", transa) or flag("transb", transb):
             raise UsageError("transa and transb are for arrays: a prepared operand lies as it lies")
-        _check_for_8_bits(a, scale_a, scale_b, out_dtype)
+        _check_for_8_bits(a, (scale_a, scale_b, scale_result), out_dtype)
         return prepared_product(array_of("a", a), b, precision, matmul)
     a, b = array_of("a", a), array_of("b", b)
     _check_types(a, b)
     narrow = known_dtype(a.dtype.name, "a") in OPERAND_TYPES
     if not narrow:
-        _check_for_8_bits(a, scale_a, scale_b, out_dtype)
+        _check_for_8_bits(a, (scale_a, scale_b, scale_result), out_dtype)
     transa, transb = flag("transa", transa), flag("transb", transb)
     for name, array, swapped in (("a", a, transa), ("b", b, transb)):
         if swapped and array.ndim < 2:
@@ -92,7 +95,7 @@ def matmul(
         b = b[:, None]
     layout = "nt"[transa] + "nt"[transb]
     if narrow:
-        scales = {"scale_a": scale_a, "scale_b": scale_b}
+        scales = {"scale_a": scale_a, "scale_b": scale_b, "scale_result": scale_result}
         found = scaled_product(
             a, b, scales, shape, layout=layout, precision=chosen, out_dtype=out_dtype
         )
@@ -111,9 +114,9 @@ def _check_types(a: Any, b: Any) -> None:
         )
 
 
-def _check_for_8_bits(a: Any, scale_a: Any, scale_b: Any, out_dtype: Any) -> None:
+def _check_for_8_bits(a: Any, scales: tuple[Any, ...], out_dtype: Any) -> None:
     """See that products of other types are given nothing that only those of 8 bits have."""
-    if scale_a is not None or scale_b is not None:
+    if any(each is not None for each in scales):
         raise UsageError(
             f"scales are for a and b of {' and '.join(OPERAND_TYPES)}, not {a.dtype.name}: "
             "multiply the product instead"
@@ -141,7 +144,7 @@ def _abstract(a: Any, b: Any, *, layout: str, precision: str) -> Any:  # noqa: A
     m = a.shape[1 + (layout[0] == "t")]
     n = b.shape[2 - (layout[1] == "t")]
     stack = a.shape[0] if b.shape[0] == 1 else b.shape[0]
-    return jax.core.ShapedArray((stack, m, n), a.dtype)
+    return jax.core.ShapedArray((stack, m, n), a.dtype, weak_type=a.weak_type and b.weak_type)
 
 
 def _gradient_of_a(grad: Any, a: Any, b: Any, *, layout: str, precision: str) -> Any:

@@ -12,16 +12,22 @@ import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching
 
+from gemmkit.dtypes import Dtype
+from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedType, UsageError
 from gemmkit.jax.operands import array_of, flat
 from gemmkit.jax.primitive import make_primitive
 from gemmkit.jax.target import SCALED_TARGET
-from gemmkit.ops.operands import View, read_dtype
+from gemmkit.ops.narrow_results import SCALE_RESULT
+from gemmkit.ops.operands import View, library_name, read_dtype
 from gemmkit.ops.request import number, read_scales
 from gemmkit.ops.shapes import Shape
+from gemmkit.problem_fields import check_narrow_result
 
 # Of results, unless another is asked for.
-OUT_DTYPE = "float32"
+OUT_DTYPE: Dtype = "float32"
+# What the attribute `scaled` of a call has for each of its scales.
+LETTERS = {"scale_a": "a", "scale_b": "b", SCALE_RESULT: "r"}
 
 
 def scaled_product(
@@ -38,7 +44,7 @@ def scaled_product(
 
     Args:
         a, b: of any depth, which broadcast.
-        given: their scales by role, scale_a and scale_b; None where there are none.
+        given: scales by role, scale_a, scale_b and scale_result; None where there are none.
         shape: that of the product.
         layout, precision: as of other products.
         out_dtype: of the result; None for float32.
@@ -47,19 +53,37 @@ def scaled_product(
         UsageError: scales that do not fit, or a type that JAX does not have now.
     """
     scales = {role: _scale(role, each) for role, each in given.items() if each is not None}
+    of_result = scales.pop(SCALE_RESULT, None)
     read_scales({role: each.shape for role, each in scales.items()}, shape)
     for role, each in scales.items():
         shape.scales(View.tight(each.shape), role)
-    wanted = OUT_DTYPE if out_dtype is None else read_dtype(out_dtype)
+    own = OUT_DTYPE if out_dtype is None else read_dtype(out_dtype, narrow=True)
+    check_narrow_result(a.dtype.name, 0.0, Epilogue(scale_result=of_result is not None), own)
+    if of_result is not None:
+        scales[SCALE_RESULT] = _single(of_result)
+    wanted = library_name(own)
     if jax.dtypes.canonicalize_dtype(wanted).name != wanted:
         raise UsageError(f"out_dtype = {wanted}: JAX has it with jax_enable_x64 alone")
     return _stacked(
         (a, b, *scales.values()),
         layout=layout,
-        scaled="".join(role[-1] for role in scales),
+        scaled="".join(LETTERS[role] for role in scales),
         precision=precision,
         out_dtype=wanted,
     )
+
+
+def _single(scale: jax.Array) -> jax.Array:
+    """The scale of results, of no dimensions.
+
+    Raises:
+        UsageError: it has more than one element.
+    """
+    if scale.size != 1:
+        raise UsageError(
+            f"{SCALE_RESULT} has the shape {scale.shape}: give one number for all results"
+        )
+    return scale.reshape(())
 
 
 def _scale(role: str, given: Any) -> jax.Array:
@@ -74,12 +98,14 @@ def _scale(role: str, given: Any) -> jax.Array:
 def _stacked(operands: tuple[Any, ...], **how: str) -> jax.Array:
     """The products of stacks of any depth, and their scales, which broadcast."""
     a, b, *scales = operands
+    of_result = [scales.pop()] if LETTERS[SCALE_RESULT] in how["scaled"] else []
     scales = [each.reshape(1, 1) if each.ndim < 2 else each for each in scales]
     stack = jnp.broadcast_shapes(*(each.shape[:-2] for each in (a, b, *scales)))
     if prod(stack) != 1 and prod(a.shape[:-2]) == prod(b.shape[:-2]) == 1:
         # Scales alone make it a stack, as under `vmap`.
         a = jnp.broadcast_to(a, (*stack, *a.shape[-2:]))
-    found: jax.Array = _product.bind(*(flat(each, stack) for each in (a, b, *scales)), **how)
+    arrays = (*(flat(each, stack) for each in (a, b, *scales)), *of_result)
+    found: jax.Array = _product.bind(*arrays, **how)
     return found.reshape(*stack, *found.shape[1:])
 
 
@@ -106,13 +132,28 @@ def _differentiated(*_: Any, **__: Any) -> Any:
 
 
 def _batched(operands: Any, axes: Any, **how: str) -> tuple[jax.Array, int]:
-    """The rule of `vmap`: one more dimension of the stack."""
-    moved = (
+    """The rule of `vmap`: one more dimension of the stack.
+
+    Raises:
+        UsageError: products would have scales of their own for their results.
+    """
+    if LETTERS[SCALE_RESULT] in how["scaled"]:
+        *operands, of_result = operands
+        *axes, axis = axes
+        if axis is not None:
+            raise UsageError(f"{SCALE_RESULT} is one number for all products of a vmap")
+        moved = [*_moved(operands, axes), of_result]
+    else:
+        moved = _moved(operands, axes)
+    return _stacked(tuple(moved), **how), 0
+
+
+def _moved(operands: Any, axes: Any) -> list[jax.Array]:
+    """Operands with the dimension that `vmap` maps first; of 1 where there is none."""
+    return [
         array[None] if axis is None else jnp.moveaxis(array, axis, 0)
         for array, axis in zip(operands, axes, strict=True)
-    )
-    found = _stacked(tuple(moved), **how)
-    return found, 0
+    ]
 
 
 def _make_primitive() -> Primitive:

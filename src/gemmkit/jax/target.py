@@ -9,10 +9,13 @@ from gemmkit.jax.call_frame import Call
 from gemmkit.jax.registry import gpu_array, numpy_view, place_of, register
 from gemmkit.ops.libraries.dlpack import on_stream
 from gemmkit.ops.matmul import matmul
+from gemmkit.ops.narrow_results import SCALE_RESULT
 from gemmkit.ops.prepared_operands import PreparedOperand
 
 TARGET, PREPARED_TARGET = "gemmkit_matmul", "gemmkit_prepared_matmul"
 SCALED_TARGET = "gemmkit_scaled_matmul"
+# By their letters in the attribute `scaled`.
+_ROLES = {"a": "scale_a", "b": "scale_b", "r": SCALE_RESULT}
 
 
 def _on_host(call: Call) -> None:
@@ -47,7 +50,7 @@ def _on_gpu(call: Call) -> None:
 
 def _scales(call: Call) -> list[str]:
     """The roles of the arguments after A and B, where there are any."""
-    return [f"scale_{side}" for side in call.attributes.get("scaled", "")]
+    return [_ROLES[letter] for letter in call.attributes.get("scaled", "")]
 
 
 def _prepared_on_host(call: Call) -> None:

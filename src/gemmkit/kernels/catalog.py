@@ -180,11 +180,21 @@ def alternatives(problem: GemmProblem, gpu: GpuSpec) -> str:
     return ""
 
 
+# Fields of a problem that are the same for all of its products.
+_OF_ALL_PRODUCTS = (
+    *("dtype", "out_dtype", "precision", "scales", "epilogue", "alpha", "beta", "alignment"),
+)
+
+
 def instead_of(kernel: Kernel, problem: GemmProblem, gpu: GpuSpec) -> str:
     """The same for a kernel that refused a problem; empty for a user's own, or where only the
-    configuration was refused."""
+    configuration was refused. Of kernels for groups, others for groups are named."""
     if kernel.user_defined or _takes(kernel, problem, gpu):
         return ""
+    if kernel in _FOR_RAGGED and problem.groups is None:
+        sizes = [(problem.m, problem.n, problem.k)] * problem.batch
+        rest = {each: getattr(problem, each) for each in _OF_ALL_PRODUCTS}
+        problem = GemmProblem.of_groups(sizes, problem.layout[:2], **rest)
     return alternatives(problem, gpu)
 
 

@@ -301,7 +301,7 @@ class Kernel(UsersKernels):
         if not self._writes_results_of(problem):
             results = self.result_dtypes or self.dtypes
             unsupported = set(results) <= set(OPERAND_TYPES)
-            only = ", which is supported for A and B only" if unsupported else ""
+            only = ", which your own kernels have for A and B only" if unsupported else ""
             listed = ", ".join(results)
             return f"'{self.name}' writes C as {listed}, not {problem.result_dtype}{only}"
         if not self._is_precise_enough_for(problem):
@@ -362,7 +362,7 @@ class Kernel(UsersKernels):
             entry=entry,
             grid=shape.grid,
             block=shape.block,
-            signature=(*with_copies(own, in_place), *problem.epilogue.arguments),
+            signature=(*with_copies(own, in_place), *problem.epilogue.parameters),
             shared_bytes=shape.shared_bytes,
             cluster=shape.cluster,
             workspace_bytes=shape.workspace_bytes + workspace_bytes(shape.copies),

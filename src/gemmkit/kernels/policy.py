@@ -56,7 +56,8 @@ def policy(problem: GemmProblem) -> str:
         for name, wanted in (
             ("RESIDUAL", epilogue.residual),
             ("AUXILIARY", epilogue.auxiliary),
-            ("SCALE", epilogue.scale != 1),
+            ("SCALE", epilogue.scale != 1 or epilogue.scale_result),
+            ("SCALE_IN_MEMORY", epilogue.scale_result),
         )
         if wanted
     ]
@@ -99,12 +100,17 @@ def _custom_code(problem: GemmProblem) -> str:
 
 
 def _custom_options(problem: GemmProblem) -> tuple[str, ...]:
-    """The compiler's options for it: the macros of epilogue.cuh that make its parameters the
-    kernel's.
+    """The compiler's options for it: the macros of epilogue.cuh that make its parameters, and the
+    address of a scale, the kernel's.
     """
-    names = list(problem.epilogue.arguments)
-    if not names:
-        return ()
-    number = CUDA_TYPES[problem.sum_dtype]
-    declared = "".join(f", {number} {name}" for name in names)
-    return (f"-DCUSTOM_PARAMETERS={declared}", f"-DCUSTOM=, {{{', '.join(names)}}}")
+    options: tuple[str, ...] = ()
+    if problem.epilogue.scale_result:
+        options += (
+            "-DSCALE_RESULT_PARAMETER=, const float* scale_result",
+            "-DSCALE_RESULT=, scale_result",
+        )
+    if names := list(problem.epilogue.arguments):
+        number = CUDA_TYPES[problem.sum_dtype]
+        declared = "".join(f", {number} {name}" for name in names)
+        options += (f"-DCUSTOM_PARAMETERS={declared}", f"-DCUSTOM=, {{{', '.join(names)}}}")
+    return options

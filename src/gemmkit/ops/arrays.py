@@ -112,6 +112,14 @@ class WarmLibrary(GpuLibrary, Protocol):
     def glance_at_matrices(self, a: Any, b: Any, out: Any) -> tuple[int, int, int, Hashable]:
         """The same of two arrays and of the result, or None, in one call; None is at address 0."""
 
+    def glance_at_strides(self, a: Any, b: Any, out: Any) -> tuple[int, int, int, Hashable]:
+        """As `glance_at_matrices`, but for what the caller knows to be the same: the shapes, types
+        and devices of three arrays without gradients.
+
+        Raises:
+            RuntimeError: an operand has to be read by the slow way.
+        """
+
     def glance_at_many(self, arrays: list[Any]) -> Glances:
         """What `glance` tells of all arrays, at once.
 

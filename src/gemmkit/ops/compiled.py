@@ -95,6 +95,7 @@ def step_places(step: Step) -> Places:
             if role in SCALE_ROLES:
                 item = FLOAT_BYTES
             places[name] = role, step.offsets[role] * item
-    if problem.epilogue.bias:
-        places["bias"] = "bias", 0
+    for role in ("bias", "scale_result"):
+        if getattr(problem.epilogue, role):
+            places[role] = role, 0
     return places

@@ -108,7 +108,7 @@ def _bits(operands: Mapping[str, Operand]) -> int:
     """The union of the bits of all matrices' addresses."""
     bits = 0
     for role, operand in operands.items():
-        if role != "bias" and role not in SCALE_ROLES:
+        if role not in ("bias", "scale_result", *SCALE_ROLES):
             bits |= operand.address
     return bits
 

@@ -124,7 +124,7 @@ def _placed(
 ) -> tuple[dict[str, Raw], tuple[Step, ...]]:
     """What is uploaded, in pieces that are read in place there, and the steps that do."""
     views, arrays = {}, {}
-    for role in ("a", "b", "bias", "residual", *SCALE_ROLES):
+    for role in ("a", "b", "bias", "residual", "scale_result", *SCALE_ROLES):
         if role in raw:
             arrays[role], views[role] = _contiguous(raw[role], carrier.by_columns)
     views["out"] = View.tight(shape.result)
@@ -143,7 +143,7 @@ def _placed(
 def _collapsed(role: str, array: Raw) -> Raw:
     """An array without the repetitions of a broadcast, where its shape need not tell them."""
     matrices = dict.fromkeys(("a", "b", *SCALE_ROLES), max(array.ndim - 2, 0))
-    free = (matrices | {"bias": 0}).get(role, array.ndim)
+    free = (matrices | {"bias": 0, "scale_result": 0}).get(role, array.ndim)
     return array[
         tuple(
             slice(0, 1) if step == 0 and place < free else slice(None)

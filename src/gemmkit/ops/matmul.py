@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from numbers import Real
 from typing import Any
 
 from gemmkit.devices.device import Device
@@ -10,9 +11,10 @@ from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedType, UsageError
 from gemmkit.loading import load
 from gemmkit.ops.arrays import library_of
+from gemmkit.ops.narrow_results import scaled_by
 from gemmkit.ops.prepared_operands import PreparedOperand, taken
 from gemmkit.ops.product import are_warm, product
-from gemmkit.ops.request import Call, HostOptions, flag
+from gemmkit.ops.request import Call, HostOptions, flag, parsed_epilogue
 from gemmkit.ops.scale_numbers import without_numbers
 from gemmkit.ops.shapes import Shape
 from gemmkit.ops.tracing import compiling, record, symbolic
@@ -35,6 +37,7 @@ def matmul(
     precision: str | None = None,
     scale_a: Any = None,
     scale_b: Any = None,
+    scale_result: Any = None,
     stream: Any = None,
     device: Device | str | None = None,
     device_memory: int | str | None = None,
@@ -62,7 +65,9 @@ def matmul(
         auxiliary: an array of the result's shape, which receives the input of the activation.
         out_dtype: the type of the result and of c, bias, residual and auxiliary; by default that
             of `out`, or of a, float32 if that has 8 bits. Accumulation is in fp32, for float64
-            arrays in fp64.
+            arrays in fp64. Results of 8 bits are rounded to nearest; what is too large, infinities
+            as well, becomes the largest number of the type. Their bias is float32; they go without
+            c, residual and auxiliary.
         precision: how float32 may be multiplied: "ieee" in fp32, "fp32" in any way whose error
             bound is that of fp32 sums or smaller, "tf32" of operands rounded to TF32. By default
             that of `gemmkit.precision` and `gemmkit.set_precision`, which is "ieee" until it is
@@ -76,6 +81,9 @@ def matmul(
             "fast" counts as none.
         scale_b: the same of b: an array of one element, of 1×n for each column, of ⌈k/128⌉×n for
             each 128 neighbors of a column, or of ⌈k/128⌉×⌈n/128⌉; any of these goes with any of a.
+        scale_result: what results of 8 bits are multiplied by before they are rounded, after the
+            activation, as `torch._scaled_mm` has it: a number, or an array of one float32, which
+            is read when the product is computed.
         stream: the stream to launch on, as a handle or as an object of any library; by default the
             current stream of a's library. Not for arrays in host memory.
         device: for arrays in host memory: "cuda", "emulator", or a device of `open_device`. By
@@ -105,13 +113,18 @@ def matmul(
         a, b, precision, held = taken(a, b, precision)
     if scale_a is not None or scale_b is not None:
         alpha, scale_a, scale_b = without_numbers(alpha, scale_a, scale_b, a)
+    if isinstance(scale_result, Real):
+        own = Epilogue() if epilogue is None else parsed_epilogue(epilogue)
+        epilogue = scaled_by(scale_result, own, out, out_dtype)
+        scale_result = None
     host = None
     if device_memory is not None or devices is not None or progress:
         host = HostOptions(device_memory, devices, progress)
     # fmt: off
     result = product(
         a, b, out, c, bias, residual, auxiliary,
-        alpha, beta, epilogue, out_dtype, stream, device, precision, scale_a, scale_b, held, host,
+        alpha, beta, epilogue, out_dtype, stream, device, precision,
+        scale_a, scale_b, scale_result, held, host,
     )
     # fmt: on
     if result is NotImplemented:
@@ -121,6 +134,7 @@ def matmul(
                 *(alpha, beta, epilogue, out_dtype, stream, device, precision),
                 scale_a,
                 scale_b,
+                scale_result,
             )
         )
     return result

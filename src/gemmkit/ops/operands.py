@@ -8,7 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from gemmkit.dtypes import ITEM_BYTES, RESULT_TYPES, Dtype, full_type_name
+from gemmkit.dtypes import ITEM_BYTES, OPERAND_TYPES, RESULT_TYPES, Dtype, full_type_name
 from gemmkit.errors import UnsupportedType, UsageError
 
 # Bytes of the kernels' widest access, which all matrices have to be aligned to for vector accesses.
@@ -16,6 +16,7 @@ WIDEST_ACCESS = 16
 
 # What libraries call types of 8 bits. In ml_dtypes, float8_e4m3 is another type, with infinities.
 _OF_8_BITS: dict[str, Dtype] = {"float8_e4m3fn": "float8_e4m3", "float8_e5m2": "float8_e5m2"}
+_NAMES_OF_8_BITS = {own: name for name, own in _OF_8_BITS.items()}
 
 _REFUSED = (
     (("complex",), "multiply its real and imaginary parts separately"),
@@ -196,8 +197,14 @@ def known_dtype(name: str, role: str) -> Dtype:
     raise UnsupportedType(f"{role} has type {name}; gemmkit multiplies {kinds}: {advice}")
 
 
-def read_dtype(given: object, role: str = "out_dtype") -> Dtype:
-    """What a user may give as a type of elements: a name, NumPy's, PyTorch's or JAX's object.
+def library_name(dtype: Dtype) -> str:
+    """What ml_dtypes, PyTorch and JAX call a type."""
+    return _NAMES_OF_8_BITS.get(dtype, dtype)
+
+
+def read_dtype(given: object, role: str = "out_dtype", *, narrow: bool = False) -> Dtype:
+    """What a user may give as a type of elements: a name, NumPy's, PyTorch's or JAX's object; those
+    of 8 bits where these are `narrow` too.
 
     Raises:
         UnsupportedType: it is not a type that gemmkit multiplies.
@@ -205,11 +212,14 @@ def read_dtype(given: object, role: str = "out_dtype") -> Dtype:
     name = getattr(given, "name", None) or getattr(given, "__name__", None) or str(given)
     # A scalar type such as jax.numpy.float32 has the type itself inside.
     name = getattr(getattr(given, "dtype", None), "name", None) or name
-    name = full_type_name(str(name).removeprefix("torch."))
-    for known in RESULT_TYPES:
+    name = str(name).removeprefix("torch.")
+    # As an object that is ml_dtypes's type with infinities, not what is meant by that word.
+    other = name == "float8_e4m3" and not isinstance(given, str)
+    name = f"ml_dtypes.{name}" if other else full_type_name(name)
+    allowed = (*RESULT_TYPES, *OPERAND_TYPES) if narrow else RESULT_TYPES
+    for known in allowed:
         if known == {"float": "float64"}.get(name, name):
             return known
     raise UnsupportedType(
-        f"{role} = {given!r} is not a type that gemmkit computes: use one of "
-        f"{', '.join(RESULT_TYPES)}"
+        f"{role} = {given!r} is not a type that gemmkit computes: use one of {', '.join(allowed)}"
     )

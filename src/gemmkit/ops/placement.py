@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from math import prod
 
-from gemmkit.dtypes import FLOAT_BYTES, ITEM_BYTES, Dtype, Precision
+from gemmkit.dtypes import FLOAT_BYTES, ITEM_BYTES, Dtype, Precision, bias_type
 from gemmkit.epilogue import Bias, Epilogue
 from gemmkit.errors import UnsupportedProblem
 from gemmkit.ops.operands import View
@@ -87,6 +87,8 @@ class Terms:
         """Bytes of an element of a matrix, or of a scale."""
         if role in SCALE_ROLES:
             return FLOAT_BYTES
+        if role == "bias":
+            return ITEM_BYTES[bias_type(self.out_dtype)]
         return ITEM_BYTES[self.dtype if role in ("a", "b") else self.out_dtype]
 
 

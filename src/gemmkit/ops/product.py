@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from gemmkit.dtypes import is_narrow
 from gemmkit.errors import UsageError
 from gemmkit.loading import load
 from gemmkit.ops.arrays import GpuLibrary, WarmLibrary, library_of, note_overwritten
@@ -51,7 +52,7 @@ _ready = _Ready()
 
 
 # Addresses of bias, residual, auxiliary output and scales where there are none.
-_NOTHING: tuple[int, ...] = (0, 0, 0, 0, 0)
+NOTHING: tuple[int, ...] = (0, 0, 0, 0, 0, 0)
 
 
 def product(
@@ -71,6 +72,7 @@ def product(
     precision: str | None,
     scale_a: Any = None,
     scale_b: Any = None,
+    scale_result: Any = None,
     held: Held | None = None,
     host: HostOptions | None = None,
 ) -> Any:
@@ -99,6 +101,7 @@ def product(
                 *(alpha, beta, epilogue, out_dtype, stream, device, precision),
                 scale_a,
                 scale_b,
+                scale_result,
                 held,
                 host,
             ),
@@ -116,11 +119,14 @@ def product(
             or auxiliary is not None
             or scale_a is not None
             or scale_b is not None
+            or scale_result is not None
             # What `gemm` overwrites without adding to it is no more than `out`.
             or (c is not None and (c is not out or beta != 0))
         ):
-            further, addresses, bits = _further(
-                library, address_out, (c, bias, residual, auxiliary, scale_a, scale_b)
+            further, addresses, bits = further_operands(
+                library,
+                address_out,
+                (c, bias, residual, auxiliary, scale_a, scale_b, scale_result),
             )
             low |= bits
         told = get_precision() if precision is None and setting.touched else precision
@@ -139,6 +145,7 @@ def product(
             *(alpha, beta, epilogue, out_dtype, stream, device, precision),
             scale_a,
             scale_b,
+            scale_result,
             held,
         )
         return _cold(call, key) if prepared is None else prepared.take(call, product)
@@ -146,11 +153,11 @@ def product(
     if out is None:
         result, address_out = library.new(a, prepared.shape, prepared.dtype)
     if further is None:
-        addresses = _NOTHING
+        addresses = NOTHING
     if out is not None or auxiliary is not None:
         near = prepared.near
         if (
-            _overlapping(prepared.spans, (address_a, address_b, address_out, *addresses))
+            overlapping(prepared.spans, (address_a, address_b, address_out, *addresses))
             if near is None
             else near[0] < address_a - address_out < near[1]
             or near[2] < address_b - address_out < near[3]
@@ -161,6 +168,7 @@ def product(
                 *(alpha, beta, epilogue, out_dtype, stream, device, precision),
                 scale_a,
                 scale_b,
+                scale_result,
                 held,
             ).read()
         if out is not None:
@@ -185,7 +193,7 @@ def are_warm(a: Any, b: Any, c: Any) -> bool:
     return type(a) in LIBRARIES and type(b) in LIBRARIES and (c is None or type(c) in LIBRARIES)
 
 
-def _overlapping(spans: tuple[Span, ...], addresses: tuple[int, ...]) -> bool:
+def overlapping(spans: tuple[Span, ...], addresses: tuple[int, ...]) -> bool:
     """Whether operands that may not share memory lie in overlapping stretches of it."""
     for written, other, least, most in spans:
         if least < addresses[other] - addresses[written] < most:
@@ -193,8 +201,8 @@ def _overlapping(spans: tuple[Span, ...], addresses: tuple[int, ...]) -> bool:
     return False
 
 
-def _further(
-    library: WarmLibrary, address_out: int, operands: tuple[Any, Any, Any, Any, Any, Any]
+def further_operands(
+    library: WarmLibrary, address_out: int, operands: tuple[Any, Any, Any, Any, Any, Any, Any]
 ) -> tuple[Hashable, tuple[int, ...], int]:
     """Of c, bias, residual, auxiliary output and scales what a launch depends on.
 
@@ -211,10 +219,11 @@ def _further(
         # Whether it is the result, which may be added to in place.
         key.append((seen, address == address_out))
         addresses.append(address)
-    c, bias, residual, auxiliary, scale_a, scale_b = addresses
+    c, *others = addresses
+    residual, auxiliary = others[1:3]
     return (
         tuple(key),
-        (bias, residual, auxiliary, scale_a, scale_b),
+        tuple(others),
         c | residual | auxiliary,
     )
 
@@ -242,8 +251,7 @@ def _on_gpu(call: Call, request: Request, ordinal: int, key: Hashable | None) ->
     load("gemmkit.ops.detours", "gemmkit.ops.prepared")
     from gemmkit.devices.context import context_of
     from gemmkit.devices.streams import check_stream, stream_handle
-    from gemmkit.ops.detours import Detour, place_on_gpu
-    from gemmkit.ops.prepared import prepare
+    from gemmkit.ops.detours import Detour
 
     library = cast(GpuLibrary, request.maker)
     if call.device is not None:
@@ -262,8 +270,7 @@ def _on_gpu(call: Call, request: Request, ordinal: int, key: Hashable | None) ->
     if kind not in LIBRARIES and hasattr(library, "glance"):
         LIBRARIES[kind] = cast(WarmLibrary, library)
         return product(*call)
-    placed = place_on_gpu(request, ordinal)
-    prepared = placed if isinstance(placed, Detour) else prepare(request, placed, context)
+    prepared = _prepared(request, ordinal)
     # Other numbers, such as tensors of one element, may be the same object with another value.
     if key is not None and isinstance(call.alpha, Real) and isinstance(call.beta, Real):
         _ready.calls.keep(key, prepared)
@@ -271,6 +278,29 @@ def _on_gpu(call: Call, request: Request, ordinal: int, key: Hashable | None) ->
         return prepared.take(call, product)
     note_overwritten(call.out, call.auxiliary)
     return _launch(request, prepared, stream, call.held)
+
+
+def prepared_call(call: Call) -> Prepared | None:
+    """What launches a call with `out` that this process has made before: for this thread, which
+    keeps it itself; None for arrays in host memory, and where an operand is copied first.
+
+    Raises:
+        GemmkitError: as `matmul`.
+    """
+    request = call.read()
+    ordinal = request.operands["a"].device
+    found = None if ordinal is None else _prepared(request, ordinal)
+    return found if found is not None and found.launch is not None else None
+
+
+def _prepared(request: Request, ordinal: int) -> Prepared | Detour:
+    """The launches of a request, or what must be replaced before."""
+    from gemmkit.devices.context import context_of
+    from gemmkit.ops.detours import Detour, place_on_gpu
+    from gemmkit.ops.prepared import prepare
+
+    placed = place_on_gpu(request, ordinal)
+    return placed if isinstance(placed, Detour) else prepare(request, placed, context_of(ordinal))
 
 
 def _launch(request: Request, prepared: Prepared, stream: int, held: Held | None) -> Any:
@@ -348,6 +378,13 @@ def _streamed(call: Call, request: Request) -> Operand | None:
     shape, terms = request.shape, request.terms
     elements = prod(shape.stack) * (shape.m * shape.k + shape.k * shape.n)
     nbytes = elements * terms.item_bytes("a") + prod(shape.result) * terms.item_bytes("out")
+    if is_narrow(terms.out_dtype):
+        if call.host is not None:
+            raise UsageError(
+                f"results of {terms.out_dtype} are not streamed: device_memory, devices and "
+                "progress are for others"
+            )
+        return None
     if 0 in shape.result or (call.host is None and nbytes < STREAMED_BYTES):
         return None
     load("gemmkit.ops.streamed.entry")

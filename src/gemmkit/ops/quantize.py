@@ -7,6 +7,7 @@ from typing import Any
 
 from gemmkit.dtypes import OPERAND_TYPES, Dtype, full_type_name
 from gemmkit.errors import UnsupportedType, UsageError, unknown_name
+from gemmkit.ops.operands import library_name
 
 # Rows and columns that share a scale; None for all.
 _BLOCKS: dict[str, tuple[int | None, int | None]] = {
@@ -18,8 +19,6 @@ _BLOCKS: dict[str, tuple[int | None, int | None]] = {
     "128x128": (128, 128),
 }
 _LARGEST = {"float8_e4m3": 448.0, "float8_e5m2": 57344.0}
-# As NumPy with ml_dtypes, PyTorch and JAX call them.
-_NAMES = {"float8_e4m3": "float8_e4m3fn", "float8_e5m2": "float8_e5m2"}
 # No smaller scale: its reciprocal is finite, and elements over it are no larger than the largest.
 _SMALLEST_SCALE = 2.0**-126
 
@@ -118,14 +117,14 @@ def _library_type(library: Any, dtype: Dtype) -> Any:
         UnsupportedType: it has none.
     """
     if library.__name__ != "numpy":
-        return getattr(library, _NAMES[dtype])
+        return getattr(library, library_name(dtype))
     try:
         import ml_dtypes
     except ImportError:
         raise UnsupportedType(
             "NumPy has arrays of 8 bits with the package ml_dtypes alone: `pip install ml_dtypes`"
         ) from None
-    return getattr(ml_dtypes, _NAMES[dtype])
+    return getattr(ml_dtypes, library_name(dtype))
 
 
 def _as_float32(library: Any, array: Any) -> Any:

@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from gemmkit.dtypes import OPERAND_TYPES, RESULT_TYPES, Dtype, default_result_type
+from gemmkit.dtypes import OPERAND_TYPES, Dtype, default_result_type, is_narrow
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedProblem, UnsupportedType, UsageError
 from gemmkit.kernels.limits import MAX_EXTENT
 from gemmkit.ops.arrays import Library, bits, library_of
+from gemmkit.ops.narrow_results import SCALE_RESULT, check_bias_type, check_scale
 from gemmkit.ops.operands import Operand, check_aligned, read_dtype, same_memory
 from gemmkit.ops.placement import Terms
 from gemmkit.ops.precision import settled
 from gemmkit.ops.shapes import Shape
+from gemmkit.problem_fields import check_narrow_result
 from gemmkit.scales import KINDS_OF_A, KINDS_OF_B, NONE, UNSCALED, ScaleKind, Scales
 
 if TYPE_CHECKING:
@@ -64,6 +66,7 @@ class Call(NamedTuple):
     precision: str | None = None
     scale_a: Any = None
     scale_b: Any = None
+    scale_result: Any = None
     held: Held | None = None
     host: HostOptions | None = None
 
@@ -71,7 +74,7 @@ class Call(NamedTuple):
     def arrays(self) -> dict[str, Any]:
         """The arrays by role; None where there is none, but scales where there are any."""
         found = dict(zip(ARRAYS, self, strict=False))
-        for role in SCALES:
+        for role in (*SCALES, SCALE_RESULT):
             if (given := getattr(self, role)) is not None:
                 found[role] = given
         return found
@@ -95,8 +98,8 @@ class Call(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A product: `operands` by role (a, b, c, out, bias, residual, auxiliary, scale_a, scale_b;
-    those there are).
+    """A product: `operands` by role (a, b, c, out, bias, residual, auxiliary, scale_a, scale_b,
+    scale_result; those there are).
 
     `maker` is the library of a and b, which makes a result of their kind.
     """
@@ -149,9 +152,11 @@ def read_request(
     if operands["a"].device is not None and terms.alpha:
         terms = replace(terms, prepared=prepared)
     if out_dtype is not None:
-        terms = replace(terms, out_dtype=read_dtype(out_dtype))
+        terms = replace(terms, out_dtype=read_dtype(out_dtype, narrow=True))
     elif "out" in operands:
         terms = replace(terms, out_dtype=operands["out"].dtype)
+    if is_narrow(terms.out_dtype) or terms.epilogue.scale_result:
+        check_narrow_result(terms.dtype, terms.beta, terms.epilogue, terms.out_dtype)
     _check_types(operands, terms)
     _check_places(operands)
     _check_extents(shape)
@@ -191,6 +196,7 @@ def read_epilogue(given: Epilogue | str | None, arrays: Mapping[str, Any]) -> Ep
         ("bias", bool(epilogue.bias)),
         ("residual", epilogue.residual),
         ("auxiliary", epilogue.auxiliary),
+        (SCALE_RESULT, epilogue.scale_result),
     ):
         if wanted and role not in arrays:
             raise UsageError(f"the epilogue '{epilogue}' needs the array {role}")
@@ -199,6 +205,7 @@ def read_epilogue(given: Epilogue | str | None, arrays: Mapping[str, Any]) -> Ep
         bias=epilogue.bias or ("column" if "bias" in arrays else ""),
         residual="residual" in arrays,
         auxiliary="auxiliary" in arrays,
+        scale_result=SCALE_RESULT in arrays,
     )
 
 
@@ -268,12 +275,11 @@ def _check_types(operands: Mapping[str, Operand], terms: Terms) -> None:
         if role in SCALES:
             check_scale_type(role, operand, terms.dtype)
             continue
-        if role == "out" and operand.dtype not in RESULT_TYPES:
-            raise UnsupportedType(
-                f"the result has type {operand.dtype}, which only a and b may have: use one of "
-                f"{', '.join(RESULT_TYPES)}"
-            )
-        if role not in ("a", "b"):
+        if role == SCALE_RESULT:
+            check_scale(operand)
+        elif role == "bias" and is_narrow(terms.out_dtype):
+            check_bias_type(operand, terms.out_dtype)
+        elif role not in ("a", "b"):
             _check_type(role, operand, terms.out_dtype)
 
 

@@ -96,9 +96,10 @@ def _launch(decision: Decision) -> dict[str, str]:
     if not all(decision.grid):
         return {"grid": "no blocks: C is empty, so nothing is launched"}
     each = "1 block" if decision.blocks_per_sm == 1 else f"{decision.blocks_per_sm} blocks"
+    busy = f"; {decision.busy_blocks} have tiles of these rows" if decision.busy_blocks else ""
     return {
         "grid": f"{_dims(decision.grid)} {'block' if decision.grid == (1, 1, 1) else 'blocks'} of "
-        f"{_threads(decision)} threads",
+        f"{_threads(decision)} threads{busy}",
         "waves": f"{decision.waves:,.2f}, with {each} per SM at a time; "
         f"SMs busy {100 * decision.busy:.0f} % of the time",
     }

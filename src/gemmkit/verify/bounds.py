@@ -126,7 +126,7 @@ class Rounding:
             )
         sums, result = ELEMENTS[problem.sum_dtype], ELEMENTS[problem.result_dtype]
         stored = result if result.bits < sums.bits else None
-        scale = scalar(problem, epilogue.scale)
+        scale = inputs.scale_of(problem)
         unit = sums.unit * arithmetic.widening
         rest = unit, epilogue, scale, stored, arithmetic.stored
         if arithmetic.tolerance is None and is_exact(problem, inputs, arithmetic):
@@ -206,7 +206,9 @@ class Rounding:
         if "activation" in self.between:
             found = self.kept(after, found)
         if self.scale != 1:
-            found = abs(self.scale) * (found + self.unit * (np.abs(after) + found))
+            # Two scales are multiplied by each other first.
+            unit = gamma(2, self.unit) if self.epilogue.scale_result else self.unit
+            found = abs(self.scale) * (found + unit * (np.abs(after) + found))
             after = self.scale * after
         if "scale" in self.between:
             found = self.kept(after, found)
@@ -234,7 +236,7 @@ def is_exact(problem: GemmProblem, inputs: Inputs, arithmetic: Arithmetic = FP32
     """Whether no operation before the final rounding rounds, in any order of summation; see the
     last paragraph of the module's docstring."""
     epilogue = problem.epilogue
-    scale = scalar(problem, epilogue.scale)
+    scale = inputs.scale_of(problem)
     # Only powers of two scale without rounding.
     if epilogue.activation not in ("none", "relu") or abs(math.frexp(scale)[0]) != 0.5:
         return False

@@ -41,7 +41,7 @@ CANARIES: Mapping[Dtype, np.unsignedinteger[Any]] = {
     "float32": np.uint32(0x7FA0DEAD),
     "float16": np.uint16(0x7D5A),
     "bfloat16": np.uint16(0x7FA5),
-    # These have no signaling NaN; A and B, which alone have such types, are never written.
+    # These have no signaling NaN: no conversion gives one with a sign.
     "float8_e4m3": np.uint8(0xFF),
     "float8_e5m2": np.uint8(0xFF),
 }

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gemmkit.dtypes import Dtype
+from gemmkit.dtypes import Dtype, bias_type
 from gemmkit.epilogue import Epilogue
 from gemmkit.float8_products import CHUNK
 from gemmkit.problem import GemmProblem
@@ -57,7 +57,7 @@ class Inputs:
     are read, or not written. `bias` has n elements, or m for a row bias. `residual` and `auxiliary`
     have the layouts of `further_layouts`; `auxiliary` is filled with canaries. Operands that the
     epilogue does not have are None. `kind` and `seed` reproduce everything. `out_dtype` is the type
-    of C. `scale_a` and `scale_b` have the layouts of `scale_layouts`.
+    of C. `scale_a` and `scale_b` have the layouts of `scale_layouts`; `scale_result` is one number.
     """
 
     a: Stored
@@ -71,6 +71,7 @@ class Inputs:
     out_dtype: Dtype = "float32"
     scale_a: Stored | None = None
     scale_b: Stored | None = None
+    scale_result: Stored | None = None
 
     def of_product(
         self,
@@ -105,17 +106,31 @@ class Inputs:
             bias=self.bias if epilogue.bias else None,
             residual=self.residual if epilogue.residual else None,
             auxiliary=self.auxiliary if epilogue.auxiliary else None,
+            scale_result=self.scale_result if epilogue.scale_result else None,
         )
+
+    def scale_of(self, problem: GemmProblem) -> float:
+        """What the activation's result is multiplied by.
+
+        That is the scale of the problem's epilogue, as the kernel gets it, times the one in memory.
+        """
+        scale = problem.epilogue.scale
+        if problem.sum_dtype == "float32":
+            scale = float(np.float32(scale))
+        return scale if self.scale_result is None else scale * float(self.scale_result[0])
 
     @property
     def bias_numbers(self) -> Numbers | None:
         """The bias as numbers, or None."""
-        return None if self.bias is None else decode(self.bias, self.out_dtype)
+        return None if self.bias is None else decode(self.bias, bias_type(self.out_dtype))
 
     @property
     def arrays(self) -> dict[str, Stored]:
         """The storage of each operand that is present, by name."""
-        names = ("a", "b", "c", "bias", "residual", "auxiliary", "scale_a", "scale_b")
+        names = (
+            *("a", "b", "c", "bias", "residual", "auxiliary"),
+            *("scale_a", "scale_b", "scale_result"),
+        )
         found = {name: getattr(self, name) for name in names}
         return {name: storage for name, storage in found.items() if storage is not None}
 
@@ -275,13 +290,15 @@ def _drawn(
         c = laid_out(in_c, signs * beta_sign, out_dtype)
     bias = None
     if epilogue.bias == "column":
-        bias = draw(1, problem.n, signs, out_dtype)[0]
+        bias = draw(1, problem.n, signs, bias_type(out_dtype))[0]
     elif epilogue.bias == "row":
-        bias = draw(1, problem.m, np.ones(problem.m, np.int8), out_dtype)[0]
+        bias = draw(1, problem.m, np.ones(problem.m, np.int8), bias_type(out_dtype))[0]
     of_residual, of_auxiliary = further_layouts(problem)
     residual = laid_out(of_residual, signs, out_dtype) if epilogue.residual else None
     auxiliary = canaries(of_auxiliary.size, out_dtype) if epilogue.auxiliary else None
     scales = {name: _scales(place, rng, kind) for name, place in scale_layouts(problem).items()}
+    if epilogue.scale_result:
+        scales["scale_result"] = _scales(Layout(1, 1, 1, 1, 0), rng, kind)
     return Inputs(a, b, c, bias, kind, seed, residual, auxiliary, out_dtype, **scales)
 
 

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gemmkit.dtypes import is_narrow
 from gemmkit.problem import GemmProblem
 from gemmkit.verify.bounds import REFERENCE_PANEL, Rounding, scalar
 from gemmkit.verify.encoding import LARGEST, Matrix, Numbers, decode, encode
@@ -91,8 +92,8 @@ def evaluate(
             before += bias
             magnitude += np.abs(bias)
         activated = values = ACTIVATIONS[str(problem.epilogue.activation)](before)
-        if problem.epilogue.scale != 1:
-            values = scalar(problem, problem.epilogue.scale) * values
+        if (scale := inputs.scale_of(problem)) != 1:
+            values = scale * values
         if stored_residual is not None:
             residual = stored_residual.part(rows, columns)[:].astype(float)
             values = values + residual
@@ -157,10 +158,16 @@ def compare(
 
     A result that is not finite is accepted only if the exact one is not finite either, or if the
     terms of that sign add up to more than the type of the accumulators or of C holds, so that some
-    order of summation overflows.
+    order of summation overflows. Results of 8 bits saturate: in place of an infinity they hold
+    the largest number of their type.
     """
     if result.size == 0:
         return Comparison(True, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 0)
+    infinite = None
+    if is_narrow(problem.result_dtype):
+        infinite, largest_number = np.isinf(expected.values), LARGEST[problem.result_dtype]
+        within = np.clip(expected.values, -largest_number, largest_number)
+        expected = replace(expected, values=within)
     values = expected.values
     if rounding.exact and rounding.stored is not None:
         values = decode(encode(values, problem.result_dtype), problem.result_dtype)
@@ -176,6 +183,8 @@ def compare(
             activated=expected.activated,
             lines=expected.lines,
         )
+        if infinite is not None:
+            bound[infinite] = 0.0
         passed = np.isfinite(error) & (error <= bound)
         ratio = np.where(error == 0, 0.0, error / bound)
         if not passed.all():
@@ -223,9 +232,10 @@ def _legitimate(
     may_be_nan = np.isnan(before) | (upward & downward)
     # A finite sum may exceed the range of C's type.
     finite = magnitude * unscaled < of_sums
-    legitimate = (
-        (np.isposinf(result) & (upward | (finite & (values + bound >= of_results))))
-        | (np.isneginf(result) & (downward | (finite & (values - bound <= -of_results))))
+    overflown = of_results if is_narrow(problem.result_dtype) else np.inf
+    legitimate: NDArray[np.bool_] = (
+        ((result == overflown) & (upward | (finite & (values + bound >= of_results))))
+        | ((result == -overflown) & (downward | (finite & (values - bound <= -of_results))))
         | (np.isnan(result) & may_be_nan)
     )
     if problem.epilogue.activation == "relu":

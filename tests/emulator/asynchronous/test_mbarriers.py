@@ -375,12 +375,27 @@ def test_an_endless_poll_ends_at_the_step_limit() -> None:
     assert time.perf_counter() - started < 5
 
 
+@pytest.mark.parametrize("executor", [ENGINE, ORACLE])
+def test_a_comparison_joined_with_the_result_of_a_poll(executor: Executor) -> None:
+    """One comparison for all lanes, and a predicate with a bit for each."""
+    body = """mov.u32 %r1, 0;
+    WAIT: add.u32 %r1, %r1, 1;
+    mbarrier.test_wait.parity.shared::cta.b64 %p2, [%r10+8], 0;
+    setp.gt.or.u32 %p2, %r1, 20, %p2;
+    @!%p2 bra WAIT;
+    st.global.u32 [%at], %r1;"""
+    assert run(executor, body).max() == 21
+
+
 @pytest.mark.usefixtures("handles_interrupts")
 def test_an_endless_poll_can_be_interrupted() -> None:
-    # A thread that counts does not do the same again.
+    # A thread that counts up to a limit does not do the same again.
     body = """WAIT: add.u32 %r1, %r1, 1;
     mbarrier.test_wait.parity.shared::cta.b64 %p2, [%r10+8], 0;
-    @!%p2 bra WAIT;"""
+    @%p2 bra DONE;
+    setp.lt.u32 %p2, %r1, 0x7fffffff;
+    @%p2 bra WAIT;
+    DONE:"""
     ptx = kernel_ptx(START + body, declarations=SHARED, target="sm_90")
     limited = Executor(
         "limited",

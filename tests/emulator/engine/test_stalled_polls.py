@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gemmkit.emulator import DeviceMemory, LaunchRequest, load
+from gemmkit.emulator import DeviceMemory, LaunchRequest, load, oracle
 from gemmkit.emulator.launch import Execution
 from gemmkit.errors import DeviceError
 from gemmkit.jit.compiler import compile_source
@@ -50,7 +50,9 @@ extern "C" __global__ void k(int* out) {
 _LIMIT = 60_000_000
 
 
-def _run(body: str, *, blocks: int = 1, at_once: int = 8, **options: Any) -> Execution:
+def _run(
+    body: str, *, blocks: int = 1, at_once: int = 8, by_oracle: bool = False, **options: Any
+) -> Execution:
     """Run a kernel of 64 threads for each block."""
     cluster = "__cluster_dims__(2, 1, 1) " if "cluster" in body else ""
     kernel = _KERNEL.replace("BODY", body).replace("void k", f"void {cluster}k")
@@ -62,7 +64,11 @@ def _run(body: str, *, blocks: int = 1, at_once: int = 8, **options: Any) -> Exe
         (blocks, 1, 1), (64, 1, 1), out.address.to_bytes(8, "little"), at_once=at_once
     )
     program = load(compile_source(file, "k", "sm_90", assemble=False).ptx, "k")
-    execution = program.run(request, memory, **{"max_steps": _LIMIT, **options})
+    if by_oracle:
+        symbols = {name: memory.allocate(64).address for name in program.module.globals}
+        execution = oracle.run(program.flow, request, memory, symbols)
+    else:
+        execution = program.run(request, memory, **{"max_steps": _LIMIT, **options})
     if not execution.findings:
         assert memory.view(out.address, 256 * blocks).view(np.int32).all()
     return execution
@@ -112,6 +118,26 @@ STALLS = {
         "if (t == 0) { while (look(&flags[b]) == 0) {} __threadfence(); set(&flags[!b], 1); } "
         "__syncthreads();", 2,
         "lane 0 of warp 0 polls at LINE for byte NUMBER of 'flags', which is 0"),
+    "polls that are counted": (
+        "if (t == 0) { int n = 0; while (look(&flag) == 0) ++n; out[0] = n; } __syncthreads();", 1,
+        "lane 0 of warp 0 polls at LINE for byte 0 of 'flag', which is 0"),
+    "a back-off after some polls": (
+        "if (t == 0) { int n = 0; while (look(&flag) == 0) { if (++n > 8 && n % 4) "
+        "__nanosleep(40); } } __syncthreads();", 1,
+        "lane 0 of warp 0 polls at LINE for byte 0 of 'flag', which is 0"),
+    "a retry that is counted, for each tile": (
+        "for (int i = b; i < 9; i += 2) { if (t == 0) { int n = 0; do { "
+        "for (int k = 0; k < 9 && look(&flags[i]) == 0; ++k) __nanosleep(20); ++n; } "
+        "while (look(&flags[i]) == 0); out[i] = n; } __syncthreads(); }", 2,
+        "lane 0 of warp 0 polls at LINE for byte NUMBER of 'flags', which is 0"),
+    "a time that is only kept": (
+        "if (t == 0) { long long s = 0; while (look(&flag) == 0) s = clock64(); out[0] = s; } "
+        "__syncthreads();", 1,
+        "lane 0 of warp 0 polls at LINE for byte 0 of 'flag', which is 0"),
+    "a lock of an iteration before": (
+        "if (t == 0) for (int i = 0; i < 5; ++i) while (atomicExch(&lock, 1) != 0) {} "
+        "__syncthreads();", 2,
+        "lane 0 of warp 0 polls at LINE for byte 0 of 'lock', which is 1"),
     "an mbarrier by polls": (
         "if (w) while (!complete(at(&bar))) {} __syncthreads();", 1,
         "warp 1 polls at LINE for the phase of parity 0 of the mbarrier at byte 0 of 'bar'"),
@@ -145,17 +171,31 @@ def test_polls_that_never_end_are_a_deadlock(name: str, how: str) -> None:
     assert any(re.search(words, each.message) for each in found), found
 
 
+@pytest.mark.parametrize("name", STALLS)
+@pytest.mark.sample
+def test_the_oracle_finds_them_too(name: str) -> None:
+    body, blocks, _ = STALLS[name]
+    with pytest.raises(DeviceError, match=r"'k' is deadlocked: .*warp \d of block .* polls at"):
+        _run(body, blocks=blocks, by_oracle=True)
+
+
 # What ends late, or might end elsewhere: for how many blocks, and whether it does end.
 NO_STALLS = {
     "so many times": (
         "for (int i = 0; look(&flag) == 0 && i < 300000; ++i) {}", 1, True),
+    "so many times, beside a back-off": (
+        "int n = 0; while (look(&flag) == 0) { if (n > 8) __nanosleep(40); if (++n > 200000) "
+        "break; }", 1, True),
+    "so many times, in rounds": (
+        "for (int n = 0; n < 99999 && look(&flag) == 0; ++n) "
+        "for (int k = 0; k < 9 && look(&flag) == 0; ++k) {}", 1, True),
+    "a later block, without fences": (
+        "if (t == 0) { if (b == 0) while (look(&flag) == 0) {} else set(&flag, 1); }", 2, True),
     "a clock": ("long long s = clock64(); while (!look(&flag) && clock64() - s < 9) {}", 1, False),
     "the time": (
         "unsigned long long s, n; asm volatile(\"mov.u64 %0, %globaltimer;\" : \"=l\"(s)); "
         "do asm volatile(\"mov.u64 %0, %globaltimer;\" : \"=l\"(n)); "
         "while (!look(&flag) && n - s < 9);", 1, False),
-    "another lane of the warp": (
-        "if (t == 0) while (look(&here[0]) == 0) {} if (t == 1) set(&here[0], 1);", 1, False),
     "another block, after a long time": (
         "if (t == 0) { if (b) { int x = 1; for (int i = 0; i < 900000; ++i) x = x * x + 5; "
         "if (x) set(&flag, 1); } "
@@ -190,15 +230,60 @@ def test_polls_that_might_end_go_on(name: str, sanitize: bool) -> None:
             _run(body, blocks=blocks, **options)
 
 
+# What other lanes of the warp, or blocks that have no room, might end: for how many blocks,
+# how many of which run at a time, and what is said.
+KEPT = {
+    "another lane of the warp": (
+        "if (t == 0) while (look(&here[0]) == 0) {} if (t == 1) set(&here[0], 1);", 1, 8,
+        r"lane 0 of warp 0 polls at LINE for byte 0 of 'here', which is 0; warp 1 exited; "
+        r"lanes 1-31 of warp 0 wait for the lanes that poll, to go on together at LINE: gemmkit "),
+    "lanes of the warp that were first": (
+        "while (atomicCAS(&lock, 0, 1) != 0) {} __threadfence(); atomicExch(&lock, 0);", 1, 8,
+        r"lanes 1-31 of warp 0 poll at LINE for byte 0 of 'lock', which is 1; .*lane 0 of warp 0 "
+        r"waits for the lanes that poll, to go on together at LINE: "),
+    "a later block": (
+        "if (t == 0) { if (b == 0) while (look(&flag) == 0) {} __threadfence(); set(&flag, 1); } "
+        "__syncthreads();", 3, 1,
+        r"lane 0 of warp 0 polls at LINE for byte 0 of 'flag', which is 0; "
+        r"blocks run one after the other, and none waits for a later one"),
+    "one of some later blocks": (
+        "if (t == 0) { if (b < 2) while (look(&flag) == 0) {} __threadfence(); set(&flag, 1); } "
+        "__syncthreads();", 5, 2,
+        r"lane 0 of warp 0 polls at LINE for byte 0 of 'flag', which is 0; "
+        r"3 more have not begun, as at most 2 blocks run at a time, one per SM"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [name for name in NO_STALLS if NO_STALLS[name][2]])
+@pytest.mark.sample
+def test_the_oracle_runs_what_others_wait_for(name: str) -> None:
+    body, blocks, _ = NO_STALLS[name]
+    for number, less in (("900000", "2000"), ("99999", "20"), ("300000", "500"), ("200000", "200")):
+        body = body.replace(number, less)
+    _run(body, blocks=blocks, by_oracle=True)
+
+
+@pytest.mark.parametrize("how", ["plain", "sanitized", "oracle"])
+@pytest.mark.parametrize("name", KEPT)
+@pytest.mark.sample
+def test_polls_that_end_only_elsewhere(name: str, how: str) -> None:
+    body, blocks, at_once, said = KEPT[name]
+    if how == "oracle":
+        with pytest.raises(DeviceError, match="'k' does not end: warp 0 of block"):
+            _run(body, blocks=blocks, at_once=at_once, by_oracle=True)
+        return
+    words = said.replace("LINE", r"[\w.]+:\d+( \(called at [\w.]+:\d+\))?")
+    options = {"blocks": blocks, "at_once": at_once, "sanitize": how == "sanitized"}
+    if how == "sanitized":
+        (found,) = (each for each in _run(body, **options).findings if each.kind == "endless")
+        assert re.search(rf"does not end: .*{words}", found.message), found
+    else:
+        with pytest.raises(DeviceError, match=rf"does not end: .*{words}"):
+            _run(body, **options)
+
+
 def test_a_block_that_does_not_run_yet_may_end_a_poll() -> None:
-    body = """if (t == 0) {
-        if (b == 0) while (look(&flag) == 0) {}
-        __threadfence();
-        set(&flag, 1);
-    } __syncthreads();"""
-    with pytest.raises(DeviceError, match="did not end within"):
-        _run(body, blocks=2, at_once=1, max_steps=4_000_000)
-    _run(body, blocks=2)
+    _run(KEPT["a later block"][0], blocks=2)
 
 
 def test_blocks_on_several_threads_are_stalled_together() -> None:

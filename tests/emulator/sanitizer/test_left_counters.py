@@ -71,7 +71,45 @@ def test_a_second_launch_that_does_not_end() -> None:
     }"""
     found = run(source, explain=True, max_steps=10_000).only
     assert found.array == "gate"
-    assert "a second launch does not end well (" in found.message
+    assert "a second launch does not end within 10,000 steps, and this one does" in found.message
+
+
+def test_a_second_launch_that_is_stopped_proves_nothing() -> None:
+    """It takes six times as long as the first one."""
+    source = """k(float* out) {
+        static int gate;
+        if (blockIdx.x == 0) {
+            int x = atomicAdd(&gate, 0);
+            for (int i = x ? -150000 : 0; i < 30000; ++i) x = x * x + i;
+            out[0] = x;
+            __threadfence();
+            atomicExch(&gate, 1);
+        } else {
+            while (atomicAdd(&gate, 0) == 0);
+        }
+    }"""
+    stopped = run(source, grid=(2, 1, 1), block=(1, 1, 1), explain=True, max_steps=100_000)
+    assert not stopped.findings
+    assert "flag left set" in {
+        each.kind
+        for each in run(
+            source, grid=(2, 1, 1), block=(1, 1, 1), explain=True, max_steps=600_000
+        ).findings
+    }
+
+
+def test_flags_of_a_launch_that_is_stopped_are_not_left_set() -> None:
+    source = """k(float* out) {
+        static int gate;
+        if (blockIdx.x == 0) {
+            atomicExch(&gate, 1);
+        } else {
+            while (atomicAdd(&gate, 0) == 0);
+            for (int i = 0; i < 1 << 30; ++i) out[0] = i;
+            atomicExch(&gate, 0);
+        }
+    }"""
+    assert run(source, grid=(2, 1, 1), max_steps=100_000).only.kind == "endless"
 
 
 @pytest.mark.parametrize("reset", [False, True])

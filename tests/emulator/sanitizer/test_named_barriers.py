@@ -55,6 +55,25 @@ def test_consumer_that_nobody_wakes() -> None:
     assert "for barrier 2 (32 of 64 threads)" in found.only.message
 
 
+@pytest.mark.parametrize("first", ["bar.sync 1, 64;", "bar.sync 0;"])
+def test_different_counts_at_one_barrier(first: str) -> None:
+    """Without a count all threads of the block are meant, here 96."""
+    number = first[9]
+    source = """k(float* out) {
+        if (threadIdx.x < 32) asm volatile("FIRST" ::: "memory");
+        else asm volatile("bar.sync NUMBER, 96;" ::: "memory");
+        if (threadIdx.x == 0) out[0] = 1;
+    }"""
+    source = source.replace("FIRST", first).replace("NUMBER", number)
+    found = run(source, block=(96, 1, 1)).findings
+    if number == "0":
+        assert not found
+        return
+    (differs,) = (each for each in found if each.kind == "different thread counts")
+    assert "gives a count of 96 threads at a barrier for which other warps" in differs.message
+    assert "which have arrived, give 64" in differs.message
+
+
 # Warp 0 writes, warps 0 and 1 synchronize, warps 1 and 2 synchronize, warp 2 reads.
 CHAIN = """k(float* out) {
     __shared__ float As[32];

@@ -47,7 +47,8 @@ def _results(b: BlockWriter, action: Action, sources: Sources) -> Sequence[Locat
         emit = partial(_emit_shared, form, widths[0])
     if all(isinstance(location, Scalar) for location in locations):
         return b.at_once(emit, sources)
-    if widths == [1] and all(isinstance(location, (Scalar, Lanes)) for location in locations):
+    predicates = [bits for _, bits in sources] + [*widths] == [1] * (len(sources) + 1)
+    if predicates and all(isinstance(location, (Scalar, Lanes)) for location in locations):
         return [Lanes(each) for each in emit(b.f, [b.lanes(location) for location in locations])]
     if operation == "integer" and form["O"] in ("add", "sub"):
         moved = _distance(b, form["O"], locations, widths[0])

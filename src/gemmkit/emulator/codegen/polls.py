@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,13 @@ _HARMLESS = frozenset(
         *("reduce_warp", "elect", "is_space", "map_address", "cluster_rank", "create_policy"),
     ]
 )
+# What only computes registers, also from those of other lanes.
+_COMPUTES = frozenset(
+    [
+        *("vote", "ballot", "shuffle", "active_mask", "match_any", "match_all", "reduce_warp"),
+        *("elect", "is_space", "map_address", "cluster_rank", "create_policy", "no_operation"),
+    ]
+)
 # Clocks stand still in the emulator, and go on elsewhere.
 _CLOCKS = ("%clock", "%globaltimer")
 
@@ -32,10 +40,26 @@ def polls(action: Action) -> bool:
     return action.operation == "mbarrier_test" or (reads and fresh)
 
 
+def _computes(action: Action) -> bool:
+    """Whether an instruction does nothing but compute registers."""
+    return action.pure or action.operation in _COMPUTES
+
+
+def _asks_others(action: Action) -> bool:
+    return polls(action) and not (
+        action.operation == "mbarrier_test" or space_of(action).startswith("shared")
+    )
+
+
+def _tells_time(action: Action) -> bool:
+    """Whether an instruction has another result each time."""
+    return any(
+        isinstance(each, Special) and each.name.startswith(_CLOCKS) for each in action.sources
+    )
+
+
 def _changes(action: Action) -> bool:
-    """Whether an instruction may change what other threads see, or has another result each time."""
-    if any(isinstance(each, Special) and each.name.startswith(_CLOCKS) for each in action.sources):
-        return True
+    """Whether an instruction may change what other threads see."""
     own = action.operation == "store" and space_of(action) == "local"
     harmless = action.pure or action.operation in _HARMLESS or loads_atomically(action)
     return not (own or harmless)
@@ -46,6 +70,7 @@ class Polls:
 
     Attributes:
         asks: which blocks poll memory.
+        asks_others: which poll memory that is not that of the thread block, or its cluster.
         changes: which blocks may change something.
     """
 
@@ -53,8 +78,10 @@ class Polls:
         self._flow, self._actions = flow, actions
         inside = [actions[each.start : each.end] for each in flow.blocks]
         self.asks = np.array([any(map(polls, each)) for each in inside], np.bool_)
+        self.asks_others = np.array([any(map(_asks_others, each)) for each in inside], np.bool_)
         self.changes = np.array([any(map(_changes, each)) for each in inside], np.bool_)
         self._inside = inside
+        self._clocks = np.array([any(map(_tells_time, each)) for each in inside], np.bool_)
         # The registers that always hold the same number.
         self._constants: dict[Register, int | None] = {}
         for action in actions:
@@ -80,6 +107,69 @@ class Polls:
             return self._constants.get(value)
         return value.value if isinstance(value, Immediate) else None
 
+    def decides(self, ran: NDArray[np.bool_]) -> frozenset[Register]:
+        """The registers on which depends what the blocks that `ran` do next, as long as no other
+        blocks run: not those that only count how often they did, or say how long to sleep."""
+        blocks = np.flatnonzero(ran).tolist()
+        actions = [each for at in blocks for each in self._inside[at]]
+        found: set[Register] = set()
+        open_branches: dict[int, frozenset[Register]] = {}
+        for at in blocks:
+            idle = self._idle.get(at)
+            if idle is not None and ran[self._flow.reconvergence[at]]:
+                open_branches[at] = idle
+            last = self._inside[at][-1:] if at in open_branches else []
+            for each in self._inside[at]:
+                if each not in last and not _computes(each):
+                    found.update(each.registers_read())
+        known = -1
+        while known != len(found):
+            known = len(found)
+            for at, written in [*open_branches.items()]:
+                if not found.isdisjoint(written):
+                    found.update(self._inside[at][-1].registers_read())
+                    del open_branches[at]
+            for each in reversed(actions):
+                if not found.isdisjoint(dest for dest in each.dests if dest is not None):
+                    found.update(each.registers_read())
+        return frozenset(found)
+
+    @cached_property
+    def _idle(self) -> dict[int, frozenset[Register]]:
+        """By block whose last branch only decides what is computed until its ways meet again, the
+        registers that are written on these ways."""
+        blocks, found = self._flow.blocks, {}
+        for at, block in enumerate(blocks):
+            last, meeting = self._inside[at][-1:], self._flow.reconvergence[at]
+            if len(block.successors) != 2 or meeting >= len(blocks):
+                continue
+            between: set[int] = set()
+            waiting = [each for each in block.successors if each != meeting]
+            while waiting:
+                inside = waiting.pop()
+                between.add(inside)
+                if inside == at or inside >= len(blocks):
+                    break
+                waiting += {*blocks[inside].successors} - between - {meeting}
+            else:
+                ways = [each for inside in between for each in self._inside[inside]]
+                harmless = all(_computes(each) or each.operation == "branch" for each in ways)
+                if harmless and last[0].operation == "branch":
+                    dests = (dest for each in ways for dest in each.dests)
+                    found[at] = frozenset(dest for dest in dests if dest is not None)
+        return found
+
+    def heeds_time(self, ran: NDArray[np.bool_]) -> bool:
+        """Whether what the blocks that `ran` do next depends on a clock that they read."""
+        if not (ran & self._clocks).any():
+            return False
+        decisive = self.decides(ran)
+        return any(
+            _tells_time(each) and not decisive.isdisjoint(filter(None, each.dests))
+            for at in np.flatnonzero(ran & self._clocks).tolist()
+            for each in self._inside[at]
+        )
+
     def in_loop(self, blocks: Iterable[int]) -> list[Action]:
         """The instructions by which a loop of these blocks polls."""
         return [each for at in sorted(blocks) for each in self._inside[at] if polls(each)]
@@ -95,7 +185,7 @@ class Polls:
             for action in self._inside[at]:
                 if _waits(action):
                     break
-                if _changes(action):
+                if _changes(action) or _tells_time(action):
                     return False
             else:
                 new = set(self._flow.blocks[at].successors) - seen

@@ -224,6 +224,8 @@ SHADOW_SITE_BYTES = 256
 BARRIER_DIVERGENT, BARRIER_SITES, BARRIER_COUNT, BARRIER_NUMBER, MEMBERS, WARP_BARRIER = range(
     CLASSES, CLASSES + 6
 )
+# Warps arrive at one barrier for different numbers of threads.
+BARRIER_DIFFERS = CLASSES + 10
 # Not a fault: a region may have cross-block races, and its loads must be recorded from the start.
 LOADS_WANTED = CLASSES + 6
 # Not faults: a fence, and a strong access that may order blocks.

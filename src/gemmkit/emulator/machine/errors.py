@@ -276,10 +276,18 @@ def trap_error(worker: Worker) -> DeviceError:
     )
 
 
-def endless_error(worker: Worker, limit: int) -> DeviceError:
-    """A block ran for longer than the limit."""
+def endless_error(worker: Worker, limit: int | None, memory: DeviceMemory) -> DeviceError:
+    """A block ran for longer than the limit, or is seen to repeat what it does."""
     status, at = worker.warp_fields("status"), worker.warp_fields("instruction")
     body = worker.flow.kernel.body
+
+    def place(number: int) -> str:
+        return body[number].where
+
+    if limit is None:
+        waits = "; ".join(cluster_waits(worker, place, memory))
+        more = f"{lanes_text(worker, place)}{blocks_text(worker)}"
+        return DeviceError(f"{_kernel(worker)}: block {worker.block} does not end: {waits}{more}")
     running = [
         f"warp {warp} at {body[at[warp]].where}"
         for warp in range(worker.warps)
@@ -287,8 +295,40 @@ def endless_error(worker: Worker, limit: int) -> DeviceError:
     ]
     running = running[:4]
     if worker.phases is not None:
-        running += cluster_waits(worker, lambda number: body[number].where)
-    return DeviceError(
+        running += cluster_waits(worker, place)
+    error = DeviceError(
         f"{_kernel(worker)}: block {worker.block} did not end within {limit:,} "
-        f"steps: {'; '.join(running)}. If it is only slow, allow more steps (--max-steps)"
+        f"steps: {'; '.join(running)}{lanes_text(worker, place)}. If it is only slow, allow more "
+        "steps (--max-steps)"
+    )
+    error.steps = limit
+    return error
+
+
+def lanes_text(worker: Worker, place: Callable[[int], str]) -> str:
+    """That lanes of a warp that polls might go on if they ran; empty if there are none."""
+    from gemmkit.emulator.machine.polled import Polled
+
+    found = Polled(worker.kernel).kept_waiting(worker)
+    if found is None:
+        return ""
+    warp, lanes, number = found
+    numbers = [lane for lane in range(LANES) if lanes >> lane & 1]
+    return (
+        f"; {_verb('lane', numbers, 'wait', f' of warp {warp}')} for the lanes that poll, to go on "
+        f"together at {place(number)}: gemmkit keeps the lanes of a warp together, so nothing that "
+        "comes after the loop can end it. A GPU may do the same: what ends it must come before, or "
+        "be done by another warp"
+    )
+
+
+def blocks_text(worker: Worker) -> str:
+    """That blocks have not begun which may be waited for; empty if there are none."""
+    left, at_once = worker.grid.left, worker.grid.request.at_once
+    if left <= 0 or not worker.kernel.compiled.polls:
+        return ""
+    if at_once <= 1:
+        return "; blocks run one after the other, and none waits for a later one"
+    return (
+        f"; {left:,} more have not begun, as at most {at_once:,} blocks run at a time, one per SM"
     )

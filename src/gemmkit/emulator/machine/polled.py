@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
-from gemmkit.emulator.codegen import arithmetic
 from gemmkit.emulator.codegen.addresses import space_of
-from gemmkit.emulator.codegen.analysis import Analysis
 from gemmkit.emulator.codegen.kernel import LoadedKernel
-from gemmkit.emulator.codegen.layout import WINDOWS
+from gemmkit.emulator.codegen.layout import RUNNING, WINDOWS
 from gemmkit.emulator.codegen.loops import Loops
 from gemmkit.emulator.codegen.operands import Action, source_widths
 from gemmkit.emulator.codegen.polls import Polls
-from gemmkit.emulator.codegen.registers import RegisterMap
-from gemmkit.emulator.codegen.tracking import shadows
 from gemmkit.emulator.isa.cluster import divided
 from gemmkit.emulator.isa.semantics import OPERATIONS, evaluate
 from gemmkit.emulator.isa.semantics.raw import UNSIGNED
 from gemmkit.emulator.isa.types import TYPES
+from gemmkit.emulator.machine.kept_registers import KeptRegisters
 from gemmkit.emulator.machine.memory import DeviceMemory
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.ptx.module import Immediate, Register, Symbol
@@ -72,17 +68,19 @@ class Polled:
     def __init__(self, kernel: LoadedKernel) -> None:
         self._kernel, self._flow = kernel, kernel.flow
         self._loops, self._polls = Loops(kernel.flow), Polls(kernel.flow, kernel.actions)
+        self._kept = KeptRegisters(kernel)
 
-    @cached_property
-    def _registers(self) -> RegisterMap:
-        """Where a warp keeps the registers that live across basic blocks."""
-        actions = self._kernel.actions
-        analysis = Analysis(self._flow, actions, arithmetic.scalar_native)
-        if self._kernel.compiled.tracks:
-            followed = shadows(actions, analysis.unset)
-            analysis = Analysis(self._flow, actions, arithmetic.scalar_native, followed)
-        self._analysis = analysis
-        return RegisterMap(analysis)
+    def kept_waiting(self, worker: Worker) -> tuple[int, int, int] | None:
+        """A warp that polls, lanes of it (a mask) which wait for others and might change something
+        if they ran, and the number of the instruction at which they would go on."""
+        masks, exited = worker.warp_fields("mask"), worker.warp_fields("exited")
+        for warp in np.flatnonzero(worker.warp_fields("status") == RUNNING).tolist():
+            others = ~int(masks[warp]) & ~int(exited[warp])
+            for block, lanes in worker.waiting_lanes(warp)[::-1]:
+                waits = lanes & others & 0xFFFFFFFF
+                if waits and not self._polls.waits_at(block) and self.by(worker, warp):
+                    return warp, waits, self._flow.blocks[block].start
+        return None
 
     def by(self, worker: Worker, warp: int) -> list[Poll]:
         """What a warp polls in the smallest loop around where it is."""
@@ -144,15 +142,12 @@ class Polled:
     ) -> int | None:
         """The value of a register in the loop whose head is a block, if it is kept across basic
         blocks or computed from those that are."""
-        registers, bits = self._registers, TYPES[register.type].bits
-        analysis = self._analysis
-        if register not in analysis.registers or bits < 32:
+        bits = TYPES[register.type].bits
+        if bits < 32:
             return None
-        number = analysis.registers[register]
-        if analysis.live_in[block] >> number & 1:
-            scalar = analysis.scalar >> number & 1
-            at = registers.scalar(register) if scalar else registers.slot(register).offset
-            at += 0 if scalar else lane * (bits // 8)
+        if self._kept.lives_in(register, block):
+            at = self._kept.span(register)[0]
+            at += 0 if self._kept.is_scalar(register) else lane * (bits // 8)
             held = worker.warp_memory.reshape(worker.warps, -1)[warp, at : at + bits // 8]
             return int.from_bytes(held.tobytes(), "little")
         inside = [self._flow.blocks[each] for each in loop]

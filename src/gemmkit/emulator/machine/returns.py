@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from gemmkit.emulator.codegen.layout import (
@@ -24,6 +25,16 @@ if TYPE_CHECKING:
     from gemmkit.emulator.machine.operations import Operations
     from gemmkit.emulator.machine.stalls import Stalls
     from gemmkit.emulator.sanitizer.monitor import Sanitizer
+
+
+class Verdict(Enum):
+    """Whether a launch goes on; if not, whether lanes of its warps or blocks that the emulator does
+    not run meanwhile might help it."""
+
+    GOES_ON = auto()
+    STALLED = auto()
+    KEPT = auto()
+
 
 # Blocks that take so many steps, while none begins or ends, may poll for ever.
 SUSPICIOUS = 1_000_000
@@ -54,11 +65,17 @@ class Returns:
         self._operations, self._stop = operations, stop
         self._make_stalls = stalls
         self._stalls: Stalls | None = None
+        # Units, with the numbers of their blocks, that are known to poll for ever.
+        self._doomed: set[tuple[int, int]] = set()
         # Whether blocks have taken so many steps that they may poll for ever.
         self.suspects = False
 
     def share(self, unit: Worker | Cluster, fuel: int, spent_after: Callable[[int], int]) -> bool:
         """Run a worker or cluster for a while; returns whether it has more to do."""
+        if self._doomed and self._sanitizer is not None and _place(unit) in self._doomed:
+            self._doomed.discard(_place(unit))
+            self._note(self._sanitizer, unit.running, STUCK)
+            return True
         try:
             reason = unit.run(fuel)
         except Refusal as refusal:
@@ -78,8 +95,9 @@ class Returns:
                 self._end(worker, self._max_steps)
                 return True
             self.suspects = suspects = spent > SUSPICIOUS and self._make_stalls is not None
-            if suspects and self._stalled(unit):
-                self._poll_for_ever(worker)
+            verdict = self._verdict(unit) if suspects else Verdict.GOES_ON
+            if verdict is not Verdict.GOES_ON:
+                self._poll_for_ever(unit, verdict)
             elif not suspects and self._stalls is not None:
                 self._stalls.changed()
             return True
@@ -109,26 +127,34 @@ class Returns:
             self._operations().refuse(worker, refusal)
             return False
 
-    def _stalled(self, unit: Worker | Cluster) -> bool:
+    def _verdict(self, unit: Worker | Cluster) -> Verdict:
         """Whether a unit, and all others, poll for ever."""
         if self._stalls is None and self._make_stalls is not None:
             self._stalls = self._make_stalls()
-        return self._stalls is not None and self._stalls.has(unit)
+        return Verdict.GOES_ON if self._stalls is None else self._stalls.verdict(unit)
 
-    def _poll_for_ever(self, worker: Worker) -> None:
-        """Report blocks that poll for what nothing can change."""
-        if self._sanitizer is None:
+    def _poll_for_ever(self, unit: Worker | Cluster, verdict: Verdict) -> None:
+        """Report blocks that poll for what nothing that can run changes."""
+        worker = unit.running
+        if self._sanitizer is not None:
+            self._sanitizer.stalled = True
+        if verdict is Verdict.KEPT:
+            self._end(worker, None)
+        elif self._sanitizer is None:
             raise self._trouble(worker, STUCK)
-        self._sanitizer.stalled = True
-        self._note(self._sanitizer, worker, STUCK)
+        else:
+            # All others that have begun poll for ever too: each is told when its turn comes.
+            assert self._stalls is not None
+            self._doomed = {_place(each) for each in self._stalls.units if each is not unit}
+            self._note(self._sanitizer, worker, STUCK)
 
-    def _end(self, worker: Worker, max_steps: int) -> None:
+    def _end(self, worker: Worker, max_steps: int | None) -> None:
         """Stop because of a block that does not end."""
         load("gemmkit.emulator.machine.errors")
         from gemmkit.emulator.machine import errors
 
         if self._sanitizer is None:
-            raise errors.endless_error(worker, max_steps)
+            raise errors.endless_error(worker, max_steps, self._memory)
         self._sanitizer.endless(worker, max_steps)
         self._stop()
 
@@ -155,3 +181,8 @@ class Returns:
         if reason == FAULTED:
             return worker.failure or errors.access_error(worker, self._memory)
         return DeviceError(f"the emulator stopped for an unknown reason ({reason})")
+
+
+def _place(unit: Worker | Cluster) -> tuple[int, int]:
+    """A unit and its first block."""
+    return id(unit), unit.running.peers[0].number

@@ -20,7 +20,7 @@ from gemmkit.emulator.machine.grid import SharedGrid
 from gemmkit.emulator.machine.limits import interrupting
 from gemmkit.emulator.machine.memory import DeviceMemory
 from gemmkit.emulator.machine.returns import Returns
-from gemmkit.emulator.machine.turns import Steps, Turns, most_at_once
+from gemmkit.emulator.machine.turns import Steps, Turns, most_in_turn
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.errors import DeviceError
 from gemmkit.loading import load
@@ -220,7 +220,7 @@ class _Launch:
                 progress(max(0, taken - at_work) / max(self._grid.blocks, 1))
 
         try:
-            at_once = 1 if self._follows else most_at_once(self._kernel, self._request)
+            at_once = 1 if self._follows else most_in_turn(self._kernel, self._request)
             turns = Turns(self._unit, at_once, lambda: self._grid.left > 0)
             fuel, first = min(FIRST_SHARE, self._share_fuel), True
             with interrupting(turns):
@@ -274,7 +274,8 @@ class _Launch:
         load("gemmkit.emulator.machine.stalls")
         from gemmkit.emulator.machine.stalls import Stalls
 
-        return Stalls(self._kernel, self._memory, self._grid, self._units)
+        most = most_in_turn(self._kernel, self._request)
+        return Stalls(self._kernel, self._memory, self._grid, self._units, most)
 
     def _unit(self) -> Worker | Cluster:
         """What runs blocks one after another or, where clusters have several, these together."""

@@ -23,7 +23,12 @@ _TURN = PATIENCE // 25
 
 def most_at_once(kernel: LoadedKernel, request: LaunchRequest) -> int:
     """How many blocks, or clusters, of a kernel run in turn if they wait for each other."""
-    if not kernel.orders_blocks:
+    return most_in_turn(kernel, request) if kernel.orders_blocks else 1
+
+
+def most_in_turn(kernel: LoadedKernel, request: LaunchRequest) -> int:
+    """How many run in turn if one lasts long: also those of a kernel that polls without fences."""
+    if not (kernel.orders_blocks or kernel.compiled.polls):
         return 1
     return max(1, request.at_once // request.cluster_blocks)
 

@@ -6,19 +6,23 @@ It runs many warps in lockstep on NumPy arrays, one basic block at a time, with 
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 from gemmkit.emulator.codegen.operands import actions_of, addresses_parameters
+from gemmkit.emulator.codegen.polls import Polls
 from gemmkit.emulator.counters.tally import Tally
 from gemmkit.emulator.isa.cluster import shows_ranks
 from gemmkit.emulator.launch import Execution, LaunchRequest
 from gemmkit.emulator.machine.memory import DeviceMemory
 from gemmkit.emulator.oracle.chunk import WARP, Chunk, Watcher
 from gemmkit.emulator.oracle.definedness import Definedness
-from gemmkit.emulator.oracle.lockstep import Lockstep, is_ordered
+from gemmkit.emulator.oracle.lockstep import COPIES, Lockstep, is_ordered
 from gemmkit.emulator.oracle.needed_values import of_data_alone
+from gemmkit.emulator.oracle.repeats import Repeats
 from gemmkit.emulator.oracle.steps import steps_of
 from gemmkit.emulator.ptx.cfg import ControlFlow
 from gemmkit.emulator.sanitizer.collection import Collection
@@ -44,6 +48,14 @@ def _chunks(request: LaunchRequest, wanted: range, together: int) -> Iterator[Se
             yield members
 
 
+def _held(memory: DeviceMemory) -> bytes:
+    """A digest of all memory."""
+    digest = hashlib.blake2b()
+    for held, _ in memory.snapshot():
+        digest.update(held.data)
+    return digest.digest()
+
+
 def run(
     flow: ControlFlow,
     request: LaunchRequest,
@@ -57,8 +69,9 @@ def run(
 ) -> Execution:
     """Run a kernel.
 
-    If a kernel depends on the order of execution (atomics, printf), a warp runs until it waits or
-    ends, and warps and blocks run in order. Otherwise many blocks run together.
+    If a kernel depends on the order of execution (atomics, flags, printf), a warp runs until it
+    waits, ends or polls in vain, and warps and blocks run in order. Otherwise many blocks run
+    together.
 
     Args:
         flow: the kernel.
@@ -84,8 +97,13 @@ def run(
     scheduled = scheduled_blocks(schedule, request) if schedule is not None else []
     blocks = math.prod(request.grid)
     threads = request.block[0] * request.block[1] * request.block[2]
-    alone = is_ordered(flow) or schedule is not None
+    polls = Polls(flow, actions)
+    alone = is_ordered(flow) or bool(polls.asks.any()) or schedule is not None
     together = 1 if alone else max(1, _LANES_TOGETHER // (-(-threads // WARP) * WARP))
+    copies = any(each.operation in COPIES for each in actions)
+    if schedule is None and polls.asks_others.any() and not copies and request.cluster_blocks == 1:
+        # A block may wait for a later one; only those without copies know which block they are of.
+        together = max(1, request.at_once)
     wanted = range(blocks) if only is None else only
     addressed = addresses_parameters(actions, flow.kernel)
     ranked = shows_ranks(flow.kernel, flow.forms)
@@ -104,7 +122,22 @@ def run(
             )
             defined = Definedness(chunk, names, memory, found) if names is not None else None
             steps_of_block = schedule if list(some) == scheduled else None
-            Lockstep(flow, steps, chunk, tally, printed, defined, steps_of_block, left_out).run()
+            repeats = None
+            if polls.asks.any() and schedule is None:
+                more = max(some) + 1 < blocks
+                repeats = Repeats(polls, chunk, partial(_held, memory), more=more)
+            Lockstep(
+                flow,
+                steps,
+                chunk,
+                tally,
+                printed,
+                defined,
+                steps_of_block,
+                left_out,
+                repeats,
+                ordered=alone,
+            ).run()
     seconds = time.perf_counter() - started
     lines = tuple("".join(printed).splitlines())
     return Execution(tally, seconds, lines, found.findings())

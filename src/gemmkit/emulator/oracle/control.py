@@ -51,6 +51,22 @@ class Warps:
         living: Lanes = ~self._left & (self.status != DONE)[:, None]
         return living
 
+    @property
+    def state(self) -> bytes:
+        """All that decides where warps go on."""
+        arrays = (self.mask, self.block, self.reconvergence, self.status, self._left)
+        stacks = [
+            (block, outer, lanes.tobytes())
+            for stack in self._stacks
+            for block, outer, lanes in stack
+        ]
+        return b"".join(each.tobytes() for each in arrays) + repr(stacks).encode()
+
+    def left_to_wait(self, row: int) -> list[int]:
+        """Where lanes of a warp that wait for others of it continue."""
+        waiting = ~self.mask[row] & ~self._left[row]
+        return [block for block, _, lanes in self._stacks[row] if (lanes & waiting).any()]
+
     def ready(self, row: int) -> list[tuple[int, Lanes]]:
         """The entries of a warp's stack that can run, the lowest first: place and lanes.
 
@@ -108,6 +124,11 @@ class Barriers:
         self._warps = warps
         self._ended = 0
         self._barriers: defaultdict[int, _Barrier] = defaultdict(_Barrier)
+
+    @property
+    def state(self) -> str:
+        """Who waits where, and for how many."""
+        return repr((self._ended, sorted(self._barriers.items())))
 
     def arrive(
         self, number: int, needed: int, waiting: int | None, votes: int

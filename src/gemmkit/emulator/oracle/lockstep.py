@@ -18,6 +18,7 @@ from gemmkit.emulator.oracle.control import DONE, RUNNING, WAITING, Lanes, Rows
 from gemmkit.emulator.oracle.definedness import Definedness
 from gemmkit.emulator.oracle.memory import Fault
 from gemmkit.emulator.oracle.phases import Phases
+from gemmkit.emulator.oracle.repeats import Repeats
 from gemmkit.emulator.oracle.replay import Replay
 from gemmkit.emulator.oracle.steps import PREDICATE, Step
 from gemmkit.emulator.ptx.cfg import RETRIED, ControlFlow
@@ -73,12 +74,10 @@ _UPDATES = frozenset(
     ]
 )
 _ASKS = RETRIED | {"mbarrier_test"}
-_IN_CLUSTERS = frozenset(["map_address", "bulk_copy", "bulk_store", "barrier_cluster_arrive"])
+COPIES = frozenset(["bulk_copy", "bulk_store", "bulk_tensor"])
+_IN_CLUSTERS = COPIES | {"map_address", "barrier_cluster_arrive"}
 _ORDERED = (
-    frozenset(["atomic", "compare_and_swap", "reduction", "call", "bulk_tensor"])
-    | _UPDATES
-    | _ASKS
-    | _IN_CLUSTERS
+    frozenset(["atomic", "compare_and_swap", "reduction", "call"]) | _UPDATES | _ASKS | _IN_CLUSTERS
 )
 
 
@@ -100,12 +99,16 @@ class Lockstep:
         defined: Definedness | None = None,
         schedule: Schedule | None = None,
         left_out: frozenset[int] = frozenset(),
+        repeats: Repeats | None = None,
+        *,
+        ordered: bool = True,
     ) -> None:
-        """`left_out` are the numbers of instructions whose results do not matter."""
+        """`left_out` are the numbers of instructions whose results do not matter, `repeats` finds
+        polls that never end, `ordered` says whether one warp runs at a time."""
         self._defined, self._left_out = defined, left_out
         self._flow, self._steps, self._chunk = flow, steps, chunk
         self._tally, self._printed = tally, printed
-        self._together = not is_ordered(flow) and schedule is None
+        self._together, self._repeats = not ordered, repeats
         self._waiting_at: dict[int, tuple[Step, Lanes]] = {}
         self._phases = Phases(chunk)
         self._products = warpgroups.ProductGroups(chunk)
@@ -120,8 +123,8 @@ class Lockstep:
         """Run until all warps have ended.
 
         Raises:
-            DeviceError: an access out of bounds or misaligned, a trap, a deadlock; a step of the
-                schedule is not possible.
+            DeviceError: an access out of bounds or misaligned, a trap, a deadlock, an endless poll;
+                a step of the schedule is not possible.
         """
         warps = self._chunk.warps
         while True:
@@ -140,11 +143,25 @@ class Lockstep:
                 rows = runnable[warps.block[runnable] == block]
             else:
                 rows = self._next(runnable)
+            block = int(warps.block[rows[0]])
             self._run_block(Group(self._chunk, rows, whole=len(rows) == self._chunk.count))
+            if self._repeats is not None:
+                self._look_for_polls(self._repeats, int(rows[0]), block)
         if (warps.status != DONE).any():
             raise DeviceError(self._deadlock())
         if self._replay is not None:
             self._replay.finish()
+
+    def _look_for_polls(self, repeats: Repeats, row: int, block: int) -> None:
+        """A warp that polls in vain lets others run; if all do, the launch never ends."""
+        repeats.ran(row, block, self._turns)
+        if repeats.alone:
+            self._phases.turn_over = True
+            self._phases.polled = len(self._turns) > 1
+        elif repeats.together:
+            if not self._phases.expire():
+                raise DeviceError(self._polled(repeats))
+            repeats.expired()
 
     def _begin_turns(self) -> None:
         """The first warp of the first block is next."""
@@ -372,8 +389,20 @@ class Lockstep:
         ]
         others = [(row, where, f" for {what}") for row, where, what in self._stuck()]
         waiting = "; ".join(
-            f"warp {row % self._chunk.warps_per_block} of block {self._chunk.block_of(row)} waits "
-            f"at {where}{what}"
+            f"{self._warp_text(row)} waits at {where}{what}"
             for row, where, what in sorted([*barriers, *others])
         )
         return f"kernel '{self._flow.kernel.source_name}' is deadlocked: {waiting}"
+
+    def _polled(self, repeats: Repeats) -> str:
+        """Which warps poll for ever, and where."""
+        body, blocks = self._flow.kernel.body, self._flow.blocks
+        asking = "; ".join(
+            f"{self._warp_text(row)} polls at {body[blocks[block].start].where}"
+            for row, block in sorted(repeats.asks().items())
+        )
+        how = "does not end" if repeats.might_end() else "is deadlocked"
+        return f"kernel '{self._flow.kernel.source_name}' {how}: {asking}"
+
+    def _warp_text(self, row: int) -> str:
+        return f"warp {row % self._chunk.warps_per_block} of block {self._chunk.block_of(row)}"

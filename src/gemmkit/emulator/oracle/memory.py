@@ -107,6 +107,11 @@ class PrivateSpace:
         _refuse(f"out of bounds in {self.name} memory", addresses, beyond)
         yield Span(self._data, owners * self._stride + offsets.astype(np.int64), lanes)
 
+    @property
+    def held(self) -> Bytes:
+        """The bytes of all owners."""
+        return self._data
+
     def view(self, owner: int, address: int, nbytes: int) -> Bytes:
         """Bytes of one owner, which must exist, to read and write."""
         start = owner * self._stride + address - self.base

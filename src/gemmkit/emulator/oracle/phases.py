@@ -31,7 +31,7 @@ from gemmkit.emulator.oracle.steps import Step
 from gemmkit.emulator.ptx.shared_names import shared_array
 from gemmkit.errors import DeviceError
 
-# An mbarrier: the rank of its block in the chunk, and its address there.
+# An mbarrier: the number of its block in the chunk (its rank in a cluster), and its address there.
 Place = tuple[int, int]
 # Stands for the cluster's barrier.
 _CLUSTER: Place = (-1, 0)
@@ -208,7 +208,8 @@ class Phases:
     def _place(self, group: Group, step: Step, row: int, address: int) -> Place:
         """The block that has an mbarrier, and its address there."""
         chunk, space = self._chunk, self._shared
-        rank = int(chunk.rank[group.rows[row]])
+        own = int(group.rows[row]) // chunk.warps_per_block
+        rank = own % chunk.cluster_blocks
         if reaches_peers(step.form):
             rank, address = divided(address, rank)
             if rank >= chunk.cluster_blocks:
@@ -216,7 +217,8 @@ class Phases:
                     "invalid mbarrier",
                     f"uses an mbarrier of rank {rank}, of which its cluster has no block",
                 )
-        return rank, object_at(address, space.base, space.base + space.nbytes)
+        owner = own if chunk.cluster_blocks == 1 else rank
+        return owner, object_at(address, space.base, space.base + space.nbytes)
 
     # The cluster's barrier
 

@@ -69,8 +69,8 @@ class Sanitizer(LaunchState):
         """The kernel stopped itself."""
         self.add(worker, synccheck.trap(self.names, worker))
 
-    def endless(self, worker: Worker, limit: int) -> None:
-        """A block ran for longer than the limit."""
+    def endless(self, worker: Worker, limit: int | None) -> None:
+        """A block ran for longer than the limit, or is seen to repeat what it does."""
         self.add(worker, synccheck.endless(self.names, worker, limit))
 
     def findings(self) -> tuple[Finding, ...]:

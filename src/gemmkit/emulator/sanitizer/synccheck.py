@@ -7,11 +7,18 @@ from msgspec.structs import replace
 from gemmkit.emulator.codegen.layout import AT_BARRIER, BARRIERS, LANES, RUNNING
 from gemmkit.emulator.codegen.shadow_layout import (
     BARRIER_COUNT,
+    BARRIER_DIFFERS,
     BARRIER_DIVERGENT,
     BARRIER_NUMBER,
     BARRIER_SITES,
 )
-from gemmkit.emulator.machine.errors import span, waits_text
+from gemmkit.emulator.machine.errors import (
+    blocks_text,
+    cluster_waits,
+    lanes_text,
+    span,
+    waits_text,
+)
 from gemmkit.emulator.machine.refusals import Refusal
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.emulator.ptx.module import Immediate
@@ -52,6 +59,13 @@ def barrier(names: Names, worker: Worker, what: int, number: int, more: int) -> 
             f"of {LANES} and at most the block's {worker.warps * LANES}"
         )
         return finding(names, worker, "invalid thread count", number, names.lane(warp, 0), rest)
+    if what == BARRIER_DIFFERS:
+        mine, others = more >> 32, more & 0xFFFFFFFF
+        rest = (
+            f"{{here}} of block {{block}} gives a count of {mine:,} threads at a barrier for which "
+            f"other warps, which have arrived, give {others:,}; all must give the same"
+        )
+        return finding(names, worker, "different thread counts", number, names.lane(warp, 0), rest)
     if what == BARRIER_DIVERGENT:
         living = int(worker.warp_fields("initial")[warp]) & ~int(worker.warp_fields("exited")[warp])
         absent = _lanes(living & ~more)
@@ -142,17 +156,22 @@ def trap(names: Names, worker: Worker) -> Finding:
     return finding(names, worker, "trap", number, None, rest, "memcheck")
 
 
-def endless(names: Names, worker: Worker, limit: int) -> Finding:
-    """A block ran for longer than the limit."""
+def endless(names: Names, worker: Worker, limit: int | None) -> Finding:
+    """A block ran for longer than the limit, or is seen to repeat what it does."""
+
+    def place(index: int) -> str:
+        return place_text(names, index)
+
     status, at_ = worker.warp_fields("status"), worker.warp_fields("instruction")
     running = [warp for warp in range(worker.warps) if status[warp] == RUNNING]
     number = int(at_[running[0]]) if running else 0
-    rest = f"block {{block}} did not end within {limit:,} steps; it is at {{line}}"
-    if worker.phases is not None:
-        places = waits_text(worker, lambda index: place_text(names, index))
-        rest += f"; {'; '.join(places[:8])}" * bool(places)
-    if worker.kernel.orders_blocks and worker.grid.blocks > 1:
-        at_once = names.request.at_once
-        rest += f"; at most {at_once} blocks run at a time, one per SM" * (at_once > 1)
-        rest += "; blocks run one after the other, and none waits for a later one" * (at_once == 1)
+    if limit is None:
+        places = cluster_waits(worker, place, names.memory)
+        rest = f"block {{block}} does not end: {'; '.join(places[:8])}"
+    else:
+        rest = f"block {{block}} did not end within {limit:,} steps; it is at {{line}}"
+        if worker.phases is not None:
+            places = waits_text(worker, place)
+            rest += f"; {'; '.join(places[:8])}" * bool(places)
+    rest += f"{lanes_text(worker, place)}{blocks_text(worker)}"
     return finding(names, worker, "endless", number, None, rest)

@@ -67,8 +67,15 @@ struct Silu {
 
 enum Bias { NO_BIAS, COLUMN_BIAS, ROW_BIAS };
 
-// What an epilogue may do besides, and what it needs for that; matrices lie like C.
-enum Extra { RESIDUAL = 1, AUXILIARY = 2, SCALE = 4 };
+// The address of a scale of the results is a parameter as well, the one before them.
+#ifndef SCALE_RESULT_PARAMETER
+#define SCALE_RESULT_PARAMETER
+#define SCALE_RESULT , nullptr
+#endif
+
+// What an epilogue may do besides, and what it needs for that; matrices lie like C. With SCALE_IN_MEMORY,
+// the scale has a second factor, which is read when the launch runs.
+enum Extra { RESIDUAL = 1, AUXILIARY = 2, SCALE = 4, SCALE_IN_MEMORY = 8 };
 
 template <class Out, class Sum>
 struct Extras {
@@ -79,16 +86,28 @@ struct Extras {
   Sum scale;
 };
 
-// Results of type Out, accumulated and finished as Sum: float or double.
+// The type of a bias: that of the results, for those of 8 bits float.
+template <class Out, bool NARROW = sizeof(Out) == 1>
+struct BiasOf {
+  using Type = Out;
+};
+template <class Out>
+struct BiasOf<Out, true> {
+  using Type = float;
+};
+
+// Results of type Out, accumulated and finished as Sum: float or double. Of 8 bits, they are written only:
+// beta is 0, and no other matrix of their type is read or kept.
 template <Bias BIAS, class Activation_, int EXTRA = 0, class Out_ = float, class Sum_ = float>
 struct Epilogue {
   using Activation = Activation_;
   using Out = Out_;
   using Sum = Sum_;
+  using BiasElement = typename BiasOf<Out>::Type;
   static constexpr bool READS_BIAS = BIAS != NO_BIAS, BY_COLUMN = BIAS == COLUMN_BIAS;
   static constexpr bool READS_RESIDUAL = EXTRA & RESIDUAL, WRITES_AUXILIARY = EXTRA & AUXILIARY;
   Sum alpha, beta;
-  const Out* bias;
+  const BiasElement* bias;
   Extras<Out, Sum> extras = {};
   Activation activation = {};
 
@@ -116,7 +135,7 @@ struct Epilogue {
     struct InMemory {
       const Epilogue& epilogue;
       int row, col;
-      __device__ __forceinline__ Out bias() const {
+      __device__ __forceinline__ BiasElement bias() const {
         return epilogue.bias[BIAS == ROW_BIAS ? row : col];
       }
       __device__ __forceinline__ Out residual() const {
@@ -142,3 +161,10 @@ struct Epilogue {
     return x;
   }
 };
+
+// Whether results are multiplied by a scale in memory as well.
+template <class Epilogue>
+constexpr bool READS_SCALE = false;
+template <Bias BIAS, class Activation, int EXTRA, class Out, class Sum>
+constexpr bool READS_SCALE<Epilogue<BIAS, Activation, EXTRA, Out, Sum>> =
+    (EXTRA & SCALE_IN_MEMORY) != 0;

@@ -12,6 +12,14 @@ struct BFloat16 {
   unsigned short bits;
 };
 
+// Numbers of 8 bits: with 4 of exponent and 3 of mantissa, and with 5 and 2. See float8.cuh.
+struct Float8E4M3 {
+  unsigned char bits;
+};
+struct Float8E5M2 {
+  unsigned char bits;
+};
+
 // Sum: float or double.
 template <class Sum>
 __device__ __forceinline__ Sum widened(float x) {

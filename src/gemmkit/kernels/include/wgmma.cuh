@@ -62,13 +62,6 @@ __device__ __forceinline__ void leave_undefined(float (&sums)[COUNT]) {
 struct Tf32 {
   unsigned bits;
 };
-// Numbers of 8 bits: with 4 of exponent and 3 of mantissa, and with 5 and 2.
-struct Float8E4M3 {
-  unsigned char bits;
-};
-struct Float8E5M2 {
-  unsigned char bits;
-};
 
 template <class One, class Other>
 constexpr bool IS_SAME = false;

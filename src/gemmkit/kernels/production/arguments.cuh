@@ -11,14 +11,15 @@
 #define GEMM_PARAMETERS(In, Epilogue)                                                            \
   int M, int N, int K, typename Epilogue::Sum alpha, const In *A, int lda, const In *B, int ldb, \
       typename Epilogue::Sum beta, typename Epilogue::Out *C, int ldc,                           \
-      const typename Epilogue::Out *bias, float *workspace, int *semaphores, int batch,          \
+      const typename Epilogue::BiasElement *bias, float *workspace, int *semaphores, int batch,  \
       long long stride_a, long long stride_b, long long stride_c,                                \
       const typename Epilogue::Out *residual, int ldr, long long stride_r,                       \
       typename Epilogue::Out *auxiliary, int ldx, long long stride_x,                            \
-      typename Epilogue::Sum scale CUSTOM_PARAMETERS
+      typename Epilogue::Sum scale SCALE_RESULT_PARAMETER CUSTOM_PARAMETERS
 #define GEMM_ARGUMENTS                                                                        \
   M, N, K, alpha, A, lda, B, ldb, beta, C, ldc, bias, workspace, semaphores, batch, stride_a, \
-      stride_b, stride_c, residual, ldr, stride_r, auxiliary, ldx, stride_x, scale CUSTOM
+      stride_b, stride_c, residual, ldr, stride_r, auxiliary, ldx, stride_x,                  \
+      scale SCALE_RESULT CUSTOM
 
 // In: the type of A and B. Out, that of C, the accumulator's type and the activation are the
 // epilogue's. Matrices of a batch are `stride` elements apart. A kernel that has no use for a field
@@ -37,7 +38,7 @@ struct Arguments {
   Sum beta;
   Out* C;
   int ldc;
-  const Out* bias;
+  const typename Epilogue::BiasElement* bias;
   float* workspace;  // partial sums of tiles whose k is split
   int* semaphores;   // a counter per such tile, zero before and after the launch
   int batch;
@@ -49,6 +50,7 @@ struct Arguments {
   int ldx;
   long long stride_x;
   Sum scale;
+  const float* scale_result;  // what results are multiplied by besides, if the epilogue reads that
   typename Epilogue::Activation activation = {};  // a user's own has parameters
 
   // BLAS: alpha = 0 never reads A or B.
@@ -58,11 +60,14 @@ struct Arguments {
   __device__ __forceinline__ const In* a(int product) const { return A + product * stride_a; }
   __device__ __forceinline__ const In* b(int product) const { return B + product * stride_b; }
   __device__ __forceinline__ Out* c(int product) const { return C + product * stride_c; }
+  // The kernel before has to be waited for: it may have written the scale.
   __device__ __forceinline__ Epilogue epilogue(int product) const {
+    Sum factor = scale;
+    if constexpr (READS_SCALE<Epilogue>) factor *= *scale_result;
     return {alpha,
-            beta,
+            sizeof(Out) > 1 ? beta : Sum(0),
             bias,
-            {residual + product * stride_r, ldr, auxiliary + product * stride_x, ldx, scale},
+            {residual + product * stride_r, ldr, auxiliary + product * stride_x, ldx, factor},
             activation};
   }
   __device__ __forceinline__ Float4Store<Epilogue> float4_epilogue(int product) const {

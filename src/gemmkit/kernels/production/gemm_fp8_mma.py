@@ -160,7 +160,7 @@ KERNEL = Kernel(
     dtypes=OPERAND_TYPES,
     compute_dtype=compute_dtype,
     takes_scales=True,
-    result_dtypes=("float32", "float16", "bfloat16"),
+    result_dtypes=("float32", "float16", "bfloat16", *OPERAND_TYPES),
     condition=condition,
     pairing=pairing,
 )

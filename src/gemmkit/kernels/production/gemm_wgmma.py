@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gemmkit.dtypes import ITEM_BYTES
+from gemmkit.dtypes import ITEM_BYTES, OPERAND_TYPES
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels import tensor_cores, warpgroups
 from gemmkit.kernels.copying import copying
@@ -82,7 +82,7 @@ KERNEL = Kernel(
     signature=(*MAP_ARGUMENTS, *SIGNATURE),
     layouts=LAYOUTS,
     dtypes=tensor_cores.HALVES,
-    result_dtypes=tensor_cores.RESULTS,
+    result_dtypes=(*tensor_cores.RESULTS, *OPERAND_TYPES),
     condition=wgmma_tiles.condition,
     pairing=pairing,
 )

@@ -24,10 +24,10 @@ struct GroupsArguments {
 
   // One product, as those functions take it that know of a batch.
   __device__ __forceinline__ Arguments<float, Epilogue> of(const SplitGroup<Out>& its) const {
-    return {its.M, its.N,     its.K,        alpha,    its.A,   its.lda,       its.B,   its.ldb,
-            beta,  its.C,     its.ldc,      its.bias, nullptr, nullptr,       1,       0,
-            0,     0,         its.residual, its.ldr,  0,       its.auxiliary, its.ldx, 0,
-            scale, activation};
+    return {its.M, its.N,   its.K,        alpha,    its.A,   its.lda,       its.B,   its.ldb,
+            beta,  its.C,   its.ldc,      its.bias, nullptr, nullptr,       1,       0,
+            0,     0,       its.residual, its.ldr,  0,       its.auxiliary, its.ldx, 0,
+            scale, nullptr, activation};
   }
   __device__ __forceinline__ LineScales scales(const SplitGroup<Out>& its) const {
     return {exponents_a + its.exponents_a, exponents_b + its.exponents_b};

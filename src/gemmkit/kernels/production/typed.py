@@ -200,7 +200,7 @@ KERNEL = Kernel(
     layouts=LAYOUTS,
     dtypes=(*RESULT_TYPES, *OPERAND_TYPES),
     takes_scales=True,
-    result_dtypes=RESULT_TYPES,
+    result_dtypes=(*RESULT_TYPES, *OPERAND_TYPES),
     condition=condition,
     pairing=pairing,
 )

@@ -35,7 +35,7 @@ from gemmkit.tensor_maps import Element
 
 # Columns of a product come in such steps, those of the transposed in the smaller one.
 COLUMN_STEP, EIGHT = 16, 8
-# Lines of a box of transposed results, of 16 bits and of 32.
+# Lines of a box of transposed results, of up to 16 bits and of 32.
 MOST_BOX_LINES, MOST_WORD_LINES = 96, 32
 # Buffers for results on their way to memory, per consumer: those that there is room for.
 FEWEST_BUFFERS, MOST_BUFFERS = 2, 4
@@ -152,9 +152,9 @@ def write_back(
     problem: GemmProblem, config: TileConfig, operands: LoadedOperands
 ) -> Literal["FROM_REGISTERS", "FROM_SHARED", "BY_TMA"]:
     """How results leave, as fragment_store.cuh calls it: of tiles that are transposed because they
-    have few rows, only those come to shared memory that stmatrix can turn, which has elements of 16
-    bits."""
-    narrow = problem.out_item_bytes == ITEM_BYTES["float16"]
+    have few rows, only those come to shared memory of which a line has all columns: elements of 8
+    and of 16 bits."""
+    narrow = problem.out_item_bytes <= ITEM_BYTES["float16"]
     if operands.is_swapped(config) and (
         config["BM"] <= EIGHT or not (narrow or operands.from_registers)
     ):
@@ -190,7 +190,7 @@ def result_boxes(problem: GemmProblem, config: TileConfig, operands: LoadedOpera
         span = min(line(item), ROWS)
         most = MOST_BOX_LINES if span == ROWS else MOST_WORD_LINES
         lines = _even_part(columns, EIGHT, min(columns, most))
-        return Boxes(span, lines, LINE_BYTES, tiles * (columns // lines), ROWS // span)
+        return Boxes(span, lines, span * item, tiles * (columns // lines), ROWS // span)
     across = _even_part(columns, COLUMN_STEP, line(item))
     pitch = next(each for each in (32, 64, LINE_BYTES) if each >= across * item)
     return Boxes(across, ROWS, pitch, tiles * (columns // across))

@@ -10,7 +10,8 @@ import cupy
 import numpy as np
 from numpy.typing import NDArray
 
-from gemmkit.dtypes import Dtype
+from gemmkit.dtypes import Dtype, is_narrow
+from gemmkit.errors import UnsupportedType
 from gemmkit.ops.arrays import Glances
 from gemmkit.ops.libraries import LEGACY_STREAMS
 from gemmkit.ops.libraries.numpy import numpy_type
@@ -34,7 +35,13 @@ def read(array: Any, role: str) -> Operand:
 
 
 def empty(like: Operand, shape: tuple[int, ...], dtype: Dtype, _: int | None = None) -> Operand:
-    """As `Library.empty`."""
+    """As `Library.empty`.
+
+    Raises:
+        UnsupportedType: CuPy has no such type.
+    """
+    if is_narrow(dtype):
+        raise UnsupportedType(f"CuPy has no {dtype}: give out, an array of PyTorch, say")
     with like.array.device:
         return read(cupy.empty(shape, numpy_type(dtype)), "the result")
 

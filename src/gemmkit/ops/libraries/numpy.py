@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from gemmkit.dtypes import Dtype
+from gemmkit.dtypes import Dtype, is_narrow
 from gemmkit.errors import UnsupportedType, UsageError
-from gemmkit.ops.operands import Operand, View, known_dtype
+from gemmkit.ops.operands import Operand, View, known_dtype, library_name
 
 NAME = "NumPy"
 WRITABLE = True
@@ -70,19 +70,21 @@ def in_class_of(result: Any, operands: tuple[Any, ...]) -> Any:
 
 
 def numpy_type(dtype: Dtype, like: object = None) -> np.dtype[Any]:
-    """NumPy's type for a name; bfloat16 is that of an array, or else ml_dtypes's.
+    """NumPy's type for a name; bfloat16 and types of 8 bits are those of an array, or else
+    ml_dtypes's.
 
     Raises:
-        UsageError: NumPy has no bfloat16 without ml_dtypes, and that is not installed.
+        UsageError: NumPy has no such type without ml_dtypes, and that is not installed.
     """
-    if dtype != "bfloat16":
+    name = library_name(dtype)
+    if dtype != "bfloat16" and not is_narrow(dtype):
         return np.dtype(dtype)
-    if isinstance(like, np.ndarray) and like.dtype.name == dtype:
+    if isinstance(like, np.ndarray) and like.dtype.name == name:
         own: np.dtype[Any] = like.dtype
         return own
     try:
         import ml_dtypes
     except ImportError:
-        raise UsageError("NumPy's bfloat16 comes with ml_dtypes: pip install ml_dtypes") from None
-    found: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+        raise UsageError(f"NumPy's {name} comes with ml_dtypes: pip install ml_dtypes") from None
+    found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
     return found

@@ -13,8 +13,8 @@ from gemmkit.devices.context import context_of
 from gemmkit.devices.cuda_errors import cuda_errors, result
 from gemmkit.devices.gpu_packages import packages_problem
 from gemmkit.devices.streams import let_wait
-from gemmkit.dtypes import Dtype
-from gemmkit.errors import UsageError
+from gemmkit.dtypes import Dtype, is_narrow
+from gemmkit.errors import UnsupportedType, UsageError
 from gemmkit.loading import load
 from gemmkit.ops.libraries.device_array import DeviceArray
 from gemmkit.ops.operands import Operand, View, known_dtype
@@ -77,12 +77,21 @@ def read(array: Any, role: str) -> Operand:
 def empty(
     like: Operand, shape: tuple[int, ...], dtype: Dtype, stream: int | None = None
 ) -> Operand:
-    """As `Library.empty`; in host memory it is NumPy's."""
+    """As `Library.empty`; in host memory it is NumPy's.
+
+    Raises:
+        UnsupportedType: it has 8 bits, which arrays of gemmkit's own have not.
+    """
     if like.device is None:
         load("gemmkit.ops.libraries.numpy")
         from gemmkit.ops.libraries import numpy as host
 
         return host.empty(like, shape, dtype)
+    if is_narrow(dtype):
+        raise UnsupportedType(
+            f"no new array of {dtype} can be made for this library: give out, or use PyTorch's "
+            "arrays or gemmkit.jax.matmul"
+        )
     return read(DeviceArray(shape, dtype, like.device, stream or _DEFAULT_STREAM), "the result")
 
 

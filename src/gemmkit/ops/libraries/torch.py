@@ -15,7 +15,7 @@ from gemmkit.dtypes import Dtype
 from gemmkit.errors import UnsupportedType, UsageError
 from gemmkit.ops.arrays import Glances
 from gemmkit.ops.libraries import LEGACY_STREAMS
-from gemmkit.ops.operands import Operand, View, known_dtype
+from gemmkit.ops.operands import Operand, View, known_dtype, library_name
 
 NAME = "PyTorch"
 WRITABLE = True
@@ -49,7 +49,7 @@ def read(array: Any, role: str) -> Operand:
 
 def empty(like: Operand, shape: tuple[int, ...], dtype: Dtype, _: int | None = None) -> Operand:
     """As `Library.empty`."""
-    made = torch.empty(shape, dtype=getattr(torch, dtype), device=like.array.device)
+    made = torch.empty(shape, dtype=getattr(torch, library_name(dtype)), device=like.array.device)
     return read(made, "the result")
 
 
@@ -175,6 +175,16 @@ def glance_at_matrices(a: Any, b: Any, out: Any) -> tuple[int, int, int, Hashabl
     # fmt: on
 
 
+def glance_at_strides(a: Any, b: Any, out: Any) -> tuple[int, int, int, Hashable]:
+    """As `WarmLibrary.glance_at_strides`."""
+    if a.is_neg() or b.is_neg() or out.is_neg():
+        raise _negated()
+    address_a, address_b, address_out = a.data_ptr(), b.data_ptr(), out.data_ptr()
+    if address_a < _LOWEST_LIKELY or address_b < _LOWEST_LIKELY or address_out < _LOWEST_LIKELY:
+        raise _without_memory()
+    return address_a, address_b, address_out, (a.stride(), b.stride(), out.stride())
+
+
 _Tensor = torch._C.TensorBase
 _data_ptr, _stride, _is_neg, _get_device = (
     *(_Tensor.data_ptr, _Tensor.stride, _Tensor.is_neg, _Tensor.get_device),
@@ -205,7 +215,7 @@ def glance_at_many(arrays: list[Any]) -> Glances:
 def new(like: Any, shape: tuple[int, ...], dtype: Dtype | None) -> tuple[Any, int]:
     """As `WarmLibrary.new`."""
     if dtype is not None:
-        made = like.new_empty(shape, dtype=getattr(torch, dtype))
+        made = like.new_empty(shape, dtype=getattr(torch, library_name(dtype)))
     elif shape:
         # PyTorch reads sizes one by one in half the time that a tuple takes it.
         made = like.new_empty(*shape)
@@ -218,7 +228,7 @@ def new_matrices(
     like: Any, rows: list[int], columns: int, dtype: Dtype | None
 ) -> tuple[list[Any], NDArray[np.int64]]:
     """As `WarmLibrary.new_matrices`."""
-    wanted = like.dtype if dtype is None else getattr(torch, dtype)
+    wanted = like.dtype if dtype is None else getattr(torch, library_name(dtype))
     whole = like.new_empty(sum(rows), columns, dtype=wanted)
     # These are no views to autograd: each has a version of its own.
     made = list(torch.unsafe_split_with_sizes(whole, rows))

@@ -27,7 +27,7 @@ from gemmkit.ops.libraries.torch_checks import (
     tensor_of,
 )
 from gemmkit.ops.libraries.torch_registry import register
-from gemmkit.ops.operands import read_dtype
+from gemmkit.ops.operands import library_name, read_dtype
 from gemmkit.ops.precision import settled
 from gemmkit.ops.product import product
 from gemmkit.ops.request import Call
@@ -60,7 +60,12 @@ def multiply(call: Call, *, many: bool = False) -> Any:
     out, auxiliary = call.out, call.auxiliary
     if out is not None or auxiliary is not None:
         check_written(_members(arrays, many))
-    encoded = encode(call.epilogue, call.residual is not None, auxiliary is not None)
+    encoded = encode(
+        call.epilogue,
+        call.residual is not None,
+        auxiliary is not None,
+        scale=call.scale_result is not None,
+    )
     beta = as_number(call.beta)
     if beta != 0 and call.c is None:
         raise UsageError(f"beta = {beta} needs c; c=out adds to what out holds")
@@ -75,7 +80,7 @@ def multiply(call: Call, *, many: bool = False) -> Any:
     rest = *given, as_number(call.alpha), beta, *encoded, *(() if many else (dtype,))
     place = check_device(call.stream, call.device)
     operators = torch.ops.gemmkit
-    scales = () if many else (call.scale_a, call.scale_b)
+    scales = () if many else (call.scale_a, call.scale_b, call.scale_result)
     with tangents_checked():
         if out is None and call.auxiliary is None:
             pure = operators.grouped_product if many else operators.product
@@ -125,7 +130,9 @@ def _check(arrays: Arrays, many: bool) -> None:
             )
 
 
-def encode(epilogue: Epilogue | str | None, residual: bool, auxiliary: bool) -> Encoded:
+def encode(
+    epilogue: Epilogue | str | None, residual: bool, auxiliary: bool, *, scale: bool = False
+) -> Encoded:
     """An epilogue as operators take it.
 
     Raises:
@@ -140,6 +147,7 @@ def encode(epilogue: Epilogue | str | None, residual: bool, auxiliary: bool) -> 
     for name, wanted, there in (
         ("residual", epilogue.residual, residual),
         ("auxiliary", epilogue.auxiliary, auxiliary),
+        ("scale_result", epilogue.scale_result, scale),
     ):
         if wanted and not there:
             raise UsageError(f"the epilogue needs the array {name}")
@@ -182,11 +190,13 @@ def _precision(call: Call, many: bool) -> Precision:
 def _dtype(given: Any) -> torch.dtype | None:
     if given is None or isinstance(given, torch.dtype):
         return given
-    found: torch.dtype = getattr(torch, read_dtype(given))
+    found: torch.dtype = getattr(torch, library_name(read_dtype(given, narrow=True)))
     return found
 
 
 # --- the operators ------------------------------------------------------------------------------
+
+_SCALES = ", Tensor? scale_a=None, Tensor? scale_b=None, Tensor? scale_result=None"
 
 # The place of the result's type among the arguments of one product after its matrices.
 _OUT_DTYPE = 8
@@ -259,7 +269,7 @@ def _register(name: str, many: bool) -> None:
         f"{optional} c, {optional} bias, {optional} residual, float alpha, float beta, "
         f"str epilogue, float[] values, float scale, {'' if many else 'ScalarType? out_dtype, '}"
         'str? device, str precision="ieee"'
-        f"{'' if many else ', Tensor? scale_a=None, Tensor? scale_b=None'}"
+        f"{'' if many else _SCALES}"
     )
     written, kept = ("Tensor(a!)[]", "Tensor(b!)[]") if many else ("Tensor(a!)", "Tensor(b!)?")
 

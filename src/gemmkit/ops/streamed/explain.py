@@ -6,7 +6,7 @@ from math import inf, prod
 
 import msgspec
 
-from gemmkit.dtypes import FLOAT_BYTES
+from gemmkit.dtypes import FLOAT_BYTES, is_narrow
 from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.float8_products import CHUNK
 from gemmkit.gpu import GIB, GpuSpec
@@ -87,12 +87,14 @@ def explain_stream(
 
     Raises:
         UsageError: an argument is not valid, there is too little memory, or less than is asked for.
-        UnsupportedProblem: groups, or no kernel accepts a tile.
+        UnsupportedProblem: groups, results of 8 bits, or no kernel accepts a tile.
     """
     if problem.groups is not None:
         raise UnsupportedProblem(
             "products of different shapes are not streamed: stream each by itself"
         )
+    if is_narrow(problem.result_dtype):
+        raise UnsupportedProblem(f"results of {problem.result_dtype} are not streamed")
     if 0 in (problem.m, problem.n, problem.batch):
         raise UnsupportedProblem(f"the result of {problem.shape} is empty: nothing is streamed")
     if devices < 1 or not 0 < link_gb_per_s < inf:

@@ -6,7 +6,15 @@ It also checks whether threads may wait for each other where they do.
 from __future__ import annotations
 
 from gemmkit.emulator.codegen.ir import Function, Module, Value, literal
-from gemmkit.emulator.codegen.layout import AT_BARRIER, BARRIERS, LANES, WARP, WORKER
+from gemmkit.emulator.codegen.layout import (
+    AT_BARRIER,
+    BARRIER_BYTES,
+    BARRIERS,
+    LANES,
+    WARP,
+    WORKER,
+    WORKER_BARRIERS,
+)
 from gemmkit.emulator.codegen.runtime.bounds import C
 from gemmkit.emulator.codegen.runtime.patterns import element
 from gemmkit.emulator.codegen.runtime.sanitized import PREFIX
@@ -21,6 +29,7 @@ from gemmkit.emulator.codegen.runtime.shadow import (
 )
 from gemmkit.emulator.codegen.shadow_layout import (
     BARRIER_COUNT,
+    BARRIER_DIFFERS,
     BARRIER_DIVERGENT,
     BARRIER_NUMBER,
     BARRIER_SITES,
@@ -169,9 +178,18 @@ def _define_check_barrier(module: Module) -> None:
         limit = f.resize(f.shl(f.load("i64", C, WORKER["warp_count"]), 5), 32)
         odd = f.or_(f.compare("ne", f.and_(threads, LANES - 1), 0),
                     f.compare("ugt", f.sub(threads, 1), f.sub(limit, 1)))  # fmt: skip
+        odd_count = f.and_(odd, f.not_(everyone))
+        kept = f.resize(f.and_(number, BARRIERS - 1), 64)
+        barrier = f.offset(C, f.add(f.binary("mul", kept, BARRIER_BYTES), WORKER_BARRIERS))
+        begun, asked = f.load("i64", barrier), f.load("i64", barrier, 8)
+        whole = f.load("i64", C, WORKER["warp_count"])
+        asked = f.shl(f.select(f.compare("eq", asked, 0), whole, asked), 5)
+        mine = f.select(everyone, f.shl(whole, 5), f.resize(threads, 64))
+        differs = f.and_(f.compare("ne", begun, 0), f.compare("ne", mine, asked))
         for wrong, what, extra in (
+            (f.and_(differs, f.not_(odd_count)), BARRIER_DIFFERS, f.or_(asked, f.shl(mine, 32))),
             (f.compare("uge", number, BARRIERS), BARRIER_NUMBER, f.resize(number, 64)),
-            (f.and_(odd, f.not_(everyone)), BARRIER_COUNT, f.resize(threads, 64)),
+            (odd_count, BARRIER_COUNT, f.resize(threads, 64)),
             (f.compare("ne", _LANES, _living(f)), BARRIER_DIVERGENT, lanes),
         ):
             with f.when(wrong):

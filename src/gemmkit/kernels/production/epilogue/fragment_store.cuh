@@ -4,6 +4,7 @@
 
 #include "epilogue.cuh"
 #include "epilogue/operands.cuh"
+#include "float8.cuh"
 #include "tma.cuh"
 
 // Two neighbors of 16 bits in one word, the first in the lower half.
@@ -48,6 +49,8 @@ template <class Activation, class Out, class Sum>
 constexpr bool READS<Epilogue<NO_BIAS, Activation, 0, Out, Sum>> = false;
 template <class Activation, class Out, class Sum>
 constexpr bool READS<Epilogue<NO_BIAS, Activation, SCALE, Out, Sum>> = false;
+template <class Activation, class Out, class Sum>
+constexpr bool READS<Epilogue<NO_BIAS, Activation, SCALE | SCALE_IN_MEMORY, Out, Sum>> = false;
 
 // Whether nothing but the sums goes into the results.
 template <class Epilogue>
@@ -75,6 +78,12 @@ __device__ __forceinline__ unsigned swizzled(int line, int byte) {
 
 template <class Word>
 __device__ __forceinline__ Word load_shared(unsigned from);
+template <>
+__device__ __forceinline__ unsigned char load_shared<unsigned char>(unsigned from) {
+  unsigned short byte;
+  asm volatile("ld.shared.u8 %0, [%1];" : "=h"(byte) : "r"(from) : "memory");
+  return static_cast<unsigned char>(byte);
+}
 template <>
 __device__ __forceinline__ unsigned short load_shared<unsigned short>(unsigned from) {
   unsigned short word;
@@ -109,8 +118,8 @@ __device__ __forceinline__ void send_box(const TensorMap& map, BoxPlace to, unsi
   }
 }
 
-// Copies the elements of such a box that lie inside of C, two at once where rows begin at words. The
-// next box is in another buffer, and its barrier shows that this one has been read.
+// Copies the elements of such a box that lie inside of C, a word at once where rows begin and end at words.
+// The next box is in another buffer, and its barrier shows that this one has been read.
 template <int LINES, int COLS, int PITCH, class Out>
 __device__ __forceinline__ void copy_box(Out* C, int ldc, int M, int N, int row, int col,
                                          unsigned from, int barrier) {
@@ -126,7 +135,14 @@ __device__ __forceinline__ void copy_box(Out* C, int ldc, int M, int N, int row,
       }
     }
   };
-  const bool words = (reinterpret_cast<unsigned long long>(C) | ldc * sizeof(Out)) % 4 == 0;
+  const auto place = reinterpret_cast<unsigned long long>(C) | ldc * sizeof(Out);
+  if constexpr (sizeof(Out) == 1) {
+    const auto bits = place | N;
+    if (bits % 4 == 0) return copy.template operator()<unsigned>();
+    if (bits % 2 == 0) return copy.template operator()<unsigned short>();
+    return copy.template operator()<unsigned char>();
+  }
+  const bool words = place % 4 == 0;
   if (sizeof(Out) == 2 && !(words && N % 2 == 0)) {
     copy.template operator()<unsigned short>();
   } else {
@@ -215,7 +231,27 @@ struct FragmentStore {
   static __device__ __forceinline__ void store_columns(unsigned box, int col,
                                                        const float (&x)[4][2]) {
     const int warp = threadIdx.x % 128 / 32, lane = threadIdx.x % 32;
-    if constexpr (sizeof(Out) == 2) {
+    if constexpr (sizeof(Out) == 1) {
+      // Two neighbors in each eight columns become four by exchange with the next lane: an even lane's are
+      // in the first eight, an odd one's in the others.
+      const bool odd = lane % 2;
+      unsigned both[2];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        both[half] = byte_pair<Out>(x[half][0], x[half][1]) |
+                     byte_pair<Out>(x[half + 2][0], x[half + 2][1]) << 16;
+      }
+      const unsigned given = __byte_perm(both[0], both[1], odd ? 0x5410 : 0x7632);
+      const unsigned taken = __shfl_xor_sync(~0u, given, 1);
+      const unsigned words[2] = {__byte_perm(both[0], taken, odd ? 0x3254 : 0x5410),
+                                 __byte_perm(both[1], taken, odd ? 0x3276 : 0x7610)};
+      const int across = col + odd * 8 + lane % 4 / 2 * 4;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const unsigned to = box + swizzled<PITCH>(warp * 16 + lane / 4 + half * 8, across);
+        asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(words[half]) : "memory");
+      }
+    } else if constexpr (sizeof(Out) == 2) {
       unsigned words[4];
 #pragma unroll
       for (int part = 0; part < 4; ++part) words[part] = pair<Out>(x[part][0], x[part][1]);
@@ -235,12 +271,13 @@ struct FragmentStore {
   }
 };
 
-// The same of the transpose of a tile of C: 64 columns of C by BN of its rows. A line of 128 bytes has all
-// 64 columns of elements of 16 bits; those of 32 bits are in two boxes.
+// The same of the transpose of a tile of C: 64 columns of C by BN of its rows. A line has all 64 columns of
+// elements of 8 or 16 bits; those of 32 bits are in two boxes, whose lines have 128 bytes.
 template <int BN, int BUFFERS, WriteBack WAY, int SPARE, class Epilogue>
 struct SwappedStore {
   using Out = typename Epilogue::Out;
-  static constexpr int PITCH = 128, SPAN = PITCH / sizeof(Out), BOXES = 64 / SPAN;
+  static constexpr int PITCH = sizeof(Out) == 1 ? 64 : 128;
+  static constexpr int SPAN = PITCH / sizeof(Out), BOXES = 64 / SPAN;
   static constexpr int MOST = BOXES == 1 ? 96 : 32, LINES = even_part(BN, 8, BN < MOST ? BN : MOST);
   static constexpr int BOX_BYTES = LINES * PITCH;
   static constexpr int READ_LINES = 4 * pairs_at_once<Epilogue, true, SPARE>(LINES / 4, 2);
@@ -273,13 +310,17 @@ struct SwappedStore {
           results.finish((box * LINES + part) / 4, x);
 #pragma unroll
           for (int c = 0; c < READ_LINES; c += 8) {
+            if constexpr (sizeof(Out) == 1) {
+              store_bytes(to, part + c, x[c / 4], x[c / 4 + 1]);
+              continue;
+            }
             [[maybe_unused]] unsigned words[2];
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
               const auto& two = x[c / 4 + half];
-              if constexpr (BOXES == 1) {
+              if constexpr (sizeof(Out) == 2) {
                 words[half] = pair<Out>(two[0], two[1]);
-              } else {
+              } else if constexpr (BOXES > 1) {
                 // Columns go to eight neighboring words, rows to lines two apart: the next row to the
                 // next line and chunk, the other half's column two chunks on.
                 const unsigned own = (to + place) ^ half * 2 * 16;
@@ -287,7 +328,7 @@ struct SwappedStore {
                 store_word((own ^ (PITCH | 16)) + (part + c) * PITCH, two[1]);
               }
             }
-            if constexpr (BOXES == 1) {
+            if constexpr (sizeof(Out) == 2) {
               const int column = warp * 16 + lane / 8 % 2 * 8;
               stmatrix_transposed(to + swizzled<PITCH>(part + c + lane % 8, column * sizeof(Out)),
                                   words);
@@ -311,6 +352,22 @@ struct SwappedStore {
   }
 
  private:
+  // Eight lines of a box, from `line` on: of each, a lane's bytes of two lines become four of one by exchange
+  // with the lanes that have its neighbors.
+  static __device__ __forceinline__ void store_bytes(unsigned box, int line, const float (&left)[2],
+                                                     const float (&right)[2]) {
+    const int warp = threadIdx.x % 128 / 32, lane = threadIdx.x % 32, own = lane / 4;
+    unsigned word = byte_pair<Out>(left[0], left[1]) | byte_pair<Out>(right[0], right[1]) << 16;
+    // One line of both: two neighbors in each eight columns.
+    const bool second = own % 2, after = own / 2 % 2;
+    word = __byte_perm(word, __shfl_xor_sync(~0u, word, 4), second ? 0x3715 : 0x6240);
+    // Four neighbors in one of the eights.
+    word = __byte_perm(word, __shfl_xor_sync(~0u, word, 8), after ? 0x3276 : 0x5410);
+    const int across = warp * 16 + after * 8 + own / 4 * 4;
+    const unsigned to = box + swizzled<PITCH>(line + lane % 4 * 2 + second, across);
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(word) : "memory");
+  }
+
   static __device__ __forceinline__ void store_word(unsigned to, float x) {
     asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(x) : "memory");
   }

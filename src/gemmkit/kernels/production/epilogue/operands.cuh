@@ -91,6 +91,7 @@ template <int BN, int COUNT, bool SWAPPED, bool PLAIN, int SPARE, class Epilogue
 class FinishedFragments {
  public:
   using Out = typename Epilogue::Out;
+  using OfBias = typename Epilogue::BiasElement;
 
   __device__ __forceinline__ FinishedFragments(const float (&sums_)[BN / 2],
                                                const Epilogue& epilogue_, const Out* C_, int ldc_,
@@ -119,7 +120,8 @@ class FinishedFragments {
   // often if there are registers for it, besides those for a second matrix.
   static constexpr int SECOND =
       Epilogue::WRITES_AUXILIARY || Epilogue::READS_RESIDUAL ? COUNT * PER_PAIR : 0;
-  static constexpr int READ_PER_PAIR = 2 * PER_PAIR + (Epilogue::READS_BIAS ? PER_PAIR : 0);
+  static constexpr int READ_PER_PAIR =
+      2 * PER_PAIR + (Epilogue::READS_BIAS ? PAIR_REGISTERS<OfBias, SWAPPED> : 0);
   static constexpr int MOST = (SPARE - SECOND) * 2 / READ_PER_PAIR / COUNT * COUNT;
   static constexpr int READ = even_part(BN / 4, COUNT,
                                         MOST < COUNT    ? COUNT
@@ -128,10 +130,11 @@ class FinishedFragments {
   using OfMatrix = Neighbors<Out, !SWAPPED>;
   // What `Epilogue::finish` asks for.
   struct Operands {
-    Out own_bias, own_residual;
+    OfBias own_bias;
+    Out own_residual;
     OfMatrix& kept;
     int neighbor;
-    __device__ __forceinline__ Out bias() const { return own_bias; }
+    __device__ __forceinline__ OfBias bias() const { return own_bias; }
     __device__ __forceinline__ Out residual() const { return own_residual; }
     __device__ __forceinline__ void keep(Out x) const { kept.set(neighbor, x); }
   };
@@ -142,8 +145,8 @@ class FinishedFragments {
   // One value for all columns of a wgmma, or for all lines.
   struct Bias {
     static constexpr bool ALONG = Epilogue::BY_COLUMN != SWAPPED;
-    Neighbors<Out, ALONG> values[ALONG ? READ / 2 : 2];
-    __device__ __forceinline__ Out get(int pair, int neighbor) const {
+    Neighbors<OfBias, ALONG> values[ALONG ? READ / 2 : 2];
+    __device__ __forceinline__ OfBias get(int pair, int neighbor) const {
       return ALONG ? values[pair / 2].get(neighbor) : values[pair % 2].get(0);
     }
   };
@@ -252,19 +255,19 @@ class FinishedFragments {
     const Place place = places(first);
     const int line = Epilogue::BY_COLUMN ? place.col : place.row;
     const int left = (Epilogue::BY_COLUMN ? N : M) - line;
-    const Out* from = epilogue.bias + line;
+    const OfBias* from = epilogue.bias + line;
     if constexpr (!Bias::ALONG) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         if (i * 8 < left) bias.values[i].packs[0].load(from + i * 8);
       }
-    } else if (inside && reinterpret_cast<unsigned long long>(from) % (2 * sizeof(Out)) == 0) {
+    } else if (inside && reinterpret_cast<unsigned long long>(from) % (2 * sizeof(OfBias)) == 0) {
 #pragma unroll
       for (int i = 0; i < READ / 2; ++i) bias.values[i].packs[0].load(from + i * 8);
     } else {
 #pragma unroll
       for (int i = 0; i < READ / 2; ++i) {
-        Pack<Out, 1> each[2];
+        Pack<OfBias, 1> each[2];
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
           if (i * 8 + j < left) each[j].load(from + i * 8 + j);

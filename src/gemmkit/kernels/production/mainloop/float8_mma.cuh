@@ -3,6 +3,7 @@
 // are left to the tensor cores.
 #pragma once
 
+#include "float8.cuh"
 #include "mainloop/cp_async_mma.cuh"
 #include "mainloop/operand_scales.cuh"
 
