@@ -172,6 +172,18 @@ def test_numbers_are_scales_too():
     assert np.array_equal(found[0], 0.5 * (a @ b[0]))
 
 
+def test_no_products_have_any_precision():
+    """There is no array that tells their type."""
+    assert gemmkit.grouped_matmul([], [], precision="fast", device="emulator") == []
+    _, bits_a = stored((ROWS, K), 1)
+    none = np.empty((0, K, N), np.uint8)
+    out = np.full((ROWS, N), 7, np.float32)
+    gemmkit.ragged_matmul(bits_a, none, [], out=out, precision="fast", device="emulator")
+    assert np.all(out == 7), "rows past the last group are not written"
+    with pytest.raises(UsageError, match="unknown precision 'most'"):
+        gemmkit.grouped_matmul([], [], precision="most")
+
+
 def test_other_terms_come_after_scales():
     (a, bits_a), (b, bits_b) = operands()
     scale_a, scale_b = powers((ROWS, 1), 3), powers((GROUPS, 1, N), 4)
