@@ -78,6 +78,25 @@ def decode(stored: Stored, dtype: Dtype) -> Numbers:
 def _encode_narrow(values: Numbers, dtype: Dtype) -> Stored:
     """To 8 bits, ties to even; what is too large becomes the largest number, infinities as well
     (e4m3 has none)."""
+    if values.dtype != np.float32:
+        return _nearest_narrow(values, dtype)
+    # Rounded to odd, the upper half tells on which side of a tie the number lies.
+    bits = values.view(np.uint32)
+    half = (bits >> np.uint32(16)).astype(np.uint16)
+    half |= (bits & np.uint32(0xFFFF)) != 0
+    found: Stored = _narrow_of_halves(dtype)[half]
+    return found
+
+
+@cache
+def _narrow_of_halves(dtype: Dtype) -> Stored:
+    """The 8 bits that each upper half of a float32 is rounded to."""
+    halves = np.arange(1 << 16, dtype=np.uint32) << np.uint32(16)
+    with np.errstate(invalid="ignore"):  # of a signaling NaN
+        return _nearest_narrow(halves.view(np.float32), dtype)
+
+
+def _nearest_narrow(values: Numbers, dtype: Dtype) -> Stored:
     numbers = _narrow_numbers(dtype)[:_NARROW_SIGN]
     finite = numbers[np.isfinite(numbers)].astype(np.float64)
     size = np.abs(values.astype(np.float64))
