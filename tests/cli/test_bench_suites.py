@@ -282,7 +282,10 @@ def test_the_power_limit_has_a_table_of_its_own(
     (before, after) = read_existing(str(seen))
     assert before.sustained is None, "a record without it is measured again"
     assert after.sustained == after.peers[0].sustained == SUSTAINED
-    assert call("bench", "--shape", "64", "--sustained", "0").exit_code == 2
+    for seconds, message in (("0", "is not in the range"), ("inf", "inf is not a finite number")):
+        refused = call("bench", "--shape", "64", "--sustained", seconds)
+        assert refused.exit_code == 2
+        assert message in refused.stderr
 
 
 def test_a_named_kernel_has_its_own_layout(

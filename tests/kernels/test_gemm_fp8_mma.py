@@ -77,6 +77,7 @@ def test_layouts(device, layout):
     plan = KERNEL.plan(problem, config, ADA)
     turned = ", ".join(str(layout[i] != "nt"[i]).lower() for i in range(2))
     assert (plan.before is None) == (layout == "nt")
+    assert plan.copied == tuple("AB"[i] for i in range(2) if layout[i] != "nt"[i])
     assert plan.before is None or plan.before.entry == f"copy_operands<unsigned char, {turned}>"
     check_exact(problem, run_typed(problem, device, kernel=KERNEL.name, config=config))
 
@@ -176,7 +177,12 @@ def test_the_checker_knows_its_arithmetic():
         ({}, "rtx4090", {"BK": 32}, "BK = 32: use 64 or 128, as sums are promoted every 128"),
         ({}, "rtx4090", {"BM": 192, "WM": 64}, "powers of two"),
         ({}, "rtx4090", {"stages": 1}, "stages must be 2 or more"),
-        ({}, "rtx4090", {"WN": 64}, "take 256 registers of each lane: it has 128 for them"),
+        (
+            {},
+            "rtx4090",
+            {"WN": 64},
+            "take 256 registers of each lane: it has 128 for them; use a smaller WM or",
+        ),
         ({"scales": "1x128,1x128"}, "rtx4090", {}, "with their scales, take 192 registers"),
         ({}, "rtx4090", {"BM": 16, "BN": 256, "WM": 16, "WN": 16}, "evenly"),
         ({}, "rtx4090", {"BK": 128}, "131072 bytes of shared memory"),

@@ -70,6 +70,7 @@ def test_results_and_which_operands(device, problem, copied):
     plan = KERNEL.plan(problem, CONFIG, H100)
     assert "".join(each.operand for each in aligned_copies(problem)) == copied
     assert (plan.before is not None) == bool(copied)
+    assert "".join(plan.copied) == copied
     assert bool(plan.workspace_bytes) == bool(copied)
 
 

@@ -26,7 +26,10 @@ RAGGED, GROUPED = (each.KERNEL for each in (ragged_fp8, grouped_fp8))
 ENDS = [0, 3, 3, 70, 80]
 ROWS, N, K, GROUPS = 80, 144, 272, 5
 CHUNKS, BLOCKS = 3, 2
-SHAPES_OF_A = [(ROWS, CHUNKS), (ROWS, 1), (GROUPS, 1, 1), (1, 1), ()]
+SHAPES_OF_A = [
+    *((ROWS, CHUNKS), (1, ROWS, CHUNKS), (ROWS, 1), (1, ROWS, 1)),
+    *((GROUPS, 1, 1), (1, 1, 1), (1, 1), ()),
+]
 SHAPES_OF_B = [
     *((GROUPS, CHUNKS, BLOCKS), (CHUNKS, BLOCKS), (GROUPS, CHUNKS, N)),
     *((GROUPS, 1, N), (1, 1, N), (1, N), (GROUPS, 1, 1), (1,)),
@@ -167,6 +170,18 @@ def test_numbers_are_scales_too():
     assert np.array_equal(found, 6 * expected(a, b, np.ones(1), np.ones(1)))
     found = gemmkit.grouped_matmul([bits_a], [bits_b[0]], scale_a=2.0, scale_b=np.float32(0.25))
     assert np.array_equal(found[0], 0.5 * (a @ b[0]))
+
+
+def test_no_products_have_any_precision():
+    """There is no array that tells their type."""
+    assert gemmkit.grouped_matmul([], [], precision="fast", device="emulator") == []
+    _, bits_a = stored((ROWS, K), 1)
+    none = np.empty((0, K, N), np.uint8)
+    out = np.full((ROWS, N), 7, np.float32)
+    gemmkit.ragged_matmul(bits_a, none, [], out=out, precision="fast", device="emulator")
+    assert np.all(out == 7), "rows past the last group are not written"
+    with pytest.raises(UsageError, match="unknown precision 'most'"):
+        gemmkit.grouped_matmul([], [], precision="most")
 
 
 def test_other_terms_come_after_scales():

@@ -86,6 +86,48 @@ def test_numbers_are_scales_too():
     assert np.array_equal(found, 6 * (a @ b))
 
 
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"alpha": "2", "scale_a": 0.5}, UnsupportedType, "alpha = '2' is not a number"),
+        ({"alpha": None, "scale_b": 2}, UnsupportedType, "alpha = None is not a number"),
+        ({"scale_a": 10**400}, UsageError, "scale_a is larger than any float"),
+        ({"scale_b": float("nan")}, UsageError, "scale_b = nan: a number is a factor of alpha"),
+        ({"scale_a": 1e39}, UsageError, r"scale_a = 1e\+39: a number .* finite in fp32"),
+        (
+            {"alpha": 2, "scale_a": 1e30, "scale_b": 1e20},
+            UsageError,
+            r"alpha = 2 times scale_a = 1e\+30, scale_b = 1e\+20 is 2e\+50, .* not a finite fp32",
+        ),
+        ({"alpha": float("inf"), "scale_a": 2}, UsageError, "alpha = inf is not a finite"),
+        ({"scale_a": np.ones((1, 1), np.int32)}, UnsupportedType, "int32: scales are float32"),
+    ],
+)
+def test_what_scales_that_are_numbers_cannot_be(change, error, message):
+    (_, bits_a), (_, bits_b) = stored((9, 20), 1), stored((20, 7), 2)
+    with pytest.raises(error, match=message):
+        multiply(bits_a, bits_b, **change)
+    if not isinstance(change.get("scale_a"), np.ndarray):
+        with pytest.raises(error, match=message):
+            gemmkit.ragged_matmul(bits_a, bits_b[None], [9], **change)
+        with pytest.raises(error, match=message):
+            gemmkit.grouped_matmul([bits_a], [bits_b], **change)
+
+
+@pytest.mark.parametrize("role", ["scale_a", "scale_b"])
+def test_a_number_is_no_scale_of_other_types(role):
+    """As an array is none."""
+    a, b = np.ones((2, 3), np.float32), np.ones((3, 4), np.float32)
+    wanted = f"{role} is for a and b of float8_e4m3 and float8_e5m2, not float32: alpha scales"
+    for call in (
+        lambda given: multiply(a, b, **given),
+        lambda given: gemmkit.ragged_matmul(a, b[None], [2], **given),
+        lambda given: gemmkit.grouped_matmul([a], [b], **given),
+    ):
+        with pytest.raises(UsageError, match=wanted):
+            call({role: 2.0})
+
+
 def test_scales_come_before_alpha_bias_and_activation():
     (a, bits_a), (b, bits_b) = stored((40, K), 1), stored((K, 24), 2)
     scale_a, scale_b = powers((40, 1), 3), powers((CHUNKS, 1), 4)

@@ -106,6 +106,8 @@ def test_what_limits_a_launch(record):
     assert limiter(record(narrow, 15.0), H100).endswith(" % of its bandwidth; tiles 50 % full")
     odd = GemmProblem.of_groups("64x32x1025*9")
     assert limiter(record(odd, 1.0), H100) == "copies of single floats"
+    narrow = GemmProblem.of_groups("64x32x1025*9", dtype="float8_e4m3")
+    assert limiter(record(narrow, 1.0), H100) == "copies of single elements"
     small = GemmProblem.of_groups("64x32x64*9")
     assert limiter(record(small, 1.0), H100) == "latency of short products"
     assert limiter(msgspec.structs.replace(record(small), time_us=None), H100) == "–"

@@ -66,5 +66,6 @@ def limiter_of_groups(
     if share is not None and share < _FULL:
         found.append(f"tiles {100 * share:.0f} % full")
     if not problem.is_aligned(VECTOR_BYTES):
-        found.append("copies of single floats")
+        single = "floats" if problem.dtype == "float32" else "elements"
+        found.append(f"copies of single {single}")
     return "; ".join(found) or "latency of short products"

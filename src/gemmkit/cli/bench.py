@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -39,6 +40,12 @@ if TYPE_CHECKING:
 DEFAULT_SHAPE = "1024"
 
 
+def _finite(_: click.Context, __: click.Parameter, seconds: float | None) -> float | None:
+    if seconds is not None and not isfinite(seconds):
+        raise click.BadParameter(f"{seconds} is not a finite number of seconds")
+    return seconds
+
+
 comparison_options = combine(
     click.option(
         "--suite",
@@ -70,6 +77,7 @@ comparison_options = combine(
     click.option(
         "--sustained",
         type=click.FloatRange(min=0, min_open=True),
+        callback=_finite,
         metavar="SECONDS",
         help="Measure also the burst after a rest, and for so long each the speed, the clock, the "
         "power and the energy per product at the board's power limit.",

@@ -20,7 +20,7 @@ from gemmkit.jax.primitive import make_primitive
 from gemmkit.jax.target import SCALED_TARGET
 from gemmkit.ops.narrow_results import SCALE_RESULT
 from gemmkit.ops.operands import View, library_name, read_dtype
-from gemmkit.ops.request import read_scales
+from gemmkit.ops.request import number, read_scales
 from gemmkit.ops.shapes import Shape
 from gemmkit.problem_fields import check_narrow_result
 
@@ -88,7 +88,7 @@ def _single(scale: jax.Array) -> jax.Array:
 
 def _scale(role: str, given: Any) -> jax.Array:
     if isinstance(given, Real):
-        return jnp.full((), float(given), jnp.float32)
+        return jnp.full((), number(role, given), jnp.float32)
     found = array_of(role, given)
     if found.dtype != jnp.float32:
         raise UnsupportedType(f"{role} has type {found.dtype.name}: scales are float32")

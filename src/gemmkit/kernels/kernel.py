@@ -22,7 +22,7 @@ from gemmkit.kernels.constructors import UsersKernels
 from gemmkit.kernels.layouts import layout_text
 from gemmkit.kernels.limits import MAX_EXTENT
 from gemmkit.kernels.loads import LoadFormula
-from gemmkit.kernels.operand_copies import with_copies, workspace_bytes
+from gemmkit.kernels.operand_copies import made_anew, with_copies, workspace_bytes
 from gemmkit.kernels.plan import (
     BATCH_ARGUMENTS,
     EPILOGUE_ARGUMENTS,
@@ -346,7 +346,7 @@ class Kernel(UsersKernels):
         shape = self.launch(problem, config, gpu)
         copies = {each.operand: each for each in shape.copies}
         own = shape.signature or self.signature
-        signature = with_copies(own, shape.copies if shape.in_place else ())
+        in_place = shape.copies if shape.in_place else ()
         arguments = ", ".join(map(str, shape.template))
         if self.fuses:
             arguments += f", {policy(problem)}"
@@ -362,7 +362,7 @@ class Kernel(UsersKernels):
             entry=entry,
             grid=shape.grid,
             block=shape.block,
-            signature=(*signature, *problem.epilogue.parameters),
+            signature=(*with_copies(own, in_place), *problem.epilogue.parameters),
             shared_bytes=shape.shared_bytes,
             cluster=shape.cluster,
             workspace_bytes=shape.workspace_bytes + workspace_bytes(shape.copies),
@@ -382,6 +382,7 @@ class Kernel(UsersKernels):
             ),
             before=shape.before if problem.alpha else None,
             prepared=shape.prepared,
+            copied_in_place=tuple(each.operand for each in made_anew(in_place)),
             dependent=shape.dependent,
             reserved_bytes=shape.reserved_bytes,
         )

@@ -219,7 +219,8 @@ class LaunchPlan:
     launch that comes first, on the same arguments: what it leaves in the workspace, this one reads,
     and `purpose` says in which form it leaves operands there. Besides names, a signature has
     addresses there, as `workspace + 256`. `prepared` are copies of operands in memory of their own,
-    which launches read and do not make.
+    which launches read and do not make. `copied_in_place` are operands whose addresses in the
+    signature are those of copies in the workspace.
     """
 
     kernel: str
@@ -245,6 +246,7 @@ class LaunchPlan:
     before: LaunchPlan | None = None
     purpose: str = ""
     prepared: tuple[PreparedCopy, ...] = ()
+    copied_in_place: tuple[str, ...] = ()
     dependent: bool = False
     reserved_bytes: int = 0
 
@@ -274,9 +276,11 @@ class LaunchPlan:
 
     @property
     def copied(self) -> tuple[str, ...]:
-        """The operands of which the kernel reads copies in the workspace, by tensor maps."""
+        """The operands of which the kernel reads copies in the workspace, by tensor maps or by
+        addresses in its signature."""
         copies = (each.copy for each in self.tensor_maps)
-        return tuple(each.operand for each in copies if each is not None and not each.is_prepared)
+        by_maps = (each.operand for each in copies if each is not None and not each.is_prepared)
+        return (*by_maps, *self.copied_in_place)
 
     @property
     def threads_per_block(self) -> int:

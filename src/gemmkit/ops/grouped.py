@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from gemmkit.epilogue import Epilogue
@@ -12,6 +11,7 @@ from gemmkit.ops.grouped_product import grouped_product
 from gemmkit.ops.groups import listed
 from gemmkit.ops.prepared_groups import PreparedGroups, taken_groups
 from gemmkit.ops.request import Call, HostOptions
+from gemmkit.ops.scale_numbers import without_numbers
 from gemmkit.ops.tracing import recordable
 
 if TYPE_CHECKING:
@@ -53,7 +53,8 @@ def grouped_matmul(
             stay the same for many calls are best given as `gemmkit.prepare_groups` makes them.
         out: matrices of m×n elements to write the results to; they may be strided, but must not
             overlap each other or an input. They are of one type, which may be another than that of
-            as_. By default new arrays, each of the kind and type of its a.
+            as_. By default new arrays, each of the kind and type of its a, of float32 if that has 8
+            bits.
         alpha: a number; if it is 0, as_ and bs are not read.
         c: matrices of m×n; `out` itself may be it.
         beta: a number; if it is 0, c is not read.
@@ -86,12 +87,10 @@ def grouped_matmul(
         CompileError, CompilerMissing, DeviceError: as `matmul`.
     """
     held = None
-    if isinstance(scale_a, Real):
-        alpha, scale_a = alpha * float(scale_a), None
-    if isinstance(scale_b, Real):
-        alpha, scale_b = alpha * float(scale_b), None
     if isinstance(bs, PreparedGroups):
         bs, precision, held = taken_groups(bs, precision)
+    as_ = listed("a", as_)
+    alpha, scale_a, scale_b = without_numbers(alpha, scale_a, scale_b, as_[0] if as_ else None)
     roles = {
         "a": as_,
         "b": bs,

@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from gemmkit.dtypes import default_result_type
+from gemmkit.dtypes import OPERAND_TYPES, default_result_type
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedType, UsageError
 from gemmkit.groups import Sizes
@@ -205,7 +205,9 @@ def _with_types(terms: Terms, operands: Operands, precision: object) -> Terms:
     """The terms with the types of the products, those of the first a and of the first out, and
     their precision."""
     if not operands["a"]:
-        return replace(terms, precision=settled(precision, terms.dtype))
+        # No array tells the type: it is one that has this precision.
+        dtype = OPERAND_TYPES[0] if precision == "fast" else terms.dtype
+        return replace(terms, dtype=dtype, precision=settled(precision, dtype))
     dtype = operands["a"][0].dtype
     return replace(
         terms,

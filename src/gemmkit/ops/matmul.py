@@ -15,6 +15,7 @@ from gemmkit.ops.narrow_results import scaled_by
 from gemmkit.ops.prepared_operands import PreparedOperand, taken
 from gemmkit.ops.product import are_warm, product
 from gemmkit.ops.request import Call, HostOptions, flag, parsed_epilogue
+from gemmkit.ops.scale_numbers import without_numbers
 from gemmkit.ops.shapes import Shape
 from gemmkit.ops.tracing import compiling, record, symbolic
 from gemmkit.units import counted
@@ -110,10 +111,8 @@ def matmul(
     held = None
     if isinstance(a, PreparedOperand) or isinstance(b, PreparedOperand):
         a, b, precision, held = taken(a, b, precision)
-    if isinstance(scale_a, Real):
-        alpha, scale_a = alpha * float(scale_a), None
-    if isinstance(scale_b, Real):
-        alpha, scale_b = alpha * float(scale_b), None
+    if scale_a is not None or scale_b is not None:
+        alpha, scale_a, scale_b = without_numbers(alpha, scale_a, scale_b, a)
     if isinstance(scale_result, Real):
         own = Epilogue() if epilogue is None else parsed_epilogue(epilogue)
         epilogue = scaled_by(scale_result, own, out, out_dtype)

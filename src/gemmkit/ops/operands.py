@@ -190,6 +190,8 @@ def known_dtype(name: str, role: str) -> Dtype:
             return known
     if name in _OF_8_BITS:
         return _OF_8_BITS[name]
+    if role.startswith("scale_"):
+        raise UnsupportedType(f"{role} has type {name}: scales are float32")
     advice = next(words for starts, words in _REFUSED if name.startswith(starts))
     kinds = ", ".join((*RESULT_TYPES, *_OF_8_BITS))
     raise UnsupportedType(f"{role} has type {name}; gemmkit multiplies {kinds}: {advice}")

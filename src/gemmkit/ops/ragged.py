@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from gemmkit.epilogue import Epilogue
 from gemmkit.ops.ragged_product import RaggedCall, ragged_product
+from gemmkit.ops.scale_numbers import without_numbers
 from gemmkit.ops.tracing import recordable
 
 if TYPE_CHECKING:
@@ -53,7 +53,8 @@ def ragged_matmul(
             an array of any library in host memory; or int32 or int64 on the GPU of a. A group may
             be empty. Rows past the last end are not written. Of offsets on a GPU, those beyond the
             rows of a count as its end, and rows of groups that overlap are undefined.
-        out: a matrix of rows×n to write the result to; by default a new one of the type of a.
+        out: a matrix of rows×n to write the result to; by default a new one of the type of a,
+            or of float32 if that has 8 bits.
         alpha: a number.
         beta: a number; unless it is 0, out is needed, and what it holds is added.
         epilogue: as for `matmul`.
@@ -81,10 +82,7 @@ def ragged_matmul(
             board or alignment; or sizes are beyond the range of the kernels' indices.
         CompileError, CompilerMissing, DeviceError: as `matmul`.
     """
-    if isinstance(scale_a, Real):
-        alpha, scale_a = alpha * float(scale_a), None
-    if isinstance(scale_b, Real):
-        alpha, scale_b = alpha * float(scale_b), None
+    alpha, scale_a, scale_b = without_numbers(alpha, scale_a, scale_b, a)
     return ragged_product(
         RaggedCall(
             *(a, b, offsets, out, bias, residual, auxiliary),

@@ -299,11 +299,11 @@ def _of_groups(request: RaggedRequest, role: str, array: Any, ends: list[int]) -
     """What each group has of an array."""
     for number, (start, end) in enumerate(pairwise((0, *ends))):
         if role in SCALES:
+            own = array
             if len(array.shape) > 2:
-                yield array[number if array.shape[0] == request.groups else 0]
-            else:
-                of_rows = role == "scale_a" and request.terms.scales.a != TENSOR
-                yield array[start:end] if of_rows else array
+                own = array[number if array.shape[0] == request.groups else 0]
+            of_rows = role == "scale_a" and request.terms.scales.a != TENSOR
+            yield own[start:end] if of_rows else own
         elif role == "b" or (role == "bias" and request.own_bias):
             yield array[number]
         elif role == "bias" and request.terms.epilogue.bias != "row":

@@ -242,7 +242,7 @@ def usual_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
     return (1, 1) if shape in ((), (1,)) else shape[-2:]
 
 
-def number(name: str, value: float) -> float:
+def number(name: str, value: Any) -> float:
     """What a user gives as a number.
 
     Raises:

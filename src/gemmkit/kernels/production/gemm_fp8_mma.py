@@ -133,7 +133,7 @@ def pairing(problem: GemmProblem, config: TileConfig, _: GpuSpec) -> str | None:
         return None
     return (
         f"sums of WM*WN results and of chunks of k, with their scales, take {registers} registers "
-        f"of each lane: it has {rules.RESULT_REGISTERS} for them"
+        f"of each lane: it has {rules.RESULT_REGISTERS} for them; use a smaller WM or WN"
     )
 
 
