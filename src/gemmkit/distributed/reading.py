@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from math import isfinite
-from numbers import Real
 from typing import Any, NamedTuple
 
 import torch
@@ -20,6 +19,7 @@ from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedProblem, UnsupportedType, UsageError
 from gemmkit.ops.libraries.torch import check_gradient
 from gemmkit.ops.request import number, parsed_epilogue
+from gemmkit.ops.scale_numbers import without_numbers
 from gemmkit.units import counted
 
 
@@ -61,10 +61,7 @@ def read_arguments(
     if not beta:
         # By the rules of BLAS, C is not read then.
         beside["c"] = None
-    for each in scales:
-        # As `gemmkit.matmul` has it.
-        alpha *= float(each) if isinstance(each, Real) else 1.0
-    scale_a, scale_b = (None if isinstance(each, Real) else each for each in scales)
+    alpha, scale_a, scale_b = without_numbers(alpha, *scales, like=a)
     strategy, epilogue = _strategy(strategy), _epilogue(epilogue)
     spread = is_dtensor(a) or is_dtensor(b)
     mesh = None

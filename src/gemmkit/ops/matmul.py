@@ -11,10 +11,10 @@ from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedType, UsageError
 from gemmkit.loading import load
 from gemmkit.ops.arrays import library_of
-from gemmkit.ops.narrow_results import scaled_by
+from gemmkit.ops.narrow_results import SCALE_RESULT, scaled_by
 from gemmkit.ops.prepared_operands import PreparedOperand, taken
 from gemmkit.ops.product import are_warm, product
-from gemmkit.ops.request import Call, HostOptions, flag, parsed_epilogue
+from gemmkit.ops.request import Call, HostOptions, flag, number, parsed_epilogue
 from gemmkit.ops.scale_numbers import without_numbers
 from gemmkit.ops.shapes import Shape
 from gemmkit.ops.tracing import compiling, record, symbolic
@@ -115,7 +115,7 @@ def matmul(
         alpha, scale_a, scale_b = without_numbers(alpha, scale_a, scale_b, a)
     if isinstance(scale_result, Real):
         own = Epilogue() if epilogue is None else parsed_epilogue(epilogue)
-        epilogue = scaled_by(scale_result, own, out, out_dtype)
+        epilogue = scaled_by(number(SCALE_RESULT, scale_result), own, out, out_dtype)
         scale_result = None
     host = None
     if device_memory is not None or devices is not None or progress:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import prod
-from numbers import Real
 from typing import Any
 
 from gemmkit.dtypes import OPERAND_TYPES, Dtype, bias_type, is_narrow
@@ -41,7 +40,7 @@ def check_scale(operand: Operand) -> None:
         )
 
 
-def scaled_by(scale: Real, epilogue: Epilogue, out: Any, out_dtype: Any) -> Epilogue:
+def scaled_by(scale: float, epilogue: Epilogue, out: Any, out_dtype: Any) -> Epilogue:
     """The epilogue of results of 8 bits that are multiplied by a number as well: its own scale,
     for there is no residual, times that.
 
@@ -55,4 +54,4 @@ def scaled_by(scale: Real, epilogue: Epilogue, out: Any, out_dtype: Any) -> Epil
             f"{SCALE_RESULT} is of results of {' and '.join(OPERAND_TYPES)}: give out_dtype, or "
             "use the epilogue's scale for others"
         )
-    return replace(epilogue, scale=epilogue.scale * float(scale))
+    return replace(epilogue, scale=epilogue.scale * scale)
