@@ -169,8 +169,6 @@ def test_types_by_a_condition_on_what_is_given_are_read(tmp_path, options, dtype
     [
         ("condition, other branch", None, "A of 'own' has float64 elements, .* --dtype float64"),
         ("condition", "float64", "A of 'own' has float32 elements, .* --dtype float32"),
-        ("macro, double", None, "A of 'dgemm' has float64 elements"),
-        ("macro, double", "bfloat16", "A of 'dgemm' has float64 elements"),
     ],
 )
 def test_the_compiler_refuses_other_types_than_a_problem_s(tmp_path, case, asked, said):
@@ -179,6 +177,17 @@ def test_the_compiler_refuses_other_types_than_a_problem_s(tmp_path, case, asked
     path.write_text(source)
     with pytest.raises(UnsupportedProblem, match=said):
         check(Kernel.from_file(path, **how, **LAUNCH), ["33x40x50"], dtype=asked)
+
+
+@pytest.mark.parametrize(("entry", "dtype"), [("sgemm", "float32"), ("dgemm", "float64")])
+def test_types_in_a_macro_are_read(tmp_path, entry, dtype):
+    path = tmp_path / "own.cu"
+    path.write_text(MADE)
+    kernel = Kernel.from_file(path, entry=entry, **LAUNCH)
+    (record,) = check(kernel, ["33x40x50"])
+    assert (record.verdict, record.problem.dtype, record.problem.out_dtype) == ("ok", dtype, dtype)
+    with pytest.raises(UnsupportedProblem, match=f"'{entry}' is for {dtype}, not bfloat16"):
+        check(kernel, ["33x40x50"], dtype="bfloat16")
 
 
 def test_the_type_of_c_alone_may_be_hidden(tmp_path):

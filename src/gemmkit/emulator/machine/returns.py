@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from gemmkit.emulator.codegen.layout import (
@@ -16,6 +15,7 @@ from gemmkit.emulator.codegen.layout import (
 )
 from gemmkit.emulator.machine.memory import DeviceMemory
 from gemmkit.emulator.machine.refusals import Refusal
+from gemmkit.emulator.machine.stalls import Stalls, Verdict
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.errors import DeviceError
 from gemmkit.loading import load
@@ -23,17 +23,7 @@ from gemmkit.loading import load
 if TYPE_CHECKING:
     from gemmkit.emulator.machine.cluster import Cluster
     from gemmkit.emulator.machine.operations import Operations
-    from gemmkit.emulator.machine.stalls import Stalls
     from gemmkit.emulator.sanitizer.monitor import Sanitizer
-
-
-class Verdict(Enum):
-    """Whether a launch goes on; if not, whether lanes of its warps or blocks that the emulator does
-    not run meanwhile might help it."""
-
-    GOES_ON = auto()
-    STALLED = auto()
-    KEPT = auto()
 
 
 # Blocks that take so many steps, while none begins or ends, may poll for ever.
