@@ -82,3 +82,37 @@ def test_gemm_wgmma_rounds_its_results_once(dtype, sizes):
     plan = kernel.plan(GemmProblem(*sizes, dtype=dtype), kernel.configure(SMALL), board)
     found = compile_plan(plan, board.arch, assemble=False)
     assert not arithmetic_of(found.ptx, found.entry, dtype, dtype).rounded
+
+
+# Sums on tensor cores in 8 bits, which go to C through shared memory and a bulk copy.
+BULK_STORE = """
+extern "C" __global__ void stored(float* C) {
+  __shared__ __align__(128) float words[128];
+  const int lane = threadIdx.x;
+  const unsigned* operands = reinterpret_cast<const unsigned*>(words);
+  float d[4] = {};
+  for (int k = 0; k < 64; k += 32)
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%0, %1, %2, %3}, "
+        "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(operands[lane]), "r"(operands[lane ^ 1]), "r"(operands[lane ^ 2]),
+          "r"(operands[lane ^ 3]), "r"(operands[lane ^ 4]), "r"(operands[lane ^ 5]));
+  __syncthreads();
+  for (int i = 0; i < 4; ++i) words[4 * lane + i] = d[i];
+  asm volatile("STORE;" ::"l"(C), "r"((unsigned)__cvta_generic_to_shared(words)) : "memory");
+}
+"""
+
+
+@pytest.mark.parametrize(
+    "store",
+    [
+        "cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], 512",
+        "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], 512",
+        "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {0, 0}], [%1]",
+    ],
+)
+def test_results_that_a_bulk_copy_stores_have_the_bound_of_tensor_cores(store):
+    source = BULK_STORE.replace("STORE", store)
+    found = compile_kernel(source, "stored", "sm_90a", assemble=False)
+    assert arithmetic_of(found.ptx, found.entry, "float8_e4m3", "float32").tensor is not None

@@ -19,7 +19,7 @@ SHARED, STAGED = "@shared", "@staged"
 def with_results_apart(operations: Sequence[Operation]) -> list[Operation]:
     """The operations with results of tensor cores at a node of their own in shared memory.
 
-    Loads from there read both, except of what tensor cores multiply.
+    Loads and bulk stores from there read both, except of what tensor cores multiply.
     """
     products = [each for each in operations if each.operand_type is not None]
     if not products:
@@ -40,8 +40,8 @@ def with_results_apart(operations: Sequence[Operation]) -> list[Operation]:
     for each in operations:
         if each.result == (SHARED,) and computed & set(each.sources):
             each = replace(each, result=(STAGED,))
-        elif each.terms == (SHARED,) and not multiplied & set(each.result):
-            each = replace(each, terms=(SHARED, STAGED))
+        elif each.terms[:1] == (SHARED,) and not multiplied & set(each.result):
+            each = replace(each, terms=(SHARED, STAGED, *each.terms[1:]))
         found.append(each)
     return found
 

@@ -85,7 +85,7 @@ def operation_of(
         source = (f"@{space}",) if space in _MEMORY else ("@out",) if reloads else ()
         return Operation(operands[0], source, instruction=instruction) if operands[0] else None
     if verb == "cp":
-        return None
+        return _bulk_store(instruction, types)
     result, rest = operands[0], operands[1:]
     if verb in _MATRIX and "mma" in instruction.opcode:
         return _matrix_product(instruction, types, result, rest)
@@ -115,6 +115,23 @@ def operation_of(
         cut = directed and bool(target)
     terms = tuple(node for each in rest for node in each)
     return Operation(result, terms, own=own, cut=cut, instruction=instruction)
+
+
+def _bulk_store(instruction: Instruction, types: Sequence[str]) -> Operation | None:
+    """A bulk copy or reduction from shared to global memory; None for other copies, which bring
+    operands as they are."""
+    words = instruction.opcode.split(".")
+    if "bulk" not in words or "global" not in words or "prefetch" in words:
+        return None
+    if words.index("global") > next(
+        (at for at, word in enumerate(words) if word.startswith("shared")), 0
+    ):
+        return None
+    own = next((NARROW_TYPES[each] for each in types if each in NARROW_TYPES), None)
+    if words[1] == "reduce" and "add" in words and own is not None:
+        terms = ("@shared", "@out")
+        return Operation(("@out",), terms, own=own, computes=True, instruction=instruction)
+    return Operation(("@out",), ("@shared",), instruction=instruction)
 
 
 def is_zero(operation: Operation, zero: Collection[str]) -> bool:
