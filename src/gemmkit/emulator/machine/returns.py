@@ -15,7 +15,7 @@ from gemmkit.emulator.codegen.layout import (
 )
 from gemmkit.emulator.machine.memory import DeviceMemory
 from gemmkit.emulator.machine.refusals import Refusal
-from gemmkit.emulator.machine.stalls import Stalls, Verdict
+from gemmkit.emulator.machine.verdict import Verdict
 from gemmkit.emulator.machine.worker import Worker
 from gemmkit.errors import DeviceError
 from gemmkit.loading import load
@@ -23,6 +23,7 @@ from gemmkit.loading import load
 if TYPE_CHECKING:
     from gemmkit.emulator.machine.cluster import Cluster
     from gemmkit.emulator.machine.operations import Operations
+    from gemmkit.emulator.machine.stalls import Stalls
     from gemmkit.emulator.sanitizer.monitor import Sanitizer
 
 

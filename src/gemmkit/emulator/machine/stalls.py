@@ -16,7 +16,6 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import Enum, auto
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -29,6 +28,7 @@ from gemmkit.emulator.codegen.polls import Polls
 from gemmkit.emulator.machine.grid import SharedGrid
 from gemmkit.emulator.machine.kept_registers import KeptRegisters
 from gemmkit.emulator.machine.memory import DeviceMemory
+from gemmkit.emulator.machine.verdict import Verdict
 from gemmkit.emulator.machine.worker import Worker
 
 if TYPE_CHECKING:
@@ -43,15 +43,6 @@ _AGAIN = 3
 _FIRST_PERIOD, _LAST_PERIOD = 16, 256
 # So many bytes of memory are compared.
 _MOST_BYTES = 64 << 20
-
-
-class Verdict(Enum):
-    """Whether a launch goes on; if not, whether lanes of its warps or blocks that the emulator does
-    not run meanwhile might help it."""
-
-    GOES_ON = auto()
-    STALLED = auto()
-    KEPT = auto()
 
 
 @dataclass(slots=True)
