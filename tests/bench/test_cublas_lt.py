@@ -34,6 +34,9 @@ class Lt:
     Epilogue = MatmulDescAttribute = MatrixLayoutAttribute = MatmulPreferenceAttribute = Names()
     ReductionScheme = SimpleNamespace(COMPUTE_TYPE=2)
 
+    class cuBLASLtError(Exception):  # noqa: N801 - the name it has
+        pass
+
     def __init__(self):
         self.layouts, self.told, self.preferences, self.calls = {}, {}, {}, []
         self.Epilogue = {"DEFAULT": 0, "BIAS": 1, "GELU_AUX_BIAS": 2, "RELU_BIAS": 3}
@@ -177,6 +180,17 @@ def test_what_it_refuses_to_fuse_is_left(lt, monkeypatch):
         )
     lt.matmul_algo_get_heuristic = lambda *_: 1 / 0
     with pytest.raises(ZeroDivisionError):
+        CublasBaseline(device()).candidates(GemmProblem(3, 4, 5), [BOUND | NUMBERS])
+
+
+def test_what_it_does_not_take_is_left_out_of_a_comparison(lt):
+    def refuse(*_):
+        raise lt.cuBLASLtError(
+            "not supported (CUBLAS_STATUS_NOT_SUPPORTED). You can set LOG_LEVEL=5"
+        )
+
+    lt.matmul_algo_get_heuristic = refuse
+    with pytest.raises(UnsupportedProblem, match=r"3x4x5: not supported \(CUBLAS_STATUS.*\)$"):
         CublasBaseline(device()).candidates(GemmProblem(3, 4, 5), [BOUND | NUMBERS])
 
 

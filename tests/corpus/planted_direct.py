@@ -126,7 +126,10 @@ PLANTED = (
         kernel="naive",
         problem=GemmProblem(9, 17, 5, epilogue=Epilogue(bias=True, activation="relu")),
         old="x = activation.apply(x);",
-        new="x = activation.apply(x - (BIAS ? bias[col] : 0)) + (BIAS ? bias[col] : 0);",
+        new=(
+            "Sum late = READS_BIAS ? widened<Sum>(operands.bias()) : Sum(0);\n"
+            "    x = activation.apply(x - late) + late;"
+        ),
         expects=(WRONG_RESULT,),
         file="epilogue.cuh",
     ),

@@ -55,9 +55,12 @@ def test_tiles_cover_the_result_once_in_every_order(data):
 def test_devices_take_contiguous_shares_and_then_from_the_longest():
     assert [len(each) for each in shares(10, 3)] == [3, 3, 4]
     deal = Deal(StreamProblem(8, 1, 1), Tiling(1, 1, 1), 2)
-    assert [deal.next(0).row for _ in range(4)] == [0, 1, 2, 3]
-    assert [deal.next(0).row, deal.next(1).row] == [7, 4]
-    assert [deal.next(1).row, deal.next(0).row, deal.next(0)] == [5, 6, None]
+    assert [deal.own(0).row for _ in range(4)] == [0, 1, 2, 3]
+    assert deal.own(0) is None
+    assert [deal.others().row, deal.own(1).row] == [7, 4]
+    assert [deal.own(1).row, deal.others().row] == [5, 6]
+    assert deal.own(1) is None
+    assert deal.others() is None
 
 
 def test_the_panel_longest_unused_makes_room():

@@ -19,6 +19,7 @@ from gemmkit.ops.streamed import multiply, transfers, worker
 from gemmkit.ops.streamed.files import MappedFile
 from gemmkit.ops.streamed.host_matrices import HostStack
 from gemmkit.ops.streamed.sizes import Tiling
+from gemmkit.ops.streamed.traversal import Deal
 
 
 def whole_numbers(shape, seed=0, low=-4, high=5):
@@ -85,6 +86,27 @@ def cut(monkeypatch):
         monkeypatch.setattr(multiply, "plan_stream", plan)
 
     return cut
+
+
+def test_devices_ask_for_tiles_of_others_when_their_own_are_almost_computed(cut, monkeypatch):
+    cut(m=10, n=13, k=15)
+    begin, others = worker.Worker._begin, Deal.others
+    own, left = threading.local(), []
+
+    def begun(self):
+        own.worker = self
+        begin(self)
+
+    def asked(self):
+        left.append(len(own.worker._ahead))
+        return others(self)
+
+    monkeypatch.setattr(worker.Worker, "_begin", begun)
+    monkeypatch.setattr(Deal, "others", asked)
+    out = gemmkit.matmul(A, B, device="emulator", device_memory=60_000, devices=[0, 1, 2])
+    np.testing.assert_array_equal(out, A @ B)
+    assert len(left) >= 3
+    assert max(left) == 1
 
 
 @pytest.mark.parametrize(

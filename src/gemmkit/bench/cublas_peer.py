@@ -86,7 +86,12 @@ class CublasBaseline:
                 continue
             if found:
                 return found
-        found = self._fused(problem, least, arguments)
+        try:
+            found = self._fused(problem, least, arguments)
+        except self._lt.cuBLASLtError as refused:
+            # Of 8 bits, it takes only sizes and rows in multiples of 16, and not all scales.
+            reason = str(refused).split(". ")[0]
+            raise UnsupportedProblem(f"cuBLASLt does not take {problem.shape}: {reason}") from None
         if not found:
             raise UnsupportedProblem(f"cuBLASLt has no algorithm for {problem.shape}")
         return found

@@ -104,8 +104,7 @@ def shares(count: int, devices: int) -> list[range]:
 
 
 class Deal:
-    """Deals tiles to devices: each has a contiguous share, whose panels it keeps, and takes the
-    last of the longest other share when its own is done."""
+    """Deals tiles to devices: each has a contiguous share, whose panels it keeps."""
 
     def __init__(self, problem: StreamProblem, tiling: Tiling, devices: int) -> None:
         tiles = list(tiles_in_order(problem, tiling))
@@ -115,10 +114,19 @@ class Deal:
             deque(tiles[each.start : each.stop]) for each in shares(len(tiles), devices)
         ]
 
-    def next(self, device: int) -> Tile | None:
-        """The next tile for a device, by its place in the list, or None at the end."""
+    def own(self, device: int) -> Tile | None:
+        """The next tile of a device's share, by its place in the list, or None at its end."""
         with self._lock:
-            if self._shares[device]:
-                return self._shares[device].popleft()
+            share = self._shares[device]
+            return share.popleft() if share else None
+
+    def others(self) -> Tile | None:
+        """The last tile of the longest share, or None if all are dealt.
+
+        Tiles are dealt well before they are computed, so a device that asks as soon as its own
+        share is dealt, and not when it has almost computed it, may take the last tile of one that
+        is as fast, and finish a tile later than the others.
+        """
+        with self._lock:
             longest = max(self._shares, key=len)
             return longest.pop() if longest else None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections import deque
+from collections.abc import Iterator
 
 from gemmkit.devices.device import Buffer
 from gemmkit.devices.streamed import Event, StreamedDevice
@@ -62,7 +63,7 @@ class Worker:
             self._device.enter()
             self._begin()
             storing.start()
-            while (tile := self._job.deal.next(self._number)) is not None:
+            for tile in self._tiles():
                 self._compute(tile)
         except BaseException as error:
             self._job.fail(error)
@@ -118,6 +119,23 @@ class Worker:
 
     # --- the worker's thread --------------------------------------------------------------------
 
+    def _tiles(self) -> Iterator[Tile]:
+        """Those of its own share, and then, when the device has almost computed it, of others."""
+        deal = self._job.deal
+        while (tile := deal.own(self._number)) is not None:
+            yield tile
+        while True:
+            self._wait_until_ahead(1)
+            if (tile := deal.others()) is None:
+                return
+            yield tile
+
+    def _wait_until_ahead(self, steps: int) -> None:
+        """Wait until so many steps are left on the device, or fewer."""
+        while len(self._ahead) > steps:
+            self._job.check()
+            self._ahead.popleft().wait()
+
     def _compute(self, tile: Tile) -> None:
         slot = self._free_slot()
         region, device = Region.of(tile, self._job.plan), self._device
@@ -148,8 +166,7 @@ class Worker:
             for role, own in panels.items():
                 self._panels[role].used[own] = done
             self._ahead.append(done)
-            if len(self._ahead) > self._most_ahead:
-                self._ahead.popleft().wait()
+            self._wait_until_ahead(self._most_ahead)
         if self._wide:
             lines, columns = len(region.products) * len(region.rows), len(region.columns)
             for name in ("out", "auxiliary") if "auxiliary" in stacks else ("out",):
