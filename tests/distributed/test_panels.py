@@ -15,7 +15,6 @@ from gemmkit.distributed.local import LocalProduct
 from gemmkit.distributed.panel_run import PanelArrays, run_panels
 from gemmkit.distributed.panels import Shares, panel_schedule
 from gemmkit.distributed.splits import Span, consecutive, shares
-from gemmkit.distributed.strategy import Strategy
 from gemmkit.distributed.threads import Hub, ThreadCommunicator
 from gemmkit.errors import DistributedError, UnsupportedProblem, UsageError
 from gemmkit.report.ranks import plan_text
@@ -227,13 +226,22 @@ def test_a_mesh_is_planned_with_a_timeline():
         4,
         (2, 2),
     )
-    # What panels hide is less than what adding to C costs.
-    assert Strategy.parse(made.chosen.strategy).way == "whole"
+    # What two panels hide is more than what adding to C costs, what four do is less.
+    assert made.chosen.strategy == "copies-1"
     strategies = {each.strategy: each for each in made.strategies}
+    assert made.chosen.total_us < strategies["copies-whole"].total_us
     assert made.chosen.total_us < strategies["copies-2"].total_us
     # Each rank sends half of its row's A and of its column's B.
     assert {each.sent_bytes for each in made.strategies} == {2 * 8192 * 8192 * 2}
-    assert made.chosen.hidden == 0 < strategies["copies-2"].hidden <= 1
+    assert strategies["copies-whole"].hidden < 0.01 < 0.4 < made.chosen.hidden < 1
+    # Two ranks have a panel of A and of B; the others wait for one, and begin with the first.
+    first = predicted_timeline(LARGE, (2, 2), SUMMA, strategy="copies-1", gpu="h100")
+    sent = next(each for each in first.intervals if each.lane == "send")
+    starts = [
+        min(e.start for e in first.intervals if (e.rank, e.lane) == (rank, "product"))
+        for rank in range(4)
+    ]
+    assert starts == [0.0, sent.stop, sent.stop, 0.0]
     timeline = predicted_timeline(LARGE, (2, 2), SUMMA, strategy="copies-2", gpu="h100")
     arrived = {}
     for each in timeline.intervals:

@@ -87,17 +87,18 @@ def panel_schedule(
     products = [
         PanelProduct(span, _owner(span, spans[0]), _owner(span, spans[1])) for span in panels
     ]
+    side_a, side_b = sides
+    exchanges = _interleaved(side_a, side_b)
     if not whole:
-        arrivals = [_arrivals(each) for each in sides]
+        arrivals = _arrivals(exchanges)
 
         def order(product: PanelProduct) -> tuple[int, int, int]:
-            # Lines until it is here, of the operand that takes longer, then of both.
-            lines = [each.get(product.span, 0) for each in arrivals]
+            # Lines until both operands are here, then those until each of them is.
+            lines = [arrivals.get((operand, product.span), 0) for operand in _OPERANDS]
             return max(lines), sum(lines), product.span.start
 
         products.sort(key=order)
-    side_a, side_b = sides
-    return PanelSchedule(side_a, side_b, _interleaved(side_a, side_b), tuple(products))
+    return PanelSchedule(side_a, side_b, exchanges, tuple(products))
 
 
 def _panels(a: Sequence[Span], b: Sequence[Span]) -> list[Span]:
@@ -120,14 +121,14 @@ def _transfers(of: Shares, shares: Sequence[Span], panels: Sequence[Span]) -> Sc
     return gather_pieces(of.rank, shares, pieces)
 
 
-def _arrivals(schedule: Schedule | None) -> dict[Span, int]:
-    """After how many lines each panel that travels to this rank is there."""
-    found: dict[Span, int] = {}
+def _arrivals(exchanges: Sequence[PanelExchange]) -> dict[tuple[Operand, Span], int]:
+    """After how many lines of both operands each panel that travels to this rank is there."""
+    found: dict[tuple[Operand, Span], int] = {}
     lines = 0
-    for step in schedule.steps if schedule is not None else ():
-        for each in step.receives if isinstance(step, Exchange) else ():
+    for operand, exchange in exchanges:
+        for each in exchange.receives:
             lines += each.piece.span.size
-            found[each.piece.span] = lines
+            found[operand, each.piece.span] = lines
     return found
 
 
