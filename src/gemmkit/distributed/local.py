@@ -154,12 +154,10 @@ class LocalProduct:
         """
         given = self._epilogue(span)
         bare = self.c is None and "bias" not in given and "residual" not in given
-        if len(terms) == 2 and bare and terms[0].dtype == out.dtype:
-            _add_into(out, *terms)
+        if bare and len(terms) > 1:
+            _add_into(out, terms)
             return
-        total = _wide(terms[0])
-        for term in terms[1:]:
-            total = total + _wide(term)
+        total = _added(terms)
         if self.c is not None:
             c = _wide(self._part(self.c, span))
             total = _scaled_sum(total, c.T if self.transposed else c, self.beta)
@@ -185,9 +183,29 @@ def _scaled_sum(one: Any, other: Any, factor: float) -> Any:
     return sys.modules["torch"].add(one, other, alpha=factor)
 
 
-def _add_into(out: Any, one: Any, other: Any) -> None:
+def _added(terms: list[Any]) -> Any:
+    """The sum of arrays, in their order and in fp32 at least; of one, maybe the array itself."""
+    first, *rest = terms
+    total = _wide(first)
+    if isinstance(first, np.ndarray):
+        for term in rest:
+            total = total + _wide(term)
+        return total
+    for term in rest:
+        # PyTorch reads terms of 16 bits as they are.
+        total = total + term if total is first else total.add_(term)
+    return total
+
+
+def _add_into(out: Any, terms: list[Any]) -> None:
+    """Write the sum of two arrays or more, in their order: in as few passes as there are."""
+    if len(terms) == 2 and terms[0].dtype == out.dtype:
+        # Rounded once, as well.
+        one, other = terms
+    else:
+        one, other = _added(terms[:-1]), terms[-1]
     if isinstance(out, np.ndarray):
-        np.add(one, other, out=out)
+        out[:] = one + (other if one is terms[0] else _wide(other))
     else:
         sys.modules["torch"].add(one, other, out=out)
 

@@ -15,6 +15,7 @@ from gemmkit.distributed.schedule import schedule
 from gemmkit.distributed.splits import parts_of, shares
 from gemmkit.distributed.strategy import Strategy
 from gemmkit.distributed.timeline import Timeline, play
+from gemmkit.dtypes import FLOAT_BYTES
 from gemmkit.gpu import GpuSpec
 from gemmkit.problem import GemmProblem
 
@@ -197,7 +198,7 @@ def _predict(
         return product_time(whole.resized(m, n, whole.k), board)
 
     def add(count: int) -> float:
-        return pass_time((ranks + 1) * count * line, board)
+        return pass_time(_added_bytes(ranks, other * count, problem.out_item_bytes), board)
 
     if strategy.means == "collective":
         times = 2 if found.form == "reduce" else 1
@@ -234,6 +235,17 @@ def _predict(
     total = max(timeline.total, host)
     sent = sum(each.span.size for each in sends) * line
     return told(strategy, total, busy, transfer, exposed, sent, products, host), timeline
+
+
+def _added_bytes(ranks: int, elements: int, item: int) -> int:
+    """What is read and written to add up all ranks' sums, term by term: two at once, the first of
+    more is copied in fp32 at least, and the last ends in the result."""
+    wide = max(item, FLOAT_BYTES)
+    if ranks == 2:
+        return 3 * item * elements
+    copied = item + wide if item < wide else 0
+    between = (ranks - 2) * (2 * wide + item)
+    return (copied + between + wide + 2 * item) * elements
 
 
 def pass_time(nbytes: int, board: GpuSpec) -> float:
