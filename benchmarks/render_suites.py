@@ -135,6 +135,7 @@ SECTIONS = {
     "half precision on an H200": Section("benchmark.md", "h200-half.json", kinds),
     "power limit": Section("benchmark.md", "h100-sustained-half.json", at_the_limit),
     "power limit, fp32": Section("benchmark.md", "h100-sustained-fp32.json", at_the_limit),
+    "power limit, fp8": Section("benchmark.md", "h100-sustained-fp8.json", at_the_limit),
     "double precision": Section("benchmark.md", "h100-double.json", kinds),
 }
 

@@ -67,7 +67,7 @@ def _figures(record: Record, seen: SustainedRecord, ours: SustainedRecord | None
         yield number(flops / times.median / 1e6, 1)
     conditions = seen.conditions
     yield number(conditions.sm_clock_mhz if conditions else None, 0)
-    yield number(conditions.power_watts if conditions else None, 0)
+    yield number(_watts(seen), 0)
     yield number(None if seen.joules is None else 1e3 * seen.joules, 2)
     yield number(None if seen.joules is None else 1e12 * seen.joules / flops, 3)
     if ours is None:
@@ -82,6 +82,13 @@ def _figures(record: Record, seen: SustainedRecord, ours: SustainedRecord | None
             yield Cell(MISSING)
         else:
             yield Cell(f"{ratio:.3f}", "good" if ratio >= 1 else "bad")
+
+
+def _watts(seen: SustainedRecord) -> float | None:
+    """Power by energy and time; NVML's own readings lag behind, on some boards by minutes."""
+    if seen.joules is None:
+        return seen.conditions.power_watts if seen.conditions else None
+    return 1e6 * seen.joules / seen.sustained_us.median
 
 
 def _energy_ratio(seen: SustainedRecord, ours: SustainedRecord) -> float | None:
