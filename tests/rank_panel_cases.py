@@ -324,6 +324,37 @@ def warm_panels(rank, ranks):
         restore(team)
 
 
+def captured_panels(rank, ranks):
+    """Calls are prepared where the strategy is left to gemmkit, but not for CUDA graphs, which take
+    another one."""
+    from gemmkit.distributed import agreements, products, warm
+    from gemmkit.distributed.strategy import Strategy
+    from gemmkit.distributed.team import team_of
+    from gemmkit.gpu import BOARDS
+
+    mesh = mesh_of(1, ranks)
+    teams = [team_of(mesh.get_group(at), torch.device("cpu")) for at in (0, 1)]
+    prepared, captures, run_plan = [], [], warm.run_plan
+    with pytest.MonkeyPatch.context() as patch:
+        for team in teams:
+            patch.setattr(team, "board", BOARDS["h100"])
+        best = Strategy("group", "parts", 1)
+        patch.setattr(agreements, "best_panel_strategy", lambda *_, **__: best)
+        patch.setattr(products, "_captured", lambda _: bool(captures))
+        patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: bool(captures))
+        patch.setattr(warm, "run_plan", lambda *given: prepared.append(1) or run_plan(*given))
+        a, b = matrices(5, 6, 8)
+        own = [each.chunk(ranks, 1)[rank] for each in (a, b)]
+        given = {"group": mesh, "placements": SUMMA, "device": "emulator"}
+        for graph, count in ((False, 1), (False, 2), (True, 2), (False, 3)):
+            captures[:] = [1] * graph
+            made = distributed.matmul(*own, **given)
+            assert torch.equal(made, (a @ b).chunk(ranks, 1)[rank])
+            assert len(prepared) == count, (graph, count)
+    for team in teams:
+        restore(team)
+
+
 def repeat(count, call):
     for _ in range(count):
         call()
@@ -362,7 +393,7 @@ def warm_errors(rank, ranks):
         team.board = team.log = None
 
 
-CASES = (meshes, halves, added, errors, mesh_errors, warm_errors, warm_panels)
+CASES = (meshes, halves, added, errors, mesh_errors, warm_errors, warm_panels, captured_panels)
 
 if __name__ == "__main__":
     main(CASES)

@@ -57,7 +57,7 @@ def test_changes_and_refusals(tmp_path):
 @pytest.mark.parametrize(
     ("cases", "ranks"),
     [
-        ("meshes,halves,added,errors,warm_errors,warm_panels", 2),
+        ("meshes,halves,added,errors,warm_errors,warm_panels,captured_panels", 2),
         ("added", 3),
         ("meshes,mesh_errors", 4),
     ],

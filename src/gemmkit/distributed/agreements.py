@@ -32,7 +32,8 @@ class Agreement:
     """What all ranks do: `main` is the dimension of the mesh whose transfers run under the product,
     None where nothing travels, and `strategy` how. Where panels of k travel, `panels` are the
     dimensions along which those of A do, and those of B, each None where it has all of k. `kinds`
-    are those of the scales of A and B. `call` does it, once it is `prepared`, if it can be.
+    are those of the scales of A and B. `call` does it, once it is `prepared`, if it can be, but
+    with `eager_only` not while a CUDA graph is being captured, which takes another strategy.
     `entries` are what ranks enter into their groups' logs for each call."""
 
     sizes: tuple[Sizes, ...]
@@ -43,6 +44,7 @@ class Agreement:
     entries: tuple[tuple[CallLog, int], ...] = ()
     prepared: bool = False
     call: Any = None
+    eager_only: bool = False
 
     @property
     def result(self) -> tuple[Word, ...]:

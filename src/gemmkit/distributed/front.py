@@ -138,8 +138,8 @@ def matmul(
             except TypeError:
                 # A list of placements, say.
                 key = None
-    if found is not None:
-        call, rows, entries, _ = found
+    if found is not None and not (found.eager_only and torch.cuda.is_current_stream_capturing()):
+        call, rows, entries, *_ = found
         for log, digest in entries:
             log.note(digest)
         # Numbers are factors of alpha.
@@ -168,7 +168,7 @@ def matmul(
             if len(_warm) >= _MOST_WARM:
                 _warm.clear()
             spread = None if a.dim() == 2 else rows
-            _warm[key] = _Warm(known.call, spread, known.entries, asked.teams)
+            _warm[key] = _Warm(known.call, spread, known.entries, asked.teams, known.eager_only)
         return _written(made, out)
     from gemmkit.distributed.dtensors import as_dtensor
 
@@ -192,12 +192,14 @@ def _written(made: Any, out: Any) -> Any:
 
 class _Warm(NamedTuple):
     """How a call is made that ranks have agreed on: with which dimension spread as rows if there
-    are more than two, and with what is entered into the logs of its groups."""
+    are more than two, with what is entered into the logs of its groups, and whether only where no
+    CUDA graph is being captured."""
 
     call: WarmCall
     rows: int | None
     entries: tuple[tuple[CallLog, int], ...]
     teams: Sequence[Team]
+    eager_only: bool
 
 
 # By what was asked for.

@@ -44,8 +44,9 @@ def multiply(asked: SpreadProduct) -> tuple[Any, tuple[Word, ...]]:
     if not agreement.prepared:
         check_scales(asked, agreement)
         agreement.call, agreement.prepared = warm_call(asked, agreement), True
+        agreement.eager_only = agreement.panels is not None and asked.strategy is None
     product = asked.product
-    if agreement.call is not None:
+    if agreement.call is not None and not (agreement.eager_only and _captured(asked)):
         beside = product.bias, product.residual, product.c, asked.out
         made = agreement.call(asked.a, asked.b, *beside, asked.scale_a, asked.scale_b)
         return made, agreement.result
@@ -102,12 +103,16 @@ def multiply(asked: SpreadProduct) -> tuple[Any, tuple[Word, ...]]:
 def _strategy(asked: SpreadProduct, agreement: Agreement) -> Strategy:
     """How a product is made now: where none is asked for and a CUDA graph is being captured, by
     what a graph takes everywhere."""
-    capturing = asked.a.is_cuda and torch.cuda.is_current_stream_capturing()
-    if asked.strategy is not None or not capturing:
+    if asked.strategy is not None or not _captured(asked):
         return agreement.strategy
     if agreement.main is not None:
         return plain_strategy(asked, agreement.sizes[agreement.main].rule)
     return plain_panel_strategy(agreement) if agreement.panels is not None else agreement.strategy
+
+
+def _captured(asked: SpreadProduct) -> bool:
+    """Whether a CUDA graph is being captured."""
+    return bool(asked.a.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
 # --- the product --------------------------------------------------------------------------------

@@ -338,9 +338,6 @@ def _in_panels(asked: SpreadProduct, agreement: Agreement) -> WarmCall | None:
     )
     if after or (sums and asked.product.has_epilogue) or agreement.strategy.means == "collective":
         return None
-    if asked.strategy is None and asked.a.is_cuda:
-        # By another strategy while a CUDA graph is being captured.
-        return None
     plan = panel_plan(asked, agreement, agreement.strategy)
     bare, kinds = replace(asked.product, bias=None, residual=None, c=None), agreement.kinds
 
