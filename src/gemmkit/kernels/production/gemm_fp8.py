@@ -36,19 +36,20 @@ SCALE_REGISTERS = 8
 
 def operands(problem: GemmProblem) -> LoadedOperands:
     """A and B along k: in place, or copies."""
-    return LoadedOperands.along_k(problem)
+    return replace(LoadedOperands.along_k(problem), fuses=True)
 
 
 def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
     """Persistent clusters, one block per SM, after the copies of operands that need them."""
     # Of the tile it is no part.
     tile, types = replace(config, accumulators=None), types_argument(problem, config)
-    shape = wgmma_tiles.launch_shape(problem, tile, gpu, operands(problem), types)
-    shape = with_copies_made(shape, problem, gpu, copying)
-    if not problem.scales:
-        return shape
-    signature = (*MAP_ARGUMENTS, *SCALED_SIGNATURE)
-    return replace(shape, entry="gemm_fp8_scaled", signature=signature)
+    entry, signature = "gemm_fp8", SIGNATURE
+    if problem.scales:
+        entry, signature = "gemm_fp8_scaled", SCALED_SIGNATURE
+    shape = wgmma_tiles.launch_shape(
+        problem, tile, gpu, operands(problem), types, entry=entry, signature=signature
+    )
+    return with_copies_made(shape, problem, gpu, copying)
 
 
 def types_argument(problem: GemmProblem, config: TileConfig) -> tuple[str, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gemmkit.dtypes import ITEM_BYTES, OPERAND_TYPES
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels import tensor_cores, warpgroups
@@ -21,13 +23,15 @@ from gemmkit.problem import GemmProblem
 
 def operands(problem: GemmProblem) -> LoadedOperands:
     """A and B in place, or copies where TMA cannot load them."""
-    return LoadedOperands.in_place(problem, aligned_copies(problem))
+    return replace(LoadedOperands.in_place(problem, aligned_copies(problem)), fuses=True)
 
 
 def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
     """Persistent clusters, one block per SM, after the copies of operands that need them."""
     types, own = (CUDA_TYPES[problem.dtype],), operands(problem)
-    shape = wgmma_tiles.launch_shape(problem, config, gpu, own, types)
+    shape = wgmma_tiles.launch_shape(
+        problem, config, gpu, own, types, entry="gemm_wgmma", signature=SIGNATURE
+    )
     return with_copies_made(shape, problem, gpu, copying)
 
 

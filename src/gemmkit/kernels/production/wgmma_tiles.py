@@ -11,7 +11,14 @@ from gemmkit.kernels import rules
 from gemmkit.kernels.dependent_launch import dependent
 from gemmkit.kernels.mainloops.wgmma import clusters, persistent
 from gemmkit.kernels.operand_copies import SECTOR, OperandCopy, aligned_copies
-from gemmkit.kernels.plan import LaunchShape, TileConfig, ceil_div
+from gemmkit.kernels.plan import (
+    FURTHER_MAP_ARGUMENTS,
+    MAP_ARGUMENTS,
+    LaunchShape,
+    Signature,
+    TileConfig,
+    ceil_div,
+)
 from gemmkit.kernels.production.arguments import CUDA_LAYOUTS, named
 from gemmkit.kernels.production.schedule import RASTER_EXTENT, schedule_argument
 from gemmkit.kernels.tensor_maps import MapRule
@@ -37,8 +44,11 @@ from gemmkit.tensor_maps import Element
 COLUMN_STEP, EIGHT = 16, 8
 # Lines of a box of transposed results, of up to 16 bits and of 32.
 MOST_BOX_LINES, MOST_WORD_LINES = 96, 32
+# Where TMA moves what the epilogue reads and keeps besides, boxes are smaller, so that more of them fit
+# into the memory of two: bytes of a line, and lines of a box of transposed results.
+FUSED_LINE_BYTES, MOST_FUSED_LINES = 64, 32
 # Buffers for results on their way to memory, per consumer: those that there is room for.
-FEWEST_BUFFERS, MOST_BUFFERS = 2, 4
+FEWEST_BUFFERS, MOST_BUFFERS, MOST_FUSED_BUFFERS = 2, 4, 8
 # 32-bit registers of a consumer's thread that sums may take: with up to two consumers, and with
 # three, of whose blocks ptxas gives 128 to each thread.
 SUM_REGISTERS, SUM_REGISTERS_OF_THREE = 192, 96
@@ -57,7 +67,8 @@ class LoadedOperands:
     they are `scaled_on_chip`, shared memory has a word for each line of two or all stages. `maps_c`
     says whether there is a tensor map of C beside theirs, or of each C. One that lies across k may
     come `from_registers`, which have a wgmma's rows: a tile is then computed as its transpose if
-    that is B, whatever its sides are.
+    that is B, whatever its sides are. `fuses` says whether the kernel has an entry to which TMA
+    brings what the epilogue reads besides C.
     """
 
     item_bytes: int
@@ -70,6 +81,7 @@ class LoadedOperands:
     box_depth: int = 0
     scaled_on_chip: bool = False
     from_registers: bool = False
+    fuses: bool = False
 
     @classmethod
     def in_place(cls, problem: GemmProblem, copies: tuple[OperandCopy, ...] = ()) -> LoadedOperands:
@@ -111,19 +123,23 @@ def launch_shape(
     gpu: GpuSpec,
     operands: LoadedOperands,
     types: tuple[str, ...] = (),
+    entry: str = "",
+    signature: Signature = (),
 ) -> LaunchShape:
-    """Persistent clusters, one block per SM; `types` are the kernel's first template arguments."""
+    """Persistent clusters, one block per SM; `types` are the kernel's first template arguments,
+    `entry` and what follows the maps in its `signature` those of a kernel that fuses."""
     side = "cluster_n" if operands.swapped else "cluster_m"
     threads, rows = thread_count(config), operands.sides(config)[0] * config[side]
     cluster = config["cluster_m"] * config["cluster_n"] * config["cluster_k"]
     count = buffers(problem, config, gpu, operands)
-    blocks = clusters(problem, config, gpu).ctas
+    blocks, way = clusters(problem, config, gpu).ctas, write_back(problem, config, operands)
+    fused = way == "FUSED_BY_TMA"
     shape = LaunchShape(
         template=(
             *types,
             tile_argument(config, operands, count),
             CUDA_LAYOUTS[operands.layout if operands.from_registers else problem.layout],
-            f"WriteBack::{write_back(problem, config, operands)}",
+            f"WriteBack::{way}",
             schedule_argument(problem, raster=max(1, RASTER_EXTENT // rows)),
         ),
         grid=(blocks, 1, 1),
@@ -133,6 +149,8 @@ def launch_shape(
         rasterized=True,
         tensor_maps=maps(problem, config, operands),
         copies=operands.copies if blocks else (),
+        entry=entry + "_fused" * fused,
+        signature=(*MAP_ARGUMENTS, *FURTHER_MAP_ARGUMENTS * fused, *signature) if entry else (),
     )
     return dependent(shape, gpu)
 
@@ -150,8 +168,8 @@ def thread_count(config: TileConfig) -> int:
 
 def write_back(
     problem: GemmProblem, config: TileConfig, operands: LoadedOperands
-) -> Literal["FROM_REGISTERS", "FROM_SHARED", "BY_TMA"]:
-    """How results leave, as fragment_store.cuh calls it: of tiles that are transposed because they
+) -> Literal["FROM_REGISTERS", "FROM_SHARED", "BY_TMA", "FUSED_BY_TMA"]:
+    """How results leave, as write_back.cuh calls it: of tiles that are transposed because they
     have few rows, only those come to shared memory of which a line has all columns: elements of 8
     and of 16 bits."""
     narrow = problem.out_item_bytes <= ITEM_BYTES["float16"]
@@ -159,8 +177,11 @@ def write_back(
         config["BM"] <= EIGHT or not (narrow or operands.from_registers)
     ):
         return "FROM_REGISTERS"
-    by_tma = operands.maps_c and stores_by_tma(problem)
-    return "BY_TMA" if by_tma else "FROM_SHARED"
+    if not (operands.maps_c and stores_by_tma(problem)):
+        return "FROM_SHARED"
+    epilogue = problem.epilogue
+    further = problem.beta or epilogue.residual or epilogue.auxiliary
+    return "FUSED_BY_TMA" if operands.fuses and further else "BY_TMA"
 
 
 class Boxes(NamedTuple):
@@ -181,17 +202,20 @@ class Boxes(NamedTuple):
 
 
 def result_boxes(problem: GemmProblem, config: TileConfig, operands: LoadedOperands) -> Boxes:
-    """Those of C, as fragment_store.cuh has them."""
+    """Those of C, as fragment_store.cuh and swapped_store.cuh have them."""
+    fused = write_back(problem, config, operands) == "FUSED_BY_TMA"
     rows, columns = operands.sides(config)
     columns //= config["cluster_k"]
     tiles = rows // (config["consumers"] // config["pingpong"] * ROWS)
     item = problem.out_item_bytes
     if operands.is_swapped(config):
         span = min(line(item), ROWS)
+        beside = ROWS // span
         most = MOST_BOX_LINES if span == ROWS else MOST_WORD_LINES
+        most = MOST_FUSED_LINES // beside if fused else most
         lines = _even_part(columns, EIGHT, min(columns, most))
-        return Boxes(span, lines, span * item, tiles * (columns // lines), ROWS // span)
-    across = _even_part(columns, COLUMN_STEP, line(item))
+        return Boxes(span, lines, span * item, tiles * (columns // lines), beside)
+    across = _even_part(columns, COLUMN_STEP, (FUSED_LINE_BYTES if fused else LINE_BYTES) // item)
     pitch = next(each for each in (32, 64, LINE_BYTES) if each >= across * item)
     return Boxes(across, ROWS, pitch, tiles * (columns // across))
 
@@ -216,10 +240,17 @@ def maps(problem: GemmProblem, config: TileConfig, operands: LoadedOperands) -> 
         l2 = L2_BYTES if in_lines else L2_BYTES_ACROSS_LINES
         element = operands.element
         found.append(MapRule(name, operand, box, swizzle=LINE_BYTES, l2=l2, element=element))
-    if write_back(problem, config, operands) == "BY_TMA":
-        boxes = result_boxes(problem, config, operands)
-        box = (boxes.columns, boxes.lines, *product)
-        found.append(MapRule("map_c", "C", box, swizzle=boxes.pitch))
+    way = write_back(problem, config, operands)
+    if way not in ("BY_TMA", "FUSED_BY_TMA"):
+        return tuple(found)
+    boxes = result_boxes(problem, config, operands)
+    box = (boxes.columns, boxes.lines, *product)
+    of_results = [("map_c", "C")]
+    if way == "FUSED_BY_TMA":
+        wanted = problem.epilogue.residual, problem.epilogue.auxiliary
+        named_maps = zip(FURTHER_MAP_ARGUMENTS, ("residual", "auxiliary"), wanted, strict=True)
+        of_results += [(name, matrix) for name, matrix, used in named_maps if used]
+    found += [MapRule(name, matrix, box, swizzle=boxes.pitch) for name, matrix in of_results]
     return tuple(found)
 
 
@@ -239,15 +270,17 @@ def shared_bytes(
     total, parts = stages * (a + b) * operands.depth(config) * item, config["cluster_k"]
     if operands.scaled_on_chip:
         total += FLOAT_BYTES * (2 if stages % 2 == 0 else stages) * (config["BM"] + config["BN"])
-    if write_back(problem, config, operands) != "FROM_REGISTERS":
-        total += config["consumers"] * aligned_bytes(
-            count * result_boxes(problem, config, operands).nbytes
-        )
+    way, barriers = write_back(problem, config, operands), 2 * stages + 1
+    if way != "FROM_REGISTERS":
+        boxes = count * result_boxes(problem, config, operands).nbytes
+        if way == "FUSED_BY_TMA":
+            boxes *= 1 + problem.epilogue.auxiliary
+            barriers += 2 * count * config["consumers"]
+        total += config["consumers"] * aligned_bytes(boxes)
     else:
         total += TMA_UNIT
     # Sums that other blocks send.
     total += FLOAT_BYTES * config["BM"] * config["BN"] // parts * (parts - 1) or FLOAT_BYTES
-    barriers = 2 * stages + 1
     return aligned_bytes(total + 8 * barriers + 8)
 
 
@@ -255,9 +288,10 @@ def buffers(
     problem: GemmProblem, config: TileConfig, gpu: GpuSpec, operands: LoadedOperands
 ) -> int:
     """Buffers per consumer: with one for each box of its results it never waits for a store."""
-    if write_back(problem, config, operands) != "BY_TMA":
-        return FEWEST_BUFFERS
-    count = max(FEWEST_BUFFERS, min(result_boxes(problem, config, operands).number, MOST_BUFFERS))
+    most = {"BY_TMA": MOST_BUFFERS, "FUSED_BY_TMA": MOST_FUSED_BUFFERS}.get(
+        write_back(problem, config, operands), FEWEST_BUFFERS
+    )
+    count = max(FEWEST_BUFFERS, min(result_boxes(problem, config, operands).number, most))
     while count > FEWEST_BUFFERS and room(problem, config, gpu, operands, count) is not None:
         count -= 1
     return count
