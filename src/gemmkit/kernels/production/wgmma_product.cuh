@@ -12,8 +12,8 @@
 
 #include "arguments.cuh"
 #include "dependent_launch.cuh"
-#include "epilogue/cluster_sum.cuh"
 #include "epilogue/box_store.cuh"
+#include "epilogue/cluster_sum.cuh"
 #include "mainloop/wgmma.cuh"
 #include "scheduler/persistent.cuh"
 #include "tile.cuh"

@@ -44,8 +44,8 @@ from gemmkit.tensor_maps import Element
 COLUMN_STEP, EIGHT = 16, 8
 # Lines of a box of transposed results, of up to 16 bits and of 32.
 MOST_BOX_LINES, MOST_WORD_LINES = 96, 32
-# Where TMA moves what the epilogue reads and keeps besides, boxes are smaller, so that more of them fit
-# into the memory of two: bytes of a line, and lines of a box of transposed results.
+# Where TMA moves what the epilogue reads and keeps besides, boxes are smaller, so that more of them
+# fit into the memory of two: bytes of a line, and lines of a box of transposed results.
 FUSED_LINE_BYTES, MOST_FUSED_LINES = 64, 32
 # Buffers for results on their way to memory, per consumer: those that there is room for.
 FEWEST_BUFFERS, MOST_BUFFERS, MOST_FUSED_BUFFERS = 2, 4, 8
@@ -180,8 +180,9 @@ def write_back(
     if not (operands.maps_c and stores_by_tma(problem)):
         return "FROM_SHARED"
     epilogue = problem.epilogue
-    further = problem.beta or epilogue.residual or epilogue.auxiliary
-    return "FUSED_BY_TMA" if operands.fuses and further else "BY_TMA"
+    further = epilogue.residual or epilogue.auxiliary
+    fused = problem.further_aligned if further else problem.beta != 0
+    return "FUSED_BY_TMA" if operands.fuses and fused else "BY_TMA"
 
 
 class Boxes(NamedTuple):

@@ -14,9 +14,8 @@ constexpr int MATRICES_OF_BOX = FUSED && Epilogue::WRITES_AUXILIARY ? 2 : 1;
 struct FurtherMaps {
   const TensorMap &residual, &auxiliary;
 };
-#define FURTHER_MAPS_PARAMETERS                   \
-  const __grid_constant__ TensorMap map_residual, \
-      const __grid_constant__ TensorMap map_auxiliary
+#define FURTHER_MAPS_PARAMETERS \
+  const __grid_constant__ TensorMap map_residual, const __grid_constant__ TensorMap map_auxiliary
 #define FURTHER_MAPS \
   FurtherMaps { map_residual, map_auxiliary }
 

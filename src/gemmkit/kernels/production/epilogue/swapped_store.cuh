@@ -43,7 +43,7 @@ struct SwappedStore {
         const int first = col + box * LINES;
         if constexpr (WAY == WriteBack::BY_TMA) {
           send_box<BUFFERS, BATCHED, BESIDE, SPAN, BOX_BYTES>(map, {row, first, product}, to,
-                                                             barrier, row < N && first < M, N);
+                                                              barrier, row < N && first < M, N);
         } else {
 #pragma unroll
           for (int beside = 0; beside < BESIDE; ++beside) {
@@ -107,9 +107,8 @@ struct SwappedStore {
   static __device__ __forceinline__ unsigned word_place(unsigned box, int line, int half,
                                                         int neighbor) {
     const int warp = threadIdx.x % 128 / 32, lane = threadIdx.x % 32;
-    const unsigned place = warp / 2 * BOX_BYTES + swizzled<PITCH>(lane % 4 * 2,
-                                                                  (warp % 2 * 16 + lane / 4) *
-                                                                      sizeof(Out));
+    const unsigned place = warp / 2 * BOX_BYTES +
+                           swizzled<PITCH>(lane % 4 * 2, (warp % 2 * 16 + lane / 4) * sizeof(Out));
     const unsigned own = (box + place) ^ half * 2 * 16;
     return (neighbor ? own ^ (PITCH | 16) : own) + line * PITCH;
   }
