@@ -73,6 +73,23 @@ def test_boxes_of_products_of_8_bits(device, given):
 
 
 @pytest.mark.parametrize(
+    ("kernel", "given"),
+    [
+        ("gemm_tf32", {"beta": 0.5, "transb": True}),
+        ("gemm_tf32_rs", {"beta": 0.5, "epilogue": "bias+relu+aux", "batch": 2}),
+        ("gemm_tf32_rs", {"epilogue": "residual", "out_dtype": "bfloat16"}),
+    ],
+    ids=str,
+)
+def test_boxes_of_products_of_tf32(device, kernel, given):
+    problem = GemmProblem(136, 200, 72, precision="tf32", **given)
+    own = find_kernel(kernel)
+    config = own.configure({"BM": 128, "BN": 128, "stages": 3, "cluster_m": 1, "cluster_n": 1})
+    assert f"{kernel}_fused" in own.plan(problem, config, SMALL).entry
+    check(run_typed(problem, device, kernel=kernel, config=config, integers=False))
+
+
+@pytest.mark.parametrize(
     ("changes", "moved"),
     [
         ({"epilogue": "residual"}, True),

@@ -44,6 +44,7 @@ def operands(problem: GemmProblem) -> LoadedOperands:
         aligned_copies(problem, along_k=turned),
         element="tfloat32",
         from_registers=True,
+        fuses=True,
     )
 
 
@@ -66,7 +67,10 @@ def turned_operand(problem: GemmProblem) -> str:
 
 def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
     """Persistent clusters, one block per SM, after the copies of operands that need them."""
-    shape = wgmma_tiles.launch_shape(problem, config, gpu, operands(problem))
+    own = operands(problem)
+    shape = wgmma_tiles.launch_shape(
+        problem, config, gpu, own, entry="gemm_tf32_rs", signature=SIGNATURE
+    )
     return with_copies_made(shape, problem, gpu, copying)
 
 

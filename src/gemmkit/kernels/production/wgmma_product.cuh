@@ -73,6 +73,8 @@ __device__ __forceinline__ void multiply_tiles(const TensorMap& map_a, const Ten
     tma_prefetch(map_a);
     tma_prefetch(map_b);
     if constexpr (BY_TMA || FUSED) tma_prefetch(map_c);
+    if constexpr (FUSED && Epilogue::READS_RESIDUAL) tma_prefetch(further.residual);
+    if constexpr (FUSED && Epilogue::WRITES_AUXILIARY) tma_prefetch(further.auxiliary);
   }
   constexpr int ROWS = OWN.BM * OWN.cluster_m, TILE_COLS = OWN.BN * OWN.cluster_n;
   const int rows = SWAPPED ? args.N : args.M, cols = SWAPPED ? args.M : args.N;

@@ -4,8 +4,8 @@
 #include "epilogue/moved_boxes.cuh"
 
 // A warpgroup's sums of the transpose of a tile of C, through its buffers, of which `next` is the one to
-// be used: 64 columns of C by BN of its rows. A line has all 64 columns of
-// elements of 8 or 16 bits; those of 32 bits are in two boxes, whose lines have 128 bytes.
+// be used: 64 columns of C by BN of its rows. A line has all 64 columns of elements of 8 or 16 bits;
+// those of 32 bits are in two boxes, whose lines have 128 bytes.
 template <int BN, int BUFFERS, WriteBack WAY, int SPARE, class Epilogue>
 struct SwappedStore {
   using Out = typename Epilogue::Out;
