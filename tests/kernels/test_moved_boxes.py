@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -17,6 +18,7 @@ H100 = find_board("h100")
 SMALL = replace(H100, sm_count=2)
 CONFIGS = {
     "two consumers": {"BN": 64, "cluster_m": 1},
+    "half lines": {"BM": 256, "BN": 192, "stages": 3, "cluster_m": 1},
     "cluster along M": {"BN": 32, "cluster_m": 2},
     "more boxes than buffers": {"BM": 64, "BN": 240, "consumers": 1, "stages": 5, "cluster_m": 1},
     "k over a cluster": {"BM": 64, "BN": 64, "consumers": 1, "cluster_m": 1, "cluster_k": 2},
@@ -107,17 +109,31 @@ def test_boxes_are_moved_where_tensor_maps_tell_of_all(changes, moved):
     assert ("WriteBack::FUSED_BY_TMA" in entry) == moved
 
 
-def test_a_stage_less_gives_more_buffers():
-    """Boxes of half the size have the memory of two whole ones, and of what stages leave."""
+@pytest.mark.parametrize(
+    ("keys", "given", "planned"),
+    [
+        # All four boxes of a consumer take a stage of four, but not one of three.
+        ({"BN": 256, "stages": 4}, {"beta": 1.0}, {"stages": 3, "buffers": 4}),
+        ({"BN": 256, "stages": 3}, {"beta": 1.0}, {"stages": 3, "buffers": 4}),
+        ({"BN": 128, "stages": 4}, {"beta": 1.0}, {"stages": 4, "buffers": 2}),
+        # There is no room for all.
+        ({"BN": 256, "stages": 4}, {"epilogue": "relu+aux"}, {"stages": 3, "buffers": 2}),
+        ({"BM": 256, "BN": 192, "stages": 3}, {"beta": 1.0}, {"stages": 3, "buffers": 3}),
+        # Nor for two with lines of 128 bytes.
+        (
+            {"BM": 256, "BN": 192, "stages": 3},
+            {"epilogue": "relu+aux"},
+            {"stages": 3, "buffers": 3, "line": 64},
+        ),
+        # Others keep their stages.
+        ({"BN": 256, "stages": 4}, {"epilogue": "relu"}, {"stages": 4, "buffers": 2}),
+    ],
+)
+def test_boxes_of_a_tile_take_a_stage(keys, given, planned):
     kernel = find_kernel("gemm_wgmma")
-    found = {}
-    for stages in (3, 4):
-        for given in ({"beta": 1.0}, {"epilogue": "relu+aux"}):
-            problem = GemmProblem(512, 512, 512, dtype="bfloat16", **given)
-            config = kernel.configure({"BM": 128, "BN": 256, "stages": stages})
-            plan = kernel.plan(problem, config, H100)
-            assert plan.shared_bytes <= H100.capability.max_shared_per_block
-            found[stages, bool(problem.beta)] = int(
-                plan.entry.split(".buffers = ")[1].split(",")[0]
-            )
-    assert found == {(4, True): 4, (4, False): 2, (3, True): 8, (3, False): 5}
+    problem = GemmProblem(512, 512, 512, dtype="bfloat16", **given)
+    config = kernel.configure({"BM": 128, "cluster_m": 1, **keys})
+    plan = kernel.plan(problem, config, H100)
+    told = dict(re.findall(r"\.(\w+) = (\d+)", plan.entry.partition("}")[0]))
+    assert {key: int(told[key]) for key in ("stages", "buffers", "line") if key in told} == planned
+    assert plan.shared_bytes <= H100.capability.max_shared_per_block

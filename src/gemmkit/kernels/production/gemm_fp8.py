@@ -15,13 +15,13 @@ from gemmkit.kernels.operand_copies import moved_bytes
 from gemmkit.kernels.plan import LAYOUTS, MAP_ARGUMENTS, LaunchShape, TileConfig
 from gemmkit.kernels.policy import CUDA_TYPES
 from gemmkit.kernels.prepared_copies import with_copies_made
-from gemmkit.kernels.production import wgmma_tiles
+from gemmkit.kernels.production import result_boxes, wgmma_tiles
 from gemmkit.kernels.production.arguments import (
     SCALED_SIGNATURE,
     SIGNATURE,
     scales_argument,
 )
-from gemmkit.kernels.production.wgmma_tiles import LoadedOperands
+from gemmkit.kernels.production.loaded_operands import LoadedOperands
 from gemmkit.kernels.warpgroups import WARPGROUP, is_swapped, product_sides
 from gemmkit.kernels.work import Work
 from gemmkit.problem import GemmProblem
@@ -88,7 +88,7 @@ def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
 
 def pairing(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> str | None:
     """What `registers` says, and room for the stages and for results."""
-    return registers(problem, config, gpu) or wgmma_tiles.room(
+    return registers(problem, config, gpu) or result_boxes.room(
         problem, config, gpu, operands(problem)
     )
 

@@ -45,9 +45,11 @@ __device__ __forceinline__ void multiply_tiles(const TensorMap& map_a, const Ten
   constexpr bool BY_TMA = WAY == WriteBack::BY_TMA, FUSED = WAY == WriteBack::FUSED_BY_TMA;
   static_assert(!FUSED || !Scaling::SCALES, "a consumer fills all boxes of its tiles");
   constexpr int SPARE = SPARE_REGISTERS<CONSUMERS, Mainloop::ROW_TILES * OWN.BN / 2>;
-  using StoreOfBoxes = BoxStore<SWAPPED, COLS, OWN.buffers, WAY, SPARE, Epilogue>;
+  using StoreOfBoxes = BoxStore<SWAPPED, COLS, OWN.buffers, WAY, SPARE, Epilogue, OWN.line>;
   using Store = Either<FROM_REGISTERS, NoStore, StoreOfBoxes>;
   using Sum = ClusterSum<PARTS, CONSUMERS, Mainloop::ROW_TILES, OWN.BN>;
+  // Whether all boxes of a tile are on their way while it is multiplied.
+  constexpr bool MOVED = FUSED && OWN.buffers >= Mainloop::ROW_TILES * Store::BOXES;
   constexpr int PRODUCER = CONSUMERS * 128;
   struct Shared {
     typename Mainloop::Memory tiles;
@@ -166,7 +168,7 @@ __device__ __forceinline__ void multiply_tiles(const TensorMap& map_a, const Ten
       const int first_row = tile.row * ROWS + mainloop.along_m * OWN.BM + place * Mainloop::ROWS;
       const int first_col = tile.col * TILE_COLS + mainloop.along_n * OWN.BN;
       const int own_col = first_col + (PARTS > 1 ? cluster_rank() * COLS : 0);
-      prefetch_operands<SWAPPED ? COLS : Mainloop::ROWS, SWAPPED ? Mainloop::ROWS : COLS>(
+      prefetch_operands<SWAPPED ? COLS : Mainloop::ROWS, SWAPPED ? Mainloop::ROWS : COLS, MOVED>(
           args.epilogue(tile.product), args.c(tile.product), args.ldc, args.M, args.N,
           SWAPPED ? Place{own_col, first_row} : Place{first_row, own_col});
       typename Mainloop::Sums sums;

@@ -34,12 +34,13 @@ __device__ __forceinline__ void store_fragments(const float (&sums)[BN / 2],
 }
 
 // A warpgroup's 64 x BN sums, through its buffers, of which `next` is the one to be used.
-template <int BN, int BUFFERS, WriteBack WAY, int SPARE, class Epilogue>
+template <int BN, int BUFFERS, WriteBack WAY, int SPARE, class Epilogue, int LINE>
 struct FragmentStore {
   using Out = typename Epilogue::Out;
   static constexpr bool FUSED = WAY == WriteBack::FUSED_BY_TMA;
-  // Columns of a box: up to 128 bytes of them, or 64. Its lines are as far apart as the swizzle spans.
-  static constexpr int COLS = even_part(BN, 16, (FUSED ? 64 : 128) / sizeof(Out));
+  // Columns of a box: up to 128 bytes of them. Its lines are as far apart as the swizzle spans.
+  static constexpr int COLS =
+      FUSED ? halved_part(BN, LINE / sizeof(Out)) : even_part(BN, 16, 128 / sizeof(Out));
   static constexpr int LINE_BYTES = COLS * sizeof(Out);
   static constexpr int PITCH = LINE_BYTES <= 32 ? 32 : LINE_BYTES <= 64 ? 64 : 128;
   static constexpr int READ_COLS = 4 * pairs_at_once<Epilogue, false, SPARE>(COLS / 4, 4);
@@ -103,7 +104,7 @@ struct FragmentStore {
         results.finish((box * COLS + part) / 4, x, columns);
         store_part(to, part, x);
       }
-      boxes.pass_on();
+      boxes.template pass_on<BOXES>(box);
     }
   }
 

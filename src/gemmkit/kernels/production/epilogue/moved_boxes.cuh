@@ -47,11 +47,21 @@ struct BoxesToFill {
     barriers.ready[next.stage].wait(next.parity);
     return next.stage;
   }
-  // A warp has filled its part of it.
-  __device__ __forceinline__ void pass_on() {
-    fence_for_tma();
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) barriers.filled[next.stage].arrive();
+  // A warp has filled its part of number `box` of BOXES. Several are passed on at once, since each fence
+  // waits for all that the warp has under way.
+  template <int BOXES>
+  __device__ __forceinline__ void pass_on(int box) {
+    constexpr int GROUP = BUFFERS / 2;
+    const bool ends = box % GROUP == GROUP - 1 || box == BOXES - 1;
+    if (ends) {
+      fence_for_tma();
+      __syncwarp();
+      const int lane = threadIdx.x % 32, back = box % GROUP - lane;
+      if (back >= 0) {
+        const int stage = next.stage - back;
+        barriers.filled[stage < 0 ? stage + BUFFERS : stage].arrive();
+      }
+    }
     next.advance();
   }
 };

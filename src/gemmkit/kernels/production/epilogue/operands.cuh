@@ -12,6 +12,12 @@ __host__ __device__ constexpr int even_part(int extent, int step, int most) {
   return found;
 }
 
+// The largest part of an extent that divides it of `most`, its half, a quarter, and so on.
+__host__ __device__ constexpr int halved_part(int extent, int most) {
+  while (extent % most) most /= 2;
+  return most;
+}
+
 struct Place {
   int row, col;
 };
@@ -54,7 +60,8 @@ struct FragmentPlaces {
 };
 
 // Asks that what the epilogue of a warpgroup reads for ROWS x COLS results come to the L2 cache, before
-// their sums are there: in a wave all blocks would ask for it at the same time.
+// their sums are there: in a wave all blocks would ask for it at the same time. MOVED: TMA brings the
+// residual or, where there is none, C.
 template <int ROWS, int COLS, class T>
 __device__ __forceinline__ void prefetch_lines(const T* X, int ld, int M, int N, Place first) {
   constexpr int SPAN = 128 / sizeof(T), LINES = (COLS + SPAN - 1) / SPAN;
@@ -65,12 +72,14 @@ __device__ __forceinline__ void prefetch_lines(const T* X, int ld, int M, int N,
     }
   }
 }
-template <int ROWS, int COLS, class Epilogue>
+template <int ROWS, int COLS, bool MOVED, class Epilogue>
 __device__ __forceinline__ void prefetch_operands(const Epilogue& epilogue,
                                                   const typename Epilogue::Out* C, int ldc, int M,
                                                   int N, Place first) {
-  if (epilogue.beta != 0.0f) prefetch_lines<ROWS, COLS>(C, ldc, M, N, first);
-  if constexpr (Epilogue::READS_RESIDUAL) {
+  if constexpr (!MOVED || Epilogue::READS_RESIDUAL) {
+    if (epilogue.beta != 0.0f) prefetch_lines<ROWS, COLS>(C, ldc, M, N, first);
+  }
+  if constexpr (Epilogue::READS_RESIDUAL && !MOVED) {
     prefetch_lines<ROWS, COLS>(epilogue.extras.residual, epilogue.extras.ldr, M, N, first);
   }
 }

@@ -6,13 +6,13 @@
 // A warpgroup's sums of the transpose of a tile of C, through its buffers, of which `next` is the one to
 // be used: 64 columns of C by BN of its rows. A line has all 64 columns of elements of 8 or 16 bits;
 // those of 32 bits are in two boxes, whose lines have 128 bytes.
-template <int BN, int BUFFERS, WriteBack WAY, int SPARE, class Epilogue>
+template <int BN, int BUFFERS, WriteBack WAY, int SPARE, class Epilogue, int LINE>
 struct SwappedStore {
   using Out = typename Epilogue::Out;
   static constexpr bool FUSED = WAY == WriteBack::FUSED_BY_TMA;
   static constexpr int PITCH = sizeof(Out) == 1 ? 64 : 128;
   static constexpr int SPAN = PITCH / sizeof(Out), BESIDE = 64 / SPAN;
-  static constexpr int MOST = (FUSED ? 32 : BESIDE == 1 ? 96 : 64) / BESIDE;
+  static constexpr int MOST = (FUSED ? LINE / 2 : BESIDE == 1 ? 96 : 64) / BESIDE;
   static constexpr int LINES = even_part(BN, 8, BN < MOST ? BN : MOST);
   static constexpr int BOX_BYTES = LINES * PITCH;
   static constexpr int READ_LINES = 4 * pairs_at_once<Epilogue, true, SPARE>(LINES / 4, 2);
@@ -79,7 +79,7 @@ struct SwappedStore {
         results.finish((box * LINES + part) / 4, x, lines);
         store_part(to, part, x);
       }
-      boxes.pass_on();
+      boxes.template pass_on<BOXES>(box);
     }
   }
 
