@@ -87,6 +87,9 @@ class GemmProblem(ProblemCounts):
     then the largest of all and need not be given: see `of_groups`. Ragged groups share one A and
     one C, of which each has its own rows, and B is a stack (see `gemmkit.ragged_matmul`).
 
+    `further_aligned` says whether rows and matrices of residual and auxiliary output start at
+    multiples of 16 bytes, which TMA needs.
+
     `prepared` names operands, "a", "b" or "ab", that are constant: what kernels read in place of
     them, such as their two parts of fp16, was made before and is not part of the work.
 
@@ -125,6 +128,7 @@ class GemmProblem(ProblemCounts):
     precision: Precision = "ieee"
     prepared: str = ""
     scales: Scales = UNSCALED
+    further_aligned: bool = True
 
     def __post_init__(self) -> None:
         if not are_usual(self):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedProblem
 from gemmkit.ops.operands import View
 from gemmkit.ops.placement import Copied, Terms, place
@@ -48,3 +49,19 @@ def test_offsets_of_launches_take_64_bits_and_keep_alignment(monkeypatch):
 def test_what_broadcasts_is_no_matrix_in_rows():
     views = {"a": View((4, 5), (0, 1)), "b": tight(5, 6), "out": tight(4, 6)}
     assert place(views, Terms()) == Copied("a", "neither its rows nor its columns are contiguous")
+
+
+@pytest.mark.parametrize(
+    ("residual", "aligned"),
+    [
+        (View((8, 16), (16, 1)), True),
+        (View((8, 16), (20, 1)), False),
+        (View((8, 16), (0, 1)), False),
+    ],
+    ids=["tight", "rows at multiples of 8 bytes", "one row"],
+)
+def test_problems_tell_whether_rows_of_residuals_are_aligned(residual, aligned):
+    views = {"a": tight(8, 24), "b": tight(24, 16), "out": tight(8, 16), "residual": residual}
+    terms = Terms("bfloat16", "bfloat16", epilogue=Epilogue(residual=True))
+    (step,) = place(views, terms)
+    assert step.problem.further_aligned == aligned

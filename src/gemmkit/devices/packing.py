@@ -18,7 +18,7 @@ from gemmkit.errors import DeviceError, UsageError
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.group_table import MATRICES
 from gemmkit.kernels.operand_copies import WORKSPACE, place_in_memory
-from gemmkit.kernels.plan import MAP_ARGUMENTS, LaunchPlan, StructPlace
+from gemmkit.kernels.plan import FURTHER_MAP_ARGUMENTS, MAP_ARGUMENTS, LaunchPlan, StructPlace
 from gemmkit.tensor_maps import MAP_ALIGNMENT, MAP_BYTES, TensorMap
 
 _SCALES = ("alpha", "beta")
@@ -141,7 +141,8 @@ def with_tensor_maps(
     Raises:
         UsageError: a rule of tensor maps is broken.
     """
-    left_out = dict.fromkeys(set(MAP_ARGUMENTS) & set(plan.signature), bytes(MAP_BYTES))
+    own = {*MAP_ARGUMENTS, *FURTHER_MAP_ARGUMENTS} & set(plan.signature)
+    left_out = dict.fromkeys(own, bytes(MAP_BYTES))
     if not plan.tensor_maps and not left_out:
         return arguments
     maps = {each.rule.name: encoded(each.of(arguments)) for each in plan.tensor_maps}

@@ -56,6 +56,9 @@ OFFSETS = "offsets"
 # Tensor maps of A, B and C of gemmkit's own kernels; a launch that does without one passes zeros.
 MAP_ARGUMENTS: Signature = ("map_a", "map_b", "map_c")
 
+# And those of what their epilogues read and keep besides.
+FURTHER_MAP_ARGUMENTS: Signature = ("map_residual", "map_auxiliary")
+
 # How A and B lie in memory, by BLAS's letters, for kernels that read all of them in place.
 LAYOUTS = ("nn", "nt", "tn", "tt")
 

@@ -22,6 +22,9 @@ OPERANDS: Mapping[str, tuple[str, str, str, str]] = {
     "A": ("M", "K", "lda", "stride_a"),
     "B": ("K", "N", "ldb", "stride_b"),
     "C": ("M", "N", "ldc", "stride_c"),
+    # Of gemmkit's own kernels; they lie as C does.
+    "residual": ("M", "N", "ldr", "stride_r"),
+    "auxiliary": ("M", "N", "ldx", "stride_x"),
 }
 # Stands for the address of a matrix that is not known yet; aligned as any may have to be.
 SOME_ADDRESS = 1 << 20
@@ -117,8 +120,10 @@ class MapRule:
 
     def planned(self, problem: GemmProblem, copy: OperandCopy | None = None) -> PlannedMap:
         """The map for problems of this type and layout, of a copy of the matrix if there is one."""
-        transposed = problem.transposed[list(OPERANDS).index(self.operand)]
-        dtype = problem.result_dtype if self.operand == "C" else problem.dtype
+        transposed = dict(zip("AB", problem.transposed, strict=False)).get(
+            self.operand, problem.transc
+        )
+        dtype = problem.dtype if self.operand in ("A", "B") else problem.result_dtype
         return PlannedMap(self, dtype, transposed, copy)
 
     def along(self, problem: GemmProblem) -> tuple[str, int]:

@@ -13,7 +13,7 @@ from math import prod
 from gemmkit.dtypes import FLOAT_BYTES, ITEM_BYTES, Dtype, Precision, bias_type
 from gemmkit.epilogue import Bias, Epilogue
 from gemmkit.errors import UnsupportedProblem
-from gemmkit.ops.operands import View
+from gemmkit.ops.operands import WIDEST_ACCESS, View
 from gemmkit.problem import BROADCAST, GemmProblem
 from gemmkit.scales import UNSCALED, ScaleKind, Scales
 
@@ -310,11 +310,17 @@ def _in_the_way(views: Views, terms: Terms, launches: int) -> str | None:
 def _steps(views: Views, terms: Terms, batch: _Axis | None, loops: list[_Axis]) -> Iterator[Step]:
     problem = _problem(views, terms, batch, loops)
     more: dict[str, int] = {}
+    aligned = True
     for role, ld, stride in (("residual", "ldr", "stride_r"), ("auxiliary", "ldx", "stride_x")):
         if role in views:
             repeated = role == "residual" and views[role].strides[0] == 0
             more[ld] = 0 if repeated else _row_pitch(views[role], role)
             more[stride] = batch.strides[role] if batch else 0
+            # Tensor maps tell of rows at multiples of 16 bytes, which are not all the same.
+            apart = (more[ld] | more[stride]) * problem.out_item_bytes
+            aligned &= not repeated and apart % WIDEST_ACCESS == 0
+    if not aligned:
+        problem = replace(problem, further_aligned=False)
     scales = {}
     for role, kind in zip(SCALE_ROLES, (terms.scales.a, terms.scales.b), strict=True):
         if role in views:

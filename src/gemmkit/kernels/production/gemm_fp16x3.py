@@ -10,9 +10,9 @@ from gemmkit.kernels import warpgroups
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import LAYOUTS, MAP_ARGUMENTS, LaunchShape, TileConfig
 from gemmkit.kernels.prepared_copies import prepared_copies
-from gemmkit.kernels.production import wgmma_tiles
+from gemmkit.kernels.production import result_boxes, wgmma_tiles
 from gemmkit.kernels.production.arguments import SPLIT_SIGNATURE
-from gemmkit.kernels.production.wgmma_tiles import LoadedOperands
+from gemmkit.kernels.production.loaded_operands import LoadedOperands
 from gemmkit.kernels.splitting import (
     GROUP,
     PARTS,
@@ -73,7 +73,7 @@ def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
 
 def pairing(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> str | None:
     """Room for the stages and for results."""
-    return wgmma_tiles.room(problem, config, gpu, operands(problem))
+    return result_boxes.room(problem, config, gpu, operands(problem))
 
 
 def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Work:

@@ -13,9 +13,9 @@ from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.operand_copies import aligned_copies, moved_bytes
 from gemmkit.kernels.plan import LAYOUTS, MAP_ARGUMENTS, LaunchShape, TileConfig, ceil_div
 from gemmkit.kernels.prepared_copies import with_copies_made
-from gemmkit.kernels.production import gemm_fp16x3, wgmma_tiles
+from gemmkit.kernels.production import gemm_fp16x3, result_boxes, wgmma_tiles
 from gemmkit.kernels.production.arguments import SIGNATURE
-from gemmkit.kernels.production.wgmma_tiles import LoadedOperands
+from gemmkit.kernels.production.loaded_operands import LoadedOperands
 from gemmkit.kernels.splitting import GROUP
 from gemmkit.kernels.warpgroups import LINE_BYTES, WARPGROUP
 from gemmkit.kernels.work import VECTOR_BYTES, WORD_BYTES, Work
@@ -71,7 +71,7 @@ def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
 
 def pairing(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> str | None:
     """Room for the stages and for results."""
-    return wgmma_tiles.room(problem, config, gpu, operands(problem))
+    return result_boxes.room(problem, config, gpu, operands(problem))
 
 
 def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Work:

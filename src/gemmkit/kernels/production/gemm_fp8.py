@@ -15,13 +15,13 @@ from gemmkit.kernels.operand_copies import moved_bytes
 from gemmkit.kernels.plan import LAYOUTS, MAP_ARGUMENTS, LaunchShape, TileConfig
 from gemmkit.kernels.policy import CUDA_TYPES
 from gemmkit.kernels.prepared_copies import with_copies_made
-from gemmkit.kernels.production import wgmma_tiles
+from gemmkit.kernels.production import result_boxes, wgmma_tiles
 from gemmkit.kernels.production.arguments import (
     SCALED_SIGNATURE,
     SIGNATURE,
     scales_argument,
 )
-from gemmkit.kernels.production.wgmma_tiles import LoadedOperands
+from gemmkit.kernels.production.loaded_operands import LoadedOperands
 from gemmkit.kernels.warpgroups import WARPGROUP, is_swapped, product_sides
 from gemmkit.kernels.work import Work
 from gemmkit.problem import GemmProblem
@@ -36,19 +36,20 @@ SCALE_REGISTERS = 8
 
 def operands(problem: GemmProblem) -> LoadedOperands:
     """A and B along k: in place, or copies."""
-    return LoadedOperands.along_k(problem)
+    return replace(LoadedOperands.along_k(problem), fuses=True)
 
 
 def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
     """Persistent clusters, one block per SM, after the copies of operands that need them."""
     # Of the tile it is no part.
     tile, types = replace(config, accumulators=None), types_argument(problem, config)
-    shape = wgmma_tiles.launch_shape(problem, tile, gpu, operands(problem), types)
-    shape = with_copies_made(shape, problem, gpu, copying)
-    if not problem.scales:
-        return shape
-    signature = (*MAP_ARGUMENTS, *SCALED_SIGNATURE)
-    return replace(shape, entry="gemm_fp8_scaled", signature=signature)
+    entry, signature = "gemm_fp8", SIGNATURE
+    if problem.scales:
+        entry, signature = "gemm_fp8_scaled", SCALED_SIGNATURE
+    shape = wgmma_tiles.launch_shape(
+        problem, tile, gpu, operands(problem), types, entry=entry, signature=signature
+    )
+    return with_copies_made(shape, problem, gpu, copying)
 
 
 def types_argument(problem: GemmProblem, config: TileConfig) -> tuple[str, ...]:
@@ -87,7 +88,7 @@ def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
 
 def pairing(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> str | None:
     """What `registers` says, and room for the stages and for results."""
-    return registers(problem, config, gpu) or wgmma_tiles.room(
+    return registers(problem, config, gpu) or result_boxes.room(
         problem, config, gpu, operands(problem)
     )
 

@@ -12,9 +12,9 @@ from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.operand_copies import moved_bytes
 from gemmkit.kernels.plan import LAYOUTS, MAP_ARGUMENTS, LaunchShape, TileConfig
 from gemmkit.kernels.prepared_copies import with_copies_made
-from gemmkit.kernels.production import wgmma_tiles
+from gemmkit.kernels.production import result_boxes, wgmma_tiles
 from gemmkit.kernels.production.arguments import SIGNATURE
-from gemmkit.kernels.production.wgmma_tiles import LoadedOperands
+from gemmkit.kernels.production.loaded_operands import LoadedOperands
 from gemmkit.kernels.warpgroups import line
 from gemmkit.kernels.work import Work
 from gemmkit.problem import GemmProblem
@@ -22,12 +22,15 @@ from gemmkit.problem import GemmProblem
 
 def operands(problem: GemmProblem) -> LoadedOperands:
     """A and B along k: in place, or copies."""
-    return LoadedOperands.along_k(problem, element="tfloat32")
+    return replace(LoadedOperands.along_k(problem, element="tfloat32"), fuses=True)
 
 
 def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
     """Persistent clusters, one block per SM, after the copies of operands that need them."""
-    shape = wgmma_tiles.launch_shape(problem, config, gpu, operands(problem))
+    own = operands(problem)
+    shape = wgmma_tiles.launch_shape(
+        problem, config, gpu, own, entry="gemm_tf32", signature=SIGNATURE
+    )
     return with_copies_made(shape, problem, gpu, copying)
 
 
@@ -38,7 +41,7 @@ def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
 
 def pairing(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> str | None:
     """Room for the stages and for results."""
-    return wgmma_tiles.room(problem, config, gpu, operands(problem))
+    return result_boxes.room(problem, config, gpu, operands(problem))
 
 
 def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Work:

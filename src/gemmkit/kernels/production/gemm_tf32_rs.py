@@ -13,9 +13,9 @@ from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.operand_copies import aligned_copies, moved_bytes
 from gemmkit.kernels.plan import MAP_ARGUMENTS, LaunchShape, TileConfig
 from gemmkit.kernels.prepared_copies import with_copies_made
-from gemmkit.kernels.production import gemm_tf32, wgmma_tiles
+from gemmkit.kernels.production import gemm_tf32, result_boxes, wgmma_tiles
 from gemmkit.kernels.production.arguments import SIGNATURE
-from gemmkit.kernels.production.wgmma_tiles import LoadedOperands
+from gemmkit.kernels.production.loaded_operands import LoadedOperands
 from gemmkit.kernels.warpgroups import ROWS, WARPGROUP, line
 from gemmkit.kernels.work import Work
 from gemmkit.problem import GemmProblem
@@ -44,6 +44,7 @@ def operands(problem: GemmProblem) -> LoadedOperands:
         aligned_copies(problem, along_k=turned),
         element="tfloat32",
         from_registers=True,
+        fuses=True,
     )
 
 
@@ -66,7 +67,10 @@ def turned_operand(problem: GemmProblem) -> str:
 
 def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
     """Persistent clusters, one block per SM, after the copies of operands that need them."""
-    shape = wgmma_tiles.launch_shape(problem, config, gpu, operands(problem))
+    own = operands(problem)
+    shape = wgmma_tiles.launch_shape(
+        problem, config, gpu, own, entry="gemm_tf32_rs", signature=SIGNATURE
+    )
     return with_copies_made(shape, problem, gpu, copying)
 
 
@@ -81,7 +85,7 @@ def pairing(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> str | Non
     own = operands(problem)
     return rules.first_reason(
         lambda: _tiles(config, gpu, swapped=own.a_along_k),
-        lambda: wgmma_tiles.room(problem, config, gpu, own),
+        lambda: result_boxes.room(problem, config, gpu, own),
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gemmkit.dtypes import ITEM_BYTES, OPERAND_TYPES
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels import tensor_cores, warpgroups
@@ -11,9 +13,9 @@ from gemmkit.kernels.operand_copies import aligned_copies, moved_bytes
 from gemmkit.kernels.plan import LAYOUTS, MAP_ARGUMENTS, LaunchShape, TileConfig
 from gemmkit.kernels.policy import CUDA_TYPES
 from gemmkit.kernels.prepared_copies import with_copies_made
-from gemmkit.kernels.production import wgmma_tiles
+from gemmkit.kernels.production import result_boxes, wgmma_tiles
 from gemmkit.kernels.production.arguments import SIGNATURE
-from gemmkit.kernels.production.wgmma_tiles import LoadedOperands
+from gemmkit.kernels.production.loaded_operands import LoadedOperands
 from gemmkit.kernels.warpgroups import line
 from gemmkit.kernels.work import Work
 from gemmkit.problem import GemmProblem
@@ -21,13 +23,15 @@ from gemmkit.problem import GemmProblem
 
 def operands(problem: GemmProblem) -> LoadedOperands:
     """A and B in place, or copies where TMA cannot load them."""
-    return LoadedOperands.in_place(problem, aligned_copies(problem))
+    return replace(LoadedOperands.in_place(problem, aligned_copies(problem)), fuses=True)
 
 
 def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
     """Persistent clusters, one block per SM, after the copies of operands that need them."""
     types, own = (CUDA_TYPES[problem.dtype],), operands(problem)
-    shape = wgmma_tiles.launch_shape(problem, config, gpu, own, types)
+    shape = wgmma_tiles.launch_shape(
+        problem, config, gpu, own, types, entry="gemm_wgmma", signature=SIGNATURE
+    )
     return with_copies_made(shape, problem, gpu, copying)
 
 
@@ -38,7 +42,7 @@ def rule(config: TileConfig, gpu: GpuSpec) -> str | None:
 
 def pairing(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> str | None:
     """Room for the stages and for results."""
-    return wgmma_tiles.room(problem, config, gpu, operands(problem))
+    return result_boxes.room(problem, config, gpu, operands(problem))
 
 
 def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Work:

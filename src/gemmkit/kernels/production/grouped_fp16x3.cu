@@ -6,7 +6,7 @@
 // all products in turn; one warp loads, the other warpgroups multiply, see wgmma_product.cuh.
 #include "arguments.cuh"
 #include "dependent_launch.cuh"
-#include "epilogue/fragment_store.cuh"
+#include "epilogue/box_store.cuh"
 #include "epilogue/line_scales.cuh"
 #include "mainloop/fp16x3_panels.cuh"
 #include "split_group.cuh"

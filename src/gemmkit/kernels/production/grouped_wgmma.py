@@ -10,10 +10,10 @@ from gemmkit.kernels.dependent_launch import dependent
 from gemmkit.kernels.mainloops.wgmma import in_turn, visiting
 from gemmkit.kernels.plan import LaunchShape, TileConfig
 from gemmkit.kernels.policy import CUDA_TYPES
-from gemmkit.kernels.production import gemm_wgmma, grouped, wgmma_tiles
+from gemmkit.kernels.production import gemm_wgmma, grouped, result_boxes, wgmma_tiles
 from gemmkit.kernels.production.arguments import CUDA_LAYOUTS
+from gemmkit.kernels.production.loaded_operands import LoadedOperands
 from gemmkit.kernels.production.schedule import RASTER_EXTENT, schedule_argument
-from gemmkit.kernels.production.wgmma_tiles import LoadedOperands
 from gemmkit.kernels.warpgroups import TMA_UNIT, has_wgmma, unaligned
 from gemmkit.kernels.work import Work
 from gemmkit.problem import GemmProblem
@@ -38,7 +38,7 @@ def table_of(problem: GemmProblem, config: TileConfig) -> MappedGroupTable:
     maps = wgmma_tiles.maps(
         replace(like, lda=max(lda, like.lda), ldb=max(ldb, like.ldb)),
         config,
-        replace(own, maps_c=wgmma_tiles.write_back(problem, config, own) == "BY_TMA"),
+        replace(own, maps_c=result_boxes.write_back(problem, config, own) == "BY_TMA"),
     )
     return MappedGroupTable(
         problem,
@@ -63,7 +63,7 @@ def launch_shape(
 ) -> LaunchShape:
     """The same; `types` are the kernel's first template arguments."""
     own, table = operands(problem), table_of(problem, config)
-    count = wgmma_tiles.buffers(problem, config, gpu, own)
+    count = result_boxes.buffers(problem, config, gpu, own)
     cluster, rows = config["cluster_m"] * config["cluster_n"], config["BM"] * config["cluster_m"]
     table = replace(table, most=gpu.sm_count // cluster, cluster=cluster)
     shape = LaunchShape(
@@ -71,13 +71,13 @@ def launch_shape(
             *types,
             wgmma_tiles.tile_argument(config, own, count),
             CUDA_LAYOUTS[problem.layout],
-            f"WriteBack::{wgmma_tiles.write_back(problem, config, own)}",
+            f"WriteBack::{result_boxes.write_back(problem, config, own)}",
             schedule_argument(problem.single, raster=max(1, RASTER_EXTENT // rows)),
         ),
         grid=(table.blocks(table.tiles), 1, 1),
         block=(wgmma_tiles.thread_count(config), 1, 1),
         cluster=(cluster, 1, 1),
-        shared_bytes=wgmma_tiles.shared_bytes(problem, config, own, count),
+        shared_bytes=result_boxes.shared_bytes(problem, config, own, count),
         rasterized=True,
         table=table,
     )
@@ -126,7 +126,7 @@ def no_shared_k(config: TileConfig) -> str | None:
 
 def pairing(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> str | None:
     """Room for the stages and for results, and as many tiles as a kernel can number."""
-    return wgmma_tiles.room(problem, config, gpu, operands(problem)) or grouped.pairing(
+    return result_boxes.room(problem, config, gpu, operands(problem)) or grouped.pairing(
         problem, config
     )
 
@@ -140,7 +140,7 @@ def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Work:
     mean, longest = grouped.steps_of_tiles(table, config)
     found = visiting(config, gpu, table.tiles, mean)
     threads = wgmma_tiles.thread_count(config)
-    shared = wgmma_tiles.shared_bytes(problem, config, operands(problem))
+    shared = result_boxes.shared_bytes(problem, config, operands(problem))
     own = in_turn(problem, config, found, threads, shared)
     # Blocks take tiles that lie a grid apart, so that the next is of another product as a rule.
     products = min(found.visits, table.nonempty) if table.tiles else 0

@@ -7,7 +7,7 @@
 #pragma once
 
 #include "dependent_launch.cuh"
-#include "epilogue/fragment_store.cuh"
+#include "epilogue/box_store.cuh"
 #include "mainloop/wgmma.cuh"
 #include "scheduler/ragged.cuh"
 #include "tile.cuh"

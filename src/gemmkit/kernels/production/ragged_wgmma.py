@@ -18,10 +18,10 @@ from gemmkit.kernels.plan import (
     ceil_div,
 )
 from gemmkit.kernels.policy import CUDA_TYPES
-from gemmkit.kernels.production import gemm_wgmma, grouped, grouped_wgmma, wgmma_tiles
+from gemmkit.kernels.production import gemm_wgmma, grouped, grouped_wgmma, result_boxes, wgmma_tiles
 from gemmkit.kernels.production.arguments import CUDA_LAYOUTS
+from gemmkit.kernels.production.loaded_operands import LoadedOperands
 from gemmkit.kernels.production.schedule import RASTER_EXTENT, schedule_argument
-from gemmkit.kernels.production.wgmma_tiles import LoadedOperands
 from gemmkit.kernels.tensor_maps import MapRule
 from gemmkit.kernels.warpgroups import WARPGROUP, has_wgmma, unaligned
 from gemmkit.kernels.work import Work
@@ -114,21 +114,21 @@ def launch_shape(
 ) -> LaunchShape:
     """The same; `types` are the kernel's first template arguments."""
     own, one = operands(problem), of_one(problem)
-    count = wgmma_tiles.buffers(one, config, gpu, own)
+    count = result_boxes.buffers(one, config, gpu, own)
     cluster, rows = config["cluster_m"] * config["cluster_n"], config["BM"] * config["cluster_m"]
     shape = LaunchShape(
         template=(
             *types,
             wgmma_tiles.tile_argument(config, own, count),
             CUDA_LAYOUTS[problem.layout],
-            f"WriteBack::{wgmma_tiles.write_back(one, config, own)}",
+            f"WriteBack::{result_boxes.write_back(one, config, own)}",
             schedule_argument(one, raster=max(1, RASTER_EXTENT // rows)),
             "int",
         ),
         grid=(blocks(one.m, problem.n, problem.count, config, gpu), 1, 1),
         block=(wgmma_tiles.thread_count(config), 1, 1),
         cluster=(cluster, 1, 1),
-        shared_bytes=wgmma_tiles.shared_bytes(one, config, own, count),
+        shared_bytes=result_boxes.shared_bytes(one, config, own, count),
         rasterized=True,
         tensor_maps=maps(problem, config),
         table=table_of(problem, config),
@@ -192,7 +192,7 @@ def pairing(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> str | Non
     tiles = most_tiles(rows, problem.n, problem.count, config)
     if tiles > grouped.MAX_TILES:
         return f"{tiles} tiles are more than a launch can number ({grouped.MAX_TILES})"
-    return wgmma_tiles.room(of_one(problem), config, gpu, operands(problem))
+    return result_boxes.room(of_one(problem), config, gpu, operands(problem))
 
 
 def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Work:
@@ -201,7 +201,7 @@ def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Work:
     steps = max(1, ceil_div(problem.k * bool(problem.alpha), config["BK"])) if tiles else 0
     found = visiting(config, gpu, tiles, steps)
     threads = wgmma_tiles.thread_count(config)
-    shared = wgmma_tiles.shared_bytes(one, config, operands(problem))
+    shared = result_boxes.shared_bytes(one, config, operands(problem))
     # Blocks look for the next tile's group as those of `grouped_wgmma` do for its row of the table.
     products = min(found.visits, problem.count) if tiles else 0
     return in_turn(problem, config, found, threads, shared)._replace(products=products)

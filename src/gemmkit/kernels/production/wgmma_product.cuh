@@ -12,8 +12,8 @@
 
 #include "arguments.cuh"
 #include "dependent_launch.cuh"
+#include "epilogue/box_store.cuh"
 #include "epilogue/cluster_sum.cuh"
-#include "epilogue/fragment_store.cuh"
 #include "mainloop/wgmma.cuh"
 #include "scheduler/persistent.cuh"
 #include "tile.cuh"
@@ -24,14 +24,16 @@ struct Unscaled {
 };
 
 // OPERANDS::Mainloop has the layout of A and B as TMA loads them. `scaling` undoes what was done to them
-// before, see `LineScales`, or has scales for the mainloop, see `OperandScales`.
+// before, see `LineScales`, or has scales for the mainloop, see `OperandScales`. `further` are
+// `FurtherMaps` where the write-back is FUSED_BY_TMA.
 template <class Operands, WgmmaTile TILE, Layout LAYOUT, WriteBack WAY, Schedule SCHEDULE,
           bool SWAPPED = TILE.BM % WGMMA_ROWS != 0, class In, class Epilogue,
-          class Scaling = Unscaled>
+          class Scaling = Unscaled, class Further = NoMaps>
 __device__ __forceinline__ void multiply_tiles(const TensorMap& map_a, const TensorMap& map_b,
                                                const TensorMap& map_c,
                                                const Arguments<In, Epilogue>& args,
-                                               const Scaling& scaling = {}) {
+                                               const Scaling& scaling = {},
+                                               [[maybe_unused]] const Further& further = {}) {
   constexpr bool BATCHED = SCHEDULE.batched;
   // What follows is about the product that is computed: the wgmma's rows, or their tiles, are of B^T
   // if it is swapped.
@@ -40,11 +42,14 @@ __device__ __forceinline__ void multiply_tiles(const TensorMap& map_a, const Ten
   using Mainloop =
       typename Operands::template Mainloop<OWN, SWAPPED ? SWAPPED_LAYOUT<LAYOUT> : LAYOUT, BATCHED>;
   constexpr bool FROM_REGISTERS = WAY == WriteBack::FROM_REGISTERS;
-  constexpr bool BY_TMA = WAY == WriteBack::BY_TMA;
+  constexpr bool BY_TMA = WAY == WriteBack::BY_TMA, FUSED = WAY == WriteBack::FUSED_BY_TMA;
+  static_assert(!FUSED || !Scaling::SCALES, "a consumer fills all boxes of its tiles");
   constexpr int SPARE = SPARE_REGISTERS<CONSUMERS, Mainloop::ROW_TILES * OWN.BN / 2>;
-  using StoreOfBoxes = BoxStore<SWAPPED, COLS, OWN.buffers, WAY, SPARE, Epilogue>;
+  using StoreOfBoxes = BoxStore<SWAPPED, COLS, OWN.buffers, WAY, SPARE, Epilogue, OWN.line>;
   using Store = Either<FROM_REGISTERS, NoStore, StoreOfBoxes>;
   using Sum = ClusterSum<PARTS, CONSUMERS, Mainloop::ROW_TILES, OWN.BN>;
+  // Whether all boxes of a tile are on their way while it is multiplied.
+  constexpr bool MOVED = FUSED && OWN.buffers >= Mainloop::ROW_TILES * Store::BOXES;
   constexpr int PRODUCER = CONSUMERS * 128;
   struct Shared {
     typename Mainloop::Memory tiles;
@@ -52,6 +57,7 @@ __device__ __forceinline__ void multiply_tiles(const TensorMap& map_a, const Ten
     Either<(PARTS > 1), typename Sum::Memory, int> parts;
     typename Mainloop::Barriers barriers;
     Barrier parts_arrived;
+    Either<FUSED, BoxBarriers<OWN.buffers>[CONSUMERS], char> boxes;
   };
   extern __shared__ __align__(1024) unsigned char memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
@@ -59,13 +65,18 @@ __device__ __forceinline__ void multiply_tiles(const TensorMap& map_a, const Ten
 
   // Meanwhile the producer's warp finds out where its first tile is.
   if (threadIdx.x == PRODUCER + 32) {
+    if constexpr (FUSED) {
+      for (int i = 0; i < CONSUMERS; ++i) shared.boxes[i].init();
+    }
     mainloop.init_barriers();
     if constexpr (PARTS > 1) Sum{shared.parts, shared.parts_arrived}.init();
   }
   if (threadIdx.x == PRODUCER) {
     tma_prefetch(map_a);
     tma_prefetch(map_b);
-    if constexpr (BY_TMA) tma_prefetch(map_c);
+    if constexpr (BY_TMA || FUSED) tma_prefetch(map_c);
+    if constexpr (FUSED && Epilogue::READS_RESIDUAL) tma_prefetch(further.residual);
+    if constexpr (FUSED && Epilogue::WRITES_AUXILIARY) tma_prefetch(further.auxiliary);
   }
   constexpr int ROWS = OWN.BM * OWN.cluster_m, TILE_COLS = OWN.BN * OWN.cluster_n;
   const int rows = SWAPPED ? args.N : args.M, cols = SWAPPED ? args.M : args.N;
@@ -102,11 +113,47 @@ __device__ __forceinline__ void multiply_tiles(const TensorMap& map_a, const Ten
       }
       if constexpr (Mainloop::SHARING > 1) mainloop.drain(counter);
     }
+    if constexpr (FUSED) {
+      // Of the other warps, one for each consumer.
+      const int consumer = static_cast<int>(threadIdx.x - PRODUCER) / 32 - 1;
+      if (threadIdx.x % 32 == 0 && consumer >= 0 && consumer < CONSUMERS) {
+        constexpr int OF_TILE = Mainloop::CONSUMERS;
+        const auto corner = [&](const PersistentTile& its) {
+          const int row = its.row * ROWS + mainloop.along_m * OWN.BM,
+                    col = its.col * TILE_COLS + mainloop.along_n * OWN.BN;
+          return Place{row + consumer % OF_TILE * Mainloop::ROWS,
+                       col + (PARTS > 1 ? cluster_rank() * COLS : 0)};
+        };
+        schedule.advance(consumer / OF_TILE);
+        const BoxWalk<Store, Mainloop::ROW_TILES, OWN.pingpong, decltype(schedule),
+                      decltype(corner)>
+            boxes{schedule, corner};
+        constexpr bool RESIDUAL = Epilogue::READS_RESIDUAL;
+        const BoxMover<Store, OWN.buffers, BATCHED, Epilogue::WRITES_AUXILIARY> mover{
+            shared.results[consumer],
+            shared.boxes[consumer],
+            map_c,
+            RESIDUAL ? further.residual : map_c,
+            further.auxiliary,
+            RESIDUAL || args.beta != 0.0f,
+            RESIDUAL && args.stride_r == 0,
+            args.M,
+            args.N};
+        mover.move(boxes);
+      }
+    }
     if constexpr (PARTS > 1) cluster_wait();
   } else {
     take_registers<CONSUMERS>();
     const int consumer = threadIdx.x / 128, place = consumer % Mainloop::CONSUMERS;
     int buffer = 0;
+    [[maybe_unused]] auto boxes = [&] {
+      if constexpr (FUSED) {
+        return BoxesToFill<OWN.buffers>{shared.boxes[consumer]};
+      } else {
+        return NoStore{};
+      }
+    }();
     // The block's tiles go round among the consumers, and with them the stages. One begins when that of
     // the tile before has all it needs: the parity of a stage does not tell two rounds apart.
     constexpr int TURNS = OWN.pingpong, ORDER = 1 + CONSUMERS;
@@ -121,7 +168,7 @@ __device__ __forceinline__ void multiply_tiles(const TensorMap& map_a, const Ten
       const int first_row = tile.row * ROWS + mainloop.along_m * OWN.BM + place * Mainloop::ROWS;
       const int first_col = tile.col * TILE_COLS + mainloop.along_n * OWN.BN;
       const int own_col = first_col + (PARTS > 1 ? cluster_rank() * COLS : 0);
-      prefetch_operands<SWAPPED ? COLS : Mainloop::ROWS, SWAPPED ? Mainloop::ROWS : COLS>(
+      prefetch_operands<SWAPPED ? COLS : Mainloop::ROWS, SWAPPED ? Mainloop::ROWS : COLS, MOVED>(
           args.epilogue(tile.product), args.c(tile.product), args.ldc, args.M, args.N,
           SWAPPED ? Place{own_col, first_row} : Place{first_row, own_col});
       typename Mainloop::Sums sums;
@@ -151,7 +198,10 @@ __device__ __forceinline__ void multiply_tiles(const TensorMap& map_a, const Ten
               continue;
             }
           }
-          if constexpr (!FROM_REGISTERS) {
+          if constexpr (FUSED) {
+            Store::fill(own, boxes, shared.results[consumer], args.epilogue(tile.product),
+                        args.c(tile.product), args.ldc, args.M, args.N, row, col);
+          } else if constexpr (!FROM_REGISTERS) {
             Store::template store<BATCHED>(own, map_c, shared.results[consumer], buffer,
                                            1 + consumer, args.epilogue(tile.product),
                                            args.c(tile.product), args.ldc, args.M, args.N,

@@ -1,18 +1,30 @@
-"""What kernels of `wgmma_product.cuh` share: tiles, tensor maps, shared memory, rules."""
+"""What kernels of `wgmma_product.cuh` share: tiles, tensor maps, rules."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
-
-from gemmkit.dtypes import FLOAT_BYTES, ITEM_BYTES
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels import rules
 from gemmkit.kernels.dependent_launch import dependent
 from gemmkit.kernels.mainloops.wgmma import clusters, persistent
-from gemmkit.kernels.operand_copies import SECTOR, OperandCopy, aligned_copies
-from gemmkit.kernels.plan import LaunchShape, TileConfig, ceil_div
+from gemmkit.kernels.operand_copies import SECTOR
+from gemmkit.kernels.plan import (
+    FURTHER_MAP_ARGUMENTS,
+    MAP_ARGUMENTS,
+    LaunchShape,
+    Signature,
+    TileConfig,
+)
 from gemmkit.kernels.production.arguments import CUDA_LAYOUTS, named
+from gemmkit.kernels.production.loaded_operands import LoadedOperands
+from gemmkit.kernels.production.result_boxes import (
+    COLUMN_STEP,
+    EIGHT,
+    boxes_of,
+    fit,
+    least_bytes,
+    shared_bytes,
+    write_back,
+)
 from gemmkit.kernels.production.schedule import RASTER_EXTENT, schedule_argument
 from gemmkit.kernels.tensor_maps import MapRule
 from gemmkit.kernels.warpgroups import (
@@ -20,25 +32,15 @@ from gemmkit.kernels.warpgroups import (
     L2_BYTES_ACROSS_LINES,
     LINE_BYTES,
     ROWS,
-    TMA_UNIT,
     WARPGROUP,
-    aligned_bytes,
     has_wgmma,
     is_swapped,
     line,
     product_sides,
-    stores_by_tma,
 )
 from gemmkit.kernels.work import Work
 from gemmkit.problem import GemmProblem
-from gemmkit.tensor_maps import Element
 
-# Columns of a product come in such steps, those of the transposed in the smaller one.
-COLUMN_STEP, EIGHT = 16, 8
-# Lines of a box of transposed results, of up to 16 bits and of 32.
-MOST_BOX_LINES, MOST_WORD_LINES = 96, 32
-# Buffers for results on their way to memory, per consumer: those that there is room for.
-FEWEST_BUFFERS, MOST_BUFFERS = 2, 4
 # 32-bit registers of a consumer's thread that sums may take: with up to two consumers, and with
 # three, of whose blocks ptxas gives 128 to each thread.
 SUM_REGISTERS, SUM_REGISTERS_OF_THREE = 192, 96
@@ -47,100 +49,53 @@ MOST_CONSUMERS = 3
 MOST_LINES = 256
 
 
-@dataclass(frozen=True)
-class LoadedOperands:
-    """A and B as TMA brings them: in place, or `copies`.
-
-    Of `item_bytes` per element, `per_k` elements for each of the problem's k; `a_along_k` and
-    `b_along_k` say whether neighbors along k are contiguous. TMA loads them as `element`, or as
-    their own type; of operands across k, `box_depth` along k at once, or if 0 all of a stage. If
-    they are `scaled_on_chip`, shared memory has a word for each line of two or all stages. `maps_c`
-    says whether there is a tensor map of C beside theirs, or of each C. One that lies across k may
-    come `from_registers`, which have a wgmma's rows: a tile is then computed as its transpose if
-    that is B, whatever its sides are.
-    """
-
-    item_bytes: int
-    a_along_k: bool
-    b_along_k: bool
-    copies: tuple[OperandCopy, ...] = ()
-    per_k: int = 1
-    element: Element | None = None
-    maps_c: bool = True
-    box_depth: int = 0
-    scaled_on_chip: bool = False
-    from_registers: bool = False
-
-    @classmethod
-    def in_place(cls, problem: GemmProblem, copies: tuple[OperandCopy, ...] = ()) -> LoadedOperands:
-        """Those of a problem, or copies of the same layout."""
-        return cls(problem.item_bytes, not problem.transa, problem.transb, copies)
-
-    @classmethod
-    def along_k(cls, problem: GemmProblem, element: Element | None = None) -> LoadedOperands:
-        """Those of a problem, or copies where others are contiguous than neighbors along k."""
-        copies = aligned_copies(problem, along_k="AB")
-        return cls(problem.item_bytes, True, True, copies, element=element)
-
-    @property
-    def swapped(self) -> bool | None:
-        """Whether tiles are computed as their transposes; None where their sides decide."""
-        return self.a_along_k if self.from_registers else None
-
-    def is_swapped(self, config: TileConfig) -> bool:
-        """Whether a tile is computed as its transpose."""
-        return is_swapped(config) if self.swapped is None else self.swapped
-
-    def sides(self, config: TileConfig) -> tuple[int, int]:
-        """Rows and columns of a block's products."""
-        return product_sides(config, swapped=self.swapped)
-
-    @property
-    def layout(self) -> str:
-        """Their layout by BLAS's letters, as they are loaded."""
-        return "nt"[not self.a_along_k] + "nt"[self.b_along_k]
-
-    def depth(self, config: TileConfig) -> int:
-        """Elements along k of a stage."""
-        return config["BK"] * self.per_k
-
-
 def launch_shape(
     problem: GemmProblem,
     config: TileConfig,
     gpu: GpuSpec,
     operands: LoadedOperands,
     types: tuple[str, ...] = (),
+    entry: str = "",
+    signature: Signature = (),
 ) -> LaunchShape:
-    """Persistent clusters, one block per SM; `types` are the kernel's first template arguments."""
+    """Persistent clusters, one block per SM; `types` are the kernel's first template arguments,
+    `entry` and what follows the maps in its `signature` those of a kernel that fuses."""
     side = "cluster_n" if operands.swapped else "cluster_m"
     threads, rows = thread_count(config), operands.sides(config)[0] * config[side]
     cluster = config["cluster_m"] * config["cluster_n"] * config["cluster_k"]
-    count = buffers(problem, config, gpu, operands)
-    blocks = clusters(problem, config, gpu).ctas
+    fitted = fit(problem, config, gpu, operands)
+    blocks, way = clusters(problem, config, gpu).ctas, write_back(problem, config, operands)
+    fused = way == "FUSED_BY_TMA"
     shape = LaunchShape(
         template=(
             *types,
-            tile_argument(config, operands, count),
+            tile_argument(fitted.config, operands, fitted.buffers, fitted.line),
             CUDA_LAYOUTS[operands.layout if operands.from_registers else problem.layout],
-            f"WriteBack::{write_back(problem, config, operands)}",
+            f"WriteBack::{way}",
             schedule_argument(problem, raster=max(1, RASTER_EXTENT // rows)),
         ),
         grid=(blocks, 1, 1),
         block=(threads, 1, 1),
         cluster=(cluster, 1, 1),
-        shared_bytes=shared_bytes(problem, config, operands, count),
+        shared_bytes=shared_bytes(problem, fitted.config, operands, fitted.buffers, fitted.line),
         rasterized=True,
-        tensor_maps=maps(problem, config, operands),
+        tensor_maps=maps(problem, config, operands, fitted.line),
         copies=operands.copies if blocks else (),
+        entry=entry + "_fused" * fused,
+        signature=(*MAP_ARGUMENTS, *FURTHER_MAP_ARGUMENTS * fused, *signature) if entry else (),
     )
     return dependent(shape, gpu)
 
 
-def tile_argument(config: TileConfig, operands: LoadedOperands, count: int) -> str:
-    """The template argument `WgmmaTile{…}`, with so many buffers per consumer."""
-    further = {"BK": operands.depth(config), "buffers": count, "threads": thread_count(config)}
-    return named("WgmmaTile", {**config.as_dict(), **further})
+def tile_argument(
+    config: TileConfig, operands: LoadedOperands, count: int, box_line: int = LINE_BYTES
+) -> str:
+    """The template argument `WgmmaTile{…}`, with so many buffers per consumer, whose boxes have
+    lines of up to `box_line` bytes."""
+    narrower = {} if box_line == LINE_BYTES else {"line": box_line}
+    further = {"BK": operands.depth(config), "buffers": count, **narrower}
+    given = {**config.as_dict(), **further, "threads": thread_count(config)}
+    return named("WgmmaTile", given)
 
 
 def thread_count(config: TileConfig) -> int:
@@ -148,60 +103,12 @@ def thread_count(config: TileConfig) -> int:
     return (config["consumers"] + 1) * WARPGROUP
 
 
-def write_back(
-    problem: GemmProblem, config: TileConfig, operands: LoadedOperands
-) -> Literal["FROM_REGISTERS", "FROM_SHARED", "BY_TMA"]:
-    """How results leave, as fragment_store.cuh calls it: of tiles that are transposed because they
-    have few rows, only those come to shared memory of which a line has all columns: elements of 8
-    and of 16 bits."""
-    narrow = problem.out_item_bytes <= ITEM_BYTES["float16"]
-    if operands.is_swapped(config) and (
-        config["BM"] <= EIGHT or not (narrow or operands.from_registers)
-    ):
-        return "FROM_REGISTERS"
-    by_tma = operands.maps_c and stores_by_tma(problem)
-    return "BY_TMA" if by_tma else "FROM_SHARED"
-
-
-class Boxes(NamedTuple):
-    """Boxes in which a consumer's results are stored: their sides, the bytes that the swizzle
-    spans and lines lie apart, how many buffers of them a tile has, and how many of them a buffer
-    has, side by side."""
-
-    columns: int
-    lines: int
-    pitch: int
-    number: int
-    beside: int = 1
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of a buffer."""
-        return self.beside * self.lines * self.pitch
-
-
-def result_boxes(problem: GemmProblem, config: TileConfig, operands: LoadedOperands) -> Boxes:
-    """Those of C, as fragment_store.cuh has them."""
-    rows, columns = operands.sides(config)
-    columns //= config["cluster_k"]
-    tiles = rows // (config["consumers"] // config["pingpong"] * ROWS)
-    item = problem.out_item_bytes
-    if operands.is_swapped(config):
-        span = min(line(item), ROWS)
-        most = MOST_BOX_LINES if span == ROWS else MOST_WORD_LINES
-        lines = _even_part(columns, EIGHT, min(columns, most))
-        return Boxes(span, lines, span * item, tiles * (columns // lines), ROWS // span)
-    across = _even_part(columns, COLUMN_STEP, line(item))
-    pitch = next(each for each in (32, 64, LINE_BYTES) if each >= across * item)
-    return Boxes(across, ROWS, pitch, tiles * (columns // across))
-
-
-def _even_part(extent: int, step: int, most: int) -> int:
-    """The largest part in such steps that divides an extent and is `most` or less."""
-    return next(each for each in range(most, 0, -step) if extent % each == 0)
-
-
-def maps(problem: GemmProblem, config: TileConfig, operands: LoadedOperands) -> tuple[MapRule, ...]:
+def maps(
+    problem: GemmProblem,
+    config: TileConfig,
+    operands: LoadedOperands,
+    box_line: int = LINE_BYTES,
+) -> tuple[MapRule, ...]:
     """Tensor maps of A and B, and of C if it is stored by TMA."""
     product = (1,) if problem.batch != 1 else ()
     copied, item = {each.operand for each in operands.copies}, operands.item_bytes
@@ -216,67 +123,23 @@ def maps(problem: GemmProblem, config: TileConfig, operands: LoadedOperands) -> 
         l2 = L2_BYTES if in_lines else L2_BYTES_ACROSS_LINES
         element = operands.element
         found.append(MapRule(name, operand, box, swizzle=LINE_BYTES, l2=l2, element=element))
-    if write_back(problem, config, operands) == "BY_TMA":
-        boxes = result_boxes(problem, config, operands)
-        box = (boxes.columns, boxes.lines, *product)
-        found.append(MapRule("map_c", "C", box, swizzle=boxes.pitch))
+    way = write_back(problem, config, operands)
+    if way not in ("BY_TMA", "FUSED_BY_TMA"):
+        return tuple(found)
+    boxes = boxes_of(problem, config, operands, box_line)
+    box = (boxes.columns, boxes.lines, *product)
+    of_results = [("map_c", "C")]
+    if way == "FUSED_BY_TMA":
+        wanted = problem.epilogue.residual, problem.epilogue.auxiliary
+        named_maps = zip(FURTHER_MAP_ARGUMENTS, ("residual", "auxiliary"), wanted, strict=True)
+        of_results += [(name, matrix) for name, matrix, used in named_maps if used]
+    found += [MapRule(name, matrix, box, swizzle=boxes.pitch) for name, matrix in of_results]
     return tuple(found)
-
-
-def shared_bytes(
-    problem: GemmProblem, config: TileConfig, operands: LoadedOperands, count: int = FEWEST_BUFFERS
-) -> int:
-    """Shared bytes of all stages, of so many buffers per consumer, and of barriers."""
-    item, stages = operands.item_bytes, config["stages"]
-    # Boxes across k are whole.
-    a, b = (
-        side if along_k else ceil_div(side, line(item)) * line(item)
-        for side, along_k in (
-            (config["BM"], operands.a_along_k),
-            (config["BN"], operands.b_along_k),
-        )
-    )
-    total, parts = stages * (a + b) * operands.depth(config) * item, config["cluster_k"]
-    if operands.scaled_on_chip:
-        total += FLOAT_BYTES * (2 if stages % 2 == 0 else stages) * (config["BM"] + config["BN"])
-    if write_back(problem, config, operands) != "FROM_REGISTERS":
-        total += config["consumers"] * aligned_bytes(
-            count * result_boxes(problem, config, operands).nbytes
-        )
-    else:
-        total += TMA_UNIT
-    # Sums that other blocks send.
-    total += FLOAT_BYTES * config["BM"] * config["BN"] // parts * (parts - 1) or FLOAT_BYTES
-    barriers = 2 * stages + 1
-    return aligned_bytes(total + 8 * barriers + 8)
-
-
-def buffers(
-    problem: GemmProblem, config: TileConfig, gpu: GpuSpec, operands: LoadedOperands
-) -> int:
-    """Buffers per consumer: with one for each box of its results it never waits for a store."""
-    if write_back(problem, config, operands) != "BY_TMA":
-        return FEWEST_BUFFERS
-    count = max(FEWEST_BUFFERS, min(result_boxes(problem, config, operands).number, MOST_BUFFERS))
-    while count > FEWEST_BUFFERS and room(problem, config, gpu, operands, count) is not None:
-        count -= 1
-    return count
-
-
-def room(
-    problem: GemmProblem,
-    config: TileConfig,
-    gpu: GpuSpec,
-    operands: LoadedOperands,
-    count: int = FEWEST_BUFFERS,
-) -> str | None:
-    """Room for the stages, and for so many buffers per consumer."""
-    return rules.dynamic_shared(shared_bytes(problem, config, operands, count), gpu)
 
 
 def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec, operands: LoadedOperands) -> Work:
     """A tile of C at a time per block, of operands that are ready."""
-    shared = shared_bytes(problem, config, operands)
+    shared = least_bytes(problem, config, gpu, operands)
     threads, copied = thread_count(config), {each.operand for each in operands.copies}
     split = tuple(
         name not in copied and ld * operands.item_bytes % SECTOR != 0

@@ -12,6 +12,12 @@ __host__ __device__ constexpr int even_part(int extent, int step, int most) {
   return found;
 }
 
+// The largest part of an extent that divides it of `most`, its half, a quarter, and so on.
+__host__ __device__ constexpr int halved_part(int extent, int most) {
+  while (extent % most) most /= 2;
+  return most;
+}
+
 struct Place {
   int row, col;
 };
@@ -24,6 +30,11 @@ struct Neighbors {
   __device__ __forceinline__ void set(int i, T x) { packs[TOGETHER ? 0 : i].set(TOGETHER * i, x); }
   __device__ __forceinline__ T get(int i) const {
     return packs[TOGETHER ? 0 : i].get(TOGETHER * i);
+  }
+  // Both, of 16 bits, out of one word.
+  __device__ __forceinline__ void set_word(unsigned word) {
+    packs[0].words[0] = TOGETHER ? word : word & 0xFFFF;
+    if constexpr (!TOGETHER) packs[1].words[0] = word >> 16;
   }
 };
 
@@ -49,7 +60,8 @@ struct FragmentPlaces {
 };
 
 // Asks that what the epilogue of a warpgroup reads for ROWS x COLS results come to the L2 cache, before
-// their sums are there: in a wave all blocks would ask for it at the same time.
+// their sums are there: in a wave all blocks would ask for it at the same time. MOVED: TMA brings the
+// residual or, where there is none, C.
 template <int ROWS, int COLS, class T>
 __device__ __forceinline__ void prefetch_lines(const T* X, int ld, int M, int N, Place first) {
   constexpr int SPAN = 128 / sizeof(T), LINES = (COLS + SPAN - 1) / SPAN;
@@ -60,12 +72,14 @@ __device__ __forceinline__ void prefetch_lines(const T* X, int ld, int M, int N,
     }
   }
 }
-template <int ROWS, int COLS, class Epilogue>
+template <int ROWS, int COLS, bool MOVED, class Epilogue>
 __device__ __forceinline__ void prefetch_operands(const Epilogue& epilogue,
                                                   const typename Epilogue::Out* C, int ldc, int M,
                                                   int N, Place first) {
-  if (epilogue.beta != 0.0f) prefetch_lines<ROWS, COLS>(C, ldc, M, N, first);
-  if constexpr (Epilogue::READS_RESIDUAL) {
+  if constexpr (!MOVED || Epilogue::READS_RESIDUAL) {
+    if (epilogue.beta != 0.0f) prefetch_lines<ROWS, COLS>(C, ldc, M, N, first);
+  }
+  if constexpr (Epilogue::READS_RESIDUAL && !MOVED) {
     prefetch_lines<ROWS, COLS>(epilogue.extras.residual, epilogue.extras.ldr, M, N, first);
   }
 }
@@ -84,6 +98,11 @@ __host__ __device__ constexpr int pairs_at_once(int all, int step) {
   return even_part(all, step, most < step ? step : most);
 }
 
+// Where no box in shared memory has what the epilogue reads and keeps.
+struct NoBox {
+  static constexpr bool HOLDS = false;
+};
+
 // The results of a warpgroup's 64 x BN sums of a tile of C that begins at (row, col), or, if SWAPPED, of
 // one of its transpose; COUNT pairs of a lane at a time. PLAIN: nothing but the sums goes into them.
 // SPARE: registers that a thread has for what is read.
@@ -101,8 +120,10 @@ class FinishedFragments {
     inside = (SWAPPED ? col : row) + rows <= M && (SWAPPED ? row : col) + cols <= N;
   }
 
-  // Those from a pair on; the calls are in the order of the pairs.
-  __device__ __forceinline__ void finish(int first, float (&x)[COUNT][2]) {
+  // Those from a pair on; the calls are in the order of the pairs. A `box` has the residual of these pairs
+  // or, where there is none, C, and takes the auxiliary output.
+  template <class Box = NoBox>
+  __device__ __forceinline__ void finish(int first, float (&x)[COUNT][2], const Box& box = {}) {
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) {
 #pragma unroll
@@ -111,7 +132,7 @@ class FinishedFragments {
         if constexpr (PLAIN) x[i][j] = epilogue.finish(x[i][j], 0.0f, 0, 0);
       }
     }
-    if constexpr (!PLAIN) finish_with_operands(first, x);
+    if constexpr (!PLAIN) finish_with_operands(first, x, box);
   }
 
  private:
@@ -163,9 +184,15 @@ class FinishedFragments {
   Matrix<READ> read;
   Bias bias;
 
-  __device__ __forceinline__ void finish_with_operands(int first, float (&x)[COUNT][2]) {
+  template <class Box>
+  __device__ __forceinline__ void finish_with_operands(int first, float (&x)[COUNT][2],
+                                                       const Box& box) {
     const int since = first % READ;
-    if (since == 0) read_operands(first);
+    if (since == 0) read_operands<Box::HOLDS>(first);
+    [[maybe_unused]] Matrix<COUNT> boxed = {};
+    if constexpr (Box::HOLDS) {
+      if (Epilogue::READS_RESIDUAL || epilogue.beta != 0.0f) box.load(boxed.pairs);
+    }
     Matrix<COUNT> old = {};
     if constexpr (Epilogue::READS_RESIDUAL) {
       if (epilogue.beta != 0.0f) load(old, C, ldc, first);
@@ -173,7 +200,7 @@ class FinishedFragments {
     Matrix<COUNT> kept;
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) {
-      const OfMatrix& own = read.pairs[since + i];
+      const OfMatrix& own = Box::HOLDS ? boxed.pairs[i] : read.pairs[since + i];
       const OfMatrix& before = Epilogue::READS_RESIDUAL ? old.pairs[i] : own;
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
@@ -181,15 +208,25 @@ class FinishedFragments {
         x[i][j] = epilogue.finish(x[i][j], widened<float>(before.get(j)), operands);
       }
     }
-    if constexpr (Epilogue::WRITES_AUXILIARY) {
+    if constexpr (Epilogue::WRITES_AUXILIARY && Box::HOLDS) {
+      float wide[COUNT][2];
+#pragma unroll
+      for (int i = 0; i < COUNT; ++i) {
+#pragma unroll
+        for (int j = 0; j < 2; ++j) wide[i][j] = widened<float>(kept.pairs[i].get(j));
+      }
+      box.keep(wide);
+    } else if constexpr (Epilogue::WRITES_AUXILIARY) {
       store(kept, epilogue.extras.auxiliary, epilogue.extras.ldx, first);
     }
   }
 
+  template <bool BOXED>
   __device__ __forceinline__ void read_operands(int first) {
     read = {};
     bias = {};
-    if constexpr (Epilogue::READS_RESIDUAL) {
+    if constexpr (BOXED) {
+    } else if constexpr (Epilogue::READS_RESIDUAL) {
       load(read, epilogue.extras.residual, epilogue.extras.ldr, first);
     } else if (epilogue.beta != 0.0f) {
       load(read, C, ldc, first);

@@ -6,7 +6,7 @@
 // there: no launch before this one looks for the largest element of a whole line.
 #pragma once
 
-#include "epilogue/fragment_store.cuh"
+#include "epilogue/box_store.cuh"
 #include "mainloop/wgmma.cuh"
 #include "split_lines.cuh"
 

@@ -3,7 +3,7 @@
 // read its fragments, those of the next half of a step while tensor cores multiply this one.
 #pragma once
 
-#include "epilogue/fragment_store.cuh"
+#include "epilogue/box_store.cuh"
 #include "mainloop/wgmma.cuh"
 #include "wgmma_registers.cuh"
 

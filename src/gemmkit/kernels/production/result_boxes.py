@@ -1,0 +1,212 @@
+"""How results leave kernels of `wgmma_product.cuh`: boxes in shared memory, and the room for them
+beside the stages."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import gcd
+from typing import Literal, NamedTuple
+
+from gemmkit.dtypes import FLOAT_BYTES, ITEM_BYTES
+from gemmkit.gpu import GpuSpec
+from gemmkit.kernels import rules
+from gemmkit.kernels.plan import TileConfig, ceil_div
+from gemmkit.kernels.production.loaded_operands import LoadedOperands
+from gemmkit.kernels.warpgroups import (
+    LINE_BYTES,
+    ROWS,
+    TMA_UNIT,
+    aligned_bytes,
+    line,
+    stores_by_tma,
+)
+from gemmkit.problem import GemmProblem
+
+# Columns of a box come in such steps, lines of a transposed one in the smaller one.
+COLUMN_STEP, EIGHT = 16, 8
+# Lines of a box of transposed results, of up to 16 bits and of 32.
+MOST_BOX_LINES, MOST_WORD_LINES = 96, 32
+# Buffers for results on their way to memory, per consumer: those that there is room for; and bytes
+# of their lines at most, or where there is no room otherwise half.
+FEWEST_BUFFERS, MOST_BUFFERS, MOST_FUSED_BUFFERS = 2, 4, 8
+BOX_LINE_BYTES = (LINE_BYTES, LINE_BYTES // 2)
+# Stages that are left where the boxes of a tile take one.
+FEWEST_STAGES = 3
+
+
+def write_back(
+    problem: GemmProblem, config: TileConfig, operands: LoadedOperands
+) -> Literal["FROM_REGISTERS", "FROM_SHARED", "BY_TMA", "FUSED_BY_TMA"]:
+    """How results leave, as write_back.cuh calls it: of tiles that are transposed because they
+    have few rows, only those come to shared memory of which a line has all columns: elements of 8
+    and of 16 bits."""
+    narrow = problem.out_item_bytes <= ITEM_BYTES["float16"]
+    if operands.is_swapped(config) and (
+        config["BM"] <= EIGHT or not (narrow or operands.from_registers)
+    ):
+        return "FROM_REGISTERS"
+    if not (operands.maps_c and stores_by_tma(problem)):
+        return "FROM_SHARED"
+    epilogue = problem.epilogue
+    further = epilogue.residual or epilogue.auxiliary
+    fused = problem.further_aligned if further else problem.beta != 0
+    return "FUSED_BY_TMA" if operands.fuses and fused else "BY_TMA"
+
+
+class Boxes(NamedTuple):
+    """Boxes in which a consumer's results are stored: their sides, the bytes that the swizzle
+    spans and lines lie apart, how many buffers of them a tile has, and how many of them a buffer
+    has, side by side."""
+
+    columns: int
+    lines: int
+    pitch: int
+    number: int
+    beside: int = 1
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a buffer."""
+        return self.beside * self.lines * self.pitch
+
+
+def boxes_of(
+    problem: GemmProblem,
+    config: TileConfig,
+    operands: LoadedOperands,
+    box_line: int = LINE_BYTES,
+) -> Boxes:
+    """Those of C, as fragment_store.cuh and swapped_store.cuh have them; `box_line` says how many
+    bytes their lines have at most where TMA moves other matrices too."""
+    fused = write_back(problem, config, operands) == "FUSED_BY_TMA"
+    rows, columns = operands.sides(config)
+    columns //= config["cluster_k"]
+    tiles = rows // (config["consumers"] // config["pingpong"] * ROWS)
+    item = problem.out_item_bytes
+    if operands.is_swapped(config):
+        span = min(line(item), ROWS)
+        beside = ROWS // span
+        most = MOST_BOX_LINES if span == ROWS else MOST_WORD_LINES
+        most = box_line // 2 // beside if fused else most
+        lines = _even_part(columns, EIGHT, min(columns, most))
+        return Boxes(span, lines, span * item, tiles * (columns // lines), beside)
+    if fused:
+        # Boxes fill the span of their swizzle.
+        across = gcd(columns, box_line // item)
+    else:
+        across = _even_part(columns, COLUMN_STEP, line(item))
+    pitch = next(each for each in (32, 64, LINE_BYTES) if each >= across * item)
+    return Boxes(across, ROWS, pitch, tiles * (columns // across))
+
+
+def _even_part(extent: int, step: int, most: int) -> int:
+    """The largest part in such steps that divides an extent and is `most` or less."""
+    return next(each for each in range(most, 0, -step) if extent % each == 0)
+
+
+def shared_bytes(
+    problem: GemmProblem,
+    config: TileConfig,
+    operands: LoadedOperands,
+    count: int = FEWEST_BUFFERS,
+    box_line: int = LINE_BYTES,
+) -> int:
+    """Shared bytes of all stages, of so many buffers per consumer, and of barriers."""
+    item, stages = operands.item_bytes, config["stages"]
+    # Boxes across k are whole.
+    a, b = (
+        side if along_k else ceil_div(side, line(item)) * line(item)
+        for side, along_k in (
+            (config["BM"], operands.a_along_k),
+            (config["BN"], operands.b_along_k),
+        )
+    )
+    total, parts = stages * (a + b) * operands.depth(config) * item, config["cluster_k"]
+    if operands.scaled_on_chip:
+        total += FLOAT_BYTES * (2 if stages % 2 == 0 else stages) * (config["BM"] + config["BN"])
+    way, barriers = write_back(problem, config, operands), 2 * stages + 1
+    if way != "FROM_REGISTERS":
+        boxes = count * boxes_of(problem, config, operands, box_line).nbytes
+        if way == "FUSED_BY_TMA":
+            boxes *= 1 + problem.epilogue.auxiliary
+            barriers += 2 * count * config["consumers"]
+        total += config["consumers"] * aligned_bytes(boxes)
+    else:
+        total += TMA_UNIT
+    # Sums that other blocks send.
+    total += FLOAT_BYTES * config["BM"] * config["BN"] // parts * (parts - 1) or FLOAT_BYTES
+    return aligned_bytes(total + 8 * barriers + 8)
+
+
+class Fitted(NamedTuple):
+    """What shared memory has room for: a configuration, so many buffers per consumer, and bytes of
+    a line of their boxes."""
+
+    config: TileConfig
+    buffers: int
+    line: int = LINE_BYTES
+
+
+def fit(problem: GemmProblem, config: TileConfig, gpu: GpuSpec, operands: LoadedOperands) -> Fitted:
+    """A configuration with its buffers for results.
+
+    Where TMA brings what the epilogue reads, a tile's boxes are to be there when its sums are: they
+    take a stage if there is no room for all beside these (bf16 4096³ with β = 1 in 211 µs in place
+    of 215 on an H100, where three stages in place of four cost nothing).
+    """
+    if write_back(problem, config, operands) != "FUSED_BY_TMA":
+        return Fitted(config, buffers(problem, config, gpu, operands))
+    ways = [config]
+    if config["stages"] > FEWEST_STAGES:
+        ways.append(replace(config, stages=config["stages"] - 1))
+    number = min(boxes_of(problem, config, operands).number, MOST_FUSED_BUFFERS)
+    for each in ways:
+        if number >= FEWEST_BUFFERS and _fits(problem, each, gpu, operands, number):
+            return Fitted(each, number)
+    for box_line in BOX_LINE_BYTES:
+        for each in reversed(ways):
+            for count in range(MOST_FUSED_BUFFERS, FEWEST_BUFFERS - 1, -1):
+                if _fits(problem, each, gpu, operands, count, box_line):
+                    return Fitted(each, count, box_line)
+    return Fitted(config, FEWEST_BUFFERS, BOX_LINE_BYTES[-1])
+
+
+def _fits(
+    problem: GemmProblem,
+    config: TileConfig,
+    gpu: GpuSpec,
+    operands: LoadedOperands,
+    count: int,
+    box_line: int = LINE_BYTES,
+) -> bool:
+    needed = shared_bytes(problem, config, operands, count, box_line)
+    return rules.dynamic_shared(needed, gpu) is None
+
+
+def buffers(
+    problem: GemmProblem, config: TileConfig, gpu: GpuSpec, operands: LoadedOperands
+) -> int:
+    """Buffers per consumer: with one for each box of its results it never waits for a store."""
+    if write_back(problem, config, operands) != "BY_TMA":
+        return FEWEST_BUFFERS
+    count = max(FEWEST_BUFFERS, min(boxes_of(problem, config, operands).number, MOST_BUFFERS))
+    while count > FEWEST_BUFFERS and not _fits(problem, config, gpu, operands, count):
+        count -= 1
+    return count
+
+
+def room(
+    problem: GemmProblem, config: TileConfig, gpu: GpuSpec, operands: LoadedOperands
+) -> str | None:
+    """Room for the stages and for the fewest buffers."""
+    return rules.dynamic_shared(least_bytes(problem, config, gpu, operands), gpu)
+
+
+def least_bytes(
+    problem: GemmProblem, config: TileConfig, gpu: GpuSpec, operands: LoadedOperands
+) -> int:
+    """Shared bytes with the fewest buffers."""
+    if write_back(problem, config, operands) != "FUSED_BY_TMA":
+        return shared_bytes(problem, config, operands)
+    fitted = fit(problem, config, gpu, operands)
+    return shared_bytes(problem, fitted.config, operands, FEWEST_BUFFERS, fitted.line)
