@@ -99,7 +99,7 @@ REFUSED = {
         "int map, float* B, float* C, int N", {"tensor_maps": "map=A,box=8x8"}),
     "tensor map 'mop' is not among the arguments of 'k', map, B, C, N": (
         "const Map map, float* B, float* C, int N", {"tensor_maps": "mop=A,box=8x8"}),
-    "a tensor map cannot be called 'B'": (
+    "as an argument is: give it another name, and --args with that name where": (
         "const Map map, float* B, float* C, int N", {"tensor_maps": "B=A,box=8x8"}),
     "give an initializer with one argument": (
         "const Map map, float* B, float* C, int N", {"args": "A,B,C,N"}),
