@@ -11,7 +11,7 @@ from gemmkit.emulator.isa.warpgroup_forms import OPERATION
 from gemmkit.emulator.machine.asynchronous import Copy
 from gemmkit.emulator.sanitizer.clocks import Clocks
 from gemmkit.emulator.sanitizer.collection import Collection
-from gemmkit.emulator.sanitizer.granules import Conflict, Numbers, instruction_of, thread_of
+from gemmkit.emulator.sanitizer.granules import Conflict, instruction_of, thread_of
 from gemmkit.emulator.sanitizer.lane_findings import LaneFindings
 from gemmkit.emulator.sanitizer.mbarrier_findings import MbarrierFindings
 from gemmkit.emulator.sanitizer.orders import LOST_FLAG, OLD_FLAG, UNINITIALIZED_FLAG, missing_order
