@@ -11,10 +11,13 @@ from click.testing import CliRunner
 
 import gemmkit
 from gemmkit import Kernel
+from gemmkit.bench.default_cases import default_cases
 from gemmkit.cli import gemmkit as command_line
 from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.gpu import find_board
 from gemmkit.jit.compiler import compile_plan
+from gemmkit.kernels.asked import Asked
+from gemmkit.kernels.tensor_maps import MapRule
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "tma.cu"
 MAPS = (
@@ -99,7 +102,7 @@ REFUSED = {
         "int map, float* B, float* C, int N", {"tensor_maps": "map=A,box=8x8"}),
     "tensor map 'mop' is not among the arguments of 'k', map, B, C, N": (
         "const Map map, float* B, float* C, int N", {"tensor_maps": "mop=A,box=8x8"}),
-    "a tensor map cannot be called 'B'": (
+    "as an argument is: give it another name, and --args with that name where": (
         "const Map map, float* B, float* C, int N", {"tensor_maps": "B=A,box=8x8"}),
     "give an initializer with one argument": (
         "const Map map, float* B, float* C, int N", {"args": "A,B,C,N"}),
@@ -159,6 +162,29 @@ def test_a_batch_by_maps_of_three_dimensions(write: Write) -> None:
         args="map_a,map_b,map_c,K",
     )
     assert record.verdict == "ok", record
+
+
+@pytest.mark.parametrize("operand", ["A", "B"])
+def test_a_map_of_three_dimensions_refuses_products_that_share_an_operand(operand: str) -> None:
+    """The kernel loads the box of its product, and cannot know that there is but one."""
+    stride = f"stride_{operand.lower()}"
+    shared = gemmkit.GemmProblem(64, 32, 64, batch=3, **{stride: gemmkit.BROADCAST})
+    rules = [MapRule.parse(f"m={each},box=32x32x1") for each in ("A", "B", "C")]
+    refusals = [each.refusal(shared) for each in rules]
+    assert [each is not None for each in refusals] == [each == operand for each in ("A", "B", "C")]
+    assert f"and here they share one {operand}" in (refusals[operand == "B"] or "")
+    apart = gemmkit.GemmProblem(64, 32, 64, batch=3)
+    assert not any(each.refusal(apart) for each in rules)
+
+
+def test_default_problems_of_maps_of_three_dimensions_have_batches_of_their_own() -> None:
+    maps = tuple(f"{each},rank=3" for each in MAPS)
+    kernel = Kernel.from_file(EXAMPLE, **LAUNCH, tensor_maps=maps)
+    gpu, asked = find_board("h100"), Asked(dtype="bf16", out_dtype="fp32")
+    cases = default_cases(kernel, kernel.default, gpu, asked)
+    batches = [each.problem for each in cases if each.problem.batch > 1]
+    assert batches
+    assert not any(kernel.accepts(each, gpu) for each in batches)
 
 
 def test_ptx_takes_maps_too() -> None:

@@ -30,7 +30,7 @@ from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import TileConfig
 from gemmkit.kernels.sizes import with_padding_in
 from gemmkit.kernels.work import VECTOR_BYTES
-from gemmkit.problem import GemmProblem
+from gemmkit.problem import BROADCAST, GemmProblem
 from gemmkit.verify import InputKind
 
 # A problem of many tiles that a kernel takes only with more products than these is not run: on the
@@ -121,6 +121,9 @@ def _taken(
         if (_scales(given), _padded(given)) != (_scales(problem), _padded(problem)):
             return None
         problem = default_problem(kernel, in_whole_tiles(problem, tiles.multiples))
+        if problem.stride_b == BROADCAST:
+            # What a user's kernel takes for batches, maps of three dimensions, holds a B for each.
+            problem = replace(problem, stride_b=0)
     problem = asked.problem(problem, kernel)
     if own:
         problem = kernel.lay_out(problem)

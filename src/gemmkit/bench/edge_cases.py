@@ -53,6 +53,7 @@ def case_name(name: str, problem: GemmProblem, step: int) -> str:
         "no products": k == 0,
         "no products, beta": k == 0,
         "odd padding": any(each % 2 for each in padding),
+        "batch, one B": problem.stride_b == BROADCAST,
     }
     return name if holds.get(name, True) else NEAREST
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+import numpy as np
+
 from gemmkit.emulator.codegen.kernel import LoadedKernel
 from gemmkit.emulator.launch import Execution, LaunchRequest
 from gemmkit.emulator.machine.memory import Allocation, Bytes, DeviceMemory
@@ -103,7 +105,8 @@ class SanitizedRuns:
         kept: Mapping[str, Allocation],
     ) -> Execution:
         """Keep findings of flags left set only if a second launch, which finds the variables `kept`
-        as this one has left them, gives something else or has other findings.
+        as this one has left them, or a third one after that gives something else, or the second one
+        has other findings.
 
         They are kept as they are if the launch itself does not end well, and left out if it was
         stopped: it might have cleared the flags.
@@ -142,7 +145,7 @@ class SanitizedRuns:
         kept: Mapping[str, Allocation],
     ) -> Execution:
         """Add a finding if a second launch on the same arrays, which finds the module's variables
-        as this one has left them, gives something else.
+        as this one has left them, or a third one after that gives something else.
 
         `kept` are the variables that the host does not set before each launch. They matter only if
         they have changed.
@@ -176,7 +179,8 @@ class SanitizedRuns:
         kept: Mapping[str, Allocation],
         held: Mapping[str, Bytes],
     ) -> str | None:
-        """What is different in a second launch, in words; None if the first one does not end well.
+        """What is different in a second or third launch, in words; None if the first one does not
+        end well.
 
         The first one is made once more, as atomics in another order may round differently. One that
         the limit of steps has stopped proves nothing, unless the first one ends far below it."""
@@ -194,17 +198,28 @@ class SanitizedRuns:
         first = outcome()
         if isinstance(first, DeviceError):
             return None if first.steps is None else ""
-        _as_left(before, memory, kept, held)
-        second = outcome()
-        if not isinstance(second, DeviceError):
-            return "gives another result" if first != second else ""
-        if second.steps is None:
-            return f"does not end well ({second})"
-        memory.restore(before)
-        few = second.steps // _FEWER_STEPS
-        if isinstance(outcome(max_steps=few), DeviceError):
-            return ""
-        return f"does not end within {second.steps:,} steps, and this one does within {few:,}"
+        for number in ("second", "third"):
+            _as_left(before, memory, kept, held)
+            later = outcome()
+            if isinstance(later, DeviceError):
+                if later.steps is None:
+                    return f"a {number} launch does not end well ({later})"
+                memory.restore(before)
+                few = later.steps // _FEWER_STEPS
+                if isinstance(outcome(max_steps=few), DeviceError):
+                    return ""
+                return (
+                    f"a {number} launch does not end within {later.steps:,} steps, and this one "
+                    f"does within {few:,}"
+                )
+            if first != later:
+                return f"a {number} launch gives another result"
+            # A counter that this launch leaves set may spoil another one in the next launch, which
+            # only the one after that depends on.
+            earlier, held = held, _held(memory, kept)
+            if all(np.array_equal(earlier[name], held[name]) for name in kept):
+                break
+        return ""
 
 
 def _held(memory: DeviceMemory, kept: Mapping[str, Allocation]) -> dict[str, Bytes]:
@@ -232,7 +247,7 @@ def _new_finding(first: Collection[Finding], second: Collection[Finding]) -> str
         if each.kind not in told and (each.kind, each.array) not in known:
             of = f" of '{each.array}'" if each.array else ""
             at = f" at {each.here}" if each.here else ""
-            return f"goes wrong ({each.check}: {each.kind}{of}{at})"
+            return f"a second launch goes wrong ({each.check}: {each.kind}{of}{at})"
     return ""
 
 

@@ -98,7 +98,8 @@ def check_map_names(maps: Collection[str]) -> None:
     for name in maps:
         if name in ARGUMENT_NAMES:
             raise UsageError(
-                f"a tensor map cannot be called '{name}', as an argument is: give it another name"
+                f"a tensor map cannot be called '{name}', as an argument is: give it another name, "
+                "and --args with that name where the kernel takes the map"
             )
 
 

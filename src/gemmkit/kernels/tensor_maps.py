@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from gemmkit.cxx.expressions import Number
 from gemmkit.dtypes import ITEM_BYTES, Dtype, full_type_name
 from gemmkit.errors import UsageError, unknown_name
-from gemmkit.problem import GemmProblem
+from gemmkit.problem import BROADCAST, GemmProblem
 from gemmkit.tensor_maps import ELEMENT_BYTES, MAX_BOX, MAX_RANK, Element, TensorMap
 
 if TYPE_CHECKING:
@@ -107,6 +107,13 @@ class MapRule:
         """Why no map for a problem's matrix can be made, or None."""
         if problem.groups is not None:
             return f"its tensor map '{self.name}' is of one matrix, not of groups"
+        shared = getattr(problem, OPERANDS[self.operand][3]) == BROADCAST
+        if len(self.box) > 2 and problem.batch > 1 and shared:
+            # Nothing tells the kernel that the coordinate of the product must be 0.
+            return (
+                f"its tensor map '{self.name}' has the products of a batch as its third dimension, "
+                f"and here they share one {self.operand}"
+            )
         rows, columns, ld, _ = OPERANDS[self.operand]
         values = {"M": problem.m, "N": problem.n, "K": problem.k, "batch": problem.batch}
         values |= {"lda": problem.lda, "ldb": problem.ldb, "ldc": problem.ldc}
@@ -174,7 +181,7 @@ class PlannedMap:
         row = pitch * item if outer > 1 else -(-pitch * item // _ROW_UNIT) * _ROW_UNIT
         sizes, strides = [inner, outer], [row]
         if len(rule.box) > 2:
-            # A matrix that all products share is one.
+            # A matrix that all products share is one, for kernels of gemmkit that know of it.
             apart = _whole(arguments, stride) if copy is None else copy.stride
             sizes.append(_whole(arguments, "batch") if apart else 1)
             strides.append(apart * item if apart else row)

@@ -120,6 +120,16 @@ def test_an_arrival_of_copies_that_counts_for_none_is_named() -> None:
     assert "has no .noinc" in found.message
 
 
+def test_an_arrival_of_copies_beside_others_is_none_that_is_missing() -> None:
+    """As those of a `cuda::pipeline`, whose producer does not wait for its consumers."""
+    arrivals = ARRIVING.replace("FORM", "").split("  if (t < 32) {")[1].split("  }")[0]
+    twice = 2 * (arrivals + "    arrive(at(&full));\n")
+    (found,) = findings(ARRIVING.replace("FORM", "").replace(arrivals, twice))
+    assert found.kind == "deadlock"
+    assert "has completed 2 phases" in found.message
+    assert "has no .noinc" not in found.message
+
+
 BEYOND = """
 extern "C" __global__ void k(float* a, float* c) {
   extern __shared__ __align__(128) float tile[];

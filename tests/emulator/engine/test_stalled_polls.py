@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 from gemmkit.emulator import DeviceMemory, LaunchRequest, load, oracle
+from gemmkit.emulator.codegen.layout import FINISHED
 from gemmkit.emulator.launch import Execution
+from gemmkit.emulator.machine.returns import Returns, _place
 from gemmkit.errors import DeviceError
 from gemmkit.jit.compiler import compile_source
 from gemmkit.kernels.plan import SourceFile
@@ -177,6 +181,29 @@ def test_the_oracle_finds_them_too(name: str) -> None:
     body, blocks, _ = STALLS[name]
     with pytest.raises(DeviceError, match=r"'k' is deadlocked: .*warp \d of block .* polls at"):
         _run(body, blocks=blocks, by_oracle=True)
+
+
+def test_a_poll_of_all_blocks_of_a_cluster_names_them() -> None:
+    body = 'while (!complete(at(&bar))) {} asm volatile("barrier.cluster.arrive.aligned;");'
+    execution = _run(body, blocks=4, sanitize=True, threads=1)
+    found = [each for each in execution.findings if each.kind == "deadlock"]
+    assert found
+    assert {each.block for each in found} <= {(0, 0, 0), (2, 0, 0)}
+    for each in found:
+        assert re.search(r"in the cluster of block \([02], 0, 0\) \(rank 0\)", each.message)
+
+
+def test_a_cluster_that_was_left_is_not_told_again() -> None:
+    """Two threads may find at once that their clusters, and so all, poll for ever."""
+    block = SimpleNamespace(number=3, field=lambda name: -1, observer=None)
+    unit = SimpleNamespace(run=lambda fuel: FINISHED, running=block)
+    block.peers = [block]
+    told = Mock()
+    returns = Returns(Mock(), told, None, Mock(), Mock())
+    returns._doomed = {_place(unit)}
+    assert not returns.share(unit, 1, lambda steps: steps)
+    assert not told.deadlock.called
+    assert not returns._doomed
 
 
 # What ends late, or might end elsewhere: for how many blocks, and whether it does end.

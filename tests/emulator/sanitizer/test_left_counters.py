@@ -22,19 +22,24 @@ k(float* out) {
 }
 """
 _RESET = "if (tile == 4 + gridDim.x - 1) next = 0;"
-# What ends a block, and whether a second launch goes another way.
+# The last block is known by a counter, which may be set back too.
+_LAST = "if (atomicAdd(&done, 1) == gridDim.x - 1) { next = 0; done = 0; }"
+# What ends a block; the variable on which a later launch depends, and which launch that is.
 ENDS = {
-    "nothing": ("", True),
-    "set back by the last block": (_RESET, False),
-    "set to another number": (_RESET.replace("= 0", "= 1"), True),
-    "how many blocks have run": (f"{_RESET} atomicAdd(&done, 1);", False),
-    "which launch it is": (f"{_RESET} if (atomicAdd(&done, 1) > 1) out[0] = 7;", True),
+    "nothing": ("", "next", "second"),
+    "set back by the last block": (_RESET, "", ""),
+    "set to another number": (_RESET.replace("= 0", "= 1"), "next", "second"),
+    "how many blocks have run": (f"{_RESET} atomicAdd(&done, 1);", "", ""),
+    "which launch it is": (f"{_RESET} if (atomicAdd(&done, 1) > 1) out[0] = 7;", "done", "second"),
+    "two counters set back": (_LAST, "", ""),
+    # The second launch does not set `next` back, as `done` never is 1 in it.
+    "one of two counters set back": (_LAST.replace("done = 0;", ""), "done", "third"),
 }
 
 
 @pytest.mark.parametrize("name", ENDS)
-def test_a_second_launch(name: str) -> None:
-    end, other = ENDS[name]
+def test_later_launches(name: str) -> None:
+    end, variable, launch = ENDS[name]
     outcome = run(
         _SCHEDULER.replace("END", end), {"out": np.zeros(128, np.float32)}, grid=(2, 1, 1),
         block=(32, 1, 1), explain=True,
@@ -42,13 +47,12 @@ def test_a_second_launch(name: str) -> None:
     assert (
         outcome.arrays["out"].view(np.float32).tolist() == np.arange(1.0, 5.0).repeat(32).tolist()
     )
-    if not other:
+    if not variable:
         assert not outcome.findings
         return
-    variable = "done" if "launch" in name else "next"
     assert (outcome.only.check, outcome.only.kind) == ("synccheck", "counter left set")
     assert outcome.only.array == variable
-    assert "and a second launch gives another result" in outcome.only.message
+    assert f"and a {launch} launch gives another result" in outcome.only.message
     assert f"--constant {variable}=0" in outcome.only.message
 
 

@@ -65,8 +65,10 @@ class Returns:
         """Run a worker or cluster for a while; returns whether it has more to do."""
         if self._doomed and self._sanitizer is not None and _place(unit) in self._doomed:
             self._doomed.discard(_place(unit))
-            self._note(self._sanitizer, unit.running, STUCK)
-            return True
+            # By now it may have been found to poll for ever itself, and been left.
+            if any(each.field("block") >= 0 for each in unit.running.peers):
+                self._note(self._sanitizer, unit.running, STUCK)
+                return True
         try:
             reason = unit.run(fuel)
         except Refusal as refusal:

@@ -11,7 +11,7 @@ from gemmkit.emulator.isa.warpgroup_forms import OPERATION
 from gemmkit.emulator.machine.asynchronous import Copy
 from gemmkit.emulator.sanitizer.clocks import Clocks
 from gemmkit.emulator.sanitizer.collection import Collection
-from gemmkit.emulator.sanitizer.granules import Conflict, Numbers, instruction_of, thread_of
+from gemmkit.emulator.sanitizer.granules import Conflict, instruction_of, thread_of
 from gemmkit.emulator.sanitizer.lane_findings import LaneFindings
 from gemmkit.emulator.sanitizer.mbarrier_findings import MbarrierFindings
 from gemmkit.emulator.sanitizer.orders import LOST_FLAG, OLD_FLAG, UNINITIALIZED_FLAG, missing_order
@@ -215,23 +215,29 @@ class AsynchronousFindings(MbarrierFindings, LaneFindings):
         )
         self._add(block, "synccheck", "mbarrier overwritten", text, here, there, array, offset)
 
-    def uninitialized_source(self, block: int, copy: Copy, unset: Numbers) -> None:
-        """A bulk copy reads shared memory; `unset` are addresses there that were never written."""
-        if len(unset):
-            array, offset, _ = self.parties.place(max(int(unset[0]), copy.start))
-            self._never_written(block, copy, array, offset)
+    def uninitialized_source(self, block: int, copy: Copy, unset: int, writer: int | None) -> None:
+        """A bulk copy reads an address in shared memory that was never written, or to which a
+        party, `writer`, has written a value that was never set."""
+        array, offset, _ = self.parties.place(max(unset, copy.start))
+        self._uninitialized(block, copy, array, offset, writer)
 
     def uninitialized_global(self, block: int, copy: Copy, array: str, offset: int) -> None:
         """A bulk copy reads global memory that was never written."""
-        self._never_written(block, copy, array, offset)
+        self._uninitialized(block, copy, array, offset, None)
 
-    def _never_written(self, block: int, copy: Copy, array: str, offset: int) -> None:
-        here = self._copy_site(copy)
+    def _uninitialized(
+        self, block: int, copy: Copy, array: str, offset: int, writer: int | None
+    ) -> None:
+        here, there = self._copy_site(copy), None
+        why = "was never written"
+        if writer is not None:
+            there = self.parties.site(writer)
+            why = f"{self.parties.name(writer)} writes with a value that was never set"
         text = (
             f"the bulk copy by {self.parties.named(here, block)} reads byte {offset} of "
-            f"'{array}', which was never written"
+            f"'{array}', which {why}"
         )
-        self._add(block, "initcheck", "uninitialized", text, here, None, array, offset)
+        self._add(block, "initcheck", "uninitialized", text, here, there, array, offset)
 
     def past_end(self, block: int, copy: Copy, array: str, size: int, offset: int) -> None:
         """A bulk copy extends beyond the end of a variable in shared memory."""

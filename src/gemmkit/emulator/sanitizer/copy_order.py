@@ -32,6 +32,7 @@ from gemmkit.emulator.sanitizer.tensor_places import (
     box_span,
     define_written,
     never_written,
+    stored_granules,
 )
 
 
@@ -82,7 +83,7 @@ class CopyOrder(FlagOrder):
         source = form.modifiers.get("F", "")
         if source == "shared":
             where = self._places(copy, copy.start)
-            self._found.uninitialized_source(self._block, copy, self._unset(where))
+            self._check_defined(copy, where)
             whos = np.full(len(where), who)
             self._check_issue(self, copy, where, who, writes=False)
             met = self._granules.read(actor, time, where, whos, known[ORDERED])
@@ -158,6 +159,16 @@ class CopyOrder(FlagOrder):
             ).any():  # fmt: skip
                 return True
         return False
+
+    def _check_defined(self, copy: Copy, where: Numbers) -> None:
+        """What a copy reads in shared memory must have been written with values that were set."""
+        if copy.box is not None:
+            where = stored_granules(copy.box, copy.start, self._shadow.shift)
+        unset = self._unset(where)
+        if len(unset):
+            _, times, whos = self._granules.written(unset[:1] >> self._shadow.shift)
+            writer = int(whos[0]) if times[0] else None
+            self._found.uninitialized_source(self._block, copy, int(unset[0]), writer)
 
     def _written(self, copy: Copy, by: tuple[int, int], known: Clock, who: int) -> None:
         """A bulk copy begins to write shared memory, maybe that of another block."""

@@ -86,7 +86,7 @@ class LaunchState:
 
     def add(self, worker: Worker, finding: Finding) -> None:
         """Add a finding in the block that a worker runs."""
-        self.collection.add(finding, worker.field("block"))
+        self.collection.add(finding, worker.number)
 
     @property
     def runs_again(self) -> bool:

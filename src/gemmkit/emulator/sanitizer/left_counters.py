@@ -50,14 +50,14 @@ def left_variable(
     address: int,
     how: str,
 ) -> Finding | None:
-    """The finding that a second launch, which finds a variable as the first one has left it (from
-    an address on), goes another way; `how` says in which."""
+    """The finding that a later launch, which finds a variable as this one has left it (from an
+    address on), goes another way; `how` says in which."""
     found = memory.find(address)
     number = None if found is None else _counts(names, regions, found)
     if found is None or number is None:
         return None
     text = (
-        f"has changed after the launch, and a second launch {how}; set it back before the kernel "
+        f"has changed after the launch, and {how}; set it back before the kernel "
         f"ends, or give what the host sets it to before each launch: --constant {found.name}=0"
     )
     return _finding(names, found, address - found.address, number, text, 1)

@@ -3,7 +3,8 @@ leaves set.
 
 The next launch finds them as this one leaves them: its blocks may wait for nothing and read what
 this launch wrote, or none is the last one. But a barrier that flips a bit, or compares generations,
-works from each value that it leaves; so a second launch decides.
+works from each value that it leaves; so a second launch decides, or a
+third one.
 """
 
 from __future__ import annotations
@@ -51,10 +52,8 @@ def left_flags(
 
 
 def decided(finding: Finding, how: str) -> Finding:
-    """The finding with what is different in a second launch; `how` says it."""
-    return msgspec.structs.replace(
-        finding, message=finding.message.replace(_UNDECIDED, f"a second launch {how}")
-    )
+    """The finding with what is different in a later launch; `how` says it."""
+    return msgspec.structs.replace(finding, message=finding.message.replace(_UNDECIDED, how))
 
 
 def _now(memory: DeviceMemory, address: int) -> int:

@@ -36,7 +36,7 @@ def finding(
     check: Check = "synccheck",
 ) -> Finding:
     """A finding at an instruction; `what` may use {here}, {line} and {block}."""
-    block = names.block(worker.field("block"))
+    block = names.block(worker.number)
     here = names.site(number, thread)
     named = f"{block} (rank {worker.rank})" if worker.cluster is not None else block
     message = f"{kind}: {what.format(here=at(here), line=here, block=named)}"

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from gemmkit.emulator.isa.tensor_copies import CHUNK, Box, swizzled_chunks
+from gemmkit.emulator.isa.tensor_copies import CHUNK, Box, chunks_of, swizzled_chunks
 from gemmkit.emulator.machine.asynchronous import Copy
 from gemmkit.emulator.machine.memory import Bytes, DeviceMemory
 from gemmkit.emulator.sanitizer.granules import Numbers
@@ -26,6 +26,23 @@ def box_span(box: Box, address: int, shift: int) -> range | None:
     rows = each.box_bytes // each.row_bytes
     count = _span(each.swizzle, address % 1024, each.row_bytes, rows, shift)
     return range(address >> shift, (address >> shift) + count) if count else None
+
+
+def stored_granules(box: Box, address: int, shift: int) -> Numbers:
+    """Those granules of a box that is stored which hold elements of the tensor: what lies past its
+    edge is read, but written nowhere (or, in the last 16 bytes of a row, to what follows it)."""
+    each = box.map
+    width = min(box.high[0], each.sizes[0] - box.coordinates[0])
+    if box.empty or width <= 0:
+        return np.arange(0)
+    if box.whole and width == each.counts[0]:
+        return box_granules(box, address, shift)
+    chunks = chunks_of(box, address).reshape(*each.counts[:0:-1], -1)
+    part = chunks[tuple(slice(limit) for limit in box.high[:0:-1])].reshape(-1, chunks.shape[-1])
+    found = (part[..., None] * CHUNK + np.arange(0, CHUNK, 1 << shift)) >> shift
+    nbytes = width * each.item_bytes
+    rows = found.reshape(len(part), -1)[:, : -(-nbytes >> shift)]
+    return np.sort(rows.reshape(-1)) + (address >> shift)
 
 
 @lru_cache(maxsize=256)

@@ -123,15 +123,21 @@ class WarpgroupFindings(WordedFindings):
         )
         self._add(block, "synccheck", "swizzle mismatch", text, here, there, array, offset)
 
-    def uninitialized(self, parties: Parties, block: int, who: int, address: int) -> None:
-        """A wgmma reads shared memory that was never written."""
+    def uninitialized(
+        self, parties: Parties, block: int, who: int, address: int, writer: int | None
+    ) -> None:
+        """A wgmma reads shared memory that was never written, or to which a party, `writer`, has
+        written a value that was never set."""
         array, offset = self._names.shared(address)
-        here = parties.site(who)
+        here, there = parties.site(who), None
+        why = "was never written"
+        if writer is not None:
+            there = parties.site(writer)
+            why = f"{parties.name(writer)} writes with a value that was never set"
         text = (
-            f"the wgmma by {parties.name(who, block)} reads byte {offset} of "
-            f"'{array}', which was never written"
+            f"the wgmma by {parties.name(who, block)} reads byte {offset} of '{array}', which {why}"
         )
-        self._add(block, "initcheck", "uninitialized", text, here, None, array, offset)
+        self._add(block, "initcheck", "uninitialized", text, here, there, array, offset)
 
     def disagree(self, block: int, one: tuple[int, int], other: tuple[int, int], what: str) -> None:
         """Two warps of a warpgroup, each (instruction, warp), do not execute the same."""

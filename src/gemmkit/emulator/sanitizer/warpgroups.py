@@ -96,9 +96,9 @@ class Warpgroups:
             return
         defined = self._shadow.is_defined(where)
         if not defined.all():
-            self._found.uninitialized(
-                self._parties, self._block, who, int(where[~defined][0]) << shift
-            )
+            unset = int(where[~defined][0])
+            by = int(self._granules.who[unset]) if self._granules.time[unset] else None
+            self._found.uninitialized(self._parties, self._block, who, unset << shift, by)
         clock, granules = self._clocks.of[self._first + warp], self._granules
         whos = np.full(len(where), who)
         met = granules.read(actor, time, where, whos, clock[ORDERED])
