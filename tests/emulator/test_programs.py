@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 from launching import Executor, kernel_ptx, launch
 
+from gemmkit.emulator.isa.semantics import evaluate
+from gemmkit.emulator.isa.table import form_of
+
 LANES = np.arange(32, dtype=np.uint32)
 
 
@@ -578,3 +581,34 @@ class TestAddresses:
             assert metrics[f"l1tex__data_pipe_lsu_wavefronts_{unit}"] == wavefronts
             conflicts = metrics[f"l1tex__data_bank_conflicts_pipe_lsu_{unit}"]
             assert conflicts == wavefronts - 1
+
+
+@pytest.mark.parametrize("kind", ["e4m3", "e5m2"])
+def test_all_numbers_of_8_bits_in_16(executor: Executor, kind: str) -> None:
+    """Two neighbors of all 256 in each thread."""
+    body = f"""
+        ld.global.u32 %r1, [%at];
+        cvt.u16.u32 %h1, %r1;
+        cvt.rn.f16x2.{kind}x2 %r1, %h1;
+        st.global.u32 [%at], %r1;
+    """
+    given = np.arange(256, dtype=np.uint32) * 0x101 + 1 & 0xFFFF
+    form = form_of(f"cvt.rn.f16x2.{kind}x2")
+    assert form is not None
+    (wanted,) = evaluate(form, (given.astype(np.uint16),))
+    got = launch(executor, kernel_ptx(body), given, block=(256, 1, 1)).arrays[0]
+    assert np.array_equal(got, wanted)
+
+
+@pytest.mark.parametrize("kind", ["u32", "s32"])
+@pytest.mark.parametrize("modifier", ["", ".shiftamt"])
+def test_the_highest_bit(executor: Executor, kind: str, modifier: str) -> None:
+    one = np.uint32(1) << LANES
+    given = np.concatenate([one, ~one, one - np.uint32(1), -one.view(np.int32).view(np.uint32)])
+    body = f"ld.global.u32 %r1, [%at]; bfind{modifier}.{kind} %r1, %r1; st.global.u32 [%at], %r1;"
+    got = launch(executor, kernel_ptx(body), given, block=(len(given), 1, 1)).arrays[0]
+    values = [int(word) for word in (given.view(np.int32) if kind == "s32" else given)]
+    places = [(~each if each < 0 else each).bit_length() - 1 for each in values]
+    if modifier:
+        places = [31 - place if place >= 0 else place for place in places]
+    assert got.view(np.int32).tolist() == places

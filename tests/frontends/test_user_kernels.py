@@ -280,7 +280,7 @@ def test_files_that_cannot_be_read(tmp_path: Path, content: bytes | None, reason
     [
         ({"grid": "1"}, "'gemm' needs a launch configuration: give --block"),
         ({}, "give --grid and --block"),
-        ({"grid": "T/2", "block": 1}, r"'T/2' uses T; grid, block and shared memory may use M, N"),
+        ({"grid": "T/2", "block": 1}, r"'T/2' uses T; grid, block and memory may use M, N"),
         ({"grid": "1,1,1,1", "block": 1}, "has 4 dimensions"),
         ({"grid": 1, "block": 1, "shared": "alpha"}, "'alpha' uses alpha"),
     ],

@@ -1,8 +1,8 @@
 """Variables that are never set, where the optimizer leaves no trace of them.
 
 A value that is not set may be any, so NVRTC takes the one that makes code simplest, and the PTX
-then holds no use of it. Compiled with `-G` nothing is folded, and the sanitizers see what the
-source does.
+then holds no use of it: a shared flag that is only ever set to 1 is 1. Compiled with `-G` nothing
+is folded, and the sanitizers see what the source does.
 """
 
 from __future__ import annotations
@@ -19,14 +19,12 @@ from gemmkit.errors import GemmkitError
 from gemmkit.findings import Finding
 from gemmkit.jit.binary import Binary
 from gemmkit.jit.compiler import compile_plan
-from gemmkit.kernels.plan import LaunchPlan, SourceFile
+from gemmkit.kernels.plan import LaunchPlan, SourceFile, names_in
 
 _DEBUG = "-G"
 # Beyond this much work, in multiplications, and this many lines of PTX, it would take too long.
 MOST_WORK = 2**22
 MOST_LINES = 4000
-# Where undefined values lie that are not reported of the optimized code too.
-_LOCAL = ("", "local memory")
 
 
 @dataclass
@@ -52,13 +50,15 @@ class UnsetValues:
             launch, _ = workload.run(binary, plan)
         except GemmkitError:
             return ()
+        # Uses of what an argument points to are in the optimized code too.
+        passed = names_in(plan.signature)
         return tuple(
             msgspec.structs.replace(
                 each, message=f"{each.message}; seen in unoptimized code (-G), for the optimizer "
                 "puts some number in its place"
             )
             for each in launch.findings
-            if each.kind == "uninitialized" and each.array in _LOCAL
+            if each.kind == "uninitialized" and each.array not in passed
         )  # fmt: skip
 
     def _unoptimized(self, plan: LaunchPlan) -> Binary | None:

@@ -55,9 +55,9 @@ _launch_options = combine(
     click.option(
         "--args",
         metavar="NAME,…",
-        help="Argument for each parameter, in order: M,N,K,alpha,A,lda,B,ldb,beta,C,ldc,bias, a "
-        "number, an expression, or {…} for the fields of a struct. Not needed if the "
-        "parameters' names are recognized.",
+        help="Argument for each parameter, in order: M,N,K,alpha,A,lda,B,ldb,beta,C,ldc,bias,"
+        "workspace,semaphores, a number, an expression, or {…} for the fields of a struct. Not "
+        "needed if the parameters' names are recognized.",
     ),
     click.option(
         "--tensor-map",
@@ -78,6 +78,17 @@ _launch_options = combine(
     click.option("--block", metavar="X,Y,Z", help="Threads per block, likewise: '16,16' or 256."),
     click.option(
         "--shared", metavar="BYTES", help="Dynamic shared memory per block, likewise.  [default: 0]"
+    ),
+    click.option(
+        "--workspace",
+        metavar="BYTES",
+        help="Global memory for the argument 'workspace', likewise: 'M*N*4*4'.",
+    ),
+    click.option(
+        "--semaphores",
+        metavar="COUNT",
+        help="32-bit counters for the argument 'semaphores', likewise. They are zero before a "
+        "launch, which must leave them at zero.",
     ),
     click.option(
         "--layout",

@@ -281,32 +281,35 @@ class Program:
 
     def watch(self, request: LaunchRequest, memory: DeviceMemory, blocks: range) -> Watched:
         """Run some blocks on the oracle and return what their warps access, in order; results need
-        not be right.
+        not be right. Blocks that wait for others run until then.
 
         Raises:
             DeviceError: a bad launch or access, a deadlock, a trap.
         """
+        from gemmkit.emulator.oracle.repeats import PolledInVain
         from gemmkit.emulator.oracle.watch import Watch
         from gemmkit.emulator.watching import Watched
 
         watch = Watch(self.flow, memory)
-        self._run_watched(request, memory, blocks, watch)
+        with suppress(PolledInVain):
+            self._run_watched(request, memory, blocks, watch)
         return Watched(tuple(watch.accesses), tuple(watch.copies))
 
     def read_shared(
         self, request: LaunchRequest, memory: DeviceMemory, block: int, barriers: int
     ) -> SharedContent:
         """Run a block on the oracle until its warps have arrived at so many barriers, and return
-        what its shared memory holds; 0 stands for the block's end.
+        what its shared memory holds; 0 stands for the block's end, or where it waits for others.
 
         Raises:
             DeviceError: a bad launch or access, a deadlock, a trap.
         """
+        from gemmkit.emulator.oracle.repeats import PolledInVain
         from gemmkit.emulator.oracle.shared_reading import Reached, SharedReading
         from gemmkit.emulator.watching import SharedContent
 
         reading, kernel = SharedReading(block, barriers), self.flow.kernel
-        with suppress(Reached):
+        with suppress(Reached, PolledInVain):
             self._run_watched(request, memory, range(block, block + 1), reading)
         end = kernel.shared_base + kernel.shared_bytes + request.shared_bytes
         variables = {

@@ -227,7 +227,7 @@ def user_kernel(
     rule = LaunchRule.read(
         grid,
         block,
-        launch.shared,
+        launch,
         constants=constants or {},
         signature=signature,
         parameters=parameters,

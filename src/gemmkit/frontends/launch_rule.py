@@ -1,4 +1,4 @@
-"""`LaunchRule`: grid, block and shared memory of a user's kernel, and which problems fit them."""
+"""`LaunchRule`: grid, block and memory of a user's kernel, and which problems fit them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 from gemmkit.cxx.expressions import Expression, Number, split_list
 from gemmkit.errors import UsageError
 from gemmkit.gpu import MAX_BLOCK, MAX_GRID, GpuSpec
-from gemmkit.kernels.launch_options import Extent
+from gemmkit.kernels.launch_options import Extent, LaunchOptions
 from gemmkit.kernels.plan import (
     ARGUMENT_NAMES,
     LEADING_DIMENSIONS,
+    SCRATCH_ARGUMENTS,
     Dim3,
     LaunchShape,
     Signature,
@@ -33,7 +34,8 @@ class LaunchRefused(UsageError):
 
 @dataclass(frozen=True)
 class LaunchRule:
-    """Grid, block and shared memory as expressions; called, it gives the launch for a problem.
+    """Grid, block, shared memory, and the bytes of the workspace and the number of semaphores, as
+    expressions; called, it gives the launch for a problem.
 
     `aliases` are the kernel's own names of what it is given, such as `width` for N.
     """
@@ -41,6 +43,8 @@ class LaunchRule:
     grid: tuple[Expression, ...]
     block: tuple[Expression, ...]
     shared: Expression
+    workspace: Expression
+    semaphores: Expression
     constants: Mapping[str, Number]
     aliases: Mapping[str, Expression] = field(default_factory=dict)
 
@@ -49,7 +53,7 @@ class LaunchRule:
         cls,
         grid: Extent,
         block: Extent,
-        shared: str | int,
+        launch: LaunchOptions,
         *,
         constants: Mapping[str, Number],
         signature: Signature,
@@ -58,11 +62,20 @@ class LaunchRule:
         """Read what a user wrote; `parameters` are the kernel's own names of its signature.
 
         Raises:
-            UsageError: it is not an expression, or one that uses unknown names.
+            UsageError: it is not an expression, or one that uses unknown names; or there is memory
+                without an argument for it, or the reverse.
         """
+        _check_scratch(signature, launch)
         aliases = _aliases(signature, parameters)
         extents = _extents(grid, "grid"), _extents(block, "block")
-        rule = cls(*extents, Expression.parse(shared), constants, aliases)
+        rule = cls(
+            *extents,
+            shared=Expression.parse(launch.shared),
+            workspace=Expression.parse(launch.workspace),
+            semaphores=Expression.parse(launch.semaphores),
+            constants=constants,
+            aliases=aliases,
+        )
         rule._check_names()
         return rule
 
@@ -94,7 +107,16 @@ class LaunchRule:
             grid=self.extents(problem),
             block=_three(block),
             shared_bytes=shared,
+            workspace_bytes=self._scratch("workspace", values),
+            semaphores=self._scratch("semaphores", values),
         )
+
+    def _scratch(self, what: str, values: Mapping[str, Number]) -> int:
+        expression: Expression = getattr(self, what)
+        amount = expression.integer(values)
+        if amount < 0:
+            raise UsageError(f"{self._origin(what, expression, values)}: {amount:,} is negative")
+        return amount
 
     def extents(self, problem: GemmProblem) -> Dim3:
         """The grid.
@@ -171,11 +193,12 @@ class LaunchRule:
     def _check_names(self) -> None:
         """Raise a UsageError for a name that no problem gives a value."""
         known = self._values(GemmProblem(1, 1, 1))
-        for expression in (*self.grid, *self.block, self.shared):
+        memory = (self.shared, self.workspace, self.semaphores)
+        for expression in (*self.grid, *self.block, *memory):
             unknown = sorted(expression.names - known.keys())
             if unknown:
                 raise UsageError(
-                    f"'{expression.text}' uses {', '.join(unknown)}; grid, block and shared memory "
+                    f"'{expression.text}' uses {', '.join(unknown)}; grid, block and memory "
                     f"may use {', '.join(sorted(known, key=self.constants.__contains__))}"
                 )
 
@@ -244,6 +267,21 @@ def _not_passed(used: frozenset[str], problem: GemmProblem) -> str | None:
             only = f"so {name} can only be {plain[0]:g}{more.format(name)}"
             return f"its signature has no argument '{name}', {only}"
     return None
+
+
+def _check_scratch(signature: Signature, launch: LaunchOptions) -> None:
+    """Raise a UsageError for an argument without memory, or memory without an argument."""
+    for name, unit in zip(SCRATCH_ARGUMENTS, ("BYTES", "COUNT"), strict=True):
+        given = name in launch.given
+        if given and name not in signature:
+            raise UsageError(
+                f"--{name} is given, but the kernel has no argument '{name}': name it in --args"
+            )
+        if name in signature and not given:
+            raise UsageError(
+                f"the kernel has an argument '{name}': give --{name} {unit}, as an expression like "
+                "those of --grid"
+            )
 
 
 def _aliases(signature: Signature, parameters: Sequence[str]) -> dict[str, Expression]:

@@ -224,7 +224,7 @@ def _arguments(function: FunctionType, args: str | Sequence[str] | None) -> Sign
             f"'{function.__name__}' takes {len(names)} arguments ({', '.join(names)}), but args "
             f"gives {len(given)}: {','.join(given)}"
         )
-    return told_signature(given, None, {})
+    return told_signature(given, None, {}, names=ARGUMENT_NAMES)
 
 
 def _types(

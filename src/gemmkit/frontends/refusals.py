@@ -8,7 +8,7 @@ from pathlib import Path
 from gemmkit.cxx.declarations import KernelDeclaration
 from gemmkit.errors import UsageError, nearest
 from gemmkit.frontends.signatures import FLOATS, INTEGERS
-from gemmkit.kernels.plan import ARGUMENT_NAMES
+from gemmkit.kernels.plan import ARGUMENT_NAMES, SCRATCH_ARGUMENTS
 
 MAP_TYPES = ("CUtensorMap", "CUtensorMap_st")
 _TEXTURES = "is a texture: textures are not supported; read the matrix through a plain pointer"
@@ -96,7 +96,7 @@ def check_map_names(maps: Collection[str]) -> None:
         UsageError: one has.
     """
     for name in maps:
-        if name in ARGUMENT_NAMES:
+        if name in (*ARGUMENT_NAMES, *SCRATCH_ARGUMENTS):
             raise UsageError(
                 f"a tensor map cannot be called '{name}', as an argument is: give it another name, "
                 "and --args with that name where the kernel takes the map"

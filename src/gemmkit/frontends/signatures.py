@@ -13,11 +13,19 @@ from gemmkit.cxx.expressions import Expression, Number
 from gemmkit.dtypes import ITEM_BYTES, OPERAND_TYPES, RESULT_TYPES, Dtype
 from gemmkit.errors import UsageError, nearest
 from gemmkit.frontends.struct_arguments import grouped, is_matrix, matrix_field
-from gemmkit.kernels.plan import ARGUMENT_NAMES, LEADING_DIMENSIONS, Signature
+from gemmkit.kernels.plan import (
+    ARGUMENT_NAMES,
+    LEADING_DIMENSIONS,
+    SCRATCH_ARGUMENTS,
+    Signature,
+)
 from gemmkit.kernels.sizes import SIZES
 
 MATRICES = ("A", "B", "C")
 POINTERS = (*MATRICES, "bias")
+# What a parameter may be, and those of it that are addresses.
+_NAMES = (*ARGUMENT_NAMES, *SCRATCH_ARGUMENTS)
+_ADDRESSES = (*POINTERS, *SCRATCH_ARGUMENTS)
 SCALES = ("alpha", "beta")
 NULL = ("0", "nullptr", "NULL")
 
@@ -104,7 +112,7 @@ def read_signature(
         raise UsageError(
             f"{file}:{kernel.line}: cannot tell from their names what all the parameters of "
             f"'{kernel.name}' are: {describe(kernel)}; give --args with one of "
-            f"{','.join(ARGUMENT_NAMES)} (or a number, or an expression of these) for each "
+            f"{','.join(_NAMES)} (or a number, or an expression of these) for each "
             f"parameter, in order{braces}{'' if not names else ': ' + shown}"
         )
     return tuple(names)
@@ -130,16 +138,17 @@ def told_signature(
     kernel: KernelDeclaration | None,
     constants: Mapping[str, Number],
     maps: Collection[str] = (),
+    names: Sequence[str] = _NAMES,
 ) -> Signature:
     """The signature that a user gives, checked against the parameters where those can be read.
 
     Constants of the source are replaced by their values; `nullptr` becomes 0. `maps` are the names
-    of tensor maps.
+    of tensor maps, and `names` those of other arguments.
 
     Raises:
         UsageError: an entry is neither a name nor an expression, or does not fit its parameter.
     """
-    known = (*ARGUMENT_NAMES, *constants)
+    known = (*names, *constants)
     signature = []
     for text in given:
         if text in NULL or text in maps:
@@ -152,15 +161,15 @@ def told_signature(
             meant = f", did you mean {near[0]}?" if near else ";"
             raise UsageError(
                 f"argument '{text}' uses {', '.join(unknown)}{meant} known names: "
-                f"{', '.join((*ARGUMENT_NAMES, *maps))}"
+                f"{', '.join((*names, *maps))}"
             )
-        pointers = expression.names & set(POINTERS)
-        if pointers and text not in POINTERS:
+        pointers = expression.names & set(_ADDRESSES)
+        if pointers and text not in _ADDRESSES:
             raise UsageError(
                 f"argument '{text}' does arithmetic on a pointer, which is not supported: give "
                 f"{min(pointers)} itself"
             )
-        signature.append(text if text in ARGUMENT_NAMES else expression.bound(constants))
+        signature.append(text if text in names else expression.bound(constants))
     if kernel is not None:
         _check_fit(signature, kernel)
     return tuple(signature)
@@ -315,6 +324,8 @@ def _with_usual_letters(kernel: KernelDeclaration) -> KernelDeclaration:
 
 def _read(parameter: Parameter) -> str:
     plain = parameter.name.lower()
+    if parameter.pointer and plain in SCRATCH_ARGUMENTS:
+        return plain
     if parameter.pointer:
         return "bias" if plain in ("bias", "d_bias") else _matrix(plain)
     if _is_integer(parameter):
@@ -357,13 +368,13 @@ def _check_fit(signature: Sequence[str], kernel: KernelDeclaration) -> None:
             f"--args gives {len(signature)}: {','.join(signature)}"
         )
     for text, parameter in zip(signature, kernel.parameters, strict=True):
-        if parameter.pointer and text not in (*POINTERS, "0"):
+        if parameter.pointer and text not in (*_ADDRESSES, "0"):
             raise UsageError(
                 f"argument '{text}' is for '{parameter}' of '{kernel.name}', which is a pointer: "
-                f"give one of {', '.join(POINTERS)}, or 0"
+                f"give one of {', '.join(_ADDRESSES)}, or 0"
             )
         plain = parameter.type in INTEGERS or parameter.type in FLOATS
-        if not parameter.pointer and plain and text in POINTERS:
+        if not parameter.pointer and plain and text in _ADDRESSES:
             raise UsageError(
                 f"argument '{text}' is a pointer, but '{parameter}' of '{kernel.name}' is not: "
                 "give --args in the order of the parameters"

@@ -28,6 +28,8 @@ class UsersKernels:
         grid: Extent | None = None,
         block: Extent | None = None,
         shared: str | int = "0",
+        workspace: str | int = "0",
+        semaphores: str | int = "0",
         layout: str = "nn",
         multiple_of: str | int | Sequence[int] = 1,
         name: str | None = None,
@@ -42,8 +44,9 @@ class UsersKernels:
 
         Args:
             path: the file.
-            entry, args, grid, block, shared, layout, multiple_of, name, include_dirs, options,
-            tensor_maps, constants, compute_dtype, tolerance: see `LaunchOptions`.
+            entry, args, grid, block, shared, workspace, semaphores, layout, multiple_of, name,
+            include_dirs, options, tensor_maps, constants, compute_dtype, tolerance: see
+            `LaunchOptions`.
 
         Raises:
             UsageError: no such file, entry or name, or an argument that is not valid.
@@ -55,6 +58,8 @@ class UsersKernels:
             grid=grid,
             block=block,
             shared=shared,
+            workspace=workspace,
+            semaphores=semaphores,
             layout=layout,
             multiple_of=multiple_of,
             name=name,
@@ -93,6 +98,8 @@ class UsersKernels:
         grid: Extent,
         block: Extent,
         shared: str | int = "0",
+        workspace: str | int = "0",
+        semaphores: str | int = "0",
         layout: str = "nn",
         multiple_of: str | int | Sequence[int] = 1,
         name: str | None = None,
@@ -107,8 +114,9 @@ class UsersKernels:
 
         Args:
             ptx: a file, or the text itself.
-            entry, args, grid, block, shared, layout, multiple_of, name, tensor_maps, constants,
-            compute_dtype, tolerance, dtype, out_dtype: see `LaunchOptions`.
+            entry, args, grid, block, shared, workspace, semaphores, layout, multiple_of, name,
+            tensor_maps, constants, compute_dtype, tolerance, dtype, out_dtype: see
+            `LaunchOptions`.
 
         Raises:
             UsageError: no such file or entry, no PTX, or an argument that is not valid.
@@ -121,6 +129,8 @@ class UsersKernels:
             grid=grid,
             block=block,
             shared=shared,
+            workspace=workspace,
+            semaphores=semaphores,
             layout=layout,
             multiple_of=multiple_of,
             name=name,

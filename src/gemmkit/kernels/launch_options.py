@@ -23,13 +23,17 @@ class LaunchOptions:
             symbol or its name in the source; not needed if the file has one kernel that is not a
             template. The types of its parameters tell overloads apart: `gemm(const float *, …)`.
         args: an argument for each parameter, in order: M, N, K, alpha, A, lda, B, ldb, beta, C,
-            ldc or bias, a number, or an expression of them; not needed if the parameters' names
-            are recognized. PTX has no such names.
+            ldc or bias, workspace or semaphores, a number, or an expression of them; not needed if
+            the parameters' names are recognized. PTX has no such names.
         grid: blocks along x, y and z, as expressions over M, N, K, lda, ldb, ldc, the kernel's own
             names of them, the template arguments and the constants of the file:
             `"(N+127)/128,(M+127)/128"`. PTX has no names and constants of its own.
         block: threads along x, y and z, likewise.
         shared: bytes of dynamic shared memory per block, likewise.
+        workspace: bytes of global memory whose content does not matter, likewise, for the argument
+            of that name.
+        semaphores: 32-bit counters in global memory, likewise, for the argument of that name: they
+            are zero before a launch, which leaves them at zero.
         layout: the layout of A, B and C: "NN", "NT", "TN" or "TT" (A and B row-major or
             transposed, C row-major), or "col", "col-NT" … (all column-major, BLAS's letters).
         multiple_of: what M, N and K must be multiples of, one number or three: `"128,128,8"`.
@@ -50,6 +54,8 @@ class LaunchOptions:
     grid: Extent | None = None
     block: Extent | None = None
     shared: str | int = "0"
+    workspace: str | int = "0"
+    semaphores: str | int = "0"
     layout: str = "nn"
     multiple_of: str | int | Sequence[int] = 1
     name: str | None = None

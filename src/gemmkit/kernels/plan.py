@@ -29,7 +29,8 @@ Signature = tuple[str, ...]
 
 # The signature that rungs share, and that of those whose blocks work together on a result.
 SGEMM_SIGNATURE: Signature = ARGUMENT_NAMES
-SCRATCH_SIGNATURE: Signature = (*SGEMM_SIGNATURE, "workspace", "semaphores")
+SCRATCH_ARGUMENTS: Signature = ("workspace", "semaphores")
+SCRATCH_SIGNATURE: Signature = (*SGEMM_SIGNATURE, *SCRATCH_ARGUMENTS)
 
 # What comes last in the signature of kernels that take batches.
 BATCH_ARGUMENTS: Signature = ("batch", "stride_a", "stride_b", "stride_c")

@@ -16,6 +16,7 @@ from gemmkit.cxx.declarations import (
     without_comments,
     without_directives,
 )
+from gemmkit.cxx.element_types import type_names
 from gemmkit.cxx.expressions import Expression, Number
 from gemmkit.errors import UsageError
 from gemmkit.kernels.plan import SourceFile
@@ -48,7 +49,7 @@ _TYPES: Mapping[str, str] = {
     **dict.fromkeys(("long", "long long", "int64_t", "ptrdiff_t"), "q"),
     **dict.fromkeys(("unsigned long", "unsigned long long", "size_t", "uint64_t"), "Q"),
 }
-# Constants that follow from others, so many times over.
+# Constants and types that follow from others, so many times over.
 _MOST_STEPS = 4
 # As PTX declares them, where that is all there is.
 PTX_VARIABLE = re.compile(
@@ -151,7 +152,8 @@ def variables_of(file: SourceFile | None, given: Mapping[str, Value] | None) -> 
     if not any(space in text for text in texts for space in ("__constant__", "__device__")):
         return _with_values((), {}, given)
     constants = _constants(texts, file.options)
-    declared = [each for text in texts for each in _declared(text, constants)]
+    types = type_names(texts, file.options)
+    declared = [each for text in texts for each in _declared(text, constants, types)]
     return _with_values(declared, constants, given)
 
 
@@ -209,7 +211,9 @@ def _with_values(
     return DeviceVariables(tuple(declared), tuple(bound))
 
 
-def _declared(text: str, constants: Mapping[str, Number]) -> list[DeviceVariable]:
+def _declared(
+    text: str, constants: Mapping[str, Number], types: Mapping[str, str]
+) -> list[DeviceVariable]:
     plain = without_directives(without_comments(text))
     found = []
     for match in _DECLARATION.finditer(plain):
@@ -225,12 +229,22 @@ def _declared(text: str, constants: Mapping[str, Number]) -> list[DeviceVariable
                 DeviceVariable(
                     declarator["name"],
                     match["space"],
-                    kind,
+                    _meaning(kind, types),
                     _product(extents, constants),
                     declarator["data"] is not None,
                 )
             )
     return found
+
+
+def _meaning(kind: str, types: Mapping[str, str]) -> str:
+    """What a type stands for, where the source gives it another name."""
+    for _ in range(_MOST_STEPS):
+        kind = kind.removeprefix("std::")
+        if kind in _TYPES or kind not in types:
+            break
+        kind = types[kind]
+    return kind
 
 
 def _product(extents: Sequence[str], constants: Mapping[str, Number]) -> int | None:

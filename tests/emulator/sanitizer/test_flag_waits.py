@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from sanitizing import run
+from sanitizing import WORDS, run
 
 from gemmkit.emulator.codegen.flag_tests import FlagWait
 from gemmkit.emulator.codegen.flag_waits import flag_waits
@@ -187,3 +187,23 @@ def test_a_value_that_says_what_to_read(choice: str, fence: str, sound: bool) ->
     flag = np.zeros(1, np.int32)
     found = run(source, {**arrays, "flag": flag}, grid=(2, 1, 1), at_once=2).findings
     assert {each.kind for each in found} == (set() if sound else {"read after write"})
+
+
+def test_a_flag_past_the_end_is_out_of_bounds() -> None:
+    """Block 1 signals past the end of the flags, and block 0 waits there."""
+    source = """k(float* out, int* flags) {
+    if (blockIdx.x == 1) {
+        out[1] = 1;
+        __threadfence();
+        atomicExch(&flags[4], 1);
+    } else {
+        while (atomicAdd(&flags[4], 0) == 0) __nanosleep(20);
+        __threadfence();
+        out[0] = 2;
+    }
+}"""
+    arrays = {"out": WORDS, "flags": np.zeros(4, np.int32)}
+    found = run(source, arrays, grid=(2, 1, 1), block=(1, 1, 1), at_once=2).findings
+    assert ("memcheck", "out of bounds", "flags") in {
+        (each.check, each.kind, each.array) for each in found
+    }

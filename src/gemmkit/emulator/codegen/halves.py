@@ -1,4 +1,4 @@
-"""Native code for binary16 and bfloat16, one or two numbers per register.
+"""Native code for binary16 and bfloat16, one or two numbers per register, and from 8 bits to them.
 
 They are computed in a wider format and rounded once: float32 is wide enough for sums of either
 format and for products of binary16, float64 rounded to odd for the rest (see
@@ -17,6 +17,7 @@ from gemmkit.emulator.isa.form import Form
 _CANONICAL_NAN = 0x7FFF
 _INFINITY = {"f16": 0x7C00, "bf16": 0x7F80}
 _TWO_TO_112 = 0x7780_0000
+_TWO_TO_120 = 0x7B80_0000
 _HALF = 0x3F00_0000
 
 
@@ -176,6 +177,27 @@ def _convert_pack(f: Function, form: Form, s: Sequence[Value]) -> Sequence[Value
     return (_joined(f, low, high),)
 
 
+def _widened_byte(f: Function, byte: Value, kind: str) -> Value:
+    """8 bits (e4m3 or e5m2) to binary16, exactly; a NaN loses its sign."""
+    magnitude = f.and_(byte, 0x7F)
+    if kind == "e5m2":
+        bits = f.shl(magnitude, 8)
+        is_nan = f.compare("ugt", magnitude, 0x7C)
+    else:
+        # Read as float32, the exponent is 120 too small. The product is exact, for subnormals too.
+        word = f.shl(f.resize(magnitude, 32), 20)
+        scale = _constant(f, word, _TWO_TO_120)
+        bits = narrowed(f, f.binary("fmul", f.cast("bitcast", word, "float"), scale), "f16")
+        is_nan = f.compare("eq", magnitude, 0x7F)
+    signed = f.or_(bits, f.shl(f.and_(byte, 0x80), 8))
+    return f.select(is_nan, literal(signed.type, _CANONICAL_NAN), signed)
+
+
+def _convert_bytes(f: Function, form: Form, s: Sequence[Value]) -> Sequence[Value]:
+    kind = _kind(form, "E")
+    return (_joined(f, *(_widened_byte(f, each, kind) for each in (s[0], f.lshr(s[0], 8)))),)
+
+
 EMITTERS: Mapping[str, Emit] = {
     "half": _on_each_half(_arithmetic),
     "half_fma": _on_each_half(_fused),
@@ -185,6 +207,7 @@ EMITTERS: Mapping[str, Emit] = {
     "convert_narrow": _convert_narrow,
     "convert_widen": _convert_widen,
     "convert_pack": _convert_pack,
+    "convert_fp8_widen": _convert_bytes,
 }
 _NARROW = frozenset(["f16", "bf16"])
 

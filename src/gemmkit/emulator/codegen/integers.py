@@ -255,6 +255,19 @@ def _reverse_bits(f: Function, _: Form, s: Sequence[Value]) -> Sequence[Value]:
     return (f.intrinsic("bitreverse", s[0]),)
 
 
+def _find_bit(f: Function, form: Form, s: Sequence[Value]) -> Sequence[Value]:
+    """The highest bit that differs from the sign; all ones if there is none."""
+    (a,) = s
+    if form.type.is_signed:
+        a = f.select(f.compare("slt", a, 0), f.not_(a), a)
+    above = f.intrinsic("ctlz", a, Value("i1", "false"), result=a.type)
+    if form["M"] == "shiftamt":
+        found = f.select(f.compare("eq", a, 0), literal(a.type, -1), above)
+    else:
+        found = f.sub(literal(a.type, form.type.bits - 1), above)
+    return (f.resize(found, 32),)
+
+
 def _find_nth_set(f: Function, _: Form, s: Sequence[Value]) -> Sequence[Value]:
     """Binary search: is the bit in the lower half of the remaining bits, or in the upper one?"""
     mask, base, offset = s
@@ -326,6 +339,7 @@ EMITTERS: Mapping[str, Emit] = {
     "insert_bits": _insert_bits,
     "count_bits": _count_bits,
     "reverse_bits": _reverse_bits,
+    "find_bit": _find_bit,
     "find_nth_set": _find_nth_set,
     "permute_bytes": _permute_bytes,
     "select": _select,

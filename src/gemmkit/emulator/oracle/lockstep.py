@@ -18,7 +18,7 @@ from gemmkit.emulator.oracle.control import DONE, RUNNING, WAITING, Lanes, Rows
 from gemmkit.emulator.oracle.definedness import Definedness
 from gemmkit.emulator.oracle.memory import Fault
 from gemmkit.emulator.oracle.phases import Phases
-from gemmkit.emulator.oracle.repeats import Repeats
+from gemmkit.emulator.oracle.repeats import PolledInVain, Repeats
 from gemmkit.emulator.oracle.replay import Replay
 from gemmkit.emulator.oracle.steps import PREDICATE, Step
 from gemmkit.emulator.ptx.cfg import RETRIED, ControlFlow
@@ -160,7 +160,7 @@ class Lockstep:
             self._phases.polled = len(self._turns) > 1
         elif repeats.together:
             if not self._phases.expire():
-                raise DeviceError(self._polled(repeats))
+                raise PolledInVain(self._polled(repeats))
             repeats.expired()
 
     def _begin_turns(self) -> None:

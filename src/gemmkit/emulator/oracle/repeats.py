@@ -17,9 +17,14 @@ from gemmkit.emulator.codegen.polls import Polls
 from gemmkit.emulator.oracle.chunk import Chunk
 from gemmkit.emulator.oracle.control import DONE, RUNNING
 from gemmkit.emulator.ptx.module import Register
+from gemmkit.errors import DeviceError
 
 # So often a warp asks at one place before states are compared, and so many of them are kept.
 _PATIENCE, _MOST_STATES = 64, 4096
+
+
+class PolledInVain(DeviceError):
+    """All warps that run poll, or wait, for what none of them changes."""
 
 
 class Repeats:

@@ -124,6 +124,7 @@ class GlobalOrder:
         if action.number in self._worker.kernel.data_loads:
             return dict.fromkeys((base + pattern.offsets[pattern.lanes]).tolist(), Look(0))
         found: dict[int, Look] = {}
+        refused: set[int] = set()
         nbytes = action.form.type.bytes
         for lane in pattern.lanes.tolist():
             address = base + int(pattern.offsets[lane])
@@ -131,8 +132,10 @@ class GlobalOrder:
                 operand = operand_of(wait, operands or 0, lane) if wait is not None else 0
                 value = self._value(action, address, nbytes)
                 found[address] = Look(value or 0, wait if value is not None else None, operand)
+                if value is None:
+                    refused.add(address)
         self._note_lanes(found, pattern, base)
-        for address in found.keys() - self._launch.flags if self._waits else ():
+        for address in found.keys() - refused - self._launch.flags if self._waits else ():
             self._note_initial(found, address, action)
         return found
 

@@ -45,7 +45,7 @@ def outside(
     size, here = access_bytes(action), names.site(number, names.thread(thread))
     misaligned = address % size != 0
     array, offset, place = _location(names, worker, number, space, address, size)
-    what = f"{ACCESS_KINDS[action.operation]} of {size} bytes"
+    what = f"{ACCESS_KINDS[action.operation]} of {size} byte{'s' * (size != 1)}"
     block = names.block(worker.field("block"))
     kind = "misaligned" if misaligned else "out of bounds"
     return Finding(
