@@ -101,6 +101,11 @@ class BarrierOrder(AccessOrder):
         if found is None:
             return
         warp, clocks = self._warp_of(thread), self._clocks
+        late = found.unknown_to(warp, found.phases)
+        if late is not None:
+            other = self._arrival_by(found, address, late)
+            surplus = self._surplus(found, address, [self._who(number, thread)])
+            self._found.early_arrival(self._block, number, thread, address, other, surplus)
         self._visit(address, warp, (warp, clocks.now(warp)), self._who(number, thread))
         if at is None:
             found.arrived.append(self._who(number, thread))
@@ -135,6 +140,14 @@ class BarrierOrder(AccessOrder):
             found.logged_from = self._log_end
             actor = self._clocks.place("mbarrier", cluster_address(self._rank, address))
             found.complete_phase(actor)
+
+    def _arrival_by(self, found: Object, address: int, warps: Sequence[int]) -> int | None:
+        """The last known arrival at an mbarrier by one of these warps or, if there are none, by
+        any."""
+        logged = [who for who, _ in self._logged_at(address, found.born, ARRIVED)]
+        known = [*found.earlier, *found.arrived, *logged]
+        by_them = [who for who in known if not warps or thread_of(who) // LANES in warps]
+        return by_them[-1] if by_them else None
 
     def _check_overrun(self, found: Object, address: int) -> None:
         """Whoever waits for a phase must have observed it before the next one completes."""
@@ -257,6 +270,12 @@ class BarrierOrder(AccessOrder):
         warp, found = self._warp_of(thread), self._cluster.object_at(address, self._rank)
         if found is None:
             return
+        form = self._names.actions[number].form
+        late = found.unknown_to(warp, found.phases - 1)
+        if late is not None and form["P"] == "parity":
+            other = self._arrival_by(found, address, late)
+            parity = (found.phases - 1) % 2
+            self._found.ambiguous_wait(self._block, number, thread, (address, parity), other)
         if ".relaxed" in self._names.actions[number].form.opcode:
             self._clocks.acquire_relaxed(warp, found.complete)
             return

@@ -102,6 +102,49 @@ class MbarrierFindings(ClusterFindings):
             follows=follows,
         )  # fmt: skip
 
+    def early_arrival(
+        self,
+        block: int,
+        number: int,
+        thread: int,
+        address: int,
+        other: int | None,
+        surplus: tuple[int, list[int]] | None,
+    ) -> None:
+        """A thread arrives at an mbarrier without knowing that its last phase, in which another
+        party arrived, is complete."""
+        array, offset, place = self.parties.place(address)
+        here = self._names.site(number, self._names.thread(thread))
+        there = self.parties.site(other) if other is not None else None
+        text = (
+            f"{self.parties.named(here, block)} arrives at the mbarrier at {place}, but nothing "
+            f"orders this arrival after the end of the phase before{self._for_which(other)}: it "
+            "may count in that phase, and end it too early"
+        )
+        if surplus is not None:
+            text += f". {surplus_text(*surplus)}"
+        self._add(block, "synccheck", "early arrival", text, here, there, array, offset)
+
+    def ambiguous_wait(
+        self, block: int, number: int, thread: int, phase: tuple[int, int], other: int | None
+    ) -> None:
+        """A thread waits for the phase of a parity of an mbarrier (`phase`: the address and the
+        parity) without knowing that the one before, in which another party arrived, is complete."""
+        address, parity = phase
+        array, offset, place = self.parties.place(address)
+        here = self._names.site(number, self._names.thread(thread))
+        there = self.parties.site(other) if other is not None else None
+        text = (
+            f"{self.parties.named(here, block)} waits for a phase of parity {parity} of the "
+            f"mbarrier at {place}, but nothing orders this wait after the end of the phase before"
+            f"{self._for_which(other)}: if the wait comes first, an earlier phase of that parity "
+            "ends it at once"
+        )
+        self._add(block, "synccheck", "ambiguous parity", text, here, there, array, offset)
+
+    def _for_which(self, other: int | None) -> str:
+        return "" if other is None else f", for which {self.parties.name(other)} arrives"
+
     def _cause_of_last_wait(self, who: int) -> str:
         """What may have let a party go on too early."""
         return self.parties.cause_of_wait(thread_of(who) // LANES)
