@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from gemmkit.emulator.sanitizer.access_order import AccessOrder
 from gemmkit.emulator.sanitizer.clocks import Clock
 from gemmkit.emulator.sanitizer.cluster_order import Object
 from gemmkit.emulator.sanitizer.granules import thread_of
-from gemmkit.emulator.sanitizer.mbarrier_findings import overrun_cause
+from gemmkit.emulator.sanitizer.mbarrier_findings import Before, overrun_cause
 from gemmkit.emulator.sanitizer.parties import Parties
 
 
@@ -91,21 +91,31 @@ class BarrierOrder(AccessOrder):
         known = self._clocks.of[warp, :, found.warp]
         return bool(max(known[ORDERED], known[INITIALIZED]) >= found.time)
 
-    def arrived(self, number: int, thread: int, address: int) -> None:
-        """A thread arrives at an mbarrier, the last one of its warp that does."""
+    def arrived(self, number: int, thread: int, address: int, ended: int | None = None) -> None:
+        """A thread arrives at an mbarrier, the last one of its warp that does; before it, the
+        thread `ended` has completed a phase by the same instruction."""
         self.look()
-        self._arrived(number, thread, address)
+        self._arrived(number, thread, address, ended=ended)
 
-    def _arrived(self, number: int, thread: int, address: int, at: int | None = None) -> None:
+    def _arrived(
+        self,
+        number: int,
+        thread: int,
+        address: int,
+        at: int | None = None,
+        ended: int | None = None,
+    ) -> None:
         found = self._cluster.object_at(address, self._rank)
         if found is None:
             return
         warp, clocks = self._warp_of(thread), self._clocks
-        late = found.unknown_to(warp, found.phases)
-        if late is not None:
-            other = self._arrival_by(found, address, late)
-            surplus = self._surplus(found, address, [self._who(number, thread)])
-            self._found.early_arrival(self._block, number, thread, address, other, surplus)
+        if ended is not None:
+            # Its lanes are apart, whatever their warp knows.
+            other = self._who(number, ended)
+            self._arrives_early(found, number, thread, address, Before(other, same_warp=True))
+        elif (late := found.unknown_to(warp, found.phases)) is not None:
+            before = self._before(found, address, late)
+            self._arrives_early(found, number, thread, address, before)
         self._visit(address, warp, (warp, clocks.now(warp)), self._who(number, thread))
         if at is None:
             found.arrived.append(self._who(number, thread))
@@ -141,13 +151,33 @@ class BarrierOrder(AccessOrder):
             actor = self._clocks.place("mbarrier", cluster_address(self._rank, address))
             found.complete_phase(actor)
 
-    def _arrival_by(self, found: Object, address: int, warps: Sequence[int]) -> int | None:
-        """The last known arrival at an mbarrier by one of these warps or, if there are none, by
-        any."""
-        logged = [who for who, _ in self._logged_at(address, found.born, ARRIVED)]
-        known = [*found.earlier, *found.arrived, *logged]
-        by_them = [who for who in known if not warps or thread_of(who) // LANES in warps]
-        return by_them[-1] if by_them else None
+    def _arrives_early(
+        self, found: Object, number: int, thread: int, address: int, before: Before
+    ) -> None:
+        """A thread arrives at an mbarrier, and may count in the phase before."""
+        action = self._names.actions[number]
+        if action.operation == "mbarrier_arrive_copies" and action.form["K"] != "noinc":
+            # It adds the arrival that it performs.
+            return
+        rank, within = divided(address, self._rank)
+        home, who = self._cluster.orders[rank], self._who(number, thread)
+        if isinstance(home, BarrierOrder):
+            before = replace(
+                before, expected=home._expected(within), surplus=home._surplus(found, within, [who])
+            )
+        self._found.early_arrival(self._block, number, thread, address, before)
+
+    def _before(self, found: Object, address: int, warps: Sequence[int]) -> Before:
+        """What is known of a phase that is complete: an arrival by one of these warps or, if there
+        are none, its copies."""
+        if not warps:
+            return Before(found.carrier, copies=True)
+        rank, within = divided(address, self._rank)
+        parties = [*found.earlier, *found.arrived]
+        if rank == self._rank:
+            parties += [who for who, _ in self._logged_at(within, found.born, ARRIVED)]
+        arrived = [who for who in parties if thread_of(who) // LANES in warps]
+        return Before(arrived[-1] if arrived else None)
 
     def _check_overrun(self, found: Object, address: int) -> None:
         """Whoever waits for a phase must have observed it before the next one completes."""
@@ -162,14 +192,16 @@ class BarrierOrder(AccessOrder):
     ) -> tuple[int, list[int]] | None:
         """How many arrivals each phase of an mbarrier expects, and the warps that arrive at it, if
         these are more: then its phases end before all have arrived."""
-        phases = self._worker.phases
+        expected = self._expected(address)
         logged = (who for who, _ in self._logged_at(address, found.born, ARRIVED))
         known = (*found.earlier, *found.arrived, *arrived, *logged)
         warps = {thread_of(who) // LANES for who in known}
-        if phases is None:
-            return None
-        expected = phases.read(address) >> EXPECTED & MOST
-        return (expected, sorted(warps)) if len(warps) > expected else None
+        return (expected, sorted(warps)) if expected and len(warps) > expected else None
+
+    def _expected(self, address: int) -> int:
+        """How many arrivals each phase of an mbarrier of this block expects; 0 if not known."""
+        phases = self._worker.phases
+        return phases.read(address) >> EXPECTED & MOST if phases is not None else 0
 
     def _cause_of_wait(self, warp: int) -> str:
         """The cause of an overrun phase, if a warp's last wait was for one."""
@@ -273,9 +305,9 @@ class BarrierOrder(AccessOrder):
         form = self._names.actions[number].form
         late = found.unknown_to(warp, found.phases - 1)
         if late is not None and form["P"] == "parity":
-            other = self._arrival_by(found, address, late)
+            before = self._before(found, address, late)
             parity = (found.phases - 1) % 2
-            self._found.ambiguous_wait(self._block, number, thread, (address, parity), other)
+            self._found.ambiguous_wait(self._block, number, thread, (address, parity), before)
         if ".relaxed" in self._names.actions[number].form.opcode:
             self._clocks.acquire_relaxed(warp, found.complete)
             return

@@ -55,9 +55,11 @@ class Object:
         self.seen: dict[int, int] = {}
         self.born = 0
         self._observations = np.zeros((clocks.warps, len(OBSERVATION)), np.int64)
-        # What caused all complete phases but the last, and which of the latest phases counted bytes.
+        # What caused all complete phases but the last; which of the latest phases counted bytes.
         self._before = np.zeros(clocks.actors, np.int32)
         self._carried: deque[int] = deque(maxlen=_CARRIED)
+        # The party that has issued a copy to it last.
+        self.carrier: int | None = None
         self.state = np.zeros(len(MBARRIER), np.int64)
         for name, value in {
             "warp": warp,

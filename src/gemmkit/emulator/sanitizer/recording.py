@@ -279,10 +279,10 @@ class RecordedOrder(Order):
         """Lanes have asked for the phase of an mbarrier, or waited for the cluster's barrier."""
         self._trace.answered(self._first + warp, number, lanes, done=done)
 
-    def arrived(self, number: int, thread: int, address: int) -> None:
+    def arrived(self, number: int, thread: int, address: int, ended: int | None = None) -> None:
         """A thread arrives at an mbarrier, the last one of its warp that does."""
         self._trace.arrived(self._warp_of(thread), place_in(self._rank, address))
-        super().arrived(number, thread, address)
+        super().arrived(number, thread, address, ended)
 
     def used(self, number: int, thread: int, address: int) -> None:
         """A thread uses an mbarrier."""
