@@ -134,9 +134,10 @@ class MbarrierFindings(ClusterFindings):
                 "the same warp, ends by the same instruction"
             )
         else:
+            early = "be one too many there" if before.copies else "end it too early"
             text += (
                 f"but nothing orders this arrival after the end of the phase before"
-                f"{self._which(before)}: it may count in that phase, and end it too early"
+                f"{self._which(before)}: it may count in that phase, and {early}"
             )
         if before.surplus is not None:
             text += f". {surplus_text(*before.surplus)}"
