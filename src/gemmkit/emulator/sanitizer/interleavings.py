@@ -167,8 +167,8 @@ def _slice(trace: Trace, wanted: list[Node], pair: Pair) -> set[Node]:
         if node not in found:
             found.add(node)
             needs = _needs(trace, node)
-            if node == pair.second:
-                needs = [each for each in needs if each != pair.without]
+            if pair.early and node == pair.second:
+                needs = [each for each in needs if not isinstance(each, Completed)]
             work += needs
     return found
 

@@ -145,7 +145,7 @@ class RecordedFindings(AsynchronousFindings):
         else:
             warp = self._warp_of(thread)
             here, there = Executed(warp, trace.last(warp)), self._in_phase(before, place)
-            trace.pending = Pair(here, there, without=trace.complete_phase(place))
+            trace.pending = Pair(here, there, early=True)
         super().early_arrival(block, number, thread, address, before)
 
     def ambiguous_wait(

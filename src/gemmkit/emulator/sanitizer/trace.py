@@ -99,14 +99,14 @@ class IssuedCopy:
 class Pair:
     """What a finding is about: `second` happens although nothing has ordered `first` before it.
 
-    Something that it followed when recorded, `without`, need not come before it; something else,
-    `also`, has to. If no order of events shows it, `reason` says why.
+    With `early`, the phases that were complete before it when recorded need not be; `also` has to
+    come before. If no order of events shows it, `reason` says why.
     """
 
     second: Node | None = None
     first: Node | None = None
     reason: str = ""
-    without: Node | None = None
+    early: bool = False
     also: Node | None = None
 
 
