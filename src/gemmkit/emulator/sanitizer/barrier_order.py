@@ -109,13 +109,8 @@ class BarrierOrder(AccessOrder):
         if found is None:
             return
         warp, clocks = self._warp_of(thread), self._clocks
-        if ended is not None:
-            # Its lanes are apart, whatever their warp knows.
-            other = self._who(number, ended)
-            self._arrives_early(found, number, thread, address, Before(other, same_warp=True))
-        elif (late := found.unknown_to(warp, found.phases)) is not None:
-            before = self._before(found, address, late)
-            self._arrives_early(found, number, thread, address, before)
+        if number not in found.unaware:
+            self._check_early(found, number, thread, address, ended)
         self._visit(address, warp, (warp, clocks.now(warp)), self._who(number, thread))
         if at is None:
             found.arrived.append(self._who(number, thread))
@@ -151,6 +146,20 @@ class BarrierOrder(AccessOrder):
             actor = self._clocks.place("mbarrier", cluster_address(self._rank, address))
             found.complete_phase(actor)
 
+    def _check_early(
+        self, found: Object, number: int, thread: int, address: int, ended: int | None
+    ) -> None:
+        """Whoever arrives at an mbarrier must know that the phase before is complete."""
+        if ended is not None:
+            # Its lanes are apart, whatever their warp knows.
+            before = Before(self._who(number, ended), same_warp=True)
+            self._arrives_early(found, number, thread, address, before)
+            return
+        late = found.unknown_to(self._warp_of(thread), found.phases)
+        if late is not None:
+            before = self._before(found, address, late)
+            self._arrives_early(found, number, thread, address, before)
+
     def _arrives_early(
         self, found: Object, number: int, thread: int, address: int, before: Before
     ) -> None:
@@ -159,6 +168,7 @@ class BarrierOrder(AccessOrder):
         if action.operation == "mbarrier_arrive_copies" and action.form["K"] != "noinc":
             # It adds the arrival that it performs.
             return
+        found.unaware.add(number)
         rank, within = divided(address, self._rank)
         home, who = self._cluster.orders[rank], self._who(number, thread)
         if isinstance(home, BarrierOrder):
@@ -303,11 +313,8 @@ class BarrierOrder(AccessOrder):
         if found is None:
             return
         form = self._names.actions[number].form
-        late = found.unknown_to(warp, found.phases - 1)
-        if late is not None and form["P"] == "parity":
-            before = self._before(found, address, late)
-            parity = (found.phases - 1) % 2
-            self._found.ambiguous_wait(self._block, number, thread, (address, parity), before)
+        if form["P"] == "parity" and number not in found.unaware:
+            self._check_parity(found, number, thread, address)
         if ".relaxed" in self._names.actions[number].form.opcode:
             self._clocks.acquire_relaxed(warp, found.complete)
             return
@@ -315,6 +322,14 @@ class BarrierOrder(AccessOrder):
             self._cluster.scope.acquire(self._rank, found.wide)
         self._clocks.acquire(warp, found.complete)
         found.observe(warp, self._clocks.now(warp), self._who(number, thread))
+
+    def _check_parity(self, found: Object, number: int, thread: int, address: int) -> None:
+        """Whoever waits for a phase by its parity must know that the one before is complete."""
+        late = found.unknown_to(self._warp_of(thread), found.phases - 1)
+        if late is not None:
+            found.unaware.add(number)
+            before, parity = self._before(found, address, late), (found.phases - 1) % 2
+            self._found.ambiguous_wait(self._block, number, thread, (address, parity), before)
 
     def _replay(self, entry: Sequence[int]) -> None:
         """An mbarrier instruction in the log that is not sound, or not simple."""

@@ -41,6 +41,8 @@ class Object:
         self.wide = np.zeros(clocks.warps, np.int32)
         # The instructions at which its use was reported.
         self.reported: set[int] = set()
+        # Those at which an arrival or a wait was reported that does not know of the phase before.
+        self.unaware: set[int] = set()
         # What was earlier than the issue of copies in flight.
         self.issued: dict[Copy, Clock] = {}
         # Phases in which copies were issued that have not arrived.
