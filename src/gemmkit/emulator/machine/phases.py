@@ -276,15 +276,14 @@ class Phases(BlockWaits):
             raise self._refusal(misuse, action, thread, raw) from None
         home.write(address, after)
         place = address if home is self else cluster_address(home._worker.rank, address)
-        ends = completes(form, before, after)
-        self._tell(action, thread, place, ended.get(raw), last=last or ends)
+        self._tell(action, thread, place, ended.get(raw), last=last)
         kind = form.modifiers.get("K")
         if action.operation == "mbarrier_init":
             home._announced[address // OBJECT_BYTES] = 0
             home._boxes.pop(address, None)
         elif kind == "expect_tx":
             home._announced[address // OBJECT_BYTES] += operand or 0
-        if ends:
+        if completes(form, before, after):
             ended[raw] = thread
             home.completed(address, State.of(after))
         return before
