@@ -18,7 +18,7 @@ SMALL_H100 = replace(H100, sm_count=4)
 # Small tiles of them, quick to compile for the emulator.
 SMALL_HOPPER = {
     "wgmma": {"BM": 64, "BN": 64, "stages": 3},
-    "tma": {"BM": 64, "BN": 64, "stages": 2},
+    "tma": {"BM": 128, "BN": 64, "stages": 2},
     "warp_specialized": {"BN": 64, "stages": 2},
     "cluster_multicast": {"BN": 128, "stages": 2},
     "persistent": {"BN": 128, "stages": 2},

@@ -115,6 +115,9 @@ BUGS = {
     "parity-of-empty": Bug(
         "hopper", ((_EMPTY, "wait(&empty[stage], step / STAGES % 2);"),), told="deadlock"
     ),
+    "empty-awaited-late": Bug(
+        "hopper", ((_EMPTY, f"if (step >= 2 * STAGES) {_EMPTY}"),), told="ambiguous parity"
+    ),
     "too-many-arrivals": Bug(
         "hopper",
         (("init(&empty[stage], CONSUMERS);", "init(&empty[stage], CONSUMERS + 128);"),),
@@ -123,7 +126,12 @@ BUGS = {
     "too-few-arrivals": Bug(
         "hopper",
         (("init(&empty[stage], CONSUMERS);", "init(&empty[stage], CONSUMERS / 2);"),),
-        told="deadlock",
+        told="early arrival",
+    ),
+    "one-arrival-too-few": Bug(
+        "hopper",
+        (("init(&empty[stage], CONSUMERS);", "init(&empty[stage], CONSUMERS - 1);"),),
+        told="early arrival",
     ),
     "too-many-bytes": Bug(
         "hopper",

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from gemmkit.bench.edge_cases import edge_cases
 from gemmkit.errors import UsageError
-from gemmkit.frontends.tiles import Tiles, tiles_of
+from gemmkit.frontends.tiles import Tiles, tiles_of, with_buffered
 from gemmkit.gpu import find_board
 from gemmkit.kernels.catalog import find_kernel
 from gemmkit.kernels.fitting import default_problem, expressible, fitting, in_whole_tiles
@@ -83,6 +86,34 @@ def test_template_arguments_and_definitions_are_names_too(kernel):
     before = "template <int BM, int BN, int BK>"
     found = tiles(kernel(before=before, entry="own<16,48,8>", grid=82, options=["-DSTAGES=5"]))
     assert found == Tiles(16, 48, 8, 5)
+
+
+@pytest.mark.parametrize(
+    ("before", "shared", "buffered"),
+    [
+        # Stages of (64 + 32) * 32 * 4 bytes.
+        ("constexpr int BK = 32, S = 5;", 5 * 96 * 32 * 4, 5 * 32),
+        ("constexpr int BK = 32, S = 5;", "5*96*32*4 + 1024", 5 * 32 + 2),
+        ("constexpr int BK = 32, STAGES = 5;", 5 * 96 * 32 * 4, 0),
+        ("constexpr int BK = 32, S = 5;", 0, 0),
+        # In static shared memory, of which there are 48 KiB at most.
+        ("// mbarrier.init\n", 0, 128),
+    ],
+)
+def test_the_shared_memory_limits_stages_of_unknown_number(kernel, before, shared, buffered):
+    own = kernel(before=before, shared=shared)
+    problem = GemmProblem(1, 1, 1)
+    found = with_buffered(tiles(own), own, own.default, problem, BOARD)
+    assert found.buffered == buffered
+    half = with_buffered(tiles(own), own, own.default, replace(problem, dtype="float16"), BOARD)
+    assert half.buffered in (2 * buffered, 2 * buffered + 1)
+    many = edge_cases(found, fusing=False)["many steps"].k
+    assert many % found.step == 0
+    assert many > 3 * buffered
+    if found.stages == 0:
+        assert many >= 10 * found.step
+    endless = replace(found, stages=0, buffered=10**6)
+    assert edge_cases(endless, fusing=False)["many steps"].k == 64 * found.step
 
 
 def test_a_small_tile_becomes_enough_rows(kernel):

@@ -17,7 +17,7 @@ from gemmkit.bench.edge_cases import (
 from gemmkit.bench.persistent_cases import persistent_cases, with_own_tiles
 from gemmkit.dtypes import is_narrow
 from gemmkit.errors import UnsupportedProblem
-from gemmkit.frontends.tiles import Tiles, tiles_of
+from gemmkit.frontends.tiles import Tiles, tiles_of, with_buffered
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.asked import Asked
 from gemmkit.kernels.fitting import (
@@ -57,9 +57,9 @@ def default_cases(
     tiles = tiles_of(kernel, config)
     own = not kernel.user_defined
     fusing = own and kernel.fuses and asked.epilogue is None
-    extents = tiles if own else tiles.enough
-    found: dict[tuple[GemmProblem, InputKind], Case] = {}
     element = asked.problem((1, 1, 1), kernel)
+    extents = tiles if own else with_buffered(tiles, kernel, config, element, gpu).enough
+    found: dict[tuple[GemmProblem, InputKind], Case] = {}
     cases = edge_cases(
         extents,
         fusing=fusing,

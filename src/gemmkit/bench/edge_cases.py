@@ -20,8 +20,8 @@ LITTLE = 7
 MANY = 11
 # What 8 bits count.
 NARROW = 256
-# Times that a circular buffer wraps, and the least steps, for buffers of unknown depth.
-ROUNDS, LEAST_STEPS = 3, 10
+# Times that a circular buffer wraps; for those of unknown depth, the least steps and the most.
+ROUNDS, LEAST_STEPS, MOST_STEPS = 3, 10, 64
 
 
 # Scales that neither fp32 nor a narrower type holds exactly: a scale that is converted to one of
@@ -83,6 +83,8 @@ def edge_cases(
     # A circular buffer must wrap once, and two steps are what a missing barrier needs.
     stages = max(tiles.stages, 2)
     depth = stages * step
+    unknown = min(ROUNDS * tiles.buffered // step + 1, MOST_STEPS)
+    steps = max(ROUNDS * stages + 1, LEAST_STEPS, unknown)
     m, n, k = rows + 1, columns + 1, depth + 1
     padded = GemmProblem(
         rows + QUAD,
@@ -97,7 +99,7 @@ def edge_cases(
     found = {
         "whole tiles": GemmProblem(rows, columns, depth),
         "several blocks": GemmProblem(2 * rows, 2 * columns, depth + step),
-        "many steps": GemmProblem(rows, columns, max(ROUNDS * stages + 1, LEAST_STEPS) * step),
+        "many steps": GemmProblem(rows, columns, steps * step),
         "one more": GemmProblem(m, n, k),
         "one less": GemmProblem(max(rows - 1, 1), max(columns - 1, 1), max(depth - 1, 1)),
         "some more": GemmProblem(rows + SOME, columns + SOME, k),

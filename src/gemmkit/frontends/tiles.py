@@ -13,8 +13,10 @@ from itertools import pairwise
 from gemmkit.cxx.expressions import Number
 from gemmkit.errors import UsageError
 from gemmkit.frontends.launch_rule import LaunchRule
+from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import TileConfig, ceil_div
+from gemmkit.kernels.rules import STATIC_SHARED_LIMIT
 from gemmkit.kernels.sizes import SIZES, Multiples, SizeRule
 from gemmkit.problem import GemmProblem
 
@@ -38,6 +40,8 @@ _SQUARE = re.compile(
 _STAGES = re.compile(
     r"k?(?:num|n|number(?:of)?)?(?:pipe(?:line)?)?(?:stages?|depth|buf(?:fer)?s?)(?:count|num)?"
 )
+# What code of circular buffers contains.
+_ASYNCHRONOUS = re.compile(r"mbarrier|cp\.async|memcpy_async|cuda::(?:barrier|pipeline)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +49,8 @@ class Tiles:
     """Rows, columns and step along k of a block's tile, and stages in flight.
 
     `multiples` is what M, N and K are multiples of in problems that the grid covers: more than 1
-    where the grid leaves the rest of a division out, as `M/16` does.
+    where the grid leaves the rest of a division out, as `M/16` does. `buffered` is how much of k
+    all stages hold at most, where their number is unknown and their memory is not; else it is 0.
     """
 
     rows: int
@@ -53,6 +58,7 @@ class Tiles:
     step: int
     stages: int
     multiples: Multiples = (1, 1, 1)
+    buffered: int = 0
 
     @property
     def enough(self) -> Tiles:
@@ -81,6 +87,27 @@ def tiles_of(kernel: Kernel, config: TileConfig) -> Tiles:
     step = named.get("K") or square or seen.get("K") or min(rows, columns, ASSUMED_STEP)
     m, n, k = (steps[name].size if steps[name].floors else 1 for name in SIZES)
     return Tiles(rows, columns, step, named.get("stages", 0), multiples=(m, n, k))
+
+
+def with_buffered(
+    tiles: Tiles, kernel: Kernel, config: TileConfig, problem: GemmProblem, gpu: GpuSpec
+) -> Tiles:
+    """The tiles of a user's kernel with what its stages may hold, if their number is unknown.
+
+    A stage has a tile of A and one of B, in dynamic shared memory as far as the launch requests it;
+    a kernel that copies asynchronously may have them in static shared memory too. `problem` is one
+    of the types of A and B.
+    """
+    if tiles.stages or not isinstance(kernel.launch, LaunchRule):
+        return tiles
+    try:
+        nbytes = kernel.launch(problem, config, gpu).shared_bytes
+    except UsageError:
+        nbytes = 0
+    text = kernel.file.text if kernel.file is not None else ""
+    if not nbytes and _ASYNCHRONOUS.search(text):
+        nbytes = STATIC_SHARED_LIMIT
+    return replace(tiles, buffered=nbytes // ((tiles.rows + tiles.columns) * problem.item_bytes))
 
 
 def block_tile(kernel: Kernel, config: TileConfig) -> tuple[int, int] | None:

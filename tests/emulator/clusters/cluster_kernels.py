@@ -388,6 +388,12 @@ BUGS: dict[str, tuple[str, str, str, set[str]]] = {
         "init(at(&empty[s]), CONSUMERS / 32)",
         {"write after read", "too many arrivals", "phase overrun"},
     ),
+    "one arrival too few of both blocks' consumers": (
+        "multicast",
+        "init(at(&empty[s]), 2 * CONSUMERS / 32)",
+        "init(at(&empty[s]), 2 * CONSUMERS / 32 - 1)",
+        {"early arrival"},
+    ),
     "a multicast out of the cluster": (
         "multicast",
         "at(&full[s]), 3)",

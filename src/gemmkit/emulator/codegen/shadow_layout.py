@@ -170,10 +170,11 @@ ORDERED, VISIBLE, INITIALIZED, CAUSED, VISIBLE_GLOBAL, VISIBLE_IN_CLUSTER = rang
 # An mbarrier: the warp that initialized it, and its time then; the clocks of those that arrive and
 # of the complete phases; how many phases are complete, and how many copies issued to it have not
 # arrived; the actor that stands for its copies, or −1. Then the observations of the last complete
-# phase, in order, and how many: a warp as the clocks count it, its time, and the party.
+# phase, in order, and how many: a warp as the clocks count it, its time, and the party; and the
+# row `CAUSED` of the complete phases but the last.
 MBARRIER = words(
     *("warp", "time", "arriving", "complete", "phases", "missing", "actor"),
-    *("observations", "observed"),
+    *("observations", "observed", "before"),
 )
 OBSERVATION = words("warp", "time", "who")
 OBSERVATION_BYTES = 24

@@ -133,9 +133,10 @@ class Observer(Protocol):
     def used(self, number: int, thread: int, address: int) -> None:
         """A thread uses an mbarrier in another way; arrivals and waits are reported again."""
 
-    def arrived(self, number: int, thread: int, address: int) -> None:
+    def arrived(self, number: int, thread: int, address: int, ended: int | None = None) -> None:
         """A thread has arrived at an mbarrier, the last one of its warp in this instruction; this
-        precedes the completion of the phase."""
+        precedes the completion of the phase. Before it in this instruction, the thread `ended`, if
+        any, has completed an earlier phase of the same mbarrier."""
 
     def releases(self, warp: int, number: int, lanes: int) -> None:
         """Lanes of a warp (a mask) are about to arrive at mbarriers."""

@@ -101,13 +101,15 @@ class Phases(BlockWaits):
         if uniform and count:
             lane = int(lanes[-1])
             thread, raw = warp * LANES + lane, int(addresses[lane])
-            before = self._update(action, thread, raw, count * len(lanes), last=True)
+            before = self._update(action, thread, raw, count * len(lanes), {}, last=True)
             tokens[lanes] = before - count * np.arange(len(lanes)).astype(np.uint64)
             return (tokens,)
+        # By address, the last thread that has completed a phase.
+        ended: dict[int, int] = {}
         for lane in lanes.tolist():
             last = not (active & (addresses == addresses[lane]))[lane + 1 :].any()
             thread, raw = warp * LANES + lane, int(addresses[lane])
-            tokens[lane] = self._update(action, thread, raw, operand[lane], last=last)
+            tokens[lane] = self._update(action, thread, raw, operand[lane], ended, last=last)
         return (tokens,)
 
     def _together(self, action: Action, raw: int, operand: int | None, lanes: int) -> int:
@@ -254,9 +256,17 @@ class Phases(BlockWaits):
         return worker.phases
 
     def _update(
-        self, action: Action, thread: int, raw: int, operand: int | None, *, last: bool
+        self,
+        action: Action,
+        thread: int,
+        raw: int,
+        operand: int | None,
+        ended: dict[int, int],
+        *,
+        last: bool,
     ) -> int:
-        """Perform a thread's instruction, `last` of its warp; returns the 8 bytes before it."""
+        """Perform a thread's instruction, `last` of its warp; returns the 8 bytes before it. If it
+        completes a phase, `ended` has the thread then, by its address."""
         form = action.form
         try:
             home, address = self._home(action, raw)
@@ -266,7 +276,7 @@ class Phases(BlockWaits):
             raise self._refusal(misuse, action, thread, raw) from None
         home.write(address, after)
         place = address if home is self else cluster_address(home._worker.rank, address)
-        self._tell(action, thread, place, last=last)
+        self._tell(action, thread, place, ended.get(raw), last=last)
         kind = form.modifiers.get("K")
         if action.operation == "mbarrier_init":
             home._announced[address // OBJECT_BYTES] = 0
@@ -274,10 +284,13 @@ class Phases(BlockWaits):
         elif kind == "expect_tx":
             home._announced[address // OBJECT_BYTES] += operand or 0
         if completes(form, before, after):
+            ended[raw] = thread
             home.completed(address, State.of(after))
         return before
 
-    def _tell(self, action: Action, thread: int, address: int, *, last: bool) -> None:
+    def _tell(
+        self, action: Action, thread: int, address: int, ended: int | None, *, last: bool
+    ) -> None:
         observer, number = self._worker.observer, action.number
         if observer is None:
             return
@@ -288,7 +301,7 @@ class Phases(BlockWaits):
         else:
             observer.used(number, thread, address)
             if last and action.operation.startswith("mbarrier_arrive"):
-                observer.arrived(number, thread, address)
+                observer.arrived(number, thread, address, ended)
 
     def _at_cluster_barrier(
         self, warp: int, action: Action, active: NDArray[np.bool_]

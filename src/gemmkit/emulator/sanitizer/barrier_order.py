@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from gemmkit.emulator.sanitizer.access_order import AccessOrder
 from gemmkit.emulator.sanitizer.clocks import Clock
 from gemmkit.emulator.sanitizer.cluster_order import Object
 from gemmkit.emulator.sanitizer.granules import thread_of
-from gemmkit.emulator.sanitizer.mbarrier_findings import overrun_cause
+from gemmkit.emulator.sanitizer.mbarrier_findings import Before, overrun_cause
 from gemmkit.emulator.sanitizer.parties import Parties
 
 
@@ -91,16 +91,26 @@ class BarrierOrder(AccessOrder):
         known = self._clocks.of[warp, :, found.warp]
         return bool(max(known[ORDERED], known[INITIALIZED]) >= found.time)
 
-    def arrived(self, number: int, thread: int, address: int) -> None:
-        """A thread arrives at an mbarrier, the last one of its warp that does."""
+    def arrived(self, number: int, thread: int, address: int, ended: int | None = None) -> None:
+        """A thread arrives at an mbarrier, the last one of its warp that does; before it, the
+        thread `ended` has completed a phase by the same instruction."""
         self.look()
-        self._arrived(number, thread, address)
+        self._arrived(number, thread, address, ended=ended)
 
-    def _arrived(self, number: int, thread: int, address: int, at: int | None = None) -> None:
+    def _arrived(
+        self,
+        number: int,
+        thread: int,
+        address: int,
+        at: int | None = None,
+        ended: int | None = None,
+    ) -> None:
         found = self._cluster.object_at(address, self._rank)
         if found is None:
             return
         warp, clocks = self._warp_of(thread), self._clocks
+        if number not in found.unaware:
+            self._check_early(found, number, thread, address, ended)
         self._visit(address, warp, (warp, clocks.now(warp)), self._who(number, thread))
         if at is None:
             found.arrived.append(self._who(number, thread))
@@ -136,6 +146,49 @@ class BarrierOrder(AccessOrder):
             actor = self._clocks.place("mbarrier", cluster_address(self._rank, address))
             found.complete_phase(actor)
 
+    def _check_early(
+        self, found: Object, number: int, thread: int, address: int, ended: int | None
+    ) -> None:
+        """Whoever arrives at an mbarrier must know that the phase before is complete."""
+        if ended is not None:
+            # Its lanes are apart, whatever their warp knows.
+            before = Before(self._who(number, ended), same_warp=True)
+            self._arrives_early(found, number, thread, address, before)
+            return
+        late = found.unknown_to(self._warp_of(thread), found.phases)
+        if late is not None:
+            before = self._before(found, address, late)
+            self._arrives_early(found, number, thread, address, before)
+
+    def _arrives_early(
+        self, found: Object, number: int, thread: int, address: int, before: Before
+    ) -> None:
+        """A thread arrives at an mbarrier, and may count in the phase before."""
+        action = self._names.actions[number]
+        if action.operation == "mbarrier_arrive_copies" and action.form["K"] != "noinc":
+            # It adds the arrival that it performs.
+            return
+        found.unaware.add(number)
+        rank, within = divided(address, self._rank)
+        home, who = self._cluster.orders[rank], self._who(number, thread)
+        if isinstance(home, BarrierOrder):
+            before = replace(
+                before, expected=home._expected(within), surplus=home._surplus(found, within, [who])
+            )
+        self._found.early_arrival(self._block, number, thread, address, before)
+
+    def _before(self, found: Object, address: int, warps: Sequence[int]) -> Before:
+        """What is known of a phase that is complete: an arrival by one of these warps or, if there
+        are none, its copies."""
+        if not warps:
+            return Before(found.carrier, copies=True)
+        rank, within = divided(address, self._rank)
+        parties = [*found.earlier, *found.arrived]
+        if rank == self._rank:
+            parties += [who for who, _ in self._logged_at(within, found.born, ARRIVED)]
+        arrived = [who for who in parties if thread_of(who) // LANES in warps]
+        return Before(arrived[-1] if arrived else None)
+
     def _check_overrun(self, found: Object, address: int) -> None:
         """Whoever waits for a phase must have observed it before the next one completes."""
         for warp, time, who in found.observed():
@@ -149,14 +202,16 @@ class BarrierOrder(AccessOrder):
     ) -> tuple[int, list[int]] | None:
         """How many arrivals each phase of an mbarrier expects, and the warps that arrive at it, if
         these are more: then its phases end before all have arrived."""
-        phases = self._worker.phases
+        expected = self._expected(address)
         logged = (who for who, _ in self._logged_at(address, found.born, ARRIVED))
         known = (*found.earlier, *found.arrived, *arrived, *logged)
         warps = {thread_of(who) // LANES for who in known}
-        if phases is None:
-            return None
-        expected = phases.read(address) >> EXPECTED & MOST
-        return (expected, sorted(warps)) if len(warps) > expected else None
+        return (expected, sorted(warps)) if expected and len(warps) > expected else None
+
+    def _expected(self, address: int) -> int:
+        """How many arrivals each phase of an mbarrier of this block expects; 0 if not known."""
+        phases = self._worker.phases
+        return phases.read(address) >> EXPECTED & MOST if phases is not None else 0
 
     def _cause_of_wait(self, warp: int) -> str:
         """The cause of an overrun phase, if a warp's last wait was for one."""
@@ -257,6 +312,9 @@ class BarrierOrder(AccessOrder):
         warp, found = self._warp_of(thread), self._cluster.object_at(address, self._rank)
         if found is None:
             return
+        form = self._names.actions[number].form
+        if form["P"] == "parity" and number not in found.unaware:
+            self._check_parity(found, number, thread, address)
         if ".relaxed" in self._names.actions[number].form.opcode:
             self._clocks.acquire_relaxed(warp, found.complete)
             return
@@ -264,6 +322,14 @@ class BarrierOrder(AccessOrder):
             self._cluster.scope.acquire(self._rank, found.wide)
         self._clocks.acquire(warp, found.complete)
         found.observe(warp, self._clocks.now(warp), self._who(number, thread))
+
+    def _check_parity(self, found: Object, number: int, thread: int, address: int) -> None:
+        """Whoever waits for a phase by its parity must know that the one before is complete."""
+        late = found.unknown_to(self._warp_of(thread), found.phases - 1)
+        if late is not None:
+            found.unaware.add(number)
+            before, parity = self._before(found, address, late), (found.phases - 1) % 2
+            self._found.ambiguous_wait(self._block, number, thread, (address, parity), before)
 
     def _replay(self, entry: Sequence[int]) -> None:
         """An mbarrier instruction in the log that is not sound, or not simple."""

@@ -186,6 +186,10 @@ class Clocks:
         found = self._places.setdefault((kind, which), len(self._places))
         return self.warps + min(found, self.places - 1)
 
+    def shares(self, actor: int) -> bool:
+        """Whether an actor may stand for several mbarriers and threads."""
+        return actor == self.warps + self.places - 1 and len(self._places) > self.places
+
     def mbarrier_of(self, actor: int) -> int | None:
         """The address in the cluster of the mbarrier that an actor's bulk copies count at."""
         at = actor - self.warps

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from gemmkit.emulator.sanitizer.asynchronous_findings import AsynchronousFindings
 
 
+# Only the last two phases of an mbarrier are asked for.
+_CARRIED = 4
 # The order of one block's accesses.
 Member = TypeVar("Member")
 
@@ -38,6 +41,8 @@ class Object:
         self.wide = np.zeros(clocks.warps, np.int32)
         # The instructions at which its use was reported.
         self.reported: set[int] = set()
+        # Those at which an arrival or a wait was reported that does not know of the phase before.
+        self.unaware: set[int] = set()
         # What was earlier than the issue of copies in flight.
         self.issued: dict[Copy, Clock] = {}
         # Phases in which copies were issued that have not arrived.
@@ -52,6 +57,11 @@ class Object:
         self.seen: dict[int, int] = {}
         self.born = 0
         self._observations = np.zeros((clocks.warps, len(OBSERVATION)), np.int64)
+        # What caused all complete phases but the last; which of the latest phases counted bytes.
+        self._before = np.zeros(clocks.actors, np.int32)
+        self._carried: deque[int] = deque(maxlen=_CARRIED)
+        # The party that has issued a copy to it last.
+        self.carrier: int | None = None
         self.state = np.zeros(len(MBARRIER), np.int64)
         for name, value in {
             "warp": warp,
@@ -60,6 +70,7 @@ class Object:
             "complete": self.complete.ctypes.data,
             "actor": -1,
             "observations": self._observations.ctypes.data,
+            "before": self._before.ctypes.data,
         }.items():
             self._set(name, value)
 
@@ -82,9 +93,34 @@ class Object:
         if any(each <= phases for each in self._missing):
             self._clocks.completed_early.add(actor)
         self.arriving[ORDERED, actor] = min([phases + 1, *self._missing]) - 1
+        self.arriving[CAUSED, actor] = phases
+        self._before[...] = self.complete[CAUSED]
         np.maximum(self.complete, self.arriving, out=self.complete)
         self.arriving[...] = 0
         self._set("observed", 0)
+
+    def unknown_to(self, warp: int, phases: int) -> list[int] | None:
+        """The other warps that have arrived in the first `phases` phases (all complete ones, or all
+        but the last) unknown to a warp; None if it knows that these phases are complete.
+
+        It knows by a wait for the last of them, its own or one that something orders before; or
+        because all arrivals are ordered before, unless the mbarrier counted bytes as well.
+        """
+        actor = self._get("actor")
+        if phases <= 0 or actor < 0 or self._clocks.shares(actor):
+            return None
+        own, warps = self._clocks.of[warp, CAUSED], self._clocks.warps
+        if own[actor] >= phases:
+            return None
+        caused = self.complete[CAUSED] if phases == self.phases else self._before
+        late: list[int] = np.flatnonzero(own[:warps] < caused[:warps]).tolist()
+        others = [each for each in late if each != warp]
+        return others if others or phases - 1 in self._carried else None
+
+    def _carry(self) -> None:
+        """The current phase counts bytes."""
+        if self.phases not in self._carried:
+            self._carried.append(self.phases)
 
     def observe(self, warp: int, time: int, who: int) -> None:
         """A thread of a warp has observed that the last phase is complete."""
@@ -106,6 +142,7 @@ class Object:
         `actor` stands for the copies that the mbarrier counts.
         """
         time = self.phases + 1
+        self._carry()
         self._count_on(warp, actor)
         self._missing.append(time)
         self._set("missing", len(self._missing))
@@ -121,11 +158,13 @@ class Object:
 
     def receive(self, before: Clock, warp: int, actor: int) -> None:
         """Bytes that a warp sends to it, after `before`, arrive at once."""
+        self._carry()
         self._count_on(warp, actor)
         np.maximum(self.arriving[CAUSED], before, out=self.arriving[CAUSED])
 
     def deliver(self, copy: Copy, time: int) -> None:
         """The bytes of a copy that belongs to a phase arrive."""
+        self._carry()
         self._count_bytes(copy)
         if time in self._missing:
             self._missing.remove(time)

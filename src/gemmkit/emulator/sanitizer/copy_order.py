@@ -133,7 +133,7 @@ class CopyOrder(FlagOrder):
             return False
         before = clocks.caused(warp, times=len(whos))
         found.receive(before, warp, actor)
-        last = int(whos[-1])
+        last = found.carrier = int(whos[-1])
         self._visit(cluster_address(rank, int(stores.to[-1])), warp, (actor, time), last)
         for who in whos.tolist() if clocks.refills else ():
             clocks.refills.pop((actor, who), None)
@@ -252,6 +252,7 @@ class CopyOrder(FlagOrder):
         actor, time = self._clocks.place("mbarrier", place), 1
         if found is not None:
             warp = self._warp_of(copy.thread)
+            found.carrier = self._who(copy.action.number, copy.thread)
             time = found.issue(copy, self._clocks.caused(warp), warp, actor)
         return actor, time
 

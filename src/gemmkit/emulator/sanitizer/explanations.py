@@ -23,7 +23,7 @@ _KINDS = frozenset(
     [
         *("read before wait", "write before wait", "read after write", "write after read"),
         *("write after write", "missing proxy fence", "phase overrun", "deadlock"),
-        "mbarrier not visible",
+        *("mbarrier not visible", "early arrival", "ambiguous parity"),
     ]
 )
 # Findings about a matter of order that no order of steps shows, and why.

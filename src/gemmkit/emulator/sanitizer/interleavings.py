@@ -37,6 +37,14 @@ _ORDERED = (
     "no order of the warps shows it: the second access depends on what follows the first one, but "
     "nothing makes the first one visible to it"
 )
+# What the second event of a pair does, by the kind of finding, if it is no access; those about the
+# phase of an mbarrier that came before it when recorded.
+_SECOND = {
+    "mbarrier not visible": ", which uses the mbarrier",
+    "early arrival": ", which counts in the phase before",
+    "ambiguous parity": ", which ends at once",
+}
+_OF_PHASE = frozenset(["early arrival", "ambiguous parity"])
 _UNKNOWN = "no order of the recorded steps was found in which it shows"
 _LONG = f"it takes more than {MOST_STEPS} steps"
 
@@ -48,14 +56,14 @@ def interleaving(trace: Trace, finding: Finding, pair: Pair) -> Interleaving:
     if pair.second is None:
         wanted: list[Node] = [Executed(warp, trace.last(warp)) for warp in trace.events]
     else:
-        wanted = [pair.second]
-    needed = _slice(trace, wanted)
-    first = pair.first
+        wanted = [each for each in (pair.second, pair.also) if each is not None]
+    needed = _slice(trace, wanted, pair)
+    first, of_phase = pair.first, finding.kind in _OF_PHASE
     if first is not None and first in needed:
-        return Interleaving(reason=_ORDERED)
-    if isinstance(first, Landed) and trace.earlier_copy(first.copy) in needed:
+        return Interleaving(reason=_UNKNOWN if of_phase else _ORDERED)
+    if not of_phase and isinstance(first, Landed) and trace.earlier_copy(first.copy) in needed:
         # The second access has waited for the copy before this one, which comes too early.
-        needed, first = _slice(trace, [*wanted, first]), None
+        needed, first = _slice(trace, [*wanted, first], pair), None
     steps: list[Step] = []
     if pair.second is None:
         steps += _recorded(trace)
@@ -79,8 +87,8 @@ def interleaving(trace: Trace, finding: Finding, pair: Pair) -> Interleaving:
             texts.pop()
         steps.append(last)
         texts.append(f"{text_of(trace, last)}, past {_access(finding, first=False)}")
-    elif finding.kind == "mbarrier not visible" and texts:
-        texts[-1] += ", which uses the mbarrier"
+    elif finding.kind in _SECOND and texts:
+        texts[-1] += _SECOND[finding.kind]
     elif pair.second is not None and finding.kind != "phase overrun" and texts:
         texts[-1] += f", which begins {_access(finding, first=False)}"
     if first is not None:
@@ -98,15 +106,18 @@ def _late(
 ) -> tuple[Step | None, str]:
     """The access that came first in the trace, as the last step; None if the default order gets
     there, as it takes more warps."""
+    of_phase = finding.kind in _OF_PHASE
     if isinstance(first, Landed):
         issued = trace.copies[first.copy]
         landing = Landing(issued.times, issued.copy.thread, issued.rank)
         step: Step = landing if issued.event in needed else through(trace, issued.event)
         text, warp = text_of(trace, step), issued.event.warp
-        text = f"{text}: only now {_access(finding, first=True)}"
+        late = "the phase before ends" if of_phase else _access(finding, first=True)
+        text = f"{text}: only now {late}"
     elif isinstance(first, Executed):
         step, warp = through(trace, first), first.warp
-        text = f"{text_of(trace, step)}: only now the mbarrier is initialized"
+        late = "it arrives in the phase before" if of_phase else "the mbarrier is initialized"
+        text = f"{text_of(trace, step)}: only now {late}"
     else:
         assert isinstance(first, Passed)
         warp = first.warp
@@ -120,7 +131,8 @@ def _late(
             )
         step = until_next(trace, first)
         text = f"{text_of(trace, step)}: only now {_access(finding, first=True)}"
-    others = {n.warp for n in _slice(trace, [first]) - needed if isinstance(n, Executed)} - {warp}
+    missing = _slice(trace, [first], Pair()) - needed
+    others = {n.warp for n in missing if isinstance(n, Executed)} - {warp}
     return (None, f"the other warps go on; {text}") if others else (step, text)
 
 
@@ -146,7 +158,7 @@ def _recorded(trace: Trace) -> Iterator[Run]:
 # What a pair depends on
 
 
-def _slice(trace: Trace, wanted: list[Node]) -> set[Node]:
+def _slice(trace: Trace, wanted: list[Node], pair: Pair) -> set[Node]:
     """Everything that must happen for some nodes to happen, these included."""
     found: set[Node] = set()
     work = list(wanted)
@@ -154,7 +166,10 @@ def _slice(trace: Trace, wanted: list[Node]) -> set[Node]:
         node = work.pop()
         if node not in found:
             found.add(node)
-            work += _needs(trace, node)
+            needs = _needs(trace, node)
+            if pair.early and node == pair.second:
+                needs = [each for each in needs if not isinstance(each, Completed)]
+            work += needs
     return found
 
 

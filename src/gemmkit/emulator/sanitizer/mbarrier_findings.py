@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from gemmkit.emulator.codegen.layout import LANES
 from gemmkit.emulator.sanitizer.cluster_findings import ClusterFindings
 from gemmkit.emulator.sanitizer.collection import Collection
-from gemmkit.emulator.sanitizer.granules import thread_of
+from gemmkit.emulator.sanitizer.granules import instruction_of, thread_of
 from gemmkit.emulator.sanitizer.parties import listed
 from gemmkit.emulator.sanitizer.sites import Names
 from gemmkit.findings import AccessSite
@@ -24,6 +25,23 @@ def surplus_text(expected: int, warps: Sequence[int]) -> str:
         f"Its phases expect {expected:,} arrival{'s' * (expected > 1)}, and {len(warps)} warps "
         "arrive at it: the count of its initialization may be too small"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """The phase of an mbarrier before the one in which a thread arrives, or for which it waits: a
+    party that arrives in it or, with `copies`, issues one whose bytes it takes, if that is known.
+
+    With `same_warp` the party is of the thread's own warp, and ends the phase by the same
+    instruction. `expected` is how many arrivals a phase expects, 0 if not known, and `surplus` has
+    that with the warps that arrive, if these are more.
+    """
+
+    by: int | None
+    copies: bool = False
+    same_warp: bool = False
+    expected: int = 0
+    surplus: tuple[int, list[int]] | None = None
 
 
 class MbarrierFindings(ClusterFindings):
@@ -101,6 +119,58 @@ class MbarrierFindings(ClusterFindings):
             block, "synccheck", "phase overrun", text, here, there, array, offset, cause=cause,
             follows=follows,
         )  # fmt: skip
+
+    def early_arrival(
+        self, block: int, number: int, thread: int, address: int, before: Before
+    ) -> None:
+        """A thread arrives at an mbarrier without knowing that the phase before is complete."""
+        array, offset, place = self.parties.place(address)
+        here = self._names.site(number, self._names.thread(thread))
+        there = self.parties.site(before.by) if before.by is not None else None
+        text = f"{self.parties.named(here, block)} arrives at the mbarrier at {place}, "
+        if before.same_warp and before.by is not None:
+            text += (
+                f"and counts in the phase after the one that {self.parties.name(before.by)}, of "
+                "the same warp, ends by the same instruction"
+            )
+        else:
+            early = "be one too many there" if before.copies else "end it too early"
+            text += (
+                f"but nothing orders this arrival after the end of the phase before"
+                f"{self._which(before)}: it may count in that phase, and {early}"
+            )
+        if before.surplus is not None:
+            text += f". {surplus_text(*before.surplus)}"
+        elif before.expected:
+            text += f". Its phases expect {before.expected:,} arrival{'s' * (before.expected > 1)}"
+        self._add(block, "synccheck", "early arrival", text, here, there, array, offset)
+
+    def ambiguous_wait(
+        self, block: int, number: int, thread: int, phase: tuple[int, int], before: Before
+    ) -> None:
+        """A thread waits for the phase of a parity of an mbarrier (`phase`: the address and the
+        parity) without knowing that the phase before is complete."""
+        address, parity = phase
+        array, offset, place = self.parties.place(address)
+        here = self._names.site(number, self._names.thread(thread))
+        there = self.parties.site(before.by) if before.by is not None else None
+        text = (
+            f"{self.parties.named(here, block)} waits for a phase of parity {parity} of the "
+            f"mbarrier at {place}, but nothing orders this wait after the end of the phase before"
+            f"{self._which(before)}: if the wait comes first, it ends at once, with an earlier "
+            "phase of that parity"
+        )
+        self._add(block, "synccheck", "ambiguous parity", text, here, there, array, offset)
+
+    def _which(self, before: Before) -> str:
+        if before.by is None:
+            return ""
+        name, called = self.parties.name(before.by), self.parties.site(before.by).called_from
+        name += f" (called at {called[0]})" if called else ""
+        if before.copies:
+            what = self.parties.copy_name(instruction_of(before.by))
+            return f", which takes the bytes of the {what} by {name}"
+        return f", in which {name} arrives"
 
     def _cause_of_last_wait(self, who: int) -> str:
         """What may have let a party go on too early."""

@@ -35,6 +35,7 @@ from gemmkit.emulator.sanitizer.block_barriers import BlockBarriers
 from gemmkit.emulator.sanitizer.clocks import Clocks
 from gemmkit.emulator.sanitizer.collection import Collection
 from gemmkit.emulator.sanitizer.granules import Conflict, Numbers, instruction_of, thread_of
+from gemmkit.emulator.sanitizer.mbarrier_findings import Before
 from gemmkit.emulator.sanitizer.parties import Parties
 from gemmkit.emulator.sanitizer.shadow import BlockShadow
 from gemmkit.emulator.sanitizer.sites import Names
@@ -58,6 +59,7 @@ _VISIBILITY = (
 )
 _WGMMA = "no step delays it: the emulator reads the operands of a wgmma when it is issued"
 _CP_ASYNC = "no step delays it: a cp.async takes effect at the wait that covers it"
+_TOGETHER = "every order shows it: the lanes arrive together"
 _FOUND = "the access is not in the trace"
 _ACCESSES = (LOADED, STORED, UPDATED, SENT)
 
@@ -132,6 +134,38 @@ class RecordedFindings(AsynchronousFindings):
         if wait is not None:
             trace.pending = Pair(Completed(len(trace.phases) - 1), Passed(warp, wait))
         super().overrun_phase(block, who, address, arrived, surplus)
+
+    def early_arrival(
+        self, block: int, number: int, thread: int, address: int, before: Before
+    ) -> None:
+        """A thread arrives at an mbarrier without knowing that the phase before is complete."""
+        trace, place = self._trace, place_in(self.parties.rank, address)
+        if before.same_warp:
+            trace.pending = Pair(reason=_TOGETHER)
+        else:
+            warp = self._warp_of(thread)
+            here, there = Executed(warp, trace.last(warp)), self._in_phase(before, place)
+            trace.pending = Pair(here, there, early=True)
+        super().early_arrival(block, number, thread, address, before)
+
+    def ambiguous_wait(
+        self, block: int, number: int, thread: int, phase: tuple[int, int], before: Before
+    ) -> None:
+        """A thread waits for a phase without knowing that the one before is complete."""
+        trace, place = self._trace, place_in(self.parties.rank, phase[0])
+        warp = self._warp_of(thread)
+        here, there = Executed(warp, trace.last(warp)), self._in_phase(before, place)
+        # The wait ends with the phase two before, which has the same parity.
+        trace.pending = Pair(here, there, also=trace.complete_phase(place, 2))
+        super().ambiguous_wait(block, number, thread, phase, before)
+
+    def _in_phase(self, before: Before, place: int) -> Node | None:
+        """An arrival in the phase before, or the last of its copies."""
+        if before.by is None or before.copies:
+            return self._trace.copy_to(place)
+        other = thread_of(before.by) // LANES
+        event = self._trace.event_of(other, instruction_of(before.by))
+        return Executed(other, event) if event is not None else None
 
     def not_visible(self, block: int, number: int, thread: int, address: int, who: int) -> None:
         """An mbarrier is used before its initialization is visible."""
@@ -279,10 +313,10 @@ class RecordedOrder(Order):
         """Lanes have asked for the phase of an mbarrier, or waited for the cluster's barrier."""
         self._trace.answered(self._first + warp, number, lanes, done=done)
 
-    def arrived(self, number: int, thread: int, address: int) -> None:
+    def arrived(self, number: int, thread: int, address: int, ended: int | None = None) -> None:
         """A thread arrives at an mbarrier, the last one of its warp that does."""
         self._trace.arrived(self._warp_of(thread), place_in(self._rank, address))
-        super().arrived(number, thread, address)
+        super().arrived(number, thread, address, ended)
 
     def used(self, number: int, thread: int, address: int) -> None:
         """A thread uses an mbarrier."""

@@ -99,12 +99,15 @@ class IssuedCopy:
 class Pair:
     """What a finding is about: `second` happens although nothing has ordered `first` before it.
 
-    If no order of events shows it, `reason` says why.
+    With `early`, the phases that were complete before it when recorded need not be; `also` has to
+    come before. If no order of events shows it, `reason` says why.
     """
 
     second: Node | None = None
     first: Node | None = None
     reason: str = ""
+    early: bool = False
+    also: Node | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +257,22 @@ class Trace:
             phase = self._complete[address]
             event.awaited.add(Completed(phase))
             self.phases[phase].observed.append(Passed(warp, self.last(warp)))
+
+    def complete_phase(self, address: int, before: int = 0) -> Completed | None:
+        """The last complete phase of an mbarrier, or one so many `before` it."""
+        number = self._complete.get(address)
+        for _ in range(before):
+            if number is None:
+                break
+            earlier = (each for each in self.phases[number].needs if isinstance(each, Completed))
+            number = next((each.phase for each in earlier), None)
+        return Completed(number) if number is not None else None
+
+    def copy_to(self, barrier: int) -> Landed | None:
+        """The last copy that counts at an mbarrier."""
+        found = (n for n, each in enumerate(self.copies) if each.barrier == barrier)
+        last = max(found, default=None)
+        return Landed(last) if last is not None else None
 
     def arrivals(self, address: int) -> set[Node]:
         """What has arrived in the current phase."""

@@ -36,6 +36,7 @@ def define(module: Module) -> None:
     _define_join(module)
     _define_visible(module)
     _define_overrun(module)
+    _define_aware(module)
     _define_complete(module)
     _define_observe(module)
     _define_compare(module)
@@ -119,6 +120,19 @@ def _define_overrun(module: Module) -> None:
         f.ret(NO)
 
 
+def _define_aware(module: Module) -> None:
+    """knows_phases(table, mbarrier, warp, phases) -> whether a warp has learned, by waits, that so
+    many phases are complete. It may know it by other means, see `cluster_order.Object.knows`."""
+    m, phases = Value("ptr", "%m"), Value("i64", "%phases")
+    with module.function("gemmkit.knows_phases", "i1", (T, m, WARP, phases), inline=False) as f:
+        with f.when(f.compare("sle", phases, 0)):
+            f.ret(YES)
+        # A phase was completed, so it has an actor.
+        actor = f.load("i64", m, MBARRIER["actor"])
+        known = f.resize(Clock.of(f, WARP).time(CAUSED, actor), 64, signed=True)
+        f.ret(f.compare("sge", known, phases))
+
+
 def _define_complete(module: Module) -> None:
     """complete_phase(table, mbarrier): a phase is complete."""
     m = Value("ptr", "%m")
@@ -127,8 +141,11 @@ def _define_complete(module: Module) -> None:
         phases = f.add(f.load("i64", m, MBARRIER["phases"]), 1)
         f.store(phases, m, MBARRIER["phases"])
         arriving, complete = (f.load("ptr", m, MBARRIER[each]) for each in ("arriving", "complete"))
-        place = Clock.at(f, arriving).place(ORDERED, f.load("i64", m, MBARRIER["actor"]))
-        f.store(f.resize(phases, 32), place)
+        actor = f.load("i64", m, MBARRIER["actor"])
+        for row in (ORDERED, CAUSED):
+            f.store(f.resize(phases, 32), Clock.at(f, arriving).place(row, actor))
+        before = f.load("ptr", m, MBARRIER["before"])
+        f.move(before, Clock.at(f, complete).row(CAUSED), field(f, "row_bytes"))
         size = field(f, "clock_bytes")
         f.call("gemmkit.join_clock", "void", complete, arriving, size)
         f.clear(arriving, size)
@@ -177,6 +194,12 @@ def _define_compare(module: Module) -> None:
         visible = f.call("gemmkit.visible_mbarrier", "i1", T, m, WARP)
         with f.when(f.or_(odd, f.not_(visible))):
             f.ret(NO)
+        phases = f.load("i64", m, MBARRIER["phases"])
+        # An arrival must come after the last phase, and a wait after the one before that.
+        with f.when(f.or_(arrives, observes)):
+            needed = f.sub(phases, f.resize(observes, 64))
+            with f.when(f.not_(f.call("gemmkit.knows_phases", "i1", T, m, WARP, needed))):
+                f.ret(NO)
         with f.when(completes):
             overruns = f.call("gemmkit.overruns", "i1", T, m, WARP, arrives)
             with f.when(overruns):
