@@ -30,11 +30,10 @@ CONFIGS = {
 }
 PROBLEMS = {
     "old C": {"alpha": 0.5, "beta": -2.0},
-    "old C, fp32": {"beta": 1.0, "out_dtype": "float32"},
     "residual": {"epilogue": "residual", "batch": 2},
     "residual and old C": {"beta": 0.5, "epilogue": "bias+relu+residual"},
     "auxiliary": {"epilogue": "bias+gelu_tanh+aux"},
-    "auxiliary, fp32": {"epilogue": "row_bias+relu+aux+residual", "out_dtype": "float32"},
+    "auxiliary and residual": {"epilogue": "row_bias+relu+aux+residual"},
     "all": {"beta": 0.5, "epilogue": "bias+silu+aux+scale=0.75", "dtype": "float16", "batch": 2},
     "alpha 0": {"alpha": 0.0, "beta": 0.5},
 }
@@ -52,9 +51,7 @@ def test_boxes(device, keys, given):
     kernel = find_kernel("gemm_wgmma")
     problem = GemmProblem(200, 264, 136, **{"dtype": "bfloat16", **given})
     config = kernel.configure(keys)
-    # Transposed boxes of 32 bits, of few rows, leave from the registers.
-    moved = config["BM"] % 64 == 0 or problem.result_dtype != "float32"
-    assert ("FUSED_BY_TMA" in kernel.plan(problem, config, SMALL).entry) == moved
+    assert "FUSED_BY_TMA" in kernel.plan(problem, config, SMALL).entry
     check(run_typed(problem, device, kernel="gemm_wgmma", config=config, integers=False))
 
 
@@ -75,23 +72,6 @@ def test_boxes_of_products_of_8_bits(device, given):
 
 
 @pytest.mark.parametrize(
-    ("kernel", "given"),
-    [
-        ("gemm_tf32", {"beta": 0.5, "transb": True}),
-        ("gemm_tf32_rs", {"beta": 0.5, "epilogue": "bias+relu+aux", "batch": 2}),
-        ("gemm_tf32_rs", {"epilogue": "residual", "out_dtype": "bfloat16"}),
-    ],
-    ids=str,
-)
-def test_boxes_of_products_of_tf32(device, kernel, given):
-    problem = GemmProblem(136, 200, 72, precision="tf32", **given)
-    own = find_kernel(kernel)
-    config = own.configure({"BM": 128, "BN": 128, "stages": 3, "cluster_m": 1, "cluster_n": 1})
-    assert f"{kernel}_fused" in own.plan(problem, config, SMALL).entry
-    check(run_typed(problem, device, kernel=kernel, config=config, integers=False))
-
-
-@pytest.mark.parametrize(
     ("changes", "moved"),
     [
         ({"epilogue": "residual"}, True),
@@ -100,6 +80,7 @@ def test_boxes_of_products_of_tf32(device, kernel, given):
         ({"beta": 1.0, "further_aligned": False}, True),
         ({"beta": 1.0, "n": 132}, False),
         ({"epilogue": "bias+relu"}, False),
+        ({"beta": 1.0, "out_dtype": "float32"}, False),
     ],
 )
 def test_boxes_are_moved_where_tensor_maps_tell_of_all(changes, moved):
@@ -116,10 +97,19 @@ def test_boxes_are_moved_where_tensor_maps_tell_of_all(changes, moved):
         ({"BN": 256, "stages": 4}, {"beta": 1.0}, {"stages": 3, "buffers": 4}),
         ({"BN": 256, "stages": 3}, {"beta": 1.0}, {"stages": 3, "buffers": 4}),
         ({"BN": 128, "stages": 4}, {"beta": 1.0}, {"stages": 4, "buffers": 2}),
+        # Those of two matrices are half as wide. Where nothing is read they take no stage.
+        (
+            {"BN": 256, "stages": 4},
+            {"epilogue": "relu+aux"},
+            {"stages": 4, "buffers": 2, "line": 64},
+        ),
+        (
+            {"BN": 256, "stages": 4},
+            {"epilogue": "relu+aux+residual"},
+            {"stages": 3, "buffers": 5, "line": 64},
+        ),
         # There is no room for all.
-        ({"BN": 256, "stages": 4}, {"epilogue": "relu+aux"}, {"stages": 3, "buffers": 2}),
         ({"BM": 256, "BN": 192, "stages": 3}, {"beta": 1.0}, {"stages": 3, "buffers": 3}),
-        # Nor for two with lines of 128 bytes.
         (
             {"BM": 256, "BN": 192, "stages": 3},
             {"epilogue": "relu+aux"},

@@ -22,15 +22,12 @@ from gemmkit.problem import GemmProblem
 
 def operands(problem: GemmProblem) -> LoadedOperands:
     """A and B along k: in place, or copies."""
-    return replace(LoadedOperands.along_k(problem, element="tfloat32"), fuses=True)
+    return LoadedOperands.along_k(problem, element="tfloat32")
 
 
 def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
     """Persistent clusters, one block per SM, after the copies of operands that need them."""
-    own = operands(problem)
-    shape = wgmma_tiles.launch_shape(
-        problem, config, gpu, own, entry="gemm_tf32", signature=SIGNATURE
-    )
+    shape = wgmma_tiles.launch_shape(problem, config, gpu, operands(problem))
     return with_copies_made(shape, problem, gpu, copying)
 
 

@@ -20,16 +20,3 @@ __global__ void __launch_bounds__(TILE.threads, 1)
   multiply_tiles<OneInRegisters, TILE, LAYOUT, WAY, SCHEDULE, SWAPPED>(
       map_a, map_b, map_c, Arguments<float, Epilogue>{GEMM_ARGUMENTS});
 }
-
-// The same where TMA moves what the epilogue reads and keeps besides, too.
-template <WgmmaTile TILE, Layout LAYOUT, WriteBack WAY, Schedule SCHEDULE, class Epilogue>
-__global__ void __launch_bounds__(TILE.threads, 1)
-    gemm_tf32_rs_fused(const __grid_constant__ TensorMap map_a,
-                       const __grid_constant__ TensorMap map_b,
-                       const __grid_constant__ TensorMap map_c, FURTHER_MAPS_PARAMETERS,
-                       GEMM_PARAMETERS(float, Epilogue)) {
-  static_assert(LAYOUT == A_B || LAYOUT == AT_BT, "one operand lies along k, the other across");
-  constexpr bool SWAPPED = LAYOUT == A_B;
-  multiply_tiles<OneInRegisters, TILE, LAYOUT, WAY, SCHEDULE, SWAPPED>(
-      map_a, map_b, map_c, Arguments<float, Epilogue>{GEMM_ARGUMENTS}, Unscaled{}, FURTHER_MAPS);
-}

@@ -44,7 +44,6 @@ def operands(problem: GemmProblem) -> LoadedOperands:
         aligned_copies(problem, along_k=turned),
         element="tfloat32",
         from_registers=True,
-        fuses=True,
     )
 
 
@@ -67,10 +66,7 @@ def turned_operand(problem: GemmProblem) -> str:
 
 def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
     """Persistent clusters, one block per SM, after the copies of operands that need them."""
-    own = operands(problem)
-    shape = wgmma_tiles.launch_shape(
-        problem, config, gpu, own, entry="gemm_tf32_rs", signature=SIGNATURE
-    )
+    shape = wgmma_tiles.launch_shape(problem, config, gpu, operands(problem))
     return with_copies_made(shape, problem, gpu, copying)
 
 

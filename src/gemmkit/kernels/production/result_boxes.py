@@ -27,7 +27,7 @@ COLUMN_STEP, EIGHT = 16, 8
 # Lines of a box of transposed results, of up to 16 bits and of 32.
 MOST_BOX_LINES, MOST_WORD_LINES = 96, 32
 # Buffers for results on their way to memory, per consumer: those that there is room for; and bytes
-# of their lines at most, or where there is no room otherwise half.
+# of the lines of those that have other matrices before or beside results.
 FEWEST_BUFFERS, MOST_BUFFERS, MOST_FUSED_BUFFERS = 2, 4, 8
 BOX_LINE_BYTES = (LINE_BYTES, LINE_BYTES // 2)
 # Stages that are left where the boxes of a tile take one.
@@ -50,7 +50,9 @@ def write_back(
     epilogue = problem.epilogue
     further = epilogue.residual or epilogue.auxiliary
     fused = problem.further_aligned if further else problem.beta != 0
-    return "FUSED_BY_TMA" if operands.fuses and fused else "BY_TMA"
+    # Boxes are read by ldmatrix; of 32 bits they would be no faster (H100).
+    halves = problem.out_item_bytes == ITEM_BYTES["float16"]
+    return "FUSED_BY_TMA" if operands.fuses and halves and fused else "BY_TMA"
 
 
 class Boxes(NamedTuple):
@@ -151,24 +153,38 @@ def fit(problem: GemmProblem, config: TileConfig, gpu: GpuSpec, operands: Loaded
     """A configuration with its buffers for results.
 
     Where TMA brings what the epilogue reads, a tile's boxes are to be there when its sums are: they
-    take a stage if there is no room for all beside these (bf16 4096³ with β = 1 in 211 µs in place
-    of 215 on an H100, where three stages in place of four cost nothing).
+    take a stage if there is no room for all beside these (bf16 4096³ with β = 1 in 209 µs in place
+    of 215 on an H100, where three stages in place of four cost nothing). Two matrices in a buffer
+    have narrow lines, for more buffers (with ReLU and an auxiliary output 4096x4096x1024 in 66 µs
+    in place of 68).
     """
     if write_back(problem, config, operands) != "FUSED_BY_TMA":
         return Fitted(config, buffers(problem, config, gpu, operands))
     ways = [config]
-    if config["stages"] > FEWEST_STAGES:
+    reads = problem.beta != 0 or problem.epilogue.residual
+    if reads and config["stages"] > FEWEST_STAGES:
         ways.append(replace(config, stages=config["stages"] - 1))
-    number = min(boxes_of(problem, config, operands).number, MOST_FUSED_BUFFERS)
-    for each in ways:
-        if number >= FEWEST_BUFFERS and _fits(problem, each, gpu, operands, number):
-            return Fitted(each, number)
-    for box_line in BOX_LINE_BYTES:
-        for each in reversed(ways):
-            for count in range(MOST_FUSED_BUFFERS, FEWEST_BUFFERS - 1, -1):
-                if _fits(problem, each, gpu, operands, count, box_line):
-                    return Fitted(each, count, box_line)
-    return Fitted(config, FEWEST_BUFFERS, BOX_LINE_BYTES[-1])
+    lines = BOX_LINE_BYTES[1:] if problem.epilogue.auxiliary else BOX_LINE_BYTES
+    numbers = {
+        each: max(
+            FEWEST_BUFFERS,
+            min(boxes_of(problem, config, operands, each).number, MOST_FUSED_BUFFERS),
+        )
+        for each in lines
+    }
+    whole = (Fitted(each, numbers[lines[0]], lines[0]) for each in ways)
+    parts = (
+        Fitted(each, count, box_line)
+        for box_line, number in numbers.items()
+        for each in reversed(ways)
+        for count in range(number, FEWEST_BUFFERS - 1, -1)
+    )
+    fitting = (
+        each
+        for each in (*whole, *parts)
+        if _fits(problem, each.config, gpu, operands, each.buffers, each.line)
+    )
+    return next(fitting, Fitted(config, FEWEST_BUFFERS, lines[-1]))
 
 
 def _fits(

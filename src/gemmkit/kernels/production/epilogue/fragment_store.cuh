@@ -89,7 +89,8 @@ struct FragmentStore {
                                               BoxesToFill<BUFFERS>& boxes, Buffers& buffers,
                                               const Epilogue& epilogue, Out* C, int ldc, int M,
                                               int N, int row, int col) {
-    static_assert(!FUSED || LINE_BYTES == PITCH, "a box has all bytes that TMA announces");
+    static_assert(sizeof(Out) == 2, "boxes are read by ldmatrix");
+    static_assert(LINE_BYTES == PITCH, "a box has all bytes that TMA announces");
     constexpr int PAIRS = READ_COLS / 4;
     FinishedFragments<BN, PAIRS, false, false, SPARE, Epilogue> results(sums, epilogue, C, ldc, M,
                                                                         N, row, col);
@@ -104,7 +105,7 @@ struct FragmentStore {
         results.finish((box * COLS + part) / 4, x, columns);
         store_part(to, part, x);
       }
-      boxes.template pass_on<BOXES>(box);
+      boxes.pass_on();
     }
   }
 
@@ -139,27 +140,11 @@ struct FragmentStore {
   static __device__ __forceinline__ void load_columns(unsigned box, int col,
                                                       Neighbors<Out, true>* pairs) {
     const int warp = threadIdx.x % 128 / 32, lane = threadIdx.x % 32;
-    if constexpr (sizeof(Out) == 2) {
-      unsigned words[4];
-      const int line = warp * 16 + lane % 16;
-      load_matrices(box + swizzled<PITCH>(line, (col + lane / 16 * 8) * sizeof(Out)), words);
+    unsigned words[4];
+    const int line = warp * 16 + lane % 16;
+    load_matrices(box + swizzled<PITCH>(line, (col + lane / 16 * 8) * sizeof(Out)), words);
 #pragma unroll
-      for (int part = 0; part < 4; ++part) pairs[part].set_word(words[part]);
-    } else if constexpr (sizeof(Out) == 4) {
-#pragma unroll
-      for (int part = 0; part < 4; ++part) {
-        const int line = warp * 16 + lane / 4 + part % 2 * 8;
-        const int across = col + part / 2 * 8 + lane % 4 * 2;
-        const unsigned from = box + swizzled<PITCH>(line, across * sizeof(Out));
-        float first, second;
-        asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
-                     : "=f"(first), "=f"(second)
-                     : "r"(from)
-                     : "memory");
-        pairs[part].set(0, first);
-        pairs[part].set(1, second);
-      }
-    }
+    for (int part = 0; part < 4; ++part) pairs[part].set_word(words[part]);
   }
 
   // Sixteen columns of a box, from `col` on.

@@ -47,21 +47,12 @@ struct BoxesToFill {
     barriers.ready[next.stage].wait(next.parity);
     return next.stage;
   }
-  // A warp has filled its part of number `box` of BOXES. Several are passed on at once, since each fence
-  // waits for all that the warp has under way.
-  template <int BOXES>
-  __device__ __forceinline__ void pass_on(int box) {
-    constexpr int GROUP = BUFFERS / 2;
-    const bool ends = box % GROUP == GROUP - 1 || box == BOXES - 1;
-    if (ends) {
-      fence_for_tma();
-      __syncwarp();
-      const int lane = threadIdx.x % 32, back = box % GROUP - lane;
-      if (back >= 0) {
-        const int stage = next.stage - back;
-        barriers.filled[stage < 0 ? stage + BUFFERS : stage].arrive();
-      }
-    }
+  // A warp has filled its part of it. It keeps none while it waits for the next, for which a buffer may have
+  // to be stored first.
+  __device__ __forceinline__ void pass_on() {
+    fence_for_tma();
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) barriers.filled[next.stage].arrive();
     next.advance();
   }
 };
@@ -111,8 +102,10 @@ class BoxWalk {
 template <class Store, int BUFFERS, bool BATCHED, bool KEEPS>
 struct BoxMover {
   static constexpr int MATRIX_BYTES = Store::BESIDE * Store::BOX_BYTES;
-  // Stores that may be reading their buffers while boxes come to the others.
+  // Stores that may be reading their buffers while boxes come to the others. One of these, at least, the
+  // consumer has or will be given.
   static constexpr int PENDING = (BUFFERS - 1) / 2;
+  static_assert(PENDING < BUFFERS, "or each side would wait for the other");
 
   typename Store::Buffers& buffers;
   BoxBarriers<BUFFERS>& barriers;

@@ -65,6 +65,7 @@ struct SwappedStore {
                                               BoxesToFill<BUFFERS>& boxes, Buffers& buffers,
                                               const Epilogue& epilogue, Out* C, int ldc, int M,
                                               int N, int row, int col) {
+    static_assert(sizeof(Out) == 2, "boxes are read by ldmatrix");
     constexpr int PAIRS = READ_LINES / 4;
     FinishedFragments<BN, PAIRS, true, false, SPARE, Epilogue> results(sums, epilogue, C, ldc, M, N,
                                                                        row, col);
@@ -79,7 +80,7 @@ struct SwappedStore {
         results.finish((box * LINES + part) / 4, x, lines);
         store_part(to, part, x);
       }
-      boxes.template pass_on<BOXES>(box);
+      boxes.pass_on();
     }
   }
 
@@ -147,21 +148,10 @@ struct SwappedStore {
   // Reads eight lines, from `line` on, from where `store_part` stores them.
   static __device__ __forceinline__ void load_lines(unsigned box, int line,
                                                     Neighbors<Out, false>* pairs) {
-    if constexpr (sizeof(Out) == 2) {
-      unsigned words[2];
-      load_matrices_transposed(matrix_place(box, line), words);
+    unsigned words[2];
+    load_matrices_transposed(matrix_place(box, line), words);
 #pragma unroll
-      for (int half = 0; half < 2; ++half) pairs[half].set_word(words[half]);
-    } else if constexpr (sizeof(Out) == 4) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-#pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          const unsigned word = load_shared<unsigned>(word_place(box, line, half, j));
-          pairs[half].set(j, __uint_as_float(word));
-        }
-      }
-    }
+    for (int half = 0; half < 2; ++half) pairs[half].set_word(words[half]);
   }
 
   // Eight lines of a box, from `line` on: of each, a lane's bytes of two lines become four of one by exchange
