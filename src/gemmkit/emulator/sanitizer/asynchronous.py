@@ -108,6 +108,7 @@ class Order(CopyOrder):
         kind, clocks = told & (1 << FENCE_LANES) - 1, self._clocks
         if kind == OTHER_FENCE:
             clocks.order_by_fence(warp)
+            self._cluster.scope.order_by_fence(warp)
             return
         rows = FENCED_ROWS[kind]
         if VISIBLE in rows:

@@ -315,10 +315,14 @@ class BarrierOrder(AccessOrder):
         form = self._names.actions[number].form
         if form["P"] == "parity" and number not in found.unaware:
             self._check_parity(found, number, thread, address)
-        if ".relaxed" in self._names.actions[number].form.opcode:
+        of_cluster = ".cluster" in form.opcode
+        if ".relaxed" in form.opcode:
             self._clocks.acquire_relaxed(warp, found.complete)
+            self._clocks.acquire_at_fence(warp, found.complete)
+            if of_cluster:
+                self._cluster.scope.acquire_at_fence(warp, found.wide)
             return
-        if ".cluster" in self._names.actions[number].form.opcode:
+        if of_cluster:
             self._cluster.scope.acquire(self._rank, found.wide)
         self._clocks.acquire(warp, found.complete)
         found.observe(warp, self._clocks.now(warp), self._who(number, thread))

@@ -75,6 +75,8 @@ class Clocks:
         self.of[own, ORDERED, own] = 1
         # What each warp had ordered at its last fence.
         self._fenced = np.zeros(self.of.shape, np.int32)
+        # What each warp acquires at its next fence.
+        self._observed = np.zeros(self.of.shape, np.int32)
         self._places: dict[tuple[str, int], int] = {}
         # Actors whose mbarrier completed a phase before the bytes of its copies had arrived.
         self.completed_early: set[int] = set()
@@ -149,7 +151,9 @@ class Clocks:
         return found
 
     def order_by_fence(self, warp: int) -> None:
-        """What precedes a fence in a warp is released by its later relaxed arrivals."""
+        """What precedes a fence in a warp is released by its later relaxed arrivals, and what its
+        earlier relaxed waits have observed is ordered before what follows."""
+        self.acquire(warp, self._observed[warp])
         self._reach(warp)
         self._fenced[warp] = self.of[warp]
         self.of[warp, ORDERED, warp] += 1
@@ -172,6 +176,10 @@ class Clocks:
     def acquire_relaxed(self, warp: int, clock: Clock) -> None:
         """A relaxed wait orders nothing, but what follows has its causes."""
         np.maximum(self.of[warp, CAUSED], clock[CAUSED], out=self.of[warp, CAUSED])
+
+    def acquire_at_fence(self, warp: int, clock: Clock) -> None:
+        """What was released into a clock is ordered before what follows a warp's next fence."""
+        np.maximum(self._observed[warp], clock, out=self._observed[warp])
 
     def fence(self, warp: int, rows: Iterable[int]) -> None:
         """What is ordered before this point in a warp becomes visible to the asynchronous proxy, as

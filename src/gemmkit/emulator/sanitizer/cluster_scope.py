@@ -24,6 +24,8 @@ class ClusterScope:
     def __init__(self, clocks: Clocks, blocks: int) -> None:
         self._clocks, self._each = clocks, clocks.warps // blocks
         self._known = np.zeros((blocks, clocks.warps), np.int32)
+        # What each warp acquires at its next fence.
+        self._observed = np.zeros((clocks.warps, clocks.warps), np.int32)
         # The same for accesses that a proxy fence of the block has covered.
         self._fenced = np.zeros((blocks, clocks.actors), np.int32)
 
@@ -45,6 +47,14 @@ class ClusterScope:
     def acquire(self, rank: int, times: Times) -> None:
         """A block acquires what others have released."""
         np.maximum(self._known[rank], times, out=self._known[rank])
+
+    def acquire_at_fence(self, warp: int, times: Times) -> None:
+        """A warp has observed, by a relaxed wait of cluster scope, what others have released."""
+        np.maximum(self._observed[warp], times, out=self._observed[warp])
+
+    def order_by_fence(self, warp: int) -> None:
+        """A warp executes a fence, other than a proxy fence."""
+        self.acquire(self.rank_of(warp), self._observed[warp])
 
     def fence(self, warp: int) -> None:
         """A warp executes a proxy fence for the shared memory of its block, or for more."""
