@@ -328,6 +328,32 @@ def test_a_deadlock_says_what_each_warp_waits_for(executor: Executor) -> None:
         assert text.endswith("warp 2 exited")
 
 
+IN_TURN = """mov.u32 %r1, 0;
+mov.u32 %r2, data;
+WAIT: mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r10], 0;
+@%p2 bra END;
+mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r10+8], 0;
+@%p2 bra END;
+add.u32 %r1, %r1, 1;
+COUNTED
+setp.lt.u32 %p2, %r1, LIMIT;
+@%p2 bra WAIT;
+END: st.global.u32 [%at], %r1;"""
+
+
+def test_waits_for_several_mbarriers_in_turn_are_a_deadlock_too(executor: Executor) -> None:
+    body = IN_TURN.replace("COUNTED", "").replace("LIMIT", "1000000000")
+    with pytest.raises(DeviceError, match=r"byte [08] of 'bars'"):
+        run(executor, body)
+
+
+@pytest.mark.parametrize(("counted", "rounds"), [("", 15), ("st.shared.u32 [%r2], %r1;", 70)])
+def test_waits_in_turn_may_give_up(executor: Executor, counted: str, rounds: int) -> None:
+    """After a few rounds, or after more of them with something to do in each."""
+    body = IN_TURN.replace("COUNTED", counted).replace("LIMIT", str(rounds))
+    assert run(executor, body)[0] == rounds
+
+
 def test_the_sanitizers_report_a_deadlock_with_the_same_words() -> None:
     ptx = kernel_ptx(START + DEADLOCK, declarations=SHARED, target="sm_90")
     found = sanitized(ptx, block=96)

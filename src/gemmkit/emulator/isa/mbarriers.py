@@ -22,9 +22,6 @@ from gemmkit.emulator.isa.form import Form
 # object").
 MOST = (1 << 20) - 1
 OBJECT_BYTES = 8
-# If all warps of a block wait, the time limit of every `try_wait` expires. After so many times in
-# which each came back to the same instruction for the same phases, the block is deadlocked.
-PATIENCE = 20
 # Where the object's fields begin.
 EXPECTED, TRANSACTIONS, PHASE, MARK = 20, 40, 61, 62
 TX_BITS = PHASE - TRANSACTIONS

@@ -2,8 +2,8 @@
 
 A warp whose `try_wait` fails runs other lanes of its own, or stops until the phase completes. If
 all warps of the block have stopped, the time limit of every `try_wait` expires: it returns false.
-The block is deadlocked once that has changed nothing for `PATIENCE` times. A `test_wait` that fails
-ends the turn of its warp.
+The block is deadlocked once that has changed nothing often enough (`Expiries`). A `test_wait` that
+fails ends the turn of its warp.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from gemmkit.emulator.isa.cluster import CLUSTER_BARRIER
-from gemmkit.emulator.isa.mbarriers import OBJECT_BYTES, PATIENCE, State, announced_text
+from gemmkit.emulator.isa.expiries import Expiries
+from gemmkit.emulator.isa.mbarriers import OBJECT_BYTES, State, announced_text
 from gemmkit.emulator.machine.asynchronous import Copy, Wait
 from gemmkit.emulator.machine.bulk import BulkCopies
 from gemmkit.emulator.machine.cluster_waits import ClusterWaits
@@ -41,8 +42,7 @@ class BlockWaits:
             self._lanes.begin()
             # The sizes of the boxes that tensor copies have brought to an mbarrier.
             self._boxes: dict[int, set[int]] = {}
-            self._last_stop: object = None
-            self._fruitless = 0
+            self._expiries = Expiries()
             self._cluster = ClusterWaits(self._worker)
             self._copies.begin()
 
@@ -74,9 +74,7 @@ class BlockWaits:
         now = self.stopped()
         if not now:
             return False
-        self._fruitless = self._fruitless + 1 if now == self._last_stop else 0
-        self._last_stop = now
-        if self._fruitless >= PATIENCE:
+        if self._expiries.in_vain(now, [self._worker.shared]):
             return False
         self.resume()
         return True

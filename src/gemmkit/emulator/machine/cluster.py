@@ -25,7 +25,7 @@ from gemmkit.emulator.codegen.layout import (
 )
 from gemmkit.emulator.codegen.native import runtime
 from gemmkit.emulator.isa.cluster import ClusterBarrier
-from gemmkit.emulator.isa.mbarriers import PATIENCE
+from gemmkit.emulator.isa.expiries import Expiries
 from gemmkit.emulator.machine.grid import SharedGrid
 from gemmkit.emulator.machine.worker import Worker
 
@@ -111,8 +111,7 @@ class Cluster:
         self._living = list(self.workers)
         self._random = random.Random(f"{self._grid.warp_seed}/{number}")
         self.barrier = ClusterBarrier(sum(each.warps for each in self.workers))
-        self._last_stop: object = None
-        self._fruitless = 0
+        self._expiries = Expiries()
         for worker, block in zip(self.workers, self.blocks, strict=True):
             worker.phases = None
             self._start(worker.fields.ctypes.data, block)
@@ -152,9 +151,7 @@ class Cluster:
         stops = [each.stopped() for each in phases]
         if not any(stops):
             return False
-        self._fruitless = self._fruitless + 1 if stops == self._last_stop else 0
-        self._last_stop = stops
-        if self._fruitless >= PATIENCE:
+        if self._expiries.in_vain(stops, [each.shared for each in self.workers]):
             return False
         for each in phases:
             each.resume()

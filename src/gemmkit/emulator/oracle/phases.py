@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from gemmkit.emulator.isa.cluster import ClusterBarrier, divided, reaches_peers
+from gemmkit.emulator.isa.expiries import Expiries
 from gemmkit.emulator.isa.mbarriers import (
     OBJECT_BYTES,
-    PATIENCE,
     Misuse,
     State,
     awaited_phase,
@@ -56,9 +56,8 @@ class Phases:
         self._cluster = ClusterBarrier(chunk.count)
         self._waits: list[list[_Wait]] = [[] for _ in range(chunk.count)]
         self._expired: list[list[Mask]] = [[] for _ in range(chunk.count)]
-        self._last_stop: object = None
         self.replay: Replay | None = None
-        self._fruitless = 0
+        self._expiries = Expiries()
 
     def update(self, group: Group, step: Step, lanes: Mask) -> None:
         """An instruction that changes mbarriers, one lane after the other."""
@@ -153,9 +152,7 @@ class Phases:
             for row in waiting
             for wait in self._waits[row]
         ]
-        self._fruitless = self._fruitless + 1 if now == self._last_stop else 0
-        self._last_stop = now
-        if not waiting or self._fruitless == PATIENCE:
+        if not waiting or self._expiries.in_vain(now, [self._chunk.spaces["shared"].held]):
             return False
         for row in waiting:
             self._expired[row] = [wait.lanes for wait in self._waits[row]]
