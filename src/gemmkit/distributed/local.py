@@ -187,13 +187,12 @@ def _added(terms: list[Any]) -> Any:
     """The sum of arrays, in their order and in fp32 at least; of one, maybe the array itself."""
     first, *rest = terms
     total = _wide(first)
-    if isinstance(first, np.ndarray):
-        for term in rest:
-            total = total + _wide(term)
-        return total
     for term in rest:
-        # PyTorch reads terms of 16 bits as they are.
-        total = total + term if total is first else total.add_(term)
+        # Terms of 16 bits are read as they are.
+        if total is first:
+            total = total + term
+        else:
+            total += term
     return total
 
 
@@ -205,7 +204,7 @@ def _add_into(out: Any, terms: list[Any]) -> None:
     else:
         one, other = _added(terms[:-1]), terms[-1]
     if isinstance(out, np.ndarray):
-        out[:] = one + (other if one is terms[0] else _wide(other))
+        out[:] = one + other
     else:
         sys.modules["torch"].add(one, other, out=out)
 

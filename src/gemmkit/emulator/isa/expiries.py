@@ -36,11 +36,12 @@ class Expiries:
         """
         self._in_a_row = self._in_a_row + 1 if waits == self._last else 0
         self._last = waits
-        digest = hashlib.blake2b()
+        content = hashlib.blake2b()
         for each in shared:
-            digest.update(each.data)
-        if digest.digest() != self._shared:
-            self._shared = digest.digest()
+            content.update(each.data)
+        if (digest := content.digest()) != self._shared:
+            self._shared = digest
             self._met.clear()
-        self._met[repr(waits)] += 1
-        return self._in_a_row >= PATIENCE or self._met[repr(waits)] > PATIENCE
+        told = repr(waits)
+        self._met[told] += 1
+        return self._in_a_row >= PATIENCE or self._met[told] > PATIENCE
