@@ -44,6 +44,7 @@ from gemmkit.devices.device import TimedDevice
 from gemmkit.dispatch.candidates import candidates_for
 from gemmkit.dispatch.choose import Dispatcher
 from gemmkit.dispatch.prices import Ranked
+from gemmkit.dispatch.tuned import shipped_entries
 from gemmkit.dtypes import Dtype, Precision
 from gemmkit.errors import DeviceError, UnsupportedProblem
 from gemmkit.gpu import find_board
@@ -264,8 +265,9 @@ def entered(
 ) -> tuple[list[Ranked], int]:
     """The candidates to time, the best estimate first, and how many are left out.
 
-    Dispatch's choice is among them, whatever its estimate, and so is every instance whose costs
-    were never measured: nothing else would tell that its estimate is wrong.
+    Dispatch's choice is among them, whatever its estimate, and so is what tables have for boards
+    with the same SMs, and every instance whose costs were never measured: nothing else would tell
+    that its estimate is wrong.
     """
     ranked = list(dispatcher.ranked(problem))
     near: list[Ranked] = []
@@ -278,9 +280,15 @@ def entered(
             near.append(each)
     choice = dispatcher.choose(problem)
     labels = {each.costed.candidate.label for each in near}
-    chosen = dispatcher.costed(choice.kernel.name, choice.config)
-    if chosen.candidate.label not in labels:
-        near.append(Ranked(chosen, chosen.estimate(problem)))
+    tuned = shipped_entries(dispatcher.gpu, ProblemClass.of(problem))
+    for kernel, config in (
+        (choice.kernel.name, choice.config),
+        *((each.kernel, each.tile_config) for each in tuned),
+    ):
+        costed = dispatcher.costed(kernel, config)
+        if costed.candidate.label not in labels:
+            labels.add(costed.candidate.label)
+            near.append(Ranked(costed, costed.estimate(problem)))
     return near, max(len(ranked) - len(near), 0)
 
 

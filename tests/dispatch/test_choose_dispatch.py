@@ -12,6 +12,7 @@ import pytest
 from gemmkit import dispatch
 from gemmkit.dispatch import choose as choose_module
 from gemmkit.dispatch import tuned
+from gemmkit.dispatch.candidate import Candidate
 from gemmkit.dispatch.choose import Dispatcher, choose, dispatcher
 from gemmkit.dispatch.costed import CostedCandidate
 from gemmkit.dispatch.tuned import MOST_DISTANCE, distance_between, shipped_table
@@ -56,18 +57,20 @@ def store(tmp_path):
 
 @pytest.fixture
 def table(tmp_path, monkeypatch):
-    """Ships a table of entries for the H100."""
+    """Ships a table of entries, of the H100 unless another board is named, and no others."""
     (tmp_path / "tables").mkdir()
     monkeypatch.setattr(tuned, "shipped_file", lambda *names: tmp_path.joinpath(*names))
 
-    def ship(*entries: Entry) -> None:
-        write_table(tmp_path / "tables" / "h100.json", entries)
+    def ship(*entries: Entry, board=H100) -> None:
+        write_table(tmp_path / "tables" / f"{board.key}.json", entries)
         shipped_table.cache_clear()
+        tuned._tables_of.cache_clear()
         dispatcher.cache_clear()
 
     ship()
     yield ship
     shipped_table.cache_clear()
+    tuned._tables_of.cache_clear()
     dispatcher.cache_clear()
 
 
@@ -105,11 +108,32 @@ def test_the_table_goes_before_the_heuristic(table, store):
     assert "table for H100" in found.reason
 
 
-def test_a_table_is_for_its_board_alone(table):
-    table(entry())
-    assert Dispatcher(find_board("h200"), None).choose(PROBLEM).source == "heuristic"
+def test_a_table_is_for_boards_with_the_same_sms(table):
+    table(entry(config=OTHER))
     fewer = dataclasses.replace(H100, sm_count=114)
     assert Dispatcher(fewer, None).choose(PROBLEM).source == "heuristic"
+    assert Dispatcher(find_board("a100"), None).choose(PROBLEM).source == "heuristic"
+    h200 = find_board("h200")
+    found = Dispatcher(h200, None).choose(PROBLEM)
+    assert (found.source, found.config.as_dict()) == ("shipped table", OTHER)
+    assert "in the table for H100, which has the same SMs," in found.reason
+    assert not found.measured
+    here, there = (
+        CostedCandidate(Candidate("naive", found.config), board).estimate(PROBLEM).microseconds
+        for board in (h200, H100)
+    )
+    assert found.microseconds == pytest.approx(50.0 * here / there)
+
+
+def test_a_boards_own_entries_go_before_those_of_others(table):
+    h200 = find_board("h200")
+    other = GemmProblem(2000, 1200, 800)
+    table(entry(config=OTHER, time_us=1.0), entry(other, config=OTHER))
+    table(entry(gpu=gpu_key(h200)), board=h200)
+    dispatcher = Dispatcher(h200, None)
+    assert dispatcher.choose(PROBLEM).config.as_dict() == SLOW
+    assert dispatcher.choose(PROBLEM).measured
+    assert dispatcher.choose(other).config.as_dict() == OTHER
 
 
 def test_the_class_counts_not_scale_or_epilogue(table, store):
@@ -291,6 +315,7 @@ def test_a_store_of_another_compiler_is_stale_and_a_table_is_not(table, store):
 def test_a_damaged_table_is_told_and_left_out(table, tmp_path):
     (tmp_path / "tables" / "h100.json").write_text('{"format": "gemmkit tuning ta')
     shipped_table.cache_clear()
+    tuned._tables_of.cache_clear()
     with pytest.warns(RuntimeWarning, match="table of tuned shapes for H100 is left out"):
         assert chosen()[0] == "heuristic"
 

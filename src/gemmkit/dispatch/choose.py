@@ -18,7 +18,7 @@ from gemmkit.dispatch.entry_words import described, how_measured, is_of
 from gemmkit.dispatch.equal_groups import as_batch
 from gemmkit.dispatch.prices import BoardPrices, EmulatorPrices, Prices, Ranked
 from gemmkit.dispatch.ragged import apart, is_representative, why_for_rows
-from gemmkit.dispatch.tuned import Neighbor, UserStore, Winners, shipped_table
+from gemmkit.dispatch.tuned import Neighbor, UserStore, Winners, other_board, shipped_table
 from gemmkit.dtypes import PRECISIONS, Precision
 from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.gpu import GpuSpec, find_board
@@ -290,8 +290,10 @@ class Dispatcher:
         if costed is None or entry.time_us is None:
             return None
         where = "in your store" if source == "store" else f"in the table for {self.gpu.name}"
+        if other := other_board(entry, self.gpu):
+            where = f"in the table for {other.name}, which has the same SMs,"
         won = f"the fastest {where} for {entry.problem}"
-        if is_of(entry, problem):
+        if other is None and is_of(entry, problem):
             speed = f", {problem.flops / entry.time_us / 1e6:.1f} TFLOP/s" if problem.flops else ""
             reason = f"{won}: {microseconds_text(entry.time_us)}{speed}"
             return Choice(
@@ -307,7 +309,9 @@ class Dispatcher:
         return Choice(costed.kernel, costed.config, reason, source, here)
 
     def _correction(self, costed: CostedCandidate, entry: Entry) -> float:
-        """What an entry took over what it is estimated to take."""
+        """What an entry took over what it is estimated to take where it was measured."""
+        if other := other_board(entry, self.gpu):
+            costed = CostedCandidate(costed.candidate, other)
         expected = costed.estimate(entry.problem.problem).microseconds
         return (entry.time_us or 0.0) / expected if expected else 1.0
 

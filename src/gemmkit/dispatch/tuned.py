@@ -17,7 +17,7 @@ import msgspec
 from gemmkit.dispatch import shipped_file
 from gemmkit.dtypes import OPERAND_TYPES, Dtype, is_narrow
 from gemmkit.errors import TuningError
-from gemmkit.gpu import GpuSpec
+from gemmkit.gpu import BOARDS, GpuSpec
 from gemmkit.scales import Scales
 from gemmkit.trials.entry import Entry, ProblemClass, gpu_key
 from gemmkit.trials.exchange import decode_table
@@ -125,7 +125,52 @@ def distance_between(one: ProblemClass, other: ProblemClass) -> float:
 
 @cache
 def shipped_table(gpu: GpuSpec) -> Winners:
-    """The table that ships for a board, without entries of code that has changed since.
+    """The table that ships for a board, with those of boards with the same SMs where it has none.
+
+    Such boards differ in their memory: an H200 in its from an H100. What wins on one hardly ever
+    is slow on the other, and tables of few classes are filled up with what was measured there.
+    """
+    entries: list[Entry] = []
+    for table in _tables_of(gpu):
+        known = {each.problem for each in entries}
+        entries += [each for each in table if each.problem not in known]
+    return Winners(entries)
+
+
+def shipped_entries(gpu: GpuSpec, problem: ProblemClass) -> list[Entry]:
+    """What the tables for a board and for boards with the same SMs have of one class."""
+    return [each for table in _tables_of(gpu) for each in table if each.problem == problem]
+
+
+@cache
+def _tables_of(gpu: GpuSpec) -> list[list[Entry]]:
+    return [_entries_of(each) for each in (gpu, *_boards_with_its_sms(gpu))]
+
+
+def _boards_with_its_sms(gpu: GpuSpec) -> list[GpuSpec]:
+    """Known boards with the same architecture and as many SMs, those with the nearest memory
+    bandwidth first."""
+    found = [
+        each
+        for each in BOARDS.values()
+        if (each.capability, each.sm_count) == (gpu.capability, gpu.sm_count)
+        and each.key != gpu.key
+    ]
+    return sorted(found, key=lambda each: abs(math.log(each.dram_gb_per_s / gpu.dram_gb_per_s)))
+
+
+@cache
+def _boards_by_key() -> Mapping[str, GpuSpec]:
+    return {gpu_key(each): each for each in BOARDS.values()}
+
+
+def other_board(entry: Entry, gpu: GpuSpec) -> GpuSpec | None:
+    """The board on which an entry was measured, if that is another one than this."""
+    return None if entry.gpu == gpu_key(gpu) else _boards_by_key().get(entry.gpu)
+
+
+def _entries_of(gpu: GpuSpec) -> list[Entry]:
+    """The entries of a board's own table, without those of code that has changed since.
 
     Another compiler than the table's does not make it worthless: what was the fastest with one
     hardly ever is slow with the next.
@@ -134,13 +179,13 @@ def shipped_table(gpu: GpuSpec) -> Winners:
     try:
         entries = decode_table(path.read_bytes(), str(path))
     except FileNotFoundError:
-        return Winners(())
+        return []
     except (OSError, TuningError) as error:
         _warn(f"the table of tuned shapes for {gpu.name} is left out: {error}")
-        return Winners(())
+        return []
     code = Freshness(compiler=None)
     own = gpu_key(gpu)
-    return Winners(each for each in entries if each.gpu == own and code.staleness(each) is None)
+    return [each for each in entries if each.gpu == own and code.staleness(each) is None]
 
 
 class UserStore:
