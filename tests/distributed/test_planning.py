@@ -126,6 +126,12 @@ def test_an_activation_follows_complete_sums():
     assert "collective" in gathered
 
 
+def test_parts_hide_transfers_where_the_whole_splits_k_by_its_shape():
+    # Stream-K, whose order of sums is that of the shape in any case.
+    assert plan("8192", 2, *COLUMN, gpu="h200").chosen.strategy == "copies-1"
+    assert plan("8192", 2, *ROW, gpu="h200").chosen.strategy == "copies-2"
+
+
 def test_gpus_that_do_not_reach_each_other_make_no_copies():
     for each in plan(LARGE, 2, *COLUMN, gpu="h200", copies=False).strategies:
         assert not each.strategy.startswith("copies")

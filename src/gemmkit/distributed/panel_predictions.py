@@ -68,7 +68,7 @@ def panel_predictions(
             for parts in PARTS
         ]
         made += [_played(problem, mesh, board, link, each) for each in copies + in_parts]
-    return fewest_parts_first(made)
+    return fewest_parts_first(problem, made)
 
 
 def _collective(

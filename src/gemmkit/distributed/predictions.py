@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -25,9 +25,10 @@ Limiter = Literal["product", "link", "launch"]
 PART_LINES = 256
 PARTS = (1, 2, 4)
 
-# What each part more must gain, of the time, to be worth it: products of few rows differ more from
-# their predictions, up to 18 % on 2 H100, and so do hosts that start more of them.
-_PART_GAIN = 0.03
+# What each part more must gain, of the time, to be worth it. On tensor cores products of few rows
+# differ more from their predictions, up to 18 % on 2 H100, and so do hosts that start more of them;
+# with FFMA, where products take ten times as long, parts take what is predicted within 0.5 %.
+_PART_GAIN, _PART_GAIN_FFMA = 0.03, 0.005
 
 # How much longer the host takes for products that take up other ranks' sums: 1.23 to 1.35 times
 # on 4 H100.
@@ -85,28 +86,34 @@ def product_time(problem: GemmProblem, board: GpuSpec) -> float:
     return choose(problem, board).microseconds
 
 
-@lru_cache(maxsize=4096)
-def _order_of_sums(problem: GemmProblem, board: GpuSpec) -> tuple[object, ...]:
-    """What the order of an element's sum depends on: the kernel, and how it splits k, if it does.
+class _OrderOfSums(NamedTuple):
+    """What the order of an element's sum depends on, where blocks do not share the k of a tile."""
 
-    Where it does, tiles of one product may be split differently from those of another.
-    """
+    kernel: str
+    cluster_k: int
+    shared: bool
+
+
+@lru_cache(maxsize=4096)
+def _order_of_sums(problem: GemmProblem, board: GpuSpec) -> _OrderOfSums:
     choice = choose(problem, board)
-    splits = choice.kernel.work(problem, choice.config, board).parts
-    config = choice.config.as_dict()
-    if splits > 1:
-        return choice.kernel.name, problem.shape, tuple(config.items())
-    return choice.kernel.name, config.get("cluster_k", 1)
+    shared = choice.kernel.work(problem, choice.config, board).parts > 1
+    cluster_k = choice.config.as_dict().get("cluster_k", 1)
+    return _OrderOfSums(choice.kernel.name, cluster_k, shared)
 
 
 def _sums_alike(problem: GemmProblem, ranks: int, found: Rule, board: GpuSpec, parts: int) -> bool:
-    """Whether parts of a product have the bits of the product as a whole."""
+    """Whether parts of a product have the bits of the product as a whole, or this has none to keep:
+    if blocks share the k of a tile, as with stream-K, which tiles they share depends on its shape.
+    """
     whole = alone(problem, ranks, found)
     lines = whole.n if found.transposes else whole.m
     pieces = {
         part.size for span in shares(lines, ranks) for part in parts_of(span, parts, PART_LINES)
     } | {span.size for span in shares(lines, ranks)}
     expected = _order_of_sums(whole, board)
+    if expected.shared:
+        return True
     return all(
         _order_of_sums(
             whole.resized(whole.m, count, whole.k)
@@ -132,7 +139,7 @@ def predictions(
         or each.way == "whole"
         or _sums_alike(problem, ranks, found, board, each.parts)
     ]
-    return fewest_parts_first(made)
+    return fewest_parts_first(problem, made)
 
 
 def local(problem: GemmProblem, board: GpuSpec, link: Link) -> Predicted:
@@ -151,13 +158,15 @@ def local(problem: GemmProblem, board: GpuSpec, link: Link) -> Predicted:
 
 
 def fewest_parts_first(
-    made: list[tuple[Predicted, Timeline | None]],
+    problem: GemmProblem, made: list[tuple[Predicted, Timeline | None]]
 ) -> list[tuple[Predicted, Timeline | None]]:
     """Strategies by their times, but first the one to choose: what gains little by its parts comes
     after fewer of them, or none."""
+    by_ffma = problem.dtype == "float32" and problem.precision == "ieee"
+    gain = _PART_GAIN_FFMA if by_ffma else _PART_GAIN
     # Of equals the first: sorting keeps their order.
     ordered = sorted(made, key=lambda each: each[0].total_us)
-    best = min(ordered, key=lambda each: each[0].total_us * (1 + _PART_GAIN * _parts(each[0])))
+    best = min(ordered, key=lambda each: each[0].total_us * (1 + gain * _parts(each[0])))
     ordered.remove(best)
     ordered.insert(0, best)
     return ordered
