@@ -16,6 +16,7 @@ import torch
 from gemmkit.distributed.agreed_sizes import Sizes
 from gemmkit.distributed.agreements import Agreement, plain_strategy
 from gemmkit.distributed.execute import Arrays, run
+from gemmkit.distributed.kept_arrays import kept_arrays
 from gemmkit.distributed.local import LocalProduct
 from gemmkit.distributed.operand_scales import ScaleGatherer, line_scales
 from gemmkit.distributed.panel_products import panel_plan, run_plan
@@ -195,7 +196,7 @@ def _gathering(
             padded = sent.new_zeros((most, width))
             padded[:own] = sent
             sent = padded
-        lines = sent.new_empty(everything, width)
+        lines = kept_arrays.matrix(sent, everything, width)
         if gather_scales is None:
             gather(lines, sent)
         else:
@@ -226,6 +227,7 @@ def _scattering(
     follows = asked.product.adds_once
     bare = replace(asked.product, transposed=turned, bias=None, residual=None, c=None)
     scatter, make = team.communicator.scatter_into, _maker(asked.a, asked.dtype)
+    alike = asked.a.dtype == asked.dtype
     own, most, total = sizes[team.rank], max(sizes), sum(sizes)
     everything = team.size * most
     width = asked.a.shape[0] if turned else asked.b.shape[1]
@@ -233,7 +235,7 @@ def _scattering(
     def call(
         a: Any, b: Any, bias: Any, residual: Any, c: Any, out: Any, scale_a: Any, scale_b: Any
     ) -> Any:
-        sums = make(a, everything, width)
+        sums = kept_arrays.matrix(a, everything, width) if alike else make(a, everything, width)
         written = sums
         if total < everything:
             written = sums[:total]

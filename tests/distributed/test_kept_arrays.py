@@ -1,0 +1,65 @@
+"""Memory that calls over ranks use again."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+kept_arrays = pytest.importorskip("gemmkit.distributed.kept_arrays")
+
+
+class OnGpu(SimpleNamespace):
+    """Looks like a tensor on a GPU, whose new ones are told apart."""
+
+    def get_device(self):
+        return self.device
+
+    def new_empty(self, rows, columns):
+        return OnGpu(device=self.device, dtype=self.dtype, nbytes=2 * rows * columns)
+
+
+@pytest.fixture
+def stream(monkeypatch):
+    current = SimpleNamespace(stream=0, capturing=False)
+    monkeypatch.setattr(kept_arrays, "current_stream", lambda _: current.stream)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: current.capturing)
+    return current
+
+
+LIKE = OnGpu(device=0, dtype="bf16")
+
+
+def test_one_memory_serves_calls_on_one_stream(stream):
+    arrays = kept_arrays.KeptArrays()
+    first = arrays.matrix(LIKE, 16, 32)
+    assert arrays.matrix(LIKE, 16, 32) is first
+    others = [arrays.matrix(LIKE, 32, 16), arrays.matrix(OnGpu(device=1, dtype="bf16"), 16, 32)]
+    others.append(arrays.matrix(OnGpu(device=0, dtype="fp16"), 16, 32))
+    stream.stream = 7
+    others.append(arrays.matrix(LIKE, 16, 32))
+    assert len({id(each) for each in (first, *others)}) == 5
+
+
+def test_graphs_and_the_cpu_get_new_memory(stream):
+    arrays = kept_arrays.KeptArrays()
+    first = arrays.matrix(LIKE, 16, 32)
+    stream.capturing = True
+    assert arrays.matrix(LIKE, 16, 32) is not first
+    stream.capturing = False
+    assert arrays.matrix(LIKE, 16, 32) is first
+    tensor = torch.zeros(2, 3)
+    made = arrays.matrix(tensor, 4, 5)
+    assert made.shape == (4, 5)
+    assert arrays.matrix(tensor, 4, 5).data_ptr() != made.data_ptr()
+
+
+def test_what_is_kept_is_bounded(stream):
+    arrays = kept_arrays.KeptArrays()
+    large = kept_arrays.MOST_BYTES
+    assert arrays.matrix(LIKE, 1, large) is not arrays.matrix(LIKE, 1, large)
+    for columns in range(1, 40):
+        arrays.matrix(LIKE, 1, large // 2 - columns)
+        held = sum(each.nbytes for each in arrays._arrays.values())
+        assert held == arrays._bytes <= kept_arrays.MOST_BYTES_KEPT
