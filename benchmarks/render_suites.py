@@ -133,10 +133,14 @@ SECTIONS = {
     "half precision, few rows": Section("benchmark.md", "h100-half-llm.json", kinds),
     "half precision, unaligned rows": Section("benchmark.md", "h100-half-unaligned.json", kinds),
     "half precision on an H200": Section("benchmark.md", "h200-half.json", kinds),
+    "half precision on an H200, fused": Section("benchmark.md", "h200-half-fused.json", fused),
+    "half precision on an H200, batches": Section("benchmark.md", "h200-half-batched.json", kinds),
+    "tf32 on an H200": Section("benchmark.md", "h200-tf32.json", kinds),
     "power limit": Section("benchmark.md", "h100-sustained-half.json", at_the_limit),
     "power limit, fp32": Section("benchmark.md", "h100-sustained-fp32.json", at_the_limit),
     "power limit, fp8": Section("benchmark.md", "h100-sustained-fp8.json", at_the_limit),
     "double precision": Section("benchmark.md", "h100-double.json", kinds),
+    "double precision on an H200": Section("benchmark.md", "h200-double.json", kinds),
 }
 
 
