@@ -10,7 +10,7 @@ from typing import get_args
 import msgspec
 
 from gemmkit.bench.array_names import refuse_unknown_arrays
-from gemmkit.bench.coverage import told_once, too_little
+from gemmkit.bench.coverage import too_little
 from gemmkit.bench.default_cases import Case, default_cases
 from gemmkit.bench.estimate import emulation_seconds
 from gemmkit.bench.ladder import compile_plans
@@ -30,7 +30,7 @@ from gemmkit.frontends.tiles import tiles_of
 from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.asked import Asked
-from gemmkit.kernels.catalog import find_kernel
+from gemmkit.kernels.catalog import find_kernel, told_once
 from gemmkit.kernels.fitting import refuse_unknown_sizes
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import LaunchPlan, TileConfig
