@@ -13,7 +13,8 @@ from gemmkit.dtypes import OPERAND_TYPES, RESULT_TYPES
 from gemmkit.errors import UsageError
 from gemmkit.loading import load
 from gemmkit.ops.arrays import GpuLibrary, library_of
-from gemmkit.ops.request import SCALES, Call, number
+from gemmkit.ops.request import Call, number
+from gemmkit.ops.scale_shapes import SCALES
 
 # The smallest number that fp32 rounds to infinity.
 _FIRST_INFINITE = (2 - 2.0**-24) * 2.0**127
