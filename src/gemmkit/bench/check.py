@@ -20,6 +20,7 @@ from gemmkit.bench.progress import Progress
 from gemmkit.bench.run import problem_record, verdict_fields
 from gemmkit.bench.unset_values import UnsetValues
 from gemmkit.bench.workload import Workload
+from gemmkit.check_record import CheckRecord, CheckVerdict
 from gemmkit.devices.choose import open_device
 from gemmkit.devices.device import Device
 from gemmkit.epilogue import Epilogue
@@ -36,7 +37,7 @@ from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import LaunchPlan, TileConfig
 from gemmkit.kernels.sizes import multiples_text
 from gemmkit.problem import GemmProblem, Shape
-from gemmkit.record import CheckRecord, CheckVerdict, DeviceRecord
+from gemmkit.record import DeviceRecord
 
 CHECKS: tuple[Check, ...] = get_args(Check)
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import combinations, product
 
+from gemmkit.check_record import CheckRecord
 from gemmkit.findings import Finding
 from gemmkit.kernels.catalog import told_once
 from gemmkit.kernels.sizes import SIZES, Multiples
-from gemmkit.record import CheckRecord, ProblemRecord
+from gemmkit.record import ProblemRecord
 
 # Elements of the vectors that kernels load most, and that problems of whole vectors have.
 VECTOR = 4
