@@ -177,6 +177,8 @@ class EmulatedGpu:
         self.handle = 0x77
         self.scratch, self.held_scratch = ScratchPool(self), HeldScratch(self)
         self.launches, self.chosen, self.failures, self.finished = [], [], [], []
+        # Streams on which numbers were written.
+        self.floats = []
         self.capturing = 0
         self.pick = None
         self._maps = []
@@ -198,6 +200,12 @@ class EmulatedGpu:
 
     def zeros(self, nbytes):
         return self.device.upload(np.zeros(nbytes, np.uint8))
+
+    def set_float(self, address, value, stream):
+        self.floats.append(stream)
+        self.perform(
+            stream, lambda: ctypes.c_float.from_address(address).__setattr__("value", value)
+        )
 
     def launch(self, configuration, function, parameters, _):
         if self.failures:

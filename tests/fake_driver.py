@@ -118,6 +118,7 @@ class FakeDriver:
             "cuCtxSetCurrent": lambda context: self.note("current", context),
             "cuLibraryGetGlobal": lambda _, name: (self.note("symbol", name)[0], 0x44, 8),
             "cuMemsetD8Async": lambda *given: self.note("set", *given),
+            "cuMemsetD32Async": lambda *given: self.note("set words", *given),
             "cuMemHostAlloc": self.pin,
             "cuMemcpyHtoDAsync": self.copy,
             "cuMemcpyDtoHAsync": self.copy,

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
+from gemmkit.check_record import CheckRecord
 from gemmkit.cli import gemmkit
-from gemmkit.record import CheckRecord
 
 LADDER = Path(__file__).parent.parent / "docs" / "ladder"
 EXERCISES, SOLUTIONS = LADDER / "exercises", LADDER / "solutions"

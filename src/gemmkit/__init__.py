@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from gemmkit.bench.progress import Progress
     from gemmkit.bench.run import run_kernel
     from gemmkit.bench.sweep import sweep
+    from gemmkit.check_record import CheckRecord
     from gemmkit.devices.choose import open_device
     from gemmkit.dispatch.choose import Choice, choose
     from gemmkit.dispatch.which import Decision, which
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from gemmkit.ops.quantize import quantize
     from gemmkit.ops.ragged import ragged_matmul
     from gemmkit.problem import BROADCAST, GemmProblem
-    from gemmkit.record import CheckRecord, Record
+    from gemmkit.record import Record
     from gemmkit.trials.store import Store
     from gemmkit.tune.result import Tuned
     from gemmkit.tune.run import tune

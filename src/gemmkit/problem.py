@@ -287,16 +287,6 @@ class GemmProblem(ProblemCounts):
         return max(self.stride_a, 0), max(self.stride_b, 0), max(self.stride_c, 0)
 
     @property
-    def item_bytes(self) -> int:
-        """Bytes per element of A and B."""
-        return ITEM_BYTES[self.dtype]
-
-    @property
-    def out_item_bytes(self) -> int:
-        """Bytes per element of C."""
-        return ITEM_BYTES[self.result_dtype]
-
-    @property
     def result_dtype(self) -> Dtype:
         """The type of C and of the epilogue's operands: `out_dtype`, never None."""
         return self.out_dtype or self.dtype

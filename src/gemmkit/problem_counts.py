@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gemmkit.dtypes import FLOAT_BYTES
+from gemmkit.dtypes import FLOAT_BYTES, ITEM_BYTES
 from gemmkit.problem_matrices import BROADCAST
 from gemmkit.scales import NONE
 
 if TYPE_CHECKING:
+    from gemmkit.dtypes import Dtype
     from gemmkit.epilogue import Epilogue
     from gemmkit.groups import Groups
     from gemmkit.scales import Scales
 
 
 class ProblemCounts:
-    """What `GemmProblem` has besides its sizes and types: operations, results, and bytes of memory,
-    each counted once."""
+    """What `GemmProblem` has besides its sizes and types: operations, results, and bytes of memory:
+    of an element, and of all that is read and written, each counted once."""
 
     __slots__ = ()
 
@@ -30,15 +31,22 @@ class ProblemCounts:
         stride_b: int
         epilogue: Epilogue
         groups: Groups | None
+        dtype: Dtype
         scales: Scales
 
         @property
-        def item_bytes(self) -> int:
+        def result_dtype(self) -> Dtype:
             """As in `GemmProblem`."""
 
-        @property
-        def out_item_bytes(self) -> int:
-            """As in `GemmProblem`."""
+    @property
+    def item_bytes(self) -> int:
+        """Bytes per element of A and B."""
+        return ITEM_BYTES[self.dtype]
+
+    @property
+    def out_item_bytes(self) -> int:
+        """Bytes per element of C."""
+        return ITEM_BYTES[self.result_dtype]
 
     @property
     def flops(self) -> int:

@@ -14,9 +14,9 @@ import pytest
 
 if TYPE_CHECKING:
     from gemmkit.bench.count import Counters
+    from gemmkit.check_record import CheckRecord
     from gemmkit.kernels.kernel import Kernel
     from gemmkit.problem import Shape
-    from gemmkit.record import CheckRecord
 
 # One bug affects many problems; the first few suffice.
 _SHOWN_PROBLEMS = 5

@@ -12,6 +12,7 @@ from gemmkit.errors import UnsupportedProblem, UnsupportedType, UsageError
 from gemmkit.frontends.tiles import Tiles
 from gemmkit.gpu import find_board
 from gemmkit.jit.compiler import compile_plan
+from gemmkit.kernels.catalog import told_once
 from gemmkit.problem import GemmProblem
 from gemmkit.report.findings import check_table, multiples_hint
 
@@ -280,6 +281,23 @@ def test_refusals_that_differ_in_numbers_alone_are_told_once(made):
         check(made(text(), grid="(N+255)/0,M"))
     assert str(caught.value).count("divides by zero") == 1
     assert "and likewise for" in str(caught.value)
+
+
+@pytest.mark.parametrize("kernel", ["gemm_wgmma", "grouped_fp8", "ragged_fp8"])
+def test_a_board_that_has_no_such_instructions_is_told_once(kernel):
+    """With kernels that take all problems: some take those with an 8-bit result, say, alone."""
+    with pytest.raises(UnsupportedProblem) as caught:
+        check(kernel, gpu="a100")
+    told = str(caught.value)
+    assert told.count("compute capability") == 1
+    assert told.count(f"{kernel} (") == 1
+    assert re.search(r"; '\w+'( and '\w+')* takes? it$", told)
+
+
+def test_refusals_name_kernels_that_take_all_problems():
+    reasons = ["a 1; 'x' and 'y' take it", "a 1; 'z' and 'y' take it", "a 2; 'y' takes it", "b"]
+    assert told_once(reasons) == "a 1; 'y' takes it (and likewise for 1 other); b"
+    assert told_once(["a; 'x' takes it", "a; 'y' takes it", "a"]) == "a; 'x' takes it"
 
 
 def test_ptx_takes_types(made):

@@ -9,6 +9,7 @@ import pytest
 from gemmkit.bench.check import check
 from gemmkit.bench.edge_cases import NEAREST, case_name, edge_cases
 from gemmkit.bench.progress import Progress
+from gemmkit.check_record import CheckRecord
 from gemmkit.devices.device import Launch
 from gemmkit.errors import DeviceError, UnsupportedProblem, UsageError
 from gemmkit.findings import AccessSite, Finding
@@ -17,7 +18,6 @@ from gemmkit.gpu import find_board
 from gemmkit.kernels.catalog import LADDER, find_kernel
 from gemmkit.kernels.fitting import in_types_of
 from gemmkit.problem import GemmProblem
-from gemmkit.record import CheckRecord
 from rung_boards import BY_TMA, board_for
 
 SITE = AccessSite(file="naive.cu", line=23, instruction="ld.global.f32", thread=(0, 0, 0))

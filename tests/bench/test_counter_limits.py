@@ -13,9 +13,9 @@ import gemmkit
 from gemmkit.bench.check import check
 from gemmkit.bench.limits import Limit
 from gemmkit.bench.progress import Progress
+from gemmkit.check_record import CheckRecord
 from gemmkit.cli import gemmkit as command
 from gemmkit.errors import UnsupportedProblem, UsageError
-from gemmkit.record import CheckRecord
 from gemmkit.report.limits import limits_tables
 
 ROOT = Path(__file__).resolve().parents[2]

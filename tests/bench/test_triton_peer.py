@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from gemmkit.bench import torch_peer, triton_peer
+from gemmkit.bench import torch_tensors, triton_peer
 from gemmkit.bench.triton_peer import CONFIGURATIONS, TritonBaseline, suitable
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedProblem
@@ -41,7 +41,7 @@ def launches(monkeypatch):
     kernel.matmul = Kernel()
     for module in (torch, triton, kernel):
         monkeypatch.setitem(sys.modules, module.__name__, module)
-    for module in (torch_peer, triton_peer):
+    for module in (torch_tensors, triton_peer):
         monkeypatch.setattr(
             module, "device_tensor", lambda _torch, _ordinal, *what: ("tensor", *what[:3])
         )

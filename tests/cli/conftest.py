@@ -8,8 +8,9 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
+from gemmkit.check_record import CheckRecord
 from gemmkit.cli import gemmkit
-from gemmkit.record import CheckRecord, ProblemRecord
+from gemmkit.record import ProblemRecord
 
 
 @pytest.fixture

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from gemmkit.record import CheckRecord, Record
+from gemmkit.check_record import CheckRecord
+from gemmkit.record import Record
 
 TILES = "BM=32,BN=32,BK=8,WM=16,WN=32,TM=4,TN=4,stages=2,interleave=1"
 

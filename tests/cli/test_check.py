@@ -9,12 +9,12 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
+from gemmkit.check_record import CheckRecord
 from gemmkit.errors import DeviceError
 from gemmkit.findings import AccessSite, Finding
 from gemmkit.gpu import find_board
 from gemmkit.kernels.catalog import find_kernel
 from gemmkit.problem import GemmProblem
-from gemmkit.record import CheckRecord
 
 DEVICE = SimpleNamespace(kind="emulator", spec=find_board("rtx3090"))
 

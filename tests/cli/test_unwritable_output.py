@@ -5,9 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+from gemmkit.cli.output import RecordWriter
+from gemmkit.errors import UsageError
+from gemmkit.whole_files import write_whole
 
 VERBS = ["--help", "info", "show naive", "counters", "which 64 --gpu t4", "which --help"]
 
@@ -55,6 +60,49 @@ def test_records_that_cannot_be_written_are_one_clear_sentence(call):
     assert done.exit_code == 2
     assert "cannot write /dev/full: No space left on device" in done.stderr
     assert "bug" not in done.stderr
+
+
+@contextmanager
+def files_of(nbytes):
+    """Files of so many bytes at most, as where a disk is full."""
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("option", ["--html", "--timeline"])
+def test_a_file_without_room_leaves_what_was_there(call, tmp_path, monkeypatch, option):
+    def without_room(path, data):
+        with files_of(1000):
+            write_whole(path, data)
+
+    monkeypatch.setattr("gemmkit.report.output_files.write_whole", without_room)
+    path = tmp_path / "file"
+    path.write_text("before")
+    done = call("explain", "shared_tiling", "--shape", "64", "--gpu", "t4", option, path)
+    assert done.exit_code == 2
+    assert done.stderr.count("cannot write") == 1
+    assert f"cannot write {path}: File too large" in done.stderr
+    assert f"wrote {path}" not in done.stdout
+    assert [each.read_text() for each in tmp_path.iterdir()] == ["before"]
+
+
+def test_records_without_room_are_those_that_are_complete(tmp_path, make_record):
+    path, record = tmp_path / "records", make_record()
+    line = record.to_json() + "\n"
+    with RecordWriter(str(path)) as writer:
+        writer.write(record)
+        with (
+            files_of(len(line) + 100),
+            pytest.raises(UsageError, match=r"cannot write .*: File too large"),
+        ):
+            writer.write(record)
+        writer.write(record)
+    assert path.read_text() == line
 
 
 def test_places_that_cannot_be_written_are_refused_before_the_run(call, tmp_path, monkeypatch):

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from gemmkit.bench.check import check
+from gemmkit.check_record import CheckRecord
 from gemmkit.kernels.kernel import Kernel
-from gemmkit.record import CheckRecord
 
 FOLDER = Path(__file__).parent / "foreign"
 WRONG_RESULT = "wrong result"

@@ -19,12 +19,12 @@ import planted_vector
 from mutation import CONFIGS, WRONG_RESULT, Mutation
 
 from gemmkit.bench.check import check
+from gemmkit.check_record import CheckRecord
 from gemmkit.devices.emulated import EmulatedDevice
 from gemmkit.gpu import find_board
 from gemmkit.kernels.catalog import find_kernel
 from gemmkit.kernels.fitting import fitting, in_types_of
 from gemmkit.problem import GemmProblem
-from gemmkit.record import CheckRecord
 from rung_boards import board_for, device_for
 
 MUTATIONS: tuple[Mutation, ...] = (

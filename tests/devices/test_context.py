@@ -57,6 +57,8 @@ def test_memory_is_given_back_in_the_order_of_its_stream(driver):
     assert sorted(driver.named("free")) == sorted(wanted)
     zeros = gpu.zeros(12)
     assert driver.named("set") == [[zeros.address, 0, 12, 0x55]]
+    gpu.set_float(zeros.address, -2, 4)
+    assert driver.named("set words") == [[zeros.address, 0xC0000000, 1, 4]]
     with pytest.raises(DeviceError, match=r"allocating 2,199,023,255,552 bytes .* too little"):
         gpu.allocate(1 << 41)
     assert driver.depth == 0

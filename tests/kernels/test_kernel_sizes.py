@@ -7,9 +7,10 @@ import pytest
 
 from gemmkit import Kernel, check
 from gemmkit.bench.coverage import right_multiples
+from gemmkit.check_record import CheckRecord
 from gemmkit.errors import UsageError
 from gemmkit.findings import AccessSite, Finding
-from gemmkit.record import CheckRecord, DeviceRecord, ProblemRecord
+from gemmkit.record import DeviceRecord, ProblemRecord
 
 BODY = """{
   int row = blockIdx.y * 8 + threadIdx.y, col = blockIdx.x * 8 + threadIdx.x;

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import gemmkit
-from emulated_gpu import GpuArray
+from emulated_gpu import STREAM, GpuArray
 from emulated_groups import Offsets, install_groups
 from gemmkit.errors import UnsupportedProblem, UnsupportedType, UsageError
 from gemmkit.kernels import group_maps
 from gemmkit.kernels.production import grouped_fp8, ragged_fp8
-from gemmkit.ops import grouped_warm, ragged_product
+from gemmkit.ops import grouped_product, grouped_warm, ragged_product
 from gemmkit.ops.libraries import numpy as numpys
 from gemmkit.ops.operands import known_dtype
 from gemmkit.verify.encoding import encode
@@ -172,6 +172,20 @@ def test_numbers_are_scales_too():
     assert np.array_equal(found[0], 0.5 * (a @ b[0]))
 
 
+def test_numbers_in_lists_are_scales_of_one_product():
+    """Of Python and NumPy, beside arrays of one element."""
+    a, b, _, _, _ = products(SIZES, "tensor", "tensor")
+    scale_a = [2, 0.5, np.float32(4), np.float16(0.25), np.ones((1, 1), np.float32)]
+    scale_b = [np.int64(3), 0.0, powers((), 3), 1.5, -2]
+    found = gemmkit.grouped_matmul(a, b, scale_a=scale_a, scale_b=scale_b, device="emulator")
+    arrays = [[np.full(1, each, np.float32) for each in side] for side in (scale_a, scale_b)]
+    right = gemmkit.grouped_matmul(a, b, scale_a=arrays[0], scale_b=arrays[1], device="emulator")
+    for each, wanted in zip(found, right, strict=True):
+        assert np.array_equal(each, wanted)
+    assert np.any(found[2])
+    assert not np.any(found[1])
+
+
 def test_no_products_have_any_precision():
     """There is no array that tells their type."""
     assert gemmkit.grouped_matmul([], [], precision="fast", device="emulator") == []
@@ -236,8 +250,15 @@ def test_what_scales_of_products_cannot_be():
     with pytest.raises(UsageError, match="scale_a has 4 arrays and as_ has 5"):
         gemmkit.grouped_matmul(a, b, scale_a=scale_a[1:])
     narrow = [np.ones((2, 3), np.float32)], [np.ones((3, 2), np.float32)]
-    with pytest.raises(UsageError, match=r"scale_a\[0\] is for a and b of float8_e4m3"):
-        gemmkit.grouped_matmul(*narrow, scale_a=[powers((), 0)])
+    for scale in (powers((), 0), 2.0):
+        with pytest.raises(UsageError, match=r"scale_a\[0\] is for a and b of float8_e4m3"):
+            gemmkit.grouped_matmul(*narrow, scale_a=[scale])
+    with pytest.raises(UsageError, match=r"scale_b\[3\] = inf: a number must be finite in fp32"):
+        gemmkit.grouped_matmul(a, b, scale_b=[1, 1, 1, np.inf, 1])
+    with pytest.raises(UsageError, match="scale_a has 2 arrays and as_ has 5"):
+        gemmkit.grouped_matmul(a, b, scale_a=[1.0, 2.0])
+    with pytest.raises(UnsupportedType, match=r"scale_a\[1\] has type str"):
+        gemmkit.grouped_matmul(a, b, scale_a=[1.0, "2", 1.0, 1.0, 1.0])
 
 
 # --- on a GPU -----------------------------------------------------------------------------------
@@ -348,6 +369,40 @@ def test_products_on_the_gpu(gpu, played, monkeypatch, by_wgmma, kind_a, kind_b)
         gemmkit.grouped_matmul(xs, weights, scale_a=given["scale_a"])
 
 
+def test_numbers_in_lists_on_the_gpu(gpu, monkeypatch):
+    """Each is written once, on the stream of the call; the second call reads nothing."""
+    for module in ("gemmkit.devices.streams", "gemmkit.ops.grouped_gpu"):
+        monkeypatch.setattr(f"{module}.check_stream", lambda *_: None)
+    a, b, _, _, _ = products(SIZES, "tensor", "tensor")
+    xs, weights = [GpuArray.of(x) for x in a], [in_columns(x) for x in b]
+    power = powers((), 5)
+
+    def check(scale_a, scale_b, stream=None):
+        gpu.floats.clear()
+        scales = {"scale_a": scale_a, "scale_b": [*scale_b, GpuArray.of(power)]}
+        found = gemmkit.grouped_matmul(xs, weights, **scales, stream=stream)
+        assert gpu.floats == [stream or STREAM] * len({*scale_a, *scale_b})
+        arrays = [
+            [np.asarray(x, np.float32) for x in side] for side in (scale_a, [*scale_b, power])
+        ]
+        right = gemmkit.grouped_matmul(
+            a, b, scale_a=arrays[0], scale_b=arrays[1], device="emulator"
+        )
+        for each, wanted in zip(found, right, strict=True):
+            assert np.array_equal(each.values, wanted)
+
+    check([1, 0.5, 2, 2, np.float32(4)], [1.0, 3, 0.25, 0.125])
+    check([8, 1, 2, 4, 2], [1, 1, 3, 3], STREAM + 1)
+    read = grouped_product.read_groups
+
+    def host_only(arrays, **options):
+        assert not isinstance(arrays["a"][0], GpuArray)
+        return read(arrays, **options)
+
+    monkeypatch.setattr(grouped_product, "read_groups", host_only)
+    check([4, 2, 1, 1, 1], [1, 2, 3, 4])
+
+
 # --- on a GPU that there is ---------------------------------------------------------------------
 
 
@@ -420,3 +475,9 @@ def test_lists_of_tensors_of_pytorch(torch, kind_a, kind_b, in_columns):
         found = gemmkit.grouped_matmul(xs, weights, **scales)
         for each, wanted in zip(found, right, strict=True):
             assert np.array_equal(each.cpu().numpy(), wanted)
+    if (kind_a, kind_b) == ("tensor", "tensor"):
+        numbers = {role: [each.item() for each in own] for role, own in scales.items()}
+        for _ in range(2):
+            found = gemmkit.grouped_matmul(xs, weights, **numbers)
+            for each, wanted in zip(found, right, strict=True):
+                assert np.array_equal(each.cpu().numpy(), wanted)

@@ -10,7 +10,7 @@ from gemmkit.errors import UnsupportedType, UsageError
 from gemmkit.ops.libraries import numpy as numpys
 from gemmkit.ops.operands import View, known_dtype
 from gemmkit.ops.placement import Terms, place
-from gemmkit.ops.request import read_scales
+from gemmkit.ops.scale_shapes import read_scales
 from gemmkit.ops.shapes import Shape
 from gemmkit.scales import Scales
 from gemmkit.verify.encoding import encode

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+from gemmkit.check_record import CheckRecord
 from gemmkit.findings import AccessSite, Check, Finding
-from gemmkit.record import CheckRecord, DeviceRecord, ProblemRecord
+from gemmkit.record import DeviceRecord, ProblemRecord
 from gemmkit.report.causes import causes
 from gemmkit.report.findings import check_table, further_lines, summary
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from gemmkit.check_record import CheckRecord
 from gemmkit.error_histogram import ErrorHistogram
-from gemmkit.record import CheckRecord, ConditionsRecord, PeerRecord, TimeRecord
+from gemmkit.record import ConditionsRecord, PeerRecord, TimeRecord
 from gemmkit.report.conditions import conditions_table, conditions_text
 from gemmkit.report.record_page import figures_view, records_document
 from gemmkit.report.tables import ladder_table

@@ -13,7 +13,7 @@ import chinese_pages
 import msgspec
 import pytest
 
-from gemmkit.analysis.explain import explain_facts, gather
+from gemmkit.analysis.explain import derived, explain_facts, gather, remarks
 from gemmkit.analysis.explain.explanation import Operand
 from gemmkit.analysis.metric_list import metric_list
 from gemmkit.analysis.trace import trace
@@ -202,6 +202,28 @@ def test_a_template_is_matched_by_what_it_stands_for():
         text = NAMES.sub(lambda name: values.get(name[1].rstrip("0123456789"), "Q"), english)
         said = catalog.say(text)
         assert said != text or not re.search("[a-z]{3} [a-z]{3}", text), text
+
+
+@pytest.mark.parametrize(
+    ("name", "problem", "chinese"),
+    [
+        ("gemm_skinny", GemmProblem(64, 8, 64), "启动只有 1 个流水级，而不是配置中的 2 个"),
+        (
+            "gemm_wgmma",
+            GemmProblem(512, 512, 512, dtype="bfloat16", beta=1.0),
+            "启动只有 3 个流水级，而不是配置中的 4 个",
+        ),
+    ],
+)
+def test_why_a_launch_has_fewer_stages_is_said(name, problem, chinese):
+    kernel = find_kernel(name)
+    plan = kernel.plan(problem, kernel.default, find_board("h100"))
+    facts = SimpleNamespace(plan=plan, config=kernel.default)
+    (sentence,) = remarks._stages(facts, {derived.STAGES: plan.fewer_stages.number})
+    catalog = phrases(CHINESE)
+    said = catalog.say(sentence.text)
+    assert said.startswith(chinese)
+    assert not re.search("[a-z]{3} [a-z]{3}", said)
 
 
 # --- what the scripts of a page say --------------------------------------------------------------

@@ -113,7 +113,12 @@ def test_figures_are_saved_in_both_formats(uncoalesced, tmp_path):
         picture.save(tmp_path / "file")
 
 
-def test_a_block_that_leaves_its_tile_to_another_has_no_picture_of_it():
+def test_a_block_that_leaves_its_tile_to_another_has_no_picture_of_it(monkeypatch):
     seen = trace(find_kernel("split_k"), GemmProblem(64, 64, 128), BOARD)
     assert [picture.name for picture in pictures(seen)] == ["split_k-addresses", "split_k-banks"]
     assert any("workspace" in text.plain for text in text_pictures(seen))
+    # As where the TMA moves all that is in global memory.
+    shared = [each for each in seen.representatives() if each.space == "shared"]
+    monkeypatch.setattr(type(seen), "representatives", lambda _: shared)
+    assert [picture.name for picture in pictures(seen)] == ["split_k-banks"]
+    assert pictures(seen)[0].to_svg().lstrip().startswith("<?xml")

@@ -7,9 +7,10 @@ import json
 import numpy as np
 import pytest
 
+from gemmkit.check_record import CheckRecord
 from gemmkit.error_histogram import ErrorHistogram
 from gemmkit.problem import GemmProblem
-from gemmkit.record import CheckRecord, Record
+from gemmkit.record import Record
 from gemmkit.verify import Reference, make_inputs
 from gemmkit.verify.tally import Tally
 

@@ -10,7 +10,7 @@ from typing import get_args
 import msgspec
 
 from gemmkit.bench.array_names import refuse_unknown_arrays
-from gemmkit.bench.coverage import told_once, too_little
+from gemmkit.bench.coverage import too_little
 from gemmkit.bench.default_cases import Case, default_cases
 from gemmkit.bench.estimate import emulation_seconds
 from gemmkit.bench.ladder import compile_plans
@@ -20,6 +20,7 @@ from gemmkit.bench.progress import Progress
 from gemmkit.bench.run import problem_record, verdict_fields
 from gemmkit.bench.unset_values import UnsetValues
 from gemmkit.bench.workload import Workload
+from gemmkit.check_record import CheckRecord, CheckVerdict
 from gemmkit.devices.choose import open_device
 from gemmkit.devices.device import Device
 from gemmkit.epilogue import Epilogue
@@ -30,13 +31,13 @@ from gemmkit.frontends.tiles import tiles_of
 from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.asked import Asked
-from gemmkit.kernels.catalog import find_kernel
+from gemmkit.kernels.catalog import find_kernel, told_once
 from gemmkit.kernels.fitting import refuse_unknown_sizes
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import LaunchPlan, TileConfig
 from gemmkit.kernels.sizes import multiples_text
 from gemmkit.problem import GemmProblem, Shape
-from gemmkit.record import CheckRecord, CheckVerdict, DeviceRecord
+from gemmkit.record import DeviceRecord
 
 CHECKS: tuple[Check, ...] = get_args(Check)
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import combinations, product
 
+from gemmkit.check_record import CheckRecord
 from gemmkit.findings import Finding
+from gemmkit.kernels.catalog import told_once
 from gemmkit.kernels.sizes import SIZES, Multiples
-from gemmkit.record import CheckRecord, ProblemRecord
-
-_NUMBER = re.compile(r"\d[\d,x]*")
+from gemmkit.record import ProblemRecord
 
 # Elements of the vectors that kernels load most, and that problems of whole vectors have.
 VECTOR = 4
@@ -34,19 +33,6 @@ def too_little(records: Sequence[CheckRecord]) -> str | None:
     return (
         f"too little ran to say anything: {what}, and {len(refused)} of {len(records)} problems "
         f"were refused ({reasons}); give shapes that the kernel takes by --shape"
-    )
-
-
-def told_once(reasons: Iterable[str]) -> str:
-    """Reasons, of those that differ in their numbers alone the first, with how many more."""
-    alike: dict[str, list[str]] = {}
-    for reason in reasons:
-        kind = alike.setdefault(_NUMBER.sub("0", reason), [])
-        if reason not in kind:
-            kind.append(reason)
-    return "; ".join(
-        first + (f" (and likewise for {len(others)} others)" if others else "")
-        for first, *others in alike.values()
     )
 
 

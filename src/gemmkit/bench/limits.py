@@ -20,6 +20,7 @@ from gemmkit.analysis.occupancy import launch_occupancy
 from gemmkit.bench.count import Counters
 from gemmkit.bench.run import make_record, verdict_fields
 from gemmkit.bench.workload import Workload
+from gemmkit.check_record import CheckRecord, CheckVerdict, LimitRecord
 from gemmkit.cxx.expressions import Expression
 from gemmkit.devices.device import Launch
 from gemmkit.errors import DeviceError, UsageError, nearest
@@ -31,7 +32,7 @@ from gemmkit.kernels.fitting import fitting
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import LaunchPlan, TileConfig
 from gemmkit.problem import GemmProblem, Shape
-from gemmkit.record import CheckRecord, CheckVerdict, LimitRecord, Record
+from gemmkit.record import Record
 from gemmkit.verify import Verdict
 
 # Where limits hold if nothing else is asked for: a tenth of a second on the emulator.

@@ -9,12 +9,11 @@ from gemmkit.bench.baseline import Arguments, Way, steps_of, stored_steps
 from gemmkit.bench.torch_peer import (
     activations,
     cuda_torch,
-    further_tensors,
     on_stream,
-    operand_tensors,
     refuse_foreign,
     without_advice,
 )
+from gemmkit.bench.torch_tensors import further_tensors, operand_tensors
 from gemmkit.devices.device import TimedDevice, Work
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedProblem

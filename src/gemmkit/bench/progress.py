@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gemmkit.check_record import CheckRecord
 from gemmkit.devices.device import Device
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.problem import GemmProblem
-from gemmkit.record import CheckRecord, Record
+from gemmkit.record import Record
 
 
 class Progress:

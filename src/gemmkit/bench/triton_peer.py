@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from gemmkit.bench.baseline import Arguments, Way
-from gemmkit.bench.torch_peer import cuda_torch, device_tensor, operand_tensors
+from gemmkit.bench.torch_peer import cuda_torch
+from gemmkit.bench.torch_tensors import device_tensor, operand_tensors
 from gemmkit.devices.device import TimedDevice, Work
 from gemmkit.errors import UnsupportedProblem
 from gemmkit.gpu import MAX_GRID_YZ

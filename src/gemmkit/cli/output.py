@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import stat
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -290,10 +291,12 @@ class RecordWriter:
         """Append one line and flush it.
 
         Raises:
-            UsageError: the file cannot be written any more, such as on a full disk.
+            UsageError: the file cannot be written any more, such as on a full disk; it ends with
+                the record before.
         """
         if self._file is None:
             return
+        before = None if self.to_stdout else os.fstat(self._file.fileno())
         try:
             self._write(self._file, record.to_json() + "\n")
         except OSError as error:
@@ -302,6 +305,10 @@ class RecordWriter:
             with contextlib.suppress(OSError):
                 self._file.close()
             self._file = None
+            # Without the beginning of this record.
+            if before is not None and stat.S_ISREG(before.st_mode):
+                with contextlib.suppress(OSError):
+                    os.truncate(str(self._path), before.st_size)
             raise UsageError(f"cannot write {self._path}: {error.strerror}") from error
 
     def _write(self, file: IO[str], line: str) -> None:

@@ -10,13 +10,14 @@ from typing import Protocol
 import click
 
 from gemmkit.bench.progress import Progress
+from gemmkit.check_record import CheckRecord
 from gemmkit.cli import WRONG_RESULT
 from gemmkit.cli.output import Printer, RecordWriter, StepBar, TableStream
 from gemmkit.devices.choose import gpu_problem
 from gemmkit.devices.device import Device
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.problem import GemmProblem
-from gemmkit.record import CheckRecord, Record
+from gemmkit.record import Record
 from gemmkit.report.layout import Table
 from gemmkit.report.tables import LeftOut
 from gemmkit.units import seconds_text

@@ -9,6 +9,8 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from gemmkit.devices.captures import DependentLaunches
 from gemmkit.devices.cuda_errors import cuda_errors, result
 from gemmkit.devices.cuda_spec import read_board
@@ -247,6 +249,18 @@ class Context:
             result(driver.cuMemsetD8Async(memory.address, 0, max(nbytes, 1), self.own_stream))
             result(driver.cuStreamSynchronize(self.own_stream))
         return memory
+
+    def set_float(self, address: int, value: float, stream: int) -> None:
+        """Have a stream write a number to memory, rounded to fp32; nothing is waited for.
+
+        Raises:
+            DeviceError: the driver refuses it.
+        """
+        from cuda.bindings import driver
+
+        bits = int(np.float32(value).view(np.uint32))
+        with cuda_errors("writing a number on the GPU"), self.current():
+            result(driver.cuMemsetD32Async(address, bits, 1, stream))
 
 
 def _pool(device: Any) -> Any:

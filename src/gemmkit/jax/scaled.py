@@ -20,7 +20,8 @@ from gemmkit.jax.primitive import make_primitive
 from gemmkit.jax.target import SCALED_TARGET
 from gemmkit.ops.narrow_results import SCALE_RESULT
 from gemmkit.ops.operands import View, library_name, read_dtype
-from gemmkit.ops.request import number, read_scales
+from gemmkit.ops.request import number
+from gemmkit.ops.scale_shapes import read_scales
 from gemmkit.ops.shapes import Shape
 from gemmkit.problem_fields import check_narrow_result
 

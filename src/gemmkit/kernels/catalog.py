@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ from gemmkit.kernels.ladder import LADDER
 from gemmkit.kernels.ladder.warp_tiled import KERNEL as WARP_TILED
 from gemmkit.kernels.production import PRODUCTION
 from gemmkit.problem import GemmProblem
+from gemmkit.units import counted
 
 __all__ = [
     "LADDER",
@@ -21,6 +23,7 @@ __all__ = [
     "instead_of",
     "kernels_for",
     "takers",
+    "told_once",
     "tunable_kernels",
 ]
 
@@ -167,7 +170,7 @@ def alternatives(problem: GemmProblem, gpu: GpuSpec) -> str:
     """
     names = [f"'{each.name}'" for each in takers(problem, gpu)[:NAMED]]
     if names:
-        return f"; {' and '.join(names)} {'takes' if len(names) == 1 else 'take'} it"
+        return _that_take_it(names)
     groups = problem.groups
     if groups is None or not groups.count:
         return ""
@@ -178,6 +181,36 @@ def alternatives(problem: GemmProblem, gpu: GpuSpec) -> str:
         if all(_takes(kernel, each, gpu) for each in singles):
             return f"; '{kernel.name}' takes each of its products in a launch of its own"
     return ""
+
+
+def _that_take_it(names: Sequence[str]) -> str:
+    return f"; {' and '.join(names)} {'takes' if len(names) == 1 else 'take'} it"
+
+
+_THAT_TAKE_IT = re.compile(r"; ('\w+'(?: and '\w+')*) takes? it$")
+_NUMBER = re.compile(r"\d[\d,x]*")
+
+
+def told_once(refusals: Iterable[str]) -> str:
+    """Refusals of several problems: of those that differ in their numbers alone, or in the kernels
+    that they name at the end, the first, with how many other numbers there are.
+
+    It names the kernels that all of them name; its own, where there are none.
+    """
+    alike: dict[str, dict[str, list[list[str]]]] = {}
+    for refusal in refusals:
+        reason, *ends = _THAT_TAKE_IT.split(refusal)
+        names = ends[0].split(" and ") if ends else []
+        kind = alike.setdefault(_NUMBER.sub("0", reason), {})
+        kind.setdefault(reason, []).append(names)
+    told = []
+    for kind in alike.values():
+        first, *others = kind
+        named = [names for each in kind.values() for names in each]
+        common = [name for name in named[0] if all(name in names for names in named)] or named[0]
+        likewise = f" (and likewise for {counted(len(others), 'other')})" if others else ""
+        told.append(first + (_that_take_it(common) if common else "") + likewise)
+    return "; ".join(told)
 
 
 # Fields of a problem that are the same for all of its products.

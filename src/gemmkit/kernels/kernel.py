@@ -385,6 +385,7 @@ class Kernel(UsersKernels):
             copied_in_place=tuple(each.operand for each in made_anew(in_place)),
             dependent=shape.dependent,
             reserved_bytes=shape.reserved_bytes,
+            fewer_stages=shape.fewer_stages,
         )
 
     def _compute_dtype_of(self, problem: GemmProblem) -> str:

@@ -224,7 +224,7 @@ class LaunchPlan:
     and `purpose` says in which form it leaves operands there. Besides names, a signature has
     addresses there, as `workspace + 256`. `prepared` are copies of operands in memory of their own,
     which launches read and do not make. `copied_in_place` are operands whose addresses in the
-    signature are those of copies in the workspace.
+    signature are those of copies in the workspace. `fewer_stages` is for those who explain it.
     """
 
     kernel: str
@@ -253,6 +253,7 @@ class LaunchPlan:
     copied_in_place: tuple[str, ...] = ()
     dependent: bool = False
     reserved_bytes: int = 0
+    fewer_stages: FewerStages | None = None
 
     @property
     def requested_bytes(self) -> int:
@@ -295,6 +296,15 @@ class LaunchPlan:
     def blocks(self) -> int:
         """Blocks in the grid."""
         return self.grid[0] * self.grid[1] * self.grid[2]
+
+
+@dataclass(frozen=True, slots=True)
+class FewerStages:
+    """The `number` of a launch's stages where these are fewer than its configuration says, and in a
+    few words why."""
+
+    number: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,6 +358,7 @@ class LaunchShape:
     signature: Signature = ()
     dependent: bool = False
     reserved_bytes: int = 0
+    fewer_stages: FewerStages | None = None
 
 
 def ceil_div(numerator: int, denominator: int) -> int:

@@ -10,7 +10,7 @@ from gemmkit.dtypes import FLOAT_BYTES
 from gemmkit.errors import UsageError
 from gemmkit.kernels.group_table import SCALES, Pitches
 from gemmkit.ops.overlaps import Extents
-from gemmkit.ops.request import shapes_of_scales, usual_shape
+from gemmkit.ops.scale_shapes import shapes_of_scales, usual_shape
 from gemmkit.scales import NONE, UNSCALED, ScaleKind, Scales
 
 Shapes = Sequence[tuple[int, ...]]

@@ -65,9 +65,9 @@ def grouped_matmul(
         auxiliary: matrices of m×n, which receive the inputs of the activation.
         precision: as for `matmul`.
         scale_a: what elements of as_ of 8 bits are multiplied by, in float32: a number for all
-            products, or for each an array as `matmul` takes it for one product, of the same kind
-            for all: one for all of its a, for each row, for each 128 neighbors of a row, or for
-            blocks of 128×128.
+            products, or for each a number, or an array as `matmul` takes it for one product, of the
+            same kind for all: one for all of its a, for each row, for each 128 neighbors of a row,
+            or for blocks of 128×128.
         scale_b: the same of bs; any kind goes with any kind of as_.
         stream: as for `matmul`.
         device: as for `matmul`; on a GPU, products of 256 MiB or more in host memory are streamed

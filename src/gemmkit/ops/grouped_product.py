@@ -12,6 +12,7 @@ from gemmkit.ops.groups import GroupsRequest, read_groups
 from gemmkit.ops.operands import Operand
 from gemmkit.ops.overlaps import Extents
 from gemmkit.ops.request import Call
+from gemmkit.ops.scale_numbers import as_arrays
 from gemmkit.ops.tracing import compiling, needs_operator
 
 if TYPE_CHECKING:
@@ -44,6 +45,9 @@ def grouped_product(call: Call, held: PreparedGroups | None = None) -> Any:
                 "call it outside of torch.compile, with tensors that need no gradients"
             )
         return NotImplemented
+    with_arrays = as_arrays(call)
+    if with_arrays is not call:
+        return grouped_product(with_arrays, held)
     groups = read_groups(
         call.arrays,
         alpha=call.alpha,

@@ -27,7 +27,8 @@ from gemmkit.ops.groups import low_bits
 from gemmkit.ops.operands import WIDEST_ACCESS, alignment
 from gemmkit.ops.overlaps import Extents
 from gemmkit.ops.precision import get_precision
-from gemmkit.ops.request import ARRAYS, SCALES, WRITTEN, Call
+from gemmkit.ops.request import ARRAYS, WRITTEN, Call
+from gemmkit.ops.scale_shapes import SCALES
 from gemmkit.trials import changes
 
 if TYPE_CHECKING:

@@ -19,14 +19,8 @@ from gemmkit.ops.operands import WIDEST_ACCESS, Operand, View, check_aligned
 from gemmkit.ops.overlaps import Extents, first_overlap
 from gemmkit.ops.placement import Terms
 from gemmkit.ops.precision import settled
-from gemmkit.ops.request import (
-    SCALES,
-    WRITTEN,
-    check_scale_type,
-    check_writable,
-    number,
-    read_epilogue,
-)
+from gemmkit.ops.request import WRITTEN, check_writable, number, read_epilogue
+from gemmkit.ops.scale_shapes import SCALES, check_scale_type
 from gemmkit.scales import UNSCALED, Scales
 from gemmkit.units import counted
 

@@ -33,7 +33,7 @@ from gemmkit.ops.ragged_launches import (
     RowSizes,
 )
 from gemmkit.ops.ragged_request import GpuOffsets, RaggedRequest
-from gemmkit.ops.request import SCALES
+from gemmkit.ops.scale_shapes import SCALES
 from gemmkit.ops.tables import PLACES
 from gemmkit.problem import GemmProblem
 

@@ -21,7 +21,7 @@ from gemmkit.ops.grouped import grouped_matmul
 from gemmkit.ops.operands import WIDEST_ACCESS, Operand
 from gemmkit.ops.precision import get_precision
 from gemmkit.ops.ragged_request import RaggedRequest, host_offsets, read_ragged
-from gemmkit.ops.request import SCALES
+from gemmkit.ops.scale_shapes import SCALES
 from gemmkit.ops.tracing import needs_operator
 from gemmkit.scales import TENSOR
 from gemmkit.trials import changes

@@ -17,15 +17,8 @@ from gemmkit.ops.operands import Operand, check_aligned, same_memory
 from gemmkit.ops.placement import Terms
 from gemmkit.ops.precision import settled
 from gemmkit.ops.ragged_scales import RaggedScales, in_groups, read_ragged_scales
-from gemmkit.ops.request import (
-    SCALES,
-    WRITTEN,
-    check_scale_type,
-    check_writable,
-    number,
-    read_epilogue,
-    share_memory,
-)
+from gemmkit.ops.request import WRITTEN, check_writable, number, read_epilogue, share_memory
+from gemmkit.ops.scale_shapes import SCALES, check_scale_type
 from gemmkit.units import counted
 
 # Types of offsets in a GPU's memory, as `__cuda_array_interface__` calls them, and C++.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from gemmkit.errors import UsageError
 from gemmkit.ops.operands import Operand, View
-from gemmkit.ops.request import SCALES, shapes_of_scales
+from gemmkit.ops.scale_shapes import SCALES, shapes_of_scales
 from gemmkit.scales import BLOCKS, NONE, TENSOR, UNSCALED, ScaleKind, Scales
 
 

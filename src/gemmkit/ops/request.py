@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from gemmkit.dtypes import OPERAND_TYPES, Dtype, default_result_type, is_narrow
+from gemmkit.dtypes import Dtype, default_result_type, is_narrow
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedProblem, UnsupportedType, UsageError
 from gemmkit.kernels.limits import MAX_EXTENT
@@ -17,16 +17,15 @@ from gemmkit.ops.narrow_results import SCALE_RESULT, check_bias_type, check_scal
 from gemmkit.ops.operands import Operand, check_aligned, read_dtype, same_memory
 from gemmkit.ops.placement import Terms
 from gemmkit.ops.precision import settled
+from gemmkit.ops.scale_shapes import SCALES, check_scale_type, read_scales
 from gemmkit.ops.shapes import Shape
 from gemmkit.problem_fields import check_narrow_result
-from gemmkit.scales import KINDS_OF_A, KINDS_OF_B, NONE, UNSCALED, ScaleKind, Scales
 
 if TYPE_CHECKING:
     from gemmkit.devices.device import Device
     from gemmkit.ops.prepared_operands import Held
 
 ARRAYS = ("a", "b", "out", "c", "bias", "residual", "auxiliary")
-SCALES = ("scale_a", "scale_b")
 
 # Operands that are written.
 WRITTEN = ("out", "auxiliary")
@@ -209,39 +208,6 @@ def read_epilogue(given: Epilogue | str | None, arrays: Mapping[str, Any]) -> Ep
     )
 
 
-def read_scales(shapes: Mapping[str, tuple[int, ...]], shape: Shape) -> Scales:
-    """How A and B are scaled, by the shapes of scale_a and scale_b, of those that there are.
-
-    Raises:
-        UsageError: one has another shape than scales can have.
-    """
-    found = {}
-    for role, lines in zip(SCALES, (shape.m, shape.n), strict=True):
-        if role not in shapes:
-            found[role[-1]] = NONE
-            continue
-        own, allowed = shapes[role], shapes_of_scales(role, lines, shape.k)
-        matrix = usual_shape(own)
-        kind = next((each for each, wanted in allowed.items() if wanted == matrix), None)
-        if kind is None:
-            told = ", ".join(f"{wanted} ({each.name})" for each, wanted in allowed.items())
-            raise UsageError(f"{role} has the shape {own}; use one of {told}")
-        found[role[-1]] = kind
-    return Scales(**found) if found["a"] != NONE or found["b"] != NONE else UNSCALED
-
-
-def shapes_of_scales(role: str, lines: int, k: int) -> dict[ScaleKind, tuple[int, int]]:
-    """The shapes that the scales of an operand with so many lines may have, by their kinds."""
-    if role == "scale_a":
-        return {each: each.shape(lines, k) for each in KINDS_OF_A if each != NONE}
-    return {each: each.shape(lines, k)[::-1] for each in KINDS_OF_B if each != NONE}
-
-
-def usual_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """That of the last matrix of scales: one scale may have fewer dimensions."""
-    return (1, 1) if shape in ((), (1,)) else shape[-2:]
-
-
 def number(name: str, value: Any) -> float:
     """What a user gives as a number.
 
@@ -289,21 +255,6 @@ def _check_type(role: str, operand: Operand, wanted: Dtype) -> None:
         raise UnsupportedType(
             f"{role} has type {operand.dtype} and {other} {wanted}: gemmkit does not convert "
             "types implicitly, so convert one of them"
-        )
-
-
-def check_scale_type(role: str, operand: Operand, dtype: Dtype) -> None:
-    """See that scales are float32, and of A and B, which have the type `dtype`, of 8 bits.
-
-    Raises:
-        UsageError, UnsupportedType: they are not.
-    """
-    if operand.dtype != "float32":
-        raise UnsupportedType(f"{role} has type {operand.dtype}: scales are float32")
-    if dtype not in OPERAND_TYPES:
-        raise UsageError(
-            f"{role} is for a and b of {' and '.join(OPERAND_TYPES)}, not {dtype}: alpha "
-            "scales products of other types"
         )
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from gemmkit.check_record import CheckRecord
 from gemmkit.findings import AccessSite, Finding
-from gemmkit.record import CheckRecord, ProblemRecord
+from gemmkit.record import ProblemRecord
 
 # Memory whose previous contents are not the kernel's own doing.
 _ARGUMENTS = frozenset(["A", "B", "C", "bias"])

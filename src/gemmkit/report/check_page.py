@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
+from gemmkit.check_record import CheckRecord, CheckVerdict
 from gemmkit.kernels.kernel import Kernel
-from gemmkit.record import CheckRecord, CheckVerdict
 from gemmkit.report.causes import Cause, causes
 from gemmkit.report.document import Block, Code, Document, Prose, Section
 from gemmkit.report.findings import Sources, check_table, further_lines, sites_of, summary

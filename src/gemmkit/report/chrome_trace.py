@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from gemmkit.analysis.timeline import Timeline
-from gemmkit.errors import UsageError
+from gemmkit.report.output_files import write_output
 from gemmkit.report.timeline_lanes import ShownLane, lanes_of, stage_name
 from gemmkit.version import __version__
 
@@ -54,10 +54,7 @@ def write_trace(timelines: Sequence[Timeline], path: Path) -> None:
     Raises:
         UsageError: the file cannot be written.
     """
-    try:
-        path.write_bytes(msgspec.json.encode(chrome_trace(timelines)))
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from error
+    write_output(path, msgspec.json.encode(chrome_trace(timelines)))
 
 
 def _metadata(kind: str, process: int, thread: int, **values: Any) -> dict[str, Any]:

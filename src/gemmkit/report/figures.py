@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gemmkit.errors import UsageError
+from gemmkit.report.output_files import write_output
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -100,10 +101,7 @@ def save(path: Path, fill: Fill, size: tuple[float, float] = _SIZE) -> None:
             Matplotlib.
     """
     form = check_form(path)
-    try:
-        path.write_bytes(_draw(fill, size, form))
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from error
+    write_output(path, _draw(fill, size, form))
 
 
 def check_form(path: Path) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from gemmkit.bench.coverage import right_multiples
 from gemmkit.bench.persistent_cases import FEWER_TILES
+from gemmkit.check_record import CheckRecord, CheckVerdict
 from gemmkit.findings import AccessSite, Finding
 from gemmkit.frontends.tiles import tiles_of
 from gemmkit.jit.diagnostics import excerpt
@@ -17,7 +18,7 @@ from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.layouts import layout_text
 from gemmkit.kernels.sizes import multiples_text
 from gemmkit.problem import BROADCAST
-from gemmkit.record import CheckRecord, CheckVerdict, ProblemRecord
+from gemmkit.record import ProblemRecord
 from gemmkit.report.causes import Cause, causes, way
 from gemmkit.report.interleavings import interleaving_lines
 from gemmkit.report.layout import MISSING, TIE, Cell, Column, Row, Style, Table

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from gemmkit.check_record import CheckRecord
 from gemmkit.findings import Finding
-from gemmkit.record import CheckRecord
 
 
 def interleaving_lines(finding: Finding, records: Sequence[CheckRecord]) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gemmkit.record import CheckRecord, LimitRecord
+from gemmkit.check_record import CheckRecord, LimitRecord
 from gemmkit.report.layout import MISSING, Cell, Column, Row, Table
 
 # Digits of a value that is not a whole number.

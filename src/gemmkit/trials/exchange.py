@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from gemmkit.decoding import from_json
 from gemmkit.errors import TuningError
 from gemmkit.trials.entry import Entry
 from gemmkit.trials.store import Store
+from gemmkit.whole_files import write_whole
 
 FORMAT: Literal["gemmkit tuning table"] = "gemmkit tuning table"
 # Version 1 had row-major fp32 problems only, version 2 only those of precision ieee, version 3 only
@@ -56,7 +56,7 @@ def write_table(path: Path, entries: Iterable[Entry]) -> int:
     ordered = sorted(entries, key=_place)
     head = f'{{"format": "{FORMAT}", "version": {VERSION}, "entries": [\n'
     lines = ",\n".join(msgspec.json.encode(entry).decode() for entry in ordered)
-    write_whole(path, f"{head}{lines}\n]}}\n")
+    write_text(path, f"{head}{lines}\n]}}\n")
     return len(ordered)
 
 
@@ -104,28 +104,14 @@ def import_entries(store: Store, entries: Iterable[Entry]) -> Imported:
     return Imported(added=len(marked) - kept, kept=kept, stale=stale)
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_text(path: Path, text: str) -> None:
     """Write a file so that it is there as a whole or not at all.
-
-    What is there and is not a file, such as a pipe, is written to.
 
     Raises:
         TuningError: it cannot be written.
     """
     try:
-        # A link stays one.
-        path = path.resolve()
-        if path.exists() and not path.is_file():
-            path.write_text(text, "utf-8")
-            return
-        partial = path.with_name(f"{path.name}.{os.getpid()}-{os.urandom(4).hex()}.partial")
-        try:
-            with partial.open("x", encoding="utf-8") as file:
-                file.write(text)
-            partial.replace(path)
-        except BaseException:
-            partial.unlink(missing_ok=True)
-            raise
+        write_whole(path, text.encode())
     except OSError as error:
         raise TuningError(f"cannot write {path}: {error.strerror}") from None
 

@@ -27,7 +27,7 @@ from gemmkit.kernels.catalog import find_kernel
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.problem import read_problem
 from gemmkit.trials.entry import Entry, Outcome, ProblemClass, gpu_key
-from gemmkit.trials.exchange import read_whole, write_whole
+from gemmkit.trials.exchange import read_whole, write_text
 
 CACHE_SCHEMA, RESULTS_SCHEMA = "1.1.0", "1.0.0"
 MS_PER_US = 1e-3
@@ -85,7 +85,7 @@ def write_caches(path: Path, entries: Iterable[Entry]) -> dict[Path, int]:
             words = [path.stem, gpu, kernel, re.sub(r"\W+", "-", str(problem)).strip("-")]
             words += [epilogue.replace("+", "-")] if epilogue != "none" else []
             target = path.with_name("-".join(words) + (path.suffix or ".json"))
-        write_whole(target, _cache_text(gpu, kernel, problem, members))
+        write_text(target, _cache_text(gpu, kernel, problem, members))
         written[target] = len(members)
     return written
 
@@ -209,7 +209,7 @@ def write_results(path: Path, entries: Sequence[Entry]) -> int:
         for each in entries
     ]
     document = {"schema_version": RESULTS_SCHEMA, "results": results}
-    write_whole(path, json.dumps(document, indent=1) + "\n")
+    write_text(path, json.dumps(document, indent=1) + "\n")
     return len(results)
 
 

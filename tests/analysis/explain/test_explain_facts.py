@@ -54,6 +54,21 @@ def test_why_there_is_no_formula_is_told():
     assert derived.GLOBAL_FORMULA not in figures(seen)
 
 
+@pytest.mark.parametrize(("asked", "launched"), [(3, 1), (1, 1)])
+def test_stages_are_those_of_the_launch(asked, launched):
+    kernel = find_kernel("gemm_skinny")
+    config = kernel.configure({"stages": asked})
+    explained = explain(kernel, "64x8x64", gpu="rtx3090", config=config)
+    rows = {row.label: row.value for each in explained.sections for row in each.figures}
+    assert rows["Stages along k"] == launched
+    told = [each.text for each in explained.sentences if "stage" in each.text]
+    wanted = (
+        "The launch has 1 stage, not the 3 of its configuration: registers or shared memory do "
+        "not hold more."
+    )
+    assert told == ([wanted] if asked > launched else [])
+
+
 def test_a_large_problem_is_counted_smaller_and_says_so(strides):
     seen = strides[8]
     assert not seen.is_full

@@ -39,6 +39,7 @@ SHARED_LOADS = "gemmkit__shared_loads_per_result"
 TABLE_LOADS = "gemmkit__table_loads_per_result"
 GLOBAL_FORMULA = f"{GLOBAL_LOADS}_by_formula"
 SHARED_FORMULA = f"{SHARED_LOADS}_by_formula"
+STAGES = "gemmkit__stages"
 RESULTS_PER_THREAD = "gemmkit__results_per_thread"
 RESULTS_IN_FLIGHT = "gemmkit__results_in_flight_per_sm"
 FMA_PER_SHARED_LOAD = "gemmkit__fma_per_shared_load"
@@ -106,6 +107,11 @@ def _barrier_limit(facts: Facts) -> float | None:
     if facts.occupancy is None:
         return None
     return min(facts.occupancy.limits["barriers"], facts.occupancy.limits["blocks"])
+
+
+def _stages(facts: Facts) -> float | None:
+    fewer = facts.plan.fewer_stages
+    return facts.config.as_dict().get("stages") if fewer is None else fewer.number
 
 
 def _results_per_thread(facts: Facts) -> float | None:
@@ -197,6 +203,7 @@ DERIVED: tuple[Derived, ...] = (
             _limit("shared memory")),
     Derived("launch__occupancy_limit_barriers", "blocks per SM that barriers allow, at most those "
             "that the board allows", STATIC, _barrier_limit),
+    Derived(STAGES, "tiles along k for which the launch has buffers", STATIC, _stages),
     Derived(RESULTS_PER_THREAD, "elements of C of which a thread keeps sums at once; for a user's "
             "kernel, elements of C over threads in the grid", STATIC, _results_per_thread),
     Derived(RESULTS_IN_FLIGHT,

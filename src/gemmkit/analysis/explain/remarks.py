@@ -12,6 +12,7 @@ from gemmkit.analysis.explain.wording import differ, listed, number, percent
 from gemmkit.analysis.memory import MemoryRow
 from gemmkit.emulator.counters.rules import SECTOR_BYTES
 from gemmkit.jit.ffma import multiply_adds
+from gemmkit.units import counted
 
 # A smaller difference may come from loads outside the main loop.
 _FEWER_LOADS = 0.9
@@ -271,6 +272,17 @@ _LIMITERS = {
 }
 
 
+def _stages(facts: Facts, metrics: Mapping[str, float]) -> Iterator[Sentence]:
+    fewer = facts.plan.fewer_stages
+    if fewer is not None:
+        asked = facts.config["stages"]
+        yield Sentence(
+            text=f"The launch has {counted(fewer.number, 'stage')}, not the {asked} of its "
+            f"configuration: {fewer.reason}.",
+            evidence=_evidence(metrics, derived.STAGES),
+        )
+
+
 def _work(facts: Facts, metrics: Mapping[str, float]) -> Iterator[Sentence]:  # noqa: ARG001
     each = metrics.get(derived.RESULTS_PER_THREAD)
     flight = metrics.get(derived.RESULTS_IN_FLIGHT)
@@ -303,6 +315,7 @@ _REMARKS: tuple[Remark, ...] = (
     _loads,
     _merged_loads,
     _residency,
+    _stages,
     _work,
     _spills,
 )

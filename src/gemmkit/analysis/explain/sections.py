@@ -48,6 +48,7 @@ _LAUNCH: tuple[tuple[str, str, str], ...] = (
     ("Spilled per thread", derived.SPILLS, "bytes"),
     ("Static shared memory per block", "launch__shared_mem_per_block_static", "bytes"),
     ("Dynamic shared memory per block", "launch__shared_mem_per_block_dynamic", "bytes"),
+    ("Stages along k", derived.STAGES, ""),
     ("Results per thread", derived.RESULTS_PER_THREAD, ""),
     ("Waves per SM", derived.WAVES, ""),
     ("Idle in the last wave", derived.TAIL_IDLE, "%"),

@@ -27,12 +27,12 @@ from gemmkit.emulator.codegen.layout import (
     WORKER,
     WORKER_BARRIERS,
     WORKER_COUNTERS,
-    vector_bytes,
 )
 from gemmkit.emulator.codegen.native import runtime
 from gemmkit.emulator.launch import LaunchRequest
 from gemmkit.emulator.machine.grid import SharedGrid
 from gemmkit.emulator.machine.memory import Bytes, aligned_bytes
+from gemmkit.emulator.machine.warp_headers import FIRST_REGISTER, write_headers
 
 if TYPE_CHECKING:
     from gemmkit.emulator.counters.tally import Tally
@@ -116,7 +116,7 @@ class Worker:
         self.fields = self._buffer[: 8 * len(WORKER)].view(np.int64)
         self._set_block(request)
         self._sites()[:, SITE["counts_as"] // 8] = compiled.counts_as
-        self._set_warps(request)
+        write_headers(self.warp_memory.reshape(self.warps, -1), request)
 
     def begin(self, grid: SharedGrid, operate: Callable[[Worker, int, int, int], int]) -> None:
         """Prepare for a launch; its blocks must have the shape of the previous ones."""
@@ -150,7 +150,7 @@ class Worker:
 
     def _set_block(self, request: LaunchRequest) -> None:
         compiled = self.kernel.compiled
-        cleared = self._warp_bytes - _FIRST_REGISTER if compiled.clears_registers else 0
+        cleared = self._warp_bytes - FIRST_REGISTER if compiled.clears_registers else 0
         self._set({
             "warp_function": self.kernel.warp_function,
             "scratch": self.scratch.ctypes.data,
@@ -172,20 +172,6 @@ class Worker:
             "warp_order": self._warp_order.ctypes.data,
             **dict(zip(("threads_x", "threads_y", "threads_z"), request.block, strict=True)),
         })  # fmt: skip
-
-    def _set_warps(self, request: LaunchRequest) -> None:
-        """Set what all blocks have in common: the warps' numbers, their threads' coordinates."""
-        x, y, _ = request.block
-        memory = self.warp_memory.reshape(self.warps, self._warp_bytes)
-        number = np.arange(self.warps * LANES, dtype=np.int64).reshape(self.warps, LANES)
-        exists = ((number < self.threads) << np.arange(LANES)).sum(axis=1)
-        header = memory[:, :WARP_REGISTERS].view(np.uint32)
-        header[:, WARP["index"] // 4] = np.arange(self.warps)
-        header[:, WARP["initial"] // 4] = exists
-        for index, axis in enumerate((number % x, number // x % y, number // (x * y))):
-            start = WARP_REGISTERS + index * vector_bytes(32)
-            target = memory[:, start : start + vector_bytes(32)].view(np.uint32)
-            target[...] = axis
 
     @property
     def flow(self) -> ControlFlow:
@@ -401,4 +387,3 @@ class Worker:
 
 # The fields of a record for the region accessed last.
 _KNOWN_REGION = SITE["region_bytes"] // 8 + 1
-_FIRST_REGISTER = WARP_REGISTERS + 3 * vector_bytes(32)

@@ -8,10 +8,17 @@ import numpy as np
 
 from gemmkit.emulator.counters.tally import Tally
 from gemmkit.emulator.isa.matrix_access import is_matrix
-from gemmkit.emulator.isa.semantics import OPERATIONS, evaluate, reads_carry, writes_carry
-from gemmkit.emulator.isa.semantics.raw import Raw
+from gemmkit.emulator.isa.semantics import OPERATIONS
 from gemmkit.emulator.isa.table import stop_of
-from gemmkit.emulator.oracle import access, bulk, matrix_access, tensor_copies, warp, warpgroups
+from gemmkit.emulator.oracle import (
+    access,
+    arithmetic,
+    bulk,
+    matrix_access,
+    tensor_copies,
+    warp,
+    warpgroups,
+)
 from gemmkit.emulator.oracle.calls import print_formatted
 from gemmkit.emulator.oracle.chunk import WARP, Chunk, Group
 from gemmkit.emulator.oracle.control import DONE, RUNNING, WAITING, Lanes, Rows
@@ -22,7 +29,6 @@ from gemmkit.emulator.oracle.repeats import PolledInVain, Repeats
 from gemmkit.emulator.oracle.replay import Replay
 from gemmkit.emulator.oracle.steps import PREDICATE, Step
 from gemmkit.emulator.ptx.cfg import RETRIED, ControlFlow
-from gemmkit.emulator.ptx.module import CARRY
 from gemmkit.emulator.schedule import Schedule
 from gemmkit.errors import DeviceError, UnsupportedInstruction
 
@@ -241,9 +247,9 @@ class Lockstep:
     def _execute(self, group: Group, step: Step, lanes: Lanes, active: Lanes, block: int) -> None:
         operation = step.form.operation
         if operation == "move":
-            self._move(group, step, lanes)
+            arithmetic.move(group, step, lanes)
         elif operation in OPERATIONS:
-            self._evaluate(group, step, lanes)
+            arithmetic.evaluate_step(group, step, lanes)
         elif operation in _MEMORY:
             table = _MATRICES if is_matrix(step.form) else _MEMORY
             table[operation](group, step, lanes, self._tally)
@@ -283,33 +289,6 @@ class Lockstep:
             name = self._flow.kernel.source_name
             stop = stop_of(step.instruction)
             raise DeviceError(f"kernel '{name}': {stop} at {step.instruction.where}")
-
-    def _evaluate(self, group: Group, step: Step, lanes: Lanes) -> None:
-        sources: list[Raw | int] = [group.read(*each) for each in step.sources]
-        sources += step.immediates
-        dests = list(step.dests)
-        if reads_carry(step.form):
-            sources.append(group.read(CARRY, PREDICATE))
-        if writes_carry(step.form):
-            dests.append((CARRY, PREDICATE))
-        results = evaluate(step.form, sources)
-        for (dest, of), result in zip(dests, results, strict=False):
-            group.write(dest, of, result, lanes)
-
-    def _move(self, group: Group, step: Step, lanes: Lanes) -> None:
-        """`mov`, which also joins and splits registers: `mov.b64 {lo, hi}, d`."""
-        if len(step.dests) == len(step.sources) == 1:
-            group.write(*step.dests[0], group.read(*step.sources[0]), lanes)
-            return
-        joined = np.zeros(lanes.shape, np.uint64)
-        shift = 0
-        for source, of in step.sources:
-            joined |= group.read(source, of).astype(np.uint64) << np.uint64(shift)
-            shift += of.bits
-        shift = 0
-        for dest, of in step.dests:
-            group.write(dest, of, (joined >> np.uint64(shift)).astype(f"u{of.bytes}"), lanes)
-            shift += of.bits
 
     def _branch(self, group: Group, step: Step, lanes: Lanes, active: Lanes, block: int) -> None:
         warps, (target, *following) = self._chunk.warps, self._flow.blocks[block].successors

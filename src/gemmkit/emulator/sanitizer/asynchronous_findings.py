@@ -87,35 +87,38 @@ class AsynchronousFindings(MbarrierFindings, LaneFindings):
         there_by = met.other
         here, there = self.parties.site(who), self.parties.site(there_by)
         if is_unordered_copy(clocks, who, met):
-            text = (
+            told = (
                 f"the {self.parties.copy_name(instruction_of(there_by))} by "
                 f"{self.parties.name(there_by, block)} reads {place}, which "
                 f"{self.parties.name(who)} {_VERBS.get(kind, 'writes')}, {self._unordered}"
             )
-            self._add(block, "racecheck", "read after write", text, there, here, array, offset)
+            self._add(block, "racecheck", "read after write", told, there, here, array, offset)
             return
-        does = _VERBS.get(kind, "writes")
-        name = "read after write" if reads else "write after write"
-        if not met.wrote:
+        by_proxy = clocks.warps <= met.actor < clocks.warps + clocks.places
+        if by_proxy and is_refill(clocks, who, met):
+            name = REFILL
+        elif met.actor >= clocks.warps:
+            name = "read before wait" if reads else "write before wait"
+        elif met.wrote:
+            name = "read after write" if reads else "write after write"
+        else:
             name = "write after read"
-        by, between = self.parties.name(there_by), self._unordered
-        other, before = by, "writes" if met.wrote else "reads"
-        if clocks.warps <= met.actor < clocks.warps + clocks.places:
-            name = "read before wait" if reads else "write before wait"
-            if is_refill(clocks, who, met):
-                name = REFILL
-            other = f"the {self.parties.copy_name(instruction_of(there_by))} by {by}"
-            between = not_waited(clocks, who, met, self.parties)
-            if self._is_wgmma(there_by):
-                other, between = f"the wgmma by {by}", _NO_WGMMA_WAIT
-        elif met.actor >= clocks.warps + clocks.places:
-            name = "read before wait" if reads else "write before wait"
-            other = f"the cp.async by {by}"
-            between = NO_COPY_WAIT
-        text = f"{self.parties.name(who, block)} {does} {place}, which {other} {before}, {between}"
-        follows = ""
-        if clocks.warps <= met.actor < clocks.warps + clocks.places and met.wrote:
-            follows = self._cause_of_last_wait(there_by)
+
+        def text() -> str:
+            by, between = self.parties.name(there_by), self._unordered
+            if by_proxy and self._is_wgmma(there_by):
+                by, between = f"the wgmma by {by}", _NO_WGMMA_WAIT
+            elif by_proxy:
+                by = f"the {self.parties.copy_name(instruction_of(there_by))} by {by}"
+                between = not_waited(clocks, who, met, self.parties)
+            elif met.actor >= clocks.warps:
+                by, between = f"the cp.async by {by}", NO_COPY_WAIT
+            does, before = _VERBS.get(kind, "writes"), "writes" if met.wrote else "reads"
+            return f"{self.parties.name(who, block)} {does} {place}, which {by} {before}, {between}"
+
+        def follows() -> str:
+            return self._cause_of_last_wait(there_by) if by_proxy and met.wrote else ""
+
         self._add(block, "racecheck", name, text, here, there, array, offset, follows=follows)
 
     def uninitialized_flag(
@@ -146,27 +149,34 @@ class AsynchronousFindings(MbarrierFindings, LaneFindings):
         array, offset, place = self.parties.place(address)
         there_by = met.other
         here, there = self._copy_site(copy), self.parties.site(there_by)
-        name = f"{'write' if writes else 'read'} after {'write' if met.wrote else 'read'}"
-        other, between = self.parties.name(there_by), self._unordered
-        if self._is_wgmma(there_by):
-            other, between = f"the wgmma by {other}", _NO_WGMMA_WAIT
-        elif clocks.warps <= met.actor < clocks.warps + clocks.places:
-            name = f"{'write' if writes else 'read'} before wait"
-            other = f"the {self.parties.copy_name(instruction_of(there_by))} by {other}"
-            between = not_waited(clocks, None, met, self.parties)
-            if clocks.mbarrier_of(met.actor) is None and not met.wrote:
-                between = _NO_GROUP_WAIT
-        elif met.actor >= clocks.warps + clocks.places:
-            name = f"{'write' if writes else 'read'} before wait"
-            other, between = f"the cp.async by {other}", NO_COPY_WAIT
-        text = (
-            f"the {self.parties.copy_name(copy.action.number)} by "
-            f"{self.parties.named(here, block)} "
-            f"{'writes' if writes else 'reads'} "
-            f"{place}, which {other} {'writes' if met.wrote else 'reads'}, {between}"
-        )
-        issuer = self.parties.first_warp + copy.thread // LANES
-        follows = self.parties.cause_of_wait(issuer) if writes else ""
+        of_wgmma, does = self._is_wgmma(there_by), "write" if writes else "read"
+        by_proxy = clocks.warps <= met.actor < clocks.warps + clocks.places
+        if met.actor >= clocks.warps and not of_wgmma:
+            name = f"{does} before wait"
+        else:
+            name = f"{does} after {'write' if met.wrote else 'read'}"
+
+        def text() -> str:
+            other, between = self.parties.name(there_by), self._unordered
+            if of_wgmma:
+                other, between = f"the wgmma by {other}", _NO_WGMMA_WAIT
+            elif by_proxy:
+                other = f"the {self.parties.copy_name(instruction_of(there_by))} by {other}"
+                between = not_waited(clocks, None, met, self.parties)
+                if clocks.mbarrier_of(met.actor) is None and not met.wrote:
+                    between = _NO_GROUP_WAIT
+            elif met.actor >= clocks.warps:
+                other, between = f"the cp.async by {other}", NO_COPY_WAIT
+            return (
+                f"the {self.parties.copy_name(copy.action.number)} by "
+                f"{self.parties.named(here, block)} {does}s "
+                f"{place}, which {other} {'writes' if met.wrote else 'reads'}, {between}"
+            )
+
+        def follows() -> str:
+            issuer = self.parties.first_warp + copy.thread // LANES
+            return self.parties.cause_of_wait(issuer) if writes else ""
+
         self._add(block, "racecheck", name, text, here, there, array, offset, follows=follows)
 
     def no_proxy_fence(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from gemmkit.findings import Finding
+from gemmkit.findings import AccessSite, Finding
 
 # The kind of races that there are only as lanes of a warp are not in step.
 APART = "lanes not in step"
@@ -35,10 +35,14 @@ class _Seen:
 
 def key_of(finding: Finding) -> Key:
     """By what a finding is told from others."""
+    return key_for(finding.check, finding.kind, finding.here, finding.other, finding.array)
+
+
+def key_for(check: str, kind: str, here: AccessSite, other: AccessSite | None, array: str) -> Key:
+    """By what a finding is told from others, before it is made."""
     # An undefined value is one cause, however many lines use it.
-    used = finding.kind in ("uninitialized", "absent lane")
-    other = "" if used or finding.other is None else str(finding.other)
-    return finding.check, finding.kind, str(finding.here), other, finding.array
+    used = kind in ("uninitialized", "absent lane")
+    return check, kind, str(here), "" if used or other is None else str(other), array
 
 
 class Collection:
@@ -65,6 +69,16 @@ class Collection:
                 if block < seen.block:
                     seen.block, seen.example, seen.follows = block, finding, follows
         return key
+
+    def again(self, key: Key, block: int) -> bool:
+        """Whether a finding occurred before, in this block or an earlier one, so that it is no
+        example; it is counted then."""
+        with self._lock:
+            seen = self._seen.get(key)
+            if seen is None or block < seen.block:
+                return False
+            seen.count += 1
+        return True
 
     def more(self, key: Key, count: int) -> None:
         """The same finding occurred `count` more times."""

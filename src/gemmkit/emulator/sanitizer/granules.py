@@ -179,18 +179,23 @@ class Granules:
     ) -> Conflict | None:
         """The first read by another actor that is not ordered before a write."""
         late = reads.time[part] > known[other]
+        index = self._first(late, who, reads.who[part])
+        return None if index is None else Conflict(index, int(reads.who[part][index]), other, False)
+
+    def _first(self, late: Flags, who: Numbers, others: Numbers) -> int | None:
+        """The first of some accesses, apart from those that do not race with the other one."""
         if not late.any():
             return None
-        late = self._count_out(late, who, reads.who[part])
         index = int(late.argmax())
-        return Conflict(index, int(reads.who[part][index]), other, False) if late[index] else None
-
-    def _count_out(self, late: Flags, who: Numbers, others: Numbers) -> Flags:
-        """Without pairs of accesses that do not race with each other."""
-        if not len(self._strong):
-            return late
+        if not self._both_strong(int(who[index]), int(others[index])):
+            return index
         here, there = (np.isin(each >> _THREAD_BITS, self._strong) for each in (who, others))
-        return late & ~(here & there)
+        racing = late & ~(here & there)
+        index = int(racing.argmax())
+        return index if racing[index] else None
+
+    def _both_strong(self, one: int, other: int) -> bool:
+        return instruction_of(one) in self._strong and instruction_of(other) in self._strong
 
     def between(
         self, where: Numbers, who: Numbers, known: Clock, learned: Clock, *, writes: bool
@@ -199,16 +204,14 @@ class Granules:
         second of two clocks, and not by the first."""
         writers, times = self.writer[where], self.time[where]
         late = (known[writers] < times) & (times <= learned[writers])
-        late = self._count_out(late, who, self.who[where])
-        if late.any():
-            index = int(late.argmax())
+        index = self._first(late, who, self.who[where])
+        if index is not None:
             return Conflict(index, int(self.who[where][index]), int(writers[index]), True)
         for other, reads in self._reads.items() if writes else ():
             times = reads.time[where]
             late = (known[other] < times) & (times <= learned[other])
-            late = self._count_out(late, who, reads.who[where])
-            if late.any():
-                index = int(late.argmax())
+            index = self._first(late, who, reads.who[where])
+            if index is not None:
                 return Conflict(index, int(reads.who[where][index]), other, False)
         return None
 
@@ -217,12 +220,9 @@ class Granules:
     ) -> Conflict | None:
         writers = self.writer[part]
         late = (self.time[part] > known[writers]) & (writers != actor)
-        if not late.any():
+        index = self._first(late, who, self.who[part])
+        if index is None:
             return None
-        late = self._count_out(late, who, self.who[part])
-        if not late.any():
-            return None
-        index = int(late.argmax())
         return Conflict(index, int(self.who[part][index]), int(writers[index]), True)
 
 

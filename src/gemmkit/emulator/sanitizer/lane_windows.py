@@ -10,17 +10,19 @@ executes together, such as a shuffle, counts as such a barrier.)
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 
-from gemmkit.emulator.codegen.layout import LANES, SITE_BYTES
+from gemmkit.emulator.codegen.layout import LANES, PATTERN, SITE_BYTES
 from gemmkit.emulator.codegen.shadow_layout import (
     LOADED,
     LOG_ENTRIES,
+    LOG_ENTRY,
     ORDERED,
-    SENT,
     STORED,
     TAG_BYTES,
     TAG_KIND,
@@ -33,7 +35,9 @@ from gemmkit.emulator.sanitizer.clocks import Clock, Clocks
 from gemmkit.emulator.sanitizer.granules import Numbers, party
 from gemmkit.emulator.sanitizer.shadow import BlockShadow, Pattern, granules_of
 
-_ACCESSES = (LOADED, STORED, UPDATED)
+_WRITES = (STORED, UPDATED)
+# Patterns that are kept as they were read, of about 1 KB each.
+_MOST_KEPT = 1024
 # A warp has at most so many windows, and an instruction makes so many in a block.
 _MOST, _MOST_OF_ONE = 16, 64
 _NEVER = np.iinfo(np.int64).max
@@ -91,6 +95,8 @@ class LaneWindows:
     _fenced: dict[int, tuple[int, int]] = field(default_factory=dict)
     # By warp, and whether by fences: where the log ended when each lane last released what it did.
     _done: dict[tuple[int, bool], Numbers] = field(default_factory=dict)
+    # By their serial numbers.
+    _patterns: dict[int, Pattern] = field(default_factory=dict)
 
     @property
     def some(self) -> bool:
@@ -180,28 +186,40 @@ class LaneWindows:
     ) -> Iterator[tuple[Numbers, Numbers, Numbers]]:
         """What lanes of a warp have accessed since it was in step, and since the log ended where
         `done` says for each: granules, the parties, and whether they write."""
-        shadow, end = self.shadow, self.shadow.field("log_count")
-        compiled, sites = self.worker.kernel.compiled, list(self.worker.kernel.areas.sites)
-        for at in range(max(step, end - LOG_ENTRIES), end):
-            place, base, serial, tag = shadow.log[at % LOG_ENTRIES].tolist()
-            kind = tag >> TAG_KIND
-            if tag >> TAG_WARP & 255 != warp or not serial or kind not in (*_ACCESSES, SENT):
+        end = self.shadow.field("log_count")
+        first = max(step, end - LOG_ENTRIES)
+        entries = self.shadow.log[np.arange(first, end) % LOG_ENTRIES]
+        serials, tags = entries[:, LOG_ENTRY["serial"] // 8], entries[:, LOG_ENTRY["tag"] // 8]
+        kinds = _WRITES if only_writes else (*_WRITES, LOADED)
+        mine = (tags >> TAG_WARP & 255 == warp) & (serials != 0) & np.isin(tags >> TAG_KIND, kinds)
+        compiled, numbers = self.worker.kernel.compiled, self.worker.kernel.areas.numbers
+        for index in np.flatnonzero(mine).tolist():
+            place, base, serial, tag = entries[index].tolist()
+            pattern = self._pattern(place, serial)
+            if pattern is None:
                 continue
-            if kind == SENT or (only_writes and kind == LOADED):
+            others = done[pattern.lanes] <= first + index
+            if not others.any():
                 continue
-            pattern = Pattern(place)
-            if pattern.serial != serial:
-                continue
+            where = granules_of(pattern, base, tag >> TAG_BYTES & 255, self.shadow.shift)[others]
             site = ((tag & (1 << TAG_WARP) - 1) - compiled.sites_start) // SITE_BYTES
-            others = done[pattern.lanes] <= at
-            where = granules_of(pattern, base, tag >> TAG_BYTES & 255, shadow.shift)[others]
-            if where.size:
-                who = party(sites[site], (self.first + warp) * LANES) + pattern.lanes[others]
-                yield (
-                    where.reshape(-1),
-                    np.repeat(who, where.shape[1]),
-                    np.full(where.size, int(kind != LOADED)),
-                )
+            who = party(numbers[site], (self.first + warp) * LANES) + pattern.lanes[others]
+            yield (
+                where.reshape(-1),
+                np.repeat(who, where.shape[1]),
+                np.full(where.size, int(tag >> TAG_KIND != LOADED)),
+            )
+
+    def _pattern(self, place: int, serial: int) -> Pattern | None:
+        """The pattern of a serial number, if it is still at its place."""
+        if ctypes.c_int64.from_address(place + PATTERN.serial).value != serial:
+            return None
+        found = self._patterns.get(serial)
+        if found is None:
+            if len(self._patterns) == _MOST_KEPT:
+                self._patterns.clear()
+            found = self._patterns[serial] = Pattern(place)
+        return found
 
     def _landed(
         self, warp: int, done: Numbers, step: int
@@ -230,9 +248,8 @@ class LaneWindows:
         if self.shadow.last_access(warp) <= step:
             return None
         mine = np.where(lane == _LANE, _NEVER, 0)
-        for granules, whos, wrote in (
-            *self.accesses(warp, mine, step), *self._landed(warp, mine, step)
-        ):  # fmt: skip
+        landed = self._landed(warp, mine, step)
+        for granules, whos, wrote in chain(self.accesses(warp, mine, step), landed):
             met = np.isin(granules, where) & (writes | (wrote == 1))
             if met.any():
                 at = int(met.argmax())

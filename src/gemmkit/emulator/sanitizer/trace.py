@@ -352,6 +352,13 @@ class NotingCollection(Collection):
         super().__init__()
         self._trace = trace
 
+    def again(self, key: Key, block: int) -> bool:
+        """As `Collection.again`; what a finding is about is noted already if so."""
+        known = super().again(key, block)
+        if known:
+            self._trace.pending = Pair()
+        return known
+
     def add(self, finding: Finding, block: int, follows: str = "") -> Key:
         """Add a finding, and note what it is about."""
         key = super().add(finding, block, follows)

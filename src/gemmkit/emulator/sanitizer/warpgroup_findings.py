@@ -66,20 +66,27 @@ class WarpgroupFindings(WordedFindings):
         """A wgmma reads what is not ordered before it."""
         array, offset = self._names.shared(address)
         here, there = parties.site(who), parties.site(met.other)
-        kind, other, between = "read after write", parties.name(met.other), _UNORDERED
-        follows = ""
-        if clocks.warps <= met.actor < clocks.warps + clocks.places:
-            copy = parties.copy_name(instruction_of(met.other))
-            kind = REFILL if is_refill(clocks, who, met) else "read before wait"
-            other, between = f"the {copy} by {other}", not_waited(clocks, who, met, parties)
-            follows = parties.cause_of_wait(thread_of(met.other) // LANES)
-        elif met.actor >= clocks.warps + clocks.places:
-            kind, other = "read before wait", f"the cp.async by {other}"
-            between = NO_COPY_WAIT
-        text = (
-            f"the wgmma by {parties.name(who, block)} reads byte {offset} of "
-            f"'{array}', which {other} writes, {between}"
-        )
+        of_bulk_copy = clocks.warps <= met.actor < clocks.warps + clocks.places
+        of_copy = met.actor >= clocks.warps + clocks.places
+        kind = "read before wait" if of_bulk_copy or of_copy else "read after write"
+        if of_bulk_copy and is_refill(clocks, who, met):
+            kind = REFILL
+
+        def text() -> str:
+            other, between = parties.name(met.other), _UNORDERED
+            if of_bulk_copy:
+                other = f"the {parties.copy_name(instruction_of(met.other))} by {other}"
+                between = not_waited(clocks, who, met, parties)
+            elif of_copy:
+                other, between = f"the cp.async by {other}", NO_COPY_WAIT
+            return (
+                f"the wgmma by {parties.name(who, block)} reads byte {offset} of "
+                f"'{array}', which {other} writes, {between}"
+            )
+
+        def follows() -> str:
+            return parties.cause_of_wait(thread_of(met.other) // LANES) if of_bulk_copy else ""
+
         self._add(block, "racecheck", kind, text, here, there, array, offset, follows=follows)
 
     def no_proxy_fence(

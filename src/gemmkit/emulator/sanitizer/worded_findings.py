@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from gemmkit.emulator.sanitizer.collection import Collection
+from collections.abc import Callable
+
+from gemmkit.emulator.sanitizer.collection import Collection, key_for
 from gemmkit.emulator.sanitizer.sites import Names
 from gemmkit.findings import AccessSite, Check, Finding, forgiven_text
 
@@ -18,15 +20,20 @@ class WordedFindings:
         block: int,
         check: Check,
         kind: str,
-        text: str,
+        text: str | Callable[[], str],
         here: AccessSite,
         other: AccessSite | None,
         array: str = "",
         offset: int | None = None,
         forgiven_by: str = "",
         cause: str = "",
-        follows: str = "",
+        follows: str | Callable[[], str] = "",
     ) -> None:
+        """Add one of a kind and place, which may occur at each step of each block: its words are
+        put together, where they are functions, only for one that may be shown."""
+        if self._collection.again(key_for(check, kind, here, other, array), block):
+            return
+        text, follows = (each if isinstance(each, str) else each() for each in (text, follows))
         finding = Finding(
             check=check,
             kind=kind,

@@ -13,7 +13,7 @@ from gemmkit.kernels.grids import batch_grid
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.limits import SKINNY
 from gemmkit.kernels.mainloops.short_sides import streamed
-from gemmkit.kernels.plan import LAYOUTS, LaunchShape, TileConfig, ceil_div
+from gemmkit.kernels.plan import LAYOUTS, FewerStages, LaunchShape, TileConfig, ceil_div
 from gemmkit.kernels.production.arguments import SPLIT_SIGNATURE, access, launch_shape, named
 from gemmkit.kernels.production.schedule import schedule_argument
 from gemmkit.kernels.rules import STATIC_SHARED_BYTES
@@ -249,8 +249,12 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
         form.threads(config),
         _shared_bytes(form, config, stages),
     )
+    reason = "registers or shared memory do not hold more"
     return replace(
-        shape, workspace_bytes=FLOAT_BYTES * left * parts * form.side * BN, semaphores=left
+        shape,
+        workspace_bytes=FLOAT_BYTES * left * parts * form.side * BN,
+        semaphores=left,
+        fewer_stages=FewerStages(stages, reason) if stages < config["stages"] else None,
     )
 
 

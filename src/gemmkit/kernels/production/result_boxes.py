@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 from gemmkit.dtypes import FLOAT_BYTES, ITEM_BYTES
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels import rules
-from gemmkit.kernels.plan import TileConfig, ceil_div
+from gemmkit.kernels.plan import FewerStages, TileConfig, ceil_div
 from gemmkit.kernels.production.loaded_operands import LoadedOperands
 from gemmkit.kernels.warpgroups import (
     LINE_BYTES,
@@ -147,6 +147,13 @@ class Fitted(NamedTuple):
     config: TileConfig
     buffers: int
     line: int = LINE_BYTES
+
+    def fewer_stages(self, asked: TileConfig) -> FewerStages | None:
+        """What became of the stages that were asked for, where these are more."""
+        if self.config["stages"] == asked["stages"]:
+            return None
+        reason = "the shared memory of one holds what the epilogue reads"
+        return FewerStages(self.config["stages"], reason)
 
 
 def fit(problem: GemmProblem, config: TileConfig, gpu: GpuSpec, operands: LoadedOperands) -> Fitted:

@@ -83,6 +83,7 @@ def launch_shape(
         copies=operands.copies if blocks else (),
         entry=entry + "_fused" * fused,
         signature=(*MAP_ARGUMENTS, *FURTHER_MAP_ARGUMENTS * fused, *signature) if entry else (),
+        fewer_stages=fitted.fewer_stages(config),
     )
     return dependent(shape, gpu)
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gemmkit.errors import UsageError
 from gemmkit.report.document import Beside, Code, Document, Prose, Remark, Remarks, Section, View
 from gemmkit.report.layout import TIE, Table
+from gemmkit.report.output_files import write_output
 from gemmkit.report.translation import CHINESE, phrases
 from gemmkit.version import __version__
 
@@ -32,10 +32,7 @@ def write_page(document: Document, path: Path) -> None:
     Raises:
         UsageError: the file cannot be written.
     """
-    try:
-        path.write_text(to_html(document), encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from error
+    write_output(path, to_html(document).encode())
 
 
 def to_html(document: Document) -> str:

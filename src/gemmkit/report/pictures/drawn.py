@@ -77,13 +77,14 @@ class Picture:
 
 
 def pictures(trace: Trace) -> tuple[Picture, ...]:
-    """All pictures of a trace: addresses, banks (where there is shared memory), tiles (where the
-    block stores its tile of C itself)."""
+    """All pictures of a trace: addresses and banks, where threads access memory that has these, and
+    tiles, where the block stores its tile of C itself."""
     accesses = trace.representatives()
-    found = [address_picture(trace, [each for each in accesses if each.space == "global"])]
-    shared = [each for each in accesses if each.space == "shared"]
-    if shared:
-        found.append(bank_picture(trace, shared))
+    found = [
+        picture(trace, own)
+        for picture, space in ((address_picture, "global"), (bank_picture, "shared"))
+        if (own := [each for each in accesses if each.space == space])
+    ]
     if has_tiles(trace):
         found.append(tile_picture(trace))
     return tuple(found)

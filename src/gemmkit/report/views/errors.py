@@ -9,8 +9,9 @@ from typing import Any
 
 from gemmkit.analysis.explain import Explanation
 from gemmkit.bench.peers import GEMMKIT
+from gemmkit.check_record import CheckRecord
 from gemmkit.error_histogram import ErrorHistogram
-from gemmkit.record import CheckRecord, Record
+from gemmkit.record import Record
 from gemmkit.report.document import View
 from gemmkit.report.layout import MISSING, Cell, Column, Row, Table
 from gemmkit.report.tables import kernel_label
