@@ -105,7 +105,7 @@ __all__ = [
 _HOME = {
     "BROADCAST": "gemmkit.problem",
     "LADDER": "gemmkit.kernels.catalog",
-    "CheckRecord": "gemmkit.record",
+    "CheckRecord": "gemmkit.check_record",
     "Choice": "gemmkit.dispatch.choose",
     "Counters": "gemmkit.bench.count",
     "Decision": "gemmkit.dispatch.which",
