@@ -55,6 +55,19 @@ def test_graphs_and_the_cpu_get_new_memory(stream):
     assert arrays.matrix(tensor, 4, 5).data_ptr() != made.data_ptr()
 
 
+def test_memory_of_inference_serves_calls_after_it(stream, monkeypatch):
+    tensor = torch.zeros(2, 3)
+    monkeypatch.setattr(torch.Tensor, "get_device", lambda _: 0)
+    arrays = kept_arrays.KeptArrays()
+    with torch.inference_mode():
+        made = arrays.matrix(tensor.clone(), 4, 5)
+        made[3:] = 1
+    with torch.no_grad():
+        again = arrays.matrix(tensor, 4, 5)
+        again[3:] = 0
+    assert again is made
+
+
 def test_what_is_kept_is_bounded(stream):
     arrays = kept_arrays.KeptArrays()
     large = kept_arrays.MOST_BYTES

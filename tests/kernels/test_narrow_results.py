@@ -13,7 +13,7 @@ from gemmkit.dtypes import OPERAND_TYPES
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedType, UsageError
 from gemmkit.gpu import find_board
-from gemmkit.kernels.catalog import find_kernel, kernels_for
+from gemmkit.kernels.catalog import PRODUCTION, find_kernel, kernels_for
 from gemmkit.kernels.policy import policy, source_file
 from gemmkit.problem import GemmProblem
 from gemmkit.verify import Reference, make_inputs
@@ -187,3 +187,11 @@ def test_what_is_refused(given, error, message):
 def test_groups_have_none():
     with pytest.raises(UsageError, match="groups of products have no results of float8_e5m2"):
         GemmProblem.of_groups("4x5x6*2", dtype=E4M3, out_dtype=E5M2)
+
+
+@pytest.mark.parametrize("dtype", [E4M3, "bfloat16", "float32"])
+def test_kernels_for_groups_refuse_them_for_one_product(dtype):
+    problem = GemmProblem(16, 64, 64, dtype=dtype, out_dtype=E4M3, transb=True)
+    for kernel in PRODUCTION:
+        if (kernel.takes_groups or kernel.takes_ragged) and dtype in kernel.dtypes:
+            assert "write" in (kernel.supports(problem, kernel.default, H100) or ""), kernel.name

@@ -39,7 +39,9 @@ class KeptArrays:
         key = get_ident(), device, current_stream(device), dtype, rows, columns
         found = self._arrays.get(key)
         if found is None:
-            found = like.new_empty(rows, columns)
+            # What is made in inference mode may not be written to after it.
+            with torch.inference_mode(False):
+                found = like.new_empty(rows, columns)
             self._keep(key, found)
         return found
 

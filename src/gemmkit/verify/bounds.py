@@ -22,11 +22,14 @@ instructions are not known, may use tensor cores, which truncate instead of roun
 has the bound for a kernel whose instructions are known).
 
 ReLU has slope at most one and keeps the bound. GELU and SiLU have |f(x)| ≤ |x| and a slope of at
-most `SLOPE`, and their evaluation adds an error of at most `EVALUATION` roundoffs of x: the error
-functions and exponentials of CUDA's math library are accurate to 2 units in the last place (CUDA
-Programming Guide, "Mathematical Functions Appendix"), and the operations after them add a few. The
-scale and the residual each round once. Storing D in a narrower type with unit roundoff v adds
-v·|D|, or half that type's smallest subnormal number.
+most `SLOPE`, and their evaluation adds an error of at most `EVALUATION` roundoffs of x. In fp64,
+the error functions and exponentials of CUDA's math library are accurate to 2 units in the last
+place (CUDA Programming Guide, "Mathematical Functions Appendix"), and the operations after them add
+a few. In fp32, activations are x times a factor s in [0, 1] by ex2.approx and rcp.approx, each
+within 2⁻²² of its result. A relative error of GELU's tail, which is at most 1/2, is at most half of
+it in s; one of p = exp(−t) is at most a quarter of it in s = 1/(1 + p), and one of t at most 0.23
+of it. The scale and the residual each round once. Storing D in a narrower type with unit roundoff v
+adds v·|D|, or half that type's smallest subnormal number.
 
 A library may compute D by several kernels in turn, each of which stores its result y in the type of
 C. If y is within e of the exact value, the next kernel reads a value within e + v·(|y| + e) plus

@@ -64,7 +64,7 @@ struct Gelu {
 // x / (1 + exp(-t)).
 struct Logistic {
   static __device__ double times(double x, double t) { return x / (1.0 + exp(-t)); }
-  // Within what a change of t in its last place makes.
+  // Within what a change of t in its last place makes; 0 where exp(-t) is 2^126 or more.
   static __device__ float times(float x, float t) {
     const float power = Approximate::power_of_two(-1.44269504f * t);
     return x * Approximate::reciprocal(1.0f + power);

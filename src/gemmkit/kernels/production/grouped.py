@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
+from gemmkit.dtypes import is_narrow
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels import rules
 from gemmkit.kernels.cut import Cut
@@ -75,7 +76,10 @@ def launch(
 
 
 def condition(problem: GemmProblem, _: GpuSpec) -> str | None:
-    """Sizes and leading dimensions are 32-bit."""
+    """Sizes and leading dimensions are 32-bit, and results have more than 8 bits: tables hold
+    addresses of C, which those of 8 bits do not read."""
+    if is_narrow(problem.result_dtype):
+        return f"kernels for groups write no results of {problem.result_dtype}"
     if problem.groups is None:
         return None
     for name in ("m", "n", "k", "lda", "ldb", "ldc"):
