@@ -101,6 +101,13 @@ class KernelDeclaration:
         """What tells it from others of its name: type and stars of each parameter."""
         return tuple((each.type, each.stars) for each in self.parameters)
 
+    @property
+    def with_template(self) -> str:
+        """The name, of a template with its parameters, as in `gemm<BM, BN>`."""
+        if self.template is None:
+            return self.name
+        return f"{self.name}<{', '.join(name or '?' for name, _ in self.template)}>"
+
 
 def without_comments(text: str, *, keep_literals: bool = False) -> str:
     """The text with comments, and the content of literals, blanked; positions stay."""
