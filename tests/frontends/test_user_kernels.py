@@ -170,7 +170,7 @@ def test_entries_that_are_not_there(write: Any, text: str, entry: str | None, re
 
 
 def test_a_kernel_that_macros_make_is_told_in_full(write: Any) -> None:
-    """The name of a macro is hidden while it is put in place: `made` comes of none that is read."""
+    """A macro's name is hidden while it is expanded: `made` comes from none that is read."""
     text = """#define MAKE(name) __global__ void name(const float* A, const float* B, float* C)
 #define LATER() LATER
 #define AGAIN(made) LATER()()(MAKE(made) {})
@@ -232,7 +232,7 @@ def test_parameters_of_a_macro_of_the_options(write: Any) -> None:
 
 def test_parameters_of_a_macro_that_nobody_reads(write: Any) -> None:
     text = "#include <made_up.h>\n__global__ void f(PARAMS) {}"
-    with pytest.raises(UsageError, match=r"\(PARAMS\) of 'f' come of a macro .*: give --args"):
+    with pytest.raises(UsageError, match=r"\(PARAMS\) of 'f' come from a macro .*: give --args"):
         Kernel.from_file(write(text), **LAUNCH)
     told = Kernel.from_file(write(text), args="A,B,C,M,N,K", **LAUNCH)
     assert planned(told).signature == ("A", "B", "C", "M", "N", "K")

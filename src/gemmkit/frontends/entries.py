@@ -78,7 +78,7 @@ def declared_in(
 
 
 def check_read(kernel: KernelDeclaration, file: str) -> None:
-    """Check that no parameters come of a macro which nothing that is read defines.
+    """Check that no parameters come from a macro which nothing that is read defines.
 
     Raises:
         UsageError: some do.
@@ -86,7 +86,7 @@ def check_read(kernel: KernelDeclaration, file: str) -> None:
     if hides_parameters(kernel):
         listed = ", ".join(map(str, kernel.parameters))
         raise UsageError(
-            f"{file}:{kernel.line}: the parameters ({listed}) of '{kernel.name}' come of a macro "
+            f"{file}:{kernel.line}: the parameters ({listed}) of '{kernel.name}' come from a macro "
             "that cannot be read: give --args for those of the compiled kernel, in order, or -I "
             "with the folder of the header that defines it"
         )
