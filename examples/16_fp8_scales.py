@@ -1,12 +1,17 @@
 """Products of 8-bit elements with scales, as inference and training in fp8 have them.
 
 The smaller the part of a matrix that shares a scale, the less its largest elements cost the others.
-NumPy has such types from the package ml_dtypes.
+NumPy's types of 8 bits come with the package ml_dtypes.
 """
 
 import numpy as np
 
 import gemmkit
+
+try:
+    import ml_dtypes  # noqa: F401
+except ModuleNotFoundError:
+    raise SystemExit("this example needs ml_dtypes: pip install ml_dtypes") from None
 
 M, N, K = 64, 96, 512
 rng = np.random.default_rng(0)

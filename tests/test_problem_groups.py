@@ -140,9 +140,9 @@ def test_ragged_groups_are_rows_of_one_a():
     assert problem.laid_out("nn").groups_text == text
     assert not problem.product(0).ragged
     for words, wrong in (
-        ("product 1: n is another", "ragged:3x40x72,3x41x72"),
-        ("product 2: k is another", "ragged:3x40x72*2,3x40x71"),
-        ("product 1: lda is another", "ragged:3x40x72,3x40x72:80:40:40"),
+        ("product 1: n differs from", "ragged:3x40x72,3x41x72"),
+        ("product 2: k differs from", "ragged:3x40x72*2,3x40x71"),
+        ("product 1: lda differs from", "ragged:3x40x72,3x40x72:80:40:40"),
         ("'ragged:5x6x7' is not a group", "3x4x5,ragged:5x6x7"),
     ):
         with pytest.raises(UsageError, match=words):

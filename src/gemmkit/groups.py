@@ -80,8 +80,8 @@ class Groups:
         if ragged and count and (table[1:] != table[1:, :1]).any():
             row_number, number = (int(each[0]) for each in np.nonzero(table[1:] != table[1:, :1]))
             raise UsageError(
-                f"product {number}: {_NAMES[1 + row_number]} is another than that of product 0: "
-                "ragged groups, which are rows of one A, differ in m alone"
+                f"product {number}: {_NAMES[1 + row_number]} differs from that of product 0, but "
+                "ragged groups, which are rows of one A, may differ in m only"
             )
         return cls(table.tobytes(), ragged)
 

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from gemmkit.cxx.declarations import constants_in, head_comment, kernels_in
+from gemmkit.cxx.declarations import constants_in, kernels_in
+from gemmkit.cxx.head_comments import head_comment
 from gemmkit.epilogue import Epilogue
 from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.gpu import find_board
+from gemmkit.kernels.catalog import find_kernel
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import LaunchPlan
 from gemmkit.problem import GemmProblem
@@ -168,7 +170,7 @@ def test_entries_that_are_not_there(write: Any, text: str, entry: str | None, re
 
 
 def test_a_kernel_that_macros_make_is_told_in_full(write: Any) -> None:
-    """The name of a macro is hidden while it is put in place: `made` comes of none that is read."""
+    """A macro's name is hidden while it is expanded: `made` comes from none that is read."""
     text = """#define MAKE(name) __global__ void name(const float* A, const float* B, float* C)
 #define LATER() LATER
 #define AGAIN(made) LATER()()(MAKE(made) {})
@@ -230,7 +232,7 @@ def test_parameters_of_a_macro_of_the_options(write: Any) -> None:
 
 def test_parameters_of_a_macro_that_nobody_reads(write: Any) -> None:
     text = "#include <made_up.h>\n__global__ void f(PARAMS) {}"
-    with pytest.raises(UsageError, match=r"\(PARAMS\) of 'f' come of a macro .*: give --args"):
+    with pytest.raises(UsageError, match=r"\(PARAMS\) of 'f' come from a macro .*: give --args"):
         Kernel.from_file(write(text), **LAUNCH)
     told = Kernel.from_file(write(text), args="A,B,C,M,N,K", **LAUNCH)
     assert planned(told).signature == ("A", "B", "C", "M", "N", "K")
@@ -470,6 +472,12 @@ def test_declarations() -> None:
     assert [each.pointer for each in found["last"].parameters] == [False, True]
 
 
+def test_a_kernel_is_shown_by_its_name_and_file(write: Any) -> None:
+    kernel = Kernel.from_file(write(TILED), entry="tiled<128>", **LAUNCH)
+    assert repr(kernel) == str(kernel) == "<Kernel tiled<128> from my.cu>"
+    assert repr(find_kernel("naive")) == "<Kernel naive>"
+
+
 def test_constants() -> None:
     text = (
         "#define A (1 + 2) // three\n#define F(x) x\nconstexpr int B = A * 2;\n"
@@ -486,6 +494,12 @@ def test_constants() -> None:
         ("// one\n// two\nint x;", "one"),
         ("\n/*\n * =====\n * Words here\n */", "Words here"),
         ("int x; // late", ""),
+        ("// Tiles, vs. none. The rest\n// is more.\n", "Tiles, vs. none."),
+        (
+            f"// {'Tiles of registers, ' * 4}\n// of 8 x 8.\n",
+            f"{'Tiles of registers, ' * 4}of 8 x 8.",
+        ),
+        (f"// {'Tiles of registers, ' * 4}\n// no end\n", ("Tiles of registers, " * 4).strip()),
         ("// Copyright (c) 2024 A\n// SPDX-License-Identifier: MIT\n// Tiles.\nint x;", "Tiles."),
         (
             "/* Copyright 2024\n *\n * Licensed under the MIT License,\n * see A */\n// Tiles.",

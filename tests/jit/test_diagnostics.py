@@ -116,7 +116,7 @@ def test_an_entry_that_is_not_there(entry, reason) -> None:
         entry,
     )
     assert reason in message
-    assert "kernels in these files: plain, tiled" in message
+    assert "kernels in these files: plain, tiled<A, B>" in message
     assert "__nv_name_map" not in message
 
 

@@ -110,6 +110,11 @@ def test_sizes_are_not_blamed_for_paddings():
     assert right_multiples([*whole, *broken[:1]], (16, 16, 16)) is None
     large = [record(size, size, 31, "wrong result", 31) for size in (65, 81)]
     assert right_multiples([*whole, *large], (16, 16, 16)) is None
+    # Two of four other sizes are clean: a short k, say, tells those that failed from them.
+    short = [record(size, size, 7, "wrong result", 7) for size in (15, 17)]
+    others = [record(size, size, 31, "ok", 31) for size in (18, 27)]
+    assert right_multiples([*whole, *short, *others[:1]], (16, 16, 16)) is not None
+    assert right_multiples([*whole, *short, *others], (16, 16, 16)) is None
     race = Finding(
         check="racecheck",
         kind="read after write",

@@ -6,7 +6,9 @@ import pytest
 from rich.text import Text
 
 from gemmkit.bench.check import check
+from gemmkit.bench.edge_cases import NON_FINITE
 from gemmkit.kernels.kernel import Kernel
+from gemmkit.problem import GemmProblem
 from gemmkit.report.causes import causes
 from gemmkit.report.check_page import check_document
 from gemmkit.report.findings import SHOWN_ALIKE, check_table, findings_text
@@ -60,6 +62,43 @@ def test_a_diagnosis_is_given_once(tmp_path):
     assert notes[0].startswith("All 16 elements are wrong: ")
     assert len(notes[0]) > 60
     assert notes[1:] == [f"All {n} elements are wrong: as above." for n in (64, 81)]
+
+
+def test_as_above_stands_for_the_reason_given_last(tmp_path):
+    """The kernel takes B with rows and columns exchanged, and ignores beta where it is not 1."""
+    path = tmp_path / "two.cu"
+    head = HEAD.replace("const float *A", "float beta, const float *A")
+    body = """  float s = 0;
+  for (int k = 0; k < K; ++k) s += A[blockIdx.y * K + k] * B[blockIdx.x * K + k];
+  if (beta != 0) s = 0, C[blockIdx.y * N + blockIdx.x] = 7;
+  else C[blockIdx.y * N + blockIdx.x] = s;"""
+    path.write_text(f"{head}\n{body}\n}}\n")
+    kernel = Kernel.from_file(path, grid="N,M", block=1)
+    problems = [GemmProblem(n, n, n, beta=beta) for n, beta in ((4, 0), (5, 0.5), (6, 0), (7, 0))]
+    notes = [row.note for row in check_table([*check(kernel, problems, gpu="t4")]).rows]
+    why = "C = A·Bᵀ: B is taken with rows and columns exchanged."
+    assert notes[0].startswith(f"All 16 elements are wrong: {why} Try --layout NT. For example, ")
+    assert notes[1].startswith("All 25 elements are wrong: ")
+    assert why not in notes[1]
+    assert notes[2] == f"All 36 elements are wrong: {why}"
+    assert notes[3] == "All 49 elements are wrong: as above."
+
+
+def test_nan_and_infinities_show_nothing_new_where_finite_inputs_are_wrong(tmp_path):
+    path = tmp_path / "transposed.cu"
+    body = """  float s = 0;
+  for (int k = 0; k < K; ++k) s += A[blockIdx.y * K + k] * B[blockIdx.x * K + k];
+  C[blockIdx.y * N + blockIdx.x] = s;"""
+    path.write_text(f"{HEAD}\n{body}\n}}\n")
+    kernel = Kernel.from_file(path, grid="N,M", block=1)
+    records = [*check(kernel, gpu="t4")]
+    notes = [row.note for row in check_table([*records, records[1]]).rows]
+    number = [each.case for each in records].index(NON_FINITE)
+    assert notes[number].endswith(": without NaN and infinities, results are wrong too.")
+    assert notes[-1].endswith(": as above.")
+    (alone,) = check_table(records[number : number + 1]).rows
+    assert "results are wrong too" not in alone.note
+    assert "For example, " in alone.note
 
 
 def test_sums_by_atomics_into_c_need_zeros(tmp_path):

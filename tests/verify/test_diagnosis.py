@@ -254,7 +254,7 @@ FAULTS = {
         "operand not advanced",
         "the first 8 steps of B along k",
     ),
-    "ReLU too many": (PLAIN, lambda c: np.maximum(c.right, 0), "zero", "as after a ReLU"),
+    "ReLU too many": (PLAIN, lambda c: np.maximum(c.right, 0), "zero", "Try --epilogue relu, if"),
     "magnitude": (PLAIN, lambda c: np.abs(c.right), "magnitude", "|expected result|"),
     "one value": (PLAIN, replaced(7.0), "one value", "C is 7 throughout"),
     "a lane": (

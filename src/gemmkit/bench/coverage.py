@@ -45,7 +45,8 @@ def right_multiples(records: Sequence[CheckRecord], tiles: Multiples) -> Multipl
 
     Sizes are not to blame for a race in shared memory or a divergent barrier, nor for what only
     large problems show: at least two failed, each no larger along any axis than a clean one of such
-    multiples.
+    multiples. Nor are they where most problems of other sizes are clean: something else, such as a
+    short k, tells those that failed from them.
     """
     ran = [each for each in records if each.verdict != "refused" and _products(each.problem)]
     if all(record.clean for record in ran):
@@ -77,7 +78,8 @@ def right_multiples(records: Sequence[CheckRecord], tiles: Multiples) -> Multipl
                 for each in failed
                 if any(_holds(clean.problem, each.problem) for clean in whole)
             }
-            enough = min(len(shapes), len(within)) >= EVIDENCE
+            others = sum(not _divides((m, n, k), each.problem) for each in ran)
+            enough = min(len(shapes), len(within)) >= EVIDENCE and 2 * len(failed) > others
             if enough and seen and all(each.clean for each in whole):
                 return m, n, k
     return None

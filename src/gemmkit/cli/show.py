@@ -112,7 +112,7 @@ def _configurations(kernel: Kernel, config: TileConfig, board: GpuSpec) -> str:
         also = f"  (also called {aliases[key]})" if key in aliases else ""
         lines.append(f"{key:{width}} {value:5}  {worth}{also}")
     allowed = sum(1 for _ in kernel.configurations(board))
-    lines.append(f"{allowed} combinations of these are valid on {board.name}")
+    lines.append(f"{allowed:,} combinations of these are valid on {board.name}")
     return "\n".join(lines) + "\n"
 
 

@@ -101,6 +101,13 @@ class KernelDeclaration:
         """What tells it from others of its name: type and stars of each parameter."""
         return tuple((each.type, each.stars) for each in self.parameters)
 
+    @property
+    def with_template(self) -> str:
+        """The name, of a template with its parameters, as in `gemm<BM, BN>`."""
+        if self.template is None:
+            return self.name
+        return f"{self.name}<{', '.join(name or '?' for name, _ in self.template)}>"
+
 
 def without_comments(text: str, *, keep_literals: bool = False) -> str:
     """The text with comments, and the content of literals, blanked; positions stay."""
@@ -205,33 +212,6 @@ def body_of(kernel: KernelDeclaration, text: str) -> str:
         opening = re.compile(r"\s*\{").match(plain, close + 1) if close >= 0 else None
         if opening is not None:
             return plain[opening.end() : closing(plain, opening.end() - 1)]
-    return ""
-
-
-# A line that names an owner or a license, and words of a license's own text.
-_OWNER = re.compile(r"copyright|\(c\) *[12]\d{3}|\xa9|SPDX-|all rights reserved", re.IGNORECASE)
-_LICENSE = re.compile(
-    r"\blicen[sc]e|permission is hereby|redistributions? (?:and|of|in)|neither the name of"
-    r"|software is provided|as.is.? basis|required by applicable law|without (?:any )?warranty",
-    re.IGNORECASE,
-)
-
-
-def head_comment(text: str) -> str:
-    """The first line with words of the comments that a text begins with; empty if there is none.
-
-    Lines that name an owner, and paragraphs of a license, are skipped.
-    """
-    match = re.match(r"(?:\s*(?:/\*.*?\*/|//[^\n]*))+", text, re.DOTALL)
-    paragraph: list[str] = []
-    for line in (*(match[0] if match else "").replace("*/", "\n\n").splitlines(), ""):
-        words = line.strip().lstrip("/*!").strip()
-        if re.search(r"[A-Za-z]{2}", words):
-            paragraph.append("" if _OWNER.search(words) else words)
-        elif not words:
-            if any(paragraph) and not _LICENSE.search(" ".join(paragraph)):
-                return next(filter(None, paragraph))
-            paragraph = []
     return ""
 
 

@@ -13,12 +13,12 @@ from gemmkit.cxx.declarations import (
     body_of,
     closing,
     constants_in,
-    head_comment,
     kernels_in,
     split_arguments,
 )
 from gemmkit.cxx.element_types import resolved, type_names
 from gemmkit.cxx.expressions import Expression, Number, split_list
+from gemmkit.cxx.head_comments import head_comment
 from gemmkit.dtypes import Dtype
 from gemmkit.errors import UsageError
 from gemmkit.file_directives import text_name

@@ -78,7 +78,7 @@ def declared_in(
 
 
 def check_read(kernel: KernelDeclaration, file: str) -> None:
-    """Check that no parameters come of a macro which nothing that is read defines.
+    """Check that no parameters come from a macro which nothing that is read defines.
 
     Raises:
         UsageError: some do.
@@ -86,7 +86,7 @@ def check_read(kernel: KernelDeclaration, file: str) -> None:
     if hides_parameters(kernel):
         listed = ", ".join(map(str, kernel.parameters))
         raise UsageError(
-            f"{file}:{kernel.line}: the parameters ({listed}) of '{kernel.name}' come of a macro "
+            f"{file}:{kernel.line}: the parameters ({listed}) of '{kernel.name}' come from a macro "
             "that cannot be read: give --args for those of the compiled kernel, in order, or -I "
             "with the folder of the header that defines it"
         )
@@ -193,8 +193,8 @@ def _check_template(entry: str, kernel: KernelDeclaration, file: str) -> None:
         return
     if any(not default for _, default in kernel.template):
         raise UsageError(
-            f"'{kernel.name}' in {file} is a template: give --entry '{_shown(kernel)}' with a "
-            "template argument in place of each name"
+            f"'{kernel.name}' in {file} is a template: give --entry '{kernel.with_template}' with "
+            "a template argument in place of each name"
         )
 
 
@@ -205,10 +205,4 @@ def name_expression(kernel: KernelDeclaration | None) -> str:
 
 
 def _listed(found: Sequence[KernelDeclaration]) -> str:
-    return "it has: " + (", ".join(_shown(each) for each in found) or "none")
-
-
-def _shown(kernel: KernelDeclaration) -> str:
-    if kernel.template is None:
-        return kernel.name
-    return f"{kernel.name}<{', '.join(name or '?' for name, _ in kernel.template)}>"
+    return "it has: " + (", ".join(each.with_template for each in found) or "none")

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
-from gemmkit.cxx.declarations import head_comment
 from gemmkit.cxx.expressions import split_list
+from gemmkit.cxx.head_comments import head_comment
 from gemmkit.dtypes import OPERAND_TYPES, RESULT_TYPES, Dtype, full_type_name
 from gemmkit.errors import UnsupportedType, UsageError, unknown_name
 from gemmkit.file_directives import text_name

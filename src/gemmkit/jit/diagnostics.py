@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
+from gemmkit.cxx.declarations import kernels_in
 from gemmkit.file_directives import file_names
 from gemmkit.jit.advice import advice
 
@@ -47,8 +48,10 @@ def render_log(log: str, sources: Mapping[str, str], entry: str, ptx: str) -> st
         blocks.append(f"and {left} more error{'s' * (left > 1)}")
     if _NAME_EXPRESSION_FILE in log:
         texts = [_LAUNCH_BOUNDS.sub("", text) for text in sources.values()]
-        kernels = {name for text in texts for name in _KERNEL.findall(text)}
-        blocks.append(f"kernels in these files: {', '.join(sorted(kernels)) or 'none'}")
+        kernels = {name: name for text in texts for name in _KERNEL.findall(text)}
+        read = (each for text in texts for each in kernels_in(text))
+        kernels |= {each.name.split("::")[-1]: each.with_template for each in read}
+        blocks.append(f"kernels in these files: {', '.join(sorted(kernels.values())) or 'none'}")
     if _OVERLOADED in log:
         blocks.append(
             f"several functions are called '{entry.partition('<')[0]}': give the types of its "

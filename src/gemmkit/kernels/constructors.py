@@ -12,11 +12,19 @@ from gemmkit.errors import UnsupportedType
 from gemmkit.kernels.launch_options import Extent, LaunchOptions
 
 if TYPE_CHECKING:
+    from gemmkit.kernels.plan import SourceFile
     from gemmkit.kernels.variables import Value
 
 
 class UsersKernels:
-    """The constructors of `Kernel`."""
+    """The constructors of `Kernel`, and how it is shown."""
+
+    name: str
+    file: SourceFile | None
+
+    def __repr__(self) -> str:
+        where = f" from {self.file.name}" if self.file is not None else ""
+        return f"<Kernel {self.name}{where}>"
 
     @classmethod
     def from_file(

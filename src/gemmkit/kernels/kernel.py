@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from gemmkit.kernels.variables import DeviceVariables, Value
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Kernel(UsersKernels):
     """One kernel: a rung of the ladder, a production kernel, or a user's own.
 

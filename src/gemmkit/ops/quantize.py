@@ -122,7 +122,7 @@ def _library_type(library: Any, dtype: Dtype) -> Any:
         import ml_dtypes
     except ImportError:
         raise UnsupportedType(
-            "NumPy has arrays of 8 bits with the package ml_dtypes alone: `pip install ml_dtypes`"
+            "NumPy's types of 8 bits come with the package ml_dtypes: `pip install ml_dtypes`"
         ) from None
     return getattr(ml_dtypes, library_name(dtype))
 

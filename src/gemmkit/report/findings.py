@@ -105,9 +105,10 @@ def _row(record: CheckRecord, before: Sequence[CheckRecord], *, named: bool) -> 
     # Every refusal says why, for its numbers are its own.
     again = _noted(record, before) and record.verdict != "refused"
     note = record.note
-    if record.correct is not True and not again:
-        short = shortened(record.diagnosis, (each.diagnosis for each in before))
-        note = short or wrong_result(record.diagnosis, record.detail)
+    if record.correct is not True and (short := shortened(record, before)):
+        note = short
+    elif record.correct is not True and not again:
+        note = wrong_result(record.diagnosis, record.detail)
     if record.verdict == "ok" and not note:
         note = _unchecked(record.problem)
     return Row(tuple(cells if named else cells[1:]), note)

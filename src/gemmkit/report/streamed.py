@@ -23,11 +23,11 @@ def stream_text(told: StreamDecision) -> str:
         "memory": f"{bytes_text(told.device_bytes)} of {bytes_text(told.memory_bytes)}"
         + (" on each" if told.devices > 1 else ""),
         "in": f"{told.bytes_in / 1e9:,.2f} GB to the device, "
-        f"{told.bytes_in / max(told.least_bytes_in, 1):.2f} × what is there: {_time(told.in_s)}",
+        f"{told.bytes_in / max(told.least_bytes_in, 1):.2f} × the operands: {_time(told.in_s)}",
         "out": f"{told.bytes_out / 1e9:,.2f} GB to the host: {_time(told.out_s)}",
         "product": _time(told.product_s),
         "time": f"{_time(told.seconds)}, {told.tflops:,.1f} TFLOP/s, estimated; "
-        f"{_time(told.serial_s)} one after the other on one device",
+        f"{_time(told.serial_s)} without overlap, on one device",
         "limiter": told.limiter,
         "link": f"{told.link_gb_per_s:g} GB/s each way",
     }

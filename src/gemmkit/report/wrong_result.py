@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from gemmkit.bench.edge_cases import NON_FINITE
+from gemmkit.check_record import CheckRecord
 from gemmkit.record import Diagnosis
 
 _PLAIN = ("", "fp32", "fp64")
@@ -18,13 +20,33 @@ def wrong_result(diagnosis: Diagnosis | None, detail: str) -> str:
     return " ".join(filter(None, sentences))
 
 
-def shortened(diagnosis: Diagnosis | None, before: Iterable[Diagnosis | None]) -> str:
-    """How much is wrong, and "as above" for what a previous diagnosis says; empty if none does."""
+def shortened(record: CheckRecord, before: Sequence[CheckRecord]) -> str:
+    """What to say of a wrong result whose reason was given already; empty if it was not.
+
+    "As above" stands for the reason that was given last, so that it names one only. NaN and
+    infinities among the inputs of a problem that is wrong without them show nothing new.
+    """
+    diagnosis = record.diagnosis
     if diagnosis is None:
         return ""
     how_much, _, why = diagnosis.summary.partition(": ")
-    said = {each.summary.partition(": ")[2] for each in before if each is not None}
-    return f"{how_much}: as above." if why and why in said else ""
+    if _wrong_without_nan(record, before):
+        return f"{how_much}: without NaN and infinities, results are wrong too."
+    said = [
+        each.diagnosis.summary.partition(": ")[2]
+        for number, each in enumerate(before)
+        if each.diagnosis is not None and not _wrong_without_nan(each, before[:number])
+    ]
+    if not why or why not in said:
+        return ""
+    return f"{how_much}: {'as above' if why == said[-1] else why}."
+
+
+def _wrong_without_nan(record: CheckRecord, before: Sequence[CheckRecord]) -> bool:
+    """Whether inputs hold NaN and infinities, and the same problem was wrong without them."""
+    return record.case == NON_FINITE and any(
+        each.problem == record.problem and each.correct is False for each in before
+    )
 
 
 def bound_notes(arithmetics: Iterable[str]) -> tuple[str, ...]:

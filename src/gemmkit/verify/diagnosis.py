@@ -6,7 +6,7 @@ It runs for wrong results only and uses the known inputs: see `hypotheses`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -131,7 +131,11 @@ def _kinds(
     zero = Explanation("zero", "C is zero")
     signs = right[zeros]
     if SIGNS <= signs.size < problem.m * problem.n and signs.max() < 0:
-        zero = Explanation("zero", "C is zero where it should be negative, as after a ReLU")
+        advice = ""
+        if problem.epilogue.activation == "none":
+            fused = replace(problem.epilogue, activation="relu")
+            advice = f"try --epilogue {fused}, if this is intended"
+        zero = Explanation("zero", "C is zero where it should be negative, as after a ReLU", advice)
     infinite = Explanation("infinite", "C is infinite")
     finite = np.isfinite(found)
     rest: Explanation | None = None
