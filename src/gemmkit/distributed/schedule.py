@@ -133,27 +133,11 @@ def schedule(
     """
     if not 0 <= rank < len(sizes):
         raise UsageError(f"rank {rank} of {len(sizes)} ranks: ranks count from 0")
-    spans = consecutive(sizes)
-    makers = {
-        ("gather", "whole"): _gather_whole,
-        ("gather", "parts"): _gather_parts,
-        ("scatter", "whole"): _scatter_whole,
-        ("scatter", "parts"): _scatter_parts,
-        ("reduce", "whole"): _reduce_whole,
-        ("reduce", "parts"): _reduce_parts,
-    }
     if form == "local" or len(sizes) == 1:
+        spans = consecutive(sizes)
         steps: Iterable[Step] = _local(spans)
         return Schedule("local", "whole", rank, len(sizes), spans, tuple(steps), 0)
-    maker = makers.get((form, way))
-    if maker is None:
-        raise UsageError(f"form '{form}' and way '{way}': there is no such schedule")
-    pieces = [
-        [Piece(owner, part) for part in parts_of(span, parts if way == "parts" else 1, multiple)]
-        for owner, span in enumerate(spans)
-    ]
-    plain = [maker(rank, spans, pieces) for rank in range(len(sizes))]
-    return _numbered(form, way, rank, spans, plain)
+    return _numbered(form, way, rank, _of_all_ranks(form, way, sizes, parts, multiple))
 
 
 # --- the steps of a rank, transfers without places as yet ---------------------------------------
@@ -162,6 +146,41 @@ def schedule(
 _Moves = tuple[Cargo, list[tuple[Piece, int]], list[tuple[Piece, int]]]
 _Plain = list["_Moves | Product | Sum"]
 _Pieces = Sequence[Sequence[Piece]]
+# By cargo, piece and peer.
+_Places = dict[tuple[Cargo, Piece, int], tuple[int, int]]
+
+
+class _AllRanks(NamedTuple):
+    """Each rank's steps, and the places of what it receives, with the lines of all."""
+
+    spans: tuple[Span, ...]
+    plain: Sequence[_Plain]
+    places: Sequence[tuple[_Places, int]]
+
+
+# Asked for by each rank in turn where all are played through.
+@lru_cache(maxsize=8)
+def _of_all_ranks(
+    form: Form, way: Way, sizes: tuple[int, ...], parts: int, multiple: int
+) -> _AllRanks:
+    makers = {
+        ("gather", "whole"): _gather_whole,
+        ("gather", "parts"): _gather_parts,
+        ("scatter", "whole"): _scatter_whole,
+        ("scatter", "parts"): _scatter_parts,
+        ("reduce", "whole"): _reduce_whole,
+        ("reduce", "parts"): _reduce_parts,
+    }
+    maker = makers.get((form, way))
+    if maker is None:
+        raise UsageError(f"form '{form}' and way '{way}': there is no such schedule")
+    spans = consecutive(sizes)
+    pieces = [
+        [Piece(owner, part) for part in parts_of(span, parts if way == "parts" else 1, multiple)]
+        for owner, span in enumerate(spans)
+    ]
+    plain = [maker(rank, spans, pieces) for rank in range(len(sizes))]
+    return _AllRanks(spans, plain, [_places(form, spans, steps) for steps in plain])
 
 
 def _local(spans: Sequence[Span]) -> list[Product]:
@@ -200,7 +219,8 @@ def gather_pieces(rank: int, spans: Sequence[Span], pieces: _Pieces) -> Schedule
     plain: list[_Plain] = [
         [*_moves_to_all("operand", each, len(spans), pieces)] for each in range(len(spans))
     ]
-    return _numbered("gather", "parts", rank, tuple(spans), plain)
+    places = [_places("gather", spans, steps) for steps in plain]
+    return _numbered("gather", "parts", rank, _AllRanks(tuple(spans), plain, places))
 
 
 def _gather_whole(rank: int, spans: Sequence[Span], pieces: _Pieces) -> _Plain:
@@ -285,11 +305,9 @@ def _results(rank: int, ranks: int, pieces: _Pieces, index: int) -> list[_Moves]
 # --- places -------------------------------------------------------------------------------------
 
 
-def _numbered(
-    form: Form, way: Way, rank: int, spans: tuple[Span, ...], plain: Sequence[_Plain]
-) -> Schedule:
+def _numbered(form: Form, way: Way, rank: int, every: _AllRanks) -> Schedule:
     """The steps of a rank with the places of transfers in the receivers' memory."""
-    places = [_places(form, spans, steps) for steps in plain]
+    spans, plain, places = every
     made: list[Step] = []
     for step in plain[rank]:
         if isinstance(step, (Product, Sum)):
@@ -309,11 +327,9 @@ def _numbered(
     return Schedule(form, way, rank, len(spans), spans, tuple(made), lines)
 
 
-def _places(
-    form: Form, spans: Sequence[Span], steps: _Plain
-) -> tuple[dict[tuple[Cargo, Piece, int], tuple[int, int]], int]:
+def _places(form: Form, spans: Sequence[Span], steps: _Plain) -> tuple[_Places, int]:
     """Number and offset of each transfer that a rank receives, and the lines of all."""
-    found: dict[tuple[Cargo, Piece, int], tuple[int, int]] = {}
+    found: _Places = {}
     # A gathered operand is one matrix, this rank's share included.
     end = spans[-1].stop if form == "gather" else 0
     for step in steps:
