@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 from bounded import check, normal
 
 import gemmkit
 from gemmkit.errors import UsageError
-from gemmkit.nn import linear
+from gemmkit.nn import column_parallel_linear, linear, row_parallel_linear
 from gemmkit.verify.running import Bounded
 
 
@@ -78,3 +80,14 @@ def test_activations_follow_the_rules_of_epilogues():
     np.testing.assert_array_equal(
         gemmkit.nn.linear(x, weight, activation="ReLU", device="emulator"), np.maximum(plain, 0)
     )
+
+
+def test_layers_over_ranks_say_that_they_need_pytorch(monkeypatch):
+    from gemmkit import distributed
+
+    monkeypatch.delitem(vars(distributed), "matmul", raising=False)
+    monkeypatch.setitem(sys.modules, "torch.distributed", None)
+    ones = np.ones((2, 2), np.float32)
+    for layer in (column_parallel_linear, row_parallel_linear):
+        with pytest.raises(ImportError, match="pip install 'gemmkit\\[torch\\]'"):
+            layer(ones, ones)

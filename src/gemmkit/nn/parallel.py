@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from gemmkit.epilogue import Activation, Custom, Epilogue
-from gemmkit.loading import load
 from gemmkit.nn.namespace import Array
 
 
@@ -39,6 +38,7 @@ def column_parallel_linear(
     Raises:
         UsageError: shapes or types do not fit.
         DistributedError: ranks ask for different products, or one has failed.
+        ImportError: there is no PyTorch; the message says how to get it.
     """
     placements = "S(0)" if sequence_parallel else "R", "S(1)"
     return _product(x, weight, bias, activation, group, precision, device, placements, "S(-1)")
@@ -73,6 +73,7 @@ def row_parallel_linear(
     Raises:
         UsageError: shapes or types do not fit.
         DistributedError: ranks ask for different products, or one has failed.
+        ImportError: there is no PyTorch; the message says how to get it.
     """
     placement = "S(0)" if sequence_parallel else "R"
     placements = "S(-1)", "S(0)"
@@ -90,8 +91,7 @@ def _product(
     placements: tuple[str, str],
     placement: str,
 ) -> Array:
-    load("gemmkit.distributed.front")
-    from gemmkit.distributed.front import matmul
+    from gemmkit.distributed import matmul
 
     return matmul(
         x,
