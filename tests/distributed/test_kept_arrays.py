@@ -11,13 +11,14 @@ kept_arrays = pytest.importorskip("gemmkit.distributed.kept_arrays")
 
 
 class OnGpu(SimpleNamespace):
-    """Looks like a tensor on a GPU, whose new ones are told apart."""
+    """Looks like a tensor on a GPU; each new one is an object of its own."""
 
     def get_device(self):
         return self.device
 
-    def new_empty(self, rows, columns):
-        return OnGpu(device=self.device, dtype=self.dtype, nbytes=2 * rows * columns)
+    def new_empty(self, shape, dtype):
+        rows, columns = shape
+        return OnGpu(device=self.device, dtype=dtype, nbytes=2 * rows * columns)
 
 
 @pytest.fixture
@@ -28,31 +29,31 @@ def stream(monkeypatch):
     return current
 
 
-LIKE = OnGpu(device=0, dtype="bf16")
+LIKE = OnGpu(device=0)
 
 
 def test_one_memory_serves_calls_on_one_stream(stream):
     arrays = kept_arrays.KeptArrays()
-    first = arrays.matrix(LIKE, 16, 32)
-    assert arrays.matrix(LIKE, 16, 32) is first
-    others = [arrays.matrix(LIKE, 32, 16), arrays.matrix(OnGpu(device=1, dtype="bf16"), 16, 32)]
-    others.append(arrays.matrix(OnGpu(device=0, dtype="fp16"), 16, 32))
+    first = arrays.matrix(LIKE, "bf16", 16, 32)
+    assert arrays.matrix(LIKE, "bf16", 16, 32) is first
+    others = [arrays.matrix(LIKE, "bf16", 32, 16), arrays.matrix(OnGpu(device=1), "bf16", 16, 32)]
+    others.append(arrays.matrix(LIKE, "fp16", 16, 32))
     stream.stream = 7
-    others.append(arrays.matrix(LIKE, 16, 32))
+    others.append(arrays.matrix(LIKE, "bf16", 16, 32))
     assert len({id(each) for each in (first, *others)}) == 5
 
 
 def test_graphs_and_the_cpu_get_new_memory(stream):
     arrays = kept_arrays.KeptArrays()
-    first = arrays.matrix(LIKE, 16, 32)
+    first = arrays.matrix(LIKE, "bf16", 16, 32)
     stream.capturing = True
-    assert arrays.matrix(LIKE, 16, 32) is not first
+    assert arrays.matrix(LIKE, "bf16", 16, 32) is not first
     stream.capturing = False
-    assert arrays.matrix(LIKE, 16, 32) is first
+    assert arrays.matrix(LIKE, "bf16", 16, 32) is first
     tensor = torch.zeros(2, 3)
-    made = arrays.matrix(tensor, 4, 5)
+    made = arrays.matrix(tensor, tensor.dtype, 4, 5)
     assert made.shape == (4, 5)
-    assert arrays.matrix(tensor, 4, 5).data_ptr() != made.data_ptr()
+    assert arrays.matrix(tensor, tensor.dtype, 4, 5).data_ptr() != made.data_ptr()
 
 
 def test_memory_of_inference_serves_calls_after_it(stream, monkeypatch):
@@ -60,10 +61,10 @@ def test_memory_of_inference_serves_calls_after_it(stream, monkeypatch):
     monkeypatch.setattr(torch.Tensor, "get_device", lambda _: 0)
     arrays = kept_arrays.KeptArrays()
     with torch.inference_mode():
-        made = arrays.matrix(tensor.clone(), 4, 5)
+        made = arrays.matrix(tensor.clone(), tensor.dtype, 4, 5)
         made[3:] = 1
     with torch.no_grad():
-        again = arrays.matrix(tensor, 4, 5)
+        again = arrays.matrix(tensor, tensor.dtype, 4, 5)
         again[3:] = 0
     assert again is made
 
@@ -71,8 +72,8 @@ def test_memory_of_inference_serves_calls_after_it(stream, monkeypatch):
 def test_what_is_kept_is_bounded(stream):
     arrays = kept_arrays.KeptArrays()
     large = kept_arrays.MOST_BYTES
-    assert arrays.matrix(LIKE, 1, large) is not arrays.matrix(LIKE, 1, large)
+    assert arrays.matrix(LIKE, "bf16", 1, large) is not arrays.matrix(LIKE, "bf16", 1, large)
     for columns in range(1, 40):
-        arrays.matrix(LIKE, 1, large // 2 - columns)
+        arrays.matrix(LIKE, "bf16", 1, large // 2 - columns)
         held = sum(each.nbytes for each in arrays._arrays.values())
         assert held == arrays._bytes <= kept_arrays.MOST_BYTES_KEPT

@@ -26,22 +26,22 @@ class KeptArrays:
         self._arrays: dict[Hashable, Any] = {}
         self._bytes = 0
 
-    def matrix(self, like: Any, rows: int, columns: int) -> Any:
-        """A matrix of the type and on the device of `like`, with any content, which is valid until
-        this is called again for one of its shape by the same thread on the same stream.
+    def matrix(self, like: Any, dtype: Any, rows: int, columns: int) -> Any:
+        """A matrix of a type on the device of `like`, with any content, which is valid until this
+        is called again for one of its type and shape by the same thread on the same stream.
 
         It is new where `like` is not on a GPU, where it takes more than `MOST_BYTES`, and while a
         CUDA graph is captured, which keeps the addresses.
         """
-        device, dtype = like.get_device(), like.dtype
+        device = like.get_device()
         if device < 0 or torch.cuda.is_current_stream_capturing():
-            return like.new_empty(rows, columns)
+            return like.new_empty((rows, columns), dtype=dtype)
         key = get_ident(), device, current_stream(device), dtype, rows, columns
         found = self._arrays.get(key)
         if found is None:
             # What is made in inference mode may not be written to after it.
             with torch.inference_mode(False):
-                found = like.new_empty(rows, columns)
+                found = like.new_empty((rows, columns), dtype=dtype)
             self._keep(key, found)
         return found
 

@@ -180,7 +180,7 @@ def _of_all_ranks(
         for owner, span in enumerate(spans)
     ]
     plain = [maker(rank, spans, pieces) for rank in range(len(sizes))]
-    return _AllRanks(spans, plain, [_places(form, spans, steps) for steps in plain])
+    return _with_places(form, spans, plain)
 
 
 def _local(spans: Sequence[Span]) -> list[Product]:
@@ -219,8 +219,7 @@ def gather_pieces(rank: int, spans: Sequence[Span], pieces: _Pieces) -> Schedule
     plain: list[_Plain] = [
         [*_moves_to_all("operand", each, len(spans), pieces)] for each in range(len(spans))
     ]
-    places = [_places("gather", spans, steps) for steps in plain]
-    return _numbered("gather", "parts", rank, _AllRanks(tuple(spans), plain, places))
+    return _numbered("gather", "parts", rank, _with_places("gather", tuple(spans), plain))
 
 
 def _gather_whole(rank: int, spans: Sequence[Span], pieces: _Pieces) -> _Plain:
@@ -325,6 +324,10 @@ def _numbered(form: Form, way: Way, rank: int, every: _AllRanks) -> Schedule:
     # All ranks reserve as much, so that all make room for more in the same call.
     lines = max(each[1] for each in places)
     return Schedule(form, way, rank, len(spans), spans, tuple(made), lines)
+
+
+def _with_places(form: Form, spans: tuple[Span, ...], plain: Sequence[_Plain]) -> _AllRanks:
+    return _AllRanks(spans, plain, [_places(form, spans, steps) for steps in plain])
 
 
 def _places(form: Form, spans: Sequence[Span], steps: _Plain) -> tuple[_Places, int]:

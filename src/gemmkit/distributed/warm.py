@@ -196,7 +196,7 @@ def _gathering(
             padded = sent.new_zeros((most, width))
             padded[:own] = sent
             sent = padded
-        lines = kept_arrays.matrix(sent, everything, width)
+        lines = kept_arrays.matrix(sent, sent.dtype, everything, width)
         if gather_scales is None:
             gather(lines, sent)
         else:
@@ -226,8 +226,7 @@ def _scattering(
     multiply = _multiplying(asked.product, asked.product.options)
     follows = asked.product.adds_once
     bare = replace(asked.product, transposed=turned, bias=None, residual=None, c=None)
-    scatter, make = team.communicator.scatter_into, _maker(asked.a, asked.dtype)
-    alike = asked.a.dtype == asked.dtype
+    scatter, dtype = team.communicator.scatter_into, asked.dtype
     own, most, total = sizes[team.rank], max(sizes), sum(sizes)
     everything = team.size * most
     width = asked.a.shape[0] if turned else asked.b.shape[1]
@@ -235,7 +234,7 @@ def _scattering(
     def call(
         a: Any, b: Any, bias: Any, residual: Any, c: Any, out: Any, scale_a: Any, scale_b: Any
     ) -> Any:
-        sums = kept_arrays.matrix(a, everything, width) if alike else make(a, everything, width)
+        sums = kept_arrays.matrix(a, dtype, everything, width)
         written = sums
         if total < everything:
             written = sums[:total]
