@@ -12,7 +12,7 @@ from gemmkit.errors import UnsupportedProblem, UnsupportedType, UsageError
 from gemmkit.frontends.tiles import Tiles
 from gemmkit.gpu import find_board
 from gemmkit.jit.compiler import compile_plan
-from gemmkit.kernels.catalog import told_once
+from gemmkit.kernels.catalog import merged_refusals
 from gemmkit.problem import GemmProblem
 from gemmkit.report.findings import check_table, multiples_hint
 
@@ -296,8 +296,8 @@ def test_a_board_that_has_no_such_instructions_is_told_once(kernel):
 
 def test_refusals_name_kernels_that_take_all_problems():
     reasons = ["a 1; 'x' and 'y' take it", "a 1; 'z' and 'y' take it", "a 2; 'y' takes it", "b"]
-    assert told_once(reasons) == "a 1; 'y' takes it (and likewise for 1 other); b"
-    assert told_once(["a; 'x' takes it", "a; 'y' takes it", "a"]) == "a; 'x' takes it"
+    assert merged_refusals(reasons) == "a 1; 'y' takes it (and likewise for 1 other); b"
+    assert merged_refusals(["a; 'x' takes it", "a; 'y' takes it", "a"]) == "a; 'x' takes it"
 
 
 def test_ptx_takes_types(made):

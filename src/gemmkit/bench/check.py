@@ -31,7 +31,7 @@ from gemmkit.frontends.tiles import tiles_of
 from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.asked import Asked
-from gemmkit.kernels.catalog import find_kernel, told_once
+from gemmkit.kernels.catalog import find_kernel, merged_refusals
 from gemmkit.kernels.fitting import refuse_unknown_sizes
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import LaunchPlan, TileConfig
@@ -198,7 +198,7 @@ def check(
     wanted = [plan for plan in plans if isinstance(plan, LaunchPlan)]
     refusals = [plan for plan in plans if isinstance(plan, _Refusal)]
     if not wanted and not any(each.by_board for each in refusals):
-        reasons = told_once(each.reason for each in refusals)
+        reasons = merged_refusals(each.reason for each in refusals)
         raise UnsupportedProblem(f"there is nothing to check: {reasons}")
     unset = UnsetValues(device, cache_dir)
     # Of gemmkit's own kernels nothing else is asked of ptxas, which takes half of the time.

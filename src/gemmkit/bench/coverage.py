@@ -7,7 +7,7 @@ from itertools import combinations, product
 
 from gemmkit.check_record import CheckRecord
 from gemmkit.findings import Finding
-from gemmkit.kernels.catalog import told_once
+from gemmkit.kernels.catalog import merged_refusals
 from gemmkit.kernels.sizes import SIZES, Multiples
 from gemmkit.record import ProblemRecord
 
@@ -27,7 +27,7 @@ def too_little(records: Sequence[CheckRecord]) -> str | None:
     ran = [record for record in records if record.verdict != "refused"]
     if not refused or any(_products(record.problem) > 1 for record in ran):
         return None
-    reasons = told_once(record.detail for record in refused)
+    reasons = merged_refusals(record.detail for record in refused)
     shapes = ", ".join(dict.fromkeys(record.problem.shape for record in ran))
     what = f"nothing larger than {shapes} ran" if ran else "nothing ran"
     return (

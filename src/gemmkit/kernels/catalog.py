@@ -22,8 +22,8 @@ __all__ = [
     "find_kernel",
     "instead_of",
     "kernels_for",
+    "merged_refusals",
     "takers",
-    "told_once",
     "tunable_kernels",
 ]
 
@@ -191,7 +191,7 @@ _THAT_TAKE_IT = re.compile(r"; ('\w+'(?: and '\w+')*) takes? it$")
 _NUMBER = re.compile(r"\d[\d,x]*")
 
 
-def told_once(refusals: Iterable[str]) -> str:
+def merged_refusals(refusals: Iterable[str]) -> str:
     """Refusals of several problems: of those that differ in their numbers alone, or in the kernels
     that they name at the end, the first, with how many other numbers there are.
 

@@ -149,7 +149,7 @@ class BarrierOrder(AccessOrder):
     def _check_early(
         self, found: Object, number: int, thread: int, address: int, ended: int | None
     ) -> None:
-        """Whoever arrives at an mbarrier must know that the phase before is complete."""
+        """A thread that arrives at an mbarrier must know that the phase before is complete."""
         if ended is not None:
             # Its lanes are apart, whatever their warp knows.
             before = Before(self._who(number, ended), same_warp=True)
@@ -328,7 +328,7 @@ class BarrierOrder(AccessOrder):
         found.observe(warp, self._clocks.now(warp), self._who(number, thread))
 
     def _check_parity(self, found: Object, number: int, thread: int, address: int) -> None:
-        """Whoever waits for a phase by its parity must know that the one before is complete."""
+        """A thread that waits for a parity must know that the phase before is complete."""
         late = found.unknown_to(self._warp_of(thread), found.phases - 1)
         if late is not None:
             found.unaware.add(number)

@@ -34,12 +34,12 @@ class _Seen:
 
 
 def key_of(finding: Finding) -> Key:
-    """By what a finding is told from others."""
+    """What distinguishes a finding from others."""
     return key_for(finding.check, finding.kind, finding.here, finding.other, finding.array)
 
 
 def key_for(check: str, kind: str, here: AccessSite, other: AccessSite | None, array: str) -> Key:
-    """By what a finding is told from others, before it is made."""
+    """What distinguishes a finding from others, for one that is not made yet."""
     # An undefined value is one cause, however many lines use it.
     used = kind in ("uninitialized", "absent lane")
     return check, kind, str(here), "" if used or other is None else str(other), array

@@ -29,8 +29,8 @@ class WordedFindings:
         cause: str = "",
         follows: str | Callable[[], str] = "",
     ) -> None:
-        """Add one of a kind and place, which may occur at each step of each block: its words are
-        put together, where they are functions, only for one that may be shown."""
+        """Add one of a kind and place, which may occur at each step of each block: texts
+        given as functions are made only for a finding that may be shown."""
         if self._collection.again(key_for(check, kind, here, other, array), block):
             return
         text, follows = (each if isinstance(each, str) else each() for each in (text, follows))
