@@ -300,6 +300,13 @@ def test_a_near_miss_is_not_claimed(cases, name):
         assert diagnosis.hypothesis != hypothesis
 
 
+def test_a_tile_of_one_step_is_named_by_that_step(cases):
+    case = cases[PLAIN]
+    stale = case.right + case.a[:, :4] @ case.b[:4] - case.a[:, 36:] @ case.b[36:]
+    summary = case.judge(stale).diagnosis.summary
+    assert summary.endswith(": k = 0 to 3 is used again in place of k = 36")
+
+
 def test_right_results_have_no_diagnosis(cases):
     for case in cases.values():
         assert case.judge(case.right).diagnosis is None
