@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gemmkit.analysis.access_costs import AccessCost, access_costs
+from gemmkit.analysis.block_share import block_share
 from gemmkit.analysis.machine import MEASURED_FFMA_ISSUE
 from gemmkit.analysis.smaller import short_runs, takes_squares_only
 from gemmkit.analysis.trace import trace
@@ -182,15 +183,31 @@ def profile_block(
     actions = actions_of(flow)
     merged = merged_accesses(flow)
     rows, columns, stored = written(seen)
-    if kernel.shares_tiles or tiles > 1:
+    depths = (
+        small.k * _tiles(kernel, config, small, spec, plan),
+        deep.k * _tiles(kernel, config, deep, spec, deep_plan),
+    )
+    seen_tiles = _tiles(kernel, config, seen.problem, spec, seen.plan)
+    if kernel.user_defined and problem.groups is None:
+        share = block_share(
+            (problem, whole),
+            (small, plan),
+            (deep, deep_plan),
+            (seen.problem, seen.plan),
+            rows * columns,
+        )
+        tiles, depths, seen_tiles = share.tiles, share.depths, share.seen_tiles
+        at_low, at_high = at_low * share.more, at_high * share.more
+        if tiles > 1:
+            stored = _stored_bytes(problem, rows, columns, tiles, whole)
+    elif kernel.shares_tiles or tiles > 1:
         rows, columns = _tile(kernel, config, problem, spec)
         stored = _stored_bytes(problem, rows, columns, tiles, whole)
     gone = frozenset(number for group in merged for number in group.numbers[1:])
     found = multiply_adds(binary.cubin, binary.entry, binary.arch)
     operands, added = loaded_bytes(seen)
-    seen_tiles = _tiles(kernel, config, seen.problem, spec, seen.plan)
     turns_of_warps, turns_of_schedulers = turns(seen, spec.pipes.issue)
-    unroll, ffma_issue, share = _machine_code(found, flow, at_high - at_low, gone)
+    unroll, ffma_issue, loads_share = _machine_code(found, flow, at_high - at_low, gone)
     moved, copy_share = _moved_before(kernel, config, problem, spec, whole)
     return BlockProfile(
         plan=whole,
@@ -198,10 +215,7 @@ def profile_block(
         flow=flow,
         actions=actions,
         warps=seen.warps,
-        depths=(
-            small.k * _tiles(kernel, config, small, spec, plan),
-            deep.k * _tiles(kernel, config, deep, spec, deep_plan),
-        ),
+        depths=depths,
         executed_at=(at_low, at_high),
         costs=access_costs(seen, {group.numbers[0]: group.nbytes for group in merged}),
         merged_away=gone,
@@ -217,7 +231,7 @@ def profile_block(
         columns_on_x=_columns_on_x(kernel, config, spec, rows, columns),
         unroll=unroll,
         ffma_issue=ffma_issue,
-        shared_load_share=share,
+        shared_load_share=loads_share,
         main_loop=found,
         turns_of_warps=turns_of_warps,
         turns_of_schedulers=turns_of_schedulers,
