@@ -6,7 +6,7 @@ pytest imports this file in every run, so gemmkit itself is imported only by tes
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,7 +73,7 @@ class GemmKernels:
     def _kernel(
         self, source: str | Path | Kernel | Callable[..., object], options: dict[str, Any]
     ) -> Kernel:
-        from gemmkit.errors import UsageError
+        from gemmkit.errors import UsageError, unknown_name
         from gemmkit.kernels.kernel import Kernel
         from gemmkit.kernels.launch_options import LaunchOptions
 
@@ -85,6 +85,10 @@ class GemmKernels:
             return source
         if not isinstance(source, (str, Path)):
             return Kernel.from_numba(source, **options)
+        known = [field.name for field in fields(LaunchOptions)]
+        for name in options:
+            if name not in known:
+                raise UsageError(unknown_name("option", name, known))
         launch = LaunchOptions(**options)
         folders = [self._folder / each for each in launch.include_dirs]
         return Kernel.from_path(self._folder / source, replace(launch, include_dirs=folders))
