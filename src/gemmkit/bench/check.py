@@ -214,11 +214,12 @@ def check(
         plan_counted = found.plan(counted, chosen, device.spec)
         seconds.append(emulation_seconds(plan_counted, counted, device))
     progress.planned(seconds)
+    blanks = [_blank(found, chosen, each.name, each.problem, device, seed) for each in cases]
+    progress.checking(blanks)
     records: list[CheckRecord] = []
-    for case, plan in zip(cases, plans, strict=True):
+    for case, plan, blank in zip(cases, plans, blanks, strict=True):
         problem = case.problem
         progress.started(found, problem, len(records), len(cases) + (counted is not None))
-        blank = _blank(found, chosen, case.name, problem, device, seed)
         blank = msgspec.structs.replace(blank, schedule=schedule or "")
         if isinstance(plan, _Refusal):
             verdict: CheckVerdict = "failed" if plan.by_board else "refused"

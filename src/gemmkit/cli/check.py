@@ -158,7 +158,7 @@ def command(
         )
 
     def tables(watch: Watch, *, complete: bool) -> list[Table]:  # noqa: ARG001
-        return [check_table(watch.checks)]
+        return [check_table(watch.checks, watch.to_check)]
 
     def closing(watch: Watch, out: Printer) -> None:
         out.print(findings_text(watch.checks, kernel), end="")

@@ -35,6 +35,9 @@ SHOWN_FINDINGS = 20
 SHOWN_ALIKE = 3
 SHOWN_LINES = 100
 
+# Characters of a problem's types, layout, α, β and so on for which columns are made; few have more.
+_MOST_EXTRAS = 24
+
 # Why an argument can be uninitialized memory.
 _UNREAD = {
     "A": "By the rules of BLAS, A is not read if α = 0, so here it is uninitialized: skip the "
@@ -61,15 +64,22 @@ _STYLES: dict[CheckVerdict, Style] = {
 }
 
 
-def check_table(records: Sequence[CheckRecord]) -> Table:
-    """One row per problem: its verdict, the error relative to its bound, the findings."""
+def check_table(records: Sequence[CheckRecord], to_check: Sequence[CheckRecord] = ()) -> Table:
+    """One row per problem: its verdict, the error relative to its bound, the findings.
+
+    `to_check` are records of all problems, whose results may be missing: columns are as wide as
+    these need, except for what few problems have.
+    """
     first = records[0]
+    names = [len(each.case) for each in to_check]
+    shapes = [len(each.problem.shape) for each in to_check]
+    others = [min(len(extras(each.problem)), _MOST_EXTRAS) for each in to_check]
     config = ",".join(f"{key}={value}" for key, value in first.config.items())
     title = f"{first.kernel} ({config})" if config else first.kernel
     columns = (
-        Column("problem", "left", drop=1, reserve=19),
-        Column("M×N×K", "left", reserve=11),
-        Column("with", "left", drop=2, reserve=12),
+        Column("problem", "left", drop=1, reserve=max([19, *names])),
+        Column("M×N×K", "left", reserve=max([11, *shapes])),
+        Column("with", "left", drop=2, reserve=max([12, *others])),
         Column("verdict", "left", reserve=12),
         Column("error /\nbound", drop=3, reserve=7),
         Column("findings", "left", reserve=11),
