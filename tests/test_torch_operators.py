@@ -236,6 +236,29 @@ def test_forward_mode_is_refused_and_not_dropped():
         torch.func.jvp(lambda x: gk.linear(a, b, x), (a[0],), (a[0],))
 
 
+@pytest.mark.parametrize(
+    "transformed",
+    [
+        torch.func.grad,
+        lambda function: torch.func.grad(lambda x: torch.vmap(function)(x[None]).sum()),
+        lambda function: torch.vmap(torch.func.grad(function)),
+        torch.func.jacrev,
+    ],
+)
+def test_transforms_that_differentiate_are_refused(transformed):
+    b, x = torch.ones(2, 2), torch.ones(2, 2)
+    with pytest.raises(UsageError, match=r"a is differentiated by a transform of torch\.func"):
+        transformed(lambda a: gk.matmul(a, b).sum())(x)
+    with pytest.raises(UsageError, match=r"x is differentiated by a transform of torch\.func"):
+        transformed(lambda a: gk.linear(a, b).sum())(x)
+
+
+def test_what_a_transform_does_not_differentiate_is_multiplied():
+    b = torch.arange(6.0).reshape(2, 3)
+    grad = torch.func.grad(lambda x: (x * gk.matmul(b, b.mT)).sum())(torch.ones(2, 2))
+    torch.testing.assert_close(grad, b @ b.mT)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_cuda_graph_replays_as_eager(dtype):
