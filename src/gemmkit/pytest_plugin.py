@@ -168,7 +168,7 @@ class KernelUnderTest:
 
 def _report(records: Sequence[CheckRecord], bad: Sequence[CheckRecord], kernel: Kernel) -> str:
     """A summary in the first line, which pytest repeats; then the details, problem by problem."""
-    from gemmkit.report.findings import check_table, findings_text, multiples_hint, summary
+    from gemmkit.report.findings import check_table, findings_text, sizes_hint, summary
     from gemmkit.report.limits import limits_tables
 
     table = check_table(bad[:_SHOWN_PROBLEMS]).to_text().plain.rstrip()
@@ -177,7 +177,7 @@ def _report(records: Sequence[CheckRecord], bad: Sequence[CheckRecord], kernel: 
     text = f"{summary(records)}\n\n{table}{more}\n{findings_text(bad, kernel).plain}".rstrip()
     for limits in limits_tables(bad):
         text += f"\n\n{limits.to_text().plain.rstrip()}"
-    hint = multiples_hint(records, kernel)
+    hint = sizes_hint(records, kernel)
     return f"{text}\n\n{hint}" if hint else text
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gemmkit.bench.coverage import right_multiples
+from gemmkit.bench.coverage import contiguous_only, right_multiples
 from gemmkit.bench.persistent_cases import FEWER_TILES
 from gemmkit.check_record import CheckRecord, CheckVerdict
 from gemmkit.findings import AccessSite, Finding
@@ -145,17 +145,7 @@ def extras(problem: ProblemRecord) -> str:
         words.append(problem.epilogue)
     if problem.groups:
         return " ".join(words)
-    transposed = [letter == "t" for letter in problem.layout.ljust(3, "n")]
-    rows = ((problem.k, problem.m), (problem.n, problem.k), (problem.n, problem.m))
-    tight = {
-        name: row[swapped]
-        for name, row, swapped in zip(("lda", "ldb", "ldc"), rows, transposed, strict=True)
-    }
-    words += [
-        f"{name}={getattr(problem, name)}"
-        for name, row in tight.items()
-        if getattr(problem, name) != max(row, 1)
-    ]
+    words += [f"{name}={getattr(problem, name)}" for name in problem.padded]
     if problem.batch > 1:
         strides = {
             "A": (problem.stride_a, problem.m * problem.lda),
@@ -364,10 +354,18 @@ def _outcome(record: CheckRecord) -> str:
     return words.get(record.verdict, record.verdict)
 
 
-def multiples_hint(records: Sequence[CheckRecord], kernel: Kernel) -> str:
-    """A sentence for a kernel that is right only for multiples of its tiles; otherwise empty."""
+def sizes_hint(records: Sequence[CheckRecord], kernel: Kernel) -> str:
+    """A sentence for a kernel that is right only for multiples of its tiles, or only for contiguous
+    rows; otherwise empty."""
     if not kernel.user_defined:
         return ""
+    if contiguous_only(records):
+        taken = [name for name in ("lda", "ldb", "ldc") if name in kernel.passed]
+        names = ", ".join(taken[:-1]) + " or " * (len(taken) > 1) + "".join(taken[-1:])
+        return (
+            "Every problem passed whose rows are contiguous, and none whose rows are padded: "
+            f"{names or 'a leading dimension'} seems to be ignored, or exchanged for another size."
+        )
     tiles = tiles_of(kernel, kernel.default)
     found = right_multiples(records, (tiles.rows, tiles.columns, tiles.step))
     if found is None:
