@@ -78,6 +78,17 @@ def test_blocks_of_a_persistent_kernel_take_many_tiles(kernel, grid):
     assert many.stored_bytes == 4 * 1024 * 768 / 96
 
 
+def test_a_fixed_number_of_blocks_along_k_shares_a_tile(kernel):
+    """In the short runs, whose k has fewer steps than there are blocks, the first has too many."""
+    problem = GemmProblem(512, 512, 2048, beta=1.0)
+    rounded = "-DDEPTH=((K/16+63)/64*64)"
+    split = profile_block(kernel(SPLIT, "N/16,M/16,16", rounded), problem, H100)
+    assert (split.tiles, split.rows, split.columns) == (1 / 16, 16, 16)
+    assert multiply_adds(split, 2048) == pytest.approx(problem.flops / 2)
+    # No more than 8 warps ask for: 2 sectors of A and 2 of B in each step.
+    assert split.loaded_bytes(2048) == pytest.approx(8 * 4 * 32 * 2048 / 16)
+
+
 def test_a_persistent_kernel_is_about_as_fast_as_one_with_a_block_per_tile(kernel):
     problem = GemmProblem(1024, 1024, 512)
     one = profile_block(kernel(TILED, TILES, "-DNEXT=tiles"), problem, H100)

@@ -209,7 +209,7 @@ def profile_block(
     turns_of_warps, turns_of_schedulers = turns(seen, spec.pipes.issue)
     unroll, ffma_issue, loads_share = _machine_code(found, flow, at_high - at_low, gone)
     moved, copy_share = _moved_before(kernel, config, problem, spec, whole)
-    return BlockProfile(
+    profile = BlockProfile(
         plan=whole,
         binary=binary,
         flow=flow,
@@ -236,6 +236,11 @@ def profile_block(
         turns_of_warps=turns_of_warps,
         turns_of_schedulers=turns_of_schedulers,
     )
+    if not kernel.user_defined:
+        return profile
+    # The traced block may do more than an average one, as where k is split into few whole steps.
+    asked = profile.requested_bytes(problem.k) / (max(problem.k, 1) * tiles)
+    return replace(profile, loaded_bytes_per_k=min(profile.loaded_bytes_per_k, asked))
 
 
 def _of_many(

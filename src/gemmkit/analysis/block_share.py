@@ -1,8 +1,9 @@
 """How much of a product a block of a user's kernel computes, in the launch and in its short runs.
 
 The grid is all that is known of such a kernel. One that does not grow with C is that of a
-persistent kernel, whose blocks take tile after tile; one that grows with K is that of a kernel
-whose blocks share tiles. In smaller problems their blocks do less, or more, than in the launch.
+persistent kernel, whose blocks take tile after tile; one that grows with K, or has more blocks
+along z than there are tiles, is that of a kernel whose blocks share tiles. In smaller problems
+their blocks do less, or more, than in the launch.
 """
 
 from __future__ import annotations
@@ -57,7 +58,9 @@ def block_share(
     ratio = _results(*launch) / of_low
     k_low, k_high = (float(problem.k) for problem, _ in (low, high))
     if 1 / _OTHER < ratio < _OTHER:
-        return BlockShare(1.0, 1.0, 1.0, (k_low, k_high))
+        # Blocks along z that are more than the tiles have parts of k.
+        parts = launch[1].grid[2] if _OTHER * _results(*launch) < area else 1
+        return BlockShare(1 / parts, 1 / parts, 1.0, (k_low / parts, k_high / parts))
     if ratio < 1:
         depths = k_low, k_high * _results(*high) / of_low
         return BlockShare(ratio, _results(*seen) / of_low, 1.0, depths)
