@@ -54,7 +54,8 @@ class Estimate(NamedTuple):
     The CTAs of the busiest SM spend `steps_us` in their steps along k, `tiles_us` before the first
     and after the last, and `sharing_us` on the fix-up of tiles that they share. Arithmetic and
     memory traffic overlap, so none of these is longer than the launch, but their sum may be.
-    A launch before it, which copies operands, takes `before_us` of the `microseconds`.
+    A launch before it, which copies operands, takes `before_us` of the `microseconds`. Of
+    `memory_us`, no less than `port_us` goes by until each group of SMs has read its part.
     """
 
     microseconds: float
@@ -67,6 +68,12 @@ class Estimate(NamedTuple):
     tiles_us: float = 0.0
     sharing_us: float = 0.0
     before_us: float = 0.0
+    port_us: float = 0.0
+
+    @property
+    def waits_for_memory(self) -> bool:
+        """Whether the matrices take longer to come and go than the busiest SM works on them."""
+        return self.memory_us >= self.steps_us + self.tiles_us + self.sharing_us
 
 
 class Shares(NamedTuple):
@@ -86,6 +93,39 @@ class Bandwidth(NamedTuple):
 
     reading: float
     writing: float
+
+
+def port_time(work: Work, nbytes: float, resident: int, gpu: GpuSpec, board: BoardCosts) -> float:
+    """Microseconds in which groups of SMs read matrices from memory through their ports.
+
+    The CTAs of a wave read as much each, and the group with the most of them ends last. Up to one
+    CTA for each two SMs they are dealt to groups in turn; more fill some groups before others. An
+    SM that has little company reads no faster than it can by itself.
+
+    Args:
+        work: the launch's.
+        nbytes: what is read, which its CTAs share.
+        resident: CTAs that an SM holds.
+        gpu: the board.
+        board: the figures of its ports; where they are not known, the time is 0.
+    """
+    if not board.group_sms:
+        return 0.0
+    units = max(work.ctas, work.tiles * work.parts)
+    at_once = work.ctas if units > work.ctas else gpu.sm_count * resident
+    full, rest = divmod(units, at_once)
+    slowest = full / _port_share(at_once, gpu, board)
+    if rest:
+        slowest += 1 / _port_share(rest, gpu, board)
+    return nbytes / units * slowest / 1e3
+
+
+def _port_share(ctas: int, gpu: GpuSpec, board: BoardCosts) -> float:
+    """Bytes per nanosecond that a CTA reads in the group that has the most of so many."""
+    most = ceil_div(ctas, gpu.sm_count // board.group_sms)
+    if gpu.sm_count // 2 < ctas:
+        most = max(most, board.group_sms - 1)
+    return min(board.group_bytes / most, board.sm_bytes)
 
 
 class ClosedForm:
@@ -177,6 +217,8 @@ class ClosedForm:
         resident = self.blocks_per_sm(work, costs.registers)
         if not resident:
             return Estimate(math.inf, work, resident, math.inf, busy, memory_us)
+        port_us = port_time(work, minimal_bytes - written, resident, gpu, board)
+        memory_us = max(memory_us, port_us)
         groups, rest = divmod(ctas, resident)
         step_cycles = groups * self._step(costs, resident) if groups else 0.0
         if rest:
@@ -232,6 +274,7 @@ class ClosedForm:
             scale * around,
             scale * sharing,
             before_us,
+            port_us,
         )
 
     def bandwidth(self, demands: Demands) -> Bandwidth:
