@@ -213,6 +213,14 @@ MMA = rows(
     (64, 32, 16, 16, 16, 4),
 )
 
+# fp64 in even shares, where tiles of a size that multiplies fast do not fill whole waves.
+STREAM_K_MMA = rows(
+    "stream_k_mma",
+    "BM BN BK WM WN stages",
+    (128, 128, 16, 64, 32, 4),
+    (128, 64, 16, 32, 32, 4),
+)
+
 # Of 8 bits from compute capability 8.9 on, where there is no wgmma. None was timed on such a board:
 # these are tiles of which registers hold everything, two sums for each result, and a factor where
 # chunks of each column have a scale. The last three are for fast accumulation, which has one sum.
