@@ -107,7 +107,8 @@ class Work(NamedTuple):
     `longest` are the steps of the CTA with the most, if these differ. `copied_bytes` are those that
     a launch before it reads and writes, to copy operands into rows that can be loaded, at
     `copy_share` of the speed at which memory is copied. `products` are those of groups for which a
-    CTA fetches tensor maps, one after the other.
+    CTA fetches tensor maps, one after the other. `teams` of a CTA's warps take its tiles in turn:
+    one multiplies while another finishes its results.
     """
 
     cut: Cut
@@ -122,6 +123,7 @@ class Work(NamedTuple):
     copied_bytes: int = 0
     copy_share: float = 1.0
     products: int = 0
+    teams: int = 1
 
     @classmethod
     def of(cls, cut: Cut, threads: int, shared_bytes: int, demands: Demands, thin: int = 0) -> Work:

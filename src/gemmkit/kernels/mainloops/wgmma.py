@@ -62,7 +62,8 @@ def in_turn(
     """Blocks that share a problem, or groups, as `found` says; `split` tells of A and of B whether
     their rows begin between sectors of the cache."""
     demands = _demands(config, problem.dtype, problem.item_bytes, threads, split, swapped)
-    return Work.of(found, threads, shared_bytes, demands)
+    whole = Work.of(found, threads, shared_bytes, demands)
+    return whole._replace(teams=config.pingpong or 1)
 
 
 def one_tile(problem: GemmProblem, config: TileConfig, threads: int, shared_bytes: int) -> Work:
