@@ -60,6 +60,18 @@ def test_what_follows_from_the_problem_is_told(shape, told):
     assert not any(word in plain for word in ("edge ", "order ", "sums "))
 
 
+def test_stages_of_the_launch_are_told_where_they_are_fewer():
+    """Old values of C take the shared memory of one of the four."""
+    plain, added = (
+        which(4096, "h100", dtype="bfloat16", beta=beta, store=None) for beta in (0.0, 1.0)
+    )
+    assert plain.config == added.config
+    assert (plain.stages, plain.fewer_stages) == (plain.config["stages"], "")
+    assert added.stages == plain.stages - 1
+    assert added.fewer_stages in decision_text(added)
+    assert "stages " not in decision_text(plain)
+
+
 def test_alternatives_are_the_next_by_estimate_and_the_guides_tile():
     found = which("3072x3072x1024", "h100", store=None)
     times = [each.estimate_us for each in found.alternatives]

@@ -22,12 +22,13 @@ from gemmkit.analysis.closed_form.costs import (
     derived_costs,
     most_registers,
 )
+from gemmkit.analysis.machine import machine_of
 from gemmkit.analysis.occupancy import occupancy
 from gemmkit.dtypes import FLOAT_BYTES, Dtype
-from gemmkit.gpu import GpuSpec
+from gemmkit.gpu import WARP_SIZE, GpuSpec
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import TileConfig, ceil_div
-from gemmkit.kernels.work import VECTOR_BYTES, Demands, Work
+from gemmkit.kernels.work import PLAIN, VECTOR_BYTES, Demands, Work
 from gemmkit.problem import GemmProblem
 
 # Arithmetic and memory traffic overlap so far that the longer almost hides the shorter.
@@ -237,7 +238,7 @@ class ClosedForm:
         beside = 1 + (groups - 1) / resident
         in_steps, around, sharing = (
             work.steps * step_cycles,
-            beside * work.visits * tile_cycles,
+            beside * work.visits * tile_cycles + self._finishing(work, reading * peak),
             0.0,
         )
         around += work.products * NEXT_PRODUCT
@@ -276,6 +277,22 @@ class ClosedForm:
             before_us,
             port_us,
         )
+
+    def _finishing(self, work: Work, bytes_per_us: float) -> float:
+        """Cycles of what the epilogue adds to the write-back of a CTA's tiles, at this bandwidth of
+        memory.
+
+        Several teams of warps finish all tiles but the last while others multiply.
+        """
+        asked, pipes = work.finishing, self.gpu.pipes
+        if asked == PLAIN:
+            return 0.0
+        special = asked.special * WARP_SIZE * pipes.issue / pipes.special_lanes
+        on_scheduler = work.demands.results * math.ceil(work.team_warps / pipes.issue)
+        each = on_scheduler * max(asked.issue, special)
+        each += asked.waits * machine_of(self.gpu).l2_latency
+        first_us = min(work.ctas, self.gpu.sm_count) * asked.first_bytes / bytes_per_us
+        return (work.visits if work.teams == 1 else 1) * each + first_us * self.gpu.clock_mhz
 
     def bandwidth(self, demands: Demands) -> Bandwidth:
         """What accesses of this kind reach of the memory's bandwidth."""
