@@ -271,7 +271,10 @@ def main() -> None:
     parser.add_argument("--kernel", help="fit the costs of its configurations alone")
     parser.add_argument("--dry", action="store_true", help="write nothing")
     arguments = parser.parse_args()
-    gpu = find_board(_board_of(arguments.files[0]))
+    boards = sorted({_board_of(each) for each in arguments.files})
+    if len(boards) > 1:
+        parser.error(f"the files are of different boards: {', '.join(boards)}; fit those of one")
+    gpu = find_board(boards[0])
     limits = gpu.capability
     fitted_on: list[list[Sample]] = []
     held_out: list[list[Sample]] = []

@@ -57,6 +57,9 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--engine", default="gemmkit,torch", help="of our local products")
     parser.add_argument("--ms", type=float, default=150, help="of each measurement, about")
+    parser.add_argument(
+        "--rest", type=float, default=0.0, help="seconds before each, in which the boards cool down"
+    )
     parser.add_argument("--rounds", type=int, default=3, help="how often strategies take turns")
     parser.add_argument("--timeout", type=float, default=170, help="seconds for everything")
     parser.add_argument(

@@ -207,6 +207,8 @@ def timed(
         return max(rank.all_of((time.perf_counter() - begin) * 1e6)), 1
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     torch.cuda.synchronize()
+    # Below the power limit, a board keeps its highest clock for some ten milliseconds.
+    time.sleep(rank.options.rest)
     rank.dist.barrier(group=rank.quiet)
     if not repeat:
         work()

@@ -4,7 +4,8 @@
 `h100-sweep.json` and `h100-configs.json`, and figures that others published for an RTX 3090 and an
 RTX A6000, and writes `results/<board>-predicted.json`, the tables of `docs/predicted-speed.md`
 and its pictures; so it does with the rungs on tensor cores and the kernels of wgmma, at five sizes.
-`--tensor` predicts these alone. `--render` makes tables and pictures from the files as they are.
+`--tensor` predicts these alone, `--fused` those with epilogues. `--render` makes tables and
+pictures from the files as they are.
 `--fit` prints the errors for other values of the model's fitted figures on the rows that it is
 fitted on, and which value would be chosen without each kernel. No GPU is needed.
 """
@@ -26,6 +27,7 @@ from gemmkit.analysis.block_profile import profile_block
 from gemmkit.analysis.machine import machine_of
 from gemmkit.analysis.model import predict, predict_profile
 from gemmkit.analysis.roofline import intensities, roofline
+from gemmkit.epilogue import Epilogue
 from gemmkit.gpu import GpuSpec, find_board
 from gemmkit.kernels.catalog import LADDER, find_kernel
 from gemmkit.problem import GemmProblem
@@ -55,6 +57,9 @@ TENSOR = RESULTS / "h100-tensor-predicted.json"
 ON_TENSOR_CORES = tuple(
     RESULTS / f"h100-{name}.json" for name in ("bf16-ladder", "half", "fp32-tensor", "tf32")
 )
+# With epilogues, of kernels as they are now.
+FUSED = RESULTS / "h200-fused-predicted.json"
+WITH_EPILOGUES = (RESULTS / "h200-half-fused.json",)
 BY_WGMMA = ("gemm_wgmma", "gemm_fp16x3", "gemm_tf32")
 TENSOR_SIZES = (512, 1024, 2048, 4096, 8192)
 FITTED_SIZES, FITTED_DEPTH = (128, 1024, 4096), 1024
@@ -126,15 +131,18 @@ def main() -> None:
     )
     parser.add_argument("--render", action="store_true", help="predict nothing anew")
     parser.add_argument("--tensor", action="store_true", help="predict what tensor cores do alone")
+    parser.add_argument("--fused", action="store_true", help="predict what has epilogues alone")
     parser.add_argument("--fit", action="store_true", help="print errors for other figures")
     arguments = parser.parse_args()
     if arguments.fit:
         fit()
         return
-    if not arguments.render:
-        rows = [predicted(record) for record in tensor_records()]
-        write(TENSOR, [msgspec.structs.replace(row, fitted=False) for row in rows])
-    if not arguments.render and not arguments.tensor:
+    some = arguments.tensor or arguments.fused
+    for path, records in ((TENSOR, tensor_records), (FUSED, fused_records)):
+        if not arguments.render and (not some or arguments.fused == (path == FUSED)):
+            rows = [predicted(record) for record in records()]
+            write(path, [msgspec.structs.replace(row, fitted=False) for row in rows])
+    if not arguments.render and not some:
         write(TIMED, [predicted(record) for record in timed_records()])
         for each in PUBLISHED:
             write(each.file, published_rows(each))
@@ -168,15 +176,22 @@ def tensor_records() -> list[Record]:
     ]
 
 
+def fused_records() -> list[Record]:
+    """Timed records with epilogues."""
+    found = [each for path in WITH_EPILOGUES for each in read_records(path)]
+    return [each for each in found if each.time_us is not None]
+
+
 def predicted(record: Record) -> PredictedRow:
     """One record, predicted."""
     assert record.time_us is not None
     assert record.tflops is not None
     sizes, asked = (record.problem.m, record.problem.n, record.problem.k), record.problem
     of: dict[str, Any] = {
-        name: getattr(asked, name) for name in ("dtype", "out_dtype", "precision")
+        name: getattr(asked, name) for name in ("dtype", "out_dtype", "precision", "beta")
     }
-    problem = GemmProblem(*sizes, **of).laid_out(asked.layout)
+    fused = Epilogue.parse(asked.epilogue)
+    problem = GemmProblem(*sizes, **of, epilogue=fused).laid_out(asked.layout)
     on_default = record.config == find_kernel(record.kernel).default.as_dict()
     fitted = on_default and problem.k == FITTED_DEPTH and problem.m in FITTED_SIZES
     return row(
@@ -241,6 +256,7 @@ def row(
         occupancy=seen.occupancy.theoretical,
         fitted=fitted,
         source=source,
+        epilogue=str(problem.epilogue),
     )
 
 
@@ -261,6 +277,8 @@ def sections() -> dict[str, str]:
         "configurations": detail_table(others).to_markdown(),
         "tensor accuracy": accuracy_table(read_rows(TENSOR)).to_markdown(),
         "tensor": detail_table(read_rows(TENSOR)).to_markdown(),
+        "fused accuracy": accuracy_table(read_rows(FUSED)).to_markdown(),
+        "fused": detail_table(read_rows(FUSED)).to_markdown(),
         **{each.board: detail_table(read_rows(each.file)).to_markdown() for each in PUBLISHED},
     }
 

@@ -68,8 +68,9 @@ class Pipes:
     1: from compute capability 9.0 on only asynchronous instructions reach more, `wgmma` of it in a
     long run, which the board's power limits. `issue` is warp instructions, one for each scheduler;
     `shared_bytes` one wavefront of shared memory; `l2_bytes` the SM's share of what L2 delivers,
-    `tma_bytes` that of tensor copies; `load_store_lanes` the threads whose addresses
-    are served. `launch_us` is from one kernel of a CUDA graph to the next, in microseconds.
+    `tma_bytes` that of tensor copies; `load_store_lanes` the threads whose addresses are served,
+    `special_lanes` those for which the special-function units compute. `launch_us` is from one
+    kernel of a CUDA graph to the next, in microseconds.
     """
 
     fp32: int
@@ -83,6 +84,7 @@ class Pipes:
     l2_bytes: float = 28.0
     tma_bytes: float = 28.0
     load_store_lanes: int = 32
+    special_lanes: int = 16
     launch_us: float = 2.0
 
     def multiply_adds(self, pipe: MathPipe = FP32) -> int:

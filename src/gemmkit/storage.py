@@ -60,6 +60,11 @@ class Layout:
         row = self.rows if self.transposed else self.columns
         return row == self.ld and (self.count <= 1 or self.stride == self.rows * self.columns)
 
+    @property
+    def covered(self) -> bool:
+        """The same as `gapless`, which `GroupLayout` is only told of one matrix."""
+        return self.gapless
+
     def view(self, storage: NDArray[Any]) -> NDArray[Any]:
         """The elements, as a view of count × rows × columns."""
         if storage.size < self.size:
@@ -137,6 +142,12 @@ class GroupLayout:
     def gapless(self) -> bool:
         """Whether every element of the storage is known to belong to a matrix."""
         return len(self.matrices) <= 1 and all(each.gapless for each in self.matrices)
+
+    @property
+    def covered(self) -> bool:
+        """Whether every element of the storage belongs to a matrix."""
+        gapless = all(each.gapless for each in self.matrices)
+        return gapless and sum(each.size for each in self.matrices) == self.size
 
     def view(self, storage: NDArray[Any]) -> list[NDArray[Any]]:
         """The elements of each matrix, as a view of rows × columns."""

@@ -56,7 +56,18 @@ def instances() -> list[Candidate]:
 
 
 def emulated_board(candidate: Candidate) -> GpuSpec:
-    return next(each for each in EMULATED if candidate.kernel.rule(candidate.config, each) is None)
+    """The first with room for the tile of one of the kernel's types, where 64³ shows that."""
+    kernel, config = candidate.kernel, candidate.config
+    allowed = [each for each in EMULATED if kernel.rule(config, each) is None]
+    own = [GemmProblem(64, 64, 64, dtype=each) for each in kernel.dtypes]
+    return next(
+        (
+            board
+            for board in allowed
+            if any(kernel.supports(each, config, board) is None for each in own)
+        ),
+        allowed[0],
+    )
 
 
 def tile_size(candidate: Candidate) -> int:
@@ -88,7 +99,7 @@ def problems(candidate: Candidate) -> dict[str, GemmProblem]:
             "aligned": GemmProblem(BM + 4, BN + 8, BK),
             "unaligned": GemmProblem(BM + 13, BN + 13, BK - 1),
         }
-    depth = (8 if candidate.name == "gemm_stream_k" else 3) * BK
+    depth = (8 if "stream_k" in candidate.name else 3) * BK
     dtype, precision = type_of(candidate), "ieee"
     board, kernel = emulated_board(candidate), candidate.kernel
     if dtype in OPERAND_TYPES:

@@ -125,6 +125,23 @@ def test_a_table_is_for_boards_with_the_same_sms(table):
     assert found.microseconds == pytest.approx(50.0 * here / there)
 
 
+def test_entries_of_a_board_with_other_memory_must_hold_where_memory_decides(table):
+    # 86 blocks won on the H100; the H200's memory is faster than what five SMs of a group read.
+    few = GemmProblem(16, 11008, 4096, dtype="bfloat16").laid_out("nt")
+    large = GemmProblem(4096, 4096, 4096, dtype="bfloat16").laid_out("nt")
+    ones = {"pingpong": 1, "cluster_m": 1, "cluster_n": 1, "cluster_k": 1}
+    wide = {"BM": 32, "BN": 128, "BK": 64, "stages": 8, "consumers": 1, **ones}
+    square = {"BM": 128, "BN": 128, "BK": 64, "stages": 6, "consumers": 2, **ones}
+    table(
+        entry(few, kernel="gemm_wgmma", config=wide, time_us=34.0),
+        entry(large, kernel="gemm_wgmma", config=square, time_us=1.0),
+    )
+    assert Dispatcher(H100, None).choose(few).config.as_dict() == wide
+    h200 = Dispatcher(find_board("h200"), None)
+    assert h200.choose(few).source == "heuristic"
+    assert h200.choose(large).config.as_dict() == square
+
+
 def test_a_boards_own_entries_go_before_those_of_others(table):
     h200 = find_board("h200")
     other = GemmProblem(2000, 1200, 800)

@@ -148,3 +148,44 @@ def test_where_there_is_cp_async_long_products_of_fp32_leave_other_tiles_out():
     assert "typed" not in names(long, "h100")
     for problem, gpu in ((short, "h100"), (double, "h100"), (long, "t4")):
         assert "typed" in names(problem, gpu)
+
+
+# Tiles of gemm_wgmma in bf16, NT, and the microseconds that they took on an H200: BM, BN, BK,
+# stages, consumers, blocks that share k.
+FEW_ROWS = {
+    (16, 12288, 4096): {
+        (16, 192, 64, 8, 1, 1): 28.0,  # 64 blocks
+        (64, 176, 64, 7, 1, 1): 42.6,  # 70
+        (16, 128, 64, 12, 1, 1): 31.6,  # 96
+        (64, 96, 64, 9, 1, 1): 29.4,  # 128
+        (16, 64, 128, 10, 1, 1): 28.2,  # 192 tiles
+        (16, 256, 64, 6, 2, 1): 34.9,  # 48
+    },
+    (16, 11008, 4096): {
+        (16, 192, 64, 8, 1, 1): 27.6,
+        (64, 160, 64, 7, 1, 1): 38.8,
+        (16, 128, 64, 12, 1, 1): 31.0,
+        (16, 128, 64, 12, 1, 2): 26.7,
+    },
+    (1, 8192, 8192): {
+        (16, 64, 128, 10, 1, 1): 35.2,
+        (16, 128, 64, 12, 1, 1): 38.2,
+        (64, 112, 64, 9, 1, 1): 61.7,
+    },
+}
+
+
+@pytest.mark.parametrize("shape", FEW_ROWS, ids=str)
+def test_blocks_of_few_rows_share_the_ports_of_groups_of_sms(shape):
+    problem = GemmProblem(*shape, dtype="bfloat16").laid_out("nt")
+    for values, measured in FEW_ROWS[shape].items():
+        keys = ("BM", "BN", "BK", "stages", "consumers", "cluster_k")
+        ones = {"pingpong": 1, "cluster_m": 1, "cluster_n": 1}
+        config = TileConfig(**dict(zip(keys, values, strict=True)), **ones)
+        candidate = Candidate("gemm_wgmma", config)
+        seen = CostedCandidate(candidate, find_board("h200"))
+        assert seen.estimate(problem).microseconds == pytest.approx(measured, rel=0.15), values
+        unknown = msgspec.structs.replace(board_costs(9, 0), group_sms=0)
+        without = CostedCandidate(candidate, find_board("h200"), unknown).estimate(problem)
+        assert without.port_us == 0
+        assert without.microseconds <= seen.estimate(problem).microseconds

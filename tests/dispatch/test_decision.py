@@ -11,9 +11,12 @@ import pytest
 
 import gemmkit
 from gemmkit.dispatch.choose import Dispatcher
+from gemmkit.dispatch.prices import Ranked
+from gemmkit.dispatch.runners_up import why_it_loses
 from gemmkit.dispatch.which import Decision, which
 from gemmkit.errors import UsageError
 from gemmkit.gpu import BOARDS, find_board
+from gemmkit.kernels.plan import TileConfig
 from gemmkit.problem import GemmProblem
 from gemmkit.report.decision import decision_text
 from gemmkit.trials.entry import Entry, ProblemClass, gpu_key
@@ -55,6 +58,18 @@ def test_what_follows_from_the_problem_is_told(shape, told):
     assert all(each in text for each in told), text
     plain = decision_text(which(2048, "h100", store=None))
     assert not any(word in plain for word in ("edge ", "order ", "sums "))
+
+
+def test_stages_of_the_launch_are_told_where_they_are_fewer():
+    """Old values of C take the shared memory of one of the four."""
+    plain, added = (
+        which(4096, "h100", dtype="bfloat16", beta=beta, store=None) for beta in (0.0, 1.0)
+    )
+    assert plain.config == added.config
+    assert (plain.stages, plain.fewer_stages) == (plain.config["stages"], "")
+    assert added.stages == plain.stages - 1
+    assert added.fewer_stages in decision_text(added)
+    assert "stages " not in decision_text(plain)
 
 
 def test_alternatives_are_the_next_by_estimate_and_the_guides_tile():
@@ -205,6 +220,18 @@ def test_reasons_are_true_of_the_estimates(board, shape, options):
 def test_stores_that_cover_parts_of_sectors_are_the_reason(shape, board):
     others = which(shape, board, store=None).alternatives
     assert "it stores C in parts of sectors, which reaches 45 % of the bandwidth" in others[-1].why
+
+
+def test_blocks_that_load_memory_ports_unevenly_are_the_reason():
+    dispatcher = Dispatcher(find_board("h200"), None)
+    problem = GemmProblem(16, 12288, 4096, dtype="bfloat16").laid_out("nt")
+    first, *_ = dispatcher.ranked(problem)
+    keys = {"BK": 64, "stages": 6, "consumers": 2, "pingpong": 1}
+    keys |= {"cluster_m": 1, "cluster_n": 1, "cluster_k": 1}
+    wide = dispatcher.costed("gemm_wgmma", TileConfig(BM=16, BN=256, **keys))
+    loser = Ranked(wide, wide.estimate(problem))
+    why = why_it_loses(loser, first, problem, entered=False)
+    assert why.startswith("its 48 blocks load the memory ports of SM groups less evenly")
 
 
 @pytest.mark.parametrize("board", BOARDS.values(), ids=lambda board: board.key)

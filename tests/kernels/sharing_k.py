@@ -49,10 +49,10 @@ def bits_in_any_order(
     On the emulator the order depends on the number of host threads. Each launch must leave the
     scratch memory as the next one needs it.
     """
-    random = np.random.default_rng(1)
-    a = random.standard_normal((problem.m, problem.k), np.float32)
-    b = random.standard_normal((problem.k, problem.n), np.float32)
-    result = np.empty((problem.m, problem.n), np.float32)
+    random, dtype = np.random.default_rng(1), np.dtype(problem.dtype)
+    a = random.standard_normal((problem.m, problem.k)).astype(dtype)
+    b = random.standard_normal((problem.k, problem.n)).astype(dtype)
+    result = np.empty((problem.m, problem.n), dtype)
     seen = set()
     for threads in (1, 2, 3):
         device = EmulatedDevice(find_board(board), threads=threads)

@@ -127,6 +127,7 @@ def test_boxes_of_a_tile_take_a_stage(keys, given, planned):
     told = dict(re.findall(r"\.(\w+) = (\d+)", plan.entry.partition("}")[0]))
     assert {key: int(told[key]) for key in ("stages", "buffers", "line") if key in told} == planned
     assert plan.shared_bytes <= H100.capability.max_shared_per_block
+    assert kernel.work(problem, config, H100).shared_bytes == plan.shared_bytes
     taken = planned["stages"] < config["stages"]
     assert (plan.fewer_stages is not None) == taken
     if plan.fewer_stages is not None:

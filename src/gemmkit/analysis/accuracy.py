@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-class PredictedRow(msgspec.Struct, frozen=True, kw_only=True):
+class PredictedRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One launch, predicted and measured; one JSON line.
 
     Times are in microseconds, speeds in TFLOP/s. `fitted` marks rows used to fit the model's
@@ -32,6 +32,7 @@ class PredictedRow(msgspec.Struct, frozen=True, kw_only=True):
     occupancy: float
     fitted: bool
     source: str
+    epilogue: str = "none"
 
     @property
     def error(self) -> float:

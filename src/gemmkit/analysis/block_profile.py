@@ -16,6 +16,15 @@ from numpy.typing import NDArray
 
 from gemmkit.analysis.access_costs import AccessCost, access_costs
 from gemmkit.analysis.block_share import block_share
+from gemmkit.analysis.block_tiles import (
+    columns_on_x,
+    cut_board,
+    goes_on,
+    in_turn,
+    tile_sides,
+    tiles_per_block,
+    visited,
+)
 from gemmkit.analysis.machine import MEASURED_FFMA_ISSUE
 from gemmkit.analysis.smaller import short_runs, takes_squares_only
 from gemmkit.analysis.trace import trace
@@ -28,17 +37,13 @@ from gemmkit.emulator.counters.merging import merged_accesses
 from gemmkit.emulator.counters.rules import SECTOR_BYTES
 from gemmkit.emulator.isa.matrix_access import is_matrix
 from gemmkit.emulator.ptx.cfg import ControlFlow
-from gemmkit.errors import GemmkitError
 from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
 from gemmkit.jit.compiler import compile_plan
 from gemmkit.jit.ffma import MultiplyAdds, multiply_adds
 from gemmkit.kernels.kernel import Kernel
-from gemmkit.kernels.plan import LaunchPlan, TileConfig, ceil_div
+from gemmkit.kernels.plan import LaunchPlan, TileConfig
 from gemmkit.problem import GemmProblem
-
-# k steps of the launch that determines how a grid covers C.
-_STEP = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,14 +51,17 @@ class BlockProfile:
     """The work of one block, for any depth K.
 
     `executed_at` are the instructions that its warps execute, per PTX instruction, at the two
-    `depths` (of a block). `costs` maps memory instructions to their cost; of shared accesses that
-    ptxas merges, the first stands for all, and the others are in `merged_away`. `rows` and
-    `columns` are those of C that the block computes, `tiles` the mean number of tiles per block:
-    less than one if blocks share a tile, more than one in a persistent kernel. `loaded_bytes_per_k`
-    are distinct bytes, in whole sectors, that its threads read from A and B per k step of a tile,
+    `depths` (of a block), with `tiles_at` tiles; `executed_per_tile` are those that each further
+    tile adds, whatever its depth. `costs` maps memory instructions to their cost; of shared
+    accesses that ptxas merges, the first stands for all, and the others are in `merged_away`.
+    `rows` and `columns` are those of C that the block computes, `tiles` the mean number of tiles
+    per block: less than one if blocks share a tile, more than one in a persistent kernel, whose
+    busiest block has `visits`; `teams` of its warps take tiles in turn. `loaded_bytes_per_k` are
+    distinct bytes, in whole sectors, that its threads read from A and B per k step of a tile,
     `copied_bytes_per_k` those of the copies that it has the TMA make, which bypass the L1,
-    `added_bytes` those that the write-back of a tile reads, of C, bias and residual;
-    `stored_bytes` are those that it writes, plus its traffic to and from a workspace.
+    `added_bytes` those that the write-back of a tile reads, of C, bias and residual, and
+    `copied_added_bytes` what the TMA brings of these; `stored_bytes` are those that it writes, plus
+    its traffic to and from a workspace.
     `moved_before` are bytes that a launch before the kernel's own moves to make copies of operands,
     at `copy_share` of the speed of a copy.
     `columns_on_x` says whether consecutive blocks compute adjacent columns. `unroll` is the unroll
@@ -72,14 +80,19 @@ class BlockProfile:
     warps: int
     depths: tuple[float, float]
     executed_at: tuple[NDArray[np.float64], NDArray[np.float64]]
+    tiles_at: float
+    executed_per_tile: NDArray[np.float64]
     costs: dict[int, AccessCost]
     merged_away: frozenset[int]
     rows: int
     columns: int
     tiles: float
+    visits: float
+    teams: int
     loaded_bytes_per_k: float
     copied_bytes_per_k: float
     added_bytes: float
+    copied_added_bytes: float
     stored_bytes: float
     moved_before: float
     copy_share: float
@@ -91,13 +104,15 @@ class BlockProfile:
     turns_of_warps: float
     turns_of_schedulers: float
 
-    def executed(self, k: int) -> NDArray[np.float64]:
-        """Executions of each instruction by the block's warps, at depth k."""
+    def executed(self, k: int, tiles: float | None = None) -> NDArray[np.float64]:
+        """Executions of each instruction by the block's warps, at depth k, with so many tiles: by
+        default the mean number."""
+        tiles = self.tiles if tiles is None else tiles
         (low, high), (at_low, at_high) = self.depths, self.executed_at
+        found = at_low + (tiles - self.tiles_at) * self.executed_per_tile
         if high == low:
-            return at_low
-        depth = k * self.tiles
-        return np.maximum(at_low + (at_high - at_low) * (depth - low) / (high - low), 0.0)
+            return found
+        return np.maximum(found + (at_high - at_low) * (k * tiles - low) / (high - low), 0.0)
 
     def loaded_bytes(self, k: int) -> float:
         """Distinct bytes of matrices and bias that the block's threads read, at depth k."""
@@ -105,7 +120,7 @@ class BlockProfile:
 
     def copied_bytes(self, k: int) -> float:
         """Bytes that the TMA reads for the block, at depth k."""
-        return self.copied_bytes_per_k * k * self.tiles
+        return (self.copied_bytes_per_k * k + self.copied_added_bytes) * self.tiles
 
     def requested_bytes(self, k: int) -> float:
         """Bytes of the sectors that its warps request in global loads, with repetitions."""
@@ -153,18 +168,29 @@ def profile_block(
     """
     config = config or kernel.default
     if problem.count > 1:
-        of_one = profile_block(
-            kernel, problem.typical.single, spec, config=config, cache_dir=cache_dir
-        )
+        of_one = _profile_one(kernel, problem.typical.single, spec, config, None, cache_dir, True)
         return _of_many(of_one, kernel, config, problem, spec, binary, cache_dir)
+    return _profile_one(kernel, problem, spec, config, binary, cache_dir, False)
+
+
+def _profile_one(
+    kernel: Kernel,
+    problem: GemmProblem,
+    spec: GpuSpec,
+    config: TileConfig,
+    binary: Binary | None,
+    cache_dir: Path | None,
+    one_of_many: bool,
+) -> BlockProfile:
+    """The profile of one product's block, also where it is one of many that blocks go through."""
     rows_left, columns_left = kernel.plan(problem, config, spec).residue
     problem = replace(problem, m=problem.m - rows_left, n=problem.n - columns_left)
     whole = kernel.plan(problem, config, spec)
     given = binary or compile_plan(whole, spec.arch, cache_dir=cache_dir)
-    tiles = _tiles(kernel, config, problem, spec, whole)
+    tiles = tiles_per_block(kernel, config, problem, spec, whole)
     square = takes_squares_only(kernel, problem, config, spec)
     small, deep = short_runs(problem, tiles, kernel, square=square)
-    board = _cut_board(spec, kernel, config, problem, small)
+    board = cut_board(spec, kernel, config, problem, small)
 
     def compiled(plan: LaunchPlan) -> Binary:
         """The same code if it is the same instance: compilation is not always repeatable."""
@@ -179,15 +205,28 @@ def profile_block(
     if deep != small:
         deep_plan = kernel.plan(deep, config, board)
         _, at_high = _executed(device, compiled(deep_plan), deep_plan, deep)
+    visits, teams = in_turn(kernel, config, problem, spec, tiles)
+    tiles_at = tiles_per_block(kernel, config, small, board, plan)
+    per_tile = np.zeros_like(at_low)
+    if (visits > 1 or one_of_many) and goes_on(kernel):
+        # Twice the rows on a board that has room for no more blocks.
+        more = replace(small, m=2 * small.m, lda=0, ldc=0)
+        full = replace(board, sm_count=min(plan.blocks, board.sm_count))
+        several = kernel.plan(more, config, full)
+        further = visited(kernel, config, more, full) - tiles_at
+        if further > 0 and several.instances == plan.instances:
+            _, at_more = _executed(device, compiled(several), several, more)
+            of_depth = (at_high - at_low) / max((deep.k - small.k) * tiles_at, 1.0)
+            per_tile = (at_more - at_low) / further - of_depth * small.k
     seen = trace(kernel, small, board, config=config, binary=binary, cache_dir=cache_dir)
     actions = actions_of(flow)
     merged = merged_accesses(flow)
     rows, columns, stored = written(seen)
     depths = (
-        small.k * _tiles(kernel, config, small, spec, plan),
-        deep.k * _tiles(kernel, config, deep, spec, deep_plan),
+        small.k * tiles_at,
+        deep.k * tiles_per_block(kernel, config, deep, board, deep_plan),
     )
-    seen_tiles = _tiles(kernel, config, seen.problem, spec, seen.plan)
+    seen_tiles = tiles_per_block(kernel, config, seen.problem, spec, seen.plan)
     if kernel.user_defined and problem.groups is None:
         share = block_share(
             (problem, whole),
@@ -197,15 +236,16 @@ def profile_block(
             rows * columns,
         )
         tiles, depths, seen_tiles = share.tiles, share.depths, share.seen_tiles
+        visits = tiles_at = tiles
         at_low, at_high = at_low * share.more, at_high * share.more
         if tiles > 1:
             stored = _stored_bytes(problem, rows, columns, tiles, whole)
     elif kernel.shares_tiles or tiles > 1:
-        rows, columns = _tile(kernel, config, problem, spec)
+        rows, columns = tile_sides(kernel, config, problem, spec)
         stored = _stored_bytes(problem, rows, columns, tiles, whole)
     gone = frozenset(number for group in merged for number in group.numbers[1:])
     found = multiply_adds(binary.cubin, binary.entry, binary.arch)
-    operands, added = loaded_bytes(seen)
+    (operands, added), (copied, copied_added) = loaded_bytes(seen), copied_bytes(seen)
     turns_of_warps, turns_of_schedulers = turns(seen, spec.pipes.issue)
     unroll, ffma_issue, loads_share = _machine_code(found, flow, at_high - at_low, gone)
     moved, copy_share = _moved_before(kernel, config, problem, spec, whole)
@@ -217,18 +257,23 @@ def profile_block(
         warps=seen.warps,
         depths=depths,
         executed_at=(at_low, at_high),
+        tiles_at=tiles_at,
+        executed_per_tile=per_tile,
         costs=access_costs(seen, {group.numbers[0]: group.nbytes for group in merged}),
         merged_away=gone,
         rows=rows,
         columns=columns,
         tiles=tiles,
+        visits=visits,
+        teams=teams,
         loaded_bytes_per_k=operands / (max(seen.problem.k, 1) * seen_tiles),
-        copied_bytes_per_k=copied_bytes(seen) / (max(seen.problem.k, 1) * seen_tiles),
+        copied_bytes_per_k=copied / (max(seen.problem.k, 1) * seen_tiles),
         added_bytes=added / seen_tiles,
+        copied_added_bytes=copied_added / seen_tiles,
         stored_bytes=stored,
         moved_before=moved,
         copy_share=copy_share,
-        columns_on_x=_columns_on_x(kernel, config, spec, rows, columns),
+        columns_on_x=columns_on_x(kernel, config, spec, rows, columns),
         unroll=unroll,
         ffma_issue=ffma_issue,
         shared_load_share=loads_share,
@@ -260,12 +305,16 @@ def _of_many(
     of_one = replace(of_one, plan=plan, binary=binary, moved_before=moved, copy_share=share)
     if plan.table is not None:
         # Those of a cluster are in one of the table's.
-        return replace(of_one, tiles=plan.table.tiles * plan.cluster[0] / max(plan.blocks, 1))
+        tiles = plan.table.tiles * plan.cluster[0] / max(plan.blocks, 1)
+        return replace(of_one, tiles=tiles, visits=tiles)
     if not kernel.shares_tiles:
-        return of_one
-    tiles = problem.batch * _tiles(kernel, config, problem, spec, plan)
+        tiles = visited(kernel, config, problem, spec)
+        visits, teams = in_turn(kernel, config, problem, spec, tiles)
+        stored = of_one.stored_bytes / max(of_one.tiles, 1.0) * tiles
+        return replace(of_one, tiles=tiles, visits=visits, teams=teams, stored_bytes=stored)
+    tiles = problem.batch * tiles_per_block(kernel, config, problem, spec, plan)
     stored = _stored_bytes(problem, of_one.rows, of_one.columns, tiles, plan)
-    return replace(of_one, tiles=tiles, stored_bytes=stored)
+    return replace(of_one, tiles=tiles, visits=tiles, stored_bytes=stored)
 
 
 def _moved_before(
@@ -287,45 +336,6 @@ def _stored_bytes(
     return of_result * rows * columns * tiles + 2 * plan.workspace_bytes / max(plan.blocks, 1)
 
 
-def _tile(
-    kernel: Kernel, config: TileConfig, problem: GemmProblem, spec: GpuSpec
-) -> tuple[int, int]:
-    """Rows and columns of a tile of C."""
-    work = kernel.work(problem, config, spec)
-    return work.rows, work.columns
-
-
-def _tiles(
-    kernel: Kernel, config: TileConfig, problem: GemmProblem, spec: GpuSpec, plan: LaunchPlan
-) -> float:
-    """Tiles of C per block; one if blocks neither share tiles nor go from tile to tile."""
-    if not plan.blocks:
-        return 1.0
-    if not kernel.shares_tiles:
-        return _visited(kernel, config, problem, spec)
-    rows, columns = _tile(kernel, config, problem, spec)
-    return ceil_div(problem.m, rows) * ceil_div(problem.n, columns) / plan.blocks
-
-
-def _visited(kernel: Kernel, config: TileConfig, problem: GemmProblem, spec: GpuSpec) -> float:
-    """Whole tiles that a block of a persistent kernel computes on average, 1 of other kernels."""
-    if kernel.user_defined or problem.groups is not None:
-        return 1.0
-    cut = kernel.work(problem, config, spec).cut
-    return cut.tiles / cut.ctas if cut.tiles > cut.ctas > 0 else 1.0
-
-
-def _cut_board(
-    spec: GpuSpec, kernel: Kernel, config: TileConfig, problem: GemmProblem, small: GemmProblem
-) -> GpuSpec:
-    """A board scaled down like the problem, for kernels whose grid depends on the number of SMs."""
-    if not kernel.shares_tiles:
-        return spec
-    rows, columns = _tile(kernel, config, problem, spec)
-    tiles, left = (ceil_div(each.m, rows) * ceil_div(each.n, columns) for each in (problem, small))
-    return replace(spec, sm_count=max(1, round(spec.sm_count * left / max(tiles, 1))))
-
-
 def _executed(
     device: EmulatedDevice, binary: Binary, plan: LaunchPlan, problem: GemmProblem
 ) -> tuple[ControlFlow, NDArray[np.float64]]:
@@ -336,20 +346,6 @@ def _executed(
     arguments = bound | scratch.arguments
     flow, tally = device.count(binary, plan, arguments)
     return flow, tally.executed / max(plan.blocks, 1)
-
-
-def _columns_on_x(
-    kernel: Kernel, config: TileConfig, spec: GpuSpec, rows: int, columns: int
-) -> bool:
-    """Whether consecutive blocks of the grid are adjacent in a row of C.
-
-    This is true of most kernels, and assumed for one that refuses the small problem.
-    """
-    try:
-        probe = kernel.plan(GemmProblem(2 * rows, 3 * columns, _STEP), config, spec)
-    except GemmkitError:
-        return True
-    return probe.grid[0] != 2
 
 
 def _machine_code(

@@ -36,12 +36,14 @@ _MATH_TYPES: dict[str, MathType] = {
 class Demand:
     """Cycles that one warp occupies each unit of an SM: throughput, not latency.
 
-    `fma`, `tensor`, `slots` and `waits` (of multiply-adds, for registers) are of one scheduler,
-    which serves a quarter of the warps; `data` and `tag` are of the SM's one L1.
+    `fma`, `tensor`, `special` (of special-function units), `slots` and `waits` (of multiply-adds,
+    for registers) are of one scheduler, which serves a quarter of the warps; `data` and `tag` are
+    of the SM's one L1.
     """
 
     fma: float
     tensor: float
+    special: float
     slots: float
     waits: float
     data: float
@@ -50,7 +52,7 @@ class Demand:
     @property
     def dispatch(self) -> float:
         """Cycles of the scheduler: what multiplies, or its issue slots and what holds them up."""
-        return max(self.fma, self.tensor, self.slots + self.waits)
+        return max(self.fma, self.tensor, self.special, self.slots + self.waits)
 
 
 def demand_of(
@@ -65,7 +67,8 @@ def demand_of(
     `executed` is how often a warp executes each instruction.
     """
     here = [number for number in numbers if number not in profile.merged_away]
-    fma = tensor = slots = waits = data = tag = 0.0
+    fma = tensor = special = slots = waits = data = tag = 0.0
+    of_special = WARP_SIZE * spec.pipes.issue / spec.pipes.special_lanes
     for number in here:
         action, times = profile.actions[number], float(executed[number])
         pipe, amount = multiplies(action.form)
@@ -80,11 +83,13 @@ def demand_of(
             slots += times
         else:
             slots += times * issue_cost(profile, number, machine)
+            if action.operation == "approximate":
+                special += times * of_special
         if number in profile.costs:
             floor = WARP_SIZE / spec.pipes.load_store_lanes
             data += times * max(profile.costs[number].data_cycles, floor)
             tag += times * profile.costs[number].tag_cycles
-    return Demand(fma, tensor, slots, waits, data, tag)
+    return Demand(fma, tensor, special, slots, waits, data, tag)
 
 
 def multiplies(form: Form) -> tuple[MathPipe | None, float]:

@@ -25,7 +25,9 @@ from gemmkit.analysis.block_profile import BlockProfile, profile_block
 from gemmkit.analysis.demand import Demand, demand_of, multiplies
 from gemmkit.analysis.machine import COPY_US, Machine, machine_of, pipe_cycles
 from gemmkit.analysis.occupancy import Occupancy, launch_occupancy
-from gemmkit.analysis.prediction import Prediction, Term
+from gemmkit.analysis.prediction import Prediction
+from gemmkit.analysis.specialized import TileTimes, multiplying_warps
+from gemmkit.analysis.terms import Parts, terms_of
 from gemmkit.analysis.traffic import Traffic, traffic
 from gemmkit.analysis.warp_time import Segment, segments
 from gemmkit.errors import UsageError
@@ -132,7 +134,9 @@ class _Model:
     ) -> None:
         self.profile, self.problem, self.spec, self.occupied = profile, problem, spec, occupied
         self.machine = replace(machine, ffma_issue=max(profile.ffma_issue, pipe_cycles(spec)))
-        self.executed: NDArray[np.float64] = profile.executed(problem.mean_k) / profile.warps
+        self.executed: NDArray[np.float64] = (
+            profile.executed(problem.mean_k, profile.visits) / profile.warps
+        )
         self.traffic: Traffic = traffic(profile, problem, spec, occupied)
         # Blocks on the busiest SM; one that ends makes room for the next.
         self.blocks = math.ceil(profile.plan.blocks / spec.sm_count)
@@ -144,18 +148,43 @@ class _Model:
         dram_us = self._dram_us()
         microseconds = self.spec.pipes.launch_us + self._joined(compute_us, dram_us)
         microseconds += self._before_us
-        terms = tuple(sorted(self._terms(dram_us), key=lambda term: -term.microseconds))
+        terms = terms_of(self._parts(dram_us), self.spec)
         return Prediction(
             microseconds=microseconds,
             tflops=self.problem.flops / microseconds / 1e6,
             limiter=terms[0].name,
             terms=terms,
             occupancy=self.occupied,
-            busy_share=self.profile.plan.blocks / (self.blocks * self.spec.sm_count),
+            busy_share=self._busy_share,
             shared_bytes=self.traffic.shared_bytes,
             l2_bytes=self.traffic.l2_bytes,
             dram_bytes=self.traffic.dram_bytes,
             pipe=self._pipe,
+        )
+
+    @property
+    def _busy_share(self) -> float:
+        """The share of all SMs' time in which they have a block with a tile left."""
+        blocks = self.profile.plan.blocks / (self.blocks * self.spec.sm_count)
+        return blocks * min(self.profile.tiles / self.profile.visits, 1.0)
+
+    def _parts(self, dram_us: float) -> Parts:
+        waves = math.ceil(self.blocks / self.occupied.blocks_per_sm)
+        chain = self._chain(self.machine.dram_latency)
+        finishing = 0.0
+        if self._multiplying is not None:
+            found = self._specialized(self._multiplying, self.machine.dram_latency)
+            finishing = waves * found.exposed
+        return Parts(
+            whole=self._whole,
+            warps=self.blocks * self.profile.warps,
+            waves=waves,
+            l2=self.blocks * self._l2_cycles,
+            chain=chain + (waves - 1) * self._chain(self._warm_latency),
+            fix_up=self._fix_up,
+            finishing=finishing,
+            dram_us=dram_us,
+            before_us=self._before_us,
         )
 
     # --- time ------------------------------------------------------------------------------
@@ -217,7 +246,54 @@ class _Model:
 
     def _block_alone(self, memory_latency: float) -> float:
         """Cycles of one block, from barrier to barrier."""
+        if self._multiplying is not None:
+            return self._specialized(self._multiplying, memory_latency).total
         return sum(each.turns * each.cycles for each in self.segment_times(memory_latency))
+
+    @cached_property
+    def _multiplying(self) -> frozenset[int] | None:
+        """What the warps that multiply execute, where others bring their operands."""
+        return multiplying_warps(self.profile)
+
+    def _specialized(self, own: frozenset[int], memory_latency: float) -> TileTimes:
+        """The tiles of one block whose warps bring operands or multiply.
+
+        Steps take as long as the tensor cores or the delivery of their operands: both are
+        asynchronous and hold up nothing but each other. Before them come the latency of the first
+        stage and, beside it on the way from DRAM, what the write-back of the first tiles reads:
+        that of later ones is brought while the tiles before are multiplied.
+        """
+        profile, tiles = self.profile, max(self.profile.visits, 1.0)
+        low, high = profile.executed_at
+        once = self.machine.tile_spread * memory_latency + self._first_boxes
+        steps = finishing = 0.0
+        for segment, turns in self._segments(memory_latency):
+            head, all_warps = segment.head, turns * profile.warps
+            if head not in own:
+                continue
+            if high[head] > low[head] or self._demand(segment.instructions).tensor:
+                steps += self._by_warps(segment, turns, all_warps)
+                continue
+            of_tile = float(profile.executed_per_tile[head]) if tiles > 1 else all_warps
+            finishing += self._by_warps(segment, turns, of_tile)
+            once += self._by_warps(segment, turns, max(all_warps - of_tile * tiles, 0.0))
+        return TileTimes(once, max(steps, self._l2_cycles), finishing, tiles, profile.teams)
+
+    def _by_warps(self, segment: Segment, turns: float, count: float) -> float:
+        """Cycles of so many executions of a segment by warps of a block, all at once if they can;
+        each of them executes it `turns` times in the launch."""
+        warps = min(max(count, 1.0), self.profile.warps)
+        demand = self._demand(segment.instructions)
+        one, many = (self._busiest(demand, each) / turns for each in (1, warps))
+        return count / warps * self._faded(segment.latency, one, many)
+
+    @property
+    def _first_boxes(self) -> float:
+        """Cycles in which DRAM sends all SMs what the write-back of their first tiles reads."""
+        profile, spec = self.profile, self.spec
+        first = min(profile.teams, profile.tiles) * profile.copied_added_bytes
+        rate = spec.dram_gb_per_s * 1e3 * self.machine.dram_efficiency
+        return min(profile.plan.blocks, spec.sm_count) * first / rate * spec.clock_mhz
 
     def segment_times(self, memory_latency: float) -> Iterator[SegmentTime]:
         """The segments of one block alone."""
@@ -238,9 +314,11 @@ class _Model:
     def _throughput(self, blocks: int) -> float:
         """Cycles of the units for this many blocks, without latency."""
         busy = self._busiest(self._whole, blocks * self.profile.warps)
+        if self._multiplying is not None:
+            return max(busy, blocks * self._l2_cycles)
         return self._joined(busy, blocks * self._l2_cycles)
 
-    def _busiest(self, demand: Demand, warps: int, uneven: float = 1.0) -> float:
+    def _busiest(self, demand: Demand, warps: float, uneven: float = 1.0) -> float:
         """Cycles of the busiest unit; one scheduler's work may be `uneven` times the mean."""
         on_scheduler = uneven * math.ceil(warps / self.spec.pipes.issue)
         return self._joined(
@@ -277,7 +355,8 @@ class _Model:
 
     @cached_property
     def _l2_cycles(self) -> float:
-        """Cycles in which the L2 delivers one block's bytes to an SM: its share, or its port."""
+        """Cycles in which the L2 delivers the busiest block's bytes to an SM: its share of the
+        bandwidth, or its port."""
         blocks, pipes = self.profile.plan.blocks, self.spec.pipes
         busy_sms = min(self.spec.sm_count, blocks)
 
@@ -287,7 +366,8 @@ class _Model:
 
         copied = self.traffic.tma_bytes
         rest = cycles(self.traffic.l2_bytes - copied, pipes.l2_bytes)
-        return rest + cycles(copied, pipes.tma_bytes)
+        most = self.profile.visits / self.profile.tiles
+        return most * (rest + cycles(copied, pipes.tma_bytes))
 
     def _dram_us(self) -> float:
         rate = self.spec.dram_gb_per_s * 1e3 * self.machine.dram_efficiency
@@ -311,65 +391,3 @@ class _Model:
         power, alone = self.machine.latency_exponent, max(alone, one)
         total = alone**power + max(many**power - one**power, 0.0)
         return float(total ** (1 / power))
-
-    # --- terms -----------------------------------------------------------------------------
-
-    def _terms(self, dram_us: float) -> list[Term]:
-        clock, whole = self.spec.clock_mhz, self._whole
-        warps = self.blocks * self.profile.warps
-        on_scheduler = math.ceil(warps / self.spec.pipes.issue)
-        more_waves = math.ceil(self.blocks / self.occupied.blocks_per_sm) - 1
-        chain = self._chain(self.machine.dram_latency)
-        chain += more_waves * self._chain(self._warm_latency)
-        fix_up = Term(
-            "the fix-up of shared tiles",
-            self._fix_up / clock,
-            "blocks that share a tile signal their arrival, and the last one adds their parts",
-        )
-        tensor = Term(
-            "the tensor cores",
-            on_scheduler * whole.tensor / clock,
-            "products of small matrices, at the rate that mma.sync or wgmma reaches",
-        )
-        before = Term(
-            "the launch before",
-            self._before_us,
-            "copies of operands in the form that the kernel reads",
-        )
-        return [
-            *([before] if before.microseconds else []),
-            *([fix_up] if fix_up.microseconds else []),
-            *([tensor] if tensor.microseconds else []),
-            Term(
-                "the FMA pipe",
-                on_scheduler * whole.fma / clock,
-                "multiply-adds, including waits for the banks of the register file",
-            ),
-            Term(
-                "issue slots",
-                on_scheduler * whole.slots / clock,
-                "instructions of all kinds, one per cycle and scheduler",
-            ),
-            Term(
-                "the data path of shared memory and L1",
-                warps * whole.data / clock,
-                "wavefronts of shared and global accesses, one per cycle and SM",
-            ),
-            Term(
-                "the L1's tag stage",
-                warps * whole.tag / clock,
-                "lookups of cache lines by global accesses",
-            ),
-            Term(
-                "L2 bandwidth",
-                self.blocks * self._l2_cycles / clock,
-                "traffic between L2 and the SMs",
-            ),
-            Term("DRAM bandwidth", dram_us, "traffic between L2 and DRAM"),
-            Term(
-                "latency",
-                chain / clock,
-                "one warp's dependent instructions, loads and barriers"
-                + (", wave after wave" if more_waves else ""),
-            ),
-        ]

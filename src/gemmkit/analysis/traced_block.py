@@ -28,14 +28,18 @@ def loaded_bytes(seen: Trace) -> tuple[int, int]:
     return SECTOR_BYTES * (len(sectors) - once), SECTOR_BYTES * once
 
 
-def copied_bytes(seen: Trace) -> int:
-    """Bytes that the TMA reads, in whole sectors: what several blocks get at once, once."""
-    return sum(
-        SECTOR_BYTES * len(_sectors(*span))
-        for copy in seen.copies
-        if copy.kind == "load"
-        for span in copy.spans
-    )
+def copied_bytes(seen: Trace) -> tuple[int, int]:
+    """Bytes that the TMA reads, in whole sectors: along k, and for the write-back of a tile. What
+    several blocks get at once counts once."""
+    operands = once = 0
+    for copy in seen.copies:
+        if copy.kind == "load":
+            nbytes = sum(SECTOR_BYTES * len(_sectors(*span)) for span in copy.spans)
+            if copy.array in _ADDED:
+                once += nbytes
+            else:
+                operands += nbytes
+    return operands, once
 
 
 def _sectors(offset: int, nbytes: int) -> range:

@@ -72,23 +72,40 @@ class Workload:
         written: bool = False,
     ) -> None:
         self.problem, self.device, self.seed, self.kind = problem, device, seed, kind
-        try:
-            self.cases = [Case.make(problem, device, seed, kind, written=written)]
-            if not self.cases[0].reference.full:
-                self.cases.append(Case.make(problem, device, seed, "integer", written=written))
-        except MemoryError:
-            raise DeviceError(
-                f"the host does not have enough memory for the matrices of {problem.shape}"
-            ) from None
         self._written = written
+        # The first is of the inputs that are also timed.
+        self._first = self._made(kind)
         self._passed: dict[GemmProblem, Workload] = {}
         self._narrow: dict[Arithmetic, list[Case]] = {}
-        # Integers whose sums stay below a limit, by that limit.
         self._integers: dict[int, Case] = {}
         self.kept: list[Buffer] = []
         # What the last kernel printed in the first of its launches.
         self.printed: tuple[str, ...] = ()
         self._peers: dict[Baseline, tuple[str, Rotation]] = {}
+
+    def _made(self, kind: InputKind, sum_limit: int = INTEGER_SUM_LIMIT) -> Case:
+        """A case of other inputs."""
+        given = self.problem, self.device, self.seed, kind, sum_limit
+        try:
+            return Case.make(*given, written=self._written)
+        except MemoryError:
+            raise DeviceError(
+                f"the host does not have enough memory for the matrices of {self.problem.shape}"
+            ) from None
+
+    @cached_property
+    def cases(self) -> list[Case]:
+        """Those for a kernel that computes in fp32; narrower types have integers of their own."""
+        found = [self._first]
+        if not self._first.reference.full:
+            found.append(self._integer(INTEGER_SUM_LIMIT))
+        return found
+
+    def _integer(self, limit: int) -> Case:
+        """Integers whose sums stay below a limit, made once."""
+        if limit not in self._integers:
+            self._integers[limit] = self._made("integer", limit)
+        return self._integers[limit]
 
     def run(self, binary: Binary, plan: LaunchPlan) -> tuple[Launch, Verdict]:
         """Launch on poisoned output and judge the result: the first launch seen, the verdict.
@@ -141,14 +158,12 @@ class Workload:
         if arithmetic.plain:
             return self.cases
         if arithmetic not in self._narrow:
-            found = [case.under(arithmetic) for case in self.cases]
             limit = min(exact_sums(self.problem, arithmetic), INTEGER_SUM_LIMIT)
             if limit and arithmetic.tolerance is None and self.kind == "normal":
-                if limit not in self._integers:
-                    case = Case.make(self.problem, self.device, self.seed, "integer", limit)
-                    self._integers[limit] = case
-                found = [found[0], self._integers[limit].under(arithmetic)]
-            self._narrow[arithmetic] = found
+                cases = [self._first, self._integer(limit)]
+            else:
+                cases = self.cases
+            self._narrow[arithmetic] = [case.under(arithmetic) for case in cases]
         return self._narrow[arithmetic]
 
     def judge(
@@ -199,7 +214,7 @@ class Workload:
     @cached_property
     def rotating(self) -> list[dict[str, int | float]]:
         """Arguments over sets of buffers, in `kept`, that together exceed twice the L2 cache."""
-        first = self.cases[0]
+        first = self._first
         count = math.ceil(2 * self.device.spec.l2_bytes / max(first.inputs.nbytes, 1))
         found = []
         for number in range(min(max(count, 1), MAX_BUFFER_SETS)):
@@ -216,7 +231,7 @@ class Workload:
     @cached_property
     def environment(self) -> dict[str, Any]:
         """The device's environment, gemmkit's version and the inputs' distribution."""
-        kinds = " and ".join(case.inputs.kind for case in self.cases)
+        kinds = self.kind if self._first.reference.full else f"{self.kind} and integer"
         return {**self.device.environment(), "gemmkit": __version__, "inputs": kinds}
 
     @cached_property

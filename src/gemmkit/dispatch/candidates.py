@@ -19,6 +19,7 @@ from gemmkit.dispatch.tensor_candidates import (
     FP16X3_FUSED,
     MMA,
     SKINNY_MMA,
+    STREAM_K_MMA,
     TF32,
     TF32_MMA,
     TF32_RS,
@@ -71,6 +72,7 @@ CANDIDATES: tuple[Candidate, ...] = (
     *TF32_RS,
     *FP8,
     *MMA,
+    *STREAM_K_MMA,
     *SKINNY_MMA,
     *FP8_MMA,
     *TF32_MMA,
@@ -106,7 +108,7 @@ def candidates_for(gpu: GpuSpec) -> tuple[Candidate, ...]:
         *(TF32_MMA if is_faster_than_ffma(gpu, products=1) else ()),
         *(TF32X3 if is_faster_than_ffma(gpu, PRODUCTS) else ()),
     )
-    mma = (*MMA, *SKINNY_MMA, *(() if wgmma else (*FP8_MMA, *tf32)))
+    mma = (*MMA, *STREAM_K_MMA, *SKINNY_MMA, *(() if wgmma else (*FP8_MMA, *tf32)))
     others = (*mma, *TYPED, *GROUPED_TYPED, *FALLBACK)
     return (*staged, *_allowed(SHORT_K, gpu), *wgmma, *_allowed((*GROUPED, *others), gpu))
 

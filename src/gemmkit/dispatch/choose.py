@@ -270,7 +270,7 @@ class Dispatcher:
                 return found
             entry = table.best(of_class, epilogue)
             if entry is not None and (found := self._measured(problem, entry, "shipped table")):
-                return found
+                return None if self._fell_behind(problem, entry, found) else found
         batch = as_batch(problem)
         found = self._known(batch, table) if batch is not None else None
         return None if found is None else self._with_its_mainloop(found, problem)
@@ -307,6 +307,17 @@ class Dispatcher:
             f"{microseconds_text(here)}"
         )
         return Choice(costed.kernel, costed.config, reason, source, here)
+
+    def _fell_behind(self, problem: GemmProblem, entry: Entry, found: Choice) -> bool:
+        """Whether what won on a board with other memory is limited by memory here, and promises
+        less than another does."""
+        if other_board(entry, self.gpu) is None:
+            return False
+        here = self.costed(found.kernel.name, found.config).estimate(problem)
+        if not here.waits_for_memory:
+            return False
+        best = self._best(problem)
+        return best is not None and found.microseconds > best.estimate.microseconds * CREDIT
 
     def _correction(self, costed: CostedCandidate, entry: Entry) -> float:
         """What an entry took over what it is estimated to take where it was measured."""

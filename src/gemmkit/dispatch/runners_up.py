@@ -53,6 +53,9 @@ def why_it_loses(loser: Ranked, winner: Ranked, problem: GemmProblem, *, entered
     names = ("steps_us", *_PARTS, "memory_us")
     excess = {name: getattr(ours, name) - getattr(theirs, name) for name in names}
     most = max(excess, key=excess.__getitem__)
+    if ours.waits_for_memory and excess["memory_us"] > 0:
+        # What its SMs take longer for goes on meanwhile.
+        most = "memory_us"
     if most == "memory_us":
         return _slower_memory(loser, winner, problem)
     if most == "steps_us":
@@ -83,7 +86,16 @@ def _slower_memory(loser: Ranked, winner: Ranked, problem: GemmProblem) -> str:
     stores, choices_stores = _percents(writes, other_writes)
     loads, choices_loads = _percents(reads, other_reads)
     launches, choices_launches = _percents(launch, other_launch)
+    theirs, ours = loser.estimate, winner.estimate
+    # Bytes that memory would move in the time that is lost.
+    uneven = max(theirs.port_us - ours.port_us, 0.0) * loser.costed.gpu.dram_gb_per_s * 1e3
     found = (
+        (
+            uneven,
+            f"its {theirs.work.ctas} blocks load the memory ports of SM groups less evenly: the "
+            f"fullest has read its part after {microseconds_text(theirs.port_us)}, with the "
+            f"choice after {microseconds_text(ours.port_us)}",
+        ),
         (
             written / writes - written / other_writes,
             f"it stores C in parts of sectors, which reaches {stores} of the bandwidth, the "

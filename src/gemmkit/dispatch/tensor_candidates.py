@@ -6,7 +6,9 @@ from gemmkit.dispatch.candidate import WGMMA_KEYS, rows
 
 # bfloat16 and float16 on Hopper: of some 90 configurations that were timed at 110 problems on an
 # H100, those that are the best somewhere. Consumers with a tile each win where k is short, tiles of
-# few rows where C has no more, and blocks that share a tile's k where there are few tiles.
+# few rows where C has no more, and blocks that share a tile's k where there are few tiles. Some of
+# few rows were the best of 160 on an H200, where so many blocks suit the groups of SMs that share a
+# port to memory (see `port_time`).
 WGMMA = rows(
     "gemm_wgmma",
     WGMMA_KEYS,
@@ -34,10 +36,17 @@ WGMMA = rows(
     (112, 256, 64, 4, 2, 1, 1, 1, 1),
     (128, 112, 64, 6, 2, 1, 1, 1, 1),
     (64, 256, 64, 4, 2, 2, 1, 1, 1),
+    (128, 96, 64, 6, 2, 1, 1, 1, 1),
     (64, 192, 64, 6, 2, 2, 1, 1, 1),
+    (64, 192, 64, 6, 1, 1, 2, 1, 1),
+    (64, 176, 64, 7, 2, 2, 2, 1, 1),
     (64, 128, 64, 8, 2, 2, 1, 1, 1),
     (64, 128, 64, 7, 1, 1, 1, 1, 1),
     (64, 128, 64, 6, 1, 1, 2, 1, 1),
+    (16, 256, 64, 6, 2, 1, 1, 1, 1),
+    (16, 192, 64, 8, 1, 1, 1, 1, 1),
+    (16, 64, 128, 10, 1, 1, 1, 1, 1),
+    (16, 128, 64, 12, 1, 1, 1, 1, 2),
     (96, 64, 64, 8, 1, 1, 1, 1, 1),
     (80, 64, 64, 8, 1, 1, 1, 1, 1),
     (64, 64, 128, 4, 1, 1, 1, 1, 1),
@@ -202,6 +211,14 @@ MMA = rows(
     (128, 64, 16, 32, 32, 4),
     (64, 64, 16, 32, 32, 4),
     (64, 32, 16, 16, 16, 4),
+)
+
+# fp64 in even shares, where tiles of a size that multiplies fast do not fill whole waves.
+STREAM_K_MMA = rows(
+    "stream_k_mma",
+    "BM BN BK WM WN stages",
+    (128, 128, 16, 64, 32, 4),
+    (128, 64, 16, 32, 32, 4),
 )
 
 # Of 8 bits from compute capability 8.9 on, where there is no wgmma. None was timed on such a board:

@@ -45,12 +45,13 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     case. `waves` is the grid's blocks over those that the board holds at once, `blocks_per_sm` what
     an SM holds, `busy` the share of all SMs' time, 0 to 1, in which each has a block, and `parts`
     the blocks that share the k of a tile, 1 where none do. `residue`, `chunks`, `rasterized` and
-    `dependent` are those of a `LaunchPlan`; `copied` are operands that a launch before leaves in
-    the workspace, `copied_as` in which form, reading and writing `copied_bytes`. `prepared` are
-    those operands, "a", "b" or "ab", of which copies were made before, in `prepared_bytes` of
-    memory: only those of which the kernel reads copies. `size` is what the guide calls the problem.
-    Its matrices take `stored_bytes`, and the board has `memory_bytes`, 0 where that
-    is not known.
+    `dependent` are those of a `LaunchPlan`; `stages` are those of the launch, 0 of a kernel that
+    has none, and `fewer_stages` says why these are fewer than the configuration's, if they are.
+    `copied` are operands that a launch before leaves in the workspace, `copied_as` in which form,
+    reading and writing `copied_bytes`. `prepared` are those operands, "a", "b" or "ab", of which
+    copies were made before, in `prepared_bytes` of memory: only those of which the kernel reads
+    copies. `size` is what the guide calls the problem. Its matrices take `stored_bytes`, and the
+    board has `memory_bytes`, 0 where that is not known.
     Of groups, `limiter` says which unit they keep busy and what else costs time, and of ragged ones
     `groups` is their number, `rows_per_group` the fewest, the mean and the most rows of one, and
     `busy_blocks` the blocks of the grid that have tiles in this division of the rows, where others
@@ -89,6 +90,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     chunks: int
     rasterized: bool
     dependent: bool
+    stages: int
+    fewer_stages: str
     copied: tuple[str, ...]
     copied_as: str
     copied_bytes: int
@@ -169,6 +172,7 @@ def which(
     own = chosen.estimate(problem)
     best = Ranked(chosen, own)
     plan = choice.kernel.plan(problem, choice.config, board)
+    fewer = plan.fewer_stages
     return Decision(
         shape=problem.shape,
         alpha=problem.alpha,
@@ -200,6 +204,8 @@ def which(
         chunks=plan.chunks,
         rasterized=plan.rasterized,
         dependent=plan.dependent,
+        stages=fewer.number if fewer is not None else choice.config.stages or 0,
+        fewer_stages=fewer.reason if fewer is not None else "",
         copied=plan.copied,
         copied_as=_purpose(plan),
         copied_bytes=own.work.copied_bytes,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from gemmkit.gpu import GpuSpec, MathPipe
+from gemmkit.gpu import WARP_SIZE, GpuSpec, MathPipe
 from gemmkit.kernels.cut import Cut
 from gemmkit.kernels.plan import TileConfig
 from gemmkit.problem import GemmProblem
@@ -97,6 +97,23 @@ class Demands:
     exposed: float = 0.0
 
 
+class Finishing(NamedTuple):
+    """What an epilogue adds to the write-back of a tile, beyond rounding and storing sums.
+
+    `issue` instructions of a warp and `special` ones of special-function units are for each of its
+    threads' results, `waits` are latencies of L2 before the first of them. `first_bytes` come from
+    memory for each CTA's first tiles, along with their operands; those of later tiles come early.
+    """
+
+    issue: float = 0.0
+    special: float = 0.0
+    waits: float = 0.0
+    first_bytes: float = 0.0
+
+
+PLAIN = Finishing()
+
+
 class Work(NamedTuple):
     """What a launch does.
 
@@ -107,7 +124,9 @@ class Work(NamedTuple):
     `longest` are the steps of the CTA with the most, if these differ. `copied_bytes` are those that
     a launch before it reads and writes, to copy operands into rows that can be loaded, at
     `copy_share` of the speed at which memory is copied. `products` are those of groups for which a
-    CTA fetches tensor maps, one after the other.
+    CTA fetches tensor maps, one after the other. `teams` of a CTA's warps take its tiles in turn:
+    one multiplies while another finishes its results, which takes `finishing` besides what is true
+    of any product.
     """
 
     cut: Cut
@@ -122,6 +141,8 @@ class Work(NamedTuple):
     copied_bytes: int = 0
     copy_share: float = 1.0
     products: int = 0
+    teams: int = 1
+    finishing: Finishing = PLAIN
 
     @classmethod
     def of(cls, cut: Cut, threads: int, shared_bytes: int, demands: Demands, thin: int = 0) -> Work:
@@ -137,6 +158,11 @@ class Work(NamedTuple):
     def columns(self) -> int:
         """Columns of a tile of C."""
         return self.cut.columns
+
+    @property
+    def team_warps(self) -> float:
+        """Warps that finish a tile together."""
+        return self.rows * self.columns / max(self.demands.results, 1.0) / WARP_SIZE
 
     @property
     def results_per_thread(self) -> float:

@@ -47,6 +47,11 @@ def decision_text(decision: Decision) -> str:
         )
     if decision.rasterized:
         rows["order"] = "grouped rasterization, for reuse in the L2 cache"
+    if decision.fewer_stages:
+        rows["stages"] = (
+            f"{decision.stages}, not the {decision.config['stages']} of the configuration: "
+            f"{decision.fewer_stages}"
+        )
     if decision.dependent:
         rows["start"] = "while the product before it ends, in CUDA graphs"
     if decision.chunks > 1:

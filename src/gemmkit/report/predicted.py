@@ -143,8 +143,9 @@ def _pair(row: PredictedRow | None) -> str:
 
 def _details(row: PredictedRow) -> tuple[str, ...]:
     config = ", ".join(f"{key}={value}" for key, value in row.config.items())
+    fused = "" if row.epilogue == "none" else f", {row.epilogue}"
     return (
-        f"{row.kernel} ({config}), {row.m}x{row.n}x{row.k}",
+        f"{row.kernel} ({config}), {row.m}x{row.n}x{row.k}{fused}",
         f"{row.predicted_tflops:.2f}",
         f"{row.measured_tflops:.2f}",
         f"{100 * row.error:+.1f} %",

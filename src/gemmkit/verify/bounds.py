@@ -60,9 +60,9 @@ from gemmkit.epilogue import Custom, Epilogue
 from gemmkit.errors import UsageError
 from gemmkit.problem import GemmProblem
 from gemmkit.verify.arithmetic import FP32, Arithmetic, Format, Step
-from gemmkit.verify.encoding import ELEMENTS, Matrix, Numbers
+from gemmkit.verify.encoding import ELEMENTS, Matrix, Numbers, extremes
 from gemmkit.verify.inputs import MAX_INTEGER, Inputs, matrices, residual_matrix
-from gemmkit.verify.row_blocks import for_each_row_block
+from gemmkit.verify.row_blocks import on_all_cores, row_blocks
 
 UNIT_ROUNDOFF_64 = 2.0**-53
 # The largest slope of GELU, the steepest of the activations.
@@ -154,15 +154,16 @@ class Rounding:
         absolute *= scaled
         if arithmetic.plain:
             return cls(relative, absolute, *rest)
-        largest = (0.0, 0.0)
+        largest, finite = (0.0, 0.0), True
         if k:
-            of_a, of_b = (_largest(replace(x, scales=None)) for x in (a, b))
-            largest = of_a, of_b
+            (of_a, finite_a), (of_b, finite_b) = (extremes(replace(x, scales=None)) for x in (a, b))
+            largest, finite = (of_a, of_b), finite_a and finite_b
+            finite = finite and _has_finite_scales(a, b)
             absolute += scaled * max(alpha, 1.0) * arithmetic.underflow(k, *largest)
         if arithmetic.split is None:
             return cls(arithmetic.relative(k, relative), absolute, *rest)
         found = arithmetic.split.relative(k, others) + of_reference
-        if k and (arithmetic.split.may_overflow(k, *largest) or not all(map(_is_finite, (a, b)))):
+        if k and (arithmetic.split.may_overflow(k, *largest) or not finite):
             # Fused multiply-adds compute some of the results.
             found = max(found, relative)
         return cls(found, absolute, *rest, of_lines=arithmetic.of_lines if k else 0.0)
@@ -253,9 +254,9 @@ def is_exact(problem: GemmProblem, inputs: Inputs, arithmetic: Arithmetic = FP32
         largest_a, largest_b = _largest_integer(a), _largest_integer(b)
         terms_of_a_sum: float = problem.k
         if not arithmetic.plain:
-            terms_of_a_sum = float(np.count_nonzero(a[:], axis=1).max(initial=0))
             if max(largest_a, largest_b) > operands:
                 return False
+            terms_of_a_sum = float(_most_terms(a))
         product = terms_of_a_sum * largest_a * largest_b
         if problem.scales:
             # Sums are scaled, in their own type, when they are complete, or those of a chunk are.
@@ -301,13 +302,19 @@ def exact_sums(problem: GemmProblem, arithmetic: Arithmetic) -> int:
     return max(0, int(left / max(1.0, alpha)))
 
 
-def _is_finite(values: Matrix) -> bool:
-    return bool(np.isfinite(values[:]).all())
+def _most_terms(values: Matrix) -> int:
+    """The most elements of a row that are not zero."""
+
+    def of_rows(rows: slice) -> int:
+        return int(np.count_nonzero(values[rows], axis=1).max(initial=0))
+
+    return max(on_all_cores(of_rows, row_blocks(*values.shape)), default=0)
 
 
-def _largest(values: Matrix) -> float:
-    sizes = np.abs(values[:])
-    return float(np.max(sizes, initial=0.0, where=np.isfinite(sizes)))
+def _has_finite_scales(*operands: Matrix) -> bool:
+    """Whether elements that are finite are so with their scales."""
+    scales = (each.scales for each in operands if each.scales is not None)
+    return all(bool(np.isfinite(each).all()) for each in scales)
 
 
 def _largest_scale(values: Matrix) -> float:
@@ -324,12 +331,10 @@ def _largest_integer(table: Matrix | Numbers) -> float:
     # Test the first row alone first: random reals then need no pass over the whole matrix.
     if not bool(np.all(np.rint(table[:1]) == table[:1])):
         return float("inf")
-    found: list[float] = []
 
-    def look(rows: slice) -> None:
+    def of_rows(rows: slice) -> float:
         block = table[rows]
         whole = bool(np.all(np.rint(block) == block))
-        found.append(float(max(block.max(), -block.min())) if whole else float("inf"))
+        return float(max(block.max(), -block.min())) if whole else float("inf")
 
-    for_each_row_block(table.shape[0], table.shape[1], look)
-    return max(found)
+    return max(on_all_cores(of_rows, row_blocks(*table.shape)))

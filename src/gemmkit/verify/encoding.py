@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,12 @@ from numpy.typing import NDArray
 from gemmkit.dtypes import OPERAND_TYPES, Dtype
 from gemmkit.storage import STORAGE, Stored
 from gemmkit.verify.arithmetic import FORMATS, Format
+from gemmkit.verify.row_blocks import for_each_row_block, on_all_cores, row_blocks
 
 Numbers = NDArray[Any]
+
+# Elements that are rounded at once: they and what is computed of them fit a core's cache.
+CHUNK = 2**16
 
 # The significand, subnormal numbers and largest finite number of each type.
 ELEMENTS: Mapping[Dtype, Format] = {
@@ -52,22 +56,48 @@ _NARROW_SIGN, _NARROW_NAN, _E5M2_INFINITY = 0x80, 0x7F, 0x7C
 
 def encode(values: Numbers, dtype: Dtype) -> Stored:
     """Round numbers to a type, to nearest, as stored; no copy if they already have that type."""
+    one: Callable[[Numbers], Stored]
     if dtype in OPERAND_TYPES:
-        return _encode_narrow(values, dtype)
-    if dtype != "bfloat16":
+        one = partial(_encode_narrow, dtype=dtype)
+    elif dtype == "bfloat16":
+        one = _encode_bfloat16
+    else:
         with np.errstate(over="ignore"):
             return values.astype(STORAGE[dtype], copy=False)
+    if values.size <= CHUNK or not values.flags.c_contiguous:
+        return one(values)
+    flat, found = values.reshape(-1), np.empty(values.size, STORAGE[dtype])
+
+    def part(rows: slice) -> None:
+        for start in range(rows.start, rows.stop, CHUNK):
+            chunk = slice(start, min(start + CHUNK, rows.stop))
+            found[chunk] = one(flat[chunk])
+
+    for_each_row_block(values.size, 1, part)
+    return found.reshape(values.shape)
+
+
+def _encode_bfloat16(values: Numbers) -> Stored:
+    """To nearest, ties to even: half of what is cut off is added, less a bit where that is even."""
     with np.errstate(over="ignore"):
         bits = values.astype(np.float32, copy=False).view(np.uint32)
-    half = np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))
-    rounded = (bits + half) >> np.uint32(16)
-    return np.where(np.isnan(values), _BFLOAT16_NAN, rounded).astype(np.uint16)
+    rounded = bits >> np.uint32(16)
+    rounded &= np.uint32(1)
+    rounded += np.uint32(0x7FFF)
+    rounded += bits
+    rounded >>= np.uint32(16)
+    found = rounded.astype(np.uint16)
+    nan = np.isnan(values)
+    if nan.any():
+        found[nan] = _BFLOAT16_NAN
+    return found
 
 
 def decode(stored: Stored, dtype: Dtype) -> Numbers:
     """Stored elements as float64 if they are float64, else as float32; no copy if they are that."""
     if dtype == "bfloat16":
-        return (stored.astype(np.uint32) << np.uint32(16)).view(np.float32)
+        bits: NDArray[np.uint32] = np.left_shift(stored, np.uint32(16), dtype=np.uint32)
+        return bits.view(np.float32)
     if dtype in OPERAND_TYPES:
         found: Numbers = _narrow_numbers(dtype)[stored]
         return found
@@ -174,6 +204,21 @@ class Matrix:
         rows, columns = self.shape
         down = np.arange(rows) if self.rows is None else self.rows
         return down, np.arange(columns) if self.columns is None else self.columns
+
+
+def extremes(values: Matrix) -> tuple[float, bool]:
+    """The largest finite magnitude of a matrix, 0 if there is none, and whether all are finite."""
+
+    def of_rows(rows: slice) -> tuple[float, bool]:
+        block = values[rows]
+        largest = max(float(block.max(initial=0.0)), -float(block.min(initial=0.0)))
+        if np.isfinite(largest):
+            return largest, True
+        sizes = np.abs(block)
+        return float(sizes.max(initial=0.0, where=np.isfinite(sizes))), False
+
+    parts = on_all_cores(of_rows, row_blocks(*values.shape))
+    return max((each for each, _ in parts), default=0.0), all(finite for _, finite in parts)
 
 
 def canaries(size: int, dtype: Dtype = "float32") -> Stored:

@@ -25,6 +25,8 @@ it, as with "integer" inputs, it multiplies each column by 0 or 1, and x is mult
 
 from __future__ import annotations
 
+from copy import copy
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -50,24 +52,32 @@ class Freivalds:
     """
 
     def __init__(self, problem: GemmProblem, inputs: Inputs, rounding: Rounding) -> None:
-        self.problem = problem
+        self.problem, self.inputs = problem, inputs
         rng = np.random.default_rng([inputs.seed, problem.n])
         self.vectors: Vectors = rng.choice((-1.0, 1.0), (problem.n, VECTORS))
         signs = column_signs(problem, inputs)
         kept = self.vectors if signs is None else self.vectors * (signs > 0)[:, None]
         with np.errstate(all="ignore"):
-            self._sides(inputs, kept, rounding)
+            self._sides(kept, rounding.scale)
+            self._tolerate(rounding)
         linear = problem.epilogue.activation == "none" or signs is not None
         limit = min(LARGEST[problem.sum_dtype], LARGEST[problem.result_dtype])
         self.applies = linear and self.largest < limit
 
-    def _sides(self, inputs: Inputs, kept: Vectors, rounding: Rounding) -> None:
-        problem = self.problem
+    def under(self, rounding: Rounding) -> Freivalds:
+        """The same with the bounds of another arithmetic."""
+        other = copy(self)
+        with np.errstate(all="ignore"):
+            other._tolerate(rounding)
+        return other
+
+    def _sides(self, kept: Vectors, scale: float) -> None:
+        """The sums of both sides' terms, and the Euclidean norms that errors are relative to."""
+        problem, inputs = self.problem, self.inputs
         m, n, k = problem.m, problem.n, problem.k
         alpha, beta = scalar(problem, problem.alpha), scalar(problem, problem.beta)
         sums = np.zeros((m, VECTORS))
         norms = np.zeros(m)
-        of_lines = np.zeros(m)
         self.largest = 0.0
         a, b, c = matrices(problem, inputs)
         if alpha != 0 and k:
@@ -77,11 +87,6 @@ class Freivalds:
             sums += alpha * abx
             norms += abs(alpha) * b_norm * a_norms
             self.largest += float(a_norms.max(initial=0)) * b_norm * max(1.0, abs(alpha))
-            if rounding.of_lines:
-                rows, columns = LineSizes.of_rows(a), LineSizes.of_columns(b)
-                of_lines += rows.largest * np.linalg.norm(columns.sums)
-                of_lines += rows.sums * np.linalg.norm(columns.largest)
-                of_lines *= abs(alpha * rounding.scale) * rounding.of_lines
         if beta != 0:
             cx, c_norms = _times(c, kept)
             sums += beta * cx
@@ -93,18 +98,30 @@ class Freivalds:
         elif bias is not None:
             sums += bias.astype(float) @ kept
             norms += np.linalg.norm(bias)
-        sums *= rounding.scale
-        norms *= abs(rounding.scale)
+        sums *= scale
+        norms *= abs(scale)
         residual = residual_matrix(problem, inputs)
         if residual is not None:
             rx, residual_norms = _times(residual, self.vectors)
             sums += rx
             norms += residual_norms
         self.largest += float(norms.max(initial=0))
-        self.sums = sums
+        self.sums, self.norms = sums, norms
+
+    def _tolerate(self, rounding: Rounding) -> None:
+        """The largest error of each row's sums."""
+        problem, norms = self.problem, self.norms
+        m, n, k = problem.m, problem.n, problem.k
         if rounding.exact and rounding.stored is None:
             self.tolerance = np.zeros(m)
             return
+        alpha, of_lines = scalar(problem, problem.alpha), np.zeros(m)
+        if alpha != 0 and k and rounding.of_lines:
+            a, b, _ = matrices(problem, self.inputs)
+            rows, columns = LineSizes.of_rows(a), LineSizes.of_columns(b)
+            of_lines += rows.largest * np.linalg.norm(columns.sums)
+            of_lines += rows.sums * np.linalg.norm(columns.largest)
+            of_lines *= abs(alpha * rounding.scale) * rounding.of_lines
         # The last roundings are those of the scale and the residual.
         relative = rounding.of_magnitude + (0 if rounding.exact else 4 * rounding.unit)
         if rounding.exact and rounding.stored is not None:

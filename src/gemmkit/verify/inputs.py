@@ -20,6 +20,7 @@ from gemmkit.float8_products import CHUNK
 from gemmkit.problem import GemmProblem
 from gemmkit.scales import ScaleKind
 from gemmkit.storage import (
+    STORAGE,
     GroupLayout,
     Layout,
     Placement,
@@ -31,7 +32,7 @@ from gemmkit.storage import (
     scale_layouts,
 )
 from gemmkit.verify.encoding import Matrix, Numbers, canaries, decode, encode
-from gemmkit.verify.row_blocks import for_each_row_block, row_blocks
+from gemmkit.verify.row_blocks import of_products, on_all_cores, row_blocks
 
 InputKind = Literal["normal", "integer", "non-finite"]
 """What inputs are drawn: see `make_inputs`."""
@@ -213,8 +214,15 @@ def _grouped(
 ) -> Inputs:
     """The inputs of each product, with canaries between them."""
     placed = placements(problem)
-    storage = {name: canaries(each.size, dtype_of(problem, name)) for name, each in placed.items()}
-    for number, stream in enumerate(rng.spawn(problem.count)):
+    storage = {
+        name: np.empty(each.size, STORAGE[dtype_of(problem, name)])
+        if each.covered
+        else canaries(each.size, dtype_of(problem, name))
+        for name, each in placed.items()
+    }
+
+    def fill(product: tuple[int, np.random.Generator]) -> None:
+        number, stream = product
         drawn = _drawn(problem.product(number), stream, seed, kind, sum_limit).arrays
         for name, each in placed.items():
             part = each.part(storage[name], number)
@@ -223,6 +231,8 @@ def _grouped(
                 _matrix(each, number).view(part)[0][...] = own.view(drawn[name])[0]
             else:
                 part[:] = drawn[name]
+
+    of_products(fill, enumerate(rng.spawn(problem.count)))
     given: dict[str, Any] = {"bias": None, **storage}
     return Inputs(**given, kind=kind, seed=seed, out_dtype=problem.result_dtype)
 
@@ -255,15 +265,27 @@ def _drawn(
         if kind != "integer":
             rng.standard_normal(dtype=out.dtype, out=out)
             return
-        values = rng.integers(1, limit, out.shape, np.int8, endpoint=True)
-        if not one_signed:
-            values *= 1 - 2 * rng.integers(0, 2, out.shape, np.int8)
+        if one_signed:
+            values = rng.integers(1, limit, out.shape, np.int8, endpoint=True)
+        else:
+            values = rng.integers(-limit, limit, out.shape, np.int8)
+            values += values >= 0
         np.multiply(values, sign, out=out, casting="unsafe")
 
     def draw(rows: int, columns: int, sign: NDArray[np.int8], dtype: Dtype) -> Stored:
-        values = np.empty((rows, columns), np.float64 if dtype == "float64" else np.float32)
-        _fill_all(values, rng, lambda out, stream: fill(out, stream, sign))
-        return encode(values, dtype)
+        found = np.empty((rows, columns), STORAGE[dtype])
+        numbers = np.float64 if dtype == "float64" else np.float32
+
+        def fill_rows(block: slice, stream: np.random.Generator) -> None:
+            # Numbers that are stored as they are need no other memory.
+            part = found[block]
+            drawn = part if found.dtype == numbers else np.empty(part.shape, numbers)
+            fill(drawn, stream, sign)
+            if drawn is not part:
+                part[...] = encode(drawn, dtype)
+
+        _fill_all(rows, columns, rng, fill_rows)
+        return found
 
     def laid_out(layout: Layout, sign: NDArray[np.int8], dtype: Dtype) -> Stored:
         values = draw(layout.count * layout.rows, layout.columns, sign, dtype)
@@ -343,15 +365,16 @@ def _thin_out(rows: Stored, kept: int, rng: np.random.Generator) -> None:
 
 
 def _fill_all(
-    values: Numbers,
+    rows: int,
+    columns: int,
     rng: np.random.Generator,
-    fill: Callable[[Numbers, np.random.Generator], None],
+    fill: Callable[[slice, np.random.Generator], None],
 ) -> None:
-    """Fill a matrix from one random stream, or a large one from a stream per row block."""
-    if values.size <= ONE_STREAM_ELEMENTS:
-        fill(values, rng)
+    """Fill the row blocks of a matrix from one random stream, or those of a large one from a stream
+    each."""
+    blocks = row_blocks(rows, columns)
+    if rows * columns <= ONE_STREAM_ELEMENTS:
+        for block in blocks:
+            fill(block, rng)
         return
-    rows, columns = values.shape
-    starts = [block.start for block in row_blocks(rows, columns)]
-    streams = dict(zip(starts, rng.spawn(len(starts)), strict=True))
-    for_each_row_block(rows, columns, lambda block: fill(values[block], streams[block.start]))
+    on_all_cores(lambda pair: fill(*pair), zip(blocks, rng.spawn(len(blocks)), strict=True))

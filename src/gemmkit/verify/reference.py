@@ -23,13 +23,16 @@ from gemmkit.verify.bounds import REFERENCE_PANEL, Rounding, scalar
 from gemmkit.verify.encoding import LARGEST, Matrix, Numbers, decode, encode
 from gemmkit.verify.inputs import Inputs, matrices, residual_matrix
 from gemmkit.verify.line_sizes import of_lines
+from gemmkit.verify.row_blocks import on_all_cores
 from gemmkit.verify.tally import Tally
 
 Selection = slice | NDArray[np.intp]
 EVERYTHING = slice(None)
 
-# Elements per panel of A or B held in float64: 16 MiB.
-PANEL_ELEMENTS = 2**21
+# Elements per panel of A or B held in float64, 16 MiB; and per panel of B that is needed once.
+PANEL_ELEMENTS, ONCE_ELEMENTS = 2**21, 2**19
+# The most rows or columns that count as few.
+FEW_LINES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,10 +255,26 @@ def _multiply(
     *,
     precise: bool = False,
 ) -> None:
-    """Add a @ b and |a| @ |b|, panel by panel, so that the float64 copies stay in the cache."""
-    m, k = a.shape
+    """Add a @ b and |a| @ |b|, panel by panel, so that the float64 copies stay in the cache.
+
+    Of a few rows or columns the copies take most of the time: the other side is then divided among
+    all cores. Products of large panels are on all cores anyway.
+    """
+    (m, k), n = a.shape, b.shape[1]
+    if min(m, n) <= FEW_LINES < max(m, n) and k:
+        parts = [(a, b.part(EVERYTHING, each), (EVERYTHING, each)) for each in _shares(n, k)]
+        if n < m:
+            parts = [(a.part(each, EVERYTHING), b, (each, EVERYTHING)) for each in _shares(m, k)]
+        if len(parts) > 1:
+            on_all_cores(
+                lambda part: _multiply(
+                    part[0], part[1], product[part[2]], magnitude[part[2]], precise=precise
+                ),
+                parts,
+            )
+            return
     down_step = max(1, PANEL_ELEMENTS // k)
-    along_step = max(1, PANEL_ELEMENTS // max(b.shape[1], 1))
+    along_step = max(1, (ONCE_ELEMENTS if m <= down_step else PANEL_ELEMENTS) // max(n, 1))
     if precise:
         along_step = min(along_step, REFERENCE_PANEL)
     for row in range(0, m, down_step):
@@ -270,6 +289,12 @@ def _multiply(
             else:
                 product[down] += a_panel[:, along] @ b_panel
             magnitude[down] += a_size[:, along] @ np.abs(b_panel, out=b_panel)
+
+
+def _shares(lines: int, k: int) -> list[slice]:
+    """Lines of k elements, in shares of about a panel each."""
+    step = max(FEW_LINES, ONCE_ELEMENTS // k)
+    return [slice(start, min(start + step, lines)) for start in range(0, lines, step)]
 
 
 def _precise(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -1,14 +1,29 @@
-"""Processes a large matrix in blocks of rows, on all cores; NumPy releases the GIL."""
+"""Processes large matrices in blocks, and many of them, on all cores; NumPy releases the GIL."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import Context, copy_context
+from typing import TypeVar
 
 from gemmkit.cores import usable_cores
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
 # Elements per row block: a float64 copy fits a core's share of the cache.
 BLOCK_ELEMENTS = 2**20
+
+
+class _Here(threading.local):
+    """Whether this thread is one of those that share work."""
+
+    shares = False
+
+
+_here = _Here()
 
 
 def row_blocks(rows: int, columns: int) -> list[slice]:
@@ -22,11 +37,34 @@ def for_each_row_block(rows: int, columns: int, work: Callable[[slice], object])
 
     The blocks depend only on the sizes, not on the number of cores.
     """
-    parts = row_blocks(rows, columns)
-    if len(parts) <= 1:
-        for part in parts:
-            work(part)
-        return
-    with ThreadPoolExecutor(max_workers=usable_cores()) as executor:
-        # `list` re-raises an exception of a block.
-        list(executor.map(work, parts))
+    on_all_cores(work, row_blocks(rows, columns))
+
+
+def on_all_cores(work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+    """The results of `work` for each item, in their order; several items are at work at once.
+
+    Within such work, everything is done one by one: there are threads enough.
+    """
+    found: Sequence[Item] = list(items)
+    cores = usable_cores()
+    if len(found) <= 1 or cores == 1 or _here.shares:
+        return [work(each) for each in found]
+
+    def shared(item: Item, context: Context) -> Result:
+        _here.shares = True
+        return context.run(work, item)
+
+    # NumPy's treatment of floating-point errors belongs to the context.
+    contexts = [copy_context() for _ in found]
+    with ThreadPoolExecutor(max_workers=min(cores, len(found))) as executor:
+        # `list` re-raises an exception of an item.
+        return list(executor.map(shared, found, contexts))
+
+
+def of_products(work: Callable[[Item], Result], products: Iterable[Item]) -> list[Result]:
+    """The same for products of which each has blocks of its own: few products are taken one by one,
+    each on all cores, and many at once."""
+    found = list(products)
+    if 2 * len(found) < usable_cores():
+        return [work(each) for each in found]
+    return on_all_cores(work, found)

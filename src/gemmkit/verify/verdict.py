@@ -31,6 +31,7 @@ from gemmkit.verify.reference import (
     compare,
     evaluate,
 )
+from gemmkit.verify.row_blocks import of_products
 from gemmkit.verify.tally import Tally
 
 _Block = tuple[Selection, Selection, Expected]
@@ -100,15 +101,15 @@ class Reference:
         work = sum(each.m * each.n * max(each.k, FULL_MIN_K) for each in products)
         self.full = method == "full" or (method == "auto" and work <= FULL_LIMIT)
         self.placements = placements(problem)
-        self.products = [
-            _Product(
-                each,
-                inputs.of_product(problem, number, self.placements),
+        self.products = of_products(
+            lambda each: _Product(
+                products[each],
+                inputs.of_product(problem, each, self.placements),
                 arithmetic,
                 full=self.full,
-            )
-            for number, each in enumerate(products)
-        ]
+            ),
+            range(len(products)),
+        )
         self.method = self.products[0].method if self.products else "every element"
         if problem.count > 1:
             self.method += f" of {problem.count} products"
@@ -117,7 +118,7 @@ class Reference:
         """The same reference for kernels that compute in another arithmetic."""
         other = copy(self)
         other.arithmetic = arithmetic
-        other.products = [each.under(arithmetic) for each in self.products]
+        other.products = of_products(lambda each: each.under(arithmetic), self.products)
         return other
 
     def check(self, result: Stored, auxiliary: Stored | None = None) -> Verdict:
@@ -138,10 +139,10 @@ class Reference:
         if result.size != layout.size:
             raise ValueError(f"the result has {result.size} elements, not {layout.size}")
         matrices = layout.view(result)
-        judged = [
-            each.check(c, name, auxiliary=auxiliary)
-            for each, c in zip(self.products, matrices, strict=True)
-        ]
+        judged = of_products(
+            lambda pair: pair[0].check(pair[1], name, auxiliary=auxiliary),
+            zip(self.products, matrices, strict=True),
+        )
         seen = [each for each, _ in judged]
         detail = ""
         wrong = next((number for number, each in enumerate(seen) if not each.correct), None)
@@ -216,7 +217,7 @@ class _Product:
         other.rounding = Rounding.of(self.problem, self.inputs, arithmetic)
         other.narrow = bool(arithmetic.rounded)
         if self.freivalds is not None:
-            other.freivalds = Freivalds(self.problem, self.inputs, other.rounding)
+            other.freivalds = self.freivalds.under(other.rounding)
         return other
 
     def check(

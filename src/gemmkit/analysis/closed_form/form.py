@@ -22,12 +22,13 @@ from gemmkit.analysis.closed_form.costs import (
     derived_costs,
     most_registers,
 )
+from gemmkit.analysis.machine import machine_of
 from gemmkit.analysis.occupancy import occupancy
 from gemmkit.dtypes import FLOAT_BYTES, Dtype
-from gemmkit.gpu import GpuSpec
+from gemmkit.gpu import WARP_SIZE, GpuSpec
 from gemmkit.kernels.kernel import Kernel
 from gemmkit.kernels.plan import TileConfig, ceil_div
-from gemmkit.kernels.work import VECTOR_BYTES, Demands, Work
+from gemmkit.kernels.work import PLAIN, VECTOR_BYTES, Demands, Work
 from gemmkit.problem import GemmProblem
 
 # Arithmetic and memory traffic overlap so far that the longer almost hides the shorter.
@@ -54,7 +55,8 @@ class Estimate(NamedTuple):
     The CTAs of the busiest SM spend `steps_us` in their steps along k, `tiles_us` before the first
     and after the last, and `sharing_us` on the fix-up of tiles that they share. Arithmetic and
     memory traffic overlap, so none of these is longer than the launch, but their sum may be.
-    A launch before it, which copies operands, takes `before_us` of the `microseconds`.
+    A launch before it, which copies operands, takes `before_us` of the `microseconds`. Of
+    `memory_us`, no less than `port_us` goes by until each group of SMs has read its part.
     """
 
     microseconds: float
@@ -67,6 +69,12 @@ class Estimate(NamedTuple):
     tiles_us: float = 0.0
     sharing_us: float = 0.0
     before_us: float = 0.0
+    port_us: float = 0.0
+
+    @property
+    def waits_for_memory(self) -> bool:
+        """Whether the matrices take longer to come and go than the busiest SM works on them."""
+        return self.memory_us >= self.steps_us + self.tiles_us + self.sharing_us
 
 
 class Shares(NamedTuple):
@@ -86,6 +94,39 @@ class Bandwidth(NamedTuple):
 
     reading: float
     writing: float
+
+
+def port_time(work: Work, nbytes: float, resident: int, gpu: GpuSpec, board: BoardCosts) -> float:
+    """Microseconds in which groups of SMs read matrices from memory through their ports.
+
+    The CTAs of a wave read as much each, and the group with the most of them ends last. Up to one
+    CTA for each two SMs they are dealt to groups in turn; more fill some groups before others. An
+    SM that has little company reads no faster than it can by itself.
+
+    Args:
+        work: the launch's.
+        nbytes: what is read, which its CTAs share.
+        resident: CTAs that an SM holds.
+        gpu: the board.
+        board: the figures of its ports; where they are not known, the time is 0.
+    """
+    if not board.group_sms:
+        return 0.0
+    units = max(work.ctas, work.tiles * work.parts)
+    at_once = work.ctas if units > work.ctas else gpu.sm_count * resident
+    full, rest = divmod(units, at_once)
+    slowest = full / _port_share(at_once, gpu, board)
+    if rest:
+        slowest += 1 / _port_share(rest, gpu, board)
+    return nbytes / units * slowest / 1e3
+
+
+def _port_share(ctas: int, gpu: GpuSpec, board: BoardCosts) -> float:
+    """Bytes per nanosecond that a CTA reads in the group that has the most of so many."""
+    most = ceil_div(ctas, gpu.sm_count // board.group_sms)
+    if gpu.sm_count // 2 < ctas:
+        most = max(most, board.group_sms - 1)
+    return min(board.group_bytes / most, board.sm_bytes)
 
 
 class ClosedForm:
@@ -177,6 +218,8 @@ class ClosedForm:
         resident = self.blocks_per_sm(work, costs.registers)
         if not resident:
             return Estimate(math.inf, work, resident, math.inf, busy, memory_us)
+        port_us = port_time(work, minimal_bytes - written, resident, gpu, board)
+        memory_us = max(memory_us, port_us)
         groups, rest = divmod(ctas, resident)
         step_cycles = groups * self._step(costs, resident) if groups else 0.0
         if rest:
@@ -195,7 +238,7 @@ class ClosedForm:
         beside = 1 + (groups - 1) / resident
         in_steps, around, sharing = (
             work.steps * step_cycles,
-            beside * work.visits * tile_cycles,
+            beside * work.visits * tile_cycles + self._finishing(work, reading * peak),
             0.0,
         )
         around += work.products * NEXT_PRODUCT
@@ -232,7 +275,24 @@ class ClosedForm:
             scale * around,
             scale * sharing,
             before_us,
+            port_us,
         )
+
+    def _finishing(self, work: Work, bytes_per_us: float) -> float:
+        """Cycles of what the epilogue adds to the write-back of a CTA's tiles, at this bandwidth of
+        memory.
+
+        Several teams of warps finish all tiles but the last while others multiply.
+        """
+        asked, pipes = work.finishing, self.gpu.pipes
+        if asked == PLAIN:
+            return 0.0
+        special = asked.special * WARP_SIZE * pipes.issue / pipes.special_lanes
+        on_scheduler = work.demands.results * math.ceil(work.team_warps / pipes.issue)
+        each = on_scheduler * max(asked.issue, special)
+        each += asked.waits * machine_of(self.gpu).l2_latency
+        first_us = min(work.ctas, self.gpu.sm_count) * asked.first_bytes / bytes_per_us
+        return (work.visits if work.teams == 1 else 1) * each + first_us * self.gpu.clock_mhz
 
     def bandwidth(self, demands: Demands) -> Bandwidth:
         """What accesses of this kind reach of the memory's bandwidth."""

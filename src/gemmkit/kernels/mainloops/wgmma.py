@@ -8,6 +8,7 @@ from functools import lru_cache
 from gemmkit.gpu import WARP_SIZE, GpuSpec, MathPipe
 from gemmkit.kernels.cut import Cut, steps_of, whole_tiles
 from gemmkit.kernels.mainloops.typed import CONVERTED_COVERS
+from gemmkit.kernels.mainloops.write_back import finishing
 from gemmkit.kernels.plan import TileConfig, ceil_div
 from gemmkit.kernels.warpgroups import LINE_BYTES, ROWS, product_sides
 from gemmkit.kernels.work import (
@@ -62,7 +63,9 @@ def in_turn(
     """Blocks that share a problem, or groups, as `found` says; `split` tells of A and of B whether
     their rows begin between sectors of the cache."""
     demands = _demands(config, problem.dtype, problem.item_bytes, threads, split, swapped)
-    return Work.of(found, threads, shared_bytes, demands)
+    whole, teams = Work.of(found, threads, shared_bytes, demands), config.pingpong or 1
+    first_tiles = min(teams, found.visits)
+    return whole._replace(teams=teams, finishing=finishing(problem, whole, first_tiles))
 
 
 def one_tile(problem: GemmProblem, config: TileConfig, threads: int, shared_bytes: int) -> Work:

@@ -28,6 +28,7 @@ from gemmkit.kernels.production import (
     ragged_fp8,
     ragged_wgmma,
     skinny_mma,
+    stream_k_mma,
     typed,
     typed_mma,
 )
@@ -42,6 +43,7 @@ PRODUCTION: tuple[Kernel, ...] = (
     typed.KERNEL,
     typed_mma.KERNEL,
     gemm_mma.KERNEL,
+    stream_k_mma.KERNEL,
     skinny_mma.KERNEL,
     gemm_wgmma.KERNEL,
     gemm_fp16x3.KERNEL,

@@ -202,7 +202,7 @@ def cut(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Cut:
 def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Work:
     """What its blocks ask of an SM: the large matrix, once."""
     form, found = Form.of(problem), cut(problem, config, gpu)
-    stages = min(config["stages"], _most_stages(form, config, gpu))
+    stages = stages_of(form, config, gpu)
     shared_bytes = _shared_bytes(form, config, stages) + STATIC_SHARED_BYTES
     thin = min(problem.m, problem.n)
     return streamed(found, config, form.threads(config), shared_bytes, thin, k_major=form.k_major)
@@ -219,7 +219,7 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
     """
     form = Form.of(problem)
     BN, BK = config["BN"], config["BK"]
-    stages = min(config["stages"], _most_stages(form, config, gpu))
+    stages = stages_of(form, config, gpu)
     found = cut(problem, config, gpu)
     tiles, parts = found.tiles // max(problem.batch, 1), found.parts
     left = found.tiles if parts > 1 else 0
@@ -256,6 +256,11 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
         semaphores=left,
         fewer_stages=FewerStages(stages, reason) if stages < config["stages"] else None,
     )
+
+
+def stages_of(form: Form, config: TileConfig, gpu: GpuSpec) -> int:
+    """The stages of a launch: those of the configuration, or as many as there is room for."""
+    return min(config["stages"], _most_stages(form, config, gpu))
 
 
 def _most_stages(form: Form, config: TileConfig, gpu: GpuSpec) -> int:

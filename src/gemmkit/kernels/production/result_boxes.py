@@ -148,6 +148,10 @@ class Fitted(NamedTuple):
     buffers: int
     line: int = LINE_BYTES
 
+    def shared_bytes(self, problem: GemmProblem, operands: LoadedOperands) -> int:
+        """Shared bytes of a block."""
+        return shared_bytes(problem, self.config, operands, self.buffers, self.line)
+
     def fewer_stages(self, asked: TileConfig) -> FewerStages | None:
         """What became of the stages that were asked for, where these are more."""
         if self.config["stages"] == asked["stages"]:
@@ -221,15 +225,6 @@ def buffers(
 def room(
     problem: GemmProblem, config: TileConfig, gpu: GpuSpec, operands: LoadedOperands
 ) -> str | None:
-    """Room for the stages and for the fewest buffers."""
-    return rules.dynamic_shared(least_bytes(problem, config, gpu, operands), gpu)
-
-
-def least_bytes(
-    problem: GemmProblem, config: TileConfig, gpu: GpuSpec, operands: LoadedOperands
-) -> int:
-    """Shared bytes with the fewest buffers."""
-    if write_back(problem, config, operands) != "FUSED_BY_TMA":
-        return shared_bytes(problem, config, operands)
-    fitted = fit(problem, config, gpu, operands)
-    return shared_bytes(problem, fitted.config, operands, FEWEST_BUFFERS, fitted.line)
+    """Room for the stages and buffers that `fit` chooses: the fewest, where there is no more."""
+    found = fit(problem, config, gpu, operands)
+    return rules.dynamic_shared(found.shared_bytes(problem, operands), gpu)

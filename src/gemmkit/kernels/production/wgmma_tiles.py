@@ -21,8 +21,6 @@ from gemmkit.kernels.production.result_boxes import (
     EIGHT,
     boxes_of,
     fit,
-    least_bytes,
-    shared_bytes,
     write_back,
 )
 from gemmkit.kernels.production.schedule import RASTER_EXTENT, schedule_argument
@@ -77,7 +75,7 @@ def launch_shape(
         grid=(blocks, 1, 1),
         block=(threads, 1, 1),
         cluster=(cluster, 1, 1),
-        shared_bytes=shared_bytes(problem, fitted.config, operands, fitted.buffers, fitted.line),
+        shared_bytes=fitted.shared_bytes(problem, operands),
         rasterized=True,
         tensor_maps=maps(problem, config, operands, fitted.line),
         copies=operands.copies if blocks else (),
@@ -140,7 +138,7 @@ def maps(
 
 def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec, operands: LoadedOperands) -> Work:
     """A tile of C at a time per block, of operands that are ready."""
-    shared = least_bytes(problem, config, gpu, operands)
+    shared = fit(problem, config, gpu, operands).shared_bytes(problem, operands)
     threads, copied = thread_count(config), {each.operand for each in operands.copies}
     split = tuple(
         name not in copied and ld * operands.item_bytes % SECTOR != 0
