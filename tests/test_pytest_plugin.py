@@ -93,6 +93,8 @@ def test_kernels_of_other_kinds(gemm_kernel):
     assert ptx.kernel.name == "zero"
     with pytest.raises(pytest.fail.Exception, match="leave out grid"):
         gemm_kernel(find_kernel("naive"), grid=1)
+    with pytest.raises(pytest.fail.Exception, match="option 'blocks': did you mean block"):
+        gemm_kernel("zero.ptx", args="C", grid=1, blocks=32)
     with pytest.raises(pytest.fail.Exception, match="a function that numba-cuda can compile"):
         gemm_kernel(print, grid=1, block=1)
 """

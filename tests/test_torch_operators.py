@@ -213,7 +213,7 @@ def test_autocast_as_torch_has_it(device):
             "do not",
         ),
         (lambda a, w: gk.linear(a, w.t()), r"\(n, k\)"),
-        (lambda a, w: gk.linear(a, w, a[0]), "bias of shape"),
+        (lambda a, w: gk.linear(a, w, a[0]), r"needs a bias of shape \(3,\)"),
         (lambda a, w: gk.linear(a, w, None, "tanh"), "unknown activation 'tanh'"),
     ],
 )
@@ -234,6 +234,29 @@ def test_forward_mode_is_refused_and_not_dropped():
         torch.func.jvp(lambda x: gk.matmul(x, b), (a,), (a,))
     with pytest.raises(UsageError, match="reverse mode"):
         torch.func.jvp(lambda x: gk.linear(a, b, x), (a[0],), (a[0],))
+
+
+@pytest.mark.parametrize(
+    "transformed",
+    [
+        torch.func.grad,
+        lambda function: torch.func.grad(lambda x: torch.vmap(function)(x[None]).sum()),
+        lambda function: torch.vmap(torch.func.grad(function)),
+        torch.func.jacrev,
+    ],
+)
+def test_transforms_that_differentiate_are_refused(transformed):
+    b, x = torch.ones(2, 2), torch.ones(2, 2)
+    with pytest.raises(UsageError, match=r"a is differentiated by a transform of torch\.func"):
+        transformed(lambda a: gk.matmul(a, b).sum())(x)
+    with pytest.raises(UsageError, match=r"x is differentiated by a transform of torch\.func"):
+        transformed(lambda a: gk.linear(a, b).sum())(x)
+
+
+def test_what_a_transform_does_not_differentiate_is_multiplied():
+    b = torch.arange(6.0).reshape(2, 3)
+    grad = torch.func.grad(lambda x: (x * gk.matmul(b, b.mT)).sum())(torch.ones(2, 2))
+    torch.testing.assert_close(grad, b @ b.mT)
 
 
 @pytest.mark.gpu

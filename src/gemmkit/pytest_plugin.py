@@ -6,7 +6,7 @@ pytest imports this file in every run, so gemmkit itself is imported only by tes
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,7 +73,7 @@ class GemmKernels:
     def _kernel(
         self, source: str | Path | Kernel | Callable[..., object], options: dict[str, Any]
     ) -> Kernel:
-        from gemmkit.errors import UsageError
+        from gemmkit.errors import UsageError, unknown_name
         from gemmkit.kernels.kernel import Kernel
         from gemmkit.kernels.launch_options import LaunchOptions
 
@@ -85,6 +85,10 @@ class GemmKernels:
             return source
         if not isinstance(source, (str, Path)):
             return Kernel.from_numba(source, **options)
+        known = [field.name for field in fields(LaunchOptions)]
+        for name in options:
+            if name not in known:
+                raise UsageError(unknown_name("option", name, known))
         launch = LaunchOptions(**options)
         folders = [self._folder / each for each in launch.include_dirs]
         return Kernel.from_path(self._folder / source, replace(launch, include_dirs=folders))
@@ -164,7 +168,7 @@ class KernelUnderTest:
 
 def _report(records: Sequence[CheckRecord], bad: Sequence[CheckRecord], kernel: Kernel) -> str:
     """A summary in the first line, which pytest repeats; then the details, problem by problem."""
-    from gemmkit.report.findings import check_table, findings_text, multiples_hint, summary
+    from gemmkit.report.findings import check_table, findings_text, sizes_hint, summary
     from gemmkit.report.limits import limits_tables
 
     table = check_table(bad[:_SHOWN_PROBLEMS]).to_text().plain.rstrip()
@@ -173,7 +177,7 @@ def _report(records: Sequence[CheckRecord], bad: Sequence[CheckRecord], kernel: 
     text = f"{summary(records)}\n\n{table}{more}\n{findings_text(bad, kernel).plain}".rstrip()
     for limits in limits_tables(bad):
         text += f"\n\n{limits.to_text().plain.rstrip()}"
-    hint = multiples_hint(records, kernel)
+    hint = sizes_hint(records, kernel)
     return f"{text}\n\n{hint}" if hint else text
 
 

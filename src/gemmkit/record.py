@@ -61,6 +61,19 @@ class ProblemRecord(msgspec.Struct, frozen=True, kw_only=True):
         return self.m * self.n * self.batch
 
     @property
+    def padded(self) -> tuple[str, ...]:
+        """Those of lda, ldb and ldc that are larger than the matrices need."""
+        if self.groups:
+            return ()
+        transposed = [letter == "t" for letter in self.layout.ljust(3, "n")]
+        rows = ((self.k, self.m), (self.n, self.k), (self.n, self.m))
+        tight = (max(row[swapped], 1) for row, swapped in zip(rows, transposed, strict=True))
+        names = ("lda", "ldb", "ldc")
+        return tuple(
+            name for name, row in zip(names, tight, strict=True) if getattr(self, name) != row
+        )
+
+    @property
     def types(self) -> str:
         """The types, the precision and the scales in words: `fp32`, `bf16 to fp32`,
         `fp32 (precision tf32)`; and which operands are prepared."""

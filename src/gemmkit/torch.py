@@ -21,7 +21,7 @@ from gemmkit.ops.libraries import (  # noqa: F401 (they register)
     torch_ragged,
 )
 from gemmkit.ops.libraries.torch import check_kind
-from gemmkit.ops.libraries.torch_checks import check_tangent, tangents_checked
+from gemmkit.ops.libraries.torch_checks import check_tangent, check_transform, tangents_checked
 from gemmkit.ops.libraries.torch_linear import OF_ARGUMENT, checked_activation
 from gemmkit.ops.libraries.torch_prepared import (
     prepared_linear,
@@ -290,8 +290,8 @@ def _ready(precision: str | None, **tensors: torch.Tensor) -> list[Any]:
 
     Raises:
         UsageError: one is not a tensor, is refused by `check_kind`, has a forward-mode tangent,
-            which PyTorch would drop, or requires a gradient and has 8 bits; or there is no such
-            precision of its type.
+            which PyTorch would drop, is differentiated by `torch.func`, or requires a gradient and
+            has 8 bits; or there is no such precision of its type.
     """
     for name, tensor in tensors.items():
         if not isinstance(tensor, torch.Tensor):
@@ -301,6 +301,7 @@ def _ready(precision: str | None, **tensors: torch.Tensor) -> list[Any]:
             )
         check_kind(tensor, name)
         check_tangent(tensor, name)
+        check_transform(tensor, name)
         if tensor.itemsize == 1 and tensor.requires_grad and torch.is_grad_enabled():
             raise UsageError(
                 f"{name} requires a gradient, which products of {tensor.dtype} do not have: "

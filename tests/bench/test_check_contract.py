@@ -14,7 +14,7 @@ from gemmkit.gpu import find_board
 from gemmkit.jit.compiler import compile_plan
 from gemmkit.kernels.catalog import merged_refusals
 from gemmkit.problem import GemmProblem
-from gemmkit.report.findings import check_table, multiples_hint
+from gemmkit.report.findings import check_table, sizes_hint
 
 LAUNCH = {"grid": "(N+31)/32,M", "block": 32}
 HALF = "#include <cuda_fp16.h>\n#include <cuda_bf16.h>\n"
@@ -262,7 +262,32 @@ BY_VECTORS = {"grid": "(N+63)/64,M", "block": 16}
 def test_padding_that_a_kernel_cannot_read_is_told_with_what_it_needs(made):
     records = check(made(VECTORS, **BY_VECTORS))
     assert {"odd padding", "one more"} <= wrong(records).keys()
-    assert "--multiple-of 4,4,4" in multiples_hint(records, made(VECTORS, **BY_VECTORS))
+    assert "--multiple-of 4,4,4" in sizes_hint(records, made(VECTORS, **BY_VECTORS))
+
+
+# It is right wherever `ldc` is N.
+DENSE = """
+__global__ void dense(int M, int N, int K, const float *A, int lda, const float *B, int ldb,
+                      float *C, int ldc) {
+  int r = blockIdx.y, c = blockIdx.x * 32 + threadIdx.x;
+  if (c >= N) return;
+  float sum = 0;
+  for (int k = 0; k < K; ++k) sum += A[r * lda + k] * B[k * ldb + c];
+  C[r * N + c] = sum;
+}
+"""
+
+
+def test_where_only_padded_rows_fail_a_leading_dimension_is_ignored(made):
+    kernel = made(DENSE, grid="(N+31)/32,M", block=32)
+    records = check(kernel)
+    assert wrong(records).keys() == {"padded rows", "odd padding"}
+    assert sizes_hint(records, kernel).endswith(
+        "padded: lda, ldb or ldc seems to be ignored, or exchanged for another size."
+    )
+    tight = [each for each in records if not each.problem.padded]
+    assert sizes_hint(tight, kernel) == ""
+    assert sizes_hint([*tight[:1], *(each for each in records if each not in tight)], kernel) == ""
 
 
 @pytest.mark.parametrize("multiples", ["1,4,1", "4,4,4", "64,64,16"])

@@ -48,6 +48,7 @@ def fake(monkeypatch, make_check):
     def check(kernel, shapes, progress, **asked):
         state.kernel, state.shapes, state.asked = kernel, shapes, asked
         progress.opened(DEVICE, "")
+        progress.checking(state.records)
         for done, record in enumerate(state.records):
             progress.started(kernel, GemmProblem(33, 20, 5), done, len(state.records))
             progress.checked(record)
@@ -68,6 +69,26 @@ def test_clean_kernel(call, fake):
     assert lines[-1] == "1 problem: 1 ok; no findings"
     assert "[1/1] naive 33x20x5" in result.stderr
     assert fake.shapes is None
+
+
+def test_columns_are_as_wide_as_the_rows_to_come_need(call, fake, make_check):
+    """Rows are printed one by one; what few problems have does not make all of them long."""
+    plain = make_check().problem
+    scaled = msgspec.structs.replace(plain, alpha=-1.3, beta=0.333333)
+    padded = msgspec.structs.replace(scaled, lda=8, ldb=24, ldc=28)
+    fake.records = [
+        make_check(case="whole tiles"),
+        make_check(case="several tiles, more steps"),
+        make_check(case="inexact scales", problem=scaled),
+        make_check(case="padded, alpha, beta", problem=padded),
+    ]
+    lines = call("check", "naive").stdout.splitlines()
+    rows = [line for line in lines if "33x20x5" in line and "0.12" in line]
+    places = [line.index(" ok ") for line in rows]
+    assert len(rows) == 4
+    assert places[:3] == [places[0]] * 3
+    assert places[3] > places[0]
+    assert {line.index("33x20x5") for line in rows} == {len("several tiles, more steps") + 2}
 
 
 def test_everything_asked_for_arrives(call, fake):

@@ -225,3 +225,18 @@ def test_weights_that_are_read_before_the_wait(check_file, words, status, said):
     result = check_file(DEPENDENT, *words, launch=launch)
     assert result.exit_code == status, result.output
     assert said in " ".join(result.output.split())
+
+
+def test_a_type_that_is_refused_is_not_assumed_before(check_file):
+    result = check_file(TILED.replace("float *", "int8_t *"))
+    assert result.exit_code == 2
+    assert "points to int8_t, which is not a supported element type" in result.output
+    assert "assumed" not in result.output
+
+
+def test_python_is_not_cuda(call, tmp_path):
+    path = tmp_path / "own.py"
+    path.write_text("from numba import cuda\n")
+    result = call("check", path, *LAUNCH)
+    assert result.exit_code == 2
+    assert "own.py is Python, not CUDA C++: gemmkit.Kernel.from_numba" in result.output

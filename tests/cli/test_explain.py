@@ -49,6 +49,45 @@ def test_another_configuration_of_the_same_kernel_as_json(call):
     assert all(sentence["evidence"] for sentence in found["comparison"])
 
 
+# A block has `WIDE` columns of one row.
+OWN = """
+__global__ void gemm(int M, int N, int K, const float* A, const float* B, float* C) {
+  const int row = blockIdx.y, col = blockIdx.x * WIDE + threadIdx.x;
+  float sum = 0;
+  for (int k = 0; k < K; ++k) sum += A[row * K + k] * B[k * N + col];
+  C[row * N + col] = sum;
+}
+"""
+
+
+def test_files_against_each_other(call, tmp_path):
+    """What is not said of the other file is as for the first, and kernels of one name are told
+    apart."""
+    new, old = (tmp_path / name for name in ("new.cu", "old.cu"))
+    new.write_text(OWN)
+    old.write_text(OWN.replace("sum += ", "sum = sum + "))
+    words = ("explain", new, "--grid", "N/64,M", "--block", "64", "--option=-DWIDE=64", "--json")
+    names = []
+    for other in (f"'{old}'", f"{old} --grid N/32,M --block 32 --option=-DWIDE=32", new):
+        result = call(*words, "--against", other, *SMALL)
+        assert result.exit_code == 0, result.output
+        found = json.loads(result.stdout)
+        assert not found["against"]["wrong"]
+        names.append(found["against"]["kernel"])
+        threads = found["against"]["metrics"]["launch__block_size"]
+        assert threads == (32 if "--block 32" in str(other) else 64)
+    assert names == ["gemm of old.cu", "gemm of old.cu", "gemm (again)"]
+
+
+def test_a_rung_against_a_file(call, tmp_path):
+    path = tmp_path / "own.cu"
+    path.write_text(OWN.replace("WIDE", "32"))
+    other = f"{path} --grid N/32,M --block 32"
+    result = call("explain", "naive", "--against", other, *SMALL)
+    assert result.exit_code == 0, result.output
+    assert "naive vs. gemm, 64x64x32 on RTX 3090" in result.output
+
+
 def test_a_wrong_result_comes_first_and_ends_with_1(call, tmp_path):
     path = tmp_path / "own.cu"
     path.write_text(
@@ -257,7 +296,10 @@ def test_of_a_report_the_launches_of_the_kernel_are_shown_with_the_predicted_tim
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (("naive", "--against", ":"), "--against takes a rung"),
+        (("naive", "--against", ":"), "--against takes a rung, a file"),
+        (("naive", "--against", "gone.cu"), "cannot read gone.cu"),
+        (("naive", "--against", "own.cu --grd 1"), "'own.cu --grd 1': No such option '--grd'"),
+        (("naive", "--against", "own.cu 'x"), "no closing quotation"),
         (("naive", "--json", "--what-if"), "--json excludes --ncu"),
         (("naife",), "did you mean naive"),
         (("naive", "--against", "vektorized"), "did you mean vectorized"),

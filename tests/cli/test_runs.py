@@ -203,7 +203,8 @@ def test_sweep_on_a_gpu_takes_all_fifteen(call, fake, monkeypatch):
     [
         (("--size", "9999999999"), "no kernel takes it: .*must be"),
         (("--size", "8", "--seed", "-1"), "not in the range"),
-        (("--kernels", "nope"), r"typed_mma; a file of your own|unknown kernel 'nope'"),
+        (("--kernels", "nope"), "unknown kernel 'nope'"),
+        (("--kernels", "naive,my.cu"), "'my.cu' is a file, and a kernel of gemmkit is needed"),
     ],
 )
 def test_what_cannot_be_run_is_an_error(call, words, message):

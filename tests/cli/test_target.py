@@ -57,7 +57,11 @@ def test_the_words_of_the_command_line(file: Path) -> None:
 @pytest.mark.parametrize(
     ("target", "given", "reason"),
     [
-        ("nave", {}, r"unknown kernel 'nave': did you mean naive\?.* ends in \.cu or \.ptx"),
+        (
+            "nave",
+            {},
+            r"unknown kernel 'nave': did you mean naive\? \(files .* end in \.cu or \.ptx\)",
+        ),
         ("naive", {"grid": "1"}, r"'naive' is not a file, .* leave out --grid"),
         ("naive", {"include_dirs": ("a",), "block": "1"}, "leave out --block, --include"),
         ("gone.cu", {}, r"cannot read gone\.cu: No such file"),

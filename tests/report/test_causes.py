@@ -112,6 +112,21 @@ def test_what_is_found_when_a_block_ends_comes_after_races() -> None:
     assert [each.finding for each in every] == [barrier, race, at_exit]
 
 
+def test_lines_that_differ_by_the_call_alone_name_it() -> None:
+    def through(line: int, array: str) -> Finding:
+        write = site(8, "cp.async.ca.shared.global", f"k.cu:{line}")
+        return found("racecheck", site(20), write, array, cause="read-before-wait")
+
+    findings = [through(14, "As"), through(14, "Bs"), through(12, "As"), through(12, "Bs")]
+    records = [record(16, *findings)]
+    (one,) = causes(records)
+    assert [each for each in further_lines(one, records) if each.startswith("the same")] == [
+        "the same: read after write, 'Bs' at k.cu:20 and k.cu:8",
+        "the same: read after write, 'As' at k.cu:20 and k.cu:8 (called at k.cu:12)",
+        "the same: read after write, 'Bs' at k.cu:20 and k.cu:8 (called at k.cu:12)",
+    ]
+
+
 def test_one_missing_proxy_fence_names_all_lines_that_it_concerns() -> None:
     def unfenced(reads: int, writes: int, *calls: str, cause: str) -> Finding:
         read, wrote = site(reads, "wgmma.mma_async", *calls), site(writes)

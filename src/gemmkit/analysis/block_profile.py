@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gemmkit.analysis.access_costs import AccessCost, access_costs
+from gemmkit.analysis.block_share import block_share
 from gemmkit.analysis.block_tiles import (
     columns_on_x,
     cut_board,
@@ -221,26 +222,40 @@ def _profile_one(
     actions = actions_of(flow)
     merged = merged_accesses(flow)
     rows, columns, stored = written(seen)
-    if kernel.shares_tiles or tiles > 1:
+    depths = (
+        small.k * tiles_at,
+        deep.k * tiles_per_block(kernel, config, deep, board, deep_plan),
+    )
+    seen_tiles = tiles_per_block(kernel, config, seen.problem, spec, seen.plan)
+    if kernel.user_defined and problem.groups is None:
+        share = block_share(
+            (problem, whole),
+            (small, plan),
+            (deep, deep_plan),
+            (seen.problem, seen.plan),
+            rows * columns,
+        )
+        tiles, depths, seen_tiles = share.tiles, share.depths, share.seen_tiles
+        visits = tiles_at = tiles
+        at_low, at_high = at_low * share.more, at_high * share.more
+        if tiles > 1:
+            stored = _stored_bytes(problem, rows, columns, tiles, whole)
+    elif kernel.shares_tiles or tiles > 1:
         rows, columns = tile_sides(kernel, config, problem, spec)
         stored = _stored_bytes(problem, rows, columns, tiles, whole)
     gone = frozenset(number for group in merged for number in group.numbers[1:])
     found = multiply_adds(binary.cubin, binary.entry, binary.arch)
     (operands, added), (copied, copied_added) = loaded_bytes(seen), copied_bytes(seen)
-    seen_tiles = tiles_per_block(kernel, config, seen.problem, spec, seen.plan)
     turns_of_warps, turns_of_schedulers = turns(seen, spec.pipes.issue)
-    unroll, ffma_issue, share = _machine_code(found, flow, at_high - at_low, gone)
+    unroll, ffma_issue, loads_share = _machine_code(found, flow, at_high - at_low, gone)
     moved, copy_share = _moved_before(kernel, config, problem, spec, whole)
-    return BlockProfile(
+    profile = BlockProfile(
         plan=whole,
         binary=binary,
         flow=flow,
         actions=actions,
         warps=seen.warps,
-        depths=(
-            small.k * tiles_at,
-            deep.k * tiles_per_block(kernel, config, deep, board, deep_plan),
-        ),
+        depths=depths,
         executed_at=(at_low, at_high),
         tiles_at=tiles_at,
         executed_per_tile=per_tile,
@@ -261,11 +276,16 @@ def _profile_one(
         columns_on_x=columns_on_x(kernel, config, spec, rows, columns),
         unroll=unroll,
         ffma_issue=ffma_issue,
-        shared_load_share=share,
+        shared_load_share=loads_share,
         main_loop=found,
         turns_of_warps=turns_of_warps,
         turns_of_schedulers=turns_of_schedulers,
     )
+    if not kernel.user_defined:
+        return profile
+    # The traced block may do more than an average one, as where k is split into few whole steps.
+    asked = profile.requested_bytes(problem.k) / (max(problem.k, 1) * tiles)
+    return replace(profile, loaded_bytes_per_k=min(profile.loaded_bytes_per_k, asked))
 
 
 def _of_many(

@@ -179,12 +179,6 @@ def check(
         not_written_before=not_written_before,
     )
     progress.opened(device, "")
-    told = dtype is not None or any(isinstance(each, GemmProblem) for each in shapes or ())
-    if found.assumes_type and not told:
-        progress.note(
-            f"The types of A, B and C are not declared: {found.dtypes[0]} is assumed; --dtype and "
-            "--out-dtype give others"
-        )
     counted: GemmProblem | None = None
     if budget:
         counted = limits_problem(found, chosen, device.spec, limits_at, asked)
@@ -200,6 +194,12 @@ def check(
     if not wanted and not any(each.by_board for each in refusals):
         reasons = merged_refusals(each.reason for each in refusals)
         raise UnsupportedProblem(f"there is nothing to check: {reasons}")
+    told = dtype is not None or any(isinstance(each, GemmProblem) for each in shapes or ())
+    if found.assumes_type and not told:
+        progress.note(
+            f"The types of A, B and C are not declared: {found.dtypes[0]} is assumed; --dtype and "
+            "--out-dtype give others"
+        )
     unset = UnsetValues(device, cache_dir)
     # Of gemmkit's own kernels nothing else is asked of ptxas, which takes half of the time.
     assemble = found.user_defined or any(_may_lack_registers(each, device.spec) for each in wanted)
@@ -214,11 +214,12 @@ def check(
         plan_counted = found.plan(counted, chosen, device.spec)
         seconds.append(emulation_seconds(plan_counted, counted, device))
     progress.planned(seconds)
+    blanks = [_blank(found, chosen, each.name, each.problem, device, seed) for each in cases]
+    progress.checking(blanks)
     records: list[CheckRecord] = []
-    for case, plan in zip(cases, plans, strict=True):
+    for case, plan, blank in zip(cases, plans, blanks, strict=True):
         problem = case.problem
         progress.started(found, problem, len(records), len(cases) + (counted is not None))
-        blank = _blank(found, chosen, case.name, problem, device, seed)
         blank = msgspec.structs.replace(blank, schedule=schedule or "")
         if isinstance(plan, _Refusal):
             verdict: CheckVerdict = "failed" if plan.by_board else "refused"

@@ -85,6 +85,18 @@ def right_multiples(records: Sequence[CheckRecord], tiles: Multiples) -> Multipl
     return None
 
 
+def contiguous_only(records: Sequence[CheckRecord]) -> bool:
+    """Whether padded rows alone make a kernel fail: all problems that have them fail, and no other.
+
+    A few of both have to have run.
+    """
+    ran = [each for each in records if each.verdict != "refused" and _products(each.problem) > 1]
+    failed = [each for each in ran if not each.clean]
+    padded = [each for each in ran if each.problem.padded]
+    enough = min(len(padded), len(ran) - len(padded)) >= EVIDENCE
+    return enough and failed == padded
+
+
 def _products(problem: ProblemRecord) -> int:
     return problem.m * problem.n * problem.k * problem.batch
 

@@ -14,9 +14,9 @@ from gemmkit.record import Record
 class Progress:
     """Receives the events of a long run; a subclass overrides the methods that it needs.
 
-    They are called in this order: `opened`, `compiled` for each kernel, `planned`, then for each
-    run either `skipped`, or `started` and `finished` (or `checked`), with `launched` any number of
-    times in between. `printed` is called if a kernel prints, and `note` at any time.
+    They are called in this order: `opened`, `compiled` for each kernel, `planned` (and `checking`),
+    then for each run either `skipped`, or `started` and `finished` (or `checked`), with `launched`
+    any number of times in between. `printed` is called if a kernel prints, and `note` at any time.
     """
 
     def opened(self, device: Device, note: str) -> None:
@@ -36,6 +36,9 @@ class Progress:
 
         Use their ratios: the speed of this machine shows only as they run.
         """
+
+    def checking(self, records: Sequence[CheckRecord]) -> None:
+        """`records` of the checks to come, without their results."""
 
     def started(self, kernel: Kernel, problem: GemmProblem, done: int, total: int) -> None:
         """A run of a kernel on a problem starts, after `done` of `total` runs."""

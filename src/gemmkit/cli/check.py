@@ -130,7 +130,7 @@ def command(
     from gemmkit.cli.target import find_target
     from gemmkit.cli.watch import Watch, run_and_show
     from gemmkit.errors import UsageError
-    from gemmkit.report.findings import check_table, findings_text, multiples_hint, summary
+    from gemmkit.report.findings import check_table, findings_text, sizes_hint, summary
     from gemmkit.report.interleavings import replayed
     from gemmkit.report.layout import Table
     from gemmkit.report.limits import limits_tables
@@ -158,7 +158,7 @@ def command(
         )
 
     def tables(watch: Watch, *, complete: bool) -> list[Table]:  # noqa: ARG001
-        return [check_table(watch.checks)]
+        return [check_table(watch.checks, watch.to_check)]
 
     def closing(watch: Watch, out: Printer) -> None:
         out.print(findings_text(watch.checks, kernel), end="")
@@ -168,7 +168,7 @@ def command(
         out.print("\n" + summary(watch.checks))
         for line in replayed(watch.checks):
             out.print(line)
-        hint = multiples_hint(watch.checks, kernel)
+        hint = sizes_hint(watch.checks, kernel)
         if hint:
             out.print(hint)
         if page is not None:

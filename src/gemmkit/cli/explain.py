@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from gemmkit.analysis.trace import Trace
     from gemmkit.cli.output import Printer
     from gemmkit.kernels.asked import Asked
-    from gemmkit.kernels.kernel import Kernel
-    from gemmkit.kernels.plan import TileConfig
     from gemmkit.problem import GemmProblem
 
 DEFAULT_SHAPE = "1024"
@@ -48,8 +46,10 @@ MOST_LAUNCHES = 8
 @click.option(
     "--against",
     metavar="KERNEL[:KEY=VALUE,…]",
-    help="Compare with this rung or configuration; --against :stride=1 means the target itself "
-    "with another configuration.",
+    help="Compare with this rung, configuration or file; --against :stride=1 means the target "
+    "itself with another configuration. A file is followed by its own options: --against 'old.cu "
+    "--entry sgemm<8>'. What it does not say of --grid, --block, --layout, --multiple-of, "
+    "--include and --option is as for the target.",
 )
 @click.option(
     "--shape",
@@ -140,6 +140,7 @@ def command(
     """
     from gemmkit.analysis.explain import explain_facts, gather
     from gemmkit.analysis.ncu_report import read_report
+    from gemmkit.cli.against import find_other
     from gemmkit.cli.board import board_at_hand
     from gemmkit.cli.output import Printer, StepBar
     from gemmkit.cli.target import find_target, quoting
@@ -150,8 +151,6 @@ def command(
         raise UsageError(
             "--json excludes --ncu, --pictures, --html, --timeline and text: leave them out"
         )
-    if against is not None and not against.strip(" :"):
-        raise UsageError("--against takes a rung, or :KEY=VALUE for the target itself")
     # Unreadable files and missing packages are reported before a long run.
     if folder is not None:
         from gemmkit.report.figures import check_matplotlib
@@ -161,7 +160,7 @@ def command(
     kernel = find_target(**target)
     chosen = [(kernel, kernel.configure(config or {}))]
     if against is not None:
-        chosen.append(_other(against, kernel))
+        chosen.append(find_other(against, kernel, target))
     given = one_problem(shape, groups and asked.of_kernel(groups, kernel))
     problem = asked.problem(given or DEFAULT_SHAPE, kernel)
     board = board_at_hand(gpu)
@@ -261,16 +260,6 @@ def _end(explained: Explanation) -> None:
     """Exit with status 1 if a result is wrong."""
     if any(each.wrong for each in (explained, explained.against) if each is not None):
         raise SystemExit(WRONG_RESULT)
-
-
-def _other(text: str, target: Kernel) -> tuple[Kernel, TileConfig]:
-    """The kernel and configuration of `NAME:KEY=VALUE,…`; an empty name is the target itself."""
-    from gemmkit.cli.target import find_rung
-    from gemmkit.kernels.catalog import read_settings
-
-    name, _, changes = text.partition(":")
-    kernel = find_rung(name) if name else target
-    return kernel, kernel.configure(read_settings(changes) if changes else {})
 
 
 def _beside(out: Printer, launches: Sequence[MeasuredLaunch], facts: Facts) -> None:

@@ -150,6 +150,11 @@ optional_target_options = combine(
 )
 
 
+def names_file(target: str) -> bool:
+    """Whether a target is a file, even one that does not exist."""
+    return Path(target).suffix.lower() in SUFFIXES or "/" in target or Path(target).exists()
+
+
 def find_target(target: str, **options: Any) -> Kernel:
     """The kernel that `target_options` describe.
 
@@ -166,7 +171,7 @@ def find_target(target: str, **options: Any) -> Kernel:
 
         # Errors in them are reported before the kernel is loaded.
         named_arithmetic(launch.compute_dtype, launch.tolerance)
-    if Path(target).suffix.lower() in SUFFIXES or "/" in target or Path(target).exists():
+    if names_file(target):
         return Kernel.from_path(target, launch)
     of_files = [name for name in launch.given if name not in _OF_ANY_KERNEL]
     if of_files:
@@ -231,4 +236,4 @@ def find_rung(name: str) -> Kernel:
     except UsageError as error:
         if ":" in name:
             raise
-        raise UsageError(f"{error}; a file of your own ends in .cu or .ptx") from None
+        raise UsageError(f"{error} (files of your own end in .cu or .ptx)") from None

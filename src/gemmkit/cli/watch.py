@@ -68,7 +68,8 @@ class Pace:
 
 
 class Watch(Progress):
-    """Collects `records` and `checks`, also if the run is interrupted.
+    """Collects `records` and `checks`, also if the run is interrupted; `to_check` are blank records
+    of all checks.
 
     `left_out` are kernels that refuse the problem: they are reported here unless the table has a
     row for each. `grown` is called after each record or check.
@@ -86,6 +87,7 @@ class Watch(Progress):
         self._in_table = left_out_in_table
         self.records: list[Record] = []
         self.checks: list[CheckRecord] = []
+        self.to_check: list[CheckRecord] = []
         self.left_out: list[LeftOut] = []
         self._bar, self._writer, self._asked, self._grown = bar, writer, asked, grown
         self._step = (0, 1, "")
@@ -127,6 +129,10 @@ class Watch(Progress):
     def planned(self, seconds: Sequence[float]) -> None:
         """Start estimating the remaining time."""
         self._pace = Pace(seconds)
+
+    def checking(self, records: Sequence[CheckRecord]) -> None:
+        """Keep what the checks to come are of."""
+        self.to_check += records
 
     def started(self, kernel: Kernel, problem: GemmProblem, done: int, total: int) -> None:
         """Show which kernel runs."""

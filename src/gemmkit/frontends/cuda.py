@@ -78,6 +78,11 @@ def kernel_from_file(path: str | Path, launch: LaunchOptions) -> Kernel:
             "which are for PTX"
         )
     text = read_source(path)
+    if path.suffix.lower() == ".py":
+        raise UsageError(
+            f"{path.name} is Python, not CUDA C++: gemmkit.Kernel.from_numba makes a kernel of a "
+            "numba-cuda function in it, which gemmkit.check and the others take"
+        )
     own = [option.removeprefix("-I") for option in launch.options if option.startswith("-I")]
     check_folders((*launch.include_dirs, *own))
     searched = (path.parent, *launch.include_dirs, *own)

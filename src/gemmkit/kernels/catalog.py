@@ -132,6 +132,12 @@ def find_kernel(name: str) -> Kernel:
     wanted = name.strip().lower().replace("-", "_")
     by_name = {kernel.name: kernel for kernel in (*LADDER, *PRODUCTION)}
     kernel = by_name.get(wanted)
+    if kernel is None and name.strip().lower().endswith((".cu", ".cuh", ".ptx")):
+        raise UsageError(
+            f"'{name}' is a file, and a kernel of gemmkit is needed here: `gemmkit check`, "
+            "`explain` and `bench` take files, and in Python Kernel.from_file and from_ptx make "
+            "kernels of them"
+        )
     if kernel is None:
         raise UsageError(unknown_name("kernel", name, by_name))
     if not colon:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gemmkit.bench.coverage import right_multiples
+from gemmkit.bench.coverage import contiguous_only, right_multiples
 from gemmkit.bench.persistent_cases import FEWER_TILES
 from gemmkit.check_record import CheckRecord, CheckVerdict
 from gemmkit.findings import AccessSite, Finding
@@ -35,6 +35,9 @@ SHOWN_FINDINGS = 20
 SHOWN_ALIKE = 3
 SHOWN_LINES = 100
 
+# Characters of a problem's types, layout, α, β and so on for which columns are made; few have more.
+_MOST_EXTRAS = 24
+
 # Why an argument can be uninitialized memory.
 _UNREAD = {
     "A": "By the rules of BLAS, A is not read if α = 0, so here it is uninitialized: skip the "
@@ -61,15 +64,22 @@ _STYLES: dict[CheckVerdict, Style] = {
 }
 
 
-def check_table(records: Sequence[CheckRecord]) -> Table:
-    """One row per problem: its verdict, the error relative to its bound, the findings."""
+def check_table(records: Sequence[CheckRecord], to_check: Sequence[CheckRecord] = ()) -> Table:
+    """One row per problem: its verdict, the error relative to its bound, the findings.
+
+    `to_check` are records of all problems, whose results may be missing: columns are as wide as
+    these need, except for what few problems have.
+    """
     first = records[0]
+    names = [len(each.case) for each in to_check]
+    shapes = [len(each.problem.shape) for each in to_check]
+    others = [min(len(extras(each.problem)), _MOST_EXTRAS) for each in to_check]
     config = ",".join(f"{key}={value}" for key, value in first.config.items())
     title = f"{first.kernel} ({config})" if config else first.kernel
     columns = (
-        Column("problem", "left", drop=1, reserve=19),
-        Column("M×N×K", "left", reserve=11),
-        Column("with", "left", drop=2, reserve=12),
+        Column("problem", "left", drop=1, reserve=max([19, *names])),
+        Column("M×N×K", "left", reserve=max([11, *shapes])),
+        Column("with", "left", drop=2, reserve=max([12, *others])),
         Column("verdict", "left", reserve=12),
         Column("error /\nbound", drop=3, reserve=7),
         Column("findings", "left", reserve=11),
@@ -135,17 +145,7 @@ def extras(problem: ProblemRecord) -> str:
         words.append(problem.epilogue)
     if problem.groups:
         return " ".join(words)
-    transposed = [letter == "t" for letter in problem.layout.ljust(3, "n")]
-    rows = ((problem.k, problem.m), (problem.n, problem.k), (problem.n, problem.m))
-    tight = {
-        name: row[swapped]
-        for name, row, swapped in zip(("lda", "ldb", "ldc"), rows, transposed, strict=True)
-    }
-    words += [
-        f"{name}={getattr(problem, name)}"
-        for name, row in tight.items()
-        if getattr(problem, name) != max(row, 1)
-    ]
+    words += [f"{name}={getattr(problem, name)}" for name in problem.padded]
     if problem.batch > 1:
         strides = {
             "A": (problem.stride_a, problem.m * problem.lda),
@@ -354,10 +354,18 @@ def _outcome(record: CheckRecord) -> str:
     return words.get(record.verdict, record.verdict)
 
 
-def multiples_hint(records: Sequence[CheckRecord], kernel: Kernel) -> str:
-    """A sentence for a kernel that is right only for multiples of its tiles; otherwise empty."""
+def sizes_hint(records: Sequence[CheckRecord], kernel: Kernel) -> str:
+    """A sentence for a kernel that is right only for multiples of its tiles, or only for contiguous
+    rows; otherwise empty."""
     if not kernel.user_defined:
         return ""
+    if contiguous_only(records):
+        taken = [name for name in ("lda", "ldb", "ldc") if name in kernel.passed]
+        names = ", ".join(taken[:-1]) + " or " * (len(taken) > 1) + "".join(taken[-1:])
+        return (
+            "Every problem passed whose rows are contiguous, and none whose rows are padded: "
+            f"{names or 'a leading dimension'} seems to be ignored, or exchanged for another size."
+        )
     tiles = tiles_of(kernel, kernel.default)
     found = right_multiples(records, (tiles.rows, tiles.columns, tiles.step))
     if found is None:

@@ -120,12 +120,12 @@ def _kinds(
     unwritten = Explanation("not written", "C was never written there (it still holds poison)")
     if inputs.kind == "non-finite":
         return [(poison, unwritten), *_non_finite(found, right, ~poison)]
-    nan = Explanation(
-        "NaN", "C is NaN, as when an accumulator starts as NaN or memory past a matrix is read"
-    )
+    padded = (problem.lda, problem.ldb, problem.ldc) != problem.tight
+    past = "memory between rows or past a matrix" if padded else "memory past a matrix"
+    nan = Explanation("NaN", f"C is NaN, as when an accumulator starts as NaN or {past} is read")
     if problem.beta == 0:
         clause = "C is NaN, as when its previous contents (NaN here) are read although β is 0"
-        nan = Explanation("NaN", f"{clause}, or memory past a matrix")
+        nan = Explanation("NaN", f"{clause}, or {past}")
     # A sum of integers may be zero by chance, a sum of reals is not.
     zeros = (found == 0) & (right != 0) & (inputs.kind == "normal")
     zero = Explanation("zero", "C is zero")

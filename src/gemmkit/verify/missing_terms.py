@@ -122,9 +122,7 @@ def _stale(prefix: Numbers, more: Numbers, tolerance: float) -> Iterator[Change]
             weights = np.zeros(k)
             weights[edges[again] : edges[again + 1]] += 1
             weights[edges[lost] : edges[lost + 1]] -= 1
-            used, missing = (
-                f"k = {edges[each]} to {edges[each + 1] - 1}" for each in (again, lost)
-            )
+            used, missing = (_interval(edges[each], edges[each + 1]) for each in (again, lost))
             clause = f"{used} is used again in place of {missing}"
             yield Change("stale tile", clause, weights, 8.0 * tiles.shape[1] ** 2)
 
@@ -159,11 +157,15 @@ def _words(start: int, end: int, times: int, k: int) -> tuple[str, str]:
     return "k short", f"{_steps(start, end, k)} of k {_is(count)} left out"
 
 
+def _interval(start: int, end: int) -> str:
+    return f"k = {start} to {end - 1}" if end - start > 1 else f"k = {start}"
+
+
 def _steps(start: int, end: int, k: int) -> str:
     """Some steps of k, and the tile depth that they are the residue of."""
     count = end - start
     rest = [step for step in STEPS if k % step and count == k % step] if end == k else []
-    where = f"k = {start} to {end - 1}" if count > 1 else f"k = {start}"
+    where = _interval(start, end)
     if rest:
         where += f", the residue past the last whole step of {rest[-1]}"
     place = "the last" if end == k else "the first" if start == 0 else ""

@@ -38,6 +38,18 @@ def test_calls_from_two_sites_with_none_before_are_followed_no_further():
     assert table.line(TWICE).called_from == ("tile.cuh:5",)
 
 
+def test_copies_of_a_loop_are_called_from_where_their_function_was_entered_last():
+    """Calls are emitted where they first occur: in the copy, only a line of the function that
+    makes the inner call says from where."""
+    other = ".loc 2 6 1, function_name $L__info_string0, inlined_at "
+    first = (OWN, ONCE, TWICE, ".loc 1 30 3", ELSEWHERE, TWICE)
+    copy = (f"{other}1 20 3", TWICE, f"{other}1 30 3", TWICE)
+    table = LineTable("\n".join((*first, *copy)), FILES)
+    lines = [(each, table.line(each)) for each in (*first, *copy)]
+    called = [line.called_from for each, line in lines if each == TWICE]
+    assert called == [("tile.cuh:5", "kernel.cu:20"), ("tile.cuh:5", "kernel.cu:30")] * 2
+
+
 def test_calls_that_go_round_end():
     text = (
         ".loc 1 1 1, function_name $L0, inlined_at 1 2 2\n"

@@ -117,7 +117,11 @@ def _stages(facts: Facts) -> float | None:
 def _results_per_thread(facts: Facts) -> float | None:
     if not facts.plan.blocks:
         return None
-    return facts.kernel.work(facts.problem, facts.config, facts.gpu).results_per_thread
+    each = facts.kernel.work(facts.problem, facts.config, facts.gpu).results_per_thread
+    # The work of a user's kernel is that of its grid, whose blocks may take several tiles in turn.
+    if facts.kernel.user_defined and facts.profile is not None:
+        return each / facts.profile.tiles
+    return each
 
 
 def _results_in_flight(facts: Facts) -> float | None:
@@ -205,7 +209,8 @@ DERIVED: tuple[Derived, ...] = (
             "that the board allows", STATIC, _barrier_limit),
     Derived(STAGES, "tiles along k for which the launch has buffers", STATIC, _stages),
     Derived(RESULTS_PER_THREAD, "elements of C of which a thread keeps sums at once; for a user's "
-            "kernel, elements of C over threads in the grid", STATIC, _results_per_thread),
+            "kernel, elements of C over threads in the grid and tiles of a block", STATIC,
+            _results_per_thread),
     Derived(RESULTS_IN_FLIGHT,
             "sums that the resident threads of an SM keep at once: independent work",
             STATIC, _results_in_flight),

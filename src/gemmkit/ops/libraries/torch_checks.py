@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch._C import _functorch
 from torch._functorch import eager_transforms
 from torch.autograd import forward_ad
 
@@ -57,6 +58,25 @@ def check_tangent(tensor: torch.Tensor, name: str) -> None:
         )
 
 
+def check_transform(tensor: torch.Tensor, name: str) -> None:
+    """Refuse a tensor that `torch.func` differentiates, which PyTorch does of its own operators.
+
+    Raises:
+        UsageError: it is one of `grad`, `vjp`, `jacrev` or `hessian`.
+    """
+    if compiling():
+        return
+    while _functorch.is_functorch_wrapped_tensor(tensor):
+        tracked = _functorch.is_gradtrackingtensor(tensor) and tensor.requires_grad
+        if tracked and torch.is_grad_enabled():
+            raise UsageError(
+                f"{name} is differentiated by a transform of torch.func (grad, vjp, jacrev …), "
+                "which do not go through gemmkit's operators: use backward() or "
+                "torch.autograd.grad"
+            )
+        tensor = _functorch.get_unwrapped(tensor)
+
+
 def check_written(arrays: Iterable[tuple[str, Any]]) -> None:
     """Refuse tensors, in pairs with their names, among which results are written, and cannot be.
 
@@ -68,7 +88,7 @@ def check_written(arrays: Iterable[tuple[str, Any]]) -> None:
     for name, tensor in given:
         if tensor.device != other.device:
             raise UsageError(f"{first} is on {other.device} and {name} on {tensor.device}")
-        if not compiling() and torch._C._functorch.is_batchedtensor(tensor):
+        if not compiling() and _functorch.is_batchedtensor(tensor):
             raise UsageError(
                 f"{name} is a batch of torch.vmap, which cannot write to arrays that it is given: "
                 "take the result instead"

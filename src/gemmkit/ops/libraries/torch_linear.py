@@ -86,7 +86,7 @@ def _check_linear(
     if bias is not None and (bias.dim() != 1 or bias.shape[0] != weight.shape[0]):
         raise UsageError(
             f"bias of shape {tuple(bias.shape)}: a weight of shape {tuple(weight.shape)} needs a "
-            "bias of shape ({weight.shape[0]},)"
+            f"bias of shape ({weight.shape[0]},)"
         )
 
 
