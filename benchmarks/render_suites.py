@@ -134,9 +134,11 @@ SECTIONS = {
     "half precision, unaligned rows": Section("benchmark.md", "h100-half-unaligned.json", kinds),
     "half precision on an H200": Section("benchmark.md", "h200-half.json", kinds),
     "half precision on an H200, fused": Section("benchmark.md", "h200-half-fused.json", fused),
+    "half precision on an H200, few rows": Section("benchmark.md", "h200-half-llm.json", kinds),
     "half precision on an H200, batches": Section("benchmark.md", "h200-half-batched.json", kinds),
     "tf32 on an H200": Section("benchmark.md", "h200-tf32.json", kinds),
     "power limit": Section("benchmark.md", "h100-sustained-half.json", at_the_limit),
+    "power limit on an H200": Section("benchmark.md", "h200-sustained-half.json", at_the_limit),
     "power limit, fp32": Section("benchmark.md", "h100-sustained-fp32.json", at_the_limit),
     "power limit, fp8": Section("benchmark.md", "h100-sustained-fp8.json", at_the_limit),
     "double precision": Section("benchmark.md", "h100-double.json", kinds),
@@ -154,7 +156,8 @@ def _facts(records: Sequence[Record], **more: object) -> str:
     words = [facts["gpu"], *(f"{key} {value}" for key, value in told.items() if value)]
     if "buffers" in facts:
         words.append(f"buffers: {facts['buffers']}")
-    return f"{', '.join(words)}, commit {facts.get('commit', 'unknown')}"
+    commits = dict.fromkeys(each.environment.get("commit", "unknown") for each in records)
+    return f"{', '.join(words)}, commit {' and '.join(map(str, commits))}"
 
 
 def main() -> None:
