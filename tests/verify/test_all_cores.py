@@ -9,10 +9,11 @@ import pytest
 
 from gemmkit.groups import Groups
 from gemmkit.problem import GemmProblem
-from gemmkit.verify import Reference, make_inputs, row_blocks
+from gemmkit.verify import Reference, blas_threads, make_inputs, row_blocks
 from gemmkit.verify import encoding as encoding_module
 from gemmkit.verify import reference as reference_module
 from gemmkit.verify.arithmetic import FP32, Arithmetic
+from gemmkit.verify.blas_threads import one_blas_thread
 from gemmkit.verify.bounds import Rounding
 from gemmkit.verify.encoding import Matrix, decode, encode, extremes
 from gemmkit.verify.freivalds import Freivalds
@@ -52,6 +53,33 @@ def test_results_are_in_order_and_work_within_work_is_done_one_by_one(cores):
     threads.clear()
     on_all_cores(inner, range(8))
     assert threading.get_ident() not in threads
+
+
+def test_products_by_many_threads_take_one_thread_each(cores, monkeypatch):
+    """As many as before afterwards, also where work fails."""
+    controls = blas_threads._controls()
+    if not controls:
+        pytest.skip("this NumPy has another BLAS than OpenBLAS")
+    before = [each.get() for each in controls]
+    for each in controls:
+        each.set(2)
+    cores(2)
+    try:
+        of_work = on_all_cores(lambda _: [each.get() for each in controls], range(4))
+        assert of_work == 4 * [[1] * len(controls)]
+        assert [each.get() for each in controls] == [2] * len(controls)
+        with pytest.raises(ZeroDivisionError):
+            on_all_cores(lambda each: 1 // each, (0, 1))
+        with one_blas_thread():
+            on_all_cores(lambda _: None, range(2))
+            assert {each.get() for each in controls} == {1}
+        assert [each.get() for each in controls] == [2] * len(controls)
+    finally:
+        for each, threads in zip(controls, before, strict=True):
+            each.set(threads)
+    monkeypatch.setattr(blas_threads, "_controls", tuple)
+    with one_blas_thread():
+        pass
 
 
 def test_few_products_have_all_cores_each(cores):
