@@ -10,7 +10,10 @@ from gemmkit.errors import UnsupportedProblem
 from gemmkit.kernels.catalog import find_kernel
 from gemmkit.problem import GemmProblem
 from gemmkit.record import Record
-from gemmkit.verify import verdict
+from gemmkit.verify import make_inputs, verdict
+from gemmkit.verify.arithmetic import FORMATS, Arithmetic, Rounded
+from gemmkit.verify.bounds import exact_sums
+from gemmkit.verify.inputs import INTEGER_SUM_LIMIT
 
 NAIVE = find_kernel("naive")
 PROBLEM = GemmProblem(50, 40, 30, alpha=1.5, beta=0.5, ldc=44)
@@ -152,6 +155,30 @@ def test_large_problems_run_exact_integers_too(fakes, monkeypatch):
     assert spots
     assert not record.correct
     assert record.check.startswith("C[77, 88]")
+
+
+def test_only_integers_that_a_kernel_is_judged_by_are_drawn(fakes, monkeypatch):
+    monkeypatch.setattr(verdict, "FULL_LIMIT", 0)
+    drawn = []
+
+    def counted(problem, seed, kind, sum_limit):
+        drawn.append((kind, sum_limit))
+        return make_inputs(problem, seed, kind, sum_limit)
+
+    monkeypatch.setattr(workload_module, "make_inputs", counted)
+    problem = GemmProblem(100, 120, 64, dtype="bfloat16")
+    workload = Workload(problem, fakes["FakeDevice"]())
+    assert workload.environment["inputs"] == "normal and integer"
+    assert drawn == [("normal", INTEGER_SUM_LIMIT)]
+    half = FORMATS["float16"]
+    narrow = Arithmetic(rounded=(Rounded(half, block=1),), sums=(half,))
+    for _ in range(2):
+        kinds = [case.inputs.kind for case in workload._cases_for(narrow)]
+        assert kinds == ["normal", "integer"]
+        assert drawn[1:] == [("integer", exact_sums(problem, narrow))]
+    assert drawn[1][1] < INTEGER_SUM_LIMIT
+    assert [case.inputs.kind for case in workload.cases] == ["normal", "integer"]
+    assert drawn[2:] == [("integer", INTEGER_SUM_LIMIT)]
 
 
 def test_clock_and_power_while_timed_are_recorded(fakes, monkeypatch):

@@ -9,6 +9,7 @@ from contextvars import Context, copy_context
 from typing import TypeVar
 
 from gemmkit.cores import usable_cores
+from gemmkit.verify.blas_threads import one_blas_thread
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -43,7 +44,8 @@ def for_each_row_block(rows: int, columns: int, work: Callable[[slice], object])
 def on_all_cores(work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
     """The results of `work` for each item, in their order; several items are at work at once.
 
-    Within such work, everything is done one by one: there are threads enough.
+    Within such work, everything is done one by one, products of NumPy included: there are threads
+    enough.
     """
     found: Sequence[Item] = list(items)
     cores = usable_cores()
@@ -56,7 +58,8 @@ def on_all_cores(work: Callable[[Item], Result], items: Iterable[Item]) -> list[
 
     # NumPy's treatment of floating-point errors belongs to the context.
     contexts = [copy_context() for _ in found]
-    with ThreadPoolExecutor(max_workers=min(cores, len(found))) as executor:
+    threads = min(cores, len(found))
+    with one_blas_thread(), ThreadPoolExecutor(max_workers=threads) as executor:
         # `list` re-raises an exception of an item.
         return list(executor.map(shared, found, contexts))
 
