@@ -59,6 +59,18 @@ FP32 = MathPipe()
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryPorts:
+    """Ports to memory, each shared by a group of `sms` SMs, two by two.
+
+    A port delivers `group_bytes` per nanosecond, and `sm_bytes` at most to one SM.
+    """
+
+    sms: int
+    group_bytes: float
+    sm_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
 class Pipes:
     """What the pipes of one SM take in a cycle.
 
@@ -70,7 +82,8 @@ class Pipes:
     `shared_bytes` one wavefront of shared memory; `l2_bytes` the SM's share of what L2 delivers,
     `tma_bytes` that of tensor copies; `load_store_lanes` the threads whose addresses are served,
     `special_lanes` those for which the special-function units compute. `launch_us` is from one
-    kernel of a CUDA graph to the next, in microseconds.
+    kernel of a CUDA graph to the next, in microseconds. `ports` are those to memory, where they
+    are known.
     """
 
     fp32: int
@@ -86,6 +99,7 @@ class Pipes:
     load_store_lanes: int = 32
     special_lanes: int = 16
     launch_us: float = 2.0
+    ports: MemoryPorts | None = None
 
     def multiply_adds(self, pipe: MathPipe = FP32) -> int:
         """Multiply-adds of a pipe per cycle.
@@ -116,14 +130,16 @@ class Pipes:
 # L2 rates are rounded from published micro-benchmarks of each generation. The share of `mma.sync`
 # on 9.0 is that of Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture via
 # Microbenchmarking" (2024); on later data-center parts it is taken to run as fast as on 8.0.
-# The share of wgmma, and what TMA gets from L2, were measured on an H100.
+# The share of wgmma, and what TMA gets from L2, were measured on an H100, the ports to memory on an
+# H200, whose SMs are the same (docs/limits.md).
+HOPPER_PORTS = MemoryPorts(sms=6, group_bytes=175.0, sm_bytes=105.0)
 PIPES = {
     (7, 5): Pipes(64, load_store_lanes=16, l2_bytes=20.0),
     (8, 0): Pipes(64, 32, 1024, 64),
     (8, 6): Pipes(128, load_store_lanes=16, l2_bytes=18.0),
     (8, 7): Pipes(128, tensor_half=1024, load_store_lanes=16, l2_bytes=18.0),
     (8, 9): Pipes(128, load_store_lanes=16, l2_bytes=16.0),
-    (9, 0): Pipes(128, 64, 2048, 128, mma_sync=0.63, wgmma=0.7, tma_bytes=56.0),
+    (9, 0): Pipes(128, 64, 2048, 128, mma_sync=0.63, wgmma=0.7, tma_bytes=56.0, ports=HOPPER_PORTS),
     (10, 0): Pipes(128, 64, 4096, 64, mma_sync=0.25),
     (10, 3): Pipes(128, 2, 4096, 2, mma_sync=0.25),
     (11, 0): Pipes(128, 2, 4096, 2, mma_sync=0.25),

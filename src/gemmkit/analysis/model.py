@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from gemmkit.analysis.block_profile import BlockProfile, profile_block
 from gemmkit.analysis.demand import Demand, demand_of, multiplies
 from gemmkit.analysis.machine import COPY_US, Machine, machine_of, pipe_cycles
+from gemmkit.analysis.memory_ports import port_time
 from gemmkit.analysis.occupancy import Occupancy, launch_occupancy
 from gemmkit.analysis.prediction import Prediction
 from gemmkit.analysis.specialized import TileTimes, multiplying_warps
@@ -370,8 +371,15 @@ class _Model:
         return most * (rest + cycles(copied, pipes.tma_bytes))
 
     def _dram_us(self) -> float:
+        """The time of all traffic at the memory's rate, or of what is read at that of the ports."""
         rate = self.spec.dram_gb_per_s * 1e3 * self.machine.dram_efficiency
-        return self.traffic.dram_bytes / rate
+        nbytes, blocks = self.traffic.dram_bytes, self.profile.plan.blocks
+        parts = round(blocks * max(self.profile.tiles, 1.0))
+        # Blocks that go on to another tile are all there from the beginning.
+        resident = self.spec.sm_count * self.occupied.blocks_per_sm
+        at_once = blocks if parts > blocks else resident
+        read = nbytes - self.problem.written_bytes
+        return max(nbytes / rate, port_time(read, parts, at_once, self.spec))
 
     def _joined(self, *times: float) -> float:
         """Time of concurrent units: the longest, plus an overhead if others are nearly as long."""

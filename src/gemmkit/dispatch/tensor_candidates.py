@@ -8,7 +8,7 @@ from gemmkit.dispatch.candidate import WGMMA_KEYS, rows
 # H100, those that are the best somewhere. Consumers with a tile each win where k is short, tiles of
 # few rows where C has no more, and blocks that share a tile's k where there are few tiles. Some of
 # few rows were the best of 160 on an H200, where so many blocks suit the groups of SMs that share a
-# port to memory (see `port_time`).
+# port to memory (see `gemmkit.analysis.memory_ports`).
 WGMMA = rows(
     "gemm_wgmma",
     WGMMA_KEYS,

@@ -119,10 +119,8 @@ class BoardCosts(msgspec.Struct, frozen=True, kw_only=True):
     an SM (infinite: the longer of latency and throughput counts alone); `unaligned`, `nt`, `tn`,
     `tt` and `sharing` are those of `Costs`. Where rows are not aligned, results leave one by one,
     and a tile takes `unaligned_tile` times as long before its first step and after its last.
-    `copy_us` is as `COPY_US`. Groups of `group_sms` SMs share a port to memory that delivers
-    `group_bytes` bytes per nanosecond to them together, and `sm_bytes` to one of them; 0 where
-    that is not known. `fitted` says on what the figures rest, empty where nothing was measured on
-    such a board.
+    `copy_us` is as `COPY_US`. `fitted` says on what the figures rest, empty where nothing was
+    measured on such a board.
     """
 
     launch_us: float = 1.95
@@ -137,9 +135,6 @@ class BoardCosts(msgspec.Struct, frozen=True, kw_only=True):
     unaligned_tile: float = 1.0
     sharing: float = 2550.0
     copy_us: float = COPY_US
-    group_sms: int = 0
-    group_bytes: float = 0.0
-    sm_bytes: float = 0.0
     corrections: dict[str, Correction] = {}
     fitted: str = ""
 

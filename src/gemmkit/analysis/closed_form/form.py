@@ -23,6 +23,7 @@ from gemmkit.analysis.closed_form.costs import (
     most_registers,
 )
 from gemmkit.analysis.machine import machine_of
+from gemmkit.analysis.memory_ports import port_time
 from gemmkit.analysis.occupancy import occupancy
 from gemmkit.dtypes import FLOAT_BYTES, Dtype
 from gemmkit.gpu import WARP_SIZE, GpuSpec
@@ -94,39 +95,6 @@ class Bandwidth(NamedTuple):
 
     reading: float
     writing: float
-
-
-def port_time(work: Work, nbytes: float, resident: int, gpu: GpuSpec, board: BoardCosts) -> float:
-    """Microseconds in which groups of SMs read matrices from memory through their ports.
-
-    The CTAs of a wave read as much each, and the group with the most of them ends last. Up to one
-    CTA for each two SMs they are dealt to groups in turn; more fill some groups before others. An
-    SM that has little company reads no faster than it can by itself.
-
-    Args:
-        work: the launch's.
-        nbytes: what is read, which its CTAs share.
-        resident: CTAs that an SM holds.
-        gpu: the board.
-        board: the figures of its ports; where they are not known, the time is 0.
-    """
-    if not board.group_sms:
-        return 0.0
-    units = max(work.ctas, work.tiles * work.parts)
-    at_once = work.ctas if units > work.ctas else gpu.sm_count * resident
-    full, rest = divmod(units, at_once)
-    slowest = full / _port_share(at_once, gpu, board)
-    if rest:
-        slowest += 1 / _port_share(rest, gpu, board)
-    return nbytes / units * slowest / 1e3
-
-
-def _port_share(ctas: int, gpu: GpuSpec, board: BoardCosts) -> float:
-    """Bytes per nanosecond that a CTA reads in the group that has the most of so many."""
-    most = ceil_div(ctas, gpu.sm_count // board.group_sms)
-    if gpu.sm_count // 2 < ctas:
-        most = max(most, board.group_sms - 1)
-    return min(board.group_bytes / most, board.sm_bytes)
 
 
 class ClosedForm:
@@ -218,7 +186,9 @@ class ClosedForm:
         resident = self.blocks_per_sm(work, costs.registers)
         if not resident:
             return Estimate(math.inf, work, resident, math.inf, busy, memory_us)
-        port_us = port_time(work, minimal_bytes - written, resident, gpu, board)
+        units = max(work.ctas, work.tiles * work.parts)
+        at_once = work.ctas if units > work.ctas else gpu.sm_count * resident
+        port_us = port_time(minimal_bytes - written, units, at_once, gpu)
         memory_us = max(memory_us, port_us)
         groups, rest = divmod(ctas, resident)
         step_cycles = groups * self._step(costs, resident) if groups else 0.0
