@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from dispatch_regret import Row, read, summary
+from dispatch_results import Row, read, summary
 from numpy.typing import NDArray
 
 from gemmkit.analysis.closed_form.costs import BoardCosts, Correction

@@ -21,24 +21,20 @@ configurations may find one that is not in the list.
 from __future__ import annotations
 
 import argparse
-import math
-import random
-import re
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Literal
 
 import msgspec
-import numpy as np
+from dispatch_results import Head, Row, begin, enter, note_compiled, read, report, told
+from dispatch_shapes import KINDS, SEED, SHAPES, Kind, asked_problems, given_problems
 from run_suites import parts
 
 from gemmkit.bench.baseline import Baseline
 from gemmkit.bench.peers import find_baseline
-from gemmkit.bench.suites import find_suite, variants
 from gemmkit.bench.workload import Workload
 from gemmkit.devices.choose import open_device
 from gemmkit.devices.device import TimedDevice
@@ -46,40 +42,21 @@ from gemmkit.dispatch.candidates import candidates_for
 from gemmkit.dispatch.choose import Dispatcher
 from gemmkit.dispatch.prices import Ranked
 from gemmkit.dispatch.tuned import shipped_entries
-from gemmkit.dtypes import Dtype, Precision
 from gemmkit.errors import DeviceError, UnsupportedProblem
 from gemmkit.gpu import find_board
 from gemmkit.jit.binary import Binary
 from gemmkit.jit.compiler import compile_many
-from gemmkit.kernels.catalog import find_kernel
-from gemmkit.kernels.layouts import read_layout
-from gemmkit.kernels.limits import SHORT_K
 from gemmkit.kernels.plan import LaunchPlan, SourceFile
-from gemmkit.problem import GemmProblem, read_problem
-from gemmkit.scales import Scales
-from gemmkit.trials.entry import Entry, ProblemClass, gpu_key
-from gemmkit.trials.exchange import decode_table, write_table
+from gemmkit.problem import GemmProblem
+from gemmkit.trials.entry import ProblemClass
 from gemmkit.trials.freshness import source_digest
 from gemmkit.tune.space import Candidate
 from gemmkit.tune.trial import Bench, Compiled, Planned
-from gemmkit.version import __version__
 
 # What a plan is compiled from.
 Instances = tuple[tuple[SourceFile, str], ...]
 
 RESULTS = Path(__file__).resolve().parent / "results"
-SEED, SHAPES = 0, 200
-SMALLEST, LARGEST, SKINNY = 16, 8192, 16
-THIN, LONGEST, WIDEST = 128, 50_000, 16_384
-SKINNY_SHARE, ALIGNED_SHARE = 0.15, 0.5
-# Of `wide` problems: batches, and other types than float32.
-BATCH_SHARE, TYPED_SHARE, LARGEST_BATCH = 0.2, 0.25, 256
-LAYOUTS = ("nn", "nt", "tn", "tt")
-TYPES: tuple[Dtype, ...] = ("float16", "bfloat16", "float64")
-# At 50 TFLOP/s 0.34 ms a launch; and 64 MiB a matrix, since each result is compared on the host.
-# The other kinds of problems may take some times as much.
-MOST_MULTIPLY_ADDS, MOST_ELEMENTS = 2**33, 2**24
-MOST_OF_OTHERS, MOST_ELEMENTS_OF_OTHERS = 2**36, 2**25
 # Candidates are the first of the ranking, and of each instance no more ways to cut k than these.
 CANDIDATES, CUTS = 15, 2
 # Those so close to the fastest at a first look meet again in turn.
@@ -87,181 +64,7 @@ CLOSE, MOST_LEADERS, TURN_SECONDS = 1.06, 6, 0.08
 # Problems whose instances are compiled together, ahead of their turn.
 CHUNK = 8
 
-Kind = Literal["random", "thin", "wide", "short", "given"]
-KINDS: tuple[Kind, ...] = ("random", "thin", "wide", "short")
 CUBLAS = "cuBLAS"
-
-# Of candidates within this factor of each other in turn, none is taken to be the slower one.
-AS_GOOD = 1.015
-
-
-class Head(msgspec.Struct, frozen=True, kw_only=True):
-    """The first line: where, how and of what code times are; a thread's registers by instance."""
-
-    gpu: str
-    environment: dict[str, object]
-    command: str
-    sources: dict[str, str]
-    registers: dict[str, int]
-
-
-class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One problem: microseconds by label at a first look and in turn, and what was wrong.
-
-    `ratio` is the time of dispatch's choice over the best one's, cuBLAS apart. `looks` has the
-    order of the estimates. `left_out` candidates were not timed. `cublas` is in microseconds, as
-    the turns are; `peer` is how cuBLAS was called.
-    """
-
-    m: int
-    n: int
-    k: int
-    batch: int = 1
-    layout: str = "nn"
-    dtype: Dtype = "float32"
-    precision: Precision = "ieee"
-    out_dtype: Dtype | None = None
-    scales: str = ""
-    kind: Kind = "random"
-    best: str
-    chosen: str
-    ratio: float
-    looks: dict[str, float]
-    turns: dict[str, float]
-    wrong: dict[str, str]
-    left_out: int
-    cublas: float | None = None
-    peer: str = ""
-
-    @property
-    def problem(self) -> GemmProblem:
-        return GemmProblem(
-            self.m,
-            self.n,
-            self.k,
-            batch=self.batch,
-            transa=self.layout[0] == "t",
-            transb=self.layout[1] == "t",
-            dtype=self.dtype,
-            out_dtype=self.out_dtype,
-            precision=self.precision,
-            scales=Scales.parse(self.scales),
-        )
-
-    @property
-    def times(self) -> dict[str, float]:
-        """The better figure of each label."""
-        return self.looks | self.turns
-
-    @property
-    def speedup(self) -> float | None:
-        """cuBLAS's time over that of dispatch's choice."""
-        return self.cublas / self.turns[self.chosen] if self.cublas else None
-
-
-def random_shapes(count: int = SHAPES, seed: int = SEED) -> list[GemmProblem]:
-    """Shapes with sizes uniform in their logarithms, half of them aligned, some of them skinny."""
-    rng = random.Random(seed)
-    low, high = np.log2(SMALLEST), np.log2(LARGEST)
-    found: list[GemmProblem] = []
-    while len(found) < count:
-        m, n, k = (round(2 ** rng.uniform(low, high)) for _ in range(3))
-        if rng.random() < SKINNY_SHARE:
-            short = rng.randint(1, SKINNY)
-            m, n = (short, n) if rng.random() < 0.5 else (m, short)
-        if rng.random() < ALIGNED_SHARE:
-            n, k = (max(4, each // 4 * 4) for each in (n, k))
-        if m * n * k <= MOST_MULTIPLY_ADDS and max(m * n, m * k, n * k) <= MOST_ELEMENTS:
-            found.append(GemmProblem(m, n, k))
-    return found
-
-
-def thin_shapes(count: int = SHAPES, seed: int = SEED) -> list[GemmProblem]:
-    """Problems of all layouts with one of m, n and k at most 128, half of them aligned; logarithms
-    of sizes are uniform."""
-    rng = random.Random(f"thin {seed}")
-    found: list[GemmProblem] = []
-    while len(found) < count:
-        sizes = [round(2 ** rng.uniform(np.log2(THIN), np.log2(LONGEST))) for _ in range(3)]
-        sizes[len(found) % 3] = round(2 ** rng.uniform(0, np.log2(THIN)))
-        if rng.random() < ALIGNED_SHARE:
-            sizes = [max(4, each // 4 * 4) for each in sizes]
-        layout = LAYOUTS[len(found) // 3 % len(LAYOUTS)]
-        problem = GemmProblem(*sizes).laid_out(layout)
-        if _affordable(problem):
-            found.append(problem)
-    return found
-
-
-def short_shapes(count: int = SHAPES, seed: int = SEED) -> list[GemmProblem]:
-    """Problems of all layouts with a k of at most `SHORT_K`, some of whose C is thin, half of them
-    aligned; logarithms of sizes are uniform."""
-    rng = random.Random(f"short {seed}")
-    found: list[GemmProblem] = []
-    while len(found) < count:
-        m, n = (round(2 ** rng.uniform(np.log2(THIN) - 2, np.log2(WIDEST))) for _ in range(2))
-        sizes = [m, n, round(2 ** rng.uniform(0, np.log2(SHORT_K)))]
-        if rng.random() < ALIGNED_SHARE:
-            sizes = [max(4, each // 4 * 4) for each in sizes]
-        problem = GemmProblem(*sizes).laid_out(LAYOUTS[len(found) % len(LAYOUTS)])
-        if _affordable(problem):
-            found.append(problem)
-    return found
-
-
-def wide_shapes(count: int = SHAPES, seed: int = SEED) -> list[GemmProblem]:
-    """Problems of all layouts, sizes uniform in their logarithms; half are aligned, some batches,
-    some of other types than float32."""
-    rng = random.Random(f"wide {seed}")
-    found: list[GemmProblem] = []
-    while len(found) < count:
-        sizes = [round(2 ** rng.uniform(np.log2(SMALLEST), np.log2(WIDEST))) for _ in range(3)]
-        if rng.random() < ALIGNED_SHARE:
-            sizes = [each // 8 * 8 for each in sizes]
-        layout = LAYOUTS[len(found) % len(LAYOUTS)]
-        batch = rng.randint(2, LARGEST_BATCH) if rng.random() < BATCH_SHARE else 1
-        dtype: Dtype = rng.choice(TYPES) if rng.random() < TYPED_SHARE else "float32"
-        problem = GemmProblem(*sizes, batch=batch, dtype=dtype).laid_out(layout)
-        if _affordable(problem):
-            found.append(problem)
-    return found
-
-
-def _affordable(problem: GemmProblem) -> bool:
-    m, n, k = problem.m, problem.n, problem.k
-    elements = problem.batch * max(m * n, m * k, n * k)
-    return m * n * k * problem.batch <= MOST_OF_OTHERS and elements <= MOST_ELEMENTS_OF_OTHERS
-
-
-SHAPES_OF = {
-    "random": random_shapes,
-    "thin": thin_shapes,
-    "wide": wide_shapes,
-    "short": short_shapes,
-}
-
-
-def given_problems(arguments: argparse.Namespace) -> list[tuple[Kind, GemmProblem]]:
-    """Those of suites or of a file, each in every type and layout that is asked for."""
-    found = [problem for name in arguments.suites for problem in find_suite(name)]
-    if arguments.shapes_file is not None:
-        found += [read_problem(each) for each in arguments.shapes_file.read_text().split()]
-    layouts = [read_layout(each) for each in arguments.layouts or ["nn"]]
-    asked = variants(
-        found,
-        arguments.dtype,
-        arguments.out_dtype,
-        layouts=layouts,
-        precision=arguments.precision,
-        scales=arguments.scales,
-    )
-    return [("given", each) for each in asked]
-
-
-def asked_problems(kinds: Sequence[Kind], count: int, seed: int) -> list[tuple[Kind, GemmProblem]]:
-    """The problems of these kinds, which take turns."""
-    each_kind = [[(kind, each) for each in SHAPES_OF[kind](count, seed)] for kind in kinds]
-    return [each for turn in zip(*each_kind, strict=True) for each in turn]
 
 
 def entered(
@@ -433,25 +236,6 @@ def measure(
     )
 
 
-def read(path: Path) -> tuple[Head, list[Row]]:
-    """The lines of a file of results."""
-    first, *rest = path.read_bytes().splitlines()
-    head = msgspec.json.decode(first, type=Head)
-    return head, [msgspec.json.decode(line, type=Row) for line in rest]
-
-
-def begin(path: Path, head: Head, *, anew: bool) -> set[GemmProblem]:
-    """The problems that a file has already; it is begun where it is missing or of other code."""
-    if path.exists() and not anew:
-        old, rows = read(path)
-        if old.sources == head.sources and old.gpu == head.gpu:
-            return {row.problem for row in rows}
-        raise SystemExit(f"{path} is of other kernels or another GPU: give --anew to replace it")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(msgspec.json.encode(head) + b"\n")
-    return set()
-
-
 def measure_all(
     problems: Sequence[tuple[Kind, GemmProblem]],
     device: TimedDevice,
@@ -502,117 +286,8 @@ def measure_all(
                 continue
             print(f"stopped after {number} shapes: {seconds:.0f} s are over", flush=True)
             break
-    _note_compiled(path, found, compilers)
+    note_compiled(path, found, compilers)
     return read(path)[1]
-
-
-def _note_compiled(path: Path, registers: dict[str, int], compilers: set[str]) -> None:
-    """Registers, and what compiled the kernels, are known once everything is compiled."""
-    head, _, rows = path.read_bytes().partition(b"\n")
-    old = msgspec.json.decode(head, type=Head)
-    told = {"compiler": " and ".join(sorted(compilers))} if compilers else {}
-    noted = msgspec.structs.replace(
-        old, registers=old.registers | registers, environment=old.environment | told
-    )
-    path.write_bytes(msgspec.json.encode(noted) + b"\n" + rows)
-
-
-def told(row: Row) -> str:
-    """One problem in a line."""
-    problem = row.problem
-    against = f" {row.speedup:5.2f} × cuBLAS" if row.speedup else ""
-    wrong = f"  WRONG: {row.wrong}" if row.wrong else ""
-    return (
-        f"{problem.dtype:8} {problem.layout} {problem.shape:20} {row.ratio:6.3f}{against}  "
-        f"{row.chosen} / {row.best}{wrong}"
-    )
-
-
-def winner(row: Row) -> str:
-    """What a table is to have: of the candidates that are as good as the best in turn, where large
-    products are at the board's power limit, the fastest of those that are timed alone."""
-    least = min(row.turns.values())
-    level = [label for label, each in row.turns.items() if each <= AS_GOOD * least]
-    return min(level, key=lambda label: (row.looks.get(label, math.inf), row.turns[label]))
-
-
-def enter(path: Path, table: Path) -> int:
-    """Put the winners of a file of results into a table of tuned shapes; how many there are.
-
-    Raises:
-        SystemExit: the file is of other kernels than these.
-    """
-    head, rows = read(path)
-    gpu, found = find_board(head.gpu), []
-    for row in rows:
-        won = winner(row)
-        kernel = find_kernel(won)
-        source = source_digest(kernel)
-        if head.sources.get(kernel.name) != source:
-            raise SystemExit(f"{path} is of another {kernel.name}")
-        found.append(
-            Entry(
-                gpu=gpu_key(gpu),
-                problem=ProblemClass.of(row.problem),
-                kernel=kernel.name,
-                config=kernel.default.as_dict(),
-                outcome="ok",
-                source=source,
-                compiler=str(head.environment["compiler"]).removeprefix("NVRTC "),
-                time_us=row.turns[won],
-                final=True,
-                gemmkit=__version__,
-            )
-        )
-    classes = {(each.problem, each.epilogue) for each in found}
-    kept = decode_table(table.read_bytes(), str(table)) if table.exists() else ()
-    left = [each for each in kept if (each.problem, each.epilogue) not in classes]
-    write_table(table, [*left, *found])
-    return len(found)
-
-
-def summary(ratios: Sequence[float]) -> str:
-    """Regret in words: how much longer than the best the choice takes."""
-    p50, p80, p90, p95 = np.percentile(ratios, (50, 80, 90, 95))
-    near = np.mean(np.asarray(ratios) <= 1.08)
-    return (
-        f"{len(ratios)} shapes: median {p50 - 1:.1%}, p80 {p80 - 1:.1%}, "
-        f"p90 {p90 - 1:.1%}, p95 {p95 - 1:.1%}, "
-        f"worst {max(ratios) - 1:.1%}; {near:.0%} of them within 8%"
-    )
-
-
-def report(rows: Sequence[Row]) -> str:
-    """The regret of all shapes and of some kinds, the speed beside cuBLAS, and how often each
-    instance is the best."""
-    lines = []
-    parts = {
-        "all": lambda _: True,
-        **{kind: (lambda row, kind=kind: row.kind == kind) for kind in KINDS},
-        **{layout: (lambda row, layout=layout: row.layout == layout) for layout in LAYOUTS},
-        "aligned": lambda row: row.problem.is_aligned(16),
-        "not aligned": lambda row: not row.problem.is_aligned(16),
-        "skinny": lambda row: min(row.m, row.n) <= SKINNY,
-        "small": lambda row: SKINNY < min(row.m, row.n) < 512,
-        "others": lambda row: min(row.m, row.n) >= 512,
-        "batches": lambda row: row.batch > 1,
-        **{dtype: (lambda row, dtype=dtype: row.dtype == dtype) for dtype in TYPES},
-    }
-    for name, belongs in parts.items():
-        some = [row for row in rows if belongs(row)]
-        if not some:
-            continue
-        lines.append(f"{name:12} {summary([row.ratio for row in some])}")
-        speeds = [row.speedup for row in some if row.speedup]
-        if speeds:
-            p10, p50 = np.percentile(speeds, (10, 50))
-            lines.append(
-                f"{'':12} × cuBLAS: median {p50:.2f}, worst tenth {p10:.2f}, least "
-                f"{min(speeds):.2f}"
-            )
-    wins = Counter(re.sub(r"split_k=\d+,", "", row.best) for row in rows)
-    lines += [f"{count:5} × {instance}" for instance, count in wins.most_common()]
-    return "\n".join(lines)
 
 
 def main() -> int:

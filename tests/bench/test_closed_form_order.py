@@ -24,7 +24,7 @@ PROBLEMS = [GemmProblem(side, side, 1024) for side in (512, 1024, 2048)]
 def script(monkeypatch):
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     yield importlib.import_module("closed_form")
-    for name in ("closed_form", "dispatch_fit", "dispatch_regret"):
+    for name in ("closed_form", "dispatch_fit", "dispatch_results", "dispatch_shapes"):
         sys.modules.pop(name, None)
 
 

@@ -40,8 +40,14 @@ def regret(monkeypatch):
     monkeypatch.setattr(module, "compile_many", stubs)
     monkeypatch.setattr(module, "TURN_SECONDS", 0.0)
     yield module
-    for name in ("dispatch_regret", "dispatch_fit"):
+    for name in ("dispatch_regret", "dispatch_fit", "dispatch_results", "dispatch_shapes"):
         sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def shapes(regret):
+    """The problems that the script times."""
+    return sys.modules["dispatch_shapes"]
 
 
 def stubs(plans, arch, cache_dir=None):
@@ -78,32 +84,32 @@ def run(regret, device, path, shapes=SHAPES, **options):
     return regret.measure_all(problems, device, path, seconds=1e9, **options)
 
 
-def test_shapes_are_the_same_each_time_and_within_bounds(regret):
-    shapes = regret.random_shapes()
-    assert shapes == regret.random_shapes()
-    assert shapes != regret.random_shapes(seed=1)
-    assert len(shapes) == 200
-    for problem in shapes:
-        assert problem.m * problem.n * problem.k <= regret.MOST_MULTIPLY_ADDS
-    skinny = sum(min(each.m, each.n) <= 16 for each in shapes)
-    aligned = sum(each.n % 4 == each.k % 4 == 0 for each in shapes)
+def test_shapes_are_the_same_each_time_and_within_bounds(shapes):
+    found = shapes.random_shapes()
+    assert found == shapes.random_shapes()
+    assert found != shapes.random_shapes(seed=1)
+    assert len(found) == 200
+    for problem in found:
+        assert problem.m * problem.n * problem.k <= shapes.MOST_MULTIPLY_ADDS
+    skinny = sum(min(each.m, each.n) <= 16 for each in found)
+    aligned = sum(each.n % 4 == each.k % 4 == 0 for each in found)
     assert 15 <= skinny <= 60
     assert 80 <= aligned <= 130
 
 
-def test_thin_and_wide_problems_cover_what_they_say(regret):
-    thin = regret.thin_shapes(90)
-    assert all(min(each.m, each.n, each.k) <= regret.THIN for each in thin)
+def test_thin_and_wide_problems_cover_what_they_say(shapes):
+    thin = shapes.thin_shapes(90)
+    assert all(min(each.m, each.n, each.k) <= shapes.THIN for each in thin)
     assert {min(range(3), key=(each.m, each.n, each.k).__getitem__) for each in thin} == {0, 1, 2}
-    wide = regret.wide_shapes(120)
+    wide = shapes.wide_shapes(120)
     assert {each.layout for each in wide} == {"nn", "nt", "tn", "tt"}
-    assert {each.dtype for each in wide} == {"float32", *regret.TYPES}
+    assert {each.dtype for each in wide} == {"float32", *shapes.TYPES}
     assert 10 < sum(each.batch > 1 for each in wide) < 50
     assert 40 < sum(each.is_aligned(16) for each in wide) < 80
-    short = regret.short_shapes(40)
+    short = shapes.short_shapes(40)
     assert all(each.k <= 32 for each in short)
     assert {each.layout for each in short} == {"nn", "nt", "tn", "tt"}
-    turns = regret.asked_problems(["thin", "wide"], 3, 0)
+    turns = shapes.asked_problems(["thin", "wide"], 3, 0)
     assert [kind for kind, _ in turns] == ["thin", "wide"] * 3
 
 
@@ -305,14 +311,14 @@ def test_costs_of_one_kernel_are_fitted_alone(regret):
     assert told[-1] == f"{name}: now"
 
 
-def test_the_fit_finds_costs_that_explain_the_times(regret, tmp_path, monkeypatch, capsys):
+def test_the_fit_finds_costs_that_explain_the_times(regret, shapes, tmp_path, monkeypatch, capsys):
     fit = importlib.import_module("dispatch_fit")
     board = BOARDS["rtx3090"]
-    shapes = regret.random_shapes(8)
+    problems = shapes.random_shapes(8)
     dispatcher = regret.Dispatcher(board, None)
     real = BoardCosts(launch_us=4.0, dram_efficiency=0.7)
     rows = []
-    for problem in shapes:
+    for problem in problems:
         times = {}
         for each in regret.entered(dispatcher, problem)[0][:12]:
             candidate = each.costed.candidate
