@@ -132,7 +132,7 @@ class Pipes:
 # Microbenchmarking" (2024); on later data-center parts it is taken to run as fast as on 8.0.
 # The share of wgmma, and what TMA gets from L2, were measured on an H100, the ports to memory on an
 # H200, whose SMs are the same (docs/limits.md).
-HOPPER_PORTS = MemoryPorts(sms=6, group_bytes=175.0, sm_bytes=105.0)
+HOPPER_PORTS = MemoryPorts(sms=6, group_bytes=180.0, sm_bytes=105.0)
 PIPES = {
     (7, 5): Pipes(64, load_store_lanes=16, l2_bytes=20.0),
     (8, 0): Pipes(64, 32, 1024, 64),
