@@ -9,11 +9,11 @@ import pytest
 
 from gemmkit.groups import Groups
 from gemmkit.problem import GemmProblem
-from gemmkit.verify import Reference, blas_threads, make_inputs, row_blocks
+from gemmkit.verify import Reference, make_inputs, row_blocks
 from gemmkit.verify import encoding as encoding_module
 from gemmkit.verify import reference as reference_module
 from gemmkit.verify.arithmetic import FP32, Arithmetic
-from gemmkit.verify.blas_threads import one_blas_thread
+from gemmkit.verify.blas_threads import controller, one_blas_thread
 from gemmkit.verify.bounds import Rounding
 from gemmkit.verify.encoding import Matrix, decode, encode, extremes
 from gemmkit.verify.freivalds import Freivalds
@@ -55,31 +55,28 @@ def test_results_are_in_order_and_work_within_work_is_done_one_by_one(cores):
     assert threading.get_ident() not in threads
 
 
-def test_products_by_many_threads_take_one_thread_each(cores, monkeypatch):
+def blas_threads():
+    """Threads of each BLAS that is loaded."""
+    found = controller().select(user_api="blas")
+    return [each.get_num_threads() for each in found.lib_controllers]
+
+
+def test_products_by_many_threads_take_one_thread_each(cores):
     """As many as before afterwards, also where work fails."""
-    controls = blas_threads._controls()
-    if not controls:
-        pytest.skip("this NumPy has another BLAS than OpenBLAS")
-    before = [each.get() for each in controls]
-    for each in controls:
-        each.set(2)
+    if not blas_threads():
+        pytest.skip("NumPy's BLAS is not one of which the threads can be set")
     cores(2)
-    try:
-        of_work = on_all_cores(lambda _: [each.get() for each in controls], range(4))
-        assert of_work == 4 * [[1] * len(controls)]
-        assert [each.get() for each in controls] == [2] * len(controls)
+    with controller().limit(limits=2, user_api="blas"):
+        of_work = on_all_cores(lambda _: blas_threads(), range(4))
+        assert of_work == 4 * [[1] * len(of_work[0])]
+        assert set(blas_threads()) == {2}
         with pytest.raises(ZeroDivisionError):
             on_all_cores(lambda each: 1 // each, (0, 1))
+        assert set(blas_threads()) == {2}
         with one_blas_thread():
             on_all_cores(lambda _: None, range(2))
-            assert {each.get() for each in controls} == {1}
-        assert [each.get() for each in controls] == [2] * len(controls)
-    finally:
-        for each, threads in zip(controls, before, strict=True):
-            each.set(threads)
-    monkeypatch.setattr(blas_threads, "_controls", tuple)
-    with one_blas_thread():
-        pass
+            assert set(blas_threads()) == {1}
+        assert set(blas_threads()) == {2}
 
 
 def test_few_products_have_all_cores_each(cores):
