@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from dispatch_regret import RESULTS
+from this_gpu import this_gpu
 
 from gemmkit.bench.timer import time_in_turn
 from gemmkit.bench.workload import Workload
-from gemmkit.devices.choose import open_device
 from gemmkit.devices.device import TimedDevice
 from gemmkit.dispatch.choose import Dispatcher
 from gemmkit.jit.compiler import compile_many
@@ -85,8 +85,7 @@ def main() -> int:
     parser.add_argument("--results", type=Path, help="by default results/<gpu>-configurations.json")
     parser.add_argument("--seconds", type=float, default=1.5, help="of samples a problem")
     arguments = parser.parse_args()
-    device = open_device("cuda")
-    assert isinstance(device, TimedDevice)
+    device = this_gpu()
     dispatcher = Dispatcher(device.spec)
     path = arguments.results or RESULTS / f"{device.spec.key}-configurations.json"
     lines: list[dict[str, Any]] = [

@@ -32,11 +32,11 @@ import msgspec
 from dispatch_results import Head, Row, begin, enter, note_compiled, read, report, told
 from dispatch_shapes import KINDS, SEED, SHAPES, Kind, asked_problems, given_problems
 from run_suites import parts
+from this_gpu import this_gpu
 
 from gemmkit.bench.baseline import Baseline
 from gemmkit.bench.peers import find_baseline
 from gemmkit.bench.workload import Workload
-from gemmkit.devices.choose import open_device
 from gemmkit.devices.device import TimedDevice
 from gemmkit.dispatch.candidates import candidates_for
 from gemmkit.dispatch.choose import Dispatcher
@@ -333,8 +333,7 @@ def main() -> int:
         dispatcher = Dispatcher(find_board(arguments.compile), None)
         compiled(dispatcher, [each for _, each in problems], arguments.cache)
         return 0
-    device = open_device("cuda")
-    assert isinstance(device, TimedDevice)
+    device = this_gpu()
     rows = measure_all(
         problems,
         device,

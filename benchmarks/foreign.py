@@ -23,13 +23,13 @@ from pathlib import Path
 
 import msgspec
 from predict import PAGE, RESULTS, write
+from this_gpu import this_gpu
 
 from gemmkit.analysis.accuracy import PredictedRow
 from gemmkit.analysis.block_profile import BlockProfile, profile_block
 from gemmkit.analysis.model import predict_profile
 from gemmkit.bench.run import run_binary
 from gemmkit.bench.workload import Workload
-from gemmkit.devices.choose import open_device
 from gemmkit.errors import GemmkitError
 from gemmkit.gpu import find_board
 from gemmkit.jit.binary import Binary
@@ -94,7 +94,7 @@ def compiled(folder: Path) -> dict[str, Binary]:
 
 def measured(folder: Path, binaries: Mapping[str, Binary], commit: str | None) -> Iterator[Record]:
     """Every kernel that takes each shape, checked and timed on this machine's GPU."""
-    device, everything = open_device("cuda"), listed()
+    device, everything = this_gpu(), listed()
     added = {"command": " ".join(["python", *sys.argv])}
     if commit:
         added["commit"] = commit

@@ -23,10 +23,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
+try:
+    import torch
+except ImportError:
+    raise SystemExit("overhead.py compares with PyTorch, which is not installed") from None
+
+from this_gpu import this_gpu
 
 import gemmkit
-from gemmkit.devices.choose import open_device
 from gemmkit.errors import GemmkitError
 
 HERE = Path(__file__).resolve().parent
@@ -53,7 +57,7 @@ def main() -> int:
     parser.add_argument("--results", type=Path, default=HERE / "results")
     parser.add_argument("--commit", help="of this tree, where git does not tell")
     arguments = parser.parse_args()
-    device = open_device("cuda")
+    device = this_gpu()
     environment = device.environment() | {
         "torch": torch.__version__,
         "command": " ".join(["python", *sys.argv]),

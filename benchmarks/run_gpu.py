@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import IO
 
 import msgspec
+from this_gpu import this_gpu
 
 from gemmkit import Kernel, Progress, Record, ladder, sweep
 from gemmkit.bench.sweep import KERNELS, SIZES
-from gemmkit.devices.choose import open_device
 from gemmkit.devices.device import Device
 from gemmkit.problem import GemmProblem
 from gemmkit.report.tables import ladder_table, sweep_table
@@ -71,7 +71,7 @@ def main() -> int:
     parser.add_argument("--dtype", help="of A and B, by default fp32: the ladder's alone")
     parser.add_argument("--commit", help="of this tree, where git does not tell")
     arguments = parser.parse_args()
-    device = open_device("cuda")
+    device = this_gpu()
     arguments.results.mkdir(parents=True, exist_ok=True)
 
     records: list[Record] = []

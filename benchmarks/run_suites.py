@@ -14,13 +14,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from run_gpu import Writer
+from this_gpu import this_gpu
 
 from gemmkit import nn
 from gemmkit.bench.compare import Choice, compare
 from gemmkit.bench.suites import variants
 from gemmkit.bench.tasks import Task, left, suite_tasks
 from gemmkit.cli.output import read_existing
-from gemmkit.devices.choose import open_device
 from gemmkit.dispatch.choose import Choice as Chosen
 from gemmkit.dispatch.choose import Dispatcher, choose
 from gemmkit.gpu import GpuSpec
@@ -82,7 +82,7 @@ def main() -> int:
     parser.add_argument("--resume", action="store_true", help="add what the file lacks")
     parser.add_argument("--commit", help="of this tree, where git does not tell")
     arguments = parser.parse_args()
-    device = open_device("cuda")
+    device = this_gpu()
     arguments.results.mkdir(parents=True, exist_ok=True)
     path = arguments.results / f"{device.spec.key}-{arguments.name}.json"
     done = read_existing(str(path)) if arguments.resume else []

@@ -19,9 +19,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from this_gpu import this_gpu
+
 from gemmkit import GemmProblem, Store, Tuned, tune
 from gemmkit.bench.workload import Workload
-from gemmkit.devices.choose import open_device
 from gemmkit.devices.device import TimedDevice
 from gemmkit.jit.compiler import compile_plan
 from gemmkit.kernels.catalog import find_kernel
@@ -71,8 +72,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="by default results/<gpu>-tuner.json")
     parser.add_argument("--commit", help="of this tree, where git does not tell")
     arguments = parser.parse_args()
-    device = open_device("cuda")
-    assert isinstance(device, TimedDevice)
+    device = this_gpu()
     out = arguments.out or HERE / "results" / f"{device.spec.key}-tuner.json"
     out.parent.mkdir(parents=True, exist_ok=True)
     arguments.stores.mkdir(parents=True, exist_ok=True)

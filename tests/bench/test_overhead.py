@@ -70,12 +70,13 @@ def torch():
 def script(torch, monkeypatch):
     """The benchmark; gemmkit itself sees no PyTorch."""
     with monkeypatch.context() as patched:
+        patched.syspath_prepend(str(SCRIPT.parent))
         patched.setitem(sys.modules, "torch", torch)
         spec = importlib.util.spec_from_file_location("overhead", SCRIPT)
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
     device = types.SimpleNamespace(spec=find_board("h100"), environment=lambda: {"gpu": "none"})
-    monkeypatch.setattr(module, "open_device", lambda kind: device)
+    monkeypatch.setattr(module, "this_gpu", lambda: device)
     return module
 
 

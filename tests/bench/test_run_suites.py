@@ -74,7 +74,7 @@ def test_all_suites_go_to_one_file_and_are_taken_up(monkeypatch, tmp_path, make,
 
     monkeypatch.setattr(script, "compare", compare)
     device = types.SimpleNamespace(spec=BOARDS["h100"])
-    monkeypatch.setattr(script, "open_device", lambda _kind: device)
+    monkeypatch.setattr(script, "this_gpu", lambda: device)
     words = ["run_suites.py", "--results", str(tmp_path), "--commit", "abc"]
     monkeypatch.setattr(sys, "argv", [*words, "--suites", "skinny", "--against", "cublas"])
     assert script.main() == 0

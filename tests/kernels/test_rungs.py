@@ -132,6 +132,13 @@ def test_find_kernel_names_the_nearest():
         find_kernel("naiv")
 
 
+def test_find_kernel_names_a_rung_by_its_number():
+    with pytest.raises(UsageError, match="go by their names here: rung 3 is shared_tiling"):
+        find_kernel("3")
+    with pytest.raises(UsageError, match="unknown kernel '99'"):
+        find_kernel("99")
+
+
 def test_the_stride_is_tm():
     kernel = find_kernel("coarsening_1d")
     assert kernel.configure({"stride": 4}) == kernel.configure({"TM": 4})

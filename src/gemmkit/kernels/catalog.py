@@ -138,6 +138,8 @@ def find_kernel(name: str) -> Kernel:
             "`explain` and `bench` take files, and in Python Kernel.from_file and from_ptx make "
             "kernels of them"
         )
+    if kernel is None and wanted in (rungs := {str(each.rung): each.name for each in LADDER}):
+        raise UsageError(f"kernels go by their names here: rung {wanted} is {rungs[wanted]}")
     if kernel is None:
         raise UsageError(unknown_name("kernel", name, by_name))
     if not colon:
