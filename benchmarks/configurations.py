@@ -18,6 +18,7 @@ from typing import Any
 from dispatch_regret import RESULTS
 from this_gpu import this_gpu
 
+from gemmkit.bench.suites import variants
 from gemmkit.bench.timer import time_in_turn
 from gemmkit.bench.workload import Workload
 from gemmkit.devices.device import TimedDevice
@@ -34,10 +35,9 @@ def asked(path: Path) -> list[tuple[GemmProblem, list[str]]]:
     for line in path.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
         if "shape" in row:
-            plain = read_problem(row["shape"])
-            sizes = plain.m, plain.n, plain.k
-            problem = GemmProblem(*sizes, batch=plain.batch, dtype=row["dtype"])
-            found.append((problem.laid_out(row["layout"]), row["configurations"]))
+            shape, dtype, layout = read_problem(row["shape"]), row["dtype"], row["layout"]
+            (problem,) = variants([shape], [dtype], layouts=[layout])
+            found.append((problem, row["configurations"]))
     return found
 
 

@@ -1,5 +1,9 @@
 """A device without hardware: NumPy computes what the arguments say, as right or wrong as wanted."""
 
+import importlib
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -9,6 +13,19 @@ from gemmkit.emulator.isa.tensor_maps import EMULATED_MAPS
 from gemmkit.epilogue import Epilogue
 from gemmkit.gpu import BOARDS
 from gemmkit.storage import matrix, storage_size
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def benchmark_script(monkeypatch):
+    """Imports a script of benchmarks/ by its name, anew for each test, as all that it imports of
+    that folder."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    yield importlib.import_module
+    for name, module in list(sys.modules.items()):
+        if Path(getattr(module, "__file__", None) or "").parent == BENCHMARKS:
+            del sys.modules[name]
 
 
 class FakeBuffer:

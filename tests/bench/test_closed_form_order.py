@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -15,17 +13,13 @@ from gemmkit.problem import GemmProblem
 from gemmkit.trials.entry import Entry, ProblemClass, gpu_key
 from gemmkit.trials.store import Store
 
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 H100 = BOARDS["h100"]
 PROBLEMS = [GemmProblem(side, side, 1024) for side in (512, 1024, 2048)]
 
 
 @pytest.fixture
-def script(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    yield importlib.import_module("closed_form")
-    for name in ("closed_form", "dispatch_fit", "dispatch_results", "dispatch_shapes"):
-        sys.modules.pop(name, None)
+def script(benchmark_script):
+    return benchmark_script("closed_form")
 
 
 @pytest.fixture

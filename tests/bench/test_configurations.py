@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,11 +15,8 @@ LABELS = ["naive:BM=8,BN=32", "gemm_wgmma:BM=7,BN=64"]
 
 
 @pytest.fixture
-def script(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    yield importlib.import_module("configurations")
-    for name in ("configurations", "dispatch_regret", "dispatch_results", "dispatch_shapes"):
-        sys.modules.pop(name, None)
+def script(benchmark_script):
+    return benchmark_script("configurations")
 
 
 def test_configurations_that_a_problem_takes_are_timed_beside_the_choice(

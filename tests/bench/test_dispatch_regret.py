@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import importlib
-import sys
 import zlib
 from pathlib import Path
 
@@ -33,21 +32,18 @@ SHAPES = [GemmProblem(40, 36, 64), GemmProblem(33, 7, 50), GemmProblem(3, 100, 6
 
 
 @pytest.fixture
-def regret(monkeypatch):
+def regret(benchmark_script, monkeypatch):
     """The script, with compilers left out."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    module = importlib.import_module("dispatch_regret")
+    module = benchmark_script("dispatch_regret")
     monkeypatch.setattr(module, "compile_many", stubs)
     monkeypatch.setattr(module, "TURN_SECONDS", 0.0)
-    yield module
-    for name in ("dispatch_regret", "dispatch_fit", "dispatch_results", "dispatch_shapes"):
-        sys.modules.pop(name, None)
+    return module
 
 
 @pytest.fixture
-def shapes(regret):
+def shapes(benchmark_script):
     """The problems that the script times."""
-    return sys.modules["dispatch_shapes"]
+    return benchmark_script("dispatch_shapes")
 
 
 def stubs(plans, arch, cache_dir=None):

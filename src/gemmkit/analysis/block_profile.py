@@ -168,9 +168,10 @@ def profile_block(
     """
     config = config or kernel.default
     if problem.count > 1:
-        of_one = _profile_one(kernel, problem.typical.single, spec, config, None, cache_dir, True)
+        one = problem.typical.single
+        of_one = _profile_one(kernel, one, spec, config, None, cache_dir, one_of_many=True)
         return _of_many(of_one, kernel, config, problem, spec, binary, cache_dir)
-    return _profile_one(kernel, problem, spec, config, binary, cache_dir, False)
+    return _profile_one(kernel, problem, spec, config, binary, cache_dir)
 
 
 def _profile_one(
@@ -180,7 +181,8 @@ def _profile_one(
     config: TileConfig,
     binary: Binary | None,
     cache_dir: Path | None,
-    one_of_many: bool,
+    *,
+    one_of_many: bool = False,
 ) -> BlockProfile:
     """The profile of one product's block, also where it is one of many that blocks go through."""
     rows_left, columns_left = kernel.plan(problem, config, spec).residue

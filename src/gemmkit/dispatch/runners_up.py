@@ -86,15 +86,15 @@ def _slower_memory(loser: Ranked, winner: Ranked, problem: GemmProblem) -> str:
     stores, choices_stores = _percents(writes, other_writes)
     loads, choices_loads = _percents(reads, other_reads)
     launches, choices_launches = _percents(launch, other_launch)
-    theirs, ours = loser.estimate, winner.estimate
+    ours, theirs = loser.estimate, winner.estimate
     # Bytes that memory would move in the time that is lost.
-    uneven = max(theirs.port_us - ours.port_us, 0.0) * loser.costed.gpu.dram_gb_per_s * 1e3
+    uneven = max(ours.port_us - theirs.port_us, 0.0) * loser.costed.gpu.dram_gb_per_s * 1e3
     found = (
         (
             uneven,
-            f"its {theirs.work.ctas} blocks load the memory ports of SM groups less evenly: the "
-            f"fullest has read its part after {microseconds_text(theirs.port_us)}, with the "
-            f"choice after {microseconds_text(ours.port_us)}",
+            f"its {ours.work.ctas} blocks load the memory ports of SM groups less evenly: the "
+            f"fullest has read its part after {microseconds_text(ours.port_us)}, with the "
+            f"choice after {microseconds_text(theirs.port_us)}",
         ),
         (
             written / writes - written / other_writes,

@@ -127,8 +127,9 @@ def distance_between(one: ProblemClass, other: ProblemClass) -> float:
 def shipped_table(gpu: GpuSpec) -> Winners:
     """The table that ships for a board, with those of boards with the same SMs where it has none.
 
-    Such boards differ in their memory: an H200 in its from an H100. What wins on one hardly ever
-    is slow on the other, and tables of few classes are filled up with what was measured there.
+    Such boards differ in their memory: an H200 in its from an H100. Where that is not the limit,
+    what wins on one is hardly ever slow on the other, and tables of few classes are filled up with
+    what was measured there; where it is, such an entry must hold against other candidates.
     """
     entries: list[Entry] = []
     for table in _tables_of(gpu):

@@ -132,19 +132,25 @@ def find_kernel(name: str) -> Kernel:
     wanted = name.strip().lower().replace("-", "_")
     by_name = {kernel.name: kernel for kernel in (*LADDER, *PRODUCTION)}
     kernel = by_name.get(wanted)
-    if kernel is None and name.strip().lower().endswith((".cu", ".cuh", ".ptx")):
-        raise UsageError(
+    if kernel is None:
+        raise UsageError(_no_kernel(name, wanted, by_name))
+    if not colon:
+        return kernel
+    return replace(kernel, default=kernel.configure(read_settings(settings)))
+
+
+def _no_kernel(name: str, wanted: str, known: Iterable[str]) -> str:
+    """Why a name, as it was given and as it was looked up, is that of no kernel."""
+    if wanted.endswith((".cu", ".cuh", ".ptx")):
+        return (
             f"'{name}' is a file, and a kernel of gemmkit is needed here: `gemmkit check`, "
             "`explain` and `bench` take files, and in Python Kernel.from_file and from_ptx make "
             "kernels of them"
         )
-    if kernel is None and wanted in (rungs := {str(each.rung): each.name for each in LADDER}):
-        raise UsageError(f"kernels go by their names here: rung {wanted} is {rungs[wanted]}")
-    if kernel is None:
-        raise UsageError(unknown_name("kernel", name, by_name))
-    if not colon:
-        return kernel
-    return replace(kernel, default=kernel.configure(read_settings(settings)))
+    rungs = {str(each.rung): each.name for each in LADDER}
+    if wanted in rungs:
+        return f"kernels go by their names here: rung {wanted} is {rungs[wanted]}"
+    return unknown_name("kernel", name, known)
 
 
 def read_settings(text: str) -> dict[str, int]:

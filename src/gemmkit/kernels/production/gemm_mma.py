@@ -48,13 +48,7 @@ def tile_launch(
     raster = raster_rows(problem, BM, BN, gpu.sm_count)
     copies = copied(problem)
     shape = launch_shape(
-        (
-            *types,
-            named("Tile", {**config.as_dict(), "threads": threads}),
-            access(vector(problem), vector(problem), access_widths(problem, WIDTH_OF_C)[2]),
-            CUDA_LAYOUTS[problem.layout],
-            schedule_argument(problem, raster=raster),
-        ),
+        (*types, *tile_arguments(problem, config, raster)),
         tile_grid(problem, BM, BN),
         threads,
         shared_bytes(problem, config),
@@ -62,6 +56,20 @@ def tile_launch(
     copies = copies if problem.flops else ()
     shape = replace(shape, rasterized=raster > 0, copies=copies, in_place=True)
     return with_copies_made(shape, problem, gpu, copying)
+
+
+def tile_arguments(
+    problem: GemmProblem, config: TileConfig, raster: int, **further: int
+) -> tuple[str, ...]:
+    """The template arguments after types: a tile, with `further` fields, how matrices are read and
+    written, their layout, and in which order blocks take tiles."""
+    tile = {**config.as_dict(), "threads": tensor_cores.thread_count(config), **further}
+    return (
+        named("Tile", tile),
+        access(vector(problem), vector(problem), access_widths(problem, WIDTH_OF_C)[2]),
+        CUDA_LAYOUTS[problem.layout],
+        schedule_argument(problem, raster=raster),
+    )
 
 
 def copied(problem: GemmProblem) -> tuple[OperandCopy, ...]:

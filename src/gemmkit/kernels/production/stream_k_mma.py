@@ -22,16 +22,11 @@ from gemmkit.kernels.policy import CUDA_TYPES
 from gemmkit.kernels.prepared_copies import with_copies_made
 from gemmkit.kernels.production import gemm_mma
 from gemmkit.kernels.production.arguments import (
-    CUDA_LAYOUTS,
     SPLIT_SIGNATURE,
-    access,
     launch_shape,
-    named,
 )
 from gemmkit.kernels.production.gemm_stream_k import LEAST_STEPS, split_tiles
-from gemmkit.kernels.production.schedule import RASTER_ROWS, schedule_argument
-from gemmkit.kernels.production.typed import access_widths
-from gemmkit.kernels.production.typed_mma import WIDTH_OF_C
+from gemmkit.kernels.production.schedule import RASTER_ROWS
 from gemmkit.kernels.rules import blocks_that_fit
 from gemmkit.kernels.work import Work
 from gemmkit.problem import GemmProblem
@@ -64,12 +59,7 @@ def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Work:
 def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShape:
     """Blocks on x as `shares_of` has them, each of which leaves at most the last part of one tile
     and the first of another in the workspace, behind the copies of operands."""
-    cut, vector = shares_of(problem, config, gpu), gemm_mma.vector(problem)
-    tile = {
-        **config.as_dict(),
-        "threads": tensor_cores.thread_count(config),
-        "min_blocks": resident_blocks(problem, config, gpu),
-    }
+    cut, resident = shares_of(problem, config, gpu), resident_blocks(problem, config, gpu)
     slots = 2 * cut.ctas if cut.cut_tiles else 0
     copies = gemm_mma.copied(problem) if problem.flops else ()
     copied = workspace_bytes(copies)
@@ -77,13 +67,10 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
     shape = launch_shape(
         (
             CUDA_TYPES[problem.dtype],
-            named("Tile", tile),
-            access(vector, vector, access_widths(problem, WIDTH_OF_C)[2]),
-            CUDA_LAYOUTS[problem.layout],
-            schedule_argument(problem, raster=RASTER_ROWS),
+            *gemm_mma.tile_arguments(problem, config, RASTER_ROWS, min_blocks=resident),
         ),
         (cut.ctas, 1, 1),
-        tile["threads"],
+        tensor_cores.thread_count(config),
         gemm_mma.shared_bytes(problem, config),
     )
     sums = slots * config["BM"] * config["BN"] * ITEM_BYTES[problem.sum_dtype]
