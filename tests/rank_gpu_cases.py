@@ -160,6 +160,31 @@ def summa(rank, ranks):
     assert not failed, failed
 
 
+def shares(rank, ranks):
+    """Parts that differ in size or are empty, in inference mode and after it, with kept memory."""
+    device = torch.device("cuda", rank)
+    random = torch.Generator().manual_seed(3)
+    failed = []
+    for m, n, k in ((513, 257, 129), (17, 515, 640), (1, 96, 64), (3, 1, 5), (300, 200, 1)):
+        a, b = (
+            torch.randint(-1, 2, each, generator=random).bfloat16() for each in ((m, k), (k, n))
+        )
+        for (words, result), inference in itertools.product(PLACEMENTS, (True, False)):
+            with torch.inference_mode(inference):
+                own = [
+                    part(x, of, rank, ranks).to(device) for x, of in zip((a, b), words, strict=True)
+                ]
+                want = part((a.float() @ b.float()).bfloat16(), result, rank, ranks).to(device)
+                given = {"placements": words, "placement": result, "shape": (m, n, k)}
+                try:
+                    # The second and third calls write to what the first has kept.
+                    for _ in range(3):
+                        assert torch.equal(distributed.matmul(*own, **given), want)
+                except (AssertionError, GemmkitError, RuntimeError) as error:
+                    failed.append(f"{m}×{n}×{k} {words} {result} {inference}: {error!r}")
+    assert not failed, failed
+
+
 def scaled(rank, ranks):
     """Operands of 8 bits, which each rank has quantized by itself."""
     random = torch.Generator().manual_seed(2)
@@ -222,7 +247,9 @@ def main():
         world_size=ranks,
         timeout=timedelta(seconds=PATIENCE),
     )
-    {each.__name__: each for each in (graphs, changes, summa, scaled, one_wrong)}[name](rank, ranks)
+    {each.__name__: each for each in (graphs, changes, summa, shares, scaled, one_wrong)}[name](
+        rank, ranks
+    )
     print("done")
     dist.destroy_process_group()
 

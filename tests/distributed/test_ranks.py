@@ -149,6 +149,6 @@ def test_dtensors(tmp_path):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="it needs 2 GPUs")
-@pytest.mark.parametrize("case", ["graphs", "changes", "summa", "scaled", "one_wrong"])
+@pytest.mark.parametrize("case", ["graphs", "changes", "summa", "shares", "scaled", "one_wrong"])
 def test_on_gpus(case, tmp_path):
     assert all("done" in each for each in run(case, 2, tmp_path, "rank_gpu_cases.py"))
