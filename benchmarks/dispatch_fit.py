@@ -4,7 +4,8 @@ The files are of `dispatch_regret.py` and, typed and grouped, of `run_suites.py 
 costs of each candidate are fitted to every other shape of each, and the regret on the other shapes
 is printed, with these costs, with those that were there, and with those that follow from tile sizes
 (`closed_form.py` fits what the latter rest on). Costs that are fitted to all shapes are written to
-`src/gemmkit/dispatch/fitted/`; candidates that the files do not have keep theirs. No GPU is needed.
+`src/gemmkit/dispatch/fitted/`; candidates that the files do not have keep theirs. The files may be
+of several boards of one compute capability. No GPU is needed.
 """
 
 from __future__ import annotations
@@ -60,8 +61,9 @@ Residuals = Callable[[Floats], Floats]
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One measured launch; what is far behind its shape's best weighs less."""
+    """One measured launch on a board; what is far behind its shape's best weighs less."""
 
+    gpu: GpuSpec
     candidate: Candidate
     problem: GemmProblem
     microseconds: float
@@ -77,7 +79,7 @@ def samples_of(rows: Sequence[Row], gpu: GpuSpec) -> list[list[Sample]]:
         candidates = (each.costed.candidate for each in dispatcher.ranked(row.problem))
         found.append(
             [
-                Sample(each, row.problem, time, best / time)
+                Sample(gpu, each, row.problem, time, best / time)
                 for each in candidates
                 if (time := row.times.get(each.label)) is not None
             ]
@@ -100,7 +102,7 @@ def suite_samples(path: Path, gpu: GpuSpec) -> list[list[Sample]]:
         best = min(times.values())
         found.append(
             [
-                Sample(known[label], problem_of(record.problem), time, best / time)
+                Sample(gpu, known[label], problem_of(record.problem), time, best / time)
                 for label, time in times.items()
                 if label in known
             ]
@@ -122,10 +124,13 @@ def problem_of(given: ProblemRecord) -> GemmProblem:
 
 
 def fit(
-    samples: Sequence[Sample], gpu: GpuSpec, registers: Mapping[str, int], kernel: str | None = None
+    samples: Sequence[Sample],
+    shipped: BoardCosts,
+    registers: Mapping[str, int],
+    kernel: str | None = None,
 ) -> BoardCosts:
     """The costs with which the estimates of these launches are nearest to their times; of one
-    kernel's configurations, or all.
+    kernel's configurations, or all. The others are those that ship.
 
     What all configurations share follows from float32 off tensor cores: without any, it stays as
     it ships.
@@ -144,25 +149,21 @@ def fit(
     # Other types were timed over arrays that the L2 cache holds: they tell nothing of memory.
     plain = ("float32", "ieee")
     of_board = [each for each in samples if (each.problem.dtype, each.problem.precision) == plain]
-    limits = gpu.capability
-    shipped = board_costs(limits.major, limits.minor)
     board = BoardCosts() if of_board else shipped
     corrections = {**shipped.corrections, **corrections}
     board = msgspec.structs.replace(board, corrections=corrections)
     for _ in range(ROUNDS if of_board else 1):
         if of_board:
-            board = _fit_board(board, of_board, gpu)
+            board = _fit_board(board, of_board)
         corrections = corrections | {
-            instance: _fit_correction(board, instance, some, gpu)
+            instance: _fit_correction(board, instance, some)
             for instance, some in by_instance.items()
         }
         board = msgspec.structs.replace(board, corrections=corrections)
     return board
 
 
-def _fit_correction(
-    board: BoardCosts, instance: str, samples: Sequence[Sample], gpu: GpuSpec
-) -> Correction:
+def _fit_correction(board: BoardCosts, instance: str, samples: Sequence[Sample]) -> Correction:
     before, weights = board.corrections[instance], np.array([*PRIORS.values()])
 
     def corrected(vector: Floats) -> Correction:
@@ -171,13 +172,13 @@ def _fit_correction(
 
     def residuals(vector: Floats) -> Floats:
         tried = msgspec.structs.replace(board, corrections={instance: corrected(vector)})
-        return np.append(_errors(tried, samples, gpu), weights * vector)
+        return np.append(_errors(tried, samples), weights * vector)
 
     start = np.log([getattr(before, name) for name in PRIORS])
     return corrected(least_squares(residuals, start))
 
 
-def _fit_board(board: BoardCosts, samples: Sequence[Sample], gpu: GpuSpec) -> BoardCosts:
+def _fit_board(board: BoardCosts, samples: Sequence[Sample]) -> BoardCosts:
     efficiencies = ("dram_efficiency", "store_efficiency")
     names = ("launch_us", *efficiencies, "partial_bytes", "exponent", "unaligned_tile", *LAYOUTS)
     prior = np.log([getattr(BoardCosts(), name) for name in names])
@@ -188,20 +189,21 @@ def _fit_board(board: BoardCosts, samples: Sequence[Sample], gpu: GpuSpec) -> Bo
         return msgspec.structs.replace(board, **values)
 
     def residuals(vector: Floats) -> Floats:
-        return np.append(_errors(board_of(vector), samples, gpu), PRIOR * (vector - prior))
+        return np.append(_errors(board_of(vector), samples), PRIOR * (vector - prior))
 
     start = np.log([getattr(board, name) for name in names])
     return board_of(least_squares(residuals, start))
 
 
-def _errors(board: BoardCosts, samples: Iterable[Sample], gpu: GpuSpec) -> Floats:
+def _errors(board: BoardCosts, samples: Iterable[Sample]) -> Floats:
     """Logarithms of estimated over measured time, by weight."""
-    candidates: dict[Candidate, CostedCandidate] = {}
+    costed: dict[tuple[Candidate, GpuSpec], CostedCandidate] = {}
     found = []
     for each in samples:
-        if each.candidate not in candidates:
-            candidates[each.candidate] = CostedCandidate(each.candidate, gpu, board)
-        estimate = candidates[each.candidate].estimate(each.problem).microseconds
+        key = each.candidate, each.gpu
+        if key not in costed:
+            costed[key] = CostedCandidate(*key, board)
+        estimate = costed[key].estimate(each.problem).microseconds
         found.append(each.weight * math.log(estimate / each.microseconds))
     return np.array(found)
 
@@ -231,12 +233,12 @@ def least_squares(residuals: Residuals, start: Floats, steps: int = 20) -> Float
     return vector
 
 
-def regrets(board: BoardCosts, shapes: Iterable[Sequence[Sample]], gpu: GpuSpec) -> list[float]:
+def regrets(board: BoardCosts, shapes: Iterable[Sequence[Sample]]) -> list[float]:
     """For each shape the time of the candidate that these costs choose, over the best one's."""
     found = []
     for samples in shapes:
         estimates = [
-            CostedCandidate(each.candidate, gpu, board).estimate(each.problem).microseconds
+            CostedCandidate(each.candidate, each.gpu, board).estimate(each.problem).microseconds
             for each in samples
         ]
         chosen = samples[int(np.argmin(estimates))]
@@ -271,15 +273,17 @@ def main() -> None:
     parser.add_argument("--kernel", help="fit the costs of its configurations alone")
     parser.add_argument("--dry", action="store_true", help="write nothing")
     arguments = parser.parse_args()
-    boards = sorted({_board_of(each) for each in arguments.files})
-    if len(boards) > 1:
-        parser.error(f"the files are of different boards: {', '.join(boards)}; fit those of one")
-    gpu = find_board(boards[0])
-    limits = gpu.capability
+    boards = {each: find_board(_board_of(each)) for each in arguments.files}
+    names_of_boards = sorted({gpu.name for gpu in boards.values()})
+    limits, *others = {gpu.capability for gpu in boards.values()}
+    if others:
+        told = ", ".join(names_of_boards)
+        parser.error(f"the files are of boards of different compute capability: {told}")
+    before = board_costs(limits.major, limits.minor)
     fitted_on: list[list[Sample]] = []
     held_out: list[list[Sample]] = []
     registers: dict[str, int] = {}
-    for file in arguments.files:
+    for file, gpu in boards.items():
         together = 1
         if file.stem.endswith(SUITES):
             shapes = [each for each in suite_samples(file, gpu) if each]
@@ -291,10 +295,13 @@ def main() -> None:
             together = len({row.kind for row in rows})
         for number, some in enumerate(shapes):
             (held_out if number // together % 2 else fitted_on).append(some)
-    board = fit([each for some in fitted_on for each in some], gpu, registers, arguments.kernel)
+    board = fit([each for some in fitted_on for each in some], before, registers, arguments.kernel)
     # What ships rests on all shapes: the others tell how far such costs may be trusted.
     whole = fit(
-        [each for some in fitted_on + held_out for each in some], gpu, registers, arguments.kernel
+        [each for some in fitted_on + held_out for each in some],
+        before,
+        registers,
+        arguments.kernel,
     )
     errors = np.abs(
         _errors(
@@ -305,22 +312,25 @@ def main() -> None:
                 for each in some
                 if arguments.kernel in (None, each.candidate.name)
             ],
-            gpu,
         )
     )
-    told = summary(regrets(board, held_out, gpu))
+    told = summary(regrets(board, held_out))
     names = " and ".join(file.name for file in arguments.files)
-    before = board_costs(limits.major, limits.minor)
     number = len(fitted_on) + len(held_out)
-    listed = {each.costed_as(dtype) for each in candidates_for(gpu) for dtype in ITEM_BYTES}
+    listed = {
+        each.costed_as(dtype)
+        for gpu in boards.values()
+        for each in candidates_for(gpu)
+        for dtype in ITEM_BYTES
+    }
     kept = {name: each for name, each in whole.corrections.items() if name in listed}
     whole = msgspec.structs.replace(
         whole,
         corrections=kept,
         fitted=_told(
             before,
-            f"{number} shapes of {names} on {gpu.name}; fitted to every other one, "
-            f"regret on {told}",
+            f"{number} shapes of {names} on {' and '.join(names_of_boards)}; "
+            f"fitted to every other one, regret on {told}",
             [name for name in kept if kept[name] != before.corrections.get(name)],
             arguments.kernel,
         ),
@@ -330,8 +340,8 @@ def main() -> None:
         ("as they were", before),
         ("fitted costs", board),
     ):
-        print(f"{name:14} fitted on {summary(regrets(costs, fitted_on, gpu))}")
-        print(f"{'':14} held out  {summary(regrets(costs, held_out, gpu))}")
+        print(f"{name:14} fitted on {summary(regrets(costs, fitted_on))}")
+        print(f"{'':14} held out  {summary(regrets(costs, held_out))}")
     print(f"estimates of held-out launches: median error {np.median(errors):.1%}")
     if not arguments.dry:
         path = FITTED / f"sm_{limits.major}{limits.minor}.json"

@@ -80,7 +80,8 @@ class Pipes:
     1: from compute capability 9.0 on only asynchronous instructions reach more, `wgmma` of it in a
     long run, which the board's power limits. `issue` is warp instructions, one for each scheduler;
     `shared_bytes` one wavefront of shared memory; `l2_bytes` the SM's share of what L2 delivers,
-    `tma_bytes` that of tensor copies; `load_store_lanes` the threads whose addresses are served,
+    `tma_bytes` that of its own tensor copies, `received_bytes` what it takes of them and of those
+    that other SMs multicast to it; `load_store_lanes` the threads whose addresses are served,
     `special_lanes` those for which the special-function units compute. `launch_us` is from one
     kernel of a CUDA graph to the next, in microseconds. `ports` are those to memory, where they
     are known.
@@ -96,6 +97,7 @@ class Pipes:
     shared_bytes: int = 128
     l2_bytes: float = 28.0
     tma_bytes: float = 28.0
+    received_bytes: float = 28.0
     load_store_lanes: int = 32
     special_lanes: int = 16
     launch_us: float = 2.0
@@ -130,7 +132,7 @@ class Pipes:
 # L2 rates are rounded from published micro-benchmarks of each generation. The share of `mma.sync`
 # on 9.0 is that of Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture via
 # Microbenchmarking" (2024); on later data-center parts it is taken to run as fast as on 8.0.
-# The share of wgmma, and what TMA gets from L2, were measured on an H100, the ports to memory on an
+# The share of wgmma was measured on an H100; what TMA gets from L2, and the ports to memory, on an
 # H200, whose SMs are the same (docs/limits.md).
 HOPPER_PORTS = MemoryPorts(sms=6, group_bytes=180.0, sm_bytes=105.0)
 PIPES = {
@@ -139,7 +141,17 @@ PIPES = {
     (8, 6): Pipes(128, load_store_lanes=16, l2_bytes=18.0),
     (8, 7): Pipes(128, tensor_half=1024, load_store_lanes=16, l2_bytes=18.0),
     (8, 9): Pipes(128, load_store_lanes=16, l2_bytes=16.0),
-    (9, 0): Pipes(128, 64, 2048, 128, mma_sync=0.63, wgmma=0.7, tma_bytes=56.0, ports=HOPPER_PORTS),
+    (9, 0): Pipes(
+        128,
+        64,
+        2048,
+        128,
+        mma_sync=0.63,
+        wgmma=0.7,
+        tma_bytes=64.0,
+        received_bytes=46.0,
+        ports=HOPPER_PORTS,
+    ),
     (10, 0): Pipes(128, 64, 4096, 64, mma_sync=0.25),
     (10, 3): Pipes(128, 2, 4096, 2, mma_sync=0.25),
     (11, 0): Pipes(128, 2, 4096, 2, mma_sync=0.25),

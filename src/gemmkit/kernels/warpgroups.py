@@ -19,6 +19,8 @@ WARPGROUP = 4 * WARP_SIZE
 # Bytes of a line in shared memory, after which the swizzle turns to the next one; what TMA needs
 # addresses and distances in memory to be multiples of; and of what swizzled tiles begin at.
 LINE_BYTES, TMA_UNIT, TILE_ALIGNMENT = 128, 16, 1024
+# Lines after which the swizzle repeats.
+SWIZZLED_LINES = TILE_ALIGNMENT // LINE_BYTES
 # Bytes of memory that TMA has L2 fetch at once; and where lines of boxes are not those of the
 # cache: a product of 3000³ takes 10 % longer there with the larger number (H100).
 L2_BYTES, L2_BYTES_ACROSS_LINES = 256, 128

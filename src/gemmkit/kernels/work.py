@@ -70,8 +70,9 @@ class Demands:
     `most_registers` is what launch bounds leave it. `places` are those of the loop at which copies
     begin; 0 where the compiler never runs out of registers for them. `coalesced_stores` says that
     each store of a warp to C covers neighbors, whatever the alignment. `by_wgmma` says that
-    wgmma multiplies the operands, `by_tma` that TMA brings them to it, `in_turn` that products and
-    further instructions do not overlap.
+    wgmma multiplies the operands, `by_tma` that TMA brings them to it, of which `received_bytes`
+    arrive in the CTA's shared memory: what it reads, and what others of its cluster read for it.
+    `in_turn` says that products and further instructions do not overlap.
     """
 
     math: MathPipe
@@ -95,6 +96,7 @@ class Demands:
     by_wgmma: bool = False
     in_turn: bool = False
     exposed: float = 0.0
+    received_bytes: float = 0.0
 
 
 class Finishing(NamedTuple):

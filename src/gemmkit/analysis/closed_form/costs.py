@@ -187,6 +187,7 @@ def derived_costs(
         warps / pipes.issue * dispatch,
         demands.wavefronts,
         demands.l2_bytes / (pipes.tma_bytes if demands.by_tma else pipes.l2_bytes),
+        demands.received_bytes / pipes.received_bytes,
     )
     latency = max(step, ceil_div(warps, pipes.issue) * dispatch)
     if demands.waits:

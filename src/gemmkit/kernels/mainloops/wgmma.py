@@ -26,10 +26,15 @@ from gemmkit.problem import GemmProblem
 # 128 bytes in place of 2 (H100, bf16 at 1000³, 3000³ and 5000³, with clusters and without).
 SPLIT_SECTORS = 2.5
 
+# SMs of a TPC; and those that clusters of more leave over: of 132 in an H200, 8 or 12 with clusters
+# of 4 or 8 blocks, by `cuOccupancyMaxActiveClusters`.
+PAIR, LEFT_OVER = 2, 8
+
 # Bytes along k of one wgmma.
 K_BYTES = 32
 # Of A and of B.
-Split = tuple[bool, ...]
+Sides = tuple[bool, ...]
+NEITHER: Sides = (False, False)
 # Latencies of L2 that a step lasts at least: none, since loads are several steps ahead.
 COVERS = 0.0
 
@@ -41,13 +46,16 @@ def persistent(
     threads: int,
     shared_bytes: int,
     *,
-    split: Split = (False, False),
+    split: Sides = NEITHER,
+    across: Sides = NEITHER,
     swapped: bool | None = None,
 ) -> Work:
-    """Persistent blocks, which go from tile to tile; `split` as for `in_turn`, `swapped` as in
-    `product_sides`."""
+    """Persistent blocks, which go from tile to tile; `split` and `across` as for `in_turn`,
+    `swapped` as in `product_sides`."""
     found = clusters(problem, config, gpu)
-    return in_turn(problem, config, found, threads, shared_bytes, split=split, swapped=swapped)
+    return in_turn(
+        problem, config, found, threads, shared_bytes, split=split, across=across, swapped=swapped
+    )
 
 
 def in_turn(
@@ -57,12 +65,13 @@ def in_turn(
     threads: int,
     shared_bytes: int,
     *,
-    split: Split = (False, False),
+    split: Sides = NEITHER,
+    across: Sides = NEITHER,
     swapped: bool | None = None,
 ) -> Work:
     """Blocks that share a problem, or groups, as `found` says; `split` tells of A and of B whether
-    their rows begin between sectors of the cache."""
-    demands = _demands(config, problem.dtype, problem.item_bytes, threads, split, swapped)
+    their rows begin between sectors of the cache, `across` whether they lie across k."""
+    demands = _demands(config, problem.dtype, problem.item_bytes, threads, split, across, swapped)
     whole, teams = Work.of(found, threads, shared_bytes, demands), config.pingpong or 1
     first_tiles = min(teams, found.visits)
     return whole._replace(teams=teams, finishing=finishing(problem, whole, first_tiles))
@@ -122,10 +131,18 @@ def clusters(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Cut:
 def visiting(config: TileConfig, gpu: GpuSpec, places: int, steps: int) -> Cut:
     """Clusters that visit so many places in turn, each a tile for every block, of so many steps."""
     size = config["cluster_m"] * config["cluster_n"]
-    at_once = min(places, gpu.sm_count // size)
+    at_once = min(places, most_clusters(gpu, size))
     visits = ceil_div(places, at_once) if places else 1
     tiles, ctas = places * size, at_once * size
     return Cut(config["BM"], config["BN"], tiles, ctas, visits * steps, visits)
+
+
+def most_clusters(gpu: GpuSpec, size: int) -> int:
+    """Clusters of so many blocks, one for each SM, that the board holds at once.
+
+    SMs come in pairs, but a larger cluster has to fit into a GPC, some of which lack SMs.
+    """
+    return max(1, (gpu.sm_count - (LEFT_OVER if size > PAIR else 0)) // size)
 
 
 @lru_cache(maxsize=4096)
@@ -134,7 +151,8 @@ def _demands(
     dtype: str,
     item_bytes: int,
     threads: int,
-    split: Split = (False, False),
+    split: Sides = NEITHER,
+    across: Sides = NEITHER,
     swapped: bool | None = None,
 ) -> Demands:
     BM, BN, BK, consumers = (config[key] for key in ("BM", "BN", "BK", "consumers"))
@@ -142,9 +160,16 @@ def _demands(
     results = BM * BN // (4 * WARP_SIZE * (consumers // (config.pingpong or 1)))
     rows, columns = product_sides(config, swapped=swapped)
     products = rows // ROWS * (BK * item_bytes // K_BYTES)
-    # A block of a cluster reads its share of what it has in common with the others.
-    weights = [SPLIT_SECTORS if each else 1.0 for each in split]
-    lines = weights[0] * BM / config["cluster_n"] + weights[1] * BN / config["cluster_m"]
+    read = received = 0.0
+    for side, sharing, lies_across, is_split in zip(
+        (BM, BN), (config["cluster_n"], config["cluster_m"]), across, split, strict=True
+    ):
+        # Boxes of operands across k are whole lines wide.
+        unit = LINE_BYTES // item_bytes if lies_across else 1
+        loaded = ceil_div(side, unit) * unit
+        # A block of a cluster reads its share of what it has in common with the others.
+        read += loaded / sharing * (SPLIT_SECTORS if is_split else 1.0)
+        received += loaded
     return Demands(
         math=MathPipe(dtype, tensor=True),  # type: ignore[arg-type]
         multiply_adds=BM * BN * BK / threads,
@@ -152,7 +177,8 @@ def _demands(
         issue=0.0,
         # Each product reads its rows and all columns; a line is a wavefront.
         wavefronts=products * (ROWS + columns) * K_BYTES / LINE_BYTES,
-        l2_bytes=item_bytes * BK * lines,
+        l2_bytes=item_bytes * BK * read,
+        received_bytes=item_bytes * BK * received,
         copies=Copies(),
         waits=0.0,
         covers=COVERS,

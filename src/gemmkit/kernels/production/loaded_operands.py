@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gemmkit.kernels.operand_copies import OperandCopy, aligned_copies
-from gemmkit.kernels.plan import TileConfig
-from gemmkit.kernels.warpgroups import is_swapped, product_sides
+from gemmkit.kernels.plan import TileConfig, ceil_div
+from gemmkit.kernels.warpgroups import SWIZZLED_LINES, is_swapped, line, product_sides
 from gemmkit.problem import GemmProblem
 from gemmkit.tensor_maps import Element
 
@@ -69,3 +69,33 @@ class LoadedOperands:
     def depth(self, config: TileConfig) -> int:
         """Elements along k of a stage."""
         return config["BK"] * self.per_k
+
+    def lines(self, config: TileConfig, name: str) -> int:
+        """Lines of a box of A or B, of which each block of a cluster that shares it loads as many.
+
+        Lines are neighbors along k, and those of an operand that lies across k along its other
+        side: all lines of some boxes, or where these are no multiple of the blocks, some of each.
+        """
+        side, sharing, along_k = self._side(config, name)
+        if along_k:
+            return side // sharing
+        depth = self.box_depth or config["BK"]
+        whole = ceil_div(side, line(self.item_bytes)) % sharing == 0
+        return depth if whole else depth // sharing
+
+    def shares(self, config: TileConfig) -> str | None:
+        """Why blocks of a cluster cannot load equal parts of what they share."""
+        for name in "AB":
+            if (lines := self.lines(config, name)) % SWIZZLED_LINES:
+                sharing = self._side(config, name)[1]
+                return (
+                    f"{name} is shared by {sharing} blocks of a cluster, each of which would load "
+                    f"{lines} lines of its boxes: the swizzle repeats after {SWIZZLED_LINES}"
+                )
+        return None
+
+    def _side(self, config: TileConfig, name: str) -> tuple[int, int, bool]:
+        """A tile's extent along M or N, the blocks that share it, and whether it lies along k."""
+        if name == "A":
+            return config["BM"], config["cluster_n"], self.a_along_k
+        return config["BN"], config["cluster_m"], self.b_along_k

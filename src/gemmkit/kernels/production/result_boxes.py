@@ -225,6 +225,9 @@ def buffers(
 def room(
     problem: GemmProblem, config: TileConfig, gpu: GpuSpec, operands: LoadedOperands
 ) -> str | None:
-    """Room for the stages and buffers that `fit` chooses: the fewest, where there is no more."""
+    """Equal shares of what the blocks of a cluster load, and room for the stages and buffers that
+    `fit` chooses: the fewest, where there is no more."""
+    if (reason := operands.shares(config)) is not None:
+        return reason
     found = fit(problem, config, gpu, operands)
     return rules.dynamic_shared(found.shared_bytes(problem, operands), gpu)

@@ -43,6 +43,8 @@ from gemmkit.problem import GemmProblem
 # three, of whose blocks ptxas gives 128 to each thread.
 SUM_REGISTERS, SUM_REGISTERS_OF_THREE = 192, 96
 MOST_CONSUMERS = 3
+# Blocks of a cluster that may share operands.
+SHARING = (1, 2, 4, 8)
 # Largest box of a tensor map along one dimension, and columns of a wgmma.
 MOST_LINES = 256
 
@@ -112,12 +114,8 @@ def maps(
     product = (1,) if problem.batch != 1 else ()
     copied, item = {each.operand for each in operands.copies}, operands.item_bytes
     found = []
-    for name, operand, along_k, side, sharing, ld in (
-        ("map_a", "A", operands.a_along_k, config["BM"], config["cluster_n"], problem.lda),
-        ("map_b", "B", operands.b_along_k, config["BN"], config["cluster_m"], problem.ldb),
-    ):
-        lines = side // sharing if along_k else operands.box_depth or config["BK"]
-        box = (line(item), lines, *product)
+    for name, operand, ld in (("map_a", "A", problem.lda), ("map_b", "B", problem.ldb)):
+        box = (line(item), operands.lines(config, operand), *product)
         in_lines = operand in copied or ld * item % LINE_BYTES == 0
         l2 = L2_BYTES if in_lines else L2_BYTES_ACROSS_LINES
         element = operands.element
@@ -144,7 +142,17 @@ def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec, operands: Loade
         name not in copied and ld * operands.item_bytes % SECTOR != 0
         for name, ld in (("A", problem.lda), ("B", problem.ldb))
     )
-    return persistent(problem, config, gpu, threads, shared, split=split, swapped=operands.swapped)
+    across = (not operands.a_along_k, not operands.b_along_k)
+    return persistent(
+        problem,
+        config,
+        gpu,
+        threads,
+        shared,
+        split=split,
+        across=across,
+        swapped=operands.swapped,
+    )
 
 
 def condition(problem: GemmProblem, gpu: GpuSpec) -> str | None:
@@ -179,8 +187,9 @@ def tiles(
         ),
         lambda: (
             None
-            if sharing in (1, 2)
-            else f"cluster_m × cluster_n = {sharing}: 1 or 2 blocks of a cluster share operands"
+            if sharing in SHARING
+            else f"cluster_m × cluster_n = {sharing}: operands are shared by 1, 2, 4 or 8 blocks "
+            "of a cluster"
         ),
         lambda: (
             None
@@ -212,15 +221,9 @@ def tiles(
             f"{most_sums}: choose a smaller BM or BN"
         ),
         lambda: None if config["stages"] >= 2 else "a pipeline needs 2 stages or more",
-        lambda: rules.divides(config, 8 * config["cluster_m"], "BN"),
         lambda: (
             "consumers with a tile each do not share its k with other blocks"
             if turns > 1 and parts > 1
-            else None
-        ),
-        lambda: (
-            f"BM = {config['BM']} is not a multiple of {ROWS}: such tiles share no operands"
-            if swapped is None and transposed and sharing > 1
             else None
         ),
     )

@@ -202,11 +202,17 @@ struct WgmmaMainloop {
                                      mask);
       }
     } else {
+      // Whole boxes if each block has as many, or some lines of each: a block that sent the others nothing
+      // would not keep them from running ahead of it.
+      constexpr bool WHOLE = Operand::BOXES % SHARED_BY == 0;
+      constexpr int LINES = Operand::LINES / (WHOLE ? 1 : SHARED_BY);
+      const int line = WHOLE ? 0 : part * LINES;
 #pragma unroll
       for (int box = 0; box < Operand::BOXES; ++box) {
-        if (box % SHARED_BY == part) {
-          tma_load<BATCHED, MULTICAST>(to + box * Operand::BOX_BYTES, map,
-                                       {first + box * Operand::SPAN, k, product}, full, mask);
+        if (!WHOLE || box % SHARED_BY == part) {
+          tma_load<BATCHED, MULTICAST>(to + box * Operand::BOX_BYTES + line * Operand::LINE_BYTES,
+                                       map, {first + box * Operand::SPAN, k + line, product}, full,
+                                       mask);
         }
       }
     }
