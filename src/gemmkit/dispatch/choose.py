@@ -195,8 +195,8 @@ class Dispatcher:
         neighbors = alike or neighbors
         found = self._near(problem, neighbors, best)
         found = found or self._estimated(problem, best, near=bool(neighbors))
-        if known is not None and (found.kernel, found.config) == (known.kernel, known.config):
-            # It reads no copies of prepared operands, so that its time is what was measured.
+        if known is not None and not self._still_wins(found, problem):
+            # What reads no copies of prepared operands is as fast without, where all is measured.
             return self.choose(replace(problem, prepared=""))
         return found
 
@@ -243,8 +243,8 @@ class Dispatcher:
                 yield kernel.launch(problem, each.config, self.gpu).prepared
 
     def _still_wins(self, found: Choice, problem: GemmProblem) -> bool:
-        """Whether what was measured without prepared operands is the fastest with them: what
-        copies them is, for it saves these copies, and all that is slower saves no more."""
+        """Whether what is the fastest without prepared operands is so with them: what copies them
+        is, for it saves these copies, and all that is slower saves no more."""
         kernel, config = found.kernel, found.config
         return not problem.prepared or bool(kernel.launch(problem, config, self.gpu).prepared)
 
