@@ -149,7 +149,7 @@ PIPES = {
         mma_sync=0.63,
         wgmma=0.7,
         tma_bytes=64.0,
-        received_bytes=46.0,
+        received_bytes=45.0,
         ports=HOPPER_PORTS,
     ),
     (10, 0): Pipes(128, 64, 4096, 64, mma_sync=0.25),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterable, Mapping
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from typing import NamedTuple
 
 import msgspec
@@ -103,11 +103,16 @@ class Winners:
         return sorted(found, key=lambda near: (near.distance, near.entry.label))
 
 
+@lru_cache(maxsize=64)
+def _types_alike(problem: ProblemClass) -> frozenset[tuple[Dtype, Dtype, str]]:
+    """The types and scales of classes that run alike; kept, for a search asks once per entry."""
+    return frozenset((each.dtype, each.out_dtype, each.scales) for each in running_alike(problem))
+
+
 def distance_between(one: ProblemClass, other: ProblemClass) -> float:
     """How unlike two classes are; infinite if types, precisions or groups differ, or only one is
     empty."""
-    types = {(each.dtype, each.out_dtype, each.scales) for each in running_alike(one)}
-    if (other.dtype, other.out_dtype, other.scales) not in types:
+    if (other.dtype, other.out_dtype, other.scales) not in _types_alike(one):
         return math.inf
     if (one.precision, one.groups) != (other.precision, other.groups):
         return math.inf

@@ -9,6 +9,7 @@ from gemmkit.gpu import WARP_SIZE, GpuSpec, MathPipe
 from gemmkit.kernels.cut import Cut, steps_of, whole_tiles
 from gemmkit.kernels.mainloops.typed import CONVERTED_COVERS
 from gemmkit.kernels.mainloops.write_back import finishing
+from gemmkit.kernels.operand_copies import SECTOR
 from gemmkit.kernels.plan import TileConfig, ceil_div
 from gemmkit.kernels.warpgroups import LINE_BYTES, ROWS, product_sides
 from gemmkit.kernels.work import (
@@ -23,8 +24,9 @@ from gemmkit.kernels.work import (
 from gemmkit.problem import GemmProblem
 
 # How much longer L2 takes to deliver a line of a box that begins between its sectors: 5 cycles for
-# 128 bytes in place of 2 (H100, bf16 at 1000³, 3000³ and 5000³, with clusters and without).
-SPLIT_SECTORS = 2.5
+# 128 bytes in place of 2 (H100, bf16 at 1000³, 3000³ and 5000³, with clusters and without); and one
+# that begins between the halves of its lines, which has parts of three (H200, 90 problems).
+HALF_LINE, SPLIT_SECTORS, SPLIT_HALVES = LINE_BYTES // 2, 2.5, 1.5
 
 # SMs of a TPC; and those that clusters of more leave over: of 132 in an H200, 8 or 12 with clusters
 # of 4 or 8 blocks, by `cuOccupancyMaxActiveClusters`.
@@ -34,7 +36,19 @@ PAIR, LEFT_OVER = 2, 8
 K_BYTES = 32
 # Of A and of B.
 Sides = tuple[bool, ...]
+Costs = tuple[float, ...]
 NEITHER: Sides = (False, False)
+WHOLE_LINES: Costs = (1.0, 1.0)
+
+
+def line_cost(distance: int) -> float:
+    """How much longer L2 takes to deliver a line of a box than one of its own, where rows lie so
+    many bytes apart."""
+    if distance % SECTOR:
+        return SPLIT_SECTORS
+    return SPLIT_HALVES if distance % HALF_LINE else 1.0
+
+
 # Latencies of L2 that a step lasts at least: none, since loads are several steps ahead.
 COVERS = 0.0
 
@@ -46,15 +60,22 @@ def persistent(
     threads: int,
     shared_bytes: int,
     *,
-    split: Sides = NEITHER,
+    line_costs: Costs = WHOLE_LINES,
     across: Sides = NEITHER,
     swapped: bool | None = None,
 ) -> Work:
-    """Persistent blocks, which go from tile to tile; `split` and `across` as for `in_turn`,
+    """Persistent blocks, which go from tile to tile; `line_costs` and `across` as for `in_turn`,
     `swapped` as in `product_sides`."""
     found = clusters(problem, config, gpu)
     return in_turn(
-        problem, config, found, threads, shared_bytes, split=split, across=across, swapped=swapped
+        problem,
+        config,
+        found,
+        threads,
+        shared_bytes,
+        line_costs=line_costs,
+        across=across,
+        swapped=swapped,
     )
 
 
@@ -65,13 +86,15 @@ def in_turn(
     threads: int,
     shared_bytes: int,
     *,
-    split: Sides = NEITHER,
+    line_costs: Costs = WHOLE_LINES,
     across: Sides = NEITHER,
     swapped: bool | None = None,
 ) -> Work:
-    """Blocks that share a problem, or groups, as `found` says; `split` tells of A and of B whether
-    their rows begin between sectors of the cache, `across` whether they lie across k."""
-    demands = _demands(config, problem.dtype, problem.item_bytes, threads, split, across, swapped)
+    """Blocks that share a problem, or groups, as `found` says; `line_costs` are those of A and of B
+    (see `line_cost`), `across` tells whether they lie across k."""
+    demands = _demands(
+        config, problem.dtype, problem.item_bytes, threads, line_costs, across, swapped
+    )
     whole, teams = Work.of(found, threads, shared_bytes, demands), config.pingpong or 1
     first_tiles = min(teams, found.visits)
     return whole._replace(teams=teams, finishing=finishing(problem, whole, first_tiles))
@@ -151,7 +174,7 @@ def _demands(
     dtype: str,
     item_bytes: int,
     threads: int,
-    split: Sides = NEITHER,
+    line_costs: Costs = WHOLE_LINES,
     across: Sides = NEITHER,
     swapped: bool | None = None,
 ) -> Demands:
@@ -161,14 +184,14 @@ def _demands(
     rows, columns = product_sides(config, swapped=swapped)
     products = rows // ROWS * (BK * item_bytes // K_BYTES)
     read = received = 0.0
-    for side, sharing, lies_across, is_split in zip(
-        (BM, BN), (config["cluster_n"], config["cluster_m"]), across, split, strict=True
+    for side, sharing, lies_across, cost in zip(
+        (BM, BN), (config["cluster_n"], config["cluster_m"]), across, line_costs, strict=True
     ):
         # Boxes of operands across k are whole lines wide.
         unit = LINE_BYTES // item_bytes if lies_across else 1
         loaded = ceil_div(side, unit) * unit
         # A block of a cluster reads its share of what it has in common with the others.
-        read += loaded / sharing * (SPLIT_SECTORS if is_split else 1.0)
+        read += loaded / sharing * cost
         received += loaded
     return Demands(
         math=MathPipe(dtype, tensor=True),  # type: ignore[arg-type]

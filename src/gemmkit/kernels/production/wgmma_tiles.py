@@ -5,8 +5,7 @@ from __future__ import annotations
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels import rules
 from gemmkit.kernels.dependent_launch import dependent
-from gemmkit.kernels.mainloops.wgmma import clusters, persistent
-from gemmkit.kernels.operand_copies import SECTOR
+from gemmkit.kernels.mainloops.wgmma import clusters, line_cost, persistent
 from gemmkit.kernels.plan import (
     FURTHER_MAP_ARGUMENTS,
     MAP_ARGUMENTS,
@@ -138,8 +137,8 @@ def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec, operands: Loade
     """A tile of C at a time per block, of operands that are ready."""
     shared = fit(problem, config, gpu, operands).shared_bytes(problem, operands)
     threads, copied = thread_count(config), {each.operand for each in operands.copies}
-    split = tuple(
-        name not in copied and ld * operands.item_bytes % SECTOR != 0
+    line_costs = tuple(
+        1.0 if name in copied else line_cost(ld * operands.item_bytes)
         for name, ld in (("A", problem.lda), ("B", problem.ldb))
     )
     across = (not operands.a_along_k, not operands.b_along_k)
@@ -149,7 +148,7 @@ def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec, operands: Loade
         gpu,
         threads,
         shared,
-        split=split,
+        line_costs=line_costs,
         across=across,
         swapped=operands.swapped,
     )
