@@ -132,8 +132,8 @@ def fit(
     """The costs with which the estimates of these launches are nearest to their times; of one
     kernel's configurations, or all. The others are those that ship.
 
-    What all configurations share follows from float32 off tensor cores: without any, it stays as
-    it ships.
+    What all configurations share follows from float32 off tensor cores: without any, and where one
+    kernel is fitted, it stays as it ships.
     """
     by_instance: dict[str, list[Sample]] = {}
     for each in samples:
@@ -148,7 +148,11 @@ def fit(
     }
     # Other types were timed over arrays that the L2 cache holds: they tell nothing of memory.
     plain = ("float32", "ieee")
-    of_board = [each for each in samples if (each.problem.dtype, each.problem.precision) == plain]
+    of_board = [
+        each
+        for each in samples
+        if kernel is None and (each.problem.dtype, each.problem.precision) == plain
+    ]
     board = BoardCosts() if of_board else shipped
     corrections = {**shipped.corrections, **corrections}
     board = msgspec.structs.replace(board, corrections=corrections)
