@@ -40,6 +40,7 @@ class Machine:
     l2_latency: float = 270.0
     dram_latency: float = 650.0
     barrier_latency: float = 30.0
+    tma_latency: float = 400.0
     tensor_latency: float = 33.0
     ffma_issue: float = MEASURED_FFMA_ISSUE
     l1_fill_bytes: float = 64.0

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gemmkit.analysis.block_profile import BlockProfile, profile_block
+from gemmkit.analysis.copy_latency import Loads, loads_of
 from gemmkit.analysis.demand import Demand, demand_of, multiplies
 from gemmkit.analysis.machine import COPY_US, Machine, machine_of, pipe_cycles
 from gemmkit.analysis.memory_ports import port_time
@@ -142,6 +143,7 @@ class _Model:
         # Blocks on the busiest SM; one that ends makes room for the next.
         self.blocks = math.ceil(profile.plan.blocks / spec.sm_count)
         self._found: dict[float, list[tuple[Segment, float]]] = {}
+        self._found_loads: dict[float, Loads | None] = {}
 
     def prediction(self) -> Prediction:
         cycles = self._waves() + self._fix_up
@@ -176,6 +178,7 @@ class _Model:
         if self._multiplying is not None:
             found = self._specialized(self._multiplying, self.machine.dram_latency)
             finishing = waves * found.exposed
+        loads = self._loads(self.machine.dram_latency)
         return Parts(
             whole=self._whole,
             warps=self.blocks * self.profile.warps,
@@ -184,6 +187,8 @@ class _Model:
             chain=chain + (waves - 1) * self._chain(self._warm_latency),
             fix_up=self._fix_up,
             finishing=finishing,
+            loads=waves * loads.cycles if loads is not None else 0.0,
+            of_loads=loads.meaning(self.spec.clock_mhz) if loads is not None else "",
             dram_us=dram_us,
             before_us=self._before_us,
         )
@@ -249,7 +254,23 @@ class _Model:
         """Cycles of one block, from barrier to barrier."""
         if self._multiplying is not None:
             return self._specialized(self._multiplying, memory_latency).total
-        return sum(each.turns * each.cycles for each in self.segment_times(memory_latency))
+        steps = sum(each.turns * each.cycles for each in self.segment_times(memory_latency))
+        return steps + self._awaited(steps, memory_latency)
+
+    def _loads(self, memory_latency: float) -> Loads | None:
+        """The stages of a circular buffer that bulk copies fill."""
+        if memory_latency not in self._found_loads:
+            self._found_loads[memory_latency] = loads_of(
+                self.profile, self.problem, self.spec, self.machine, memory_latency
+            )
+        return self._found_loads[memory_latency]
+
+    def _awaited(self, steps: float, memory_latency: float) -> float:
+        """Cycles that waits for the loads of later stages add to those of the steps of a block."""
+        loads = self._loads(memory_latency)
+        if loads is None:
+            return 0.0
+        return loads.awaited * (self._joined(steps, loads.cycles) - steps)
 
     @cached_property
     def _multiplying(self) -> frozenset[int] | None:
@@ -278,7 +299,9 @@ class _Model:
             of_tile = float(profile.executed_per_tile[head]) if tiles > 1 else all_warps
             finishing += self._by_warps(segment, turns, of_tile)
             once += self._by_warps(segment, turns, max(all_warps - of_tile * tiles, 0.0))
-        return TileTimes(once, max(steps, self._l2_cycles), finishing, tiles, profile.teams)
+        steps = max(steps, self._l2_cycles)
+        steps += self._awaited(steps, memory_latency)
+        return TileTimes(once, steps, finishing, tiles, profile.teams)
 
     def _by_warps(self, segment: Segment, turns: float, count: float) -> float:
         """Cycles of so many executions of a segment by warps of a block, all at once if they can;
