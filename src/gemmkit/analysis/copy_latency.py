@@ -43,17 +43,13 @@ class Loads:
 
     def meaning(self, clock_mhz: float) -> str:
         """What is in flight at a time, and what would help."""
-        in_flight, each = self.buffer.in_flight, self.buffer.stage_bytes / _KIB
+        buffer = self.buffer
         advice = "more stages, or larger ones, would hide more of it"
-        if self.room < self.buffer.stage_bytes:
+        if self.room < buffer.stage_bytes:
             advice = "shared memory has no room for one more"
-        if self.buffer.in_flight > self.buffer.stages - 0.5:
-            of = f"all {self.buffer.stages}"
-        else:
-            of = f"{in_flight:.3g} of {self.buffer.stages}"
         return (
-            f"{of} stages of {each:.3g} KiB in flight, each for "
-            f"{self.latency / clock_mhz:.2f} µs; {advice}"
+            f"{buffer.in_flight:.3g} of {buffer.stages} stages of {buffer.stage_bytes / _KIB:.3g} "
+            f"KiB in flight, each for {self.latency / clock_mhz:.2f} µs; {advice}"
         )
 
 

@@ -111,76 +111,74 @@ def copy_pipeline(
         arrays: names of the operands' arrays in global memory.
 
     Returns:
-        None if no bulk copies of these arrays signal mbarriers, or if all fit in the buffer at
-        once.
+        None if no bulk copies of these arrays signal mbarriers, or if the run is too short to show
+        how many stages are in flight.
     """
-    found = _buffer(signals, warps, frozenset(arrays))
-    if found is None:
+    filled = Filled.of(signals, warps, arrays)
+    if filled is None:
         return None
-    stage_barriers, depth, arrived, issued = found
-    unit = CopyCosts(1.0)
-    rounds = Counter(_Replay(signals, warps, unit, arrays).arrivals())
+    # With a latency of 1 and nothing else, those that arrive at a time were in flight together.
+    rounds = Counter(_Replay(signals, warps, CopyCosts(1.0), arrays).arrivals())
     sizes = [rounds[at] for at in sorted(rounds)]
     if len(sizes) < 3:
         return None
-    phases = sum(sizes)
     return CopyPipeline(
-        stages=depth // stage_barriers,
-        in_flight=mean(sizes[1:-1]) / stage_barriers,
-        stage_bytes=arrived / phases * stage_barriers,
-        issued_bytes=issued / phases * stage_barriers,
+        stages=filled.barriers // filled.barriers_per_stage,
+        # The first round fills all of the buffer, the last one may not be whole.
+        in_flight=mean(sizes[1:-1]) / filled.barriers_per_stage,
+        stage_bytes=filled.stage_bytes,
+        issued_bytes=filled.issued_bytes,
         signals=tuple(signals),
         warps=warps,
-        barriers_per_stage=stage_barriers,
+        barriers_per_stage=filled.barriers_per_stage,
         arrays=frozenset(arrays),
     )
 
 
-def loads_seen(
-    signals: Sequence[WatchedSignal], warps: int, arrays: Collection[str]
-) -> tuple[float, float] | None:
-    """Bytes per stage that the first block gets, and that it has issued copies of; None without
-    such copies."""
-    found = _buffer(signals, warps, frozenset(arrays))
-    if found is None:
-        return None
-    stage_barriers, _, arrived, issued = found
-    phases = len(_Replay(signals, warps, CopyCosts(1.0), arrays).arrivals())
-    if not phases or not issued:
-        return None
-    return arrived / phases * stage_barriers, issued / phases * stage_barriers
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """What bulk copies of operands bring to the first of the blocks that ran.
 
+    `barriers` of its mbarriers are signaled by them, `barriers_per_stage` in each stage. Into each
+    stage come `stage_bytes`; its own copies bring `issued_bytes`, also to other blocks.
+    """
 
-def _buffer(
-    signals: Sequence[WatchedSignal], warps: int, arrays: frozenset[str]
-) -> tuple[int, int, float, float] | None:
-    """mbarriers per stage, mbarriers in all, bytes that arrive at the first block, and bytes that
-    it has issued copies of."""
-    barriers: set[tuple[int, int]] = set()
-    arrived = issued = 0.0
-    # Copies that a thread issues without a wait in between fill one stage; before the first wait
-    # they may fill several.
-    of_issue: list[set[tuple[int, int]]] = []
-    current: dict[int, set[tuple[int, int]]] = {}
-    for each in signals:
-        if each.kind == "wait":
-            current.pop(each.warp, None)
-        if each.kind != "copy" or each.array not in arrays:
-            continue
-        own = {barrier for barrier in each.barriers if barrier[0] == 0}
-        barriers |= own
-        arrived += each.nbytes * len(own)
-        if each.warp < warps:
-            issued += each.nbytes
-            if each.warp not in current:
-                current[each.warp] = set()
-                of_issue.append(current[each.warp])
-            current[each.warp] |= own
-    if not barriers or not issued:
-        return None
-    counts = [len(each) for each in of_issue if each]
-    together = round(median(counts)) if counts else 1
-    return min(max(together, 1), len(barriers)), len(barriers), arrived, issued
+    barriers: int
+    barriers_per_stage: int
+    stage_bytes: float
+    issued_bytes: float
+
+    @classmethod
+    def of(
+        cls, signals: Sequence[WatchedSignal], warps: int, arrays: Collection[str]
+    ) -> Filled | None:
+        """See `copy_pipeline`; None without such copies."""
+        barriers: set[tuple[int, int]] = set()
+        # Copies that a warp issues without a wait in between fill one stage. Before its first wait
+        # they may fill several.
+        together: list[set[tuple[int, int]]] = []
+        latest: dict[int, set[tuple[int, int]]] = {}
+        arrived = issued = 0
+        for each in signals:
+            if each.kind == "wait":
+                latest.pop(each.warp, None)
+            if not each.nbytes or each.array not in arrays:
+                continue
+            own = {barrier for barrier in each.barriers if barrier[0] == 0}
+            barriers |= own
+            arrived += each.nbytes * len(own)
+            if each.warp < warps and own:
+                issued += each.nbytes
+                if each.warp not in latest:
+                    together.append(set())
+                    latest[each.warp] = together[-1]
+                latest[each.warp] |= own
+        phases = len(_Replay(signals, warps, CopyCosts(1.0), arrays).arrivals())
+        if not issued or not phases:
+            return None
+        of_stage = round(median(len(each) for each in together))
+        stages = phases / of_stage
+        return cls(len(barriers), of_stage, arrived / stages, issued / stages)
 
 
 class _Replay:
@@ -218,7 +216,7 @@ class _Replay:
                 of = [(barrier, phase - 1) for barrier, phase in of if phase]
             elif each.kind in ("copy", "arrive"):
                 self._missing.update(of)
-                if each.kind == "copy" and each.array in arrays:
+                if each.nbytes and each.array in arrays:
                     self._filled.update(phase for phase in of if phase[0][0] == 0)
             self._events[each.warp].append((each, of))
         # What was not complete at the end is awaited by nobody.

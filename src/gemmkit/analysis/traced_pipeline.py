@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from gemmkit.analysis.copy_pipeline import CopyPipeline, copy_pipeline, loads_seen
+from gemmkit.analysis.copy_pipeline import CopyPipeline, Filled, copy_pipeline
 from gemmkit.analysis.smaller import with_depth
 from gemmkit.analysis.trace import Trace, trace
 from gemmkit.analysis.traced_block import ADDED
@@ -54,14 +54,14 @@ def traced_pipeline(
         DeviceError: the kernel failed.
     """
     seen, problem = profiled.seen, profiled.problem
-    arrays = {each.array for each in seen.signals if each.kind == "copy"} - {*ADDED, ""}
-    loads = loads_seen(seen.signals, seen.warps, arrays)
-    if loads is None or not profiled.bytes_per_k:
+    # Prepared copies of operands have no name.
+    arrays = {each.array for each in seen.signals if each.nbytes} - {*ADDED}
+    filled = Filled.of(seen.signals, seen.warps, arrays)
+    if filled is None or not profiled.bytes_per_k:
         return None
-    stage_bytes, issued_bytes = loads
     if not profiled.square:
-        stages = _room(seen.plan, profiled.compiled(seen.plan), board) // stage_bytes + 1
-        step = issued_bytes / profiled.bytes_per_k / min(profiled.tiles, 1.0)
+        stages = _room(seen.plan, profiled.compiled(seen.plan), board) // filled.stage_bytes + 1
+        step = filled.issued_bytes / profiled.bytes_per_k / min(profiled.tiles, 1.0)
         depth = math.ceil(_ROUNDS * stages * step / _STEP) * _STEP + problem.k % _STEP
         deep = with_depth(problem, min(depth, problem.k), profiled.kernel)
         plan = profiled.kernel.plan(deep, profiled.config, board)
