@@ -173,8 +173,10 @@ class Filled:
                     together.append(set())
                     latest[each.warp] = together[-1]
                 latest[each.warp] |= own
+        if not issued:
+            return None
         phases = len(_Replay(signals, warps, CopyCosts(1.0), arrays).arrivals())
-        if not issued or not phases:
+        if not phases:
             return None
         of_stage = round(median(len(each) for each in together))
         stages = phases / of_stage

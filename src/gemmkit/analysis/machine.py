@@ -33,11 +33,11 @@ class Machine:
     latency is hidden as more warps fill the gaps, `unit_exponent` how little concurrent units
     interfere. With infinite exponents the longer of two times would count alone.
 
-    Two more are fitted for bulk copies, on an H200 at 4096³ in bf16: on `examples/hopper.cu` with
-    two and three stages, `tma_latency`, what a copy takes from the release of its stage besides the
-    latency of its lines, its transfer and the waits for mbarriers; on that with four and five and
-    on the products of `h200-half-fused.json`, `load_exponent`, as `unit_exponent`, of loads that
-    take nearly as long as the products of a stage.
+    Two more are fitted for bulk copies, on `examples/hopper.cu` with other numbers of stages on an
+    H200 (`docs/predicted-speed.md`). `tma_latency`, on its times with two and three, is what a copy
+    takes from the release of its stage besides the latency of its lines, its transfer and the waits
+    for mbarriers. `load_exponent`, on the time with four over that with five, is `unit_exponent`
+    for the loads of a stage and its products.
     """
 
     alu_latency: float = 4.0
@@ -46,7 +46,7 @@ class Machine:
     l2_latency: float = 270.0
     dram_latency: float = 650.0
     barrier_latency: float = 30.0
-    tma_latency: float = 550.0
+    tma_latency: float = 600.0
     tensor_latency: float = 33.0
     ffma_issue: float = MEASURED_FFMA_ISSUE
     l1_fill_bytes: float = 64.0
@@ -55,7 +55,7 @@ class Machine:
     tile_spread: float = 1.4
     latency_exponent: float = 2.0
     unit_exponent: float = 4.0
-    load_exponent: float = 10.0
+    load_exponent: float = 16.0
 
     def joined(self, *times: float, power: float | None = None) -> float:
         """Time of concurrent units: the longest, plus an overhead if others are nearly as long.

@@ -71,7 +71,7 @@ class WatchedSignal:
     - "complete": a phase of a barrier is complete;
     - "wait": the warp has waited for the latest complete phase of a barrier;
     - "multiply": instruction `number`, a multiply-add or a product of matrices, issues `count`
-      times in a row;
+      times in a row; of kernels with bulk copies alone;
     - "commit": the wgmma since the last such signal make a group;
     - "wait products": all but the latest `count` groups are complete.
 

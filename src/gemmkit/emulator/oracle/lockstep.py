@@ -120,6 +120,10 @@ class Lockstep:
         self._together, self._repeats = not ordered, repeats
         # By row: the instruction, the lanes, the number of the barrier.
         self._waiting_at: dict[int, tuple[Step, Lanes, int]] = {}
+        # What multiplies is of interest beside the copies that it may have to wait for.
+        self._copies = chunk.watch is not None and any(
+            form.operation in COPIES for form in flow.forms
+        )
         self._phases = Phases(chunk)
         self._products = warpgroups.ProductGroups(chunk)
         # The block of the cluster whose turn it is, and in each block the warp, if one runs at a
@@ -217,7 +221,7 @@ class Lockstep:
                 return
             self._tally.executed[step.number] += len(rows)
             self._tally.lanes[step.number] += int(np.count_nonzero(lanes))
-            if step.form.opcode_class in _MULTIPLIES:
+            if self._copies and step.form.opcode_class in _MULTIPLIES:
                 self._signal("multiply", rows, number=step.number, count=1)
             if step.number in self._left_out:
                 continue
