@@ -25,10 +25,12 @@ from gemmkit.analysis.block_tiles import (
     tiles_per_block,
     visited,
 )
+from gemmkit.analysis.copy_pipeline import CopyPipeline
 from gemmkit.analysis.machine import MEASURED_FFMA_ISSUE
 from gemmkit.analysis.smaller import short_runs, takes_squares_only
 from gemmkit.analysis.trace import trace
 from gemmkit.analysis.traced_block import copied_bytes, loaded_bytes, turns, written
+from gemmkit.analysis.traced_pipeline import Profiled, traced_pipeline
 from gemmkit.devices.device import Scratch
 from gemmkit.devices.emulated import EmulatedDevice
 from gemmkit.devices.operands import Operands, bind_arguments
@@ -70,7 +72,8 @@ class BlockProfile:
     merging: less than 1 if ptxas merges loads of several iterations. All three come from the
     machine code, whose `main_loop` is None if it cannot be read. `turns_of_warps` and
     `turns_of_schedulers` are more than 1 if barriers make warps take turns: the maximum of shared
-    loads per warp (or scheduler) between two barriers, over the mean.
+    loads per warp (or scheduler) between two barriers, over the mean. `buffer` is what bulk copies
+    of operands fill, if there is one.
     """
 
     plan: LaunchPlan
@@ -103,6 +106,7 @@ class BlockProfile:
     main_loop: MultiplyAdds | None
     turns_of_warps: float
     turns_of_schedulers: float
+    buffer: CopyPipeline | None
 
     def executed(self, k: int, tiles: float | None = None) -> NDArray[np.float64]:
         """Executions of each instruction by the block's warps, at depth k, with so many tiles: by
@@ -248,6 +252,7 @@ def _profile_one(
     gone = frozenset(number for group in merged for number in group.numbers[1:])
     found = multiply_adds(binary.cubin, binary.entry, binary.arch)
     (operands, added), (copied, copied_added) = loaded_bytes(seen), copied_bytes(seen)
+    copied_per_k = copied / (max(seen.problem.k, 1) * seen_tiles)
     turns_of_warps, turns_of_schedulers = turns(seen, spec.pipes.issue)
     unroll, ffma_issue, loads_share = _machine_code(found, flow, at_high - at_low, gone)
     moved, copy_share = _moved_before(kernel, config, problem, spec, whole)
@@ -269,7 +274,7 @@ def _profile_one(
         visits=visits,
         teams=teams,
         loaded_bytes_per_k=operands / (max(seen.problem.k, 1) * seen_tiles),
-        copied_bytes_per_k=copied / (max(seen.problem.k, 1) * seen_tiles),
+        copied_bytes_per_k=copied_per_k,
         added_bytes=added / seen_tiles,
         copied_added_bytes=copied_added / seen_tiles,
         stored_bytes=stored,
@@ -282,6 +287,20 @@ def _profile_one(
         main_loop=found,
         turns_of_warps=turns_of_warps,
         turns_of_schedulers=turns_of_schedulers,
+        buffer=traced_pipeline(
+            Profiled(
+                kernel=kernel,
+                config=config,
+                problem=problem,
+                seen=seen,
+                bytes_per_k=copied_per_k,
+                tiles=tiles,
+                compiled=compiled,
+                square=square,
+            ),
+            board,
+            cache_dir,
+        ),
     )
     if not kernel.user_defined:
         return profile

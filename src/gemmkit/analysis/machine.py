@@ -32,6 +32,12 @@ class Machine:
     many pages of DRAM, or from the farthest slice of the L2. `latency_exponent` says how fast
     latency is hidden as more warps fill the gaps, `unit_exponent` how little concurrent units
     interfere. With infinite exponents the longer of two times would count alone.
+
+    Two more are fitted for bulk copies, on `examples/hopper.cu` with other numbers of stages on an
+    H200 (`docs/predicted-speed.md`). `tma_latency`, on its times with two and three, is what a copy
+    takes from the release of its stage besides the latency of its lines, its transfer and the waits
+    for mbarriers. `load_exponent`, on the time with four over that with five, is `unit_exponent`
+    for the loads of a stage and its products.
     """
 
     alu_latency: float = 4.0
@@ -40,6 +46,7 @@ class Machine:
     l2_latency: float = 270.0
     dram_latency: float = 650.0
     barrier_latency: float = 30.0
+    tma_latency: float = 600.0
     tensor_latency: float = 33.0
     ffma_issue: float = MEASURED_FFMA_ISSUE
     l1_fill_bytes: float = 64.0
@@ -48,6 +55,29 @@ class Machine:
     tile_spread: float = 1.4
     latency_exponent: float = 2.0
     unit_exponent: float = 4.0
+    load_exponent: float = 16.0
+
+    def joined(self, *times: float, power: float | None = None) -> float:
+        """Time of concurrent units: the longest, plus an overhead if others are nearly as long.
+
+        `power` is by default `unit_exponent`.
+        """
+        longest, power = max(times), power or self.unit_exponent
+        if longest == 0:
+            return 0.0
+        shares = sum((each / longest) ** power for each in times)
+        return float(longest * shares ** (1 / power))
+
+    def faded(self, alone: float, one: float, many: float) -> float:
+        """Time of many equal tasks, each `alone` by itself; the units take `one` and `many`.
+
+        It is `alone` for one, and approaches `many` if that is much longer. A chain of dependent
+        instructions counts the latency of each, but a narrow pipe, such as that of fp64 on most
+        boards, is busy for longer with one of them: no task takes less than its units.
+        """
+        power, alone = self.latency_exponent, max(alone, one)
+        total = alone**power + max(many**power - one**power, 0.0)
+        return float(total ** (1 / power))
 
 
 _DEFAULT = Machine()

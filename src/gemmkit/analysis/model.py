@@ -5,8 +5,9 @@ instructions (`warp_time`); many take as long as the busiest unit of the SM need
 The two are combined so that latency counts in full for one block and is hidden as others fill the
 gaps. Nothing here was measured on the requested board: every figure is a prediction.
 
-Three parameters are fitted (`Machine.tile_spread`, `Machine.latency_exponent`,
-`Machine.unit_exponent`); everything else is a published or measured constant.
+Five parameters are fitted (`Machine.tile_spread`, `Machine.latency_exponent`,
+`Machine.unit_exponent`; for loads by TMA `Machine.tma_latency` and `Machine.load_exponent`);
+everything else is a published or measured constant.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gemmkit.analysis.block_profile import BlockProfile, profile_block
+from gemmkit.analysis.copy_latency import Loads, loads_of
 from gemmkit.analysis.demand import Demand, demand_of, multiplies
 from gemmkit.analysis.machine import COPY_US, Machine, machine_of, pipe_cycles
 from gemmkit.analysis.memory_ports import port_time
@@ -142,12 +144,13 @@ class _Model:
         # Blocks on the busiest SM; one that ends makes room for the next.
         self.blocks = math.ceil(profile.plan.blocks / spec.sm_count)
         self._found: dict[float, list[tuple[Segment, float]]] = {}
+        self._found_loads: dict[float, Loads | None] = {}
 
     def prediction(self) -> Prediction:
         cycles = self._waves() + self._fix_up
         compute_us = cycles / self.spec.clock_mhz
         dram_us = self._dram_us()
-        microseconds = self.spec.pipes.launch_us + self._joined(compute_us, dram_us)
+        microseconds = self.spec.pipes.launch_us + self.machine.joined(compute_us, dram_us)
         microseconds += self._before_us
         terms = terms_of(self._parts(dram_us), self.spec)
         return Prediction(
@@ -176,6 +179,7 @@ class _Model:
         if self._multiplying is not None:
             found = self._specialized(self._multiplying, self.machine.dram_latency)
             finishing = waves * found.exposed
+        loads = self._loads(self.machine.dram_latency)
         return Parts(
             whole=self._whole,
             warps=self.blocks * self.profile.warps,
@@ -184,6 +188,8 @@ class _Model:
             chain=chain + (waves - 1) * self._chain(self._warm_latency),
             fix_up=self._fix_up,
             finishing=finishing,
+            loads=waves * loads.cycles if loads is not None else 0.0,
+            of_loads=loads.meaning(self.spec.clock_mhz) if loads is not None else "",
             dram_us=dram_us,
             before_us=self._before_us,
         )
@@ -243,13 +249,30 @@ class _Model:
     def _together(self, blocks: int, memory_latency: float) -> float:
         """Cycles of this many concurrent blocks on one SM."""
         alone = self._block_alone(memory_latency)
-        return self._faded(alone, self._throughput(1), self._throughput(blocks))
+        return self.machine.faded(alone, self._throughput(1), self._throughput(blocks))
 
     def _block_alone(self, memory_latency: float) -> float:
         """Cycles of one block, from barrier to barrier."""
         if self._multiplying is not None:
             return self._specialized(self._multiplying, memory_latency).total
-        return sum(each.turns * each.cycles for each in self.segment_times(memory_latency))
+        steps = sum(each.turns * each.cycles for each in self.segment_times(memory_latency))
+        return steps + self._awaited(steps, memory_latency)
+
+    def _loads(self, memory_latency: float) -> Loads | None:
+        """The stages of a circular buffer that bulk copies fill."""
+        if memory_latency not in self._found_loads:
+            self._found_loads[memory_latency] = loads_of(
+                self.profile, self.problem, self.spec, self.machine, memory_latency
+            )
+        return self._found_loads[memory_latency]
+
+    def _awaited(self, steps: float, memory_latency: float) -> float:
+        """Cycles that waits for the loads of later stages add to those of the steps of a block."""
+        loads = self._loads(memory_latency)
+        if loads is None:
+            return 0.0
+        together = self.machine.joined(steps, loads.cycles, power=self.machine.load_exponent)
+        return loads.awaited * (together - steps)
 
     @cached_property
     def _multiplying(self) -> frozenset[int] | None:
@@ -275,10 +298,22 @@ class _Model:
             if high[head] > low[head] or self._demand(segment.instructions).tensor:
                 steps += self._by_warps(segment, turns, all_warps)
                 continue
-            of_tile = float(profile.executed_per_tile[head]) if tiles > 1 else all_warps
+            of_tile = self._of_tile(head, all_warps)
             finishing += self._by_warps(segment, turns, of_tile)
             once += self._by_warps(segment, turns, max(all_warps - of_tile * tiles, 0.0))
-        return TileTimes(once, max(steps, self._l2_cycles), finishing, tiles, profile.teams)
+        steps = max(steps, self._l2_cycles)
+        steps += self._awaited(steps, memory_latency)
+        return TileTimes(once, steps, finishing, tiles, profile.teams)
+
+    def _of_tile(self, head: int, all_warps: float) -> float:
+        """Executions of a segment by a block's warps in each tile, of `all_warps` in the launch.
+
+        Where runs with more tiles have not told, a block does the same in each tile.
+        """
+        tiles, per_tile = self.profile.visits, self.profile.executed_per_tile
+        if tiles <= 1:
+            return all_warps
+        return float(per_tile[head]) if per_tile.any() else all_warps / tiles
 
     def _by_warps(self, segment: Segment, turns: float, count: float) -> float:
         """Cycles of so many executions of a segment by warps of a block, all at once if they can;
@@ -286,7 +321,7 @@ class _Model:
         warps = min(max(count, 1.0), self.profile.warps)
         demand = self._demand(segment.instructions)
         one, many = (self._busiest(demand, each) / turns for each in (1, warps))
-        return count / warps * self._faded(segment.latency, one, many)
+        return count / warps * self.machine.faded(segment.latency, one, many)
 
     @property
     def _first_boxes(self) -> float:
@@ -307,7 +342,7 @@ class _Model:
             yield SegmentTime(
                 segment=segment,
                 turns=turns,
-                cycles=self._faded(segment.latency, one, all_warps),
+                cycles=self.machine.faded(segment.latency, one, all_warps),
                 busy=all_warps,
                 multiplying=on_scheduler * (demand.fma + demand.tensor) / turns,
             )
@@ -317,12 +352,12 @@ class _Model:
         busy = self._busiest(self._whole, blocks * self.profile.warps)
         if self._multiplying is not None:
             return max(busy, blocks * self._l2_cycles)
-        return self._joined(busy, blocks * self._l2_cycles)
+        return self.machine.joined(busy, blocks * self._l2_cycles)
 
     def _busiest(self, demand: Demand, warps: float, uneven: float = 1.0) -> float:
         """Cycles of the busiest unit; one scheduler's work may be `uneven` times the mean."""
         on_scheduler = uneven * math.ceil(warps / self.spec.pipes.issue)
-        return self._joined(
+        return self.machine.joined(
             on_scheduler * demand.dispatch,
             warps * demand.data,
             warps * demand.tag,
@@ -380,22 +415,3 @@ class _Model:
         at_once = blocks if parts > blocks else resident
         read = nbytes - self.problem.written_bytes
         return max(nbytes / rate, port_time(read, parts, at_once, self.spec))
-
-    def _joined(self, *times: float) -> float:
-        """Time of concurrent units: the longest, plus an overhead if others are nearly as long."""
-        longest, power = max(times), self.machine.unit_exponent
-        if longest == 0:
-            return 0.0
-        shares = sum((each / longest) ** power for each in times)
-        return float(longest * shares ** (1 / power))
-
-    def _faded(self, alone: float, one: float, many: float) -> float:
-        """Time of many equal tasks, each `alone` by itself; the units take `one` and `many`.
-
-        It is `alone` for one, and approaches `many` if that is much longer. A chain of dependent
-        instructions counts the latency of each, but a narrow pipe, such as that of fp64 on most
-        boards, is busy for longer with one of them: no task takes less than its units.
-        """
-        power, alone = self.machine.latency_exponent, max(alone, one)
-        total = alone**power + max(many**power - one**power, 0.0)
-        return float(total ** (1 / power))

@@ -70,6 +70,11 @@ def short_runs(
     return low, high
 
 
+def with_depth(problem: GemmProblem, depth: int, kernel: Kernel) -> GemmProblem:
+    """A problem of this depth, with as few rows and columns as those of `short_runs`."""
+    return _cut(problem, depth, kernel)
+
+
 def shallow(problem: GemmProblem, plan: LaunchPlan, block: int, *, user: bool) -> GemmProblem:
     """The problem for one traced block.
 

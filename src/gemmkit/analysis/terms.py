@@ -17,7 +17,8 @@ class Parts:
 
     `whole` is the demand of each of its `warps`, `l2` what the L2 delivers, `chain` one warp's
     dependent instructions in all `waves`; `fix_up` what blocks that share tiles take besides;
-    `finishing` the results that are finished while nothing multiplies. `dram_us` and `before_us`
+    `finishing` the results that are finished while nothing multiplies; `loads` what the latency of
+    bulk copies takes, of which `of_loads` says more. `dram_us` and `before_us`
     are microseconds, of the launch and of the one before.
     """
 
@@ -28,6 +29,8 @@ class Parts:
     chain: float
     fix_up: float
     finishing: float
+    loads: float
+    of_loads: str
     dram_us: float
     before_us: float
 
@@ -61,6 +64,7 @@ def _terms(parts: Parts, spec: GpuSpec) -> Iterator[Term]:
             on_scheduler * whole.special / clock,
             "exponentials, reciprocals and roots, half a warp per cycle and SM",
         ),
+        ("latency of TMA loads", parts.loads / clock, parts.of_loads),
         (
             "the write-back",
             parts.finishing / clock,

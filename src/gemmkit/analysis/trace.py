@@ -1,5 +1,5 @@
-"""`Trace`: the addresses that the lanes of each warp of one block access, per instruction, and what
-its TMA copies.
+"""`Trace`: the addresses that the lanes of each warp of one block access, per instruction, what its
+TMA copies, and what its warps signal.
 
 One block of the launch, or its cluster, runs alone, and every memory request is kept.
 """
@@ -14,7 +14,7 @@ from gemmkit.devices.device import Scratch
 from gemmkit.devices.emulated import EmulatedDevice
 from gemmkit.devices.operands import Operands, bind_arguments
 from gemmkit.emulator.counters.rules import LANES, global_sectors, shared_wavefronts
-from gemmkit.emulator.watching import Watched, WatchedAccess, WatchedCopy
+from gemmkit.emulator.watching import Watched, WatchedAccess, WatchedCopy, WatchedSignal
 from gemmkit.errors import UsageError
 from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
@@ -47,7 +47,8 @@ def wavefronts(access: WatchedAccess) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trace:
-    """All requests of one block, in the order in which its warps ran, and all that it has copied.
+    """All requests of one block, in the order in which its warps ran, and all that it has copied;
+    `signals` are those of its whole cluster.
 
     `problem` is the one that ran: deep enough to show every access, but no deeper.
     """
@@ -57,6 +58,7 @@ class Trace:
     plan: LaunchPlan
     accesses: tuple[WatchedAccess, ...]
     copies: tuple[WatchedCopy, ...] = ()
+    signals: tuple[WatchedSignal, ...] = ()
 
     @property
     def warps(self) -> int:
@@ -106,17 +108,19 @@ def trace(
     block: int = 0,
     binary: Binary | None = None,
     cache_dir: Path | None = None,
+    reduced: bool = True,
 ) -> Trace:
-    """Run one block of a launch and keep every memory request.
+    """Run one block of a launch and keep every memory request, and what its warps signal.
 
     Args:
         kernel: the kernel to run.
-        problem: the problem, reduced by `smaller.shallow`; for groups the `typical` one.
+        problem: the problem; for groups the `typical` one.
         gpu: the board to compile for.
         config: by default the kernel's own.
         block: number of the block in the grid, x fastest.
         binary: the kernel, if it is already compiled for this problem and configuration.
         cache_dir: root of the compiler's cache; by default the user's.
+        reduced: whether it runs on the problem as `smaller.shallow` reduces it.
 
     Raises:
         UnsupportedProblem: the kernel refuses the problem or the configuration.
@@ -126,7 +130,9 @@ def trace(
     config = config or kernel.default
     problem = problem.typical
     plan = kernel.plan(problem, config, gpu)
-    if block == 0 and takes_squares_only(kernel, problem, config, gpu):
+    if not reduced:
+        cut = problem
+    elif block == 0 and takes_squares_only(kernel, problem, config, gpu):
         cut = shallow_square(problem)
     else:
         cut = shallow(problem, plan, block, user=kernel.user_defined)
@@ -142,7 +148,7 @@ def trace(
     arguments = bound | scratch.arguments
     watched = device.watch(binary, plan, arguments, range(block, block + 1))
     own = _of_block(watched, plan, block)
-    return Trace(kernel.label(config), cut, plan, own.accesses, own.copies)
+    return Trace(kernel.label(config), cut, plan, own.accesses, own.copies, watched.signals)
 
 
 def _of_block(watched: Watched, plan: LaunchPlan, block: int) -> Watched:

@@ -12,7 +12,7 @@ from gemmkit.analysis.trace import Trace
 from gemmkit.emulator.counters.rules import SECTOR_BYTES
 
 # Arrays that the write-back reads, not the loop along k.
-_ADDED = ("C", "bias", "residual")
+ADDED = ("C", "bias", "residual")
 
 
 def loaded_bytes(seen: Trace) -> tuple[int, int]:
@@ -24,7 +24,7 @@ def loaded_bytes(seen: Trace) -> tuple[int, int]:
         if access.space == "global" and access.kind in ("load", "copy")
         for each in units(access, SECTOR_BYTES)
     }
-    once = sum(array in _ADDED for array, _ in sectors)
+    once = sum(array in ADDED for array, _ in sectors)
     return SECTOR_BYTES * (len(sectors) - once), SECTOR_BYTES * once
 
 
@@ -35,7 +35,7 @@ def copied_bytes(seen: Trace) -> tuple[int, int]:
     for copy in seen.copies:
         if copy.kind == "load":
             nbytes = sum(SECTOR_BYTES * len(_sectors(*span)) for span in copy.spans)
-            if copy.array in _ADDED:
+            if copy.array in ADDED:
                 once += nbytes
             else:
                 operands += nbytes

@@ -293,7 +293,7 @@ class Program:
         watch = Watch(self.flow, memory)
         with suppress(PolledInVain):
             self._run_watched(request, memory, blocks, watch)
-        return Watched(tuple(watch.accesses), tuple(watch.copies))
+        return Watched(tuple(watch.accesses), tuple(watch.copies), tuple(watch.signals))
 
     def read_shared(
         self, request: LaunchRequest, memory: DeviceMemory, block: int, barriers: int

@@ -1,10 +1,13 @@
 """What a watched launch records: `WatchedAccess`, a memory request; `WatchedCopy`, one of the TMA;
-`SharedContent` of a block."""
+`WatchedSignal` between warps; `SharedContent` of a block."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
+
+SignalKind = Literal["copy", "arrive", "complete", "wait", "multiply", "commit", "wait products"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +61,41 @@ class WatchedCopy:
 
 
 @dataclass(frozen=True, slots=True)
+class WatchedSignal:
+    """What a warp does that others may wait for, or the end of its own wait.
+
+    `kind` is one of
+
+    - "copy": a bulk copy from global memory to shared memory, of `nbytes` of `array`, begins;
+    - "arrive": the warp arrives at a barrier;
+    - "complete": a phase of a barrier is complete;
+    - "wait": the warp has waited for the latest complete phase of a barrier;
+    - "multiply": instruction `number`, a multiply-add or a product of matrices, issues `count`
+      times in a row; of kernels with bulk copies alone;
+    - "commit": the wgmma since the last such signal make a group;
+    - "wait products": all but the latest `count` groups are complete.
+
+    `barriers` are those concerned: of mbarriers the rank of their block and the address there, of
+    a block's barriers the rank and -1 minus the number, of the cluster's (-1, 0). A copy to
+    several blocks signals one in each. `warp` is as in `WatchedAccess`, -1 of a complete phase.
+    """
+
+    kind: SignalKind
+    warp: int
+    barriers: tuple[tuple[int, int], ...] = ()
+    array: str = ""
+    nbytes: int = 0
+    number: int = -1
+    count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Watched:
-    """What the warps of some blocks have accessed, in the order in which they ran."""
+    """What the warps of some blocks have accessed and signaled, in the order in which they ran."""
 
     accesses: tuple[WatchedAccess, ...]
     copies: tuple[WatchedCopy, ...]
+    signals: tuple[WatchedSignal, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,12 @@ def copy(group: Group, step: Step, lanes: Mask, phases: Phases, tally: Tally) ->
         watch = group.chunk.watch
         if watch is not None and nbytes and "global" in spaces:
             in_global = start if spaces[1] == "global" else to
-            watch.copy(step.number, int(group.rows[row]), [(in_global, nbytes)])
+            barriers = [
+                phases.check(group, step, row, lane, each)
+                for _, *count in targets
+                for each in count
+            ]
+            watch.copy(step.number, int(group.rows[row]), [(in_global, nbytes)], barriers)
         for there, *count in targets:
             if count:
                 phases.check(group, step, row, lane, count[0])

@@ -31,6 +31,7 @@ from gemmkit.emulator.ptx.module import (
     Special,
     Symbol,
 )
+from gemmkit.emulator.watching import SignalKind
 from gemmkit.errors import UnsupportedInstruction
 
 WARP = 32
@@ -61,8 +62,25 @@ class Watcher(Protocol):
     ) -> None:
         """Instruction `number` accesses memory; see `Watch.access`."""
 
-    def copy(self, number: int, warp: int, spans: Sequence[tuple[int, int]]) -> None:
+    def copy(
+        self,
+        number: int,
+        warp: int,
+        spans: Sequence[tuple[int, int]],
+        barriers: Sequence[tuple[int, int]] = (),
+    ) -> None:
         """Instruction `number` has global memory copied; see `Watch.copy`."""
+
+    def signal(
+        self,
+        kind: SignalKind,
+        warp: int,
+        barriers: Sequence[tuple[int, int]] = (),
+        *,
+        number: int = -1,
+        count: int = 0,
+    ) -> None:
+        """A warp signals others, or has waited for them; see `WatchedSignal`."""
 
     def barrier(self, rows: Rows) -> None:
         """Each of these warps arrives at a barrier."""
@@ -119,6 +137,8 @@ class Chunk:
         }
         self._registers: dict[str, Raw] = {}
         self._specials: dict[str, Bits] = {}
+        # Of operands and products no address and no path depends, but they take longest.
+        self.data_matters = watch is None or watch.reads_data
         if watch is not None:
             watch.begin(self)
 

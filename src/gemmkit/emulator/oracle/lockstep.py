@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from gemmkit.emulator.oracle.replay import Replay
 from gemmkit.emulator.oracle.steps import PREDICATE, Step
 from gemmkit.emulator.ptx.cfg import RETRIED, ControlFlow
 from gemmkit.emulator.schedule import Schedule
+from gemmkit.emulator.watching import SignalKind
 from gemmkit.errors import DeviceError, UnsupportedInstruction
 
 _MEMORY: Mapping[str, Callable[[Group, Step, Lanes, Tally], None]] = {
@@ -79,6 +80,8 @@ _UPDATES = frozenset(
         "mbarrier_arrive_copies",
     ]
 )
+# Classes of instructions that may multiply and add.
+_MULTIPLIES = frozenset(["fma", "fp64", "tensor"])
 _ASKS = RETRIED | {"mbarrier_test"}
 COPIES = frozenset(["bulk_copy", "bulk_store", "bulk_tensor"])
 _IN_CLUSTERS = COPIES | {"map_address", "barrier_cluster_arrive"}
@@ -115,7 +118,12 @@ class Lockstep:
         self._flow, self._steps, self._chunk = flow, steps, chunk
         self._tally, self._printed = tally, printed
         self._together, self._repeats = not ordered, repeats
-        self._waiting_at: dict[int, tuple[Step, Lanes]] = {}
+        # By row: the instruction, the lanes, the number of the barrier.
+        self._waiting_at: dict[int, tuple[Step, Lanes, int]] = {}
+        # What multiplies is of interest beside the copies that it may have to wait for.
+        self._copies = chunk.watch is not None and any(
+            form.operation in COPIES for form in flow.forms
+        )
         self._phases = Phases(chunk)
         self._products = warpgroups.ProductGroups(chunk)
         # The block of the cluster whose turn it is, and in each block the warp, if one runs at a
@@ -213,6 +221,8 @@ class Lockstep:
                 return
             self._tally.executed[step.number] += len(rows)
             self._tally.lanes[step.number] += int(np.count_nonzero(lanes))
+            if self._copies and step.form.opcode_class in _MULTIPLIES:
+                self._signal("multiply", rows, number=step.number, count=1)
             if step.number in self._left_out:
                 continue
             if self._defined is not None:
@@ -231,6 +241,7 @@ class Lockstep:
         if step.form.operation == "wgmma_wait":
             goes_on = self._products.wait(group, step, lanes)
             if goes_on:
+                self._signal("wait products", group.rows, count=step.immediates[0])
                 self._chunk.warps.go(group.rows, block + 1)
             return goes_on
         if step.form.operation == "mbarrier_try":
@@ -254,11 +265,14 @@ class Lockstep:
             table = _MATRICES if is_matrix(step.form) else _MEMORY
             table[operation](group, step, lanes, self._tally)
         elif operation in _LANEWISE:
-            _LANEWISE[operation](group, step, lanes)
             if operation == "wgmma_multiply":
                 self._products.issue(group, lanes)
+                if not self._chunk.data_matters:
+                    return
+            _LANEWISE[operation](group, step, lanes)
         elif operation == "wgmma_commit":
             self._products.commit(group, lanes)
+            self._signal("commit", group.rows)
         elif operation == "branch":
             self._branch(group, step, lanes, active, block)
         elif operation == "exit":
@@ -321,10 +335,11 @@ class Lockstep:
             if waits and chunk.warps.status[row] == RUNNING:
                 self._phases.turn_over = True
                 chunk.warps.status[row] = WAITING
-                self._waiting_at[row] = step, lanes[each]
+                self._waiting_at[row] = step, lanes[each], number
                 waiting = row
-            barriers = chunk.barriers[row // chunk.warps_per_block]
-            self._go_on(barriers.arrive(number, needed, waiting, int(votes[each])))
+            own = row // chunk.warps_per_block
+            self._signal("arrive", [row], (own, -1 - number))
+            self._go_on(chunk.barriers[own].arrive(number, needed, waiting, int(votes[each])))
 
     def _release(self, rows: Rows) -> None:
         """Warps that have ended are no longer waited for."""
@@ -332,10 +347,29 @@ class Lockstep:
         for row in ended.tolist():
             self._go_on(self._chunk.barriers[row // self._chunk.warps_per_block].end())
 
+    def _signal(
+        self,
+        kind: SignalKind,
+        rows: Iterable[int],
+        *barriers: tuple[int, int],
+        number: int = -1,
+        count: int = 0,
+    ) -> None:
+        """Tell what watches the launch of each of these warps."""
+        if self._chunk.watch is not None:
+            for row in rows:
+                self._chunk.watch.signal(kind, int(row), barriers, number=number, count=count)
+
     def _go_on(self, opened: list[tuple[int, int]]) -> None:
+        complete: set[tuple[int, int]] = set()
         for row, votes in opened:
             self._chunk.warps.status[row] = RUNNING
-            step, lanes = self._waiting_at.pop(row)
+            step, lanes, number = self._waiting_at.pop(row)
+            barrier = row // self._chunk.warps_per_block, -1 - number
+            if barrier not in complete:
+                complete.add(barrier)
+                self._signal("complete", [-1], barrier)
+            self._signal("wait", [row], barrier)
             for dest, of in step.dests:
                 found = {"popc": votes, "or": votes != 0, "and": votes == 0}[step.form["R"]]
                 group = Group(self._chunk, np.array([row]), whole=self._chunk.count == 1)
@@ -364,7 +398,7 @@ class Lockstep:
 
     def _deadlock(self) -> str:
         barriers = [
-            (row, step.instruction.where, "") for row, (step, _) in self._waiting_at.items()
+            (row, step.instruction.where, "") for row, (step, *_) in self._waiting_at.items()
         ]
         others = [(row, where, f" for {what}") for row, where, what in self._stuck()]
         waiting = "; ".join(

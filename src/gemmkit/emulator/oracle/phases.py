@@ -29,12 +29,14 @@ from gemmkit.emulator.oracle.memory import SHARED_WINDOW, WINDOW_BYTES, PrivateS
 from gemmkit.emulator.oracle.replay import Replay, Transfer
 from gemmkit.emulator.oracle.steps import Step
 from gemmkit.emulator.ptx.shared_names import shared_array
+from gemmkit.emulator.watching import SignalKind
 from gemmkit.errors import DeviceError
 
 # An mbarrier: the number of its block in the chunk (its rank in a cluster), and its address there.
 Place = tuple[int, int]
 # Stands for the cluster's barrier.
 _CLUSTER: Place = (-1, 0)
+_ARRIVES = frozenset(["mbarrier_arrive", "mbarrier_arrive_copies"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,8 @@ class Phases:
                 raise self._refused(group, step, row, lane, place[1], misuse) from None
             self._write(place, after)
             tokens[row, lane] = before
+            if step.form.operation in _ARRIVES:
+                self._signal("arrive", int(group.rows[row]), place)
             if completes(step.form, before, after):
                 self._completed(place, State.of(after).phase)
         if step.dests:
@@ -79,13 +83,16 @@ class Phases:
         """`test_wait` or `try_wait` of one warp; False if it waits, and has no result yet."""
         done = np.zeros(lanes.shape, bool)
         awaited: dict[Place, int] = {}
+        reached: set[Place] = set()
         for row, lane, place, operand in self._each(group, step, lanes):
             try:
                 phase = awaited_phase(step.form, operand or 0)
                 done[row, lane] = State.of(self._read(place)).phase != phase
             except Misuse as misuse:
                 raise self._refused(group, step, row, lane, place[1], misuse) from None
-            if not done[row, lane]:
+            if done[row, lane]:
+                reached.add(place)
+            else:
                 awaited[place] = phase
         (row,), mine = group.rows.tolist(), lanes[0]
         self._waits[row] = [each for each in self._waits[row] if not (each.lanes & mine).any()]
@@ -100,6 +107,8 @@ class Phases:
             if not self._run_others(row, block):
                 self._chunk.warps.status[row] = AT_PHASE
             return False
+        for place in sorted(reached):
+            self._signal("wait", row, place)
         group.write(*step.dests[0], done, lanes)
         if awaited and not tries:
             self.turn_over = True
@@ -121,8 +130,13 @@ class Phases:
                 return True
         return False
 
+    def _signal(self, kind: SignalKind, row: int, place: Place) -> None:
+        if self._chunk.watch is not None:
+            self._chunk.watch.signal(kind, row, [place])
+
     def _completed(self, place: Place, phase: int) -> None:
         warps = self._chunk.warps
+        self._signal("complete", -1, place)
         for row, waits in enumerate(self._waits):
             for wait in waits:
                 if wait.awaited.get(place, phase) == phase:
@@ -228,6 +242,7 @@ class Phases:
             self._cluster.arrive(row, _mask(lanes[0]))
         except Misuse as misuse:
             raise self._refused(group, step, 0, int(lanes[0].argmax()), None, misuse) from None
+        self._signal("arrive", row, _CLUSTER)
         self._settle()
 
     def wait_in_cluster(self, group: Group, step: Step, lanes: Mask, block: int) -> bool:
@@ -241,6 +256,7 @@ class Phases:
         if self.replay is not None:
             self.replay.answered(row, step, mine, done=passes)
         if passes:
+            self._signal("wait", row, _CLUSTER)
             self._chunk.warps.go(group.rows, block + 1)
             return True
         self._waits[row].append(_Wait(mine.copy(), step, {_CLUSTER: self._cluster.phase}))

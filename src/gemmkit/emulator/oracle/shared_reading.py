@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from gemmkit.emulator.oracle.chunk import Chunk
 from gemmkit.emulator.oracle.control import Rows
 from gemmkit.emulator.oracle.memory import Addresses, Lanes
+from gemmkit.emulator.watching import SignalKind
 
 
 class Reached(Exception):
@@ -46,8 +47,25 @@ class SharedReading:
     ) -> None:
         """Requests do not matter here."""
 
-    def copy(self, number: int, warp: int, spans: Sequence[tuple[int, int]]) -> None:
+    def copy(
+        self,
+        number: int,
+        warp: int,
+        spans: Sequence[tuple[int, int]],
+        barriers: Sequence[tuple[int, int]] = (),
+    ) -> None:
         """Nor do copies."""
+
+    def signal(
+        self,
+        kind: SignalKind,
+        warp: int,
+        barriers: Sequence[tuple[int, int]] = (),
+        *,
+        number: int = -1,
+        count: int = 0,
+    ) -> None:
+        """Nor do signals."""
 
     def barrier(self, rows: Rows) -> None:
         """Each of these warps arrives at a barrier.

@@ -37,7 +37,7 @@ from gemmkit.emulator.oracle.phases import Phases
 from gemmkit.emulator.oracle.replay import Transfer
 from gemmkit.emulator.oracle.steps import Step
 from gemmkit.emulator.oracle.transfers import sectors_of_box
-from gemmkit.tensor_maps import MAP_BYTES, TensorMap
+from gemmkit.tensor_maps import INTEGERS, MAP_BYTES, TensorMap
 
 # An element's bytes where it is read, and where it is written if that is anywhere.
 Pair = tuple[Bytes, Bytes | None]
@@ -78,17 +78,26 @@ def copy(group: Group, step: Step, lanes: Mask, phases: Phases, tally: Tally) ->
             raise Fault(f"{misuse.kind}: it {misuse.what}", shared_at, one) from None
         each_sectors = sectors_of_box(box, loads=form["D"] == "shared")
         tally.sectors[step.number] += len(targets) * each_sectors
-        if group.chunk.watch is not None:
-            group.chunk.watch.copy(step.number, int(group.rows[row]), _spans(box))
+        watch = group.chunk.watch
+        if watch is not None:
+            signaled = [
+                phases.check(group, step, row, lane, each)
+                for _, *count in targets
+                for each in count
+            ]
+            watch.copy(step.number, int(group.rows[row]), _spans(box), signaled)
         for there, *count in targets:
             rank, within = divided(there, own) if reaches_peers(form) else (own, there)
             for each in count:
                 phases.check(group, step, row, lane, each)
+            # An address may depend on integers.
+            moves = group.chunk.data_matters or tensor_map.element in INTEGERS
             pairs = [
                 _pair(group, step, box, place, (rank, within + offset), one)
                 for place, offset in zip(
                     _places(tensor_map), _shared_offsets(tensor_map, within), strict=True
                 )
+                if moves
             ]
             nbytes = tensor_map.box_bytes
             moved = Transfer(

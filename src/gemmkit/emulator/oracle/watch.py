@@ -1,9 +1,10 @@
-"""`Watch`: records every memory request of the warps that the oracle runs."""
+"""`Watch`: records every memory request of the warps that the oracle runs, and what they signal."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,7 +15,7 @@ from gemmkit.emulator.oracle.control import Rows
 from gemmkit.emulator.oracle.memory import Addresses, Lanes
 from gemmkit.emulator.ptx.cfg import ControlFlow
 from gemmkit.emulator.ptx.names import source_name
-from gemmkit.emulator.watching import WatchedAccess, WatchedCopy
+from gemmkit.emulator.watching import SignalKind, WatchedAccess, WatchedCopy, WatchedSignal
 
 if TYPE_CHECKING:
     from gemmkit.emulator.oracle.chunk import Chunk
@@ -23,7 +24,8 @@ _KINDS = {"load": "load", "store": "store", "copy_async": "copy"}
 
 
 class Watch:
-    """Records `accesses` and `copies` of a kernel in the order in which the warps run."""
+    """Records `accesses`, `copies` and `signals` of a kernel, in the order in which its warps
+    run."""
 
     reads_data = False
 
@@ -32,6 +34,7 @@ class Watch:
         self._memory = memory
         self.accesses: list[WatchedAccess] = []
         self.copies: list[WatchedCopy] = []
+        self.signals: list[WatchedSignal] = []
         self._barriers: Counter[int] = Counter()
 
     def access(
@@ -83,17 +86,28 @@ class Watch:
                 )
             )
 
-    def copy(self, number: int, warp: int, spans: Sequence[tuple[int, int]]) -> None:
+    def copy(
+        self,
+        number: int,
+        warp: int,
+        spans: Sequence[tuple[int, int]],
+        barriers: Sequence[tuple[int, int]] = (),
+    ) -> None:
         """Record what instruction `number` has the TMA read or write in global memory.
 
         Args:
             number: the instruction.
             warp: counted over the blocks that run.
             spans: addresses and numbers of bytes; none where all of a box is outside of its tensor.
+            barriers: the mbarriers that it signals: rank and address of each.
         """
+        form = self._flow.forms[number]
+        if form["D"] == "shared":
+            array = self._array_at("global", spans[0][0])[0] if spans else ""
+            nbytes = sum(each for _, each in spans)
+            self.signals.append(WatchedSignal("copy", warp, tuple(barriers), array, nbytes))
         if not spans:
             return
-        form = self._flow.forms[number]
         kind = "load" if form["D"] == "shared" else "store"
         if kind == "store" and "O" in form.modifiers:
             kind = "reduction"
@@ -107,6 +121,25 @@ class Watch:
                 spans=tuple((address - base, nbytes) for address, nbytes in spans),
             )
         )
+
+    def signal(
+        self,
+        kind: SignalKind,
+        warp: int,
+        barriers: Sequence[tuple[int, int]] = (),
+        *,
+        number: int = -1,
+        count: int = 0,
+    ) -> None:
+        """Record what a warp signals, or has waited for; see `WatchedSignal`."""
+        made = WatchedSignal(kind, warp, tuple(barriers), number=number, count=count)
+        if self.signals and kind in ("multiply", "arrive"):
+            last = self.signals[-1]
+            if replace(last, count=count) == made:
+                # Of arrivals, those of a warp's threads count as one.
+                self.signals[-1] = replace(last, count=last.count + count)
+                return
+        self.signals.append(made)
 
     def begin(self, chunk: Chunk) -> None:
         """Some blocks begin; what they access says the rest."""
