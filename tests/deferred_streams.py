@@ -47,8 +47,12 @@ class DeferredStreams:
         with self.lock:
             self.recorded[event] += 1
             version = self.recorded[event]
-            self.put(stream, lambda: self.reached.__setitem__(event, version))
+            self.put(stream, lambda: self._reach(event, version))
         return (OK,)
+
+    def _reach(self, event, version):
+        # On another stream, an earlier record may come later.
+        self.reached[event] = max(self.reached[event], version)
 
     def wait(self, stream, event, _):
         with self.lock:
