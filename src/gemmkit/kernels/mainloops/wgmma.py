@@ -36,9 +36,9 @@ PAIR, LEFT_OVER = 2, 8
 K_BYTES = 32
 # Of A and of B.
 Sides = tuple[bool, ...]
-Costs = tuple[float, ...]
+LineCosts = tuple[float, ...]
 NEITHER: Sides = (False, False)
-WHOLE_LINES: Costs = (1.0, 1.0)
+WHOLE_LINES: LineCosts = (1.0, 1.0)
 
 
 def line_cost(distance: int) -> float:
@@ -60,7 +60,7 @@ def persistent(
     threads: int,
     shared_bytes: int,
     *,
-    line_costs: Costs = WHOLE_LINES,
+    line_costs: LineCosts = WHOLE_LINES,
     across: Sides = NEITHER,
     swapped: bool | None = None,
 ) -> Work:
@@ -86,7 +86,7 @@ def in_turn(
     threads: int,
     shared_bytes: int,
     *,
-    line_costs: Costs = WHOLE_LINES,
+    line_costs: LineCosts = WHOLE_LINES,
     across: Sides = NEITHER,
     swapped: bool | None = None,
 ) -> Work:
@@ -174,7 +174,7 @@ def _demands(
     dtype: str,
     item_bytes: int,
     threads: int,
-    line_costs: Costs = WHOLE_LINES,
+    line_costs: LineCosts = WHOLE_LINES,
     across: Sides = NEITHER,
     swapped: bool | None = None,
 ) -> Demands:
