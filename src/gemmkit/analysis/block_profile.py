@@ -224,7 +224,20 @@ def _profile_one(
             _, at_more = _executed(device, compiled(several), several, more)
             of_depth = (at_high - at_low) / max((deep.k - small.k) * tiles_at, 1.0)
             per_tile = (at_more - at_low) / further - of_depth * small.k
-    seen = trace(kernel, small, board, config=config, binary=binary, cache_dir=cache_dir)
+    traced, parts = small, whole.grid[2]
+    if kernel.user_defined and not square and plan.grid[2] == parts > 1:
+        # If blocks along z share k, each has some of this one.
+        traced, _ = short_runs(problem, 1 / parts, kernel, square=square)
+        binary = compiled(kernel.plan(traced, config, board))
+    seen = trace(
+        kernel,
+        traced,
+        board,
+        config=config,
+        binary=binary,
+        cache_dir=cache_dir,
+        reduced=traced == small,
+    )
     actions = actions_of(flow)
     merged = merged_accesses(flow)
     rows, columns, stored = written(seen)
