@@ -113,6 +113,11 @@ def test_a_batch_is_groups_of_one_shape(device):
     run(problem, device, NARROW)
 
 
+def test_an_empty_product_whose_rows_tma_cannot_store_does_no_harm(device):
+    """It is the widest, and no map is made of its C."""
+    run(of_groups("64x40x72,0x67x64,5x8x64"), device)
+
+
 def test_how_results_leave():
     def way(shapes, keys=NARROW, **rest):
         entry = KERNEL.plan(of_groups(shapes, **rest), KERNEL.configure(keys), H100).entry

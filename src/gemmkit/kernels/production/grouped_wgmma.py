@@ -38,7 +38,9 @@ def table_of(problem: GemmProblem, config: TileConfig) -> MappedGroupTable:
     maps = wgmma_tiles.maps(
         replace(like, lda=max(lda, like.lda), ldb=max(ldb, like.ldb)),
         config,
-        replace(own, maps_c=result_boxes.write_back(problem, config, own) == "BY_TMA"),
+        own,
+        # That of the largest extents may differ: these may be those of an empty product.
+        way=result_boxes.write_back(problem, config, own),
     )
     return MappedGroupTable(
         problem,
