@@ -90,7 +90,7 @@ def test_a_fixed_number_of_blocks_along_k_shares_a_tile(kernel):
 
 
 def test_the_first_of_the_blocks_along_k_may_have_nothing_of_a_short_one(kernel):
-    """Whole steps are divided as evenly as can be, and a short k has fewer than there are blocks."""
+    """Whole steps are divided evenly, and a short k has fewer than there are blocks."""
     problem = GemmProblem(512, 512, 2048, beta=1.0)
     first = "-DFIRST(z)=(K/64*(z)/16*64)"
     text = SPLIT.replace("(int(blockIdx.z) + 1) * DEPTH", "FIRST(int(blockIdx.z) + 1)")

@@ -110,8 +110,8 @@ def maps(
     box_line: int = LINE_BYTES,
     way: str = "",
 ) -> tuple[MapRule, ...]:
-    """Tensor maps of A and B, and of C if it is stored by TMA; `way` is how results leave, where the
-    problem stands for others."""
+    """Tensor maps of A and B, and of C if it is stored by TMA; `way` is how results leave where the
+    problem does not say."""
     product = (1,) if problem.batch != 1 else ()
     copied, item = {each.operand for each in operands.copies}, operands.item_bytes
     found = []
