@@ -1,0 +1,116 @@
+"""How often a block executes each instruction, in two short runs that differ in depth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gemmkit.analysis.block_tiles import cut_board
+from gemmkit.analysis.smaller import STEP, short_runs
+from gemmkit.devices.device import Scratch
+from gemmkit.devices.emulated import EmulatedDevice
+from gemmkit.devices.operands import Operands, bind_arguments
+from gemmkit.emulator.isa.warpgroup_forms import OPERATION
+from gemmkit.emulator.ptx.cfg import ControlFlow
+from gemmkit.gpu import GpuSpec
+from gemmkit.jit.binary import Binary
+from gemmkit.kernels.kernel import Kernel
+from gemmkit.kernels.plan import LaunchPlan, TileConfig
+from gemmkit.problem import GemmProblem
+
+# The longest step along k that is looked for.
+_LONGEST_STEP = 512
+# Instructions that multiply: by operation, or by class.
+_PRODUCTS, _ADDS = ("multiply_matrices", "multiply_fragments", OPERATION), ("fma", "fp64")
+
+# A problem, its plan, and executions of each instruction by an average block.
+Run = tuple[GemmProblem, LaunchPlan, NDArray[np.float64]]
+
+
+@dataclass(frozen=True, slots=True)
+class DepthRuns:
+    """Two runs on `board`, `apart` along k or a multiple of it; the same twice if the problem is
+    small."""
+
+    low: Run
+    high: Run
+    flow: ControlFlow
+    board: GpuSpec
+    apart: int
+
+
+def depth_runs(
+    kernel: Kernel,
+    config: TileConfig,
+    problem: GemmProblem,
+    spec: GpuSpec,
+    tiles: float,
+    compiled: Callable[[LaunchPlan], Binary],
+    cache_dir: Path | None,
+    *,
+    square: bool,
+) -> DepthRuns:
+    """Runs that are long enough for the kernel's step along k: with a step of 128, a k of 64 takes
+    as many products as one of 128.
+
+    `tiles` and `square` are as in `short_runs`, `compiled` gives the binary of a plan.
+    """
+    first = found = _at(kernel, config, problem, spec, tiles, compiled, cache_dir, square, STEP)
+    while not _differ(found):
+        if square or found.apart == _LONGEST_STEP:
+            return first
+        further = 2 * found.apart
+        found = _at(kernel, config, problem, spec, tiles, compiled, cache_dir, square, further)
+    return found
+
+
+def _at(
+    kernel: Kernel,
+    config: TileConfig,
+    problem: GemmProblem,
+    spec: GpuSpec,
+    tiles: float,
+    compiled: Callable[[LaunchPlan], Binary],
+    cache_dir: Path | None,
+    square: bool,
+    apart: int,
+) -> DepthRuns:
+    small, deep = short_runs(problem, tiles, kernel, square=square, apart=apart)
+    board = cut_board(spec, kernel, config, problem, small)
+    device = EmulatedDevice(board, cache_dir=cache_dir)
+    plan = kernel.plan(small, config, board)
+    flow, counts = executed(device, compiled(plan), plan, small)
+    low = high = (small, plan, counts)
+    if deep != small:
+        deep_plan = kernel.plan(deep, config, board)
+        _, counts = executed(device, compiled(deep_plan), deep_plan, deep)
+        high = (deep, deep_plan, counts)
+    return DepthRuns(low, high, flow, board, apart)
+
+
+def _differ(found: DepthRuns) -> bool:
+    """Whether more is multiplied in the deeper run, if there is one, or nothing in either."""
+    (small, _, at_low), (deep, _, at_high) = found.low, found.high
+    numbers = [
+        number
+        for number, form in enumerate(found.flow.forms)
+        if form.operation in _PRODUCTS or form.opcode_class in _ADDS
+    ]
+    most = float(at_high[numbers].sum())
+    return deep == small or not most or most > float(at_low[numbers].sum())
+
+
+def executed(
+    device: EmulatedDevice, binary: Binary, plan: LaunchPlan, problem: GemmProblem
+) -> tuple[ControlFlow, NDArray[np.float64]]:
+    """Executions of each instruction by an average block."""
+    operands = Operands.zeros(device, problem)
+    bound = bind_arguments(problem, operands)
+    scratch = Scratch.of(device, plan, bound)  # must outlive the launch
+    arguments = bound | scratch.arguments
+    flow, tally = device.count(binary, plan, arguments)
+    return flow, tally.executed / max(plan.blocks, 1)
