@@ -54,13 +54,14 @@ def depth_runs(
     *,
     square: bool,
 ) -> DepthRuns:
-    """Runs that are long enough for the kernel's step along k: with a step of 128, a k of 64 takes
-    as many products as one of 128.
+    """Runs that are long enough for the kernel's steps along k: with a step of 128, a k of 64 takes
+    as many products as one of 128; and of a loop that the compiler has unrolled twice, a k of one
+    step runs the remainder, which one of two steps does not.
 
     `tiles` and `square` are as in `short_runs`, `compiled` gives the binary of a plan.
     """
     first = found = _at(kernel, config, problem, spec, tiles, compiled, cache_dir, square, STEP)
-    while not _differ(found):
+    while not _differ_by_steps(found):
         if square or found.apart == _LONGEST_STEP:
             return first
         further = 2 * found.apart
@@ -92,16 +93,17 @@ def _at(
     return DepthRuns(low, high, flow, board, apart)
 
 
-def _differ(found: DepthRuns) -> bool:
-    """Whether more is multiplied in the deeper run, if there is one, or nothing in either."""
+def _differ_by_steps(found: DepthRuns) -> bool:
+    """Whether the deeper run, if there is one, multiplies more, and nothing less often; or whether
+    nothing is multiplied in either."""
     (small, _, at_low), (deep, _, at_high) = found.low, found.high
     numbers = [
         number
         for number, form in enumerate(found.flow.forms)
         if form.operation in _PRODUCTS or form.opcode_class in _ADDS
     ]
-    most = float(at_high[numbers].sum())
-    return deep == small or not most or most > float(at_low[numbers].sum())
+    more = at_high[numbers] - at_low[numbers]
+    return deep == small or not at_high[numbers].any() or bool((more >= 0).all() and more.any())
 
 
 def executed(
