@@ -8,9 +8,30 @@ from gemmkit.analysis.block_profile import profile_block
 from gemmkit.analysis.demand import multiplies
 from gemmkit.gpu import find_board
 from gemmkit.kernels.catalog import find_kernel
+from gemmkit.kernels.kernel import Kernel
 from gemmkit.problem import GemmProblem
 
 H100 = find_board("h100")
+
+UNROLLED = """
+__device__ float step(float sum, int first, const float* a, const float* b, int N) {
+#pragma unroll 1
+  for (int k = first; k < first + 64; ++k) sum += a[k] * b[k * N];
+  return sum;
+}
+__global__ void gemm(int M, int N, int K, const float* A, const float* B, float* C) {
+  const int row = blockIdx.y, col = blockIdx.x * 32 + threadIdx.x, steps = K / 64;
+  const float *a = A + row * K, *b = B + col;
+  float sum = 0;
+#pragma unroll 1
+  for (int i = 0; i + 1 < steps; i += 2) {
+    sum = step(sum, i * 64, a, b, N);
+    sum = step(sum, i * 64 + 64, a, b, N);
+  }
+  if (steps % 2) sum = step(sum, (steps - 1) * 64, a, b, N);
+  C[row * N + col] = sum;
+}
+"""
 
 
 @pytest.mark.parametrize(
@@ -36,3 +57,14 @@ def test_a_long_step_multiplies_as_much_as_a_short_one(name, dtype, keys, apart)
         if pipe is not None and pipe.tensor
     )
     assert found == pytest.approx(64 * 64 * problem.k)
+
+
+def test_an_unrolled_loop_multiplies_as_often_as_its_steps(tmp_path):
+    """Two steps of 64 in a turn, and one after the last turn where their number is odd."""
+    path = tmp_path / "gemm.cu"
+    path.write_text(UNROLLED)
+    kernel = Kernel.from_file(path, grid="N/32,M", block=32)
+    profile = profile_block(kernel, GemmProblem(4, 64, 1024), H100)
+    executed = profile.executed(1024)
+    products = [multiplies(form)[0] is not None for form in profile.flow.forms]
+    assert float(executed[products].sum()) == pytest.approx(1024)
