@@ -6,6 +6,7 @@ import pytest
 
 from gemmkit.analysis.block_profile import profile_block
 from gemmkit.analysis.demand import multiplies
+from gemmkit.errors import UnsupportedProblem
 from gemmkit.gpu import find_board
 from gemmkit.kernels.catalog import find_kernel
 from gemmkit.kernels.kernel import Kernel
@@ -68,3 +69,15 @@ def test_an_unrolled_loop_multiplies_as_often_as_its_steps(tmp_path):
     executed = profile.executed(1024)
     products = [multiplies(form)[0] is not None for form in profile.flow.forms]
     assert float(executed[products].sum()) == pytest.approx(1024)
+
+
+def test_a_kernel_may_take_multiples_of_a_longer_step_alone(tmp_path):
+    path = tmp_path / "gemm.cu"
+    path.write_text(UNROLLED)
+    made = {"grid": "N/32,M", "block": 32}
+    kernel = Kernel.from_file(path, **made, multiple_of=(1, 32, 256))
+    profile = profile_block(kernel, GemmProblem(4, 64, 1024), H100)
+    assert profile.depths == (256, 512)
+    kernel = Kernel.from_file(path, **made, multiple_of=(1, 32, 1000))
+    with pytest.raises(UnsupportedProblem, match="not 120"):
+        profile_block(kernel, GemmProblem(4, 64, 3000), H100)

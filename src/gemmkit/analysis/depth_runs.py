@@ -16,6 +16,7 @@ from gemmkit.devices.emulated import EmulatedDevice
 from gemmkit.devices.operands import Operands, bind_arguments
 from gemmkit.emulator.isa.warpgroup_forms import OPERATION
 from gemmkit.emulator.ptx.cfg import ControlFlow
+from gemmkit.errors import UnsupportedProblem
 from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.kernel import Kernel
@@ -60,13 +61,23 @@ def depth_runs(
 
     `tiles` and `square` are as in `short_runs`, `compiled` gives the binary of a plan.
     """
-    first = found = _at(kernel, config, problem, spec, tiles, compiled, cache_dir, square, STEP)
-    while not _differ_by_steps(found):
-        if square or found.apart == _LONGEST_STEP:
-            return first
-        further = 2 * found.apart
-        found = _at(kernel, config, problem, spec, tiles, compiled, cache_dir, square, further)
-    return found
+    first, refused, apart = None, None, STEP
+    while True:
+        last = square or apart == _LONGEST_STEP
+        try:
+            found = _at(kernel, config, problem, spec, tiles, compiled, cache_dir, square, apart)
+        except UnsupportedProblem as error:
+            # Of k it may take multiples of a longer step alone.
+            refused = refused or error
+            if last:
+                raise refused from None
+        else:
+            first = first or found
+            if _differ_by_steps(found):
+                return found
+            if last:
+                return first
+        apart *= 2
 
 
 def _at(
