@@ -85,8 +85,20 @@ def test_a_fixed_number_of_blocks_along_k_shares_a_tile(kernel):
     split = profile_block(kernel(SPLIT, "N/16,M/16,16", rounded), problem, H100)
     assert (split.tiles, split.rows, split.columns) == (1 / 16, 16, 16)
     assert multiply_adds(split, 2048) == pytest.approx(problem.flops / 2)
-    # No more than 8 warps ask for: 2 sectors of A and 2 of B in each step.
-    assert split.loaded_bytes(2048) == pytest.approx(8 * 4 * 32 * 2048 / 16)
+    # 16 elements of A and 16 of B in each step.
+    assert split.loaded_bytes(2048) == pytest.approx(2 * 16 * 4 * 2048 / 16)
+
+
+def test_the_first_of_the_blocks_along_k_may_have_nothing_of_a_short_one(kernel):
+    """Whole steps are divided evenly, and a short k has fewer than there are blocks."""
+    problem = GemmProblem(512, 512, 2048, beta=1.0)
+    first = "-DFIRST(z)=(K/64*(z)/16*64)"
+    text = SPLIT.replace("(int(blockIdx.z) + 1) * DEPTH", "FIRST(int(blockIdx.z) + 1)")
+    text = text.replace("int k = blockIdx.z * DEPTH", "int k = FIRST(int(blockIdx.z))")
+    split = profile_block(kernel(text, "N/16,M/16,16", first), problem, H100)
+    assert split.tiles == 1 / 16
+    assert multiply_adds(split, 2048) == pytest.approx(problem.flops / 2)
+    assert split.loaded_bytes(2048) == pytest.approx(2 * 16 * 4 * 2048 / 16)
 
 
 def test_a_persistent_kernel_is_about_as_fast_as_one_with_a_block_per_tile(kernel):

@@ -189,6 +189,21 @@ def test_a_stage_takes_its_share_of_a_load_or_its_products(stages: int):
     assert limited.alone == pytest.approx(10 / (stages - 1))
 
 
+def test_an_operand_that_is_loaded_once_is_no_stage():
+    once = signals(3, 1, 15)
+    kept = [
+        WatchedSignal("arrive", 4, ((0, 5000),)),
+        WatchedSignal("copy", 4, ((0, 5000),), "A", nbytes=3 * 4096),
+        WatchedSignal("complete", -1, ((0, 5000),)),
+        *(WatchedSignal("wait", warp, ((0, 5000),)) for warp in range(4)),
+    ]
+    found = copy_pipeline((*kept, *once), 5, {"A"})
+    assert found is not None
+    assert (found.stages, found.in_flight, found.stage_bytes) == (3, 2, 4096)
+    assert found.share == pytest.approx(15 / 18)
+    assert pipeline(3, 1).share == 1
+
+
 def test_a_run_that_only_fills_the_buffer_tells_nothing():
     assert copy_pipeline(tuple(signals(4, 1, 4)), 5, {"A"}) is None
     assert copy_pipeline(tuple(signals(4, 1, 20)), 5, {"B"}) is None

@@ -12,6 +12,7 @@ from gemmkit.emulator.watching import WatchedAccess
 from gemmkit.errors import UsageError
 from gemmkit.gpu import find_board
 from gemmkit.kernels.catalog import find_kernel
+from gemmkit.kernels.kernel import Kernel
 from gemmkit.problem import GemmProblem
 
 BOARD = find_board("rtx3090")
@@ -155,3 +156,23 @@ def test_rows_of_matrices_are_phases_of_eight_lanes():
     assert [phase.lanes for phase in phases_of(pair)] == [8, 8]
     conflicts = replace(rows, offsets=tuple(range(0, 32 * 64, 64)))
     assert wavefronts(conflicts) == 16
+
+
+def test_a_block_of_a_cluster_that_the_code_declares_is_traced_alone(tmp_path):
+    text = """
+__global__ CLUSTER void gemm(int M, int N, int K, const float* A, const float* B, float* C) {
+  const int row = blockIdx.y, col = blockIdx.x * 32 + threadIdx.x;
+  float sum = 0;
+  for (int k = 0; k < K; ++k) sum += A[row * K + k] * B[k * N + col];
+  C[row * N + col] = sum;
+}
+"""
+    path = tmp_path / "gemm.cu"
+    path.write_text(text)
+    accesses = []
+    for cluster in ("", "__cluster_dims__(2,1,1)"):
+        options = [f"-DCLUSTER={cluster}"]
+        kernel = Kernel.from_file(path, grid="N/32,M", block=32, options=options)
+        seen = trace(kernel, GemmProblem(4, 128, 8), find_board("h100"))
+        accesses.append([(each.array, each.warp, each.offsets) for each in seen.accesses])
+    assert accesses[0] == accesses[1]

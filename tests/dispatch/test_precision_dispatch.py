@@ -147,6 +147,15 @@ def test_groups_of_equal_products_are_a_batch_of_the_same_precision():
     assert as_batch(groups) == GemmProblem(64, 64, 64, batch=3, precision="tf32")
 
 
+def test_a_short_k_of_groups_does_not_keep_tensor_cores_from_a_lower_precision():
+    """The bound of fp32 does not hold for it, that of TF32, which was asked for, does."""
+    kernels = {}
+    for precision in ("fp32", "tf32"):
+        problem = GemmProblem.of_groups("300x400x500,70x512x24,3x512x96", precision=precision)
+        kernels[precision] = Dispatcher(find_board("h100"), None).choose(problem).kernel.name
+    assert kernels == {"fp32": "gemm_grouped", "tf32": "grouped_fp16x3"}
+
+
 def test_a_decision_says_what_was_asked_for(fast):
     decision = which((1000, 1200, 800), GEFORCE, precision="tf32", store=None)
     assert (decision.kernel, decision.precision) == ("fast", "tf32")

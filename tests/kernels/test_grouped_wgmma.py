@@ -17,6 +17,8 @@ from gemmkit.gpu import MathPipe, find_board
 from gemmkit.jit.compiler import compile_plan
 from gemmkit.kernels.catalog import find_kernel
 from gemmkit.kernels.group_maps import MAPPED_GROUP
+from gemmkit.kernels.kernel import Kernel
+from gemmkit.kernels.production import ragged_wgmma
 from gemmkit.problem import GemmProblem
 from gemmkit.storage import placements
 
@@ -111,6 +113,29 @@ def test_results_are_those_of_single_products_to_the_bit(device):
 def test_a_batch_is_groups_of_one_shape(device):
     problem = GemmProblem(40, 24, 72, batch=3, dtype="bfloat16", beta=1.0)
     run(problem, device, NARROW)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "problem"),
+    [
+        (KERNEL, {"dtype": "bfloat16"}),
+        (find_kernel("grouped_fp16x3"), {"precision": "fp32"}),
+        (ragged_wgmma.KERNEL, {"dtype": "bfloat16"}),
+    ],
+    ids=lambda each: each.name if isinstance(each, Kernel) else "",
+)
+def test_a_launch_has_as_many_clusters_as_a_board_holds(kernel, problem):
+    """One at least; of the SMs of an H100, larger clusters leave some over."""
+    config = kernel.configure({**NARROW, "BN": 64, "cluster_m": 4, "cluster_n": 1})
+    problem = GemmProblem.of_groups("ragged:2000x512x128*8", **problem)
+    for sms, blocks in ((2, 4), (132, 124)):
+        plan = kernel.plan(problem, config, replace(H100, sm_count=sms))
+        assert (plan.blocks, plan.cluster[0]) == (blocks, 4)
+
+
+def test_an_empty_product_whose_rows_tma_cannot_store_does_no_harm(device):
+    """It is the widest, and no map is made of its C."""
+    run(of_groups("64x40x72,0x67x64,5x8x64"), device)
 
 
 def test_how_results_leave():

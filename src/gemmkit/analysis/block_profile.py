@@ -18,7 +18,6 @@ from gemmkit.analysis.access_costs import AccessCost, access_costs
 from gemmkit.analysis.block_share import block_share
 from gemmkit.analysis.block_tiles import (
     columns_on_x,
-    cut_board,
     goes_on,
     in_turn,
     tile_sides,
@@ -26,14 +25,13 @@ from gemmkit.analysis.block_tiles import (
     visited,
 )
 from gemmkit.analysis.copy_pipeline import CopyPipeline
+from gemmkit.analysis.depth_runs import depth_runs, executed
 from gemmkit.analysis.machine import MEASURED_FFMA_ISSUE
 from gemmkit.analysis.smaller import short_runs, takes_squares_only
 from gemmkit.analysis.trace import trace
 from gemmkit.analysis.traced_block import copied_bytes, loaded_bytes, turns, written
 from gemmkit.analysis.traced_pipeline import Profiled, traced_pipeline
-from gemmkit.devices.device import Scratch
 from gemmkit.devices.emulated import EmulatedDevice
-from gemmkit.devices.operands import Operands, bind_arguments
 from gemmkit.emulator.codegen.operands import Action, actions_of
 from gemmkit.emulator.counters.merging import merged_accesses
 from gemmkit.emulator.counters.rules import SECTOR_BYTES
@@ -195,22 +193,15 @@ def _profile_one(
     given = binary or compile_plan(whole, spec.arch, cache_dir=cache_dir)
     tiles = tiles_per_block(kernel, config, problem, spec, whole)
     square = takes_squares_only(kernel, problem, config, spec)
-    small, deep = short_runs(problem, tiles, kernel, square=square)
-    board = cut_board(spec, kernel, config, problem, small)
 
     def compiled(plan: LaunchPlan) -> Binary:
         """The same code if it is the same instance: compilation is not always repeatable."""
         same = plan.instances == whole.instances
         return given if same else compile_plan(plan, spec.arch, cache_dir=cache_dir)
 
-    plan = kernel.plan(small, config, board)
-    binary = compiled(plan)
-    device = EmulatedDevice(board, cache_dir=cache_dir)
-    flow, at_low = _executed(device, binary, plan, small)
-    at_high, deep_plan = at_low, plan
-    if deep != small:
-        deep_plan = kernel.plan(deep, config, board)
-        _, at_high = _executed(device, compiled(deep_plan), deep_plan, deep)
+    runs = depth_runs(kernel, config, problem, spec, tiles, compiled, cache_dir, square=square)
+    (small, plan, at_low), (deep, deep_plan, at_high) = runs.low, runs.high
+    flow, board, binary = runs.flow, runs.board, compiled(plan)
     visits, teams = in_turn(kernel, config, problem, spec, tiles)
     tiles_at = tiles_per_block(kernel, config, small, board, plan)
     per_tile = np.zeros_like(at_low)
@@ -221,10 +212,24 @@ def _profile_one(
         several = kernel.plan(more, config, full)
         further = visited(kernel, config, more, full) - tiles_at
         if further > 0 and several.instances == plan.instances:
-            _, at_more = _executed(device, compiled(several), several, more)
+            device = EmulatedDevice(board, cache_dir=cache_dir)
+            _, at_more = executed(device, compiled(several), several, more)
             of_depth = (at_high - at_low) / max((deep.k - small.k) * tiles_at, 1.0)
             per_tile = (at_more - at_low) / further - of_depth * small.k
-    seen = trace(kernel, small, board, config=config, binary=binary, cache_dir=cache_dir)
+    traced, parts = small, whole.grid[2]
+    if kernel.user_defined and not square and plan.grid[2] == parts > 1:
+        # If blocks along z share k, each has some of this one.
+        traced, _ = short_runs(problem, 1 / parts, kernel, square=square, apart=runs.apart)
+        binary = compiled(kernel.plan(traced, config, board))
+    seen = trace(
+        kernel,
+        traced,
+        board,
+        config=config,
+        binary=binary,
+        cache_dir=cache_dir,
+        reduced=traced == small,
+    )
     actions = actions_of(flow)
     merged = merged_accesses(flow)
     rows, columns, stored = written(seen)
@@ -357,18 +362,6 @@ def _stored_bytes(
     return of_result * rows * columns * tiles + 2 * plan.workspace_bytes / max(plan.blocks, 1)
 
 
-def _executed(
-    device: EmulatedDevice, binary: Binary, plan: LaunchPlan, problem: GemmProblem
-) -> tuple[ControlFlow, NDArray[np.float64]]:
-    """Executions of each instruction by an average block."""
-    operands = Operands.zeros(device, problem)
-    bound = bind_arguments(problem, operands)
-    scratch = Scratch.of(device, plan, bound)  # must outlive the launch
-    arguments = bound | scratch.arguments
-    flow, tally = device.count(binary, plan, arguments)
-    return flow, tally.executed / max(plan.blocks, 1)
-
-
 def _machine_code(
     found: MultiplyAdds | None,
     flow: ControlFlow,
@@ -385,11 +378,11 @@ def _machine_code(
     times = found.total / max(written, 1)
     unroll = 2 ** int(math.log2(times)) if times >= 1 else 1
     adds = loads = 0.0
-    for number, (form, executed) in enumerate(zip(flow.forms, per_depth, strict=True)):
+    for number, (form, more) in enumerate(zip(flow.forms, per_depth, strict=True)):
         if form.opcode_class == "fma":
-            adds += executed
+            adds += more
         elif form.operation == "load" and form["S"].startswith("shared") and not is_matrix(form):
-            loads += executed * (number not in merged_away)
+            loads += more * (number not in merged_away)
     share = 1.0
     if found.count and adds and loads:
         share = min(1.0, float(found.shared_loads / found.count * adds / loads))

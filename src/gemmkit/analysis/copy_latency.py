@@ -94,7 +94,8 @@ def loads_of(
     if time is None:
         return None
     visits = max(profile.visits, 1.0)
-    per_tile = profile.copied_bytes_per_k * problem.mean_k / buffer.issued_bytes
+    of_stages = profile.copied_bytes_per_k * buffer.share
+    per_tile = of_stages * problem.mean_k / buffer.issued_bytes
     stages = per_tile * profile.visits
     own = profile.plan.shared_bytes
     if profile.binary.resources is not None:

@@ -23,6 +23,8 @@ _Phase = tuple[tuple[int, int], int]
 # What a stage takes with the latency of loads over what it takes without, from which on latency is
 # what limits it.
 _MORE = 1.02
+# How often a stage is filled in a run that tells it from an operand that is loaded once.
+_OFTEN = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +63,16 @@ class CopyPipeline:
 
     `stages` is its depth, of which `in_flight` can be loaded at a time: it is less where a stage is
     released only when the next one has arrived. Into each come `stage_bytes`, of which the block's
-    own copies bring `issued_bytes`; the rest comes from other blocks of its cluster. `signals` are
-    those of the block, or of its cluster, whose blocks have `warps` each.
+    own copies bring `issued_bytes`; the rest comes from other blocks of its cluster. `share` of all
+    that it copies goes into stages. `signals` are those of the block, or of its cluster, whose
+    blocks have `warps` each.
     """
 
     stages: int
     in_flight: float
     stage_bytes: float
     issued_bytes: float
+    share: float
     signals: tuple[WatchedSignal, ...]
     warps: int
     barriers_per_stage: int
@@ -128,6 +132,7 @@ def copy_pipeline(
         in_flight=mean(sizes[1:-1]) / filled.barriers_per_stage,
         stage_bytes=filled.stage_bytes,
         issued_bytes=filled.issued_bytes,
+        share=filled.share,
         signals=tuple(signals),
         warps=warps,
         barriers_per_stage=filled.barriers_per_stage,
@@ -140,13 +145,15 @@ class Filled:
     """What bulk copies of operands bring to the first of the blocks that ran.
 
     `barriers` of its mbarriers are signaled by them, `barriers_per_stage` in each stage. Into each
-    stage come `stage_bytes`; its own copies bring `issued_bytes`, also to other blocks.
+    stage come `stage_bytes`; its own copies bring `issued_bytes`, also to other blocks. `share` of
+    all that it copies goes into stages, and the rest is loaded once.
     """
 
     barriers: int
     barriers_per_stage: int
     stage_bytes: float
     issued_bytes: float
+    share: float
 
     @classmethod
     def of(
@@ -158,13 +165,17 @@ class Filled:
         # they may fill several.
         together: list[set[tuple[int, int]]] = []
         latest: dict[int, set[tuple[int, int]]] = {}
-        arrived = issued = 0
+        arrived = issued = kept = 0
+        replay = _Replay(signals, warps, CopyCosts(1.0), arrays)
         for each in signals:
             if each.kind == "wait":
                 latest.pop(each.warp, None)
             if not each.nbytes or each.array not in arrays:
                 continue
             own = {barrier for barrier in each.barriers if barrier[0] == 0}
+            if own & replay.filled_once:
+                kept += each.nbytes if each.warp < warps else 0
+                continue
             barriers |= own
             arrived += each.nbytes * len(own)
             if each.warp < warps and own:
@@ -175,16 +186,20 @@ class Filled:
                 latest[each.warp] |= own
         if not issued:
             return None
-        phases = len(_Replay(signals, warps, CopyCosts(1.0), arrays).arrivals())
+        phases = len(replay.arrivals())
         if not phases:
             return None
         of_stage = round(median(len(each) for each in together))
         stages = phases / of_stage
-        return cls(len(barriers), of_stage, arrived / stages, issued / stages)
+        share = issued / (issued + kept)
+        return cls(len(barriers), of_stage, arrived / stages, issued / stages, share)
 
 
 class _Replay:
-    """The signals of some warps, each as early as its waits allow."""
+    """The signals of some warps, each as early as its waits allow.
+
+    `filled_once` are the first block's barriers for operands that stay, and not for a stage.
+    """
 
     def __init__(
         self,
@@ -223,6 +238,10 @@ class _Replay:
             self._events[each.warp].append((each, of))
         # What was not complete at the end is awaited by nobody.
         self._filled = {each for each in self._filled if each[1] < phases[each[0]]}
+        times = Counter(barrier for barrier, _ in self._filled)
+        often = max(times.values(), default=0) >= _OFTEN
+        self.filled_once = {each for each in times if often and times[each] == 1}
+        self._filled = {each for each in self._filled if each[0] not in self.filled_once}
 
     def arrivals(self) -> list[float]:
         """When the phases of the first block are complete that copies of operands belong to."""

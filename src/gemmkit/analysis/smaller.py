@@ -19,8 +19,8 @@ from gemmkit.problem import GemmProblem
 
 # Rows and columns of C in the short runs: at most twice this, congruent to the problem's.
 _PERIOD = 256
-# A multiple of every kernel's step along k: depths this far apart differ by whole steps.
-_STEP = 64
+# A multiple of most kernels' step along k: depths this far apart differ by whole steps.
+STEP = 64
 # A few tiles deep: enough for a whole step of every kernel's loop.
 TRACED_DEPTH = 64
 # The same if A's rows are as long as K, so that a smaller K changes their distance.
@@ -45,7 +45,7 @@ def takes_squares_only(
 
 
 def short_runs(
-    problem: GemmProblem, tiles: float, kernel: Kernel, *, square: bool
+    problem: GemmProblem, tiles: float, kernel: Kernel, *, square: bool, apart: int = STEP
 ) -> tuple[GemmProblem, GemmProblem]:
     """Two problems that differ in depth, or the same one twice if the problem is small.
 
@@ -54,6 +54,7 @@ def short_runs(
         tiles: tiles of C per block; if blocks share tiles, k is deeper, so that each has steps.
         kernel: the kernel.
         square: whether it accepts only square matrices.
+        apart: a multiple of the kernel's step along k.
     """
     if square:
         rest = problem.k % _PERIOD
@@ -61,7 +62,7 @@ def short_runs(
             return problem, problem
         less, more = _PERIOD + rest, 2 * _PERIOD + rest
         return _tight(problem, less, less, less), _tight(problem, more, more, more)
-    rest, step = problem.k % _STEP, _STEP * math.ceil(1 / tiles)
+    rest, step = problem.k % STEP, apart * math.ceil(1 / tiles)
     if problem.k <= 2 * step + rest:
         depths = problem.k, problem.k
     else:

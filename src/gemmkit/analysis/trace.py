@@ -6,12 +6,14 @@ One block of the launch, or its cluster, runs alone, and every memory request is
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gemmkit.analysis.smaller import shallow, shallow_square, takes_squares_only
 from gemmkit.devices.device import Scratch
 from gemmkit.devices.emulated import EmulatedDevice
+from gemmkit.devices.limits import launch_bounds
 from gemmkit.devices.operands import Operands, bind_arguments
 from gemmkit.emulator.counters.rules import LANES, global_sectors, shared_wavefronts
 from gemmkit.emulator.watching import Watched, WatchedAccess, WatchedCopy, WatchedSignal
@@ -20,7 +22,7 @@ from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
 from gemmkit.jit.compiler import compile_plan
 from gemmkit.kernels.kernel import Kernel
-from gemmkit.kernels.plan import LaunchPlan, TileConfig
+from gemmkit.kernels.plan import Dim3, LaunchPlan, TileConfig
 from gemmkit.problem import GemmProblem
 
 
@@ -147,14 +149,17 @@ def trace(
     scratch = Scratch.of(device, plan, bound)  # must outlive the launch
     arguments = bound | scratch.arguments
     watched = device.watch(binary, plan, arguments, range(block, block + 1))
-    own = _of_block(watched, plan, block)
+    # That of a user's kernel may stand in its code alone.
+    compiled = launch_bounds(binary.ptx, binary.entry).cluster
+    cluster = plan.cluster if math.prod(plan.cluster) > 1 else compiled
+    own = _of_block(watched, plan, cluster, block)
     return Trace(kernel.label(config), cut, plan, own.accesses, own.copies, watched.signals)
 
 
-def _of_block(watched: Watched, plan: LaunchPlan, block: int) -> Watched:
+def _of_block(watched: Watched, plan: LaunchPlan, cluster: Dim3, block: int) -> Watched:
     """What one block of the cluster that has run accesses, with its warps counted from 0."""
     size, rank, scale = -(-plan.threads_per_block // LANES), 0, 1
-    for extent, in_cluster in zip(plan.grid, plan.cluster, strict=True):
+    for extent, in_cluster in zip(plan.grid, cluster, strict=True):
         block, place = divmod(block, extent)
         rank += place % in_cluster * scale
         scale *= in_cluster

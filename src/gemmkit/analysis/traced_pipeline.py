@@ -61,7 +61,8 @@ def traced_pipeline(
         return None
     if not profiled.square:
         stages = _room(seen.plan, profiled.compiled(seen.plan), board) // filled.stage_bytes + 1
-        step = filled.issued_bytes / profiled.bytes_per_k / min(profiled.tiles, 1.0)
+        of_stages = profiled.bytes_per_k * filled.share
+        step = filled.issued_bytes / of_stages / min(profiled.tiles, 1.0)
         depth = math.ceil(_ROUNDS * stages * step / _STEP) * _STEP + problem.k % _STEP
         deep = with_depth(problem, min(depth, problem.k), profiled.kernel)
         plan = profiled.kernel.plan(deep, profiled.config, board)

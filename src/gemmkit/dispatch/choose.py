@@ -254,8 +254,13 @@ class Dispatcher:
         if problem.precision == "ieee" or problem.dtype != "float32":
             return problem.precision
         kernels = {each.kernel.name: each.kernel for each in self.prices.candidates(problem)}
-        able = {each.precision for each in kernels.values() if not each.accepts(problem, self.gpu)}
-        return max(able, key=PRECISIONS.index, default=problem.precision)
+        able = [each for each in kernels.values() if not each.accepts(problem, self.gpu)]
+        named = (each.precision for each in able)
+        served = max(named, key=PRECISIONS.index, default=problem.precision)
+        # Where k is short, a kernel may miss the bound of its own precision, and keep that of a
+        # lower one.
+        higher = replace(problem, precision=served)
+        return problem.precision if any(each.accepts(higher, self.gpu) for each in able) else served
 
     def _known(self, problem: GemmProblem, table: Winners) -> Choice | None:
         """What was measured for problems of exactly this class.

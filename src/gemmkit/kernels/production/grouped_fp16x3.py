@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from gemmkit.dtypes import ITEM_BYTES
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.dependent_launch import dependent
-from gemmkit.kernels.mainloops.wgmma import in_turn, visiting
+from gemmkit.kernels.mainloops.wgmma import in_turn, most_clusters, visiting
 from gemmkit.kernels.plan import (
     MAP_ARGUMENTS,
     TABLE_ARGUMENTS,
@@ -63,7 +63,7 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
             f"WriteBack::{result_boxes.write_back(problem, config, PARTS_OF_OPERANDS)}",
             schedule_argument(problem.single, raster=max(1, RASTER_EXTENT // rows)),
         ),
-        grid=(min(table.tiles, gpu.sm_count // cluster) * cluster, 1, 1),
+        grid=(min(table.tiles, most_clusters(gpu, cluster)) * cluster, 1, 1),
         block=(wgmma_tiles.thread_count(config), 1, 1),
         cluster=(cluster, 1, 1),
         shared_bytes=result_boxes.shared_bytes(problem, config, PARTS_OF_OPERANDS, count),

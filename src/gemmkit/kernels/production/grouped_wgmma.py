@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.dependent_launch import dependent
-from gemmkit.kernels.mainloops.wgmma import in_turn, visiting
+from gemmkit.kernels.mainloops.wgmma import in_turn, most_clusters, visiting
 from gemmkit.kernels.plan import LaunchShape, TileConfig
 from gemmkit.kernels.policy import CUDA_TYPES
 from gemmkit.kernels.production import gemm_wgmma, grouped, result_boxes, wgmma_tiles
@@ -38,7 +38,9 @@ def table_of(problem: GemmProblem, config: TileConfig) -> MappedGroupTable:
     maps = wgmma_tiles.maps(
         replace(like, lda=max(lda, like.lda), ldb=max(ldb, like.ldb)),
         config,
-        replace(own, maps_c=result_boxes.write_back(problem, config, own) == "BY_TMA"),
+        own,
+        # That of the largest extents may differ: these may be those of an empty product.
+        way=result_boxes.write_back(problem, config, own),
     )
     return MappedGroupTable(
         problem,
@@ -65,7 +67,7 @@ def launch_shape(
     own, table = operands(problem), table_of(problem, config)
     count = result_boxes.buffers(problem, config, gpu, own)
     cluster, rows = config["cluster_m"] * config["cluster_n"], config["BM"] * config["cluster_m"]
-    table = replace(table, most=gpu.sm_count // cluster, cluster=cluster)
+    table = replace(table, most=most_clusters(gpu, cluster), cluster=cluster)
     shape = LaunchShape(
         template=(
             *types,

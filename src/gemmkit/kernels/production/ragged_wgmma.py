@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.dependent_launch import dependent
 from gemmkit.kernels.limits import MAX_EXTENT
-from gemmkit.kernels.mainloops.wgmma import in_turn, visiting
+from gemmkit.kernels.mainloops.wgmma import in_turn, most_clusters, visiting
 from gemmkit.kernels.plan import (
     MAP_ARGUMENTS,
     SCALE_ARGUMENTS,
@@ -93,7 +93,7 @@ def most_tiles(rows: int, n: int, groups: int, config: TileConfig) -> int:
 def blocks(rows: int, n: int, groups: int, config: TileConfig, gpu: GpuSpec) -> int:
     """Persistent clusters, one block per SM, but no more than there may be tiles."""
     cluster = config["cluster_m"] * config["cluster_n"]
-    return min(most_tiles(rows, n, groups, config), gpu.sm_count // cluster) * cluster
+    return min(most_tiles(rows, n, groups, config), most_clusters(gpu, cluster)) * cluster
 
 
 def maps(problem: GemmProblem, config: TileConfig) -> tuple[MapRule, ...]:

@@ -108,8 +108,10 @@ def maps(
     config: TileConfig,
     operands: LoadedOperands,
     box_line: int = LINE_BYTES,
+    way: str = "",
 ) -> tuple[MapRule, ...]:
-    """Tensor maps of A and B, and of C if it is stored by TMA."""
+    """Tensor maps of A and B, and of C if it is stored by TMA; `way` is how results leave where the
+    problem does not say."""
     product = (1,) if problem.batch != 1 else ()
     copied, item = {each.operand for each in operands.copies}, operands.item_bytes
     found = []
@@ -119,7 +121,7 @@ def maps(
         l2 = L2_BYTES if in_lines else L2_BYTES_ACROSS_LINES
         element = operands.element
         found.append(MapRule(name, operand, box, swizzle=LINE_BYTES, l2=l2, element=element))
-    way = write_back(problem, config, operands)
+    way = way or write_back(problem, config, operands)
     if way not in ("BY_TMA", "FUSED_BY_TMA"):
         return tuple(found)
     boxes = boxes_of(problem, config, operands, box_line)
