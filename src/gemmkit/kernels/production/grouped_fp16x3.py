@@ -20,6 +20,7 @@ from gemmkit.kernels.plan import (
 from gemmkit.kernels.production import gemm_fp16x3, grouped, result_boxes, wgmma_tiles
 from gemmkit.kernels.production.arguments import CUDA_LAYOUTS
 from gemmkit.kernels.production.loaded_operands import LoadedOperands
+from gemmkit.kernels.production.result_boxes import Results
 from gemmkit.kernels.production.schedule import RASTER_EXTENT, schedule_argument
 from gemmkit.kernels.splitting import PARTS
 from gemmkit.kernels.tensor_maps import MapRule
@@ -54,19 +55,20 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
     from gemmkit.kernels.group_splitting import OPERANDS, preparing_groups, splitting_groups
 
     table, count = table_of(problem, config), result_boxes.FEWEST_BUFFERS
+    results = Results.of(problem)
     cluster, rows = config["cluster_m"] * config["cluster_n"], config["BM"] * config["cluster_m"]
     copies = tuple(map(table.copy, OPERANDS)) if table.tiles else ()
     shape = LaunchShape(
         template=(
             wgmma_tiles.tile_argument(config, PARTS_OF_OPERANDS, count),
             CUDA_LAYOUTS[problem.layout],
-            f"WriteBack::{result_boxes.write_back(problem, config, PARTS_OF_OPERANDS)}",
+            f"WriteBack::{result_boxes.write_back(results, config, PARTS_OF_OPERANDS)}",
             schedule_argument(problem.single, raster=max(1, RASTER_EXTENT // rows)),
         ),
         grid=(min(table.tiles, most_clusters(gpu, cluster)) * cluster, 1, 1),
         block=(wgmma_tiles.thread_count(config), 1, 1),
         cluster=(cluster, 1, 1),
-        shared_bytes=result_boxes.shared_bytes(problem, config, PARTS_OF_OPERANDS, count),
+        shared_bytes=result_boxes.shared_bytes(results, config, PARTS_OF_OPERANDS, count),
         rasterized=True,
         table=table,
         tensor_maps=(
@@ -125,7 +127,7 @@ def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Work:
     mean, _ = grouped.steps_of_tiles(table, config)
     found = visiting(config, gpu, table.tiles, mean)
     threads = wgmma_tiles.thread_count(config)
-    shared = result_boxes.shared_bytes(problem, config, PARTS_OF_OPERANDS)
+    shared = result_boxes.shared_bytes(Results.of(problem), config, PARTS_OF_OPERANDS)
     moved, share = split_group_bytes(table)
     own = gemm_fp16x3.in_parts(in_turn(problem, config, found, threads, shared))
     return own._replace(copied_bytes=moved, copy_share=share)

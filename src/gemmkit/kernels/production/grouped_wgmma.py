@@ -13,6 +13,7 @@ from gemmkit.kernels.policy import CUDA_TYPES
 from gemmkit.kernels.production import gemm_wgmma, grouped, result_boxes, wgmma_tiles
 from gemmkit.kernels.production.arguments import CUDA_LAYOUTS
 from gemmkit.kernels.production.loaded_operands import LoadedOperands
+from gemmkit.kernels.production.result_boxes import Results
 from gemmkit.kernels.production.schedule import RASTER_EXTENT, schedule_argument
 from gemmkit.kernels.warpgroups import TMA_UNIT, has_wgmma, unaligned
 from gemmkit.kernels.work import Work
@@ -40,7 +41,7 @@ def table_of(problem: GemmProblem, config: TileConfig) -> MappedGroupTable:
         config,
         own,
         # That of the largest extents may differ: these may be those of an empty product.
-        way=result_boxes.write_back(problem, config, own),
+        way=result_boxes.write_back(Results.of(problem), config, own),
     )
     return MappedGroupTable(
         problem,
@@ -65,7 +66,8 @@ def launch_shape(
 ) -> LaunchShape:
     """The same; `types` are the kernel's first template arguments."""
     own, table = operands(problem), table_of(problem, config)
-    count = result_boxes.buffers(problem, config, gpu, own)
+    results = Results.of(problem)
+    count = result_boxes.buffers(results, config, gpu, own)
     cluster, rows = config["cluster_m"] * config["cluster_n"], config["BM"] * config["cluster_m"]
     table = replace(table, most=most_clusters(gpu, cluster), cluster=cluster)
     shape = LaunchShape(
@@ -73,13 +75,13 @@ def launch_shape(
             *types,
             wgmma_tiles.tile_argument(config, own, count),
             CUDA_LAYOUTS[problem.layout],
-            f"WriteBack::{result_boxes.write_back(problem, config, own)}",
+            f"WriteBack::{result_boxes.write_back(results, config, own)}",
             schedule_argument(problem.single, raster=max(1, RASTER_EXTENT // rows)),
         ),
         grid=(table.blocks(table.tiles), 1, 1),
         block=(wgmma_tiles.thread_count(config), 1, 1),
         cluster=(cluster, 1, 1),
-        shared_bytes=result_boxes.shared_bytes(problem, config, own, count),
+        shared_bytes=result_boxes.shared_bytes(results, config, own, count),
         rasterized=True,
         table=table,
     )
@@ -142,7 +144,7 @@ def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Work:
     mean, longest = grouped.steps_of_tiles(table, config)
     found = visiting(config, gpu, table.tiles, mean)
     threads = wgmma_tiles.thread_count(config)
-    shared = result_boxes.shared_bytes(problem, config, operands(problem))
+    shared = result_boxes.shared_bytes(Results.of(problem), config, operands(problem))
     own = in_turn(problem, config, found, threads, shared)
     # Blocks take tiles that lie a grid apart, so that the next is of another product as a rule.
     products = min(found.visits, table.nonempty) if table.tiles else 0

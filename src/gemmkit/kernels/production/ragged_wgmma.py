@@ -21,6 +21,7 @@ from gemmkit.kernels.policy import CUDA_TYPES
 from gemmkit.kernels.production import gemm_wgmma, grouped, grouped_wgmma, result_boxes, wgmma_tiles
 from gemmkit.kernels.production.arguments import CUDA_LAYOUTS
 from gemmkit.kernels.production.loaded_operands import LoadedOperands
+from gemmkit.kernels.production.result_boxes import Results
 from gemmkit.kernels.production.schedule import RASTER_EXTENT, schedule_argument
 from gemmkit.kernels.tensor_maps import MapRule
 from gemmkit.kernels.warpgroups import WARPGROUP, has_wgmma, unaligned
@@ -114,21 +115,22 @@ def launch_shape(
 ) -> LaunchShape:
     """The same; `types` are the kernel's first template arguments."""
     own, one = operands(problem), of_one(problem)
-    count = result_boxes.buffers(one, config, gpu, own)
+    results = Results.of(one)
+    count = result_boxes.buffers(results, config, gpu, own)
     cluster, rows = config["cluster_m"] * config["cluster_n"], config["BM"] * config["cluster_m"]
     shape = LaunchShape(
         template=(
             *types,
             wgmma_tiles.tile_argument(config, own, count),
             CUDA_LAYOUTS[problem.layout],
-            f"WriteBack::{result_boxes.write_back(one, config, own)}",
+            f"WriteBack::{result_boxes.write_back(results, config, own)}",
             schedule_argument(one, raster=max(1, RASTER_EXTENT // rows)),
             "int",
         ),
         grid=(blocks(one.m, problem.n, problem.count, config, gpu), 1, 1),
         block=(wgmma_tiles.thread_count(config), 1, 1),
         cluster=(cluster, 1, 1),
-        shared_bytes=result_boxes.shared_bytes(one, config, own, count),
+        shared_bytes=result_boxes.shared_bytes(results, config, own, count),
         rasterized=True,
         tensor_maps=maps(problem, config),
         table=table_of(problem, config),
@@ -201,7 +203,7 @@ def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Work:
     steps = max(1, ceil_div(problem.k * bool(problem.alpha), config["BK"])) if tiles else 0
     found = visiting(config, gpu, tiles, steps)
     threads = wgmma_tiles.thread_count(config)
-    shared = result_boxes.shared_bytes(one, config, operands(problem))
+    shared = result_boxes.shared_bytes(Results.of(one), config, operands(problem))
     # Blocks look for the next tile's group as those of `grouped_wgmma` do for its row of the table.
     products = min(found.visits, problem.count) if tiles else 0
     return in_turn(problem, config, found, threads, shared)._replace(products=products)

@@ -4,6 +4,7 @@ beside the stages."""
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from math import gcd
 from typing import Literal, NamedTuple
 
@@ -34,25 +35,51 @@ BOX_LINE_BYTES = (LINE_BYTES, LINE_BYTES // 2)
 FEWEST_STAGES = 3
 
 
+class Results(NamedTuple):
+    """What of a problem decides how its results leave: bytes of one, whether TMA can store them,
+    whether it is to bring what the epilogue reads, too, whether that is anything besides vectors,
+    and whether there is an auxiliary output.
+
+    Searches ask for the room of thousands of tiles: problems that are alike in this share the
+    answer.
+    """
+
+    item: int
+    stored_by_tma: bool
+    fused: bool
+    reads: bool
+    auxiliary: bool
+
+    @classmethod
+    def of(cls, problem: GemmProblem) -> Results:
+        """Those of a problem."""
+        epilogue, scaled = problem.epilogue, problem.beta != 0
+        further = epilogue.residual or epilogue.auxiliary
+        return cls(
+            problem.out_item_bytes,
+            stores_by_tma(problem),
+            problem.further_aligned if further else scaled,
+            scaled or epilogue.residual,
+            epilogue.auxiliary,
+        )
+
+
 def write_back(
-    problem: GemmProblem, config: TileConfig, operands: LoadedOperands
+    results: Results, config: TileConfig, operands: LoadedOperands
 ) -> Literal["FROM_REGISTERS", "FROM_SHARED", "BY_TMA", "FUSED_BY_TMA"]:
     """How results leave, as write_back.cuh calls it: of tiles that are transposed because they
     have few rows, only those come to shared memory of which a line has all columns: elements of 8
     and of 16 bits."""
-    narrow = problem.out_item_bytes <= ITEM_BYTES["float16"]
+    narrow = results.item <= ITEM_BYTES["float16"]
     if operands.is_swapped(config) and (
         config["BM"] <= EIGHT or not (narrow or operands.from_registers)
     ):
         return "FROM_REGISTERS"
-    if not (operands.maps_c and stores_by_tma(problem)):
+    if not (operands.maps_c and results.stored_by_tma):
         return "FROM_SHARED"
-    epilogue = problem.epilogue
-    further = epilogue.residual or epilogue.auxiliary
-    fused = problem.further_aligned if further else problem.beta != 0
     # Boxes are read by ldmatrix; of 32 bits they would be no faster (H100).
-    halves = problem.out_item_bytes == ITEM_BYTES["float16"]
-    return "FUSED_BY_TMA" if operands.fuses and halves and fused else "BY_TMA"
+    halves = results.item == ITEM_BYTES["float16"]
+    return "FUSED_BY_TMA" if operands.fuses and halves and results.fused else "BY_TMA"
 
 
 class Boxes(NamedTuple):
@@ -73,18 +100,18 @@ class Boxes(NamedTuple):
 
 
 def boxes_of(
-    problem: GemmProblem,
+    results: Results,
     config: TileConfig,
     operands: LoadedOperands,
     box_line: int = LINE_BYTES,
 ) -> Boxes:
     """Those of C, as fragment_store.cuh and swapped_store.cuh have them; `box_line` says how many
     bytes their lines have at most where TMA moves other matrices too."""
-    fused = write_back(problem, config, operands) == "FUSED_BY_TMA"
+    fused = write_back(results, config, operands) == "FUSED_BY_TMA"
     rows, columns = operands.sides(config)
     columns //= config["cluster_k"]
     tiles = rows // (config["consumers"] // config["pingpong"] * ROWS)
-    item = problem.out_item_bytes
+    item = results.item
     if operands.is_swapped(config):
         span = min(line(item), ROWS)
         beside = ROWS // span
@@ -106,8 +133,9 @@ def _even_part(extent: int, step: int, most: int) -> int:
     return next(each for each in range(most, 0, -step) if extent % each == 0)
 
 
+@lru_cache(maxsize=4096)
 def shared_bytes(
-    problem: GemmProblem,
+    results: Results,
     config: TileConfig,
     operands: LoadedOperands,
     count: int = FEWEST_BUFFERS,
@@ -126,11 +154,11 @@ def shared_bytes(
     total, parts = stages * (a + b) * operands.depth(config) * item, config["cluster_k"]
     if operands.scaled_on_chip:
         total += FLOAT_BYTES * (2 if stages % 2 == 0 else stages) * (config["BM"] + config["BN"])
-    way, barriers = write_back(problem, config, operands), 2 * stages + 1
+    way, barriers = write_back(results, config, operands), 2 * stages + 1
     if way != "FROM_REGISTERS":
-        boxes = count * boxes_of(problem, config, operands, box_line).nbytes
+        boxes = count * boxes_of(results, config, operands, box_line).nbytes
         if way == "FUSED_BY_TMA":
-            boxes *= 1 + problem.epilogue.auxiliary
+            boxes *= 1 + results.auxiliary
             barriers += 2 * count * config["consumers"]
         total += config["consumers"] * aligned_bytes(boxes)
     else:
@@ -148,9 +176,9 @@ class Fitted(NamedTuple):
     buffers: int
     line: int = LINE_BYTES
 
-    def shared_bytes(self, problem: GemmProblem, operands: LoadedOperands) -> int:
+    def shared_bytes(self, results: Results, operands: LoadedOperands) -> int:
         """Shared bytes of a block."""
-        return shared_bytes(problem, self.config, operands, self.buffers, self.line)
+        return shared_bytes(results, self.config, operands, self.buffers, self.line)
 
     def fewer_stages(self, asked: TileConfig) -> FewerStages | None:
         """What became of the stages that were asked for, where these are more."""
@@ -160,7 +188,8 @@ class Fitted(NamedTuple):
         return FewerStages(self.config["stages"], reason)
 
 
-def fit(problem: GemmProblem, config: TileConfig, gpu: GpuSpec, operands: LoadedOperands) -> Fitted:
+@lru_cache(maxsize=4096)
+def fit(results: Results, config: TileConfig, gpu: GpuSpec, operands: LoadedOperands) -> Fitted:
     """A configuration with its buffers for results.
 
     Where TMA brings what the epilogue reads, a tile's boxes are to be there when its sums are: they
@@ -169,17 +198,16 @@ def fit(problem: GemmProblem, config: TileConfig, gpu: GpuSpec, operands: Loaded
     have narrow lines, for more buffers (with ReLU and an auxiliary output 4096x4096x1024 in 66 µs
     in place of 68).
     """
-    if write_back(problem, config, operands) != "FUSED_BY_TMA":
-        return Fitted(config, buffers(problem, config, gpu, operands))
+    if write_back(results, config, operands) != "FUSED_BY_TMA":
+        return Fitted(config, buffers(results, config, gpu, operands))
     ways = [config]
-    reads = problem.beta != 0 or problem.epilogue.residual
-    if reads and config["stages"] > FEWEST_STAGES:
+    if results.reads and config["stages"] > FEWEST_STAGES:
         ways.append(replace(config, stages=config["stages"] - 1))
-    lines = BOX_LINE_BYTES[1:] if problem.epilogue.auxiliary else BOX_LINE_BYTES
+    lines = BOX_LINE_BYTES[1:] if results.auxiliary else BOX_LINE_BYTES
     numbers = {
         each: max(
             FEWEST_BUFFERS,
-            min(boxes_of(problem, config, operands, each).number, MOST_FUSED_BUFFERS),
+            min(boxes_of(results, config, operands, each).number, MOST_FUSED_BUFFERS),
         )
         for each in lines
     }
@@ -193,31 +221,29 @@ def fit(problem: GemmProblem, config: TileConfig, gpu: GpuSpec, operands: Loaded
     fitting = (
         each
         for each in (*whole, *parts)
-        if _fits(problem, each.config, gpu, operands, each.buffers, each.line)
+        if _fits(results, each.config, gpu, operands, each.buffers, each.line)
     )
     return next(fitting, Fitted(config, FEWEST_BUFFERS, lines[-1]))
 
 
 def _fits(
-    problem: GemmProblem,
+    results: Results,
     config: TileConfig,
     gpu: GpuSpec,
     operands: LoadedOperands,
     count: int,
     box_line: int = LINE_BYTES,
 ) -> bool:
-    needed = shared_bytes(problem, config, operands, count, box_line)
+    needed = shared_bytes(results, config, operands, count, box_line)
     return rules.dynamic_shared(needed, gpu) is None
 
 
-def buffers(
-    problem: GemmProblem, config: TileConfig, gpu: GpuSpec, operands: LoadedOperands
-) -> int:
+def buffers(results: Results, config: TileConfig, gpu: GpuSpec, operands: LoadedOperands) -> int:
     """Buffers per consumer: with one for each box of its results it never waits for a store."""
-    if write_back(problem, config, operands) != "BY_TMA":
+    if write_back(results, config, operands) != "BY_TMA":
         return FEWEST_BUFFERS
-    count = max(FEWEST_BUFFERS, min(boxes_of(problem, config, operands).number, MOST_BUFFERS))
-    while count > FEWEST_BUFFERS and not _fits(problem, config, gpu, operands, count):
+    count = max(FEWEST_BUFFERS, min(boxes_of(results, config, operands).number, MOST_BUFFERS))
+    while count > FEWEST_BUFFERS and not _fits(results, config, gpu, operands, count):
         count -= 1
     return count
 
@@ -229,5 +255,6 @@ def room(
     `fit` chooses: the fewest, where there is no more."""
     if (reason := operands.shares(config)) is not None:
         return reason
-    found = fit(problem, config, gpu, operands)
-    return rules.dynamic_shared(found.shared_bytes(problem, operands), gpu)
+    results = Results.of(problem)
+    found = fit(results, config, gpu, operands)
+    return rules.dynamic_shared(found.shared_bytes(results, operands), gpu)

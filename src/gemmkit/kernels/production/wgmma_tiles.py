@@ -18,6 +18,7 @@ from gemmkit.kernels.production.loaded_operands import LoadedOperands
 from gemmkit.kernels.production.result_boxes import (
     COLUMN_STEP,
     EIGHT,
+    Results,
     boxes_of,
     fit,
     write_back,
@@ -62,8 +63,9 @@ def launch_shape(
     side = "cluster_n" if operands.swapped else "cluster_m"
     threads, rows = thread_count(config), operands.sides(config)[0] * config[side]
     cluster = config["cluster_m"] * config["cluster_n"] * config["cluster_k"]
-    fitted = fit(problem, config, gpu, operands)
-    blocks, way = clusters(problem, config, gpu).ctas, write_back(problem, config, operands)
+    results = Results.of(problem)
+    fitted = fit(results, config, gpu, operands)
+    blocks, way = clusters(problem, config, gpu).ctas, write_back(results, config, operands)
     fused = way == "FUSED_BY_TMA"
     shape = LaunchShape(
         template=(
@@ -76,7 +78,7 @@ def launch_shape(
         grid=(blocks, 1, 1),
         block=(threads, 1, 1),
         cluster=(cluster, 1, 1),
-        shared_bytes=fitted.shared_bytes(problem, operands),
+        shared_bytes=fitted.shared_bytes(results, operands),
         rasterized=True,
         tensor_maps=maps(problem, config, operands, fitted.line),
         copies=operands.copies if blocks else (),
@@ -121,10 +123,11 @@ def maps(
         l2 = L2_BYTES if in_lines else L2_BYTES_ACROSS_LINES
         element = operands.element
         found.append(MapRule(name, operand, box, swizzle=LINE_BYTES, l2=l2, element=element))
-    way = way or write_back(problem, config, operands)
+    results = Results.of(problem)
+    way = way or write_back(results, config, operands)
     if way not in ("BY_TMA", "FUSED_BY_TMA"):
         return tuple(found)
-    boxes = boxes_of(problem, config, operands, box_line)
+    boxes = boxes_of(results, config, operands, box_line)
     box = (boxes.columns, boxes.lines, *product)
     of_results = [("map_c", "C")]
     if way == "FUSED_BY_TMA":
@@ -137,7 +140,8 @@ def maps(
 
 def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec, operands: LoadedOperands) -> Work:
     """A tile of C at a time per block, of operands that are ready."""
-    shared = fit(problem, config, gpu, operands).shared_bytes(problem, operands)
+    results = Results.of(problem)
+    shared = fit(results, config, gpu, operands).shared_bytes(results, operands)
     threads, copied = thread_count(config), {each.operand for each in operands.copies}
     line_costs = tuple(
         1.0 if name in copied else line_cost(ld * operands.item_bytes)
