@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,16 +36,14 @@ from gemmkit.errors import UnsupportedInstruction
 WARP = 32
 
 
-class Watcher(Protocol):
-    """What wants to know of a launch while it runs.
+class Watcher:
+    """What wants to know of a launch while it runs; a subclass overrides what it needs.
 
     `reads_data`: also of what memory holds; otherwise values that no address depends on need not
     be computed.
     """
 
-    @property
-    def reads_data(self) -> bool:
-        """See above."""
+    reads_data = True
 
     def begin(self, chunk: Chunk) -> None:
         """Some blocks begin."""

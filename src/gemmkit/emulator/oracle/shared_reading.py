@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 
-from gemmkit.emulator.oracle.chunk import Chunk
+from gemmkit.emulator.oracle.chunk import Chunk, Watcher
 from gemmkit.emulator.oracle.control import Rows
-from gemmkit.emulator.oracle.memory import Addresses, Lanes
-from gemmkit.emulator.watching import SignalKind
 
 
 class Reached(Exception):
     """The barrier that was asked for: the rest of the block need not run."""
 
 
-class SharedReading:
+class SharedReading(Watcher):
     """The shared memory of a block.
 
     Args:
@@ -23,8 +20,6 @@ class SharedReading:
         barriers: where to read: once every warp has arrived at so many barriers. A block with
             fewer is read at its end.
     """
-
-    reads_data = True
 
     def __init__(self, block: int, barriers: int) -> None:
         self._block = block
@@ -35,37 +30,6 @@ class SharedReading:
     def begin(self, chunk: Chunk) -> None:
         """The block that runs."""
         self._chunk = chunk
-
-    def access(
-        self,
-        number: int,
-        space: str,
-        rows: Rows,
-        addresses: Addresses,
-        lanes: Lanes,
-        nbytes: int,
-    ) -> None:
-        """Requests do not matter here."""
-
-    def copy(
-        self,
-        number: int,
-        warp: int,
-        spans: Sequence[tuple[int, int]],
-        barriers: Sequence[tuple[int, int]] = (),
-    ) -> None:
-        """Nor do copies."""
-
-    def signal(
-        self,
-        kind: SignalKind,
-        warp: int,
-        barriers: Sequence[tuple[int, int]] = (),
-        *,
-        number: int = -1,
-        count: int = 0,
-    ) -> None:
-        """Nor do signals."""
 
     def barrier(self, rows: Rows) -> None:
         """Each of these warps arrives at a barrier.

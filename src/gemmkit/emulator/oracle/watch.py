@@ -5,25 +5,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gemmkit.emulator.isa.matrix_access import has_rows
 from gemmkit.emulator.machine.memory import DeviceMemory
+from gemmkit.emulator.oracle.chunk import Watcher
 from gemmkit.emulator.oracle.control import Rows
 from gemmkit.emulator.oracle.memory import Addresses, Lanes
 from gemmkit.emulator.ptx.cfg import ControlFlow
 from gemmkit.emulator.ptx.names import source_name
 from gemmkit.emulator.watching import SignalKind, WatchedAccess, WatchedCopy, WatchedSignal
 
-if TYPE_CHECKING:
-    from gemmkit.emulator.oracle.chunk import Chunk
-
 _KINDS = {"load": "load", "store": "store", "copy_async": "copy"}
 
 
-class Watch:
+class Watch(Watcher):
     """Records `accesses`, `copies` and `signals` of a kernel, in the order in which its warps
     run."""
 
@@ -140,9 +137,6 @@ class Watch:
                 self.signals[-1] = replace(last, count=last.count + count)
                 return
         self.signals.append(made)
-
-    def begin(self, chunk: Chunk) -> None:
-        """Some blocks begin; what they access says the rest."""
 
     def barrier(self, rows: Rows) -> None:
         """Each of these warps arrives at a barrier."""
