@@ -25,12 +25,12 @@ from gemmkit.analysis.block_tiles import (
     visited,
 )
 from gemmkit.analysis.copy_pipeline import CopyPipeline
-from gemmkit.analysis.depth_runs import depth_runs, executed
+from gemmkit.analysis.depth_runs import Profiled, depth_runs, executed
 from gemmkit.analysis.machine import MEASURED_FFMA_ISSUE
 from gemmkit.analysis.smaller import short_runs, takes_squares_only
 from gemmkit.analysis.trace import trace
 from gemmkit.analysis.traced_block import copied_bytes, loaded_bytes, turns, written
-from gemmkit.analysis.traced_pipeline import Profiled, traced_pipeline
+from gemmkit.analysis.traced_pipeline import traced_pipeline
 from gemmkit.devices.emulated import EmulatedDevice
 from gemmkit.emulator.codegen.operands import Action, actions_of
 from gemmkit.emulator.counters.merging import merged_accesses
@@ -199,7 +199,16 @@ def _profile_one(
         same = plan.instances == whole.instances
         return given if same else compile_plan(plan, spec.arch, cache_dir=cache_dir)
 
-    runs = depth_runs(kernel, config, problem, spec, tiles, compiled, cache_dir, square=square)
+    profiled = Profiled(
+        kernel=kernel,
+        config=config,
+        problem=problem,
+        tiles=tiles,
+        compiled=compiled,
+        square=square,
+        cache_dir=cache_dir,
+    )
+    runs = depth_runs(profiled, spec)
     (small, plan, at_low), (deep, deep_plan, at_high) = runs.low, runs.high
     flow, board, binary = runs.flow, runs.board, compiled(plan)
     visits, teams = in_turn(kernel, config, problem, spec, tiles)
@@ -292,20 +301,7 @@ def _profile_one(
         main_loop=found,
         turns_of_warps=turns_of_warps,
         turns_of_schedulers=turns_of_schedulers,
-        buffer=traced_pipeline(
-            Profiled(
-                kernel=kernel,
-                config=config,
-                problem=problem,
-                seen=seen,
-                bytes_per_k=copied_per_k,
-                tiles=tiles,
-                compiled=compiled,
-                square=square,
-            ),
-            board,
-            cache_dir,
-        ),
+        buffer=traced_pipeline(replace(profiled, tiles=tiles), seen, copied_per_k, board),
     )
     if not kernel.user_defined:
         return profile

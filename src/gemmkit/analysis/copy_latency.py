@@ -8,6 +8,7 @@ from gemmkit.analysis.block_profile import BlockProfile
 from gemmkit.analysis.copy_pipeline import CopyCosts, CopyPipeline, CopyTime
 from gemmkit.analysis.demand import multiplies
 from gemmkit.analysis.machine import Machine, pipe_cycles
+from gemmkit.analysis.occupancy import launch_resources
 from gemmkit.emulator.isa.warpgroup_forms import OPERATION
 from gemmkit.gpu import FP32, GpuSpec
 from gemmkit.problem import GemmProblem
@@ -80,8 +81,7 @@ def loads_of(
             products[number] = machine.ffma_issue
         if by_wgmma:
             asynchronous.add(number)
-    busy_sms = max(min(spec.sm_count, profile.plan.blocks), 1)
-    rate = min(spec.pipes.tma_bytes * spec.sm_count / busy_sms, machine.l1_fill_bytes)
+    rate = machine.delivered(spec.pipes.tma_bytes, spec, profile.plan.blocks)
     costs = CopyCosts(
         latency=machine.tile_spread * memory_latency + machine.tma_latency,
         bytes_per_cycle=rate,
@@ -97,9 +97,7 @@ def loads_of(
     of_stages = profile.copied_bytes_per_k * buffer.share
     per_tile = of_stages * problem.mean_k / buffer.issued_bytes
     stages = per_tile * profile.visits
-    own = profile.plan.shared_bytes
-    if profile.binary.resources is not None:
-        own += profile.binary.resources.shared_bytes
+    own = launch_resources(profile.plan, profile.binary)["shared_bytes"]
     return Loads(
         buffer=buffer,
         time=time,

@@ -121,8 +121,8 @@ def copy_pipeline(
     filled = Filled.of(signals, warps, arrays)
     if filled is None:
         return None
-    # With a latency of 1 and nothing else, those that arrive at a time were in flight together.
-    rounds = Counter(_Replay(signals, warps, CopyCosts(1.0), arrays).arrivals())
+    # Those that arrive at a time were in flight together.
+    rounds = Counter(filled.arrivals)
     sizes = [rounds[at] for at in sorted(rounds)]
     if len(sizes) < 3:
         return None
@@ -146,7 +146,8 @@ class Filled:
 
     `barriers` of its mbarriers are signaled by them, `barriers_per_stage` in each stage. Into each
     stage come `stage_bytes`; its own copies bring `issued_bytes`, also to other blocks. `share` of
-    all that it copies goes into stages, and the rest is loaded once.
+    all that it copies goes into stages, and the rest is loaded once. `arrivals` are those of the
+    stages where a load has a latency of 1, and nothing else takes time.
     """
 
     barriers: int
@@ -154,6 +155,7 @@ class Filled:
     stage_bytes: float
     issued_bytes: float
     share: float
+    arrivals: tuple[float, ...]
 
     @classmethod
     def of(
@@ -186,13 +188,13 @@ class Filled:
                 latest[each.warp] |= own
         if not issued:
             return None
-        phases = len(replay.arrivals())
-        if not phases:
+        arrivals = tuple(replay.arrivals())
+        if not arrivals:
             return None
         of_stage = round(median(len(each) for each in together))
-        stages = phases / of_stage
+        stages = len(arrivals) / of_stage
         share = issued / (issued + kept)
-        return cls(len(barriers), of_stage, arrived / stages, issued / stages, share)
+        return cls(len(barriers), of_stage, arrived / stages, issued / stages, share, arrivals)
 
 
 class _Replay:

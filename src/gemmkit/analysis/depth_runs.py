@@ -32,6 +32,23 @@ _PRODUCTS, _ADDS = ("multiply_matrices", "multiply_fragments", OPERATION), ("fma
 Run = tuple[GemmProblem, LaunchPlan, NDArray[np.float64]]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profiled:
+    """A kernel of which a block is profiled, and the launch that it is for.
+
+    `tiles` is how many tiles a block computes: less than one if blocks share a tile. `compiled`
+    gives the binary of a plan; `square` says whether the kernel accepts only square matrices.
+    """
+
+    kernel: Kernel
+    config: TileConfig
+    problem: GemmProblem
+    tiles: float
+    compiled: Callable[[LaunchPlan], Binary]
+    square: bool
+    cache_dir: Path | None
+
+
 @dataclass(frozen=True, slots=True)
 class DepthRuns:
     """Two runs on `board`, `apart` along k or a multiple of it; the same twice if the problem is
@@ -44,28 +61,16 @@ class DepthRuns:
     apart: int
 
 
-def depth_runs(
-    kernel: Kernel,
-    config: TileConfig,
-    problem: GemmProblem,
-    spec: GpuSpec,
-    tiles: float,
-    compiled: Callable[[LaunchPlan], Binary],
-    cache_dir: Path | None,
-    *,
-    square: bool,
-) -> DepthRuns:
+def depth_runs(profiled: Profiled, spec: GpuSpec) -> DepthRuns:
     """Runs that are long enough for the kernel's steps along k: with a step of 128, a k of 64 takes
     as many products as one of 128; and of a loop that the compiler has unrolled twice, a k of one
     step runs the remainder, which one of two steps does not.
-
-    `tiles` and `square` are as in `short_runs`, `compiled` gives the binary of a plan.
     """
     first, refused, apart = None, None, STEP
     while True:
-        last = square or apart == _LONGEST_STEP
+        last = profiled.square or apart == _LONGEST_STEP
         try:
-            found = _at(kernel, config, problem, spec, tiles, compiled, cache_dir, square, apart)
+            found = _at(profiled, spec, apart)
         except UnsupportedProblem as error:
             # Of k it may take multiples of a longer step alone.
             refused = refused or error
@@ -80,26 +85,17 @@ def depth_runs(
         apart *= 2
 
 
-def _at(
-    kernel: Kernel,
-    config: TileConfig,
-    problem: GemmProblem,
-    spec: GpuSpec,
-    tiles: float,
-    compiled: Callable[[LaunchPlan], Binary],
-    cache_dir: Path | None,
-    square: bool,
-    apart: int,
-) -> DepthRuns:
-    small, deep = short_runs(problem, tiles, kernel, square=square, apart=apart)
+def _at(profiled: Profiled, spec: GpuSpec, apart: int) -> DepthRuns:
+    kernel, config, problem = profiled.kernel, profiled.config, profiled.problem
+    small, deep = short_runs(problem, profiled.tiles, kernel, square=profiled.square, apart=apart)
     board = cut_board(spec, kernel, config, problem, small)
-    device = EmulatedDevice(board, cache_dir=cache_dir)
+    device = EmulatedDevice(board, cache_dir=profiled.cache_dir)
     plan = kernel.plan(small, config, board)
-    flow, counts = executed(device, compiled(plan), plan, small)
+    flow, counts = executed(device, profiled.compiled(plan), plan, small)
     low = high = (small, plan, counts)
     if deep != small:
         deep_plan = kernel.plan(deep, config, board)
-        _, counts = executed(device, compiled(deep_plan), deep_plan, deep)
+        _, counts = executed(device, profiled.compiled(deep_plan), deep_plan, deep)
         high = (deep, deep_plan, counts)
     return DepthRuns(low, high, flow, board, apart)
 

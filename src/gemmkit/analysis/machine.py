@@ -57,6 +57,12 @@ class Machine:
     unit_exponent: float = 4.0
     load_exponent: float = 16.0
 
+    def delivered(self, rate: float, spec: GpuSpec, blocks: int) -> float:
+        """Bytes per cycle that the L2 delivers to an SM at work on some of so many blocks: more
+        than its even share `rate` where others are idle, but no more than its port takes."""
+        busy_sms = max(min(spec.sm_count, blocks), 1)
+        return min(rate * spec.sm_count / busy_sms, self.l1_fill_bytes)
+
     def joined(self, *times: float, power: float | None = None) -> float:
         """Time of concurrent units: the longest, plus an overhead if others are nearly as long.
 

@@ -394,11 +394,9 @@ class _Model:
         """Cycles in which the L2 delivers the busiest block's bytes to an SM: its share of the
         bandwidth, or its port."""
         blocks, pipes = self.profile.plan.blocks, self.spec.pipes
-        busy_sms = min(self.spec.sm_count, blocks)
 
         def cycles(nbytes: float, rate: float) -> float:
-            share = rate * self.spec.sm_count / busy_sms
-            return nbytes / blocks / min(share, self.machine.l1_fill_bytes)
+            return nbytes / blocks / self.machine.delivered(rate, self.spec, blocks)
 
         copied = self.traffic.tma_bytes
         rest = cycles(self.traffic.l2_bytes - copied, pipes.l2_bytes)
