@@ -68,18 +68,12 @@ def copy(group: Group, step: Step, lanes: Mask, phases: Phases, tally: Tally) ->
                     check_barrier(*(_rank(group, row, each) for each in (there, *count)))
         except Misuse as misuse:
             raise Fault(f"{misuse.kind}: it {misuse.what}", to, one) from None
+        signaled = phases.signaled(group, step, row, lane, targets)
         watch = group.chunk.watch
         if watch is not None and nbytes and "global" in spaces:
             in_global = start if spaces[1] == "global" else to
-            barriers = [
-                phases.check(group, step, row, lane, each)
-                for _, *count in targets
-                for each in count
-            ]
-            watch.copy(step.number, int(group.rows[row]), [(in_global, nbytes)], barriers)
+            watch.copy(step.number, int(group.rows[row]), [(in_global, nbytes)], signaled)
         for there, *count in targets:
-            if count:
-                phases.check(group, step, row, lane, count[0])
             source = data
             if source is None and nbytes:
                 source = _bytes(group, step, form["F"], start, nbytes, one)

@@ -5,7 +5,7 @@ The order of execution is the engine's: see `machine.phases`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -207,8 +207,16 @@ class Phases:
         data = np.frombuffer(word.to_bytes(OBJECT_BYTES, "little"), np.uint8)
         self._shared.view(*place, OBJECT_BYTES)[:] = data
 
-    def check(self, group: Group, step: Step, row: int, lane: int, address: int) -> Place:
-        """The mbarrier of a bulk copy, which must be valid."""
+    def signaled(
+        self, group: Group, step: Step, row: int, lane: int, targets: Iterable[tuple[int, ...]]
+    ) -> list[Place]:
+        """The mbarriers of a bulk copy, one for each target if it has any; all must be valid.
+        Targets are addresses of what is copied and of the mbarrier."""
+        return [
+            self._check(group, step, row, lane, each) for _, *barrier in targets for each in barrier
+        ]
+
+    def _check(self, group: Group, step: Step, row: int, lane: int, address: int) -> Place:
         try:
             place = self._place(group, step, row, address % SHARED_WINDOW)
             State.of(self._read(place))
@@ -285,7 +293,7 @@ class Phases:
         self, group: Group, step: Step, row: int, lane: int, address: int, nbytes: int
     ) -> None:
         """Bytes of a bulk copy have arrived."""
-        place = self.check(group, step, row, lane, address)
+        place = self._check(group, step, row, lane, address)
         before = State.of(self._read(place))
         try:
             after = before.expect(-nbytes).settled()

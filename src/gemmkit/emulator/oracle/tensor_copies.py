@@ -78,26 +78,18 @@ def copy(group: Group, step: Step, lanes: Mask, phases: Phases, tally: Tally) ->
             raise Fault(f"{misuse.kind}: it {misuse.what}", shared_at, one) from None
         each_sectors = sectors_of_box(box, loads=form["D"] == "shared")
         tally.sectors[step.number] += len(targets) * each_sectors
+        signaled = phases.signaled(group, step, row, lane, targets)
         watch = group.chunk.watch
         if watch is not None:
-            signaled = [
-                phases.check(group, step, row, lane, each)
-                for _, *count in targets
-                for each in count
-            ]
             watch.copy(step.number, int(group.rows[row]), _spans(box), signaled)
+        # An address may depend on integers.
+        moves = group.chunk.data_matters or tensor_map.element in INTEGERS
         for there, *count in targets:
             rank, within = divided(there, own) if reaches_peers(form) else (own, there)
-            for each in count:
-                phases.check(group, step, row, lane, each)
-            # An address may depend on integers.
-            moves = group.chunk.data_matters or tensor_map.element in INTEGERS
+            elements = zip(_places(tensor_map), _shared_offsets(tensor_map, within), strict=True)
             pairs = [
                 _pair(group, step, box, place, (rank, within + offset), one)
-                for place, offset in zip(
-                    _places(tensor_map), _shared_offsets(tensor_map, within), strict=True
-                )
-                if moves
+                for place, offset in (elements if moves else ())
             ]
             nbytes = tensor_map.box_bytes
             moved = Transfer(
