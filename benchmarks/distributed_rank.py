@@ -221,6 +221,7 @@ def timed(
         each = max(rank.all_of(begin.elapsed_time(end) / 3))
         repeat = max(3, min(200, int(milliseconds / max(each, 1e-3))))
         rank.dist.barrier(group=rank.quiet)
+    rank.start_together()
     begin.record()
     for _ in range(repeat):
         work()

@@ -71,7 +71,7 @@ def test_rows_between_sectors_are_shared_by_clusters(layout, size):
         problem = GemmProblem(size, size, size, dtype="bfloat16").laid_out(layout)
         return choose(problem, H100, store=None).config
 
-    assert chosen(size)["cluster_m"] * chosen(size)["cluster_n"] == 2
+    assert chosen(size)["cluster_m"] * chosen(size)["cluster_n"] > 1
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(TILE.threads, 1)
   using Mainloop = Fp16x3PanelsMainloop<OWN>;
   constexpr bool FROM_REGISTERS = WAY == WriteBack::FROM_REGISTERS;
   constexpr int SPARE = SPARE_REGISTERS<CONSUMERS, Mainloop::ROW_TILES * OWN.BN / 2>;
-  using StoreOfBoxes = BoxStore<SWAPPED, COLS, OWN.buffers, WAY, SPARE, Epilogue>;
+  using StoreOfBoxes = BoxStore<SWAPPED, COLS, OWN.buffers, WAY, SPARE, Epilogue, OWN.line>;
   using Store = Either<FROM_REGISTERS, NoStore, StoreOfBoxes>;
   struct Shared {
     typename Mainloop::Memory tiles;

@@ -54,13 +54,13 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
     """Persistent clusters, one block per SM, after the launch that splits all operands."""
     from gemmkit.kernels.group_splitting import OPERANDS, preparing_groups, splitting_groups
 
-    table, count = table_of(problem, config), result_boxes.FEWEST_BUFFERS
-    results = Results.of(problem)
+    table, results = table_of(problem, config), Results.of(problem)
+    fitted = result_boxes.fit(results, config, gpu, PARTS_OF_OPERANDS)
     cluster, rows = config["cluster_m"] * config["cluster_n"], config["BM"] * config["cluster_m"]
     copies = tuple(map(table.copy, OPERANDS)) if table.tiles else ()
     shape = LaunchShape(
         template=(
-            wgmma_tiles.tile_argument(config, PARTS_OF_OPERANDS, count),
+            wgmma_tiles.tile_argument(config, PARTS_OF_OPERANDS, fitted.buffers, fitted.line),
             CUDA_LAYOUTS[problem.layout],
             f"WriteBack::{result_boxes.write_back(results, config, PARTS_OF_OPERANDS)}",
             schedule_argument(problem.single, raster=max(1, RASTER_EXTENT // rows)),
@@ -68,7 +68,7 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
         grid=(min(table.tiles, most_clusters(gpu, cluster)) * cluster, 1, 1),
         block=(wgmma_tiles.thread_count(config), 1, 1),
         cluster=(cluster, 1, 1),
-        shared_bytes=result_boxes.shared_bytes(results, config, PARTS_OF_OPERANDS, count),
+        shared_bytes=fitted.shared_bytes(results, PARTS_OF_OPERANDS),
         rasterized=True,
         table=table,
         tensor_maps=(
@@ -127,7 +127,7 @@ def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Work:
     mean, _ = grouped.steps_of_tiles(table, config)
     found = visiting(config, gpu, table.tiles, mean)
     threads = wgmma_tiles.thread_count(config)
-    shared = result_boxes.shared_bytes(Results.of(problem), config, PARTS_OF_OPERANDS)
+    shared = result_boxes.fitted_bytes(Results.of(problem), config, gpu, PARTS_OF_OPERANDS)
     moved, share = split_group_bytes(table)
     own = gemm_fp16x3.in_parts(in_turn(problem, config, found, threads, shared))
     return own._replace(copied_bytes=moved, copy_share=share)

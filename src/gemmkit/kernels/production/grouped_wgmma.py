@@ -15,7 +15,7 @@ from gemmkit.kernels.production.arguments import CUDA_LAYOUTS
 from gemmkit.kernels.production.loaded_operands import LoadedOperands
 from gemmkit.kernels.production.result_boxes import Results
 from gemmkit.kernels.production.schedule import RASTER_EXTENT, schedule_argument
-from gemmkit.kernels.warpgroups import TMA_UNIT, has_wgmma, unaligned
+from gemmkit.kernels.warpgroups import LINE_BYTES, TMA_UNIT, has_wgmma, unaligned
 from gemmkit.kernels.work import Work
 from gemmkit.problem import GemmProblem
 
@@ -26,8 +26,11 @@ if TYPE_CHECKING:
 SINGLE = gemm_wgmma.KERNEL
 
 
-def table_of(problem: GemmProblem, config: TileConfig) -> MappedGroupTable:
-    """The table of the problem's products, in tiles of a cluster, with their tensor maps."""
+def table_of(
+    problem: GemmProblem, config: TileConfig, box_line: int = LINE_BYTES
+) -> MappedGroupTable:
+    """The table of the problem's products, in tiles of a cluster, with their tensor maps; lines of
+    results' boxes have `box_line` bytes at most."""
     import numpy as np
 
     from gemmkit.kernels.group_maps import MappedGroupTable
@@ -40,6 +43,7 @@ def table_of(problem: GemmProblem, config: TileConfig) -> MappedGroupTable:
         replace(like, lda=max(lda, like.lda), ldb=max(ldb, like.ldb)),
         config,
         own,
+        box_line,
         # That of the largest extents may differ: these may be those of an empty product.
         way=result_boxes.write_back(Results.of(problem), config, own),
     )
@@ -65,15 +69,15 @@ def launch_shape(
     problem: GemmProblem, config: TileConfig, gpu: GpuSpec, types: tuple[str, ...]
 ) -> LaunchShape:
     """The same; `types` are the kernel's first template arguments."""
-    own, table = operands(problem), table_of(problem, config)
-    results = Results.of(problem)
-    count = result_boxes.buffers(results, config, gpu, own)
+    own, results = operands(problem), Results.of(problem)
+    fitted = result_boxes.fit(results, config, gpu, own)
+    table = table_of(problem, config, fitted.line)
     cluster, rows = config["cluster_m"] * config["cluster_n"], config["BM"] * config["cluster_m"]
     table = replace(table, most=most_clusters(gpu, cluster), cluster=cluster)
     shape = LaunchShape(
         template=(
             *types,
-            wgmma_tiles.tile_argument(config, own, count),
+            wgmma_tiles.tile_argument(config, own, fitted.buffers, fitted.line),
             CUDA_LAYOUTS[problem.layout],
             f"WriteBack::{result_boxes.write_back(results, config, own)}",
             schedule_argument(problem.single, raster=max(1, RASTER_EXTENT // rows)),
@@ -81,7 +85,7 @@ def launch_shape(
         grid=(table.blocks(table.tiles), 1, 1),
         block=(wgmma_tiles.thread_count(config), 1, 1),
         cluster=(cluster, 1, 1),
-        shared_bytes=result_boxes.shared_bytes(results, config, own, count),
+        shared_bytes=fitted.shared_bytes(results, own),
         rasterized=True,
         table=table,
     )
@@ -144,7 +148,7 @@ def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Work:
     mean, longest = grouped.steps_of_tiles(table, config)
     found = visiting(config, gpu, table.tiles, mean)
     threads = wgmma_tiles.thread_count(config)
-    shared = result_boxes.shared_bytes(Results.of(problem), config, operands(problem))
+    shared = result_boxes.fitted_bytes(Results.of(problem), config, gpu, operands(problem))
     own = in_turn(problem, config, found, threads, shared)
     # Blocks take tiles that lie a grid apart, so that the next is of another product as a rule.
     products = min(found.visits, table.nonempty) if table.tiles else 0

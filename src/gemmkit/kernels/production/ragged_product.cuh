@@ -72,8 +72,9 @@ __device__ __forceinline__ void multiply_ragged(const TensorMap& map_a, const Te
   constexpr bool FROM_REGISTERS = WAY == WriteBack::FROM_REGISTERS;
   constexpr bool BY_TMA = WAY == WriteBack::BY_TMA;
   constexpr int SPARE = SPARE_REGISTERS<CONSUMERS, Mainloop::ROW_TILES * OWN.BN / 2>;
-  using ByTma = BoxStore<SWAPPED, COLS, OWN.buffers, WriteBack::BY_TMA, SPARE, Epilogue>;
-  using FromShared = BoxStore<SWAPPED, COLS, OWN.buffers, WriteBack::FROM_SHARED, SPARE, Epilogue>;
+  using ByTma = BoxStore<SWAPPED, COLS, OWN.buffers, WriteBack::BY_TMA, SPARE, Epilogue, OWN.line>;
+  using FromShared =
+      BoxStore<SWAPPED, COLS, OWN.buffers, WriteBack::FROM_SHARED, SPARE, Epilogue, OWN.line>;
   // Both leave results in the same form there.
   using Buffers = typename Either<FROM_REGISTERS, NoStore, FromShared>::Buffers;
   constexpr int SLOTS = OWN.stages + 2;

@@ -97,9 +97,10 @@ def blocks(rows: int, n: int, groups: int, config: TileConfig, gpu: GpuSpec) -> 
     return min(most_tiles(rows, n, groups, config), most_clusters(gpu, cluster)) * cluster
 
 
-def maps(problem: GemmProblem, config: TileConfig) -> tuple[MapRule, ...]:
-    """Tensor maps of A and of all B, whose third dimension is the group, and of the one C."""
-    found = wgmma_tiles.maps(of_one(problem), config, operands(problem))
+def maps(problem: GemmProblem, config: TileConfig, box_line: int) -> tuple[MapRule, ...]:
+    """Tensor maps of A and of all B, whose third dimension is the group, and of the one C, lines of
+    whose boxes have `box_line` bytes at most."""
+    found = wgmma_tiles.maps(of_one(problem), config, operands(problem), box_line)
     return tuple(
         each if each.operand == "C" else replace(each, box=(*each.box, 1)) for each in found
     )
@@ -116,12 +117,12 @@ def launch_shape(
     """The same; `types` are the kernel's first template arguments."""
     own, one = operands(problem), of_one(problem)
     results = Results.of(one)
-    count = result_boxes.buffers(results, config, gpu, own)
+    fitted = result_boxes.fit(results, config, gpu, own)
     cluster, rows = config["cluster_m"] * config["cluster_n"], config["BM"] * config["cluster_m"]
     shape = LaunchShape(
         template=(
             *types,
-            wgmma_tiles.tile_argument(config, own, count),
+            wgmma_tiles.tile_argument(config, own, fitted.buffers, fitted.line),
             CUDA_LAYOUTS[problem.layout],
             f"WriteBack::{result_boxes.write_back(results, config, own)}",
             schedule_argument(one, raster=max(1, RASTER_EXTENT // rows)),
@@ -130,9 +131,9 @@ def launch_shape(
         grid=(blocks(one.m, problem.n, problem.count, config, gpu), 1, 1),
         block=(wgmma_tiles.thread_count(config), 1, 1),
         cluster=(cluster, 1, 1),
-        shared_bytes=result_boxes.shared_bytes(results, config, own, count),
+        shared_bytes=fitted.shared_bytes(results, own),
         rasterized=True,
-        tensor_maps=maps(problem, config),
+        tensor_maps=maps(problem, config, fitted.line),
         table=table_of(problem, config),
         # A bias for each row is one vector for all groups.
         signature=signature(
@@ -203,7 +204,7 @@ def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> Work:
     steps = max(1, ceil_div(problem.k * bool(problem.alpha), config["BK"])) if tiles else 0
     found = visiting(config, gpu, tiles, steps)
     threads = wgmma_tiles.thread_count(config)
-    shared = result_boxes.shared_bytes(Results.of(one), config, operands(problem))
+    shared = result_boxes.fitted_bytes(Results.of(one), config, gpu, operands(problem))
     # Blocks look for the next tile's group as those of `grouped_wgmma` do for its row of the table.
     products = min(found.visits, problem.count) if tiles else 0
     return in_turn(problem, config, found, threads, shared)._replace(products=products)

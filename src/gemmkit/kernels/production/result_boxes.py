@@ -31,6 +31,8 @@ MOST_BOX_LINES, MOST_WORD_LINES = 96, 32
 # of the lines of those that have other matrices before or beside results.
 FEWEST_BUFFERS, MOST_BUFFERS, MOST_FUSED_BUFFERS = 2, 4, 8
 BOX_LINE_BYTES = (LINE_BYTES, LINE_BYTES // 2)
+# The same of those that have results alone.
+RESULT_LINE_BYTES = (LINE_BYTES, LINE_BYTES // 2, LINE_BYTES // 4)
 # Stages that are left where the boxes of a tile take one.
 FEWEST_STAGES = 3
 
@@ -119,13 +121,17 @@ def boxes_of(
         most = box_line // 2 // beside if fused else most
         lines = _even_part(columns, EIGHT, min(columns, most))
         return Boxes(span, lines, span * item, tiles * (columns // lines), beside)
-    if fused:
-        # Boxes fill the span of their swizzle.
-        across = gcd(columns, box_line // item)
-    else:
-        across = _even_part(columns, COLUMN_STEP, line(item))
+    # Boxes that TMA also loads fill the span of their swizzle.
+    most = box_line // item
+    across = gcd(columns, most) if fused else _box_columns(columns, most)
     pitch = next(each for each in (32, 64, LINE_BYTES) if each >= across * item)
-    return Boxes(across, ROWS, pitch, tiles * (columns // across))
+    return Boxes(across, ROWS, pitch, tiles * ceil_div(columns, across))
+
+
+def _box_columns(columns: int, most: int) -> int:
+    """Columns of a box, as `box_columns` of operands.cuh has them: the rest is no box."""
+    even = _even_part(columns, COLUMN_STEP, most)
+    return most if columns > most and 4 * even < 3 * most else even
 
 
 def _even_part(extent: int, step: int, most: int) -> int:
@@ -199,7 +205,7 @@ def fit(results: Results, config: TileConfig, gpu: GpuSpec, operands: LoadedOper
     in place of 68).
     """
     if write_back(results, config, operands) != "FUSED_BY_TMA":
-        return Fitted(config, buffers(results, config, gpu, operands))
+        return _fit_results(results, config, gpu, operands)
     ways = [config]
     if results.reads and config["stages"] > FEWEST_STAGES:
         ways.append(replace(config, stages=config["stages"] - 1))
@@ -238,14 +244,23 @@ def _fits(
     return rules.dynamic_shared(needed, gpu) is None
 
 
-def buffers(results: Results, config: TileConfig, gpu: GpuSpec, operands: LoadedOperands) -> int:
-    """Buffers per consumer: with one for each box of its results it never waits for a store."""
-    if write_back(results, config, operands) != "BY_TMA":
-        return FEWEST_BUFFERS
-    count = max(FEWEST_BUFFERS, min(boxes_of(results, config, operands).number, MOST_BUFFERS))
-    while count > FEWEST_BUFFERS and not _fits(results, config, gpu, operands, count):
-        count -= 1
-    return count
+def _fit_results(
+    results: Results, config: TileConfig, gpu: GpuSpec, operands: LoadedOperands
+) -> Fitted:
+    """Where results are alone: the widest boxes of which the fewest buffers have room, and of these
+    as many as have it, since with one for each box of a tile none waits for a store."""
+    most = FEWEST_BUFFERS
+    # Those of transposed results have one width.
+    least = LINE_BYTES if operands.is_swapped(config) else COLUMN_STEP * results.item
+    lines = [each for each in RESULT_LINE_BYTES if each >= min(least, LINE_BYTES)]
+    fitting = (each for each in lines if _fits(results, config, gpu, operands, most, each))
+    box_line = next(fitting, lines[-1])
+    if write_back(results, config, operands) == "BY_TMA":
+        number = boxes_of(results, config, operands, box_line).number
+        most = max(FEWEST_BUFFERS, min(number, MOST_BUFFERS))
+    while most > FEWEST_BUFFERS and not _fits(results, config, gpu, operands, most, box_line):
+        most -= 1
+    return Fitted(config, most, box_line)
 
 
 def room(
@@ -255,6 +270,11 @@ def room(
     `fit` chooses: the fewest, where there is no more."""
     if (reason := operands.shares(config)) is not None:
         return reason
-    results = Results.of(problem)
-    found = fit(results, config, gpu, operands)
-    return rules.dynamic_shared(found.shared_bytes(results, operands), gpu)
+    return rules.dynamic_shared(fitted_bytes(Results.of(problem), config, gpu, operands), gpu)
+
+
+def fitted_bytes(
+    results: Results, config: TileConfig, gpu: GpuSpec, operands: LoadedOperands
+) -> int:
+    """Shared bytes of a block as `fit` has it."""
+    return fit(results, config, gpu, operands).shared_bytes(results, operands)

@@ -53,7 +53,7 @@ __device__ __forceinline__ void multiply_mapped_groups(const Its* list, int grou
   constexpr bool FROM_REGISTERS = WAY == WriteBack::FROM_REGISTERS;
   constexpr bool BY_TMA = WAY == WriteBack::BY_TMA;
   constexpr int SPARE = SPARE_REGISTERS<CONSUMERS, Mainloop::ROW_TILES * OWN.BN / 2>;
-  using StoreOfBoxes = BoxStore<SWAPPED, COLS, OWN.buffers, WAY, SPARE, Epilogue>;
+  using StoreOfBoxes = BoxStore<SWAPPED, COLS, OWN.buffers, WAY, SPARE, Epilogue, OWN.line>;
   using Store = Either<FROM_REGISTERS, NoStore, StoreOfBoxes>;
   struct Shared {
     typename Mainloop::Memory tiles;

@@ -21,6 +21,7 @@ from gemmkit.kernels.production.result_boxes import (
     Results,
     boxes_of,
     fit,
+    fitted_bytes,
     write_back,
 )
 from gemmkit.kernels.production.schedule import RASTER_EXTENT, schedule_argument
@@ -140,8 +141,7 @@ def maps(
 
 def work(problem: GemmProblem, config: TileConfig, gpu: GpuSpec, operands: LoadedOperands) -> Work:
     """A tile of C at a time per block, of operands that are ready."""
-    results = Results.of(problem)
-    shared = fit(results, config, gpu, operands).shared_bytes(results, operands)
+    shared = fitted_bytes(Results.of(problem), config, gpu, operands)
     threads, copied = thread_count(config), {each.operand for each in operands.copies}
     line_costs = tuple(
         1.0 if name in copied else line_cost(ld * operands.item_bytes)

@@ -38,12 +38,15 @@ template <int BN, int BUFFERS, WriteBack WAY, int SPARE, class Epilogue, int LIN
 struct FragmentStore {
   using Out = typename Epilogue::Out;
   static constexpr bool FUSED = WAY == WriteBack::FUSED_BY_TMA;
-  // Columns of a box: up to 128 bytes of them. Its lines are as far apart as the swizzle spans.
+  // Columns of a box: up to LINE bytes of them. The threads copy the rest. Lines are as far apart as the
+  // swizzle spans.
   static constexpr int COLS =
-      FUSED ? halved_part(BN, LINE / sizeof(Out)) : even_part(BN, 16, 128 / sizeof(Out));
+      FUSED ? halved_part(BN, LINE / sizeof(Out)) : box_columns(BN, LINE / sizeof(Out));
+  static constexpr int REST = BN % COLS;
   static constexpr int LINE_BYTES = COLS * sizeof(Out);
   static constexpr int PITCH = LINE_BYTES <= 32 ? 32 : LINE_BYTES <= 64 ? 64 : 128;
-  static constexpr int READ_COLS = 4 * pairs_at_once<Epilogue, false, SPARE>(COLS / 4, 4);
+  static constexpr int READ_COLS =
+      4 * pairs_at_once<Epilogue, false, SPARE>((REST ? halved_part(REST, COLS) : COLS) / 4, 4);
   struct alignas(1024) Buffers {
     unsigned char bytes[BUFFERS * MATRICES_OF_BOX<FUSED, Epilogue>][64 * PITCH];
   };
@@ -57,22 +60,35 @@ struct FragmentStore {
       constexpr int PAIRS = READ_COLS / 4;
       FinishedFragments<BN, PAIRS, false, PLAIN, SPARE, Epilogue> results(sums, epilogue, C, ldc, M,
                                                                           N, row, col);
-#pragma unroll
-      for (int box = 0; box < BN / COLS; ++box) {
+      const auto put = [&](int begin, int columns) {
         const unsigned to = shared_address(buffers.bytes[next]);
         next = (next + 1) % BUFFERS;
 #pragma unroll
-        for (int part = 0; part < COLS; part += READ_COLS) {
+        for (int part = 0; part < columns; part += READ_COLS) {
           float x[PAIRS][2];
-          results.finish((box * COLS + part) / 4, x);
+          results.finish((begin + part) / 4, x);
           store_part(to, part, x);
         }
-        const int first = col + box * COLS;
+        return to;
+      };
+#pragma unroll
+      for (int begin = 0; begin + COLS <= BN; begin += COLS) {
+        const unsigned box = put(begin, COLS);
+        const int first = col + begin;
         if constexpr (WAY == WriteBack::BY_TMA) {
-          send_box<BUFFERS, BATCHED>(map, {first, row, product}, to, barrier, row < M && first < N);
+          send_box<BUFFERS, BATCHED>(map, {first, row, product}, box, barrier,
+                                     row < M && first < N);
         } else {
-          copy_box<64, COLS, PITCH>(C, ldc, M, N, row, first, to, barrier);
+          copy_box<64, COLS, PITCH>(C, ldc, M, N, row, first, box, barrier);
         }
+      }
+      if constexpr (REST > 0) {
+        const unsigned box = put(BN - REST, REST);
+        constexpr bool BESIDE_STORES = WAY == WriteBack::BY_TMA;
+        if constexpr (BESIDE_STORES) wait_for_buffer<BUFFERS>();
+        copy_box<64, REST, PITCH, BESIDE_STORES>(C, ldc, M, N, row, col + BN - REST, box, barrier);
+        // An empty group: the waits of later stores count this box, too.
+        if (BESIDE_STORES && threadIdx.x % 128 == 0) tma_commit();
       }
     };
     store_by_plainness(epilogue, store);

@@ -18,6 +18,13 @@ __host__ __device__ constexpr int halved_part(int extent, int most) {
   return most;
 }
 
+// Columns of a box of results: an even part of all, or `most` and a rest that is no box where even parts
+// would be much narrower. A box takes its fence and its barrier, some 200 cycles, whatever its width.
+__host__ __device__ constexpr int box_columns(int columns, int most) {
+  const int even = even_part(columns, 16, most);
+  return columns > most && 4 * even < 3 * most ? most : even;
+}
+
 struct Place {
   int row, col;
 };

@@ -106,10 +106,26 @@ __device__ __forceinline__ unsigned short load_shared<unsigned short>(unsigned f
   return word;
 }
 template <>
+__device__ __forceinline__ uint4 load_shared<uint4>(unsigned from) {
+  uint4 words;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
+               : "r"(from)
+               : "memory");
+  return words;
+}
+template <>
 __device__ __forceinline__ unsigned load_shared<unsigned>(unsigned from) {
   unsigned word;
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(from) : "memory");
   return word;
+}
+
+// Before a box is stored: the buffer to be used next is free when the store before this one has read
+// it. The barrier that follows tells all threads.
+template <int BUFFERS>
+__device__ __forceinline__ void wait_for_buffer() {
+  if (threadIdx.x % 128 == 0) tma_wait_read<BUFFERS - 2>();
 }
 
 // Stores a box that a warpgroup has written to shared memory, or several side by side, of SPAN columns
@@ -119,8 +135,7 @@ template <int BUFFERS, bool BATCHED, int BOXES = 1, int SPAN = 0, int BYTES = 0>
 __device__ __forceinline__ void send_box(const TensorMap& map, BoxPlace to, unsigned from,
                                          int barrier, bool inside, int N = 0) {
   fence_for_tma();
-  // The buffer to be used next is free when the store before this one has read it.
-  if (threadIdx.x % 128 == 0) tma_wait_read<BUFFERS - 2>();
+  wait_for_buffer<BUFFERS>();
   named_barrier_sync<128>(barrier);
   if (threadIdx.x % 128 == 0) {
     if (inside) tma_store<BATCHED>(map, to, from);
@@ -133,34 +148,32 @@ __device__ __forceinline__ void send_box(const TensorMap& map, BoxPlace to, unsi
   }
 }
 
-// Copies the elements of such a box that lie inside of C, a word at once where rows begin and end at words.
-// The next box is in another buffer, and its barrier shows that this one has been read.
-template <int LINES, int COLS, int PITCH, class Out>
+// Copies the elements of such a box that lie inside of C, as many at once as rows begin and end at:
+// vectors where these are ALIGNED. The next box is in another buffer, and its barrier shows that this
+// one has been read.
+template <int LINES, int COLS, int PITCH, bool ALIGNED = false, class Out>
 __device__ __forceinline__ void copy_box(Out* C, int ldc, int M, int N, int row, int col,
                                          unsigned from, int barrier) {
   named_barrier_sync<128>(barrier);
-  const int warp = threadIdx.x % 128 / 32, lane = threadIdx.x % 32;
   const auto copy = [&]<class Unit>() {
-    constexpr int PER_UNIT = sizeof(Unit) / sizeof(Out);
-    for (int line = warp; line < LINES && row + line < M; line += 4) {
-      Out* to = element(C, ldc, row + line, col);
-      for (int c = lane * PER_UNIT; c < COLS && col + c < N; c += 32 * PER_UNIT) {
+    constexpr int PER_UNIT = sizeof(Unit) / sizeof(Out), UNITS = COLS / PER_UNIT;
+#pragma unroll 2
+    for (int i = threadIdx.x % 128; i < LINES * UNITS; i += 128) {
+      const int line = i / UNITS, c = i % UNITS * PER_UNIT;
+      if (row + line < M && col + c < N) {
         const unsigned place = from + swizzled<PITCH>(line, c * sizeof(Out));
-        *reinterpret_cast<Unit*>(to + c) = load_shared<Unit>(place);
+        *reinterpret_cast<Unit*>(element(C, ldc, row + line, col + c)) = load_shared<Unit>(place);
       }
     }
   };
-  const auto place = reinterpret_cast<unsigned long long>(C) | ldc * sizeof(Out);
-  if constexpr (sizeof(Out) == 1) {
-    const auto bits = place | N;
-    if (bits % 4 == 0) return copy.template operator()<unsigned>();
-    if (bits % 2 == 0) return copy.template operator()<unsigned short>();
-    return copy.template operator()<unsigned char>();
+  if constexpr (ALIGNED) return copy.template operator()<uint4>();
+  const auto places = reinterpret_cast<unsigned long long>(C) | ldc * sizeof(Out) | N * sizeof(Out);
+  if (places % sizeof(uint4) == 0) return copy.template operator()<uint4>();
+  if constexpr (sizeof(Out) < sizeof(unsigned)) {
+    if (places % sizeof(unsigned) != 0) {
+      if (sizeof(Out) == 2 || places % 2 == 0) return copy.template operator()<unsigned short>();
+      if constexpr (sizeof(Out) == 1) return copy.template operator()<unsigned char>();
+    }
   }
-  const bool words = place % 4 == 0;
-  if (sizeof(Out) == 2 && !(words && N % 2 == 0)) {
-    copy.template operator()<unsigned short>();
-  } else {
-    copy.template operator()<unsigned>();
-  }
+  copy.template operator()<unsigned>();
 }
