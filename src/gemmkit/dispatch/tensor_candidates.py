@@ -97,6 +97,8 @@ WGMMA = rows(
     (64, 192, 64, 6, 1, 1, 4, 1, 1),
     (64, 144, 64, 6, 1, 1, 1, 2, 1),
     (64, 128, 64, 6, 1, 1, 1, 2, 1),
+    (64, 48, 64, 8, 1, 1, 1, 1, 1),
+    (48, 64, 64, 8, 1, 1, 1, 1, 1),
 )
 
 # float32 where its precision allows tensor cores, on Hopper. Of operands in two parts, two sums for
