@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from gemmkit.problem import BROADCAST, GemmProblem
     from gemmkit.record import Record
     from gemmkit.trials.store import Store
+    from gemmkit.tune.chosen import chosen
     from gemmkit.tune.result import Tuned
     from gemmkit.tune.run import tune
 
@@ -79,6 +80,7 @@ __all__ = [
     "__version__",
     "check",
     "choose",
+    "chosen",
     "count",
     "empty_pinned",
     "explain",
@@ -126,6 +128,7 @@ _HOME = {
     "Tuned": "gemmkit.tune.result",
     "check": "gemmkit.bench.check",
     "choose": "gemmkit.dispatch.choose",
+    "chosen": "gemmkit.tune.chosen",
     "count": "gemmkit.bench.count",
     "empty_pinned": "gemmkit.ops.pinned_arrays",
     "explain": "gemmkit.analysis.explain",

@@ -13,7 +13,7 @@ from gemmkit import dispatch
 from gemmkit.dispatch import choose as choose_module
 from gemmkit.dispatch import tuned
 from gemmkit.dispatch.candidate import Candidate
-from gemmkit.dispatch.choose import Dispatcher, choose, dispatcher
+from gemmkit.dispatch.choose import Dispatcher, choose
 from gemmkit.dispatch.costed import CostedCandidate
 from gemmkit.dispatch.tuned import MOST_DISTANCE, distance_between, shipped_table
 from gemmkit.epilogue import Epilogue
@@ -65,13 +65,13 @@ def table(tmp_path, monkeypatch):
         write_table(tmp_path / "tables" / f"{board.key}.json", entries)
         shipped_table.cache_clear()
         tuned._tables_of.cache_clear()
-        dispatcher.cache_clear()
+        choose_module._dispatcher.cache_clear()
 
     ship()
     yield ship
     shipped_table.cache_clear()
     tuned._tables_of.cache_clear()
-    dispatcher.cache_clear()
+    choose_module._dispatcher.cache_clear()
 
 
 def chosen(problem=PROBLEM, store=None):

@@ -25,7 +25,7 @@ from gemmkit.cli.options import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gemmkit.dispatch.choose import StoreChoice
+    from gemmkit.dispatch.tuned import StoreChoice
     from gemmkit.kernels.asked import Asked
     from gemmkit.problem import GemmProblem
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
 from typing import Literal
 
 from gemmkit.dispatch.candidates import size_class
@@ -18,7 +17,15 @@ from gemmkit.dispatch.entry_words import described, how_measured, is_of
 from gemmkit.dispatch.equal_groups import as_batch
 from gemmkit.dispatch.prices import BoardPrices, EmulatorPrices, Prices, Ranked
 from gemmkit.dispatch.ragged import apart, is_representative, why_for_rows
-from gemmkit.dispatch.tuned import Neighbor, UserStore, Winners, other_board, shipped_table
+from gemmkit.dispatch.tuned import (
+    Neighbor,
+    StoreChoice,
+    UserStore,
+    Winners,
+    opened,
+    other_board,
+    shipped_table,
+)
 from gemmkit.dtypes import PRECISIONS, Precision
 from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.gpu import GpuSpec, find_board
@@ -28,13 +35,9 @@ from gemmkit.kernels.plan import PreparedCopy, TileConfig
 from gemmkit.problem import GemmProblem, Shape, read_problem
 from gemmkit.trials import changes
 from gemmkit.trials.entry import Entry, ProblemClass
-from gemmkit.trials.store import Store
 from gemmkit.units import microseconds_text
 
 Source = Literal["store", "shipped table", "nearest tuned shape", "heuristic"]
-
-# The user's own store, another one or its path, or none.
-StoreChoice = Store | Path | Literal["user"] | None
 
 # A neighbor's winner is taken though its estimate is that much longer than the best: it has won.
 CREDIT = 1.04
@@ -83,7 +86,6 @@ def choose(
     return dispatcher(find_board(gpu), store, emulated).choose(read_problem(problem))
 
 
-@lru_cache(maxsize=64)
 def dispatcher(gpu: GpuSpec, store: StoreChoice = "user", emulated: bool = False) -> Dispatcher:
     """The dispatcher that `choose` asks: one for each board and store.
 
@@ -91,6 +93,12 @@ def dispatcher(gpu: GpuSpec, store: StoreChoice = "user", emulated: bool = False
         UsageError: `store` is none.
         TuningError: there is no store at that path.
     """
+    return _dispatcher(gpu, store, emulated)
+
+
+# Its arguments are all given by place, which tells them apart here.
+@lru_cache(maxsize=64)
+def _dispatcher(gpu: GpuSpec, store: StoreChoice, emulated: bool) -> Dispatcher:
     return Dispatcher(gpu, None if emulated else store, EmulatorPrices(gpu) if emulated else None)
 
 
@@ -109,10 +117,12 @@ class Dispatcher:
         self, gpu: GpuSpec, store: StoreChoice = "user", prices: Prices | None = None
     ) -> None:
         self.gpu, self.prices = gpu, prices or BoardPrices(gpu)
-        self._store = UserStore(_opened(store), gpu)
+        self._store = UserStore(opened(store), gpu)
         self._seen = changes.count
         self._chosen: dict[GemmProblem, Choice] = {}
         self._chosen_for_groups: dict[GemmProblem, Choice] = {}
+        # For problems that nobody asked for, but that decide others.
+        self._stand_ins: dict[GemmProblem, Choice] = {}
 
     def choose(self, problem: GemmProblem) -> Choice:
         """The choice for a problem.
@@ -122,18 +132,31 @@ class Dispatcher:
         """
         if changes.count != self._seen:
             self._seen = changes.count
-            self._chosen.clear()
-            self._chosen_for_groups.clear()
+            for each in (self._chosen, self._chosen_for_groups, self._stand_ins):
+                each.clear()
             self._store.forget()
-        known, most = self._chosen, MOST_REMEMBERED
         if problem.groups is not None:
-            known, most = self._chosen_for_groups, MOST_GROUPS_REMEMBERED
+            return self._remembered(problem, self._chosen_for_groups, MOST_GROUPS_REMEMBERED)
+        return self._remembered(problem, self._chosen, MOST_REMEMBERED)
+
+    def _for_stand_in(self, problem: GemmProblem) -> Choice:
+        """The choice for a problem that decides another one."""
+        return self._remembered(problem, self._stand_ins, MOST_GROUPS_REMEMBERED)
+
+    def _remembered(
+        self, problem: GemmProblem, known: dict[GemmProblem, Choice], most: int
+    ) -> Choice:
         found = known.get(problem)
         if found is None:
             if len(known) >= most:
                 known.clear()
             found = known[problem] = self._decide(problem)
         return found
+
+    @property
+    def choices(self) -> dict[GemmProblem, Choice]:
+        """What is remembered, by problem, in the order in which it was chosen."""
+        return self._chosen | self._chosen_for_groups
 
     @property
     def has_tuned_groups(self) -> bool:
@@ -175,13 +198,13 @@ class Dispatcher:
         if problem.ragged and not is_representative(problem):
             return self._for_rows(problem)
         if problem.prepared and not any(map(bool, self._prepared_copies(problem))):
-            return self.choose(replace(problem, prepared=""))
+            return self._for_stand_in(replace(problem, prepared=""))
         known = self._known(problem, table)
         if known is not None and self._still_wins(known, problem):
             return known
         served = self._served_precision(problem)
         if served != problem.precision:
-            return self.choose(replace(problem, precision=served))
+            return self._for_stand_in(replace(problem, precision=served))
         best = self._best(problem)
         if best is None:
             raise UnsupportedProblem(f"no kernel takes {problem.shape}: {self._refusal(problem)}")
@@ -197,25 +220,25 @@ class Dispatcher:
         found = found or self._estimated(problem, best, near=bool(neighbors))
         if known is not None and not self._still_wins(found, problem):
             # What reads no copies of prepared operands is as fast without, where all is measured.
-            return self.choose(replace(problem, prepared=""))
+            return self._for_stand_in(replace(problem, prepared=""))
         return found
 
     def _for_rows(self, problem: GemmProblem) -> Choice:
         """What any division of ragged groups' rows gets, with the time for this one; what groups
         with a table get, where no kernel reads where these end."""
         if not problem.results:
-            return self.choose(apart(problem))
+            return self._for_stand_in(apart(problem))
         typical = problem.representative
         try:
-            found = self.choose(typical)
+            found = self._for_stand_in(typical)
         except UnsupportedProblem:
             # This division may have fewer rows, and a refusal is told in its own numbers.
             if self._best(apart(problem)) is None:
                 refusal = self._refusal(apart(problem))
                 raise UnsupportedProblem(f"no kernel takes {problem.shape}: {refusal}") from None
-            return self.choose(apart(problem))
+            return self._for_stand_in(apart(problem))
         if not found.kernel.takes_ragged or found.kernel.supports(problem, found.config, self.gpu):
-            return self.choose(apart(problem))
+            return self._for_stand_in(apart(problem))
         costed = self.costed(found.kernel.name, found.config)
         here, there = costed.estimate(problem), costed.estimate(typical)
         reason = why_for_rows(here) if found.source == "heuristic" else found.reason
@@ -392,16 +415,3 @@ class Dispatcher:
             kernel = kernels_for([problem])[0]
             reason = kernel.supports(problem, kernel.default, self.gpu)
         return (reason or "each has its reason") + alternatives(problem, self.gpu)
-
-
-def _opened(store: StoreChoice) -> Store | None:
-    if store == "user":
-        return Store()
-    if store is None or isinstance(store, Store):
-        return store
-    if isinstance(store, Path):
-        named = Store(store)
-        # A store that was asked for by name is not left out with a warning.
-        named.check()
-        return named
-    raise UsageError("store is a Store, a Path, 'user' or None")

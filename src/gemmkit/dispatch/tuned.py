@@ -10,13 +10,14 @@ import math
 import warnings
 from collections.abc import Iterable, Mapping
 from functools import cache, cached_property, lru_cache
-from typing import NamedTuple
+from pathlib import Path
+from typing import Literal, NamedTuple
 
 import msgspec
 
 from gemmkit.dispatch import shipped_file
 from gemmkit.dtypes import OPERAND_TYPES, Dtype, is_narrow
-from gemmkit.errors import TuningError
+from gemmkit.errors import TuningError, UsageError
 from gemmkit.gpu import BOARDS, GpuSpec
 from gemmkit.scales import Scales
 from gemmkit.trials.entry import Entry, ProblemClass, gpu_key
@@ -31,6 +32,9 @@ MOST_DISTANCE = 0.5
 OTHER_ALIGNMENT = 0.3
 OTHER_LAYOUT = 0.3
 
+
+# The user's own store, another one or its path, or none.
+StoreChoice = Store | Path | Literal["user"] | None
 
 # The usual scales of chunks.
 _BLOCKS = Scales.parse("blocks")
@@ -192,6 +196,25 @@ def _entries_of(gpu: GpuSpec) -> list[Entry]:
     code = Freshness(compiler=None)
     own = gpu_key(gpu)
     return [each for each in entries if each.gpu == own and code.staleness(each) is None]
+
+
+def opened(store: StoreChoice) -> Store | None:
+    """The store that is meant.
+
+    Raises:
+        UsageError: it is none.
+        TuningError: there is no store at that path.
+    """
+    if store == "user":
+        return Store()
+    if store is None or isinstance(store, Store):
+        return store
+    if isinstance(store, Path):
+        named = Store(store)
+        # A store that was asked for by name is not left out with a warning.
+        named.check()
+        return named
+    raise UsageError("store is a Store, a Path, 'user' or None")
 
 
 class UserStore:

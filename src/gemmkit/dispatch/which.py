@@ -9,10 +9,11 @@ import msgspec
 
 from gemmkit.analysis.limiters import limiter_of_groups
 from gemmkit.dispatch.candidates import GUIDE_TILES, SizeClass, size_class
-from gemmkit.dispatch.choose import Choice, Dispatcher, Source, StoreChoice
+from gemmkit.dispatch.choose import Choice, Dispatcher, Source
 from gemmkit.dispatch.costed import CostedCandidate
 from gemmkit.dispatch.prices import Ranked
 from gemmkit.dispatch.runners_up import why_it_loses
+from gemmkit.dispatch.tuned import StoreChoice
 from gemmkit.epilogue import Epilogue
 from gemmkit.gpu import DEFAULT_BOARD, GIB, GpuSpec, find_board
 from gemmkit.kernels.asked import Asked
