@@ -10,8 +10,8 @@ from gemmkit.dispatch.candidate import WGMMA_KEYS, rows
 # few rows were the best of 160 on an H200, where so many blocks suit the groups of SMs that share a
 # port to memory (see `gemmkit.analysis.memory_ports`). Those in clusters of four and eight were the
 # best there of 1,500 at 90 problems whose sides are multiples of 8, where rows begin between the
-# sectors of the L2; some are others' mirror images, for the transposed layouts. The last eleven were
-# up to 28 % faster than those before at 16 more such problems.
+# sectors of the L2; some are others' mirror images, for the transposed layouts. The last eleven
+# were up to 28 % faster than all others at 16 more such problems.
 WGMMA = rows(
     "gemm_wgmma",
     WGMMA_KEYS,
