@@ -8,6 +8,7 @@ from launching import Executor, Outcome, kernel_ptx, launch
 
 from gemmkit.emulator import DeviceMemory, LaunchRequest, load
 from gemmkit.emulator.launch import Dim3
+from gemmkit.emulator.machine import cluster, scheduler
 from gemmkit.errors import DeviceError
 
 MEET = "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;"
@@ -209,3 +210,15 @@ def test_the_shared_memory_of_one_block_is_read() -> None:
         start = content.variables["own"][0] - content.start
         words = np.frombuffer(content.data[start : start + 128], np.uint32)
         assert np.array_equal(words, 1000 * (block % 2) + np.arange(32) + 7)
+
+
+def test_a_block_may_end_as_its_turn_does(
+    executor: Executor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fuel of a share is used up by the last instructions of the last warp."""
+    monkeypatch.setattr(scheduler, "FIRST_SHARE", 10)
+    monkeypatch.setattr(scheduler, "SHARE", 10)
+    monkeypatch.setattr(cluster, "_TURN", 10)
+    body = "add.u32 %r9, %r9, 1;\n" * 40 + "st.global.u32 [%rd0], %r9;"
+    rows, _ = run(executor, f"mov.u32 %r9, 0;\n{body}", blocks=2)
+    assert rows[:, 0].tolist() == [40, 40]

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gemmkit.emulator.codegen.layout import (
+    DONE,
     FAULTED,
     FINISHED,
     IN_FLIGHT,
@@ -132,9 +133,9 @@ class Cluster:
         ended.polls_peers = False
 
     def _can_go_on(self) -> bool:
-        """Whether a warp of the cluster can run or, if none can, whether copies in flight or
-        expired waits let one run."""
-        if any((each.warp_fields("status") == RUNNING).any() for each in self._living):
+        """Whether a warp of the cluster can run or a block has yet to end or, if none can, whether
+        copies in flight or expired waits let one run."""
+        if any(_goes_on(each) for each in self._living):
             return True
         replay = self.workers[0].replay
         return (replay is not None and replay.advance()) or self.unblock()
@@ -175,3 +176,10 @@ class Cluster:
     def fail(self, error: BaseException) -> None:
         """Stop soon, because of an exception of Python code that ran for the kernel."""
         self.running.fail(error)
+
+
+def _goes_on(worker: Worker) -> bool:
+    """Whether a warp of a block can run, or all have ended and the block has not: the last used up
+    the fuel."""
+    statuses = worker.warp_fields("status")
+    return bool((statuses == RUNNING).any() or (statuses == DONE).all())
