@@ -108,7 +108,7 @@ def boxes_of(
     box_line: int = LINE_BYTES,
 ) -> Boxes:
     """Those of C, as fragment_store.cuh and swapped_store.cuh have them; `box_line` says how many
-    bytes their lines have at most where TMA moves other matrices too."""
+    bytes their lines have at most, but for transposed ones that have results alone."""
     fused = write_back(results, config, operands) == "FUSED_BY_TMA"
     rows, columns = operands.sides(config)
     columns //= config["cluster_k"]

@@ -17,7 +17,7 @@ struct WgmmaTile {
   int cluster_n = 1;
   int cluster_k = 1;
   int buffers = 2;  // for results on their way to memory, of each consumer
-  int line = 128;   // bytes of a line of these at most, where `BoxMover` moves them
+  int line = 128;   // bytes of a line of these at most
   int threads = 0;  // of a block
 };
 
