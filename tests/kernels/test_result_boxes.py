@@ -9,8 +9,10 @@ from dataclasses import replace
 import pytest
 from typed_run import check, run_typed
 
+from gemmkit.bench.workload import Case
 from gemmkit.devices.emulated import EmulatedDevice
 from gemmkit.gpu import find_board
+from gemmkit.jit.compiler import compile_plan
 from gemmkit.kernels.catalog import find_kernel
 from gemmkit.problem import GemmProblem
 
@@ -62,6 +64,24 @@ def test_a_bias_in_the_rest(device, keys):
     problem = problem_of(SIDES["vectors"], epilogue="bias+gelu_tanh", batch=2)
     config = find_kernel("gemm_wgmma").configure(keys)
     check(run_typed(problem, device, kernel="gemm_wgmma", config=config, integers=False))
+
+
+@pytest.mark.parametrize("named", ["64 and 48", "narrow lines"])
+@pytest.mark.parametrize("kernel", ["ragged_wgmma", "grouped_wgmma"])
+@pytest.mark.sample(2)
+def test_groups_whose_rows_end_inside_a_tile(device, kernel, named):
+    """Of ragged ones TMA stores some tiles, and the threads copy those that others' rows follow."""
+    ragged = "ragged:" if kernel == "ragged_wgmma" else ""
+    shapes = f"{ragged}70x240x72,0x240x72,1x240x72,130x240x72"
+    rest = {"dtype": "bfloat16", "epilogue": "bias+relu", "beta": 0.5}
+    problem = GemmProblem.of_groups(shapes, "nt", **rest)
+    found = find_kernel(kernel)
+    plan = found.plan(problem, found.configure(CONFIGS[named]), SMALL)
+    assert (".line = 32" in plan.entry) == (named == "narrow lines")
+    binary = compile_plan(plan, SMALL.arch, assemble=False)
+    launch, verdict = Case.make(problem, device, 0, "normal").run(problem, device, binary, plan)
+    assert not launch.findings
+    assert verdict.correct, verdict.detail
 
 
 @pytest.mark.parametrize(
