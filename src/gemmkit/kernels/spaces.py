@@ -22,9 +22,10 @@ def fitting_values(space: Mapping[str, tuple[int, ...]], gpu: GpuSpec) -> Iterat
     """The combinations of a space in which larger tiles are made of smaller ones.
 
     A warp's tile has a multiple of a thread's rows and columns and 32 times its results; a block's
-    has a multiple of a warp's, and no more threads than a GPU allows. Of a million combinations
-    some ten thousand are left. Where a warp has a WN but no WM, it has no tile: it may be wider
-    than the block's.
+    has a multiple of a warp's, and no more threads than a GPU allows. Blocks of a cluster share
+    operands or the k of a tile, not both, and only several consumers have tiles of their own. Of a
+    million combinations some ten thousand are left. Where a warp has a WN but no WM, it has no
+    tile: it may be wider than the block's.
     """
     keys = sorted(space, key=lambda key: _ORDER.index(key) if key in _ORDER else len(_ORDER))
     return _extended({}, keys, space, gpu)
@@ -44,6 +45,10 @@ def _extended(
 
 def _fits(chosen: Mapping[str, int], key: str, value: int, gpu: GpuSpec) -> bool:
     """Whether a key may have that value beside those that are chosen already."""
+    if key == "cluster_k":
+        return 1 in (value, chosen.get("cluster_m", 1) * chosen.get("cluster_n", 1))
+    if key == "pingpong":
+        return value <= chosen.get("consumers", value)
     if key not in _ORDER[2:]:
         return True
     side = key[1]

@@ -176,7 +176,6 @@ def search_space(
         if not each.configurations:
             excluded[kernel.name] = kernel.rule(kernel.default, spec) or REFUSED
             continue
-        launches: set[LaunchShape] = set()
         for config in each.configurations:
             # The kernel accepts the problem, and its rule allows the configuration.
             why = kernel.pairing(problem, config, spec) if kernel.pairing is not None else None
@@ -184,13 +183,7 @@ def search_space(
                 left_out[UNFIT_FOR_PROBLEM] += 1
                 examples.setdefault(UNFIT_FOR_PROBLEM, f"{kernel.label(config)}: {why}")
                 continue
-            shape = kernel.launch(problem, config, spec)
-            if shape in launches:
-                left_out[SAME] += 1
-                continue
-            launches.add(shape)
-            form = ClosedForm(kernel, config, spec)
-            time_us = form.estimate(problem).microseconds
+            time_us = ClosedForm(kernel, config, spec).estimate(problem).microseconds
             if math.isinf(time_us):
                 left_out[UNFIT] += 1
                 examples.setdefault(UNFIT, f"{kernel.label(config)} on {spec.name}")
@@ -198,14 +191,25 @@ def search_space(
                 found.append(Candidate(kernel, config, time_us))
         if len(found) == before:
             excluded[kernel.name] = why or UNFIT
+    # Of equals the first: sorting keeps their order.
     found.sort(key=lambda candidate: candidate.estimate_us)
     limit = within * found[0].estimate_us if found else 0.0
-    kept = tuple(candidate for candidate in found if candidate.estimate_us <= limit)
-    left_out[SLOW] += len(found) - len(kept)
+    quick = [candidate for candidate in found if candidate.estimate_us <= limit]
+    left_out[SLOW] += len(found) - len(quick)
+    # A launch takes longer to make than an estimate.
+    launches: set[tuple[str, LaunchShape]] = set()
+    kept = []
+    for candidate in quick:
+        kernel = candidate.kernel
+        launch = kernel.name, kernel.launch(problem, candidate.config, spec)
+        if launch not in launches:
+            launches.add(launch)
+            kept.append(candidate)
+    left_out[SAME] += len(quick) - len(kept)
     return Space(
         problem,
         spec,
-        kept,
+        tuple(kept),
         {why: n for why, n in left_out.items() if n},
         sum(each.total for each in allowed),
         examples,
