@@ -96,7 +96,7 @@ def dispatcher(gpu: GpuSpec, store: StoreChoice = "user", emulated: bool = False
     return _dispatcher(gpu, store, emulated)
 
 
-# Its arguments are all given by place, which tells them apart here.
+# All arguments are given: a default that is left out would be another key.
 @lru_cache(maxsize=64)
 def _dispatcher(gpu: GpuSpec, store: StoreChoice, emulated: bool) -> Dispatcher:
     return Dispatcher(gpu, None if emulated else store, EmulatorPrices(gpu) if emulated else None)
