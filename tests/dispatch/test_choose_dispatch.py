@@ -11,7 +11,7 @@ import pytest
 
 from gemmkit import dispatch
 from gemmkit.dispatch import choose as choose_module
-from gemmkit.dispatch import tuned
+from gemmkit.dispatch import remembered, tuned
 from gemmkit.dispatch.candidate import Candidate
 from gemmkit.dispatch.choose import Dispatcher, choose
 from gemmkit.dispatch.costed import CostedCandidate
@@ -466,11 +466,11 @@ def test_trials_of_this_process_count_at_once(table, store):
 
 
 def test_what_is_remembered_is_bounded(table, monkeypatch):
-    monkeypatch.setattr(choose_module, "MOST_REMEMBERED", 3)
+    monkeypatch.setattr(remembered, "MOST_REMEMBERED", 3)
     found = Dispatcher(H100, None)
     for size in range(1, 9):
         found.choose(GemmProblem(size, size, size))
-        assert len(found._chosen) <= 3
+        assert len(found.choices) <= 3
 
 
 def test_choose_keeps_a_dispatcher_for_each_board_and_store(table):

@@ -17,6 +17,7 @@ from gemmkit.dispatch.entry_words import described, how_measured, is_of
 from gemmkit.dispatch.equal_groups import as_batch
 from gemmkit.dispatch.prices import BoardPrices, EmulatorPrices, Prices, Ranked
 from gemmkit.dispatch.ragged import apart, is_representative, why_for_rows
+from gemmkit.dispatch.remembered import Remembered
 from gemmkit.dispatch.tuned import (
     Neighbor,
     StoreChoice,
@@ -43,9 +44,6 @@ Source = Literal["store", "shipped table", "nearest tuned shape", "heuristic"]
 CREDIT = 1.04
 # An estimate that a measurement nearby corrects by more than this is no guide.
 MOST_CORRECTION = 2.0
-
-# Choices that are remembered for each board; those for groups hold all their sizes.
-MOST_REMEMBERED, MOST_GROUPS_REMEMBERED = 4096, 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +117,7 @@ class Dispatcher:
         self.gpu, self.prices = gpu, prices or BoardPrices(gpu)
         self._store = UserStore(opened(store), gpu)
         self._seen = changes.count
-        self._chosen: dict[GemmProblem, Choice] = {}
-        self._chosen_for_groups: dict[GemmProblem, Choice] = {}
-        # For problems that nobody asked for, but that decide others.
-        self._stand_ins: dict[GemmProblem, Choice] = {}
+        self._choices = Remembered(self._decide)
 
     def choose(self, problem: GemmProblem) -> Choice:
         """The choice for a problem.
@@ -132,31 +127,14 @@ class Dispatcher:
         """
         if changes.count != self._seen:
             self._seen = changes.count
-            for each in (self._chosen, self._chosen_for_groups, self._stand_ins):
-                each.clear()
+            self._choices.forget()
             self._store.forget()
-        if problem.groups is not None:
-            return self._remembered(problem, self._chosen_for_groups, MOST_GROUPS_REMEMBERED)
-        return self._remembered(problem, self._chosen, MOST_REMEMBERED)
-
-    def _for_stand_in(self, problem: GemmProblem) -> Choice:
-        """The choice for a problem that decides another one."""
-        return self._remembered(problem, self._stand_ins, MOST_GROUPS_REMEMBERED)
-
-    def _remembered(
-        self, problem: GemmProblem, known: dict[GemmProblem, Choice], most: int
-    ) -> Choice:
-        found = known.get(problem)
-        if found is None:
-            if len(known) >= most:
-                known.clear()
-            found = known[problem] = self._decide(problem)
-        return found
+        return self._choices.of(problem)
 
     @property
     def choices(self) -> dict[GemmProblem, Choice]:
-        """What is remembered, by problem, in the order in which it was chosen."""
-        return self._chosen | self._chosen_for_groups
+        """What was chosen for the problems that were asked for, in that order, groups last."""
+        return self._choices.asked_for
 
     @property
     def has_tuned_groups(self) -> bool:
@@ -198,13 +176,13 @@ class Dispatcher:
         if problem.ragged and not is_representative(problem):
             return self._for_rows(problem)
         if problem.prepared and not any(map(bool, self._prepared_copies(problem))):
-            return self._for_stand_in(replace(problem, prepared=""))
+            return self._choices.of_stand_in(replace(problem, prepared=""))
         known = self._known(problem, table)
         if known is not None and self._still_wins(known, problem):
             return known
         served = self._served_precision(problem)
         if served != problem.precision:
-            return self._for_stand_in(replace(problem, precision=served))
+            return self._choices.of_stand_in(replace(problem, precision=served))
         best = self._best(problem)
         if best is None:
             raise UnsupportedProblem(f"no kernel takes {problem.shape}: {self._refusal(problem)}")
@@ -220,25 +198,25 @@ class Dispatcher:
         found = found or self._estimated(problem, best, near=bool(neighbors))
         if known is not None and not self._still_wins(found, problem):
             # What reads no copies of prepared operands is as fast without, where all is measured.
-            return self._for_stand_in(replace(problem, prepared=""))
+            return self._choices.of_stand_in(replace(problem, prepared=""))
         return found
 
     def _for_rows(self, problem: GemmProblem) -> Choice:
         """What any division of ragged groups' rows gets, with the time for this one; what groups
         with a table get, where no kernel reads where these end."""
         if not problem.results:
-            return self._for_stand_in(apart(problem))
+            return self._choices.of_stand_in(apart(problem))
         typical = problem.representative
         try:
-            found = self._for_stand_in(typical)
+            found = self._choices.of_stand_in(typical)
         except UnsupportedProblem:
             # This division may have fewer rows, and a refusal is told in its own numbers.
             if self._best(apart(problem)) is None:
                 refusal = self._refusal(apart(problem))
                 raise UnsupportedProblem(f"no kernel takes {problem.shape}: {refusal}") from None
-            return self._for_stand_in(apart(problem))
+            return self._choices.of_stand_in(apart(problem))
         if not found.kernel.takes_ragged or found.kernel.supports(problem, found.config, self.gpu):
-            return self._for_stand_in(apart(problem))
+            return self._choices.of_stand_in(apart(problem))
         costed = self.costed(found.kernel.name, found.config)
         here, there = costed.estimate(problem), costed.estimate(typical)
         reason = why_for_rows(here) if found.source == "heuristic" else found.reason

@@ -60,7 +60,7 @@ def launch(problem: GemmProblem, config: TileConfig, gpu: GpuSpec) -> LaunchShap
     copies = tuple(map(table.copy, OPERANDS)) if table.tiles else ()
     shape = LaunchShape(
         template=(
-            wgmma_tiles.tile_argument(config, PARTS_OF_OPERANDS, fitted.buffers, fitted.line),
+            wgmma_tiles.tile_argument(fitted, PARTS_OF_OPERANDS),
             CUDA_LAYOUTS[problem.layout],
             f"WriteBack::{result_boxes.write_back(results, config, PARTS_OF_OPERANDS)}",
             schedule_argument(problem.single, raster=max(1, RASTER_EXTENT // rows)),

@@ -77,7 +77,7 @@ def launch_shape(
     shape = LaunchShape(
         template=(
             *types,
-            wgmma_tiles.tile_argument(config, own, fitted.buffers, fitted.line),
+            wgmma_tiles.tile_argument(fitted, own),
             CUDA_LAYOUTS[problem.layout],
             f"WriteBack::{result_boxes.write_back(results, config, own)}",
             schedule_argument(problem.single, raster=max(1, RASTER_EXTENT // rows)),

@@ -102,10 +102,7 @@ class Boxes(NamedTuple):
 
 
 def boxes_of(
-    results: Results,
-    config: TileConfig,
-    operands: LoadedOperands,
-    box_line: int = LINE_BYTES,
+    results: Results, config: TileConfig, operands: LoadedOperands, box_line: int
 ) -> Boxes:
     """Those of C, as fragment_store.cuh and swapped_store.cuh have them; `box_line` says how many
     bytes their lines have at most, but for transposed ones that have results alone."""
@@ -144,8 +141,8 @@ def shared_bytes(
     results: Results,
     config: TileConfig,
     operands: LoadedOperands,
-    count: int = FEWEST_BUFFERS,
-    box_line: int = LINE_BYTES,
+    count: int,
+    box_line: int,
 ) -> int:
     """Shared bytes of all stages, of so many buffers per consumer, and of barriers."""
     item, stages = operands.item_bytes, config["stages"]
@@ -211,10 +208,7 @@ def fit(results: Results, config: TileConfig, gpu: GpuSpec, operands: LoadedOper
         ways.append(replace(config, stages=config["stages"] - 1))
     lines = BOX_LINE_BYTES[1:] if results.auxiliary else BOX_LINE_BYTES
     numbers = {
-        each: max(
-            FEWEST_BUFFERS,
-            min(boxes_of(results, config, operands, each).number, MOST_FUSED_BUFFERS),
-        )
+        each: _one_for_each_box(results, config, operands, each, MOST_FUSED_BUFFERS)
         for each in lines
     }
     whole = (Fitted(each, numbers[lines[0]], lines[0]) for each in ways)
@@ -238,7 +232,7 @@ def _fits(
     gpu: GpuSpec,
     operands: LoadedOperands,
     count: int,
-    box_line: int = LINE_BYTES,
+    box_line: int,
 ) -> bool:
     needed = shared_bytes(results, config, operands, count, box_line)
     return rules.dynamic_shared(needed, gpu) is None
@@ -249,18 +243,26 @@ def _fit_results(
 ) -> Fitted:
     """Where results are alone: the widest boxes of which the fewest buffers have room, and of these
     as many as have it, since with one for each box of a tile none waits for a store."""
-    most = FEWEST_BUFFERS
-    # Those of transposed results have one width.
+    # Those of transposed results have one width; others have whole steps of columns.
     least = LINE_BYTES if operands.is_swapped(config) else COLUMN_STEP * results.item
-    lines = [each for each in RESULT_LINE_BYTES if each >= min(least, LINE_BYTES)]
-    fitting = (each for each in lines if _fits(results, config, gpu, operands, most, each))
-    box_line = next(fitting, lines[-1])
+    lines = [each for each in RESULT_LINE_BYTES if each >= least]
+    roomy = (each for each in lines if _fits(results, config, gpu, operands, FEWEST_BUFFERS, each))
+    box_line, most = next(roomy, lines[-1]), FEWEST_BUFFERS
     if write_back(results, config, operands) == "BY_TMA":
-        number = boxes_of(results, config, operands, box_line).number
-        most = max(FEWEST_BUFFERS, min(number, MOST_BUFFERS))
-    while most > FEWEST_BUFFERS and not _fits(results, config, gpu, operands, most, box_line):
-        most -= 1
-    return Fitted(config, most, box_line)
+        most = _one_for_each_box(results, config, operands, box_line, MOST_BUFFERS)
+    counts = (
+        count
+        for count in range(most, FEWEST_BUFFERS, -1)
+        if _fits(results, config, gpu, operands, count, box_line)
+    )
+    return Fitted(config, next(counts, FEWEST_BUFFERS), box_line)
+
+
+def _one_for_each_box(
+    results: Results, config: TileConfig, operands: LoadedOperands, box_line: int, most: int
+) -> int:
+    """A buffer for each box of a consumer's tile, but no more than `most`."""
+    return max(FEWEST_BUFFERS, min(boxes_of(results, config, operands, box_line).number, most))
 
 
 def room(

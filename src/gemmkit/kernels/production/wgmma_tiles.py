@@ -18,6 +18,7 @@ from gemmkit.kernels.production.loaded_operands import LoadedOperands
 from gemmkit.kernels.production.result_boxes import (
     COLUMN_STEP,
     EIGHT,
+    Fitted,
     Results,
     boxes_of,
     fit,
@@ -71,7 +72,7 @@ def launch_shape(
     shape = LaunchShape(
         template=(
             *types,
-            tile_argument(fitted.config, operands, fitted.buffers, fitted.line),
+            tile_argument(fitted, operands),
             CUDA_LAYOUTS[operands.layout if operands.from_registers else problem.layout],
             f"WriteBack::{way}",
             schedule_argument(problem, raster=max(1, RASTER_EXTENT // rows)),
@@ -90,13 +91,12 @@ def launch_shape(
     return dependent(shape, gpu)
 
 
-def tile_argument(
-    config: TileConfig, operands: LoadedOperands, count: int, box_line: int = LINE_BYTES
-) -> str:
-    """The template argument `WgmmaTile{…}`, with so many buffers per consumer, whose boxes have
-    lines of up to `box_line` bytes."""
-    narrower = {} if box_line == LINE_BYTES else {"line": box_line}
-    further = {"BK": operands.depth(config), "buffers": count, **narrower}
+def tile_argument(fitted: Fitted, operands: LoadedOperands) -> str:
+    """The template argument `WgmmaTile{…}`, with the buffers of each consumer, and what the lines
+    of their boxes have at most."""
+    config = fitted.config
+    narrower = {} if fitted.line == LINE_BYTES else {"line": fitted.line}
+    further = {"BK": operands.depth(config), "buffers": fitted.buffers, **narrower}
     given = {**config.as_dict(), **further, "threads": thread_count(config)}
     return named("WgmmaTile", given)
 
@@ -110,7 +110,7 @@ def maps(
     problem: GemmProblem,
     config: TileConfig,
     operands: LoadedOperands,
-    box_line: int = LINE_BYTES,
+    box_line: int,
     way: str = "",
 ) -> tuple[MapRule, ...]:
     """Tensor maps of A and B, and of C if it is stored by TMA; `way` is how results leave where the
