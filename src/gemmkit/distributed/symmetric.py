@@ -82,7 +82,7 @@ class SymmetricCommunicator:
         # Those that CUDA graphs write to and read, which are kept with them.
         self._captured: list[_Inbox] = []
         self._ready, self._sent = torch.cuda.Event(), torch.cuda.Event()
-        self._ended = torch.cuda.Event()
+        self._read, self._ended = torch.cuda.Event(), torch.cuda.Event()
         self._watchdog = Watchdog(timeout_of(self.group, device), self._late)
 
     def start(
@@ -177,9 +177,9 @@ class SymmetricCommunicator:
         return self._communicator.stream(self.device)
 
     @property
-    def events(self) -> tuple[Any, Any]:
-        """Events for "may be sent" and "has been sent"."""
-        return self._ready, self._sent
+    def events(self) -> tuple[Any, Any, Any]:
+        """Events for "may be sent", "has been sent", and "has been read"."""
+        return self._ready, self._sent, self._read
 
 
 class SymmetricTransfers:
@@ -198,7 +198,7 @@ class SymmetricTransfers:
         self._communicator, self._schedule = communicator, schedule
         self._inbox, self._view = inbox, view
         self._rank, self._call = communicator.rank, inbox.calls
-        self._ready, self._sent = communicator.events
+        self._ready, self._sent, self._read = communicator.events
         self._stream = communicator.stream
         self._side = self._stream.cuda_stream
         self._compute = torch.cuda.current_stream(communicator.device)
@@ -211,6 +211,7 @@ class SymmetricTransfers:
         self._free = _FREE + 4 * half * _MOST_RANKS
         self._open: set[int] = set()
         self._heard: set[int] = set()
+        self._arrived: list[int] = []
         self._operand_ready = False
         self._kept: list[Any] = []
         self._pending: list[_SymmetricArrival] = []
@@ -250,8 +251,7 @@ class SymmetricTransfers:
         if self._line:
             flag = self._own + self._flags + 4 * transfer.number
             wait_for_flag(flag, 1, self._current)
-            # Cleared for the next call of this half, whose sender waits for `finish`.
-            write_flag(flag, 0, self._current)
+            self._arrived.append(flag)
             self._heard.add(transfer.peer)
         return self._view[transfer.offset : transfer.offset + transfer.piece.span.size]
 
@@ -268,20 +268,34 @@ class SymmetricTransfers:
         for each in self._pending:
             # Zeros that nobody reads, say: their senders wait for an answer as others do.
             each.take()
-        for peer in self._heard:
-            address = self._inbox.addresses[peer]
-            write_flag(address + self._free + 4 * self._rank, 1, self._current)
         if self._kept:
             self._sent.record(self._stream)
             self._compute.wait_event(self._sent)
             self._kept.clear()
+        after = self._after_all()
+        # For the next call of this half, whose sender waits until it is told that it is free.
+        for flag in self._arrived:
+            write_flag(flag, 0, after)
+        for peer in self._heard:
+            address = self._inbox.addresses[peer]
+            write_flag(address + self._free + 4 * self._rank, 1, after)
         if self._captured:
             # Replays are not watched: an event of a graph cannot be asked.
             return
         for peer, address in enumerate(self._inbox.addresses):
             if peer != self._rank:
-                write_flag(address + _FINISHED + 4 * self._rank, self._call, self._current)
+                write_flag(address + _FINISHED + 4 * self._rank, self._call, after)
         self._communicator.ended_on(self._compute)
+
+    def _after_all(self) -> int:
+        """The stream on which flags are written when everything has been read: that of the copies,
+        so that the next call's products need not wait for writes to other GPUs. A CUDA graph ends
+        with the stream of the products."""
+        if self._captured:
+            return int(self._current)
+        self._read.record(self._compute)
+        self._stream.wait_event(self._read)
+        return int(self._side)
 
 
 class _SymmetricArrival:
