@@ -33,8 +33,9 @@ FEWEST_BUFFERS, MOST_BUFFERS, MOST_FUSED_BUFFERS = 2, 4, 8
 BOX_LINE_BYTES = (LINE_BYTES, LINE_BYTES // 2)
 # The same of those that have results alone.
 RESULT_LINE_BYTES = (LINE_BYTES, LINE_BYTES // 2, LINE_BYTES // 4)
-# Stages that are left where the boxes of a tile take one.
-FEWEST_STAGES = 3
+# Stages that are left where the boxes of a tile take one, with one tile in hand, and with two
+# (ping-pong).
+FEWEST_STAGES = {1: 3, 2: 4}
 
 
 class Results(NamedTuple):
@@ -197,14 +198,16 @@ def fit(results: Results, config: TileConfig, gpu: GpuSpec, operands: LoadedOper
 
     Where TMA brings what the epilogue reads, a tile's boxes are to be there when its sums are: they
     take a stage if there is no room for all beside these (bf16 4096³ with β = 1 in 209 µs in place
-    of 215 on an H100, where three stages in place of four cost nothing). Two matrices in a buffer
-    have narrow lines, for more buffers (with ReLU and an auxiliary output 4096x4096x1024 in 66 µs
-    in place of 68).
+    of 215 on an H100, where three stages in place of four cost nothing). Consumers with a tile each
+    lose more by the fourth stage (8192x16384x8192 with a residual in 3400 µs in place of 3247 on an
+    H200 at its power limit, 3123 in place of 2792 after a rest) than they gain by a tile's boxes,
+    for which one has time while the other multiplies. Two matrices in a buffer have narrow lines,
+    for more buffers (with ReLU and an auxiliary output 4096x4096x1024 in 66 µs in place of 68).
     """
     if write_back(results, config, operands) != "FUSED_BY_TMA":
         return _fit_results(results, config, gpu, operands)
     ways = [config]
-    if results.reads and config["stages"] > FEWEST_STAGES:
+    if results.reads and config["stages"] > FEWEST_STAGES[config["pingpong"]]:
         ways.append(replace(config, stages=config["stages"] - 1))
     lines = BOX_LINE_BYTES[1:] if results.auxiliary else BOX_LINE_BYTES
     numbers = {
