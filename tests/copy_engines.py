@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from gemmkit.distributed import symmetric
+from gemmkit.distributed import mapped_memory, symmetric
 from gemmkit.errors import DistributedError
 
 PATIENCE = 20.0
@@ -102,13 +102,15 @@ def run(
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: STREAM)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", graphs.capturing)
-    monkeypatch.setattr(symmetric.SymmetricCommunicator, "_has_ended", lambda self: True)
+    monkeypatch.setattr(mapped_memory.WatchedCalls, "_has_ended", lambda self: True)
     memories: dict[Any, Any] = {"barrier": threading.Barrier(ranks)}
     own = threading.local()
     monkeypatch.setattr(
         symmetric, "_Inbox", lambda group, device, half: Inbox(memories, own.rank, ranks, half)
     )
-    monkeypatch.setattr(symmetric.dist, "barrier", lambda group: memories["barrier"].wait(PATIENCE))
+    monkeypatch.setattr(
+        mapped_memory.dist, "barrier", lambda group: memories["barrier"].wait(PATIENCE)
+    )
 
     def one(rank: int) -> Any:
         own.rank = rank

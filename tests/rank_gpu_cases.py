@@ -31,6 +31,8 @@ PLACEMENTS = (
     (("S(0)", "S(0)"), "S(0)"),
 )
 STRATEGIES = ("collective", "group-1", "copies-whole", "copies-1", "copies-2", None)
+# Where no panels of k travel.
+ONE_SHOT = ("one-shot",)
 
 
 class Matrices:
@@ -61,7 +63,8 @@ def graphs(rank, ranks):
     """Captured calls, replayed with other numbers between calls that are not captured."""
     failed = []
     for placements, result in PLACEMENTS:
-        for strategy in STRATEGIES:
+        in_panels = placements[0] == placements[1]
+        for strategy in STRATEGIES if in_panels else (*STRATEGIES, *ONE_SHOT):
             try:
                 graphs_of(Matrices(rank, ranks, placements), result, strategy)
                 print(f"rank {rank}: {placements} {result} {strategy}: right", flush=True)

@@ -13,6 +13,7 @@ from gemmkit.cli.output import Printer, RecordWriter
 from gemmkit.distributed.measure import Task, measure
 from gemmkit.distributed.placements import read_placement, read_placements
 from gemmkit.distributed.planning import plan, predicted_timeline
+from gemmkit.distributed.strategy import Strategy
 from gemmkit.errors import UnsupportedProblem, UsageError
 from gemmkit.problem import GemmProblem
 from gemmkit.report.figures import check_form, check_matplotlib
@@ -49,7 +50,7 @@ def show_ranks(
     made = plan(problem, ranks, operands, result, gpu=board)
     chosen = made.chosen.strategy
     timeline = None
-    if chosen not in ("local", "collective"):
+    if chosen != "local" and not Strategy.parse(chosen).around:
         timeline = predicted_timeline(problem, ranks, operands, result, strategy=chosen, gpu=board)
     if picture is not None:
         if timeline is None:

@@ -23,10 +23,10 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
     `copy_gb_per_s` is what a copy engine moves to a peer, and `copy_us` what a copy with its flag
     takes beside that. `bus` are sizes in MB and the bus bandwidth of NCCL's all-gather there, as
     nccl-tests define it: bytes of the whole · (ranks - 1) / ranks / time; `collective_us` is what
-    the smallest takes. `pair_us` is what a transfer between pairs takes beside its bytes, and
-    `slowdown` by how much a product takes longer while NCCL's kernels hold multiprocessors, and
-    `copy_slowdown` while copy engines use the memory that it reads. `launch_us` is the host's part
-    of a product, and of a call.
+    the smallest takes, and `one_shot_us` a launch that exchanges few bytes. `pair_us` is what a
+    transfer between pairs takes beside its bytes, and `slowdown` by how much a product takes longer
+    while NCCL's kernels hold multiprocessors, and `copy_slowdown` while copy engines use the memory
+    that it reads. `launch_us` is the host's part of a product, and of a call.
     """
 
     board: str
@@ -36,6 +36,7 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
     copy_us: float
     bus: tuple[tuple[float, float], ...]
     collective_us: float
+    one_shot_us: float
     pair_us: float
     slowdown: float
     copy_slowdown: float
@@ -58,6 +59,10 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
         """Microseconds of an all-gather to, or a reduce-scatter of, so many bytes on each rank."""
         moved = nbytes * (ranks - 1) / ranks
         return self.collective_us + moved / self.bus_gb_per_s(nbytes) / 1e3
+
+    def one_shot_time(self, nbytes: float) -> float:
+        """Microseconds of a launch that writes so many bytes to the other GPUs' memory."""
+        return self.one_shot_us + nbytes / self.copy_gb_per_s / 1e3
 
     def copy_time(self, nbytes: float) -> float:
         """Microseconds until a peer has so many bytes, by a copy engine."""

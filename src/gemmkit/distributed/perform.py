@@ -10,11 +10,6 @@ from gemmkit.distributed.execute import Arrays, run
 from gemmkit.distributed.local import LocalProduct
 from gemmkit.distributed.operand_scales import ScaleGatherer, gathered_with_scales
 from gemmkit.distributed.predictions import PART_LINES
-from gemmkit.distributed.process_group import (
-    gather_collectively,
-    reduce_collectively,
-    scatter_collectively,
-)
 from gemmkit.distributed.schedule import Form, Schedule, schedule
 from gemmkit.distributed.splits import Span
 from gemmkit.distributed.strategy import Strategy
@@ -67,8 +62,8 @@ def perform(
         if scales is not None and strategy.means != "collective":
             every = ScaleGatherer(team, scales.kind, sizes)(scales)
             product = replace(product, scale_lines=every)
-    if strategy.means == "collective" and form != "local":
-        return _collective(team, form, split, fixed, sizes, product, new, out)
+    if strategy.around and form != "local":
+        return _around(team, form, strategy, split, fixed, sizes, product, new, out)
     if out is None:
         out = new(own if form != "local" else len(split))
     steps = steps_of(form, strategy, sizes, team, on_gpu=split.is_cuda)
@@ -90,9 +85,10 @@ def steps_of(
     return schedule(form, strategy.way, tuple(sizes), team.rank, strategy.parts, multiple)
 
 
-def _collective(
+def _around(
     team: Team,
     form: Form,
+    strategy: Strategy,
     split: Any,
     fixed: Any,
     sizes: Sequence[int],
@@ -100,23 +96,22 @@ def _collective(
     new: Callable[[int], Any],
     out: Any,
 ) -> Any:
-    """One product, with one operation of the process group before or after it."""
-    group, scales = team.communicator, product.scale_lines
+    """One product, with one exchange before or after it."""
+    exchange, scales = team.exchange(strategy), product.scale_lines
     if form == "gather":
-        if scales is None:
-            lines = gather_collectively(group, split, sizes)
+        if scales is None or strategy.means != "collective":
+            lines = exchange.gather(split, sizes)
         else:
             lines, every = gathered_with_scales(team, split, scales, sizes)
             product = replace(product, scale_lines=every)
         out = new(len(lines)) if out is None else out
         product(lines, fixed, out, None, Span(0, len(out)))
+        exchange.ended()
         return out
     sums = new(len(split))
     product(split, fixed, sums, None, None)
-    if form == "scatter":
-        sums = scatter_collectively(group, sums, sizes)
-    else:
-        reduce_collectively(group, sums)
+    sums = exchange.scatter(sums, sizes) if form == "scatter" else exchange.reduce(sums)
+    exchange.ended()
     return finished(product, sums, out)
 
 

@@ -17,6 +17,7 @@ from gemmkit.distributed.strategy import Strategy
 from gemmkit.distributed.timeline import Timeline, play
 from gemmkit.dtypes import FLOAT_BYTES
 from gemmkit.gpu import GpuSpec
+from gemmkit.kernels.one_shot import ADDED, MOST_RANKS
 from gemmkit.problem import GemmProblem
 
 Limiter = Literal["product", "link", "launch"]
@@ -36,6 +37,12 @@ _SUMS_SLOWER = 1.3
 
 # What adds up sums reads and writes at this share of the memory's bandwidth.
 _ADD_SHARE = 0.8
+
+# Lines of so many bytes at most are exchanged by one launch: beyond, transfers run under products.
+ONE_SHOT_BYTES = 16 << 20
+# The host's part of a launch that exchanges lines and a product, in that of an operation of NCCL
+# and a product.
+_ONE_SHOT_HOST = 0.6
 
 # Playing schedules through takes the square of the ranks' number and more: 64 take seconds.
 MOST_PLAYED = 64
@@ -184,6 +191,8 @@ def _candidates(problem: GemmProblem, ranks: int, found: Rule, link: Link) -> It
     linear = epilogue.activation == "none" and epilogue.scale == 1
     if linear or found.form == "gather":
         yield Strategy()
+        if link.copies and ranks <= MOST_RANKS and _in_one_shot(problem, ranks, found):
+            yield Strategy("one-shot")
         if ranks > MOST_PLAYED:
             return
         if link.copies:
@@ -192,14 +201,36 @@ def _candidates(problem: GemmProblem, ranks: int, found: Rule, link: Link) -> It
         yield from (Strategy(means, "parts", parts) for parts in PARTS)
 
 
+def _in_one_shot(problem: GemmProblem, ranks: int, found: Rule) -> bool:
+    """Whether one launch is to exchange what travels: not much, of no type with scales, and sums
+    that it adds up."""
+    if found.form == "gather":
+        return _sent_once(problem, found) <= ONE_SHOT_BYTES and not problem.scales
+    received = _sent_once(problem, found) * (ranks if found.form == "reduce" else 1)
+    return received <= ONE_SHOT_BYTES and problem.out_dtype in ADDED
+
+
+def _sent_once(problem: GemmProblem, found: Rule) -> int:
+    """Bytes of all lines that are gathered, or of a rank's sums."""
+    lines, other = _sides(problem, found)
+    if found.form == "gather":
+        return lines * problem.k * problem.item_bytes
+    return lines * other * problem.out_item_bytes
+
+
+def _sides(problem: GemmProblem, found: Rule) -> tuple[int, int]:
+    """The lines of the whole product, and the columns of these in its result."""
+    m, n = problem.m, problem.n
+    return (n, m) if found.transposes else (m, n)
+
+
 def _predict(
     problem: GemmProblem, ranks: int, found: Rule, board: GpuSpec, link: Link, strategy: Strategy
 ) -> tuple[Predicted, Timeline | None]:
     whole = alone(problem, ranks, found)
-    lines = problem.n if found.transposes else problem.m
+    lines, other = _sides(problem, found)
     sizes = tuple(each.size for each in shares(lines, ranks))
     gathers = found.form == "gather"
-    other = problem.m if found.transposes else problem.n
     line = problem.k * problem.item_bytes if gathers else other * problem.out_item_bytes
 
     def product(count: int) -> float:
@@ -209,14 +240,21 @@ def _predict(
     def add(count: int) -> float:
         return pass_time(_added_bytes(ranks, other * count, problem.out_item_bytes), board)
 
-    if strategy.means == "collective":
-        times = 2 if found.form == "reduce" else 1
-        transfer = times * link.collective_time(lines * line, ranks)
-        product_us = product(lines)
-        sent = times * (lines * line - sizes[0] * line)
-        # The host starts one operation and one product, which takes as long as a step of others.
-        total = max(product_us + transfer, link.launch_us)
-        return told(strategy, total, product_us, transfer, 0.0, sent, 1, link.launch_us), None
+    if strategy.around:
+        product_us, host = product(lines), link.launch_us
+        if strategy.means == "one-shot":
+            # Each rank sends all others its share, or their sums.
+            sent = (lines - sizes[0]) * line
+            if gathers or found.form == "reduce":
+                sent = (ranks - 1) * (sizes[0] if gathers else lines) * line
+            transfer, host = link.one_shot_time(sent), host * _ONE_SHOT_HOST
+        else:
+            times = 2 if found.form == "reduce" else 1
+            sent = times * (lines - sizes[0]) * line
+            transfer = times * link.collective_time(lines * line, ranks)
+        # The host's part takes as long as a step of other strategies.
+        total = max(product_us + transfer, host)
+        return told(strategy, total, product_us, transfer, 0.0, sent, 1, host), None
     copies = strategy.means == "copies"
     slower = 1.0
     if strategy.way == "parts":
@@ -284,7 +322,7 @@ def told(
         products: how many there are.
         host: the time that the host takes.
     """
-    if strategy.means == "collective":
+    if strategy.around:
         exposed = transfer
     limiter: Limiter = "product"
     if total <= host:

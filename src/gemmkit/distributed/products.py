@@ -53,6 +53,11 @@ def multiply(asked: SpreadProduct) -> tuple[Any, tuple[Word, ...]]:
     found, place = agreement.sizes, agreement.main
     strategy = _strategy(asked, agreement)
     in_panels = agreement.panels is not None and strategy.means != "collective"
+    if agreement.panels is not None and strategy.means == "one-shot":
+        raise UnsupportedProblem(
+            "strategy 'one-shot' sends shares of an operand or sums, and here panels of k travel: "
+            "take 'collective', 'copies-1' or 'group-1'"
+        )
     a, b = asked.a, asked.b
     if agreement.panels is None:
         a, b = _redistributed_first(asked, agreement)

@@ -8,21 +8,23 @@ from typing import Literal
 from gemmkit.distributed.schedule import Way
 from gemmkit.errors import UsageError, unknown_name
 
-# "collective": one operation of the process group before or after one product. "group": transfers
-# between pairs by the process group, under products. "copies": pushes by copy engines into
-# symmetric memory.
-Means = Literal["collective", "group", "copies"]
+# "collective": one operation of the process group before or after one product. "one-shot": one
+# launch that writes to symmetric memory, likewise. "group": transfers between pairs by the process
+# group, under products. "copies": pushes by copy engines into symmetric memory.
+Means = Literal["collective", "one-shot", "group", "copies"]
 
-_MEANS: dict[str, Means] = {"collective": "collective", "group": "group", "copies": "copies"}
+_AROUND: tuple[Means, ...] = ("collective", "one-shot")
+_UNDER: dict[str, Means] = {"group": "group", "copies": "copies"}
 
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
     """How ranks go about a product.
 
-    `means` are "collective", one operation of the process group, "group", its transfers between
-    pairs, or "copies", by copy engines. The `way` is "whole" if the product waits for all
-    transfers, or "parts" if it runs in `parts` of each rank's share.
+    `means` are "collective", one operation of the process group, "one-shot", one launch that writes
+    to the other GPUs' memory, "group", the group's transfers between pairs, or "copies", by copy
+    engines. The `way` is "whole" if the product waits for all transfers, or "parts" if it runs in
+    `parts` of each rank's share.
     """
 
     means: Means = "collective"
@@ -30,26 +32,33 @@ class Strategy:
     parts: int = 1
 
     def __str__(self) -> str:
-        if self.means == "collective":
-            return "collective"
+        if self.around:
+            return self.means
         return f"{self.means}-whole" if self.way == "whole" else f"{self.means}-{self.parts}"
+
+    @property
+    def around(self) -> bool:
+        """Whether one product has all transfers before it, or after it."""
+        return self.means in _AROUND
 
     @classmethod
     def parse(cls, text: str) -> Strategy:
-        """A strategy by its text: "collective", "group-2", "copies-4", "copies-whole", say.
+        """A strategy by its text: "collective", "one-shot", "group-2", "copies-whole", say.
 
         Raises:
             UsageError: there is no such strategy.
         """
-        means, _, count = text.strip().lower().partition("-")
-        known = _MEANS.get(means)
-        if known == "collective" and not count:
-            return cls()
-        if known is not None and known != "collective":
+        given = text.strip().lower()
+        for each in _AROUND:
+            if given == each:
+                return cls(each)
+        means, _, count = given.partition("-")
+        known = _UNDER.get(means)
+        if known is not None:
             if count == "whole":
                 return cls(known, "whole")
             if count.isdecimal() and int(count):
                 return cls(known, "parts", int(count))
         counts = ("whole", "1", "2", "4")
         examples = [f"{each}-{count}" for each in ("group", "copies") for count in counts]
-        raise UsageError(unknown_name("strategy", text, ["collective", *examples]))
+        raise UsageError(unknown_name("strategy", text, [*_AROUND, *examples]))

@@ -13,15 +13,18 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from torch.distributed import _symmetric_memory as symmetric_memory
 
-from gemmkit.devices.context import context_of
 from gemmkit.distributed.communicator import Outgoing
-from gemmkit.distributed.process_group import GroupCommunicator, failures
+from gemmkit.distributed.mapped_memory import (
+    MappedMemory,
+    WatchedCalls,
+    before_larger,
+    read_apart,
+)
+from gemmkit.distributed.process_group import GroupCommunicator
 from gemmkit.distributed.schedule import Schedule, Transfer
 from gemmkit.distributed.stream_operations import copy, wait_for_flag, write_flag
-from gemmkit.distributed.watchdog import Watchdog, timeout_of
+from gemmkit.distributed.watchdog import who_is_late
 from gemmkit.errors import UnsupportedProblem
 
 # Bytes of an inbox: flags of arrivals, finished calls by rank, flags of halves that are free by
@@ -42,21 +45,10 @@ class _Inbox:
 
     def __init__(self, group: Any, device: Any, half: int) -> None:
         self.half = half
-        # Memory of its own: what `symmetric_memory.empty` gives may be part of a pool.
-        self.memory = symmetric_memory._SymmetricMemory.empty_strided_p2p(
-            (_DATA + 2 * half,), (1,), torch.uint8, device, group.group_name
-        )
-        with failures("mapping the memory of other ranks' GPUs"):
-            # Kept: the mapping goes with it.
-            self.handle = symmetric_memory.rendezvous(self.memory, group)
-        ranks = range(dist.get_world_size(group))
-        self.addresses = [
-            self.handle.get_buffer(rank, (1,), torch.uint8).data_ptr() for rank in ranks
-        ]
+        mapped = MappedMemory(group, device, _DATA + 2 * half)
+        self.mapped, self.memory, self.addresses = mapped, mapped.memory, mapped.addresses
         clear_flags(self.memory)
-        torch.cuda.synchronize(device)
-        with failures("waiting for other ranks' memory"):
-            dist.barrier(group)
+        mapped.ready(group, device)
         self.calls = 0
         self.views: dict[Any, Any] = {}
 
@@ -82,8 +74,8 @@ class SymmetricCommunicator:
         # Those that CUDA graphs write to and read, which are kept with them.
         self._captured: list[_Inbox] = []
         self._ready, self._sent = torch.cuda.Event(), torch.cuda.Event()
-        self._read, self._ended = torch.cuda.Event(), torch.cuda.Event()
-        self._watchdog = Watchdog(timeout_of(self.group, device), self._late)
+        self._read = torch.cuda.Event()
+        self._calls = WatchedCalls(self.group, device, self._late)
 
     def start(
         self,
@@ -130,10 +122,7 @@ class SymmetricCommunicator:
         if self._inbox is None or self._inbox.half < nbytes:
             half = -(-nbytes // _STEP) * _STEP
             if self._inbox is not None:
-                # Others may still write to what is there.
-                torch.cuda.synchronize(self.device)
-                with failures("making an inbox larger"):
-                    dist.barrier(self.group)
+                before_larger(self.group, self.device)
                 self._inbox = None
             self._inbox = _Inbox(self.group, self.device, half)
         return self._inbox
@@ -144,32 +133,16 @@ class SymmetricCommunicator:
 
     def ended_on(self, stream: Any) -> None:
         """A call ends with what is on a stream now."""
-        self._ended.record(stream)
-        self._watchdog.started(self._has_ended)
-
-    def _has_ended(self) -> bool:
-        # A thread that captures a graph would lose it by another one's question.
-        with context_of(self.device.index).current():
-            return bool(self._ended.query())
+        self._calls.ended_on(stream)
 
     def _late(self) -> str:
         """Which ranks have not finished the last call."""
         inbox = self._inbox
         if inbox is None:
             return "it had not begun"
-        with torch.cuda.stream(torch.cuda.Stream(self.device)):
-            flags = inbox.memory[_FINISHED : _FINISHED + 4 * self.size].view(torch.int32).tolist()
-        late = [
-            str(rank)
-            for rank, calls in enumerate(flags)
-            if rank != self.rank and calls < inbox.calls
-        ]
-        if not late:
-            return f"rank {self.rank} itself is late"
-        return (
-            f"rank {self.rank} waits for {'rank' if len(late) == 1 else 'ranks'} "
-            f"{', '.join(late)}, which may have ended"
-        )
+        flags = inbox.memory[_FINISHED : _FINISHED + 4 * self.size].view(torch.int32)
+        told = enumerate(read_apart(flags, self.device))
+        return who_is_late(self.rank, [rank for rank, calls in told if calls < inbox.calls])
 
     @property
     def stream(self) -> Any:

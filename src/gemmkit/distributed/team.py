@@ -9,7 +9,7 @@ import os
 import socket
 import weakref
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -18,10 +18,14 @@ from gemmkit.devices.context import context_of
 from gemmkit.devices.driver import library
 from gemmkit.distributed.call_log import CallLog, shared_log
 from gemmkit.distributed.communicator import Communicator
+from gemmkit.distributed.exchange import Exchange, GroupExchange
 from gemmkit.distributed.process_group import GroupCommunicator
 from gemmkit.distributed.strategy import Strategy
 from gemmkit.distributed.watchdog import timeout_of
 from gemmkit.errors import DistributedError, GemmkitError, UnsupportedProblem, UsageError
+
+if TYPE_CHECKING:
+    from gemmkit.distributed.one_shot import OneShot
 
 # Said by a rank in place of what its GPU is, where it has none.
 _NO_GPU = "no GPU"
@@ -46,6 +50,7 @@ class Team:
         # What is predicted for; on CPUs, nothing is.
         self.board = context_of(device.index).spec if device.type == "cuda" else None
         self.symmetric: Communicator | None = None
+        self._one_shot: OneShot | None = None
         # On GPUs of one host: on CPUs ranks compare each call.
         self.log: CallLog | None = None
         self.why_not_symmetric = ""
@@ -89,13 +94,39 @@ class Team:
         """
         if strategy.means != "copies":
             return self.communicator
+        self._check_symmetric(strategy)
+        assert self.symmetric is not None
+        return self.symmetric
+
+    def exchange(self, strategy: Strategy) -> Exchange:
+        """What sends all lines before a product, or adds up all sums after it; all ranks come to
+        the first call together.
+
+        Raises:
+            UnsupportedProblem: this group has no such means.
+            DistributedError: a rank does not come.
+        """
+        if strategy.means == "collective":
+            return GroupExchange(self.communicator)
+        return self.one_shot
+
+    @property
+    def one_shot(self) -> OneShot:
+        """The means of strategy "one-shot", as `exchange` has them."""
+        if self._one_shot is None:
+            self._check_symmetric(Strategy("one-shot"))
+            from gemmkit.distributed.one_shot import OneShot
+
+            self._one_shot = OneShot(self.communicator, self.device)
+        return self._one_shot
+
+    def _check_symmetric(self, strategy: Strategy) -> None:
         if self.symmetric is None:
             reason = self.why_not_symmetric or "its ranks compute on CPUs"
             raise UnsupportedProblem(
                 f"strategy '{strategy}' needs GPUs that write to each other's memory, and this "
                 f"group's do not: {reason}"
             )
-        return self.symmetric
 
 
 _teams: dict[tuple[str, Any], tuple[Any, Team]] = {}

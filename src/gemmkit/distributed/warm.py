@@ -17,25 +17,20 @@ from gemmkit.distributed.agreed_sizes import Sizes
 from gemmkit.distributed.agreements import Agreement, plain_strategy
 from gemmkit.distributed.execute import Arrays, run
 from gemmkit.distributed.kept_arrays import kept_arrays
-from gemmkit.distributed.local import LocalProduct
+from gemmkit.distributed.one_shot_calls import one_shot_call
 from gemmkit.distributed.operand_scales import ScaleGatherer, line_scales
 from gemmkit.distributed.panel_products import panel_plan, run_plan
 from gemmkit.distributed.perform import finished, steps_of
 from gemmkit.distributed.process_group import without_gaps
+from gemmkit.distributed.repeated_products import maker, multiplying, with_epilogue
 from gemmkit.distributed.spread import SpreadProduct
 from gemmkit.distributed.strategy import Strategy
 from gemmkit.distributed.team import Team
-from gemmkit.ops.matmul import matmul
-from gemmkit.ops.repeated import Repeated
 from gemmkit.scales import NONE, ScaleKind
 
 # This rank's part of the result, from its parts of A and B, bias and residual, C and what to write
 # to, and scales of its parts of A and B, two-dimensional, each None where there is none.
 WarmCall = Callable[[Any, Any, Any, Any, Any, Any, Any, Any], Any]
-
-# What writes a product: of a, b, the array for it, whether this is memory of the call's own, bias,
-# residual, c, scale_a and scale_b.
-_Multiply = Callable[..., None]
 
 
 def warm_call(asked: SpreadProduct, agreement: Agreement) -> WarmCall | None:
@@ -59,7 +54,8 @@ def warm_call(asked: SpreadProduct, agreement: Agreement) -> WarmCall | None:
     plain = plain_strategy(asked, sizes.rule)
     kinds = agreement.kinds
     chosen = _by(agreement.strategy, asked, sizes, team, lines, kinds)
-    if asked.strategy is not None or agreement.strategy.means != "copies" or chosen is None:
+    eager = agreement.strategy.means in ("copies", "one-shot")
+    if asked.strategy is not None or not eager or chosen is None:
         return chosen
     captured = _by(plain, asked, sizes, team, lines, kinds)
     if captured is None:
@@ -99,6 +95,11 @@ def _by(
     kinds: tuple[ScaleKind, ScaleKind],
 ) -> WarmCall | None:
     form, turned = sizes.rule.form, sizes.rule.transposes
+    if strategy.means == "one-shot":
+        # Scales are gathered by an operation of their own, and an activation is refused.
+        if kinds != (NONE, NONE) or not (form == "gather" or asked.product.is_linear):
+            return None
+        return one_shot_call(asked, form, team.one_shot, lines, turned=turned)
     gather_scales = None
     if form == "gather" and kinds[turned] != NONE:
         gather_scales = ScaleGatherer(team, kinds[turned], lines)
@@ -115,51 +116,10 @@ def _by(
     return _reducing(asked, team)
 
 
-def _with_epilogue(product: LocalProduct) -> dict[str, Any]:
-    """What is given to the engine, but for arrays, for a product whose result is complete."""
-    given = product.options
-    if product.epilogue is not None:
-        given["epilogue"] = product.epilogue
-    if product.c is not None:
-        given["beta"] = product.beta
-    return given
-
-
-def _multiplying(product: LocalProduct, given: dict[str, Any]) -> _Multiply:
-    """A rank's own products, by an engine that is given some options."""
-    if product.engine is matmul and "device" not in given:
-        return Repeated(**given)
-    engine = product.engine
-
-    def multiply(
-        a: Any,
-        b: Any,
-        out: Any,
-        new: bool,  # noqa: ARG001
-        bias: Any,
-        residual: Any,
-        c: Any,
-        scale_a: Any,
-        scale_b: Any,
-    ) -> None:
-        beside = {"bias": bias, "residual": residual, "c": c}
-        engine(a, b, out=out, **beside, scale_a=scale_a, scale_b=scale_b, **given)
-
-    return multiply
-
-
-def _maker(like: Any, dtype: Any) -> Callable[[Any, int, int], Any]:
-    """What makes a matrix of a type on the device of one of the type of `like`: PyTorch takes half
-    the time where it gets two sizes and no type."""
-    if like.dtype == dtype:
-        return lambda like, rows, columns: like.new_empty(rows, columns)
-    return lambda like, rows, columns: like.new_empty((rows, columns), dtype=dtype)
-
-
 def _local(asked: SpreadProduct) -> WarmCall:
     """A product of what this rank has."""
-    multiply = _multiplying(asked.product, _with_epilogue(asked.product))
-    make, rows, columns = _maker(asked.a, asked.dtype), asked.a.shape[0], asked.b.shape[1]
+    multiply = multiplying(asked.product, with_epilogue(asked.product))
+    make, rows, columns = maker(asked.a, asked.dtype), asked.a.shape[0], asked.b.shape[1]
 
     def call(
         a: Any, b: Any, bias: Any, residual: Any, c: Any, out: Any, scale_a: Any, scale_b: Any
@@ -180,13 +140,13 @@ def _gathering(
     turned: bool,
 ) -> WarmCall:
     """An operand's lines from all ranks, with their scales, then the product."""
-    multiply = _multiplying(asked.product, _with_epilogue(asked.product))
+    multiply = multiplying(asked.product, with_epilogue(asked.product))
     communicator = team.communicator
     gather, gather_many = communicator.gatherer(asked.a.dtype), communicator.gather_many_into
     own, most, total = sizes[team.rank], max(sizes), sum(sizes)
     everything = team.size * most
     width = asked.b.shape[0]
-    make, others = _maker(asked.a, asked.dtype), asked.a.shape[0] if turned else asked.b.shape[1]
+    make, others = maker(asked.a, asked.dtype), asked.a.shape[0] if turned else asked.b.shape[1]
 
     def call(
         a: Any, b: Any, bias: Any, residual: Any, c: Any, out: Any, scale_a: Any, scale_b: Any
@@ -223,7 +183,7 @@ def _scattering(
     asked: SpreadProduct, team: Team, sizes: Sequence[int], *, turned: bool
 ) -> WarmCall:
     """A product, then this rank's lines of the sums of all ranks."""
-    multiply = _multiplying(asked.product, asked.product.options)
+    multiply = multiplying(asked.product, asked.product.options)
     follows = asked.product.adds_once
     bare = replace(asked.product, transposed=turned, bias=None, residual=None, c=None)
     scatter, dtype = team.communicator.scatter_into, asked.dtype
@@ -255,10 +215,10 @@ def _scattering(
 
 def _reducing(asked: SpreadProduct, team: Team) -> WarmCall:
     """A product, then the sums of all ranks."""
-    multiply = _multiplying(asked.product, asked.product.options)
+    multiply = multiplying(asked.product, asked.product.options)
     follows = asked.product.adds_once
     bare = replace(asked.product, bias=None, residual=None, c=None)
-    add_up, make = team.communicator.reduce, _maker(asked.a, asked.dtype)
+    add_up, make = team.communicator.reduce, maker(asked.a, asked.dtype)
     rows, columns = asked.a.shape[0], asked.b.shape[1]
 
     def call(

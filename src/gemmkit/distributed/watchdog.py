@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 # Seconds between looks.
@@ -86,6 +86,17 @@ def _asked(done: Callable[[], bool]) -> bool:
         return done()
     except Exception:
         return True
+
+
+def who_is_late(rank: int, late: Sequence[int]) -> str:
+    """What `late` of a `Watchdog` says on a rank, of those that have not come as far as it has."""
+    others = [str(each) for each in late if each != rank]
+    if not others:
+        return f"rank {rank} itself is late"
+    return (
+        f"rank {rank} waits for {'rank' if len(others) == 1 else 'ranks'} {', '.join(others)}, "
+        "which may have ended"
+    )
 
 
 def timeout_of(group: Any, device: Any) -> float:

@@ -1,0 +1,78 @@
+"""Prepared calls with strategy "one-shot": one launch that exchanges lines, and one product."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from gemmkit.distributed.kept_arrays import kept_arrays
+from gemmkit.distributed.one_shot import Addition, Gathering, OneShot
+from gemmkit.distributed.perform import finished
+from gemmkit.distributed.repeated_products import maker, multiplying, with_epilogue
+from gemmkit.distributed.schedule import Form
+from gemmkit.distributed.spread import SpreadProduct
+
+
+def one_shot_call(
+    asked: SpreadProduct, form: Form, by: OneShot, sizes: Sequence[int], *, turned: bool
+) -> Callable[..., Any]:
+    """A `WarmCall` for arrays like those of `asked`, without scales.
+
+    Raises:
+        UnsupportedProblem: sums of this type are not added up.
+        DistributedError: a rank does not come.
+    """
+    if form == "gather":
+        return _gathering(asked, by, sizes, turned=turned)
+    return _adding(asked, by, sizes, turned=turned, shared=form == "reduce")
+
+
+def _gathering(
+    asked: SpreadProduct, by: OneShot, sizes: Sequence[int], *, turned: bool
+) -> Callable[..., Any]:
+    """An operand's lines from all ranks, then the product."""
+    multiply = multiplying(asked.product, with_epilogue(asked.product))
+    gather, total = Gathering(by, asked.a.dtype, sizes, asked.b.shape[0]), sum(sizes)
+    make, others = maker(asked.a, asked.dtype), asked.a.shape[0] if turned else asked.b.shape[1]
+
+    def call(a: Any, b: Any, bias: Any, residual: Any, c: Any, out: Any, *_: Any) -> Any:
+        sent = b.T.contiguous() if turned else a.contiguous()
+        lines = gather(sent)
+        if turned:
+            # Columns of the result lie as they are computed by a product of the transposes.
+            made = make(sent, total, others).T if out is None else out
+            multiply(a, lines.T, made, out is None, bias, residual, c, None, None)
+        else:
+            made = make(sent, total, others) if out is None else out
+            multiply(lines, b, made, out is None, bias, residual, c, None, None)
+        by.ended()
+        return made
+
+    return call
+
+
+def _adding(
+    asked: SpreadProduct, by: OneShot, sizes: Sequence[int], *, turned: bool, shared: bool
+) -> Callable[..., Any]:
+    """A product, then this rank's lines of the sums of all ranks, or, if `shared`, all of them."""
+    multiply = multiplying(asked.product, asked.product.options)
+    follows, dtype = asked.product.adds_once, asked.dtype
+    bare = replace(asked.product, transposed=turned, bias=None, residual=None, c=None)
+    nothing = (None,) * 5
+    width, lines = asked.b.shape[1], asked.a.shape[0]
+    if turned:
+        width, lines = lines, width
+    add = Addition(by, dtype, [lines] * by.size if shared else sizes, width, shared=shared)
+
+    def call(a: Any, b: Any, bias: Any, residual: Any, c: Any, out: Any, *_: Any) -> Any:
+        sums = kept_arrays.matrix(a, dtype, lines, width)
+        multiply(a, b, sums.T if turned else sums, True, *nothing)
+        made = add(sums)
+        by.ended()
+        if follows or out is not None:
+            product = replace(bare, bias=bias, residual=residual, c=c)
+            made = finished(product, made, out if out is None or not turned else out.T)
+        return made.T if turned else made
+
+    return call
