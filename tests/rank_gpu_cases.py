@@ -1,6 +1,6 @@
 """What the processes of a test over several GPUs do, with NCCL.
 
-Run as `rank_gpu_cases.py CASE RANK RANKS FILE`: FILE is where the ranks find each other.
+Run as `rank_gpu_cases.py CASE[:OPTION] RANK RANKS FILE`: FILE is where the ranks find each other.
 """
 
 from __future__ import annotations
@@ -199,8 +199,10 @@ def scaled(rank, ranks):
         for word in ("tensor", "rows", "128x128"):
             small_a, scale_a = gemmkit.quantize(own[0].cuda(), scale=word)
             small_b, scale_b = gemmkit.quantize(own[1].T.contiguous().cuda(), scale=word)
-            for strategy in ("collective", "group-1", "copies-1", "copies-2", None):
+            for strategy in ("collective", *ONE_SHOT, "group-1", "copies-1", "copies-2", None):
                 in_panels = placements[0] == placements[1]
+                if in_panels and strategy in ONE_SHOT:
+                    continue
                 if in_panels and (word == "128x128" or strategy == "collective"):
                     continue
                 made = distributed.matmul(
@@ -240,19 +242,71 @@ def one_wrong(rank, ranks):
     assert bool((made == 64).all())
 
 
+def one_shot(rank, ranks):
+    """What one launch exchanges has the bits of NCCL's operations: of all forms and epilogues, of
+    shares that differ, and by calls that follow each other on several streams."""
+    device = torch.device("cuda", rank)
+    random = torch.Generator().manual_seed(4)
+    streams = [torch.cuda.Stream(device) for _ in range(2)]
+    forms = ((("S(0)", "S(1)"), "S(1)"), (("S(0)", "S(1)"), "S(0)"), *PLACEMENTS[1:3])
+    for (m, n, k), kind in itertools.product(
+        ((64, 512, 256), (33, 130, 70), (2, 40, 1), (512, 2048, 1024)),
+        (torch.bfloat16, torch.float16, torch.float32, torch.float64),
+    ):
+        a, b, c = (
+            torch.randn(each, generator=random).to(kind) for each in ((m, k), (k, n), (m, n))
+        )
+        for words, result in forms:
+            own = [part(x, of, rank, ranks).to(device) for x, of in zip((a, b), words, strict=True)]
+            old = part(c, result, rank, ranks).to(device)
+            bias = torch.randn(old.shape[1], generator=random).to(kind).to(device)
+            given = {"placements": words, "placement": result, "shape": (m, n, k)}
+            beside = [{}, {"bias": bias, "residual": old}, {"c": old, "beta": 0.5}]
+            if words[0] == "S(0)":
+                beside.append({"bias": bias, "epilogue": "gelu"})
+            for options in beside:
+                want = distributed.matmul(*own, strategy="collective", **given, **options)
+                torch.cuda.synchronize()
+                for call in range(6):
+                    out = torch.full((old.shape[1], old.shape[0]), torch.nan, dtype=kind)
+                    out = out.to(device).T if call % 2 else None
+                    torch.cuda.synchronize()
+                    with torch.cuda.stream(streams[call // 2 % 2]):
+                        made = distributed.matmul(
+                            *own, strategy="one-shot", out=out, **given, **options
+                        )
+                        kept = made.clone()
+                        made.fill_(torch.nan)
+                    if call == 5:
+                        torch.cuda.synchronize()
+                        told = (m, n, k), kind, words, result, options.keys()
+                        assert torch.equal(kept, want), told
+
+
+def death(rank, ranks, strategy):
+    """The last rank ends before its fourth call: the others are ended with a message."""
+    x = torch.ones(8, 64, device=torch.device("cuda", rank))
+    w = torch.ones(64, 32, device=x.device)
+    for call in range(4):
+        if rank == ranks - 1 and call == 3:
+            os._exit(0)
+        distributed.matmul(x, w, placements=("S(0)", "S(1)"), placement="S(1)", strategy=strategy)
+        torch.cuda.synchronize()
+
+
 def main():
-    name, rank, ranks, file = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+    name, *options = sys.argv[1].split(":")
+    rank, ranks, file = int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
     torch.cuda.set_device(rank)
     dist.init_process_group(
         "nccl",
         init_method=f"file://{file}",
         rank=rank,
         world_size=ranks,
-        timeout=timedelta(seconds=PATIENCE),
+        timeout=timedelta(seconds=PATIENCE / 3 if name == "death" else PATIENCE),
     )
-    {each.__name__: each for each in (graphs, changes, summa, shares, scaled, one_wrong)}[name](
-        rank, ranks
-    )
+    cases = (graphs, changes, summa, shares, scaled, one_wrong, one_shot, death)
+    {each.__name__: each for each in cases}[name](rank, ranks, *options)
     print("done")
     dist.destroy_process_group()
 

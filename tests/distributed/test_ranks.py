@@ -22,8 +22,8 @@ SCRIPTS = Path(__file__).resolve().parents[1]
 MODELS, PANELS, SCALES = "rank_model_cases.py", "rank_panel_cases.py", "rank_scale_cases.py"
 
 
-def run(cases: str, ranks: int, folder: Path, script: str = "rank_cases.py") -> list[str]:
-    """What each rank prints."""
+def ended(cases: str, ranks: int, folder: Path, script: str) -> list[tuple[int, str, str]]:
+    """How each rank ends, and what it prints to either stream."""
     command = [sys.executable, str(SCRIPTS / script), cases]
     started = [
         subprocess.Popen(
@@ -35,13 +35,19 @@ def run(cases: str, ranks: int, folder: Path, script: str = "rank_cases.py") -> 
         for rank in range(ranks)
     ]
     try:
-        ended = [each.communicate(timeout=200) for each in started]
+        printed = [each.communicate(timeout=200) for each in started]
     finally:
         for each in started:
             each.kill()
-    for rank, (each, (_, said)) in enumerate(zip(started, ended, strict=True)):
-        assert each.returncode == 0, f"rank {rank}: {said[-3000:]}"
-    return [out for out, _ in ended]
+    return [(each.returncode, *texts) for each, texts in zip(started, printed, strict=True)]
+
+
+def run(cases: str, ranks: int, folder: Path, script: str = "rank_cases.py") -> list[str]:
+    """What each rank prints; none may fail."""
+    found = ended(cases, ranks, folder, script)
+    for rank, (status, _, said) in enumerate(found):
+        assert status == 0, f"rank {rank}: {said[-3000:]}"
+    return [out for _, out, _ in found]
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
@@ -149,6 +155,19 @@ def test_dtensors(tmp_path):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="it needs 2 GPUs")
-@pytest.mark.parametrize("case", ["graphs", "changes", "summa", "shares", "scaled", "one_wrong"])
+@pytest.mark.parametrize(
+    "case", ["graphs", "changes", "summa", "shares", "scaled", "one_wrong", "one_shot"]
+)
 def test_on_gpus(case, tmp_path):
     assert all("done" in each for each in run(case, 2, tmp_path, "rank_gpu_cases.py"))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="it needs 2 GPUs")
+@pytest.mark.parametrize("strategy", ["copies-1", "one-shot"])
+def test_on_gpus_a_rank_that_dies(strategy, tmp_path):
+    first, _ = ended(f"death:{strategy}", 2, tmp_path, "rank_gpu_cases.py")
+    status, _, said = first
+    assert status == 1
+    assert "did not end within 10 s" in said
+    assert "rank 0 waits for rank 1, which may have ended" in said
