@@ -14,7 +14,7 @@ from gemmkit.findings import Finding
 from gemmkit.gpu import GpuSpec
 from gemmkit.jit.binary import Binary
 from gemmkit.kernels.operand_copies import PREPARED
-from gemmkit.kernels.plan import OFFSETS, SCALE_ARGUMENTS, LaunchPlan
+from gemmkit.kernels.plan import ARRIVAL_ARGUMENTS, OFFSETS, OWN_ROWS, SCALE_ARGUMENTS, LaunchPlan
 from gemmkit.record import AccessCounts
 from gemmkit.tensor_maps import MapFormat
 
@@ -225,4 +225,7 @@ ARGUMENT_TYPES: Mapping[str, type[np.generic]] = {
     **dict.fromkeys(("group_count", "tile_count"), np.int32),
     # Where the rows of each group end, of one A whose rows are divided among groups.
     OFFSETS: np.uint64,
+    # Of rows of A that come from other GPUs, and of this GPU's own.
+    **dict.fromkeys((ARRIVAL_ARGUMENTS[0], OWN_ROWS[0]), np.uint64),
+    **dict.fromkeys((*ARRIVAL_ARGUMENTS[1:], *OWN_ROWS[1:]), np.int32),
 }

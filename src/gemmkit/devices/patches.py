@@ -14,12 +14,13 @@ from gemmkit.kernels.plan import LaunchPlan
 from gemmkit.kernels.tensor_maps import SOME_ADDRESS
 
 # The operands of a product, in the order in which `PreparedLaunch.run` takes their addresses; those
-# of copies of prepared operands, and of a table of groups, come last, and only launches that read
-# such need them.
+# of copies of prepared operands, of a table of groups, and of this GPU's own rows and the flags of
+# others' come last, and only launches that read such need them.
 ROLES = (
     *("a", "b", "out", "bias", "residual", "auxiliary", "scale_a", "scale_b", "scale_result"),
     *PREPARED,
     "table",
+    *("own", "arrived"),
 )
 
 # For each argument that is an address: the role of its operand, and bytes from its element 0.

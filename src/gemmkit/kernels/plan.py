@@ -54,6 +54,12 @@ TABLE_ARGUMENTS: Signature = ("groups", "group_count", "tile_count")
 # Where the rows of ragged groups end, in global memory.
 OFFSETS = "offsets"
 
+# Of an A whose rows are gathered from several GPUs while they are multiplied: flags of the other
+# ranks' shares, the first row of this one's own, rows of each share, and how many ranks there are.
+# Its own rows, which lie apart, reach the kernel through the tensor map of "own".
+ARRIVAL_ARGUMENTS: Signature = ("arrived", "first_row", "share_rows", "ranks")
+OWN_ROWS: Signature = ("own", "own_rows", "own_ld")
+
 # Tensor maps of A, B and C of gemmkit's own kernels; a launch that does without one passes zeros.
 MAP_ARGUMENTS: Signature = ("map_a", "map_b", "map_c")
 

@@ -25,7 +25,11 @@ OPERANDS: Mapping[str, tuple[str, str, str, str]] = {
     # Of gemmkit's own kernels; they lie as C does.
     "residual": ("M", "N", "ldr", "stride_r"),
     "auxiliary": ("M", "N", "ldx", "stride_x"),
+    # Of an A whose rows are gathered from several GPUs those of this one, where they lie apart.
+    "own": ("own_rows", "K", "own_ld", "stride_a"),
 }
+# What lies as another matrix does, and is of its type.
+_LIES_AS = {"own": "A"}
 # Stands for the address of a matrix that is not known yet; aligned as any may have to be.
 SOME_ADDRESS = 1 << 20
 EXAMPLE = "'map_a=A,box=64x128,swizzle=128B'"
@@ -127,10 +131,9 @@ class MapRule:
 
     def planned(self, problem: GemmProblem, copy: OperandCopy | None = None) -> PlannedMap:
         """The map for problems of this type and layout, of a copy of the matrix if there is one."""
-        transposed = dict(zip("AB", problem.transposed, strict=False)).get(
-            self.operand, problem.transc
-        )
-        dtype = problem.dtype if self.operand in ("A", "B") else problem.result_dtype
+        operand = _LIES_AS.get(self.operand, self.operand)
+        transposed = dict(zip("AB", problem.transposed, strict=False)).get(operand, problem.transc)
+        dtype = problem.dtype if operand in ("A", "B") else problem.result_dtype
         return PlannedMap(self, dtype, transposed, copy)
 
     def along(self, problem: GemmProblem) -> tuple[str, int]:

@@ -15,7 +15,7 @@
 #include "epilogue/box_store.cuh"
 #include "epilogue/cluster_sum.cuh"
 #include "mainloop/wgmma.cuh"
-#include "scheduler/persistent.cuh"
+#include "scheduler/arriving_rows.cuh"
 #include "tile.cuh"
 
 // Where tensor cores multiply A and B as they are.
@@ -25,15 +25,16 @@ struct Unscaled {
 
 // OPERANDS::Mainloop has the layout of A and B as TMA loads them. `scaling` undoes what was done to them
 // before, see `LineScales`, or has scales for the mainloop, see `OperandScales`. `further` are
-// `FurtherMaps` where the write-back is FUSED_BY_TMA.
+// `FurtherMaps` where the write-back is FUSED_BY_TMA. `rows_of_a` says where the rows of A are.
 template <class Operands, WgmmaTile TILE, Layout LAYOUT, WriteBack WAY, Schedule SCHEDULE,
           bool SWAPPED = TILE.BM % WGMMA_ROWS != 0, class In, class Epilogue,
-          class Scaling = Unscaled, class Further = NoMaps>
+          class Scaling = Unscaled, class Further = NoMaps, class RowsOfA = AllRows>
 __device__ __forceinline__ void multiply_tiles(const TensorMap& map_a, const TensorMap& map_b,
                                                const TensorMap& map_c,
                                                const Arguments<In, Epilogue>& args,
                                                const Scaling& scaling = {},
-                                               [[maybe_unused]] const Further& further = {}) {
+                                               [[maybe_unused]] const Further& further = {},
+                                               RowsOfA rows_of_a = {}) {
   constexpr bool BATCHED = SCHEDULE.batched;
   // What follows is about the product that is computed: the wgmma's rows, or their tiles, are of B^T
   // if it is swapped.
@@ -77,11 +78,14 @@ __device__ __forceinline__ void multiply_tiles(const TensorMap& map_a, const Ten
     if constexpr (BY_TMA || FUSED) tma_prefetch(map_c);
     if constexpr (FUSED && Epilogue::READS_RESIDUAL) tma_prefetch(further.residual);
     if constexpr (FUSED && Epilogue::WRITES_AUXILIARY) tma_prefetch(further.auxiliary);
+    rows_of_a.prefetch();
   }
   constexpr int ROWS = OWN.BM * OWN.cluster_m, TILE_COLS = OWN.BN * OWN.cluster_n;
   const int rows = SWAPPED ? args.N : args.M, cols = SWAPPED ? args.M : args.N;
-  Persistent<BATCHED, SCHEDULE.raster, Mainloop::SHARING * PARTS> schedule(
-      (rows + ROWS - 1) / ROWS, (cols + TILE_COLS - 1) / TILE_COLS, args.batch);
+  using Tiles =
+      typename RowsOfA::template Schedule<BATCHED, SCHEDULE.raster, Mainloop::SHARING * PARTS>;
+  Tiles schedule = rows_of_a.template schedule<Tiles>(
+      (rows + ROWS - 1) / ROWS, (cols + TILE_COLS - 1) / TILE_COLS, args.batch, ROWS);
   PersistentTile tile = schedule.tile();
   // Blocks that share operands find each other's barriers from here on, those that share a tile's k
   // when they exchange their sums.
@@ -106,9 +110,10 @@ __device__ __forceinline__ void multiply_tiles(const TensorMap& map_a, const Ten
       for (; schedule.left(); schedule.advance(), tile = schedule.tile()) {
         const int product_a = args.stride_a == 0 ? 0 : tile.product;
         const int product_b = args.stride_b == 0 ? 0 : tile.product;
-        mainloop.produce(SWAPPED ? map_b : map_a, SWAPPED ? map_a : map_b,
-                         SWAPPED ? product_b : product_a, SWAPPED ? product_a : product_b,
-                         tile.row * ROWS + mainloop.along_m * OWN.BM,
+        const RowsOfTile from = rows_of_a.find(
+            SWAPPED ? map_b : map_a, tile.row * ROWS + mainloop.along_m * OWN.BM, tile.row * ROWS);
+        mainloop.produce(from.map, SWAPPED ? map_a : map_b, SWAPPED ? product_b : product_a,
+                         SWAPPED ? product_a : product_b, from.first,
                          tile.col * TILE_COLS + mainloop.along_n * OWN.BN, steps, counter);
       }
       if constexpr (Mainloop::SHARING > 1) mainloop.drain(counter);
