@@ -12,9 +12,11 @@ import torch
 from gemmkit.distributed.agreed_parts import agree_kinds, check_parts
 from gemmkit.distributed.agreed_sizes import Sizes, agree_along, check_result, check_spread
 from gemmkit.distributed.call_log import CallLog
+from gemmkit.distributed.fused import choose_fused
 from gemmkit.distributed.panel_predictions import PanelMesh
 from gemmkit.distributed.placements import Rule, Word
 from gemmkit.distributed.planning import best_panel_strategy, best_strategy
+from gemmkit.distributed.predictions import alone
 from gemmkit.distributed.refusals import ask_all, confirm, refusing
 from gemmkit.distributed.spread import SpreadProduct
 from gemmkit.distributed.strategy import Strategy
@@ -187,6 +189,7 @@ def _agreed_strategy(asked: SpreadProduct, made: Agreement) -> Strategy:
     """The one that was asked for, or what rank 0 decides: what others have measured may suggest
     another one to them."""
     if asked.strategy is not None:
+        _check_fused(asked, made)
         return asked.strategy
     if made.main is not None:
         team = asked.teams[made.main]
@@ -196,6 +199,33 @@ def _agreed_strategy(asked: SpreadProduct, made: Agreement) -> Strategy:
     for team in asked.teams:
         own = team.communicator.agree(own)[0]
     return Strategy.parse(own)
+
+
+def _check_fused(asked: SpreadProduct, made: Agreement) -> None:
+    """Refuse one launch under all transfers where a rank has none.
+
+    Raises:
+        UnsupportedProblem: on all ranks, with what the first of them says.
+    """
+    strategy = asked.strategy
+    if strategy is None or strategy.way != "fused":
+        return
+    if made.main is None:
+        raise UnsupportedProblem(f"strategy '{strategy}': here panels of k travel, not shares")
+    sizes, team = made.sizes[made.main], asked.teams[made.main]
+    team.means(strategy)
+    if team.board is None:
+        return
+    lines, said = sizes.n if sizes.rule.transposes else sizes.m, ""
+    try:
+        own = alone(_problem(asked, sizes), team.size, sizes.rule)
+        choose_fused(own, sizes.rule, lines, team.board)
+    except UnsupportedProblem as error:
+        said = str(error)
+    # Ranks that have tuned may choose other kernels than others.
+    reason = next(filter(None, team.communicator.agree(said)), "")
+    if reason:
+        raise UnsupportedProblem(f"strategy '{strategy}': {reason}")
 
 
 def _main(asked: SpreadProduct, found: Sequence[Sizes]) -> int | None:
@@ -246,8 +276,19 @@ def _strategy(asked: SpreadProduct, sizes: Sizes, team: Team) -> Strategy:
     """What is fastest by predictions; on CPUs, what goes everywhere."""
     if team.board is None:
         return plain_strategy(asked, sizes.rule)
+    return best_strategy(
+        _problem(asked, sizes),
+        team.size,
+        sizes.rule,
+        team.board,
+        copies=team.symmetric is not None,
+    )
+
+
+def _problem(asked: SpreadProduct, sizes: Sizes) -> GemmProblem:
+    """The whole product along a dimension of the mesh."""
     kind, out = _name(asked.a.dtype), _name(asked.dtype)
-    problem = GemmProblem(
+    return GemmProblem(
         m=sum(sizes.m) if sizes.rule.a == "S(0)" else asked.a.shape[0],
         n=sum(sizes.n) if sizes.rule.b == "S(1)" else asked.b.shape[1],
         k=sum(sizes.k),
@@ -255,9 +296,6 @@ def _strategy(asked: SpreadProduct, sizes: Sizes, team: Team) -> Strategy:
         out_dtype=out,
         epilogue=asked.epilogue,
         precision=settled(asked.product.precision, kind),
-    )
-    return best_strategy(
-        problem, team.size, sizes.rule, team.board, copies=team.symmetric is not None
     )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 from gemmkit.distributed.schedule import Schedule, Transfer
+from gemmkit.ops.allgather import GatheredRows
 
 
 class Outgoing(NamedTuple):
@@ -40,6 +41,14 @@ class Transfers(Protocol):
 
     def gathered(self, own: Any) -> Any:
         """All lines of the operand, once they are there, with this rank's own among them."""
+
+    def arriving(self, own: Any) -> GatheredRows | None:
+        """The lines of the operand and their flags, for a kernel that waits for them itself, with
+        this rank's `own` apart; None where there are no flags, or no lines on some rank. After
+        `waited`, all that arrives has been read by such a kernel."""
+
+    def waited(self) -> None:
+        """What arrives is waited for by a kernel on the current stream."""
 
     def finish(self) -> None:
         """End the call: what was sent may be overwritten, what was taken is read no more."""

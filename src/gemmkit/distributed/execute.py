@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from gemmkit.distributed.communicator import Arrival, Communicator, Outgoing, Transfers
 from gemmkit.distributed.schedule import Cargo, Exchange, Product, Schedule, Sum
 from gemmkit.distributed.splits import Span
+from gemmkit.ops.allgather import GatheredRows
 
 
 class Multiply(Protocol):
@@ -37,6 +38,17 @@ class Multiply(Protocol):
             span: the lines of this rank's result for which bias, activation and residual follow;
                 None where what is written are sums.
             place: the lines of the whole split side that are multiplied; None for all.
+        """
+
+    def under_gather(self, lines: GatheredRows, fixed: Any, out: Any, span: Span) -> bool:
+        """Write the product of lines that arrive meanwhile, by one launch that waits for them.
+
+        Args:
+            lines: m×k elements, of all ranks.
+            fixed: as for a product of lines that are there, as `out` is, and `span`.
+
+        Returns:
+            Whether it is written; False where no kernel does that.
         """
 
 
@@ -136,6 +148,9 @@ class _Run:
 
     def _multiply(self, step: Product) -> None:
         span = step.span
+        if step.reads == "arriving":
+            self._multiply_arriving(step)
+            return
         if step.reads == "gathered":
             lines = self._transfers.gathered(self._arrays.split)
         elif step.reads == "arrived":
@@ -153,6 +168,22 @@ class _Run:
             return
         made = self._sums[span] = self._arrays.new(span.size)
         self._arrays.multiply(lines, self._arrays.fixed, made, sums, None, span)
+
+    def _multiply_arriving(self, step: Product) -> None:
+        """One launch, or where no kernel waits for lines itself, products of each share in turn."""
+        own, arrays = self._own(self._schedule.own), self._arrays
+        lines = self._transfers.arriving(own)
+        out, span = self._result(step.span), self._relative(step.span)
+        if lines is not None and arrays.multiply.under_gather(lines, arrays.fixed, out, span):
+            self._transfers.waited()
+            return
+        for owner in self._schedule.in_turn:
+            span = self._schedule.spans[owner]
+            if span.size:
+                reads: Literal["own", "arrived"] = (
+                    "own" if owner == self._schedule.rank else "arrived"
+                )
+                self._multiply(Product(span, owner, reads))
 
     def _add(self, step: Sum) -> None:
         """The sums of all ranks, in the order of ranks: the same on whichever rank adds them."""

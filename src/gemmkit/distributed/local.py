@@ -12,6 +12,7 @@ import numpy as np
 from gemmkit.distributed.scale_parts import LineScales
 from gemmkit.distributed.splits import Span
 from gemmkit.epilogue import Epilogue
+from gemmkit.ops.allgather import GatheredRows, multiply_gathered
 from gemmkit.ops.matmul import matmul
 
 # `gemmkit.matmul`, or what takes the same arguments.
@@ -74,6 +75,18 @@ class LocalProduct:
         elif sums is not None:
             given |= {"c": sums, "beta": 1.0}
         self.engine(lines, fixed, out=out, **given)
+
+    def under_gather(self, lines: GatheredRows, fixed: Any, out: Any, span: Span) -> bool:
+        """As `Multiply.under_gather`."""
+        scaled = self.scale_lines is not None or self.scale_fixed is not None
+        if self.engine is not matmul or self.device is not None or scaled:
+            return False
+        given = self.options | self._epilogue(span)
+        if self.c is not None:
+            given |= {"c": self._part(self.c, span), "beta": self.beta}
+        if self.transposed:
+            fixed, out = fixed.T, out.T
+        return multiply_gathered(lines, fixed, out, transposed=self.transposed, **given)
 
     @property
     def options(self) -> dict[str, Any]:

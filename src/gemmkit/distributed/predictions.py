@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from gemmkit.dispatch.choose import choose
+from gemmkit.distributed.fused import choose_fused
 from gemmkit.distributed.links import Link
 from gemmkit.distributed.placements import Rule
 from gemmkit.distributed.schedule import schedule
@@ -16,6 +17,7 @@ from gemmkit.distributed.splits import parts_of, shares
 from gemmkit.distributed.strategy import Strategy
 from gemmkit.distributed.timeline import Timeline, play
 from gemmkit.dtypes import FLOAT_BYTES
+from gemmkit.errors import UnsupportedProblem
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.one_shot import ADDED, MOST_RANKS
 from gemmkit.problem import GemmProblem
@@ -141,9 +143,9 @@ def predictions(
         return [(local(alone(problem, ranks, found), board, link), None)]
     made = [
         _predict(problem, ranks, found, board, link, each)
-        for each in _candidates(problem, ranks, found, link)
+        for each in _candidates(problem, ranks, found, board, link)
         if found.form != "gather"
-        or each.way == "whole"
+        or each.way != "parts"
         or _sums_alike(problem, ranks, found, board, each.parts)
     ]
     return fewest_parts_first(problem, made)
@@ -185,7 +187,9 @@ def _parts(predicted: Predicted) -> int:
     return strategy.parts if strategy.way == "parts" else 0
 
 
-def _candidates(problem: GemmProblem, ranks: int, found: Rule, link: Link) -> Iterator[Strategy]:
+def _candidates(
+    problem: GemmProblem, ranks: int, found: Rule, board: GpuSpec, link: Link
+) -> Iterator[Strategy]:
     """Those that compute the problem: an activation follows the complete sums alone."""
     epilogue = problem.epilogue
     linear = epilogue.activation == "none" and epilogue.scale == 1
@@ -197,6 +201,8 @@ def _candidates(problem: GemmProblem, ranks: int, found: Rule, link: Link) -> It
             return
         if link.copies:
             yield Strategy("copies", "whole")
+            if _fused_time(problem, ranks, found, board) is not None:
+                yield Strategy("copies", "fused")
     for means in ("copies", "group") if link.copies else ("group",):
         yield from (Strategy(means, "parts", parts) for parts in PARTS)
 
@@ -224,6 +230,17 @@ def _sides(problem: GemmProblem, found: Rule) -> tuple[int, int]:
     return (n, m) if found.transposes else (m, n)
 
 
+def _fused_time(problem: GemmProblem, ranks: int, found: Rule, board: GpuSpec) -> float | None:
+    """Microseconds of one launch for all lines that are gathered, once they are there; None where
+    none waits for them itself."""
+    lines, _ = _sides(problem, found)
+    sizes = [each.size for each in shares(lines, ranks)]
+    try:
+        return choose_fused(alone(problem, ranks, found), found, sizes, board).microseconds
+    except UnsupportedProblem:
+        return None
+
+
 def _predict(
     problem: GemmProblem, ranks: int, found: Rule, board: GpuSpec, link: Link, strategy: Strategy
 ) -> tuple[Predicted, Timeline | None]:
@@ -233,7 +250,14 @@ def _predict(
     gathers = found.form == "gather"
     line = problem.k * problem.item_bytes if gathers else other * problem.out_item_bytes
 
+    # A part of the one launch.
+    of_one = None
+    if strategy.way == "fused":
+        of_one = (_fused_time(problem, ranks, found, board) or 0.0) / max(lines, 1)
+
     def product(count: int) -> float:
+        if of_one is not None:
+            return of_one * count
         m, n = (whole.m, count) if found.transposes else (count, whole.n)
         return product_time(whole.resized(m, n, whole.k), board)
 
@@ -257,7 +281,7 @@ def _predict(
         return told(strategy, total, product_us, transfer, 0.0, sent, 1, host), None
     copies = strategy.means == "copies"
     slower = 1.0
-    if strategy.way == "parts":
+    if strategy.way != "whole":
         slower = link.copy_slowdown if copies else link.slowdown
     each_time = link.copy_time if copies else link.pair_time
     steps = [
@@ -276,7 +300,7 @@ def _predict(
     transfer = sum(each.stop - each.start for each in sends)
     exposed = max(timeline.total - busy, 0.0)
     # In one call the host starts every product, and a transfer takes it about half as long.
-    products = sum(each.lane == "product" for each in own)
+    products = 1 if of_one is not None else sum(each.lane == "product" for each in own)
     launch_us = link.launch_us if gathers else link.launch_us * _SUMS_SLOWER
     host = launch_us * (products + 0.5 * len(sends) + 1)
     total = max(timeline.total, host)

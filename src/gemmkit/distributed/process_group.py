@@ -207,6 +207,12 @@ class GroupTransfers:
             each.take()
         return self._inbox
 
+    def arriving(self, own: Any) -> None:
+        """As `Transfers.arriving`: the group sets no flags."""
+
+    def waited(self) -> None:
+        """As `Transfers.waited`."""
+
     def finish(self) -> None:
         """As `Transfers.finish`."""
         if self._stream is not None:

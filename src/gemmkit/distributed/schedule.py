@@ -24,8 +24,8 @@ from gemmkit.errors import UsageError
 Form = Literal["local", "gather", "scatter", "reduce"]
 
 # "whole": one product, before or after all transfers; "parts": products of parts, with transfers
-# under them.
-Way = Literal["whole", "parts"]
+# under them; "fused": one product that waits for each share itself, with transfers under it.
+Way = Literal["whole", "parts", "fused"]
 
 # What travels: shares of an operand, sums that are not complete, complete results.
 Cargo = Literal["operand", "sums", "result"]
@@ -70,13 +70,14 @@ class Product:
     """The product of a piece of the split side.
 
     It reads its operand from this rank's own share, from what `arrived`, or from all of the
-    operand, `gathered` from everyone. It `adds` the sums that arrived for this piece; `final` ones
-    are results, with bias, activation and residual, the others sums to be sent on.
+    operand, `gathered` from everyone before or `arriving` meanwhile. It `adds` the sums that
+    arrived for this piece; `final` ones are results, with bias, activation and residual, the others
+    sums to be sent on.
     """
 
     span: Span
     owner: int
-    reads: Literal["own", "arrived", "gathered"]
+    reads: Literal["own", "arrived", "gathered", "arriving"]
     adds: bool = False
     final: bool = True
 
@@ -113,6 +114,11 @@ class Schedule:
         """This rank's share of the split side."""
         return self.spans[self.rank]
 
+    @property
+    def in_turn(self) -> list[int]:
+        """All ranks in the order in which this one gets their shares, itself first."""
+        return [self.rank, *_others(self.rank, self.ranks)]
+
 
 @lru_cache(maxsize=1024)
 def schedule(
@@ -122,7 +128,7 @@ def schedule(
 
     Args:
         form: what is sent.
-        way: whether in parts, under products, or as a whole.
+        way: whether in parts, under products, or as a whole, before, after or under one.
         sizes: of each rank's share of the split side.
         rank: whose steps.
         parts: how many parts of a share travel one by one.
@@ -166,6 +172,7 @@ def _of_all_ranks(
     makers = {
         ("gather", "whole"): _gather_whole,
         ("gather", "parts"): _gather_parts,
+        ("gather", "fused"): _gather_fused,
         ("scatter", "whole"): _scatter_whole,
         ("scatter", "parts"): _scatter_parts,
         ("reduce", "whole"): _reduce_whole,
@@ -234,6 +241,11 @@ def _gather_parts(rank: int, spans: Sequence[Span], pieces: _Pieces) -> _Plain:
     for owner in _others(rank, len(spans)):
         steps += [Product(each.span, owner, "arrived") for each in pieces[owner]]
     return steps
+
+
+def _gather_fused(rank: int, spans: Sequence[Span], pieces: _Pieces) -> _Plain:
+    moves: _Plain = [*_moves_to_all("operand", rank, len(spans), pieces)]
+    return [*moves, Product(Span(0, spans[-1].stop), rank, "arriving")]
 
 
 def _scatter_whole(rank: int, spans: Sequence[Span], pieces: _Pieces) -> _Plain:

@@ -23,8 +23,9 @@ class Strategy:
 
     `means` are "collective", one operation of the process group, "one-shot", one launch that writes
     to the other GPUs' memory, "group", the group's transfers between pairs, or "copies", by copy
-    engines. The `way` is "whole" if the product waits for all transfers, or "parts" if it runs in
-    `parts` of each rank's share.
+    engines. The `way` is "whole" if the product waits for all transfers, "parts" if it runs in
+    `parts` of each rank's share, or "fused" if it is one launch that waits for each share itself,
+    which only copies can do.
     """
 
     means: Means = "collective"
@@ -34,7 +35,7 @@ class Strategy:
     def __str__(self) -> str:
         if self.around:
             return self.means
-        return f"{self.means}-whole" if self.way == "whole" else f"{self.means}-{self.parts}"
+        return f"{self.means}-{self.parts if self.way == 'parts' else self.way}"
 
     @property
     def around(self) -> bool:
@@ -43,7 +44,7 @@ class Strategy:
 
     @classmethod
     def parse(cls, text: str) -> Strategy:
-        """A strategy by its text: "collective", "one-shot", "group-2", "copies-whole", say.
+        """A strategy by its text: "collective", "one-shot", "group-2", "copies-fused", say.
 
         Raises:
             UsageError: there is no such strategy.
@@ -57,8 +58,10 @@ class Strategy:
         if known is not None:
             if count == "whole":
                 return cls(known, "whole")
+            if count == "fused" and known == "copies":
+                return cls(known, "fused")
             if count.isdecimal() and int(count):
                 return cls(known, "parts", int(count))
         counts = ("whole", "1", "2", "4")
         examples = [f"{each}-{count}" for each in ("group", "copies") for count in counts]
-        raise UsageError(unknown_name("strategy", text, [*_AROUND, *examples]))
+        raise UsageError(unknown_name("strategy", text, [*_AROUND, *examples, "copies-fused"]))

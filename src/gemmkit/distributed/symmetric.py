@@ -4,7 +4,8 @@ Each rank pushes what a peer needs straight from its own arrays into the peer's 
 flag there; the peer's streams wait for the flag, and clear it. An inbox has two halves, used by
 calls in turn: a sender waits until the receiver has finished with what it sent to the same half
 before, of which another flag tells it. Flags are set and cleared, and count nothing, so that a CUDA
-graph may hold calls and be replayed. No kernel waits, and NVLink multicast is not used.
+graph may hold calls and be replayed. No kernel waits but one that multiplies all shares, for flags
+that copy engines set, and NVLink multicast is not used.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 
 from gemmkit.distributed.communicator import Outgoing
+from gemmkit.distributed.fused import equal_shares
 from gemmkit.distributed.mapped_memory import (
     MappedMemory,
     WatchedCalls,
@@ -26,6 +28,7 @@ from gemmkit.distributed.schedule import Schedule, Transfer
 from gemmkit.distributed.stream_operations import copy, wait_for_flag, write_flag
 from gemmkit.distributed.watchdog import who_is_late
 from gemmkit.errors import UnsupportedProblem
+from gemmkit.ops.allgather import GatheredRows
 
 # Bytes of an inbox: flags of arrivals, finished calls by rank, flags of halves that are free by
 # rank, then data. There are two halves of arrivals' flags and of data, so that a rank may be a call
@@ -219,11 +222,12 @@ class SymmetricTransfers:
             write_flag(peer + self._flags + 4 * transfer.number, 1, self._side)
             self._kept.append(array)
 
-    def arrived(self, transfer: Transfer) -> Any:
-        """The lines of a transfer; the current stream waits for them."""
+    def arrived(self, transfer: Transfer, *, waits: bool = True) -> Any:
+        """The lines of a transfer; the current stream waits for them, unless a kernel has."""
         if self._line:
             flag = self._own + self._flags + 4 * transfer.number
-            wait_for_flag(flag, 1, self._current)
+            if waits:
+                wait_for_flag(flag, 1, self._current)
             self._arrived.append(flag)
             self._heard.add(transfer.peer)
         return self._view[transfer.offset : transfer.offset + transfer.piece.span.size]
@@ -235,6 +239,18 @@ class SymmetricTransfers:
         for each in self._pending:
             each.take()
         return self._view
+
+    def arriving(self, own: Any) -> GatheredRows | None:
+        """As `Transfers.arriving`."""
+        shares = equal_shares(self._schedule)
+        if shares is None or not self._line:
+            return None
+        return GatheredRows(self._view, own, self._own + self._flags, shares)
+
+    def waited(self) -> None:
+        """As `Transfers.waited`."""
+        for each in self._pending:
+            each.take(waits=False)
 
     def finish(self) -> None:
         """As `Transfers.finish`."""
@@ -276,7 +292,7 @@ class _SymmetricArrival:
         self._transfers, self._transfer = transfers, transfer
         self._lines: Any = None
 
-    def take(self) -> Any:
+    def take(self, *, waits: bool = True) -> Any:
         if self._lines is None:
-            self._lines = self._transfers.arrived(self._transfer)
+            self._lines = self._transfers.arrived(self._transfer, waits=waits)
         return self._lines

@@ -111,6 +111,12 @@ class ThreadTransfers:
         self._inbox[span.start : span.stop] = own
         return self._inbox
 
+    def arriving(self, own: Any) -> None:
+        """As `Transfers.arriving`: queues have no flags."""
+
+    def waited(self) -> None:
+        """As `Transfers.waited`."""
+
     def finish(self) -> None:
         """As `Transfers.finish`."""
 

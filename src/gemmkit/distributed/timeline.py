@@ -66,6 +66,10 @@ class _Ranks:
             times = [self.arrived.get(each) for each in needed]
             if any(each is None for each in times):
                 return False
+            if isinstance(step, Product) and step.reads == "arriving":
+                self._multiply_arriving(rank, schedule)
+                self.place[rank] += 1
+                return True
             ready = max([self.busy[rank], *(each for each in times if each is not None)])
             self.waited[rank] += ready - self.busy[rank]
             cost = self.product if isinstance(step, Product) else self.add
@@ -75,6 +79,19 @@ class _Ranks:
             self.busy[rank] = stop
         self.place[rank] += 1
         return True
+
+    def _multiply_arriving(self, rank: int, schedule: Schedule) -> None:
+        """One product, whose tiles of a share wait for that: an interval for each share."""
+        arrived = {
+            piece.owner: stop for (peer, _, piece, _), stop in self.arrived.items() if peer == rank
+        }
+        for owner in schedule.in_turn:
+            span, before = schedule.spans[owner], self.busy[rank]
+            start = max(before, arrived.get(owner, 0.0))
+            stop = start + self.product(span.size)
+            self.waited[rank] += start - before
+            self.busy[rank] = stop
+            self.intervals.append(Interval(rank, "product", start, stop, span, owner, rank))
 
     def _exchange(self, rank: int, step: Exchange) -> None:
         # Operands are there from the beginning, sums and results after their product.
@@ -98,7 +115,7 @@ class _Ranks:
             if isinstance(each, Exchange)
             for transfer in each.receives
         ]
-        if isinstance(step, Product) and step.reads == "gathered":
+        if isinstance(step, Product) and step.reads in ("gathered", "arriving"):
             return received
         if isinstance(step, Product):
             cargo = "operand" if step.reads == "arrived" else "sums" if step.adds else None

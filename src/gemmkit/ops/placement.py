@@ -30,7 +30,7 @@ _SHARED = ("b", "scale_b")
 
 # In the transposed product, C^T = B^T A^T, operands and bias change places.
 _MIRRORED = {"a": "b", "b": "a", "scale_a": "scale_b", "scale_b": "scale_a"}
-_OTHER_BIAS: Mapping[str, Bias] = {"": "", "column": "row", "row": "column"}
+OTHER_BIAS: Mapping[str, Bias] = {"": "", "column": "row", "row": "column"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ def place(views: Views, terms: Terms) -> tuple[Step, ...] | Copied:
     mirrored = not _in_rows(views["out"]) and _in_rows(_flipped(views["out"]))
     if mirrored:
         views = {_MIRRORED.get(role, role): _flipped(view) for role, view in views.items()}
-        turned = _OTHER_BIAS[str(terms.epilogue.bias)]
+        turned = OTHER_BIAS[str(terms.epilogue.bias)]
         prepared = "".join(sorted(_MIRRORED[role] for role in terms.prepared))
         scales = terms.scales.transposed if terms.scales else UNSCALED
         epilogue = replace(terms.epilogue, bias=turned)

@@ -72,7 +72,7 @@ def prepare(request: Request, steps: tuple[Step, ...], context: Context) -> Prep
         found |= {(each.role, each.form): each for each in makings}
     single = launches[0] if len(launches) == 1 else None
     # Empty results overlap nothing.
-    spans = tuple(_spans(request.operands)) if steps else ()
+    spans = tuple(spans_of(request.operands)) if steps else ()
     return Prepared(
         launch=single or LaunchSequence(context, launches, temporary),
         ordinal=context.ordinal,
@@ -108,7 +108,7 @@ def _near(spans: tuple[Span, ...]) -> tuple[int, int, int, int] | None:
     return a.least, a.most, b.least, b.most
 
 
-def _spans(operands: Mapping[str, Operand]) -> Iterator[Span]:
+def spans_of(operands: Mapping[str, Operand]) -> Iterator[Span]:
     """Pairs of what is written and what may not be the same memory."""
     for role in ("out", "auxiliary"):
         written = operands.get(role)
