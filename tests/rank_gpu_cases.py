@@ -19,6 +19,7 @@ import gemmkit
 from gemmkit import distributed
 from gemmkit.errors import DistributedError, GemmkitError
 from rank_cases import part
+from rank_fused_cases import fused
 
 PATIENCE = 30.0
 
@@ -287,6 +288,9 @@ def death(rank, ranks, strategy):
     """The last rank ends before its fourth call: the others are ended with a message."""
     x = torch.ones(8, 64, device=torch.device("cuda", rank))
     w = torch.ones(64, 32, device=x.device)
+    if strategy == "copies-fused":
+        # It has kernels for large products only.
+        x, w = (x.new_ones(side).bfloat16() for side in ((2048, 512), (512, 2048)))
     for call in range(4):
         if rank == ranks - 1 and call == 3:
             os._exit(0)
@@ -305,7 +309,7 @@ def main():
         world_size=ranks,
         timeout=timedelta(seconds=PATIENCE / 3 if name == "death" else PATIENCE),
     )
-    cases = (graphs, changes, summa, shares, scaled, one_wrong, one_shot, death)
+    cases = (graphs, changes, summa, shares, scaled, one_wrong, one_shot, fused, death)
     {each.__name__: each for each in cases}[name](rank, ranks, *options)
     print("done")
     dist.destroy_process_group()

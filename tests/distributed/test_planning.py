@@ -95,7 +95,7 @@ def test_the_smaller_operand_travels():
 def test_large_products_overlap_and_few_rows_do_not():
     for placements in (COLUMN, ROW):
         large = plan(LARGE, 2, *placements, gpu="h200").chosen
-        assert Strategy.parse(large.strategy).way == "parts"
+        assert Strategy.parse(large.strategy).way == ("fused" if placements is COLUMN else "parts")
         assert large.hidden > 0.9
         assert large.limiter == "product"
         few = plan(FEW_ROWS, 2, *placements, gpu="h200").chosen
@@ -129,6 +129,43 @@ def test_an_activation_follows_complete_sums():
     assert plain - found == {"collective", "copies-whole"}
     gathered = {each.strategy for each in plan(fused, 2, *COLUMN, gpu="h200").strategies}
     assert "collective" in gathered
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("result", ["S(1)", "S(0)"])
+def test_one_launch_waits_for_the_shares_of_an_operand(ranks, result):
+    made = plan(LARGE, ranks, COLUMN[0], result, gpu="h200")
+    found = {each.strategy: each for each in made.strategies}["copies-fused"]
+    assert (found.products, found.limiter) == (1, "product")
+    timeline = predicted_timeline(
+        LARGE, ranks, COLUMN[0], result, strategy="copies-fused", gpu="h200"
+    )
+    assert found.total_us == pytest.approx(timeline.total)
+    arrived = {
+        (each.peer, each.owner): each.stop for each in timeline.intervals if each.lane == "send"
+    }
+    for rank in range(ranks):
+        own = [each for each in timeline.intervals if (each.rank, each.lane) == (rank, "product")]
+        assert [each.owner for each in own] == [(rank + step) % ranks for step in range(ranks)]
+        assert own[0].start == 0
+        for before, each in itertools.pairwise(own):
+            assert each.start == max(before.stop, arrived[rank, each.owner])
+
+
+@pytest.mark.parametrize(
+    ("problem", "placements", "result"),
+    [
+        (LARGE, *ROW),
+        (GemmProblem(8192, 8192, 8192), *COLUMN),
+        # Shares that no tile divides.
+        (GemmProblem(8000, 8192, 8192, dtype="bfloat16"), *COLUMN),
+        # The last rank has no rows.
+        (GemmProblem(9, 8192, 8192, dtype="bfloat16"), *COLUMN),
+    ],
+)
+def test_where_no_launch_waits_for_shares(problem, placements, result):
+    made = plan(problem, 4, placements, result, gpu="h200")
+    assert "copies-fused" not in {each.strategy for each in made.strategies}
 
 
 def test_parts_hide_transfers_where_the_whole_splits_k_by_its_shape():
@@ -176,12 +213,16 @@ def test_links():
         plan(LARGE, 0, *COLUMN)
 
 
-@pytest.mark.parametrize("text", ["collective", "copies-whole", "copies-2", "group-16"])
+@pytest.mark.parametrize(
+    "text", ["collective", "copies-whole", "copies-2", "group-16", "copies-fused"]
+)
 def test_strategies_by_their_words(text):
     assert str(Strategy.parse(text)) == text
 
 
-@pytest.mark.parametrize("text", ["copies", "copies-0", "collective-2", "copies-x", "nccl-2", ""])
+@pytest.mark.parametrize(
+    "text", ["copies", "copies-0", "collective-2", "copies-x", "nccl-2", "group-fused", ""]
+)
 def test_what_is_no_strategy_is_refused(text):
     with pytest.raises(UsageError, match="strategy"):
         Strategy.parse(text)

@@ -17,6 +17,11 @@ RANKS = (1, 2, 3, 4, 8)
 WAYS = (("whole", 1), ("parts", 1), ("parts", 2), ("parts", 3))
 
 
+def ways(form):
+    """Those that a form has."""
+    return (*WAYS, ("fused", 1)) if form == "gather" else WAYS
+
+
 def exact(a, b, out, alpha=1, c=None, beta=0, bias=None, residual=None, epilogue=None):
     """As `gemmkit.matmul`, in float64 of NumPy's."""
     made = alpha * (a.astype(float) @ b.astype(float))
@@ -66,7 +71,7 @@ def test_every_rank_gets_its_part_of_the_product(ranks, form, shape):
     m, n, k = shape
     a, b = whole_numbers(m, (m, k), (k, n))
     sizes, depths = ([each.size for each in shares(side, ranks)] for side in (m, k))
-    for way, parts in WAYS:
+    for way, parts in ways(form):
         found = spread(form, a, b, sizes, depths, way, parts)
         if form == "scatter":
             assert np.array_equal(np.concatenate(found), a @ b)
@@ -78,7 +83,7 @@ def test_every_rank_gets_its_part_of_the_product(ranks, form, shape):
 @pytest.mark.parametrize("form", ["gather", "scatter", "reduce"])
 def test_uneven_and_empty_shares(sizes, form):
     a, b = whole_numbers(3, (sum(sizes), 8), (8, 4))
-    for way, parts in WAYS:
+    for way, parts in ways(form):
         found = spread(form, a, b, sizes, (0, 5, 3), way, parts)
         whole = np.concatenate(found) if form == "scatter" else found[0]
         assert np.array_equal(whole, a @ b)
@@ -147,9 +152,17 @@ def test_a_rank_begins_with_its_own_lines_and_goes_on_in_the_order_of_arrival():
     assert targets == [0, 0, 2, 2]
 
 
+@pytest.mark.parametrize("form", ["scatter", "reduce"])
+def test_one_launch_waits_for_shares_of_an_operand_alone(form):
+    with pytest.raises(UsageError, match=f"form '{form}' and way 'fused'"):
+        schedule(form, "fused", (4, 4), 0)
+
+
 @pytest.mark.parametrize("ranks", RANKS)
-@pytest.mark.parametrize("form", ["gather", "scatter", "reduce"])
-@pytest.mark.parametrize(("way", "parts"), WAYS)
+@pytest.mark.parametrize(
+    ("form", "way", "parts"),
+    [(form, *way) for form in ("gather", "scatter", "reduce") for way in ways(form)],
+)
 def test_what_one_sends_another_receives_at_the_same_place(ranks, form, way, parts):
     sizes = tuple(each.size for each in shares(2 * ranks + 1, ranks))
     every = [schedule(form, way, sizes, rank, parts) for rank in range(ranks)]

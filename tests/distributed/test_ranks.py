@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from gemmkit import distributed
-from gemmkit.errors import DistributedError, UsageError
+from gemmkit.errors import DistributedError, UnsupportedProblem, UsageError
 from gemmkit.gpu import BOARDS
 
 torch = pytest.importorskip("torch")
@@ -122,6 +122,46 @@ def test_on_gpus_ranks_ask_again_when_the_whole_shape_is_another():
 
 
 @pytest.mark.parametrize(
+    ("dtype", "words", "result", "other", "message"),
+    [
+        ("bfloat16", ("S(0)", "S(1)"), "S(1)", "", None),
+        ("bfloat16", ("S(0)", "S(1)"), "S(0)", "it has tuned", "'copies-fused': it has tuned"),
+        ("float32", ("S(0)", "S(1)"), "S(1)", "", "'copies-fused': .* only 'gemm_wgmma' has a"),
+        ("bfloat16", ("S(1)", "S(0)"), "S(0)", "", "'copies-fused': .* something else travels"),
+        ("bfloat16", ("S(1)", "S(1)"), "S(1)", "", "'copies-fused': here panels of k travel"),
+    ],
+)
+def test_all_ranks_refuse_one_launch_where_one_of_them_has_none(
+    dtype, words, result, other, message
+):
+    from gemmkit.distributed.agreements import agree as all_agree
+    from gemmkit.distributed.spread import SpreadProduct
+    from gemmkit.distributed.strategy import Strategy
+
+    class Team:
+        size, board, symmetric, log = 2, BOARDS["h200"], None, None
+        global_ranks = (0, 1)
+        # What is wrong with a product is said in words, all else as JSON.
+        communicator = SimpleNamespace(
+            agree=lambda said: [said, said if said.startswith(("{", "[")) else other or said]
+        )
+
+        def means(self, strategy):
+            return self.communicator
+
+    kind = getattr(torch, dtype)
+    k = 1024 if words == ("S(1)", "S(1)") else 512
+    a, b = torch.empty(2048, 512, dtype=kind), torch.empty(k, 2048, dtype=kind)
+    strategy = Strategy.parse("copies-fused")
+    asked = SpreadProduct(a, b, (Team(),), (words,), (result,), strategy=strategy)
+    if message is None:
+        assert str(all_agree(asked).strategy) == "copies-fused"
+    else:
+        with pytest.raises(UnsupportedProblem, match=message):
+            all_agree(asked)
+
+
+@pytest.mark.parametrize(
     ("place", "other", "message"),
     [
         (1, "H200, compute capability 9.0", "differ in their GPU: rank 0 has H100, .* rank 1"),
@@ -156,7 +196,7 @@ def test_dtensors(tmp_path):
 @pytest.mark.gpu
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="it needs 2 GPUs")
 @pytest.mark.parametrize(
-    "case", ["graphs", "changes", "summa", "shares", "scaled", "one_wrong", "one_shot"]
+    "case", ["graphs", "changes", "summa", "shares", "scaled", "one_wrong", "one_shot", "fused"]
 )
 def test_on_gpus(case, tmp_path):
     assert all("done" in each for each in run(case, 2, tmp_path, "rank_gpu_cases.py"))
@@ -164,7 +204,7 @@ def test_on_gpus(case, tmp_path):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="it needs 2 GPUs")
-@pytest.mark.parametrize("strategy", ["copies-1", "one-shot"])
+@pytest.mark.parametrize("strategy", ["copies-1", "copies-fused", "one-shot"])
 def test_on_gpus_a_rank_that_dies(strategy, tmp_path):
     first, _ = ended(f"death:{strategy}", 2, tmp_path, "rank_gpu_cases.py")
     status, _, said = first

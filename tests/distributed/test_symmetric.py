@@ -14,16 +14,44 @@ from gemmkit.distributed.panels import Shares, panel_schedule  # noqa: E402
 from gemmkit.distributed.schedule import schedule  # noqa: E402
 from gemmkit.distributed.splits import shares  # noqa: E402
 from gemmkit.errors import UnsupportedProblem  # noqa: E402
+from gemmkit.ops.allgather import GatheredRows  # noqa: E402
+
+
+class Waiting(LocalProduct):
+    """Multiplies lines that arrive as a kernel that waits for their flags itself."""
+
+    def under_gather(self, lines, fixed, out, span):
+        self.engine(lines, fixed, out)
+        return True
+
+
+def when_there(lines):
+    """All lines, as soon as every flag is set."""
+    rank, ranks, rows = lines.shares
+    for number in range(ranks - 1):
+        copy_engines.wait_for_flag(lines.arrived + 4 * number, 1, 0)
+    whole = lines.rows.clone()
+    whole[rank * rows : (rank + 1) * rows] = lines.own
+    return whole
 
 
 def multiply(a, b, out, residual=None, c=None, **_):
+    a = when_there(a) if isinstance(a, GatheredRows) else a
     sums = a @ b if residual is None else a @ b + residual
     out[:] = sums if c is None else sums + c
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8])
-@pytest.mark.parametrize("form", ["gather", "scatter", "reduce"])
-def test_calls_in_turn_share_an_inbox(monkeypatch, ranks, form):
+@pytest.mark.parametrize(
+    ("form", "kind"),
+    [
+        ("gather", LocalProduct),
+        ("gather", Waiting),
+        ("scatter", LocalProduct),
+        ("reduce", LocalProduct),
+    ],
+)
+def test_calls_in_turn_share_an_inbox(monkeypatch, ranks, form, kind):
     m, n, k = 21, 6, 11
     random = torch.Generator().manual_seed(1)
     calls = [
@@ -33,7 +61,8 @@ def test_calls_in_turn_share_an_inbox(monkeypatch, ranks, form):
             way,
             parts,
         )
-        for way, parts in [("whole", 1), ("parts", 1), ("parts", 2), ("parts", 3)] * 3
+        for way, parts in [("whole", 1), ("parts", 1), ("fused", 1), ("parts", 2), ("parts", 3)] * 3
+        if way != "fused" or form == "gather"
     ]
     lines, depth = shares(m, ranks), shares(k, ranks)
     sizes = tuple(each.size for each in lines)
@@ -46,7 +75,7 @@ def test_calls_in_turn_share_an_inbox(monkeypatch, ranks, form):
                 split, fixed = a[:, slice(*depth[rank])], b[slice(*depth[rank])]
                 count = sizes[rank] if form == "scatter" else m
             out = torch.full((count, n), torch.nan)
-            product = LocalProduct(engine=multiply)
+            product = kind(engine=multiply)
             steps = schedule(form, way, sizes, rank, parts)
             arrays = Arrays(
                 split, fixed, out, product, lambda each: torch.empty(each, n), product.add
@@ -65,9 +94,11 @@ def test_calls_in_turn_share_an_inbox(monkeypatch, ranks, form):
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
-@pytest.mark.parametrize("form", ["gather", "scatter"])
+@pytest.mark.parametrize(
+    ("form", "way"), [("gather", "parts"), ("gather", "fused"), ("scatter", "parts")]
+)
 @pytest.mark.parametrize("captured_calls", [1, 2])
-def test_graphs_are_replayed_between_other_calls(monkeypatch, ranks, form, captured_calls):
+def test_graphs_are_replayed_between_other_calls(monkeypatch, ranks, form, way, captured_calls):
     m, n, k = 4 * ranks, 3, 2 * ranks
     lines, depth = shares(m, ranks), shares(k, ranks)
     sizes = tuple(each.size for each in lines)
@@ -84,9 +115,9 @@ def test_graphs_are_replayed_between_other_calls(monkeypatch, ranks, form, captu
         if form == "scatter":
             split, fixed = torch.empty(m, depth[rank].size), torch.empty(depth[rank].size, n)
             out = torch.empty(sizes[rank], n)
-        product = LocalProduct(engine=graphs.recorded(multiply))
+        product = Waiting(engine=graphs.recorded(multiply))
         arrays = Arrays(split, fixed, out, product, lambda each: torch.empty(each, n), product.add)
-        steps = schedule(form, "parts", sizes, rank, 2)
+        steps = schedule(form, way, sizes, rank, 2)
 
         def checked(number, call):
             a, b = matrices(number)

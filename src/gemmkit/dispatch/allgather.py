@@ -38,6 +38,7 @@ def choose_allgather(problem: GemmProblem, ranks: int, rows: int, gpu: GpuSpec) 
     if reason is None:
         return replace(whole, kernel=kernel)
     if whole.config["cluster_k"] == 1 and kernel.accepts(problem, gpu) is None:
+        reason = f"no tile of '{SINGLE.name}' divides shares of {rows} rows"
         for other, of in _others(problem, whole, rows, gpu):
             if kernel.supports(problem, other.config, gpu) is None:
                 why = f"its tiles divide shares of {rows} rows, as those of {whole.config} do not"

@@ -124,13 +124,13 @@ def _pairing(share: int, problem: GemmProblem, config: TileConfig, gpu: GpuSpec)
     of_tile = rows_of_tile(config)
     return rules.first_reason(
         lambda: (
-            f"BM = {config['BM']}: tiles that are computed as their transposes wait for no rows"
-            if is_swapped(config)
+            f"cluster_k = {config['cluster_k']}: blocks that share a tile's k wait for no rows"
+            if config["cluster_k"] > 1
             else None
         ),
         lambda: (
-            f"cluster_k = {config['cluster_k']}: blocks that share a tile's k wait for no rows"
-            if config["cluster_k"] > 1
+            f"BM = {config['BM']}: tiles that are computed as their transposes wait for no rows"
+            if is_swapped(config)
             else None
         ),
         lambda: (
