@@ -48,7 +48,8 @@ def launched(device, kernel, problem, keys, arrays, further=None):
     arguments = bind_arguments(problem, operands)
     for name, value in (further or {}).items():
         arguments[name] = uploaded[value].address if isinstance(value, str) else value
-    launch = device.launch(compile_plan(plan, H100.arch, assemble=False), plan, arguments)
+    binary = compile_plan(plan, device.spec.arch, assemble=device.kind != "emulator")
+    launch = device.launch(binary, plan, arguments)
     found = np.empty_like(arrays["c"])
     device.download(uploaded["c"], found)
     return found, launch.findings
@@ -78,7 +79,7 @@ def gathered(device, keys, problem, shares, flags=None):
     return expected, *launched(device, kernel, problem, keys, apart, further)
 
 
-@pytest.mark.parametrize(
+CASES = pytest.mark.parametrize(
     ("keys", "shares", "rest"),
     [
         (NARROW, Shares(1, 3, 128), {"m": 320}),
@@ -89,10 +90,23 @@ def gathered(device, keys, problem, shares, flags=None):
     ],
     ids=["one consumer", "ping-pong", "along M", "boxes moved by TMA", "along N"],
 )
+
+
+@CASES
 def test_rows_of_several_gpus(device, keys, shares, rest):
     problem = GemmProblem(n=72, k=136, dtype="bfloat16", **rest)
     expected, found, findings = gathered(device, keys, problem, shares)
     assert not findings, findings[0].message
+    assert np.array_equal(found, expected)
+
+
+@pytest.mark.gpu
+@CASES
+def test_a_gpu_has_the_same_bits(keys, shares, rest):
+    from gemmkit.devices.cuda import CudaDevice
+
+    problem = GemmProblem(n=72, k=136, dtype="bfloat16", **rest)
+    expected, found, _ = gathered(CudaDevice(), keys, problem, shares)
     assert np.array_equal(found, expected)
 
 
