@@ -93,6 +93,7 @@ CASES = pytest.mark.parametrize(
 
 
 @CASES
+@pytest.mark.sample(2)
 def test_rows_of_several_gpus(device, keys, shares, rest):
     problem = GemmProblem(n=72, k=136, dtype="bfloat16", **rest)
     expected, found, findings = gathered(device, keys, problem, shares)
