@@ -32,6 +32,10 @@ PARTS = (1, 2, 4)
 # differ more from their predictions, up to 18 % on 2 H100, and so do hosts that start more of them;
 # with FFMA, where products take ten times as long, parts take what is predicted within 0.5 %.
 _PART_GAIN, _PART_GAIN_FFMA = 0.03, 0.005
+# The same beside one launch under all transfers: tables have times of products that were measured
+# hours apart, by which two halves of 16384x8192x16384 take 4 % less than the whole, and in turn on
+# 2 H200 they take 2 to 7 % more.
+_PART_GAIN_FUSED = 0.05
 
 # How much longer the host takes for products that take up other ranks' sums: 1.23 to 1.35 times
 # on 4 H100.
@@ -171,8 +175,11 @@ def fewest_parts_first(
 ) -> list[tuple[Predicted, Timeline | None]]:
     """Strategies by their times, but first the one to choose: what gains little by its parts comes
     after fewer of them, or none."""
-    by_ffma = problem.dtype == "float32" and problem.precision == "ieee"
-    gain = _PART_GAIN_FFMA if by_ffma else _PART_GAIN
+    gain = _PART_GAIN
+    if problem.dtype == "float32" and problem.precision == "ieee":
+        gain = _PART_GAIN_FFMA
+    elif any(Strategy.parse(each.strategy).way == "fused" for each, _ in made):
+        gain = _PART_GAIN_FUSED
     # Of equals the first: sorting keeps their order.
     ordered = sorted(made, key=lambda each: each[0].total_us)
     best = min(ordered, key=lambda each: each[0].total_us * (1 + gain * _parts(each[0])))
