@@ -24,7 +24,7 @@ from gemmkit.errors import DistributedError, GemmkitError, UnsupportedProblem
 from gemmkit.ops.operands import known_dtype
 from gemmkit.ops.precision import get_precision, setting, settled
 from gemmkit.problem import GemmProblem
-from gemmkit.scales import NONE, ScaleKind
+from gemmkit.scales import NONE, ScaleKind, Scales
 
 
 @dataclass(slots=True)
@@ -190,7 +190,7 @@ def _agreed_strategy(asked: SpreadProduct, made: Agreement) -> Strategy:
         return asked.strategy
     if made.main is not None:
         team = asked.teams[made.main]
-        own = str(_strategy(asked, made.sizes[made.main], team))
+        own = str(_strategy(asked, made.sizes[made.main], team, made.kinds))
         return Strategy.parse(team.communicator.agree(own)[0])
     own = str(_panel_strategy(asked, made))
     for team in asked.teams:
@@ -242,7 +242,9 @@ def plain_strategy(asked: SpreadProduct, chosen: Rule) -> Strategy:
     return Strategy("group", "parts", 1)
 
 
-def _strategy(asked: SpreadProduct, sizes: Sizes, team: Team) -> Strategy:
+def _strategy(
+    asked: SpreadProduct, sizes: Sizes, team: Team, kinds: tuple[ScaleKind, ScaleKind]
+) -> Strategy:
     """What is fastest by predictions; on CPUs, what goes everywhere."""
     if team.board is None:
         return plain_strategy(asked, sizes.rule)
@@ -255,6 +257,7 @@ def _strategy(asked: SpreadProduct, sizes: Sizes, team: Team) -> Strategy:
         out_dtype=out,
         epilogue=asked.epilogue,
         precision=settled(asked.product.precision, kind),
+        scales=Scales(*kinds),
     )
     return best_strategy(
         problem, team.size, sizes.rule, team.board, copies=team.symmetric is not None
