@@ -279,17 +279,19 @@ def test_mailboxes_grow_and_launches_follow(run, monkeypatch):
 
     def work(by):
         few = Gathering(by, torch.float32, (2, 2), 4)
+        add = Addition(by, torch.float32, (1, 1), 4)
         own = torch.full((2, 4), float(by.rank))
-        first = few(own).clone()
+        first = few(own).clone(), add(own)
         small = by.mailbox
         many = Gathering(by, torch.float32, (20, 20), 8)
         assert by.mailbox is not small
         many(torch.full((20, 8), -1.0))
-        return first, few(own).clone()
+        return first, (few(own).clone(), add(own))
 
     for first, later in run(2, work):
-        assert torch.equal(first, torch.tensor([0.0, 0, 1, 1])[:, None].expand(4, 4))
-        assert torch.equal(first, later)
+        assert torch.equal(first[0], torch.tensor([0.0, 0, 1, 1])[:, None].expand(4, 4))
+        assert torch.equal(first[1], torch.ones(1, 4))
+        assert all(torch.equal(one, other) for one, other in zip(first, later, strict=True))
 
 
 def test_operands_at_any_address(run):
