@@ -32,7 +32,7 @@ from distributed_rank import STATE, measure, watch
 MOST_STARTS = 4
 SHAPES = "8192x8192x8192,4096x28672x8192,16384x16384x16384"
 FORMS = "column,row"
-OURS = "collective,group-1,copies-whole,copies-fused,copies-1,copies-2,copies-4"
+OURS = "collective,one-shot,group-1,copies-whole,copies-fused,copies-1,copies-2,copies-4"
 # Before torch or NCCL is loaded.
 NO_MULTICAST = {
     "NCCL_NVLS_ENABLE": "0",

@@ -13,11 +13,12 @@ import weakref
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
 import torch
 import torch.distributed as dist
 
 from gemmkit import distributed
-from gemmkit.errors import DistributedError
+from gemmkit.errors import DistributedError, UnsupportedProblem
 
 # Of groups in which no rank dies.
 PATIENCE = 60.0
@@ -168,6 +169,18 @@ def refusals(rank, ranks):
     assert "the same number of columns of a" in told(a=torch.zeros(4, 3 + rank))
     b = torch.zeros(3, 2, dtype=torch.float64 if rank else torch.float32)
     assert "type" in told(a=torch.zeros(4, 3, dtype=b.dtype))
+    # A strategy that these ranks, or this product, do not have: in each call.
+    for placements, deep, said in (
+        (("S(0)", "S(1)"), 3, "needs GPUs that write to each other's memory"),
+        (("S(1)", "S(0)"), 3, "needs GPUs that write to each other's memory"),
+        (("S(1)", "S(1)"), 3 * ranks, "here panels of k travel"),
+    ):
+        given = {"placements": placements, "placement": "S(1)", "device": "emulator"}
+        for _ in range(2):
+            with pytest.raises(UnsupportedProblem, match=said):
+                distributed.matmul(
+                    torch.zeros(4, 3), torch.zeros(deep, 2), strategy="one-shot", **given
+                )
 
 
 def destroyed(rank, ranks):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import re
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
@@ -14,9 +15,11 @@ torch = pytest.importorskip("torch")
 
 from gemmkit.distributed import mapped_memory, one_shot  # noqa: E402
 from gemmkit.distributed.local import LocalProduct  # noqa: E402
-from gemmkit.distributed.one_shot import Addition, Gathering, OneShot  # noqa: E402
+from gemmkit.distributed.one_shot import Addition, Gathering, OneShot, OneShotExchange  # noqa: E402
+from gemmkit.distributed.one_shot_calls import one_shot_call  # noqa: E402
 from gemmkit.distributed.perform import perform  # noqa: E402
 from gemmkit.distributed.splits import shares  # noqa: E402
+from gemmkit.distributed.spread import SpreadProduct  # noqa: E402
 from gemmkit.distributed.strategy import Strategy  # noqa: E402
 from gemmkit.errors import UnsupportedProblem  # noqa: E402
 from gemmkit.kernels.one_shot import HEADER_BYTES  # noqa: E402
@@ -150,7 +153,8 @@ def test_products(run, ranks, form, kind):
         out[:] = a.float() @ b.float()
 
     def work(by):
-        team = SimpleNamespace(rank=by.rank, size=by.size, exchange=lambda strategy: by)
+        exchange = OneShotExchange(by)
+        team = SimpleNamespace(rank=by.rank, size=by.size, exchange=lambda strategy: exchange)
         made = []
         for a, b in problems:
             lines, depth = shares(len(a), ranks), shares(len(b), ranks)
@@ -176,22 +180,118 @@ def test_products(run, ranks, form, kind):
             assert all(torch.equal(each, want) for each in found)
 
 
+# Bias, residual, C and `out` of prepared calls; `out` is strided.
+BESIDE = [(), ("bias", "residual"), ("c", "out"), ("bias", "c", "out")]
+
+
+@pytest.mark.parametrize("form", ["gather", "scatter", "reduce"])
+@pytest.mark.parametrize("turned", [False, True])
+def test_prepared_calls(run, form, turned):
+    """What is spread are rows of the result, or its columns; operands are strided."""
+    ranks, (m, n, k) = 3, (7, 5, 8)
+    random = torch.Generator().manual_seed(2)
+
+    def numbers(*shape):
+        return torch.randint(-2, 3, shape, generator=random).float()
+
+    a, b, c, residual, bias = numbers(m, k), numbers(k, n), numbers(m, n), numbers(m, n), numbers(n)
+    # One for each row of A and column of B, in both forms that are prepared: k split, or B alone.
+    scale_a, scale_b = 1 + numbers(m, 1).abs(), 1 + numbers(1, n).abs()
+    if form == "gather":
+        scale_a, scale_b = (None, scale_b) if not turned else (scale_a, None)
+    exact = a * (1 if scale_a is None else scale_a) @ (b * (1 if scale_b is None else scale_b))
+    spread = shares(n if turned else m, ranks)
+
+    def engine(a, b, out, scale_a=None, scale_b=None, bias=None, residual=None, c=None, **given):
+        made = (a if scale_a is None else a * scale_a) @ (b if scale_b is None else b * scale_b)
+        made = made if c is None else made + given["beta"] * c
+        made = made if bias is None else made + bias
+        out.copy_(made if residual is None else made + residual)
+
+    def work(by):
+        lines, depth = spread[by.rank], shares(k, ranks)[by.rank]
+
+        def own(matrix):
+            """What belongs to this rank's part of the result."""
+            if form == "reduce":
+                return matrix
+            if (form == "gather") != turned:
+                others = shares(matrix.shape[-1], ranks)[by.rank]
+                return matrix[..., slice(*others)]
+            others = shares(len(matrix), ranks)[by.rank]
+            return matrix if matrix.dim() == 1 else matrix[slice(*others)]
+
+        mine = [a[:, slice(*depth)], b[slice(*depth)]]
+        scales = [scale_a, scale_b]
+        if form == "gather":
+            mine = [a[slice(*lines)], own(b)] if not turned else [own(a), b[:, slice(*lines)]]
+            scales = [each if each is None else own(each) for each in scales]
+        found = []
+        for names in BESIDE:
+            given = {
+                name: own(each)
+                for name, each in (("bias", bias), ("residual", residual), ("c", c))
+                if name in names
+            }
+            product = LocalProduct(engine=engine, beta=3.0 if "c" in names else 0.0, **given)
+            asked = SpreadProduct(*mine, (), (), (), product)
+            sizes = [each.size for each in spread]
+            call = one_shot_call(asked, form, by, sizes, turned=turned)
+            for _ in range(2):
+                out = torch.full_like(own(c).T, torch.nan).T if "out" in names else None
+                made = call(
+                    *mine, *(given.get(name) for name in ("bias", "residual", "c")), out, *scales
+                )
+                assert out is None or made.data_ptr() == out.data_ptr()
+            want = exact + 3 * c if "c" in names else exact
+            want = want + bias if "bias" in names else want
+            found.append((made.clone(), own(want + residual if "residual" in names else want)))
+        return found
+
+    for found in run(ranks, work):
+        for made, want in found:
+            assert torch.equal(made, want)
+
+
+def test_what_calls_exchange_is_kept(run):
+    """Of calls that are not prepared: a CUDA graph cannot capture how it is made."""
+
+    def work(by):
+        exchange = OneShotExchange(by)
+
+        def tables():
+            lines, sums = torch.ones(2, 8), torch.ones(4, 8)
+            assert torch.equal(exchange.gather(lines, [2, 2]), torch.ones(4, 8))
+            assert torch.equal(exchange.scatter(sums, [2, 2]), torch.full((2, 8), 2.0))
+            assert torch.equal(exchange.reduce(sums), torch.full((4, 8), 2.0))
+            # Of shares, which the GPU reads.
+            return [each._shares for each in exchange._made.values() if isinstance(each, Addition)]
+
+        return tables(), tables()
+
+    for first, later in run(2, work):
+        assert len(first) == len(later) == 2
+        assert all(one is other for one, other in zip(first, later, strict=True))
+
+
 def test_mailboxes_grow_and_launches_follow(run, monkeypatch):
     monkeypatch.setattr(one_shot, "_STEP", 256)
 
     def work(by):
         few = Gathering(by, torch.float32, (2, 2), 4)
+        add = Addition(by, torch.float32, (1, 1), 4)
         own = torch.full((2, 4), float(by.rank))
-        first = few(own).clone()
+        first = few(own).clone(), add(own)
         small = by.mailbox
         many = Gathering(by, torch.float32, (20, 20), 8)
         assert by.mailbox is not small
         many(torch.full((20, 8), -1.0))
-        return first, few(own).clone()
+        return first, (few(own).clone(), add(own))
 
     for first, later in run(2, work):
-        assert torch.equal(first, torch.tensor([0.0, 0, 1, 1])[:, None].expand(4, 4))
-        assert torch.equal(first, later)
+        assert torch.equal(first[0], torch.tensor([0.0, 0, 1, 1])[:, None].expand(4, 4))
+        assert torch.equal(first[1], torch.ones(1, 4))
+        assert all(torch.equal(one, other) for one, other in zip(first, later, strict=True))
 
 
 def test_operands_at_any_address(run):
@@ -210,6 +310,19 @@ def test_operands_at_any_address(run):
             numbers = torch.arange(64).bfloat16()
             want = torch.cat([numbers[:24], numbers[offset : offset + 24]]).view(6, 8)
             assert torch.equal(each, want)
+
+
+def test_all_is_freed_with_a_group(run):
+    """Its memory, with no collection of cycles, and whatever watches its calls."""
+
+    def work(by):
+        exchange = OneShotExchange(by)
+        exchange.reduce(torch.ones(2, 2))
+        exchange.ended()
+        return weakref.ref(by), weakref.ref(by.mailbox)
+
+    for each in run(2, work):
+        assert [found() for found in each] == [None, None]
 
 
 def test_types_that_are_not_added_up(run):

@@ -107,6 +107,23 @@ def test_large_products_overlap_and_few_rows_do_not():
         )
 
 
+@pytest.mark.parametrize(
+    ("scales", "placements", "fits"),
+    [
+        ("", COLUMN, True),
+        ("tensor", COLUMN, False),
+        ("tensor,none", COLUMN, False),
+        ("none,tensor", COLUMN, True),
+        ("none,tensor", (("S(0)", "S(1)"), "S(0)"), False),
+        ("tensor", ROW, True),
+    ],
+)
+def test_one_shot_sends_no_scales(scales, placements, fits):
+    problem = GemmProblem(16, 8192, 4096, dtype="float8_e4m3", scales=scales)
+    found = plan(problem, 2, *placements, gpu="h200").strategies
+    assert ("one-shot" in [each.strategy for each in found]) == fits
+
+
 @pytest.mark.parametrize("ranks", [2, 3, 4, 8])
 def test_bytes_that_travel(ranks):
     problem = GemmProblem(4096, 2048, 1024, dtype="bfloat16")

@@ -121,6 +121,22 @@ def test_on_gpus_ranks_ask_again_when_the_whole_shape_is_another():
     assert 0 < counts[0] == counts[1] < counts[2]
 
 
+@pytest.mark.parametrize("scaled", [False, True])
+def test_scales_of_what_is_gathered_are_counted_when_ranks_choose(scaled):
+    from gemmkit.distributed.agreements import agree as all_agree
+    from gemmkit.distributed.spread import SpreadProduct
+
+    class Team:
+        size, board, symmetric, log = 2, BOARDS["h100"], object(), None
+        global_ranks = (0, 1)
+        communicator = SimpleNamespace(agree=lambda facts: [facts, facts])
+
+    a, b = (torch.zeros(each).to(torch.float8_e4m3fn) for each in ((8, 512), (512, 64)))
+    given = {"scale_a": torch.ones(8, 1), "scale_b": torch.ones(1, 64)} if scaled else {}
+    asked = SpreadProduct(a, b, (Team(),), (("S(0)", "S(1)"),), ("S(1)",), **given)
+    assert all_agree(asked).strategy.means == ("collective" if scaled else "one-shot")
+
+
 @pytest.mark.parametrize(
     ("dtype", "words", "result", "other", "message"),
     [

@@ -44,7 +44,17 @@ def test_a_user_who_wants_no_ending_gets_the_message_alone(monkeypatch, capfd):
         asked.set()
         return "rank 0 waits for rank 1"
 
-    Watchdog(0.1, late, ended.set).started(lambda: False)
+    dog = Watchdog(0.1, late, ended.set)
+    dog.started(lambda: False)
     assert asked.wait(10)
     assert not ended.wait(0.3)
     assert "rank 0 waits" in capfd.readouterr().err
+
+
+def test_its_thread_ends_with_it():
+    dog = Watchdog(0.1, lambda: "")
+    dog.started(lambda: True)
+    thread = dog._thread
+    del dog
+    thread.join(10)
+    assert not thread.is_alive()

@@ -60,6 +60,10 @@ class Mailboxes:
         ((3, 1, 0), 6),
         ((40, 40), 4096),
         ((0, 5), 10),
+        # Units of 8 bytes, of 4, and of 1, of which threads copy more than are under way at once.
+        ((1, 2), 24),
+        ((1, 2), 12),
+        ((1, 2), 4097),
     ],
 )
 def test_lines_of_all_ranks(device, sizes, line):
@@ -94,6 +98,10 @@ def test_lines_of_all_ranks(device, sizes, line):
         ("float16", (8,) * 4, 512, False),
         ("float32", (2, 1), 3, False),
         ("float64", (1,) * 2, 2, True),
+        # Units of 8 bytes and of 4.
+        ("bfloat16", (1, 2), 12, False),
+        ("float64", (1, 2), 1, False),
+        ("float16", (1, 2), 2050, False),
     ],
 )
 def test_sums_of_all_ranks(device, dtype, sizes, width, all_of_it):

@@ -26,7 +26,7 @@ from gemmkit.errors import DistributedError, GemmkitError, UnsupportedProblem
 from gemmkit.ops.operands import known_dtype
 from gemmkit.ops.precision import get_precision, setting, settled
 from gemmkit.problem import GemmProblem
-from gemmkit.scales import NONE, ScaleKind
+from gemmkit.scales import NONE, ScaleKind, Scales
 
 
 @dataclass(slots=True)
@@ -193,7 +193,7 @@ def _agreed_strategy(asked: SpreadProduct, made: Agreement) -> Strategy:
         return asked.strategy
     if made.main is not None:
         team = asked.teams[made.main]
-        own = str(_strategy(asked, made.sizes[made.main], team))
+        own = str(_strategy(asked, made.sizes[made.main], team, made.kinds))
         return Strategy.parse(team.communicator.agree(own)[0])
     own = str(_panel_strategy(asked, made))
     for team in asked.teams:
@@ -218,7 +218,7 @@ def _check_fused(asked: SpreadProduct, made: Agreement) -> None:
         return
     lines, said = sizes.n if sizes.rule.transposes else sizes.m, ""
     try:
-        own = alone(_problem(asked, sizes), team.size, sizes.rule)
+        own = alone(_problem(asked, sizes, made.kinds), team.size, sizes.rule)
         choose_fused(own, sizes.rule, lines, team.board)
     except UnsupportedProblem as error:
         said = str(error)
@@ -272,12 +272,14 @@ def plain_strategy(asked: SpreadProduct, chosen: Rule) -> Strategy:
     return Strategy("group", "parts", 1)
 
 
-def _strategy(asked: SpreadProduct, sizes: Sizes, team: Team) -> Strategy:
+def _strategy(
+    asked: SpreadProduct, sizes: Sizes, team: Team, kinds: tuple[ScaleKind, ScaleKind]
+) -> Strategy:
     """What is fastest by predictions; on CPUs, what goes everywhere."""
     if team.board is None:
         return plain_strategy(asked, sizes.rule)
     return best_strategy(
-        _problem(asked, sizes),
+        _problem(asked, sizes, kinds),
         team.size,
         sizes.rule,
         team.board,
@@ -285,7 +287,7 @@ def _strategy(asked: SpreadProduct, sizes: Sizes, team: Team) -> Strategy:
     )
 
 
-def _problem(asked: SpreadProduct, sizes: Sizes) -> GemmProblem:
+def _problem(asked: SpreadProduct, sizes: Sizes, kinds: tuple[ScaleKind, ScaleKind]) -> GemmProblem:
     """The whole product along a dimension of the mesh."""
     kind, out = _name(asked.a.dtype), _name(asked.dtype)
     return GemmProblem(
@@ -296,6 +298,7 @@ def _problem(asked: SpreadProduct, sizes: Sizes) -> GemmProblem:
         out_dtype=out,
         epilogue=asked.epilogue,
         precision=settled(asked.product.precision, kind),
+        scales=Scales(*kinds),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakMethod
 
 import torch
 import torch.distributed as dist
@@ -52,11 +53,18 @@ def before_larger(group: Any, device: Any) -> None:
 
 class WatchedCalls:
     """Calls of a group that wait for other ranks on the GPU, each of which has to end within the
-    group's time-out; `late` says which ranks are late."""
+    group's time-out; `late`, a method of what has them, says which ranks are late."""
 
     def __init__(self, group: Any, device: Any, late: Callable[[], str]) -> None:
         self._device, self._ended = device, torch.cuda.Event()
-        self._watchdog = Watchdog(timeout_of(group, device), late)
+        # What `late` belongs to has these calls, and is freed with its group.
+        known = WeakMethod(late)
+
+        def said() -> str:
+            found = known()
+            return "" if found is None else str(found())
+
+        self._watchdog = Watchdog(timeout_of(group, device), said)
 
     def ended_on(self, stream: Any) -> None:
         """A call ends with what is on a stream now."""

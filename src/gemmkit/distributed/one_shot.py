@@ -7,7 +7,7 @@ of the other ranks, as NCCL's kernels do, and holds up to 64 multiprocessors mea
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from itertools import accumulate
 from threading import Lock
 from typing import Any
@@ -35,6 +35,9 @@ from gemmkit.ops.operands import known_dtype
 # What a mailbox has room for grows in such steps, so that similar calls share one.
 _STEP = 8 << 20
 
+# Exchanges that are kept.
+_MOST_KEPT = 1024
+
 
 class OneShot:
     """Exchanges of a group of ranks whose GPUs map each other's memory, one at a time.
@@ -53,7 +56,7 @@ class OneShot:
         self._context = context_of(device.index)
         self.mailbox = self._made(_STEP)
         # What CUDA graphs write to and read, which is kept with them.
-        self._captured: list[Any] = []
+        self._captured: set[tuple[Mailbox, Any]] = set()
         # Of the last call, and the number by which the driver knows it.
         self._stream, self._number = torch.cuda.current_stream(device), -1
         self._lock = Lock()
@@ -86,7 +89,7 @@ class OneShot:
         `reads` is what a CUDA graph has to keep for it."""
         number = current_stream(self.device.index)
         if torch.cuda.is_current_stream_capturing():
-            self._captured.append((self.mailbox, reads))
+            self._captured.add((self.mailbox, reads))
         elif number != self._number:
             self._stream = torch.cuda.current_stream(self.device)
             if self._number != -1:
@@ -109,21 +112,6 @@ class OneShot:
         # the others' have sent.
         own, sent = header[0], header[blocks * (1 + one_shot.MOST_RANKS) :: blocks]
         return who_is_late(self.rank, [rank for rank in range(self.size) if sent[rank] <= own])
-
-    # --- without preparation ---
-
-    def gather(self, own: Any, sizes: Sequence[int]) -> Any:
-        """The lines of all ranks, valid until the next call of this group."""
-        return Gathering(self, own.dtype, sizes, own.shape[1])(own)
-
-    def scatter(self, sums: Any, sizes: Sequence[int]) -> Any:
-        """This rank's lines of the sums of all ranks' arrays."""
-        return Addition(self, sums.dtype, sizes, sums.shape[1])(sums)
-
-    def reduce(self, sums: Any) -> Any:
-        """The sums of all ranks' arrays."""
-        lines, width = sums.shape
-        return Addition(self, sums.dtype, [lines] * self.size, width, shared=True)(sums)
 
 
 class Mailbox:
@@ -216,11 +204,15 @@ class Addition:
         # No smaller than an element, if there is one.
         self._unit = max(unit_bytes(*(each * line for each in (*starts, *sizes))), dtype.itemsize)
         self._most = max(sizes) * line
+        unit = self._unit
         self._shares = torch.tensor(
-            [[start * line, size * line] for start, size in zip(starts, sizes, strict=True)],
+            [
+                [start * line // unit, size * line // unit]
+                for start, size in zip(starts, sizes, strict=True)
+            ],
             dtype=torch.int64,
             device=by.device,
-        ).div_(self._unit, rounding_mode="floor")
+        )
         by.reserve(len(sizes) * self._most)
         self._of: Mailbox | None = None
         self._launch: PreparedLaunch | None = None
@@ -236,3 +228,38 @@ class Addition:
             launch = self._launch = self._by.launch(plan, offsets=self._shares.data_ptr())
         self._by.run(launch, sums.data_ptr(), made.data_ptr(), self._shares)
         return made
+
+
+class OneShotExchange:
+    """An `Exchange` for calls that are not prepared, by gatherings and additions that are made once
+    for each size: a CUDA graph cannot capture how."""
+
+    def __init__(self, by: OneShot) -> None:
+        self._by = by
+        self._made: dict[tuple[Hashable, ...], Any] = {}
+
+    def gather(self, own: Any, sizes: Sequence[int]) -> Any:
+        """As `Exchange.gather`."""
+        return self._of(Gathering, own.dtype, tuple(sizes), own.shape[1])(own)
+
+    def scatter(self, sums: Any, sizes: Sequence[int]) -> Any:
+        """As `Exchange.scatter`."""
+        return self._of(Addition, sums.dtype, tuple(sizes), sums.shape[1])(sums)
+
+    def reduce(self, sums: Any) -> Any:
+        """As `Exchange.reduce`."""
+        lines, width = sums.shape
+        return self._of(Addition, sums.dtype, (lines,) * self._by.size, width, shared=True)(sums)
+
+    def ended(self) -> None:
+        """As `Exchange.ended`."""
+        self._by.ended()
+
+    def _of(self, kind: Callable[..., Any], *given: Hashable, **options: Hashable) -> Any:
+        key = kind, *given, *options.items()
+        found = self._made.get(key)
+        if found is None:
+            if len(self._made) >= _MOST_KEPT:
+                self._made.clear()
+            found = self._made[key] = kind(self._by, *given, **options)
+        return found

@@ -17,7 +17,7 @@ from gemmkit.distributed.spread import SpreadProduct
 def one_shot_call(
     asked: SpreadProduct, form: Form, by: OneShot, sizes: Sequence[int], *, turned: bool
 ) -> Callable[..., Any]:
-    """A `WarmCall` for arrays like those of `asked`, without scales.
+    """A `WarmCall` for arrays like those of `asked`, without scales of what is gathered.
 
     Raises:
         UnsupportedProblem: sums of this type are not added up.
@@ -36,16 +36,18 @@ def _gathering(
     gather, total = Gathering(by, asked.a.dtype, sizes, asked.b.shape[0]), sum(sizes)
     make, others = maker(asked.a, asked.dtype), asked.a.shape[0] if turned else asked.b.shape[1]
 
-    def call(a: Any, b: Any, bias: Any, residual: Any, c: Any, out: Any, *_: Any) -> Any:
+    def call(
+        a: Any, b: Any, bias: Any, residual: Any, c: Any, out: Any, scale_a: Any, scale_b: Any
+    ) -> Any:
         sent = b.T.contiguous() if turned else a.contiguous()
         lines = gather(sent)
         if turned:
             # Columns of the result lie as they are computed by a product of the transposes.
             made = make(sent, total, others).T if out is None else out
-            multiply(a, lines.T, made, out is None, bias, residual, c, None, None)
+            multiply(a, lines.T, made, out is None, bias, residual, c, scale_a, scale_b)
         else:
             made = make(sent, total, others) if out is None else out
-            multiply(lines, b, made, out is None, bias, residual, c, None, None)
+            multiply(lines, b, made, out is None, bias, residual, c, scale_a, scale_b)
         by.ended()
         return made
 
@@ -59,15 +61,17 @@ def _adding(
     multiply = multiplying(asked.product, asked.product.options)
     follows, dtype = asked.product.adds_once, asked.dtype
     bare = replace(asked.product, transposed=turned, bias=None, residual=None, c=None)
-    nothing = (None,) * 5
     width, lines = asked.b.shape[1], asked.a.shape[0]
     if turned:
         width, lines = lines, width
     add = Addition(by, dtype, [lines] * by.size if shared else sizes, width, shared=shared)
 
-    def call(a: Any, b: Any, bias: Any, residual: Any, c: Any, out: Any, *_: Any) -> Any:
+    def call(
+        a: Any, b: Any, bias: Any, residual: Any, c: Any, out: Any, scale_a: Any, scale_b: Any
+    ) -> Any:
         sums = kept_arrays.matrix(a, dtype, lines, width)
-        multiply(a, b, sums.T if turned else sums, True, *nothing)
+        into = sums.T if turned else sums
+        multiply(a, b, into, True, None, None, None, scale_a, scale_b)
         made = add(sums)
         by.ended()
         if follows or out is not None:

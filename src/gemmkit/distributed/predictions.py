@@ -21,6 +21,7 @@ from gemmkit.errors import UnsupportedProblem
 from gemmkit.gpu import GpuSpec
 from gemmkit.kernels.one_shot import ADDED, MOST_RANKS
 from gemmkit.problem import GemmProblem
+from gemmkit.scales import NONE
 
 Limiter = Literal["product", "link", "launch"]
 
@@ -215,10 +216,11 @@ def _candidates(
 
 
 def _in_one_shot(problem: GemmProblem, ranks: int, found: Rule) -> bool:
-    """Whether one launch is to exchange what travels: not much, of no type with scales, and sums
+    """Whether one launch is to exchange what travels: not much, without scales of its own, and sums
     that it adds up."""
     if found.form == "gather":
-        return _sent_once(problem, found) <= ONE_SHOT_BYTES and not problem.scales
+        scales = problem.scales.b if found.transposes else problem.scales.a
+        return _sent_once(problem, found) <= ONE_SHOT_BYTES and scales == NONE
     received = _sent_once(problem, found) * (ranks if found.form == "reduce" else 1)
     return received <= ONE_SHOT_BYTES and problem.out_dtype in ADDED
 

@@ -51,6 +51,7 @@ class Team:
         self.board = context_of(device.index).spec if device.type == "cuda" else None
         self.symmetric: Communicator | None = None
         self._one_shot: OneShot | None = None
+        self._one_shot_exchange: Exchange | None = None
         # On GPUs of one host: on CPUs ranks compare each call.
         self.log: CallLog | None = None
         self.why_not_symmetric = ""
@@ -108,7 +109,11 @@ class Team:
         """
         if strategy.means == "collective":
             return GroupExchange(self.communicator)
-        return self.one_shot
+        if self._one_shot_exchange is None:
+            from gemmkit.distributed.one_shot import OneShotExchange
+
+            self._one_shot_exchange = OneShotExchange(self.one_shot)
+        return self._one_shot_exchange
 
     @property
     def one_shot(self) -> OneShot:

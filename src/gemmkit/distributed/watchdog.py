@@ -10,6 +10,7 @@ import os
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -50,24 +51,27 @@ class Watchdog:
             self._pending, self._since = done, time.monotonic()
             if self._thread is None:
                 self._thread = threading.Thread(
-                    target=self._watch, name="gemmkit-ranks", daemon=True
+                    target=_watch,
+                    args=(weakref.ref(self), min(_PAUSE, self._timeout / 4)),
+                    name="gemmkit-ranks",
+                    daemon=True,
                 )
                 self._thread.start()
 
-    def _watch(self) -> None:
-        while True:
-            time.sleep(min(_PAUSE, self._timeout / 4))
+    def look(self) -> bool:
+        """Look once; whether the last call is late, which has been reported."""
+        with self._lock:
+            done, since = self._pending, self._since
+        if done is None:
+            return False
+        if _asked(done):
             with self._lock:
-                done, since = self._pending, self._since
-            if done is None:
-                continue
-            if _asked(done):
-                with self._lock:
-                    if self._pending is done and self._since == since:
-                        self._pending = None
-            elif time.monotonic() - since > self._timeout:
-                self._fail()
-                return
+                if self._pending is done and self._since == since:
+                    self._pending = None
+        elif time.monotonic() - since > self._timeout:
+            self._fail()
+            return True
+        return False
 
     def _fail(self) -> None:
         print(
@@ -78,6 +82,16 @@ class Watchdog:
         )
         if os.environ.get(_HANDLING, "") != "0":
             self._end()
+
+
+def _watch(of: weakref.ref[Watchdog], pause: float) -> None:
+    """Look every `pause` seconds, until a call is late or its communicator is no more."""
+    while True:
+        time.sleep(pause)
+        watchdog = of()
+        if watchdog is None or watchdog.look():
+            return
+        del watchdog
 
 
 def _asked(done: Callable[[], bool]) -> bool:
