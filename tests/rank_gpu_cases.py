@@ -18,6 +18,7 @@ from torch.distributed.device_mesh import init_device_mesh
 import gemmkit
 from gemmkit import distributed
 from gemmkit.errors import DistributedError, GemmkitError
+from gemmkit.kernels import one_shot as kernels
 from rank_cases import part
 from rank_fused_cases import fused
 
@@ -282,6 +283,19 @@ def one_shot(rank, ranks):
                         torch.cuda.synchronize()
                         told = (m, n, k), kind, words, result, options.keys()
                         assert torch.equal(kept, want), told
+    # Sums for all ranks in two steps, which otherwise pay off from three ranks on.
+    kernels._BYTES_OF_ROUND = -1
+    for m, n, k in ((65, 512, 256), (3, 7, 4), (700, 2048, 512)):
+        a, b = (torch.randn(each, generator=random).bfloat16() for each in ((m, k), (k, n)))
+        own = [
+            part(x, of, rank, ranks).to(device)
+            for x, of in zip((a, b), PLACEMENTS[2][0], strict=True)
+        ]
+        given = {"placements": PLACEMENTS[2][0], "placement": "R"}
+        want = distributed.matmul(*own, strategy="collective", **given)
+        for _ in range(5):
+            made = distributed.matmul(*own, strategy="one-shot", **given)
+            assert torch.equal(made, want), (m, n, k)
 
 
 def death(rank, ranks, strategy):

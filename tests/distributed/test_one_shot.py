@@ -22,6 +22,7 @@ from gemmkit.distributed.splits import shares  # noqa: E402
 from gemmkit.distributed.spread import SpreadProduct  # noqa: E402
 from gemmkit.distributed.strategy import Strategy  # noqa: E402
 from gemmkit.errors import UnsupportedProblem  # noqa: E402
+from gemmkit.kernels import one_shot as kernels  # noqa: E402
 from gemmkit.kernels.one_shot import HEADER_BYTES  # noqa: E402
 
 PATIENCE = 20.0
@@ -55,7 +56,7 @@ class Launch:
                 ctypes.memmove(to + offset, own, count)
             self.hosts["barrier"].wait(PATIENCE)
             return
-        kind, elements = self.inside.split(", ")
+        kind, elements, returned = self.inside.split(", ")
         kind = KINDS[kind]
         unit = kind.itemsize * int(elements)
         table = (ctypes.c_int64 * (2 * self.ranks)).from_address(self.arguments["offsets"])
@@ -72,7 +73,15 @@ class Launch:
                 tensor_at(self.lines[self.rank] + each * count, count, kind).float()
                 for each in range(self.ranks)
             ]
-            tensor_at(out, count, kind)[:] = sum(terms[1:], terms[0])
+            to = out + (places[self.rank][0] if returned == "true" else 0)
+            tensor_at(to, count, kind)[:] = sum(terms[1:], terms[0])
+        if returned == "true":
+            self.hosts["out"][self.rank] = out
+            self.hosts["barrier"].wait(PATIENCE)
+            for begin, count in places:
+                owner = places.index((begin, count))
+                if owner != self.rank:
+                    ctypes.memmove(out + begin, self.hosts["out"][owner] + begin, count)
         self.hosts["barrier"].wait(PATIENCE)
 
 
@@ -101,7 +110,7 @@ def run(monkeypatch):
     own = threading.local()
 
     def all_ranks(ranks, work):
-        hosts = {"barrier": threading.Barrier(ranks), "grids": {}}
+        hosts = {"barrier": threading.Barrier(ranks), "grids": {}, "out": {}}
         monkeypatch.setattr(
             one_shot, "MappedMemory", lambda group, device, n: Mapped(hosts, own.rank, ranks, n)
         )
@@ -139,8 +148,11 @@ def run(monkeypatch):
 @pytest.mark.parametrize("ranks", [2, 3, 8])
 @pytest.mark.parametrize("form", ["gather", "scatter", "reduce"])
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
-def test_products(run, ranks, form, kind):
-    """Shares that are uneven or empty, of lines of any length, one call after the other."""
+@pytest.mark.parametrize("round_bytes", [1 << 20, 0])
+def test_products(run, monkeypatch, ranks, form, kind, round_bytes):
+    """Shares that are uneven or empty, of lines of any length, one call after the other; without
+    bytes to be spared, sums for all ranks come in two steps from three ranks on."""
+    monkeypatch.setattr(kernels, "_BYTES_OF_ROUND", round_bytes)
     shapes = [(21, 6, 11), (2, 3, 5), (64, 8, 16), (21, 6, 11)]
     random = torch.Generator().manual_seed(1)
 

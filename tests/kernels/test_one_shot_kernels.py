@@ -13,10 +13,18 @@ from gemmkit.dtypes import ITEM_BYTES
 from gemmkit.gpu import find_board
 from gemmkit.jit.compiler import compile_plan
 from gemmkit.kernels import one_shot
-from gemmkit.kernels.one_shot import HEADER_BYTES, SHARE_BYTES, adding, gathering, unit_bytes
+from gemmkit.kernels.one_shot import (
+    HEADER_BYTES,
+    SHARE_BYTES,
+    adding,
+    gathering,
+    in_two_steps,
+    sums_sent,
+    unit_bytes,
+)
 
 H100 = find_board("h100")
-LAUNCHES, FLAGS = one_shot.MOST_BLOCKS, 2 * one_shot.MOST_RANKS * one_shot.MOST_BLOCKS
+LAUNCHES = one_shot.MOST_BLOCKS
 
 
 def nothing(nbytes):
@@ -82,8 +90,10 @@ def test_lines_of_all_ranks(device, sizes, line):
         assert np.array_equal(lines, data)
         used = plan.grid[0]
         assert (header[:LAUNCHES] == [1] * used + [0] * (LAUNCHES - used)).all()
-        # Both stages were told to every peer, by each block that there is.
-        told = header[LAUNCHES:].reshape(2, one_shot.MOST_RANKS, LAUNCHES)
+        # Both stages were told to every peer, by each block that there is; there is no third one.
+        told = header[LAUNCHES:].reshape(3, one_shot.MOST_RANKS, LAUNCHES)
+        assert (told[2] == 1000).all()
+        told = told[:2]
         for other in range(ranks):
             assert (told[:, other, :used] == (1000 if other == rank else 1)).all()
             assert (told[:, other, used:] == 1000).all()
@@ -136,6 +146,54 @@ def test_sums_of_all_ranks(device, dtype, sizes, width, all_of_it):
         if size:
             device.download(outs[rank], found)
         assert np.array_equal(found, want)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "ranks", "units"), [("bfloat16", 4, 1030), ("float32", 3, 7), ("float16", 8, 5)]
+)
+def test_sums_that_are_returned_to_all_ranks(device, dtype, ranks, units):
+    each = -(-units // ranks)
+    shares = [
+        (min(rank * each, units), min(each, max(units - rank * each, 0))) for rank in range(ranks)
+    ]
+    table = device.upload(np.array(shares, np.int64))
+    per_unit = 16 // ITEM_BYTES[dtype]
+    numbers = np.random.default_rng(5).integers(-8, 9, (ranks, units * per_unit))
+
+    def stored(array):
+        if dtype != "bfloat16":
+            return array.astype(dtype)
+        return (array.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+
+    given = [device.upload(stored(each)) for each in numbers]
+    outs = [device.empty(16 * units) for _ in range(ranks)]
+    lines = [nothing(16 * (ranks * each + units))] * ranks
+    # Sums are there from the second round on, results from the third.
+    for _ in range(3):
+        boxes = Mailboxes(device, lines)
+        for rank in range(ranks):
+            plan = adding(rank, ranks, dtype, 16, 16 * each, returned=True)
+            assert not boxes.launch(plan, A=given[rank], offsets=table, C=outs[rank])
+        lines = [boxes.content(rank)[1] for rank in range(ranks)]
+    want = stored(numbers.sum(axis=0))
+    for rank in range(ranks):
+        found = np.empty_like(want)
+        device.download(outs[rank], found)
+        assert np.array_equal(found, want)
+        told = boxes.content(rank)[0][LAUNCHES:].reshape(3, one_shot.MOST_RANKS, LAUNCHES)
+        others = [other for other in range(ranks) if other != rank]
+        assert (told[:, others, : plan.grid[0]] == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "ranks", "two"),
+    [(1 << 30, 2, False), (1 << 20, 4, True), (1 << 16, 4, False), (1 << 18, 8, True)],
+)
+def test_when_sums_come_in_two_steps(nbytes, ranks, two):
+    assert in_two_steps(nbytes, ranks) == two
+    # A rank sends its sums to all others, or of each share to one and the results of its own.
+    most = (ranks - 1) * nbytes
+    assert sums_sent(nbytes, ranks) == (2 * most // ranks if two else most)
 
 
 def test_counts_wrap(device):

@@ -23,11 +23,19 @@ from gemmkit.distributed.mapped_memory import (
     read_apart,
 )
 from gemmkit.distributed.process_group import GroupCommunicator
+from gemmkit.distributed.splits import shares
 from gemmkit.distributed.watchdog import who_is_late
 from gemmkit.errors import UnsupportedProblem
 from gemmkit.jit.compiler import compile_plan
 from gemmkit.kernels import one_shot
-from gemmkit.kernels.one_shot import ADDED, HEADER_BYTES, adding, gathering, unit_bytes
+from gemmkit.kernels.one_shot import (
+    ADDED,
+    HEADER_BYTES,
+    adding,
+    gathering,
+    in_two_steps,
+    unit_bytes,
+)
 from gemmkit.kernels.plan import LaunchPlan
 from gemmkit.ops.libraries.torch import current_stream
 from gemmkit.ops.operands import known_dtype
@@ -199,32 +207,39 @@ class Addition:
             )
         self._by, self._name, self._width = by, name, width
         line = width * dtype.itemsize
-        self._sizes = sizes
+        self._lines = sizes[by.rank]
         starts = [0] * len(sizes) if shared else [0, *accumulate(sizes)][:-1]
         # No smaller than an element, if there is one.
-        self._unit = max(unit_bytes(*(each * line for each in (*starts, *sizes))), dtype.itemsize)
-        self._most = max(sizes) * line
-        unit = self._unit
-        self._shares = torch.tensor(
-            [
-                [start * line // unit, size * line // unit]
-                for start, size in zip(starts, sizes, strict=True)
-            ],
-            dtype=torch.int64,
-            device=by.device,
-        )
-        by.reserve(len(sizes) * self._most)
+        unit = max(unit_bytes(*(each * line for each in (*starts, *sizes))), dtype.itemsize)
+        units = [
+            (start * line // unit, size * line // unit)
+            for start, size in zip(starts, sizes, strict=True)
+        ]
+        self._returned, room = shared and in_two_steps(sizes[0] * line, by.size), 0
+        if self._returned:
+            room = sizes[0] * line
+            units = [(each.start, each.size) for each in shares(room // unit, by.size)]
+        self._unit, self._most = unit, max(count for _, count in units) * unit
+        self._shares = torch.tensor(units, dtype=torch.int64, device=by.device)
+        by.reserve(len(sizes) * self._most + room)
         self._of: Mailbox | None = None
         self._launch: PreparedLaunch | None = None
 
     def __call__(self, sums: Any) -> Any:
         """This rank's lines of the result, from its contiguous sums of all, which begin at a
         multiple of 16 bytes."""
-        made = sums.new_empty(self._sizes[self._by.rank], self._width)
+        made = sums.new_empty(self._lines, self._width)
         launch = self._launch
         if launch is None or self._of is not self._by.mailbox:
             self._of = self._by.mailbox
-            plan = adding(self._by.rank, self._by.size, self._name, self._unit, self._most)
+            plan = adding(
+                self._by.rank,
+                self._by.size,
+                self._name,
+                self._unit,
+                self._most,
+                returned=self._returned,
+            )
             launch = self._launch = self._by.launch(plan, offsets=self._shares.data_ptr())
         self._by.run(launch, sums.data_ptr(), made.data_ptr(), self._shares)
         return made

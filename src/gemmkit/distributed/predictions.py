@@ -19,7 +19,7 @@ from gemmkit.distributed.timeline import Timeline, play
 from gemmkit.dtypes import FLOAT_BYTES
 from gemmkit.errors import UnsupportedProblem
 from gemmkit.gpu import GpuSpec
-from gemmkit.kernels.one_shot import ADDED, MOST_RANKS
+from gemmkit.kernels.one_shot import ADDED, MOST_RANKS, sums_sent
 from gemmkit.problem import GemmProblem
 from gemmkit.scales import NONE
 
@@ -221,8 +221,9 @@ def _in_one_shot(problem: GemmProblem, ranks: int, found: Rule) -> bool:
     if found.form == "gather":
         scales = problem.scales.b if found.transposes else problem.scales.a
         return _sent_once(problem, found) <= ONE_SHOT_BYTES and scales == NONE
-    received = _sent_once(problem, found) * (ranks if found.form == "reduce" else 1)
-    return received <= ONE_SHOT_BYTES and problem.out_dtype in ADDED
+    sums = _sent_once(problem, found)
+    sent = sums_sent(sums, ranks) if found.form == "reduce" else sums
+    return sent <= ONE_SHOT_BYTES and problem.out_dtype in ADDED
 
 
 def _sent_once(problem: GemmProblem, found: Rule) -> int:
@@ -277,9 +278,9 @@ def _predict(
         product_us, host = product(lines), link.launch_us
         if strategy.means == "one-shot":
             # Each rank sends all others its share, or their sums.
-            sent = (lines - sizes[0]) * line
-            if gathers or found.form == "reduce":
-                sent = (ranks - 1) * (sizes[0] if gathers else lines) * line
+            sent = (ranks - 1) * sizes[0] * line if gathers else (lines - sizes[0]) * line
+            if found.form == "reduce":
+                sent = sums_sent(lines * line, ranks)
             transfer, host = link.one_shot_time(sent), host * _ONE_SHOT_HOST
         else:
             times = 2 if found.form == "reduce" else 1

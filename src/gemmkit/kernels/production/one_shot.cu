@@ -12,7 +12,7 @@ constexpr int THREADS = 512, MOST_RANKS = 64, MOST_BLOCKS = 64;
 // Units of a thread that are under way at once.
 constexpr int AT_ONCE = 4;
 
-enum Stage { ENTERED, SENT, STAGES };
+enum Stage { ENTERED, SENT, RETURNED, STAGES };
 
 // What a rank has at the beginning of its mailbox: how many launches its own blocks have been in, and for each
 // stage how many the blocks of every rank have been in as far as this one was told. Lines follow.
@@ -140,33 +140,41 @@ struct Share {
 };
 
 // Adds up the ranks' sums of this rank's share, in the order of ranks, and writes them to `out`: each rank sends
-// every other one its sums of that one's share, which may be that of all.
-template <class T, int COUNT>
+// every other one its sums of that one's share. `out` has the share alone, which may be that of all; or, where
+// results are RETURNED, those of all shares, and each rank sends its own to all others.
+template <class T, int COUNT, bool RETURNED_TO_ALL>
 __global__ void __launch_bounds__(THREADS) add_lines(Mailbox* const* mailboxes, int rank, int ranks,
                                                      const T* sums, const Share* shares, T* out) {
   using Unit = Pack<T, COUNT>;
   using Sum = Either<(sizeof(T) == 8), double, float>;
   const Rounds rounds(mailboxes, rank, ranks);
-  rounds.tell(ENTERED);
-  rounds.wait(ENTERED);
+  const auto for_peers = [&](const auto& use) {
+    for (int i = 1; i < ranks; ++i) {
+      const int peer = rank + i < ranks ? rank + i : rank + i - ranks;
+      use(peer, mailboxes[peer]->template lines<T>());
+    }
+  };
   const auto own = [&](long long number) {
     Unit unit;
     unit.load(sums + number * COUNT);
     return unit;
   };
-  for (int i = 1; i < ranks; ++i) {
-    const int peer = rank + i < ranks ? rank + i : rank + i - ranks;
+  rounds.tell(ENTERED);
+  rounds.wait(ENTERED);
+  for_peers([&](int peer, T* lines) {
     const Share share = shares[peer];
-    T* to = mailboxes[peer]->template lines<T>() + rank * share.count * COUNT;
+    T* to = lines + rank * share.count * COUNT;
     for_units<Unit>(
         share.count, [&](long long number) { return own(share.first + number); },
         [&](const Unit& unit, long long number) { unit.store(to + number * COUNT); });
-  }
+  });
   __syncthreads();
   rounds.tell(SENT);
   rounds.wait(SENT);
   const Share share = shares[rank];
   const T* lines = mailboxes[rank]->template lines<T>();
+  // Results lie behind the sums of the longest share, which is the first one.
+  const long long results = RETURNED_TO_ALL ? ranks * shares[0].count : 0;
   for_units<Unit>(
       share.count,
       [&](long long number) {
@@ -186,6 +194,28 @@ __global__ void __launch_bounds__(THREADS) add_lines(Mailbox* const* mailboxes, 
         for (int i = 0; i < COUNT; ++i) result.set(i, Narrowed<T>::of(total[i]));
         return result;
       },
-      [&](const Unit& unit, long long number) { unit.store(out + number * COUNT); });
+      [&](const Unit& unit, long long number) {
+        if constexpr (RETURNED_TO_ALL) {
+          number += share.first;
+          for_peers([&](int, T* to) { unit.store(to + (results + number) * COUNT); });
+        }
+        unit.store(out + number * COUNT);
+      });
+  if constexpr (RETURNED_TO_ALL) {
+    __syncthreads();
+    rounds.tell(RETURNED);
+    rounds.wait(RETURNED);
+    for_peers([&](int peer, T*) {
+      const Share its = shares[peer];
+      for_units<Unit>(
+          its.count,
+          [&](long long number) {
+            return received<T, COUNT>(lines + (results + its.first + number) * COUNT);
+          },
+          [&](const Unit& unit, long long number) {
+            unit.store(out + (its.first + number) * COUNT);
+          });
+    });
+  }
   rounds.end();
 }
