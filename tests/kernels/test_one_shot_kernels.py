@@ -112,6 +112,8 @@ def test_lines_of_all_ranks(device, sizes, line):
         ("bfloat16", (1, 2), 12, False),
         ("float64", (1, 2), 1, False),
         ("float16", (1, 2), 2050, False),
+        # Of two lines.
+        ("float16", (2, 2), 1, True),
     ],
 )
 def test_sums_of_all_ranks(device, dtype, sizes, width, all_of_it):
@@ -122,7 +124,7 @@ def test_sums_of_all_ranks(device, dtype, sizes, width, all_of_it):
     item = ITEM_BYTES[dtype]
     unit = max(unit_bytes(*(each * width * item for each in (*starts, *sizes))), item)
     shares = np.array([[first, size] for first, size in zip(starts, sizes, strict=True)], np.int64)
-    table = device.upload(shares * (width * item // unit))
+    table = device.upload(shares * width * item // unit)
     assert table.nbytes == ranks * SHARE_BYTES
 
     def stored(array):

@@ -150,8 +150,10 @@ class _Rank:
 
     def record(self) -> Record | None:
         """Checks and times all strategies; the record on rank 0."""
+        from gemmkit.distributed.team import team_of
+
         task, problem = self.task, self.task.problem
-        copies = None if self.device.type == "cuda" else False
+        copies = team_of(None, self.device).symmetric is not None
         found = plan(
             problem, self.ranks, (task.a, task.b), task.result, gpu=task.gpu, copies=copies
         )

@@ -278,8 +278,8 @@ def predicted_timeline(
         count along its last dimension first.
 
     Raises:
-        UsageError, UnsupportedProblem: as `plan`; the strategy has no timeline, since it is one
-            operation of the process group and one product.
+        UsageError, UnsupportedProblem: as `plan`; the strategy has no timeline, since one exchange
+            comes before or after one product.
     """
     asked = _read(shape, ranks, placements, placement, gpu)
     for predicted, timeline in _predictions(asked, link_of(asked.board, asked.ranks)):
