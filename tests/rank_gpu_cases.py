@@ -64,14 +64,19 @@ class Matrices:
 def graphs(rank, ranks):
     """Captured calls, replayed with other numbers between calls that are not captured."""
     failed = []
-    for placements, result in PLACEMENTS:
-        in_panels = placements[0] == placements[1]
-        for strategy in STRATEGIES if in_panels else (*STRATEGIES, *ONE_SHOT):
-            try:
-                graphs_of(Matrices(rank, ranks, placements), result, strategy)
-                print(f"rank {rank}: {placements} {result} {strategy}: right", flush=True)
-            except AssertionError as error:
-                failed.append(f"{placements} {result} {strategy}: {error}")
+    asked = [
+        (placements, result, strategy)
+        for placements, result in PLACEMENTS
+        for strategy in (STRATEGIES if placements[0] == placements[1] else (*STRATEGIES, *ONE_SHOT))
+    ]
+    # Calls that are not prepared, since A is cut before.
+    asked += [(("R", "S(0)"), result, *ONE_SHOT) for result in ("S(0)", "R")]
+    for placements, result, strategy in asked:
+        try:
+            graphs_of(Matrices(rank, ranks, placements), result, strategy)
+            print(f"rank {rank}: {placements} {result} {strategy}: right", flush=True)
+        except AssertionError as error:
+            failed.append(f"{placements} {result} {strategy}: {error}")
     assert not failed, failed
 
 
