@@ -1,21 +1,21 @@
-// Lines that ranks exchange, or add up, by one launch on each of them, through memory that their GPUs map of
-// each other ("one-shot"): for few bytes, of which a collective operation of several steps takes longer.
+// Lines that ranks exchange, or add up, with one launch per rank, which writes them straight to memory that the
+// GPUs map of each other ("one-shot"): for messages so short that the steps of a ring take longer than their bytes.
 //
-// Block b of each rank deals with the same units of every share, and so waits for block b of the others
-// alone: no block waits for one that is not resident because of it. What an earlier launch left in a mailbox
-// has been read once its rank has entered the next one, for launches and what reads between them follow each
-// other on each rank.
+// Blocks synchronize across ranks by number: block b waits for block b of the other ranks alone, which deals with
+// the same units of every share, so that the blocks of a launch need not be resident all at once. A mailbox may
+// be overwritten once its rank has entered the next launch: on each rank, launches and what reads the lines
+// between them follow each other on a stream.
 #include "layout.cuh"
 #include "typed.cuh"
 
 constexpr int THREADS = 512, MOST_RANKS = 64, MOST_BLOCKS = 64;
-// Units of a thread that are under way at once.
+// Units that a thread loads before it stores the first of them.
 constexpr int AT_ONCE = 4;
 
 enum Stage { ENTERED, SENT, RETURNED, STAGES };
 
-// What a rank has at the beginning of its mailbox: how many launches its own blocks have been in, and for each
-// stage how many the blocks of every rank have been in as far as this one was told. Lines follow.
+// The header of a rank's mailbox, which lines follow: for each of its blocks the number of launches so far, and
+// flags by which the blocks of the other ranks tell it the number of the launch in which they reached a stage.
 struct alignas(16) Mailbox {
   unsigned launches[MOST_BLOCKS];
   unsigned told[STAGES][MOST_RANKS][MOST_BLOCKS];
@@ -26,8 +26,8 @@ struct alignas(16) Mailbox {
   }
 };
 
-// How a block keeps step with those of its number on other ranks; called by all threads of it, of which each
-// of the first ones deals with a rank.
+// Keeps a block in step with those of its number on the other ranks. All of its threads call the functions; thread
+// i writes and reads the flags of rank i.
 struct Rounds {
   Mailbox* const* const mailboxes;
   const int rank, ranks;
@@ -39,14 +39,14 @@ struct Rounds {
         ranks(ranks),
         round(mailboxes[rank]->launches[blockIdx.x] + 1) {}
 
-  // What all threads have written before a barrier is seen by who has been told.
+  // Whoever waits for the flag sees what the block's threads wrote before their last barrier.
   __device__ __forceinline__ void tell(Stage stage) const {
     if (!deals_with_one()) return;
     unsigned* flag = &mailboxes[threadIdx.x]->told[stage][rank][blockIdx.x];
     asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(flag), "r"(round) : "memory");
   }
 
-  // Until all others have told. Counts may wrap.
+  // Until all other ranks have told. Launch numbers may wrap.
   __device__ __forceinline__ void wait(Stage stage) const {
     if (deals_with_one()) {
       const unsigned* flag = &mailboxes[rank]->told[stage][threadIdx.x][blockIdx.x];
@@ -68,8 +68,8 @@ struct Rounds {
   }
 };
 
-// Calls `use(unit, number)` for this block's units of so many, up to AT_ONCE of them at a time, which `read`
-// has read.
+// Calls `use(read(number), number)` for this block's share of `count` units; a thread reads AT_ONCE of them
+// before it uses the first.
 template <class Unit, class Read, class Use>
 __device__ __forceinline__ void for_units(long long count, const Read& read, const Use& use) {
   const long long step = static_cast<long long>(gridDim.x) * THREADS;
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(THREADS)
   rounds.end();
 }
 
-// COUNT elements of what another GPU wrote: not from the L1 cache, which does not learn of that.
+// COUNT elements that another GPU wrote, past the L1 cache, which is not coherent with such writes.
 template <class T, int COUNT>
 __device__ __forceinline__ Pack<T, COUNT> received(const T* from) {
   Pack<T, COUNT> pack;
