@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Sequence
 from itertools import accumulate
 from threading import Lock
 from typing import Any
+from weakref import WeakSet
 
 import torch
 
@@ -63,6 +64,7 @@ class OneShot:
         self.rank, self.size = communicator.rank, communicator.size
         self._context = context_of(device.index)
         self.mailbox = self._made(_STEP)
+        self._exchanges: WeakSet[Gathering | Addition] = WeakSet()
         # What CUDA graphs write to and read, which is kept with them.
         self._captured: set[tuple[Mailbox, Any]] = set()
         # Of the last call, and the number by which the driver knows it.
@@ -75,15 +77,18 @@ class OneShot:
         mapped.ready(self.group, self.device)
         return Mailbox(mapped, room, self.device)
 
-    def reserve(self, nbytes: int) -> None:
-        """Have room for so many bytes of lines; all ranks come to it with as many.
+    def reserve(self, nbytes: int, exchange: Gathering | Addition) -> None:
+        """Have room for the lines of an exchange, so many bytes; all ranks come to it with as many.
 
         Raises:
             DistributedError: a rank does not come.
         """
         if self.mailbox.room < nbytes:
             before_larger(self.group, self.device)
+            for each in self._exchanges:
+                each.forget()
             self.mailbox = self._made(-(-nbytes // _STEP) * _STEP)
+        self._exchanges.add(exchange)
 
     def launch(self, plan: LaunchPlan, **tables: int) -> PreparedLaunch:
         """A plan of `one_shot`, for this rank's mailbox; `tables` are addresses."""
@@ -150,16 +155,15 @@ class Gathering:
         line = width * dtype.itemsize
         self._ends = [0, *(each * line for each in accumulate(sizes))]
         self._most, self._total = max(sizes) * line, sum(sizes)
-        by.reserve(self._ends[-1])
-        self._of: Mailbox | None = None
         self._lines: Any = None
         self._launches: dict[int, PreparedLaunch] = {}
+        by.reserve(self._ends[-1], self)
 
     def __call__(self, own: Any) -> Any:
         """The lines of all ranks, from those of this one, which are contiguous; they are valid
         until the next call of this group."""
-        if self._of is not self._by.mailbox:
-            self._begin()
+        if self._lines is None:
+            self._lines = self._gathered()
         address = own.data_ptr()
         launch = self._launches.get(address & 15)
         if launch is None:
@@ -167,12 +171,15 @@ class Gathering:
         self._by.run(launch, address)
         return self._lines
 
-    def _begin(self) -> None:
-        """Find the lines of a mailbox that was not there before."""
-        self._of, self._launches = self._by.mailbox, {}
+    def forget(self) -> None:
+        """There is another mailbox from now on."""
+        self._lines, self._launches = None, {}
+
+    def _gathered(self) -> Any:
+        """The lines in the mailbox."""
         with torch.inference_mode(False):
-            lines = self._of.lines[: self._ends[-1]].view(self._dtype)
-            self._lines = lines.view(self._total, self._width)
+            lines = self._by.mailbox.lines[: self._ends[-1]].view(self._dtype)
+            return lines.view(self._total, self._width)
 
     def _launch(self, low: int) -> PreparedLaunch:
         """That for lines that begin so many bytes after a multiple of 16."""
@@ -221,17 +228,15 @@ class Addition:
             units = [(each.start, each.size) for each in shares(room // unit, by.size)]
         self._unit, self._most = unit, max(count for _, count in units) * unit
         self._shares = torch.tensor(units, dtype=torch.int64, device=by.device)
-        by.reserve(len(sizes) * self._most + room)
-        self._of: Mailbox | None = None
         self._launch: PreparedLaunch | None = None
+        by.reserve(len(sizes) * self._most + room, self)
 
     def __call__(self, sums: Any) -> Any:
         """This rank's lines of the result, from its contiguous sums of all, which begin at a
         multiple of 16 bytes."""
         made = sums.new_empty(self._lines, self._width)
         launch = self._launch
-        if launch is None or self._of is not self._by.mailbox:
-            self._of = self._by.mailbox
+        if launch is None:
             plan = adding(
                 self._by.rank,
                 self._by.size,
@@ -243,6 +248,10 @@ class Addition:
             launch = self._launch = self._by.launch(plan, offsets=self._shares.data_ptr())
         self._by.run(launch, sums.data_ptr(), made.data_ptr(), self._shares)
         return made
+
+    def forget(self) -> None:
+        """There is another mailbox from now on."""
+        self._launch = None
 
 
 class OneShotExchange:
