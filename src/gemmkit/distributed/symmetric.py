@@ -4,8 +4,10 @@ Each rank pushes what a peer needs straight from its own arrays into the peer's 
 flag there; the peer's streams wait for the flag, and clear it. An inbox has two halves, used by
 calls in turn: a sender waits until the receiver has finished with what it sent to the same half
 before, of which another flag tells it. Flags are set and cleared, and count nothing, so that a CUDA
-graph may hold calls and be replayed. No kernel waits but one that multiplies all shares, for flags
-that copy engines set, and NVLink multicast is not used.
+graph may hold calls and be replayed. Its calls have flags of arrivals of their own: those of other
+calls are cleared beside the stream of the products, on which a replay may begin meanwhile. No kernel
+waits but one that multiplies all shares, for flags that copy engines set, and NVLink multicast is not
+used.
 """
 
 from __future__ import annotations
@@ -30,12 +32,12 @@ from gemmkit.distributed.watchdog import who_is_late
 from gemmkit.errors import UnsupportedProblem
 from gemmkit.ops.allgather import GatheredRows
 
-# Bytes of an inbox: flags of arrivals, finished calls by rank, flags of halves that are free by
-# rank, then data. There are two halves of arrivals' flags and of data, so that a rank may be a call
-# ahead.
+# Bytes of an inbox: flags of arrivals, those of CUDA graphs' calls last, finished calls by rank,
+# flags of halves that are free by rank, then data. There are two halves of arrivals' flags and of
+# data, so that a rank may be a call ahead.
 MOST_TRANSFERS = 1 << 12
 _MOST_RANKS = 1 << 11
-_FINISHED = 2 * 4 * MOST_TRANSFERS
+_FINISHED = 2 * 2 * 4 * MOST_TRANSFERS
 _FREE = _FINISHED + 4 * _MOST_RANKS
 _DATA = _FREE + 2 * 4 * _MOST_RANKS
 
@@ -52,7 +54,7 @@ class _Inbox:
         self.mapped, self.memory, self.addresses = mapped, mapped.memory, mapped.addresses
         clear_flags(self.memory)
         mapped.ready(group, device)
-        self.calls = 0
+        self.calls = self.captured_calls = 0
         self.views: dict[Any, Any] = {}
 
 
@@ -111,14 +113,21 @@ class SymmetricCommunicator:
         inbox = self.reserve(nbytes)
         if capturing and inbox not in self._captured:
             self._captured.append(inbox)
-        inbox.calls += 1
-        key = inbox.calls & 1, kind, width, schedule.lines
+        # Calls outside of graphs take halves in turn, whatever is captured between them.
+        if capturing:
+            inbox.captured_calls += 1
+        else:
+            inbox.calls += 1
+        half = (inbox.captured_calls if capturing else inbox.calls) & 1
+        key = half, kind, width, schedule.lines
         view = inbox.views.get(key)
         if view is None:
-            first = _DATA + key[0] * inbox.half
-            view = inbox.memory[first : first + nbytes].view(kind).view(schedule.lines, width)
+            first = _DATA + half * inbox.half
+            # What is made in inference mode may not be written to after it.
+            with torch.inference_mode(False):
+                view = inbox.memory[first : first + nbytes].view(kind).view(schedule.lines, width)
             inbox.views[key] = view
-        return SymmetricTransfers(self, schedule, inbox, view, captured=capturing)
+        return SymmetricTransfers(self, schedule, inbox, view, half, captured=capturing)
 
     def reserve(self, nbytes: int) -> _Inbox:
         """The inbox, made larger where a half has less; all ranks come to it with as much."""
@@ -167,6 +176,7 @@ class SymmetricTransfers:
         schedule: Schedule,
         inbox: _Inbox,
         view: Any,
+        half: int,
         *,
         captured: bool,
     ) -> None:
@@ -181,9 +191,8 @@ class SymmetricTransfers:
         self._current = self._compute.cuda_stream
         self._own = inbox.addresses[communicator.rank]
         self._line = view.shape[1] * view.element_size()
-        half = inbox.calls & 1
         self._begin = _DATA + half * inbox.half
-        self._flags = 4 * half * MOST_TRANSFERS
+        self._flags = 4 * (2 * captured + half) * MOST_TRANSFERS
         self._free = _FREE + 4 * half * _MOST_RANKS
         self._open: set[int] = set()
         self._heard: set[int] = set()
@@ -257,7 +266,9 @@ class SymmetricTransfers:
         for each in self._pending:
             # Zeros that nobody reads, say: their senders wait for an answer as others do.
             each.take()
-        if self._kept:
+        if self._kept or not self._captured:
+            # Also where this rank has sent nothing: flags of the call before have been cleared then,
+            # and the next call, which takes the same half, finds none of them set.
             self._sent.record(self._stream)
             self._compute.wait_event(self._sent)
             self._kept.clear()
