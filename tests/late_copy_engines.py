@@ -21,7 +21,9 @@ class Event:
 
     def record(self, stream):
         reached = self.reached = SimpleNamespace(done=False)
-        stream.ranks.put(stream.cuda_stream, lambda: setattr(reached, "done", True), reached=reached)
+        stream.ranks.put(
+            stream.cuda_stream, lambda: setattr(reached, "done", True), reached=reached
+        )
 
 
 class Stream:
@@ -53,7 +55,9 @@ class LateRanks:
             torch.cuda, "is_current_stream_capturing", lambda: self.captured is not None
         )
         monkeypatch.setattr(mapped_memory.WatchedCalls, "_has_ended", lambda _: True)
-        memories = [torch.zeros(symmetric._DATA + 2 * half, dtype=torch.uint8) for _ in range(ranks)]
+        memories = [
+            torch.zeros(symmetric._DATA + 2 * half, dtype=torch.uint8) for _ in range(ranks)
+        ]
         self.communicators = []
         for rank, memory in enumerate(memories):
             symmetric.clear_flags(memory)
