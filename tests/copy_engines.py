@@ -47,7 +47,7 @@ class Inbox:
     """As the one of symmetric memory, in memory of this process."""
 
     def __init__(self, memories: dict[int, list[Any]], rank: int, ranks: int, half: int) -> None:
-        self.half, self.calls, self.views = half, 0, {}
+        self.half, self.calls, self.captured_calls, self.views = half, 0, 0, {}
         self.memory = torch.zeros(symmetric._DATA + 2 * half, dtype=torch.uint8)
         symmetric.clear_flags(self.memory)
         # Whatever is read without having been sent shows up.

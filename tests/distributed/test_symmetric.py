@@ -142,6 +142,23 @@ def test_graphs_are_replayed_between_other_calls(monkeypatch, ranks, form, way, 
     assert all(copy_engines.run(monkeypatch, ranks, work, graphs))
 
 
+def test_an_inbox_that_was_first_used_in_inference_mode(monkeypatch):
+    a, b = torch.arange(8.0).view(4, 2), torch.arange(6.0).view(2, 3)
+
+    def work(communicator):
+        rank, made = communicator.rank, []
+        for inference in (True, True, False, False):
+            out = torch.full((4, 3), torch.nan)
+            product = LocalProduct(engine=multiply)
+            with torch.inference_mode(inference):
+                arrays = Arrays(a[2 * rank : 2 * rank + 2], b, out, product, None, product.add)
+                run(schedule("gather", "whole", (2, 2), rank), arrays, communicator, "float32")
+            made.append(torch.equal(out, a @ b))
+        return all(made)
+
+    assert copy_engines.run(monkeypatch, 2, work) == [True, True]
+
+
 def test_a_graph_needs_memory_that_is_there(monkeypatch):
     def work(communicator):
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)

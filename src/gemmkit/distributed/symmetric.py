@@ -2,10 +2,13 @@
 
 Each rank pushes what a peer needs straight from its own arrays into the peer's inbox, and sets a
 flag there; the peer's streams wait for the flag, and clear it. An inbox has two halves, used by
-calls in turn: a sender waits until the receiver has finished with what it sent to the same half
-before, of which another flag tells it. Flags are set and cleared, and count nothing, so that a CUDA
-graph may hold calls and be replayed. No kernel waits but one that multiplies all shares, for flags
-that copy engines set, and NVLink multicast is not used.
+calls in turn: a sender waits until the receiver has finished with what was sent to the same half
+before, of which another flag tells it. Where it sends nothing it says so by a flag as well, for the
+next call's data would otherwise come to a half that is still read. Flags are set and cleared, and
+count nothing, so that a CUDA graph may hold calls and be replayed. Its calls have flags of arrivals
+of their own: those of other calls are cleared on the stream of the copies, of which a replay knows
+nothing. No kernel waits but one that multiplies all shares, for flags that copy engines set, and
+NVLink multicast is not used.
 """
 
 from __future__ import annotations
@@ -30,12 +33,14 @@ from gemmkit.distributed.watchdog import who_is_late
 from gemmkit.errors import UnsupportedProblem
 from gemmkit.ops.allgather import GatheredRows
 
-# Bytes of an inbox: flags of arrivals, finished calls by rank, flags of halves that are free by
-# rank, then data. There are two halves of arrivals' flags and of data, so that a rank may be a call
-# ahead.
+# Bytes of an inbox: flags of arrivals, those of CUDA graphs' calls last, finished calls by rank,
+# flags of halves that are free by rank, then data. There are two halves of arrivals' flags and of
+# data, so that a rank may be a call ahead. Flags of arrivals are those of transfers, and by rank
+# those of peers that send nothing.
 MOST_TRANSFERS = 1 << 12
 _MOST_RANKS = 1 << 11
-_FINISHED = 2 * 4 * MOST_TRANSFERS
+_ARRIVALS = 4 * (MOST_TRANSFERS + _MOST_RANKS)
+_FINISHED = 2 * 2 * _ARRIVALS
 _FREE = _FINISHED + 4 * _MOST_RANKS
 _DATA = _FREE + 2 * 4 * _MOST_RANKS
 
@@ -52,7 +57,7 @@ class _Inbox:
         self.mapped, self.memory, self.addresses = mapped, mapped.memory, mapped.addresses
         clear_flags(self.memory)
         mapped.ready(group, device)
-        self.calls = 0
+        self.calls = self.captured_calls = 0
         self.views: dict[Any, Any] = {}
 
 
@@ -111,14 +116,22 @@ class SymmetricCommunicator:
         inbox = self.reserve(nbytes)
         if capturing and inbox not in self._captured:
             self._captured.append(inbox)
-        inbox.calls += 1
-        key = inbox.calls & 1, kind, width, schedule.lines
+        # Calls outside of graphs take halves in turn, whatever is captured between them; those that
+        # send lines of no elements take none.
+        if capturing:
+            inbox.captured_calls += width > 0
+        else:
+            inbox.calls += width > 0
+        half = (inbox.captured_calls if capturing else inbox.calls) & 1
+        key = half, kind, width, schedule.lines
         view = inbox.views.get(key)
         if view is None:
-            first = _DATA + key[0] * inbox.half
-            view = inbox.memory[first : first + nbytes].view(kind).view(schedule.lines, width)
+            first = _DATA + half * inbox.half
+            # What is made in inference mode may not be written to after it.
+            with torch.inference_mode(False):
+                view = inbox.memory[first : first + nbytes].view(kind).view(schedule.lines, width)
             inbox.views[key] = view
-        return SymmetricTransfers(self, schedule, inbox, view, captured=capturing)
+        return SymmetricTransfers(self, schedule, inbox, view, half, captured=capturing)
 
     def reserve(self, nbytes: int) -> _Inbox:
         """The inbox, made larger where a half has less; all ranks come to it with as much."""
@@ -167,6 +180,7 @@ class SymmetricTransfers:
         schedule: Schedule,
         inbox: _Inbox,
         view: Any,
+        half: int,
         *,
         captured: bool,
     ) -> None:
@@ -181,9 +195,8 @@ class SymmetricTransfers:
         self._current = self._compute.cuda_stream
         self._own = inbox.addresses[communicator.rank]
         self._line = view.shape[1] * view.element_size()
-        half = inbox.calls & 1
         self._begin = _DATA + half * inbox.half
-        self._flags = 4 * half * MOST_TRANSFERS
+        self._flags = (2 * captured + half) * _ARRIVALS
         self._free = _FREE + 4 * half * _MOST_RANKS
         self._open: set[int] = set()
         self._heard: set[int] = set()
@@ -206,21 +219,58 @@ class SymmetricTransfers:
         going = [(each.array.contiguous(), each.transfer) for each in sends]
         # An operand is there from the beginning of the call, sums from their product on.
         if not self._operand_ready:
-            self._ready.record(self._compute)
-            self._stream.wait_event(self._ready)
+            self._follow()
             self._operand_ready = self._schedule.form == "gather"
         for array, transfer in going:
             peer = self._inbox.addresses[transfer.peer]
-            if transfer.peer not in self._open:
-                # That peer has read what an earlier call left in this half.
-                self._open.add(transfer.peer)
-                free = self._own + self._free + 4 * transfer.peer
-                wait_for_flag(free, 1, self._side)
-                write_flag(free, 0, self._side)
+            self._claim(transfer.peer)
             target = peer + self._begin + transfer.offset * self._line
             copy(target, array.data_ptr(), array.numel() * array.element_size(), self._side)
             write_flag(peer + self._flags + 4 * transfer.number, 1, self._side)
             self._kept.append(array)
+
+    def _follow(self) -> None:
+        """Have the copies' stream wait for what is on that of the products."""
+        self._ready.record(self._compute)
+        self._stream.wait_event(self._ready)
+
+    def _claim(self, peer: int) -> None:
+        """Have the copies' stream wait until a peer has read what an earlier call left there."""
+        if peer not in self._open:
+            self._open.add(peer)
+            free = self._own + self._free + 4 * peer
+            wait_for_flag(free, 1, self._side)
+            write_flag(free, 0, self._side)
+
+    def _tell_others(self) -> None:
+        """Tell peers to which this call has sent nothing that nothing comes."""
+        others = [each for each in self._peers if each not in self._open]
+        if others:
+            self._follow()
+        for peer in others:
+            self._claim(peer)
+            silent = self._flags + 4 * (MOST_TRANSFERS + self._rank)
+            write_flag(self._inbox.addresses[peer] + silent, 1, self._side)
+
+    def _hear_others(self, after: int) -> None:
+        """Have a stream wait until peers from which nothing came have told this rank."""
+        for peer in self._peers:
+            if peer not in self._heard:
+                flag = self._own + self._flags + 4 * (MOST_TRANSFERS + peer)
+                wait_for_flag(flag, 1, after)
+                self._arrived.append(flag)
+                self._heard.add(peer)
+
+    @property
+    def _peers(self) -> list[int]:
+        """Those that are told where nothing is sent to them.
+
+        Sums that are scattered go from one rank to the next. Outside of graphs no peer needs to be
+        told of more: none ends such a call before all have begun it, and so ended the one before.
+        """
+        if not self._line or (self._schedule.form == "scatter" and not self._captured):
+            return []
+        return [peer for peer in range(self._communicator.size) if peer != self._rank]
 
     def arrived(self, transfer: Transfer, *, waits: bool = True) -> Any:
         """The lines of a transfer; the current stream waits for them, unless a kernel has."""
@@ -257,11 +307,15 @@ class SymmetricTransfers:
         for each in self._pending:
             # Zeros that nobody reads, say: their senders wait for an answer as others do.
             each.take()
-        if self._kept:
+        self._tell_others()
+        if self._open or not self._captured:
+            # Also where nothing has been sent: the call before has cleared its flags then, and the
+            # next one, which takes the same half, finds none of them set.
             self._sent.record(self._stream)
             self._compute.wait_event(self._sent)
             self._kept.clear()
         after = self._after_all()
+        self._hear_others(after)
         # For the next call of this half, whose sender waits until it is told that it is free.
         for flag in self._arrived:
             write_flag(flag, 0, after)
