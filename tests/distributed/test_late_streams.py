@@ -101,12 +101,12 @@ def test_calls_in_turn_with_shares_of_any_length(monkeypatch, ranks, graphs):
                 continue
             in_graph = graphs and pick.random() < 0.5
             ways = [("gather", "fused"), ("gather", "parts")]
-            # Sums that go round in a call and others' in a graph may meet: see `_peers`.
-            form, way = pick.choice(
-                ways if graphs and not in_graph else [*ways, ("scatter", "parts")]
-            )
+            if in_graph or captured or not graphs:
+                # Before the first graph, nobody waits for those who only pass sums on.
+                ways.append(("scatter", "parts"))
+            form, way = pick.choice(ways)
             sizes = [3] * (ranks - 1) + [pick.choice((1, 3))]
-            if form == "gather" and pick.random() < 0.4:
+            if pick.random() < 0.4:
                 sizes = [pick.choice((0, 2)) for _ in sizes]
             k = 3 if form == "scatter" else pick.choice((3, 3, 0))
             made.append(Spread(late, form, way, tuple(sizes), k, captured=in_graph))

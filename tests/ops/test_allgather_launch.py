@@ -11,6 +11,7 @@ from gemmkit.dispatch.choose import Choice
 from gemmkit.kernels.production.allgather_wgmma import Shares, allgather_kernel
 from gemmkit.ops import allgather
 from gemmkit.ops.allgather import GatheredRows, multiply_gathered
+from gemmkit.ops.arrays import library_of
 
 SMALL = {"BM": 64, "BN": 32, "stages": 2, "consumers": 1, "cluster_m": 1}
 RANKS, SHARE, LINES, N, K = 3, 64, 152, 40, 72
@@ -99,4 +100,12 @@ def test_what_has_no_launch_is_left_to_the_caller(gpu):
     assert not multiply_gathered(inbox.rows._replace(own=own), fixed, out)
     host = GatheredRows(inbox.rows.rows.values, inbox.rows.own.values, 0, inbox.rows.shares)
     assert not multiply_gathered(host, fixed.values, out.values)
+    assert not gpu.launches
+
+
+def test_a_product_that_is_watched_is_left_to_matmul(gpu, monkeypatch):
+    inbox, fixed = Inbox(1, 1), GpuArray.of(whole_numbers(2, K, N))
+    out = GpuArray.empty((LINES, N), np.float16)
+    monkeypatch.setattr(library_of(out, "out"), "watched", lambda: True)
+    assert not multiply_gathered(inbox.rows, fixed, out)
     assert not gpu.launches

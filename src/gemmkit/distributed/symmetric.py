@@ -265,10 +265,13 @@ class SymmetricTransfers:
     def _peers(self) -> list[int]:
         """Those that are told where nothing is sent to them.
 
-        Sums that are scattered go from one rank to the next. Outside of graphs no peer needs to be
-        told of more: none ends such a call before all have begun it, and so ended the one before.
+        Sums that are scattered go from one rank to the next. No peer needs to be told of more if
+        each has a share: none ends such a call before all have begun it, and so ended the one
+        before. But where there are graphs, calls of the same half may follow each other.
         """
-        if not self._line or (self._schedule.form == "scatter" and not self._captured):
+        spans, form = self._schedule.spans, self._schedule.form
+        in_turn = not self._inbox.captured_calls and all(each.size for each in spans)
+        if not self._line or (form == "scatter" and in_turn):
             return []
         return [peer for peer in range(self._communicator.size) if peer != self._rank]
 
