@@ -45,7 +45,7 @@ _SUMS_SLOWER = 1.3
 # What adds up sums reads and writes at this share of the memory's bandwidth.
 _ADD_SHARE = 0.8
 
-# Lines of so many bytes at most are exchanged by one launch: beyond, transfers run under products.
+# A rank sends so many bytes at most by one launch: beyond, transfers run under products.
 ONE_SHOT_BYTES = 16 << 20
 # The host's part of a launch that exchanges lines and a product, in that of an operation of NCCL
 # and a product.
@@ -218,20 +218,21 @@ def _candidates(
 def _in_one_shot(problem: GemmProblem, ranks: int, found: Rule) -> bool:
     """Whether one launch is to exchange what travels: not much, without scales of its own, and sums
     that it adds up."""
+    if _sent_by_one_shot(problem, ranks, found) > ONE_SHOT_BYTES:
+        return False
     if found.form == "gather":
-        scales = problem.scales.b if found.transposes else problem.scales.a
-        return _sent_once(problem, found) <= ONE_SHOT_BYTES and scales == NONE
-    sums = _sent_once(problem, found)
-    sent = sums_sent(sums, ranks) if found.form == "reduce" else sums
-    return sent <= ONE_SHOT_BYTES and problem.out_dtype in ADDED
+        return (problem.scales.b if found.transposes else problem.scales.a) == NONE
+    return problem.out_dtype in ADDED
 
 
-def _sent_once(problem: GemmProblem, found: Rule) -> int:
-    """Bytes of all lines that are gathered, or of a rank's sums."""
+def _sent_by_one_shot(problem: GemmProblem, ranks: int, found: Rule) -> int:
+    """Bytes that the first rank sends: its share to all others, or their sums."""
     lines, other = _sides(problem, found)
+    own = shares(lines, ranks)[0].size
     if found.form == "gather":
-        return lines * problem.k * problem.item_bytes
-    return lines * other * problem.out_item_bytes
+        return (ranks - 1) * own * problem.k * problem.item_bytes
+    line = other * problem.out_item_bytes
+    return sums_sent(lines * line, ranks) if found.form == "reduce" else (lines - own) * line
 
 
 def _sides(problem: GemmProblem, found: Rule) -> tuple[int, int]:
@@ -277,10 +278,7 @@ def _predict(
     if strategy.around:
         product_us, host = product(lines), link.launch_us
         if strategy.means == "one-shot":
-            # Each rank sends all others its share, or their sums.
-            sent = (ranks - 1) * sizes[0] * line if gathers else (lines - sizes[0]) * line
-            if found.form == "reduce":
-                sent = sums_sent(lines * line, ranks)
+            sent = _sent_by_one_shot(problem, ranks, found)
             transfer, host = link.one_shot_time(sent), host * _ONE_SHOT_HOST
         else:
             times = 2 if found.form == "reduce" else 1
