@@ -55,6 +55,9 @@ class LateRanks:
             torch.cuda, "is_current_stream_capturing", lambda: self.captured is not None
         )
         monkeypatch.setattr(mapped_memory.WatchedCalls, "_has_ended", lambda _: True)
+        monkeypatch.setattr(
+            symmetric.SymmetricTransfers, "gathered", lambda of, own: self.gathered(of, own)
+        )
         memories = [
             torch.zeros(symmetric._DATA + 2 * half, dtype=torch.uint8) for _ in range(ranks)
         ]
@@ -94,6 +97,15 @@ class LateRanks:
             self.put(stream, action)
         else:
             self.wait(stream, flag, 1, action)
+
+    def gathered(self, transfers, own):
+        """As that of `SymmetricTransfers`, which copies a rank's own lines on its stream."""
+        span = transfers._schedule.own
+        to = transfers._view[span.start : span.stop]
+        self.multiply(lambda: to.copy_(own))
+        for each in transfers._pending:
+            each.take()
+        return transfers._view
 
     def capture(self, call):
         """What replays a call of the rank's: its copies begin when the replay does."""

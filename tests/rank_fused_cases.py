@@ -84,7 +84,7 @@ def fused(rank, ranks):
 
 
 def epilogues(matrices):
-    """What follows the sums; where one launch does not take it, share by share."""
+    """What follows the sums; where one launch does not take it, once all shares are there."""
     c, residual = torch.randn(2, *matrices.expected().shape, device="cuda").bfloat16()
     again, bias = c.clone(), residual[0].clone()
     for options in (

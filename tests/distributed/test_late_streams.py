@@ -100,7 +100,7 @@ def test_calls_in_turn_with_shares_of_any_length(monkeypatch, ranks, graphs):
                 pick.choice(captured).multiply(numbers)
                 continue
             in_graph = graphs and pick.random() < 0.5
-            ways = [("gather", "fused"), ("gather", "parts")]
+            ways = [("gather", "fused"), ("gather", "parts"), ("gather", "whole")]
             if in_graph or captured or not graphs:
                 # Before the first graph, nobody waits for those who only pass sums on.
                 ways.append(("scatter", "parts"))

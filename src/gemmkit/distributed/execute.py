@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from gemmkit.distributed.communicator import Arrival, Communicator, Outgoing, Transfers
 from gemmkit.distributed.schedule import Cargo, Exchange, Product, Schedule, Sum
@@ -170,20 +170,16 @@ class _Run:
         self._arrays.multiply(lines, self._arrays.fixed, made, sums, None, span)
 
     def _multiply_arriving(self, step: Product) -> None:
-        """One launch, or where no kernel waits for lines itself, products of each share in turn."""
-        own, arrays = self._own(self._schedule.own), self._arrays
-        lines = self._transfers.arriving(own)
+        """One launch, or, where no kernel waits for lines itself, the product of all, once they are
+        there: that of each share by itself could have other bits."""
+        arrays, transfers = self._arrays, self._transfers
         out, span = self._result(step.span), self._relative(step.span)
+        lines = transfers.arriving(self._own(self._schedule.own))
         if lines is not None and arrays.multiply.under_gather(lines, arrays.fixed, out, span):
-            self._transfers.waited()
+            transfers.waited()
             return
-        for owner in self._schedule.in_turn:
-            span = self._schedule.spans[owner]
-            if span.size:
-                reads: Literal["own", "arrived"] = (
-                    "own" if owner == self._schedule.rank else "arrived"
-                )
-                self._multiply(Product(span, owner, reads))
+        gathered = transfers.gathered(arrays.split)
+        arrays.multiply(gathered, arrays.fixed, out, None, span, step.span)
 
     def _add(self, step: Sum) -> None:
         """The sums of all ranks, in the order of ranks: the same on whichever rank adds them."""
