@@ -96,9 +96,10 @@ def _by(
 ) -> WarmCall | None:
     form, turned = sizes.rule.form, sizes.rule.transposes
     if strategy.means == "one-shot":
-        # Scales of what is gathered are so by an operation of their own, and an activation of sums
-        # is refused.
-        if kinds[turned] != NONE if form == "gather" else not asked.product.is_linear:
+        # Scales of what is gathered take an operation of their own, and an activation of sums is
+        # refused: neither is prepared.
+        gathers = form == "gather"
+        if (gathers and kinds[turned] != NONE) or not (gathers or asked.product.is_linear):
             return None
         return one_shot_call(asked, form, team.one_shot, lines, turned=turned)
     gather_scales = None
