@@ -9,7 +9,7 @@ from typing import Any
 from gemmkit.distributed.kept_arrays import kept_arrays
 from gemmkit.distributed.one_shot import Addition, Gathering, OneShot
 from gemmkit.distributed.perform import finished
-from gemmkit.distributed.repeated_products import maker, multiplying, with_epilogue
+from gemmkit.distributed.repeated_products import gathered_product, multiplying
 from gemmkit.distributed.schedule import Form
 from gemmkit.distributed.spread import SpreadProduct
 
@@ -32,22 +32,14 @@ def _gathering(
     asked: SpreadProduct, by: OneShot, sizes: Sequence[int], *, turned: bool
 ) -> Callable[..., Any]:
     """An operand's lines from all ranks, then the product."""
-    multiply = multiplying(asked.product, with_epilogue(asked.product))
-    gather, total = Gathering(by, asked.a.dtype, sizes, asked.b.shape[0]), sum(sizes)
-    make, others = maker(asked.a, asked.dtype), asked.a.shape[0] if turned else asked.b.shape[1]
+    gather = Gathering(by, asked.a.dtype, sizes, asked.b.shape[0])
+    multiply = gathered_product(asked, sum(sizes), turned=turned)
 
     def call(
         a: Any, b: Any, bias: Any, residual: Any, c: Any, out: Any, scale_a: Any, scale_b: Any
     ) -> Any:
-        sent = b.T.contiguous() if turned else a.contiguous()
-        lines = gather(sent)
-        if turned:
-            # Columns of the result lie as they are computed by a product of the transposes.
-            made = make(sent, total, others).T if out is None else out
-            multiply(a, lines.T, made, out is None, bias, residual, c, scale_a, scale_b)
-        else:
-            made = make(sent, total, others) if out is None else out
-            multiply(lines, b, made, out is None, bias, residual, c, scale_a, scale_b)
+        lines = gather(b.T.contiguous() if turned else a.contiguous())
+        made = multiply(lines, a, b, bias, residual, c, out, scale_a, scale_b)
         by.ended()
         return made
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gemmkit.distributed.local import LocalProduct
+from gemmkit.distributed.spread import SpreadProduct
 from gemmkit.ops.matmul import matmul
 from gemmkit.ops.repeated import Repeated
 
@@ -53,3 +54,32 @@ def maker(like: Any, dtype: Any) -> Callable[[Any, int, int], Any]:
     if like.dtype == dtype:
         return lambda like, rows, columns: like.new_empty(rows, columns)
     return lambda like, rows, columns: like.new_empty((rows, columns), dtype=dtype)
+
+
+def gathered_product(asked: SpreadProduct, total: int, *, turned: bool) -> Callable[..., Any]:
+    """The product of lines of all ranks, so many: of these, a, b, bias, residual, c, `out`, scale_a
+    and scale_b, of which a or, if it is `turned`, b is this rank's lines."""
+    multiply = multiplying(asked.product, with_epilogue(asked.product))
+    make, others = maker(asked.a, asked.dtype), asked.a.shape[0] if turned else asked.b.shape[1]
+
+    def product(
+        lines: Any,
+        a: Any,
+        b: Any,
+        bias: Any,
+        residual: Any,
+        c: Any,
+        out: Any,
+        scale_a: Any,
+        scale_b: Any,
+    ) -> Any:
+        if turned:
+            # Columns of the result lie as they are computed by a product of the transposes.
+            made = make(lines, total, others).T if out is None else out
+            multiply(a, lines.T, made, out is None, bias, residual, c, scale_a, scale_b)
+        else:
+            made = make(lines, total, others) if out is None else out
+            multiply(lines, b, made, out is None, bias, residual, c, scale_a, scale_b)
+        return made
+
+    return product

@@ -22,7 +22,12 @@ from gemmkit.distributed.operand_scales import ScaleGatherer, line_scales
 from gemmkit.distributed.panel_products import panel_plan, run_plan
 from gemmkit.distributed.perform import finished, steps_of
 from gemmkit.distributed.process_group import without_gaps
-from gemmkit.distributed.repeated_products import maker, multiplying, with_epilogue
+from gemmkit.distributed.repeated_products import (
+    gathered_product,
+    maker,
+    multiplying,
+    with_epilogue,
+)
 from gemmkit.distributed.spread import SpreadProduct
 from gemmkit.distributed.strategy import Strategy
 from gemmkit.distributed.team import Team
@@ -142,13 +147,12 @@ def _gathering(
     turned: bool,
 ) -> WarmCall:
     """An operand's lines from all ranks, with their scales, then the product."""
-    multiply = multiplying(asked.product, with_epilogue(asked.product))
     communicator = team.communicator
     gather, gather_many = communicator.gatherer(asked.a.dtype), communicator.gather_many_into
     own, most, total = sizes[team.rank], max(sizes), sum(sizes)
     everything = team.size * most
     width = asked.b.shape[0]
-    make, others = maker(asked.a, asked.dtype), asked.a.shape[0] if turned else asked.b.shape[1]
+    multiply = gathered_product(asked, total, turned=turned)
 
     def call(
         a: Any, b: Any, bias: Any, residual: Any, c: Any, out: Any, scale_a: Any, scale_b: Any
@@ -169,14 +173,7 @@ def _gathering(
             scale_a, scale_b = (scale_a, array.T) if turned else (array, scale_b)
         if total < everything:
             lines = lines[:total]
-        if turned:
-            # Columns of the result lie as they are computed by a product of the transposes.
-            made = make(sent, total, others).T if out is None else out
-            multiply(a, lines.T, made, out is None, bias, residual, c, scale_a, scale_b)
-        else:
-            made = make(sent, total, others) if out is None else out
-            multiply(lines, b, made, out is None, bias, residual, c, scale_a, scale_b)
-        return made
+        return multiply(lines, a, b, bias, residual, c, out, scale_a, scale_b)
 
     return call
 
