@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 
 from gemmkit.distributed import mapped_memory, one_shot  # noqa: E402
 from gemmkit.distributed.local import LocalProduct  # noqa: E402
-from gemmkit.distributed.one_shot import Addition, Gathering, OneShot, OneShotExchange  # noqa: E402
+from gemmkit.distributed.one_shot import Addition, Gathering, OneShot, OneShotCollectives  # noqa: E402
 from gemmkit.distributed.one_shot_calls import one_shot_call  # noqa: E402
 from gemmkit.distributed.perform import perform  # noqa: E402
 from gemmkit.distributed.splits import shares  # noqa: E402
@@ -165,8 +165,8 @@ def test_products(run, monkeypatch, ranks, form, kind, round_bytes):
         out[:] = a.float() @ b.float()
 
     def work(by):
-        exchange = OneShotExchange(by)
-        team = SimpleNamespace(rank=by.rank, size=by.size, exchange=lambda strategy: exchange)
+        collectives = OneShotCollectives(by)
+        team = SimpleNamespace(rank=by.rank, size=by.size, collectives=lambda strategy: collectives)
         made = []
         for a, b in problems:
             lines, depth = shares(len(a), ranks), shares(len(b), ranks)
@@ -269,15 +269,17 @@ def test_what_calls_exchange_is_kept(run):
     """Of calls that are not prepared: a CUDA graph cannot capture how it is made."""
 
     def work(by):
-        exchange = OneShotExchange(by)
+        collectives = OneShotCollectives(by)
 
         def tables():
             lines, sums = torch.ones(2, 8), torch.ones(4, 8)
-            assert torch.equal(exchange.gather(lines, [2, 2]), torch.ones(4, 8))
-            assert torch.equal(exchange.scatter(sums, [2, 2]), torch.full((2, 8), 2.0))
-            assert torch.equal(exchange.reduce(sums), torch.full((4, 8), 2.0))
+            assert torch.equal(collectives.gather(lines, [2, 2]), torch.ones(4, 8))
+            assert torch.equal(collectives.scatter(sums, [2, 2]), torch.full((2, 8), 2.0))
+            assert torch.equal(collectives.reduce(sums), torch.full((4, 8), 2.0))
             # Of shares, which the GPU reads.
-            return [each._shares for each in exchange._made.values() if isinstance(each, Addition)]
+            return [
+                each._shares for each in collectives._made.values() if isinstance(each, Addition)
+            ]
 
         return tables(), tables()
 
@@ -328,9 +330,9 @@ def test_all_is_freed_with_a_group(run):
     """Its memory, with no collection of cycles, and whatever watches its calls."""
 
     def work(by):
-        exchange = OneShotExchange(by)
-        exchange.reduce(torch.ones(2, 2))
-        exchange.ended()
+        collectives = OneShotCollectives(by)
+        collectives.reduce(torch.ones(2, 2))
+        collectives.ended()
         return weakref.ref(by), weakref.ref(by.mailbox)
 
     for each in run(2, work):

@@ -29,7 +29,7 @@ def choose_allgather(problem: GemmProblem, ranks: int, rows: int, gpu: GpuSpec) 
     """
     kernel = allgather_kernel(ranks, rows)
     whole = choose(problem, gpu)
-    if whole.kernel.name != SINGLE.name:
+    if whole.kernel is not SINGLE:
         raise UnsupportedProblem(
             f"{problem.shape} is multiplied by '{whole.kernel.name}', and only '{SINGLE.name}' has "
             "a counterpart whose tiles wait for the rows that they read"
@@ -54,11 +54,11 @@ def _others(
     estimate for what its time is of."""
     of_share = problem.resized(rows, problem.n, problem.k)
     share = choose(of_share, gpu)
-    if share.kernel.name == SINGLE.name:
+    if share.kernel is SINGLE:
         yield share, _estimate(of_share, share.config, gpu)
     here = _estimate(problem, whole.config, gpu)
     for each in dispatcher(gpu).ranked(problem):
-        if each.costed.kernel.name == SINGLE.name:
+        if each.costed.kernel is SINGLE:
             yield replace(whole, config=each.costed.config), here
 
 

@@ -189,7 +189,7 @@ def _agreed_strategy(asked: SpreadProduct, made: Agreement) -> Strategy:
     """The one that was asked for, or what rank 0 decides: what others have measured may suggest
     another one to them."""
     if asked.strategy is not None:
-        _check_fused(asked, made)
+        _check_asked(asked.strategy, asked, made)
         return asked.strategy
     if made.main is not None:
         team = asked.teams[made.main]
@@ -201,14 +201,18 @@ def _agreed_strategy(asked: SpreadProduct, made: Agreement) -> Strategy:
     return Strategy.parse(own)
 
 
-def _check_fused(asked: SpreadProduct, made: Agreement) -> None:
-    """Refuse one launch under all transfers where a rank has none.
+def _check_asked(strategy: Strategy, asked: SpreadProduct, made: Agreement) -> None:
+    """Refuse a strategy that was asked for where it does not apply, or a rank cannot follow it.
 
     Raises:
         UnsupportedProblem: on all ranks, with what the first of them says.
     """
-    strategy = asked.strategy
-    if strategy is None or strategy.way != "fused":
+    if made.panels is not None and strategy.means == "one-shot":
+        raise UnsupportedProblem(
+            "strategy 'one-shot' sends shares of an operand or sums, and here panels of k travel: "
+            "take 'collective', 'copies-1' or 'group-1'"
+        )
+    if strategy.way != "fused":
         return
     if made.main is None:
         raise UnsupportedProblem(f"strategy '{strategy}': here panels of k travel, not shares")

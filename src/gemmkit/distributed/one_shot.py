@@ -254,30 +254,30 @@ class Addition:
         self._launch = None
 
 
-class OneShotExchange:
-    """An `Exchange` for calls that are not prepared, by gatherings and additions that are made once
+class OneShotCollectives:
+    """`Collectives` for calls that are not prepared, by gatherings and additions that are made once
     for each size: a CUDA graph cannot capture how."""
 
     def __init__(self, by: OneShot) -> None:
-        self._by = by
+        self.by = by
         self._made: dict[tuple[Hashable, ...], Any] = {}
 
     def gather(self, own: Any, sizes: Sequence[int]) -> Any:
-        """As `Exchange.gather`."""
+        """As `Collectives.gather`."""
         return self._of(Gathering, own.dtype, tuple(sizes), own.shape[1])(own)
 
     def scatter(self, sums: Any, sizes: Sequence[int]) -> Any:
-        """As `Exchange.scatter`."""
+        """As `Collectives.scatter`."""
         return self._of(Addition, sums.dtype, tuple(sizes), sums.shape[1])(sums)
 
     def reduce(self, sums: Any) -> Any:
-        """As `Exchange.reduce`."""
+        """As `Collectives.reduce`."""
         lines, width = sums.shape
-        return self._of(Addition, sums.dtype, (lines,) * self._by.size, width, shared=True)(sums)
+        return self._of(Addition, sums.dtype, (lines,) * self.by.size, width, shared=True)(sums)
 
     def ended(self) -> None:
-        """As `Exchange.ended`."""
-        self._by.ended()
+        """As `Collectives.ended`."""
+        self.by.ended()
 
     def _of(self, kind: Callable[..., Any], *given: Hashable, **options: Hashable) -> Any:
         key = kind, *given, *options.items()
@@ -285,5 +285,5 @@ class OneShotExchange:
         if found is None:
             if len(self._made) >= _MOST_KEPT:
                 self._made.clear()
-            found = self._made[key] = kind(self._by, *given, **options)
+            found = self._made[key] = kind(self.by, *given, **options)
         return found

@@ -96,22 +96,22 @@ def _around(
     new: Callable[[int], Any],
     out: Any,
 ) -> Any:
-    """One product, with one exchange before or after it."""
-    exchange, scales = team.exchange(strategy), product.scale_lines
+    """One product, with one collective operation before or after it."""
+    collectives, scales = team.collectives(strategy), product.scale_lines
     if form == "gather":
         if scales is None or strategy.means != "collective":
-            lines = exchange.gather(split, sizes)
+            lines = collectives.gather(split, sizes)
         else:
             lines, every = gathered_with_scales(team, split, scales, sizes)
             product = replace(product, scale_lines=every)
         out = new(len(lines)) if out is None else out
         product(lines, fixed, out, None, Span(0, len(out)))
-        exchange.ended()
+        collectives.ended()
         return out
     sums = new(len(split))
     product(split, fixed, sums, None, None)
-    sums = exchange.scatter(sums, sizes) if form == "scatter" else exchange.reduce(sums)
-    exchange.ended()
+    sums = collectives.scatter(sums, sizes) if form == "scatter" else collectives.reduce(sums)
+    collectives.ended()
     return finished(product, sums, out)
 
 

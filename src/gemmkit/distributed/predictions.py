@@ -241,6 +241,7 @@ def _sides(problem: GemmProblem, found: Rule) -> tuple[int, int]:
     return (n, m) if found.transposes else (m, n)
 
 
+@lru_cache(maxsize=1024)
 def _fused_time(problem: GemmProblem, ranks: int, found: Rule, board: GpuSpec) -> float | None:
     """Microseconds of one launch for all lines that are gathered, once they are there; None where
     none waits for them itself."""
@@ -261,14 +262,12 @@ def _predict(
     gathers = found.form == "gather"
     line = problem.k * problem.item_bytes if gathers else other * problem.out_item_bytes
 
-    # A part of the one launch.
-    of_one = None
-    if strategy.way == "fused":
-        of_one = (_fused_time(problem, ranks, found, board) or 0.0) / max(lines, 1)
+    # Of the one launch, of which each share is a part.
+    fused = _fused_time(problem, ranks, found, board) if strategy.way == "fused" else None
 
     def product(count: int) -> float:
-        if of_one is not None:
-            return of_one * count
+        if fused is not None:
+            return fused / lines * count
         m, n = (whole.m, count) if found.transposes else (count, whole.n)
         return product_time(whole.resized(m, n, whole.k), board)
 
@@ -308,7 +307,7 @@ def _predict(
     transfer = sum(each.stop - each.start for each in sends)
     exposed = max(timeline.total - busy, 0.0)
     # In one call the host starts every product, and a transfer takes it about half as long.
-    products = 1 if of_one is not None else sum(each.lane == "product" for each in own)
+    products = 1 if fused is not None else sum(each.lane == "product" for each in own)
     launch_us = link.launch_us if gathers else link.launch_us * _SUMS_SLOWER
     host = launch_us * (products + 0.5 * len(sends) + 1)
     total = max(timeline.total, host)

@@ -42,7 +42,6 @@ def multiply(asked: SpreadProduct) -> tuple[Any, tuple[Word, ...]]:
     """
     agreement = agree(asked)
     if not agreement.prepared:
-        _check_panels(agreement)
         check_scales(asked, agreement)
         agreement.call, agreement.prepared = warm_call(asked, agreement), True
         agreement.eager_only = agreement.panels is not None and asked.strategy is None
@@ -175,19 +174,6 @@ def _product(
         out if out is None or not turned else out.T,
     )
     return made.T if turned else made
-
-
-def _check_panels(agreement: Agreement) -> None:
-    """Refuse a strategy that was asked for and does not send panels of k.
-
-    Raises:
-        UnsupportedProblem: it is such a strategy, and panels travel.
-    """
-    if agreement.panels is not None and agreement.strategy.means == "one-shot":
-        raise UnsupportedProblem(
-            "strategy 'one-shot' sends shares of an operand or sums, and here panels of k travel: "
-            "take 'collective', 'copies-1' or 'group-1'"
-        )
 
 
 def _check_linear(product: LocalProduct, chosen: Rule, strategy: Strategy) -> None:

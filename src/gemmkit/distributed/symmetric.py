@@ -242,9 +242,9 @@ class SymmetricTransfers:
             wait_for_flag(free, 1, self._side)
             write_flag(free, 0, self._side)
 
-    def _tell_others(self) -> None:
-        """Tell peers to which this call has sent nothing that nothing comes."""
-        others = [each for each in self._peers if each not in self._open]
+    def _tell_others(self, peers: Sequence[int]) -> None:
+        """Tell those peers to which this call has sent nothing that nothing comes."""
+        others = [each for each in peers if each not in self._open]
         if others:
             self._follow()
         for peer in others:
@@ -252,18 +252,17 @@ class SymmetricTransfers:
             silent = self._flags + 4 * (MOST_TRANSFERS + self._rank)
             write_flag(self._inbox.addresses[peer] + silent, 1, self._side)
 
-    def _hear_others(self, after: int) -> None:
-        """Have a stream wait until peers from which nothing came have told this rank."""
-        for peer in self._peers:
+    def _hear_others(self, peers: Sequence[int], after: int) -> None:
+        """Have a stream wait until those peers from which nothing came have told this rank."""
+        for peer in peers:
             if peer not in self._heard:
                 flag = self._own + self._flags + 4 * (MOST_TRANSFERS + peer)
                 wait_for_flag(flag, 1, after)
                 self._arrived.append(flag)
                 self._heard.add(peer)
 
-    @property
-    def _peers(self) -> list[int]:
-        """Those that are told where nothing is sent to them.
+    def _peers_to_tell(self) -> list[int]:
+        """Peers that expect a flag from this rank even if it sends them no data.
 
         Sums that are scattered go from one rank to the next. No peer needs to be told of more if
         each has a share: none ends such a call before all have begun it, and so ended the one
@@ -310,7 +309,8 @@ class SymmetricTransfers:
         for each in self._pending:
             # Zeros that nobody reads, say: their senders wait for an answer as others do.
             each.take()
-        self._tell_others()
+        peers = self._peers_to_tell()
+        self._tell_others(peers)
         if self._open or not self._captured:
             # Also where nothing has been sent: the call before has cleared its flags then, and the
             # next one, which takes the same half, finds none of them set.
@@ -318,8 +318,8 @@ class SymmetricTransfers:
             self._compute.wait_event(self._sent)
             self._kept.clear()
         after = self._after_all()
-        self._hear_others(after)
-        # For the next call of this half, whose sender waits until it is told that it is free.
+        self._hear_others(peers, after)
+        # Cleared for the next call that uses this half; its sender waits for the "free" flag.
         for flag in self._arrived:
             write_flag(flag, 0, after)
         for peer in self._heard:

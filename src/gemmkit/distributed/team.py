@@ -17,15 +17,15 @@ import torch.distributed as dist
 from gemmkit.devices.context import context_of
 from gemmkit.devices.driver import library
 from gemmkit.distributed.call_log import CallLog, shared_log
+from gemmkit.distributed.collectives import Collectives, GroupCollectives
 from gemmkit.distributed.communicator import Communicator
-from gemmkit.distributed.exchange import Exchange, GroupExchange
 from gemmkit.distributed.process_group import GroupCommunicator
 from gemmkit.distributed.strategy import Strategy
 from gemmkit.distributed.watchdog import timeout_of
 from gemmkit.errors import DistributedError, GemmkitError, UnsupportedProblem, UsageError
 
 if TYPE_CHECKING:
-    from gemmkit.distributed.one_shot import OneShot
+    from gemmkit.distributed.one_shot import OneShot, OneShotCollectives
 
 # Said by a rank in place of what its GPU is, where it has none.
 _NO_GPU = "no GPU"
@@ -50,8 +50,7 @@ class Team:
         # What is predicted for; on CPUs, nothing is.
         self.board = context_of(device.index).spec if device.type == "cuda" else None
         self.symmetric: Communicator | None = None
-        self._one_shot: OneShot | None = None
-        self._one_shot_exchange: Exchange | None = None
+        self._one_shot: OneShotCollectives | None = None
         # On GPUs of one host: on CPUs ranks compare each call.
         self.log: CallLog | None = None
         self.why_not_symmetric = ""
@@ -99,8 +98,8 @@ class Team:
         assert self.symmetric is not None
         return self.symmetric
 
-    def exchange(self, strategy: Strategy) -> Exchange:
-        """What sends all lines before a product, or adds up all sums after it; all ranks come to
+    def collectives(self, strategy: Strategy) -> Collectives:
+        """What gathers all lines before a product, or adds up all sums after it; all ranks come to
         the first call together.
 
         Raises:
@@ -108,21 +107,20 @@ class Team:
             DistributedError: a rank does not come.
         """
         if strategy.means == "collective":
-            return GroupExchange(self.communicator)
-        if self._one_shot_exchange is None:
-            from gemmkit.distributed.one_shot import OneShotExchange
-
-            self._one_shot_exchange = OneShotExchange(self.one_shot)
-        return self._one_shot_exchange
+            return GroupCollectives(self.communicator)
+        return self._one_shot_collectives()
 
     @property
     def one_shot(self) -> OneShot:
-        """The means of strategy "one-shot", as `exchange` has them."""
+        """The means of strategy "one-shot", with what `collectives` raises."""
+        return self._one_shot_collectives().by
+
+    def _one_shot_collectives(self) -> OneShotCollectives:
         if self._one_shot is None:
             self._check_symmetric(Strategy("one-shot"))
-            from gemmkit.distributed.one_shot import OneShot
+            from gemmkit.distributed.one_shot import OneShot, OneShotCollectives
 
-            self._one_shot = OneShot(self.communicator, self.device)
+            self._one_shot = OneShotCollectives(OneShot(self.communicator, self.device))
         return self._one_shot
 
     def _check_symmetric(self, strategy: Strategy) -> None:

@@ -39,7 +39,7 @@ struct Rounds {
         ranks(ranks),
         round(mailboxes[rank]->launches[blockIdx.x] + 1) {}
 
-  // Whoever waits for the flag sees what the block's threads wrote before their last barrier.
+  // A thread that acquires the flag also sees what the block's threads wrote before their last barrier.
   __device__ __forceinline__ void tell(Stage stage) const {
     if (!deals_with_one()) return;
     unsigned* flag = &mailboxes[threadIdx.x]->told[stage][rank][blockIdx.x];

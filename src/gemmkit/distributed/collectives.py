@@ -1,4 +1,4 @@
-"""Exchanges around a product: all lines before it, or the sums of all ranks after it."""
+"""Collective operations around a product: all lines before it, or the sums of all ranks after."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from gemmkit.distributed.process_group import (
 )
 
 
-class Exchange(Protocol):
-    """What ranks exchange lines by, one call after the other."""
+class Collectives(Protocol):
+    """Those of a group of ranks, one call after the other."""
 
     def gather(self, own: Any, sizes: Sequence[int]) -> Any:
         """The lines of all ranks, which have so many each; they are read before `ended`."""
@@ -29,23 +29,23 @@ class Exchange(Protocol):
         """A call is over."""
 
 
-class GroupExchange:
-    """By one operation of a process group."""
+class GroupCollectives:
+    """By one operation of a process group each."""
 
     def __init__(self, group: GroupCommunicator) -> None:
         self._group = group
 
     def gather(self, own: Any, sizes: Sequence[int]) -> Any:
-        """As `Exchange.gather`."""
+        """As `Collectives.gather`."""
         return gather_collectively(self._group, own, sizes)
 
     def scatter(self, sums: Any, sizes: Sequence[int]) -> Any:
-        """As `Exchange.scatter`."""
+        """As `Collectives.scatter`."""
         return scatter_collectively(self._group, sums, sizes)
 
     def reduce(self, sums: Any) -> Any:
-        """As `Exchange.reduce`."""
+        """As `Collectives.reduce`."""
         return reduce_collectively(self._group, sums)
 
     def ended(self) -> None:
-        """As `Exchange.ended`."""
+        """As `Collectives.ended`."""
