@@ -8,12 +8,6 @@
 // products are those of `gemm_wgmma`, to the same bits.
 #include "wgmma_product.cuh"
 
-template <class In>
-struct InPlace {
-  template <WgmmaTile TILE, Layout LAYOUT, bool BATCHED>
-  using Mainloop = WgmmaMainloop<In, TILE, LAYOUT, BATCHED>;
-};
-
 #define ARRIVAL_PARAMETERS                                                                      \
   const __grid_constant__ TensorMap map_own, const int *arrived, int first_row, int share_rows, \
       int ranks

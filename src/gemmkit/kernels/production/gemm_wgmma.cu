@@ -1,12 +1,6 @@
 // Operands of 16 bits on Hopper's tensor cores: TMA loads tiles, warpgroups multiply them by wgmma.
 #include "wgmma_product.cuh"
 
-template <class In>
-struct InPlace {
-  template <WgmmaTile TILE, Layout LAYOUT, bool BATCHED>
-  using Mainloop = WgmmaMainloop<In, TILE, LAYOUT, BATCHED>;
-};
-
 template <class In, WgmmaTile TILE, Layout LAYOUT, WriteBack WAY, Schedule SCHEDULE, class Epilogue>
 __global__ void __launch_bounds__(TILE.threads, 1)
     gemm_wgmma(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,

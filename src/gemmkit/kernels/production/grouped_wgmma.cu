@@ -2,12 +2,6 @@
 // loads tiles, warpgroups multiply them by wgmma, as in `gemm_wgmma` and to the same bits.
 #include "wgmma_groups.cuh"
 
-template <class In>
-struct InPlace {
-  template <WgmmaTile TILE, Layout LAYOUT, bool BATCHED>
-  using Mainloop = WgmmaMainloop<In, TILE, LAYOUT, BATCHED>;
-};
-
 template <class In, WgmmaTile TILE, Layout LAYOUT, WriteBack WAY, Schedule SCHEDULE, class Epilogue>
 __global__ void __launch_bounds__(TILE.threads, 1)
     grouped_wgmma(MAPPED_GROUPS_PARAMETERS(MappedGroup, In, Epilogue)) {

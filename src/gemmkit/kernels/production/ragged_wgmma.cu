@@ -7,12 +7,6 @@
 // Loads and products are those of `gemm_wgmma`, to the same bits.
 #include "ragged_product.cuh"
 
-template <class In>
-struct InPlace {
-  template <WgmmaTile TILE, Layout LAYOUT, bool BATCHED>
-  using Mainloop = WgmmaMainloop<In, TILE, LAYOUT, BATCHED>;
-};
-
 template <class In, WgmmaTile TILE, Layout LAYOUT, WriteBack WAY, Schedule SCHEDULE, class Offset,
           class Epilogue>
 __global__ void __launch_bounds__(TILE.threads, 1)

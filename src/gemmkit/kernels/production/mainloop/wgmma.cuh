@@ -218,3 +218,10 @@ struct WgmmaMainloop {
     }
   }
 };
+
+// Operands of 16 bits, which are multiplied as they lie in memory.
+template <class In>
+struct InPlace {
+  template <WgmmaTile TILE, Layout LAYOUT, bool BATCHED>
+  using Mainloop = WgmmaMainloop<In, TILE, LAYOUT, BATCHED>;
+};
